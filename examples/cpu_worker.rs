@@ -63,7 +63,8 @@ impl Worker {
         }
         let (reading, before) = (gauge.read(clock.now())?, self.controller.limit());
         println!("reading {reading:.2} for a target of {}", self.target);
-        self.controller.steer_rate(&self.limiter, &reading)?;
+        self.controller
+            .observe_and_apply_rate(&self.limiter, &reading)?;
         let now = self.controller.limit();
         // Whatever the machine does: less if it is busier than it should be, more if it is less busy, and never beyond the bounds.
         let expected = match reading / self.target {

@@ -27,7 +27,7 @@ fn first_come_first_served() -> [u64; 2] {
 }
 
 /// The same two in one fair line; also how long the quiet one waited at most.
-async fn in_a_fair_line() -> Result<([u64; 2], Duration), Box<dyn Error>> {
+async fn in_a_fair_queue() -> Result<([u64; 2], Duration), Box<dyn Error>> {
     let limiter = FairLimiter::builder(RATE).clock(Tokio::new()).build()?;
     let limiter = Arc::new(limiter);
     let loud = Arc::new(AtomicU64::new(0));
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Box<dyn Error>> {
     println!("as they come: loud {loud}, quiet {quiet} of the {asked} that it asked for");
     assert!(quiet <= asked / 10, "the plain limiter knows no clients");
 
-    let ([loud, quiet], longest) = in_a_fair_line().await?;
+    let ([loud, quiet], longest) = in_a_fair_queue().await?;
     println!(
         "fair:         loud {loud}, quiet {quiet} of {asked}, none waited longer than {longest:?}"
     );

@@ -60,7 +60,7 @@ async fn main() -> Result<(), Failed> {
             "  gone: 150 asked, {admitted} admitted here, {} without the store",
             stats.local
         );
-        assert!(node.fallback_active() && admitted <= 68);
+        assert!(node.is_fallback_active() && admitted <= 68);
     }
     Ok(())
 }

@@ -151,7 +151,7 @@ impl Budget {
     }
 
     /// Charges the estimate, whatever a request costs.
-    fn charging_estimates(&self) -> Minutes {
+    fn without_settlement(&self) -> Minutes {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
             Level::new("tokens a minute", &minute).cost(ESTIMATE),
@@ -216,7 +216,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     step_by_step()?;
 
     let settled = Budget::new()?.settling();
-    let charged = Budget::new()?.charging_estimates();
+    let charged = Budget::new()?.without_settlement();
     println!("ten minutes, two requests a second, 60,000 tokens a minute:");
     println!("                       served  refused   tokens  of what is allowed");
     for (what, minutes) in [

@@ -66,7 +66,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     http(report, &all)?;
     resp(report, &all)?;
     refusals(report, &all, &built)?;
-    programs::ask_from_here()?;
+    programs::pin_to_client_core()?;
     policy(report, &built)?;
     tail::run(report, &all)?;
     drop(all);

@@ -120,7 +120,7 @@ fn leaky_bucket(rate: u32, burst: u32) -> leaky_bucket::RateLimiter {
 }
 
 fn crowd(report: &mut Report) {
-    let rounds = in_turns(ROUNDS, |who| match who {
+    let rounds = compare_alternating(ROUNDS, |who| match who {
         0 => waiters::run(WAITERS, || opened(CROWD_RATE, 1)),
         1 => waiters::run(WAITERS, || governor(CROWD_RATE, 1)),
         _ => waiters::run(WAITERS, || leaky_bucket(CROWD_RATE, 1)),
@@ -163,7 +163,8 @@ fn crowd_on_keys(report: &mut Report) {
         }
         limiter
     };
-    let rounds: Vec<[Outcome; 1]> = in_turns(FEW_ROUNDS, |_| waiters::run(WAITERS, empty_keys));
+    let rounds: Vec<[Outcome; 1]> =
+        compare_alternating(FEW_ROUNDS, |_| waiters::run(WAITERS, empty_keys));
     let column = |pick: fn(&Outcome) -> f64| median(rounds.iter().map(|[o]| pick(o)).collect());
     let (seconds, bytes) = (column(|o| o.seconds), column(|o| o.bytes));
     let ideal = f64::from(WAITERS) / f64::from(CROWD_RATE);
@@ -188,7 +189,7 @@ fn cancel_storm(report: &mut Report) {
     };
     let some = |count| NonZeroU32::new(count).expect("at least 1");
     let quota = governor::Quota::per_second(some(STORM_RATE)).allow_burst(some(STORM_BURST));
-    let rounds: Vec<[f64; 2]> = in_turns(FEW_ROUNDS, |who| match who {
+    let rounds: Vec<[f64; 2]> = compare_alternating(FEW_ROUNDS, |who| match who {
         0 => waiters::storm(full, STORM),
         _ => waiters::storm(|| Governor::direct(quota), STORM),
     });
@@ -204,7 +205,10 @@ fn cancel_storm(report: &mut Report) {
 }
 
 /// Runs every participant once a round, each round beginning with another one.
-fn in_turns<T, const N: usize>(rounds: usize, mut run: impl FnMut(usize) -> T) -> Vec<[T; N]> {
+fn compare_alternating<T, const N: usize>(
+    rounds: usize,
+    mut run: impl FnMut(usize) -> T,
+) -> Vec<[T; N]> {
     (0..rounds)
         .map(|round| {
             let mut results: [Option<T>; N] = [const { None }; N];
@@ -246,7 +250,7 @@ fn quotient(ours: f64, theirs: f64) -> f64 {
 /// One task that waits before each step. The ratio is asked / delivered, for peers delivered by
 /// them / delivered by ours.
 fn pace(report: &mut Report) {
-    let rounds: Vec<[f64; 4]> = in_turns(ROUNDS, |who| match who {
+    let rounds: Vec<[f64; 4]> = compare_alternating(ROUNDS, |who| match who {
         0 => waiters::pace(|| ours(PACE, PACE_BURST), PACE_SECONDS),
         1 => waiters::pace(|| governor(PACE, PACE_BURST), PACE_SECONDS),
         2 => waiters::pace(|| leaky_bucket(PACE, PACE_BURST), PACE_SECONDS),

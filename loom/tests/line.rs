@@ -82,7 +82,7 @@ fn both<T: Send + Sync + 'static>(shared: &Arc<T>, other: fn(&T), own: fn(&T)) {
 
 /// Whether one that looks once, and goes then, has passed.
 fn passes_at_once(line: &Line) -> bool {
-    line.acquire().wait_for_looks(1) == Some(Ok(()))
+    line.acquire().wait_for_polls(1) == Some(Ok(()))
 }
 
 fn has_passed(line: &Line) {
@@ -110,7 +110,7 @@ fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
                 line.clock().go_to(SECOND);
                 line.allow()
             },
-            |line: &Line| line.acquire().wait_for_looks(1) == Some(Ok(())),
+            |line: &Line| line.acquire().wait_for_polls(1) == Some(Ok(())),
         ]
         .map(|body| {
             let line = Arc::clone(&line);
@@ -153,7 +153,7 @@ fn a_key_that_one_leaves_is_anothers_turn() {
         let keys = keys(1);
         both(
             &keys,
-            |keys| assert!(keys.key(&1).acquire().wait_for_looks(1).is_none()),
+            |keys| assert!(keys.key(&1).acquire().wait_for_polls(1).is_none()),
             |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
         );
         assert_eq!(keys.waiters(), 0);

@@ -93,8 +93,8 @@ fn those_who_go_leave_the_time_to_others() {
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&0).wait_blocking().is_ok(),
             // These go when they have looked once or twice, whoever keeps the time then.
-            |line| matches!(line.acquire(&1).weight(9).wait_for_looks(1), Some(Ok(_))),
-            |line| matches!(line.acquire(&2).weight(9).wait_for_looks(2), Some(Ok(_))),
+            |line| matches!(line.acquire(&1).weight(9).wait_for_polls(1), Some(Ok(_))),
+            |line| matches!(line.acquire(&2).weight(9).wait_for_polls(2), Some(Ok(_))),
         ];
         assert!(passed(&line, &bodies) >= 2);
     });

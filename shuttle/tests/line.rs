@@ -56,8 +56,8 @@ trait Waited: Send + Sync + 'static {
         1
     }
 
-    fn goes_after(&self, looks: usize) -> u64 {
-        u64::from(self.acquire().wait_for_looks(looks) == Some(Ok(())))
+    fn wait_and_cancel(&self, looks: usize) -> u64 {
+        u64::from(self.acquire().wait_for_polls(looks) == Some(Ok(())))
     }
 
     fn checks(&self) -> u64 {
@@ -133,8 +133,8 @@ fn stays_and_goes<W: Waited>(limiter: &Arc<W>) {
         limiter,
         &[
             W::stays,
-            |limiter| limiter.goes_after(1),
-            |limiter| limiter.goes_after(2),
+            |limiter| limiter.wait_and_cancel(1),
+            |limiter| limiter.wait_and_cancel(2),
             W::stays,
             |limiter| limiter.checks() + limiter.checks(),
         ],
@@ -170,7 +170,7 @@ fn reservations_behind_waits_keep_the_bound() {
         let limiter = limiter();
         let bodies: [fn(&Limiter<Timers>) -> u64; 4] = [
             Waited::stays,
-            |limiter| limiter.goes_after(2),
+            |limiter| limiter.wait_and_cancel(2),
             |limiter| {
                 limiter.reserve(1).expect("no wait is too long").cancel();
                 0
@@ -189,7 +189,7 @@ fn a_change_reaches_those_who_wait() {
             Arc::new(limiter),
             [
                 Waited::stays,
-                |limiter| limiter.goes_after(1),
+                |limiter| limiter.wait_and_cancel(1),
                 |limiter| {
                     let changed = limiter.set_rate(Rate::per_second(1));
                     changed.map_or(9, |()| 0)

@@ -56,7 +56,7 @@ fn model() {
         |model| {
             let passed = model.passes(model.leaves[0], 3) + model.passes(model.leaves[0], 5);
             // Looked, took, and something else refused: it goes back.
-            if model.tree.would_pass_at(NOW, model.leaves[0], 4)
+            if model.tree.would_allow_at(NOW, model.leaves[0], 4)
                 && let Ok(receipt) = model.tree.take_at(NOW, model.leaves[0], 4)
             {
                 model.tree.give_back_at(NOW, receipt);

@@ -48,7 +48,7 @@ pub(super) fn asker(program: &str) -> Command {
 }
 
 /// Puts this thread, and those that it starts, on the core of those who ask.
-pub(super) fn ask_from_here() -> Result<(), Failure> {
+pub(super) fn pin_to_client_core() -> Result<(), Failure> {
     let id = fs::read_link("/proc/thread-self")?;
     let id = id.file_name().ok_or("no id of this thread")?;
     let status = Command::new("taskset")

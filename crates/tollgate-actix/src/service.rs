@@ -58,14 +58,14 @@ where
                 Err(refused) => return Ok(refusal(head, refused)),
             };
             let request = head.into_request();
-            tell_usage(&mut ticket, &request);
+            attach_usage(&mut ticket, &request);
             answer(inner.call(request).await, ticket)
         })
     }
 }
 
 /// Tells the app where to say what it used.
-fn tell_usage<H: Held>(ticket: &mut Ticket<H>, request: &ServiceRequest) {
+fn attach_usage<H: Held>(ticket: &mut Ticket<H>, request: &ServiceRequest) {
     let Some(usage) = ticket.usage() else { return };
     let mut extensions = request.extensions_mut();
     match extensions.get::<Usage>() {
@@ -84,7 +84,7 @@ fn answer<B: MessageBody, H: Held>(
     match result {
         Ok(mut response) => {
             let used = response.response().extensions().get().copied();
-            let (fields, rest) = ticket.replied(&ReplyHead {
+            let (fields, rest) = ticket.replied(&ResponseHead {
                 status: response.status(),
                 headers: response.headers(),
                 used,
@@ -94,7 +94,7 @@ fn answer<B: MessageBody, H: Held>(
         }
         Err(error) => {
             // What actix-web makes of it: an answer with this status, which other middleware may still write.
-            let (fields, _) = ticket.replied(&ReplyHead {
+            let (fields, _) = ticket.replied(&ResponseHead {
                 status: error.as_response_error().status_code(),
                 headers: &HeaderMap::new(),
                 used: None,
@@ -116,13 +116,13 @@ fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResp
 }
 
 /// The head of an answer.
-struct ReplyHead<'a> {
+struct ResponseHead<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
     used: Option<Used>,
 }
 
-impl Reply for ReplyHead<'_> {
+impl Reply for ResponseHead<'_> {
     fn status(&self) -> u16 {
         self.status.as_u16()
     }
@@ -142,7 +142,7 @@ fn write(
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
-    fields.into_each(|name, value| {
+    fields.for_each_owned(|name, value| {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
         let written = (
             HeaderName::try_from(name),

@@ -48,7 +48,7 @@ pub struct Bbr {
 const ROUNDS: usize = 8;
 const GAINS: [f64; ROUNDS] = [1.25, 0.75, 1.0, 1.0, 1.0, 1.0, 1.0, 1.0];
 /// After so long the quickest call is looked for anew.
-const FORGET_AFTER: std::time::Duration = std::time::Duration::from_secs(10);
+const MIN_LATENCY_LIFETIME: std::time::Duration = std::time::Duration::from_secs(10);
 
 impl Bbr {
     /// From the least limit on, in rounds of 50 samples.
@@ -82,7 +82,7 @@ impl Bbr {
             self.rates[self.round % ROUNDS] = rate;
         }
         self.round += 1;
-        if now - self.quickest_at >= FORGET_AFTER {
+        if now - self.quickest_at >= MIN_LATENCY_LIFETIME {
             (self.quickest, self.quickest_at) = (f64::INFINITY, now);
             self.is_probing = true;
             self.limit = self.bounds.min();

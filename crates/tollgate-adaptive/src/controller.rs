@@ -54,7 +54,7 @@ struct Shared<L> {
 /// Puts what a law says in force, within its bounds, and tells of every change.
 ///
 /// Clones share the law. How many at once is steered by the permits of a limiter that
-/// [`concurrency`](Self::concurrency) begins to build; a rate by whoever calls [`steer_rate`](Self::steer_rate) when a
+/// [`concurrency`](Self::concurrency) begins to build; a rate by whoever calls [`observe_and_apply_rate`](Self::observe_and_apply_rate) when a
 /// call is over.
 ///
 /// ```
@@ -66,7 +66,7 @@ struct Shared<L> {
 /// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 500.0)?).initial(100.0))
 ///     .on_change(|change| println!("{change}"));
 /// let answered = Sample::new(Duration::from_millis(20), u32::MAX);
-/// controller.steer_rate(&limiter, &answered.dropped())?;
+/// controller.observe_and_apply_rate(&limiter, &answered.dropped())?;
 /// assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 100");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -116,7 +116,7 @@ impl<L> Controller<L> {
     }
 
     /// Goes on from this limit, as an operator orders. A limiter follows with the next sample, or with
-    /// [`put_in_force`](Self::put_in_force) or [`put_rate_in_force`](Self::put_rate_in_force).
+    /// [`put_in_force`](Self::put_in_force) or [`apply_rate_to`](Self::apply_rate_to).
     pub fn set_limit<S>(&self, limit: f64)
     where
         L: Law<S>,
@@ -177,7 +177,7 @@ impl<L> Controller<L> {
     ///
     /// # Errors
     /// If the limiter can't have such a rate; then it keeps the one that it has.
-    pub fn steer_rate<S: Told, C: Clock>(
+    pub fn observe_and_apply_rate<S: Told, C: Clock>(
         &self,
         limiter: &Limiter<C>,
         sample: &S,
@@ -186,7 +186,7 @@ impl<L> Controller<L> {
         L: Law<S>,
     {
         let change = self.observe(sample);
-        self.put_rate_in_force(limiter)?;
+        self.apply_rate_to(limiter)?;
         Ok(change)
     }
 
@@ -203,18 +203,18 @@ impl<L> Controller<L> {
     /// let limiter = Limiter::new(Rate::per_second(5_000));
     /// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 5_000.0)?).initial(5_000.0));
     /// controller.set_limit::<Sample>(100.0);
-    /// controller.put_rate_in_force::<Sample, _>(&limiter)?;
+    /// controller.apply_rate_to::<Sample, _>(&limiter)?;
     /// assert_eq!(limiter.rate().to_string(), "100000 per 1000s burst 5000");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn put_rate_in_force<S, C: Clock>(&self, limiter: &Limiter<C>) -> Result<(), LimitError>
+    pub fn apply_rate_to<S, C: Clock>(&self, limiter: &Limiter<C>) -> Result<(), LimitError>
     where
         L: Law<S>,
     {
         self.put(self.limit(), |to| {
             let before = limiter.rate();
             let rate = per_second(to, before);
-            if is_as_fast(rate, before) {
+            if is_same_rate(rate, before) {
                 return Ok(());
             }
             limiter.set_rate(rate)
@@ -223,7 +223,7 @@ impl<L> Controller<L> {
 
     /// As [`observe`](Self::observe); the law's limit becomes the limiter's at once, whoever changed it. For laws that learn from a
     /// gauge; those that learn from calls are told by permits ([`concurrency`](Self::concurrency)).
-    pub fn steer_concurrency<S: Told, C: Clock>(
+    pub fn observe_and_apply<S: Told, C: Clock>(
         &self,
         limiter: &ConcurrencyLimiter<C>,
         sample: &S,
@@ -335,7 +335,7 @@ fn per_second(limit: f64, before: Rate) -> Rate {
 }
 
 /// Whether two rates let as many pass in any time, but for their bursts.
-fn is_as_fast(one: Rate, other: Rate) -> bool {
+fn is_same_rate(one: Rate, other: Rate) -> bool {
     !one.is_faster_than(other) && !other.is_faster_than(one)
 }
 

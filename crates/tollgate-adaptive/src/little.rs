@@ -27,11 +27,11 @@ const RISES: f64 = 1.1;
 /// And becomes so many times what it was if it can't be told who fills the queue.
 const LESS: f64 = 0.95;
 /// A quiet latency that falls by more than this part was far off, and is looked at again soon.
-const WAS_WRONG: f64 = 0.2;
+const QUIET_LATENCY_ERROR: f64 = 0.2;
 /// A limit that has fallen to less than this part of what the last probe left: calls may just have become slower.
 const FELL: f64 = 0.5;
 /// Or by this one while calls are suspected to have become slower.
-const RISES_SOON: f64 = 1.25;
+const QUIET_LATENCY_FAST_GROWTH: f64 = 1.25;
 /// That is looked at until so many probes didn't confirm it, as long as calls take longer than the quiet latency by this part.
 const LOOKS: (u8, f64) = (3, 0.3);
 /// A window whose calls take more than so many times the usual, and are slower by more than so many deviations of its mean, is
@@ -273,7 +273,7 @@ impl Little {
             // The limit isn't what holds calls back: there is nothing to learn about it, and no queue.
             return None;
         }
-        let wanted = self.wanted(self.worked_on(&window));
+        let wanted = self.wanted(self.in_service(&window));
         if in_flight < BINDS * self.limit.floor() && wanted < self.limit {
             return None;
         }
@@ -313,7 +313,7 @@ impl Little {
     }
 
     /// How many of those in flight are worked on.
-    fn worked_on(&self, window: &Window) -> f64 {
+    fn in_service(&self, window: &Window) -> f64 {
         window.mean_in_flight() * (self.quiet / window.mean()).min(1.0)
     }
 
@@ -324,8 +324,8 @@ impl Little {
         window.doubt().max(known).sqrt()
     }
 
-    fn wanted(&self, worked_on: f64) -> f64 {
-        self.gain * worked_on + self.room
+    fn wanted(&self, in_service: f64) -> f64 {
+        self.gain * in_service + self.room
     }
 
     /// Goes on with half as many.
@@ -368,9 +368,9 @@ impl Little {
         self.spread += (spread - self.spread) * window.count / (window.count + MEMORY);
         self.learn(mean, probe.cause);
         let Probe { before, limit, .. } = probe;
-        let worked_on = self.worked_on(before);
+        let in_service = self.in_service(before);
         // Down at once, as a probe is sure of what it found.
-        self.set(self.wanted(worked_on).min(limit * STEP.0), now);
+        self.set(self.wanted(in_service).min(limit * STEP.0), now);
         self.found = self.limit;
         Some(Reason::Room)
     }
@@ -381,7 +381,7 @@ impl Little {
         let looks = std::mem::take(&mut self.looks);
         if is <= quiet {
             // It never takes less than the quiet latency.
-            let is_far = is < quiet * (1.0 - WAS_WRONG);
+            let is_far = is < quiet * (1.0 - QUIET_LATENCY_ERROR);
             if is_far {
                 self.until_probe = SOON;
             }
@@ -401,7 +401,14 @@ impl Little {
         }
         let is_same = part >= 1.0 - SAME;
         if is_same {
-            self.quiet = is.min(quiet * if looks > 0 { RISES_SOON } else { RISES });
+            self.quiet = is.min(
+                quiet
+                    * if looks > 0 {
+                        QUIET_LATENCY_FAST_GROWTH
+                    } else {
+                        RISES
+                    },
+            );
         } else {
             self.quiet *= LESS;
         }

@@ -50,18 +50,18 @@ impl fmt::Display for Criticality {
 }
 
 impl std::str::FromStr for Criticality {
-    type Err = NoSuchClass;
+    type Err = UnknownCriticality;
 
-    fn from_str(name: &str) -> Result<Self, NoSuchClass> {
+    fn from_str(name: &str) -> Result<Self, UnknownCriticality> {
         let class = Self::ALL.into_iter().find(|class| class.name() == name);
-        class.ok_or_else(|| NoSuchClass(name.to_owned()))
+        class.ok_or_else(|| UnknownCriticality(name.to_owned()))
     }
 }
 
 /// A name that no class has.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[display("no class is named {_0}; there are critical, default and sheddable")]
-pub struct NoSuchClass(#[error(not(source))] String);
+pub struct UnknownCriticality(#[error(not(source))] String);
 
 /// Which part of a limit each class may use: 70 % for sheddable requests, 90 % for default ones and all of it for critical
 /// ones, unless chosen otherwise.

@@ -6,7 +6,9 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use tollgate_engine::orders::{FactPattern, KeyTextError, LONGEST_ORDER, Target, TargetKey};
+use tollgate_engine::orders::{
+    FactPattern, KeyTextError, MAX_OVERRIDE_DURATION, Target, TargetKey,
+};
 use tollgate_server::Level;
 
 use crate::ended::CliError;
@@ -103,7 +105,7 @@ pub enum Ask {
 pub struct Whose {
     /// Facts that make the key, as requests have them: user=ada; or the key as top shows it.
     #[arg(value_name = "FACT=VALUE")]
-    pub facts: Vec<KeyArg>,
+    pub facts: Vec<KeyArgument>,
     /// A rule, a tier, or a limit of a tree, by name.
     #[arg(long, value_name = "NAME")]
     pub rule: Option<String>,
@@ -163,7 +165,7 @@ pub struct Bypass {
 /// Whole seconds of a length of time, and one more for what is left over.
 fn seconds(text: &str) -> Result<u64, String> {
     let lasts = duration(text)?;
-    if lasts.is_zero() || lasts > LONGEST_ORDER {
+    if lasts.is_zero() || lasts > MAX_OVERRIDE_DURATION {
         return Err("it should be at least 1s, and at most 30d".to_owned());
     }
     Ok(lasts.as_secs() + u64::from(lasts.subsec_nanos() > 0))
@@ -316,13 +318,13 @@ pub fn admin(
 
 /// One argument of a key: `user=ada`; or a key as lists and logs show it, in one argument: `user="a b" plan=free`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct KeyArg {
+pub struct KeyArgument {
     text: String,
     /// It stands for itself, as a list has shown it.
     is_shown: bool,
 }
 
-impl FromStr for KeyArg {
+impl FromStr for KeyArgument {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -348,7 +350,7 @@ impl FromStr for KeyArg {
 ///
 /// # Errors
 /// A fact has two values, of which one would be left out.
-fn add_facts(body: &mut Map<String, Value>, args: &[KeyArg]) -> Result<(), String> {
+fn add_facts(body: &mut Map<String, Value>, args: &[KeyArgument]) -> Result<(), String> {
     if args.is_empty() {
         return Ok(());
     }
@@ -363,7 +365,7 @@ fn add_facts(body: &mut Map<String, Value>, args: &[KeyArg]) -> Result<(), Strin
 }
 
 /// An argument as lists show it.
-fn shown(arg: &KeyArg) -> String {
+fn shown(arg: &KeyArgument) -> String {
     if arg.is_shown {
         return arg.text.clone();
     }
@@ -386,7 +388,7 @@ mod tests {
     use super::*;
 
     fn sent(args: &[&str]) -> Value {
-        let args = args.iter().map(|arg| arg.parse::<KeyArg>());
+        let args = args.iter().map(|arg| arg.parse::<KeyArgument>());
         let args: Vec<_> = args.collect::<Result<_, _>>().expect("arguments");
         let mut body = Map::new();
         add_facts(&mut body, &args).expect("one value each");
@@ -430,7 +432,7 @@ mod tests {
 
     #[test]
     fn what_is_no_key_is_said() {
-        let wrong = |arg: &str| arg.parse::<KeyArg>().expect_err("no key");
+        let wrong = |arg: &str| arg.parse::<KeyArgument>().expect_err("no key");
         assert_eq!(wrong("ada"), "\"ada\" is no fact; write it as name=value");
         assert_eq!(wrong("=ada"), "\"=ada\" is no fact; write it as name=value");
         assert!(wrong("user=aaaa…").starts_with("the key ends with …"));

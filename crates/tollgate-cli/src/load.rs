@@ -105,7 +105,7 @@ pub struct Load {
     pub cost: u64,
     /// What decisions get while the store can't be asked.
     #[arg(long, value_enum, value_name = "CHOICE")]
-    pub on_failure: Option<OnFailure>,
+    pub on_failure: Option<StoreFailureChoice>,
     /// How many nodes the fleet has: a local limit is the limit divided by it, times two.
     #[arg(long, value_name = "NUMBER", default_value_t = 1,
           value_parser = clap::value_parser!(u64).range(1..))]
@@ -148,7 +148,7 @@ pub enum Counted {
 
 /// What decisions get while the store can't be asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum OnFailure {
+pub enum StoreFailureChoice {
     /// They pass.
     Open,
     /// They are refused.
@@ -172,7 +172,7 @@ impl Counted {
     }
 }
 
-impl OnFailure {
+impl StoreFailureChoice {
     const fn policy(self) -> OnStoreFailure {
         match self {
             Self::Open => OnStoreFailure::Open,

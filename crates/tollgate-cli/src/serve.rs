@@ -89,11 +89,11 @@ impl Serve {
                 ));
             }
         }
-        self.check_addresses().map_err(CliError::usage)
+        self.validate_addresses().map_err(CliError::usage)
     }
 
     /// Somebody can ask, and each listener has an address of its own.
-    fn check_addresses(&self) -> Result<(), String> {
+    fn validate_addresses(&self) -> Result<(), String> {
         let all = self.listeners();
         let is_off = |(.., address): &(_, _, &Address)| **address == Address::Off;
         if all[..3].iter().all(is_off) {
@@ -165,7 +165,7 @@ impl Serve {
         if self.require_store || error.kind().is_lasting() {
             return Err(CliError::failed(format_args!("{shown}: {error}")));
         }
-        events.is_missing(&error.to_string());
+        events.report_unreachable(&error.to_string());
         let why = format!(
             "{shown}: {error}; until it can be asked, each rule's on_store_failure decides"
         );
@@ -222,7 +222,7 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
         let leave = async {
             if let Some(redis) = started.redis {
                 // Others needn't wait until what it has runs out.
-                tell_closed(&log, redis.close().await);
+                log_store_close(&log, redis.close().await);
             }
         };
         let drain = options.lifetime.drain();
@@ -242,7 +242,7 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
 }
 
 /// Says whether what was taken in advance went back.
-fn tell_closed(log: &Log, closed: Gift) {
+fn log_store_close(log: &Log, closed: Gift) {
     match closed {
         Gift::Given => {
             let event = "what was taken from the store in advance is given back";

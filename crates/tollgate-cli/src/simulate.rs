@@ -176,7 +176,7 @@ impl Trial {
         };
         let note = match (form, &run) {
             (Form::FixedWindow, Some(run)) => join(note, doubling(rate, run)),
-            (Form::Queue, Some(_)) => join(note, Some(queue_terms(rate))),
+            (Form::Queue, Some(_)) => join(note, Some(queue_note(rate))),
             _ => note,
         };
         Self { form, run, note }
@@ -207,7 +207,7 @@ fn doubling(rate: Rate, run: &Run) -> Option<String> {
 }
 
 /// How the queue reads the rate: its pace is the rate and its room is the burst.
-fn queue_terms(rate: Rate) -> String {
+fn queue_note(rate: Rate) -> String {
     match rate.period() {
         Some(period) => format!(
             "releases one every {}, and at most {} wait",

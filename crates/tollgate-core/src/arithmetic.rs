@@ -139,7 +139,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
 
     /// Whether a cost may be promised for later while `out` tokens are out. Not if the promise relied on some of
     /// those: nobody knows whether they come back. Always where charges count as hits at a time.
-    fn can_wait(&self, cost: u64, out: u64) -> bool {
+    fn can_promise(&self, cost: u64, out: u64) -> bool {
         !Self::Floor::IS_DEBT || cost.saturating_add(out) <= self.limit()
     }
 

@@ -154,7 +154,7 @@ impl<A: Arithmetic> Book<A> {
         // A limit that counts nothing leaves the state as it is, for the next one that counts.
         if limit.counts() {
             self.ledger.carry_over(&self.counted_by, &limit, now);
-            self.ledger.forget_late_bookings(&limit, now);
+            self.ledger.cap_late_bookings(&limit, now);
             self.counted_by = limit;
         }
     }

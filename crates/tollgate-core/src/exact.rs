@@ -37,7 +37,7 @@ const SLOWEST_NANOS_PER_TOKEN: u128 = 1_000_000_000_000_000 * 1_000_000_000;
 const FASTEST_TOKENS_PER_NANO: u128 = 30;
 
 /// Refuses what lies outside 10⁻¹⁵ to 3·10¹⁰ per second.
-pub(crate) fn check_range(rate: Rate) -> Result<(), LimitError> {
+pub(crate) fn check_rate_range(rate: Rate) -> Result<(), LimitError> {
     let Some((count, period)) = rate.finite() else {
         return Ok(());
     };
@@ -56,8 +56,8 @@ pub(crate) fn check_range(rate: Rate) -> Result<(), LimitError> {
 }
 
 /// The units that one nanosecond drains, that one token costs, and that may be owed when a request passes.
-pub(crate) fn units_of(rate: Rate) -> Result<[u128; 3], LimitError> {
-    check_range(rate)?;
+pub(crate) fn compile_units(rate: Rate) -> Result<[u128; 3], LimitError> {
+    check_rate_range(rate)?;
     let (drain, price) = match rate.finite() {
         None => (0, LEAST_PRICE),
         Some((count, period)) => {

@@ -86,13 +86,13 @@ impl FixedWindow {
             return *window;
         }
         Window {
-            start: self.start_at(now),
+            start: self.new_window_start(now),
             count: 0,
         }
     }
 
     /// Where a window begins that is opened at `now`.
-    fn start_at(&self, now: Timestamp) -> Timestamp {
+    fn new_window_start(&self, now: Timestamp) -> Timestamp {
         match self.align {
             Align::FirstHit => now,
             Align::Boundary(boundary) => self.span.start_of(now, boundary),
@@ -191,7 +191,7 @@ impl Arithmetic for FixedWindow {
         }
         *window = old.open(window, now);
         if (self.span.nanos, self.align) != (old.span.nanos, old.align) {
-            window.start = self.start_at(now);
+            window.start = self.new_window_start(now);
         }
     }
 
@@ -224,7 +224,7 @@ impl Arithmetic for FixedWindow {
         window.start = match self.align {
             _ if window.count == 0 => Timestamp::ZERO,
             Align::FirstHit => window.start.shifted(from, to),
-            Align::Boundary(_) => self.start_at(window.start.max(from).shifted(from, to)),
+            Align::Boundary(_) => self.new_window_start(window.start.max(from).shifted(from, to)),
         };
     }
 

@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::exact::check_range;
+use crate::exact::check_rate_range;
 use crate::units::{self, of as word};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
@@ -105,7 +105,7 @@ impl Arithmetic for Gcra {
     type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
-        check_range(rate)?;
+        check_rate_range(rate)?;
         let made = |interval, capacity| Self {
             rate,
             pace: Pace { interval, capacity },
@@ -189,7 +189,7 @@ impl Arithmetic for Gcra {
     }
 
     fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {
-        *tat = self.pace.carried_over(*tat, &old.pace, now);
+        *tat = self.pace.migrated_tat(*tat, &old.pace, now);
     }
 
     fn earliest_while(
@@ -202,7 +202,7 @@ impl Arithmetic for Gcra {
         if cost > self.limit() {
             return None;
         }
-        let wait = self.pace.wait_beside(*tat, &old.pace, now, cost);
+        let wait = self.pace.wait_before_migration(*tat, &old.pace, now, cost);
         Some(now.plus_nanos(Pace::wait_nanos(wait)))
     }
 
@@ -372,7 +372,7 @@ impl Pace {
     /// [given back](Self::returned) though its tokens were promised to others. For holders that keep nothing
     /// but the word.
     #[inline]
-    pub fn refunded_for_good(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+    pub fn tat_after_final_refund(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
         let price = self.interval.saturating_mul(tokens).saturating_add(1);
         Self::lowered(tat, now, price)
     }
@@ -407,10 +407,10 @@ impl Pace {
     /// use tollgate_core::{Arithmetic, Gcra, Rate};
     ///
     /// let pace = Gcra::new(Rate::per_second(10))?.pace();
-    /// assert_eq!(pace.time_for(25), Duration::from_millis(2_500));
+    /// assert_eq!(pace.refill_time(25), Duration::from_millis(2_500));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn time_for(&self, tokens: u128) -> Duration {
+    pub fn refill_time(&self, tokens: u128) -> Duration {
         let units = tokens.saturating_mul(u128::from(self.interval));
         let nanos = units.div_ceil(u128::from(units::PER_NANO));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
@@ -435,7 +435,7 @@ impl Pace {
     ///
     /// Between two real paces the tokens spent stay spent. From zero or unlimited, which have no
     /// interval to count by, the time left stays, up to an empty bucket.
-    pub fn carried_over(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+    pub fn migrated_tat(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
         let now = word(now);
         let ahead = tat.0.saturating_sub(now);
         if ahead == 0 {
@@ -463,10 +463,10 @@ impl Pace {
     /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
     /// let slow = Gcra::new(Rate::per_minute(1))?.pace();
     /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));
-    /// assert_eq!(slow.wait_beside(spent, &fast, now, 1), units::from_nanos(1_000_000_000));
+    /// assert_eq!(slow.wait_before_migration(spent, &fast, now, 1), units::from_nanos(1_000_000_000));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn wait_beside(&self, tat: Tat, old: &Self, now: Timestamp, cost: u64) -> u64 {
+    pub fn wait_before_migration(&self, tat: Tat, old: &Self, now: Timestamp, cost: u64) -> u64 {
         let ahead = tat.0.saturating_sub(word(now));
         let left = self.burst().saturating_sub(cost);
         ahead.saturating_sub(old.interval.saturating_mul(left))
@@ -474,12 +474,12 @@ impl Pace {
 
     /// The TAT to report at this pace while the debt drains at the faster pace `old`: a full bucket of debt
     /// at this pace, and before that the time that the rest of the debt takes to drain.
-    pub fn seen_beside(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+    pub fn tat_before_migration(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
         let ahead = tat.0.saturating_sub(word(now));
         let own = old.interval.saturating_mul(self.burst());
         match ahead.checked_sub(own) {
             Some(rest) => Tat(self.empty(now).0.saturating_add(rest)),
-            None => self.carried_over(tat, old, now),
+            None => self.migrated_tat(tat, old, now),
         }
     }
 

@@ -4,7 +4,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::exact::{LARGEST_CAPACITY, Level, units_of};
+use crate::exact::{LARGEST_CAPACITY, Level, compile_units};
 use crate::wide::{div, div_ceil, mul, mul_div_ceil};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
@@ -101,7 +101,7 @@ impl LeakyBucket {
         if over == 0 {
             return Some(now);
         }
-        self.after_draining(level.as_of.max(now), over)
+        self.time_when_drained(level.as_of.max(now), over)
     }
 
     /// The whole tokens that fit now, also under a rate of zero.
@@ -138,7 +138,7 @@ impl LeakyBucket {
 
     /// The first whole nanosecond from `start` at which `units` have drained.
     #[inline]
-    fn after_draining(&self, start: Timestamp, units: u128) -> Option<Timestamp> {
+    fn time_when_drained(&self, start: Timestamp, units: u128) -> Option<Timestamp> {
         if self.drain == 0 {
             return None;
         }
@@ -177,7 +177,7 @@ impl Arithmetic for LeakyBucket {
     type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
-        let [drain, price, capacity] = units_of(rate)?;
+        let [drain, price, capacity] = compile_units(rate)?;
         Ok(Self {
             rate,
             drain,
@@ -221,7 +221,7 @@ impl Arithmetic for LeakyBucket {
         if self.rate.is_unlimited() || level.debt == 0 {
             return level.as_of;
         }
-        self.after_draining(level.as_of, level.debt)
+        self.time_when_drained(level.as_of, level.debt)
             .unwrap_or(Timestamp::MAX)
     }
 
@@ -273,7 +273,7 @@ impl Arithmetic for LeakyBucket {
         if over == 0 {
             return Some(now);
         }
-        old.after_draining(level.as_of.max(now), over)
+        old.time_when_drained(level.as_of.max(now), over)
     }
 
     fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {
@@ -289,7 +289,7 @@ impl Arithmetic for LeakyBucket {
 
     /// How long a full debt takes to drain, if it drains.
     fn lasts(&self) -> Duration {
-        let full = self.after_draining(Timestamp::ZERO, self.capacity);
+        let full = self.time_when_drained(Timestamp::ZERO, self.capacity);
         match self.drain {
             0 => Duration::ZERO,
             _ => full.unwrap_or(Timestamp::MAX) - Timestamp::ZERO,

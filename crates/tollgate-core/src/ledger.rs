@@ -76,7 +76,7 @@ pub enum Unbooked {
     /// Never, or not within the caller's patience: the decision says which.
     Refused(Decision),
     /// It would act further ahead than the algorithm books, see [`Arithmetic::horizon`], or rely on tokens
-    /// that are out, see [`Arithmetic::can_wait`].
+    /// that are out, see [`Arithmetic::can_promise`].
     TooFarAhead(Decision),
 }
 
@@ -180,7 +180,7 @@ impl<A: Arithmetic> Ledger<A> {
         cost: u64,
         patience: Duration,
     ) -> Result<Booked, Unbooked> {
-        if out == 0 || limit.can_wait(cost, out) {
+        if out == 0 || limit.can_promise(cost, out) {
             return self.reserve(limit, now, cost, patience);
         }
         let booked = self.reserve(limit, now, cost, Duration::ZERO);
@@ -364,11 +364,11 @@ impl<A: Arithmetic> Ledger<A> {
     /// assert!(ledger.allow(&slow, now, 1));
     /// ledger.reserve(&slow, now, 1, Duration::MAX).expect("an hour ahead");
     /// ledger.carry_over(&slow, &fast, now);
-    /// ledger.forget_late_bookings(&fast, now);
+    /// ledger.cap_late_bookings(&fast, now);
     /// assert!(ledger.look(&fast, now, 1).wait() <= Duration::from_secs(1));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn forget_late_bookings(&mut self, limit: &A, now: Timestamp) {
+    pub fn cap_late_bookings(&mut self, limit: &A, now: Timestamp) {
         let full_again = limit.earliest(&limit.empty(now), now, limit.limit());
         if full_again.is_some_and(|at| self.floor.time() > at) {
             self.forget_bookings(limit, now);

@@ -95,7 +95,7 @@ impl SlidingCounter {
 
     /// The first time within the window of these rolled counts, from `now` on, at which the cost
     /// passes.
-    fn earliest_within(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest_in_window(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let held = counts.current.checked_add(cost)?;
         let room = self.allowance(counts.previous).checked_sub(held)?;
         if counts.previous == 0 {
@@ -141,13 +141,13 @@ impl Arithmetic for SlidingCounter {
         }
         let here = self.rolled(counts, now);
         let from = now.max(here.start);
-        if let Some(at) = self.earliest_within(&here, from, cost) {
+        if let Some(at) = self.earliest_in_window(&here, from, cost) {
             // A time before the state's window is judged as its start, and may pass.
             return Some(if at == from { now } else { at });
         }
         let next_start = after(here.start, self.span.nanos)?;
         let next = self.rolled(&here, next_start);
-        if let Some(at) = self.earliest_within(&next, next_start, cost) {
+        if let Some(at) = self.earliest_in_window(&next, next_start, cost) {
             return Some(at);
         }
         // Two windows on nothing is remembered, and the cost is within the burst.

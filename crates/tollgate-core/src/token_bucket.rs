@@ -109,9 +109,9 @@ impl TokenBucket {
     /// let (fast, slow) = (TokenBucket::new(fast)?, TokenBucket::new(slow)?);
     /// let (now, empty) = (Timestamp::ZERO, |limit: &TokenBucket| limit.empty(Timestamp::ZERO));
     /// // 11 tokens are there after 110 ms, but by then the other has 6 and a part, after 180 ms 10.
-    /// let at = fast.earliest_beside(&empty(&fast), now, 10, &slow, &empty(&slow));
+    /// let at = fast.earliest_beyond(&empty(&fast), now, 10, &slow, &empty(&slow));
     /// assert_eq!(at, Some(Timestamp::from_millis(260)));
-    /// assert_eq!(slow.earliest_beside(&empty(&slow), now, 10, &fast, &empty(&fast)), None);
+    /// assert_eq!(slow.earliest_beyond(&empty(&slow), now, 10, &fast, &empty(&fast)), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     // While the other has `k − 1` whole tokens, `cost + k` are needed. They are there at
@@ -120,7 +120,7 @@ impl TokenBucket {
     // latter is the solution of a linear inequality, but for rounding to whole nanoseconds, which a
     // few steps make good. With numbers that are too large for that, it is a time not after the right
     // one.
-    pub fn earliest_beside(
+    pub fn earliest_beyond(
         &self,
         bucket: &Bucket,
         now: Timestamp,
@@ -375,7 +375,7 @@ mod tests {
                 let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
                 // At the latest time of the search both are full, so the other one gains nothing more.
                 let full = fast.earliest(&own, now, 400).unwrap();
-                let at = fast.earliest_beside(&own, now, cost, &slow, &beside);
+                let at = fast.earliest_beyond(&own, now, cost, &slow, &beside);
                 let at = at.filter(|at| *at < full);
                 assert_eq!(
                     at,

@@ -171,7 +171,7 @@ impl Network {
 
     /// One of its addresses, if all of them are one client's. Around those that a translator makes of IPv4 addresses, that is the
     /// client of all others.
-    pub(crate) fn of_one_client(&self, bits: ClientBits) -> Option<Address> {
+    pub(crate) fn single_client(&self, bits: ClientBits) -> Option<Address> {
         let (first, length) = (self.first, self.length);
         if !first.is_translated() {
             return (length >= bits.of(first.family)).then_some(first);

@@ -106,9 +106,9 @@ impl Rejected {
     /// use tollgate_engine::Policy;
     ///
     /// let missing = Policy::from_path("no such file.yaml").unwrap_err();
-    /// assert!(!missing.is_temporary());
+    /// assert!(!missing.is_retryable());
     /// ```
-    pub fn is_temporary(&self) -> bool {
+    pub fn is_retryable(&self) -> bool {
         let mut codes = self.errors.iter().map(|error| error.code);
         codes.any(|code| code == codes::NO_DESCRIPTORS)
     }

@@ -283,7 +283,7 @@ impl fmt::Display for Change {
         for Field { name, old, new } in &self.fields {
             let shown = |value: &Option<String>| match value {
                 Some(value) => escaped(value).into_owned(),
-                None => default_of(self.kind, name).to_owned(),
+                None => default_text(self.kind, name).to_owned(),
             };
             match self.what {
                 What::Added => writeln!(f, "    {name}: {}", shown(new))?,
@@ -296,7 +296,7 @@ impl fmt::Display for Change {
 }
 
 /// What holds where a field isn't said.
-fn default_of(kind: Kind, field: &str) -> &'static str {
+fn default_text(kind: Kind, field: &str) -> &'static str {
     match field {
         "match" => "every request (the default)",
         "key" => "one counter for all (the default)",

@@ -135,7 +135,7 @@ pub const MOST_NODES: usize = 500_000;
 const MOST_COPIED: usize = 64 << 20;
 
 /// A text without the mark that some editors put at its beginning.
-pub(crate) fn without_mark(text: &str) -> &str {
+pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
     text.strip_prefix('\u{feff}').unwrap_or(text)
 }
 
@@ -154,7 +154,7 @@ pub(crate) fn without_mark(text: &str) -> &str {
 /// assert!(parse("limits: [1, two", Format::Yaml, 0).is_err());
 /// ```
 pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnostic>> {
-    let text = without_mark(text);
+    let text = strip_byte_order_mark(text);
     if text.len() > MOST_BYTES {
         let message = format!(
             "the file has {} bytes, more than the {MOST_BYTES} that are read",
@@ -164,14 +164,14 @@ pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnost
         return Err(vec![problem.help("split it with `include`")]);
     }
     let parsed = match format {
-        Format::Yaml => return parse_part(text, file, 0),
+        Format::Yaml => return parse_yaml_document(text, file, 0),
         Format::Toml => toml::parse(text, file),
     };
     parsed.map_err(|problem| vec![blame::likely(problem, text, format, 0)])
 }
 
 /// A part of a file of YAML, before which there are so many lines.
-pub(crate) fn parse_part(
+pub(crate) fn parse_yaml_document(
     text: &str,
     file: u32,
     lines_before: u32,

@@ -260,7 +260,7 @@ impl<B: Backend> Engine<B> {
         let reloading = self.reloading.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
         retired.retire(self.pipeline.put_in_force(policy)?);
-        self.pipeline.turns.poke_all();
+        self.pipeline.turns.release_all();
         Ok(())
     }
 
@@ -292,14 +292,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
     pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        self.pipeline.decide_now(facts, false)
+        self.pipeline.decide_in_memory(facts, false)
     }
 
     /// The same, and the verdict tells of each limit that the request met ([`Findings::limits`]): for answers that list them. If
     /// there are several, each is looked at once more, and that allocates.
     #[inline]
     pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
-        self.pipeline.decide_now(facts, true)
+        self.pipeline.decide_in_memory(facts, true)
     }
 
     /// Decides a request that a proxy describes by lists of entries, in one of the policy's domains.
@@ -384,7 +384,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn forget(&self, facts: &Facts<'_>) {
-        ready(self.forget_async(facts));
+        ready(self.reset_request_async(facts));
     }
 }
 
@@ -425,13 +425,13 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::{Engine, Policy};
     /// let text = "limits: [{name: logins, match: {path: /login}, key: [ip, header.x-app], rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let mut asked: Vec<_> = engine.facts_asked().iter().map(|name| name.to_string()).collect();
+    /// let mut asked: Vec<_> = engine.required_facts().iter().map(|name| name.to_string()).collect();
     /// asked.sort();
     /// assert_eq!(asked, ["header.x-app", "ip", "path"]);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn facts_asked(&self) -> FactsAsked {
+    pub fn required_facts(&self) -> FactsAsked {
         FactsAsked(self.pipeline.rules.load())
     }
 
@@ -488,14 +488,14 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
     /// let decide = async || {
-    ///     let (asked, facts) = (engine.facts_asked().kept(), Facts::new());
+    ///     let (asked, facts) = (engine.required_facts().kept(), Facts::new());
     ///     let on = Conditions::new().knowing(&asked).at_once();
-    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
+    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
     ///     // It isn't kept for its turn.
-    ///     assert!(engine.decide_on(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
+    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
     ///
     ///     engine.reload(read("limits: [{name: per-user, key: user, rate: 1/s}]")?)?;
-    ///     assert!(engine.decide_on(on, &facts).await?.is_none(), "nobody has looked for a user");
+    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_none(), "nobody has looked for a user");
     ///     Ok::<(), Box<dyn std::error::Error>>(())
     /// };
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -503,7 +503,7 @@ impl<B: Backend> Engine<B> {
     /// # assert!(matches!(done, Poll::Ready(Ok(()))));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn decide_on<'f>(
+    pub async fn decide_with_conditions<'f>(
         &self,
         on: Conditions<'_>,
         facts: &'f Facts<'f>,
@@ -518,7 +518,7 @@ impl<B: Backend> Engine<B> {
     /// facts, the trees by the descriptors, and the backend is asked about all of their limits at once. So a limit is charged if
     /// all of them have room, and none is charged otherwise, in memory and on a store alike. Of several limits that deny, the
     /// one that takes longest to have room again is reported. None on the same condition as
-    /// [`decide_on`](Self::decide_on).
+    /// [`decide_with_conditions`](Self::decide_with_conditions).
     ///
     /// Where a rule says `over: wait`, the request waits for that rule, charged to nothing meanwhile. A tree never lets
     /// requests wait. A domain that [charges each](crate::policy::Charging) limit by itself does so before the rules are asked,
@@ -690,7 +690,7 @@ impl<B: Backend> Engine<B> {
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn forget_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+    pub async fn reset_request_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         self.pipeline
             .refund(facts, Refund::Everything, |_| true)
             .await
@@ -751,8 +751,8 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
-        let comes_back = |settle: Settle| settle.unsettled == Unsettled::Refund;
-        let stays = |limit: &Limit| !limit.settle().is_some_and(comes_back);
+        let mark_answered = |settle: Settle| settle.unsettled == Unsettled::Refund;
+        let stays = |limit: &Limit| !limit.settle().is_some_and(mark_answered);
         self.pipeline.refund(facts, Refund::Cost, stays).await
     }
 

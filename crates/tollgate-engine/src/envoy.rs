@@ -81,9 +81,9 @@ pub type Domains = BTreeMap<String, Domain>;
 ///
 /// let theirs = parse("domain: edge", Format::Yaml, 0).expect("YAML");
 /// let ours = parse("limits: []", Format::Yaml, 0).expect("YAML");
-/// assert!(envoy::is_envoy(&theirs) && !envoy::is_envoy(&ours));
+/// assert!(envoy::is_envoy_document(&theirs) && !envoy::is_envoy_document(&ours));
 /// ```
-pub fn is_envoy(file: &Node) -> bool {
+pub fn is_envoy_document(file: &Node) -> bool {
     let fields = file.fields().iter();
     let mut names = fields.map(|(name, _)| name.text());
     names.any(|name| matches!(name, Some("domain" | "descriptors")))

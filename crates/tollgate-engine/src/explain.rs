@@ -164,11 +164,11 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     let met: Vec<&Rule> = policy
         .rules
         .iter()
-        .filter(|rule| by_itself(rule, mode(policy, rule, facts), facts).applies())
+        .filter(|rule| explain_rule(rule, mode(policy, rule, facts), facts).applies())
         .collect();
     for rule in &policy.rules {
         let mode = mode(policy, rule, facts);
-        let own = by_itself(rule, mode, facts);
+        let own = explain_rule(rule, mode, facts);
         // A rule in shadow takes only the place of others in shadow.
         let takes_its_place = |other: &&&Rule| {
             self::mode(policy, other, facts) <= mode && other.replaces.contains(&rule.name)
@@ -258,7 +258,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
 }
 
 /// Whether a rule applies to a request, if there were no other.
-fn by_itself<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
+fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
     let matched = matcher::explain(&rule.matches, facts);
     let plan = KeyPlan::of(rule, &mut Slots::default());
     let is_known = plan.facts_for(facts).is_some();
@@ -285,11 +285,11 @@ fn no_key(rule: &Rule, facts: &Facts<'_>) -> String {
             missing.unwrap_or_default()
         );
     }
-    let of_key = |key: &&[KeyPart]| {
+    let resolve_key = |key: &&[KeyPart]| {
         let facts: Vec<_> = key.iter().map(KeyPart::fact).collect();
         facts.join(" and ")
     };
-    let names: Vec<_> = keys.iter().map(of_key).collect();
+    let names: Vec<_> = keys.iter().map(resolve_key).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
     format!("it counts by {}, and none of them is known", any_of(&names))
 }

@@ -163,14 +163,14 @@ impl<'a> Facts<'a> {
     ///
     /// let policy = Policy::from_text("limits: [{name: clients, key: ip, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
-    /// let of = |ip| Facts::new().with("ip", ip).counting_clients_by(32, 56);
+    /// let of = |ip| Facts::new().with("ip", ip).with_client_prefixes(32, 56);
     /// assert!(engine.decide(&of("2001:db8::1")).passed().is_some());
     /// let other = of("2001:db8:0:ff::1");
     /// assert!(engine.decide(&other).refused().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn counting_clients_by(mut self, ipv4_bits: u8, ipv6_bits: u8) -> Self {
+    pub fn with_client_prefixes(mut self, ipv4_bits: u8, ipv6_bits: u8) -> Self {
         self.client_bits = ClientBits::new(ipv4_bits, ipv6_bits);
         self
     }
@@ -187,7 +187,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The set of this number, of [all](Self::sets).
-    pub(crate) fn set_number(&'a self, number: u32) -> &'a Self {
+    pub(crate) fn facts_set(&'a self, number: u32) -> &'a Self {
         let other = (number as usize).checked_sub(1);
         other
             .and_then(|place| self.others.get(place))
@@ -260,13 +260,13 @@ impl<'a> Facts<'a> {
                 (*own, *fact) = (head, (name, value));
                 self.used += 1;
             }
-            _ => self.set_beyond(name, value),
+            _ => self.set_on_heap(name, value),
         }
     }
 
     /// Notes one of very many facts.
     #[cold]
-    fn set_beyond(&mut self, name: &'a str, value: &'a str) {
+    fn set_on_heap(&mut self, name: &'a str, value: &'a str) {
         match self.more.iter_mut().find(|fact| fact.0 == name) {
             Some(fact) => fact.1 = value,
             None => self.more.push((name, value)),
@@ -342,7 +342,7 @@ pub fn descriptor_name<'k>(keys: impl IntoIterator<Item = &'k str>) -> String {
 pub(crate) const IP: &str = "ip";
 
 /// Names of facts that requests commonly have; headers are `header.<name>` beside these.
-pub const KNOWN_FACTS: [&str; 11] = [
+pub const COMMON_FACTS: [&str; 11] = [
     "method", "path", "route", "host", "ip", "user", TENANT, "api_key", "tier", DOMAIN, DESCRIPTOR,
 ];
 
@@ -355,7 +355,7 @@ pub const KNOWN_FACTS: [&str; 11] = [
 /// assert!(!is_known_fact("paht"));
 /// ```
 pub fn is_known_fact(name: &str) -> bool {
-    KNOWN_FACTS.contains(&name) || name.starts_with("header.") || name.starts_with("header:")
+    COMMON_FACTS.contains(&name) || name.starts_with("header.") || name.starts_with("header:")
 }
 
 /// Up to eight bytes of a name, in one number: with its length, all of a short one.

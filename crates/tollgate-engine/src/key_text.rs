@@ -11,7 +11,7 @@ pub(crate) const CUT: char = '…';
 
 /// One pair of a key that was read from text.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct WrittenPair {
+pub(crate) struct KeyTextPair {
     pub(crate) name: String,
     pub(crate) value: String,
     /// It stood in quotes, so that it is no pattern.
@@ -83,7 +83,7 @@ pub(crate) fn write_pair(
 }
 
 /// The pairs of a text.
-pub(crate) fn read_pairs(text: &str) -> Result<Vec<WrittenPair>, KeyTextError> {
+pub(crate) fn read_pairs(text: &str) -> Result<Vec<KeyTextPair>, KeyTextError> {
     let mut pairs = Vec::new();
     let mut rest = text.trim();
     if rest.ends_with(CUT) {
@@ -101,7 +101,7 @@ pub(crate) fn read_pairs(text: &str) -> Result<Vec<WrittenPair>, KeyTextError> {
         if name.is_empty() || !(after.is_empty() || after.starts_with(' ')) {
             return Err(no_pair());
         }
-        pairs.push(WrittenPair {
+        pairs.push(KeyTextPair {
             name,
             value,
             is_quoted,

@@ -7,7 +7,7 @@ use tollgate::Algorithm;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
-use crate::native::{Places, RulePlaces};
+use crate::native::{Places, RuleSpans};
 use crate::policy::{Counting, Mode, OnStoreFailure, Over, Pattern, Policy, Rule, is_bucket};
 
 mod bound;
@@ -41,17 +41,17 @@ const MOST: usize = 1_000;
 /// ```
 pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let rules = policy.rules.iter();
-    let rules = rules.map(|rule| RulePlaces::all_at(rule.span, &rule.limits));
+    let rules = rules.map(|rule| RuleSpans::all_at(rule.span, &rule.limits));
     let tiers = policy.tiers.iter();
     let tiers =
-        tiers.map(|(name, tier)| (name.clone(), RulePlaces::all_at(tier.span, &tier.limits)));
+        tiers.map(|(name, tier)| (name.clone(), RuleSpans::all_at(tier.span, &tier.limits)));
     let places = Places {
         rules: rules.collect(),
         tiers: tiers.collect(),
         written: texts::written(policy),
         ..Places::default()
     };
-    lint_at(policy, &places)
+    lint_with_spans(policy, &places)
 }
 
 /// The same for limits of trees of descriptors, each by itself: which of them a request meets is for the proxy to
@@ -61,7 +61,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
     for mut rule in envoy::to_rules(domains).rules {
         // None at all is how they say that something is blocked.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
-        let places = RulePlaces::all_at(rule.span, &rule.limits);
+        let places = RuleSpans::all_at(rule.span, &rule.limits);
         rates(&mut found, &rule, &places);
         pairs::within(&mut found, &rule, &places);
         keys::lint(&mut found, &rule, &places);
@@ -71,7 +71,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
 }
 
 /// The same with the places of all parts.
-pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
+pub(crate) fn lint_with_spans(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
     let mut found = Found(Vec::new());
     for (rule, place) in in_use(policy, places) {
         rates(&mut found, rule, place);
@@ -94,7 +94,7 @@ pub(crate) fn lint_at(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
 fn in_use<'a>(
     policy: &'a Policy,
     places: &'a Places,
-) -> impl Iterator<Item = (&'a Rule, &'a RulePlaces)> {
+) -> impl Iterator<Item = (&'a Rule, &'a RuleSpans)> {
     let rules = policy.rules.iter().zip(&places.rules);
     rules.filter(|(rule, _)| rule.mode != Mode::Off)
 }
@@ -111,7 +111,7 @@ impl Found {
     }
 }
 
-fn rates(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+fn rates(found: &mut Found, rule: &Rule, place: &RuleSpans) {
     let algorithm = rule.algorithm;
     for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         keys::memory(found, rate, algorithm, *span);
@@ -186,7 +186,7 @@ const LOGIN: &str = "auth authenticate authorize challenge credentials forgot lo
     oauth2 otp passwd password register reset session sessions signin signup sso token \
     totp verify";
 
-fn open(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+fn open(found: &mut Found, rule: &Rule, place: &RuleSpans) {
     if open_quota(found, rule, place) || !is_open(rule.on_store_failure.rate, rule) {
         return;
     }
@@ -205,7 +205,7 @@ fn is_open(failure: OnStoreFailure, rule: &Rule) -> bool {
 }
 
 /// Warns of a quota that lets requests pass then, and says whether it does.
-fn open_quota(found: &mut Found, rule: &Rule, place: &RulePlaces) -> bool {
+fn open_quota(found: &mut Found, rule: &Rule, place: &RuleSpans) -> bool {
     let is_open = rule.limits.quota.is_some() && is_open(rule.on_store_failure.quota, rule);
     if is_open {
         let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();

@@ -233,7 +233,7 @@ impl<'s, 'f> Known<'s, 'f> {
         condition.test.holds(text, address)
     }
 
-    fn holds_with(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
+    fn holds_with_globs(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
         let (text, address) = self.of(condition);
         let mut globs = |glob: &Glob, text: &str| found.matches(glob, condition.slot, text);
         condition.test.holds_by(text, address, &mut globs)
@@ -352,7 +352,9 @@ impl Matcher {
     #[inline(never)]
     fn keep_matching_together(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
         let mut found = Found::new(&self.sets);
-        self.keep(numbers, |condition| known.holds_with(condition, &mut found));
+        self.keep(numbers, |condition| {
+            known.holds_with_globs(condition, &mut found)
+        });
     }
 
     /// Leaves those of which all conditions hold, in order.

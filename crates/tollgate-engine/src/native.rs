@@ -5,7 +5,7 @@
 use std::collections::{BTreeMap, HashMap};
 
 use crate::document::{Node, Span, Value};
-use crate::facts::{KNOWN_FACTS, is_known_fact};
+use crate::facts::{COMMON_FACTS, is_known_fact};
 use crate::matcher::regex::Regexes;
 use crate::policy::{FailureModes, Limits, Policy};
 use crate::sources::Sources;
@@ -35,8 +35,8 @@ pub(crate) struct Decoded {
 /// Where the parts of a policy stand: rules in the order of the policy, tiers by name.
 #[derive(Debug, Default)]
 pub(crate) struct Places {
-    pub(crate) rules: Vec<RulePlaces>,
-    pub(crate) tiers: BTreeMap<String, RulePlaces>,
+    pub(crate) rules: Vec<RuleSpans>,
+    pub(crate) tiers: BTreeMap<String, RuleSpans>,
     pub(crate) tenants: BTreeMap<String, Span>,
     pub(crate) default_tier: Span,
     pub(crate) tier_fact: Span,
@@ -78,7 +78,7 @@ pub(crate) enum Form {
 
 /// Where the parts of a rule or a tier stand.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct RulePlaces {
+pub(crate) struct RuleSpans {
     pub(crate) name: Span,
     pub(crate) key: Span,
     pub(crate) on_store_failure: Span,
@@ -90,7 +90,7 @@ pub(crate) struct RulePlaces {
     pub(crate) quota: Span,
 }
 
-impl RulePlaces {
+impl RuleSpans {
     /// For a rule of which only the whole's place is known.
     pub(crate) fn all_at(span: Span, limits: &Limits) -> Self {
         Self {
@@ -144,7 +144,7 @@ impl Reader<'_> {
         }
         let [exempt, block] = ["exempt", "block"].map(|name| {
             let node = fields.get(name);
-            node.map_or_else(Vec::new, |node| self.match_list(node))
+            node.map_or_else(Vec::new, |node| self.read_match_list(node))
         });
         self.policy.exempt.extend(exempt);
         self.policy.block.extend(block);
@@ -154,7 +154,7 @@ impl Reader<'_> {
     fn settings(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("include") {
             // The loader has read them; here only what is no path is noted.
-            for item in self.one_or_more(node, "the paths of files") {
+            for item in self.list_or_single(node, "the paths of files") {
                 if item.text().is_none_or(str::is_empty) {
                     self.unexpected(item, "the path of a file");
                 }
@@ -166,8 +166,8 @@ impl Reader<'_> {
         }
         if let Some(node) = fields.get("facts") {
             let expected = "the names of facts that requests have, such as [plan, region]";
-            for item in self.one_or_more(node, expected) {
-                if let Some(fact) = self.own_fact(item) {
+            for item in self.list_or_single(node, expected) {
+                if let Some(fact) = self.read_declared_fact(item) {
                     self.policy.facts.push(fact);
                 }
             }
@@ -178,7 +178,7 @@ impl Reader<'_> {
             self.places.default_tier = node.span;
         }
         if let Some(node) = self.once(fields, "mode") {
-            self.policy.mode = self.whole_mode(node);
+            self.policy.mode = self.read_policy_mode(node);
         }
         if let Some(node) = self.once(fields, "near_limit")
             && let Some(percent) = self.percent(node)
@@ -186,7 +186,7 @@ impl Reader<'_> {
             self.policy.near_limit_percent = percent;
         }
         if let Some(node) = self.once(fields, "on_store_failure") {
-            self.failure = self.each_failure(node).0;
+            self.failure = self.read_failure_map(node).0;
         }
     }
 
@@ -198,7 +198,7 @@ impl Reader<'_> {
             let first = self.place(*first);
             let message = format!("{name:?} is set by another file already");
             let help = format!("it is set in {first}; leave it in one of them");
-            self.error_with(codes::DUPLICATE_NAME, message, place, help);
+            self.report_with_help(codes::DUPLICATE_NAME, message, place, help);
             return None;
         }
         self.once.insert(name, place);
@@ -228,7 +228,7 @@ impl Reader<'_> {
                 self.twice("tier", &name, first, place.span);
                 continue;
             }
-            let mut places = RulePlaces::default();
+            let mut places = RuleSpans::default();
             if let Some((own, own_places)) = tier {
                 places = own_places;
                 self.policy.tiers.insert(name.clone(), own);
@@ -260,7 +260,7 @@ impl Reader<'_> {
         let name = reader::shorten(name);
         let message = format!("a second {what} of the name {name:?}");
         let help = format!("the first is in {}", self.place(first));
-        self.error_with(codes::DUPLICATE_NAME, message, second, help);
+        self.report_with_help(codes::DUPLICATE_NAME, message, second, help);
     }
 
     /// Notes facts that aren't in the policy's list of facts, if it has one.
@@ -272,13 +272,13 @@ impl Reader<'_> {
             if !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {
                 let fact = reader::shorten(&mention.fact);
                 let message = format!("requests have no fact {fact:?}: facts doesn't list it");
-                let known = own.iter().map(String::as_str).chain(KNOWN_FACTS);
+                let known = own.iter().map(String::as_str).chain(COMMON_FACTS);
                 let help = suggest::did_you_mean(&mention.fact, known).unwrap_or_else(|| {
                     let all = own.iter().map(String::as_str).take(5);
                     let all: Vec<_> = all.chain([fact.as_str()]).collect();
                     format!("add it: facts: [{}], or leave facts out", all.join(", "))
                 });
-                self.error_with(codes::UNKNOWN_FACT, message, mention.span, help);
+                self.report_with_help(codes::UNKNOWN_FACT, message, mention.span, help);
             }
         }
         self.places.facts = mentions;
@@ -291,7 +291,7 @@ impl Reader<'_> {
             places: std::mem::take(&mut self.places),
         };
         // Names may be in what wasn't read, or in a rule with another error.
-        if self.problems.all_was_read() {
+        if self.problems.is_complete() {
             refs::check(&mut self, &decoded);
             let nothing = decoded.policy.rules.is_empty()
                 && decoded.places.tiers.is_empty()
@@ -301,7 +301,7 @@ impl Reader<'_> {
                 let span = Span::of_file(last.map_or(0, |tree| tree.span.file));
                 let message = "expected limits, tiers or block: this policy limits nothing";
                 let help = "begin with limits: [{name: all, rate: 100/s burst 200}]";
-                self.error_with(codes::EMPTY, message, span, help);
+                self.report_with_help(codes::EMPTY, message, span, help);
             }
         }
         decoded

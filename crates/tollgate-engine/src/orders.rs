@@ -21,39 +21,39 @@ pub(crate) use target::borrowed;
 /// How many orders an engine has at the most.
 pub const MOST_ORDERS: usize = 10_000;
 /// The longest that an order lasts: 30 days. What is meant to last longer belongs into the policy.
-pub const LONGEST_ORDER: Duration = Duration::from_secs(30 * 86_400);
+pub const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(30 * 86_400);
 
 /// What an operator wants: for [`Engine::order`](crate::Engine::order).
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::orders::{Act, NewOrder, Target};
+/// use tollgate_engine::orders::{Act, NewOverride, Target};
 ///
 /// let hour = Duration::from_secs(3_600);
-/// let order = NewOrder::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada");
+/// let order = NewOverride::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada");
 /// assert_eq!(order.to_string(), "block user=mallory of \"per-user\" for 3600s");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[display("{act} {target} for {lasts:?}")]
 #[must_use = "it does nothing until an engine has it"]
-pub struct NewOrder {
+pub struct NewOverride {
     pub(crate) act: Act,
     pub(crate) target: Target,
     pub(crate) lasts: Duration,
     pub(crate) by: String,
-    pub(crate) facts: OrderFacts,
+    pub(crate) facts: OverrideFacts,
 }
 
 /// Which facts an order may name that is for no rule.
 ///
 /// ```
-/// use tollgate_engine::orders::OrderFacts;
+/// use tollgate_engine::orders::OverrideFacts;
 ///
-/// assert_eq!(OrderFacts::default(), OrderFacts::Known);
+/// assert_eq!(OverrideFacts::default(), OverrideFacts::Known);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum OrderFacts {
+pub enum OverrideFacts {
     /// Those that the policy names, and those that requests [commonly have](crate::facts::is_known_fact): a name with a
     /// typing mistake would be for nobody.
     #[default]
@@ -62,7 +62,7 @@ pub enum OrderFacts {
     Any,
 }
 
-impl NewOrder {
+impl NewOverride {
     /// That this be done to that target, for so long.
     pub fn new(act: Act, target: Target, lasts: Duration) -> Self {
         Self {
@@ -70,7 +70,7 @@ impl NewOrder {
             target,
             lasts,
             by: String::new(),
-            facts: OrderFacts::Known,
+            facts: OverrideFacts::Known,
         }
     }
 
@@ -78,13 +78,13 @@ impl NewOrder {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use tollgate_engine::orders::{Act, NewOrder, OrderFacts, Target};
+    /// use tollgate_engine::orders::{Act, NewOverride, OverrideFacts, Target};
     ///
     /// let device = Target::facts([("device", "d-17")]);
-    /// let order = NewOrder::new(Act::Block, device, Duration::from_secs(60)).naming(OrderFacts::Any);
+    /// let order = NewOverride::new(Act::Block, device, Duration::from_secs(60)).naming(OverrideFacts::Any);
     /// assert_eq!(order.to_string(), "block device=d-17 for 60s");
     /// ```
-    pub fn naming(mut self, facts: OrderFacts) -> Self {
+    pub fn naming(mut self, facts: OverrideFacts) -> Self {
         self.facts = facts;
         self
     }
@@ -174,9 +174,9 @@ impl fmt::Display for Replacement {
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, memory)?;
-/// use tollgate_engine::orders::{Act, NewOrder, Target};
+/// use tollgate_engine::orders::{Act, NewOverride, Target};
 ///
-/// let order = NewOrder::new(Act::Bypass, Target::rule("all"), Duration::from_secs(60)).by("ada");
+/// let order = NewOverride::new(Act::Bypass, Target::rule("all"), Duration::from_secs(60)).by("ada");
 /// let made = engine.order(order)?;
 /// assert_eq!((made.by.as_str(), made.until - made.made_at), ("ada", Duration::from_secs(60)));
 /// assert_eq!(engine.orders().len(), 1);

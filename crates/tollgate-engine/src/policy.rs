@@ -434,7 +434,7 @@ impl Counting {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
     /// The fact as it is. Of `ip` it is the network of the client: 64 bits of an IPv6 address, unless who fills in the facts says
-    /// [otherwise](crate::Facts::counting_clients_by).
+    /// [otherwise](crate::Facts::with_client_prefixes).
     Fact(String),
     /// The network that an address is in: so many bits of it (`ip/64`). An IPv4 address counts as
     /// itself unless the bits are 32 or fewer.
@@ -687,21 +687,21 @@ impl Policy {
             *span = Span::default();
         }
         for domain in policy.domains.values_mut() {
-            domain.descriptors.iter_mut().for_each(forget_places);
+            domain.descriptors.iter_mut().for_each(clear_spans);
         }
         fnv(format!("{policy:?}").as_bytes())
     }
 }
 
 /// Where a descriptor and all below it stand makes no difference.
-fn forget_places(rule: &mut DescriptorRule) {
+fn clear_spans(rule: &mut DescriptorRule) {
     rule.span = Span::default();
     // Its values know where they stand, and limit nothing.
     rule.metadata = None;
     if let Some(limit) = &mut rule.limit {
         limit.span = Span::default();
     }
-    rule.descriptors.iter_mut().for_each(forget_places);
+    rule.descriptors.iter_mut().for_each(clear_spans);
 }
 
 /// FNV-1a, which is the same on every machine.

@@ -6,7 +6,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::diagnostic::Diagnostic;
-use crate::document::{Format, Span, without_mark};
+use crate::document::{Format, Span, strip_byte_order_mark};
 use crate::native::codes;
 use crate::policy::Policy;
 use crate::{envoy, lint, native};
@@ -35,7 +35,7 @@ impl Policy {
         let path = path.as_ref();
         let files = load::folder(path)?;
         if !files.is_empty() {
-            return from_files(&files);
+            return read_folder(&files);
         }
         match load::envoy_text(path)? {
             Some(text) => check_envoy(&[(path.display().to_string(), text)]),
@@ -137,7 +137,7 @@ fn check(loaded: load::Loaded) -> Result<Checked, Rejected> {
     if !errors.is_empty() {
         return Err(Rejected { errors, sources });
     }
-    let warnings = lint::lint_at(&decoded.policy, &decoded.places);
+    let warnings = lint::lint_with_spans(&decoded.policy, &decoded.places);
     Ok(Checked {
         policy: decoded.policy,
         warnings,
@@ -146,13 +146,13 @@ fn check(loaded: load::Loaded) -> Result<Checked, Rejected> {
 }
 
 /// Where a domain stands: the file, and the line.
-type FirstPlace = (String, u32);
+type DomainPlace = (String, u32);
 
 /// What a file came to, if none of its domains is among the first ones of others, which its own then join.
 fn only_once(
     path: &Path,
     read: Result<Checked, Rejected>,
-    first: &mut BTreeMap<String, FirstPlace>,
+    first: &mut BTreeMap<String, DomainPlace>,
 ) -> Result<Checked, Rejected> {
     let Ok(Some(text)) = load::envoy_text(path) else {
         return read;
@@ -185,12 +185,16 @@ fn only_once(
 }
 
 /// Most warnings that are told of files in their form.
-const MOST_WARNINGS: usize = 1_000;
+const MAX_WARNINGS: usize = 1_000;
 
 fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
     let mut sources = Sources::default();
     for (name, text) in files {
-        sources.add(name.clone(), without_mark(text).to_owned(), Format::Yaml);
+        sources.add(
+            name.clone(),
+            strip_byte_order_mark(text).to_owned(),
+            Format::Yaml,
+        );
     }
     let numbered: Vec<_> = (0..).zip(sources.iter().map(Source::text)).collect();
     match envoy::decode(&numbered) {
@@ -198,7 +202,7 @@ fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
             let mut warnings = decoded.warnings;
             warnings.extend(lint::lint_domains(&decoded.domains));
             warnings.sort_by_key(|warning| warning.span);
-            warnings.truncate(MOST_WARNINGS);
+            warnings.truncate(MAX_WARNINGS);
             Ok(Checked {
                 policy: Policy {
                     domains: decoded.domains,
@@ -248,7 +252,7 @@ fn is_hidden(file: &Path) -> bool {
 
 /// Reads the files of a folder as one policy: as if one file of ours included them all, or as envoyproxy/ratelimit
 /// reads them.
-fn from_files(files: &[PathBuf]) -> Result<Checked, Rejected> {
+fn read_folder(files: &[PathBuf]) -> Result<Checked, Rejected> {
     let mut theirs = Vec::with_capacity(files.len());
     for file in files {
         if load::envoy_text(file)?.is_some() {

@@ -105,7 +105,7 @@ impl Source {
     /// A part of a line, from a column counted in characters from 1, and whether there is more.
     pub(crate) fn window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
         let line = self.line(number).unwrap_or("");
-        let start = self.text.byte_of(number, from);
+        let start = self.text.byte_of_column(number, from);
         let rest = start.and_then(|start| line.get(start..)).unwrap_or("");
         match rest.char_indices().nth(most) {
             Some((end, _)) => (&rest[..end], true),

@@ -6,7 +6,7 @@ use crate::facts::{Facts, TENANT};
 use crate::policy::Policy;
 
 /// How many words are looked at, so that thousands of wrong names can't take forever.
-const MOST_CANDIDATES: usize = 300;
+const MAX_CANDIDATES: usize = 300;
 /// Words longer than this are not compared: they are hardly typing mistakes.
 const LONGEST: usize = 40;
 
@@ -16,7 +16,7 @@ pub(crate) fn closest<'a>(
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
     let word = plain(word)?;
-    let candidates = candidates.into_iter().take(MOST_CANDIDATES);
+    let candidates = candidates.into_iter().take(MAX_CANDIDATES);
     let near = candidates.filter_map(|candidate| {
         let other = plain(candidate)?;
         let (length, other_length) = (word.chars().count(), other.chars().count());

@@ -32,7 +32,7 @@ const TEXT_BYTES: usize = 160;
 /// # use tollgate_engine::{Engine, Facts, Policy};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 2/h}]", Format::Yaml)?.policy;
-/// let engine = Engine::new(policy, memory)?.with_top(10);
+/// let engine = Engine::new(policy, memory)?.with_top_keys(10);
 /// for _ in 0..5 {
 ///     let _ = engine.decide(&Facts::new().with("user", "mallory"));
 /// }

@@ -1,6 +1,6 @@
 //! Watches the files of a policy, which may be links, and may be replaced, removed and made again (feature `watch`).
 //!
-//! [`Engine::watch`](crate::Engine::watch) puts a changed policy in force; [`FileWatch`] is what notices the change. Every folder on the way to a file is watched, so that a link that leads elsewhere is noticed as well as a file that
+//! [`Engine::watch`](crate::Engine::watch) puts a changed policy in force; [`FileWatcher`] is what notices the change. Every folder on the way to a file is watched, so that a link that leads elsewhere is noticed as well as a file that
 //! another is moved over: Kubernetes swaps the link `..data`, and most editors write a new file. Where the system can't
 //! tell of changes, the files are looked at from time to time.
 
@@ -23,9 +23,9 @@ pub use policy::{WatchEvent, read_settled};
 /// So long nothing may happen before files are read: a change often comes in several steps.
 const CALM: Duration = Duration::from_millis(150);
 /// More steps than this aren't waited for.
-const MOST_STEPS: usize = 100;
+const MAX_DEBOUNCED_EVENTS: usize = 100;
 /// How often files are polled where the system doesn't report changes.
-pub const POLL_EVERY: Duration = Duration::from_secs(2);
+pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Links that lead to links, as many as the system follows.
 const MOST_LINKS: usize = 40;
 
@@ -38,10 +38,10 @@ type Names = Option<BTreeSet<OsString>>;
 ///
 /// ```no_run
 /// use std::path::PathBuf;
-/// use tollgate_engine::watch::FileWatch;
+/// use tollgate_engine::watch::FileWatcher;
 ///
 /// let file = PathBuf::from("policy.yaml");
-/// let watch = FileWatch::start(vec![file.clone()], move |polled| {
+/// let watch = FileWatcher::start(vec![file.clone()], move |polled| {
 ///     if let Some(why) = polled {
 ///         eprintln!("the system doesn't report changes, so the files are polled: {why}");
 ///     }
@@ -53,7 +53,7 @@ type Names = Option<BTreeSet<OsString>>;
 /// ```
 #[derive(Debug)]
 #[must_use = "the files are watched until it is dropped"]
-pub struct FileWatch(Sender<Signal>);
+pub struct FileWatcher(Sender<Signal>);
 
 /// What a thread is told that looks after files.
 #[derive(Debug)]
@@ -93,7 +93,7 @@ enum How {
 /// What is known of a file without reading it.
 type Stamp = Option<(u64, u64, u64, i64, i64)>;
 
-impl FileWatch {
+impl FileWatcher {
     /// Calls `read` once, and then whenever something has happened to the files and nothing more did for 150 ms. It returns
     /// the files to watch from then on. Where the system can't report changes the files are polled every 2 seconds, and
     /// the next call says why.
@@ -124,7 +124,7 @@ impl FileWatch {
     }
 }
 
-impl Drop for FileWatch {
+impl Drop for FileWatcher {
     fn drop(&mut self) {
         // It may have ended already.
         let _ = self.0.send(Signal::End);
@@ -160,7 +160,7 @@ impl Watched {
     /// Looks after the files by the ways that lead to them now. Whether those are others than before, so that something
     /// may have been missed.
     fn follow(&mut self) -> bool {
-        let folders = folders_of(&self.paths);
+        let folders = watched_folders(&self.paths);
         let mut is_new = std::mem::take(&mut self.is_stale) || folders != self.folders;
         let before = std::mem::replace(&mut self.folders, folders);
         let failed = match &mut self.how {
@@ -196,7 +196,7 @@ impl Watched {
     fn wait(&mut self) -> Next {
         if let How::Looking(last) = &mut self.how {
             loop {
-                match self.signals.recv_timeout(POLL_EVERY) {
+                match self.signals.recv_timeout(POLL_INTERVAL) {
                     Ok(Signal::Happened(_)) => {}
                     Ok(Signal::End) | Err(RecvTimeoutError::Disconnected) => return Next::End,
                     Err(RecvTimeoutError::Timeout) if stamps(&self.paths) == *last => {}
@@ -206,7 +206,7 @@ impl Watched {
         }
         let folders = &self.folders;
         let matters = |paths: &[PathBuf]| {
-            paths.is_empty() || paths.iter().any(|path| is_about(folders, path))
+            paths.is_empty() || paths.iter().any(|path| concerns_watched(folders, path))
         };
         // Nothing has happened yet.
         let clock = Monotonic::new();
@@ -217,10 +217,10 @@ impl Watched {
                 Some(until) => self.signals.recv_timeout(until - clock.now()),
             };
             if let Ok(Signal::Happened(paths)) = &signal {
-                self.is_stale |= is_of_folders(folders, paths);
+                self.is_stale |= concerns_folders(folders, paths);
             }
             match signal {
-                Ok(Signal::Happened(paths)) if matters(&paths) && steps < MOST_STEPS => {
+                Ok(Signal::Happened(paths)) if matters(&paths) && steps < MAX_DEBOUNCED_EVENTS => {
                     until = Some(clock.now() + CALM);
                     steps += 1;
                 }
@@ -248,17 +248,17 @@ fn is_change(kind: &EventKind) -> bool {
 fn unable(folder: &Path, folders: &Folders, error: &notify::Error) -> Option<String> {
     let mut others = folders.keys().filter(|other| *other != folder);
     let is_last = !others.any(|other| other.starts_with(folder));
-    let is_missing = matches!(error.kind, notify::ErrorKind::PathNotFound)
+    let report_unreachable = matches!(error.kind, notify::ErrorKind::PathNotFound)
         || matches!(&error.kind, notify::ErrorKind::Io(error) if error.kind() == std::io::ErrorKind::NotFound);
-    (is_last && !is_missing).then(|| format!("{}: {error}", folder.display()))
+    (is_last && !report_unreachable).then(|| format!("{}: {error}", folder.display()))
 }
 
 /// Whether something happened to folders themselves, or nobody knows to what.
-fn is_of_folders(folders: &Folders, paths: &[PathBuf]) -> bool {
+fn concerns_folders(folders: &Folders, paths: &[PathBuf]) -> bool {
     paths.is_empty() || paths.iter().any(|path| folders.contains_key(path))
 }
 
-fn is_about(folders: &Folders, path: &Path) -> bool {
+fn concerns_watched(folders: &Folders, path: &Path) -> bool {
     // The folder itself: it was moved or removed.
     if folders.contains_key(path) {
         return true;
@@ -273,7 +273,7 @@ fn is_about(folders: &Folders, path: &Path) -> bool {
 }
 
 /// The folders on the way to these files or folders, each as it is called without links.
-fn folders_of(paths: &[PathBuf]) -> Folders {
+fn watched_folders(paths: &[PathBuf]) -> Folders {
     let mut folders = Folders::new();
     for path in paths {
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate_engine::backend::Memory;
-use tollgate_engine::watch::FileWatch;
+use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy};
 use tollgate_testkit::scratch::Scratch;
 
@@ -14,7 +14,7 @@ use tollgate_testkit::scratch::Scratch;
 struct Watched {
     engine: Arc<Engine>,
     log: Receiver<String>,
-    _watch: FileWatch,
+    _watch: FileWatcher,
 }
 
 impl Watched {

@@ -58,7 +58,7 @@ impl<'a> Answered<'a> {
 
     /// The names of the rules in shadow that would have refused the request, in the order of the file.
     pub fn shadow_rules(&self) -> impl Iterator<Item = String> + use<'_, 'a> {
-        let refusals = self.findings.shadow_refusals();
+        let refusals = self.findings.shadow_denials();
         refusals.filter_map(|refusal| match refusal.cause {
             Cause::Rule(name) | Cause::Tier(name) => Some(name.to_owned()),
             _ => None,

@@ -103,14 +103,14 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     /// # Errors
     /// [`Stalled`] at once, if it would take too long or too many wait.
     pub async fn pass(&self, host: &str) -> Result<Call, Stalled> {
-        self.pass_within(host, self.settings.longest_wait).await
+        self.acquire_within(host, self.settings.longest_wait).await
     }
 
     /// The same with another patience.
     ///
     /// # Errors
     /// As [`pass`](Self::pass).
-    pub async fn pass_within(&self, host: &str, patience: Duration) -> Result<Call, Stalled> {
+    pub async fn acquire_within(&self, host: &str, patience: Duration) -> Result<Call, Stalled> {
         let mut pass = pin!(self.pass_by(host, patience));
         let mut seat = None;
         poll_fn(|context| {

@@ -91,7 +91,7 @@ impl StoreBackend {
             Remote(direct) => {
                 let at = at.map(|at| at.as_nanos() / 1000);
                 let mut patience = direct.store.patience();
-                direct.act_alone(check, op, at, &mut patience).await
+                direct.run_operation(check, op, at, &mut patience).await
             }
             Fake(fake) => fake.act(check, op, at),
         }

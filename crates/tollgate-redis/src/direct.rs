@@ -31,7 +31,7 @@ use crate::local::Local;
 use crate::nodes::Nodes;
 use crate::options::RedisBuilder;
 use crate::question::{Op, Question, StoreForm, possible};
-use crate::refusals::{Refusals, end_recheck};
+use crate::refusals::{Refusals, finish_recheck};
 use crate::store::{Patience, Store};
 use crate::stored::{LeaseCheck, LeaseKey, Naming, StoredLimit};
 
@@ -138,7 +138,7 @@ impl Direct {
         self.at().unwrap_or(here.saturating_add_signed(ahead))
     }
 
-    fn note_time(&self, now: u64) {
+    fn record_store_time(&self, now: u64) {
         let here = self.wall.now().as_nanos() / 1000;
         let ahead = i64::try_from(i128::from(now) - i128::from(here)).unwrap_or(0);
         self.ahead.store(ahead, Ordering::Relaxed);
@@ -211,7 +211,7 @@ impl Direct {
 
     /// Asks one question about the key of a check, as of this time if one is given. Nothing came of it but the decision if
     /// that is known here, or if the limit is leased.
-    pub(crate) async fn act_alone(
+    pub(crate) async fn run_operation(
         &self,
         check: &Check<'_>,
         op: Op,
@@ -257,7 +257,7 @@ impl Direct {
         for check in checks.iter().filter(|check| !is_slots(check)) {
             // Each is a request by itself.
             let mut patience = self.store.patience();
-            let done = self.act_alone(check, op, None, &mut patience).await;
+            let done = self.run_operation(check, op, None, &mut patience).await;
             match done.map(drop) {
                 Err(error) if !matches!(error, StoreError::Foreign { .. }) => return Err(error),
                 done => strange = strange.and(done),
@@ -267,7 +267,7 @@ impl Direct {
     }
 
     /// Has what these checks cost refunded, and waits for nothing.
-    fn refund_dropped(&self, checks: &[Check<'_>]) {
+    fn refund_abandoned(&self, checks: &[Check<'_>]) {
         let now = self.store_time();
         for check in checks {
             let Ok(stored) = self.stored(check.limit) else {
@@ -275,18 +275,18 @@ impl Direct {
             };
             if stored.leased.is_some() {
                 let place = LeaseKey::of(stored, check);
-                self.leases.put_back_late(place, check.cost);
+                self.leases.restore_after_report(place, check.cost);
             } else if !matches!(check.limit.kind(), LimitKind::Concurrency(_))
                 && stored.form.known(check.cost).is_none()
                 && let Ok(question) = self.question(check, Op::Gift, now)
             {
-                self.tell_store(question);
+                self.send_in_background(question);
             }
         }
     }
 
     /// Tells the store something that nobody waits for. If it can't be told, what was charged drains by itself.
-    fn tell_store(&self, question: Question) {
+    fn send_in_background(&self, question: Question) {
         let (store, at) = (Arc::clone(&self.store), self.at());
         self.host.spawn(async move {
             let _ = store.ask(vec![question], at).await;
@@ -303,7 +303,7 @@ impl Direct {
         stored.leased.as_ref()?;
         let decision = (self.leases).try_spend(LeaseKey::of(stored, check), check.cost)?;
         let mut answer = Answer::new(Some(0), decision);
-        answer.source = self.source_ahead();
+        answer.source = self.leased_source();
         Some(answer)
     }
 
@@ -315,7 +315,7 @@ impl Direct {
     }
 
     /// Nothing was asked just now. That the store works is true as long as the latest call did.
-    fn source_ahead(&self) -> Source {
+    fn leased_source(&self) -> Source {
         if self.store.is_failing() {
             Source::Known
         } else {
@@ -357,7 +357,7 @@ impl Backend for Direct {
             None => asked,
             Some(recheck) => Box::pin(async {
                 let came = asked.await;
-                end_recheck(recheck, &came);
+                finish_recheck(recheck, &came);
                 came
             }),
         })
@@ -368,7 +368,9 @@ impl Backend for Direct {
         let mut patience = self.store.patience();
         let mut each = Vec::with_capacity(checks.len());
         for check in checks {
-            let (said, _) = self.act_alone(check, Op::Look, None, &mut patience).await?;
+            let (said, _) = self
+                .run_operation(check, Op::Look, None, &mut patience)
+                .await?;
             each.push(Ok(said));
         }
         Ok(each)
@@ -383,7 +385,7 @@ impl Backend for Direct {
             Refund::Cost => self.act(checks, Op::Gift).await,
             Refund::Everything => self.act(checks, Op::Reset).await,
             Refund::Dropped => {
-                self.refund_dropped(checks);
+                self.refund_abandoned(checks);
                 Ok(())
             }
         };

@@ -33,7 +33,7 @@ use breaker::Probe;
 use event::{Counts, Telling};
 use local_first::Part;
 
-pub(crate) type OnEvent = dyn Fn(&StoreEvent<'_>) + Send + Sync;
+pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
 /// A backend that always has an answer: if the one behind it fails, what each rule has chosen.
 ///
@@ -104,7 +104,7 @@ pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     /// What failed, whichever call met it.
     pub(crate) failures: Failures,
     telling: Telling,
-    on_event: Option<Box<OnEvent>>,
+    on_event: Option<Box<EventListener>>,
 }
 
 impl<B: RemoteBackend> Fallback<B> {
@@ -133,10 +133,10 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 
     /// How many nodes the fleet has, this one included: one unless said otherwise. A local limit is the
-    /// limit divided by it, times two, and never more than the limit. [`Local::set_nodes`] changes it later.
+    /// limit divided by it, times two, and never more than the limit. [`Local::set_node_count`] changes it later.
     #[must_use]
     pub fn nodes(self, nodes: u64) -> Self {
-        self.local.set_nodes(nodes);
+        self.local.set_node_count(nodes);
         self
     }
 
@@ -243,7 +243,10 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 
     /// What failed is counted by its kind.
-    fn note_failure<T>(&self, asked: Result<T, B::Error>) -> Result<T, (RemoteFailure, B::Error)> {
+    fn record_failure<T>(
+        &self,
+        asked: Result<T, B::Error>,
+    ) -> Result<T, (RemoteFailure, B::Error)> {
         asked.map_err(|error| {
             let failure = self.store.failure(&error);
             self.failures.note(failure.kind, &error);
@@ -295,7 +298,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
 
     /// The answer without a store, which failed so.
     #[cold]
-    fn answer_without(&self, checks: &[Check<'_>], kind: FailureKind) -> Answer {
+    fn answer_locally(&self, checks: &[Check<'_>], kind: FailureKind) -> Answer {
         let choice = |check: &Check<'_>| check.limit.on_store_failure();
         let is_closed = |check: &Check<'_>| choice(check) == OnStoreFailure::Closed;
         let one_more = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
@@ -326,16 +329,16 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         let mut answer = self.local.decide(&own.checks);
         let decider = answer.decider.and_then(|decider| own.checks.get(decider));
         answer.unavailable = Some(unavailable(choice(decider.unwrap_or(first))));
-        answer.decider = own.number_among_all(answer.decider);
+        answer.decider = own.original_index(answer.decider);
         answer
     }
 
     /// What came of asking the store, after a failure is counted, or the end of one.
-    pub(crate) fn note_answer(
+    pub(crate) fn record_answer(
         &self,
         asked: Result<Answer, B::Error>,
     ) -> Result<Answer, (RemoteFailure, B::Error)> {
-        let answer = self.note_failure(asked)?;
+        let answer = self.record_failure(asked)?;
         if answer.source != Source::Known {
             self.failures.works();
         }
@@ -355,7 +358,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         async move {
             let kind = if let Some(probe) = &mut gate {
                 let asked = self.store.ask(checks, each.as_deref_mut()).await;
-                match self.note_answer(asked) {
+                match self.record_answer(asked) {
                     Ok(answer) => {
                         if answer.source != Source::Known {
                             probe.entry = None;
@@ -370,18 +373,18 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             } else {
                 self.failures.latest()
             };
-            let answer = self.answer_without(checks, kind);
+            let answer = self.answer_locally(checks, kind);
             if let Some(each) = each {
                 // Of the others it is only known that they didn't decide.
                 *each = vec![Ok(Decision::UNLIMITED); checks.len()];
-                put_decider(each, &answer);
+                set_decider_result(each, &answer);
             }
             Ok(answer)
         }
     }
 
     /// What a check would say by itself while the store fails so.
-    fn peek_without(&self, check: &Check<'_>, kind: FailureKind) -> CheckResult {
+    fn peek_locally(&self, check: &Check<'_>, kind: FailureKind) -> CheckResult {
         match check.limit.on_store_failure() {
             OnStoreFailure::Open => Ok(Decision::UNLIMITED),
             fallback @ OnStoreFailure::Closed => Err(Unavailable { kind, fallback }),
@@ -391,7 +394,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
 }
 
 /// Puts what the check that decided says among what all say.
-fn put_decider(each: &mut [CheckResult], answer: &Answer) {
+fn set_decider_result(each: &mut [CheckResult], answer: &Answer) {
     let unavailable = answer.unavailable.filter(|_| answer.is_unavailable());
     if let Some(one) = answer.decider.and_then(|decider| each.get_mut(decider)) {
         *one = unavailable.map_or(Ok(answer.decision), Err);
@@ -428,7 +431,9 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
             Either::Left(Either::Left(here))
         } else {
             // On the heap, so that the future of other requests stays small.
-            Either::Left(Either::Right(Box::pin(self.ask_local_first(checks, each))))
+            Either::Left(Either::Right(Box::pin(
+                self.ask_local_then_store(checks, each),
+            )))
         }
     }
 
@@ -439,14 +444,14 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
         let asked = if there.checks.is_empty() {
             Ok(Vec::new())
         } else if is_asked {
-            let asked = self.note_failure(self.store.peek(&there.checks).await);
+            let asked = self.record_failure(self.store.peek(&there.checks).await);
             asked.map_err(|(failure, _)| failure.kind)
         } else {
             Err(self.failures.latest())
         };
         let without = |kind| {
             let each = there.checks.iter();
-            each.map(|check| self.peek_without(check, kind)).collect()
+            each.map(|check| self.peek_locally(check, kind)).collect()
         };
         let mut each = vec![Ok(Decision::UNLIMITED); checks.len()];
         there.put(&mut each, asked.unwrap_or_else(without));
@@ -467,7 +472,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
             Refund::Everything => memory.forget(checks),
         }
         let there = Part::of(checks, is_remote).checks;
-        let given = self.note_failure(self.store.refund(&there, refund).await);
+        let given = self.record_failure(self.store.refund(&there, refund).await);
         Ok(given.unwrap_or_else(|(failure, error)| {
             self.fails(&there, None, failure, &error);
             Gift::Lost

@@ -22,7 +22,7 @@ use crate::store::Store;
 /// decisions wait.
 const AT_ONCE: usize = 128;
 /// Slots that wait to be given back. Others run out.
-const MOST_ENDED: usize = 65_536;
+const MAX_PENDING_RELEASES: usize = 65_536;
 /// Between attempts to give slots back: so long at first, twice as long each time, and no longer than this.
 const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
@@ -157,13 +157,13 @@ impl Inner {
     /// Has a slot given back.
     fn end(self: &Arc<Self>, held: Question) {
         let mut ended = lock(&self.ended);
-        if ended.slots.len() + ended.unsaid.len() < MOST_ENDED {
+        if ended.slots.len() + ended.unsaid.len() < MAX_PENDING_RELEASES {
             ended.slots.push_back((held, Instant::now()));
         }
         let is_said = std::mem::replace(&mut ended.is_said, true);
         drop(ended);
         if !is_said {
-            self.host.spawn(say_ended(Arc::clone(self)));
+            self.host.spawn(release_ended_permits(Arc::clone(self)));
         }
     }
 
@@ -204,7 +204,7 @@ impl Inner {
     }
 
     /// What has ended and is to be said next; nothing once all is said.
-    fn next_ended(&self) -> Option<Vec<(Question, Instant)>> {
+    fn next_releases(&self) -> Option<Vec<(Question, Instant)>> {
         let mut guard = lock(&self.ended);
         let ended = &mut *guard;
         if ended.slots.is_empty() && ended.unsaid.is_empty() {
@@ -219,7 +219,7 @@ impl Inner {
     }
 
     /// These couldn't be given back. Whether all others were tried too.
-    fn not_said(&self, slots: Vec<(Question, Instant)>) -> bool {
+    fn requeue_failed(&self, slots: Vec<(Question, Instant)>) -> bool {
         let mut ended = lock(&self.ended);
         ended.unsaid.extend(slots);
         ended.slots.is_empty()
@@ -227,9 +227,9 @@ impl Inner {
 }
 
 /// Gives back what has ended, until all of it is said or has run out.
-async fn say_ended(inner: Arc<Inner>) {
+async fn release_ended_permits(inner: Arc<Inner>) {
     let mut pause = FIRST_PAUSE;
-    while let Some(some) = inner.next_ended() {
+    while let Some(some) = inner.next_releases() {
         let said = some.into_iter().map(async |(held, since)| {
             let said = inner.ask(&held, Op::Release).await;
             said.is_err().then_some((held, since))
@@ -241,7 +241,7 @@ async fn say_ended(inner: Arc<Inner>) {
             pause = FIRST_PAUSE;
             continue;
         }
-        if inner.not_said(due) {
+        if inner.requeue_failed(due) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }

@@ -145,10 +145,10 @@ impl Identity {
     }
 
     pub(crate) fn number(&self, host: &Host) -> u64 {
-        self.in_process(std::process::id(), host)
+        self.number_in_process(std::process::id(), host)
     }
 
-    fn in_process(&self, process: u32, host: &Host) -> u64 {
+    fn number_in_process(&self, process: u32, host: &Host) -> u64 {
         let mut drawn = lock(&self.0);
         if drawn.process != process {
             let number = host.random();
@@ -206,9 +206,9 @@ mod tests {
         assert_ne!(first, others.number(&host));
         assert_eq!(own.number(&host), first);
         // What a child sees of what its parent had.
-        let child = own.in_process(process + 1, &host);
+        let child = own.number_in_process(process + 1, &host);
         assert_ne!(child, first);
-        assert_eq!(own.in_process(process + 1, &host), child);
-        assert_ne!(own.in_process(process + 2, &host), child);
+        assert_eq!(own.number_in_process(process + 1, &host), child);
+        assert_ne!(own.number_in_process(process + 2, &host), child);
     }
 }

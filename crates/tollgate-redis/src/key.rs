@@ -27,7 +27,7 @@ use tollgate_engine::backend::{CarryOver, LimitKind};
 /// The version of what is kept. A change of what a script writes raises it.
 const VERSION: u32 = 2;
 /// Values that are longer, in bytes, are replaced by their hash.
-const LONGEST_VALUE: usize = 128;
+const MAX_PLAIN_VALUE_BYTES: usize = 128;
 
 /// How a limit's tokens are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,7 +48,7 @@ pub(crate) fn head(
     let kept = match carry_over {
         // One state, whatever the rate.
         CarryOver::Time => format!("arrival {sharing:?}"),
-        _ => what_is_kept(kind, sharing),
+        _ => state_identity(kind, sharing),
     };
     let hash = Sha1::from(kept).digest().to_string();
     // A String takes whatever is written.
@@ -57,7 +57,7 @@ pub(crate) fn head(
 }
 
 /// Where nodes leave their signs of life.
-pub(crate) fn of_nodes(prefix: &str) -> String {
+pub(crate) fn node_registry_key(prefix: &str) -> String {
     let mut key = String::new();
     escape(prefix, &mut key);
     // A String takes whatever is written.
@@ -67,7 +67,7 @@ pub(crate) fn of_nodes(prefix: &str) -> String {
 
 /// What the state under a key depends on: the algorithm and its period, but not the count or the burst,
 /// which may change while it is kept.
-fn what_is_kept(kind: &LimitKind, sharing: Sharing) -> String {
+fn state_identity(kind: &LimitKind, sharing: Sharing) -> String {
     let nanos = |period: Option<Duration>| period.map_or(0, |period| period.as_nanos());
     let what = match kind {
         LimitKind::Rate { rate, algorithm } => {
@@ -94,7 +94,7 @@ fn what_is_kept(kind: &LimitKind, sharing: Sharing) -> String {
 /// Appends text so that none of it can be taken for a part of the name: letters, digits and a few signs
 /// as they are, anything else in hexadecimal.
 pub(crate) fn escape(text: &str, to: &mut String) {
-    if text.len() > LONGEST_VALUE {
+    if text.len() > MAX_PLAIN_VALUE_BYTES {
         // No escaped text begins with it.
         let _ = write!(to, "#{}", Sha1::from(text).digest());
         return;

@@ -100,7 +100,7 @@ pub(crate) struct Lease {
 
 /// When what a request takes of a lease is spent.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum LeaseCharge {
+pub(crate) enum ChargeTiming {
     /// Immediately: no other limit can deny the request.
     Now,
     /// Once all limits of the request have passed.
@@ -152,7 +152,7 @@ impl Leases {
     }
 
     /// What [`try_spend`](Self::try_spend) would say, without spending anything.
-    pub(crate) fn look_here(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
+    pub(crate) fn peek_held(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
         let (inner, shard) = (&self.inner, self.inner.shard(place).load());
         let (lease, now) = (shard.get(&place)?, inner.clock.now());
         let said = || inner.said(lease, now, lease.book.look(now, cost));
@@ -160,7 +160,7 @@ impl Leases {
     }
 
     /// Spends a cost that is here, to be [put back](Self::put_back) if another limit denies it at the same moment.
-    pub(crate) fn try_spend_for_now(
+    pub(crate) fn try_spend_revocable(
         &self,
         place: LeaseKey,
         cost: u64,
@@ -180,9 +180,11 @@ impl Leases {
     }
 
     /// Puts back what a request has spent that was given up after all of its limits had passed.
-    pub(crate) fn put_back_late(&self, place: LeaseKey, cost: u64) {
+    pub(crate) fn restore_after_report(&self, place: LeaseKey, cost: u64) {
         if let Some(lease) = self.inner.shard(place).load().get(&place) {
-            lease.book.put_back_late(cost, self.inner.clock.now());
+            lease
+                .book
+                .restore_after_report(cost, self.inner.clock.now());
         }
     }
 
@@ -191,19 +193,19 @@ impl Leases {
     pub(crate) async fn take(
         &self,
         check: LeaseCheck<'_>,
-        charge: LeaseCharge,
+        charge: ChargeTiming,
         patience: &mut Patience,
     ) -> Result<Had, StoreError> {
         let (inner, place, cost) = (&self.inner, check.lease_key(), check.check.cost);
         let until = match charge {
-            LeaseCharge::Now => None,
-            LeaseCharge::WithOthers => Some(Timestamp::MAX),
-            LeaseCharge::Estimate(within) => Some(inner.clock.now() + within),
+            ChargeTiming::Now => None,
+            ChargeTiming::WithOthers => Some(Timestamp::MAX),
+            ChargeTiming::Estimate(within) => Some(inner.clock.now() + within),
         };
         // The shard isn't kept while the store is asked.
         let had = {
             let here = inner.shard(place).load();
-            (here.get(&place)).and_then(|lease| inner.try_have(lease, cost, until))
+            (here.get(&place)).and_then(|lease| inner.try_take(lease, cost, until))
         };
         if let Some((decision, hold)) = had {
             return Ok(Had {
@@ -212,13 +214,15 @@ impl Leases {
                 hold,
             });
         }
-        let (lease, is_kept) = inner.find_or_make(check);
+        let (lease, finish_handshake) = inner.get_or_create(check);
         let (wants, until) = match charge {
-            LeaseCharge::Now | LeaseCharge::WithOthers if !is_kept => (Wants::Just(cost), None),
+            ChargeTiming::Now | ChargeTiming::WithOthers if !finish_handshake => {
+                (Wants::Just(cost), None)
+            }
             _ => (Wants::More(cost), until),
         };
         let (decision, mut hold) = self.have(lease, cost, wants, until, patience).await?;
-        if matches!(charge, LeaseCharge::Now) {
+        if matches!(charge, ChargeTiming::Now) {
             hold.take().into_iter().for_each(LeaseHold::spend);
         }
         Ok(Had {
@@ -240,12 +244,12 @@ impl Leases {
         let inner = &self.inner;
         let asking = async {
             loop {
-                if let Some(had) = inner.try_have(&lease, cost, hold) {
+                if let Some(had) = inner.try_take(&lease, cost, hold) {
                     return Ok(had);
                 }
                 let alone = Arc::clone(&lease.asking).lock_owned().await;
                 // Another one may have asked meanwhile.
-                if let Some(had) = inner.try_have(&lease, cost, hold) {
+                if let Some(had) = inner.try_take(&lease, cost, hold) {
                     return Ok(had);
                 }
                 // A task of its own: what the store gives isn't lost if the caller gives up.
@@ -280,7 +284,9 @@ impl Leases {
     pub(crate) fn spent_ahead(&self, place: LeaseKey) -> u64 {
         let shard = self.inner.shard(place).load();
         let lease = shard.get(&place);
-        lease.map_or(0, |lease| lease.book.note_all(self.inner.clock.now()))
+        lease.map_or(0, |lease| {
+            lease.book.take_all_as_spent(self.inner.clock.now())
+        })
     }
 
     /// How much is held of all keys together.
@@ -294,7 +300,7 @@ impl Leases {
     pub(crate) async fn close(&self) -> Gift {
         let returning = stream::iter(self.inner.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
-            let has_any = lease.book.is_unsaid(self.inner.clock.now());
+            let has_any = lease.book.has_unreported(self.inner.clock.now());
             let asked = self.inner.ask(&lease, Wants::Nothing, None).await;
             if has_any && asked.is_err() {
                 Gift::Lost
@@ -318,7 +324,7 @@ impl Inner {
     }
 
     /// The lease, and whether it is kept for others to find.
-    fn find_or_make(&self, check: LeaseCheck<'_>) -> (Arc<Lease>, bool) {
+    fn get_or_create(&self, check: LeaseCheck<'_>) -> (Arc<Lease>, bool) {
         let place = check.lease_key();
         let shard = self.shard(place);
         if let Some(lease) = shard.load().get(&place) {
@@ -369,7 +375,7 @@ impl Inner {
     }
 
     /// What is here of a cost, spent or held until then.
-    fn try_have(
+    fn try_take(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         cost: u64,
@@ -414,7 +420,7 @@ impl Inner {
         match spent {
             Spent::Passed { left, runs_low } => {
                 if runs_low {
-                    self.renew_ahead(lease);
+                    self.refill_in_background(lease);
                 }
                 Some(lease.decision(Outcome::Allowed, left, zero))
             }

@@ -113,11 +113,11 @@ impl RedisLimiterBuilder {
     /// use tollgate_redis::Redis;
     ///
     /// let redis = Redis::in_memory(Manual::new());
-    /// let calls = redis.limiter("calls", Rate::per_minute(5)).by_arrival_time().build()?;
+    /// let calls = redis.limiter("calls", Rate::per_minute(5)).carry_over_time().build()?;
     /// # drop(calls);
     /// # Ok::<(), tollgate_redis::StoreLimitError>(())
     /// ```
-    pub fn by_arrival_time(mut self) -> Self {
+    pub fn carry_over_time(mut self) -> Self {
         self.carry_over = CarryOver::Time;
         self
     }
@@ -153,7 +153,7 @@ impl RedisLimiter {
     }
 
     /// The same keys by another rate, for callers that bring their limits along. What a key has spent counts
-    /// [by its arrival time](RedisLimiterBuilder::by_arrival_time), or else in tokens if the period is the same.
+    /// [by its arrival time](RedisLimiterBuilder::carry_over_time), or else in tokens if the period is the same.
     ///
     /// # Errors
     /// If the limit can't be kept in the store: see [`StoreLimitError`].
@@ -163,7 +163,7 @@ impl RedisLimiter {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
-    /// let calls = redis.limiter("calls", Rate::per_hour(5)).by_arrival_time().build()?;
+    /// let calls = redis.limiter("calls", Rate::per_hour(5)).carry_over_time().build()?;
     /// let _ = calls.check_n("ada", 5).await;
     /// let stricter = calls.at(Rate::per_hour(4))?;
     /// assert!(stricter.check("ada").await.passed().is_none());
@@ -223,7 +223,7 @@ impl RedisLimiter {
     /// The answer by a lease, at once; not while the fallback is active, which has to learn that the store works again.
     #[inline]
     fn spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
-        if self.limit.limit().counting() != Counting::Leased || self.redis.fallback_active() {
+        if self.limit.limit().counting() != Counting::Leased || self.redis.is_fallback_active() {
             return None;
         }
         let facts = SoleLimit::facts(key);
@@ -240,7 +240,7 @@ impl RedisLimiter {
         let facts = SoleLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         let fallback = &self.redis.fallback;
-        let answer = fallback.note_answer(fallback.store().ask(&checks, None).await);
+        let answer = fallback.record_answer(fallback.store().ask(&checks, None).await);
         let answer = answer.map_err(|(_, error)| error);
         answer.map(LimitVerdict::from)
     }

@@ -100,7 +100,7 @@ enum Noted {
 impl Noted {
     fn of(limit: &Limit) -> Self {
         match limit.kind() {
-            _ if !is_judged_here(limit) => Self::No,
+            _ if !is_decided_locally(limit) => Self::No,
             LimitKind::Rate {
                 algorithm: Algorithm::SlidingLog,
                 ..
@@ -133,7 +133,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// How many nodes the fleet has, this one included. It may change at any time: a part is the limit
     /// divided by it, times two, and never more than the limit. It shrinks at once; it grows when all that was
     /// noted in the smaller part has run out, so that nothing is granted twice.
-    pub fn set_nodes(&self, nodes: u64) {
+    pub fn set_node_count(&self, nodes: u64) {
         self.nodes.set(nodes.max(1), self.memory.clock().now());
     }
 
@@ -201,8 +201,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     /// The store gave this request a permit: it counts here too, for as long as this is kept, whatever the
     /// part. None if the limit isn't judged here, or isn't of concurrency.
     pub fn hold_permit(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
-        let is_here = is_judged_here(check.limit);
-        is_here.then(|| self.memory.hold_permit(check)).flatten()
+        let has_leased_tokens = is_decided_locally(check.limit);
+        has_leased_tokens
+            .then(|| self.memory.hold_permit(check))
+            .flatten()
     }
 
     /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
@@ -263,7 +265,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         let used = used.min(left.limit);
         let mut is_used = left.limit.saturating_sub(left.remaining);
         if is_used > used && self.untold.find(own).is_none() {
-            self.memory.start_afresh(own);
+            self.memory.clear_key(own);
             is_used = 0;
         }
         let missing = used.saturating_sub(is_used);
@@ -301,7 +303,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 }
 
 /// Whether a limit is judged here while the store can't be asked.
-fn is_judged_here(limit: &Limit) -> bool {
+fn is_decided_locally(limit: &Limit) -> bool {
     use OnStoreFailure::{CircuitBreak, Local};
     matches!(limit.on_store_failure(), Local | CircuitBreak)
 }

@@ -48,7 +48,7 @@ impl Nodes {
             local,
             is_learned: Mutex::new(said.is_none()),
             sign: Question {
-                key: key::of_nodes(prefix).into(),
+                key: key::node_registry_key(prefix).into(),
                 op: Op::Decide,
                 numbers: Numbers::slots(MOST, LIFE),
                 cost: 1,
@@ -60,7 +60,7 @@ impl Nodes {
             host: host.clone(),
         });
         match said {
-            Some(count) => nodes.local.set_nodes(count),
+            Some(count) => nodes.local.set_node_count(count),
             None => host.spawn_every(EVERY, &nodes, async |nodes| nodes.sign().await),
         }
         nodes
@@ -70,7 +70,7 @@ impl Nodes {
     pub(crate) fn set(&self, count: u64) {
         let mut is_learned = lock(&self.is_learned);
         *is_learned = false;
-        self.local.set_nodes(count);
+        self.local.set_node_count(count);
     }
 
     /// Leaves a sign of life. Whether there is still a reason to.
@@ -82,7 +82,7 @@ impl Nodes {
         if !*lock(&self.is_learned) {
             return false;
         }
-        let asked = store.ask(vec![self.sign_for(Op::Decide)], None).await;
+        let asked = store.ask(vec![self.heartbeat_for(Op::Decide)], None).await;
         drop(signing);
         let raw = asked.ok().and_then(|answers| answers.each.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
@@ -90,7 +90,7 @@ impl Nodes {
         if let Some(left) = left
             && *is_learned
         {
-            self.local.set_nodes(MOST.saturating_sub(left));
+            self.local.set_node_count(MOST.saturating_sub(left));
         }
         *is_learned
     }
@@ -101,11 +101,11 @@ impl Nodes {
         let _signing = self.signing.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
             // If the store can't be told, it runs out.
-            let _ = store.ask(vec![self.sign_for(Op::Release)], None).await;
+            let _ = store.ask(vec![self.heartbeat_for(Op::Release)], None).await;
         }
     }
 
-    fn sign_for(&self, op: Op) -> Question {
+    fn heartbeat_for(&self, op: Op) -> Question {
         let node = self.node.number(&self.host);
         Question {
             op,

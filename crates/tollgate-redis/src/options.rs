@@ -7,7 +7,7 @@ use derive_more::Debug;
 use tollgate::Clock;
 
 use crate::address::Address;
-use crate::fallback::{Breaker, OnEvent, StoreEvent};
+use crate::fallback::{Breaker, EventListener, StoreEvent};
 use crate::host::Time;
 use crate::lease::Terms;
 
@@ -30,7 +30,7 @@ const TIMEOUT: Duration = Duration::from_millis(25);
 ///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))
 ///     .build()?; // It connects in the background.
-/// assert!(!redis.fallback_active());
+/// assert!(!redis.is_fallback_active());
 /// # Ok(())
 /// # }
 /// ```
@@ -51,7 +51,7 @@ pub struct RedisBuilder {
     /// Unless it is to be learned.
     pub(crate) nodes: Option<u64>,
     pub(crate) breaker: Breaker,
-    pub(crate) on_event: Option<Box<OnEvent>>,
+    pub(crate) on_event: Option<Box<EventListener>>,
     #[cfg(feature = "simulation")]
     pub(crate) world: Option<Arc<dyn crate::simulation::World>>,
 }
@@ -115,7 +115,7 @@ impl RedisBuilder {
     }
 
     /// How many keys may have a lease here: 100,000 unless said otherwise. Others ask each time.
-    pub fn leased_keys(mut self, most: usize) -> Self {
+    pub fn max_leased_keys(mut self, most: usize) -> Self {
         self.terms.most_keys = most;
         self
     }
@@ -131,7 +131,7 @@ impl RedisBuilder {
     /// judged locally is divided by it, times two.
     ///
     /// Unless it is given, it is learned: each node leaves a sign of life in the store every five seconds, and is
-    /// told how many there are. [`Redis::set_nodes`](crate::Redis::set_nodes) changes it later.
+    /// told how many there are. [`Redis::set_node_count`](crate::Redis::set_node_count) changes it later.
     pub fn nodes(mut self, nodes: u64) -> Self {
         self.nodes = Some(nodes);
         self

@@ -146,17 +146,17 @@ impl Redis {
     }
 
     /// Whether requests are decided without the store: true if the latest request that needed it was.
-    pub fn fallback_active(&self) -> bool {
+    pub fn is_fallback_active(&self) -> bool {
         self.fallback.is_active()
     }
 
     /// From now on the fleet has so many nodes, this one included, whatever was said or learned before. This node's
     /// part of limits that are judged without the store shrinks at once; it grows when what was noted in the smaller
     /// one has run out.
-    pub fn set_nodes(&self, nodes: u64) {
+    pub fn set_node_count(&self, nodes: u64) {
         match self.direct() {
             Some(direct) => direct.nodes.set(nodes),
-            None => self.fallback.local().set_nodes(nodes),
+            None => self.fallback.local().set_node_count(nodes),
         }
     }
 
@@ -267,7 +267,7 @@ impl RedisBuilder {
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
         let local = Arc::new(Local::new(local.build()));
         let direct = Direct::new(&self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
-        Ok(self.put_fallback_before(StoreBackend::Remote(direct), local))
+        Ok(self.with_fallback(StoreBackend::Remote(direct), local))
     }
 
     /// Builds a client without a store, by a clock that is set by hand: [`Redis::in_memory`] with what was
@@ -295,17 +295,13 @@ impl RedisBuilder {
     /// ```
     pub fn in_memory(self, clock: Manual) -> Redis {
         let local = Arc::new(Local::new(memory(&clock)));
-        local.set_nodes(self.nodes.unwrap_or(1));
+        local.set_node_count(self.nodes.unwrap_or(1));
         let store = Rehearsal::new(&self, &clock, Arc::clone(&local));
-        self.put_fallback_before(StoreBackend::Fake(store), local)
+        self.with_fallback(StoreBackend::Fake(store), local)
     }
 
     /// Puts what was chosen for failures in front of a store.
-    fn put_fallback_before(
-        self,
-        store: StoreBackend,
-        local: Arc<Local<HostClock, HostWall>>,
-    ) -> Redis {
+    fn with_fallback(self, store: StoreBackend, local: Arc<Local<HostClock, HostWall>>) -> Redis {
         let on_event = self.on_event;
         let fallback = Fallback::with_local(store, local)
             .breaker(self.breaker)

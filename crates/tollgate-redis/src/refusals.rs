@@ -15,7 +15,7 @@ pub(crate) struct Refusals {
 }
 
 /// This came of asking again about a denial, which was noted by itself if it was of the same check.
-pub(crate) fn end_recheck<E>(recheck: DenyRecheck<'_>, came: &Result<Answer, E>) {
+pub(crate) fn finish_recheck<E>(recheck: DenyRecheck<'_>, came: &Result<Answer, E>) {
     match came {
         Ok(answer) if answer.allowed => recheck.passed(),
         Ok(_) => {}

@@ -26,7 +26,7 @@ use crate::local::Local;
 use crate::lock::lock;
 use crate::options::RedisBuilder;
 use crate::question::StoreForm;
-use crate::refusals::{Refusals, end_recheck};
+use crate::refusals::{Refusals, finish_recheck};
 use crate::store::Stats;
 
 use lease::Leases;
@@ -82,11 +82,11 @@ const KEYS: usize = 10_000;
 ///     assert_eq!(status(&verdict), expected);
 ///     assert!(verdict.fallback().is_some());
 /// }
-/// assert!(redis.fallback_active());
+/// assert!(redis.is_fallback_active());
 ///
 /// store.recover();
 /// assert_eq!(status(&engine.decide_async(&export).await?), 200);
-/// assert!(!redis.fallback_active());
+/// assert!(!redis.is_fallback_active());
 /// # Ok(())
 /// # }
 /// ```
@@ -247,13 +247,13 @@ impl Rehearsal {
         };
         let decided = self.decide_by(&mut state, checks, now);
         if let Some(recheck) = recheck {
-            end_recheck(recheck, &decided);
+            finish_recheck(recheck, &decided);
         }
         decided
     }
 
     /// What one check says after all were answered so.
-    fn said_by_itself(
+    fn own_decision(
         &self,
         number: usize,
         check: &Check<'_>,
@@ -328,7 +328,7 @@ impl Rehearsal {
         {
             (self.refusals).note(check, &answer.decision, now, state.version(check));
         }
-        self.tell_what_is_held(state, checks, &mut answer);
+        self.show_held_tokens(state, checks, &mut answer);
         Ok(answer)
     }
 
@@ -390,7 +390,7 @@ impl Rehearsal {
             && (answer.allowed || answer.source != Source::Known)
         {
             for (number, check) in checks.iter().enumerate() {
-                each.push(Ok(self.said_by_itself(number, check, &answer)?));
+                each.push(Ok(self.own_decision(number, check, &answer)?));
             }
         }
         Ok(answer)
@@ -459,7 +459,7 @@ impl Rehearsal {
             return;
         };
         let left = state.memory.answer(&[peek(check)]).decision;
-        let missing = match part_by_part(check.limit, &left) {
+        let missing = match used_parts(check.limit, &left) {
             // To a part of a token, rounded up: a level that flaps would lose one each time.
             Some(used) => {
                 let missing = owed.tokens(PARTS).saturating_sub(used);
@@ -496,7 +496,7 @@ fn peek<'a>(check: &Check<'a>) -> Check<'a> {
 }
 
 /// What is used of a level, in parts of a token; nothing of other limits.
-fn part_by_part(limit: &Limit, left: &Decision) -> Option<u128> {
+fn used_parts(limit: &Limit, left: &Decision) -> Option<u128> {
     StoreForm::of(limit, Duration::ZERO).ok()?.level()?;
     let LimitKind::Rate { rate, .. } = limit.kind() else {
         return None;

@@ -19,7 +19,7 @@ use tollgate::{Clock, Timestamp};
 /// ```
 /// use std::task::{Context, Poll, Waker};
 /// use tollgate::Timestamp;
-/// use tollgate_redis::simulation::{CallOff, Connecting, World};
+/// use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
 ///
 /// /// A world in which nothing ever happens.
 /// struct Void;
@@ -27,7 +27,7 @@ use tollgate::{Clock, Timestamp};
 /// impl World for Void {
 ///     fn now(&self) -> Timestamp { Timestamp::ZERO }
 ///     fn wall(&self) -> Timestamp { Timestamp::ZERO }
-///     fn wake_at(&self, _: Timestamp, _: &Waker) -> CallOff { Box::new(|| {}) }
+///     fn wake_at(&self, _: Timestamp, _: &Waker) -> CancelWakeup { Box::new(|| {}) }
 ///     fn random(&self) -> u64 { 4 }
 ///     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Ready(()) }
 ///     fn is_cluster(&self) -> bool { false }
@@ -43,7 +43,7 @@ pub trait World: Send + Sync + 'static {
     fn wall(&self) -> Timestamp;
 
     /// Wakes a task once the clock that never steps shows this, unless that is called off.
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> CallOff;
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> CancelWakeup;
 
     /// The next random number.
     fn random(&self) -> u64;
@@ -61,10 +61,10 @@ pub trait World: Send + Sync + 'static {
 /// Called when a task isn't to be woken any more.
 ///
 /// ```
-/// let nobody_waits: tollgate_redis::simulation::CallOff = Box::new(|| {});
+/// let nobody_waits: tollgate_redis::simulation::CancelWakeup = Box::new(|| {});
 /// nobody_waits();
 /// ```
-pub type CallOff = Box<dyn FnOnce() + Send + Sync>;
+pub type CancelWakeup = Box<dyn FnOnce() + Send + Sync>;
 
 /// A connection on its way, or why there is none.
 pub type Connecting = Pin<Box<dyn Future<Output = Result<Arc<dyn Wire>, String>> + Send>>;
@@ -125,13 +125,13 @@ pin_project! {
     /// ```
     /// # use std::{sync::Arc, task::{Context, Poll, Waker}};
     /// # use tollgate::Timestamp;
-    /// # use tollgate_redis::simulation::{CallOff, Connecting, World};
+    /// # use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
     /// use tollgate_redis::simulation::Paced;
     /// # struct Stopped;
     /// # impl World for Stopped {
     /// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
     /// #     fn wall(&self) -> Timestamp { Timestamp::ZERO }
-    /// #     fn wake_at(&self, _: Timestamp, _: &Waker) -> CallOff { Box::new(|| {}) }
+    /// #     fn wake_at(&self, _: Timestamp, _: &Waker) -> CancelWakeup { Box::new(|| {}) }
     /// #     fn random(&self) -> u64 { 4 }
     /// #     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Pending }
     /// #     fn is_cluster(&self) -> bool { false }

@@ -90,7 +90,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Middleware for Pace<C, W> {
     ) -> Result<Response, Error> {
         let (host, patience) = (host(request.url()), extensions.get::<Patience>().copied());
         let pass = async || match patience {
-            Some(Patience(patience)) => self.pacer.pass_within(&host, patience).await,
+            Some(Patience(patience)) => self.pacer.acquire_within(&host, patience).await,
             None => self.pacer.pass(&host).await,
         };
         let (mut request, mut retries) = (request, self.retries);

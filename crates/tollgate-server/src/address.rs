@@ -40,7 +40,7 @@ pub struct AddressError(#[error(not(source))] String);
 
 impl Address {
     /// As those write it who connect: who else may is nothing to them.
-    pub(crate) fn to_connect(&self) -> String {
+    pub(crate) fn client_form(&self) -> String {
         match self {
             Self::Unix(path, _) => format!("unix:{}", path.display()),
             other => other.to_string(),

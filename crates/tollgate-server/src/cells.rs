@@ -58,7 +58,7 @@ pub(crate) struct Here<C: Clock>(KeyedLimiter<C>);
 
 /// A limit of keys in this process.
 #[derive(Debug)]
-pub(crate) struct HereLimit {
+pub(crate) struct LocalThrottleLimit {
     limit: ThrottleLimit,
     tier: Tier,
 }
@@ -104,11 +104,11 @@ impl<C: Clock> Here<C> {
 }
 
 impl<C: Clock + 'static> Cells for Here<C> {
-    type Limit = HereLimit;
+    type Limit = LocalThrottleLimit;
 
-    fn limit(&self, limit: ThrottleLimit) -> Result<HereLimit, String> {
+    fn limit(&self, limit: ThrottleLimit) -> Result<LocalThrottleLimit, String> {
         let tier = Tier::new(Algorithm::Gcra, nanos(limit.tolerance));
-        Ok(HereLimit {
+        Ok(LocalThrottleLimit {
             limit,
             tier: tier.map_err(|error| error.to_string())?,
         })
@@ -116,7 +116,7 @@ impl<C: Clock + 'static> Cells for Here<C> {
 
     async fn charge(
         &self,
-        limit: &HereLimit,
+        limit: &LocalThrottleLimit,
         key: &[u8],
         quantity: u64,
     ) -> Result<Charged, String> {
@@ -160,7 +160,7 @@ pub(crate) struct There {
 impl There {
     pub(crate) fn new(redis: &Redis, on_failure: OnStoreFailure) -> Result<Self, StoreLimitError> {
         let any = redis.limiter("cl.throttle", Rate::per_second(1));
-        let any = any.by_arrival_time().on_store_failure(on_failure);
+        let any = any.carry_over_time().on_store_failure(on_failure);
         Ok(Self {
             any: any.build()?,
             limits: Mutex::default(),

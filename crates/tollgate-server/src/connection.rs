@@ -165,8 +165,9 @@ where
             let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
             heard = if lets_wait {
                 let (ahead, notice) = (&mut own.ahead, &mut own.notice);
-                let heard = while_there(&mut own.stream, ahead, notice, pin!(answer)).await?;
-                heard.unwrap_or_else(|| own.end_first())
+                let heard =
+                    while_client_stays(&mut own.stream, ahead, notice, pin!(answer)).await?;
+                heard.unwrap_or_else(|| own.write_shutdown())
             } else {
                 answer.await
             };
@@ -229,7 +230,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 
     /// Tells a client that its request waits for too long.
     #[cold]
-    fn end_first(&mut self) -> Heard {
+    fn write_shutdown(&mut self) -> Heard {
         self.protocol.ends_first(&mut self.out);
         Heard::Last(0)
     }
@@ -304,18 +305,18 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
                     timer.as_mut().set(self.patience.request);
                 }
                 if self.notice.stage() > Stage::Serving {
-                    self.read_the_rest(cx);
+                    self.read_available(cx);
                 }
                 return Poll::Ready(Ok(Got::Bytes));
             }
-            if timer.as_mut().poll_over(cx).is_ready() {
+            if timer.as_mut().poll_elapsed(cx).is_ready() {
                 return Poll::Ready(match (self.was_idle, self.stage) {
                     (false, _) => Ok(Got::Slow),
                     (true, Stage::Serving | Stage::Leaving) => Err(io::ErrorKind::TimedOut.into()),
                     (true, _) => Ok(Got::Leave),
                 });
             }
-            let Poll::Ready(stage) = self.notice.poll_beyond(cx, self.stage) else {
+            let Poll::Ready(stage) = self.notice.poll_next_stage(cx, self.stage) else {
                 return Poll::Pending;
             };
             self.stage = stage;
@@ -329,7 +330,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 
     /// Reads all that is there, so that it is known which answer is the last.
     #[cold]
-    fn read_the_rest(&mut self, cx: &mut Context<'_>) {
+    fn read_available(&mut self, cx: &mut Context<'_>) {
         let is_closing = self.notice.stage() > Stage::Leaving;
         if !is_closing && !P::TELLS_THE_LAST {
             return;
@@ -350,7 +351,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 
 /// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line. None if
 /// the service ends before.
-async fn while_there<S: AsyncRead + Unpin, T>(
+async fn while_client_stays<S: AsyncRead + Unpin, T>(
     stream: &mut S,
     ahead: &mut Vec<u8>,
     notice: &mut Notice,
@@ -369,7 +370,7 @@ async fn while_there<S: AsyncRead + Unpin, T>(
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
-        notice.poll_until(cx, Stage::Hurry).map(|()| Ok(None))
+        notice.poll_stage(cx, Stage::Hurry).map(|()| Ok(None))
     })
     .await
 }
@@ -404,7 +405,7 @@ async fn in_time<T>(
         Poll::Ready(done) => Poll::Ready(done),
         Poll::Pending => timer
             .as_mut()
-            .poll_over(cx)
+            .poll_elapsed(cx)
             .map(|()| Err(io::ErrorKind::TimedOut.into())),
     })
     .await
@@ -441,7 +442,7 @@ impl Timer {
         *self.project().alarm = Alarm::In(time);
     }
 
-    fn poll_over(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
+    fn poll_elapsed(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
         let until = match *this.alarm {
             Alarm::At(until) => until,

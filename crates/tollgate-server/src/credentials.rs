@@ -27,7 +27,7 @@ pub(crate) struct Credentials {
 }
 
 /// Whether the admin listener is where only this machine reaches it, or somebody has said who may operate.
-pub(crate) fn check_admin(settings: &Settings) -> Result<(), StartError> {
+pub(crate) fn check_admin_exposure(settings: &Settings) -> Result<(), StartError> {
     let Address::Tcp(address) = settings.admin else {
         return Ok(());
     };
@@ -61,9 +61,9 @@ impl Credentials {
             let fields: [(&str, &dyn Display); 1] = [("file", &made.path().display())];
             log.say(Level::Info, "admin token made", &fields);
         }
-        let has_tls = |tls: &Tls| tls.on.contains(&Protocol::Admin);
+        let is_tls_listener = |tls: &Tls| tls.on.contains(&Protocol::Admin);
         let scheme = match &settings.tls {
-            Some(tls) if has_tls(tls) => Scheme::Https,
+            Some(tls) if is_tls_listener(tls) => Scheme::Https,
             _ => Scheme::Http,
         };
         let own = Self {

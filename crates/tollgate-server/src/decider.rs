@@ -48,7 +48,7 @@ const TOP: usize = 128;
 impl<B: Store> Decider<B> {
     pub(crate) fn new(limits: Limits<B>, settings: &Settings, denials: &Arc<Denials>) -> Self {
         let engine = limits.engine.with_observer(Told(Arc::clone(denials)));
-        let engine = engine.with_tallies(settings.limiters).with_top(TOP);
+        let engine = engine.with_tallies(settings.limiters).with_top_keys(TOP);
         Self {
             engine: engine.with_bounds(tollgate_engine::Bounds {
                 descriptors: settings.bounds.descriptors,
@@ -108,7 +108,9 @@ async fn decide_in_time<'f, B: Backend<Error = Infallible>>(
     facts: &'f Facts<'f>,
     dialects: &[Dialect],
 ) -> Verdict<'f> {
-    let Ok(verdict) = engine.decide_on(conditions(dialects), facts).await;
+    let Ok(verdict) = engine
+        .decide_with_conditions(conditions(dialects), facts)
+        .await;
     match verdict {
         Some(verdict) => verdict,
         // Only said on the condition that some facts alone are known.
@@ -191,7 +193,7 @@ impl Store for Redis {
             backend: "redis",
             tables: self.tables(),
             in_flight: store.slots as u64,
-            is_without_store: self.fallback_active(),
+            is_without_store: self.is_fallback_active(),
             store,
         }
     }
@@ -231,7 +233,7 @@ impl<B: Store> Decider<B> {
         facts: Option<&Facts<'_>>,
         descriptors: Option<&DescriptorRequest<'_>>,
     ) -> Result<Option<Room<'_>>, Full> {
-        if self.holds.has_plenty() {
+        if self.holds.has_spare_capacity() {
             return Ok(None);
         }
         let engine = &self.engine;
@@ -276,7 +278,7 @@ impl<B: Store> Decider<B> {
 
     /// Forgets what requests like this have spent.
     pub(crate) async fn reset(&self, facts: &Facts<'_>) -> Gift {
-        let Ok(gift) = self.engine.forget_async(facts).await;
+        let Ok(gift) = self.engine.reset_request_async(facts).await;
         gift
     }
 }

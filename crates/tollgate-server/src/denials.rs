@@ -133,7 +133,7 @@ impl<C: Clock> Denials<C> {
             Mode::Shadow => "would be denied (shadow)",
             Mode::Off => return,
         };
-        if self.share == 0 || !is_chosen(self.share) || self.log.level() < Level::Info {
+        if self.share == 0 || !is_sampled(self.share) || self.log.level() < Level::Info {
             return;
         }
         let may_say = |pace: &Limiter<C>| pace.check().is_allowed();
@@ -156,7 +156,7 @@ impl<C: Clock> Denials<C> {
     }
 
     /// Says how many were left out since it was said last, if any were.
-    pub(crate) fn say_left_out(&self) {
+    pub(crate) fn log_suppressed(&self) {
         let count = self.left_out.swap(0, Ordering::Relaxed);
         if count > 0 {
             let said: [(&str, &dyn Display); 1] = [("count", &count)];
@@ -188,7 +188,7 @@ impl<C: Clock + 'static> Observer for Told<C> {
 }
 
 /// Whether one of many is chosen, by chance.
-fn is_chosen(share: u32) -> bool {
+fn is_sampled(share: u32) -> bool {
     thread_local! {
         static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8) | 1);
     }
@@ -295,13 +295,13 @@ mod tests {
             lines[1].starts_with(start) && !lines[1].ends_with(hash),
             "{lines:?}"
         );
-        denials.say_left_out();
-        denials.say_left_out();
+        denials.log_suppressed();
+        denials.log_suppressed();
         assert_eq!(said.take(), ["info: more denials were left out count=22"]);
         log.set_level(Level::Warn);
         clock.advance(Duration::from_secs(9));
         ask("ada", 5);
-        denials.say_left_out();
+        denials.log_suppressed();
         assert_eq!(said.take(), Vec::<String>::new());
     }
 
@@ -327,8 +327,8 @@ mod tests {
 
     #[test]
     fn a_share_of_many_is_chosen() {
-        let chosen = (0..100_000).filter(|_| is_chosen(WHOLE / 100)).count();
+        let chosen = (0..100_000).filter(|_| is_sampled(WHOLE / 100)).count();
         assert!((700..1_300).contains(&chosen), "{chosen}");
-        assert!((0..1_000).all(|_| is_chosen(WHOLE) && !is_chosen(0)));
+        assert!((0..1_000).all(|_| is_sampled(WHOLE) && !is_sampled(0)));
     }
 }

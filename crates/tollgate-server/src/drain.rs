@@ -138,7 +138,7 @@ impl Notice {
     }
 
     /// Ready once it is as far as that.
-    pub(crate) fn poll_until(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<()> {
+    pub(crate) fn poll_stage(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<()> {
         loop {
             if self.stage() >= stage {
                 return Poll::Ready(());
@@ -152,18 +152,18 @@ impl Notice {
     }
 
     /// Ready once it is farther than this.
-    pub(crate) fn poll_beyond(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<Stage> {
+    pub(crate) fn poll_next_stage(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<Stage> {
         let next = match stage {
             Stage::Serving => Stage::Leaving,
             Stage::Leaving => Stage::Closing,
             Stage::Closing => Stage::Hurry,
             Stage::Hurry => return Poll::Pending,
         };
-        self.poll_until(cx, next).map(|()| self.stage)
+        self.poll_stage(cx, next).map(|()| self.stage)
     }
 
     pub(crate) async fn until(&mut self, stage: Stage) {
-        poll_fn(|cx| self.poll_until(cx, stage)).await;
+        poll_fn(|cx| self.poll_stage(cx, stage)).await;
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) async fn linger(
         loop {
             let mut bytes = ReadBuf::new(&mut bytes);
             match Pin::new(&mut *stream).poll_read(cx, &mut bytes) {
-                Poll::Pending => return notice.poll_until(cx, Stage::Hurry),
+                Poll::Pending => return notice.poll_stage(cx, Stage::Hurry),
                 Poll::Ready(Ok(())) if !bytes.filled().is_empty() && left > 0 => {
                     left = left.saturating_sub(bytes.filled().len());
                 }
@@ -224,7 +224,7 @@ impl Group {
         self.open.iter().map(|open| open.count()).sum()
     }
 
-    async fn all_gone(&mut self) {
+    async fn wait_until_empty(&mut self) {
         while self.tasks.join_next().await.is_some() {}
     }
 
@@ -232,9 +232,12 @@ impl Group {
     async fn close(&mut self, time: Duration) -> usize {
         self.closing.enter(Stage::Closing);
         let goodbye = GOODBYE.min(time / 4);
-        if timeout(time - goodbye, self.all_gone()).await.is_err() {
+        if timeout(time - goodbye, self.wait_until_empty())
+            .await
+            .is_err()
+        {
             self.closing.enter(Stage::Hurry);
-            let _ = timeout(goodbye, self.all_gone()).await;
+            let _ = timeout(goodbye, self.wait_until_empty()).await;
         }
         let left = self.connections();
         self.cut().await;

@@ -118,7 +118,7 @@ impl Holds {
     }
 
     /// Whether there is room for many more.
-    pub(crate) fn has_plenty(&self) -> bool {
+    pub(crate) fn has_spare_capacity(&self) -> bool {
         self.count() + PLENTY < self.most
     }
 
@@ -158,10 +158,10 @@ impl Holds {
                 Some(mut permits) => {
                     let said = permits.settle(spent);
                     permits.end(ending);
-                    table.note_ended(name, Ended::Settled(said), now);
+                    table.remember_end(name, Ended::Settled(said), now);
                     Some(said)
                 }
-                None => match table.how_ended(&name, now) {
+                None => match table.end_state(&name, now) {
                     Some(Ended::Settled(said)) => Some(*said),
                     _ => None,
                 },
@@ -178,9 +178,9 @@ impl Holds {
         let (permits, is_released) = self.change(now, |table| {
             let permits = table.take_first(&name);
             if permits.is_some() {
-                table.note_ended(name, Ended::Released, now);
+                table.remember_end(name, Ended::Released, now);
             }
-            let ended = table.how_ended(&name, now);
+            let ended = table.end_state(&name, now);
             let is_released = matches!(ended, Some(Ended::Released));
             (permits, is_released)
         });
@@ -251,7 +251,7 @@ impl Holds {
     }
 
     /// The same for a caller that [has room](Self::ask_for), with what it has asked and is told, to tell it again.
-    pub(crate) fn keep_answered(
+    pub(crate) fn hold_with_answer(
         &self,
         name: &[u8],
         permits: Permits,
@@ -305,7 +305,7 @@ impl Holds {
                 let end = Reverse((held.next(now), name, held.number));
                 table.ends.push(end);
             }
-            table.forget_old_ends(now);
+            table.drop_stale_expiries(now);
             left
         });
         self.sooner.notify_one();
@@ -335,7 +335,7 @@ impl Holds {
 
 /// So long, and of so many, it is known how they ended.
 const REMEMBERED: Duration = Duration::from_secs(600);
-const MOST_REMEMBERED: usize = 10_000;
+const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Debug, Default)]
 struct Table {
@@ -405,7 +405,7 @@ impl Table {
         self.last_number += 1;
         let number = self.last_number;
         if permits.is_empty() {
-            self.remember_empty(name, number);
+            self.remember_answer_only(name, number);
         } else {
             self.count.fetch_add(1, Ordering::Relaxed);
         }
@@ -422,7 +422,7 @@ impl Table {
         let is_next = next.is_none_or(|Reverse((next, ..))| first < *next);
         self.ends.push(Reverse((first, name, number)));
         self.held.entry(name).or_default().push_back(held);
-        self.forget_old_ends(now);
+        self.drop_stale_expiries(now);
         Put {
             is_next,
             _before: before,
@@ -472,7 +472,7 @@ impl Table {
                 // Under the lock: whoever settles it at this moment finds it here or there.
                 let rest = permits.end_unsettled();
                 self.forget_ended(now);
-                self.note_ended(name, Ended::Unsettled(rest), until);
+                self.remember_end(name, Ended::Unsettled(rest), until);
             } else {
                 ended.push(permits);
             }
@@ -481,21 +481,21 @@ impl Table {
     }
 
     /// It is known for a while that something ended so at this time.
-    fn note_ended(&mut self, name: Id, how: Ended, at: Instant) {
+    fn remember_end(&mut self, name: Id, how: Ended, at: Instant) {
         self.forget_ended(at);
         self.ended.insert(name, (how, at + REMEMBERED));
         self.forgotten.push_back((at + REMEMBERED, name));
     }
 
     /// How a caller ended what it held by a name, if that isn't long ago.
-    fn how_ended(&self, name: &Id, now: Instant) -> Option<&Ended> {
+    fn end_state(&self, name: &Id, now: Instant) -> Option<&Ended> {
         let (how, until) = self.ended.get(name)?;
         (*until > now).then_some(how)
     }
 
     /// What ended by itself and may still be settled.
     fn take_unsettled(&mut self, name: &Id, now: Instant) -> Option<Permits> {
-        match self.how_ended(name, now)? {
+        match self.end_state(name, now)? {
             Ended::Unsettled(permits) if !permits.is_empty() => {}
             _ => return None,
         }
@@ -509,7 +509,7 @@ impl Table {
     fn forget_ended(&mut self, now: Instant) {
         let is_over = |forgotten: &VecDeque<(Instant, Id)>| {
             let first = forgotten.front();
-            first.is_some_and(|(until, _)| *until <= now || forgotten.len() >= MOST_REMEMBERED)
+            first.is_some_and(|(until, _)| *until <= now || forgotten.len() >= MAX_REMEMBERED)
         };
         while is_over(&self.forgotten)
             && let Some((until, name)) = self.forgotten.pop_front()
@@ -522,8 +522,8 @@ impl Table {
     }
 
     /// One that holds nothing is remembered for its answer; of too many of those the oldest is forgotten.
-    fn remember_empty(&mut self, name: Id, number: u64) {
-        if self.empty.len() >= MOST_REMEMBERED
+    fn remember_answer_only(&mut self, name: Id, number: u64) {
+        if self.empty.len() >= MAX_REMEMBERED
             && let Some((oldest, number)) = self.empty.pop_front()
             && let Some(own) = self.held.get_mut(&oldest)
         {
@@ -536,7 +536,7 @@ impl Table {
     }
 
     /// Whoever renews or gives back leaves a time behind: all of them are thrown out once they are many.
-    fn forget_old_ends(&mut self, now: Instant) {
+    fn drop_stale_expiries(&mut self, now: Instant) {
         if self.ends.len() <= (self.count() + self.empty.len()) * 4 + 64 {
             return;
         }

@@ -78,7 +78,7 @@ impl Listener {
                 let socket = Socket {
                     path: path.clone(),
                     mode: *mode,
-                    file: file_at(path),
+                    file: file_identity(path),
                 };
                 Self::Unix(listener, socket)
             }
@@ -160,7 +160,7 @@ impl Drop for Listener {
     fn drop(&mut self) {
         if let Self::Unix(_, Socket { path, file, .. }) = self
             && file.is_some()
-            && *file == file_at(path)
+            && *file == file_identity(path)
         {
             // Whoever starts next removes what is left.
             let _ = std::fs::remove_file(path);
@@ -169,7 +169,7 @@ impl Drop for Listener {
 }
 
 /// Which file is there.
-fn file_at(path: &Path) -> Option<(u64, u64)> {
+fn file_identity(path: &Path) -> Option<(u64, u64)> {
     let found = std::fs::symlink_metadata(path).ok()?;
     Some((found.dev(), found.ino()))
 }
@@ -221,7 +221,7 @@ where
     // Those who are served end with this.
     let mut served = JoinSet::new();
     loop {
-        let accepted = poll_fn(|cx| match notice.poll_until(cx, Stage::Closing) {
+        let accepted = poll_fn(|cx| match notice.poll_stage(cx, Stage::Closing) {
             Poll::Ready(()) => Poll::Ready(None),
             Poll::Pending => listener.poll_accept(cx).map(Some),
         });
@@ -232,12 +232,12 @@ where
                 Some(place) if !spare.is_out() => drop(served.spawn(serve(client, place))),
                 Some(_) => {
                     refused(client.peer(), "no file descriptor is left");
-                    send_away(client, full).await;
-                    spare.come_back();
+                    reject_client(client, full).await;
+                    spare.reopen();
                 }
                 None => {
                     refused(client.peer(), "as many connections as may be are open");
-                    send_away(client, full).await;
+                    reject_client(client, full).await;
                 }
             },
             // What the spare leaves is for the one that waits, who is told so.
@@ -245,7 +245,7 @@ where
             // A client that left again, or nothing is left at all: others may still come.
             Some(Err(_)) => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
-                spare.come_back();
+                spare.reopen();
             }
             None => break,
         }
@@ -257,10 +257,10 @@ where
         served.spawn(serve(client, place));
     }
     drop(listener);
-    let mut all_gone = pin!(async { while served.join_next().await.is_some() {} });
-    if timeout(GRACE, all_gone.as_mut()).await.is_err() {
-        open.end_beginning();
-        all_gone.await;
+    let mut wait_until_empty = pin!(async { while served.join_next().await.is_some() {} });
+    if timeout(GRACE, wait_until_empty.as_mut()).await.is_err() {
+        open.abort_handshakes();
+        wait_until_empty.await;
     }
 }
 
@@ -283,7 +283,7 @@ impl Spare {
         self.0.take().is_some()
     }
 
-    fn come_back(&mut self) {
+    fn reopen(&mut self) {
         if self.is_out() {
             *self = Self::default();
         }
@@ -297,7 +297,7 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 }
 
 /// Tells a client that there are too many, if it listens at once.
-async fn send_away(client: Client, full: &'static [u8]) {
+async fn reject_client(client: Client, full: &'static [u8]) {
     let wait = Duration::from_millis(10);
     match client {
         Client::Tcp(mut stream) => drop(timeout(wait, stream.write_all(full)).await),

@@ -75,7 +75,7 @@ impl Listeners {
             shared: Shared::new(usize::MAX),
             most: descriptors.for_operators(),
         };
-        warn_of_few(service, descriptors);
+        warn_of_few_descriptors(service, descriptors);
         let mut clients = Group::new(service.closing.clone());
         let mut operators = Group::new(Closing::default());
         let ids = AtomicU64::new(1);
@@ -103,7 +103,7 @@ impl Listeners {
 }
 
 /// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
-fn warn_of_few<B: Store>(service: &Service<B>, descriptors: Descriptors) {
+fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: Descriptors) {
     let wanted = service.decider.bounds.connections;
     let granted = descriptors.for_clients();
     if wanted > granted {

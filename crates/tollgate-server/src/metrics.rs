@@ -17,7 +17,7 @@ use tollgate_engine::tally::{Tally, limiter_name};
 use crate::cells::Cells;
 use crate::decider::{BackendStats, Store};
 use crate::service::Service;
-use crate::store_events::StoreSight;
+use crate::store_events::ProbeResult;
 
 mod collect;
 
@@ -94,9 +94,9 @@ fn backend_stats<B: Store>(service: &Service<B>) -> BackendStats {
     stats.tables.push(service.decider.cells.table());
     // Who asked the store while no request was decided knows better.
     match service.monitor.store_probes.at(engine.requests()) {
-        StoreSight::Answers => stats.is_without_store = false,
-        StoreSight::Missing => stats.is_without_store = true,
-        StoreSight::AskRequests => {}
+        ProbeResult::Answers => stats.is_without_store = false,
+        ProbeResult::Missing => stats.is_without_store = true,
+        ProbeResult::AskRequests => {}
     }
     stats
 }

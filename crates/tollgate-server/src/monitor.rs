@@ -16,10 +16,10 @@ use crate::places::Open;
 use crate::protocol_errors::ProtocolErrors;
 use crate::rls_closed::RlsClosed;
 use crate::settings::Settings;
-use crate::store_events::{StoreEvents, StoreProbes};
+use crate::store_events::{LastProbe, StoreEvents};
 
 /// From here to there in nanoseconds: 10 µs to 10 s.
-static UP_TO: [u64; 14] = [
+static BUCKET_ENDS: [u64; 14] = [
     10_000,
     25_000,
     50_000,
@@ -37,7 +37,7 @@ static UP_TO: [u64; 14] = [
 ];
 
 /// Domains that the policy doesn't know and that are named in the log; others are only counted.
-const MOST_DOMAINS: usize = 100;
+const MAX_LOGGED_DOMAINS: usize = 100;
 
 /// What all parts of a service report to.
 pub(crate) struct Monitor {
@@ -50,7 +50,7 @@ pub(crate) struct Monitor {
     /// What clients do that their protocol doesn't allow.
     pub(crate) errors: Arc<ProtocolErrors>,
     /// Whether the store was there when it was asked last.
-    pub(crate) store_probes: StoreProbes,
+    pub(crate) store_probes: LastProbe,
     /// One scrape at a time: each looks at all keys.
     pub(crate) scraping: Arc<tokio::sync::Mutex<()>>,
 }
@@ -64,7 +64,7 @@ impl Monitor {
             denials: Arc::new(Denials::new(log.clone(), settings.log_denials)),
             measured: Measured::new(),
             errors: ProtocolErrors::new(log.clone()),
-            store_probes: StoreProbes::default(),
+            store_probes: LastProbe::default(),
             scraping: Arc::default(),
             log,
         }
@@ -91,7 +91,7 @@ pub(crate) struct Measured {
 impl Measured {
     pub(crate) fn new() -> Self {
         Self {
-            times: std::array::from_fn(|_| Histogram::new(&UP_TO)),
+            times: std::array::from_fn(|_| Histogram::new(&BUCKET_ENDS)),
             open: Default::default(),
             resets: AtomicU64::new(0),
             clock: Monotonic::default(),
@@ -147,7 +147,9 @@ impl Measured {
             .1
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        known.len() < MOST_DOMAINS && !known.contains(domain) && known.insert(domain.to_owned())
+        known.len() < MAX_LOGGED_DOMAINS
+            && !known.contains(domain)
+            && known.insert(domain.to_owned())
     }
 
     /// How many requests were of a domain that the policy doesn't know.

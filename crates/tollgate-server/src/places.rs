@@ -105,7 +105,7 @@ impl Open {
     }
 
     /// Ends those whose handshake isn't over.
-    pub(crate) fn end_beginning(&self) {
+    pub(crate) fn abort_handshakes(&self) {
         if let Some(mut beginning) = self.beginning() {
             beginning.waiting.clear();
             beginning.from.clear();
@@ -167,7 +167,7 @@ impl Place {
     }
 
     /// Its handshake is over: it stays for as long as its client does. No if another has got its place meanwhile.
-    pub(crate) fn is_kept(&mut self) -> bool {
+    pub(crate) fn finish_handshake(&mut self) -> bool {
         match (self.begun.take(), self.open.beginning()) {
             (Some((id, _)), Some(mut beginning)) => beginning.remove(id),
             _ => true,
@@ -177,7 +177,7 @@ impl Place {
 
 impl Drop for Place {
     fn drop(&mut self) {
-        self.is_kept();
+        self.finish_handshake();
         self.open.now.fetch_sub(1, Ordering::Relaxed);
         self.open.shared.now.fetch_sub(1, Ordering::Relaxed);
     }
@@ -250,8 +250,8 @@ mod tests {
         let mut first = open.enter(here).expect("room");
         let mut second = open.enter(here).expect("the place of the first");
         // It is over just as its place is wanted: both can't have it.
-        assert!(!first.is_kept());
-        assert!(second.is_kept());
+        assert!(!first.finish_handshake());
+        assert!(second.finish_handshake());
         assert!(open.enter(here).is_none());
         drop((first, second));
         assert_eq!(open.count(), 0);
@@ -286,11 +286,11 @@ mod tests {
             .map(|number| open.enter(network(&format!("2001:db8::{number}"))))
             .collect();
         assert!(many.iter().all(Option::is_some));
-        assert!(slow.is_kept());
+        assert!(slow.finish_handshake());
         let kept = many
             .into_iter()
             .flatten()
-            .filter_map(|mut place| place.is_kept().then_some(()));
+            .filter_map(|mut place| place.finish_handshake().then_some(()));
         assert_eq!(kept.count(), 3);
         assert_eq!(network("::ffff:192.0.2.1"), network("192.0.2.1"));
     }

@@ -12,7 +12,7 @@ use std::path::Path;
 use tokio::net::{TcpSocket, UnixStream};
 
 use crate::address::Address;
-use crate::credentials::check_admin;
+use crate::credentials::check_admin_exposure;
 use crate::places::Descriptors;
 use crate::settings::Settings;
 use crate::start_error::StartError;
@@ -90,7 +90,7 @@ pub fn certificates(tls: Tls) -> Result<Found, String> {
 /// # Ok::<(), tollgate_server::AddressError>(())
 /// ```
 pub fn operators(settings: &Settings) -> Result<(), StartError> {
-    check_admin(settings)
+    check_admin_exposure(settings)
 }
 
 /// Whether a service could listen on an address now. Those in `taken` are of its other listeners.

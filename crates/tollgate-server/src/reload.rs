@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tollgate_engine::diff::Diff;
 use tollgate_engine::source::fingerprint;
-use tollgate_engine::watch::{FileWatch, POLL_EVERY, read_settled};
+use tollgate_engine::watch::{FileWatcher, POLL_INTERVAL, read_settled};
 use tollgate_engine::{Checked, Policy, PolicyError, Rejected};
 
 use crate::health::{Concern, Health};
@@ -106,7 +106,7 @@ impl Reloader {
     ///
     /// # Errors
     /// The system has no thread for it.
-    pub(crate) fn watch(service: &Arc<dyn Reloadable>) -> std::io::Result<Option<FileWatch>> {
+    pub(crate) fn watch(service: &Arc<dyn Reloadable>) -> std::io::Result<Option<FileWatcher>> {
         let Some(root) = service.reloader().path.clone() else {
             return Ok(None);
         };
@@ -114,7 +114,7 @@ impl Reloader {
         let first = vec![root.clone()];
         let read = move |polled: Option<&str>| {
             if let Some(why) = polled {
-                let seconds = POLL_EVERY.as_secs();
+                let seconds = POLL_INTERVAL.as_secs();
                 let event = format!(
                     "the system can't tell of changes: files are looked at every {seconds} s"
                 );
@@ -130,7 +130,7 @@ impl Reloader {
                 }
             }
         };
-        FileWatch::start(first, read).map(Some)
+        FileWatcher::start(first, read).map(Some)
     }
 
     /// Puts the file in force if it says something else than when it was read last; which files that are.
@@ -159,9 +159,9 @@ impl Reloader {
         };
         if !is_known {
             // Who wants to know why looks at the log.
-            let is_temporary = read.as_ref().is_err_and(Rejected::is_temporary);
+            let is_retryable = read.as_ref().is_err_and(Rejected::is_retryable);
             let _ = self.follow(service, "file watch", read);
-            if is_temporary {
+            if is_retryable {
                 *last = None;
                 return Err(Starved);
             }

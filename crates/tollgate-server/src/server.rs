@@ -8,12 +8,12 @@ use tokio::task::JoinSet;
 use tollgate::clock::Clock;
 use tollgate_engine::backend::{Memory, MemoryBuilder};
 use tollgate_engine::diff::Diff;
-use tollgate_engine::watch::FileWatch;
+use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
 use crate::cells::{Here, There};
-use crate::credentials::{Credentials, check_admin};
+use crate::credentials::{Credentials, check_admin_exposure};
 use crate::decider::{Limits, Store};
 use crate::drain::{Drain, Drained, Group};
 use crate::health::Health;
@@ -52,7 +52,7 @@ pub struct Server {
     /// The token of operators, if it was made: removed when this ends.
     _token: Option<Arc<Made>>,
     /// Looks after the policy's file.
-    _watching: Option<FileWatch>,
+    _watching: Option<FileWatcher>,
     /// Saves what was decided.
     keeper: Option<Keeper>,
 }
@@ -192,7 +192,7 @@ impl Server {
             // Whoever waits for it mustn't find that of a service before.
             let _ = std::fs::remove_file(path);
         }
-        check_admin(&settings)?;
+        check_admin_exposure(&settings)?;
         let descriptors = Descriptors::raise();
         let certificates = settings.tls.clone().map(Certificates::read).transpose();
         let certificates = certificates.map_err(StartError::Tls)?.map(Arc::new);
@@ -216,7 +216,7 @@ impl Server {
         };
         renewed.begin();
         if let Some(path) = &ready_file {
-            write_whole(path, &addresses.to_json())?;
+            write_atomically(path, &addresses.to_json())?;
         }
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&service);
@@ -369,7 +369,7 @@ impl Server {
 }
 
 /// Writes a file that others see whole or not at all.
-fn write_whole(path: &std::path::Path, text: &[u8]) -> Result<(), StartError> {
+fn write_atomically(path: &std::path::Path, text: &[u8]) -> Result<(), StartError> {
     let mut beside = path.as_os_str().to_owned();
     beside.push(".new");
     let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));

@@ -179,7 +179,7 @@ impl Addresses {
             ("metrics", &self.metrics),
         ];
         let each = each.into_iter().filter_map(|(name, address)| {
-            let address = address.as_ref()?.to_connect();
+            let address = address.as_ref()?.client_form();
             Some((name, Value::from(address)))
         });
         let file = self.admin_token_file.iter();

@@ -170,7 +170,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
                     return Err(StartError::Policy(error));
                 }
                 Refused::Restore(RestoreError::Quotas(error)) if !is_damaged(&error) => {
-                    return Err(StartError::State(told_of(&error)));
+                    return Err(StartError::State(journal_error(&error)));
                 }
                 Refused::Restore(RestoreError::Quotas(error)) => {
                     (folder.quotas(), error.to_string())
@@ -264,7 +264,7 @@ fn is_lost(path: &Path, error: &io::Error) -> bool {
 }
 
 /// Why a journal that isn't damaged can't be used, and what to do.
-fn told_of(error: &FileError) -> String {
+fn journal_error(error: &FileError) -> String {
     let help = match error {
         FileError::Io { .. } => UNREAD,
         _ => "",

@@ -77,7 +77,7 @@ impl StoreEvents {
     }
 
     /// It couldn't be asked before anybody needed it.
-    pub fn is_missing(&self, why: &str) {
+    pub fn report_unreachable(&self, why: &str) {
         self.0.health.raise(Concern::Store, why);
     }
 
@@ -89,7 +89,7 @@ impl StoreEvents {
 
 /// What is known of a store beside what requests tell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum StoreSight {
+pub(crate) enum ProbeResult {
     /// It answered, and no request was decided since.
     Answers,
     /// It didn't, and no request was decided since.
@@ -100,19 +100,19 @@ pub(crate) enum StoreSight {
 
 /// What came of the last look at the store.
 #[derive(Debug, Default)]
-pub(crate) struct StoreProbes(Mutex<Option<(Requests, StoreSight)>>);
+pub(crate) struct LastProbe(Mutex<Option<(Requests, ProbeResult)>>);
 
-impl StoreProbes {
+impl LastProbe {
     /// What is known once so many requests are decided.
-    pub(crate) fn at(&self, requests: Requests) -> StoreSight {
+    pub(crate) fn at(&self, requests: Requests) -> ProbeResult {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last {
             Some((then, sight)) if then == requests => sight,
-            _ => StoreSight::AskRequests,
+            _ => ProbeResult::AskRequests,
         }
     }
 
-    pub(crate) fn note(&self, requests: Requests, sight: StoreSight) {
+    pub(crate) fn note(&self, requests: Requests, sight: ProbeResult) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((requests, sight));
     }
 }

@@ -217,7 +217,7 @@ impl Handshake {
             () = place.wanted() => return None,
         };
         let stream = accepted.inspect_err(|why| self.tell(from, why)).ok()?;
-        place.is_kept().then_some(stream)
+        place.finish_handshake().then_some(stream)
     }
 
     /// Says why a client was refused, to those who look for it: anybody can cause such lines.

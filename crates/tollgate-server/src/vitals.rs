@@ -14,7 +14,7 @@ use crate::health::{Concern, Health};
 use crate::log::{Level, date};
 use crate::monitor::Monitor;
 use crate::service::Service;
-use crate::store_events::StoreSight;
+use crate::store_events::ProbeResult;
 
 /// Between two looks.
 const EVERY: Duration = Duration::from_secs(5);
@@ -23,7 +23,7 @@ const WINDOW: Duration = Duration::from_secs(60);
 /// Fewer requests in it say nothing.
 const FEW: u64 = 100;
 /// From so many percent on, nearly everything is refused.
-const NEARLY_ALL: u64 = 95;
+const DENIAL_PERCENT: u64 = 95;
 
 /// What was decided in the last minute.
 #[derive(Debug, Default)]
@@ -47,7 +47,7 @@ impl DenialRate {
         let (_, before) = *looks.front()?;
         let refused = until_now.refused - before.refused;
         let all = refused + (until_now.passed - before.passed);
-        let is_excess = all >= FEW && refused * 100 >= all * NEARLY_ALL;
+        let is_excess = all >= FEW && refused * 100 >= all * DENIAL_PERCENT;
         is_excess.then_some(Excess { refused, all })
     }
 }
@@ -62,15 +62,15 @@ pub(crate) async fn watch<B: Store>(service: Arc<Service<B>>) {
         ticks.tick().await;
         let excess = rate.look(Instant::now(), service.decider.engine.requests());
         report_excess(&service.monitor, excess);
-        service.monitor.denials.say_left_out();
+        service.monitor.denials.log_suppressed();
         report_bypasses(&service.decider.engine.orders(), &service.monitor.health);
-        times_full = look_at_holds(&service, times_full);
-        look_at_store(&service).await;
+        times_full = check_reservations(&service, times_full);
+        probe_store(&service).await;
     }
 }
 
 /// Asks the store, for a replica without requests hears neither that it is gone nor that it is back.
-async fn look_at_store<B: Store>(service: &Service<B>) {
+async fn probe_store<B: Store>(service: &Service<B>) {
     if B::IS_HERE {
         return;
     }
@@ -83,15 +83,15 @@ async fn look_at_store<B: Store>(service: &Service<B>) {
             if engine.requests() != requests {
                 return;
             }
-            monitor.store_probes.note(requests, StoreSight::Answers);
+            monitor.store_probes.note(requests, ProbeResult::Answers);
             if monitor.health.settle(Concern::Store) {
                 monitor.log.say(Level::Info, "store: it answers again", &[]);
             }
         }
         Err(why) => {
-            monitor.store_probes.note(requests, StoreSight::Missing);
+            monitor.store_probes.note(requests, ProbeResult::Missing);
             let known = monitor.health.raise(Concern::Store, why.clone());
-            if known.is_none() && before != StoreSight::Missing {
+            if known.is_none() && before != ProbeResult::Missing {
                 let event = "store: it doesn't answer, though no request asks it";
                 monitor.log.say(Level::Error, event, &[("why", &why)]);
             }
@@ -123,7 +123,7 @@ pub(crate) fn report_bypasses(orders: &[Order], health: &Health) {
 }
 
 /// Says that requests weren't decided since the last look because no more may be held, or that all are again. How many so far.
-fn look_at_holds<B: Store>(service: &Service<B>, before: u64) -> u64 {
+fn check_reservations<B: Store>(service: &Service<B>, before: u64) -> u64 {
     let times_full = service.decider.holds.times_full();
     let most = service.decider.bounds.holds;
     let why = (times_full > before).then(|| {

@@ -227,7 +227,7 @@ where
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub fn close_blocking(&self, most: Duration) -> Result<(), StillRunning> {
         self.0.close();
-        if self.0.is_inside() {
+        if self.0.is_inside_action() {
             return Ok(());
         }
         let drained = self.0.drain_blocking(most);
@@ -262,7 +262,7 @@ where
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub async fn close(&self, most: Duration) -> Result<(), StillRunning> {
         self.0.close();
-        if self.0.is_inside() {
+        if self.0.is_inside_action() {
             return Ok(());
         }
         let drained = Arc::clone(&self.0.work).drain(most).await;

@@ -175,7 +175,7 @@ impl<C: Clock + Clone + 'static> LogThrottle<C> {
             return true;
         }
         if place.suppress() {
-            Shared::begin_summary(shared);
+            Shared::schedule_summary(shared);
         }
         false
     }
@@ -309,7 +309,7 @@ fn is_summary(metadata: &Metadata<'_>) -> bool {
 impl<C: Clock + Clone + 'static> Shared<C> {
     /// Something is suppressed: a summary is written in a while, if none is on its way.
     #[cold]
-    fn begin_summary(shared: &Arc<Self>) {
+    fn schedule_summary(shared: &Arc<Self>) {
         if shared.is_due.swap(true, Ordering::AcqRel) {
             return;
         }
@@ -349,15 +349,15 @@ fn tell<C: Clock + Clone + 'static>(shared: &Shared<C>, every: Duration) {
     shared.is_due.store(false, Ordering::Release);
     match shared.dispatch.get().map(WeakDispatch::upgrade) {
         Some(Some(dispatch)) => {
-            tracing::dispatcher::with_default(&dispatch, || tell_all(shared, every))
+            tracing::dispatcher::with_default(&dispatch, || emit_counts(shared, every))
         }
         // Its subscriber is gone, and with it everybody who could be told.
         Some(None) => {}
-        None => tell_all(shared, every),
+        None => emit_counts(shared, every),
     }
 }
 
-fn tell_all<C: Clock>(shared: &Shared<C>, every: Duration) {
+fn emit_counts<C: Clock>(shared: &Shared<C>, every: Duration) {
     shared.table.take(|place, count| match place.metadata() {
         Some(metadata) => one(metadata, count, every),
         None => warn!(

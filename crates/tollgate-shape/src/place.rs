@@ -134,7 +134,7 @@ fn push(task: Arc<Task>) {
     drop(state);
     let spawned = thread::Builder::new()
         .name("tollgate-shape".into())
-        .spawn(poll_tasks);
+        .spawn(run_worker);
     if spawned.is_err() {
         let mut state = unpoisoned(THREADS.lock());
         state.threads -= 1;
@@ -146,7 +146,7 @@ fn push(task: Arc<Task>) {
     }
 }
 
-fn poll_tasks() {
+fn run_worker() {
     let mut state = unpoisoned(THREADS.lock());
     loop {
         if let Some(task) = state.queue.pop_front() {

@@ -12,7 +12,7 @@ use tollgate::clock::Monotonic;
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::place;
-use crate::work::{Action, AtEnd, Owner, Stats, StillRunning, Store, Work};
+use crate::work::{Action, OnDrop, Owner, Stats, StillRunning, Store, Work};
 
 /// Keeps the time and runs actions: a future that ends when what it drives was stopped. Dropping it stops that.
 ///
@@ -56,7 +56,7 @@ type Spawner = Box<dyn FnOnce(Driver) + Send>;
 pub struct Builder<S, C = Monotonic> {
     pub(crate) settings: S,
     clock: C,
-    at_end: AtEnd,
+    at_end: OnDrop,
     #[cfg(not(any(loom, shuttle)))]
     #[debug(skip)]
     spawner: Option<Spawner>,
@@ -67,7 +67,7 @@ impl<S> Builder<S> {
         Self {
             settings,
             clock: Monotonic::new(),
-            at_end: AtEnd::Discard,
+            at_end: OnDrop::Discard,
             #[cfg(not(any(loom, shuttle)))]
             spawner: None,
         }
@@ -77,7 +77,7 @@ impl<S> Builder<S> {
 impl<S, C> Builder<S, C> {
     /// When the last handle is dropped, what is pending fires, or is flushed. Without this it is discarded.
     pub fn flush_on_drop(mut self) -> Self {
-        self.at_end = AtEnd::Flush;
+        self.at_end = OnDrop::Flush;
         self
     }
 

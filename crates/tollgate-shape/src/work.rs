@@ -21,7 +21,7 @@ use std::{future::poll_fn, pin::pin};
 use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
-use tollgate::internal::{unpoisoned, waker_of_this_thread};
+use tollgate::internal::{thread_waker, unpoisoned};
 use tollgate::{Clock, Timestamp};
 
 #[cfg(not(any(loom, shuttle)))]
@@ -214,7 +214,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     /// Runs a job on this thread if it may, or else leaves it to the driver.
     #[inline(never)]
     fn fire(&self, mut state: MutexGuard<'_, State<S>>, job: S::Job) {
-        let is_free = state.running == 0 || self.is_inside();
+        let is_free = state.running == 0 || self.is_inside_action();
         let action = state.action.clone();
         match action {
             Some(action) if is_free && matches!(*action, Action::Sync(_)) => {
@@ -356,7 +356,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     }
 
     /// Whether this thread runs an action of it right now.
-    pub(crate) fn is_inside(&self) -> bool {
+    pub(crate) fn is_inside_action(&self) -> bool {
         Inside::depth(self.id()) > 0
     }
 
@@ -388,7 +388,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
 /// What becomes of what waits when nobody can call any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum AtEnd {
+pub(crate) enum OnDrop {
     Discard,
     Flush,
 }
@@ -396,7 +396,7 @@ pub(crate) enum AtEnd {
 /// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
 pub(crate) struct Owner<S: Store, C: Clock> {
     pub(crate) work: Arc<Work<S, C>>,
-    pub(crate) at_end: AtEnd,
+    pub(crate) at_end: OnDrop,
 }
 
 impl<S: Store, C: Clock> Deref for Owner<S, C> {
@@ -410,8 +410,8 @@ impl<S: Store, C: Clock> Deref for Owner<S, C> {
 impl<S: Store, C: Clock> Drop for Owner<S, C> {
     fn drop(&mut self) {
         match self.at_end {
-            AtEnd::Discard => drop(self.work.stop()),
-            AtEnd::Flush => self.work.close(),
+            OnDrop::Discard => drop(self.work.stop()),
+            OnDrop::Flush => self.work.close(),
         }
     }
 }
@@ -485,7 +485,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     /// Blocks the thread until no action runs, or for so long.
     pub(crate) fn drain_blocking(&self, most: Duration) -> Result<(), StillRunning> {
         let deadline = self.clock.now() + most;
-        let waker = waker_of_this_thread();
+        let waker = thread_waker();
         loop {
             if self.drained(&waker).is_ready() {
                 return Ok(());

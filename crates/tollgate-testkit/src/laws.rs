@@ -13,7 +13,7 @@
 //! let rate = Rate::per_second(10).burst(5);
 //! let make = |rate| Book::new(Gcra::new(rate).expect("the rate fits one word"));
 //! laws::all(Kind::Gcra, rate, make, 7)?;
-//! laws::all_of_lending(Kind::Gcra, rate, make, 7)?;
+//! laws::check_all_reservations(Kind::Gcra, rate, make, 7)?;
 //! # Ok::<(), laws::Broken>(())
 //! ```
 //!
@@ -147,7 +147,7 @@ pub fn all<S: Subject>(
 ///
 /// # Errors
 /// The first part of it that does not hold.
-pub fn all_of_lending<S: Lender>(
+pub fn check_all_reservations<S: Lender>(
     kind: Kind,
     rate: Rate,
     make: impl Fn(Rate) -> S,

@@ -15,7 +15,7 @@ use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, stat
 /// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
 ///
 /// An answer of 500 or above, and an error of the client, are failures. 429 says nothing, as the one that is called works and
-/// only wants fewer calls, and so does an error of a layer inside that kept the call back; all other answers are successes. [`by_status`](Self::by_status) says otherwise. What counts is the head of the
+/// only wants fewer calls, and so does an error of a layer inside that kept the call back; all other answers are successes. [`classify_status`](Self::classify_status) says otherwise. What counts is the head of the
 /// answer. To make the client ready is part of the call, as it may connect then.
 ///
 /// A call that is dropped says nothing, so a layer that times calls out belongs inside of this one.
@@ -64,7 +64,7 @@ impl<C: Clock> BreakerLayer<C> {
 
     /// What an answer of a status means.
     #[must_use]
-    pub fn by_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
+    pub fn classify_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
         self.means = means;
         self
     }

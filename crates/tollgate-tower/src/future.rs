@@ -62,7 +62,7 @@ where
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         match self.as_mut().project().state.project() {
             StateProjected::Plain { future } => M::plain(future.poll(context)),
-            _ => self.poll_closely(context),
+            _ => self.poll_slow(context),
         }
     }
 }
@@ -74,7 +74,7 @@ where
 {
     /// Apart, so that nothing is made ready for it where there is nothing to be said.
     #[inline(never)]
-    fn poll_closely(
+    fn poll_slow(
         self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Result<Response<M::Body>, E>> {

@@ -283,11 +283,11 @@ where
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let fields = match self.guard.glance(&request) {
             Ok(fields) => fields,
-            Err(asked) => return self.call_closely(request, asked),
+            Err(asked) => return self.call_slow(request, asked),
         };
         if !std::mem::take(&mut self.is_ready) {
             let passed = Admission::Passed(Ticket::telling(fields));
-            return self.call_closely(request, Asked::Now(passed));
+            return self.call_slow(request, Asked::Now(passed));
         }
         let future = self.inner.call(request);
         if fields.is_empty() {
@@ -301,7 +301,7 @@ where
 
 impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
     #[inline(never)]
-    fn call_closely<I, O>(
+    fn call_slow<I, O>(
         &mut self,
         mut request: Request<I>,
         asked: Arrived<L::Held, L::Question>,
@@ -326,12 +326,12 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                             serve::<S, L, M, I, O>(inner, guard, request, ticket).await
                         })
                     }
-                    Ok(ticket) if ticket.is_blank() => {
+                    Ok(ticket) if ticket.is_noop() => {
                         let future = self.inner.call(request);
                         ResponseFuture::of(State::Plain { future })
                     }
                     Ok(mut ticket) => {
-                        tell_usage(&mut ticket, &mut request);
+                        attach_usage(&mut ticket, &mut request);
                         let (future, ticket) = (self.inner.call(request), Some(ticket));
                         ResponseFuture::of(State::Ticketed { future, ticket })
                     }
@@ -386,7 +386,7 @@ where
     M: Bodies<O, L::Held>,
     I: 'static,
 {
-    tell_usage(&mut ticket, &mut request);
+    attach_usage(&mut ticket, &mut request);
     let mut place = None;
     let is_ready = poll_fn(|context| {
         let is_ready = inner.poll_ready(context);
@@ -418,7 +418,7 @@ where
 
 /// Tells the service where to say what it used.
 #[inline]
-fn tell_usage<H: Held, I>(ticket: &mut Ticket<H>, request: &mut Request<I>) {
+fn attach_usage<H: Held, I>(ticket: &mut Ticket<H>, request: &mut Request<I>) {
     let Some(usage) = ticket.usage() else { return };
     match request.extensions().get::<Usage>() {
         Some(outer) => ticket.share(outer.clone()),

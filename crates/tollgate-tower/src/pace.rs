@@ -81,7 +81,7 @@ where
             let host = host(&request);
             let patience = request.extensions().get().copied();
             let call = match patience {
-                Some(Patience(patience)) => self.pacer.pass_within(&host, patience).await?,
+                Some(Patience(patience)) => self.pacer.acquire_within(&host, patience).await?,
                 None => self.pacer.pass(&host).await?,
             };
             let response = Call::new(client, request).await.map_err(Into::into)?;

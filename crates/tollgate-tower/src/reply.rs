@@ -29,7 +29,7 @@ pub(crate) fn write(
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
-    fields.into_each(|name, value| {
+    fields.for_each_owned(|name, value| {
         // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
         let Ok(value) = HeaderValue::from_maybe_shared(value) else {
             return;

@@ -39,7 +39,7 @@ const SOON: Duration = Duration::from_secs(1);
 /// | all other answers | [a success](Ending::Success) | its latency tells how loaded the service is |
 /// | it was dropped before its answer, or panicked | ignored | nobody knows what it would have become |
 ///
-/// [`by_status`](Self::by_status) says otherwise. Of gRPC the head counts as well, if that tells how the call ended; what comes in trailers
+/// [`classify_status`](Self::classify_status) says otherwise. Of gRPC the head counts as well, if that tells how the call ended; what comes in trailers
 /// is too late. A request keeps its place until the body of its answer has ended or is dropped. A layer that times requests out belongs inside of
 /// this one, and limits by client outside, so that what they refuse takes no place.
 ///
@@ -113,7 +113,7 @@ impl<A> ShedLayer<A> {
     }
 
     /// What an answer of a status means.
-    pub fn by_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
+    pub fn classify_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
         self.means = Some(means);
         self
     }
@@ -174,7 +174,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     /// use tollgate_tower::ShedLayer;
     ///
     /// let shedder = Arc::new(Shedder::new(Arc::new(ConcurrencyLimiter::new(100))));
-    /// let layer = ShedLayer::by_class(shedder, |request: &Request<Body>| match request.uri().path() {
+    /// let layer = ShedLayer::by_criticality(shedder, |request: &Request<Body>| match request.uri().path() {
     ///     "/pay" => Criticality::Critical,
     ///     "/report" => Criticality::Sheddable,
     ///     _ => request.extensions().get().copied().unwrap_or_default(),
@@ -185,7 +185,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     ///     .layer(layer);
     /// # let _ = app;
     /// ```
-    pub fn by_class<I>(shedder: Arc<Shedder<C>>, class_of: F) -> Self
+    pub fn by_criticality<I>(shedder: Arc<Shedder<C>>, class_of: F) -> Self
     where
         F: Fn(&Request<I>) -> Criticality,
     {
@@ -209,12 +209,12 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     ///
     /// let limiter = Arc::new(ConcurrencyLimiter::new(100));
     /// let partitions = Arc::new(Partitions::new(limiter, &[("live", 90), ("batch", 10)]));
-    /// let layer = ShedLayer::by_share(partitions, |request: &Request<Body>| {
+    /// let layer = ShedLayer::by_partition(partitions, |request: &Request<Body>| {
     ///     if request.uri().path().starts_with("/batch/") { "batch" } else { "live" }
     /// });
     /// # let _ = layer;
     /// ```
-    pub fn by_share<I>(partitions: Arc<Partitions<C>>, name_of: F) -> Self
+    pub fn by_partition<I>(partitions: Arc<Partitions<C>>, name_of: F) -> Self
     where
         F: Fn(&Request<I>) -> &str,
     {
@@ -363,7 +363,7 @@ pub trait Admits<I> {
 }
 
 /// A limit that is divided, and what of a request says which part it is of: see
-/// [`ShedLayer::by_class`](crate::ShedLayer::by_class) and [`by_share`](crate::ShedLayer::by_share).
+/// [`ShedLayer::by_criticality`](crate::ShedLayer::by_criticality) and [`by_partition`](crate::ShedLayer::by_partition).
 #[derive(Clone, Debug)]
 pub struct By<T, F> {
     limit: T,

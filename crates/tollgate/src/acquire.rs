@@ -132,7 +132,7 @@ impl<H: Home> Acquire<H> {
     }
 
     /// The same at another place, in whose line it is the same.
-    pub(crate) fn with_home(self, change: impl FnOnce(H) -> H) -> Self {
+    pub(crate) fn map_limit(self, change: impl FnOnce(H) -> H) -> Self {
         Self {
             home: change(self.home),
             ..self
@@ -189,11 +189,11 @@ impl<H: Home> Acquire<H> {
     /// future would. For the model checker.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
-    pub fn wait_for_looks(self, looks: usize) -> Option<Result<(), Refused>> {
+    pub fn wait_for_polls(self, looks: usize) -> Option<Result<(), Refused>> {
         match self.start(self.arrival()) {
             Ok(Started::Passed(_)) => Some(Ok(())),
             Ok(Started::Waiting(standing)) => {
-                let result = standing.wait_for_looks(looks)?;
+                let result = standing.wait_for_polls(looks)?;
                 Some(result.map(|_| ()))
             }
             Err(refused) => Some(Err(refused)),
@@ -208,14 +208,15 @@ impl<H: Home> Acquire<H> {
     fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
         let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
         if deadline.is_some_and(|deadline| deadline < now) {
-            return Err(Refused::TooLate(limit.look_in_turn(now, 0)));
+            return Err(Refused::TooLate(limit.peek_in_order(now, 0)));
         }
         // Most callers pass at once, and those never count as waiting.
-        let refused = match limit.book_in_turn(now, self.cost, Duration::ZERO) {
+        let refused = match limit.book_in_order(now, self.cost, Duration::ZERO) {
             Ok(ticket) => return Ok(Started::Passed(ticket)),
             Err(Refused::TooLate(decision))
                 if deadline.is_none_or(|deadline| {
-                    now + decision.wait() <= deadline || limit.may_pass_by(now, self.cost, deadline)
+                    now + decision.wait() <= deadline
+                        || limit.may_pass_before(now, self.cost, deadline)
                 }) =>
             {
                 decision

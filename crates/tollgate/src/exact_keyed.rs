@@ -9,7 +9,7 @@ use tollgate_core::{Decision, LimitError, Rate, Timestamp};
 
 use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
-use crate::line::of_keys::KeyLines;
+use crate::line::of_keys::KeyQueues;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::table::hasher::KeyHasher;
@@ -28,7 +28,7 @@ pub use builder::{Builder, StoredKeys};
 pub use key::{Key, OwnedKey, OwnedStoredKey, StoredKey};
 
 pub use crate::snapshot::SnapshotError;
-pub use crate::table::{ActiveKey, NoSlot, Stats, TableSettings};
+pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
 pub use snapshot::Decoded;
 
 pub(crate) use key::{Held, StoredPointer};
@@ -78,7 +78,7 @@ pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
     capacity: usize,
     /// How far ahead a charge may act.
     longest_wait: Duration,
-    lines: KeyLines<K, Asks>,
+    lines: KeyQueues<K, Asks>,
     waiting: Waiting,
     clock: C,
 }
@@ -316,8 +316,8 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         stats
     }
 
-    fn unless_full(&self, done: bool) -> Result<(), NoSlot> {
-        done.then_some(()).ok_or(NoSlot::new(self.capacity))
+    fn table_full_unless(&self, done: bool) -> Result<(), TableFull> {
+        done.then_some(()).ok_or(TableFull::new(self.capacity))
     }
 }
 

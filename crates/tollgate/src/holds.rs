@@ -77,7 +77,7 @@ impl<B> Holds<B> {
 
     /// How many tokens the state owes at least, and at which times, up to now: what is out doesn't drain, and
     /// becomes less as holds expire.
-    pub(crate) fn kept_out(&self, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
+    pub(crate) fn held_until(&self, now: Timestamp) -> impl Iterator<Item = (Timestamp, u64)> {
         let mut out = self.out;
         let mut open = self.open.iter();
         let mut at_end = false;
@@ -94,7 +94,7 @@ impl<B> Holds<B> {
     }
 
     /// Forgets the holds that are over, once the state owes what they were.
-    pub(crate) fn forget_over(&mut self, now: Timestamp) {
+    pub(crate) fn remove_expired(&mut self, now: Timestamp) {
         while let Some(first) = self.open.first_key_value() {
             if self.over_at(first.0) > now {
                 break;
@@ -159,10 +159,10 @@ impl Holds {
         limit: &A,
         now: Timestamp,
     ) {
-        for (at, out) in self.kept_out(now) {
+        for (at, out) in self.held_until(now) {
             ledger.keep_out(limit, at, out);
         }
-        self.forget_over(now);
+        self.remove_expired(now);
     }
 
     /// The state as it will be at a time, for one who only looks.
@@ -173,7 +173,7 @@ impl Holds {
         now: Timestamp,
     ) -> Ledger<A> {
         let mut ledger = ledger.clone();
-        for (at, out) in self.kept_out(now) {
+        for (at, out) in self.held_until(now) {
             ledger.keep_out(limit, at, out);
         }
         ledger

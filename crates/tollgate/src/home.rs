@@ -96,13 +96,13 @@ pub(crate) mod sealed {
         fn see(&self, now: Timestamp, cost: u64) -> Decision;
 
         /// Decides without charging.
-        fn look_in_turn(&self, now: Timestamp, cost: u64) -> Decision {
+        fn peek_in_order(&self, now: Timestamp, cost: u64) -> Decision {
             let behind = self.behind(now, cost);
             behind.unwrap_or_else(|| self.see(now, cost))
         }
 
         /// Reserves if the wait is within `patience`. Those who wait are charged first.
-        fn book_in_turn(
+        fn book_in_order(
             &self,
             now: Timestamp,
             cost: u64,
@@ -140,7 +140,7 @@ pub(crate) mod sealed {
 
         /// Reserves, however long the wait, up to the longest that may be booked.
         fn reserve_in_turn(&self, now: Timestamp, cost: u64) -> Result<Ticket, Refused> {
-            let booked = self.book_in_turn(now, cost, Duration::MAX);
+            let booked = self.book_in_order(now, cost, Duration::MAX);
             // No deadline was given, so it can't be missed.
             booked.map_err(|refused| match refused {
                 Refused::TooLate(decision) if self.is_blocked(now) => Refused::Blocked(decision),
@@ -154,7 +154,7 @@ pub(crate) mod sealed {
         }
 
         /// Gives back what nobody else relies on; that may let a waiter pass.
-        fn give_back_in_turn(&self, now: Timestamp, ticket: &Ticket) {
+        fn cancel_in_order(&self, now: Timestamp, ticket: &Ticket) {
             if let Ticket::InLine { number, at } = *ticket {
                 self.visit_if_any(|state| {
                     state.waits.advance(self, now);
@@ -169,7 +169,7 @@ pub(crate) mod sealed {
 
         /// Gives back tokens that no ticket is for. What was booked before can't be taken back after that, so it is taken back
         /// first: nobody who waits is booked any more, and whoever is first gets them.
-        fn refund_in_turn(&self, now: Timestamp, refund: impl Fn()) {
+        fn refund_in_order(&self, now: Timestamp, refund: impl Fn()) {
             self.visit_if_any(|state| {
                 state.waits.advance(self, now);
                 state.waits.unbook_all(self, now);
@@ -183,7 +183,7 @@ pub(crate) mod sealed {
         }
 
         /// Forgets what was spent and booked, so that waiters pass by what there is then.
-        fn reset_in_turn(&self, now: Timestamp, reset: impl Fn()) {
+        fn reset_in_order(&self, now: Timestamp, reset: impl Fn()) {
             self.improve(now, reset);
             self.visit_if_any(|state| {
                 state.waits.forget_bookings();
@@ -193,12 +193,12 @@ pub(crate) mod sealed {
 
         /// Whether one that comes now to wait might pass by this time, by what was booked and nobody needs any more.
         #[cold]
-        fn may_pass_by(&self, now: Timestamp, cost: u64, deadline: Timestamp) -> bool {
+        fn may_pass_before(&self, now: Timestamp, cost: u64, deadline: Timestamp) -> bool {
             let visited = self.visit_if_any(|state| {
                 state.waits.advance(self, now);
                 let terms = self.terms();
                 let request = Request::new(self, &terms, now, cost);
-                state.waits.may_pass_by(&request, deadline)
+                state.waits.may_pass_before(&request, deadline)
             });
             visited.unwrap_or(false)
         }

@@ -8,7 +8,7 @@ use tollgate_core::{Decision, Timestamp};
 use crate::acquire::Acquire;
 use crate::home::sealed::{Home as _, Lends};
 use crate::line::meter::Meter as _;
-use crate::table::NoSlot;
+use crate::table::TableFull;
 use crate::{Refused, Reservation};
 use sealed::{KeyPointer, KeyVerbs as _};
 
@@ -53,7 +53,7 @@ pub(crate) mod sealed {
 
     use crate::cell::Ticket;
     use crate::home::sealed::Home;
-    use crate::table::NoSlot;
+    use crate::table::TableFull;
 
     /// Which key of which limiter a handle is for; the limiter is borrowed or shared.
     pub trait KeyPointer: Clone {
@@ -81,7 +81,7 @@ pub(crate) mod sealed {
 
         /// The answer where others wait, which is counted; none if nobody does.
         #[inline(always)]
-        fn told_to_wait(&self, now: Timestamp, cost: u64) -> Option<Decision> {
+        fn decision_if_queued(&self, now: Timestamp, cost: u64) -> Option<Decision> {
             if !self.is_marked() {
                 return None;
             }
@@ -94,7 +94,7 @@ pub(crate) mod sealed {
 
         /// Takes a cost now, or says why not.
         fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
-            let booked = self.book_in_turn(now, cost, Duration::ZERO);
+            let booked = self.book_in_order(now, cost, Duration::ZERO);
             self.count(booked.is_ok());
             booked.map_err(|refused| *refused.decision())
         }
@@ -104,11 +104,11 @@ pub(crate) mod sealed {
 
         fn refund(&self, tokens: u64);
 
-        fn penalize(&self, tokens: u64) -> Result<(), NoSlot>;
+        fn penalize(&self, tokens: u64) -> Result<(), TableFull>;
 
         fn reset(&self);
 
-        fn block_for(&self, duration: Duration) -> Result<(), NoSlot>;
+        fn block_for(&self, duration: Duration) -> Result<(), TableFull>;
     }
 }
 
@@ -228,7 +228,7 @@ impl<P: KeyPointer> KeyHandle<P> {
     /// that it is at. A blocked key is left as it is.
     ///
     /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full.
+    /// [`TableFull`] if the key is new and the table is full.
     ///
     /// ```
     /// use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, clock::Manual};
@@ -240,7 +240,7 @@ impl<P: KeyPointer> KeyHandle<P> {
     /// assert_eq!(acme.peek().remaining, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+    pub fn penalize(&self, tokens: u64) -> Result<(), TableFull> {
         self.0.key().penalize(tokens)
     }
 
@@ -255,7 +255,7 @@ impl<P: KeyPointer> KeyHandle<P> {
     /// twice as much.
     ///
     /// # Errors
-    /// [`NoSlot`] if the key is new and the table is full, with the part that is kept for blocks.
+    /// [`TableFull`] if the key is new and the table is full, with the part that is kept for blocks.
     ///
     /// ```
     /// use std::time::Duration;
@@ -264,9 +264,9 @@ impl<P: KeyPointer> KeyHandle<P> {
     /// let limiter = KeyedLimiter::new(Rate::per_second(1_000), 100);
     /// limiter.key("203.0.113.7").block_for(Duration::from_secs(3600))?;
     /// assert!(!limiter.allow("203.0.113.7"));
-    /// # Ok::<(), tollgate::keyed::NoSlot>(())
+    /// # Ok::<(), tollgate::keyed::TableFull>(())
     /// ```
-    pub fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+    pub fn block_for(&self, duration: Duration) -> Result<(), TableFull> {
         self.0.key().block_for(duration)
     }
 }

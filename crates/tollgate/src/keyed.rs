@@ -8,7 +8,7 @@ use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate, Timestamp, units}
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::key::sealed::KeyVerbs as _;
-use crate::line::of_keys::KeyLines;
+use crate::line::of_keys::KeyQueues;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::sync::{AtomicU64, Backoff, Ordering};
@@ -36,7 +36,7 @@ pub use rates::{ByKey, OneRate, TierOf};
 pub use together::Together;
 
 pub use crate::snapshot::SnapshotError;
-pub use crate::table::{ActiveKey, NoSlot, Stats, TableSettings};
+pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
 
 use anchor::Moment;
 use rated::Rated;
@@ -87,7 +87,7 @@ pub struct KeyedLimiter<C: Clock = Monotonic, T = OneRate> {
     capacity: usize,
     /// How far ahead a charge may act, in word units.
     longest_wait: u64,
-    lines: KeyLines<(), Option<InForce>>,
+    lines: KeyQueues<(), Option<InForce>>,
     waiting: Waiting,
     clock: C,
     /// Which tiers keys are in.
@@ -173,7 +173,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         decisions.clear();
         decisions.reserve(requests.len());
         let time = self.clock.now();
-        let now = self.table.since_anchor(time);
+        let now = self.table.table_time(time);
         let own = self.pace.read();
         for batch in requests.chunks(BATCH) {
             let mut found = [(0, self.table.place(0)); BATCH];
@@ -191,9 +191,9 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                     in_force: tier.unwrap_or(own),
                     is_own: tier.is_none(),
                 });
-                match key.told_to_wait(time, cost) {
+                match key.decision_if_queued(time, cost) {
                     Some(told) => told,
-                    None => key.check_in(place, now, cost),
+                    None => key.check_candidates(place, now, cost),
                 }
             }));
         }
@@ -257,13 +257,13 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             None => self.pace.read_pace(),
         };
         if self.lines.is_marked(key)
-            && let Some(passes) = self.passes_in_turn(key, pace, cost)
+            && let Some(passes) = self.passes_in_order(key, pace, cost)
         {
             return passes;
         }
         let fingerprint = tag.on(key);
         let slot = place.guess(fingerprint);
-        let now = self.table.since_anchor(self.clock.now());
+        let now = self.table.table_time(self.clock.now());
         let ask = ChargeRequest {
             fingerprint,
             tag,
@@ -283,21 +283,21 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     #[cold]
     #[inline(never)]
     fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: Moment, cost: u64) -> bool {
-        let key = self.key_at_pace(fingerprint, pace);
+        let key = self.key_at_params(fingerprint, pace);
         key.charge(now, cost).outcome == Outcome::Allowed
     }
 
     /// Whether it passes, if somebody waits for the key.
     #[cold]
     #[inline(never)]
-    fn passes_in_turn(&self, fingerprint: u64, pace: Pace, cost: u64) -> Option<bool> {
-        let told = self.key_at_pace(fingerprint, pace);
+    fn passes_in_order(&self, fingerprint: u64, pace: Pace, cost: u64) -> Option<bool> {
+        let told = self.key_at_params(fingerprint, pace);
         let told = told.behind(self.clock.now(), cost)?;
         Some(told.is_allowed())
     }
 
     /// A key to decide about, not to tell of.
-    fn key_at_pace(&self, fingerprint: u64, pace: Pace) -> Rated<'_, C, T> {
+    fn key_at_params(&self, fingerprint: u64, pace: Pace) -> Rated<'_, C, T> {
         let in_force = InForce {
             pace,
             burst: 0,
@@ -367,7 +367,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// How many keys are active now. Scans the whole table: for operators, not for requests.
     pub fn len(&self) -> usize {
-        let now = self.table.since_anchor(self.clock.now());
+        let now = self.table.table_time(self.clock.now());
         let mut count = 0;
         for shard in self.table.shards() {
             shard.for_each_active(self.table.anchor(), now, |_, _, _| count += 1);
@@ -396,7 +396,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn for_each_active(&self, mut each: impl FnMut(ActiveKey<u64>)) {
-        let now = self.table.since_anchor(self.clock.now());
+        let now = self.table.table_time(self.clock.now());
         let mut active = Vec::new();
         for shard in self.table.shards() {
             shard.for_each_active(self.table.anchor(), now, |fingerprint, word, now| {

@@ -104,7 +104,7 @@ pub use tree::Tree;
 /// What the crates of this project lock and wake by.
 #[doc(hidden)]
 pub mod internal {
-    pub use crate::patience::waker_of_this_thread;
+    pub use crate::patience::thread_waker;
     pub use crate::sync::unpoisoned;
 }
 

@@ -182,8 +182,8 @@ impl<S: Stands> Standing<S> {
     /// Blocks the thread, but gives up after looking this many times, as a dropped future would. For the model
     /// checker.
     #[cfg(any(loom, shuttle))]
-    pub(crate) fn wait_for_looks(mut self, looks: usize) -> Option<Result<Passed, Refused>> {
-        let waker = crate::patience::waker_of_this_thread();
+    pub(crate) fn wait_for_polls(mut self, looks: usize) -> Option<Result<Passed, Refused>> {
+        let waker = crate::patience::thread_waker();
         for left in (0..looks).rev() {
             match self.look(&waker) {
                 Progress::Done(result) => return Some(result),
@@ -199,7 +199,7 @@ impl<S: Stands> Standing<S> {
 
     /// Blocks the thread until it needn't wait any longer.
     pub(crate) fn wait_blocking(mut self) -> Result<Passed, Refused> {
-        let waker = crate::patience::waker_of_this_thread();
+        let waker = crate::patience::thread_waker();
         loop {
             match self.look(&waker) {
                 Progress::Done(result) => return result,

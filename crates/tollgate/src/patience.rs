@@ -56,7 +56,7 @@ impl Until {
 }
 
 /// Wakes the calling thread, which is parked or sleeps for a moment: for the crates of this project.
-pub fn waker_of_this_thread() -> Waker {
+pub fn thread_waker() -> Waker {
     Waker::from(Arc::new(Unpark(current_thread())))
 }
 

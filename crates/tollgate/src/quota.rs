@@ -68,7 +68,7 @@ use self::table::{Done, QuotaRequest, Table};
 use crate::clock::{Clock, Wall};
 use crate::stripes::Counters;
 use crate::sync::Ordering;
-use crate::table::NoSlot;
+use crate::table::TableFull;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
 pub use key::{Key, OwnedKey, QuotaKey};
@@ -332,16 +332,16 @@ impl<C: Clock> QuotaLimiter<C> {
     /// Gives this key a quota of its own. That is configuration: it isn't kept in the store.
     ///
     /// # Errors
-    /// [`NoSlot`] if as many keys have one as keys may be counted.
+    /// [`TableFull`] if as many keys have one as keys may be counted.
     pub fn set_override<K: AsRef<[u8]> + ?Sized>(
         &self,
         key: &K,
         quota: Quota,
-    ) -> Result<(), NoSlot> {
+    ) -> Result<(), TableFull> {
         if self.table.set_override(key.as_ref(), quota) {
             Ok(())
         } else {
-            Err(NoSlot::new(self.table.capacity()))
+            Err(TableFull::new(self.table.capacity()))
         }
     }
 

@@ -140,7 +140,7 @@ impl<H: Home> Reservation<H> {
 
     fn give_back(&mut self, now: Timestamp) {
         if let Some(ticket) = self.ticket.take() {
-            self.home.limit().give_back_in_turn(now, &ticket);
+            self.home.limit().cancel_in_order(now, &ticket);
         }
     }
 }

@@ -557,10 +557,10 @@ impl SnapshotReader {
     /// use tollgate::snapshot::{SnapshotError, SnapshotReader};
     ///
     /// fn probe(file: &mut SnapshotReader, own: u64) -> Result<(), SnapshotError> {
-    ///     if file.word()? == own { Ok(()) } else { Err(file.other_build()) }
+    ///     if file.word()? == own { Ok(()) } else { Err(file.different_hash_error()) }
     /// }
     /// ```
-    pub fn other_build(&self) -> SnapshotError {
+    pub fn different_hash_error(&self) -> SnapshotError {
         SnapshotError::OtherBuild {
             path: self.path.clone(),
         }

@@ -184,7 +184,7 @@ impl Stack {
         if are_all {
             return Ok(Pass::default());
         }
-        let rest = self.charge_rest(levels, marked, seen);
+        let rest = self.charge_rest_slowly(levels, marked, seen);
         if rest.is_err() {
             for (index, mark) in marks[..marked].iter().rev() {
                 let (level, now) = (&levels[*index], levels[*index].limit.now(seen));
@@ -196,7 +196,7 @@ impl Stack {
         rest
     }
 
-    fn charge_rest<'a>(
+    fn charge_rest_slowly<'a>(
         &self,
         levels: &[Level<'a>],
         marked: usize,
@@ -205,7 +205,7 @@ impl Stack {
         let mut pass = Pass::default();
         let take = |level: &Level<'a>, now| level.limit.take(now, level.cost);
         let keep = &mut |_: &Level<'a>, _, taken| pass.keep(taken);
-        match take_all(levels, marked, seen, &take, keep) {
+        match charge_in_order(levels, marked, seen, &take, keep) {
             Ok(()) => Ok(pass),
             Err(refusal) => {
                 self.lose();
@@ -237,7 +237,7 @@ const INLINE: usize = 8;
 /// Takes all levels but the first few in the order of charging; gives them back if one of
 /// those refuses. By a loop, as a request may have any number of levels; what was taken is kept, and
 /// given back, from the last to the first.
-fn take_all<'a>(
+fn charge_in_order<'a>(
     levels: &[Level<'a>],
     skip: usize,
     seen: &mut Seen,

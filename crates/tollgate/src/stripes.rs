@@ -3,7 +3,7 @@
 // Not loom's: no decision reads a count, so counts are no part of any model.
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::sync::{Padded, known_thread_number, thread_number};
+use crate::sync::{Padded, cached_thread_number, thread_number};
 
 /// Counters of any shape, once for each thread that counts much.
 ///
@@ -62,7 +62,7 @@ impl<T> Stripes<T> {
     /// Adds to one of the counters. It must be the same one in every stripe.
     #[inline(always)]
     pub fn add(&self, counter: impl Fn(&T) -> &AtomicU64, count: u64) {
-        let Some(stripe) = self.own.get(known_thread_number()) else {
+        let Some(stripe) = self.own.get(cached_thread_number()) else {
             return self.add_shared(counter, count);
         };
         let counter = counter(&stripe.0);
@@ -83,7 +83,7 @@ impl<T> Stripes<T> {
     /// The stripe of the calling thread, and whether another may write to it, too.
     #[inline(always)]
     pub fn visit<R>(&self, look: impl FnOnce(&T, Writers) -> R) -> R {
-        match self.own.get(known_thread_number()) {
+        match self.own.get(cached_thread_number()) {
             Some(stripe) => look(&stripe.0, Writers::One),
             None => look(
                 &self.shared[thread_number() % self.shared.len()].0,

@@ -97,6 +97,6 @@ pub(crate) fn thread_number() -> usize {
 
 /// The calling thread's number if it has one, or else the largest there is.
 #[inline(always)]
-pub(crate) fn known_thread_number() -> usize {
+pub(crate) fn cached_thread_number() -> usize {
     NUMBER.with(Cell::get)
 }

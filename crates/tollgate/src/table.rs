@@ -39,7 +39,7 @@ impl<S> TableSettings<S> {
     }
 
     /// The same settings of another table.
-    pub(crate) fn with_table<T>(self, table: impl FnOnce(S) -> T) -> TableSettings<T> {
+    pub(crate) fn map_table<T>(self, table: impl FnOnce(S) -> T) -> TableSettings<T> {
         TableSettings {
             rate: self.rate,
             capacity: self.capacity,
@@ -74,17 +74,17 @@ impl<S, C> Clocked<TableSettings<S>, C> {
 
 /// The key is new and the table has no slot for it, so nothing could be remembered.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct NoSlot {
+pub struct TableFull {
     capacity: usize,
 }
 
-impl NoSlot {
+impl TableFull {
     pub(crate) const fn new(capacity: usize) -> Self {
         Self { capacity }
     }
 }
 
-impl fmt::Display for NoSlot {
+impl fmt::Display for TableFull {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(
             f,
@@ -95,7 +95,7 @@ impl fmt::Display for NoSlot {
     }
 }
 
-impl std::error::Error for NoSlot {}
+impl std::error::Error for TableFull {}
 
 /// A key that has something spent or is blocked; seen by `for_each_active` of a limiter by key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

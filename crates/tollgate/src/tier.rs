@@ -200,7 +200,7 @@ where
 }
 
 /// That all tiers that may be chosen are for a limiter of this algorithm.
-pub(crate) fn all_for<K: ?Sized>(
+pub(crate) fn check_tier_algorithms<K: ?Sized>(
     choice: &dyn Chooses<K>,
     limiter: Algorithm,
 ) -> Result<(), LimitError> {

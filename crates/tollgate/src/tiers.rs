@@ -9,7 +9,7 @@ use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic, Wall};
 use crate::home::sealed::{Home, Lends};
-use crate::keyed::{self, NoSlot};
+use crate::keyed::{self, TableFull};
 use crate::quota::{self, FileError, Quota, QuotaLimiter};
 use crate::stack::{Pass, StackVerdict};
 use crate::sync::unpoisoned;
@@ -168,12 +168,12 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
 struct Directory {
     default: Arc<Plan>,
     tiers: HashMap<String, Arc<Plan>>,
-    tenants: HashMap<String, LimitsOf>,
+    tenants: HashMap<String, TenantLimits>,
 }
 
 /// Where a tenant's limits come from.
 #[derive(Debug)]
-enum LimitsOf {
+enum TenantLimits {
     Tier(String),
     Own(Arc<Plan>),
 }
@@ -199,8 +199,8 @@ impl Plan {
 impl Directory {
     fn plan(&self, tenant: &str) -> &Arc<Plan> {
         let own = self.tenants.get(tenant).and_then(|place| match place {
-            LimitsOf::Own(plan) => Some(plan),
-            LimitsOf::Tier(tier) => self.tiers.get(tier),
+            TenantLimits::Own(plan) => Some(plan),
+            TenantLimits::Tier(tier) => self.tiers.get(tier),
         });
         own.unwrap_or(&self.default)
     }
@@ -217,7 +217,7 @@ impl Directory {
         })
     }
 
-    fn place(&mut self, tenant: &str, place: LimitsOf, most: usize) -> Result<(), TierError> {
+    fn place(&mut self, tenant: &str, place: TenantLimits, most: usize) -> Result<(), TierError> {
         if self.tenants.len() >= most && !self.tenants.contains_key(tenant) {
             return Err(TierError::TooManyTenants { most });
         }
@@ -240,7 +240,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Whether one request of this tenant passes now; what comes back holds its slot.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow(&self, tenant: &str) -> Option<Pass> {
-        self.with_levels(tenant, 1, |levels| self.stack.allow(levels))
+        self.with_limits(tenant, 1, |levels| self.stack.allow(levels))
     }
 
     /// Decides one request of this tenant.
@@ -250,7 +250,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     /// Decides a request of this tenant that costs its rate and its quota so much, and one slot.
     pub fn check_n(&self, tenant: &str, cost: u64) -> StackVerdict<'static> {
-        self.with_levels(tenant, cost, |levels| {
+        self.with_limits(tenant, cost, |levels| {
             self.stack.check(levels).named_by_kind()
         })
     }
@@ -258,7 +258,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Whether one request of this tenant would pass, without charging anything;
     /// [`usage`](Self::usage) tells of each limit by itself.
     pub fn peek(&self, tenant: &str) -> StackVerdict<'static> {
-        self.with_levels(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
+        self.with_limits(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
 
     /// The tenant's limits as levels, at this cost, to be met together with others.
@@ -268,7 +268,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)), 1_000_000).build()?;
     /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), Stack::new());
-    /// let pass = tiers.with_levels("acme", 1, |own| {
+    /// let pass = tiers.with_limits("acme", 1, |own| {
     ///     let mut levels = own.to_vec();
     ///     levels.push(Level::new("global", &global));
     ///     stack.allow(&levels)
@@ -276,7 +276,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// assert!(pass.is_some());
     /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
-    pub fn with_levels<T>(
+    pub fn with_limits<T>(
         &self,
         tenant: &str,
         cost: u64,
@@ -322,7 +322,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
         let mut directory = unpoisoned(self.directory.write());
         directory.expect(tier)?;
-        directory.place(tenant, LimitsOf::Tier(tier.to_owned()), self.capacity)
+        directory.place(tenant, TenantLimits::Tier(tier.to_owned()), self.capacity)
     }
 
     /// Gives a tenant limits of its own, whatever its tier.
@@ -341,7 +341,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
         let plan = Plan::new(tenant, allowance)?;
-        unpoisoned(self.directory.write()).place(tenant, LimitsOf::Own(plan), self.capacity)
+        unpoisoned(self.directory.write()).place(tenant, TenantLimits::Own(plan), self.capacity)
     }
 
     /// Puts a tenant back into the default tier.
@@ -409,7 +409,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Takes tokens of a tenant's rate though no request asked for them, at most until none are left.
     ///
     /// # Errors
-    /// [`NoSlot`] if the tenant is new and as many are active as may be.
+    /// [`TableFull`] if the tenant is new and as many are active as may be.
     ///
     /// ```
     /// use tollgate::{Rate, Tiers, tiers::Allowance};
@@ -419,7 +419,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// assert_eq!(tiers.usage("acme").rate.used, 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn penalize(&self, tenant: &str, tokens: u64) -> Result<(), NoSlot> {
+    pub fn penalize(&self, tenant: &str, tokens: u64) -> Result<(), TableFull> {
         let plan = self.plan(tenant);
         self.rate_key(tenant, &plan).penalize(tokens)
     }
@@ -427,7 +427,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Refuses a tenant everything for this long, as [`Key::block_for`] does.
     ///
     /// # Errors
-    /// [`NoSlot`] if the tenant is new and as many are active as may be.
+    /// [`TableFull`] if the tenant is new and as many are active as may be.
     ///
     /// ```
     /// use std::time::Duration;
@@ -442,7 +442,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// ```
     ///
     /// [`Key::block_for`]: crate::keyed::Key::block_for
-    pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), NoSlot> {
+    pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), TableFull> {
         self.rates.key(tenant).block_for(duration)
     }
 
@@ -577,7 +577,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     fn rate_used(&self, tenant: &str, plan: &Plan) -> Usage {
         let key = self.rate_key(tenant, plan);
-        let seen = key.limit().look_in_turn(self.rates.clock().now(), 0);
+        let seen = key.limit().peek_in_order(self.rates.clock().now(), 0);
         let limited = !plan.allowance.rate.is_unlimited();
         Usage {
             used: seen.limit.saturating_sub(seen.remaining),
@@ -589,7 +589,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     fn quota_used(&self, tenant: &str, quota: &Quota) -> Usage {
         let now = self.quotas.clock().now();
-        let (used, ends_at) = self.quotas.key(tenant).used_of(now, quota);
+        let (used, ends_at) = self.quotas.key(tenant).usage_of(now, quota);
         Usage {
             used,
             limit: (!quota.is_unlimited()).then_some(quota.count()),

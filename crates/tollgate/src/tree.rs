@@ -333,12 +333,12 @@ impl<C: Clock> Tree<C> {
 
     /// Whether a request of this cost would pass now: [`ask`](Self::ask) without the details, which take most
     /// of its time. A refusal is noted as a want.
-    pub fn would_pass(&self, leaf: Leaf, cost: u64) -> bool {
-        self.would_pass_at(self.clock.now(), leaf, cost)
+    pub fn would_allow(&self, leaf: Leaf, cost: u64) -> bool {
+        self.would_allow_at(self.clock.now(), leaf, cost)
     }
 
     /// Whether a request of this cost would pass at a time on the tree's clock.
-    pub fn would_pass_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
+    pub fn would_allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         let nodes = &mut *self.lock();
         decide(nodes, now, leaf, cost, Act::Ask).is_some_and(|(_, look)| look.passes())
     }
@@ -432,7 +432,7 @@ fn decide(
     match act {
         _ if cost == 0 => {}
         Act::Peek => {}
-        _ if !look.passes() => nodes.note_refused(&path, &look, now),
+        _ if !look.passes() => nodes.note_demand(&path, &look, now),
         Act::Ask => {}
         Act::Charge => nodes.charge(&path, &look, now, cost, None),
         Act::Take(taken) => nodes.charge(&path, &look, now, cost, Some(taken)),
@@ -454,7 +454,7 @@ fn rule(
     };
     let way = nodes.way(slot);
     let decision = way.report(&look, now, nodes.latest, cost);
-    TreeVerdict::new(decision, way.decided_by(&look))
+    TreeVerdict::new(decision, way.deciding_node(&look))
 }
 
 impl<C: Clock> fmt::Debug for Tree<C> {

@@ -123,7 +123,7 @@ fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
         tree.check_n(leaf, cost);
         tree.peek(leaf, cost);
         tree.ask(leaf, cost);
-        tree.would_pass(leaf, cost);
+        tree.would_allow(leaf, cost);
         if let Ok(receipt) = tree.take(leaf, cost) {
             tree.give_back(receipt);
         }

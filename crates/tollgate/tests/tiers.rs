@@ -205,7 +205,7 @@ fn tiers_stand_in_a_stack_with_others() {
     let global = Limiter::with_clock(Rate::per_second(8), clock);
     let stack = Stack::new();
     let meet = |tenant: &str| {
-        tiers.with_levels(tenant, 1, |own| {
+        tiers.with_limits(tenant, 1, |own| {
             let mut levels = own.to_vec();
             levels.push(Level::new("global", &global));
             let verdict = stack.check(&levels);

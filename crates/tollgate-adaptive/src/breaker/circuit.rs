@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use super::window::{Kind, Window};
-use super::word::{Asked, Asking, MOST_PROBES, Said, Turn, Word, is_to_come};
+use super::word::{Asked, Asking, MAX_PROBES, Said, Turn, Word, is_in_future};
 use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
 
 /// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
@@ -82,7 +82,7 @@ impl Circuit {
     pub fn new(terms: Thresholds) -> Self {
         Self {
             terms: Thresholds {
-                probes: terms.probes.clamp(1, MOST_PROBES),
+                probes: terms.probes.clamp(1, MAX_PROBES),
                 ..terms
             },
             word: Word::new(),
@@ -105,7 +105,7 @@ impl Circuit {
     pub fn state(&self, now: Timestamp) -> State {
         match self.word.said() {
             Said::Closed => State::Closed,
-            Said::Open { until } if is_to_come(until, now, self.longest()) => State::Open,
+            Said::Open { until } if is_in_future(until, now, self.longest()) => State::Open,
             Said::Open { .. } | Said::Half(_) => State::HalfOpen,
             Said::Forced(state) => state,
         }
@@ -149,7 +149,7 @@ impl Circuit {
     /// A call was answered after so long.
     #[inline]
     pub fn answered(&self, entry: Entry, now: Timestamp, took: Duration) -> Option<BreakerEvent> {
-        if self.is_from_before(entry, now) {
+        if self.began_before_close(entry, now) {
             return None;
         }
         let is_slow = took > self.terms.slow_after;
@@ -178,7 +178,7 @@ impl Circuit {
     /// A call failed.
     #[cold]
     pub fn fails(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
-        if self.is_from_before(entry, now) {
+        if self.began_before_close(entry, now) {
             return None;
         }
         self.window.count(now, Kind::Failed);
@@ -219,14 +219,14 @@ impl Circuit {
                 let why = Trip::Probe;
                 reopens.then_some(BreakerEvent::Opened { stays, why })
             }
-            Right::Call(_) if self.is_from_before(entry, now) || !self.is_closed() => None,
+            Right::Call(_) if self.began_before_close(entry, now) || !self.is_closed() => None,
             Right::Call(_) if self.is_silent(now) => self.judge(now, Some(Trip::Silent)),
             Right::Call(_) => None,
         }
     }
 
     /// Whether a call began before the circuit closed again: what comes of it is news of the outage that is over.
-    fn is_from_before(&self, entry: Entry, now: Timestamp) -> bool {
+    fn began_before_close(&self, entry: Entry, now: Timestamp) -> bool {
         let closed_at = Timestamp::from_nanos(self.closed_at.load(Ordering::Relaxed));
         // A clock that was set back since says nothing.
         matches!(entry.0, Right::Call(begun) if begun < closed_at && closed_at <= now)

@@ -36,7 +36,7 @@ const COUNT: u64 = 0xF;
 const TIME_SHIFT: u32 = 10;
 
 /// The most probes that the word counts.
-pub(super) const MOST_PROBES: u8 = 15;
+pub(super) const MAX_PROBES: u8 = 15;
 
 #[derive(Debug)]
 pub(super) struct Word(AtomicU64);
@@ -92,7 +92,7 @@ impl Turn {
 }
 
 /// Whether a time of the word is still to come.
-pub(super) fn is_to_come(until: Timestamp, now: Timestamp, longest: Duration) -> bool {
+pub(super) fn is_in_future(until: Timestamp, now: Timestamp, longest: Duration) -> bool {
     now < until && until - now <= longest
 }
 
@@ -115,7 +115,7 @@ impl Said {
     }
 
     /// How far the probes are, if it is half-open and that of this turn is among those that are out.
-    fn of_turn(self, turn: Turn) -> Option<Half> {
+    fn in_round(self, turn: Turn) -> Option<Half> {
         match self {
             Self::Half(half) if half.until == turn.0 => Some(half),
             _ => None,
@@ -156,7 +156,7 @@ impl Word {
     pub(super) fn ask(&self, asking: Asking) -> Asked {
         let Asking { now, probes, .. } = asking;
         let lapses = Turn::until(now + asking.lapses_after).0;
-        let is_to_come = |until: Timestamp| is_to_come(until, now, asking.longest);
+        let is_in_future = |until: Timestamp| is_in_future(until, now, asking.longest);
         let first = |succeeded: u8| Half {
             until: lapses,
             out: 1,
@@ -167,14 +167,14 @@ impl Word {
             let next = match said {
                 Said::Closed | Said::Forced(State::Closed) => Err(Asked::Passes),
                 Said::Forced(_) => Err(Asked::Waits(None)),
-                Said::Open { until } if is_to_come(until) => Err(Asked::Waits(Some(until))),
+                Said::Open { until } if is_in_future(until) => Err(Asked::Waits(Some(until))),
                 Said::Open { .. } => Ok(first(0)),
                 Said::Half(half) if half.out + half.succeeded < probes => Ok(Half {
                     until: if half.out == 0 { lapses } else { half.until },
                     out: half.out + 1,
                     ..half
                 }),
-                Said::Half(half) if is_to_come(half.until) => Err(Asked::Waits(Some(half.until))),
+                Said::Half(half) if is_in_future(half.until) => Err(Asked::Waits(Some(half.until))),
                 // Those that are out don't come back: they are given up, and another one goes.
                 Said::Half(half) => Ok(first(half.succeeded)),
             };
@@ -188,7 +188,7 @@ impl Word {
     pub(super) fn succeeds(&self, turn: Turn, probes: u8) -> bool {
         let mut closes = false;
         let ended = self.step(|said| {
-            let half = said.of_turn(turn)?;
+            let half = said.in_round(turn)?;
             closes = half.succeeded + 1 >= probes;
             let next = Said::Half(Half {
                 out: half.out.saturating_sub(1),
@@ -203,7 +203,7 @@ impl Word {
     /// A probe was given up: its place is free.
     pub(super) fn gives_up(&self, turn: Turn) {
         self.step(|said| {
-            let half = said.of_turn(turn)?;
+            let half = said.in_round(turn)?;
             let out = half.out.saturating_sub(1);
             Some(Said::Half(Half { out, ..half }))
         });
@@ -216,7 +216,7 @@ impl Word {
 
     /// Opens it because this probe failed; whether it did, as one that was given up doesn't.
     pub(super) fn reopens(&self, turn: Turn, until: Timestamp) -> bool {
-        self.step(|said| said.of_turn(turn).map(|_| Said::Open { until }))
+        self.step(|said| said.in_round(turn).map(|_| Said::Open { until }))
     }
 
     /// Closes it, unless somebody holds it; whether it was anything else.

@@ -126,19 +126,19 @@ impl<C: Clock> Protected<C> {
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let mut call = Undo::new(self.ask_breaker()?, Call::ignored);
+        let mut call = Undo::new(self.admit_by_breaker()?, Call::ignored);
         let (mut token, mut has_waited) = (None, false);
         if let Some(rate) = self.rate.as_deref() {
             // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
             // move waiters about.
             let turn = rate.acquire().timeout(self.patience).reserved();
-            let turn = noting_waits(turn, &mut has_waited).await;
+            let turn = track_waits(turn, &mut has_waited).await;
             let turn = turn.map_err(NotCalled::Rate)?;
             token = Some(Undo::new(Some(turn), Reservation::cancel));
         }
         let permit = match self.bulkhead.as_deref() {
             Some(bulkhead) => {
-                let permit = noting_waits(bulkhead.acquire().into_future(), &mut has_waited);
+                let permit = track_waits(bulkhead.acquire().into_future(), &mut has_waited);
                 Some(permit.await.map_err(NotCalled::Full)?)
             }
             None => None,
@@ -146,7 +146,7 @@ impl<C: Clock> Protected<C> {
         if has_waited {
             // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
             drop(call);
-            call = Undo::new(self.ask_breaker()?, Call::ignored);
+            call = Undo::new(self.admit_by_breaker()?, Call::ignored);
         }
         if let Some(slot) = token.and_then(Undo::keep) {
             slot.keep();
@@ -157,7 +157,7 @@ impl<C: Clock> Protected<C> {
         })
     }
 
-    fn ask_breaker(&self) -> Result<Option<Call<'_, C>>, NotCalled> {
+    fn admit_by_breaker(&self) -> Result<Option<Call<'_, C>>, NotCalled> {
         let call = self.breaker.as_deref().map(Breaker::try_call);
         call.transpose().map_err(NotCalled::Open)
     }
@@ -184,7 +184,7 @@ impl<C: Clock> Protected<C> {
 }
 
 /// Awaits this, and notes whether that took any time.
-async fn noting_waits<F: Future>(future: F, has_waited: &mut bool) -> F::Output {
+async fn track_waits<F: Future>(future: F, has_waited: &mut bool) -> F::Output {
     let mut future = pin!(future);
     poll_fn(|context| {
         let polled = future.as_mut().poll(context);

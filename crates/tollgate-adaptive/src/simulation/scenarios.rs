@@ -50,13 +50,13 @@ impl Scenario {
 
     /// All that laws are judged by.
     pub fn all() -> Vec<Self> {
-        let mut all = Self::of_servers();
+        let mut all = Self::server_scenarios();
         all.extend(Self::of_calls());
         all
     }
 
     /// With servers that come and go, or are shared.
-    fn of_servers() -> Vec<Self> {
+    fn server_scenarios() -> Vec<Self> {
         let large = Self {
             settle: Duration::from_secs(5),
             ..Self::new("large", "64 servers, exponential around 10 ms")

@@ -118,7 +118,7 @@ impl<'a> World<'a> {
                 Event::Comes => self.comes(now),
                 Event::Done { job, pace } if pace == self.pace => self.done(now, job),
                 Event::Done { .. } => {}
-                Event::GivenUp { job } => self.given_up(job),
+                Event::GivenUp { job } => self.on_timeout(job),
                 Event::Changes { phase } => self.changes(now, phase),
                 Event::Tick => self.tick(now),
             }
@@ -147,7 +147,7 @@ impl<'a> World<'a> {
         self.next_event += 1;
     }
 
-    fn now_is(&self) -> Phase {
+    fn current_phase(&self) -> Phase {
         self.scenario.phases[self.phase]
     }
 
@@ -185,7 +185,7 @@ impl<'a> World<'a> {
 
     /// Gives free servers what waits.
     fn serve(&mut self, now: Timestamp) {
-        let phase = self.now_is();
+        let phase = self.current_phase();
         while self.served.len() < usize::try_from(phase.servers).unwrap_or(usize::MAX)
             && phase.speed > 0.0
         {
@@ -205,7 +205,7 @@ impl<'a> World<'a> {
         reason = "some nanoseconds, and the cast saturates"
     )]
     fn foresee(&mut self, now: Timestamp, job: usize) {
-        let takes = (self.jobs[job].left / self.now_is().speed) as u64;
+        let takes = (self.jobs[job].left / self.current_phase().speed) as u64;
         let pace = self.pace;
         self.plan(now.plus_nanos(takes), Event::Done { job, pace });
     }
@@ -230,7 +230,7 @@ impl<'a> World<'a> {
     }
 
     /// A call's client gives it up, if it isn't over; servers go on with it.
-    fn given_up(&mut self, job: usize) {
+    fn on_timeout(&mut self, job: usize) {
         match self.jobs[job].permit.take() {
             Some(permit) => permit.dropped(),
             None => self.free.push(job),
@@ -238,7 +238,7 @@ impl<'a> World<'a> {
     }
 
     fn changes(&mut self, now: Timestamp, phase: usize) {
-        let speed = self.now_is().speed;
+        let speed = self.current_phase().speed;
         for job in &self.served {
             let job = &mut self.jobs[*job];
             let worked = job
@@ -250,7 +250,7 @@ impl<'a> World<'a> {
         self.phase = phase;
         self.judged_from = now + self.scenario.settle;
         self.pace += 1;
-        if self.now_is().speed > 0.0 {
+        if self.current_phase().speed > 0.0 {
             for job in self.served.clone() {
                 self.foresee(now, job);
             }

@@ -101,14 +101,18 @@ fn a_limit_that_an_operator_orders_is_put_in_force_for_rates() {
     let law = Aimd::new(Bounds::new(10.0, 5_000.0).unwrap()).initial(5_000.0);
     let controller = Controller::new(law);
     let answered = Sample::new(Duration::from_millis(1), 0);
-    controller.steer_rate(&limiter, &answered).unwrap();
+    controller
+        .observe_and_apply_rate(&limiter, &answered)
+        .unwrap();
     assert_eq!(limiter.rate(), Rate::per_second(5_000), "it is the same");
     controller.set_limit::<Sample>(100.0);
-    controller.put_rate_in_force::<Sample, _>(&limiter).unwrap();
+    controller.apply_rate_to::<Sample, _>(&limiter).unwrap();
     let ordered = "100000 per 1000s burst 5000";
     assert_eq!(limiter.rate().to_string(), ordered);
     // And by the next sample, whoever forgets that.
     controller.set_limit::<Sample>(50.0);
-    controller.steer_rate(&limiter, &answered).unwrap();
+    controller
+        .observe_and_apply_rate(&limiter, &answered)
+        .unwrap();
     assert_eq!(limiter.rate().to_string(), "50000 per 1000s burst 5000");
 }

@@ -241,11 +241,16 @@ fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
 fn a_rate_follows_and_keeps_its_burst() {
     let limiter = Limiter::with_clock(Rate::per_second(100).burst(7), Manual::new());
     let controller = Controller::new(Target::new(bounds(), 0.5).unwrap().initial(100.0));
-    assert!(controller.steer_rate(&limiter, &0.9).unwrap().is_some());
+    assert!(
+        controller
+            .observe_and_apply_rate(&limiter, &0.9)
+            .unwrap()
+            .is_some()
+    );
     assert_eq!(limiter.rate().to_string(), "80000 per 1000s burst 7");
     assert!(
         controller
-            .steer_rate(&limiter, &f64::NAN)
+            .observe_and_apply_rate(&limiter, &f64::NAN)
             .unwrap()
             .is_none()
     );
@@ -408,7 +413,7 @@ fn a_limit_that_was_set_is_put_in_force_by_a_reading_that_is_on_target() {
     let controller = Controller::new(law);
     let limiter = ConcurrencyLimiter::new(50);
     controller.set_limit(10.0);
-    assert_eq!(controller.steer_concurrency(&limiter, &0.7), None);
+    assert_eq!(controller.observe_and_apply(&limiter, &0.7), None);
     assert_eq!(limiter.peek().limit, 10);
 }
 
@@ -427,13 +432,19 @@ fn of_two_changes_at_once_the_later_is_in_force() {
         );
         move |_: &Change| {
             if once.swap(false, Ordering::Relaxed) {
-                other.get().unwrap().steer_rate(&limiter, &dropped).unwrap();
+                other
+                    .get()
+                    .unwrap()
+                    .observe_and_apply_rate(&limiter, &dropped)
+                    .unwrap();
             }
         }
     };
     let controller = Controller::new(law).on_change(nested);
     other.set(controller.clone()).unwrap();
-    controller.steer_rate(&limiter, &dropped).unwrap();
+    controller
+        .observe_and_apply_rate(&limiter, &dropped)
+        .unwrap();
     assert_eq!(controller.limit(), 16.0);
     assert_eq!(limiter.rate().as_per_second(), 16.0);
 }

@@ -79,11 +79,12 @@ impl Connect {
                 is_https,
             } => {
                 let stream = connect_tcp(host, *port).map_err(unreachable)?;
-                let is_here = stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
+                let has_leased_tokens =
+                    stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
                 if *is_https || self.ca.is_some() {
                     request.send(&self.admin, self.tls(host, stream)?)
                 } else {
-                    if !is_here {
+                    if !has_leased_tokens {
                         let why = "the token is sent in plain text: use https:// and --ca";
                         // Nobody is left to tell if that is closed.
                         let _ = writeln!(notes, "warning: {why}");

@@ -163,7 +163,7 @@ fn keys(answer: &Value) -> String {
             (false, false) => None,
         };
         for limit in list(&key["limits"]) {
-            text.push_str(&format!("  {}\n", of_limit(limit, ordered)));
+            text.push_str(&format!("  {}\n", limit_text(limit, ordered)));
         }
         for one in list(&key["orders"]) {
             text.push_str(&format!("  ordered: {}\n", order(one)));
@@ -173,7 +173,7 @@ fn keys(answer: &Value) -> String {
 }
 
 /// What a key has left of one limit, and what becomes of the next request, unless something is ordered.
-fn of_limit(limit: &Value, ordered: Option<&str>) -> String {
+fn limit_text(limit: &Value, ordered: Option<&str>) -> String {
     let (kind, total) = (cell(&limit["limit"]), cell(&limit["of"]));
     let is_allowed = limit["allowed"] == true;
     let Some(left) = limit["remaining"].as_u64() else {
@@ -318,7 +318,7 @@ mod tests {
                 "3/h: 2 of 3 left; but blocked",
             ),
         ] {
-            assert_eq!(of_limit(&limit, ordered), said);
+            assert_eq!(limit_text(&limit, ordered), said);
         }
     }
 

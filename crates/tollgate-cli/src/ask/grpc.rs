@@ -34,13 +34,13 @@ async fn call(options: &Ask, place: &Place) -> io::Result<Told> {
         Place::Tcp { host, port, .. } => {
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let stream = TcpStream::connect((host, *port)).await?;
-            call_on(stream, options).await
+            call_over(stream, options).await
         }
-        Place::Unix(path) => call_on(UnixStream::connect(path).await?, options).await,
+        Place::Unix(path) => call_over(UnixStream::connect(path).await?, options).await,
     }
 }
 
-async fn call_on(
+async fn call_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     options: &Ask,
 ) -> io::Result<Told> {

@@ -19,7 +19,7 @@ use crate::output::thousands;
 use crate::policy::Date;
 
 /// Decisions that need no waiting are made so many in a row, before other tasks have their turn.
-const IN_A_ROW: u32 = 16;
+const DECISIONS_BETWEEN_YIELDS: u32 = 16;
 /// Significant digits of latencies.
 const DIGITS: u8 = 2;
 /// Nanoseconds: what takes longer counts as this.
@@ -125,7 +125,7 @@ async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<
     loop {
         // The end of one decision is the beginning of the next: one reading of the clock for each.
         let mut at = clock.now();
-        for _ in 0..IN_A_ROW {
+        for _ in 0..DECISIONS_BETWEEN_YIELDS {
             let Some(key) = keys.next() else {
                 return Ok(tally);
             };
@@ -137,7 +137,7 @@ async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<
                 return Ok(tally);
             }
         }
-        let so_many = u64::from(IN_A_ROW);
+        let so_many = u64::from(DECISIONS_BETWEEN_YIELDS);
         common.decided.fetch_add(so_many, Ordering::Relaxed);
         tokio::task::yield_now().await;
     }

@@ -9,7 +9,7 @@ use tollgate_engine::render;
 use tollgate_redis::{FailureKind, FailureStats, RedisStats};
 
 use super::drive::Driven;
-use super::{FleetCounting, LimitHome, Load, OnFailure, name};
+use super::{FleetCounting, LimitHome, Load, StoreFailureChoice, name};
 use crate::ended::CliError;
 use crate::output::thousands;
 use crate::policy::duration;
@@ -162,7 +162,7 @@ impl LoadReport {
         let failures = failures.map(|stats| Failed::of(stats.clone(), *elapsed));
         let is_store = store.is_some();
         let round_trips = store.map(|store| store.round_trips);
-        let on_failure = options.on_failure.unwrap_or(OnFailure::Local);
+        let on_failure = options.on_failure.unwrap_or(StoreFailureChoice::Local);
         Self {
             backend: LimitHome::to_string(&options.backend),
             mode: store.map_or(name(FleetCounting::Exact), |_| name(options.mode)),

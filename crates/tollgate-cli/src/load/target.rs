@@ -17,9 +17,9 @@ use super::{Counted, FleetCounting, Load, name};
 use crate::ended::CliError;
 
 /// How long the store is waited for before the run.
-const MEET_WITHIN: Duration = Duration::from_secs(2);
+const READY_TIMEOUT: Duration = Duration::from_secs(2);
 /// What takes longer may be late, or not there at all.
-const MEET_AT_ONCE: Duration = Duration::from_millis(50);
+const READY_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
 
 /// Where a limit is kept, as it was written: `memory`, or a URL. What is wrong with that is told later, without its
 /// password, which the `Debug` form doesn't show either.
@@ -64,7 +64,7 @@ impl Target {
         }
         // "unlimited" has no period, and no burst of its own.
         if rate.period().is_some() && options.cost > rate.burst_size() {
-            return Err(never_passes(options.cost, rate, algorithm));
+            return Err(never_passes_error(options.cost, rate, algorithm));
         }
         let Some(url) = options.backend.url() else {
             let kind = LimitKind::Rate { rate, algorithm };
@@ -107,9 +107,9 @@ impl Target {
         let Self::Redis(redis, _) = self else {
             return Ok(());
         };
-        let until = Instant::now() + MEET_WITHIN;
+        let until = Instant::now() + READY_TIMEOUT;
         loop {
-            let Err(error) = redis.ready(MEET_AT_ONCE).await else {
+            let Err(error) = redis.ready(READY_ATTEMPT_TIMEOUT).await else {
                 return Ok(());
             };
             let (kind, is_over) = (error.kind(), Instant::now() >= until);
@@ -169,7 +169,7 @@ pub(super) fn key(number: u32) -> String {
 }
 
 /// Why a decision that costs more than the burst is refused, and what to write instead.
-fn never_passes(cost: u64, rate: Rate, algorithm: Algorithm) -> CliError {
+fn never_passes_error(cost: u64, rate: Rate, algorithm: Algorithm) -> CliError {
     let larger = rate.period().map(|period| Rate::new(cost, period));
     let mut candidates = [Some(rate.burst(cost)), larger].into_iter().flatten();
     let burst = rate.burst_size();

@@ -114,7 +114,7 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
             let line = &whole[begin..=end];
             if !self.gate.allow(line) {
                 self.out.write_all(&whole[passing..begin])?;
-                if self.passes_later(line)? {
+                if self.wait_to_pass(line)? {
                     self.out.write_all(line)?;
                     self.report.passed += 1;
                 } else {
@@ -130,7 +130,7 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
     }
 
     fn decide(&mut self, line: &[u8]) -> io::Result<()> {
-        if self.gate.allow(line) || self.passes_later(line)? {
+        if self.gate.allow(line) || self.wait_to_pass(line)? {
             self.report.passed += 1;
             return self.out.write_all(line);
         }
@@ -139,7 +139,7 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
     }
 
     /// Whether a line that doesn't pass now does so when it has waited.
-    fn passes_later(&mut self, line: &[u8]) -> io::Result<bool> {
+    fn wait_to_pass(&mut self, line: &[u8]) -> io::Result<bool> {
         if !self.gate.holds_back {
             return Ok(false);
         }

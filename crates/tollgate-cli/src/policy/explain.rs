@@ -163,7 +163,7 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
         let at = options.every * number;
         stage.set(at);
         let step = request.decide(&stage, at, &mut running);
-        step.with_waits(&policy)
+        step.add_wait_outcome(&policy)
     });
     let steps: Vec<_> = steps.collect();
     let (rules, descriptors, hints) = match &request {

@@ -113,7 +113,7 @@ fn parts(text: &str) -> Vec<Part> {
 }
 
 /// A value with its commas escaped, so that it can be given as it is shown.
-pub(super) fn with_escapes(value: &str) -> String {
+pub(super) fn escape_commas(value: &str) -> String {
     value.replace('\\', "\\\\").replace(',', "\\,")
 }
 
@@ -203,6 +203,6 @@ mod tests {
         assert_eq!(pairs(r"agent=x\,y,b=2"), ["agent|x,y", "b|2"]);
         assert_eq!(pairs(r"path=C:\\x,q=a=b"), [r"path|C:\x", "q|a=b"]);
         assert_eq!(pairs(r"regex=\d"), [r"regex|\d"]);
-        assert_eq!(with_escapes(r"x,\y"), r"x\,\\y");
+        assert_eq!(escape_commas(r"x,\y"), r"x\,\\y");
     }
 }

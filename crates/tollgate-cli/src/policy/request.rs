@@ -12,7 +12,7 @@ use tollgate_engine::policy::{Charging, OnStoreFailure, Over};
 use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Facts, Policy, Verdict};
 
-use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, facts, with_escapes};
+use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, escape_commas, facts};
 use super::stage::Stage;
 use crate::ended::CliError;
 
@@ -86,14 +86,14 @@ impl<'a> Request<'a> {
         at: Duration,
         running: &mut Running,
     ) -> DecidedRequest {
-        running.end_until(at);
+        running.release_until(at);
         match self {
             Self::Facts(facts) => {
                 let verdict = stage.decide(facts);
                 let mut step = DecidedRequest::new(at, &verdict);
                 let left = stage.left(facts);
                 if left.len() > 1 {
-                    step.left = left.into_iter().map(LeftOf::new).collect();
+                    step.left = left.into_iter().map(RemainingLimit::new).collect();
                 }
                 running.begin(at, verdict.passed().map(Passed::into_permits));
                 step
@@ -171,7 +171,7 @@ impl Running {
         }
     }
 
-    fn end_until(&mut self, at: Duration) {
+    fn release_until(&mut self, at: Duration) {
         while self.ends.front().is_some_and(|(end, _)| *end <= at) {
             self.ends.pop_front();
         }
@@ -215,7 +215,7 @@ pub(crate) struct DecidedRequest {
     pub(crate) waits: Option<Waits>,
     /// What is left of each limit that the request meets, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) left: Vec<LeftOf>,
+    pub(crate) left: Vec<RemainingLimit>,
     /// What it has more of than is taken, in which case no rule was asked.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) too_much: Option<String>,
@@ -238,7 +238,7 @@ pub(crate) struct Waits {
 
 /// What is left of one limit.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct LeftOf {
+pub(crate) struct RemainingLimit {
     pub(crate) rule: String,
     pub(crate) limit: String,
     pub(crate) remaining: Option<u64>,
@@ -256,7 +256,7 @@ pub(crate) struct Charged {
     pub(crate) remaining: Option<u64>,
 }
 
-impl LeftOf {
+impl RemainingLimit {
     fn new(left: Left) -> Self {
         Self {
             limit: if left.is_warm_up {
@@ -273,7 +273,7 @@ impl LeftOf {
 impl Charged {
     fn of(entries: &[(&str, &str)], said: &DescriptorStatus) -> Self {
         Self {
-            descriptor: entries_text(entries),
+            descriptor: descriptor_text(entries),
             status: match said.code {
                 StatusCode::Ok => "ok",
                 StatusCode::OverLimit => OVER_LIMIT,
@@ -286,10 +286,10 @@ impl Charged {
 }
 
 /// A descriptor as it is given.
-pub(super) fn entries_text(entries: &[(&str, &str)]) -> String {
+pub(super) fn descriptor_text(entries: &[(&str, &str)]) -> String {
     let entries = entries.iter();
     let entries: Vec<_> = entries
-        .map(|(key, value)| format!("{key}={}", with_escapes(value)))
+        .map(|(key, value)| format!("{key}={}", escape_commas(value)))
         .collect();
     entries.join(",")
 }
@@ -326,9 +326,9 @@ impl DecidedRequest {
         let retry_after = match (verdict.refused().is_none(), decision.outcome) {
             (true, _) => Some(Duration::ZERO),
             (false, Outcome::Never) => None,
-            (false, _) => or_never(decision.wait()),
+            (false, _) => never_as_none(decision.wait()),
         };
-        let shadow = verdict.shadow_refusals();
+        let shadow = verdict.shadow_denials();
         let shadow = shadow.filter_map(|refusal| cause_name(refusal.cause));
         let too_much = match verdict.cause() {
             Cause::TooMuch(what) => Some(what.to_string()),
@@ -349,7 +349,7 @@ impl DecidedRequest {
     }
 
     /// Notes what comes of a refusal where requests can wait, by what its rule says.
-    pub(super) fn with_waits(mut self, policy: &Policy) -> Self {
+    pub(super) fn add_wait_outcome(mut self, policy: &Policy) -> Self {
         let name = self.rule.as_deref().unwrap_or("");
         let rule = policy.rules.iter().find(|rule| rule.name == name);
         let tier = || {
@@ -374,7 +374,7 @@ impl DecidedRequest {
             outcome: outcome(matches!(verdict, DescriptorVerdict::Passed(_))),
             rule: told.and_then(|status| status.limit.clone()),
             remaining: told.and_then(|status| left(status.decision.as_ref()?)),
-            retry_after: or_never(verdict.retry_after),
+            retry_after: never_as_none(verdict.retry_after),
             without_store: verdict.fallback.map(OnStoreFailure::name),
             too_much: verdict.too_much.map(|what| what.to_string()),
             shadow: shadow.filter_map(|status| status.limit.clone()).collect(),
@@ -398,6 +398,6 @@ pub(crate) fn cause_name(cause: Cause<'_>) -> Option<String> {
 }
 
 /// None of the longest time there is, which stands for never.
-fn or_never(wait: Duration) -> Option<Duration> {
+fn never_as_none(wait: Duration) -> Option<Duration> {
     (wait < Duration::MAX).then_some(wait)
 }

@@ -15,7 +15,7 @@ pub(super) fn unknown(variables: impl IntoIterator<Item = String>) -> Vec<String
     let ask = Ask::augment_args(Command::new("ask"));
     let admin = Admin::augment_args(Command::new("admin"));
     let known = known(&settings::command().subcommands([ask, admin]));
-    let is_ours = |name: &String| name.starts_with(OURS) && !is_link(name);
+    let is_ours = |name: &String| name.starts_with(OURS) && !is_kubernetes_link(name);
     let unknown = variables.into_iter().filter(is_ours);
     let mut unknown: Vec<_> = unknown.filter(|name| !known.contains(name)).collect();
     unknown.sort();
@@ -35,7 +35,7 @@ fn known(command: &Command) -> Vec<String> {
 }
 
 /// Whether Kubernetes has set it, as it does for each service of a namespace: one of the name `tollgate` is common.
-fn is_link(name: &str) -> bool {
+fn is_kubernetes_link(name: &str) -> bool {
     let has_number = |rest: &str| rest.starts_with(|first: char| first.is_ascii_digit());
     name.ends_with("_SERVICE_HOST")
         || name.contains("_SERVICE_PORT")

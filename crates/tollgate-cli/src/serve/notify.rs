@@ -58,7 +58,7 @@ impl Manager {
     }
 
     /// Signs of life; none are wanted by default. Whoever polls this shows that the service's threads run.
-    pub(super) fn signs_of_life(&self) -> Option<Interval> {
+    pub(super) fn watchdog_ticks(&self) -> Option<Interval> {
         let mut signs = interval(self.every?);
         signs.set_missed_tick_behavior(MissedTickBehavior::Delay);
         Some(signs)

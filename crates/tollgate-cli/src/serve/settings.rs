@@ -13,7 +13,7 @@ use tollgate_redis::Address;
 use super::Serve;
 
 /// What is asked about the settings themselves, and by the command line alone.
-const NOT_IN_A_FILE: [&str; 6] = [
+const COMMAND_LINE_ONLY: [&str; 6] = [
     "config",
     "check",
     "print-config",
@@ -120,7 +120,7 @@ pub(super) fn command() -> Command {
     Command::new("tollgate").subcommand(serve)
 }
 
-fn serve_command() -> Command {
+fn built_serve_command() -> Command {
     let mut command = command();
     command.build();
     let serve = command.find_subcommand("serve").cloned();
@@ -133,7 +133,7 @@ fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
         return error;
     }
     let mut what = said(&error.render().to_string());
-    if let Some((argument, name)) = argument_of(&error)
+    if let Some((argument, name)) = error_argument(&error)
         && !args.iter().any(|arg| is_flag(arg, &name))
         && std::env::var_os(variable(&name)).is_some()
     {
@@ -155,7 +155,7 @@ fn said(text: &str) -> String {
 }
 
 /// The argument that an error is about, as it shows it, and its name.
-fn argument_of(error: &clap::Error) -> Option<(String, String)> {
+fn error_argument(error: &clap::Error) -> Option<(String, String)> {
     let Some(ContextValue::String(shown)) = error.get(ContextKind::InvalidArg) else {
         return None;
     };
@@ -173,12 +173,12 @@ fn is_flag(arg: &OsStr, name: &str) -> bool {
 
 /// All settings, by their names.
 fn settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting> {
-    let serve = serve_command();
+    let serve = built_serve_command();
     let arguments = serve.get_arguments();
     let setting = |argument: &clap::Arg| {
         let id = argument.get_id().as_str();
         let name = id.replace('_', "-");
-        if NOT_IN_A_FILE.contains(&name.as_str()) {
+        if COMMAND_LINE_ONLY.contains(&name.as_str()) {
             return None;
         }
         let values = matches.try_get_raw(id).ok()?.into_iter().flatten();
@@ -229,7 +229,7 @@ fn text_of(value: &Value) -> Option<String> {
 }
 
 fn is_switch(name: &str) -> bool {
-    let serve = serve_command();
+    let serve = built_serve_command();
     let mut arguments = serve.get_arguments();
     let found = arguments.find(|argument| argument.get_long() == Some(name));
     found.is_some_and(|argument| !argument.get_action().takes_values())
@@ -241,7 +241,7 @@ fn argument(entry: &Entry) -> Result<Vec<OsString>, String> {
         name, text, place, ..
     } = entry;
     let words: Vec<_> = match &entry.value {
-        _ if NOT_IN_A_FILE.contains(&name.as_str()) => {
+        _ if COMMAND_LINE_ONLY.contains(&name.as_str()) => {
             return Err(format!(
                 "{place}: {name} is for the command line, and no setting of a file"
             ));

@@ -10,10 +10,10 @@ use tollgate_server::{Drain, Server};
 use super::notify::{self, Manager};
 
 /// What is saved after a second signal is given so long.
-const LAST_SAVE: Duration = Duration::from_secs(2);
+const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Ends the process after this time, whatever it waits for.
-fn end_within(time: Duration, signal: EndSignal) {
+fn exit_after(time: Duration, signal: EndSignal) {
     let wait = move || {
         let (open, nothing) = mpsc::channel::<()>();
         let _ = nothing.recv_timeout(time);
@@ -71,7 +71,7 @@ impl Signals {
 
     /// Does what signals say, until one ends the service.
     pub(super) async fn follow(&mut self, server: &Server, manager: &Manager) {
-        let mut signs = manager.signs_of_life();
+        let mut signs = manager.watchdog_ticks();
         loop {
             let sign = async {
                 match &mut signs {
@@ -115,7 +115,7 @@ impl Signals {
         let again = async {
             let signal = self.end().await;
             // State is saved once more on the way: no longer than a disk may take that works.
-            end_within(LAST_SAVE, signal);
+            exit_after(FINAL_SAVE_TIMEOUT, signal);
             signal
         };
         tokio::select! {

@@ -64,7 +64,7 @@ impl Serve {
             warnings.push(format!("{leases} (--hold-time, now {after})"));
         }
         warnings.extend(untold(policy).filter(|_| is_told));
-        if self.secure.tls().is_some() && !self.speaks_tls() {
+        if self.secure.tls().is_some() && !self.has_tls_listener() {
             warnings.push(
                 "no listener speaks TLS: those that --tls-on names are off, or on UNIX sockets"
                     .to_owned(),
@@ -112,7 +112,7 @@ impl Serve {
         ];
         for (name, address, on) in each {
             if let Some(address) = address {
-                let with = if self.has_tls(address, on) {
+                let with = if self.is_tls_listener(address, on) {
                     " with TLS"
                 } else {
                     ""
@@ -135,12 +135,12 @@ impl Serve {
 
 impl Serve {
     /// Whether a listener does.
-    fn speaks_tls(&self) -> bool {
+    fn has_tls_listener(&self) -> bool {
         let mut all = self.listeners().into_iter();
-        all.any(|(on, _, address)| self.has_tls(address, on))
+        all.any(|(on, _, address)| self.is_tls_listener(address, on))
     }
 
-    fn has_tls(&self, address: &Address, on: Protocol) -> bool {
+    fn is_tls_listener(&self, address: &Address, on: Protocol) -> bool {
         let is_on = self.secure.tls().is_some_and(|tls| tls.on.contains(&on));
         is_on && matches!(address, Address::Tcp(_))
     }
@@ -153,7 +153,7 @@ impl Serve {
             &secure.http_client_token_file,
             &secure.resp_client_password_file,
         );
-        let closed = |address: &Address, on| self.has_tls(address, on);
+        let closed = |address: &Address, on| self.is_tls_listener(address, on);
         open.http
             .take_if(|own| token.is_some() || closed(own, Protocol::Http));
         open.resp
@@ -179,7 +179,7 @@ fn unenforced(policy: &Policy) -> Option<String> {
 /// Lines to copy, one for each protocol that is answered.
 fn lines(addresses: &Addresses) -> Vec<String> {
     let http = addresses.http.as_ref().map(|address| {
-        let (option, host) = of_url(address);
+        let (option, host) = url_option_and_host(address);
         format!(
             "for i in $(seq {DENIES}); do curl -s -w ' %{{http_code}}\\n' {option}-H 'content-type: application/json' -d '{FACTS}' http://{host}/v1/check; done"
         )
@@ -196,7 +196,7 @@ fn lines(addresses: &Addresses) -> Vec<String> {
         other => format!("redis-cli -s {} TG.CHECK user=ada", path(other)),
     });
     let grpc = addresses.grpc.as_ref().map(|address| {
-        let (option, host) = of_url(address);
+        let (option, host) = url_option_and_host(address);
         format!(
             "buf curl --protocol grpc --http2-prior-knowledge {option}-d '{DESCRIPTORS}' http://{host}/{SHOULD_RATE_LIMIT}"
         )
@@ -206,7 +206,7 @@ fn lines(addresses: &Addresses) -> Vec<String> {
 }
 
 /// The option for a socket, if it is one, and the host of a URL.
-fn of_url(address: &Address) -> (String, String) {
+fn url_option_and_host(address: &Address) -> (String, String) {
     match address {
         Address::Tcp(tcp) => (String::new(), reachable(*tcp).to_string()),
         other => (

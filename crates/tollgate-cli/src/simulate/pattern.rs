@@ -64,7 +64,7 @@ pub enum PatternError {
 pub const MOST_ARRIVALS: u64 = 5_000_000;
 
 /// The longest period: five of them stay within the nine years that every algorithm can count.
-const LONGEST_PERIOD: Duration = Duration::from_secs(365 * 86_400);
+const MAX_PERIOD: Duration = Duration::from_secs(365 * 86_400);
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -169,7 +169,7 @@ impl Beat {
     /// 100/s. A rate without a period gets that traffic too.
     fn of(rate: Rate) -> Result<Self, PatternError> {
         let (per_period, period) = match rate.period() {
-            Some(period) if period > LONGEST_PERIOD => {
+            Some(period) if period > MAX_PERIOD => {
                 return Err(PatternError::PeriodTooLong { rate });
             }
             Some(period) => (rate.count(), period.as_nanos()),

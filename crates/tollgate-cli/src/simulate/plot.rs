@@ -9,10 +9,10 @@ use super::tally;
 use super::text::{DAY, HOUR, MINUTE, SECOND, decimal, pretty};
 
 /// The most columns of a plot, so that names and plot fit 100 characters.
-const MOST_COLUMNS: u128 = 72;
+const MAX_COLUMNS: u128 = 72;
 
 /// Enough for all of `Timestamp`, 584 years, in 72 columns.
-const LONGEST_WIDTH: u128 = 5_000 * DAY;
+const MAX_COLUMN_WIDTH: u128 = 5_000 * DAY;
 
 /// Columns between two labels of the axis.
 const TICK: usize = 10;
@@ -33,8 +33,8 @@ impl Plot {
     /// A plot that reaches to `end`, with the finest round columns that fit.
     pub(super) fn new(end: Timestamp) -> Self {
         let nanos = u128::from(end.as_nanos());
-        let fits = |width: &u128| nanos / width < MOST_COLUMNS;
-        let width = round_widths().find(fits).unwrap_or(LONGEST_WIDTH);
+        let fits = |width: &u128| nanos / width < MAX_COLUMNS;
+        let width = round_widths().find(fits).unwrap_or(MAX_COLUMN_WIDTH);
         Self {
             width,
             // At most 72, by the choice of the width.
@@ -98,7 +98,7 @@ fn round_widths() -> impl Iterator<Item = u128> {
         .chain([1, 2, 5, 10, 20, 30].map(|count| count * MINUTE))
         .chain([1, 2, 5, 10].map(|count| count * HOUR))
         .chain([1, 2, 5, 10, 20, 50, 100, 200, 500].map(|count| count * DAY))
-        .chain([LONGEST_WIDTH])
+        .chain([MAX_COLUMN_WIDTH])
 }
 
 /// A time on the axis, in the unit of the columns and with as many decimals as it takes: `1.5s`.
@@ -190,7 +190,7 @@ impl Drawing {
 
     fn panel(&self, text: &mut String, top: f64, (name, shown): &(&str, Shown)) {
         let points = || self.lines.iter().flat_map(|(_, points)| points);
-        let most = round_up(points().map(shown).fold(0.0, f64::max));
+        let most = round_up_axis(points().map(shown).fold(0.0, f64::max));
         let ends = points().map(|point| point.at).fold(1.0, f64::max);
         let (right, bottom) = (WIDTH - 14.0, top + PANEL);
         let x = |at: f64| LEFT + (right - LEFT) * at / ends;
@@ -236,7 +236,7 @@ impl Drawing {
 }
 
 /// The next number of one digit, and zeros.
-fn round_up(most: f64) -> f64 {
+fn round_up_axis(most: f64) -> f64 {
     if most <= 0.0 {
         return 1.0;
     }

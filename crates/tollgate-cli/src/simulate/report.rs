@@ -68,7 +68,7 @@ pub struct Line {
 
 const BIN: Duration = Duration::from_millis(100);
 /// Beyond this many, an array of 100 ms bins says little and is mostly zeros.
-const MOST_BINS: usize = 10_000;
+const MAX_BINS: usize = 10_000;
 const LINE_WIDTH: usize = 100;
 
 impl Report {
@@ -102,7 +102,7 @@ impl Report {
     }
 
     /// The period, where a peak over it says more than those over 100 ms and 1 s.
-    fn odd_period(&self) -> Option<Duration> {
+    fn unusual_period(&self) -> Option<Duration> {
         self.period
             .filter(|period| ![BIN, Duration::from_secs(1)].contains(period))
     }
@@ -111,7 +111,9 @@ impl Report {
         let mut above = vec!["", "", "", "", "peak in", "peak in"];
         let mut below = vec!["algorithm", "offered", "admitted", "denied"];
         below.extend(["any 100ms", "any 1s"]);
-        let odd = self.odd_period().map(|period| pretty(period.as_nanos()));
+        let odd = self
+            .unusual_period()
+            .map(|period| pretty(period.as_nanos()));
         let odd = odd.map(|period| format!("any {period}"));
         if let Some(period) = &odd {
             above.push("peak in");
@@ -193,7 +195,7 @@ impl Line {
 fn bins(times: &[Timestamp], end: Timestamp) -> Option<Vec<usize>> {
     let last = (end - Timestamp::ZERO).as_nanos() / BIN.as_nanos();
     let columns = usize::try_from(last).ok()?.checked_add(1)?;
-    (columns <= MOST_BINS).then(|| tally::per_column(times, BIN.as_nanos(), columns))
+    (columns <= MAX_BINS).then(|| tally::per_column(times, BIN.as_nanos(), columns))
 }
 
 /// The rate with its burst, which the short form leaves out when it equals the count.

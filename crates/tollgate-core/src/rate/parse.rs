@@ -222,7 +222,7 @@ impl<'a> Scanner<'a> {
         let (_, digits) = self.take_while(|c| c.is_ascii_digit() || c == '_');
         let (more, place) = self.take_while(|c| c.is_ascii_alphanumeric());
         self.at = start;
-        if digits.end > start && is_shortened(more) {
+        if digits.end > start && is_abbreviated(more) {
             return Err(self.error(start..place.end, Problem::Shortened));
         }
         self.digits(missing)
@@ -261,7 +261,7 @@ impl<'a> Scanner<'a> {
             return Err(self.error_here(Problem::UnitMissing));
         }
         let Some(length) = unit_nanos(unit) else {
-            let problem = if is_of_a_calendar(unit) {
+            let problem = if is_calendar_unit(unit) {
                 Problem::Calendar
             } else {
                 Problem::UnitUnknown
@@ -298,7 +298,7 @@ impl<'a> Scanner<'a> {
 }
 
 /// Whether what follows a number makes it larger: `k`, `M`, `e3`.
-fn is_shortened(more: &str) -> bool {
+fn is_abbreviated(more: &str) -> bool {
     let mut signs = more.chars();
     match signs.next() {
         Some('k' | 'K' | 'm' | 'M' | 'g' | 'G') => signs.next().is_none(),
@@ -322,7 +322,7 @@ fn in_full(short: &str) -> Option<u64> {
 }
 
 /// Whether a unit is a part of a calendar, of which not all are equally long.
-fn is_of_a_calendar(unit: &str) -> bool {
+fn is_calendar_unit(unit: &str) -> bool {
     let units = ["month", "months", "mo", "year", "years", "y", "quarter"];
     units.iter().any(|known| unit.eq_ignore_ascii_case(known))
 }

@@ -111,11 +111,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             [a, b] => self.together([a, b]),
             [a, b, c] => self.together([a, b, c]),
             [a, b, c, d] => self.together([a, b, c, d]),
-            _ => self.together_of_many(checks),
+            _ => self.charge_many_together(checks),
         };
         match together {
             Some(together) => self.told(&together),
-            None => self.answer_any(checks),
+            None => self.charge_mixed(checks),
         }
     }
 
@@ -131,7 +131,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     #[inline(never)]
-    fn together_of_many(&self, checks: &[Check<'_>]) -> Option<Together> {
+    fn charge_many_together(&self, checks: &[Check<'_>]) -> Option<Together> {
         let first = self.plain(checks.first()?)?;
         let mut keys = [first; INLINE];
         let keys = keys.get_mut(..checks.len())?;
@@ -160,13 +160,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     #[inline(never)]
-    fn answer_any(&self, checks: &[Check<'_>]) -> Answer {
+    fn charge_mixed(&self, checks: &[Check<'_>]) -> Answer {
         if checks.iter().any(is_held) {
-            return self.answer_estimated(checks);
+            return self.charge_estimated(checks);
         }
         match checks.len() {
-            1 => return self.answer_few::<1>(checks),
-            2..=INLINE => return self.answer_few::<INLINE>(checks),
+            1 => return self.charge_inline::<1>(checks),
+            2..=INLINE => return self.charge_inline::<INLINE>(checks),
             _ => {}
         }
         let owned: Vec<_> = checks
@@ -183,7 +183,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// Charges no more than so many checks, without asking for memory.
-    fn answer_few<const N: usize>(&self, checks: &[Check<'_>]) -> Answer {
+    fn charge_inline<const N: usize>(&self, checks: &[Check<'_>]) -> Answer {
         let owned: [BorrowedFrom; N] =
             array::from_fn(|number| BorrowedFrom::of(checks.get(number)));
         let held: [TableKey<'_, C, W>; N] =
@@ -231,7 +231,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// Forgets what was used of a log or a quota, before it is set anew. It begins no new
     /// [epoch](Backend::deny_epoch), as nothing may pass sooner by that.
-    pub fn start_afresh(&self, check: &Check<'_>) {
+    pub fn clear_key(&self, check: &Check<'_>) {
         match &check.limit.form {
             CoreForm::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
             CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),

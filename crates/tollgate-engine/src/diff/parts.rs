@@ -38,7 +38,7 @@ pub(super) fn of(policy: &Policy, other: &Policy) -> Parts {
         add(Kind::Rule, &rule.name, of_rule(rule));
     }
     for (name, tier) in &policy.tiers {
-        add(Kind::Tier, name, of_tier(tier));
+        add(Kind::Tier, name, tier_fields(tier));
     }
     for (tenant, tier) in &policy.tenants {
         add(Kind::Tenant, tenant, vec![("tier", tier.clone())]);
@@ -140,7 +140,7 @@ fn overload(part: &mut Part, rule: &Rule) {
     }));
 }
 
-fn of_tier(tier: &Tier) -> Part {
+fn tier_fields(tier: &Tier) -> Part {
     let mut part = Part::new();
     limits(&mut part, &tier.limits, tier.algorithm);
     costs(&mut part, &tier.cost, tier.over);

@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Field, Kind};
 use crate::engine::counters::{Counters, Sharing};
-use crate::engine::overload::gate_of;
+use crate::engine::overload::gate_counter_name;
 use crate::engine::rules::{TIERS, counter_of, counter_of_leaf, kinds};
 use crate::envoy::Compiled;
 use crate::limits::LimitKind;
@@ -170,7 +170,7 @@ impl Held {
                 if let Some(adaptive) = rule.adaptive {
                     // In each process, whether there is a store or not.
                     let gate = Placed {
-                        counter: &gate_of(rule),
+                        counter: &gate_counter_name(rule),
                         sharing: Sharing::Alone,
                         kinds: &[LimitKind::Adaptive(adaptive)],
                         counting: Counting::Local,

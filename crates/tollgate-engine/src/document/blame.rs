@@ -39,7 +39,7 @@ pub(super) fn likely(
     };
     let guess = match format {
         Format::Yaml => yaml::guess(&scene),
-        Format::Toml => guess_toml(&scene),
+        Format::Toml => explain_toml(&scene),
     };
     guess.unwrap_or_else(|| problem.help(FALLBACK))
 }
@@ -268,7 +268,7 @@ const TOML: [(&str, &str); 9] = [
 const BRACKETS: &str = "is every [ and { before it closed, and every entry followed by a comma?";
 const JOIN: &str = "join the two; each item of a list begins with [[ ]], as in [[limits]]";
 
-fn guess_toml(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn explain_toml(scene: &Scene<'_>) -> Option<Diagnostic> {
     let says = |part: &str| scene.says.contains(part);
     let line = scene.text(scene.line).trim();
     if says("invalid character in string") || says("unterminated") {

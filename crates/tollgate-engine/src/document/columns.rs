@@ -26,7 +26,7 @@ impl Text {
         let (is_ascii, mut characters) = (text.is_ascii(), 0);
         let blocks = text.as_bytes().chunks(BLOCK).map(|block| {
             let before = characters;
-            characters += count_starts(block);
+            characters += count_chars(block);
             before
         });
         Self {
@@ -66,7 +66,7 @@ impl Text {
     }
 
     /// The byte of a line at which a column, counted in characters from 1, begins.
-    pub(crate) fn byte_of(&self, line: u32, column: u32) -> Option<usize> {
+    pub(crate) fn byte_of_column(&self, line: u32, column: u32) -> Option<usize> {
         let index = usize::try_from(column).ok()?.checked_sub(1)?;
         let start = self.start(line)?;
         let byte = self.byte(self.characters(start).checked_add(index)?)?;
@@ -78,8 +78,8 @@ impl Text {
     /// What stands on the line where a span begins, from there to its end or that of the line.
     pub(crate) fn slice(&self, span: Span) -> Option<&str> {
         let line = self.line(span.start.line)?;
-        let start = self.byte_of(span.start.line, span.start.column)?;
-        let end = self.byte_of(span.start.line, span.end.column);
+        let start = self.byte_of_column(span.start.line, span.start.column)?;
+        let end = self.byte_of_column(span.start.line, span.end.column);
         let end = end.filter(|_| span.end.line <= span.start.line);
         line.get(start..end.unwrap_or(line.len()))
     }
@@ -89,7 +89,7 @@ impl Text {
         // The last block may be a full one, after which there is none.
         let block = (byte / BLOCK).min(self.before.len().saturating_sub(1));
         match self.before.get(block) {
-            Some(before) => before + count_starts(&self.text.as_bytes()[block * BLOCK..byte]),
+            Some(before) => before + count_chars(&self.text.as_bytes()[block * BLOCK..byte]),
             None => byte,
         }
     }
@@ -108,7 +108,7 @@ impl Text {
     }
 }
 
-fn count_starts(bytes: &[u8]) -> usize {
+fn count_chars(bytes: &[u8]) -> usize {
     bytes.iter().filter(|byte| is_start(**byte)).count()
 }
 

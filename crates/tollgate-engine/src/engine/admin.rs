@@ -8,12 +8,12 @@ use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use super::Engine;
 use super::find::{self, Found, Reset, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
-use super::orders::{Book, OrderContext};
+use super::orders::{Book, OverrideContext};
 use super::pipeline::ready;
 use super::rules::{Before, Rules};
 use super::saved::{self, RestoreError, Restored, Resume};
 use crate::backend::{Backend, Memory, MemoryBuilder};
-use crate::orders::{Act, NewOrder, Order, OrderError, Target};
+use crate::orders::{Act, NewOverride, Order, OrderError, Target};
 use crate::policy::{Mode, Policy};
 use crate::tally::{Histogram, Requests, Tallies, Tally};
 use crate::top::{Refusal, Top, TopKeys};
@@ -33,8 +33,10 @@ impl<B: Backend> Engine<B> {
         if let Ok(mut counted) = Rules::new(policy, Before::Rules(&rules), now) {
             counted.open_gates(Some(&rules), &pipeline.clocks);
             (counted.since, counted.version) = (rules.since, rules.version);
-            counted.count_in(&tallies);
-            pipeline.book().put_over(&pipeline.order_context(&counted));
+            counted.assign_tallies(&tallies);
+            pipeline
+                .book()
+                .apply_to_policy(&pipeline.override_context(&counted));
             pipeline.rules.store(Arc::new(counted));
         }
         self.pipeline.recorder.tallies = Some(tallies);
@@ -89,7 +91,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::engine::ThrottleDecision;
     /// # use tollgate_engine::verdict::DenyReason;
     /// # use tollgate_engine::{Engine, Policy};
-    /// let engine = Engine::new(Policy::default(), Memory::new())?.with_tallies(10).with_top(10);
+    /// let engine = Engine::new(Policy::default(), Memory::new())?.with_tallies(10).with_top_keys(10);
     /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: None });
     /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) });
     /// assert_eq!((engine.requests().passed, engine.requests().refused), (1, 1));
@@ -161,13 +163,13 @@ impl<B: Backend> Engine<B> {
     ///
     /// It takes memory for eight times as many keys, however many are refused.
     #[must_use]
-    pub fn with_top(mut self, keys: usize) -> Self {
+    pub fn with_top_keys(mut self, keys: usize) -> Self {
         self.pipeline.recorder.top = Some(Top::new(keys, self.pipeline.clocks.wall.now()));
         self
     }
 
-    /// The keys that were refused most since the engine was made, or since [`reset_top`](Self::reset_top); none unless it
-    /// [counts](Self::with_top). What rules in shadow would have refused is marked; what no rule refuses isn't counted.
+    /// The keys that were refused most since the engine was made, or since [`reset_top_keys`](Self::reset_top_keys); none unless it
+    /// [counts](Self::with_top_keys). What rules in shadow would have refused is marked; what no rule refuses isn't counted.
     pub fn top(&self) -> Option<TopKeys> {
         self.pipeline.recorder.top.as_ref().map(Top::keys)
     }
@@ -181,14 +183,14 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?.with_top(10);
+    /// let engine = Engine::new(policy, memory)?.with_top_keys(10);
     /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
     /// assert_eq!(engine.top().expect("it is counted").keys.len(), 1);
-    /// engine.reset_top();
+    /// engine.reset_top_keys();
     /// assert_eq!(engine.top().expect("it is counted").keys.len(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn reset_top(&self) {
+    pub fn reset_top_keys(&self) {
         if let Some(top) = &self.pipeline.recorder.top {
             top.reset(self.pipeline.clocks.wall.now());
         }
@@ -202,7 +204,7 @@ impl<B: Backend> Engine<B> {
     /// there is none. They are for requests of facts and of descriptors. Of a block, a bypass and an override of one
     /// request the first decides, and an override for its key before one for all of the rule. They end by the wall
     /// clock; if that is set back, no later than as if they were made then. There are at most
-    /// [10,000](crate::orders::MOST_ORDERS), for at most [30 days](crate::orders::LONGEST_ORDER) each.
+    /// [10,000](crate::orders::MOST_ORDERS), for at most [30 days](crate::orders::MAX_OVERRIDE_DURATION) each.
     ///
     /// Each engine has its own: with a shared store, an order is for the requests that this process decides.
     ///
@@ -215,7 +217,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// use tollgate_engine::orders::{Act, NewOrder, Target};
+    /// use tollgate_engine::orders::{Act, NewOverride, Target};
     /// use tollgate_engine::verdict::DenyReason;
     ///
     /// # let wall = Manual::new();
@@ -223,7 +225,7 @@ impl<B: Backend> Engine<B> {
     /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
     /// let hour = Duration::from_secs(3_600);
-    /// engine.order(NewOrder::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada"))?;
+    /// engine.order(NewOverride::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada"))?;
     ///
     /// let mallory = Facts::new().with("user", "mallory");
     /// let verdict = engine.decide(&mallory);
@@ -235,10 +237,10 @@ impl<B: Backend> Engine<B> {
     /// assert!(engine.decide(&mallory).passed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn order(&self, new: NewOrder) -> Result<Order, OrderError> {
+    pub fn order(&self, new: NewOverride) -> Result<Order, OrderError> {
         let made =
-            |book: &mut Book, context: &OrderContext<'_, B>, now| book.add(new, context, now);
-        self.pipeline.change_orders(made)
+            |book: &mut Book, context: &OverrideContext<'_, B>, now| book.add(new, context, now);
+        self.pipeline.change_overrides(made)
     }
 
     /// Ends an order before its time; none if there is none with this number.
@@ -249,11 +251,11 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_engine::orders::{Act, NewOrder, Target};
+    /// # use tollgate_engine::orders::{Act, NewOverride, Target};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
-    /// let order = engine.order(NewOrder::new(Act::Block, target, Duration::from_secs(60)))?;
+    /// let order = engine.order(NewOverride::new(Act::Block, target, Duration::from_secs(60)))?;
     /// let facts = Facts::new().with("ip", "203.0.113.7");
     /// assert!(engine.decide(&facts).refused().is_some());
     /// assert!(engine.withdraw(order.id).is_some());
@@ -272,11 +274,11 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::{Engine, Policy};
-    /// # use tollgate_engine::orders::{Act, NewOrder, Target};
+    /// # use tollgate_engine::orders::{Act, NewOverride, Target};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
-    /// engine.order(NewOrder::new(Act::Block, target.clone(), Duration::from_secs(60)))?;
+    /// engine.order(NewOverride::new(Act::Block, target.clone(), Duration::from_secs(60)))?;
     /// assert!(engine.withdraw_from(&target, &Act::Bypass).is_none());
     /// assert!(engine.withdraw_from(&target, &Act::Block).is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -287,15 +289,15 @@ impl<B: Backend> Engine<B> {
 
     fn withdraw_where(&self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
         let withdrawn =
-            |book: &mut Book, _: &OrderContext<'_, B>, _| book.withdraw(is_meant).ok_or(());
-        self.pipeline.change_orders(withdrawn).ok()
+            |book: &mut Book, _: &OverrideContext<'_, B>, _| book.withdraw(is_meant).ok_or(());
+        self.pipeline.change_overrides(withdrawn).ok()
     }
 
     /// All orders that haven't ended, from the oldest, and what each does by the policy in force.
     pub fn orders(&self) -> Vec<Order> {
         let mut book = self.pipeline.book();
         if book.end(self.pipeline.clocks.wall.now()) {
-            book.put_over(&self.pipeline.order_context(&self.pipeline.rules.load()));
+            book.apply_to_policy(&self.pipeline.override_context(&self.pipeline.rules.load()));
         }
         book.list(|_| true)
     }

@@ -81,7 +81,7 @@ impl<B: Backend> Asking<'_, '_, B> {
         let gates = gathered.gates_in(Mode::Enforce);
         let gates = gates.map(|(number, gate)| (number, gate.demand()));
         let queues = limits.chain(gates).filter_map(|(number, demand)| {
-            let behind = self.turns.behind_any(&demand, now)?;
+            let behind = self.turns.longest_queue_denial(&demand, now)?;
             Some((number, behind))
         });
         let longest = queues.max_by_key(|(_, behind)| behind.wait());
@@ -89,12 +89,12 @@ impl<B: Backend> Asking<'_, '_, B> {
     }
 
     /// The limit that denied the request, if its rule lets requests wait for it, and for how long.
-    pub(super) fn worth_waiting(&self, answer: &Answer) -> Option<(Demand, Duration)> {
+    pub(super) fn wait_demand(&self, answer: &Answer) -> Option<(Demand, Duration)> {
         let (rules, gathered) = (self.rules, self.gathered);
-        let can_wait = !answer.allowed
+        let can_promise = !answer.allowed
             && !answer.is_unavailable()
             && answer.decision.outcome == Outcome::Denied;
-        let decider = answer.decider.filter(|_| can_wait)?;
+        let decider = answer.decider.filter(|_| can_promise)?;
         if let Some(gate) = gathered.gate(decider) {
             let rule = &rules.applied[gate.met.number as usize];
             return Some((gate.demand(), rule.waits?));
@@ -130,7 +130,7 @@ impl<B: Backend> Asking<'_, '_, B> {
                     entered.into_iter().for_each(Entered::leave);
                     return Ok(None);
                 }
-                Err(error) => recheck.without_backend().ok_or(error)?,
+                Err(error) => recheck.cached_denial().ok_or(error)?,
             },
         };
         if let Some(entered) = entered {
@@ -138,7 +138,7 @@ impl<B: Backend> Asking<'_, '_, B> {
             entered.hold(&mut answer);
         }
         if self.rules.waits {
-            self.tell_of_what_comes_back(&mut answer);
+            self.wake_waiters_on_release(&mut answer);
         }
         Ok(Some(answer))
     }
@@ -182,7 +182,7 @@ impl<B: Backend> Asking<'_, '_, B> {
                 unanswered.is_charged(gathered.enforced.checks.as_slice());
             }
         }
-        for run in gathered.shadow_runs() {
+        for run in gathered.shadow_queries() {
             let entered = match Entered::in_shadow(run.gate) {
                 Ok(entered) => entered,
                 Err(denied) => {
@@ -201,7 +201,7 @@ impl<B: Backend> Asking<'_, '_, B> {
                 unanswered.is_charged(run.checks);
             }
             entered.hold(&mut answer);
-            (self.recorder).passed_in_shadow(self.rules, run.rule, &answer);
+            (self.recorder).count_shadow_passed(self.rules, run.rule, &answer);
             match run.denial(gathered, &answer) {
                 Some(denied) => said.shadows.push(denied),
                 None if self.rules.applied[run.rule as usize].holds => {
@@ -221,19 +221,19 @@ impl<B: Backend> Asking<'_, '_, B> {
             None => {
                 let checks = gathered.enforced.checks.as_slice();
                 let each = self.backend.peek(checks).await?;
-                Entered::look(gathered, Answer::over_results(checks, &each))
+                Entered::look(gathered, Answer::from_results(checks, &each))
             }
         };
         said.hear(gathered, answer);
         if said.allowed {
-            for run in gathered.shadow_runs() {
+            for run in gathered.shadow_queries() {
                 let gate = run.gate.map(|gate| (gate, gate.look()));
                 let denied = gate.filter(|(_, decision)| !decision.is_allowed());
                 let denied = match (denied, run.checks) {
                     (Some((gate, decision)), _) => Some(gate.decided(decision)),
                     (None, []) => None,
                     (None, checks) => self.backend.peek(checks).await.ok().and_then(|each| {
-                        run.denial(gathered, &Answer::over_results(checks, &each))
+                        run.denial(gathered, &Answer::from_results(checks, &each))
                     }),
                 };
                 denied
@@ -246,7 +246,7 @@ impl<B: Backend> Asking<'_, '_, B> {
 
     /// Has those who wait told when the request gives back what they wait for.
     #[inline(never)]
-    fn tell_of_what_comes_back(&self, answer: &mut Answer) {
+    fn wake_waiters_on_release(&self, answer: &mut Answer) {
         let (rules, gathered) = (self.rules, self.gathered);
         if !answer.allowed {
             return;

@@ -8,7 +8,7 @@ use arc_swap::Guard;
 
 use super::rules::Rules;
 
-/// On which conditions [`Engine::decide_on`](super::Engine::decide_on) decides: by default as [`Engine::decide_async`](super::Engine::decide_async) does.
+/// On which conditions [`Engine::decide_with_conditions`](super::Engine::decide_with_conditions) decides: by default as [`Engine::decide_async`](super::Engine::decide_async) does.
 ///
 /// ```
 /// use tollgate_engine::backend::Memory;
@@ -19,8 +19,8 @@ use super::rules::Rules;
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
 /// let decide = async || {
 ///     let (facts, at_once) = (Facts::new(), Conditions::new().at_once());
-///     let first = engine.decide_on(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
-///     let second = engine.decide_on(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
+///     let first = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
+///     let second = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
 ///     // The second would wait for an hour.
 ///     assert_eq!((first, second), (true, false));
 ///     Ok::<(), std::convert::Infallible>(())
@@ -70,13 +70,13 @@ impl<'a> Conditions<'a> {
     }
 
     /// Whether these rules ask for a fact that nobody looked for.
-    pub(super) fn lacks_facts_of(self, rules: &Arc<Rules>) -> bool {
+    pub(super) fn lacks_facts_for(self, rules: &Arc<Rules>) -> bool {
         self.looked_for
             .is_some_and(|asked| !asked.is_all_that(rules))
     }
 }
 
-/// The names of the facts that the policy in force asks for, each once: see [`Engine::facts_asked`](super::Engine::facts_asked).
+/// The names of the facts that the policy in force asks for, each once: see [`Engine::required_facts`](super::Engine::required_facts).
 ///
 /// ```
 /// use tollgate_engine::FactsAsked;
@@ -105,7 +105,7 @@ impl FactsAsked {
     /// # use tollgate_engine::{Engine, Policy};
     /// let text = "limits: [{name: a, match: {header.x-app: web}, key: header.x-api-key, rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let asked = engine.facts_asked();
+    /// let asked = engine.required_facts();
     /// let compared: Vec<_> = (0..asked.len()).filter(|number| asked.is_only_compared(*number)).collect();
     /// assert_eq!((compared.len(), &*asked[compared[0]]), (1, "header.x-app"));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

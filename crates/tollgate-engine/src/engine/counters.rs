@@ -225,7 +225,7 @@ fn take(next: &mut u64) -> u64 {
 }
 
 /// Whether a limit may go on with a state.
-type MayFollow<'a> = dyn Fn(&State, &Option<Rate>) -> bool + 'a;
+type ReuseRule<'a> = dyn Fn(&State, &Option<Rate>) -> bool + 'a;
 
 /// Which state of before each of these limits goes on with: that of an equal limit, or else of one with the same period, or
 /// else the next in order that the rule had when it was last in force.
@@ -234,7 +234,7 @@ fn matched(before: &[State], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
     let last = before.iter().map(|state| state.retired).min().unwrap_or(0);
     let mut left: Vec<_> = (0..before.len()).collect();
     let mut matched = vec![None; rates.len()];
-    let steps: [&MayFollow<'_>; 3] = [
+    let steps: [&ReuseRule<'_>; 3] = [
         &|state, rate| state.rate == *rate,
         &|state, rate| period(&state.rate) == period(rate),
         &|state, _| state.retired == last,

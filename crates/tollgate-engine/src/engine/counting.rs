@@ -26,14 +26,14 @@ impl Tallies {
             self.add(rules.applied[number as usize].tally, NEAR_LIMIT);
         }
         if applied.is_empty() || !said.shadows.as_slice().is_empty() {
-            self.passed_aside(rules, gathered, said);
+            self.count_passed_without_rule(rules, gathered, said);
         }
     }
 
     /// One that no rule in force was for, or that some in shadow were.
     #[cold]
-    fn passed_aside(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
-        let is_counted = !gathered.counted.as_slice().is_empty() || gathered.is_met_in_shadow();
+    fn count_passed_without_rule(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+        let is_counted = !gathered.counted.as_slice().is_empty() || gathered.has_shadow_match();
         match said.decided.by {
             By::Exempt(_) => self.add(EXEMPT, ALLOWED),
             _ if is_counted || gathered.trees == TreeMatch::Some => {}
@@ -48,7 +48,7 @@ impl Tallies {
     }
 
     /// A rule in shadow that would have let the request pass.
-    pub(super) fn passed_in_shadow(&self, rules: &Rules, number: u32, answer: &Answer) {
+    pub(super) fn count_shadow_passed(&self, rules: &Rules, number: u32, answer: &Answer) {
         let row = rules.applied[number as usize].tally;
         self.add(row, ALLOWED);
         if is_near(&answer.decision, rules.near_limit_percent) {
@@ -115,7 +115,7 @@ impl Tallies {
     }
 
     /// No descriptor of a request met a limit, or all that did were let through by operators.
-    pub(super) fn nothing_met(&self, rules: &Rules, found: &[Lookup<'_>]) {
+    pub(super) fn count_unmatched(&self, rules: &Rules, found: &[Lookup<'_>]) {
         let row = if rules.trees.has_limits(found) {
             BYPASS
         } else {

@@ -189,10 +189,10 @@ pub(super) async fn find<B: Backend>(
         let rulings =
             orders.map(|orders| orders.of(key.limiter, key.key.fingerprint(), &named.facts));
         let rulings = rulings.unwrap_or_default();
-        let of_request = orders.map(|orders| orders.of_request(&named.facts));
-        let of_request = of_request.unwrap_or_default();
-        let ids: Vec<_> = rulings.ids().chain(of_request.ids()).collect();
-        let key = key.changed_by(&rulings);
+        let for_request = orders.map(|orders| orders.for_request(&named.facts));
+        let for_request = for_request.unwrap_or_default();
+        let ids: Vec<_> = rulings.ids().chain(for_request.ids()).collect();
+        let key = key.with_overrides(&rulings);
         let checks = key.checks();
         let each = pipeline.backend.peek(&checks).await?;
         let limits = checks.iter().zip(each).map(|(check, said)| FoundLimit {
@@ -200,7 +200,7 @@ pub(super) async fn find<B: Backend>(
             is_warm_up: is_gate(check.limit),
             is_known: said.is_ok(),
             decision: said.unwrap_or_else(|store| store.decision()),
-            waiting: pipeline.turns.waiting_at(Spot::of(check)),
+            waiting: pipeline.turns.waiters_of_key(Spot::of(check)),
         });
         found.push(Found {
             limits: limits.collect(),

@@ -226,7 +226,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// Whether anything in shadow applies to it, which counts it then.
-    pub(crate) fn is_met_in_shadow(&self) -> bool {
+    pub(crate) fn has_shadow_match(&self) -> bool {
         let ordered = self.ordered.as_ref();
         !self.shadow.checks.as_slice().is_empty()
             || self.shadow_block.is_some()
@@ -251,7 +251,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// What each rule in shadow asks: first those with limits, then those that have a gate alone.
-    pub(crate) fn shadow_runs(&self) -> impl Iterator<Item = Run<'_, 'a>> {
+    pub(crate) fn shadow_queries(&self) -> impl Iterator<Item = Run<'_, 'a>> {
         let (checks, askers) = (self.shadow.checks.as_slice(), self.shadow.askers.as_slice());
         let gates = || self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
         let mut start = 0;
@@ -283,7 +283,7 @@ impl<'a> Gathered<'a> {
     pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
         let (rules, facts, bounds) = (input.rules, input.facts, input.bounds);
         if !facts.is_single() {
-            return self.fill_sets(input, backend);
+            return self.match_sets(input, backend);
         }
         if let Some(orders) = input.orders {
             self.heed(rules, orders, facts, None);
@@ -306,7 +306,7 @@ impl<'a> Gathered<'a> {
         }
         self.lacks.rule = matching.as_slice().is_empty();
         if let Some(found) = too_many_rules(rules, matching.as_slice(), bounds) {
-            return self.exceed_checks(rules, found, bounds);
+            return self.deny_excess_checks(rules, found, bounds);
         }
         if rules.warms {
             self.now = Some(backend.now());
@@ -328,11 +328,11 @@ impl<'a> Gathered<'a> {
         }
         if rules.replacing {
             self.lacks.forget_replaced(rules, met.as_slice());
-            self.ask_those_left(rules, met.as_slice(), &known);
+            self.add_unreplaced_rules(rules, met.as_slice(), &known);
         }
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
-            self.exceed_limits(rules, found, bounds);
+            self.deny_excess_limits(rules, found, bounds);
         }
     }
 
@@ -342,14 +342,14 @@ impl<'a> Gathered<'a> {
         let tiers = &rules.tiers;
         let tiered = tiers.of(|slot| known.text(slot));
         if let Tiered::In(number) = tiered {
-            tiers.tenants_seen.note_found();
-            tiers.tiers_seen.note_found();
+            tiers.tenants_seen.record_found();
+            tiers.tiers_seen.record_found();
             return Some(number);
         }
         self.lacks.tier = tiered;
         match tiered {
             Tiered::Unknown(default) => {
-                tiers.tenants_seen.note_found();
+                tiers.tenants_seen.record_found();
                 default
             }
             _ => None,
@@ -358,17 +358,17 @@ impl<'a> Gathered<'a> {
 
     /// There are so many checks; gates are no limits of the request, and aren't counted.
     #[cold]
-    fn exceed_limits(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+    fn deny_excess_limits(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
         let checks = [&self.enforced, &self.shadow].map(|group| group.checks.as_slice());
         let gates = checks.into_iter().flatten();
         let gates = gates.filter(|check| is_gate(check.limit)).count();
         if found - gates > bounds.checks {
-            self.exceed_checks(rules, found - gates, bounds);
+            self.deny_excess_checks(rules, found - gates, bounds);
         }
     }
 
     #[cold]
-    fn exceed_checks(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+    fn deny_excess_checks(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
         let most = bounds.checks;
         self.exceed(rules, Excess::Checks { found, most });
     }
@@ -404,7 +404,7 @@ impl<'a> Gathered<'a> {
 
     /// Adds the checks of rules that no other takes the place of.
     #[inline(never)]
-    fn ask_those_left(&mut self, rules: &'a Rules, met: &[Met], known: &Known<'_, 'a>) {
+    fn add_unreplaced_rules(&mut self, rules: &'a Rules, met: &[Met], known: &Known<'_, 'a>) {
         for own in met {
             if !is_replaced(rules, met, own.number, own.mode) {
                 self.ask(&rules.applied[own.number as usize], *own, known);
@@ -416,7 +416,7 @@ impl<'a> Gathered<'a> {
     #[inline(always)]
     fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>) {
         if self.ordered.is_some() {
-            self.ask_as_ordered(rule, met, known);
+            self.add_rule_with_overrides(rule, met, known);
         } else {
             self.ask_limits(rule, rule.limits.as_slice(), met, known);
         }
@@ -431,16 +431,16 @@ impl<'a> Gathered<'a> {
         met: Met,
         known: &Known<'_, 'a>,
     ) {
-        if met.is_keyless && self.deny_keyless(rule, met) {
+        if met.is_keyless && self.is_denied_for_missing_key(rule, met) {
             return;
         }
         self.unasked.get_or_insert(met);
         if rule.tally != UNCOUNTED && met.mode == Mode::Enforce {
             self.counted.push(rule.tally);
         }
-        let said = said_cost(rule, known);
+        let said = stated_cost(rule, known);
         if rule.cost.is_some() {
-            self.note_cost(rule, met.number, said);
+            self.record_cost(rule, met.number, said);
         }
         let cost = rule_cost(rule, said);
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
@@ -453,7 +453,7 @@ impl<'a> Gathered<'a> {
             self.add(check, met);
         }
         if rule.has_more {
-            self.ask_more(rule, met, known, cost);
+            self.add_gates(rule, met, known, cost);
         }
     }
 
@@ -471,7 +471,7 @@ impl<'a> Gathered<'a> {
     /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
     /// slots that the request's class may use, and its gate.
     #[cold]
-    fn ask_more(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
+    fn add_gates(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
         let is_changed = self.is_changed(met.number);
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         if rule.warm.is_some() && !is_changed {
@@ -569,7 +569,7 @@ fn replaces(rules: &Rules, other: &Met, number: u32, mode: Mode) -> bool {
 /// What a request says that it costs by a rule; none if it says nothing that can be read. A number that is too large counts as the
 /// largest, not as the default.
 #[inline(always)]
-fn said_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
+fn stated_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
     let cost_of = |slot| match known.text(slot)?.parse() {
         Err(error) if *ParseIntError::kind(&error) != IntErrorKind::PosOverflow => None,
         cost => Some(cost.unwrap_or(u64::MAX)),

@@ -113,7 +113,7 @@ pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
     let now = pipeline.in_force();
     let rules = &now.rules;
     let time = pipeline.backend.now();
-    let waiting = pipeline.turns.waiting_by_limit();
+    let waiting = pipeline.turns.waiters_by_limit();
     let waiting_for = |limit: &Limit| waiting.get(&limit.id);
     let kind = |limit: &Limit| limit.kind().clone();
     let orders = |limiter| (now.orders.as_ref()).map_or(0, |held| held.count(limiter));

@@ -10,12 +10,12 @@ use tollgate::Timestamp;
 use super::rules::Rules;
 use crate::address::Network;
 use crate::backend::Backend;
-use crate::facts::{IP, KNOWN_FACTS, is_known_fact};
+use crate::facts::{COMMON_FACTS, IP, is_known_fact};
 use crate::limits::KeyHashers;
 use crate::lint::never_met;
 use crate::orders::{
-    Act, Effect, LONGEST_ORDER, MOST_ORDERS, NewOrder, Order, OrderError, OrderFacts, Replacement,
-    Target, TargetKey,
+    Act, Effect, MAX_OVERRIDE_DURATION, MOST_ORDERS, NewOverride, Order, OrderError, OverrideFacts,
+    Replacement, Target, TargetKey,
 };
 use crate::suggest::closest;
 
@@ -35,15 +35,15 @@ pub(super) use target_keys::{KeyContext, Named, TargetTexts};
 use table::{Acted, Table};
 
 /// How much text an order's target has at the most.
-const TARGET_BYTES: usize = 2_048;
+const MAX_TARGET_BYTES: usize = 2_048;
 /// And the name of who wants it.
-const BY_BYTES: usize = 256;
+const MAX_AUTHOR_BYTES: usize = 256;
 /// How many sets of facts there are orders by that name no rule: a request is looked up by each of them.
-const MOST_SORTS: usize = 16;
+const MAX_FACT_SETS: usize = 16;
 /// How many orders there are by globs and networks: a request is matched with each of them.
-const MOST_PATTERNS: usize = 256;
+const MAX_PATTERNS: usize = 256;
 /// A wall clock that shows so much less than when an order was made was set back.
-const SET_BACK: Duration = Duration::from_secs(1);
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
 /// All orders of an engine.
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ pub(super) struct Book {
 
 /// What overrides are put over.
 #[derive(Clone, Copy)]
-pub(super) struct OrderContext<'a, B> {
+pub(super) struct OverrideContext<'a, B> {
     pub(super) rules: &'a Rules,
     pub(super) hashers: &'a KeyHashers,
     pub(super) backend: &'a B,
@@ -67,12 +67,12 @@ impl Book {
     /// Adds an override, in the place of one that does the same to the same target.
     pub(super) fn add<B: Backend>(
         &mut self,
-        new: NewOrder,
-        context: &OrderContext<'_, B>,
+        new: NewOverride,
+        context: &OverrideContext<'_, B>,
         now: Timestamp,
     ) -> Result<Order, OrderError> {
         is_sound(&new)?;
-        can_match(context.rules, &new.target, new.facts)?;
+        validate_facts(context.rules, &new.target, new.facts)?;
         let mut order = Order {
             id: self.made + 1,
             act: new.act,
@@ -95,8 +95,8 @@ impl Book {
         if others.clone().count() >= MOST_ORDERS {
             return Err(OrderError::Full);
         }
-        is_of_a_known_sort(&order, others.clone())?;
-        has_few_patterns(&order, others)?;
+        check_fact_sets(&order, others.clone())?;
+        check_pattern_count(&order, others)?;
         self.orders.retain(is_other);
         self.made = order.id;
         self.orders.push(order.clone());
@@ -107,17 +107,17 @@ impl Book {
     pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
         let place = self.orders.iter().position(is_meant)?;
         let order = self.orders.remove(place);
-        Some(self.with_acted(order))
+        Some(self.with_stats(order))
     }
 
     /// Those that are meant, with how often each has acted.
     pub(super) fn list(&self, is_meant: impl Fn(&Order) -> bool) -> Vec<Order> {
         let meant = self.orders.iter().filter(|order| is_meant(order));
-        meant.map(|order| self.with_acted(order.clone())).collect()
+        meant.map(|order| self.with_stats(order.clone())).collect()
     }
 
     /// Puts all of them over a policy, which may be about to come into force: then the book stays locked until it is.
-    pub(super) fn put_over<B: Backend>(&mut self, context: &OrderContext<'_, B>) {
+    pub(super) fn apply_to_policy<B: Backend>(&mut self, context: &OverrideContext<'_, B>) {
         self.forget_ended();
         let mut table = Table::default();
         for order in &mut self.orders {
@@ -135,7 +135,7 @@ impl Book {
         self.orders.retain(|order| order.until > now);
         let mut has_changed = self.orders.len() < before;
         for order in &mut self.orders {
-            if order.made_at > now + SET_BACK {
+            if order.made_at > now + CLOCK_SLACK {
                 let lasts = order.until - order.made_at;
                 (order.made_at, order.until) = (now, now + lasts);
                 has_changed = true;
@@ -151,7 +151,7 @@ impl Book {
     }
 
     /// An order, with what it has done so far.
-    fn with_acted(&self, mut order: Order) -> Order {
+    fn with_stats(&self, mut order: Order) -> Order {
         let acted = self.acted.get(&order.id).map(|acted| acted.read());
         (order.acted, order.last_acted) = acted.unwrap_or_default();
         order
@@ -159,13 +159,13 @@ impl Book {
 }
 
 /// Whether an order is one that is taken at all.
-fn is_sound(new: &NewOrder) -> Result<(), OrderError> {
-    if new.lasts.is_zero() || new.lasts > LONGEST_ORDER {
+fn is_sound(new: &NewOverride) -> Result<(), OrderError> {
+    if new.lasts.is_zero() || new.lasts > MAX_OVERRIDE_DURATION {
         return Err(OrderError::Lasts(new.lasts));
     }
     let texts = [
-        ("the target", new.target.bytes(), TARGET_BYTES),
-        ("the name of who orders", new.by.len(), BY_BYTES),
+        ("the target", new.target.bytes(), MAX_TARGET_BYTES),
+        ("the name of who orders", new.by.len(), MAX_AUTHOR_BYTES),
     ];
     let too_long = texts.into_iter().find(|(_, bytes, most)| bytes > most);
     if let Some((what, bytes, most)) = too_long {
@@ -186,9 +186,9 @@ fn is_sound(new: &NewOrder) -> Result<(), OrderError> {
 }
 
 /// Whether any request could be one that an order by facts is for.
-fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), OrderError> {
+fn validate_facts(rules: &Rules, target: &Target, names: OverrideFacts) -> Result<(), OrderError> {
     let slots = &rules.matcher.slots;
-    let is_written_for_all = target.rule.is_none() && names == OrderFacts::Known;
+    let is_written_for_all = target.rule.is_none() && names == OverrideFacts::Known;
     for (fact, value) in target.key.facts() {
         let is_named = || slots.names().iter().any(|own| **own == *fact);
         // A rule says by itself which facts its key has.
@@ -198,7 +198,7 @@ fn can_match(rules: &Rules, target: &Target, names: OrderFacts) -> Result<(), Or
                 fact: fact.to_owned(),
                 near: match fact {
                     REMOTE_ADDRESS => Some(IP),
-                    _ => closest(fact, KNOWN_FACTS.into_iter().chain(named)),
+                    _ => closest(fact, COMMON_FACTS.into_iter().chain(named)),
                 }
                 .map(str::to_owned),
             });
@@ -245,7 +245,7 @@ fn sort_of(order: &Order) -> Option<Vec<&str>> {
 }
 
 /// Whether requests are looked up by these facts anyway, or by few others.
-fn is_of_a_known_sort<'a>(
+fn check_fact_sets<'a>(
     order: &Order,
     others: impl Iterator<Item = &'a Order>,
 ) -> Result<(), OrderError> {
@@ -256,20 +256,20 @@ fn is_of_a_known_sort<'a>(
     sorts.push(own);
     sorts.sort_unstable();
     sorts.dedup();
-    if sorts.len() > MOST_SORTS {
-        return Err(OrderError::TooManySorts(MOST_SORTS));
+    if sorts.len() > MAX_FACT_SETS {
+        return Err(OrderError::TooManySorts(MAX_FACT_SETS));
     }
     Ok(())
 }
 
 /// Whether requests aren't matched with too many patterns.
-fn has_few_patterns<'a>(
+fn check_pattern_count<'a>(
     order: &Order,
     others: impl Iterator<Item = &'a Order>,
 ) -> Result<(), OrderError> {
     let is_pattern = |order: &Order| matches!(order.target.key, TargetKey::Patterns(_));
-    if is_pattern(order) && others.filter(|other| is_pattern(other)).count() >= MOST_PATTERNS {
-        return Err(OrderError::TooManyPatterns(MOST_PATTERNS));
+    if is_pattern(order) && others.filter(|other| is_pattern(other)).count() >= MAX_PATTERNS {
+        return Err(OrderError::TooManyPatterns(MAX_PATTERNS));
     }
     Ok(())
 }

@@ -116,7 +116,7 @@ impl Overload {
             Some(own) => {
                 let kind = LimitKind::Adaptive(own);
                 let limit = counters
-                    .place(&gate_of(rule), Sharing::Alone, &[kind])?
+                    .place(&gate_counter_name(rule), Sharing::Alone, &[kind])?
                     .pop();
                 limit.map(|limit| Adapting {
                     own,
@@ -195,7 +195,7 @@ impl Overload {
 }
 
 /// What tells the gate of a rule from those of others.
-pub(crate) fn gate_of(rule: &Rule) -> String {
+pub(crate) fn gate_counter_name(rule: &Rule) -> String {
     format!("adaptive/{}", rule.name)
 }
 
@@ -297,9 +297,9 @@ pub(crate) struct RetiredGates(Vec<(Box<str>, Arc<Kept>)>);
 
 /// The gates that rules of a policy may go on with.
 #[derive(Debug)]
-pub(crate) struct GatesBefore(HashMap<Box<str>, (usize, Arc<Kept>), FixedState>);
+pub(crate) struct PreviousGates(HashMap<Box<str>, (usize, Arc<Kept>), FixedState>);
 
-impl GatesBefore {
+impl PreviousGates {
     /// Retired ones, and those of the policy before.
     pub(in crate::engine) fn new(
         retired: &RetiredGates,
@@ -351,10 +351,10 @@ mod tests {
             .map(|number| (number.to_string().into_boxed_str(), kept()))
             .collect();
         let _inside = gates[0].1.limiter.try_acquire_owned().unwrap();
-        let before = GatesBefore::new(&RetiredGates::default(), gates.into_iter());
+        let before = PreviousGates::new(&RetiredGates::default(), gates.into_iter());
         let retired = before.retire();
         assert_eq!(retired.0.len(), MOST);
-        let mut again = GatesBefore::new(&retired, std::iter::empty());
+        let mut again = PreviousGates::new(&retired, std::iter::empty());
         assert!(again.take("0").is_some());
         assert!(again.take("1").is_none() && again.take("2").is_none());
         assert!(again.take("3").is_some());

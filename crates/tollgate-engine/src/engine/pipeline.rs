@@ -1,5 +1,5 @@
 //! The one way of a request: it is matched, its checks are collected, the backend is asked, and the outcome is recorded.
-//! [`Pipeline::decide_now`] goes it with a backend in memory, [`Pipeline::attempt`] with any.
+//! [`Pipeline::decide_in_memory`] goes it with a backend in memory, [`Pipeline::attempt`] with any.
 
 use std::convert::Infallible;
 use std::pin::{Pin, pin};
@@ -17,7 +17,7 @@ use super::descriptors::{
     TreeInput, TreeRequest,
 };
 use super::gather::{Gathered, MatchInput, TreeMatch};
-use super::orders::{Book, Held, KeyContext, OrderContext};
+use super::orders::{Book, Held, KeyContext, OverrideContext};
 use super::recorder::Recorder;
 use super::rules::{Before, PolicyError, Rules};
 use super::turns::{Demand, Spot, Standing, Turns};
@@ -158,7 +158,7 @@ pub struct Left {
 }
 
 /// Rules in force, and the overrides that are put over them.
-pub(super) struct InForceNow {
+pub(super) struct ActivePolicy {
     pub(super) rules: Arc<Rules>,
     pub(super) orders: Option<Held>,
 }
@@ -178,7 +178,7 @@ impl<B: Backend> Pipeline<B> {
         hashers: KeyHashers,
     ) -> Result<Self, PolicyError> {
         let clocks = backend.clocks();
-        rules.come_into_force(None, &backend, &clocks)?;
+        rules.activate(None, &backend, &clocks)?;
         Ok(Self {
             rules: ArcSwap::from_pointee(rules),
             backend,
@@ -196,20 +196,20 @@ impl<B: Backend> Pipeline<B> {
     pub(super) fn put_in_force(&self, policy: Policy) -> Result<Arc<Rules>, PolicyError> {
         let before = self.rules.load_full();
         let mut rules = Rules::new(policy, Before::Rules(&before), self.backend.now())?;
-        rules.come_into_force(Some(&before), &self.backend, &self.clocks)?;
+        rules.activate(Some(&before), &self.backend, &self.clocks)?;
         if let Some(tallies) = &self.recorder.tallies {
-            rules.count_in(tallies);
+            rules.assign_tallies(tallies);
         }
         let mut book = self.book();
-        book.put_over(&self.order_context(&rules));
+        book.apply_to_policy(&self.override_context(&rules));
         self.rules.store(Arc::new(rules));
         self.recorder.warnings.all().clear();
         Ok(before)
     }
 
     /// What overrides are put over.
-    pub(super) fn order_context<'a>(&'a self, rules: &'a Rules) -> OrderContext<'a, B> {
-        OrderContext {
+    pub(super) fn override_context<'a>(&'a self, rules: &'a Rules) -> OverrideContext<'a, B> {
+        OverrideContext {
             rules,
             hashers: &self.hashers,
             backend: &self.backend,
@@ -226,22 +226,22 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Changes the overrides, and has those who wait look again.
-    pub(super) fn change_orders<T, E>(
+    pub(super) fn change_overrides<T, E>(
         &self,
-        change: impl FnOnce(&mut Book, &OrderContext<'_, B>, Timestamp) -> Result<T, E>,
+        change: impl FnOnce(&mut Book, &OverrideContext<'_, B>, Timestamp) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut book = self.book();
         let now = self.clocks.wall.now();
         let has_ended = book.end(now);
         let rules = self.rules.load_full();
-        let context = self.order_context(&rules);
+        let context = self.override_context(&rules);
         let changed = change(&mut book, &context, now);
         if has_ended || changed.is_ok() {
-            book.put_over(&context);
+            book.apply_to_policy(&context);
         }
         drop(book);
         if changed.is_ok() {
-            self.turns.poke_all();
+            self.turns.release_all();
         }
         changed
     }
@@ -254,29 +254,29 @@ impl<B: Backend> Pipeline<B> {
     #[inline]
     pub(super) fn ordered(&self, rules: &Rules) -> Option<Held> {
         if rules.orders.is_any() {
-            self.ordered_now(rules)
+            self.load_overrides(rules)
         } else {
             None
         }
     }
 
     #[cold]
-    fn ordered_now(&self, rules: &Rules) -> Option<Held> {
+    fn load_overrides(&self, rules: &Rules) -> Option<Held> {
         let held = rules.orders.held(self.clocks.wall.now())?;
         if held.is_old()
             && let Ok(mut book) = self.orders.try_lock()
         {
             book.end(held.now);
-            book.put_over(&self.order_context(&self.rules.load()));
+            book.apply_to_policy(&self.override_context(&self.rules.load()));
         }
         Some(held)
     }
 
     /// Rules, with the overrides over them.
-    pub(super) fn in_force(&self) -> InForceNow {
+    pub(super) fn in_force(&self) -> ActivePolicy {
         let rules = self.rules.load_full();
         let orders = self.ordered(&rules);
-        InForceNow { rules, orders }
+        ActivePolicy { rules, orders }
     }
 
     /// A request of facts, and what it is matched with.
@@ -297,7 +297,11 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Matches a request that isn't decided.
-    pub(super) fn gather<'a>(&'a self, now: &'a InForceNow, facts: &'a Facts<'a>) -> Gathered<'a> {
+    pub(super) fn gather<'a>(
+        &'a self,
+        now: &'a ActivePolicy,
+        facts: &'a Facts<'a>,
+    ) -> Gathered<'a> {
         let mut gathered = Gathered::new();
         let input = self.match_input(&now.rules, now.orders.as_ref(), facts);
         gathered.fill(input, &self.backend);
@@ -316,7 +320,7 @@ impl<B: Backend> Pipeline<B> {
         if let Some(ordered) = &gathered.ordered {
             ordered.count();
         }
-        (self.recorder).note_lacks(input.rules, gathered, input.facts);
+        (self.recorder).record_missing_facts(input.rules, gathered, input.facts);
         said.settle(gathered)
     }
 
@@ -376,7 +380,7 @@ impl<B: Backend> Pipeline<B> {
         let pokes = self.turns.pokes();
         let rules = self.rules.load_full();
         let mut attempt = Attempt {
-            is_outdated: on.lacks_facts_of(&rules),
+            is_outdated: on.lacks_facts_for(&rules),
             rules,
             tried: Tried::default(),
             pokes,
@@ -453,14 +457,14 @@ impl<B: Backend> Pipeline<B> {
                 None => return Ok(()),
             };
             if rules.waits {
-                tried.over = asking.worth_waiting(&answer);
+                tried.over = asking.wait_demand(&answer);
             }
             let said = &mut tried.said;
             said.hear(&gathered, answer);
             said.list_limits(&gathered, &each);
             if said.allowed {
                 let charged = match trees {
-                    Some(trees) => self.settle_trees(said, &gathered, trees).await,
+                    Some(trees) => self.charge_shadow_trees(said, &gathered, trees).await,
                     None => Vec::new(),
                 };
                 if gathered.has_shadows() {
@@ -476,7 +480,7 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
-    fn settle_trees<'r, 'a>(
+    fn charge_shadow_trees<'r, 'a>(
         &'r self,
         said: &'r mut Said,
         gathered: &'r Gathered<'_>,
@@ -489,7 +493,7 @@ impl<B: Backend> Pipeline<B> {
                 None => gathered.enforced.checks.as_slice(),
                 Some(_) => &[],
             };
-            (trees.settle_shadows(&self.backend, &mut said.permits, checks)).await;
+            (trees.charge_or_peek_shadows(&self.backend, &mut said.permits, checks)).await;
             trees.charged_checks()
         })
     }
@@ -510,7 +514,7 @@ impl<B: Backend> Pipeline<B> {
             .is_none_or(|(trial, _)| trial.standing.is_none());
         // One that waits and asks again is the same request.
         if is_first {
-            (self.recorder).note_tree_match(rules, &input.request, &met);
+            (self.recorder).record_tree_match(rules, &input.request, &met);
             for refund in met.iter().flatten().filter_map(|met| met.refunded()) {
                 self.backend.refund(&refund, Refund::Cost).await?;
             }
@@ -541,7 +545,7 @@ impl<B: Backend> Pipeline<B> {
         }
         let is_denied = !charge.allowed && rules.mode == Mode::Enforce;
         if is_alone || is_denied {
-            let settling = charge.settle_shadows(&self.backend, &mut permits, &[]);
+            let settling = charge.charge_or_peek_shadows(&self.backend, &mut permits, &[]);
             settling.await;
         }
         telling.counts_request |= is_denied;
@@ -549,7 +553,7 @@ impl<B: Backend> Pipeline<B> {
         let decided = charge.decided();
         let (code, findings) = decided.findings();
         let statuses = &findings.statuses;
-        (self.recorder).tell_descriptors(&decided, statuses, telling, &self.backend);
+        (self.recorder).report_descriptors(&decided, statuses, telling, &self.backend);
         Ok(Some(TreeOutcome {
             code,
             findings,
@@ -638,7 +642,7 @@ impl<B: Backend> Pipeline<B> {
     /// What trees decide of a request that has no more of anything than is taken.
     pub(super) async fn decide_by_trees_alone(
         &self,
-        now: &InForceNow,
+        now: &ActivePolicy,
         request: DescriptorRequest<'_>,
         telling: Telling,
     ) -> Result<TreeOutcome, B::Error> {
@@ -714,7 +718,11 @@ impl<B: Backend> Pipeline<B> {
 
 impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
     #[inline(always)]
-    pub(super) fn decide_now<'f>(&self, facts: &'f Facts<'f>, lists_limits: bool) -> Verdict<'f> {
+    pub(super) fn decide_in_memory<'f>(
+        &self,
+        facts: &'f Facts<'f>,
+        lists_limits: bool,
+    ) -> Verdict<'f> {
         let started = self.recorder.started(&self.backend);
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
         let mut verdict = Verdict::new(Findings {

@@ -43,11 +43,11 @@ impl Recorder {
 
     /// Counts a request that passes a rule in shadow.
     #[inline(always)]
-    pub(super) fn passed_in_shadow(&self, rules: &Rules, number: u32, answer: &Answer) {
+    pub(super) fn count_shadow_passed(&self, rules: &Rules, number: u32, answer: &Answer) {
         if answer.allowed
             && let Some(tallies) = &self.tallies
         {
-            tallies.passed_in_shadow(rules, number, answer);
+            tallies.count_shadow_passed(rules, number, answer);
         }
     }
 

@@ -12,7 +12,7 @@ use super::descriptors::Trees;
 use super::orders::Overlay;
 use super::overload::RetiredGates;
 use super::rollout::Rollout;
-use super::seen::{FirstHundred, KeySeen};
+use super::seen::{FactPresence, FirstHundred};
 use super::warm::{NewWarmUp, WarmUp};
 use crate::backend::{Backend, Clocks};
 use crate::envoy::Leaf;
@@ -75,13 +75,13 @@ pub(crate) struct Rules {
 
 impl Rules {
     /// Counts what its limiters decide from now on.
-    pub(crate) fn count_in(&mut self, tallies: &Tallies) {
+    pub(crate) fn assign_tallies(&mut self, tallies: &Tallies) {
         let names: Vec<_> = self.named().map(|(name, _)| name).collect();
         let mut rows = tallies.rows(&names).into_iter();
         for (rule, row) in self.applied.iter_mut().zip(rows.by_ref()) {
             rule.tally = row;
         }
-        self.trees.count_in(rows.collect());
+        self.trees.assign_tallies(rows.collect());
     }
 
     /// The names of all limiters, with their limits: those of rules and tiers, then those of trees.
@@ -101,7 +101,7 @@ impl Rules {
     }
 
     /// Makes them ready to come into force after others, if the backend can keep all limits.
-    pub(crate) fn come_into_force(
+    pub(crate) fn activate(
         &mut self,
         before: Option<&Self>,
         backend: &impl Backend,
@@ -346,10 +346,10 @@ impl Draft<'_> {
             key: KeyPlan::of(rule, &mut self.slots).shared(&mut self.keys),
             on_missing_key: rule.on_missing_key.unwrap_or(OnMissingKey::Pass),
             is_missing_expected: rule.on_missing_key == Some(OnMissingKey::Pass),
-            seen: KeySeen::default(),
+            seen: FactPresence::default(),
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            cost_seen: KeySeen::default(),
+            cost_seen: FactPresence::default(),
             limits: OwnLimits::new(limits),
             mode,
             waits: match rule.over {

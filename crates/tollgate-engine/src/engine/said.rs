@@ -5,7 +5,7 @@ use tollgate::{Decision, Outcome};
 use super::gather::{Gathered, Keyless, Ordered, Run};
 use super::warm::is_gate;
 use crate::limits::Answer;
-use crate::verdict::{BLOCKED, By, MetLimit, Permits, RuleDecision, Said};
+use crate::verdict::{BLOCKED, By, ListedLimit, Permits, RuleDecision, Said};
 
 impl Said {
     /// Whether nothing has to be asked.
@@ -76,7 +76,7 @@ impl Said {
         let check = answer.decider.and_then(|decider| {
             let number = *group.askers.as_slice().get(decider)?;
             let check = group.checks.as_slice().get(decider)?;
-            let set = gathered.set_of(&check.key);
+            let set = gathered.facts_set_of(&check.key);
             Some((number, check.key.fingerprint(), set, check.limit.id))
         });
         let gate = || {
@@ -126,7 +126,7 @@ impl Said {
                     // Others may have come between the charge and the look.
                     decision.outcome = Outcome::Allowed;
                 }
-                MetLimit {
+                ListedLimit {
                     by: By::Applied(*asker),
                     kind: check.limit.kind().clone(),
                     decision,
@@ -138,7 +138,7 @@ impl Said {
         if !self.allowed && limits.iter().all(|met| met.decision.is_allowed()) {
             return;
         }
-        limits.sort_by_key(MetLimit::urgency);
+        limits.sort_by_key(ListedLimit::urgency);
         self.limits = Some(limits.into());
     }
 }
@@ -151,7 +151,7 @@ impl Run<'_, '_> {
         }
         let decider = answer.decider.and_then(|decider| self.checks.get(decider));
         let key = decider.or(self.checks.first()).map(|check| {
-            let set = gathered.set_of(&check.key);
+            let set = gathered.facts_set_of(&check.key);
             (check.key.fingerprint(), set, check.limit.id)
         });
         let (fingerprint, set, limit) = key.unwrap_or_default();

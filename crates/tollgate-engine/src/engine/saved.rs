@@ -21,7 +21,7 @@ use crate::policy::Policy;
 /// The version of the section.
 const VERSION: u64 = 3;
 /// The one before, which is read too: its orders say neither what they did nor more than one rate.
-const VERSION_BEFORE: u64 = 2;
+const PREVIOUS_VERSION: u64 = 2;
 /// The counter of limits that proxies ask for, whatever the policy.
 const ASKED: u64 = u64::MAX;
 
@@ -115,12 +115,12 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
 ) -> Result<(Pipeline<Memory<C, W>>, Restored), RestoreError> {
     let [version, seeds @ ..] = file.words::<5>()?;
     let hashers = KeyHashers::with_seeds(seeds);
-    let is_known = matches!(version, VERSION | VERSION_BEFORE);
+    let is_known = matches!(version, VERSION | PREVIOUS_VERSION);
     if !is_known || file.words()? != hashers.probes() {
-        return Err(file.other_build().into());
+        return Err(file.different_hash_error().into());
     }
     let form = match version {
-        VERSION_BEFORE => BookForm::Before,
+        PREVIOUS_VERSION => BookForm::Before,
         _ => BookForm::Now,
     };
     let counters = Counters::load(file)?;
@@ -135,7 +135,7 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     let memory = memory.map_err(RestoreError::Quotas)?;
     let pipeline = Pipeline::new(rules, memory, hashers).map_err(RestoreError::Policy)?;
     *pipeline.book() = book;
-    (pipeline.book()).put_over(&pipeline.order_context(&pipeline.rules.load()));
+    (pipeline.book()).apply_to_policy(&pipeline.override_context(&pipeline.rules.load()));
     let restored = Restored {
         keys: loaded.keys,
         left_out: loaded.left_out,

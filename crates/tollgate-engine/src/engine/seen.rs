@@ -18,7 +18,7 @@ pub(crate) struct FirstHundred(AtomicU32);
 impl FirstHundred {
     /// Counts one more, and says whether it is the hundredth.
     #[cold]
-    pub(crate) fn is_reached(&self) -> bool {
+    pub(crate) fn count_to_hundred(&self) -> bool {
         self.0.load(Ordering::Relaxed) < FIRST
             && self.0.fetch_add(1, Ordering::Relaxed) == FIRST - 1
     }
@@ -36,15 +36,15 @@ impl FirstHundred {
 
 /// Whether any request that a rule matched had its key.
 #[derive(Debug, Default)]
-pub(crate) struct KeySeen {
+pub(crate) struct FactPresence {
     found: AtomicBool,
     missing: FirstHundred,
 }
 
-impl KeySeen {
+impl FactPresence {
     /// A request had the key.
     #[inline(always)]
-    pub(crate) fn note_found(&self) {
+    pub(crate) fn record_found(&self) {
         if !self.found.load(Ordering::Relaxed) {
             self.note_first();
         }
@@ -57,8 +57,8 @@ impl KeySeen {
 
     /// A request lacked the key: whether it is the hundredth, and none had it.
     #[cold]
-    pub(crate) fn note_missing(&self) -> bool {
-        !self.found.load(Ordering::Relaxed) && self.missing.is_reached()
+    pub(crate) fn record_missing(&self) -> bool {
+        !self.found.load(Ordering::Relaxed) && self.missing.count_to_hundred()
     }
 
     /// Whether the rule matched a request, with its key or without.
@@ -78,9 +78,9 @@ mod tests {
 
     #[test]
     fn the_hundredth_is_told_once_however_many_threads_count() {
-        let seen = KeySeen::default();
+        let seen = FactPresence::default();
         let told = std::thread::scope(|scope| {
-            let count = || (0..500).filter(|_| seen.note_missing()).count();
+            let count = || (0..500).filter(|_| seen.record_missing()).count();
             let threads: Vec<_> = (0..4).map(|_| scope.spawn(count)).collect();
             threads
                 .into_iter()
@@ -89,16 +89,16 @@ mod tests {
         });
         assert_eq!(told, 1);
         assert!(seen.is_never_found() && seen.is_any());
-        seen.note_found();
+        seen.record_found();
         assert!(!seen.is_never_found());
     }
 
     #[test]
     fn a_key_that_was_found_once_is_never_told_of() {
-        let seen = KeySeen::default();
+        let seen = FactPresence::default();
         assert!(!seen.is_any());
-        seen.note_found();
-        assert_eq!((0..500).filter(|_| seen.note_missing()).count(), 0);
+        seen.record_found();
+        assert_eq!((0..500).filter(|_| seen.record_missing()).count(), 0);
         assert!(seen.is_any() && !seen.is_never_found());
     }
 }

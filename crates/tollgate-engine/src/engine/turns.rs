@@ -58,7 +58,7 @@ struct Waiter {
 
 impl Waiter {
     /// After this it is lost: its task is gone without a word, or starved.
-    fn is_waited_for_until(&self) -> Timestamp {
+    fn lost_at(&self) -> Timestamp {
         self.deadline + GRACE
     }
 }
@@ -90,7 +90,7 @@ impl Line {
     fn remove_lost_before(&mut self, number: u64, now: Timestamp) -> Vec<Waiter> {
         let mut lost = Vec::new();
         while let Some((before, waiter)) = self.places.range(..number).next_back()
-            && waiter.is_waited_for_until() < now
+            && waiter.lost_at() < now
         {
             let before = *before;
             lost.extend(self.remove(before));
@@ -104,7 +104,7 @@ impl Line {
 
     /// Takes out those that are lost and stand at the head.
     fn remove_lost(&mut self, now: Timestamp) -> Vec<Waiter> {
-        let here = self.places.values().map(Waiter::is_waited_for_until);
+        let here = self.places.values().map(Waiter::lost_at);
         let lost = here.take_while(|until| *until < now).count();
         match self.places.keys().nth(lost).copied() {
             Some(first) => self.remove_lost_before(first, now),
@@ -113,7 +113,7 @@ impl Line {
     }
 
     /// What a request would be told at the end of it.
-    fn told_behind(&self, demand: &Demand, now: Timestamp) -> Decision {
+    fn denial_at_end(&self, demand: &Demand, now: Timestamp) -> Decision {
         let first = self.places.values().next().map_or(0, |first| first.cost);
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
         let wait = (self.asks_at - now).saturating_add(demand.takes(ahead));
@@ -199,7 +199,7 @@ impl Turns {
         let line = shard.get_mut(&demand.spot)?;
         let lost = line.remove_lost(now);
         let woken = (!lost.is_empty()).then(|| line.wake()).flatten();
-        let said = line.first().map(|_| line.told_behind(demand, now));
+        let said = line.first().map(|_| line.denial_at_end(demand, now));
         if said.is_none() {
             shard.remove(&demand.spot);
         }
@@ -211,7 +211,7 @@ impl Turns {
 
     /// What a newcomer would be told at the end of the longest line that it may not pass: its own, and those of requests that
     /// are more critical.
-    pub(crate) fn behind_any(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn longest_queue_denial(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
         let classes = Criticality::ALL.into_iter();
         let classes = classes.filter(|class| *class >= demand.spot.class);
         let lines = classes.filter_map(|class| self.behind(&demand.of_class(class), now));
@@ -273,7 +273,7 @@ impl Turns {
     }
 
     /// All may be different: the first of each line asks at once.
-    pub(crate) fn poke_all(&self) {
+    pub(crate) fn release_all(&self) {
         self.pokes.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
@@ -347,7 +347,7 @@ impl Standing<'_> {
         }
         let lost = line.remove_lost_before(self.number, now);
         let stand = match line.places.range(..self.number).next_back() {
-            Some((_, before)) => Stand::Behind(before.is_waited_for_until()),
+            Some((_, before)) => Stand::Behind(before.lost_at()),
             None => {
                 line.is_poked = false;
                 Stand::First(line.asks_at)
@@ -487,13 +487,13 @@ impl Demand {
 
 impl Turns {
     /// How many wait for one key of a limit.
-    pub(crate) fn waiting_at(&self, spot: Spot) -> usize {
+    pub(crate) fn waiters_of_key(&self, spot: Spot) -> usize {
         let shard = self.shard(spot);
         shard.get(&spot).map_or(0, |line| line.places.len())
     }
 
     /// The same of all keys of each limit that anybody waits for.
-    pub(crate) fn waiting_by_limit(&self) -> HashMap<u64, usize, FixedState> {
+    pub(crate) fn waiters_by_limit(&self) -> HashMap<u64, usize, FixedState> {
         let mut all = HashMap::default();
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);

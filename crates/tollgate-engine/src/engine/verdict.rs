@@ -119,12 +119,12 @@ pub(crate) struct Said {
     /// It might have waited, but as many wait as may.
     pub(crate) is_queue_full: bool,
     /// Each limit in force, if that was asked for and there are several.
-    pub(crate) limits: Option<Box<[MetLimit]>>,
+    pub(crate) limits: Option<Box<[ListedLimit]>>,
 }
 
 /// What a limit in force said of a request.
 #[derive(Clone, Debug)]
-pub(crate) struct MetLimit {
+pub(crate) struct ListedLimit {
     pub(crate) by: By,
     pub(crate) kind: LimitKind,
     pub(crate) decision: Decision,
@@ -132,7 +132,7 @@ pub(crate) struct MetLimit {
     pub(crate) cost: u64,
 }
 
-impl MetLimit {
+impl ListedLimit {
     /// The smallest is the most urgent: a limit that denies, the longest wait first; then the one with the fewest such requests
     /// left. Permits come back by themselves, so those of a limit that doesn't deny are last.
     pub(crate) fn urgency(&self) -> (u8, Duration, u64) {

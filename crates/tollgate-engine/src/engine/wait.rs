@@ -26,9 +26,9 @@ const POLL: Duration = Duration::from_millis(10);
 const LATE: Duration = Duration::from_millis(100);
 
 /// The time of a backend, as a clock.
-struct TimeOf<'a, B: Backend>(&'a Pipeline<B>);
+struct BackendTime<'a, B: Backend>(&'a Pipeline<B>);
 
-impl<B: Backend> Clock for TimeOf<'_, B> {
+impl<B: Backend> Clock for BackendTime<'_, B> {
     fn now(&self) -> Timestamp {
         self.0.backend.now()
     }
@@ -57,7 +57,7 @@ impl<B: Backend> Pipeline<B> {
     ) -> Result<Attempt, B::Error> {
         let attempt = self.attempt(request, on, None).await?;
         if attempt.tried.over.is_some() && !on.is_immediate {
-            return Box::pin(self.wait_and_ask(request, on, attempt)).await;
+            return Box::pin(self.wait_and_retry(request, on, attempt)).await;
         }
         Ok(attempt)
     }
@@ -117,7 +117,7 @@ impl<B: Backend> Pipeline<B> {
             counts_request: false,
         };
         let charges_each = now.rules.trees.compiled.charging(request.domain) == Charging::Each;
-        let is_first = charges_each && !on.lacks_facts_of(&now.rules);
+        let is_first = charges_each && !on.lacks_facts_for(&now.rules);
         if !is_first && self.too_much(request.descriptors).is_none() {
             return Ok(None);
         }
@@ -126,7 +126,7 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Waits and asks, until the request passes, or can't in time.
-    async fn wait_and_ask(
+    async fn wait_and_retry(
         &self,
         request: &Request<'_>,
         on: Conditions<'_>,
@@ -174,7 +174,7 @@ impl<B: Backend> Pipeline<B> {
             }
             standing => {
                 let turn = standing.map_or(Duration::ZERO, |standing| standing.turn_in(now));
-                self.set_wait_of_denied(&mut attempt, turn, now - told_at);
+                self.set_retry_after(&mut attempt, turn, now - told_at);
             }
         }
         Ok(attempt)
@@ -182,7 +182,7 @@ impl<B: Backend> Pipeline<B> {
 
     /// Sets how long a request that waited in vain would have to wait if it came again: so long it stands before its turn,
     /// and so long ago its limit denied it last.
-    fn set_wait_of_denied(&self, attempt: &mut Attempt, turn: Duration, ago: Duration) {
+    fn set_retry_after(&self, attempt: &mut Attempt, turn: Duration, ago: Duration) {
         let now = self.backend.now();
         let line = attempt
             .tried
@@ -251,7 +251,7 @@ impl<B: Backend> Pipeline<B> {
 
     /// Whether it is the first in line and there may be room, before its time is over.
     async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
-        let mut sleep = pin!(sleep_until(TimeOf(self), deadline));
+        let mut sleep = pin!(sleep_until(BackendTime(self), deadline));
         poll_fn(|context: &mut Context<'_>| {
             loop {
                 let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {

@@ -47,36 +47,41 @@ impl Recorder {
 
     /// Counts what a request lacks, and warns of what all have lacked so far.
     #[inline]
-    pub(super) fn note_lacks(&self, rules: &Rules, gathered: &Gathered<'_>, facts: &Facts<'_>) {
+    pub(super) fn record_missing_facts(
+        &self,
+        rules: &Rules,
+        gathered: &Gathered<'_>,
+        facts: &Facts<'_>,
+    ) {
         if gathered.lacks.is_any() {
-            self.note_each_lack(rules, gathered, facts);
+            self.record_each_missing_fact(rules, gathered, facts);
         }
     }
 
     #[cold]
     #[inline(never)]
-    fn note_each_lack(&self, rules: &Rules, gathered: &Gathered<'_>, facts: &Facts<'_>) {
+    fn record_each_missing_fact(&self, rules: &Rules, gathered: &Gathered<'_>, facts: &Facts<'_>) {
         for number in gathered.lacks.keys.as_slice() {
             let rule = &rules.applied[*number as usize];
             if let Some(tallies) = &self.tallies {
                 tallies.add(rule.tally, MISSING_KEY);
             }
-            if rule.seen.note_missing() && !rule.is_missing_expected {
+            if rule.seen.record_missing() && !rule.is_missing_expected {
                 self.warn(key_never_found(rules, rule, facts));
             }
         }
         for number in gathered.lacks.costs.as_slice() {
             let rule = &rules.applied[*number as usize];
-            if rule.cost_seen.note_missing() {
+            if rule.cost_seen.record_missing() {
                 self.warn(cost_never_found(rules, rule, facts));
             }
         }
         match gathered.lacks.tier {
             Tiered::NoTiers | Tiered::In(_) => {}
-            Tiered::NoTenant => self.note_no_tenant(rules, facts),
-            Tiered::Unknown(default) => self.note_no_tier(rules, facts, default),
+            Tiered::NoTenant => self.record_missing_tenant(rules, facts),
+            Tiered::Unknown(default) => self.record_unknown_tier(rules, facts, default),
         }
-        if gathered.lacks.rule && rules.unmet.is_reached() && is_never_met(rules) {
+        if gathered.lacks.rule && rules.unmet.count_to_hundred() && has_no_match(rules) {
             self.warn(Warning::NoRuleMet {
                 only_trees: has_only_trees(rules),
                 had: had(rules, facts),
@@ -84,22 +89,22 @@ impl Recorder {
         }
     }
 
-    fn note_no_tenant(&self, rules: &Rules, facts: &Facts<'_>) {
+    fn record_missing_tenant(&self, rules: &Rules, facts: &Facts<'_>) {
         if let Some(tallies) = &self.tallies {
             tallies.add(NO_TENANT, MISSING_KEY);
         }
-        if rules.tiers.tenants_seen.note_missing() {
+        if rules.tiers.tenants_seen.record_missing() {
             self.warn(Warning::TenantNeverFound {
                 had: had(rules, facts),
             });
         }
     }
 
-    fn note_no_tier(&self, rules: &Rules, facts: &Facts<'_>, default: Option<u32>) {
+    fn record_unknown_tier(&self, rules: &Rules, facts: &Facts<'_>, default: Option<u32>) {
         if let Some(tallies) = &self.tallies {
             tallies.add_unknown_tier();
         }
-        if rules.tiers.tiers_seen.note_missing() {
+        if rules.tiers.tiers_seen.record_missing() {
             let tier = rules.tiers.fact.and_then(|slot| {
                 let fact = rules.matcher.slots.name(slot);
                 Some((fact.to_owned(), short(facts.get(fact)?)))
@@ -115,13 +120,13 @@ impl Recorder {
 
     /// Warns of descriptors of which none has met a limit so far.
     #[cold]
-    pub(super) fn note_unmet_descriptors(
+    pub(super) fn record_unmatched_descriptors(
         &self,
         rules: &Rules,
         domain: &str,
         descriptors: &[Descriptor<'_>],
     ) {
-        if !rules.trees.is_any() || !rules.trees.seen.note_missing() {
+        if !rules.trees.is_any() || !rules.trees.seen.record_missing() {
             return;
         }
         let mut had: Vec<String> = Vec::new();
@@ -146,7 +151,7 @@ fn has_only_trees(rules: &Rules) -> bool {
 
 /// Whether there are rules or trees, and neither a rule nor a tier has matched a request. Of tiers alone it is told that they
 /// find nobody.
-fn is_never_met(rules: &Rules) -> bool {
+fn has_no_match(rules: &Rules) -> bool {
     let mut applied = rules.applied.iter();
     let has_rules = rules.applied.iter().any(|rule| !rule.is_tier);
     (has_rules || has_only_trees(rules)) && !applied.any(|rule| rule.seen.is_any())

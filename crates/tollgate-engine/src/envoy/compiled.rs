@@ -92,7 +92,7 @@ impl Leaf {
     }
 
     /// Whether it counts each list of entries by itself, in windows of this unit.
-    fn counts_by(&self, unit: Unit) -> bool {
+    fn counts_in_unit(&self, unit: Unit) -> bool {
         self.limit.unit == Some(unit)
             && matches!(self.limit.algorithm, Algorithm::FixedWindow(_))
             && !self.steps.iter().any(|step| step.shared)
@@ -241,7 +241,7 @@ impl Compiled {
             return Lookup::Asked {
                 requests,
                 unit,
-                counts_as: leaf.filter(|leaf| leaf.counts_by(unit)),
+                counts_as: leaf.filter(|leaf| leaf.counts_in_unit(unit)),
             };
         }
         leaf.map_or(Lookup::Nothing, Lookup::Limited)
@@ -252,7 +252,7 @@ impl Compiled {
 type Level = Map<Box<str>, Values>;
 
 /// Places of wildcards in the order of the file, by the text before their first `*`.
-type ByPrefix = Map<Box<[u8]>, Vec<usize>>;
+type WildcardsByPrefix = Map<Box<[u8]>, Vec<usize>>;
 
 /// Those of one key.
 #[derive(Clone, Debug, Default)]
@@ -262,7 +262,7 @@ struct Values {
     /// In the order of the file.
     wild: Vec<(Wildcard, Branch)>,
     /// Which wildcards begin with a text, by its length, from the shortest.
-    prefixes: Vec<(usize, ByPrefix)>,
+    prefixes: Vec<(usize, WildcardsByPrefix)>,
     bare: Option<Branch>,
 }
 
@@ -285,12 +285,12 @@ impl Values {
     fn choose(&self, value: &str) -> Option<&Branch> {
         self.exact
             .get(value)
-            .or_else(|| self.first_that_fits(value))
+            .or_else(|| self.first_matching_wildcard(value))
             .or(self.bare.as_ref())
     }
 
     /// The first wildcard in the order of the file.
-    fn first_that_fits(&self, value: &str) -> Option<&Branch> {
+    fn first_matching_wildcard(&self, value: &str) -> Option<&Branch> {
         let mut first = self.wild.len();
         for (length, by_prefix) in &self.prefixes {
             let Some(prefix) = value.as_bytes().get(..*length) else {
@@ -316,7 +316,8 @@ impl Values {
                 .prefixes
                 .binary_search_by_key(&length, |(length, _)| *length);
             let place = place.unwrap_or_else(|place| {
-                self.prefixes.insert(place, (length, ByPrefix::default()));
+                self.prefixes
+                    .insert(place, (length, WildcardsByPrefix::default()));
                 place
             });
             let prefix = wildcard.prefix.as_bytes();
@@ -460,8 +461,8 @@ impl Hidden {
 
 /// Those that an entry fits, the one that is taken first.
 fn candidates<'d>(level: &'d [DescriptorRule], key: &str, value: &str) -> Vec<&'d DescriptorRule> {
-    let of_key = level.iter().filter(|rule| rule.key == key);
-    let fit = of_key.filter_map(|rule| {
+    let resolve_key = level.iter().filter(|rule| rule.key == key);
+    let fit = resolve_key.filter_map(|rule| {
         let rank = match rule.value.as_deref() {
             Some(own) if own == value => 0,
             Some(own) => Wildcard::new(own)?.fits(value).then_some(1)?,

@@ -15,7 +15,7 @@ use crate::policy::{
 };
 
 /// What is said of a limit in shadow that replaces one that isn't.
-const IN_SHADOW: &str =
+const SHADOW_REPLACES_ENFORCED: &str =
     "replaces of a limit in force: in shadow, a rule takes only the place of others in shadow";
 
 /// What is said of a limit that replaces one that replaces it.
@@ -99,7 +99,7 @@ pub fn to_rules(domains: &Domains) -> Converted {
             converted.unsaid.push(Unsaid::new(rule, &limit, what, loss));
         };
         matches.splice(0..0, place(leaf, domains.len()));
-        if let Some(why) = why_not(leaf, &matches) {
+        if let Some(why) = unconvertible_reason(leaf, &matches) {
             unsaid(None, why, Loss::Limit);
             continue;
         }
@@ -118,19 +118,19 @@ pub fn to_rules(domains: &Domains) -> Converted {
         let leaves = compiled.leaves();
         replaced.retain(|other| !leaf.limit.shadow || leaves[*other].limit.shadow);
         if replaced.len() < named {
-            unsaid(Some(name), IN_SHADOW, Loss::Otherwise);
+            unsaid(Some(name), SHADOW_REPLACES_ENFORCED, Loss::Otherwise);
         }
         let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
         converted.rules.push(rule(leaf, name, matches, replaces));
         paths.push(limit);
     }
-    keep_named(&mut converted, &paths);
+    remove_dangling_replaces(&mut converted, &paths);
     converted
 }
 
 /// Leaves out of `replaces` what isn't converted, and what closes a circle: rules that replace one
 /// another all give way, which our own form refuses.
-fn keep_named(converted: &mut Converted, paths: &[String]) {
+fn remove_dangling_replaces(converted: &mut Converted, paths: &[String]) {
     let rules = converted.rules.iter().enumerate();
     let places: BTreeMap<String, usize> = rules.map(|(at, rule)| (rule.name.clone(), at)).collect();
     // What each rule replaces so far.
@@ -157,13 +157,13 @@ fn keep_named(converted: &mut Converted, paths: &[String]) {
 }
 
 /// Whether one rule replaces another, by others between them if need be.
-fn reaches(replaced_by: &[Vec<usize>], from: usize, to: usize) -> bool {
+fn reaches(overridden_by: &[Vec<usize>], from: usize, to: usize) -> bool {
     let (mut open, mut seen) = (vec![from], BTreeSet::from([from]));
     while let Some(at) = open.pop() {
         if at == to {
             return true;
         }
-        open.extend(replaced_by[at].iter().filter(|next| seen.insert(**next)));
+        open.extend(overridden_by[at].iter().filter(|next| seen.insert(**next)));
     }
     false
 }
@@ -253,7 +253,7 @@ fn conditions(level: &[DescriptorRule], way: &mut Conditions, found: &mut Vec<Co
         let taken = siblings.get(rule.key.as_str());
         let taken = taken.map_or_else(Vec::new, |siblings| siblings.before(at, rule));
         let taken = taken.into_iter().map(pattern).collect();
-        way.push((fact_name(&rule.key).into_owned(), but_not(wanted, taken)));
+        way.push((fact_name(&rule.key).into_owned(), excluding(wanted, taken)));
         if rule.limit.is_some() {
             found.push(way.clone());
         }
@@ -335,7 +335,7 @@ fn ends(pattern: &str) -> Option<(&str, &str)> {
 }
 
 /// This and none of those, as one condition: not its contrary, nor one of those.
-fn but_not(wanted: Pattern, mut taken: Vec<Pattern>) -> Pattern {
+fn excluding(wanted: Pattern, mut taken: Vec<Pattern>) -> Pattern {
     if taken.is_empty() {
         return wanted;
     }
@@ -363,7 +363,7 @@ fn pattern(value: &str) -> Pattern {
 }
 
 /// Why a limit can't be said: the first of these that holds.
-fn why_not(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
+fn unconvertible_reason(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
     let mut keys = BTreeSet::new();
     let steps = || leaf.steps.iter().map(|step| &*step.key);
     let is_twice = !steps().all(|key| keys.insert(fact_name(key)));
@@ -379,23 +379,23 @@ fn why_not(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
             is_twice,
             "a key that is given twice on the way: a fact has one value",
         ),
-        (keys.iter().any(|key| is_odd(key)), ODD_KEY),
+        (keys.iter().any(|key| is_odd(key)), INVALID_KEY),
         (keys.contains(DOMAIN), DOMAIN_KEY),
         (keys.contains(DESCRIPTOR), DESCRIPTOR_KEY),
         (leaf.limit.quota_mode, quota_mode),
         (steps().any(is_long), "a key of more than 200 characters"),
         (matches.iter().any(is_long_value), long_value),
-        (counted(leaf).count() > MOST_KEY_FACTS, MANY_KEYS),
+        (counted(leaf).count() > MOST_KEY_FACTS, TOO_MANY_KEYS),
     ];
     let mut reasons = reasons.into_iter();
     reasons.find_map(|(holds, why)| holds.then_some(why))
 }
 
-const ODD_KEY: &str = "a key with other signs than letters, digits, _ - . and :";
+const INVALID_KEY: &str = "a key with other signs than letters, digits, _ - . and :";
 const DOMAIN_KEY: &str = "a key called domain, which is the fact that holds the domain";
 const DESCRIPTOR_KEY: &str =
     "a key called descriptor, which is the fact that holds a descriptor's keys";
-const MANY_KEYS: &str = "more than 16 keys that tell one counter from another";
+const TOO_MANY_KEYS: &str = "more than 16 keys that tell one counter from another";
 
 /// The bytes of the longest text in a condition.
 fn longest(pattern: &Pattern) -> usize {

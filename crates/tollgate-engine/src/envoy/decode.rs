@@ -51,7 +51,7 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     problems.sort_by_key(|problem| problem.span);
     let is_error = |problem: &Diagnostic| problem.severity == Severity::Error;
     let has_errors = problems.iter().any(is_error);
-    if has_errors && problems.len() > MOST_PROBLEMS {
+    if has_errors && problems.len() > MAX_PROBLEMS {
         problems.retain(is_error);
     }
     shorten(&mut problems);
@@ -74,12 +74,12 @@ pub(crate) fn names(text: &str) -> Vec<(String, Span)> {
 }
 
 /// Most problems that are told.
-const MOST_PROBLEMS: usize = 1_000;
+const MAX_PROBLEMS: usize = 1_000;
 
 /// Leaves out what nobody reads, and says how much.
 fn shorten(problems: &mut Problems) {
-    let more = problems.len().saturating_sub(MOST_PROBLEMS);
-    problems.truncate(MOST_PROBLEMS);
+    let more = problems.len().saturating_sub(MAX_PROBLEMS);
+    problems.truncate(MAX_PROBLEMS);
     if let Some(last) = problems.last().filter(|_| more > 0) {
         let span = Span::of_file(last.span.file);
         let told = Diagnostic {
@@ -113,10 +113,10 @@ impl Decoder {
             }
             return;
         }
-        let text = document::without_mark(text);
+        let text = document::strip_byte_order_mark(text);
         let scalars = Scalars::new(text);
         for (lines_before, part) in documents(text) {
-            match document::parse_part(part, file, lines_before) {
+            match document::parse_yaml_document(part, file, lines_before) {
                 Ok(root) => {
                     self.nodes = self.nodes.saturating_add(root.size());
                     if self.nodes > MOST_NODES {
@@ -134,7 +134,7 @@ impl Decoder {
     fn document(&mut self, root: &Node, scalars: &Scalars) {
         let mut reader = Reader::new(scalars);
         let (name, domain) = reader.root(root);
-        reader.check_names(&domain.descriptors);
+        reader.check_replaced_names(&domain.descriptors);
         let above = name.as_ref().map_or(0, |(name, _)| name.len());
         self.paths = self.paths.saturating_add(paths(&domain.descriptors, above));
         if self.paths > MOST_PATHS {

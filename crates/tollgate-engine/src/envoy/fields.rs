@@ -91,7 +91,7 @@ pub(super) fn fields<'n>(node: &'n Node, level: Level, problems: &mut Problems) 
     let mut known = Vec::new();
     for (name, value) in merged(node) {
         let Value::Text(text) = &name.value else {
-            problems.push(not_text(name));
+            problems.push(name_not_text(name));
             continue;
         };
         let mut levels = Level::ALL.into_iter();
@@ -146,30 +146,30 @@ fn ignored(name: &str, value: &Node, problems: &mut Problems) {
         Value::List(items) => {
             for item in items {
                 match &item.value {
-                    Value::Map(_) => ignored_map(item, problems),
+                    Value::Map(_) => check_ignored_map(item, problems),
                     _ => problems.push(not_a_map(item)),
                 }
             }
         }
-        Value::Map(_) => ignored_map(value, problems),
+        Value::Map(_) => check_ignored_map(value, problems),
         Value::Float(_) => problems.push(wrong_type(name, "text or a whole number", value)),
         _ => {}
     }
 }
 
-fn ignored_map(node: &Node, problems: &mut Problems) {
+fn check_ignored_map(node: &Node, problems: &mut Problems) {
     for (name, value) in merged(node) {
         match &name.value {
             Value::Text(text) if Level::ALL.iter().any(|level| level.knows(text)) => {
                 ignored(text, value, problems);
             }
             Value::Text(text) => problems.push(unknown(text, name, Level::Descriptor)),
-            _ => problems.push(not_text(name)),
+            _ => problems.push(name_not_text(name)),
         }
     }
 }
 
-fn not_text(name: &Node) -> Diagnostic {
+fn name_not_text(name: &Node) -> Diagnostic {
     let message = format!("a field's name is {}, not text", name.value.kind());
     let help = "names of fields are text; quote it if it is meant";
     Diagnostic::error(NAME_NOT_TEXT, message, name.span).help(help)
@@ -272,16 +272,16 @@ impl Scalars {
         match &node.value {
             Value::Null => Some(0),
             Value::Integer(number) => {
-                let written = self.plain(node).and_then(in_any_base);
+                let written = self.plain(node).and_then(parse_yaml_1_1_integer);
                 written.or_else(|| u32::try_from(*number).ok())
             }
-            Value::Text(_) => in_any_base(self.plain(node)?),
+            Value::Text(_) => parse_yaml_1_1_integer(self.plain(node)?),
             _ => None,
         }
     }
 }
 
-fn in_any_base(text: &str) -> Option<u32> {
+fn parse_yaml_1_1_integer(text: &str) -> Option<u32> {
     let text = text.strip_prefix('+').unwrap_or(text);
     if text.starts_with(['_', '+', '-']) {
         return None;

@@ -17,7 +17,9 @@ use super::{
 use crate::diagnostic::Severity;
 use crate::document::Span;
 use crate::facts::Unit;
-use crate::native::fields::{ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURES, NOT_LEASED, names};
+use crate::native::fields::{
+    ALGORITHMS, COUNTINGS, FAILURES, NO_STORE_MESSAGE, NOT_LEASABLE_MESSAGE, names,
+};
 use crate::policy::{
     Charging, Counting, DescriptorLimit, DescriptorRule, Domain, FailureModes, OnStoreFailure,
     is_bucket,
@@ -210,7 +212,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Names that `replaces` uses and no limit of the domain has.
-    pub(super) fn check_names(&mut self, tree: &[DescriptorRule]) {
+    pub(super) fn check_replaced_names(&mut self, tree: &[DescriptorRule]) {
         fn limits<'t>(tree: &'t [DescriptorRule], found: &mut Vec<&'t DescriptorLimit>) {
             for rule in tree {
                 found.extend(&rule.limit);
@@ -258,12 +260,19 @@ impl<'a> Reader<'a> {
         let text = self.text(name, value)?;
         let found = table.iter().find(|(word, _)| *word == text);
         if found.is_none() {
-            self.not_a_word(code, what, &text, &names(table), value.span);
+            self.report_unknown_word(code, what, &text, &names(table), value.span);
         }
         found.map(|(_, value)| *value)
     }
 
-    fn not_a_word(&mut self, code: Code, what: &str, text: &str, words: &[&str], at: Span) {
+    fn report_unknown_word(
+        &mut self,
+        code: Code,
+        what: &str,
+        text: &str,
+        words: &[&str],
+        at: Span,
+    ) {
         let near = did_you_mean(text, words.iter().copied());
         let help = near.unwrap_or_else(|| format!("use {}", words.join(", ")));
         self.error(code, format!("{text:?} is no {what}"), at, &help);
@@ -323,7 +332,7 @@ impl<'a> Reader<'a> {
         if limit.limits.unlimited {
             for name in ["rate", "quota", "concurrency"] {
                 if let Some(value) = fields.get(name) {
-                    self.unlimited_with(name, value);
+                    self.report_unlimited_conflict(name, value);
                 }
             }
         }
@@ -356,13 +365,13 @@ impl<'a> Reader<'a> {
             }
         } else if limit.limits.unlimited {
             if let Some((_, value)) = unit.filter(|(text, _)| unit_of(text).is_some()) {
-                self.unlimited_with("unit", value);
+                self.report_unlimited_conflict("unit", value);
             }
         } else if unit.is_some() || (fields.get("quota").or(fields.get("concurrency"))).is_none() {
-            self.rate_of_unit(limit, unit, requests.map(|(count, _)| count));
+            self.set_unit_rate(limit, unit, requests.map(|(count, _)| count));
             // A mistake elsewhere may be why.
-            let is_missing = fields.get("requests_per_unit").is_none();
-            if is_missing && !self.has_errors_since(problems_before) {
+            let report_unreachable = fields.get("requests_per_unit").is_none();
+            if report_unreachable && !self.has_errors_since(problems_before) {
                 let message = "no requests_per_unit: that is 0, which refuses everything";
                 let help = "write `requests_per_unit: 0` if it is meant";
                 self.warn(NO_REQUESTS, message, limit.span, help);
@@ -389,16 +398,16 @@ impl<'a> Reader<'a> {
         let rates = !limit.limits.rates.is_empty();
         if limit.counting == Counting::Leased && !(rates && is_bucket(limit.algorithm)) {
             let help = "give it a rate in place of unit, or say exact";
-            self.error(BAD_COUNTING, NOT_LEASED, value.span, help);
+            self.error(BAD_COUNTING, NOT_LEASABLE_MESSAGE, value.span, help);
         }
         let asks_none = limit.counting == Counting::Local && own.is_some();
         if let Some(failure) = fields.get(ON_STORE_FAILURE).filter(|_| asks_none) {
             let help = "leave out one of them";
-            self.error(BAD_ON_STORE_FAILURE, ASKS_NO_STORE, failure.span, help);
+            self.error(BAD_ON_STORE_FAILURE, NO_STORE_MESSAGE, failure.span, help);
         }
     }
 
-    fn rate_of_unit(
+    fn set_unit_rate(
         &mut self,
         limit: &mut DescriptorLimit,
         unit: Option<(String, &Node)>,
@@ -409,7 +418,7 @@ impl<'a> Reader<'a> {
         let Some(unit) = text.as_deref().and_then(unit_of) else {
             let words = Unit::ALL.map(Unit::name);
             return match text {
-                Some(text) => self.not_a_word(BAD_UNIT, "unit", &text, &words, at),
+                Some(text) => self.report_unknown_word(BAD_UNIT, "unit", &text, &words, at),
                 None => {
                     let help = format!("use {}", words.join(", "));
                     self.error(BAD_UNIT, "rate_limit has no unit", at, &help);
@@ -505,7 +514,7 @@ impl<'a> Reader<'a> {
         parsed.ok()
     }
 
-    fn unlimited_with(&mut self, name: &str, value: &Node) {
+    fn report_unlimited_conflict(&mut self, name: &str, value: &Node) {
         let message = format!("unlimited, and yet a {name}");
         let help = format!("leave out one: unlimited or {name}");
         self.error(UNLIMITED_WITH_LIMIT, message, value.span, &help);

@@ -79,7 +79,7 @@ impl Answer {
     }
 
     /// The same of checks that the store couldn't be asked about, some of them.
-    pub fn over_results(checks: &[Check<'_>], each: &[CheckResult]) -> Self {
+    pub fn from_results(checks: &[Check<'_>], each: &[CheckResult]) -> Self {
         let mut answer = Self::over(checks, &decisions(each));
         let decider = answer.decider.and_then(|decider| each.get(decider));
         answer.unavailable = decider.and_then(|decider| decider.err());

@@ -18,7 +18,7 @@ use super::kind::LimitKind;
 /// How many refusals share a set of the table: the one that ends first gives way.
 const WAYS: usize = 4;
 /// For how long a denial is repeated before the backend is asked again: another process may have reset the key.
-const REPEATED_FOR: Duration = Duration::from_secs(1);
+const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
 /// A bounded table of refusals, for a backend that is far.
 ///
@@ -203,10 +203,10 @@ impl DenyCache {
         if self.latest.load(Ordering::Relaxed) <= now.as_nanos() {
             return KnownDenial::None;
         }
-        self.look_closely(checks, now, version)
+        self.look_up_sets(checks, now, version)
     }
 
-    fn look_closely(
+    fn look_up_sets(
         &self,
         checks: &[Check<'_>],
         now: Timestamp,
@@ -230,7 +230,7 @@ impl DenyCache {
             if due.is_none() {
                 // Relaxed: it has to be unlike the others, no more.
                 let own = self.rechecks.fetch_add(1, Ordering::Relaxed) + 1;
-                (entry.asked_by, entry.repeat_until) = (own, now + REPEATED_FOR);
+                (entry.asked_by, entry.repeat_until) = (own, now + REPEAT_INTERVAL);
                 drop(set);
                 due = Some(DenyRecheck {
                     cache: self,
@@ -291,7 +291,7 @@ impl DenyCache {
             limit: decision.limit,
             remaining: decision.remaining,
             version,
-            repeat_until: now + REPEATED_FOR,
+            repeat_until: now + REPEAT_INTERVAL,
             asked_by: 0,
         };
         drop(set);

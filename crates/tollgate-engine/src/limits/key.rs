@@ -312,7 +312,7 @@ mod tests {
         assert_ne!(of("64:ff9b::203.0.113.7"), of("64:ff9b::203.0.113.8"));
         // Who fills in facts may say how much of an address is one client.
         let by = |ip, v4, v6| {
-            let facts = Facts::new().with("ip", ip).counting_clients_by(v4, v6);
+            let facts = Facts::new().with("ip", ip).with_client_prefixes(v4, v6);
             fingerprint(&parts, &facts, &hashers)
         };
         assert_eq!(by("2001:db8::1", 32, 56), by("2001:db8:0:ff::1", 32, 56));

@@ -151,7 +151,7 @@ impl Limit {
     }
 
     /// This limit, of whose keys a store keeps this.
-    pub(crate) fn carrying_over(mut self, carry_over: CarryOver) -> Self {
+    pub(crate) fn with_carry_over(mut self, carry_over: CarryOver) -> Self {
         self.details.carry_over = carry_over;
         self.details.prepared = PreparedList::default();
         // A denial is repeated by limits that nobody else asks by. Here each caller brings a limit along, and whoever
@@ -189,7 +189,7 @@ impl Limit {
     }
 
     /// This limit, kept in the state of another and where that is.
-    pub(crate) fn counting_as(mut self, other: &Self) -> Self {
+    pub(crate) fn with_counter_of(mut self, other: &Self) -> Self {
         self.id = other.id;
         self.on_store_failure = other.on_store_failure;
         self.details.counter = other.details.counter.clone();
@@ -317,7 +317,7 @@ impl Limit {
     }
 
     /// A limit that stands in for this one for a while, and counts where this one does.
-    pub(crate) fn replaced_by(&self, kind: LimitKind) -> Result<Self, LimitError> {
+    pub(crate) fn overridden_by(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.with_kind(kind)?;
         limit.details.stands_for = Some(self.counter_kind().clone());
         // What it denies may pass sooner, when it stands in no more.

@@ -83,7 +83,7 @@ impl SoleLimit {
     /// What a key keeps in a store when it is asked [by another rate](Self::at): tokens unless said otherwise.
     #[must_use]
     pub fn carry_over(mut self, carry_over: CarryOver) -> Self {
-        self.limit = self.limit.carrying_over(carry_over);
+        self.limit = self.limit.with_carry_over(carry_over);
         self
     }
 

@@ -57,7 +57,7 @@ impl Counted {
             return refilled.checked_add(u128::from(self.rate.burst_size()));
         }
         let windows = span.as_nanos().div_ceil(period).checked_add(1)?;
-        self.in_a_window().checked_mul(windows)
+        self.max_in_window().checked_mul(windows)
     }
 
     /// How many can pass at one instant.
@@ -66,12 +66,12 @@ impl Counted {
             u128::from(self.rate.burst_size())
         } else {
             // The end of one window and the start of the next.
-            2 * self.in_a_window()
+            2 * self.max_in_window()
         }
     }
 
     /// The most that a window lets pass: a sliding counter may have a burst above its count.
-    fn in_a_window(&self) -> u128 {
+    fn max_in_window(&self) -> u128 {
         u128::from(self.rate.count().max(self.rate.burst_size()))
     }
 

@@ -8,15 +8,15 @@ use crate::native::Places;
 use crate::policy::{Match, Mode, Pattern, Policy, Rule};
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
-    exempts_all(found, policy);
-    exempts_by_header(found, policy, places);
+    check_exempts_all(found, policy);
+    check_header_exemptions(found, policy, places);
     let fuel = Fuel::new();
     replaces_nothing(found, policy, places, &fuel);
     unlimited(found, policy, places, &fuel);
 }
 
 /// Warns of exemptions that hold of every request there is.
-fn exempts_all(found: &mut Found, policy: &Policy) {
+fn check_exempts_all(found: &mut Found, policy: &Policy) {
     for (number, exempt) in policy.exempt.iter().enumerate() {
         let mut conditions = exempt.conditions.iter();
         if !conditions.all(|(fact, pattern)| is_every(fact, pattern)) {
@@ -40,7 +40,7 @@ fn exempts_all(found: &mut Found, policy: &Policy) {
 }
 
 /// Warns of exemptions that a client gets by what it sends: those of a list, and unlimited rules in the place of others.
-fn exempts_by_header(found: &mut Found, policy: &Policy, places: &Places) {
+fn check_header_exemptions(found: &mut Found, policy: &Policy, places: &Places) {
     let listed = policy.exempt.iter().map(|exempt| (exempt, exempt.span));
     let rules = in_use(policy, places)
         .filter(|(rule, _)| rule.limits.unlimited && !rule.replaces.is_empty())

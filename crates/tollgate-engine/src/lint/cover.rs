@@ -34,7 +34,7 @@ pub(super) fn covers(outer: &Match, inner: &Match, fuel: &Fuel) -> bool {
 }
 
 /// Whether any request that `rule` applies to has a key of `other`, or needs none there.
-pub(super) fn has_key_of(rule: &Rule, other: &Rule) -> bool {
+pub(super) fn always_has_key_of(rule: &Rule, other: &Rule) -> bool {
     // A rule with several keys, or one that applies without any, says of no fact that it is there.
     let own: &[KeyPart] = match rule.fallback_keys.as_slice() {
         [] if rule.needs_its_key() => &rule.key,
@@ -44,14 +44,14 @@ pub(super) fn has_key_of(rule: &Rule, other: &Rule) -> bool {
         let mut conditions = rule.matches.conditions.iter();
         own.contains(part)
             || matches!(part, KeyPart::Fact(fact) if conditions.any(
-                |(known, pattern)| known == fact && implies_known(pattern),
+                |(known, pattern)| known == fact && implies_present(pattern),
             ))
     };
     let needs_none = other.key.is_empty() || !other.needs_its_key();
     needs_none || other.keys().any(|key| key.iter().all(is_known))
 }
 
-fn implies_known(pattern: &Pattern) -> bool {
+fn implies_present(pattern: &Pattern) -> bool {
     let mut each = pattern.alternatives().into_iter();
     each.all(|one| !matches!(one, Pattern::Absent | Pattern::Not(_)))
 }
@@ -67,7 +67,7 @@ fn holds(wide: &Pattern, narrow: &Pattern, fuel: &Fuel) -> bool {
     match (wide, narrow) {
         (_, Pattern::OneOf(each)) => each.iter().all(|pattern| holds(wide, pattern, fuel)),
         (Pattern::OneOf(any), _) => any.iter().any(|pattern| holds(pattern, narrow, fuel)),
-        (Pattern::Present, _) => implies_known(narrow),
+        (Pattern::Present, _) => implies_present(narrow),
         (Pattern::Not(wide), Pattern::Not(narrow)) => holds(narrow, wide, fuel),
         (Pattern::Prefix(prefix), _) => start(narrow).is_some_and(|text| text.starts_with(prefix)),
         (Pattern::Glob(glob), Pattern::Exact(text)) => {
@@ -144,7 +144,7 @@ impl<'a> Index<'a> {
     }
 
     /// All rules, and maybe some more, whose requests all meet these conditions.
-    pub(super) fn covered_by(&self, outer: &Match) -> Vec<usize> {
+    pub(super) fn covered_candidates(&self, outer: &Match) -> Vec<usize> {
         let each = outer.conditions.iter();
         let candidates = each.map(|condition| self.candidates(condition));
         // The condition with the fewest candidates is enough: all that are covered are among them.
@@ -326,7 +326,7 @@ mod tests {
         fn the_index_finds_every_rule_that_is_covered(rules in prop::collection::vec(rule(), 1..12)) {
             let index = Index::new(&rules);
             for outer in &rules {
-                let found = index.covered_by(&outer.matches);
+                let found = index.covered_candidates(&outer.matches);
                 for (number, inner) in rules.iter().enumerate() {
                     if covers(&outer.matches, &inner.matches, &Fuel::new()) {
                         prop_assert!(found.contains(&number), "{outer:?} {inner:?}");

@@ -3,9 +3,9 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
-use super::cover::{Fuel, Index, covers, has_key_of};
+use super::cover::{Fuel, Index, always_has_key_of, covers};
 use super::{Found, codes, in_use};
-use crate::native::{Places, RulePlaces};
+use crate::native::{Places, RuleSpans};
 use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
 
 pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
@@ -39,7 +39,7 @@ struct Search<'a> {
 impl Search<'_> {
     /// The rules that may be covered; none once there was enough of looking.
     fn candidates(&self, outer: &Match) -> Option<Vec<usize>> {
-        let candidates = self.index.covered_by(outer);
+        let candidates = self.index.covered_candidates(outer);
         self.fuel.burn(candidates.len() + 1).then_some(candidates)
     }
 }
@@ -62,7 +62,7 @@ fn unreachable(found: &mut Found, search: &Search<'_>) -> HashSet<usize> {
     let (exempt, blocked) = (inside(&policy.exempt), inside(&policy.block));
     let mut replacing: HashMap<&str, Vec<&Rule>> = HashMap::new();
     // One that is enforced for a part of its keys leaves the others to what it replaces.
-    let for_all = |(rule, _): &(&Rule, &RulePlaces)| rule.enforced_percent == 100;
+    let for_all = |(rule, _): &(&Rule, &RuleSpans)| rule.enforced_percent == 100;
     for (rule, _) in in_use(policy, places).filter(for_all) {
         for replaced in &rule.replaces {
             replacing.entry(replaced).or_default().push(rule);
@@ -77,7 +77,7 @@ fn unreachable(found: &mut Found, search: &Search<'_>) -> HashSet<usize> {
             "every request that it matches is exempt".to_owned()
         } else if blocked.contains(&index) {
             "every request that it matches is blocked".to_owned()
-        } else if let Some(missing) = unknown_key(rule) {
+        } else if let Some(missing) = absent_key_fact(rule) {
             format!("it counts by {missing:?}, but matches only requests without it")
         } else if let Some(by) = replaced(rule, replacing.get(rule.name.as_str()), fuel) {
             format!(
@@ -96,7 +96,7 @@ fn unreachable(found: &mut Found, search: &Search<'_>) -> HashSet<usize> {
 }
 
 /// A fact of the key that the rule's own conditions rule out, if there is no other key.
-fn unknown_key(rule: &Rule) -> Option<&str> {
+fn absent_key_fact(rule: &Rule) -> Option<&str> {
     let is_ruled_out = |fact: &&str| {
         let mut conditions = rule.matches.conditions.iter();
         conditions.any(|(name, pattern)| name == fact && is_absent(pattern))
@@ -127,7 +127,7 @@ fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &Fuel) -> Option<
     by.find(|other| {
         other.mode <= rule.mode
             && covers(&other.matches, &rule.matches, fuel)
-            && has_key_of(rule, other)
+            && always_has_key_of(rule, other)
     })
 }
 
@@ -174,7 +174,7 @@ fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize,
 }
 
 /// Limits of one rule or tier that never decide.
-pub(super) fn within(found: &mut Found, rule: &Rule, places: &RulePlaces) {
+pub(super) fn within(found: &mut Found, rule: &Rule, places: &RuleSpans) {
     let limits = &rule.limits;
     let counted = |index: usize| Counted::new(limits.rates[index], rule.algorithm);
     let count = limits.rates.len().min(places.rates.len());
@@ -245,12 +245,12 @@ fn across(
                 || twice.contains(&pair);
             if skip
                 || rule.cost != other.cost
-                || !counts_within(rule, other)
+                || !counts_as_part_of(rule, other)
                 || !covers(&other.matches, &rule.matches, &search.fuel)
             {
                 continue;
             }
-            never_decides(found, rule, place, other, |number| {
+            check_never_decides(found, rule, place, other, |number| {
                 told.insert((inner, number))
             });
         }
@@ -258,7 +258,7 @@ fn across(
 }
 
 /// Whether all that a rule counts in one counter, another counts in one, too.
-fn counts_within(rule: &Rule, other: &Rule) -> bool {
+fn counts_as_part_of(rule: &Rule, other: &Rule) -> bool {
     let by_one_key = |rule: &Rule| rule.fallback_keys.is_empty() && rule.needs_its_key();
     let is_part = other.key.iter().all(|part| rule.key.contains(part));
     let is_same = rule.keys().eq(other.keys()) && rule.on_missing_key == other.on_missing_key;
@@ -266,10 +266,10 @@ fn counts_within(rule: &Rule, other: &Rule) -> bool {
 }
 
 /// Warns of each rate of a rule that another rule's rates make pointless, once each.
-fn never_decides(
+fn check_never_decides(
     found: &mut Found,
     rule: &Rule,
-    place: &RulePlaces,
+    place: &RuleSpans,
     other: &Rule,
     mut is_new: impl FnMut(usize) -> bool,
 ) {

@@ -3,7 +3,7 @@
 use super::cover::{Fuel, covers};
 use super::{Found, codes};
 use crate::diagnostic::Code;
-use crate::facts::{KNOWN_FACTS, is_known_fact};
+use crate::facts::{COMMON_FACTS, is_known_fact};
 use crate::native::fields::RULE;
 use crate::native::{Form, Mention, Places, Written, canonical_network};
 use crate::policy::{Match, Pattern, Policy};
@@ -85,7 +85,7 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
     ];
     let is_regex = |slip: &Slip| slip.code == codes::LOOKS_LIKE_REGEX && fact == "path";
     // Callers of a service may send hosts with a port.
-    let is_never = |slip: &Slip| never.contains(&slip.code) && without_port(text).is_none();
+    let is_never = |slip: &Slip| never.contains(&slip.code) && strip_port(text).is_none();
     let mut slip = slip(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
     // What a policy takes besides, an order doesn't.
     if is_regex(&slip) {
@@ -102,8 +102,8 @@ fn slip(condition: &Written) -> Option<Slip> {
         fact, text, form, ..
     } = condition;
     match (fact.as_str(), form) {
-        (_, Form::Regex) => return glob_as_regex(text).or_else(|| whole(text)),
-        (_, Form::Network) => return network_of_text(fact),
+        (_, Form::Regex) => return check_glob_as_regex(text).or_else(|| whole(text)),
+        (_, Form::Network) => return check_network_of_text(fact),
         ("method", Form::Plain | Form::Exact) => return method(text),
         ("ip", _) => return address(text, *form),
         (_, Form::Exact) => return None,
@@ -118,7 +118,7 @@ fn slip(condition: &Written) -> Option<Slip> {
         let message = format!("{text:?} looks like a glob, but is compared as a beginning");
         let help = format!(
             "write \"{text}\" alone, or {{prefix: {:?}}}",
-            before_star(text)
+            prefix_before_star(text)
         );
         return Slip::new(codes::LOOKS_LIKE_GLOB, message, help);
     }
@@ -160,12 +160,12 @@ fn looks_like_regex(fact: &str, text: &str) -> bool {
 }
 
 /// What stands before the first star.
-fn before_star(text: &str) -> &str {
+fn prefix_before_star(text: &str) -> &str {
     text.split('*').next().unwrap_or(text)
 }
 
 /// A regular expression in which a star was meant for any text: there it repeats the slash before it.
-fn glob_as_regex(text: &str) -> Option<Slip> {
+fn check_glob_as_regex(text: &str) -> Option<Slip> {
     let at = text.find("/*")?;
     let message = format!(
         "{text:?} looks like a glob, but as a regular expression /* is any number of slashes"
@@ -196,16 +196,16 @@ fn whole(text: &str) -> Option<Slip> {
 }
 
 /// Facts that are no address.
-const NO_ADDRESS: [&str; 7] = [
+const NON_ADDRESS_FACTS: [&str; 7] = [
     "method", "path", "route", "user", "tenant", "api_key", "tier",
 ];
 
 /// A network as a condition, or as a part of a key, on what is no address.
 pub(super) fn is_no_address(fact: &str) -> bool {
-    NO_ADDRESS.contains(&fact)
+    NON_ADDRESS_FACTS.contains(&fact)
 }
 
-fn network_of_text(fact: &str) -> Option<Slip> {
+fn check_network_of_text(fact: &str) -> Option<Slip> {
     if !is_no_address(fact) {
         return None;
     }
@@ -260,7 +260,7 @@ fn path(text: &str, form: Form) -> Option<Slip> {
         Slip::new(codes::NOT_A_PATH, message, help)
     };
     let is_glob = form == Form::Glob || text.contains('*');
-    if let Some(list) = list_of_paths(text) {
+    if let Some(list) = comma_separated_paths(text) {
         return not("it is one of them", format!("write a list: {list}"));
     }
     if let Some((_, rest)) = text.split_once("://") {
@@ -294,7 +294,7 @@ fn path(text: &str, form: Form) -> Option<Slip> {
         let help = format!("write {encoded} for {sign:?}");
         return not("paths come percent-encoded", help);
     }
-    if let Some(part) = text.split('/').find(|part| is_parameter(part)) {
+    if let Some(part) = text.split('/').find(|part| is_route_parameter(part)) {
         let help = format!(
             "write * for {part:?}, or match the route, which is the pattern that a path fits"
         );
@@ -313,14 +313,14 @@ fn path(text: &str, form: Form) -> Option<Slip> {
 }
 
 /// Several paths with commas between them, as the list that was meant.
-fn list_of_paths(text: &str) -> Option<String> {
+fn comma_separated_paths(text: &str) -> Option<String> {
     let each: Vec<&str> = text.split(',').map(str::trim).collect();
     let is_list = each.len() > 1 && each.iter().all(|path| path.starts_with('/'));
     is_list.then(|| format!("{each:?}"))
 }
 
 /// A part of a route that stands for any: `{id}`, `:id` or `<id>`.
-fn is_parameter(part: &str) -> bool {
+fn is_route_parameter(part: &str) -> bool {
     let inside = |open: char, close: char| {
         let inside = part
             .strip_prefix(open)
@@ -341,7 +341,7 @@ fn host(text: &str) -> Option<Slip> {
         let message = format!("no request has the host {text:?}: it has one of them");
         let help = format!("write a list: [{}]", each.join(", "));
         return Slip::new(codes::NOT_A_HOST, message, help);
-    } else if let Some(bare) = without_port(text) {
+    } else if let Some(bare) = strip_port(text) {
         ("it is without a port", bare.to_owned())
     } else if text.len() > 1 && text.ends_with('.') {
         (
@@ -358,7 +358,7 @@ fn host(text: &str) -> Option<Slip> {
 }
 
 /// A host, if a port follows it.
-fn without_port(text: &str) -> Option<&str> {
+fn strip_port(text: &str) -> Option<&str> {
     let (host, port) = text.rsplit_once(':')?;
     let is_port = !port.is_empty() && port.bytes().all(|byte| byte.is_ascii_digit());
     (is_port && (!host.contains(':') || host.ends_with(']'))).then_some(host)
@@ -450,7 +450,7 @@ fn near(fact: &str) -> Option<String> {
         let is_long = fact.len() >= SHORTEST && known.len() >= SHORTEST;
         is_long || known.eq_ignore_ascii_case(fact)
     };
-    let candidates = KNOWN_FACTS.iter().copied().filter(alike);
+    let candidates = COMMON_FACTS.iter().copied().filter(alike);
     suggest::closest(fact, candidates).map(str::to_owned)
 }
 

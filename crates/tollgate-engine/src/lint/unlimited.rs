@@ -4,7 +4,7 @@ use super::{Found, codes, in_use, texts};
 use crate::address::{ClientBits, Family};
 use crate::document::Span;
 use crate::facts::IP;
-use crate::native::{Places, RulePlaces};
+use crate::native::{Places, RuleSpans};
 use crate::policy::{KeyPart, Mode, Pattern, Policy, Rule};
 
 /// The fact that carries a tier.
@@ -78,7 +78,7 @@ const WHOM: [(&str, &str); 9] = [
 const OWN: [&str; 3] = ["user", "tenant", "api_key"];
 
 /// Warns of a rule that is one for each by its name or match, and has one counter for all.
-fn no_key(found: &mut Found, rule: &Rule, place: &RulePlaces) {
+fn no_key(found: &mut Found, rule: &Rule, place: &RuleSpans) {
     if !rule.key.is_empty() || rule.limits.unlimited || rule.adaptive.is_some() {
         return;
     }

@@ -15,7 +15,7 @@ const MANY: usize = if cfg!(test) { 2 } else { 8 };
 const LONG: usize = if cfg!(test) { 1 } else { 256 };
 /// The most places of a set, in words: what a set takes in memory grows with them and with the characters that
 /// they name.
-const MOST_WORDS: usize = 64;
+const MAX_WORDS: usize = 64;
 
 /// All globs of a matcher, while it is made.
 #[derive(Debug, Default)]
@@ -88,7 +88,7 @@ impl Globs {
         let heads = heads.into_values().filter(|globs| globs.len() >= MANY);
         // One place for each part and one more, at most 64 of a glob.
         let chunks: Vec<_> = heads.collect();
-        for globs in chunks.iter().flat_map(|globs| globs.chunks(MOST_WORDS)) {
+        for globs in chunks.iter().flat_map(|globs| globs.chunks(MAX_WORDS)) {
             let set = u32::try_from(sets.len()).unwrap_or(u32::MAX);
             let (made, own) = walk_of(globs);
             sets.push(made);

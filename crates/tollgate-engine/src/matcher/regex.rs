@@ -9,11 +9,11 @@ use regex_automata::meta;
 use regex_automata::util::syntax;
 
 /// What one may take, in bytes.
-pub(crate) const MOST_EACH: usize = 1 << 20;
+pub(crate) const MAX_REGEX_BYTES: usize = 1 << 20;
 /// What all of a policy may take together, in bytes.
 pub(crate) const MOST_TOGETHER: usize = 64 << 20;
 /// How deep groups may be nested, with the one that is put around the whole.
-const MOST_NESTED: u32 = 52;
+const MAX_NESTING: u32 = 52;
 /// What may be remembered of the steps through a text, for each thread that matches.
 const REMEMBERED: usize = 256 << 10;
 /// What a table may take that some are put into to be faster.
@@ -48,7 +48,7 @@ impl Whole {
         });
         built.map(Self).map_err(|error| {
             if error.size_limit().is_some() {
-                return RegexError::TooLarge(MOST_EACH);
+                return RegexError::TooLarge(MAX_REGEX_BYTES);
             }
             // By itself, so that the picture is of what was written.
             let alone = build(regex).err();
@@ -61,7 +61,7 @@ impl Whole {
 
 fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
     let bounds = meta::Config::new()
-        .nfa_size_limit(Some(MOST_EACH))
+        .nfa_size_limit(Some(MAX_REGEX_BYTES))
         .onepass_size_limit(Some(TABLE))
         .hybrid_cache_capacity(REMEMBERED);
     meta::Builder::new()
@@ -69,7 +69,7 @@ fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
         // A line break in a value is a character like any other: else it would hide the value from `.*`.
         .syntax(
             syntax::Config::new()
-                .nest_limit(MOST_NESTED)
+                .nest_limit(MAX_NESTING)
                 .dot_matches_new_line(true),
         )
         .build(regex)
@@ -148,7 +148,7 @@ mod tests {
         let large = |number: usize| format!("a{number}(?:x{{1000}}){{1000}}");
         let found = (0..100).map(|number| all.add(&large(number)).unwrap_err());
         let found: Vec<_> = found.collect();
-        assert_eq!(found[0], RegexError::TooLarge(MOST_EACH));
+        assert_eq!(found[0], RegexError::TooLarge(MAX_REGEX_BYTES));
         assert_eq!(found[99], RegexError::TooMuch(MOST_TOGETHER));
     }
 }

@@ -29,7 +29,7 @@ pub const UNREPRESENTABLE: Code = Code("unrepresentable");
 /// The text is no regular expression, or a too large one.
 pub const BAD_REGEX: Code = Code("bad-regex");
 /// The text is no network.
-pub const BAD_CIDR: Code = Code("bad-cidr");
+pub const BAD_NETWORK: Code = Code("bad-cidr");
 /// A regular expression where text is compared as it stands.
 pub const REGEX_AS_TEXT: Code = Code("regex-as-text");
 /// A network where text is compared as it stands.

@@ -80,7 +80,7 @@ pub(crate) const ROLLOUT: Fields = &["enforce"];
 pub(crate) const PATTERN: Fields = &["exact", "glob", "prefix", "regex", "cidr", "present", "not"];
 
 /// What is done without the store, by the kind of the limit.
-pub(crate) const FAILURE_KINDS: Fields = &["rate", "quota", "concurrency"];
+pub(crate) const LIMIT_KINDS: Fields = &["rate", "quota", "concurrency"];
 
 /// All ways of counting, by name.
 pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
@@ -112,7 +112,7 @@ pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
 ];
 
 /// What can happen to a request without its key, by name.
-pub(crate) const MISSING_KEYS: &[(&str, OnMissingKey)] = &[
+pub(crate) const MISSING_KEY_WORDS: &[(&str, OnMissingKey)] = &[
     ("pass", OnMissingKey::Pass),
     ("deny", OnMissingKey::Deny),
     ("one_counter", OnMissingKey::OneCounter),
@@ -137,9 +137,10 @@ pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
 ];
 
 /// What keeps a limit from being leased.
-pub(crate) const NOT_LEASED: &str = "only rates by gcra, token-bucket or leaky can be leased";
+pub(crate) const NOT_LEASABLE_MESSAGE: &str =
+    "only rates by gcra, token-bucket or leaky can be leased";
 /// What is said of a limit that never asks a store.
-pub(crate) const ASKS_NO_STORE: &str =
+pub(crate) const NO_STORE_MESSAGE: &str =
     "on_store_failure does nothing where counting is local: no store is asked";
 
 /// The words of a table.
@@ -218,7 +219,7 @@ mod tests {
             (ADAPTIVE, "/$defs/adaptive"),
             (SHED, "/$defs/shed/anyOf/1"),
             (PATTERN, "/$defs/pattern/anyOf/2"),
-            (FAILURE_KINDS, "/$defs/failures"),
+            (LIMIT_KINDS, "/$defs/failures"),
         ] {
             let fields = at(&format!("{place}/properties"));
             let mut known = table.to_vec();
@@ -232,7 +233,10 @@ mod tests {
             (names(FAILURES), "/$defs/failures/properties/rate"),
             (names(ALGORITHMS), "/$defs/rule/properties/algorithm"),
             (names(ALGORITHMS), "/$defs/tier/properties/algorithm"),
-            (names(MISSING_KEYS), "/$defs/rule/properties/on_missing_key"),
+            (
+                names(MISSING_KEY_WORDS),
+                "/$defs/rule/properties/on_missing_key",
+            ),
             (names(COUNTINGS), "/$defs/rule/properties/counting"),
             (names(COUNTINGS), "/$defs/tier/properties/counting"),
             (names(MODES), "/$defs/rule/properties/mode/anyOf/0"),

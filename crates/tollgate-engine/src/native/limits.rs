@@ -7,9 +7,9 @@ use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, ConcurrencyLimiter, Rate};
 use tollgate_adaptive::shed::{Criticality, Shares};
 
-use super::RulePlaces;
+use super::RuleSpans;
 use super::codes;
-use super::fields::{ADAPTIVE, COST, FAILURE_KINDS, SHED, TIER, UNSETTLED, laws, names};
+use super::fields::{ADAPTIVE, COST, LIMIT_KINDS, SHED, TIER, UNSETTLED, laws, names};
 use super::reader::{Fields, Reader, first_line, shorten};
 use crate::document::{Node, Span, Value};
 use crate::policy::{Adaptive, Cost, Limits, Over, Settle, Shed};
@@ -32,7 +32,7 @@ pub(super) fn adapts(fields: &Fields<'_>) -> bool {
 
 /// The least of a limit that adapts, if the policy doesn't say. A law that mistakes slow calls for a queue stays there, so it
 /// is what a service can bear in most cases: a limit of 1 leaves one of a hundred calls.
-fn default_min(max: u32) -> u32 {
+fn default_adaptive_min(max: u32) -> u32 {
     (max / 2).clamp(1, 10)
 }
 
@@ -42,11 +42,11 @@ impl Reader<'_> {
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
-        places: &mut RulePlaces,
+        places: &mut RuleSpans,
     ) -> Limits {
         let mut limits = Limits::default();
         if let Some(node) = fields.get("rate") {
-            for item in self.one_or_more(node, RATE) {
+            for item in self.list_or_single(node, RATE) {
                 if limits.rates.len() == MOST_RATES {
                     let message = format!("more than {MOST_RATES} rates");
                     self.error(codes::OUT_OF_RANGE, message, item.span);
@@ -68,29 +68,29 @@ impl Reader<'_> {
         limits.concurrency = concurrency.and_then(|node| self.concurrency(node));
         let unlimited = fields.get("unlimited");
         limits.unlimited = unlimited.and_then(|node| self.flag(node)).unwrap_or(false);
-        let mut limiting = FAILURE_KINDS.iter();
+        let mut limiting = LIMIT_KINDS.iter();
         let limiting = limiting.find(|name| fields.get(name).is_some());
         match (limiting, unlimited) {
             (Some(name), Some(node)) if limits.unlimited => {
                 let message = format!("unlimited, but with a {name}");
-                self.error_with(codes::CONFLICT, message, node.span, "leave out one of them");
+                self.report_with_help(codes::CONFLICT, message, node.span, "leave out one of them");
             }
             (None, Some(node)) if node.value != Value::Bool(false) => {}
-            (None, _) => self.no_limit(fields),
+            (None, _) => self.report_no_limit(fields),
             _ => {}
         }
         limits
     }
 
-    fn no_limit(&mut self, fields: &Fields<'_>) {
+    fn report_no_limit(&mut self, fields: &Fields<'_>) {
         let what = if fields.is_of(TIER) { "tier" } else { "rule" };
         let message = format!("this {what} has no limit");
-        let help = match limit_in_match(fields) {
+        let help = match misplaced_limit(fields) {
             Some(name) => format!("{name:?} stands inside match: move it one level to the left"),
             None => "give it a rate, a quota or a concurrency, or say unlimited: true".to_owned(),
         };
         let span = first_line(fields.span);
-        self.error_with(codes::NO_LIMIT, message, span, help);
+        self.report_with_help(codes::NO_LIMIT, message, span, help);
     }
 
     /// A text with a unit in it. Of a bare number it is told how to give it one.
@@ -146,7 +146,7 @@ impl Reader<'_> {
         })?;
         let quota: Quota = match text.parse() {
             Ok(quota) => quota,
-            Err(error) => return self.bad_quota(node, text, &error),
+            Err(error) => return self.report_quota_error(node, text, &error),
         };
         if quota.is_unlimited() {
             let help = "leave it out, or say unlimited: true";
@@ -160,7 +160,7 @@ impl Reader<'_> {
         Some(quota)
     }
 
-    fn bad_quota(&mut self, node: &Node, text: &str, error: &QuotaError) -> Option<Quota> {
+    fn report_quota_error(&mut self, node: &Node, text: &str, error: &QuotaError) -> Option<Quota> {
         let example =
             "write a quota such as 10000/month, 500/day in Europe/Zurich or 900 in any 30d";
         if let Some((short, message, help)) = shortened(text) {
@@ -223,7 +223,7 @@ impl Reader<'_> {
         if fields.get("shared").is_some() {
             let message = "a limit that adapts is one rule's, and can't be shared";
             let help = "give it a rule of its own, without shared";
-            self.error_with(codes::CONFLICT, message, fields.place("concurrency"), help);
+            self.report_with_help(codes::CONFLICT, message, fields.place("concurrency"), help);
         }
         let own = self.fields(node, "a concurrency", ADAPTIVE)?;
         let message = "expected adaptive: the law by which the limit is found";
@@ -240,7 +240,7 @@ impl Reader<'_> {
             None => None,
         };
         let (law, max) = law.zip(max)?;
-        let min = min.unwrap_or_else(|| default_min(max));
+        let min = min.unwrap_or_else(|| default_adaptive_min(max));
         if min > max {
             let message = format!("a min of {min} is above the max of {max}");
             let help = format!("lower min to {max} at most, or raise max");
@@ -275,13 +275,13 @@ impl Reader<'_> {
             let message =
                 "shed says who is refused first when slots run out, but there is no concurrency";
             let help = "add a concurrency, or leave it out";
-            self.error_with(codes::CONFLICT, message, place, help);
+            self.report_with_help(codes::CONFLICT, message, place, help);
         }
         if fields.get("shared").is_some() {
             let message =
                 "rules that share a counter can't shed: each would have other shares of it";
             let help = "leave out one of them";
-            self.error_with(codes::CONFLICT, message, place, help);
+            self.report_with_help(codes::CONFLICT, message, place, help);
         }
         let usual = Shares::default();
         let Value::Map(_) = &node.value else {
@@ -310,17 +310,17 @@ impl Reader<'_> {
     }
 
     /// What a request costs. Notes a cost that is too much for one of the limits.
-    pub(super) fn own_cost(
+    pub(super) fn read_rule_cost(
         &mut self,
         fields: &Fields<'_>,
         limits: &Limits,
-        places: &RulePlaces,
+        places: &RuleSpans,
     ) -> Cost {
         let Some(node) = fields.get("cost") else {
             return Cost::default();
         };
         let cost = self.cost(node).unwrap_or_default();
-        self.cost_fits(&cost, limits, places, node);
+        self.check_cost_fits(&cost, limits, places, node);
         cost
     }
 
@@ -333,7 +333,7 @@ impl Reader<'_> {
                 if fields.get("fact").or(says).is_none() {
                     let message = "expected the fact that says the cost";
                     let help = "write {fact: tokens, default: 1}, or just a number";
-                    self.error_with(codes::MISSING_FIELD, message, node.span, help);
+                    self.report_with_help(codes::MISSING_FIELD, message, node.span, help);
                 }
                 let fact = fields.get("fact").and_then(|node| self.fact(node));
                 let default = fields.get("default");
@@ -372,7 +372,7 @@ impl Reader<'_> {
             if unsettled.is_some() {
                 let message = "unsettled does nothing where the cost is no estimate";
                 let help = "say for how long it is one, as in settle_within: 60s, or leave it out";
-                self.error_with(codes::CONFLICT, message, fields.place("unsettled"), help);
+                self.report_with_help(codes::CONFLICT, message, fields.place("unsettled"), help);
             }
             return None;
         };
@@ -384,7 +384,7 @@ impl Reader<'_> {
     }
 
     /// Notes a cost that no limit of the rule can ever admit.
-    fn cost_fits(&mut self, cost: &Cost, limits: &Limits, places: &RulePlaces, node: &Node) {
+    fn check_cost_fits(&mut self, cost: &Cost, limits: &Limits, places: &RuleSpans, node: &Node) {
         let rates = limits.rates.iter().zip(&places.rates);
         let bursts = rates.map(|(rate, place)| ("burst", rate.burst_size(), *place));
         let quota = limits.quota.as_ref();
@@ -396,7 +396,7 @@ impl Reader<'_> {
                     cost.default, place.start.line
                 );
                 let help = format!("raise the {what} to the cost at least");
-                self.error_with(codes::NOTHING_PASSES, message, node.span, help);
+                self.report_with_help(codes::NOTHING_PASSES, message, node.span, help);
             }
         }
     }
@@ -404,11 +404,11 @@ impl Reader<'_> {
     /// What becomes of a request that is over the limit.
     pub(super) fn over(&mut self, fields: &Fields<'_>) -> Over {
         let node = fields.get("over");
-        let over = node.and_then(|node| self.written_over(node));
+        let over = node.and_then(|node| self.parse_over(node));
         over.unwrap_or_default()
     }
 
-    fn written_over(&mut self, node: &Node) -> Option<Over> {
+    fn parse_over(&mut self, node: &Node) -> Option<Over> {
         const EXPECTED: &str = "refuse, or wait and for how long: wait 200ms";
         let Value::Text(text) = &node.value else {
             return self.mismatch(node, EXPECTED);
@@ -485,7 +485,7 @@ impl Reader<'_> {
                 Value::Integer(number @ 1..=100) => format!("write {number}%"),
                 _ => "write it as 80% or 0.8".to_owned(),
             };
-            self.error_with(codes::OUT_OF_RANGE, message, node.span, help);
+            self.report_with_help(codes::OUT_OF_RANGE, message, node.span, help);
         }
         percent
     }
@@ -508,7 +508,7 @@ fn shortened(text: &str) -> Option<(usize, String, String)> {
 }
 
 /// The limit that stands among the conditions of a rule, where it was indented too far.
-fn limit_in_match(fields: &Fields<'_>) -> Option<&'static str> {
+fn misplaced_limit(fields: &Fields<'_>) -> Option<&'static str> {
     let conditions = fields.get("match")?.fields();
     let limits = ["rate", "quota", "concurrency", "unlimited"];
     let stands = |limit: &&str| {

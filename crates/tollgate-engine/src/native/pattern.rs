@@ -24,9 +24,9 @@ pub(crate) const LONGEST_CONDITION: usize = 4_096;
 /// The fact whose text is an address or a network without being told so.
 const ADDRESS: &str = "ip";
 /// Facts of which no value begins with `^`.
-const NEVER_CARET: [&str; 4] = ["path", "route", "host", "method"];
+const FACTS_WITHOUT_CARET: [&str; 4] = ["path", "route", "host", "method"];
 /// Facts that are one address, and never a network.
-const ONE_ADDRESS: [&str; 6] = [
+const SINGLE_ADDRESS_FACTS: [&str; 6] = [
     "remote_address",
     "client_ip",
     "remote_ip",
@@ -58,7 +58,7 @@ impl Reader<'_> {
     }
 
     /// A list of conditions, none of which everything meets.
-    pub(super) fn match_list(&mut self, node: &Node) -> Vec<Match> {
+    pub(super) fn read_match_list(&mut self, node: &Node) -> Vec<Match> {
         let expected = "a list of conditions, such as [{path: /healthz}, {ip: \"10.0.0.0/8\"}]";
         let items = self.list(node, expected);
         let mut found = Vec::with_capacity(items.len());
@@ -66,7 +66,7 @@ impl Reader<'_> {
             if matches!(&item.value, Value::Map(fields) if fields.is_empty()) {
                 let message = "expected at least one condition: without any, every request matches";
                 let help = "name a fact, as in {path: /healthz}";
-                self.error_with(codes::MATCHES_ALL, message, item.span, help);
+                self.report_with_help(codes::MATCHES_ALL, message, item.span, help);
             }
             found.push(self.matches(item));
         }
@@ -93,8 +93,8 @@ impl Reader<'_> {
 
     /// What a text means that doesn't say its kind.
     fn plain(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
-        self.write_down(fact, &text, Form::Plain, node);
-        if text.starts_with('^') && NEVER_CARET.contains(&fact) {
+        self.record_condition_text(fact, &text, Form::Plain, node);
+        if text.starts_with('^') && FACTS_WITHOUT_CARET.contains(&fact) {
             let message = format!(
                 "no {fact} begins with \"^\": this is compared as it stands, not as a regular expression"
             );
@@ -105,7 +105,10 @@ impl Reader<'_> {
         if text.contains('*') {
             return self.glob(text, node);
         }
-        if ONE_ADDRESS.contains(&fact) && text.contains('/') && canonical_network(&text).is_ok() {
+        if SINGLE_ADDRESS_FACTS.contains(&fact)
+            && text.contains('/')
+            && canonical_network(&text).is_ok()
+        {
             let message = format!(
                 "{fact:?} is one address and never {text:?}: only \"ip\" takes a network as plain text"
             );
@@ -154,11 +157,11 @@ impl Reader<'_> {
                     "regex" => (Form::Regex, Self::regex),
                     _ => (Form::Network, Self::cidr),
                 };
-                let items = self.one_or_more(value, "text or a list of texts");
+                let items = self.list_or_single(value, "text or a list of texts");
                 let mut patterns = Vec::with_capacity(items.len());
                 for item in items {
                     if let Some(text) = item.text() {
-                        self.write_down(fact, text, form, item);
+                        self.record_condition_text(fact, text, form, item);
                     }
                     let text = self.text(item, "text");
                     patterns.push(text.and_then(|text| read(self, text, item)));
@@ -169,7 +172,7 @@ impl Reader<'_> {
     }
 
     /// Remembers the text of a condition, for those who judge it.
-    fn write_down(&mut self, fact: &str, text: &str, form: Form, node: &Node) {
+    fn record_condition_text(&mut self, fact: &str, text: &str, form: Form, node: &Node) {
         self.places.written.push(Written {
             fact: fact.to_owned(),
             text: text.to_owned(),
@@ -232,7 +235,7 @@ impl Reader<'_> {
                 let span = self
                     .sources
                     .within(node.span, &text, error.from, error.length);
-                self.reject(codes::BAD_CIDR, error.message, span, error.help)
+                self.reject(codes::BAD_NETWORK, error.message, span, error.help)
             }
         }
     }
@@ -254,7 +257,7 @@ impl Reader<'_> {
                 return self.reject(codes::BAD_REGEX, error.to_string(), node.span, help);
             }
         };
-        let (why, marks) = regex_problem(&problem);
+        let (why, marks) = parse_regex_error(&problem);
         let span = match marks {
             Some((from, length)) => self.sources.within(node.span, &text, from, length),
             None => node.span,
@@ -275,7 +278,7 @@ fn any_of(mut patterns: Vec<Pattern>) -> Option<Pattern> {
 }
 
 /// Why, and where in characters, from the picture that the parser of regular expressions draws.
-fn regex_problem(text: &str) -> (String, Option<(usize, usize)>) {
+fn parse_regex_error(text: &str) -> (String, Option<(usize, usize)>) {
     let why = text
         .lines()
         .rev()
@@ -367,11 +370,14 @@ mod tests {
             ("(ab", "unclosed group", Some((0, 1))),
         ] {
             let error = regex::Regex::new(text).unwrap_err().to_string();
-            let (found, place) = regex_problem(&error);
+            let (found, place) = parse_regex_error(&error);
             assert!(found.starts_with(why), "{found}");
             assert_eq!(place, marks, "{error}");
         }
-        assert_eq!(regex_problem("?"), ("it can't be read".to_owned(), None));
+        assert_eq!(
+            parse_regex_error("?"),
+            ("it can't be read".to_owned(), None)
+        );
     }
 
     #[test]

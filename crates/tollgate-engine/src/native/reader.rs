@@ -16,7 +16,7 @@ use crate::sources::Sources;
 use crate::suggest;
 
 /// Most errors that are kept.
-const MOST_PROBLEMS: usize = 1_000;
+const MAX_PROBLEMS: usize = 1_000;
 
 /// The errors of a policy as they are found, no more of them than people read.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(crate) struct Problems {
 impl Problems {
     pub(crate) fn push(&mut self, problem: Diagnostic) {
         debug_assert_eq!(problem.severity, Severity::Error);
-        if self.found.len() < MOST_PROBLEMS {
+        if self.found.len() < MAX_PROBLEMS {
             self.found.push(problem);
         } else {
             self.more += 1;
@@ -39,15 +39,15 @@ impl Problems {
 
     /// Whether further errors are only counted, so that their texts need not be made.
     pub(crate) fn is_full(&self) -> bool {
-        self.found.len() >= MOST_PROBLEMS
+        self.found.len() >= MAX_PROBLEMS
     }
 
     /// Notes that a file is missing or no tree: what refers to its names is not judged.
-    pub(crate) fn some_unread(&mut self) {
+    pub(crate) fn mark_partial(&mut self) {
         self.is_partial = true;
     }
 
-    pub(crate) fn all_was_read(&self) -> bool {
+    pub(crate) fn is_complete(&self) -> bool {
         !self.is_partial
     }
 
@@ -142,7 +142,7 @@ impl Reader<'_> {
         self.problems.push(Diagnostic::error(code, message, span));
     }
 
-    pub(super) fn error_with(
+    pub(super) fn report_with_help(
         &mut self,
         code: Code,
         message: impl Into<String>,
@@ -161,7 +161,7 @@ impl Reader<'_> {
         span: Span,
         help: impl Into<String>,
     ) -> Option<T> {
-        self.error_with(code, message, span, help);
+        self.report_with_help(code, message, span, help);
         None
     }
 
@@ -192,7 +192,7 @@ impl Reader<'_> {
     ) -> Option<&'n Node> {
         let node = fields.get(name);
         if node.is_none() {
-            self.error_with(codes::MISSING_FIELD, message, fields.span, help);
+            self.report_with_help(codes::MISSING_FIELD, message, fields.span, help);
         }
         node
     }
@@ -210,7 +210,7 @@ impl Reader<'_> {
         match self.hidden_by(node) {
             Some(sign) => {
                 let help = format!("put a text that begins with {sign} in quotes");
-                self.error_with(codes::WRONG_TYPE, message, node.span, help);
+                self.report_with_help(codes::WRONG_TYPE, message, node.span, help);
             }
             None => self.error(codes::WRONG_TYPE, message, node.span),
         }
@@ -240,7 +240,7 @@ impl Reader<'_> {
     ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
             let message = format!("expected {what}, found {}", node.value.kind());
-            let help = node.text().and_then(|text| in_lines(text, table));
+            let help = node.text().and_then(|text| split_field_help(text, table));
             let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
             return self.reject(codes::WRONG_TYPE, message, node.span, help);
         };
@@ -250,7 +250,7 @@ impl Reader<'_> {
             let text = text.unwrap_or_default();
             match table.iter().find(|field| **field == text) {
                 Some(field) => known.push((*field, name, value)),
-                None => self.unknown_field(text, name.span, what, table),
+                None => self.report_unknown_field(text, name.span, what, table),
             }
         }
         Some(Fields {
@@ -260,7 +260,7 @@ impl Reader<'_> {
         })
     }
 
-    fn unknown_field(&mut self, text: &str, span: Span, what: &str, table: fields::Fields) {
+    fn report_unknown_field(&mut self, text: &str, span: Span, what: &str, table: fields::Fields) {
         let shown = shorten(text);
         let problem = Diagnostic::error(
             codes::UNKNOWN_FIELD,
@@ -288,7 +288,7 @@ impl Reader<'_> {
             }
             _ => None,
         };
-        let help = in_lines(text, table).or_else(|| misnamed().map(str::to_owned));
+        let help = split_field_help(text, table).or_else(|| misnamed().map(str::to_owned));
         let help = help.or_else(|| suggest::help(text, table));
         let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
         self.problems.push(problem.help(help));
@@ -331,14 +331,14 @@ impl Reader<'_> {
                 if items.is_empty() {
                     let message = format!("expected {expected}, but there is nothing in it");
                     let help = "write something into it, or leave the field out";
-                    self.error_with(codes::EMPTY, message, node.span, help);
+                    self.report_with_help(codes::EMPTY, message, node.span, help);
                 }
                 items
             }
             Value::Map(_) if expected == RULES => {
                 let message = format!("expected {expected}, found a map");
                 let help = "begin each rule with a dash, as in - name: per-user, or with [[limits]] in TOML";
-                self.error_with(codes::WRONG_TYPE, message, node.span, help);
+                self.report_with_help(codes::WRONG_TYPE, message, node.span, help);
                 &[]
             }
             _ => {
@@ -349,7 +349,7 @@ impl Reader<'_> {
     }
 
     /// A list, or one value as a list of one.
-    pub(super) fn one_or_more<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
+    pub(super) fn list_or_single<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
         match &node.value {
             Value::List(_) => self.list(node, expected),
             _ => node.items(),
@@ -396,13 +396,13 @@ impl Reader<'_> {
 
     /// The name of a fact: one word.
     pub(super) fn fact(&mut self, node: &Node) -> Option<String> {
-        let fact = self.own_fact(node)?;
+        let fact = self.read_declared_fact(node)?;
         self.mention(&fact, node.span, Part::Other);
         Some(fact)
     }
 
     /// The name of a fact that isn't asked for here.
-    pub(super) fn own_fact(&mut self, node: &Node) -> Option<String> {
+    pub(super) fn read_declared_fact(&mut self, node: &Node) -> Option<String> {
         let name = self.name(node, "the name of a fact")?;
         self.fact_named(name, node.span)
     }
@@ -446,7 +446,7 @@ impl Reader<'_> {
         if found.is_none() {
             let message = format!("unknown {what} {:?}", shorten(text));
             let help = suggest::help(text, &words).unwrap_or(expected);
-            self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
+            self.report_with_help(codes::UNKNOWN_VALUE, message, node.span, help);
         }
         found.map(|(_, value)| *value)
     }
@@ -485,7 +485,7 @@ impl Reader<'_> {
 }
 
 /// What to write for a field with its value in one text: `rate:10/s` or `rate = 10/s`.
-fn in_lines(text: &str, table: &[&str]) -> Option<String> {
+fn split_field_help(text: &str, table: &[&str]) -> Option<String> {
     let (name, value) = text.split_once([':', '='])?;
     let (name, value) = (name.trim(), value.trim());
     let field = table.iter().find(|field| **field == name)?;

@@ -11,14 +11,14 @@ use crate::suggest;
 
 /// Notes references to what isn't there, and those that make no sense.
 pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded) {
-    same_names(reader, decoded);
+    check_same_names(reader, decoded);
     tiers(reader, decoded);
     replaces(reader, decoded);
     shared(reader, decoded);
 }
 
 /// A rule and a tier of one name are one name in metrics, verdicts and overrides.
-fn same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
+fn check_same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
     for (tier, places) in &decoded.places.tiers {
         let Some(rule) = reader.names.get(tier).copied() else {
             continue;
@@ -29,7 +29,7 @@ fn same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
             "rename one of them: answers and metrics tell limits apart by name; the rule is in {}",
             reader.place(rule)
         );
-        reader.error_with(codes::DUPLICATE_NAME, message, places.name, help);
+        reader.report_with_help(codes::DUPLICATE_NAME, message, places.name, help);
     }
 }
 
@@ -41,7 +41,7 @@ fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
             let message = format!("there is no tier {:?}", shorten(tier));
             let help = suggest::help(tier, &known);
             let help = help.unwrap_or_else(|| "define it under tiers".to_owned());
-            reader.error_with(codes::UNKNOWN_TIER, message, span, help);
+            reader.report_with_help(codes::UNKNOWN_TIER, message, span, help);
         }
     };
     for (tenant, tier) in &policy.tenants {
@@ -54,7 +54,7 @@ fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
     if policy.tier_fact.is_some() && places.tiers.is_empty() {
         let message = "tier_fact says who is in which tier, but there are no tiers";
         let help = "define them under tiers, or leave it out";
-        reader.error_with(codes::CONFLICT, message, places.tier_fact, help);
+        reader.report_with_help(codes::CONFLICT, message, places.tier_fact, help);
     }
 }
 
@@ -72,13 +72,13 @@ fn replaces(reader: &mut Reader<'_>, decoded: &Decoded) {
         for (replaced, span) in rule.replaces.iter().zip(&places.replaces) {
             if *replaced == rule.name {
                 let message = "a rule can't replace itself";
-                reader.error_with(codes::REPLACES_CYCLE, message, *span, "leave it out");
+                reader.report_with_help(codes::REPLACES_CYCLE, message, *span, "leave it out");
             } else if !reader.names.contains_key(replaced) {
                 let message = format!("there is no rule {:?}", shorten(replaced));
                 let others = known.iter().copied().filter(|name| *name != rule.name);
                 let help = suggest::did_you_mean(replaced, others);
                 let help = help.unwrap_or_else(|| "a rule is called by its name".to_owned());
-                reader.error_with(codes::UNKNOWN_RULE, message, *span, help);
+                reader.report_with_help(codes::UNKNOWN_RULE, message, *span, help);
             }
         }
     }
@@ -128,7 +128,7 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
                         format!("{one:?} and {two:?} replace one another, so neither would apply");
                     let help = "take one of the two out";
                     let span = span.unwrap_or_default();
-                    reader.error_with(codes::REPLACES_CYCLE, message, span, help);
+                    reader.report_with_help(codes::REPLACES_CYCLE, message, span, help);
                 }
                 _ => {}
             }
@@ -153,7 +153,7 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
             let others = groups.keys().copied().filter(|other| other != name);
             let help = suggest::did_you_mean(name, others);
             let alone = || "give another rule the same shared, or leave it out".to_owned();
-            reader.error_with(
+            reader.report_with_help(
                 codes::BAD_SHARED,
                 message,
                 *place,
@@ -166,7 +166,7 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
                 let message =
                     format!("{one:?} and {two:?} count together, but have another {what}");
                 let help = "rules that share a counter have the same limits, algorithm, key, counting and settling";
-                reader.error_with(codes::BAD_SHARED, message, *place, help);
+                reader.report_with_help(codes::BAD_SHARED, message, *place, help);
             }
         }
     }

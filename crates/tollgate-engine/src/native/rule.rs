@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tollgate::Algorithm;
 
-use super::RulePlaces;
+use super::RuleSpans;
 use super::codes;
 use super::fields::{
-    ALGORITHMS, ASKS_NO_STORE, COUNTINGS, FAILURE_KINDS, FAILURES, KEY, MISSING_KEYS, MODES,
-    NOT_LEASED, ROLLOUT, RULE, TIER,
+    ALGORITHMS, COUNTINGS, FAILURES, KEY, LIMIT_KINDS, MISSING_KEY_WORDS, MODES, NO_STORE_MESSAGE,
+    NOT_LEASABLE_MESSAGE, ROLLOUT, RULE, TIER,
 };
 use super::limits::adapts;
 use super::reader::{Fields, LONGEST_NAME, Part, Reader, first_line, shorten};
@@ -32,7 +32,7 @@ const KEPT: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
 
 impl Reader<'_> {
     /// A rule as far as its own lines tell.
-    pub(super) fn rule(&mut self, node: &Node) -> Option<(Rule, RulePlaces)> {
+    pub(super) fn rule(&mut self, node: &Node) -> Option<(Rule, RuleSpans)> {
         let fields = self.fields(node, "a rule", RULE)?;
         let message = "expected a name for this rule";
         let help = "add one such as name: per-user; verdicts and metrics show it";
@@ -45,7 +45,7 @@ impl Reader<'_> {
     }
 
     /// A tier is a rule of which less can be said, and whose name stands elsewhere.
-    pub(super) fn tier(&mut self, node: &Node) -> Option<(Tier, RulePlaces)> {
+    pub(super) fn tier(&mut self, node: &Node) -> Option<(Tier, RuleSpans)> {
         let fields = self.fields(node, "a tier", TIER)?;
         let (rule, places) = self.named("", &fields);
         let tier = Tier {
@@ -60,17 +60,17 @@ impl Reader<'_> {
         Some((tier, places))
     }
 
-    fn named(&mut self, name: &str, fields: &Fields<'_>) -> (Rule, RulePlaces) {
+    fn named(&mut self, name: &str, fields: &Fields<'_>) -> (Rule, RuleSpans) {
         self.idle(fields);
         let matches = fields.get("match").map(|node| self.matches(node));
         let keys = fields.get("key").map(|node| self.keys(node));
         let mut keys = keys.unwrap_or_default();
         let on_missing_key = self.on_missing_key(fields, &keys);
         let algorithm = self.algorithm(fields);
-        let mut places = rule_places(fields);
+        let mut places = rule_spans(fields);
         let limits = self.limits(fields, algorithm, &mut places);
         let (adaptive, shed) = (self.adaptive(fields), self.shed(fields));
-        let cost = self.own_cost(fields, &limits, &places);
+        let cost = self.read_rule_cost(fields, &limits, &places);
         let (mode, enforced_percent) = self.rollout(fields, &keys);
         let warm_up = self.warm_up(fields, &limits);
         let over = self.over(fields);
@@ -121,7 +121,7 @@ impl Reader<'_> {
                 message += ": a request takes one slot, whatever it costs";
                 help = "add a rate or a quota, or leave it out";
             }
-            self.error_with(codes::CONFLICT, message, fields.place("cost"), help);
+            self.report_with_help(codes::CONFLICT, message, fields.place("cost"), help);
         }
         // Of a lease it is told elsewhere that there is no rate.
         let is_told = |name: &str| name == "counting" && says("counting", "leased");
@@ -130,14 +130,14 @@ impl Reader<'_> {
                 format!(
                     "{name} does nothing for a limit that adapts: it is counted in each process by itself"
                 )
-            } else if has("unlimited") && !any(FAILURE_KINDS) {
+            } else if has("unlimited") && !any(LIMIT_KINDS) {
                 format!("{name} does nothing where all is unlimited: nothing is counted")
             } else if name == "slot" && says("counting", "local") {
                 "slot does nothing where counting is local: no store is asked".to_owned()
             } else {
                 continue;
             };
-            self.error_with(codes::CONFLICT, message, fields.place(name), "leave it out");
+            self.report_with_help(codes::CONFLICT, message, fields.place(name), "leave it out");
         }
     }
 
@@ -165,8 +165,8 @@ impl Reader<'_> {
                 let message =
                     "a key without facts, where the first key is taken that a request has";
                 let help = "leave it out, and say on_missing_key: one_counter: all others count together then";
-                self.error_with(codes::EMPTY, message, item.span, help);
-            } else if let Some(before) = keys.iter().find(|before| is_known_with(before, &key)) {
+                self.report_with_help(codes::EMPTY, message, item.span, help);
+            } else if let Some(before) = keys.iter().find(|before| is_implied_by(before, &key)) {
                 let message =
                     "this key is never taken: a request that has it has the one before, too";
                 let names: Vec<_> = before.iter().map(key_part).collect();
@@ -175,7 +175,7 @@ impl Reader<'_> {
                 } else {
                     format!("put it before [{}], or leave it out", names.join(", "))
                 };
-                self.error_with(codes::BAD_KEY, message, item.span, help);
+                self.report_with_help(codes::BAD_KEY, message, item.span, help);
             } else if keys.len() == MOST_KEYS {
                 let message = format!("more than {MOST_KEYS} keys");
                 self.error(codes::BAD_KEY, message, item.span);
@@ -259,9 +259,9 @@ impl Reader<'_> {
                 "on_missing_key does nothing without a key: all requests share one counter";
             let span = fields.place("on_missing_key");
             let help = "add a key such as [user], or leave it out";
-            self.error_with(codes::CONFLICT, message, span, help);
+            self.report_with_help(codes::CONFLICT, message, span, help);
         }
-        self.word(node, "way to treat a missing key", MISSING_KEYS)
+        self.word(node, "way to treat a missing key", MISSING_KEY_WORDS)
     }
 
     /// The fact of the key that says in which slot of a cluster a key is.
@@ -270,14 +270,14 @@ impl Reader<'_> {
         if !keys.iter().flatten().any(|part| part.fact() == fact) {
             let message = format!("the slot {fact:?} is no fact of the key");
             let help = "name one of the facts of the key, or leave it out: the first is taken";
-            self.error_with(codes::CONFLICT, message, node.span, help);
+            self.report_with_help(codes::CONFLICT, message, node.span, help);
         }
         Some(fact)
     }
 
     /// One name or a list of them.
     fn names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
-        let items = self.one_or_more(node, what);
+        let items = self.list_or_single(node, what);
         let names = items
             .iter()
             .filter_map(|item| Some((self.name(item, what)?, item.span)));
@@ -285,11 +285,11 @@ impl Reader<'_> {
     }
 
     /// The mode of a whole policy, which has no parts.
-    pub(super) fn whole_mode(&mut self, node: &Node) -> Mode {
+    pub(super) fn read_policy_mode(&mut self, node: &Node) -> Mode {
         if let Value::Map(_) = &node.value {
             let message = "expected a mode: enforce, shadow or off, found a map";
             let help = "only a rule is enforced for a part of its keys: say it there";
-            self.error_with(codes::WRONG_TYPE, message, node.span, help);
+            self.report_with_help(codes::WRONG_TYPE, message, node.span, help);
             return Mode::Enforce;
         }
         self.word(node, "mode", MODES).unwrap_or_default()
@@ -314,7 +314,7 @@ impl Reader<'_> {
         if keys.iter().all(Vec::is_empty) {
             let message = "it is to be enforced for a part of its keys, but it has no key";
             let help = "give it a key such as [user], or say enforce or shadow for all requests";
-            self.error_with(codes::CONFLICT, message, node.span, help);
+            self.report_with_help(codes::CONFLICT, message, node.span, help);
         }
         (Mode::Enforce, percent.unwrap_or(ALL))
     }
@@ -345,29 +345,29 @@ impl Reader<'_> {
         };
         for (name, _) in node.fields() {
             let kind = name.text().unwrap_or_default();
-            if FAILURE_KINDS.contains(&kind) && fields.get(kind).is_none() {
+            if LIMIT_KINDS.contains(&kind) && fields.get(kind).is_none() {
                 let message = format!("{kind} does nothing here: there is no {kind}");
-                self.error_with(codes::CONFLICT, message, name.span, "leave it out");
+                self.report_with_help(codes::CONFLICT, message, name.span, "leave it out");
             }
         }
-        self.each_failure(node)
+        self.read_failure_map(node)
     }
 
     /// One word for all, or a map of them; and whether it says more than `inherit`.
-    pub(super) fn each_failure(&mut self, node: &Node) -> (FailureModes, bool) {
+    pub(super) fn read_failure_map(&mut self, node: &Node) -> (FailureModes, bool) {
         let whole = self.failure;
         if !matches!(node.value, Value::Map(_)) {
             let all = self.word(node, "way to fail", FAILURES).flatten();
             return (all.map_or(whole, FailureModes::from), all.is_some());
         }
         let before = self.problems.len();
-        let Some(fields) = self.fields(node, "ways to fail by kind", FAILURE_KINDS) else {
+        let Some(fields) = self.fields(node, "ways to fail by kind", LIMIT_KINDS) else {
             return (whole, false);
         };
         if fields.iter().next().is_none() && self.problems.len() == before {
             let message = "expected ways to fail by kind, but there is nothing in it";
             let help = "write one such as {rate: local, quota: closed}, or one word for all";
-            self.error_with(codes::EMPTY, message, node.span, help);
+            self.report_with_help(codes::EMPTY, message, node.span, help);
         }
         let mut read = |kind: &str, whole: OnStoreFailure| {
             let word = |node| self.word(node, "way to fail", FAILURES).flatten();
@@ -395,11 +395,11 @@ impl Reader<'_> {
         if counting == Counting::Leased && !(is_bucket(algorithm) && fields.get("rate").is_some()) {
             let span = fields.place("counting");
             let help = "say exact, or leave it out";
-            self.error_with(codes::CONFLICT, NOT_LEASED, span, help);
+            self.report_with_help(codes::CONFLICT, NOT_LEASABLE_MESSAGE, span, help);
         }
         if counting == Counting::Local && says_failure {
             let (span, help) = (fields.place("on_store_failure"), "leave out one of them");
-            self.error_with(codes::CONFLICT, ASKS_NO_STORE, span, help);
+            self.report_with_help(codes::CONFLICT, NO_STORE_MESSAGE, span, help);
         }
         counting
     }
@@ -416,13 +416,13 @@ impl Reader<'_> {
         if let Some((text, meant)) = meant {
             let message = format!("unknown algorithm {text:?}");
             let help = format!("did you mean {meant:?}?");
-            self.error_with(codes::UNKNOWN_VALUE, message, node.span, help);
+            self.report_with_help(codes::UNKNOWN_VALUE, message, node.span, help);
             return Algorithm::Gcra;
         }
         if fields.get("rate").is_none() {
             let message = "an algorithm says how rates are counted, but there is no rate";
             let (span, help) = (fields.place("algorithm"), "add a rate, or leave it out");
-            self.error_with(codes::CONFLICT, message, span, help);
+            self.report_with_help(codes::CONFLICT, message, span, help);
         }
         self.word(node, "algorithm", ALGORITHMS)
             .unwrap_or(Algorithm::Gcra)
@@ -430,21 +430,21 @@ impl Reader<'_> {
 }
 
 /// Whether each request that has all facts of `key` has those of `before`.
-fn is_known_with(before: &[KeyPart], key: &[KeyPart]) -> bool {
+fn is_implied_by(before: &[KeyPart], key: &[KeyPart]) -> bool {
     let has = |fact: &str| key.iter().any(|part| part.fact() == fact);
     !key.is_empty() && before.iter().all(|part| has(part.fact()))
 }
 
 /// Where the fields of a rule or a tier stand, but those of its limits.
-fn rule_places(fields: &Fields<'_>) -> RulePlaces {
+fn rule_spans(fields: &Fields<'_>) -> RuleSpans {
     let name = fields.get("name");
-    RulePlaces {
+    RuleSpans {
         name: name.map_or(first_line(fields.span), |name| name.span),
         key: fields.place("key"),
         on_store_failure: fields.place("on_store_failure"),
         concurrency: fields.place("concurrency"),
         shed: fields.place("shed"),
         shared: fields.place("shared"),
-        ..RulePlaces::default()
+        ..RuleSpans::default()
     }
 }

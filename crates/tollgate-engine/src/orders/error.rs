@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{LONGEST_ORDER, MOST_ORDERS};
+use super::{MAX_OVERRIDE_DURATION, MOST_ORDERS};
 use crate::matcher::glob::MOST_PARTS;
 
 /// Why an order can't be carried out, or nobody is found, and what to do about it.
@@ -214,7 +214,7 @@ fn lasts(asked: Duration) -> String {
     if asked.is_zero() {
         return "an order lasts for some time: say how long".to_owned();
     }
-    let [most, days] = [LONGEST_ORDER, asked].map(|time| time.as_secs().div_ceil(86_400));
+    let [most, days] = [MAX_OVERRIDE_DURATION, asked].map(|time| time.as_secs().div_ceil(86_400));
     format!("an order lasts at most {most} days, not {days}: change the policy instead")
 }
 

@@ -46,7 +46,7 @@ pub(super) fn from_paths(paths: &[PathBuf]) -> Loaded {
 pub(super) fn from_text(text: &str, format: Format) -> Loaded {
     let mut loader = Loader::default();
     // What is too large to be read isn't worth a copy.
-    let text = document::without_mark(text);
+    let text = document::strip_byte_order_mark(text);
     let kept = if text.len() > MOST_BYTES { "" } else { text };
     let sources = &mut loader.loaded.sources;
     let file = sources.add("<text>".to_owned(), kept.to_owned(), format);
@@ -97,14 +97,14 @@ fn is_out_of_descriptors(error: &io::Error) -> bool {
 /// Whether a line at the margin begins a domain, as no field of ours has that name; or, should it be
 /// written in another way, such as in JSON, whether the file has their fields.
 pub(super) fn is_envoy_text(text: &str) -> bool {
-    let text = document::without_mark(text);
+    let text = document::strip_byte_order_mark(text);
     if text.lines().any(|line| line.starts_with("domain:")) {
         return true;
     }
     let is_alike = text.contains("domain") || text.contains("descriptors");
     is_alike
         && text.len() <= MOST_BYTES
-        && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy(&tree))
+        && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy_document(&tree))
 }
 
 /// An error of which it isn't known yet where it stands.
@@ -113,7 +113,7 @@ fn unplaced(code: Code, message: String) -> Diagnostic {
 }
 
 /// The same with what to do about it, unless it says so.
-fn or_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
+fn with_default_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
     problem.help.get_or_insert_with(|| help.to_owned());
     problem
 }
@@ -216,7 +216,9 @@ impl Loader {
             Some(_) => "an included file is looked for beside the file that includes it",
             None => GIVE_A_PATH,
         };
-        let (canonical, text) = self.read(path).map_err(|problem| or_help(problem, help))?;
+        let (canonical, text) = self
+            .read(path)
+            .map_err(|problem| with_default_help(problem, help))?;
         let Some(first) = self.seen.get(&canonical) else {
             return Ok(Some((canonical, text, format)));
         };
@@ -282,7 +284,7 @@ impl Loader {
                 problems.into_iter().for_each(|problem| all.push(problem));
             }
         }
-        self.loaded.problems.some_unread();
+        self.loaded.problems.mark_partial();
         None
     }
 
@@ -310,7 +312,7 @@ impl Loader {
     fn push(&mut self, problem: Diagnostic) {
         self.loaded.problems.push(problem);
         // What wasn't read may have had what others refer to.
-        self.loaded.problems.some_unread();
+        self.loaded.problems.mark_partial();
     }
 }
 
@@ -337,7 +339,7 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
         let kind = io::ErrorKind::InvalidData;
         cant(&io::Error::new(kind, "it is not UTF-8 text"))
     })?;
-    let text = match document::without_mark(&text) {
+    let text = match document::strip_byte_order_mark(&text) {
         marked if marked.len() < text.len() => marked.to_owned(),
         _ => text,
     };
@@ -352,7 +354,7 @@ pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, Str
     let mut loader = Loader::default();
     let read = |path: &Path| match loader.read(path) {
         Ok((_, text)) => Ok((path.display().to_string(), text)),
-        Err(problem) => Err(rejected(path, or_help(problem, GIVE_A_PATH))),
+        Err(problem) => Err(rejected(path, with_default_help(problem, GIVE_A_PATH))),
     };
     paths.iter().map(AsRef::as_ref).map(read).collect()
 }

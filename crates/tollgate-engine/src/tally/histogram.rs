@@ -14,8 +14,8 @@ const MOST: usize = 24;
 /// use std::time::Duration;
 /// use tollgate_engine::tally::Histogram;
 ///
-/// static UP_TO: [u64; 2] = [1_000_000, 10_000_000];
-/// let histogram = Histogram::new(&UP_TO);
+/// static BUCKET_ENDS: [u64; 2] = [1_000_000, 10_000_000];
+/// let histogram = Histogram::new(&BUCKET_ENDS);
 /// histogram.add(Duration::from_millis(1));
 /// histogram.add(Duration::from_millis(50));
 /// assert_eq!(histogram.counts(), [1, 0, 1]);

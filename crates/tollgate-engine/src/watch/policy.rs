@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{CALM, FileWatch};
+use super::{CALM, FileWatcher};
 use crate::backend::Backend;
 use crate::diff::Diff;
 use crate::source::fingerprint;
@@ -42,7 +42,7 @@ pub enum WatchEvent<'a> {
         /// The likeliest cause, in one line.
         why: &'a str,
     },
-    /// The system can't report changes: the files are looked at every [two seconds](super::POLL_EVERY).
+    /// The system can't report changes: the files are looked at every [two seconds](super::POLL_INTERVAL).
     #[display("the system doesn't report changes, the policy is polled: {why}")]
     Polling {
         /// Why.
@@ -91,7 +91,7 @@ impl<B: Backend + 'static> Engine<B> {
         self: &Arc<Self>,
         path: impl Into<PathBuf>,
         mut report: impl FnMut(&WatchEvent<'_>) + Send + 'static,
-    ) -> std::io::Result<FileWatch> {
+    ) -> std::io::Result<FileWatcher> {
         let path = path.into();
         let mut follower = Follower {
             engine: Arc::downgrade(self),
@@ -99,7 +99,7 @@ impl<B: Backend + 'static> Engine<B> {
             last: None,
             was_rejected: false,
         };
-        FileWatch::start(vec![path], move |polled| {
+        FileWatcher::start(vec![path], move |polled| {
             if let Some(why) = polled {
                 report(&WatchEvent::Polling { why });
             }
@@ -137,7 +137,7 @@ impl<B: Backend> Follower<B> {
             files.extend(names_of(&read));
             return Some(files);
         }
-        if read.as_ref().is_err_and(Rejected::is_temporary) {
+        if read.as_ref().is_err_and(Rejected::is_retryable) {
             self.last = None;
             return None;
         }

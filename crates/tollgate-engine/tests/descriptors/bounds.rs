@@ -109,7 +109,7 @@ fn a_request_beyond_the_bounds_passes_a_policy_in_shadow_and_is_told() {
     let (found, most) = (300, 256);
     let many = Cause::TooMuch(TooMuch::Checks { found, most });
     let told: Vec<_> = verdict
-        .shadow_refusals()
+        .shadow_denials()
         .map(|refusal| refusal.cause)
         .collect();
     assert_eq!((verdict.cause(), told), (Cause::Nothing, vec![many]));

@@ -133,7 +133,7 @@ impl Seen {
             Cause::Rule(rule) if findings.is_near_limit() => self.of(rule).near_limit += 1,
             _ => {}
         }
-        let shadows: Vec<_> = findings.shadow_refusals().map(|one| one.cause).collect();
+        let shadows: Vec<_> = findings.shadow_denials().map(|one| one.cause).collect();
         self.shadow_events += shadows.len() as u64;
         match shadows[..] {
             [] => self.of("trial").allowed += 1,
@@ -394,7 +394,7 @@ fn every_count_is_what_callers_saw() {
     for seed in 0..STORIES {
         let (clock, events) = (Manual::new(), Events::default());
         let engine = engine(policy(seed), &clock).with_observer(events.clone());
-        let engine = engine.with_tallies(100).with_top(100);
+        let engine = engine.with_tallies(100).with_top_keys(100);
         let mut story = Story {
             engine: &engine,
             numbers: Numbers(seed),

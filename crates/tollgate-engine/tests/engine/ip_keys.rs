@@ -76,7 +76,7 @@ fn a_key_has_one_text_wherever_it_is_shown() {
         ("::ffff:198.51.100.7", "ip=198.51.100.7"),
         ("198.51.100.7", "ip=198.51.100.7"),
     ] {
-        let engine = engine(policy.clone(), &Manual::new()).with_top(8);
+        let engine = engine(policy.clone(), &Manual::new()).with_top_keys(8);
         let facts = Facts::new().with("ip", ip);
         for _ in 0..3 {
             let _ = engine.decide(&facts);

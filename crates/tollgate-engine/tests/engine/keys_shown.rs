@@ -5,7 +5,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{Act, KeyTextError, NewOrder, OrderError, Target};
+use tollgate_engine::orders::{Act, KeyTextError, NewOverride, OrderError, Target};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::verdict::DenyReason;
 
@@ -67,7 +67,7 @@ proptest! {
     ) {
         let text = POLICY.replace("ip/48", &network);
         let policy = Policy::from_text(&text, Format::Yaml).expect("a policy").policy;
-        let engine = engine(policy, &Manual::new()).with_top(64);
+        let engine = engine(policy, &Manual::new()).with_top_keys(64);
         let sets = [
             Facts::new().with("user", &user),
             Facts::new().with("ip", &ip),
@@ -91,7 +91,7 @@ proptest! {
             prop_assert_eq!((&found[0].rule, &found[0].key), (&key.limiter, &key.key));
             let limit = &found[0].limits[0];
             prop_assert!(!limit.decision.is_allowed(), "{} has {} left", key.key, limit.decision.remaining);
-            let shown = engine.order(NewOrder::new(Act::Block, target.clone(), std::time::Duration::from_secs(60)));
+            let shown = engine.order(NewOverride::new(Act::Block, target.clone(), std::time::Duration::from_secs(60)));
             let shown = shown.expect("an order");
             // What the list of orders shows is read again, too.
             let again = Target::from_text(target.rule_name(), &shown.target.whose().to_string());

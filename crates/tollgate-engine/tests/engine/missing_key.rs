@@ -6,7 +6,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::explain::explain;
-use tollgate_engine::orders::{Act, NewOrder, Target};
+use tollgate_engine::orders::{Act, NewOverride, Target};
 use tollgate_engine::verdict::{Cause, DenyReason};
 use tollgate_engine::{Facts, Policy};
 
@@ -22,7 +22,7 @@ fn read(text: &str) -> Policy {
 pub(crate) fn by(text: &str) -> TestEngine {
     engine(read(text), &Manual::new())
         .with_tallies(100)
-        .with_top(10)
+        .with_top_keys(10)
 }
 
 pub(crate) fn passes(engine: &TestEngine, facts: &[(&str, &str)]) -> bool {
@@ -179,7 +179,7 @@ fn a_key_to_fall_back_to_can_be_found_blocked_and_reset() {
     engine.reset(&address, ResetScope::Rates).expect("a key");
     assert!(passes(&engine, &[("ip", "10.0.0.1")]));
     let both = Target::key("a", [("user", "ada"), ("ip", "10.0.0.2")]);
-    let block = NewOrder::new(Act::Block, both, Duration::from_secs(60));
+    let block = NewOverride::new(Act::Block, both, Duration::from_secs(60));
     let error = engine
         .order(block)
         .expect_err("ada is counted by user alone");
@@ -189,7 +189,7 @@ fn a_key_to_fall_back_to_can_be_found_blocked_and_reset() {
     );
     let block = Target::key("a", [("ip", "10.0.0.2")]);
     engine
-        .order(NewOrder::new(Act::Block, block, Duration::from_secs(60)))
+        .order(NewOverride::new(Act::Block, block, Duration::from_secs(60)))
         .expect("a key");
     assert!(!passes(&engine, &[("ip", "10.0.0.2")]));
     assert!(passes(&engine, &[("ip", "10.0.0.2"), ("user", "ada")]));
@@ -232,7 +232,7 @@ fn a_denial_for_want_of_a_key_can_be_in_shadow_or_bypassed() {
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
     assert!(verdict.refused().is_none());
-    let shadows: Vec<_> = verdict.shadow_refusals().map(|one| one.cause).collect();
+    let shadows: Vec<_> = verdict.shadow_denials().map(|one| one.cause).collect();
     assert_eq!(shadows, [Cause::Rule("a")]);
     let tally = engine
         .tallies()
@@ -246,7 +246,7 @@ fn a_denial_for_want_of_a_key_can_be_in_shadow_or_bypassed() {
 
     let engine = by("limits: [{name: a, key: user, rate: 1/h, on_missing_key: deny}]");
     assert!(!passes(&engine, &[]));
-    let bypass = NewOrder::new(Act::Bypass, Target::rule("a"), Duration::from_secs(60));
+    let bypass = NewOverride::new(Act::Bypass, Target::rule("a"), Duration::from_secs(60));
     engine.order(bypass).unwrap();
     assert!(passes(&engine, &[]));
 }

@@ -314,7 +314,7 @@ proptest! {
             let (allowed, cause, said, shadows) = expected(&mut slow, &policy, &facts, now, number);
             let verdict = engine.decide(&facts);
             prop_assert_eq!(verdict.refused().is_none(), allowed, "{} {:?} {:?}", number, verdict, said);
-            let told: Vec<_> = verdict.shadow_refusals().map(|one| one.cause.to_string()).collect();
+            let told: Vec<_> = verdict.shadow_denials().map(|one| one.cause.to_string()).collect();
             prop_assert_eq!(told, shadows);
             // A refusal that is remembered may leave out a limit that takes longer.
             if allowed || !deny_cache {

@@ -9,7 +9,8 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::orders::{
-    Act, Effect, LONGEST_ORDER, NewOrder, Order, OrderError, OrderFacts, Replacement, Target,
+    Act, Effect, MAX_OVERRIDE_DURATION, NewOverride, Order, OrderError, OverrideFacts, Replacement,
+    Target,
 };
 use tollgate_engine::policy::{KeyPart, Match, Mode, Policy, Rule};
 use tollgate_engine::verdict::{Cause, DenyReason};
@@ -31,8 +32,8 @@ fn read(text: &str) -> Policy {
         .policy
 }
 
-fn of(act: Act, target: Target) -> NewOrder {
-    NewOrder::new(act, target, MINUTE).by("ada")
+fn of(act: Act, target: Target) -> NewOverride {
+    NewOverride::new(act, target, MINUTE).by("ada")
 }
 
 fn rate(rate: &str) -> Act {
@@ -119,7 +120,7 @@ fn of_orders_for_one_key_that_is_written_in_several_ways_the_longer_goes_on() {
     let facts = Facts::new().with("ip", "203.0.113.7");
     let long = Target::key("per-net", [("ip", "203.0.113.7")]);
     let short = Target::key("per-net", [("ip", "203.0.113.9")]);
-    let brief = |act| NewOrder::new(act, short.clone(), Duration::from_secs(10));
+    let brief = |act| NewOverride::new(act, short.clone(), Duration::from_secs(10));
     let after_the_brief_one = || clock.advance(Duration::from_secs(11));
 
     order(&engine, Act::Block, long.clone());
@@ -304,7 +305,7 @@ fn a_rule_in_shadow_tells_of_a_block_and_lets_pass() {
     let eve = user("eve");
     let verdict = engine.decide(&eve);
     let told: Vec<_> = verdict
-        .shadow_refusals()
+        .shadow_denials()
         .map(|refusal| refusal.cause)
         .collect();
     assert!(verdict.refused().is_none());
@@ -373,7 +374,7 @@ fn orders_by_facts_are_of_few_sorts() {
     let engine = engine(policy(Vec::new()), &clock);
     let block = |number: usize| {
         let target = Target::facts([(format!("fact{number}"), "x")]);
-        engine.order(of(Act::Block, target).naming(OrderFacts::Any))
+        engine.order(of(Act::Block, target).naming(OverrideFacts::Any))
     };
     for number in 0..16 {
         block(number).expect("one of few");
@@ -435,7 +436,7 @@ fn a_rejected_order_hides_no_end_of_others() {
     clock.advance(1_000 * MINUTE);
     let engine = engine(policy(vec![rule("a", rates(&["5/h"]))]), &clock);
     let bypass =
-        |user, lasts| NewOrder::new(Act::Bypass, Target::key("a", [("user", user)]), lasts);
+        |user, lasts| NewOverride::new(Act::Bypass, Target::key("a", [("user", user)]), lasts);
     engine.order(bypass("short", MINUTE)).expect("an order");
     engine.order(bypass("long", 60 * MINUTE)).expect("an order");
     clock.advance(2 * MINUTE);

@@ -9,7 +9,7 @@ use tollgate::clock::Manual;
 use tollgate::{Rate, Timestamp};
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOrder, Replacement, Target};
+use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
 use tollgate_engine::policy::Policy;
 
 use crate::common::{TestEngine, engine};
@@ -267,7 +267,7 @@ fn play(way: Way, steps: &[Step]) {
                     continue;
                 }
                 let lasting = Duration::from_secs(*lasts);
-                let order = NewOrder::new(act(*what), target(way, *whom), lasting);
+                let order = NewOverride::new(act(*what), target(way, *whom), lasting);
                 let made = engine.order(order);
                 assert_eq!(
                     made.is_ok(),
@@ -393,11 +393,11 @@ proptest! {
                 Pace::Override(rate, lasts) => {
                     let other = Replacement { rates: vec![Rate::per_second(*rate)], ..Replacement::default() };
                     let lasts = Duration::from_millis(*lasts);
-                    engine.order(NewOrder::new(Act::Override(other), ada.clone(), lasts)).expect("an order");
+                    engine.order(NewOverride::new(Act::Override(other), ada.clone(), lasts)).expect("an order");
                     fastest = fastest.max(*rate);
                 }
                 Pace::Bypass(lasts) => {
-                    let order = NewOrder::new(Act::Bypass, ada.clone(), Duration::from_millis(*lasts));
+                    let order = NewOverride::new(Act::Bypass, ada.clone(), Duration::from_millis(*lasts));
                     engine.order(order).expect("an order");
                     bypassed = now + lasts;
                 }

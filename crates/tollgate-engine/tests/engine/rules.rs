@@ -44,7 +44,7 @@ fn exempt_requests_pass_and_blocked_ones_dont_whatever_the_rules_say() {
     let told = engine.decide(&facts);
     assert!(told.refused().is_none());
     let told: Vec<_> = told
-        .shadow_refusals()
+        .shadow_denials()
         .map(|one| one.cause.to_string())
         .collect();
     assert_eq!(told, ["block[1]", "rule \"none\""]);
@@ -96,7 +96,7 @@ fn a_rule_in_shadow_counts_by_itself_and_only_what_passes() {
         &Manual::new(),
     );
     let facts = user("1");
-    let refused = |verdict: &tollgate_engine::Verdict<'_>| verdict.shadow_refusals().count();
+    let refused = |verdict: &tollgate_engine::Verdict<'_>| verdict.shadow_denials().count();
     let counts: Vec<_> = (0..4)
         .map(|_| {
             let verdict = engine.decide(&facts);
@@ -169,7 +169,7 @@ fn a_counter_that_rules_share_is_charged_the_highest_cost_whatever_their_order_a
         let engine = engine(policy(rules), &Manual::new());
         let facts = user("1");
         let verdict = engine.decide(&facts);
-        assert_eq!(verdict.shadow_refusals().count(), 0, "{first:?} {second:?}");
+        assert_eq!(verdict.shadow_denials().count(), 0, "{first:?} {second:?}");
         drop(verdict);
         // One that looks tells what is left.
         let mut look = shared("look", 0, Mode::Enforce);

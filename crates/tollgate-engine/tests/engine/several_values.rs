@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
-use tollgate_engine::orders::{Act, NewOrder, Target};
+use tollgate_engine::orders::{Act, NewOverride, Target};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::{Bounds, Facts};
 
@@ -58,7 +58,7 @@ fn a_bypass_of_one_value_lets_no_other_pass() {
                 None => Target::from_text(None, "app=good").expect("a key"),
                 Some(_) => Target::from_text(None, "app=good*").expect("a key"),
             };
-            let order = NewOrder::new(Act::Bypass, target, Duration::from_secs(3_600));
+            let order = NewOverride::new(Act::Bypass, target, Duration::from_secs(3_600));
             engine.order(order).expect("an order");
             let other = [of("app", second)];
             let both = of("app", first).also(&other);
@@ -88,7 +88,7 @@ fn the_dearest_of_several_costs_is_charged() {
 #[test]
 fn a_refusal_in_shadow_is_counted_by_the_key_of_the_value_that_it_is_of() {
     let policy = policy("limits: [{name: trial, key: user, rate: 1/h, mode: shadow}]");
-    let engine = engine(policy, &Manual::new()).with_top(10);
+    let engine = engine(policy, &Manual::new()).with_top_keys(10);
     let bob = [of("user", "bob")];
     let both = of("user", "ada").also(&bob);
     for facts in [&bob[0], &both] {
@@ -102,7 +102,7 @@ fn a_refusal_in_shadow_is_counted_by_the_key_of_the_value_that_it_is_of() {
 #[test]
 fn a_denial_for_want_of_a_key_names_no_key_of_another_value() {
     let text = "limits: [{name: a, key: user, rate: 9/h, on_missing_key: deny}]";
-    let engine = engine(policy(text), &Manual::new()).with_top(10);
+    let engine = engine(policy(text), &Manual::new()).with_top_keys(10);
     let nobody = [of("plan", "free")];
     let both = of("user", "ada").also(&nobody);
     let verdict = engine.decide(&both);

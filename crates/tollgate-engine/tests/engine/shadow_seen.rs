@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOrder, Target};
+use tollgate_engine::orders::{Act, NewOverride, Target};
 use tollgate_engine::policy::Policy;
 
 use crate::common::{TestEngine, engine};
@@ -17,7 +17,9 @@ fn by(text: &str) -> TestEngine {
     let policy = Policy::from_text(text, Format::Yaml)
         .expect("a policy")
         .policy;
-    engine(policy, &Manual::new()).with_tallies(10).with_top(10)
+    engine(policy, &Manual::new())
+        .with_tallies(10)
+        .with_top_keys(10)
 }
 
 /// What passed, was near the limit and would have been refused, of those that counted anything.
@@ -58,7 +60,7 @@ fn a_rule_in_shadow_counts_its_requests_and_nobody_else_does() {
 #[test]
 fn a_request_that_is_bypassed_is_counted_as_that() {
     let engine = by("limits: [{name: a, key: user, rate: 1/h}]");
-    let bypass = NewOrder::new(Act::Bypass, Target::facts([("user", "svc")]), MINUTE);
+    let bypass = NewOverride::new(Act::Bypass, Target::facts([("user", "svc")]), MINUTE);
     engine.order(bypass).expect("an order");
     for _ in 0..3 {
         assert!(engine.decide(&user("svc")).passed().is_some());
@@ -94,7 +96,7 @@ descriptors:
         ("trial=x", 2, true)
     );
     engine
-        .order(NewOrder::new(
+        .order(NewOverride::new(
             Act::Bypass,
             Target::rule("edge/user"),
             MINUTE,

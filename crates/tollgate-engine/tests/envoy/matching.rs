@@ -26,17 +26,17 @@ pub(crate) fn find<'p>(
 
 /// The rule of one level that is for this entry.
 fn choose<'p>(level: &'p [DescriptorRule], key: &str, value: &str) -> Option<&'p DescriptorRule> {
-    let mut of_key = level.iter().filter(|rule| rule.key == key);
-    let exact = of_key
+    let mut resolve_key = level.iter().filter(|rule| rule.key == key);
+    let exact = resolve_key
         .clone()
         .find(|rule| rule.value.as_deref() == Some(value));
-    let wild = of_key.clone().find(|rule| {
+    let wild = resolve_key.clone().find(|rule| {
         let pattern = rule.value.as_deref();
         pattern.is_some_and(|pattern| pattern.contains('*') && fits(pattern, value))
     });
     exact
         .or(wild)
-        .or_else(|| of_key.find(|rule| rule.value.is_none()))
+        .or_else(|| resolve_key.find(|rule| rule.value.is_none()))
 }
 
 /// Whether a value is what a pattern says, in which each `*` stands for anything, or for nothing.

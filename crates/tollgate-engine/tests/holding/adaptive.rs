@@ -239,10 +239,10 @@ fn in_shadow_it_refuses_nothing_and_learns_all_the_same() {
     let held: Vec<_> = (0..6).map(|_| engine.decide(&facts)).collect();
     let refusals: Vec<_> = held
         .iter()
-        .map(|one| one.shadow_refusals().count())
+        .map(|one| one.shadow_denials().count())
         .collect();
     assert_eq!(refusals, [0, 0, 0, 0, 1, 1]);
-    let refusal = held[5].shadow_refusals().next().expect("a refusal");
+    let refusal = held[5].shadow_denials().next().expect("a refusal");
     assert_eq!(refusal.cause, Cause::Rule("api"));
     assert_eq!(state(&engine).in_flight, 4);
     clock.advance(MS);
@@ -251,7 +251,7 @@ fn in_shadow_it_refuses_nothing_and_learns_all_the_same() {
     }
     assert_eq!(state(&engine).in_flight, 0);
     assert!(state(&engine).limit < 4, "{:?}", state(&engine));
-    assert_eq!(engine.peek(&facts).shadow_refusals().count(), 0);
+    assert_eq!(engine.peek(&facts).shadow_denials().count(), 0);
 }
 
 #[test]

@@ -17,13 +17,13 @@ type Outcome = Option<bool>;
 
 /// Looks for what is asked now, and decides by that.
 async fn ask(engine: &TestEngine, facts: &[(&str, &str)]) -> Outcome {
-    let asked = engine.facts_asked().kept();
+    let asked = engine.required_facts().kept();
     let found = facts
         .iter()
         .filter(|(name, _)| asked.contains(&(*name).into()));
     let found: Facts<'_> = found.copied().collect();
     let on = Conditions::new().knowing(&asked);
-    let Ok(verdict) = engine.decide_on(on, &found).await;
+    let Ok(verdict) = engine.decide_with_conditions(on, &found).await;
     verdict.map(|verdict| verdict.passed().is_some())
 }
 
@@ -74,7 +74,9 @@ fn who_may_not_wait_stands_in_no_line_and_passes_none() {
     let engine = engine("limits: [{name: slow, rate: 1/s, over: wait 9s}]", &clock);
     let at_once = async || {
         let facts = Facts::new();
-        let Ok(verdict) = engine.decide_on(Conditions::new().at_once(), &facts).await;
+        let Ok(verdict) = engine
+            .decide_with_conditions(Conditions::new().at_once(), &facts)
+            .await;
         verdict.map(|verdict| verdict.passed().is_some())
     };
     let mut tasks = Tasks::new();

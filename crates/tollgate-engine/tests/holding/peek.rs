@@ -54,8 +54,8 @@ proptest! {
                     prop_assert_eq!(peeked.decision().remaining, decided.decision().remaining + cost);
                 }
             }
-            let would = peeked.shadow_refusals().map(|refusal| refusal.decision);
-            let did = decided.shadow_refusals().map(|refusal| refusal.decision);
+            let would = peeked.shadow_denials().map(|refusal| refusal.decision);
+            let did = decided.shadow_denials().map(|refusal| refusal.decision);
             prop_assert_eq!(would.collect::<Vec<_>>(), did.collect::<Vec<_>>());
             if decided.refused().is_some() {
                 prop_assert_eq!(decided.cause(), peeked.cause());

@@ -119,7 +119,7 @@ fn other_shares_count_from_the_next_request_on() {
 #[test]
 fn an_operator_who_changes_the_slots_changes_them_for_all_classes() {
     use std::time::Duration;
-    use tollgate_engine::orders::{Act, NewOrder, Replacement, Target};
+    use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
 
     let clock = Manual::new();
     let engine = engine(
@@ -130,7 +130,7 @@ fn an_operator_who_changes_the_slots_changes_them_for_all_classes() {
         concurrency: Some(4),
         ..Replacement::default()
     });
-    let order = NewOrder::new(fewer, Target::rule("api"), Duration::from_secs(60));
+    let order = NewOverride::new(fewer, Target::rule("api"), Duration::from_secs(60));
     engine.order(order).expect("an order");
     assert_eq!(fill(&engine, &of("sheddable")).len(), 4);
 }

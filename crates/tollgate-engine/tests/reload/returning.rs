@@ -157,16 +157,16 @@ fn those_inside_of_a_limit_that_adapts_are_inside_when_its_rule_returns() {
 #[test]
 fn tiers_that_are_gone_for_a_moment_give_nothing_anew() {
     let tiers = "tiers: {free: {rate: 3/h}}\ndefault_tier: free\n";
-    let of_tier = engine(read(tiers), &Manual::new());
+    let tier_fields = engine(read(tiers), &Manual::new());
     let facts = Facts::new().with("tenant", "acme");
     let count = || {
         (0..9)
-            .filter(|_| of_tier.decide(&facts).passed().is_some())
+            .filter(|_| tier_fields.decide(&facts).passed().is_some())
             .count()
     };
     assert_eq!(count(), 3);
-    of_tier.reload(policy(Vec::new())).unwrap();
-    of_tier.reload(read(tiers)).unwrap();
+    tier_fields.reload(policy(Vec::new())).unwrap();
+    tier_fields.reload(read(tiers)).unwrap();
     assert_eq!(count(), 0);
 }
 

@@ -127,7 +127,7 @@ fn verdicts_observers_and_explanations_tell_both_parts_apart() {
             Verdict::Passed(passed) => {
                 shadowed += 1;
                 let refusal = passed
-                    .shadow_refusals()
+                    .shadow_denials()
                     .next()
                     .expect("the second in an hour");
                 assert_eq!(refusal.enforced_percent, 50);

@@ -34,11 +34,11 @@ enum What<Q> {
         cost: Option<u64>,
         offender: Offender,
     },
-    Tarpit(HeldUp),
+    Tarpit(TarpittedDenial),
 }
 
 /// A request that is refused, and waits for that.
-struct HeldUp {
+struct TarpittedDenial {
     denial: Box<Denial>,
     stuck: Stuck,
 }
@@ -60,7 +60,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// What came of [asking](Self::ask).
     #[inline(always)]
     pub fn glance(&self, request: &R) -> Result<Fields, Arrived<L::Held, L::Question>> {
-        let is_simple = self.before.is_none() && self.after.is_none() && !hooks::are_heard();
+        let is_simple = self.before.is_none() && self.after.is_none() && !hooks::is_tracing();
         if !is_simple {
             return Err(self.ask(request));
         }
@@ -75,12 +75,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     pub fn ask(&self, request: &R) -> Arrived<L::Held, L::Question> {
         match &self.before {
             None => self.ask_limits(request, None, Offender::default()),
-            Some(before) => self.ask_after(before, request),
+            Some(before) => self.ask_with_prechecks(before, request),
         }
     }
 
     /// The same after all that is looked at before limits are asked.
-    fn ask_after(&self, before: &Before<R>, request: &R) -> Arrived<L::Held, L::Question> {
+    fn ask_with_prechecks(&self, before: &Before<R>, request: &R) -> Arrived<L::Held, L::Question> {
         if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
@@ -88,12 +88,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             Ok(offender) => offender,
             Err(doubled) => {
                 let denial = Box::new(Denial::missing_key("", doubled));
-                return self.refuse_or_hold_up(denial, Offender::default());
+                return self.deny_or_tarpit(denial, Offender::default());
             }
         };
         if let Some(denial) = listed(before, request, offender) {
             let block = None;
-            return self.refuse_or_hold_up(denial, Offender { block, ..offender });
+            return self.deny_or_tarpit(denial, Offender { block, ..offender });
         }
         let cost = before.cost.as_ref().map(|cost| cost(request));
         self.ask_limits(request, cost, offender)
@@ -126,7 +126,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         offender: Offender,
     ) -> Arrived<L::Held, L::Question> {
         match asked {
-            Asked::Now(Judged::Refused(denial)) => self.refuse_or_hold_up(denial, offender),
+            Asked::Now(Judged::Refused(denial)) => self.deny_or_tarpit(denial, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged)),
             Asked::Later(question) => Asked::Later(Box::new(Later(What::Limits {
                 question,
@@ -144,7 +144,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self,
         later: Box<Later<L::Question>>,
     ) -> Result<Admission<L::Held>, Outdated> {
-        let HeldUp { denial, stuck } = match later.0 {
+        let TarpittedDenial { denial, stuck } = match later.0 {
             What::Tarpit(held_up) => held_up,
             What::Limits {
                 question,
@@ -272,7 +272,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     #[cold]
-    fn refuse_or_hold_up(
+    fn deny_or_tarpit(
         &self,
         denial: Box<Denial>,
         offender: Offender,
@@ -289,7 +289,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self,
         denial: Box<Denial>,
         offender: Offender,
-    ) -> Result<Admission<L::Held>, HeldUp> {
+    ) -> Result<Admission<L::Held>, TarpittedDenial> {
         self.log.denied(&denial, self.mode);
         if self.mode == Mode::Shadow {
             return Ok(Admission::Passed(Ticket::free()));
@@ -312,7 +312,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
             && let Some(stuck) = pit.catch(key, wait)
         {
-            return Err(HeldUp { denial, stuck });
+            return Err(TarpittedDenial { denial, stuck });
         }
         Ok(Admission::Refused(denial))
     }

@@ -23,7 +23,7 @@ use crate::Answered;
 
 /// The limits of a policy, whoever keeps the counts.
 ///
-/// Of a request it fills in every fact of [`KNOWN_FACTS`](tollgate_engine::facts::KNOWN_FACTS) that the policy in force names; nothing else
+/// Of a request it fills in every fact of [`COMMON_FACTS`](tollgate_engine::facts::COMMON_FACTS) that the policy in force names; nothing else
 /// is read.
 ///
 /// | fact | where it comes from |
@@ -143,7 +143,7 @@ impl Question {
     }
 
     fn on_terms<'f>(&self, facts: Facts<'f>) -> Facts<'f> {
-        let mut facts = facts.counting_clients_by(self.bits.0, self.bits.1);
+        let mut facts = facts.with_client_prefixes(self.bits.0, self.bits.1);
         if let Some(cost) = self.cost {
             facts.set_cost(cost);
         }
@@ -160,7 +160,7 @@ fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>
     let answered = Answered::of(&verdict, held.is_some());
     if let Some(rule) = answered.rule() {
         let key = || verdict.key().map_or(0, |key| key.fingerprint()[0]);
-        hooks::passed_or_not(rule, key, &answered.decision);
+        hooks::trace_decision(rule, key, &answered.decision);
     }
     match held {
         Some(held) => Judged::Passed {
@@ -185,10 +185,10 @@ fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>
 }
 
 /// Room for the text of any address: the longest has 39 signs.
-type AddressRoom = [u8; 40];
+type AddressBuffer = [u8; 40];
 
 /// The text of an address, written into this room.
-fn address_text(address: IpAddr, room: &mut AddressRoom) -> &str {
+fn address_text(address: IpAddr, room: &mut AddressBuffer) -> &str {
     let mut rest = &mut room[..];
     let written = match address {
         // Most are these, and `fmt` takes several times as long.
@@ -210,7 +210,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
     type Question = Question;
 
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Question> {
-        let asked = self.engine.facts_asked();
+        let asked = self.engine.required_facts();
         let now = self
             .now
             .filter(|_| !(self.engine.lets_wait() && terms.may_wait));
@@ -224,7 +224,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
             Asked::Now(judged(verdict, terms.answers))
         };
         if let Some(now) = now {
-            let mut known = Facts::new().counting_clients_by(bits.0, bits.1);
+            let mut known = Facts::new().with_client_prefixes(bits.0, bits.1);
             let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {
                 if let Value::One(Cow::Borrowed(text)) = value {
                     known.set(name, text);
@@ -270,7 +270,7 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
         if !terms.answers.are_silent() {
             on = on.listing_limits();
         }
-        match self.engine.decide_on(on, &facts).await {
+        match self.engine.decide_with_conditions(on, &facts).await {
             Ok(Some(verdict)) => judged(verdict, terms.answers),
             Ok(None) => Judged::Outdated,
             Err(error) => Judged::Refused(Box::new(Denial::unasked(&error))),

@@ -76,7 +76,7 @@ impl<K, C: Clock> AtOnce<K, C> {
                 let limit = self.limiter.limit();
                 let left = limit.saturating_sub(permit.in_flight());
                 let decision = decision(Outcome::Allowed, limit, left);
-                hooks::passed_or_not(&self.finder.name, || key, &decision);
+                hooks::trace_decision(&self.finder.name, || key, &decision);
                 let fields = terms
                     .answers
                     .passed(|| Some(Shown::of(&self.finder.name, &decision)));
@@ -90,7 +90,7 @@ impl<K, C: Clock> AtOnce<K, C> {
                 };
                 let occupancy = refused.occupancy();
                 let decision = decision(outcome, occupancy.limit, occupancy.available());
-                hooks::passed_or_not(&self.finder.name, || key, &decision);
+                hooks::trace_decision(&self.finder.name, || key, &decision);
                 // Others have all the room that there is for keys: that is the server's.
                 let is_crowded = matches!(refused, NoPermit::TooManyKeys(_));
                 let reason = match outcome {

@@ -100,7 +100,7 @@ impl Fields {
 
     /// Hands each name and value to a carrier, which keeps the value.
     #[inline]
-    pub fn into_each(self, mut put: impl FnMut(&'static str, Bytes)) {
+    pub fn for_each_owned(self, mut put: impl FnMut(&'static str, Bytes)) {
         let Some(mut lines) = self.0 else { return };
         for (name, value) in lines.iter_mut() {
             put(name, std::mem::take(value));

@@ -17,15 +17,15 @@ pub(super) const TARGET: &str = "tollgate";
 
 /// Tells of a decision, to those who ask for everything.
 #[inline]
-pub(super) fn passed_or_not(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
-    if are_heard() {
+pub(super) fn trace_decision(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
+    if is_tracing() {
         tell(rule, key(), decision);
     }
 }
 
 /// Whether anybody asks for every decision: hardly ever, which is known at one look.
 #[inline(always)]
-pub(super) fn are_heard() -> bool {
+pub(super) fn is_tracing() -> bool {
     LevelFilter::current() >= LevelFilter::TRACE && are_asked_for()
 }
 

@@ -15,8 +15,8 @@ const PLACES: usize = 64;
 
 thread_local! {
     /// Of each thread its own, so that nobody waits for the count of who shares a text.
-    static POLICIES: Places<OfLimit, Same> = const { RefCell::new([const { None }; PLACES]) };
-    static REFUSALS: Places<OfRefusal, Texts> = const { RefCell::new([const { None }; PLACES]) };
+    static POLICIES: Places<LimitKey, Same> = const { RefCell::new([const { None }; PLACES]) };
+    static REFUSALS: Places<DenialKey, Texts> = const { RefCell::new([const { None }; PLACES]) };
     static EMPTY: Places<(Box<str>, u64), Bytes> = const { RefCell::new([const { None }; PLACES]) };
 }
 
@@ -24,10 +24,10 @@ thread_local! {
 type Places<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
 
 /// A limit: its name, quota and window.
-type OfLimit = (Box<str>, u64, Option<Duration>);
+type LimitKey = (Box<str>, u64, Option<Duration>);
 
 /// A refusal: the name of its limit, its form and reason, and when to come again.
-type OfRefusal = (Box<str>, Form, DenyReason, Option<u64>);
+type DenialKey = (Box<str>, Form, DenyReason, Option<u64>);
 
 /// What a refusal says that doesn't depend on who is refused.
 #[derive(Clone)]
@@ -85,7 +85,7 @@ pub(super) fn same<R>(
     } = limit;
     remembered(
         &POLICIES,
-        place_of(name, quota),
+        cache_index(name, quota),
         |of| (&*of.0, of.1, of.2) == (name, quota, window),
         || ((name.into(), quota, window), write()),
         take,
@@ -101,7 +101,7 @@ pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl Fn() -> Tex
     } = refusal;
     remembered(
         &REFUSALS,
-        place_of(limit, retry_after.unwrap_or(u64::MAX)),
+        cache_index(limit, retry_after.unwrap_or(u64::MAX)),
         |of| (&*of.0, of.1, of.2, of.3) == (limit, form, reason, retry_after),
         || ((limit.into(), form, reason, retry_after), write()),
         Texts::clone,
@@ -113,7 +113,7 @@ pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl Fn() -> Tex
 pub(super) fn empty(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
     remembered(
         &EMPTY,
-        place_of(name, seconds),
+        cache_index(name, seconds),
         |of| (&*of.0, of.1) == (name, seconds),
         || ((name.into(), seconds), write()),
         Bytes::clone,
@@ -122,7 +122,7 @@ pub(super) fn empty(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Byte
 
 /// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.
 #[inline]
-fn place_of(name: &str, number: u64) -> usize {
+fn cache_index(name: &str, number: u64) -> usize {
     let name = name.as_bytes();
     let last = name.last().copied().unwrap_or_default();
     // Names of rules are often numbered, and differ at their end.

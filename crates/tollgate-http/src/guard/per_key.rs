@@ -98,13 +98,13 @@ impl<K, C: Clock> PerKey<K, C> {
     ) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let one = self.limiter.key(key);
         let decision = one.check_at(now, terms.cost());
-        hooks::passed_or_not(&self.finder.name, || one.fingerprint(), &decision);
+        hooks::trace_decision(&self.finder.name, || one.fingerprint(), &decision);
         if decision.is_allowed() {
             let fields = self.told(&decision, terms.answers);
             return Asked::Now(Judged::Passed { held: (), fields });
         }
         if self.finder.waits(&decision, terms) {
-            return self.line_up(key, terms.cost());
+            return self.enqueue(key, terms.cost());
         }
         self.over(one.fingerprint(), &decision)
     }
@@ -117,7 +117,7 @@ impl<K, C: Clock> PerKey<K, C> {
 
     #[cold]
     #[inline(never)]
-    fn line_up(&self, key: &impl Hash, cost: u64) -> Asked<Judged<()>, Box<Waiting<C>>> {
+    fn enqueue(&self, key: &impl Hash, cost: u64) -> Asked<Judged<()>, Box<Waiting<C>>> {
         Asked::Later(Box::new(Waiting {
             fingerprint: self.limiter.fingerprint(key),
             key: self.limiter.key_owned(key),
@@ -187,7 +187,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             // Once more, so that the key needn't be kept for this; in full, as a second look may tell less than the first.
             && let Some(key) = self.finder.key.key(request)
         {
-            return Look::Over(self.line_up(&key, cost));
+            return Look::Over(self.enqueue(&key, cost));
         }
         Look::Over(self.over(one.fingerprint(), &decision))
     }
@@ -324,7 +324,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
             Err(decision) => (None, decision),
         };
         let [key, _] = print;
-        hooks::passed_or_not(&self.finder.name, || key, &decision);
+        hooks::trace_decision(&self.finder.name, || key, &decision);
         if held.is_some() {
             let fields = terms.answers.passed(|| Some(self.shown(&decision)));
             return Judged::Passed { held, fields };

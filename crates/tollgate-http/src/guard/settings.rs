@@ -241,13 +241,13 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///
     /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
     ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
-    ///     Ok(Guard::new(limits).on_refusal(|_request, denial, refused| {
+    ///     Ok(Guard::new(limits).on_denied(|_request, denial, refused| {
     ///         refused.fields.set("content-type", "text/plain");
     ///         refused.body = format!("too many requests: {}", denial.limit).into();
     ///     }))
     /// }
     /// ```
-    pub fn on_refusal(
+    pub fn on_denied(
         mut self,
         change: impl Fn(&R, &Denial, &mut Refused) + Send + Sync + 'static,
     ) -> Self {

@@ -172,7 +172,7 @@ impl<H: Held> Ticket<H> {
 
     /// Whether it makes no difference: nothing is held, and nothing is to be said.
     #[inline(always)]
-    pub fn is_blank(&self) -> bool {
+    pub fn is_noop(&self) -> bool {
         self.watch.is_none() && self.fields.is_empty() && self.held.is_empty()
     }
 

@@ -93,9 +93,9 @@ impl Advice {
         let retry_after = retry_after.and_then(|value| {
             seconds(value).or_else(|| Some(Duration::from_secs(date(value)?.saturating_sub(now))))
         });
-        let (left, interval) = of_drafts(&lines)
-            .or_else(|| of_counts(&lines, DRAFT_6, seconds))
-            .or_else(|| of_counts(&lines, X_RATELIMIT, |value| reset.from(value, now)))
+        let (left, interval) = read_draft_fields(&lines)
+            .or_else(|| read_count_fields(&lines, DRAFT_6, seconds))
+            .or_else(|| read_count_fields(&lines, X_RATELIMIT, |value| reset.from(value, now)))
             .unzip();
         Self {
             is_refusal: status == 429 || status == 503 && retry_after.is_some(),
@@ -140,7 +140,9 @@ fn date(value: &[u8]) -> Option<u64> {
 type Said = (Left, Option<Duration>);
 
 /// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
-fn of_drafts<'a, I: Iterator<Item = &'a [u8]>>(lines: &impl Fn(&'static str) -> I) -> Option<Said> {
+fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
+    lines: &impl Fn(&'static str) -> I,
+) -> Option<Said> {
     let mut least = None::<(Left, &[u8], bool)>;
     for item in items(lines("ratelimit")) {
         let numbers = (item.get("r").and_then(number), item.get("t"));
@@ -189,7 +191,7 @@ fn is_less(one: Left, other: Left) -> bool {
 }
 
 /// Three fields with a number each.
-fn of_counts<'a, I: Iterator<Item = &'a [u8]>>(
+fn read_count_fields<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
     [limit, remaining, after, policies]: [&'static str; 4],
     reset: impl Fn(&[u8]) -> Option<Duration>,

@@ -115,7 +115,7 @@ impl<C: Clock> Host<C> {
         let is_late = began < state.stopped_until;
         if advice.is_refusal {
             state.refusals = state.refusals.saturating_add(u32::from(!is_late));
-            let stop = refused_for(advice, state.refusals).min(bounds.longest_stop);
+            let stop = backoff_after(advice, state.refusals).min(bounds.longest_stop);
             state.stop(now, stop, advice, bounds, clock);
             return;
         }
@@ -146,7 +146,7 @@ impl<C: Clock> Host<C> {
 }
 
 /// How long a host that refused is left alone.
-fn refused_for(advice: &Advice, refusals: u32) -> Duration {
+fn backoff_after(advice: &Advice, refusals: u32) -> Duration {
     let some = |time: &Duration| !time.is_zero();
     let reset = advice.left.filter(|left| left.remaining == 0);
     let told = advice.retry_after.filter(some);

@@ -204,7 +204,7 @@ proptest! {
         let builder = Pacer::builder(Rate::per_second(1_000)).longest_stop(LONGEST);
         let pacer = builder.build_on(clock.clone(), clock.clone()).expect("a rate");
         let pass = || {
-            let looked = std::pin::pin!(pacer.pass_within("host", Duration::ZERO))
+            let looked = std::pin::pin!(pacer.acquire_within("host", Duration::ZERO))
                 .poll(&mut std::task::Context::from_waker(std::task::Waker::noop()));
             match looked {
                 std::task::Poll::Ready(passed) => passed,

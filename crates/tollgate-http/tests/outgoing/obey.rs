@@ -135,7 +135,7 @@ async fn a_wait_that_would_take_too_long_fails_at_once() {
     let clock = Tokio::new();
     let before = clock.now();
     let own = pacer
-        .pass_within("one", SECOND / 2)
+        .acquire_within("one", SECOND / 2)
         .await
         .expect_err("a second");
     assert_eq!(own.wait(), Some(SECOND));

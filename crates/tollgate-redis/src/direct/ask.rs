@@ -28,7 +28,7 @@ impl Direct {
         now: u64,
     ) -> Result<Question, StoreError> {
         let stored = self.stored(check.limit)?;
-        let numbers = stored.form.numbers_at(now);
+        let numbers = stored.form.params_at(now);
         let nothing = || StoreError::garbled("a limit that nothing is kept of");
         let numbers = numbers.ok_or_else(nothing)?;
         let is_slots = numbers.kind == Kind::Slots;
@@ -73,12 +73,12 @@ impl Direct {
         if is_plain && self.untold(checks, numbers, &questions).is_empty() {
             return self.store.ask_with(patience, questions, at).await;
         }
-        Box::pin(self.tell_and_send(checks, numbers, questions, at, patience)).await
+        Box::pin(self.report_and_send(checks, numbers, questions, at, patience)).await
     }
 
     /// Asks, and in the same call first tells the store what was decided here without it. A calendar that the
     /// store's clock isn't in is sent once more.
-    async fn tell_and_send(
+    async fn report_and_send(
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
@@ -92,17 +92,17 @@ impl Direct {
             let all = raises.chain(&questions).cloned().collect();
             let mut answers = self.store.ask_with(patience, all, at).await?;
             answers.each.drain(..told.len());
-            if !answers.each.iter().any(Raw::is_of_another_time) {
+            if !answers.each.iter().any(Raw::is_wrong_period) {
                 for (number, owed, _) in &told {
                     self.local.told(&checks[*number], owed);
                 }
                 return Ok(answers);
             }
             // Nothing was told: it goes with the next question.
-            self.note_time(answers.now);
+            self.record_store_time(answers.now);
             for (question, number) in questions.iter_mut().zip(numbers) {
                 let form = &self.stored(checks[*number].limit)?.form;
-                question.numbers = form.numbers_at(answers.now).unwrap_or(question.numbers);
+                question.numbers = form.params_at(answers.now).unwrap_or(question.numbers);
             }
         }
         // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.

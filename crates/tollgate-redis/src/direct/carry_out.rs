@@ -4,11 +4,11 @@ use tollgate::Decision;
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, DenyVersion};
 use tollgate_engine::policy::Counting;
 
-use super::estimate::{held_within, is_held};
+use super::estimate::{is_held, lease_hold_time};
 use super::plan::Need;
 use super::{Direct, Moment};
 use crate::error::StoreError;
-use crate::lease::{LeaseCharge, LeaseHold, Stamp};
+use crate::lease::{ChargeTiming, LeaseHold, Stamp};
 use crate::question::{Op, Question, Raw};
 use crate::store::Patience;
 use crate::stored::{LeaseCheck, LeaseKey};
@@ -81,7 +81,7 @@ impl Direct {
             charges: Vec::new(),
             unsure: Vec::new(),
         };
-        if carrying.spend_what_is_here(&needs) {
+        if carrying.try_spend_all_leased(&needs) {
             return Ok(carrying.passed(each));
         }
         let (mut tokens, mut asked): (Vec<_>, Vec<(usize, Question)>) = (Vec::new(), Vec::new());
@@ -93,18 +93,20 @@ impl Direct {
             }
         }
         // Those first that the store has to be asked for: what is here of the others is left to everybody meanwhile.
-        tokens.sort_by_key(|(_, check)| self.is_here(*check));
+        tokens.sort_by_key(|(_, check)| self.has_leased_tokens(*check));
         for (place, (number, check)) in tokens.iter().enumerate() {
-            if let Some(denied) = carrying.take_tokens(*number, *check).await? {
+            if let Some(denied) = carrying.take_leased_tokens(*number, *check).await? {
                 let others = tokens[place + 1..].iter().map(|(number, _)| *number);
                 let others = others.chain(asked.iter().map(|(number, _)| *number));
-                return Ok(carrying.denied_by(*number, denied, others.collect()).await);
+                return Ok(carrying
+                    .denied_by_lease_answer(*number, denied, others.collect())
+                    .await);
             }
         }
         for group in self.groups(asked) {
             // In a cluster those in other hash slots aren't asked after a refusal: it costs one round trip.
-            if let Some((numbers, before)) = carrying.ask_group(group).await? {
-                return Ok(carrying.denied_together(&numbers, before, each));
+            if let Some((numbers, before)) = carrying.query_group(group).await? {
+                return Ok(carrying.denied_by_group_answer(&numbers, before, each));
             }
         }
         Ok(carrying.passed(each))
@@ -147,8 +149,8 @@ impl Direct {
     }
 
     /// Whether what a check costs is here.
-    fn is_here(&self, check: LeaseCheck<'_>) -> bool {
-        let known = (self.leases).look_here(check.lease_key(), check.check.cost);
+    fn has_leased_tokens(&self, check: LeaseCheck<'_>) -> bool {
+        let known = (self.leases).peek_held(check.lease_key(), check.check.cost);
         known.is_some_and(|known| known.is_allowed())
     }
 
@@ -161,7 +163,7 @@ impl Direct {
 
 impl Carrying<'_, '_> {
     /// Spends all at once, if all of it is here: whether it was.
-    fn spend_what_is_here(&mut self, needs: &[Need<'_>]) -> bool {
+    fn try_spend_all_leased(&mut self, needs: &[Need<'_>]) -> bool {
         let leases = &self.direct.leases;
         for (number, need) in needs.iter().enumerate() {
             let check = &self.checks[number];
@@ -169,7 +171,7 @@ impl Carrying<'_, '_> {
                 Need::Nothing(known) => Some(*known),
                 Need::Tokens(lent) if !is_held(check) => {
                     let place = lent.lease_key();
-                    let spent = leases.try_spend_for_now(place, check.cost);
+                    let spent = leases.try_spend_revocable(place, check.cost);
                     spent.map(|(said, stamp)| {
                         self.spent.push((place, check.cost, stamp));
                         said
@@ -187,19 +189,19 @@ impl Carrying<'_, '_> {
     }
 
     /// Takes what a check costs, or is estimated to, of a lease: what it says if it denies that.
-    async fn take_tokens(
+    async fn take_leased_tokens(
         &mut self,
         number: usize,
         lent: LeaseCheck<'_>,
     ) -> Result<Option<Decision>, StoreError> {
         let charge = match lent.check {
-            check if is_held(check) => LeaseCharge::Estimate(held_within(check)),
-            check if self.checks.len() == 1 || check.cost == 0 => LeaseCharge::Now,
-            _ => LeaseCharge::WithOthers,
+            check if is_held(check) => ChargeTiming::Estimate(lease_hold_time(check)),
+            check if self.checks.len() == 1 || check.cost == 0 => ChargeTiming::Now,
+            _ => ChargeTiming::WithOthers,
         };
         let leases = &self.direct.leases;
         let had = leases.take(lent, charge, &mut self.patience).await?;
-        self.is_known &= had.is_known && !matches!(charge, LeaseCharge::Estimate(_));
+        self.is_known &= had.is_known && !matches!(charge, ChargeTiming::Estimate(_));
         if !had.decision.is_allowed() {
             return Ok(Some(had.decision));
         }
@@ -210,11 +212,16 @@ impl Carrying<'_, '_> {
 
     /// One check has denied the request before these others were asked. Of all of them, the denial that takes longest
     /// is told: whoever comes back sooner is denied again. What can't be looked at isn't told.
-    async fn denied_by(mut self, number: usize, denial: Decision, others: Vec<usize>) -> Answer {
+    async fn denied_by_lease_answer(
+        mut self,
+        number: usize,
+        denial: Decision,
+        others: Vec<usize>,
+    ) -> Answer {
         let (direct, checks) = (self.direct, self.checks);
         if self.is_known {
             let mut answer = Answer::new(Some(number), denial);
-            answer.source = direct.source_ahead();
+            answer.source = direct.leased_source();
             return answer;
         }
         let mut denials = vec![Decision::UNLIMITED; checks.len()];
@@ -224,7 +231,7 @@ impl Carrying<'_, '_> {
         let before = direct.moment();
         for number in others {
             let patience = &mut self.patience;
-            let looked = direct.act_alone(&checks[number], Op::Look, None, patience);
+            let looked = direct.run_operation(&checks[number], Op::Look, None, patience);
             match looked.await {
                 Ok((said, _)) if !said.is_allowed() => denials[number] = said,
                 Ok(_) => {}
@@ -235,7 +242,7 @@ impl Carrying<'_, '_> {
     }
 
     /// Asks questions that go together: which those are, and since when, if some of them deny the request.
-    async fn ask_group(
+    async fn query_group(
         &mut self,
         group: Vec<(usize, Question)>,
     ) -> Result<Option<(Vec<usize>, Moment)>, StoreError> {
@@ -265,7 +272,7 @@ impl Carrying<'_, '_> {
     }
 
     /// Some of these checks, which were asked together, deny the request.
-    fn denied_together(
+    fn denied_by_group_answer(
         self,
         numbers: &[usize],
         before: Moment,
@@ -293,7 +300,7 @@ impl Carrying<'_, '_> {
         let (direct, checks) = (self.direct, self.checks);
         let mut answer = Answer::over(checks, &self.decisions);
         if self.is_known {
-            answer.source = direct.source_ahead();
+            answer.source = direct.leased_source();
         }
         for (check, decision) in checks.iter().zip(&self.decisions) {
             // What is spent of a lease is noted when the store is next asked.
@@ -310,12 +317,14 @@ impl Carrying<'_, '_> {
             if let Some(end) = direct.holders.hold(&charge.question) {
                 answer.pass.hold(move |_| end());
             } else if is_held(check) {
-                direct.hold_charge(check, charge, &mut answer.pass);
+                direct.hold_stored_charge(check, charge, &mut answer.pass);
             }
         }
         for (number, hold) in self.held.drain(..) {
             match &checks[number] {
-                check if is_held(check) => direct.hold_estimate(check, hold, &mut answer.pass),
+                check if is_held(check) => {
+                    direct.hold_leased_estimate(check, hold, &mut answer.pass)
+                }
                 _ => hold.spend(),
             }
         }
@@ -340,7 +349,7 @@ impl Carrying<'_, '_> {
                 direct.holders.forget(&question);
             } else {
                 question.op = charge.back;
-                direct.tell_store(question);
+                direct.send_in_background(question);
             }
         }
         self.held.clear();

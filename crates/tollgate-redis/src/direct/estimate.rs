@@ -165,7 +165,7 @@ fn terms(check: &Check<'_>) -> (Unsettled, Duration) {
 
 /// For how long a lease holds an estimate by itself. One that is given back in the end is held until somebody does that:
 /// a lease would count it as spent.
-pub(super) fn held_within(check: &Check<'_>) -> Duration {
+pub(super) fn lease_hold_time(check: &Check<'_>) -> Duration {
     match terms(check) {
         (Unsettled::Refund, _) => Duration::MAX,
         (_, within) => within,
@@ -174,14 +174,19 @@ pub(super) fn held_within(check: &Check<'_>) -> Duration {
 
 impl Direct {
     /// Holds an estimate of a lease for as long as the request runs.
-    pub(super) fn hold_estimate(&self, check: &Check<'_>, estimate: LeaseHold, pass: &mut Pass) {
+    pub(super) fn hold_leased_estimate(
+        &self,
+        check: &Check<'_>,
+        estimate: LeaseHold,
+        pass: &mut Pass,
+    ) {
         pass.hold_timed_estimate(Held::new(estimate, check, self.clock.clone()));
     }
 
     /// Puts right what was charged, of windows, logs and quotas, when it is known what the request cost: the rest
     /// is given back to the window or period that was charged, and what it cost beyond is charged as far as there
     /// is room. If the store can't be told, it stays charged.
-    pub(super) fn hold_charge(
+    pub(super) fn hold_stored_charge(
         &self,
         check: &Check<'_>,
         Charge { question, back, .. }: Charge,

@@ -43,7 +43,7 @@ impl Direct {
                     due.get_or_insert(recheck);
                     None
                 }
-                KnownDenial::None => self.denied_by_lease(check, stored),
+                KnownDenial::None => self.lease_denial(check, stored),
             });
             needs.push(match (known, LeaseCheck::of(check, stored)) {
                 (Some(known), _) => {
@@ -63,16 +63,16 @@ impl Direct {
         let mut answer = Answer::over(checks, &refused);
         let decider = answer.decider.map(|number| &checks[number]);
         answer.source = match decider {
-            Some(check) if self.is_lent(check) => self.source_ahead(),
+            Some(check) if self.is_lent(check) => self.leased_source(),
             _ => Source::Known,
         };
         Ok(Plan::Refused(answer))
     }
 
     /// A denial that what is held of a lease says.
-    fn denied_by_lease(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
+    fn lease_denial(&self, check: &Check<'_>, stored: &StoredLimit) -> Option<Decision> {
         let lent = LeaseCheck::of(check, stored)?;
-        let known = self.leases.look_here(lent.lease_key(), check.cost);
+        let known = self.leases.peek_held(lent.lease_key(), check.cost);
         known.filter(|known| !known.is_allowed())
     }
 

@@ -7,7 +7,7 @@ use derive_more::Display;
 use tollgate::Timestamp;
 
 /// Errors are told of at most once in this time.
-const TOLD_EVERY: Duration = Duration::from_secs(1);
+const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
 pub(super) struct Counts {
@@ -123,7 +123,7 @@ impl Telling {
     pub(super) fn is_due(&self, now: Timestamp) -> Option<u64> {
         let told_at = self.told_at.load(Ordering::Relaxed);
         let since = now.nanos_since(Timestamp::from_nanos(told_at));
-        let is_due = told_at == 0 || u128::from(since) >= TOLD_EVERY.as_nanos();
+        let is_due = told_at == 0 || u128::from(since) >= EVENT_INTERVAL.as_nanos();
         let (nanos, relaxed) = (now.as_nanos().max(1), Ordering::Relaxed);
         let claim = || (self.told_at).compare_exchange(told_at, nanos, relaxed, relaxed);
         if is_due && claim().is_ok() {

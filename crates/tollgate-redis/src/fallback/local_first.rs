@@ -8,11 +8,11 @@ use std::convert::Infallible;
 use tollgate::{Clock, Decision};
 use tollgate_engine::backend::{Answer, Check, CheckResult};
 
-use super::{Fallback, RemoteBackend, is_local, is_remote, put_decider};
+use super::{Fallback, RemoteBackend, is_local, is_remote, set_decider_result};
 
 impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// An answer to checks of which some are counted here. Of those in the store nothing is listed after a denial here.
-    pub(super) async fn ask_local_first(
+    pub(super) async fn ask_local_then_store(
         &self,
         checks: &[Check<'_>],
         each: Option<&mut Vec<CheckResult>>,
@@ -28,7 +28,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
                 let Ok(answer) = self.ask_store(&there.checks, each).await;
                 answer
             };
-            answer.decider = there.number_among_all(answer.decider);
+            answer.decider = there.original_index(answer.decider);
             answer
         };
         let mut answer = match memory.hold_while(&here.checks, rest).await {
@@ -40,13 +40,13 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         }
         let left = memory.left_of_each(&here.checks);
         if answer.allowed {
-            here.decide_if_tighter(&left, &mut answer);
+            here.replace_decider_if_tighter(&left, &mut answer);
         }
         if let Some(each) = each {
             *each = vec![Ok(Decision::UNLIMITED); checks.len()];
             there.put(each, by_store);
             here.put(each, left.into_iter().map(Ok));
-            put_decider(each, &answer);
+            set_decider_result(each, &answer);
         }
         Ok(answer)
     }
@@ -67,7 +67,7 @@ impl<'a> Part<'a> {
     }
 
     /// Which of all checks one of these is.
-    pub(super) fn number_among_all(&self, own: Option<usize>) -> Option<usize> {
+    pub(super) fn original_index(&self, own: Option<usize>) -> Option<usize> {
         own.and_then(|number| self.numbers.get(number).copied())
     }
 
@@ -79,9 +79,9 @@ impl<'a> Part<'a> {
     }
 
     /// If less is left of one of these than of the check that decided, it decides; of equals the first does.
-    fn decide_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
+    fn replace_decider_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
         let own = Answer::over(&self.checks, left);
-        let number = self.number_among_all(own.decider);
+        let number = self.original_index(own.decider);
         let rank = |answer: &Answer, number: Option<usize>| {
             (answer.decision.remaining, number.unwrap_or(usize::MAX))
         };

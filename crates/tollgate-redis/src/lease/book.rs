@@ -279,7 +279,7 @@ impl Book {
     }
 
     /// Whether the store has to be told something: tokens are here, some are owed, or less is out than it knows.
-    pub(super) fn is_unsaid(&self, now: Timestamp) -> bool {
+    pub(super) fn has_unreported(&self, now: Timestamp) -> bool {
         let accounts = self.accounts();
         accounts.owed > 0 || accounts.is_less || accounts.late > 0 || self.held(now) > 0
     }
@@ -294,7 +294,7 @@ impl Book {
     }
 
     /// The same, with all that is held, as if that were spent too.
-    pub(super) fn note_all(&self, now: Timestamp) -> u64 {
+    pub(super) fn take_all_as_spent(&self, now: Timestamp) -> u64 {
         self.settle(now);
         let mut accounts = self.accounts();
         let all = accounts.had;

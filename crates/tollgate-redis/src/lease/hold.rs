@@ -54,8 +54,8 @@ impl LeaseHold {
     /// are returned for others.
     fn tell(&self, is_news: bool) {
         let (leases, lease) = (&self.leases, &self.lease);
-        let is_here = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
-        if is_news && !is_here {
+        let has_leased_tokens = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
+        if is_news && !has_leased_tokens {
             leases.tell(lease);
         }
     }
@@ -95,7 +95,7 @@ impl Drop for LeaseHold {
                     let now = self.leases.clock.now();
                     self.lease.book.put_back(now, self.cost, stamp);
                 } else {
-                    self.leases.return_passing(&self.lease, self.cost);
+                    self.leases.return_transient_tokens(&self.lease, self.cost);
                 }
             }
             _ => {}

@@ -28,7 +28,7 @@ pub(super) enum Came {
 impl Inner {
     /// Asks for more before it is needed, off the path of requests.
     #[cold]
-    pub(super) fn renew_ahead(self: &Arc<Self>, lease: &Arc<Lease>) {
+    pub(super) fn refill_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
         if !lease.book.begin_renewal() {
             return;
         }
@@ -55,7 +55,7 @@ impl Inner {
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
         self.host.spawn(async move {
             let _alone = lease.asking.lock().await;
-            if lease.book.is_unsaid(asker.clock.now()) {
+            if lease.book.has_unreported(asker.clock.now()) {
                 // If it fails, the task that looks after leases tries again.
                 let _ = asker.ask(&lease, Wants::Nothing, None).await;
             }
@@ -63,7 +63,7 @@ impl Inner {
     }
 
     /// Returns what the store gave for one request alone, which didn't run.
-    pub(super) fn return_passing(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) {
+    pub(super) fn return_transient_tokens(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) {
         let question = Lessee {
             holder: self.holder(&self.passing),
             returns: cost,

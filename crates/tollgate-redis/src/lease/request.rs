@@ -86,7 +86,7 @@ impl Asks {
     pub(super) fn granted(&self, reply: &Lent, until: Timestamp) -> Granted {
         let plan = &self.plan;
         // What is owed is paid before anything else, which the store doesn't know of.
-        let retry_after = reply.retry_after.saturating_add(self.debts_take(reply));
+        let retry_after = reply.retry_after.saturating_add(self.debt_delay(reply));
         Granted {
             more: reply.granted,
             dropped: plan.holds + plan.out - self.kept(reply),
@@ -104,22 +104,22 @@ impl Asks {
 
     /// Whether it isn't as much as is to be spent.
     pub(super) fn is_too_little(&self, reply: &Lent) -> bool {
-        self.kept(reply) + self.left_of(reply.granted) < self.at_least()
+        self.kept(reply) + self.after_debt(reply.granted) < self.at_least()
     }
 
     /// What is left of a grant when what is owed is paid.
-    fn left_of(&self, granted: u64) -> u64 {
+    fn after_debt(&self, granted: u64) -> u64 {
         granted.saturating_sub(self.plan.owed)
     }
 
     /// How much longer than the store says it takes until a cost can be had, because of what is owed.
-    fn debts_take(&self, reply: &Lent) -> Duration {
+    fn debt_delay(&self, reply: &Lent) -> Duration {
         let Plan { holds, owed, .. } = self.plan;
         let had = holds + reply.granted;
         let needed = (self.least + owed).saturating_sub(had);
-        let told_of = self.least.saturating_sub(had).max(1);
+        let journal_error = self.least.saturating_sub(had).max(1);
         let [price, drain, ..] = self.numbers.five;
-        let units = u128::from(needed.saturating_sub(told_of)) * u128::from(price);
+        let units = u128::from(needed.saturating_sub(journal_error)) * u128::from(price);
         let micros = units.checked_div(u128::from(drain)).unwrap_or(0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
     }

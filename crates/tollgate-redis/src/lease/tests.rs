@@ -31,7 +31,7 @@ fn numbers(rate: &str) -> Numbers {
         algorithm: tollgate::Algorithm::Gcra,
     };
     let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
-    form.numbers_at(0).unwrap()
+    form.params_at(0).unwrap()
 }
 
 /// A node as the store sees it.
@@ -410,7 +410,7 @@ async fn what_never_comes_back_is_lent_once() {
         algorithm: tollgate::Algorithm::TokenBucket,
     };
     let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
-    let numbers = form.numbers_at(0).unwrap();
+    let numbers = form.params_at(0).unwrap();
     let now = 1_700_000_000_000_000;
     let mut node = Node::default();
     assert_eq!(node.ask(&store, &numbers, (1, now), (0, 5, 5)).await, 3);

@@ -14,7 +14,7 @@ use crate::lock::lock;
 /// Keys that wait to be told of.
 const MOST: usize = 65_536;
 /// Those that owe nothing any more are looked for no more often than this.
-const TIDY_EVERY: Duration = Duration::from_millis(100);
+const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What a key owes here: the store is to know of at least as much.
 ///
@@ -111,7 +111,7 @@ impl Keys {
         // All of them are looked at now and then: in a flood of keys every one comes here.
         if now >= self.tidy_from {
             self.all.retain(|_, entry| now < entry.until);
-            self.tidy_from = now + TIDY_EVERY;
+            self.tidy_from = now + SWEEP_INTERVAL;
             #[cfg(test)]
             {
                 self.looked += 1;

@@ -14,9 +14,9 @@ use crate::local::Owed;
 /// Doubles are exact below this.
 const EXACT: u128 = 1 << 53;
 /// Two windows and the time since 1970 stay exact.
-const LONGEST_WINDOW: u128 = 1 << 51;
+const MAX_WINDOW_MICROS: u128 = 1 << 51;
 /// How the scripts are told that windows begin at the first hit: as −1.
-pub(super) const FIRST_HIT: u64 = u64::MAX;
+pub(super) const FIRST_HIT_PHASE: u64 = u64::MAX;
 
 /// A limit as the scripts read it.
 #[derive(Clone, Debug)]
@@ -51,8 +51,8 @@ impl StoreForm {
     /// `life`: for how long a slot is held unless it is renewed.
     pub(crate) fn new(limit: &LimitKind, life: Duration) -> Result<Self, StoreLimitError> {
         match limit {
-            LimitKind::Rate { rate, algorithm } => Self::of_rate(*rate, *algorithm),
-            LimitKind::Quota(quota) => Self::of_quota(quota),
+            LimitKind::Rate { rate, algorithm } => Self::from_rate(*rate, *algorithm),
+            LimitKind::Quota(quota) => Self::from_quota(quota),
             LimitKind::Concurrency(limit) => {
                 Ok(Self::Asked(Numbers::slots(u64::from(*limit), life)))
             }
@@ -60,7 +60,7 @@ impl StoreForm {
         }
     }
 
-    fn of_rate(rate: Rate, algorithm: Algorithm) -> Result<Self, StoreLimitError> {
+    fn from_rate(rate: Rate, algorithm: Algorithm) -> Result<Self, StoreLimitError> {
         // GCRA here is the exact form, which takes what one word can't.
         match algorithm {
             Algorithm::Gcra => Algorithm::LeakyBucket.takes(rate)?,
@@ -90,11 +90,11 @@ impl StoreForm {
         Ok(Self::Asked(numbers))
     }
 
-    fn of_quota(quota: &Quota) -> Result<Self, StoreLimitError> {
+    fn from_quota(quota: &Quota) -> Result<Self, StoreLimitError> {
         if quota.is_unlimited() {
             return Ok(Self::Known(core::SlidingLog::new(Rate::unlimited())?));
         }
-        let limit = below_exact(u128::from(quota.count()), || {
+        let limit = check_exact(u128::from(quota.count()), || {
             too_large(quota, "its count", "use a smaller one")
         })?;
         match quota.rolling_period() {
@@ -107,7 +107,7 @@ impl StoreForm {
     }
 
     /// The numbers as of a time on the store's clock, which calendars need.
-    pub(crate) fn numbers_at(&self, now: u64) -> Option<Numbers> {
+    pub(crate) fn params_at(&self, now: u64) -> Option<Numbers> {
         match self {
             Self::Known(_) => None,
             Self::Asked(numbers) => Some(*numbers),
@@ -148,7 +148,7 @@ impl Numbers {
         let capacity = price.saturating_mul(u128::from(rate.burst_size()));
         let instead = "use a smaller burst, or a count that shares a factor with the period";
         let error = || too_large(&rate, "its burst times its reduced period", instead);
-        let exact = |number| below_exact(number, error);
+        let exact = |number| check_exact(number, error);
         let five = [exact(price)?, exact(drain)?, exact(capacity)?, 0, 0];
         Ok(Self::new(Kind::Level, five, rate.burst_size()))
     }
@@ -167,7 +167,7 @@ impl Numbers {
         let tolerance = emission.saturating_mul(u128::from(rate.burst_size()));
         let instead = "use a smaller burst or a shorter period";
         let error = || too_large(&rate, "its burst times its interval", instead);
-        let exact = |number| below_exact(number, error);
+        let exact = |number| check_exact(number, error);
         let [most, most_rest] = [exact(tolerance / 1_000)?, exact(tolerance % 1_000)?];
         let [each, each_rest] = [exact(emission / 1_000)?, exact(emission % 1_000)?];
         let five = [most, most_rest, each, each_rest, 0];
@@ -198,10 +198,10 @@ impl Numbers {
             return Err(StoreLimitError::TooFine { rate });
         }
         let micros = nanos / 1000;
-        let limit = below_exact(u128::from(rate.count()) * 4, || {
+        let limit = check_exact(u128::from(rate.count()) * 4, || {
             too_large(&rate, "four times its count", "use a smaller count")
         })? / 4;
-        if micros > LONGEST_WINDOW {
+        if micros > MAX_WINDOW_MICROS {
             let what = "its window and the time since 1970, in microseconds,";
             return Err(too_large(&rate, what, "use a window below 71 years"));
         }
@@ -212,7 +212,7 @@ impl Numbers {
     fn window(rate: Rate, nanos: u128, align: Align) -> Result<Self, StoreLimitError> {
         let mut numbers = Self::windowed(Kind::Window, rate, nanos)?;
         numbers.five[2] = match align {
-            Align::FirstHit => FIRST_HIT,
+            Align::FirstHit => FIRST_HIT_PHASE,
             Align::Boundary(boundary) => {
                 let phase = u128::from(boundary.as_nanos()) % nanos;
                 if !phase.is_multiple_of(1000) {
@@ -229,10 +229,10 @@ impl Numbers {
         let [count, micros, ..] = five;
         let instead = "use a shorter window, or GCRA";
         let error = || too_large(&rate, "its burst times its window in microseconds", instead);
-        below_exact((u128::from(limit) + 1) * u128::from(micros), error)?;
+        check_exact((u128::from(limit) + 1) * u128::from(micros), error)?;
         let lent = u128::from(limit.saturating_sub(count)) * u128::from(count);
         let what = "what its burst lends times its count";
-        below_exact(lent, || too_large(&rate, what, "leave the burst out"))?;
+        check_exact(lent, || too_large(&rate, what, "leave the burst out"))?;
         Ok(Self::new(
             Kind::Counter,
             [count, limit, micros, 0, 0],
@@ -255,7 +255,7 @@ impl Numbers {
     }
 }
 
-fn below_exact(
+fn check_exact(
     number: u128,
     error: impl FnOnce() -> StoreLimitError,
 ) -> Result<u64, StoreLimitError> {

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::form::FIRST_HIT;
+use super::form::FIRST_HIT_PHASE;
 use super::{Kind, Numbers, Op, Question};
 use crate::error::StoreError;
 
 /// A cost that no limit admits.
 const BEYOND: u64 = 1 << 53;
 /// The generation of a charge isn't known: −1 on the wire.
-const UNKNOWN: u64 = FIRST_HIT;
+const UNKNOWN: u64 = FIRST_HIT_PHASE;
 /// The generation is to be told.
 const TELL: u64 = 1;
 
@@ -74,7 +74,7 @@ impl Question {
 pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
     for number in numbers {
         let number = match *number {
-            FIRST_HIT => -1.0,
+            FIRST_HIT_PHASE => -1.0,
             number => number as f64,
         };
         to.extend_from_slice(&number.to_le_bytes());
@@ -115,12 +115,12 @@ impl Raw {
     }
 
     /// The calendar that was sent isn't of this time.
-    pub(crate) fn is_of_another_time(&self) -> bool {
+    pub(crate) fn is_wrong_period(&self) -> bool {
         self.outcome == 3
     }
 
     /// The key holds what no limiter wrote.
-    pub(crate) fn is_of_a_foreign_key(&self) -> bool {
+    pub(crate) fn is_foreign_key(&self) -> bool {
         self.outcome == 4
     }
 

@@ -28,7 +28,7 @@ impl Rehearsal {
         if let Some(known) = form.known(check.cost) {
             return Ok((known, None));
         }
-        if let Some(numbers) = form.numbers_at(self.clock.now().as_nanos() / 1000) {
+        if let Some(numbers) = form.params_at(self.clock.now().as_nanos() / 1000) {
             possible(op, &numbers, check.limit)?;
         }
         let (decision, number) = self.asked(&mut lock(&self.state), 1, |state| match op {

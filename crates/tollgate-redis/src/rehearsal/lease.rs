@@ -89,7 +89,7 @@ impl Rehearsal {
     }
 
     /// Of a leased limit, what is left is what this node holds.
-    pub(super) fn tell_what_is_held(
+    pub(super) fn show_held_tokens(
         &self,
         state: &State,
         checks: &[Check<'_>],

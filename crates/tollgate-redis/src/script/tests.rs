@@ -21,7 +21,7 @@ const NOW: u64 = 1_700_000_000_000_000;
 
 fn numbers(kind: &LimitKind) -> Numbers {
     let form = StoreForm::new(kind, Duration::from_secs(60)).expect("a limit for the store");
-    form.numbers_at(NOW).expect("it is asked")
+    form.params_at(NOW).expect("it is asked")
 }
 
 fn rate(text: &str, algorithm: Algorithm) -> Numbers {
@@ -262,7 +262,7 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
                 _ => now += random.below(reach),
             }
             let cost = random.below(12);
-            let numbers = form.numbers_at(now).expect("asked");
+            let numbers = form.params_at(now).expect("asked");
             let asked = Question {
                 key: format!("{quota}").into(),
                 ..question(numbers, Op::Decide, cost)
@@ -294,7 +294,7 @@ async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
         let ask = async |at: u64| {
             let asked = Question {
                 key: format!("{kind:?}").into(),
-                ..question(form.numbers_at(at).expect("asked"), Op::Decide, 5)
+                ..question(form.params_at(at).expect("asked"), Op::Decide, 5)
             };
             let answers = store.ask(vec![asked], Some(at)).await;
             answers.expect("an answer").each[0]

@@ -72,7 +72,7 @@ impl Batch {
     }
 
     /// Leaves out requests that were given up.
-    pub(super) fn leave_out_unwaited(&mut self) {
+    pub(super) fn drop_abandoned(&mut self) {
         self.requests.retain(|request| !request.reply.is_closed());
     }
 
@@ -103,7 +103,7 @@ impl Batch {
         for request in self.requests {
             let (own, others) = rest.split_at(request.job.width());
             rest = others;
-            let answer = match request.job.foreign_of(own, strange) {
+            let answer = match request.job.find_foreign_key(own, strange) {
                 Some(key) => Err(StoreError::Foreign { key }),
                 None => Ok(Reply {
                     now,
@@ -128,7 +128,7 @@ impl Batch {
     /// nothing.
     pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
         let may = |request: &Request| {
-            !request.is_again && request.job.may_repeat() && !request.reply.is_closed()
+            !request.is_again && request.job.is_repeatable() && !request.reply.is_closed()
         };
         let (mut again, requests): (Vec<_>, Vec<_>) = self.requests.into_iter().partition(may);
         Self { requests, ..self }.fail(error);
@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn what_gives_is_not_sent_again() {
         let form = StoreForm::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
-        let numbers = form.numbers_at(0).unwrap();
+        let numbers = form.params_at(0).unwrap();
         let ask = |op| Question {
             key: "k".into(),
             op,

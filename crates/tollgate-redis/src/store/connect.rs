@@ -110,7 +110,7 @@ impl Connector {
                 Err(StoreError::unreachable(FailureKind::NotFound, why))
             }
             (To::Server(addr), _) => self.open(addr.clone()).await,
-            (To::Sentinel(client), _) => self.by_sentinels(client).await.map(Link::Direct),
+            (To::Sentinel(client), _) => self.connect_by_sentinels(client).await.map(Link::Direct),
             #[cfg(feature = "simulation")]
             (To::World(world), _) => {
                 let connected = world.connect().await;
@@ -128,7 +128,7 @@ impl Connector {
             .set_response_timeout(Some(self.stalled))
     }
 
-    async fn by_sentinels(
+    async fn connect_by_sentinels(
         &self,
         known: &tokio::sync::Mutex<Option<SentinelClient>>,
     ) -> Result<MultiplexedConnection, StoreError> {
@@ -143,7 +143,7 @@ impl Connector {
             .await;
         let connection = match connection {
             Ok(connection) => Ok(connection),
-            Err(error) => Err(by_whom(&mut client, &error).await),
+            Err(error) => Err(attribute_rejection(&mut client, &error).await),
         };
         if connection.is_ok() || self.address.tls.is_none() {
             *known = Some(client);
@@ -211,13 +211,13 @@ impl To {
 }
 
 /// Why there is no connection to a master: whether the sentinels refused, who have a login of their own, or it.
-async fn by_whom(client: &mut SentinelClient, error: &RedisError) -> StoreError {
+async fn attribute_rejection(client: &mut SentinelClient, error: &RedisError) -> StoreError {
     let told = reason::store_error(error);
     let is_refused = |kind| matches!(kind, FailureKind::Auth | FailureKind::NoPermission);
     if !is_refused(told.kind()) {
         return told;
     }
-    let asked = sentinels_say(client).await;
+    let asked = query_sentinels(client).await;
     match asked.map_err(|error| reason::sentinel_error(&error)) {
         Err(theirs) if is_refused(theirs.kind()) => theirs,
         _ => told,
@@ -225,7 +225,7 @@ async fn by_whom(client: &mut SentinelClient, error: &RedisError) -> StoreError 
 }
 
 /// What sentinels answer when they are asked for masters and none can be used.
-async fn sentinels_say(client: &mut SentinelClient) -> Result<(), RedisError> {
+async fn query_sentinels(client: &mut SentinelClient) -> Result<(), RedisError> {
     let sentinel = client.async_get_sentinel_client().await?;
     let mut connection = sentinel.get_multiplexed_async_connection().await?;
     let masters = ::redis::cmd("SENTINEL").arg("MASTERS").take();

@@ -28,7 +28,7 @@ use looks::Looks;
 /// How often a call follows its keys from node to node.
 const MOST_HOPS: u8 = 5;
 /// After the second of them, and between attempts at keys that are half here and half there.
-const HALF_WAY: Duration = Duration::from_millis(5);
+const MIGRATION_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Which node has which key.
 enum Map {
@@ -130,7 +130,7 @@ impl Driver {
     }
 
     /// The peer that is this node.
-    fn peer_of(&mut self, node: Node) -> PeerId {
+    fn peer_for_node(&mut self, node: Node) -> PeerId {
         let is_it = |peer: &Peer| peer.node.as_ref() == Some(&node);
         match self.peers.iter().find(|(_, peer)| is_it(peer)) {
             Some((id, _)) => *id,
@@ -153,7 +153,7 @@ impl Driver {
         match peer {
             Some(peer) => self.give(peer, batch, Manner::Plain, Duration::ZERO),
             None => {
-                self.look_soon();
+                self.schedule_refresh();
                 let why = format!("no node of the cluster says that it has slot {slot}");
                 self.refuse(batch, &StoreError::unreachable(FailureKind::Moved, why));
             }
@@ -186,7 +186,7 @@ impl Driver {
 
     /// Sends what has waited, but for what nobody waits for any more.
     fn unpark(&mut self, mut batch: Batch, to: Option<(PeerId, Manner)>) {
-        batch.leave_out_unwaited();
+        batch.drop_abandoned();
         match to {
             _ if batch.is_empty() => self.shared.queue.done(batch.lane, Vec::new()),
             Some((peer, manner)) => self.give(peer, batch, manner, Duration::ZERO),
@@ -221,7 +221,7 @@ impl Driver {
                 (id, connector.connect(node.as_ref()).await)
             }));
         }
-        let looks_at = self.look_if_due(now);
+        let looks_at = self.refresh_slots_if_due(now);
         self.wake = self.wake.into_iter().chain(looks_at).min();
     }
 
@@ -242,7 +242,7 @@ impl Driver {
                 peer.unreachable(error, &self.shared);
                 // It may have been replaced.
                 if is_new {
-                    self.look_soon();
+                    self.schedule_refresh();
                 }
             }
         }
@@ -295,7 +295,7 @@ impl Driver {
             && peer.lost(link, &then, &error, &self.shared)
         {
             self.is_changed = true;
-            self.look_soon();
+            self.schedule_refresh();
         }
         self.shared.queue.done(lane, again);
     }
@@ -310,44 +310,44 @@ impl Driver {
             Then::Moved(to) => (to, Manner::Plain),
             Then::Ask(to) => (to, Manner::Asking),
             Then::TryAgain => {
-                self.sort_out(batch);
+                self.split_batch(batch);
                 return None;
             }
             Then::Nobody => {
-                self.look_soon();
+                self.schedule_refresh();
                 return Some(batch);
             }
             Then::Keep | Then::Lost | Then::Wrong => return Some(batch),
         };
         let Some(node) = slots::redirected(to, &asked) else {
-            self.look_soon();
+            self.schedule_refresh();
             return Some(batch);
         };
-        let peer = self.peer_of(node);
+        let peer = self.peer_for_node(node);
         if manner == Manner::Plain {
             if let Map::Slots(slots) = &mut self.map {
                 slots[usize::from(batch.lane % SLOTS)] = Some(peer);
             }
-            self.look_soon();
+            self.schedule_refresh();
         }
         batch.hops += 1;
         if batch.hops > MOST_HOPS {
             return Some(batch);
         }
-        batch.leave_out_unwaited();
+        batch.drop_abandoned();
         if batch.is_empty() {
             self.shared.queue.done(batch.lane, Vec::new());
             return None;
         }
-        let after = HALF_WAY * u32::from(batch.hops.saturating_sub(2));
+        let after = MIGRATION_RETRY_PAUSE * u32::from(batch.hops.saturating_sub(2));
         self.give(peer, batch, manner, after);
         None
     }
 
     /// Keys of a call are half here and half there: each request goes alone. One whose own are has to wait
     /// until all of them are there.
-    fn sort_out(&mut self, mut batch: Batch) {
-        batch.leave_out_unwaited();
+    fn split_batch(&mut self, mut batch: Batch) {
+        batch.drop_abandoned();
         let lane = batch.lane;
         if batch.requests.len() <= 1 {
             let owner = match &self.map {
@@ -355,7 +355,7 @@ impl Driver {
                 _ => None,
             };
             match owner {
-                Some(owner) => self.give(owner, batch, Manner::Plain, HALF_WAY),
+                Some(owner) => self.give(owner, batch, Manner::Plain, MIGRATION_RETRY_PAUSE),
                 None => self.dispatch(batch),
             }
         } else {
@@ -390,7 +390,7 @@ fn call(
         let run = async {
             if !after.is_zero() {
                 sleep(after).await;
-                batch.leave_out_unwaited();
+                batch.drop_abandoned();
             }
             if batch.is_empty() {
                 Ok(Vec::new())

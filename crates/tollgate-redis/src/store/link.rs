@@ -72,7 +72,7 @@ impl Link {
         let known = self.send_by(&batch.command(By::Name), manner).await;
         let reply = match known {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
-                batch.leave_out_unwaited();
+                batch.drop_abandoned();
                 if batch.is_empty() {
                     return Ok(Vec::new());
                 }

@@ -17,7 +17,7 @@ use crate::error::StoreError;
 /// The wait is looked at so many times.
 const LOOKS: u32 = 4;
 /// A timer that is late by no more was on time: it ticks once a millisecond, and its thread has other work.
-const ON_TIME: Duration = Duration::from_millis(2);
+const TIMER_TOLERANCE: Duration = Duration::from_millis(2);
 /// How often other tasks get a turn before time is up: the socket is read, the reply taken from the
 /// connection, told to the driver, and by the driver to the request.
 const TURNS: usize = 4;
@@ -60,7 +60,7 @@ impl Patience {
             until += lateness(now, look);
         }
         loop {
-            has_timer()?;
+            check_runtime()?;
             let look = after(now, self.timeout / LOOKS).min(until);
             let done = timeout_at(look, &mut what).await;
             if let Ok(done) = done {
@@ -81,16 +81,16 @@ impl Patience {
                 tokio::task::yield_now().await;
             }
         });
-        has_timer()?;
+        check_runtime()?;
         let _ = timeout(self.timeout, turns).await;
-        has_timer()?;
+        check_runtime()?;
         let what = timeout(Duration::ZERO, what).await;
         what.unwrap_or_else(|_| Err(self.shared.stats.timed_out(self.timeout)))
     }
 }
 
 /// A timer can be made only within a runtime, and each poll may be in another one.
-fn has_timer() -> Result<(), StoreError> {
+fn check_runtime() -> Result<(), StoreError> {
     let runtime = Handle::try_current();
     runtime.map(drop).map_err(|_| StoreError::NoRuntime)
 }
@@ -103,7 +103,11 @@ fn after(now: Instant, wait: Duration) -> Instant {
 /// By how much a look came too late.
 fn lateness(now: Instant, look: Instant) -> Duration {
     let late = now.saturating_duration_since(look);
-    if late > ON_TIME { late } else { Duration::ZERO }
+    if late > TIMER_TOLERANCE {
+        late
+    } else {
+        Duration::ZERO
+    }
 }
 
 #[cfg(test)]
@@ -134,7 +138,7 @@ mod tests {
         let timeouts = &patience.shared.stats.timeouts;
         assert_eq!(timeouts.load(std::sync::atomic::Ordering::Relaxed), 1);
         assert!(
-            began.elapsed() < TIMEOUT + 2 * ON_TIME,
+            began.elapsed() < TIMEOUT + 2 * TIMER_TOLERANCE,
             "{:?}",
             began.elapsed()
         );

@@ -17,7 +17,7 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Twice as long, within bounds; and from half to all of the pause from now.
-pub(super) fn pause_for(pause: &mut Duration, shared: &Shared) -> Instant {
+pub(super) fn next_attempt_at(pause: &mut Duration, shared: &Shared) -> Instant {
     let half = *pause / 2;
     let chance = shared.chance(half.as_nanos());
     *pause = (*pause * 2).min(LONGEST_PAUSE);
@@ -106,7 +106,7 @@ impl Peer {
     pub(super) fn unreachable(&mut self, error: StoreError, shared: &Shared) {
         self.is_connecting = false;
         self.tell(&error);
-        self.goes_down(error, shared);
+        self.mark_down(error, shared);
     }
 
     /// Whether calls of the connection that there is were answered.
@@ -145,11 +145,11 @@ impl Peer {
         // All that wait for it are told at once.
         up.ended.send_replace(Some(error.clone()));
         let is_fruitless = !up.has_answered;
-        let goes_down = *why == Then::Wrong || (is_fruitless && self.was_fruitless);
+        let mark_down = *why == Then::Wrong || (is_fruitless && self.was_fruitless);
         self.was_fruitless = is_fruitless;
-        if goes_down {
+        if mark_down {
             self.tell(error);
-            self.goes_down(error.clone(), shared);
+            self.mark_down(error.clone(), shared);
         } else {
             self.state = State::New;
             self.retry_at = Instant::now();
@@ -157,8 +157,8 @@ impl Peer {
         true
     }
 
-    fn goes_down(&mut self, error: StoreError, shared: &Shared) {
-        self.retry_at = pause_for(&mut self.pause, shared);
+    fn mark_down(&mut self, error: StoreError, shared: &Shared) {
+        self.retry_at = next_attempt_at(&mut self.pause, shared);
         self.state = State::Down(error);
     }
 

@@ -16,11 +16,11 @@ use super::batch::Batch;
 use super::request::Request;
 
 /// Questions of one call: so many that a script takes well below a millisecond.
-const MOST_MERGED: usize = 128;
+const MAX_MERGED_QUERIES: usize = 128;
 /// Calls under way of one lane: one that the store works on, and one on its way.
-const MOST_CALLS: u16 = 2;
+const MAX_CALLS_PER_LANE: u16 = 2;
 /// The same where each request goes alone, and so many requests do after a call that couldn't be merged.
-const MOST_LONE_CALLS: u16 = 32;
+const MAX_UNMERGED_CALLS: u16 = 32;
 const LONE: u16 = 256;
 /// Requests that may wait in one lane. A full lane keeps no request out of another.
 const MOST_WAITING: usize = 65_536;
@@ -173,8 +173,8 @@ impl Lane {
 
     const fn most_calls(&self) -> u16 {
         match self.lone {
-            0 => MOST_CALLS,
-            _ => MOST_LONE_CALLS,
+            0 => MAX_CALLS_PER_LANE,
+            _ => MAX_UNMERGED_CALLS,
         }
     }
 
@@ -185,8 +185,8 @@ impl Lane {
         while let Some(request) = self.pending.front() {
             let fits = requests
                 .first()
-                .is_none_or(|first| first.goes_with(request));
-            if !fits || (questions > 0 && questions + request.job.len() > MOST_MERGED) {
+                .is_none_or(|first| first.can_merge_with(request));
+            if !fits || (questions > 0 && questions + request.job.len() > MAX_MERGED_QUERIES) {
                 break;
             }
             let Some(request) = self.pending.pop_front() else {

@@ -56,7 +56,7 @@ impl Job {
     /// Whether it may be carried out twice: that grants nothing. What is given back twice was someone
     /// else's the second time, a lease says what is held now, and a slot that was taken the first time
     /// would stay so if another limit refuses the second.
-    pub(super) fn may_repeat(&self) -> bool {
+    pub(super) fn is_repeatable(&self) -> bool {
         let Self::Ask(questions) = self else {
             return false;
         };
@@ -72,11 +72,11 @@ impl Job {
     }
 
     /// The key of it that was found to hold what no limiter wrote; a lease's if there was any.
-    pub(super) fn foreign_of(&self, numbers: &[i64], strange: u64) -> Option<String> {
+    pub(super) fn find_foreign_key(&self, numbers: &[i64], strange: u64) -> Option<String> {
         let key = match self {
             Self::Ask(questions) => {
                 let mut asked = questions.iter().zip(Raw::all(numbers));
-                &asked.find(|(_, raw)| raw.is_of_a_foreign_key())?.0.key
+                &asked.find(|(_, raw)| raw.is_foreign_key())?.0.key
             }
             Self::Lease { key, .. } => Some(key).filter(|_| strange > 0)?,
         };
@@ -86,7 +86,7 @@ impl Job {
 
 impl Request {
     /// Whether one call can carry both.
-    pub(super) fn goes_with(&self, other: &Self) -> bool {
+    pub(super) fn can_merge_with(&self, other: &Self) -> bool {
         matches!((&self.job, &other.job), (Job::Ask(_), Job::Ask(_))) && self.at == other.at
     }
 }

@@ -17,7 +17,7 @@ use crate::error::{FailureKind, StoreError};
 /// How many slots there are.
 pub(super) const SLOTS: u16 = 16_384;
 /// How long a node that may know of more slots than others is waited for.
-const KNOWS_MORE: Duration = Duration::from_millis(50);
+const FULLER_REPLY_WAIT: Duration = Duration::from_millis(50);
 
 /// Slots next to each other, and who has them: their master first, then its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -56,7 +56,9 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> 
     while most < u32::from(SLOTS) {
         let answer = match most {
             0 => asked.next().await,
-            _ => timeout(KNOWS_MORE, asked.next()).await.unwrap_or(None),
+            _ => timeout(FULLER_REPLY_WAIT, asked.next())
+                .await
+                .unwrap_or(None),
         };
         match answer {
             None => break,

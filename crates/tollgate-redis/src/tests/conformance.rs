@@ -231,7 +231,7 @@ fn random_key(number: u64, algorithm: Algorithm, random: &mut Random) -> Modelle
     };
     ModelledKey {
         name: format!("k{number}"),
-        numbers: form.numbers_at(0).unwrap(),
+        numbers: form.params_at(0).unwrap(),
         burst,
         model: model(scaled, aligned),
     }
@@ -328,7 +328,7 @@ async fn levels_alone_are_answered_as_among_others() {
     let kept = |rate: Rate| {
         let algorithm = Algorithm::Gcra;
         let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
-        form.numbers_at(0).unwrap()
+        form.params_at(0).unwrap()
     };
     let limits = [
         kept(Rate::per_second(3).burst(5)),
@@ -425,7 +425,7 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
             algorithm: Algorithm::Gcra,
         };
         let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
-        let numbers = form.numbers_at(0).unwrap();
+        let numbers = form.params_at(0).unwrap();
         let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
         let mut model = model(scaled, Algorithm::Gcra);
         let key = format!("edge {count} {period}");

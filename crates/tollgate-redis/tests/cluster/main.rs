@@ -362,5 +362,5 @@ async fn nothing_is_admitted_twice_while_slots_move() {
         limiter.check_n("k", 0).await.fallback.is_none()
     })
     .await;
-    assert!(!redis.fallback_active());
+    assert!(!redis.is_fallback_active());
 }

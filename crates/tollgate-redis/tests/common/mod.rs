@@ -218,7 +218,7 @@ impl Subject {
             assert!(began.elapsed() < DEADLINE, "the store still answers");
             tokio::time::sleep(POLL).await;
         }
-        assert!(self.redis.fallback_active());
+        assert!(self.redis.is_fallback_active());
         for policy in [OnStoreFailure::Open, OnStoreFailure::Closed] {
             let limiter = self.fresh(policy);
             for _ in 0..4 {
@@ -280,7 +280,7 @@ impl Subject {
                 assert!(asked <= probes_in(began.elapsed()), "{asked} were asked");
             }
         }
-        assert!(!self.redis.fallback_active());
+        assert!(!self.redis.is_fallback_active());
         for policy in POLICIES {
             let limiter = self.fresh(policy);
             let mut allowed = 0;

@@ -138,7 +138,7 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             admitted.iter().all(|admitted| *admitted <= BURST / 10),
             "{admitted:?}"
         );
-        assert!(subject.redis.fallback_active(), "{round}");
+        assert!(subject.redis.is_fallback_active(), "{round}");
         server.cont();
         for (policy, limiter) in &leased {
             eventually("the store again", async || {
@@ -148,7 +148,7 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             })
             .await;
         }
-        assert!(!subject.redis.fallback_active(), "{round}");
+        assert!(!subject.redis.is_fallback_active(), "{round}");
     }
     subject.recovers().await;
     subject.told_in_order();

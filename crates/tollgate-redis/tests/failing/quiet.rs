@@ -174,7 +174,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
         let answer = known.check_n("k", LIMIT).await;
         // It still holds, and says nothing about the store.
         assert_eq!((answer.refused().is_none(), answer.fallback), (false, None));
-        assert!(redis.fallback_active());
+        assert!(redis.is_fallback_active());
         let _ = breaks.check("k").await;
     }
     let stats = redis.stats();
@@ -239,7 +239,7 @@ async fn a_verdict_says_that_there_was_no_store() {
         })
         .await;
     }
-    assert!(!engine.backend().fallback_active());
+    assert!(!engine.backend().is_fallback_active());
 }
 
 #[tokio::test]
@@ -330,7 +330,7 @@ async fn nodes_learn_how_many_they_are_and_can_be_told_otherwise() {
     let third = connect();
     // Who comes last knows at once, and the others with their next sign of life.
     counts(&[&third], 3).await;
-    first.set_nodes(12);
+    first.set_node_count(12);
     assert_eq!(first.stats().nodes, 12);
     let told = Redis::builder(&server.url())
         .unwrap()

@@ -38,7 +38,7 @@ impl Node {
         let clock = Manual::starting_at(Timestamp::from_secs(36_000));
         let memory = Memory::builder().capacity(100).clock(clock.clone());
         let local = Local::new(memory.wall(clock.clone()).build());
-        local.set_nodes(nodes);
+        local.set_node_count(nodes);
         Self {
             local,
             limit: SoleLimit::new("a", kind.clone()).expect("a limit"),
@@ -73,12 +73,12 @@ fn a_part_that_shrinks_and_grows_again_is_not_had_twice() {
         let node = Node::new(&kind, 4);
         assert_eq!(node.passed(30), 10, "{kind:?}");
         for nodes in [8, 40, 8] {
-            node.local.set_nodes(nodes);
+            node.local.set_node_count(nodes);
             assert_eq!(node.passed(30), 0, "{kind:?} {nodes}");
             // What another request costs is noted in the small part.
             node.store_admits(2);
         }
-        node.local.set_nodes(4);
+        node.local.set_node_count(4);
         assert_eq!(node.passed(30), 0, "{kind:?}");
         // And then it is as large as it was; what it owes may have run out by the small part's rate until then.
         node.clock.advance(lasts);
@@ -95,7 +95,7 @@ fn what_the_store_admitted_to_a_smaller_part_counts_in_a_larger_one() {
         let node = Node::new(&kind, 8);
         node.store_admits(20);
         assert_eq!(node.passed(30), 0, "{kind:?}");
-        node.local.set_nodes(1);
+        node.local.set_node_count(1);
         assert_eq!(node.passed(30), 0, "{kind:?}");
         node.clock.advance(lasts);
         assert_eq!(node.passed(30), 20, "{kind:?}");
@@ -111,7 +111,7 @@ fn a_part_that_changes_keeps_its_bound_in_every_window() {
         for minute in 0..360 {
             if minute % 7 == 0 {
                 let nodes = [8, 4, 16, 4, 4, 40];
-                node.local.set_nodes(nodes[minute / 7 % nodes.len()]);
+                node.local.set_node_count(nodes[minute / 7 % nodes.len()]);
             }
             passed.push(node.passed(30));
             node.clock.advance(Duration::from_secs(60));

@@ -56,7 +56,7 @@ async fn what_a_store_that_is_down_leaves_to_each_policy_is_the_same_without_one
     assert_eq!(memory.ready(DEADLINE).await, Ok(()));
     memory.rehearsal().unwrap().fail(Fault::Down);
     assert_eq!(without(&memory).await, killed);
-    let [store, memory] = [store, memory].map(|redis| (redis.fallback_active(), redis.stats()));
+    let [store, memory] = [store, memory].map(|redis| (redis.is_fallback_active(), redis.stats()));
     assert_eq!((memory.0, memory.1.fallback), (store.0, store.1.fallback));
     assert!(memory.0 && memory.1.fallback.errors == 24);
 }
@@ -109,7 +109,7 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
         assert_eq!((error.kind(), &*error.to_string()), (kind, text));
         assert_eq!(limiter.refund("k", 0).await, Err(error.clone()));
         assert_eq!(redis.ready(DEADLINE).await, Err(error));
-        assert!(redis.fallback_active());
+        assert!(redis.is_fallback_active());
         let stats = redis.stats();
         let [.., failure] = &stats.failures[..] else {
             panic!("a failure: {stats:?}");
@@ -132,7 +132,7 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
         store.recover();
         assert!(limiter.check("k").await.fallback.is_none());
         let stats = redis.stats();
-        assert!(!redis.fallback_active());
+        assert!(!redis.is_fallback_active());
         assert!(
             stats
                 .failures
@@ -204,7 +204,7 @@ async fn a_circuit_breaks_and_closes_by_the_clock_of_the_test() {
     assert_eq!(redis.stats().questions, before);
     clock.advance(Duration::from_secs(120));
     assert!(limiter.check("k").await.fallback.is_none());
-    assert!(!redis.fallback_active());
+    assert!(!redis.is_fallback_active());
 }
 
 #[tokio::test]
@@ -247,12 +247,12 @@ async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
         answer.refused().is_some() && answer.fallback.is_none()
     };
     assert!(is_told().await);
-    assert!(!redis.fallback_active(), "nothing was asked");
+    assert!(!redis.is_fallback_active(), "nothing was asked");
     // A second later the store is asked again, and that it fails is seen. The denial holds all the same.
     clock.advance(Duration::from_secs(1));
     for _ in 0..3 {
         assert!(is_told().await);
-        assert!(redis.fallback_active());
+        assert!(redis.is_fallback_active());
     }
     assert_eq!(redis.stats().fallback.errors, 1, "once a second");
     clock.advance(Duration::from_secs(59));
@@ -276,7 +276,7 @@ limits:
     let facts = Facts::new().with("user", "ada");
     let is_allowed = async || {
         let on = Conditions::new().listing_limits();
-        let Ok(verdict) = engine.decide_on(on, &facts).await;
+        let Ok(verdict) = engine.decide_with_conditions(on, &facts).await;
         verdict.expect("no reload").passed().is_some()
     };
     for number in 0..4 {

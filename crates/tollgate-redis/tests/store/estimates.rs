@@ -161,7 +161,7 @@ async fn what_comes_back_of_a_key_beyond_the_most_that_are_kept_is_others_again(
     let server = Server::start();
     for text in [LLM, &LLM.replace("/h", "/h, counting: leased")] {
         server.command(&["FLUSHALL"]);
-        let redis = Redis::builder(&server.url()).unwrap().leased_keys(0);
+        let redis = Redis::builder(&server.url()).unwrap().max_leased_keys(0);
         let redis = redis.timeout(Duration::from_secs(5)).nodes(1).build();
         let one = engine(text, redis.unwrap());
         let other = engine(text, connect(&server));

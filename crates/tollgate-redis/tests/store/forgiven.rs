@@ -72,8 +72,12 @@ async fn a_reset_of_a_key_in_use_forgets_what_was_spent_and_keeps_what_is_held()
         let before = left(&here).await;
         assert!(before <= 30, "{what}: {before}");
         let facts = Facts::new().with("user", "ada").with("cost", "1");
-        assert_eq!(here.forget_async(&facts).await, Ok(Gift::Given), "{what}");
-        assert!(!here.backend().fallback_active(), "{what}");
+        assert_eq!(
+            here.reset_request_async(&facts).await,
+            Ok(Gift::Given),
+            "{what}"
+        );
+        assert!(!here.backend().is_fallback_active(), "{what}");
         // Whatever the other node holds still, it and what is there are the burst.
         let there_are = all_that_is_there(&[&here, &there]).await;
         let is_held = what.contains("settle");
@@ -136,9 +140,9 @@ async fn one_key_that_is_not_ours_keeps_no_reset_from_the_others() {
         .find(|key| key.contains("rule/a"))
         .expect("one");
     server.command(&["SET", exact, "somebody's"]);
-    assert_eq!(engine.forget_async(&facts).await, Ok(Gift::Lost));
+    assert_eq!(engine.reset_request_async(&facts).await, Ok(Gift::Lost));
     // That is no reason to take the store for broken.
-    assert!(!engine.backend().fallback_active());
+    assert!(!engine.backend().is_fallback_active());
     server.command(&["DEL", exact]);
     let mut passed = 0;
     while let Ok(verdict) = other.decide_async(&facts).await

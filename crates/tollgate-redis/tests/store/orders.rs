@@ -6,7 +6,7 @@ use tollgate_engine::engine::ResetScope;
 use tollgate::Rate;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOrder, OrderError, Replacement, Target};
+use tollgate_engine::orders::{Act, NewOverride, OrderError, Replacement, Target};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
@@ -33,7 +33,7 @@ async fn of_ten(engine: &Engine<Redis>, user: &str) -> usize {
 }
 
 fn order(engine: &Engine<Redis>, act: Act, target: Target) {
-    let order = NewOrder::new(act, target, HOUR);
+    let order = NewOverride::new(act, target, HOUR);
     engine.order(order).expect("an order");
 }
 
@@ -140,7 +140,7 @@ async fn an_override_with_another_period_frees_nothing_however_often_it_comes_an
         assert_eq!(of_forty(&here).await, 30, "{limit}");
         let is_window = limit.contains("window") || limit.contains("log");
         for round in 0..10 {
-            let ordered = here.order(NewOrder::new(other_rate(daily), key.clone(), HOUR));
+            let ordered = here.order(NewOverride::new(other_rate(daily), key.clone(), HOUR));
             // What a window of an hour has counted says nothing of a day.
             let is_refused = matches!(ordered, Err(OrderError::OtherPeriod { .. }));
             assert_eq!(is_refused, is_window, "{limit}: {ordered:?}");

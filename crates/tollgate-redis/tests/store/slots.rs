@@ -38,8 +38,8 @@ async fn a_request_that_is_given_up_leaves_no_slot_behind() {
     server.stop();
     let brief = Duration::from_millis(20);
     for _ in 0..2 {
-        let given_up = tokio::time::timeout(brief, jobs.try_check("k", 1)).await;
-        assert!(given_up.is_err());
+        let on_timeout = tokio::time::timeout(brief, jobs.try_check("k", 1)).await;
+        assert!(on_timeout.is_err());
     }
     server.cont();
     all_are_free(&jobs).await;

@@ -39,18 +39,18 @@ fn what_was_given_back_or_renewed_leaves_no_end_behind() {
 fn what_holds_nothing_needs_no_room_and_is_bounded() {
     let (holds, hour) = (Holds::new(1), Duration::from_secs(3_600));
     let name = |number: usize| number.to_string().into_bytes();
-    for number in 0..MOST_REMEMBERED + 5 {
+    for number in 0..MAX_REMEMBERED + 5 {
         let name = name(number);
         assert!(matches!(
             holds.ask_for(&name, b"asked", true),
             Known::Nothing
         ));
-        holds.keep_answered(&name, Permits::default(), hour, b"asked", b"answer");
+        holds.hold_with_answer(&name, Permits::default(), hour, b"asked", b"answer");
         holds.decided(&name);
     }
     assert_eq!(
         (holds.count(), holds.table().held.len()),
-        (0, MOST_REMEMBERED)
+        (0, MAX_REMEMBERED)
     );
     assert!(matches!(
         holds.ask_for(&name(4), b"asked", true),
@@ -73,7 +73,7 @@ fn room_is_asked_for_before_anything_is_decided() {
     assert!(holds.keep(b"other", some(), hour, None).is_err());
     // One that came to nothing leaves its room.
     holds.decided(b"a");
-    holds.keep_answered(b"b", some(), hour, b"", b"");
+    holds.hold_with_answer(b"b", some(), hour, b"", b"");
     holds.decided(b"b");
     assert!(matches!(holds.ask_for(b"c", b"", true), Known::Nothing));
     assert!(matches!(holds.ask_for(b"d", b"", true), Known::Full(_)));

@@ -33,12 +33,12 @@ impl Answer {
     #[inline]
     pub(crate) fn date(&mut self, now: Timestamp) {
         if now >= self.date_until {
-            self.next_date(now);
+            self.write_date(now);
         }
     }
 
     #[cold]
-    fn next_date(&mut self, now: Timestamp) {
+    fn write_date(&mut self, now: Timestamp) {
         let wall = Wall.now().as_nanos();
         self.date_until = now.plus_nanos(SECOND - wall % SECOND);
         self.date.clear();
@@ -75,7 +75,7 @@ impl Answer {
     }
 
     /// The same of a whole number.
-    pub(crate) fn count_field(&mut self, name: &str, value: u64) {
+    pub(crate) fn number_field(&mut self, name: &str, value: u64) {
         self.fields.extend_from_slice(name.as_bytes());
         self.fields.extend(b": ");
         json::number(&mut self.fields, value);

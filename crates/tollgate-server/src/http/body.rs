@@ -101,7 +101,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for Pairs<'b> {
 }
 
 /// Text as a fact has it.
-pub(super) fn as_fact(text: Cow<'_, str>) -> Cow<'_, str> {
+pub(super) fn fact_text(text: Cow<'_, str>) -> Cow<'_, str> {
     match text_of_bytes(text.as_bytes()) {
         Cow::Owned(other) => Cow::Owned(other),
         Cow::Borrowed(_) => text,
@@ -128,11 +128,11 @@ impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
             }
 
             fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(as_fact(Cow::Borrowed(text))))
+                Ok(Text(fact_text(Cow::Borrowed(text))))
             }
 
             fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(as_fact(Cow::Owned(text.to_owned()))))
+                Ok(Text(fact_text(Cow::Owned(text.to_owned()))))
             }
 
             fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {

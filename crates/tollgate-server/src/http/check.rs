@@ -30,7 +30,7 @@ impl<B: Store> Session<B> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
         if asked.descriptors.is_some() {
             let decided = self.by_descriptors(&asked, Then::Charge).await?;
-            tell_decided(&mut self.answer, &decided);
+            write_rls_response(&mut self.answer, &decided);
             return Ok(());
         }
         let most = self.service.decider.bounds.arguments;
@@ -187,7 +187,7 @@ pub(super) fn tell(answer: &mut Answer, settings: &Settings, answered: &Answered
 }
 
 /// The same of what was decided by descriptors.
-fn tell_decided(answer: &mut Answer, decided: &Decided) {
+fn write_rls_response(answer: &mut Answer, decided: &Decided) {
     for (name, value) in &decided.headers {
         answer.field(name, value);
     }
@@ -205,7 +205,7 @@ fn tell_decided(answer: &mut Answer, decided: &Decided) {
 fn tell_wait(answer: &mut Answer, decision: &Decision) -> Option<u64> {
     let wait = retry_after(decision);
     if let Some(seconds) = wait {
-        answer.count_field("retry-after", seconds);
+        answer.number_field("retry-after", seconds);
     }
     wait
 }

@@ -6,7 +6,7 @@ use serde::Deserialize;
 use serde::de::Deserializer;
 use tollgate_engine::facts::Descriptor;
 
-use super::body::as_fact;
+use super::body::fact_text;
 use super::session::{Wrong, bad};
 use crate::rls::unit_of;
 
@@ -16,7 +16,7 @@ use crate::rls::unit_of;
 pub(super) struct AskedDescriptor<'b> {
     #[serde(borrow, default)]
     entries: Vec<Entry<'b>>,
-    limit: Option<AskedLimit>,
+    limit: Option<LimitJson>,
     #[serde(alias = "hitsAddend")]
     hits_addend: Option<Count>,
     #[serde(alias = "isNegativeHits", default)]
@@ -34,11 +34,11 @@ struct Entry<'b> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AskedLimit {
+struct LimitJson {
     #[serde(alias = "requestsPerUnit", default)]
     requests_per_unit: u32,
     #[serde(default)]
-    unit: AskedUnit,
+    unit: UnitJson,
 }
 
 /// Text of an entry, as a fact has it: the same that Envoy's own messages make of it.
@@ -46,7 +46,7 @@ fn text<'de: 'b, 'b, D: Deserializer<'de>>(from: D) -> Result<Cow<'b, str>, D::E
     #[derive(Deserialize)]
     struct Text<'t>(#[serde(borrow)] Cow<'t, str>);
     let Text(text) = Text::deserialize(from)?;
-    Ok(as_fact(text))
+    Ok(fact_text(text))
 }
 
 /// A number of 64 bits, which this form of JSON has as text, too.
@@ -60,7 +60,7 @@ enum Count {
 /// Each has the number that Envoy's own messages have for it.
 #[derive(Clone, Copy, Debug, Default, Deserialize)]
 #[serde(rename_all = "UPPERCASE")]
-enum AskedUnit {
+enum UnitJson {
     #[default]
     Unknown,
     Second,

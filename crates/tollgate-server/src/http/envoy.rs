@@ -49,7 +49,7 @@ fn show(out: &mut Vec<u8>, decided: &Decided) {
     json::object(out, |object| {
         let told = code(decided.told.is_allowed);
         json::string(object.field("overallCode"), told);
-        json::array(object.field("statuses"), &decided.statuses, show_status);
+        json::array(object.field("statuses"), &decided.statuses, write_status);
         if !decided.headers.is_empty() {
             let headers = object.field("responseHeadersToAdd");
             json::array(headers, &decided.headers, |out, (name, value)| {
@@ -70,11 +70,11 @@ fn show(out: &mut Vec<u8>, decided: &Decided) {
     });
 }
 
-fn show_status(out: &mut Vec<u8>, status: &Status) {
+fn write_status(out: &mut Vec<u8>, status: &Status) {
     json::object(out, |object| {
         json::string(object.field("code"), code(status.is_allowed));
         let limit = status.limit.as_ref();
-        object.optional("currentLimit", limit, show_limit);
+        object.optional("currentLimit", limit, write_limit);
         if status.remaining > 0 {
             let remaining = u64::from(status.remaining);
             json::number(object.field("limitRemaining"), remaining);
@@ -87,7 +87,7 @@ fn show_status(out: &mut Vec<u8>, status: &Status) {
     });
 }
 
-fn show_limit(out: &mut Vec<u8>, limit: &Limit) {
+fn write_limit(out: &mut Vec<u8>, limit: &Limit) {
     json::object(out, |object| {
         if limit.requests > 0 {
             let requests = u64::from(limit.requests);

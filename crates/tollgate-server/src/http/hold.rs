@@ -100,12 +100,12 @@ impl<B: Store> Session<B> {
             Known::Held(answer) => {
                 // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
                 let left = decider.holds.lengthen(&name, life).unwrap_or_default();
-                tell_with_life(&mut self.answer.body, &answer, left);
+                write_with_ttl(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
             Known::Nothing => {}
             // Before anything is decided or charged.
-            taken => return Err(cant_hold(&id, &taken)),
+            taken => return Err(hold_error(&id, &taken)),
         }
         let _undecided = Undecided(&decider.holds, &name);
         let verdict = B::decide(&decider.engine, &facts, dialects).await;
@@ -121,8 +121,8 @@ impl<B: Store> Session<B> {
         };
         let answer = std::mem::take(&mut self.answer.body);
         let permits = passed.into_permits();
-        (decider.holds).keep_answered(&name, permits, life, &what, &answer);
-        tell_with_life(&mut self.answer.body, &answer, life);
+        (decider.holds).hold_with_answer(&name, permits, life, &what, &answer);
+        write_with_ttl(&mut self.answer.body, &answer, life);
         Ok(())
     }
 
@@ -134,7 +134,7 @@ impl<B: Store> Session<B> {
         if !self.service.decider.holds.renew(&name, life) {
             return Err(unknown(&named.id));
         }
-        tell_with_life(&mut self.answer.body, b"{\"renewed\":true}", life);
+        write_with_ttl(&mut self.answer.body, b"{\"renewed\":true}", life);
         Ok(())
     }
 
@@ -200,7 +200,7 @@ fn known<B: Store>(decider: &Decider<B>, name: &[u8], what: &[u8], facts: &Facts
 }
 
 /// Why an id can't hold anything now.
-fn cant_hold(id: &str, taken: &Known) -> Wrong {
+fn hold_error(id: &str, taken: &Known) -> Wrong {
     match taken {
         Known::Full(full) => (503, full.to_string()),
         Known::Undecided => {
@@ -215,7 +215,7 @@ fn cant_hold(id: &str, taken: &Known) -> Wrong {
 }
 
 /// Writes an answer, which is an object, with the time after which what is held ends, in seconds.
-fn tell_with_life(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
+fn write_with_ttl(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
     out.extend_from_slice(answer.strip_suffix(b"}").unwrap_or(answer));
     out.extend(b",\"ttl\":");
     json::seconds(out, left);

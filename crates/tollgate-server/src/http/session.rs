@@ -102,7 +102,7 @@ impl<B: Store> Session<B> {
         }
         let route = route?;
         if request.method == "POST" {
-            may_post(request)?;
+            check_post(request)?;
         }
         match route {
             Route::Health => {
@@ -126,7 +126,7 @@ impl<B: Store> Session<B> {
     }
 
     /// Answers with this, as the last on the connection.
-    fn end_with(&mut self, wrong: Wrong, out: &mut Vec<u8>) {
+    fn write_last(&mut self, wrong: Wrong, out: &mut Vec<u8>) {
         self.answer.clear();
         self.refuse(&wrong);
         self.answer.write(out, false, false);
@@ -145,7 +145,7 @@ impl<B: Store> Session<B> {
 
     /// Lets the answer to a wrong token wait if there were many; a connection has only a few tries.
     #[cold]
-    async fn wrong_token(&mut self) {
+    async fn delay_wrong_token(&mut self) {
         self.wrong_tokens = self.wrong_tokens.saturating_add(1);
         let guesses = &self.service.credentials.guesses;
         let delay = guesses.wrong(self.protocol, self.from);
@@ -183,7 +183,7 @@ impl<B: Store> Session<B> {
     }
 
     async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        self.may_operate(request)?;
+        self.authorize_operator(request)?;
         let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
         let decider = &self.service.decider;
         let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
@@ -229,7 +229,7 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    fn may_operate(&self, request: &Request<'_>) -> Result<(), Wrong> {
+    fn authorize_operator(&self, request: &Request<'_>) -> Result<(), Wrong> {
         let told = [
             "this is for operators: start the service with --http-token-file",
             "this is for operators: send their token as Authorization: Bearer …",
@@ -266,7 +266,7 @@ impl<B: Store> Speaks for Session<B> {
                 self.told_to_go_on = false;
                 self.request(&request).await;
                 if self.answer.status == 401 && request.authorization.is_some() {
-                    Box::pin(self.wrong_token()).await;
+                    Box::pin(self.delay_wrong_token()).await;
                 }
                 if self.finish(&request, &input[length..], out) {
                     Heard::Answered(length)
@@ -286,7 +286,7 @@ impl<B: Store> Speaks for Session<B> {
             }
             Err(wrong) => {
                 self.errors.unreadable(wrong.is_too_large(), &wrong);
-                self.end_with((wrong.status(), wrong.to_string()), out);
+                self.write_last((wrong.status(), wrong.to_string()), out);
                 Heard::Last(0)
             }
         }
@@ -307,7 +307,7 @@ impl<B: Store> Speaks for Session<B> {
         let seconds = self.service.decider.bounds.request_time.as_secs();
         let why = format!("the request wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
-        self.end_with((408, why), out);
+        self.write_last((408, why), out);
     }
 
     const TELLS_THE_LAST: bool = true;
@@ -317,7 +317,7 @@ impl<B: Store> Speaks for Session<B> {
     }
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
-        self.end_with((503, ENDS.to_owned()), out);
+        self.write_last((503, ENDS.to_owned()), out);
     }
 }
 
@@ -327,13 +327,14 @@ pub(crate) fn bad(why: String) -> Wrong {
 
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
 /// first, and it tells where it is from.
-fn may_post(request: &Request<'_>) -> Result<(), Wrong> {
+fn check_post(request: &Request<'_>) -> Result<(), Wrong> {
     is_json(request)?;
     let own = request.host.unwrap_or_default();
     match request.origin {
         None => Ok(()),
         Some(origin)
-            if origin.split(|byte| *byte == b'/').nth(2) == Some(own) && is_no_name(own) =>
+            if origin.split(|byte| *byte == b'/').nth(2) == Some(own)
+                && is_ip_or_localhost(own) =>
         {
             Ok(())
         }
@@ -371,7 +372,7 @@ pub(crate) fn is_json(request: &Request<'_>) -> Result<(), Wrong> {
 
 /// Whether a host is an address, or this machine. Whoever has any other name can have it lead here, and then is of the
 /// same origin.
-fn is_no_name(host: &[u8]) -> bool {
+fn is_ip_or_localhost(host: &[u8]) -> bool {
     let Ok(host) = std::str::from_utf8(host) else {
         return false;
     };

@@ -71,7 +71,7 @@ info tollgate_build What runs, and where its limits are counted.
 ";
 
 /// What each limiter allows, by its name.
-type AllAllow = BTreeMap<Arc<str>, Allows>;
+type LimiterCapacities = BTreeMap<Arc<str>, Allows>;
 
 /// Where metrics are written to.
 struct Out<'e>(DescriptorEncoder<'e>);
@@ -93,7 +93,12 @@ impl<B: Store> Collector for Scrape<B> {
 }
 
 impl<B: Store> Scrape<B> {
-    fn decisions(&self, out: &mut Out<'_>, tallies: &[Tally], allows: &AllAllow) -> fmt::Result {
+    fn decisions(
+        &self,
+        out: &mut Out<'_>,
+        tallies: &[Tally],
+        allows: &LimiterCapacities,
+    ) -> fmt::Result {
         let of = |count: fn(&Tally) -> u64| {
             let all = tallies.iter();
             all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
@@ -212,7 +217,7 @@ impl<B: Store> Scrape<B> {
     }
 }
 
-fn limits(out: &mut Out<'_>, allows: &AllAllow) -> fmt::Result {
+fn limits(out: &mut Out<'_>, allows: &LimiterCapacities) -> fmt::Result {
     let adaptive = each(allows, |own| Some(own.adaptive?.limit));
     let in_flight = each(allows, |own| Some(own.adaptive?.in_flight));
     out.gauges("tollgate_limit_rate", each(allows, |own| own.rate))?;
@@ -315,7 +320,7 @@ fn by<V>(
 
 /// Values of the limiters that have them.
 fn each<V>(
-    allows: &AllAllow,
+    allows: &LimiterCapacities,
     of: impl Fn(&Allows) -> Option<V>,
 ) -> impl Iterator<Item = ([(&'static str, &str); 1], V)> {
     let all = allows.iter();

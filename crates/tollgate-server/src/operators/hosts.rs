@@ -96,12 +96,12 @@ impl Hosts {
             return true;
         }
         let bare = name.trim_start_matches('[').trim_end_matches(']');
-        let is_here = match bare.parse::<IpAddr>() {
+        let has_leased_tokens = match bare.parse::<IpAddr>() {
             // No name leads to it, so whoever says an address has connected to that.
             Ok(address) => address.is_loopback() || address == bound || bound.is_unspecified(),
             Err(_) => name.eq_ignore_ascii_case("localhost"),
         };
-        is_here && port == own_port
+        has_leased_tokens && port == own_port
     }
 }
 

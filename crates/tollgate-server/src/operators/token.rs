@@ -121,7 +121,7 @@ impl Made {
     fn write(&self) -> io::Result<()> {
         let Self { path, token } = self;
         if let Some(folder) = path.parent() {
-            own_folder(folder)?;
+            ensure_private_folder(folder)?;
         }
         // The name has a token as soon as there is a file, and never that of a service before. A mask may take
         // permissions away, and adds none.
@@ -161,7 +161,7 @@ pub(crate) async fn keep(made: Weak<Made>) {
 
 /// A folder that nobody else can write to, made if it isn't there. In a folder for all, somebody else may have been
 /// first.
-fn own_folder(folder: &Path) -> io::Result<()> {
+fn ensure_private_folder(folder: &Path) -> io::Result<()> {
     match DirBuilder::new().mode(OWN_FOLDER).create(folder) {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}

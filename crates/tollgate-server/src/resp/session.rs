@@ -54,7 +54,7 @@ impl Named {
 }
 
 /// A limit of `CL.THROTTLE`, ready to be asked.
-struct LastLimit<B: Store> {
+struct CachedLimit<B: Store> {
     ask: Ask,
     limit: ThrottleLimit,
     ready: <B::Cells as Cells>::Limit,
@@ -79,7 +79,7 @@ pub(crate) struct Session<B: Store> {
     is_over: bool,
     errors: ErrorSource,
     /// The limit of the last `CL.THROTTLE`: most clients ask by one.
-    last: Option<LastLimit<B>>,
+    last: Option<CachedLimit<B>>,
 }
 
 impl<B: Store> Session<B> {
@@ -121,7 +121,7 @@ impl<B: Store> Session<B> {
     ) {
         if self.queue.is_some() {
             // In a box, as that is seldom: each connection is as large as what it may do.
-            return Box::pin(self.in_transaction(words, out)).await;
+            return Box::pin(self.queue_command(words, out)).await;
         }
         self.dispatch(words, out).await;
     }
@@ -153,7 +153,7 @@ impl<B: Store> Session<B> {
         } else {
             match commands::find(name, count) {
                 Ok(known) if known.is_about_keys() => {
-                    Box::pin(self.ask_of_keys(known.name, words, &mut out)).await
+                    Box::pin(self.answer_key_command(known.name, words, &mut out)).await
                 }
                 Ok(known) => self.about(known.name, words, &mut out),
                 Err(wrong) => Err(wrong),
@@ -184,7 +184,7 @@ impl<B: Store> Session<B> {
             Some(last) if last.ask == asked.ask => last,
             last => {
                 let limit = asked.ask.limit().map_err(wrong)?;
-                last.insert(LastLimit {
+                last.insert(CachedLimit {
                     ask: asked.ask,
                     limit,
                     ready: cells.limit(limit).map_err(wrong)?,
@@ -214,7 +214,7 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        let odd = odd_texts(words.clone());
+        let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         let service = &self.service;
@@ -228,7 +228,7 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        let odd = odd_texts(words.clone());
+        let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         let service = &self.service;
@@ -240,7 +240,7 @@ impl<B: Store> Session<B> {
 impl<B: Store> Session<B> {
     /// Lets the answer to a wrong password wait. Whoever guesses isn't answered any faster by asking more at a time.
     #[cold]
-    async fn wait_out(&mut self) {
+    async fn delay_answer(&mut self) {
         tokio::time::sleep(std::mem::take(&mut self.delay)).await;
     }
 }
@@ -265,7 +265,7 @@ impl<B: Store> Speaks for Session<B> {
             Ok(Some(length)) => {
                 self.command(frame.words(input), out).await;
                 if !self.delay.is_zero() {
-                    self.wait_out().await;
+                    self.delay_answer().await;
                 }
                 frame.clear();
                 if self.is_over {
@@ -320,7 +320,7 @@ fn wrong(why: impl std::fmt::Display) -> String {
 }
 
 /// Words that aren't facts as they are, in their order, as the text that stands for them.
-fn odd_texts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Vec<String> {
+fn owned_texts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Vec<String> {
     let odd = words.filter_map(|word| match text_of_word(word) {
         Cow::Owned(text) => Some(text),
         Cow::Borrowed(_) => None,

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tollgate_http::grpc;
 
-use super::waiting::WaitingCall;
+use super::waiting::IncompleteCall;
 
 /// The bytes before a message: whether it is compressed, and its length.
 pub(crate) const PREFIX: usize = 5;
@@ -356,7 +356,7 @@ impl Body {
     pub(super) fn poll_rest(
         &mut self,
         cx: &mut Context<'_>,
-        waiting: &mut WaitingCall,
+        waiting: &mut IncompleteCall,
     ) -> Poll<Result<(), Unread>> {
         let polled = self.poll_read(cx);
         if polled.is_pending() && !waiting.may_keep(self.bytes.len()) {

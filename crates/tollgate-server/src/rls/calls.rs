@@ -19,7 +19,7 @@ use super::decide::{could_not_decide, decide};
 use super::decided::{Decided, denied};
 use super::question::{Question, Undecided};
 use super::request::Request as Asked;
-use super::waiting::{Waiting, WaitingCall};
+use super::waiting::{IncompleteCall, Waiting};
 use super::{answer, health, reflect};
 use crate::address::Protocol;
 use crate::decider::Store;
@@ -216,7 +216,7 @@ impl<B: Store> Calls<B> {
     /// reads none would have the service keep them all.
     #[cold]
     fn send_later(&mut self, unsent: Unsent) {
-        let Some(waiting) = WaitingCall::enter(&self.all_waiting, &self.waiting) else {
+        let Some(waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
             let detail = "too many answers wait to be read";
             self.errors.record(ErrorKind::Refused, &detail);
             return unsent.reset();
@@ -233,7 +233,7 @@ impl<B: Store> Calls<B> {
     /// Waits for the rest of a message.
     #[cold]
     fn wait(&mut self, head: Head, mut body: Body) {
-        let Some(mut waiting) = WaitingCall::enter(&self.all_waiting, &self.waiting) else {
+        let Some(mut waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
             let failed = Failed::exhausted("too many calls wait for their messages");
             return head.give_up(&self.service, Unread::Failed(failed));
         };

@@ -97,7 +97,7 @@ async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
             if turn.is_flooded() {
                 return Poll::Ready(Next::Flood);
             }
-            match notice.poll_beyond(cx, stage) {
+            match notice.poll_next_stage(cx, stage) {
                 Poll::Ready(stage) => Poll::Ready(Next::Stage(stage)),
                 Poll::Pending => quiet.poll(cx, calls.is_empty()).map(Next::Quiet),
             }

@@ -10,7 +10,7 @@ use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_engine::{Facts, Verdict};
 use tollgate_http::Dialect;
 
-use super::decided::{Decided, Shows, by_rule, by_tree, denied, unlimited};
+use super::decided::{Decided, Shows, denied, outcome_of_rules, outcome_of_trees, unlimited};
 use super::facts::{Sets, Texts};
 use super::question::{Question, Undecided};
 use crate::answers::{Answered, answered, looked_at};
@@ -51,14 +51,14 @@ impl Question<'_> {
             service.decider.take_back(facts).await;
         }
         if let Some(trees) = by_trees {
-            self.give_back_trees(service, &trees.statuses).await;
+            self.refund_trees(service, &trees.statuses).await;
         }
         Err(Undecided::Full(full))
     }
 
     /// Gives back what the trees were charged, of a request that can't run.
     #[cold]
-    async fn give_back_trees<B: Store>(&self, service: &Service<B>, statuses: &[DescriptorStatus]) {
+    async fn refund_trees<B: Store>(&self, service: &Service<B>, statuses: &[DescriptorStatus]) {
         let taken = self.descriptors.iter().zip(statuses);
         let taken = taken.filter(|(_, status)| status.charged > 0);
         let back = taken.map(|(one, status)| Descriptor {
@@ -83,7 +83,7 @@ impl Question<'_> {
         if holds.count() == 0 || self.takes_nothing() || holds.take(&self.name()).is_some() {
             return;
         }
-        let texts = Texts::of(self, &engine.facts_asked());
+        let texts = Texts::of(self, &engine.required_facts());
         if let Ok(Sets { first, .. }) = texts.sets(self) {
             drop(holds.take(&name_of(&first)));
         }
@@ -126,7 +126,7 @@ pub(super) fn could_not_decide<B: Store>(
 
 /// Counts a request of a domain that the policy doesn't know, and says so once.
 #[cold]
-fn note_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
+fn log_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
     let monitor = &service.monitor;
     if monitor.measured.is_new_unknown_domain(domain) {
         let help = "the policy has no limit for this domain, so its requests pass: add it, or send another domain";
@@ -143,7 +143,7 @@ pub(crate) async fn ask<B: Store>(
 ) -> Result<Decided, Undecided> {
     question.check(&service.decider.bounds)?;
     if !service.decider.engine.knows_domain(question.domain) {
-        note_unknown_domain(service, question.domain);
+        log_unknown_domain(service, question.domain);
     }
     let parts = question.parts(service.decider.replicas);
     let question = &Question {
@@ -154,7 +154,7 @@ pub(crate) async fn ask<B: Store>(
     // One that also takes may be alike a request that still runs, and whose permits stay.
     let gives_back = question.gives_back();
     let is_released = gives_back && decider.holds.take(&question.name()).is_some();
-    let texts = Texts::of(question, &decider.engine.facts_asked());
+    let texts = Texts::of(question, &decider.engine.required_facts());
     let Sets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
@@ -325,11 +325,11 @@ impl<B: Store> Asked<'_, B> {
         findings: &DescriptorFindings,
         is_allowed: bool,
     ) -> Result<Decided, Undecided> {
-        by_tree(self.question, findings, is_allowed, self.shows)
+        outcome_of_trees(self.question, findings, is_allowed, self.shows)
     }
 
     /// What rules decide, as Envoy is told of it.
     fn by_rules(&self, answered: &Answered<'_>) -> Result<Decided, Undecided> {
-        by_rule(self.question.descriptors.len(), answered, self.shows)
+        outcome_of_rules(self.question.descriptors.len(), answered, self.shows)
     }
 }

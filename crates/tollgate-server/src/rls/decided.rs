@@ -141,7 +141,7 @@ fn too_large(descriptors: usize, what: &impl ToString) -> Decided {
 }
 
 /// What rules have said: the first descriptor tells the limit.
-pub(super) fn by_rule(
+pub(super) fn outcome_of_rules(
     descriptors: usize,
     answered: &Answered<'_>,
     shows: Shows<'_>,
@@ -175,7 +175,7 @@ pub(super) fn by_rule(
 }
 
 /// What trees have said.
-pub(super) fn by_tree(
+pub(super) fn outcome_of_trees(
     question: &Question<'_>,
     verdict: &DescriptorFindings,
     is_allowed: bool,
@@ -226,14 +226,14 @@ pub(super) fn by_tree(
         failure: None,
         headers: headers(
             shows.dialects,
-            &all_shown(domain, decider, &verdict.statuses),
+            &header_limits(domain, decider, &verdict.statuses),
         ),
     })
 }
 
 /// What header fields show of the limits of all descriptors: the one that decided first, then the one with the fewest left. Of
 /// limits with one name the first.
-fn all_shown<'a>(
+fn header_limits<'a>(
     domain: &'a str,
     decider: Option<&'a DescriptorStatus>,
     statuses: &'a [DescriptorStatus],

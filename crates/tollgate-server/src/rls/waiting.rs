@@ -25,14 +25,14 @@ pub(crate) struct Waiting {
 
 /// One call that waits.
 #[derive(Debug)]
-pub(super) struct WaitingCall {
+pub(super) struct IncompleteCall {
     all: Arc<Waiting>,
     /// Held by all of its connection, which are counted so.
     _of_connection: Arc<()>,
     bytes: usize,
 }
 
-impl WaitingCall {
+impl IncompleteCall {
     /// One more call of a connection; none if there are too many.
     pub(super) fn enter(all: &Arc<Waiting>, of_connection: &Arc<()>) -> Option<Self> {
         let before = all.calls.fetch_add(1, Ordering::Relaxed);
@@ -55,7 +55,7 @@ impl WaitingCall {
     }
 }
 
-impl Drop for WaitingCall {
+impl Drop for IncompleteCall {
     fn drop(&mut self) {
         self.all.calls.fetch_sub(1, Ordering::Relaxed);
         self.all.bytes.fetch_sub(self.bytes, Ordering::Relaxed);
@@ -69,7 +69,7 @@ mod tests {
     #[test]
     fn whoever_has_many_keeps_nobody_else_out() {
         let (all, greedy, other) = (Arc::default(), Arc::new(()), Arc::new(()));
-        let enter = |whose: &Arc<()>| WaitingCall::enter(&all, whose);
+        let enter = |whose: &Arc<()>| IncompleteCall::enter(&all, whose);
         let mut many: Vec<_> = (0..CALLS).filter_map(|_| enter(&greedy)).collect();
         assert_eq!(many.len(), CALLS);
         assert!(enter(&greedy).is_none());

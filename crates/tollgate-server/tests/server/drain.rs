@@ -164,7 +164,7 @@ fn ask(
     let pipeline = request.repeat(PIPELINE);
     let (mut answered, mut heard, mut bytes) = (0, Vec::new(), [0; 16_384]);
     let clock = Monotonic::default();
-    let mut heard_at = clock.now();
+    let mut reported_at = clock.now();
     loop {
         // It may be closed; what was answered before is read still.
         let written = stream.write_all(pipeline.as_bytes());
@@ -172,13 +172,13 @@ fn ask(
             let read = match stream.read(&mut bytes) {
                 Err(error)
                     if error.kind() == ErrorKind::ConnectionReset
-                        && clock.now() - heard_at > KEPT_AWAY =>
+                        && clock.now() - reported_at > KEPT_AWAY =>
                 {
                     0
                 }
                 read => read.expect("an end, and no reset"),
             };
-            heard_at = clock.now();
+            reported_at = clock.now();
             heard.extend_from_slice(&bytes[..read]);
             match answers(&heard) {
                 None if read == 0 => {

@@ -19,7 +19,7 @@ use super::{Batch, Flushed, Next, NotAdded};
 use crate::work::{Store, Then};
 
 /// When a batch that panicked is tried again, if no time was chosen at all.
-const AFTER_PANIC: Duration = Duration::from_secs(1);
+const RETRY_AFTER_PANIC: Duration = Duration::from_secs(1);
 
 type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
 type Merge<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
@@ -126,7 +126,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         let is_first = self.open.is_empty();
         if let Some((key, value)) = item.take() {
             match self.limits.merge {
-                Some(_) => self.open.push_found(key, value, now),
+                Some(_) => self.open.push_indexed(key, value, now),
                 None => self.open.push(key, value, now),
             }
         }
@@ -251,7 +251,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
     }
 
     /// When the batch that is being collected is flushed.
-    fn open_due(&self) -> Option<Timestamp> {
+    fn open_batch_due(&self) -> Option<Timestamp> {
         if self.open.is_empty() {
             return None;
         }
@@ -287,14 +287,14 @@ where
             return Some(*at);
         }
         if self.closed.is_empty() {
-            self.open_due()
+            self.open_batch_due()
         } else {
             Some(Timestamp::ZERO)
         }
     }
 
     fn take(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
-        if self.again.is_none() && self.closed.is_empty() && self.open_due()? <= now {
+        if self.again.is_none() && self.closed.is_empty() && self.open_batch_due()? <= now {
             self.close_open();
         }
         self.take_first(now)
@@ -318,7 +318,7 @@ where
             Some(Flushed::RetryIn(after)) => after,
             None => {
                 let usual = self.limits.quiet.or(self.limits.max_wait);
-                usual.unwrap_or(AFTER_PANIC)
+                usual.unwrap_or(RETRY_AFTER_PANIC)
             }
         };
         let batch = batch.again();
@@ -412,7 +412,7 @@ impl<K: Hash + Eq, V> Open<K, V> {
     }
 
     /// As [`push`](Self::push), and the key can be found.
-    fn push_found(&mut self, key: K, value: V, now: Timestamp) {
+    fn push_indexed(&mut self, key: K, value: V, now: Timestamp) {
         let hash = self.hasher.hash_one(&key);
         let place = self.items.len();
         self.push(key, value, now);

@@ -106,7 +106,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     #[inline]
     pub(super) fn call(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
         let Some(slot) = self.find(&key) else {
-            return self.call_new(key, value, now);
+            return self.insert_call(key, value, now);
         };
         let times = self.times;
         let Some(entry) = self.entry_mut(slot) else {
@@ -127,7 +127,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     #[inline(never)]
-    fn call_new(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
+    fn insert_call(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
         let mut evicted = Then::Nothing;
         let is_full = self.index.len() >= self.capacity;
         // What has fired and waits for a slow action to end can't be hurried, and takes memory all the same.
@@ -425,7 +425,7 @@ where
             let Some(timer) = entry.line.timer() else {
                 // It only lasted until its last firing doesn't count any more.
                 let until = entry.line.over(&times);
-                self.forget_or_keep(slot, stamp, until, now);
+                self.requeue_or_remove(slot, stamp, until, now);
                 continue;
             };
             if timer > now {
@@ -488,7 +488,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     /// An entry without a timer is forgotten, or kept until its last firing doesn't count any more.
-    fn forget_or_keep(&mut self, slot: u32, stamp: u32, until: Timestamp, now: Timestamp) {
+    fn requeue_or_remove(&mut self, slot: u32, stamp: u32, until: Timestamp, now: Timestamp) {
         if until > now {
             self.push((until, slot, stamp));
         } else {

@@ -2,7 +2,7 @@
 
 use tollgate_core::Rate;
 
-use super::state::same_answers;
+use super::state::check_same_answers;
 use super::{Broken, Lender, after, bound, requests};
 use crate::oracle::{Hit, Kind};
 use crate::traffic::{Arrival, Order, Random};
@@ -107,5 +107,5 @@ pub fn law_9_reverse_order_restores<S: Lender>(
     for (_, receipt) in receipts.into_iter().rev() {
         subject.give_back_at(now, receipt);
     }
-    same_answers(9, rate, &mut subject, &mut untouched, rest)
+    check_same_answers(9, rate, &mut subject, &mut untouched, rest)
 }

@@ -30,7 +30,7 @@ pub fn law_4_denied_writes_nothing<S: Subject>(
         }
     }
     let last = asks.last().map_or(Timestamp::ZERO, |ask| ask.at);
-    same_answers(4, rate, &mut all, &mut only_admitted, &[peek(last)])
+    check_same_answers(4, rate, &mut all, &mut only_admitted, &[peek(last)])
 }
 
 /// Law 6: where a cost passes, its two parts pass one after the other, and nothing that follows
@@ -63,7 +63,7 @@ pub fn law_6_costs_add_up<S: Subject>(
             same,
             "{rate}: {ask:?} got {at_once:?}, {part} first {second:?}"
         );
-        same_answers(6, rate, &mut whole, &mut split, &asks[index + 1..])?;
+        check_same_answers(6, rate, &mut whole, &mut split, &asks[index + 1..])?;
     }
     Ok(())
 }
@@ -84,18 +84,18 @@ pub fn law_7_idle_is_never_seen<S: Subject>(
         };
         let mut subject = after(&make, rate, used);
         let idle_at = last.at + subject.decide_at(last.at, 0).reset_after;
-        let later = moved_to(idle_at, asks);
+        let later = shift_requests(idle_at, asks);
         if later.iter().any(|ask| ask.at >= kind.last_time()) {
             // It is not idle again within the times that the algorithm tells apart.
             continue;
         }
-        same_answers(7, rate, &mut subject, &mut make(rate), &later)?;
+        check_same_answers(7, rate, &mut subject, &mut make(rate), &later)?;
     }
     Ok(())
 }
 
 /// The same gaps from another time on, those that step back left out.
-fn moved_to(start: Timestamp, asks: &[Arrival]) -> Vec<Arrival> {
+fn shift_requests(start: Timestamp, asks: &[Arrival]) -> Vec<Arrival> {
     let origin = asks.first().map_or(Timestamp::ZERO, |ask| ask.at);
     let mut at = start;
     let moved = asks.iter().map(|ask| {
@@ -110,7 +110,7 @@ const fn peek(at: Timestamp) -> Arrival {
 }
 
 /// Two subjects give the same answers to the same questions.
-pub(super) fn same_answers<S: Subject>(
+pub(super) fn check_same_answers<S: Subject>(
     law: u8,
     rate: Rate,
     one: &mut S,

@@ -110,7 +110,7 @@ impl Cluster {
     /// If no node answers, or the slot is nobody's.
     pub fn master_of(&self, slot: u16) -> &Server {
         let mut answering = self.nodes.iter().filter(|node| node.answers());
-        let owner = answering.find_map(|node| self.owner_by(node, slot));
+        let owner = answering.find_map(|node| self.owner_seen_by(node, slot));
         owner.unwrap_or_else(|| panic!("nobody serves slot {slot}"))
     }
 
@@ -193,7 +193,7 @@ impl Cluster {
     pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
         until(START, "every node to know the slot's new owner", || {
             self.nodes.iter().filter(|node| node.answers()).all(|node| {
-                let named = self.owner_by(node, slot);
+                let named = self.owner_seen_by(node, slot);
                 named.is_some_and(|named| named.port() == owner.port())
             })
         });
@@ -254,7 +254,7 @@ impl Cluster {
     }
 
     /// The server that a node takes for a slot's owner.
-    fn owner_by(&self, node: &Server, slot: u16) -> Option<&Server> {
+    fn owner_seen_by(&self, node: &Server, slot: u16) -> Option<&Server> {
         let reply = node.client().ok()?.command(&["CLUSTER", "SLOTS"]).ok()?;
         let slot = i64::from(slot);
         let (_, _, port) = owners(&reply)

@@ -23,8 +23,8 @@ impl<'a> Migration<'a> {
             to,
         };
         // In this order nobody is ever sent to a node that doesn't expect it.
-        migration.set_slot(to, "IMPORTING", &id_of(from));
-        migration.set_slot(from, "MIGRATING", &id_of(to));
+        migration.set_slot_state(to, "IMPORTING", &id_of(from));
+        migration.set_slot_state(from, "MIGRATING", &id_of(to));
         migration
     }
 
@@ -72,12 +72,12 @@ impl<'a> Migration<'a> {
         let id = id_of(self.to);
         self.cluster.wait_until_informed(self.to);
         // The new owner first: should the old one let go before, the slot would be nobody's.
-        self.set_slot(self.to, "NODE", &id);
-        self.set_slot(self.from, "NODE", &id);
+        self.set_slot_state(self.to, "NODE", &id);
+        self.set_slot_state(self.from, "NODE", &id);
         self.cluster.wait_until_owned(self.slot, self.to);
     }
 
-    fn set_slot(&self, node: &Server, how: &str, id: &str) {
+    fn set_slot_state(&self, node: &Server, how: &str, id: &str) {
         node.command(&["CLUSTER", "SETSLOT", &self.slot.to_string(), how, id]);
     }
 }

@@ -103,7 +103,10 @@ impl Sentinels {
     /// # Panics
     /// If no sentinel answers.
     pub fn master(&self) -> &Server {
-        let named = self.sentinels.iter().find_map(|one| self.named_by(one));
+        let named = self
+            .sentinels
+            .iter()
+            .find_map(|one| self.master_named_by(one));
         named.expect("a sentinel that answers")
     }
 
@@ -130,7 +133,7 @@ impl Sentinels {
             let sure =
                 |(server, flags): (&Server, String)| (flags == "master").then(|| server.port());
             let mut named: Vec<Option<u16>> = answering
-                .map(|one| self.seen_by(one).and_then(sure))
+                .map(|one| self.master_seen_by(one).and_then(sure))
                 .collect();
             named.dedup();
             let &[Some(port)] = &named[..] else {
@@ -143,13 +146,13 @@ impl Sentinels {
     }
 
     /// The server that a sentinel takes for the master.
-    fn named_by(&self, sentinel: &Server) -> Option<&Server> {
-        self.seen_by(sentinel).map(|(server, _)| server)
+    fn master_named_by(&self, sentinel: &Server) -> Option<&Server> {
+        self.master_seen_by(sentinel).map(|(server, _)| server)
     }
 
     /// The server that a sentinel takes for the master, and what it thinks of it: just `master` if all is
     /// well.
-    fn seen_by(&self, sentinel: &Server) -> Option<(&Server, String)> {
+    fn master_seen_by(&self, sentinel: &Server) -> Option<(&Server, String)> {
         let reply = sentinel
             .client()
             .ok()?

@@ -75,7 +75,7 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
             story.setting.keys
         };
         let keys = 0..usize::try_from(keys).unwrap_or(1);
-        for key in keys.filter(|key| rule.is_shared || rule.is_for(*key)) {
+        for key in keys.filter(|key| rule.is_shared || rule.matches_request(*key)) {
             for period in rule.periods() {
                 let limit = Limit {
                     case,
@@ -141,13 +141,13 @@ impl<'a> Case<'a> {
             .record
             .answers
             .iter()
-            .map(|told| told.at - self.tried_at(told));
+            .map(|told| told.at - self.first_possible_attempt(told));
         latest.max().unwrap_or(0)
     }
 
     /// The earliest time at which a request may have been asked about last: one that waits is asked about again
     /// and again.
-    fn tried_at(&self, told: &Told) -> u64 {
+    fn first_possible_attempt(&self, told: &Told) -> u64 {
         let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
         let longest = TIMEOUTS * self.setting().timeout * 1_000 + TICK;
         if self.setting().longest_wait() > 0 && !is_frozen {
@@ -252,13 +252,13 @@ impl<'a> Limit<'a> {
             };
         }
         match self.rule.sort {
-            Sort::Slots => self.judge_slots()?,
+            Sort::Slots => self.check_permits()?,
             Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => {
                 self.judge_bound()?;
-                self.judge_own()?;
+                self.check_local_decisions()?;
             }
         }
-        self.judge_refusals()
+        self.check_denials()
     }
 
     /// Answers about it, in their order.
@@ -357,7 +357,7 @@ impl<'a> Limit<'a> {
     }
 
     /// What an operator may have given back within a time. If everything was, that is as much as there can be.
-    fn given_between(&self, from: u64, to: u64, all: u64) -> u64 {
+    fn refunds_between(&self, from: u64, to: u64, all: u64) -> u64 {
         let gifts = self.case.record.gifts.iter().filter(|given| {
             let gift = given.gift;
             gift.rule == self.number

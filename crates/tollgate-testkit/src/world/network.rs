@@ -206,7 +206,7 @@ impl Universe {
     }
 
     /// Its result is there.
-    fn comes_back(&self, exchange: usize) {
+    fn mark_answered(&self, exchange: usize) {
         let now = self.now();
         self.lock().exchanges[exchange].back = Some(now);
     }
@@ -387,7 +387,7 @@ impl Wire for Line {
             if let (Some(sent), Ok(reply)) = (sent, &reply)
                 && !is_error(reply)
             {
-                cable.universe.comes_back(sent);
+                cable.universe.mark_answered(sent);
             }
             let _ = tell.send(reply);
         });

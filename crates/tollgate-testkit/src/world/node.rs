@@ -13,7 +13,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::policy::Rule;
 use tollgate_engine::tally::Tally;
 use tollgate_engine::{Engine, Policy};
-use tollgate_redis::simulation::{CallOff, Connecting, World};
+use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
 use super::guard::{Guard, Seen};
@@ -86,7 +86,7 @@ impl World for Life {
         ORIGIN + Duration::from_micros(self.universe.now())
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> CallOff {
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> CancelWakeup {
         let micros = (at - ORIGIN).as_nanos().div_ceil(1_000);
         let at = self.universe.at(u64::try_from(micros).unwrap_or(u64::MAX));
         let waker = waker.clone();

@@ -303,7 +303,7 @@ impl Stage {
     }
 
     /// Lets time pass in which nobody asks.
-    async fn pass_until(&self, at: u64) {
+    async fn advance_to(&self, at: u64) {
         self.settle().await;
         // The nodes would do nothing but look at their clocks.
         self.nodes.iter().for_each(|node| node.life.freeze());
@@ -313,7 +313,7 @@ impl Stage {
     }
 
     /// Every client asks, one after the other, for the cost that this makes of the burst in force.
-    async fn ask_by_each(&self, cost: impl Fn(u64) -> u64) {
+    async fn request_from_each_node(&self, cost: impl Fn(u64) -> u64) {
         // What all clients share is asked for by the first alone.
         let is_shared = self.setting.rules.iter().any(|rule| rule.is_shared);
         let keys = if is_shared { 1 } else { self.setting.keys };
@@ -371,11 +371,11 @@ impl Stage {
         look_at_keys(&self.universe, &self.record);
         // That a clock was set back is noticed by the next request, and over after the time that a bucket takes to
         // fill. A node that remembers a refusal asks only once that is over.
-        self.ask_by_each(|_| 1).await;
-        self.pass_until(quiet_at - drains).await;
-        self.ask_by_each(|_| 1).await;
-        self.pass_until(quiet_at).await;
-        self.ask_by_each(|burst| burst).await;
+        self.request_from_each_node(|_| 1).await;
+        self.advance_to(quiet_at - drains).await;
+        self.request_from_each_node(|_| 1).await;
+        self.advance_to(quiet_at).await;
+        self.request_from_each_node(|burst| burst).await;
         let longest = Duration::from_micros(self.setting.longest_wait());
         tokio::time::sleep(Duration::from_secs(1) + longest).await;
         let waiting = self.nodes.iter().map(|node| node.engine.waiting()).sum();

@@ -171,7 +171,7 @@ fn findings(findings: &Findings<'_>) -> String {
     if findings.is_near_limit() {
         text.push_str(" near");
     }
-    for shadow in findings.shadow_refusals() {
+    for shadow in findings.shadow_denials() {
         let _ = write!(
             text,
             " | shadow {} {}",

@@ -267,7 +267,7 @@ async fn a_rate_that_changes_is_told_at_once() {
 #[tokio::test]
 async fn a_handler_that_writes_nonsense_breaks_nothing() {
     let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
-    let guard = Guard::new(limits).on_refusal(|_, _, refused| {
+    let guard = Guard::new(limits).on_denied(|_, _, refused| {
         refused.status = 42;
         refused.fields.push("x-a", "line\r\nset-cookie: a=b");
         refused.fields.push("not a name", "value");

@@ -116,7 +116,7 @@ async fn refusals_that_are_forgotten_dont_add_up() {
 #[tokio::test]
 async fn a_handler_says_what_is_answered() {
     let (guard, _) = guard();
-    let guard = guard.on_refusal(|head, denial, refused| {
+    let guard = guard.on_denied(|head, denial, refused| {
         assert_eq!(
             (denial.reason, &*denial.limit),
             (DenyReason::Rate, "requests:1/h")

@@ -89,7 +89,7 @@ async fn guards_are_asked_within_guards() {
     });
     let (limits, _) = per_key(Rate::per_hour(2), key);
     let layer = RateLimitLayer::new(limits.named("outer")).with(|guard| {
-        guard.on_refusal(move |_, _, refused| {
+        guard.on_denied(move |_, _, refused| {
             ask_now(&in_handler.0);
             ask_now(&in_handler.1);
             refused.fields.set("ratelimit", "changed");

@@ -198,7 +198,7 @@ async fn under_overload_the_limit_settles_and_what_is_too_much_is_503() {
 async fn a_critical_request_passes_while_sheddable_ones_are_refused() {
     let limiter = Arc::new(ConcurrencyLimiter::new(10));
     let shedder = Arc::new(Shedder::new(Arc::clone(&limiter)));
-    let layer = ShedLayer::by_class(Arc::clone(&shedder), |request: &Request<Body>| {
+    let layer = ShedLayer::by_criticality(Arc::clone(&shedder), |request: &Request<Body>| {
         let class = request.uri().path().trim_start_matches('/').parse();
         class.unwrap_or_default()
     });

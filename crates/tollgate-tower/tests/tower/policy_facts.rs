@@ -7,7 +7,7 @@ use axum::response::Response;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::facts::KNOWN_FACTS;
+use tollgate_engine::facts::COMMON_FACTS;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{MoreFacts, RateLimitLayer, Tenant, Tier, User};
 
@@ -34,7 +34,7 @@ fn with(lines: &[(&'static str, &[u8])]) -> http::Request<axum::body::Body> {
 /// A rule by a fact that the layer never fills in would limit nobody.
 #[tokio::test]
 async fn every_known_fact_is_filled_in() {
-    let facts = KNOWN_FACTS
+    let facts = COMMON_FACTS
         .into_iter()
         .chain(["header.x-app", "header:x-app"]);
     for fact in facts {

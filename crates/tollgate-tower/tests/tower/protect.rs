@@ -170,7 +170,7 @@ fn what_an_answer_means_can_be_said() {
     }
     let clock = Manual::new();
     let breaker = breaker(&clock);
-    let layer = BreakerLayer::by(Arc::clone(&breaker)).by_status(|_| Ending::Dropped);
+    let layer = BreakerLayer::by(Arc::clone(&breaker)).classify_status(|_| Ending::Dropped);
     let mut client = layer.layer(Client::default());
     for _ in 0..2 {
         let _ = ask(&mut client, &clock, Method::GET);
@@ -345,7 +345,7 @@ fn places_probes_and_budget_come_back_wherever_a_call_is_dropped() {
     let retry = at_once(&clock).budget(Arc::clone(&budget));
     let retries = RetryLayer::by(Arc::new(retry));
     // Open, and ready for one probe; what a probe finds says nothing here, so that each of them is one.
-    let breaks = BreakerLayer::by(Arc::clone(&breaker)).by_status(|_| Ending::Ignored);
+    let breaks = BreakerLayer::by(Arc::clone(&breaker)).classify_status(|_| Ending::Ignored);
     let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
     for _ in 0..2 {
         breaker.try_call().expect("closed").failure();

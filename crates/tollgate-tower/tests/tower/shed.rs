@@ -75,12 +75,12 @@ fn places_come_back_wherever_a_request_is_dropped() {
     assert_eq!(at_every_point(called, request, || (), is_free), points);
 
     let shedder = Arc::new(Shedder::new(Arc::clone(&limiter)));
-    let by = ShedLayer::by_class(shedder, |_: &Request<String>| Criticality::Sheddable);
+    let by = ShedLayer::by_criticality(shedder, |_: &Request<String>| Criticality::Sheddable);
     let served = || by.layer(Gradual::default());
     assert_eq!(at_every_point(served, request, || (), is_free), points);
 
     let parts = Arc::new(Partitions::new(Arc::clone(&limiter), &[("all", 100)]));
-    let by = ShedLayer::by_share(Arc::clone(&parts), |_: &Request<String>| "all");
+    let by = ShedLayer::by_partition(Arc::clone(&parts), |_: &Request<String>| "all");
     let served = || by.layer(Gradual::default());
     let is_free = || is_free() && parts.in_use("all") == 0;
     assert_eq!(at_every_point(served, request, || (), is_free), points);
@@ -143,7 +143,7 @@ async fn what_came_of_a_request_is_what_the_limit_learns() {
         drop(layer.layer(service).oneshot(request()).await);
         let client = layer.clone().for_client().layer(service);
         drop(client.oneshot(request()).await);
-        let other = layer.by_status(|_| Success).layer(service);
+        let other = layer.classify_status(|_| Success).layer(service);
         drop(other.oneshot(request()).await);
         let otherwise = if answer.is_ok() { Success } else { Dropped };
         let told: Vec<_> = told.take().into_iter().map(|(ending, _)| ending).collect();
@@ -352,7 +352,7 @@ async fn only_post_over_http_2_is_refused_as_grpc_does() {
 async fn a_share_is_there_whatever_others_use() {
     let limiter = Arc::new(ConcurrencyLimiter::new(4));
     let parts = Arc::new(Partitions::new(limiter, &[("live", 50), ("batch", 50)]));
-    let layer = ShedLayer::by_share(parts, |request: &Request<String>| {
+    let layer = ShedLayer::by_partition(parts, |request: &Request<String>| {
         request.uri().path().trim_start_matches('/')
     });
     let service = layer.layer(service_fn(full));

@@ -58,7 +58,7 @@ impl Striped {
             stripes: (0..count).map(|_| Padded(Stripe::empty())).collect(),
             lease: AtomicU64::new(0),
         };
-        striped.size_leases(&limit);
+        striped.update_lease_size(&limit);
         striped
     }
 
@@ -70,13 +70,13 @@ impl Striped {
     #[inline(never)]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         self.spend(now, cost)
-            || self.spend_with_rest(now, cost)
+            || self.spend_returning_unspent(now, cost)
             || (self.shared_at(now).allow(now, cost) && self.age(now))
     }
 
     #[inline(never)]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
-        if cost > 0 && (self.spend(now, cost) || self.spend_with_rest(now, cost)) {
+        if cost > 0 && (self.spend(now, cost) || self.spend_returning_unspent(now, cost)) {
             return self.shared.describe(now, Outcome::Allowed);
         }
         let decision = self.shared_at(now).check(now, cost);
@@ -137,7 +137,7 @@ impl Striped {
         self.shared_at(now);
         self.with_stripes_emptied(|| {
             let limit = self.shared.change_rate(now, change)?;
-            self.size_leases(&limit);
+            self.update_lease_size(&limit);
             Ok(())
         })
     }
@@ -203,18 +203,18 @@ impl Striped {
             self.with_stripes_emptied(|| self.lease.store(0, Ordering::Relaxed));
         }
         let held = self.shared.hold(now, cost, until);
-        self.size_leases(&self.shared.limit());
+        self.update_lease_size(&self.shared.limit());
         held
     }
 
     pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
         self.shared_at(now).settle(now, id, spent);
-        self.size_leases(&self.shared.limit());
+        self.update_lease_size(&self.shared.limit());
     }
 
     pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
         let held = self.shared_at(now).pass_time(now);
-        self.size_leases(&self.shared.limit());
+        self.update_lease_size(&self.shared.limit());
         held
     }
 
@@ -226,7 +226,7 @@ impl Striped {
     /// Near the limit, before the shared word is asked for the whole cost: hands back what is left
     /// of this thread's lease, if nothing was built on it and the cost passes then. Otherwise the
     /// cost would be built on it and put it out of reach.
-    fn spend_with_rest(&self, now: Timestamp, cost: u64) -> bool {
+    fn spend_returning_unspent(&self, now: Timestamp, cost: u64) -> bool {
         let local = self.shared.local(now);
         let stripe = self.own_stripe();
         let rest = stripe.rest(local);
@@ -239,13 +239,13 @@ impl Striped {
         {
             return false;
         }
-        let returned = self.return_rest(stripe, local);
+        let returned = self.return_unspent(stripe, local);
         stripe.refilling.store(false, Ordering::Release);
         returned && self.shared.allow(now, cost)
     }
 
     /// Moves a stripe's rest back to the shared word. The caller holds the stripe.
-    fn return_rest(&self, stripe: &Stripe, now: Timestamp) -> bool {
+    fn return_unspent(&self, stripe: &Stripe, now: Timestamp) -> bool {
         let (next, end) = stripe.rest(now);
         let seen = stripe.next.load(Ordering::Acquire);
         // First nobody can spend it here any more, then it is spendable there.
@@ -314,7 +314,7 @@ impl Striped {
     }
 
     /// None while something is out, else about a microsecond of tokens, at most an eighth of a stripe's share of the burst.
-    fn size_leases(&self, limit: &Gcra) {
+    fn update_lease_size(&self, limit: &Gcra) {
         let by_time = LEASE_UNITS / limit.interval_units().max(1);
         let stripes = u64::try_from(self.stripes.len()).unwrap_or(u64::MAX);
         let by_burst = limit.limit() / stripes.saturating_mul(8);

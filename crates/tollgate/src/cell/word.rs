@@ -184,12 +184,12 @@ impl Word {
     #[inline(never)]
     fn check_after_loss(&self, now: Timestamp, cost: u64) -> Decision {
         let tried = self.take(now, cost, 0);
-        self.told_early(self.report(tried), now)
+        self.adjust_for_anchor(self.report(tried), now)
     }
 
     /// A decision made as of the anchor, told to a caller whose time is before it: its clock stepped back to
     /// before the limiter was made.
-    fn told_early(&self, mut decision: Decision, now: Timestamp) -> Decision {
+    fn adjust_for_anchor(&self, mut decision: Decision, now: Timestamp) -> Decision {
         let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
             decision.set_wait(decision.wait().saturating_add(early));
@@ -207,10 +207,10 @@ impl Word {
             Out::Something => {
                 // Follows a clock that was set, if it was.
                 self.judge(self.keep_near(now), cost);
-                judged(self.view_beside(now), cost)
+                judged(self.view_with_holds(now), cost)
             }
         };
-        self.told_early(self.report(tried), now)
+        self.adjust_for_anchor(self.report(tried), now)
     }
 
     /// Whether a cost would pass, without charging it.
@@ -224,7 +224,7 @@ impl Word {
     fn judge(&self, now: Timestamp, cost: u64) -> Tried {
         let judged = judged(self.view(now), cost);
         if judged.wait > SLACK && self.follow_back(now) {
-            return self.judge_again(now, cost);
+            return self.evaluate_again(now, cost);
         }
         judged
     }
@@ -252,7 +252,7 @@ impl Word {
         let tried = self.take(now, cost, patience);
         if tried.outcome != Outcome::Allowed {
             let decision = self.report(tried);
-            return Err(Unbooked::Refused(self.told_early(decision, now)));
+            return Err(Unbooked::Refused(self.adjust_for_anchor(decision, now)));
         }
         let View { pace, tat, .. } = tried.view;
         // A time before the anchor was judged as the anchor.
@@ -289,13 +289,13 @@ impl Word {
             interval: self.terms.interval.load(Ordering::Relaxed),
             capacity: self.terms.capacity.load(Ordering::Relaxed),
         };
-        pace.time_for(tokens)
+        pace.refill_time(tokens)
     }
 
     pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
         let view = match out {
             Out::Nothing => self.view(now),
-            Out::Something => self.view_beside(now),
+            Out::Something => self.view_with_holds(now),
         };
         view.pace.tokens(view.tat, view.now)
     }

@@ -45,13 +45,13 @@ impl Cached {
         #[cfg(unix)]
         {
             static REGISTERED: std::sync::Once = std::sync::Once::new();
-            super::fork::on_child(&REGISTERED, forget_thread);
+            super::fork::register_fork_handler(&REGISTERED, reset_in_child);
         }
         let clock = Self {
             real: Monotonic::new(),
         };
         if UPKEEP.enter() {
-            start_upkeep();
+            spawn_upkeep();
         }
         clock
     }
@@ -63,9 +63,9 @@ impl Cached {
 
     /// The slow path: no upkeep thread in this process, so read the real clock and start one.
     #[cold]
-    fn without_upkeep(&self) -> Timestamp {
+    fn read_real_clock(&self) -> Timestamp {
         if UPKEEP.claim() {
-            start_upkeep();
+            spawn_upkeep();
         }
         self.real.now()
     }
@@ -94,7 +94,7 @@ impl Clock for Cached {
     fn now(&self) -> Timestamp {
         // A lone number: no other memory is read by what it says, so nothing has to be ordered.
         match TIME.0.load(Ordering::Relaxed) {
-            0 => self.without_upkeep(),
+            0 => self.read_real_clock(),
             nanos => Timestamp::from_nanos(nanos),
         }
     }
@@ -106,7 +106,7 @@ impl Clock for Cached {
 
 /// Starts the thread that the caller has claimed to be. Takes no lock: a lock held at a fork stays
 /// held in the child.
-fn start_upkeep() {
+fn spawn_upkeep() {
     let spawned = thread::Builder::new()
         .name("tollgate-clock".into())
         .spawn(|| upkeep(Monotonic::new()));
@@ -137,7 +137,7 @@ fn upkeep(real: Monotonic) {
 
 /// Run in a forked child, where only the forking thread lives on: two plain stores.
 #[cfg(unix)]
-extern "C" fn forget_thread() {
+extern "C" fn reset_in_child() {
     TIME.0.store(0, Ordering::Release);
     UPKEEP.stopped();
 }

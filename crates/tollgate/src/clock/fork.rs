@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 /// number in a child. A load, where asking for the process's own number would be a call of the system.
 pub(crate) fn forks() -> usize {
     static REGISTERED: Once = Once::new();
-    on_child(&REGISTERED, forked);
+    register_fork_handler(&REGISTERED, forked);
     FORKS.load(Ordering::Relaxed)
 }
 
@@ -23,7 +23,7 @@ extern "C" fn forked() {
 ///
 /// The handler must be async-signal-safe: in the child of a threaded process it may not take a
 /// lock or allocate. The callers pass functions of a few atomic stores.
-pub(super) fn on_child(registered: &'static Once, handler: extern "C" fn()) {
+pub(super) fn register_fork_handler(registered: &'static Once, handler: extern "C" fn()) {
     registered.call_once(|| {
         // SAFETY: `pthread_atfork` copies three optional function pointers into libc's own list.
         // The pointer has the C ABI and no arguments, as declared, and points at a function of

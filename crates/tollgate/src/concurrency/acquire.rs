@@ -11,7 +11,7 @@ use super::stats::Count;
 use super::{NoPermit, Permit};
 use crate::clock::Clock;
 use crate::line::places::Id;
-use crate::patience::{Patience, Until, waker_of_this_thread};
+use crate::patience::{Patience, Until, thread_waker};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
@@ -64,7 +64,7 @@ pub struct Acquire<H: PermitHome> {
 enum Started<H: PermitHome> {
     Passed(Permit<H>),
     Waiting {
-        place: QueuedWait<H>,
+        place: QueuedAcquire<H>,
         until: Option<Until>,
     },
 }
@@ -118,7 +118,7 @@ impl<H: PermitHome> Acquire<H> {
             Started::Passed(permit) => return Ok(permit),
             Started::Waiting { place, until } => (place, until),
         };
-        let waker = waker_of_this_thread();
+        let waker = thread_waker();
         loop {
             if let Some(result) = place.ask(&waker) {
                 return result;
@@ -177,7 +177,7 @@ impl<H: PermitHome> Acquire<H> {
         let until = until.map(|at| Until::new(at, home.now()));
         let home = Some(home);
         Ok(Started::Waiting {
-            place: QueuedWait {
+            place: QueuedAcquire {
                 home,
                 place,
                 weight,
@@ -194,14 +194,14 @@ fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> No
 
 /// A place in the queue; dropping it leaves the queue.
 #[derive(Debug)]
-struct QueuedWait<H: PermitHome> {
+struct QueuedAcquire<H: PermitHome> {
     /// Taken out once the wait is over.
     home: Option<H>,
     place: Id,
     weight: u32,
 }
 
-impl<H: PermitHome> QueuedWait<H> {
+impl<H: PermitHome> QueuedAcquire<H> {
     /// How the wait ended, or nothing yet: then this waker is woken when it does.
     fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, NoPermit>> {
         let told = self.home.as_ref()?.gate().ask(self.place, waker)?;
@@ -238,7 +238,7 @@ impl<H: PermitHome> QueuedWait<H> {
     }
 }
 
-impl<H: PermitHome> Drop for QueuedWait<H> {
+impl<H: PermitHome> Drop for QueuedAcquire<H> {
     fn drop(&mut self) {
         let Some(home) = self.leave() else {
             return;

@@ -22,7 +22,7 @@ use std::task::Waker;
 use tollgate_core::Timestamp;
 
 use super::Occupancy;
-use crate::line::places::{Fifo, Id, LinePlace, Places};
+use crate::line::places::{Fifo, Id, Places, WaiterPlace};
 use crate::line::seats::{Seats, Woken};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, unpoisoned};
 
@@ -68,7 +68,7 @@ impl Queue {
     /// Who is first, and what it asks for.
     fn first(&self) -> Option<(Id, u32)> {
         let first = self.line.first()?;
-        Some((first, weight_of(self.places.get(first)?)))
+        Some((first, waiter_weight(self.places.get(first)?)))
     }
 
     fn finish(&mut self, id: Id, told: Told) {
@@ -86,7 +86,7 @@ impl Queue {
     }
 }
 
-fn weight_of(place: &LinePlace<Told>) -> u32 {
+fn waiter_weight(place: &WaiterPlace<Told>) -> u32 {
     u32::try_from(place.cost).unwrap_or(u32::MAX)
 }
 
@@ -249,11 +249,11 @@ impl Gate {
             return Joined::QueueFull;
         }
         // Whoever waits here keeps its own time.
-        let waiter = LinePlace::new(Timestamp::ZERO, u64::from(weight), None, ());
+        let waiter = WaiterPlace::new(Timestamp::ZERO, u64::from(weight), None, ());
         let Queue { places, line, .. } = &mut *queue;
         let place = places.insert(waiter);
         places.push(line, place);
-        self.note_length(&queue);
+        self.store_queue_length(&queue);
         Joined::Queued { place }
     }
 
@@ -278,9 +278,9 @@ impl Gate {
                 let Queue { places, line, .. } = &mut *queue;
                 places.unlink(line, place);
                 places.remove(place);
-                self.note_length(queue);
+                self.store_queue_length(queue);
                 // Waiters behind this one may fit where it didn't.
-                self.admit_all(queue);
+                self.admit_fitting(queue);
             }
             told
         })
@@ -299,22 +299,22 @@ impl Gate {
         let mut next = queue.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, queue.places.get(id)?))) {
             next = place.next();
-            if weight_of(place) > limit {
+            if waiter_weight(place) > limit {
                 queue.finish(id, Told::Never);
             }
         }
-        self.note_length(&queue);
-        self.admit_all(&mut queue);
+        self.store_queue_length(&queue);
+        self.admit_fitting(&mut queue);
         queue.settle()
     }
 
     /// Admits the head of the queue for as long as it fits.
     #[cold]
     fn admit(&self) {
-        self.visit(|queue| self.admit_all(queue));
+        self.visit(|queue| self.admit_fitting(queue));
     }
 
-    fn admit_all(&self, queue: &mut Queue) {
+    fn admit_fitting(&self, queue: &mut Queue) {
         while self.admit_first(queue).is_some() {}
     }
 
@@ -330,12 +330,12 @@ impl Gate {
         })?;
         let in_flight = entered.in_use();
         queue.finish(first, Told::Granted { in_flight });
-        self.note_length(queue);
+        self.store_queue_length(queue);
         Some(())
     }
 
     /// Keeps the flag and the count in step with the queue, under its lock.
-    fn note_length(&self, queue: &Queue) {
+    fn store_queue_length(&self, queue: &Queue) {
         let length = queue.line.len();
         self.queued.store(length, Ordering::Relaxed);
         if length == 0 {

@@ -227,7 +227,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             // It was built with one of the two.
             _ => {
                 self.context.tally.count(Count::Refused);
-                Err(NoPermit::TooManyKeys(NO_ROOM))
+                Err(NoPermit::TooManyKeys(NO_OCCUPANCY))
             }
         }
     }
@@ -253,17 +253,20 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             };
         }
         if !shard.is_full() {
-            return Occupancy { limit, ..NO_ROOM };
+            return Occupancy {
+                limit,
+                ..NO_OCCUPANCY
+            };
         }
         match self.at_cap {
             AtCap::ShareOne => self.shared.occupancy(),
-            _ => NO_ROOM,
+            _ => NO_OCCUPANCY,
         }
     }
 }
 
 /// What a key is told that can't have a slot.
-const NO_ROOM: Occupancy = Occupancy {
+const NO_OCCUPANCY: Occupancy = Occupancy {
     limit: 0,
     in_use: 0,
     queued: 0,

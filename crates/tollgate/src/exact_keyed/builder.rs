@@ -7,12 +7,12 @@ use super::kept::RateOf;
 use super::table::{Plan, Timeline};
 use super::tables::Tables;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::of_keys::KeyLines;
+use crate::line::of_keys::KeyQueues;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
-use crate::tier::{Choice, all_for};
+use crate::tier::{Choice, check_tier_algorithms};
 use crate::{Algorithm, Tier};
 
 /// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].
@@ -103,7 +103,7 @@ impl<K, C: Clock> Builder<K, C> {
     ) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
         let Self { settings, clock } = self;
         if let Some(choice) = &settings.table.rate_of.0 {
-            all_for(&**choice, settings.table.algorithm)?;
+            check_tier_algorithms(&**choice, settings.table.algorithm)?;
         }
         let plan = Plan {
             capacity: settings.capacity,
@@ -117,7 +117,7 @@ impl<K, C: Clock> Builder<K, C> {
             counters: Counters::new(),
             capacity: settings.capacity,
             longest_wait: settings.longest_wait,
-            lines: KeyLines::new(),
+            lines: KeyQueues::new(),
             waiting: Waiting::new(settings.max_waiters),
             clock,
         })

@@ -19,15 +19,15 @@ pub(super) struct Entry<K, A: Arithmetic> {
     pub(super) birth: NonZeroU32,
     /// The change of the limiter's own rate that its state follows.
     pub(super) follows: u32,
-    pub(super) place: HeapPlace,
+    pub(super) place: HeapPosition,
 }
 
 /// An entry's place in the heap that it is in, which heap that is, and whether its limit came with a
 /// call; in one word.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct HeapPlace(u32);
+pub(super) struct HeapPosition(u32);
 
-impl HeapPlace {
+impl HeapPosition {
     /// In the heap of blocked keys.
     const GUARDED: u32 = 1 << 31;
     /// Its limit came with a call; otherwise it is the limiter's rate, or what its function says of the key.
@@ -88,7 +88,7 @@ mod tests {
 
     #[test]
     fn flags_and_number_stay_apart() {
-        let place = HeapPlace::new(true).at(77).with_guard(true);
+        let place = HeapPosition::new(true).at(77).with_guard(true);
         assert_eq!((place.number(), place.is_given()), (77, true));
         assert!(place.at(3).is_guarded() && !place.with_guard(false).is_guarded());
         assert_eq!(place.with_guard(false).with_given(false).0, 77);

@@ -26,7 +26,7 @@ use crate::line::single::Single;
 use crate::line::waiting::Waiting;
 use crate::line::{Post, State};
 use crate::sync::{Mutex, unpoisoned};
-use crate::table::NoSlot;
+use crate::table::TableFull;
 
 /// One key of an [`ExactKeyedLimiter`], which it borrows. Made by [`ExactKeyedLimiter::key`]; [`KeyHandle`] has the
 /// verbs.
@@ -231,7 +231,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
 
     #[inline]
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        if let Some(told) = self.told_to_wait(now, cost) {
+        if let Some(told) = self.decision_if_queued(now, cost) {
             return told;
         }
         let (ask, charge) = (self.ask(now), (cost, Purpose::Charge));
@@ -246,34 +246,34 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
 
     fn refund(&self, tokens: u64) {
         let now = self.shows();
-        self.refund_in_turn(now, || {
+        self.refund_in_order(now, || {
             each!(&self.limiter.tables, table => table.with_entry(&self.ask(now), false, |shard, slot, now| {
                 shard.gift(slot, now, tokens);
             }));
         });
     }
 
-    fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+    fn penalize(&self, tokens: u64) -> Result<(), TableFull> {
         let ask = self.ask(self.shows());
         let done = each!(&self.limiter.tables, table => table.penalize(&ask, self.tier, tokens));
-        self.limiter.unless_full(done)
+        self.limiter.table_full_unless(done)
     }
 
     fn reset(&self) {
         let now = self.shows();
-        self.reset_in_turn(now, || {
+        self.reset_in_order(now, || {
             each!(&self.limiter.tables, table => table.with_entry(&self.ask(now), false, |shard, slot, _| {
                 shard.reset(slot);
             }));
         });
     }
 
-    fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+    fn block_for(&self, duration: Duration) -> Result<(), TableFull> {
         let now = self.shows();
         let done = each!(&self.limiter.tables, table => table.block(&self.ask(now), duration));
         // Those who wait are refused too.
         self.improve(now, || ());
-        self.limiter.unless_full(done)
+        self.limiter.table_full_unless(done)
     }
 }
 
@@ -282,7 +282,7 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
     #[inline]
     fn admit(&self, cost: u64) -> bool {
         let now = self.limiter.clock.now();
-        if let Some(told) = self.told_to_wait(now, cost) {
+        if let Some(told) = self.decision_if_queued(now, cost) {
             return told.is_allowed();
         }
         let (ask, charge) = (self.ask(now), (cost, Purpose::Charge));
@@ -308,7 +308,7 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
     }
 
     /// The same at the time of a turn in the queue, which may have come long before the time that the clock shows.
-    fn ask_in_turn(&self, now: Timestamp) -> Lookup<'a, Q> {
+    fn lookup_in_order(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup {
             clock: now.max(self.limiter.clock.now()),
             ..self.ask(now)
@@ -334,7 +334,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         cost: u64,
         until: Timestamp,
     ) -> Result<Ticket, Decision> {
-        if let Some(told) = self.told_to_wait(now, cost)
+        if let Some(told) = self.decision_if_queued(now, cost)
             && !told.is_allowed()
         {
             return Err(told);
@@ -352,7 +352,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
                 self.improve(now, || self.settle_hold(now, ticket, spent));
             }
             // Nothing to keep track of: the key isn't limited, or the request came to nothing.
-            _ if spent == 0 => self.give_back_in_turn(now, ticket),
+            _ if spent == 0 => self.cancel_in_order(now, ticket),
             _ => {}
         }
     }
@@ -409,7 +409,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
 
     fn look(&self, asks: &Asks, now: Timestamp, cost: u64) -> Decision {
         self.look_at(
-            &self.ask_in_turn(now),
+            &self.lookup_in_order(now),
             asks.tier.as_ref(),
             (cost, Purpose::Ask),
         )
@@ -422,7 +422,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
         cost: u64,
         patience: Duration,
     ) -> Result<Ticket, Refused> {
-        let (ask, tier) = (self.ask_in_turn(now), asks.tier.as_ref());
+        let (ask, tier) = (self.lookup_in_order(now), asks.tier.as_ref());
         let booked = match &asks.held {
             None => {
                 let patience = patience.min(self.longest_booking());
@@ -474,7 +474,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
     fn takes(&self, asks: &Asks, tokens: u128) -> Duration {
         let rate = match &asks.tier {
             Some(tier) => Some(tier.rate()),
-            None => self.limiter.tables.own_rate(),
+            None => self.limiter.tables.single_rate(),
         };
         let takes = |rate| takes(self.limiter.algorithm, rate, tokens);
         rate.map_or(Duration::ZERO, takes)

@@ -12,7 +12,7 @@ use std::sync::Arc;
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
 use super::act::{Act, Reply};
-use super::entry::{Entry, HeapPlace};
+use super::entry::{Entry, HeapPosition};
 use super::kept::{Kept, RateOf};
 use crate::holds::Holds;
 use crate::steps::Latest;
@@ -209,7 +209,7 @@ impl<K, A: Kept> Shard<K, A> {
         Slab::<Entry<K, A>>::bytes(slots)
             + Index::bytes(slots)
             + 2 * Heap::bytes(slots)
-            + carry_over::CHANGES_KEPT * size_of::<(Timestamp, A)>()
+            + carry_over::MAX_PENDING_CHANGES * size_of::<(Timestamp, A)>()
     }
 
     /// Puts a question to the key's state, which is stored if it is new and was charged.
@@ -221,15 +221,15 @@ impl<K, A: Kept> Shard<K, A> {
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
     ) -> Answer<T> {
-        self.follow_some();
+        self.migrate_some();
         if !act.looks() {
             self.latest.pass(ask.now);
         }
-        let Some(slot) = self.find_as_it_is(ask) else {
-            return self.act_on_new(ask, under, act, need);
+        let Some(slot) = self.find_without_holds(ask) else {
+            return self.apply_to_new_key(ask, under, act, need);
         };
         if act.looks() && self.held.contains_key(&slot) {
-            return self.look_ahead(slot, |shard| {
+            return self.peek_ahead(slot, |shard| {
                 shard.keep_out(slot, ask.now);
                 shard.act_on(slot, ask, under, act, need)
             });
@@ -249,17 +249,17 @@ impl<K, A: Kept> Shard<K, A> {
     ) -> Answer<T> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             let told = T::refused(blocked)
-                .retold(|blocked| self.told_behind_a_block(slot, ask.now, act.cost, blocked));
+                .retold(|blocked| self.decision_after_block(slot, ask.now, act.cost, blocked));
             return Answer::Given(told, birth);
         }
         let out = self.out(slot);
         let Some(entry) = self.entries.get_mut(slot) else {
-            return self.act_on_new(ask, under, act, need);
+            return self.apply_to_new_key(ask, under, act, need);
         };
         match (changed(entry, &self.limit, under, ask.now), under) {
-            (Some(change), _) => self.act_at_other(slot, change, act, ask.now, out),
+            (Some(change), _) => self.apply_at_other_limit(slot, change, act, ask.now, out),
             (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
-                self.act_at_other(slot, Change::OWN, act, ask.now, out)
+                self.apply_at_other_limit(slot, Change::OWN, act, ask.now, out)
             }
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
@@ -277,7 +277,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
-    fn act_on_new<T: Reply>(
+    fn apply_to_new_key<T: Reply>(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &Under<'_, K, A>,
@@ -320,14 +320,14 @@ impl<K, A: Kept> Shard<K, A> {
     // Always inlined: on the way of every check, whoever else calls it.
     #[inline(always)]
     pub(super) fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
-        let slot = self.find_as_it_is(ask)?;
+        let slot = self.find_without_holds(ask)?;
         self.keep_out(slot, ask.now);
         Some(slot)
     }
 
     /// The same, with what is out as it was kept so far.
     #[inline]
-    fn find_as_it_is(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
+    fn find_without_holds(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         self.keep_pace(ask.clock);
         let entries = &self.entries;
         let is = |slot| {
@@ -354,13 +354,13 @@ impl<K, A: Kept> Shard<K, A> {
             tag: tag(new.hash),
             birth,
             follows: self.version,
-            place: HeapPlace::new(new.is_given),
+            place: HeapPosition::new(new.is_given),
         });
         self.index.insert(tag(new.hash), slot);
         if new.blocked_until > Timestamp::ZERO {
             self.enter(slot, new.blocked_until, true);
         } else {
-            self.enter_open(slot);
+            self.enter_idle_heap(slot);
         }
         u64::from(birth.get())
     }
@@ -374,7 +374,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// What a cost is told that has to wait for what the key owes beyond its block, too.
-    fn told_behind_a_block(
+    fn decision_after_block(
         &self,
         slot: u32,
         now: Timestamp,

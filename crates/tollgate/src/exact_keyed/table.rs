@@ -17,10 +17,10 @@ use crate::{Algorithm, AtCap, Tier};
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
 /// So many shards are enough that threads rarely meet at one lock.
-const ENOUGH_SHARDS: usize = 256;
+const MAX_SHARDS_FOR_THREADS: usize = 256;
 /// Most keys of a shard, so that none of its arrays takes long to grow.
-const MOST_SHARD_KEYS: usize = 2_048;
-const MOST_SHARDS: usize = 4_096;
+const MAX_SHARD_KEYS: usize = 2_048;
+const MAX_SHARDS: usize = 4_096;
 /// Set in the birth of what was booked in the bucket that keys without a slot share.
 const SHARED: u64 = 1 << 63;
 
@@ -90,8 +90,8 @@ pub(super) struct Plan<K> {
 impl<K, A: Kept> Table<K, A> {
     pub(super) fn new(limit: A, plan: Plan<K>, timeline: Option<Timeline>) -> Self {
         let capacity = plan.capacity;
-        let for_threads = (capacity / SHARD_KEYS).clamp(1, ENOUGH_SHARDS);
-        let for_growth = (capacity / MOST_SHARD_KEYS).min(MOST_SHARDS);
+        let for_threads = (capacity / SHARD_KEYS).clamp(1, MAX_SHARDS_FOR_THREADS);
+        let for_growth = (capacity / MAX_SHARD_KEYS).min(MAX_SHARDS);
         let mut sizes = Shards::new(capacity, for_threads.max(for_growth));
         sizes.room = sizes.room.min(Shard::<K, A>::MOST_ROOM);
         let shard = || Padded(Mutex::new(Shard::new(limit, sizes.room)));
@@ -205,7 +205,7 @@ impl<K, A: Kept> Table<K, A> {
         let is_shared = matches!(answer, Answer::Full(..)) && self.at_cap == AtCap::ShareOne;
         if is_shared {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
-            let (mut shared, local) = self.enter_shared(ask);
+            let (mut shared, local) = self.lock_shared_bucket(ask);
             let (own, until) = (Under::Own(&RateOf(None)), self.local_time(until));
             (answer, id) = shared.hold(&local, &own, &act, self.need(), until);
         }
@@ -286,7 +286,7 @@ impl<K, A: Kept> Table<K, A> {
         change: impl FnOnce(&mut Shard<K, A>, u32, Timestamp) -> T,
     ) -> Option<T> {
         let (mut shard, local) = if is_shared {
-            self.enter_shared(ask)
+            self.lock_shared_bucket(ask)
         } else {
             (self.shard(ask.hash), self.local(ask))
         };
@@ -431,7 +431,7 @@ impl<K, A: Kept> Table<K, A> {
         match self.at_cap {
             AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
-                let (mut shared, local) = self.enter_shared(ask);
+                let (mut shared, local) = self.lock_shared_bucket(ask);
                 let answer = shared.act(&local, &Under::Own(&RateOf(None)), act, self.need());
                 let (answer, birth) = answer.into_parts();
                 (answer, SHARED | birth, local.now)
@@ -471,7 +471,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// The bucket that keys without a slot share, and what it is asked in their place.
-    fn enter_shared<'a, Q: ?Sized>(
+    fn lock_shared_bucket<'a, Q: ?Sized>(
         &self,
         ask: &Lookup<'a, Q>,
     ) -> (MutexGuard<'_, Shard<K, A>>, Lookup<'a, Q>) {
@@ -508,9 +508,9 @@ impl<K, A: Kept> Table<K, A> {
         if !timeline.is_far(from) {
             return;
         }
-        shared.move_to(from, timeline.start);
+        shared.move_to_clock(from, timeline.start);
         for shard in &mut shards {
-            shard.move_to(from, timeline.start);
+            shard.move_to_clock(from, timeline.start);
         }
         self.anchor.store(now.as_nanos(), Ordering::Relaxed);
     }

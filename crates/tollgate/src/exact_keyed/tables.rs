@@ -58,7 +58,7 @@ impl<K> Tables<K> {
     }
 
     /// The rate of all keys that are asked without one, if there is one.
-    pub(super) fn own_rate(&self) -> Option<Rate> {
+    pub(super) fn single_rate(&self) -> Option<Rate> {
         each!(self, table => table.has_one_rate()).then(|| self.rate())
     }
 

@@ -156,7 +156,7 @@ impl Fair {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        at + self.meter.limit().pace().time_for(later)
+        at + self.meter.limit().pace().refill_time(later)
     }
 }
 

@@ -10,13 +10,13 @@ use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
 use crate::Tier;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::of_keys::KeyLines;
+use crate::line::of_keys::KeyQueues;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::sync::AtomicU64;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
-use crate::tier::{Choice, Chooses, all_for};
+use crate::tier::{Choice, Chooses, check_tier_algorithms};
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///
@@ -75,9 +75,9 @@ impl<C, T> Builder<C, T> {
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
         let choice: Box<dyn Chooses<K>> = Box::new(Choice { tiers, choose });
-        let settings = self.settings.with_table(|table| Fingerprints {
+        let settings = self.settings.map_table(|table| Fingerprints {
             hasher: table.hasher,
-            misfit: all_for(&*choice, crate::Algorithm::Gcra).err(),
+            misfit: check_tier_algorithms(&*choice, crate::Algorithm::Gcra).err(),
             tier_of: ByKey(choice),
         });
         Clocked {
@@ -127,7 +127,7 @@ impl<C: Clock, T> Builder<C, T> {
             overflowed: AtomicU64::new(0),
             capacity: settings.capacity,
             longest_wait: units::of(Timestamp::ZERO + longest_wait),
-            lines: KeyLines::new(),
+            lines: KeyQueues::new(),
             waiting: Waiting::new(settings.max_waiters),
             clock,
             tier_of: settings.table.tier_of,

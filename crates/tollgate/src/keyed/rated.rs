@@ -10,7 +10,7 @@ use super::rates::InForce;
 use super::shard::{Need, Shard};
 use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
 use super::table::Candidates;
-use super::{KeyedLimiter, NoSlot, OneRate};
+use super::{KeyedLimiter, OneRate, TableFull};
 use crate::cell::{Ticket, Undo};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
@@ -54,7 +54,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// Decides a request if the fast path tells its result.
     #[inline(always)]
     pub(super) fn check_at_a_glance(self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
-        let moment = self.limiter.table.since_anchor(now);
+        let moment = self.limiter.table.table_time(now);
         if self.is_marked() {
             return None;
         }
@@ -64,7 +64,12 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 
     /// Decides a request of a key that may be here.
     #[inline(always)]
-    pub(super) fn check_in(&self, place: Candidates<'_>, moment: Moment, cost: u64) -> Decision {
+    pub(super) fn check_candidates(
+        &self,
+        place: Candidates<'_>,
+        moment: Moment,
+        cost: u64,
+    ) -> Decision {
         match self.decide(place, moment, cost) {
             Some(glance) => glance.decision(),
             None => self.check_slowly(moment, cost),
@@ -126,10 +131,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// What an operator asks of the table now, and the time of the clock.
     fn ask_now(&self) -> (Timestamp, ChargeRequest<'a>) {
         let clock = self.limiter.clock.now();
-        (
-            clock,
-            self.ask(self.limiter.table.since_anchor(clock), 0, 0),
-        )
+        (clock, self.ask(self.limiter.table.table_time(clock), 0, 0))
     }
 
     fn shard(&self) -> &'a Shard {
@@ -141,26 +143,26 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         ask: &ChargeRequest<'_>,
         need: Need,
         change: impl Fn(Foreign, Timestamp) -> KeyWord,
-    ) -> Result<(), NoSlot> {
+    ) -> Result<(), TableFull> {
         let is_set = self.shard().set(ask, need, change);
         is_set
             .then_some(())
-            .ok_or(NoSlot::new(self.limiter.capacity))
+            .ok_or(TableFull::new(self.limiter.capacity))
     }
 
     /// Charges the key, or what stands for it at the cap.
     pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
         let shard = self.shard();
-        let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, 0);
+        let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, 0);
         let judged = shard.charge(&ask, self.need());
         judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
-    pub(super) fn charge_once(&self, now: Moment, cost: u64, patience: u64) -> Judged {
+    pub(super) fn charge_or_book(&self, now: Moment, cost: u64, patience: u64) -> Judged {
         let shard = self.shard();
-        let ask = self.ask(self.limiter.table.kept_pace(shard, now), cost, patience);
-        let judged = shard.charge_once(&ask, self.need());
+        let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, patience);
+        let judged = shard.charge_or_book(&ask, self.need());
         judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
     }
 
@@ -178,7 +180,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         let ask = self.ask(now, cost, 0);
         let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
         if judged.wait > SLACK {
-            return self.glance_again(now, cost);
+            return self.peek_word_again(now, cost);
         }
         judged
     }
@@ -186,9 +188,9 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// Somebody is to wait for so long that the clock may have been set back.
     #[cold]
     #[inline(never)]
-    fn glance_again(&self, now: Moment, cost: u64) -> Judged {
+    fn peek_word_again(&self, now: Moment, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.key.fingerprint);
-        let now = self.limiter.table.kept_pace(place.shard, now);
+        let now = self.limiter.table.follow_clock(place.shard, now);
         let ask = self.ask(now, cost, 0);
         place.shard.look(place.guess(ask.fingerprint), &ask)
     }
@@ -265,12 +267,12 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
 
     #[inline]
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        if let Some(told) = self.told_to_wait(now, cost) {
+        if let Some(told) = self.decision_if_queued(now, cost) {
             return told;
         }
         let place = self.limiter.table.place(self.key.fingerprint);
-        let now = self.limiter.table.since_anchor(now);
-        self.check_in(place, now, cost)
+        let now = self.limiter.table.table_time(now);
+        self.check_candidates(place, now, cost)
     }
 
     fn refund(&self, tokens: u64) {
@@ -282,12 +284,12 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
             let pace = found.pace_with(self.key.in_force.pace, self.key.in_force.burst);
             let word = found.word.at(units::of(now));
             (!word.is_blocked())
-                .then(|| word.changed(|tat| pace.refunded_for_good(tat, now, tokens)))
+                .then(|| word.changed(|tat| pace.tat_after_final_refund(tat, now, tokens)))
         };
-        self.refund_in_turn(clock, || self.shard().update_any(&ask, refund));
+        self.refund_in_order(clock, || self.shard().update_any(&ask, refund));
     }
 
-    fn penalize(&self, tokens: u64) -> Result<(), NoSlot> {
+    fn penalize(&self, tokens: u64) -> Result<(), TableFull> {
         let InForce { pace, burst, .. } = self.key.in_force;
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
@@ -303,10 +305,10 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
 
     fn reset(&self) {
         let (clock, ask) = self.ask_now();
-        self.reset_in_turn(clock, || self.shard().reset(&ask));
+        self.reset_in_order(clock, || self.shard().reset(&ask));
     }
 
-    fn block_for(&self, duration: Duration) -> Result<(), NoSlot> {
+    fn block_for(&self, duration: Duration) -> Result<(), TableFull> {
         if duration.is_zero() {
             return Ok(());
         }
@@ -386,7 +388,7 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
         let (key, local) = (self.on(terms), self.in_turn(now));
         let patience = patience.min(self.longest_booking());
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let judged = key.charge_once(local, cost, patience);
+        let judged = key.charge_or_book(local, cost, patience);
         if !judged.taken {
             return Err(Refused::from_decision(key.report(&judged, cost)));
         }
@@ -405,7 +407,7 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
         let Ticket::Charged(charge) = ticket else {
             return matches!(ticket, Ticket::Free(_));
         };
-        let now = self.limiter.table.since_anchor(now);
+        let now = self.limiter.table.table_time(now);
         let is_undone = std::cell::Cell::new(false);
         let update = |word: KeyWord, now| {
             let before = undo.tat(Tat::from_word(word.0), now, charge);
@@ -422,13 +424,13 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {
-        let now = self.limiter.table.since_anchor(now);
+        let now = self.limiter.table.table_time(now);
         let judged = self.glance(now, 0);
         judged.before.is_blocked_at(units::of(judged.now))
     }
 
     fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        self.on(terms).key.in_force.pace.time_for(tokens)
+        self.on(terms).key.in_force.pace.refill_time(tokens)
     }
 }
 
@@ -442,7 +444,7 @@ impl<C: Clock, T> Home for Rated<'_, C, T> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        let local = self.limiter.table.since_anchor(now);
+        let local = self.limiter.table.table_time(now);
         self.report(&self.glance(local, cost), 0)
     }
 
@@ -456,7 +458,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
     /// A time at which somebody's turn came, as words count it.
     fn in_turn(&self, turn: Timestamp) -> Moment {
         let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
-        table.since_anchor_in_turn(self.key.fingerprint, turn, clock)
+        table.table_time_in_order(self.key.fingerprint, turn, clock)
     }
 
     /// The same key on these terms.
@@ -488,7 +490,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
         {
             return behind.is_allowed();
         }
-        let local = self.limiter.table.since_anchor(now);
+        let local = self.limiter.table.table_time(now);
         self.ask_for(local, cost).outcome == Outcome::Allowed
     }
 
@@ -504,7 +506,7 @@ impl<C: Clock, T> Rated<'_, C, T> {
         if self.is_marked() {
             return None;
         }
-        let ask = self.ask(limiter.table.since_anchor(now()), cost, 0);
+        let ask = self.ask(limiter.table.table_time(now()), cost, 0);
         let place = limiter.table.place(self.key.fingerprint);
         let (passed, after) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
         if !passed {

@@ -353,7 +353,7 @@ impl Intervals {
 
     /// Whether a slot may have another tag than this one.
     #[inline]
-    pub(crate) fn are_others(&self, tag: Tag) -> bool {
+    pub(crate) fn has_other_intervals(&self, tag: Tag) -> bool {
         self.taken.load(Ordering::Relaxed) > 1 || tag == Tag::NONE
     }
 

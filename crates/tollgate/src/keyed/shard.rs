@@ -131,7 +131,7 @@ impl Shard {
                 Err(Lost::Slot) => break,
             }
         }
-        if let Some(refused) = self.refused_elsewhere(ask) {
+        if let Some(refused) = self.denied_at_other_interval(ask) {
             return Some(refused);
         }
         self.charge_slowly(ask, need)
@@ -139,7 +139,7 @@ impl Shard {
 
     /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
     /// interferes. A refusal needs no lock.
-    pub(crate) fn charge_once(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
+    pub(crate) fn charge_or_book(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
         let slot = self.find(ask.fingerprint);
         let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
         if let Some((slot, word)) = found {
@@ -148,7 +148,7 @@ impl Shard {
                 return Some(judged);
             }
         }
-        if let Some(refused) = self.refused_elsewhere(ask) {
+        if let Some(refused) = self.denied_at_other_interval(ask) {
             return Some(refused);
         }
         self.charge_slowly(ask, need)
@@ -160,7 +160,7 @@ impl Shard {
     pub(crate) fn try_pass(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, KeyWord)> {
         let passed = try_pass(slot, ask);
         if let Some((true, _)) = passed {
-            self.keep_time(ask);
+            self.update_high_water(ask);
         }
         passed
     }
@@ -249,7 +249,7 @@ impl Shard {
         change: impl Fn(Foreign) -> Option<KeyWord>,
     ) -> bool {
         let own = || self.find(ask.fingerprint).map(|slot| (slot, ask.tag));
-        let Some((slot, tag)) = own().or_else(|| self.find_at_other(ask)) else {
+        let Some((slot, tag)) = own().or_else(|| self.find_at_other_interval(ask)) else {
             return false;
         };
         update_locked(slot, |word| change(self.foreign(word, tag)));
@@ -270,7 +270,7 @@ impl Shard {
                 return judged;
             }
         }
-        self.look_elsewhere(ask)
+        self.peek_elsewhere(ask)
     }
 
     #[cold]
@@ -280,7 +280,7 @@ impl Shard {
     }
 
     #[inline(never)]
-    fn look_elsewhere(&self, ask: &ChargeRequest<'_>) -> Judged {
+    fn peek_elsewhere(&self, ask: &ChargeRequest<'_>) -> Judged {
         let stashed = self.stash.find(ask.fingerprint);
         let stashed = stashed.and_then(|slot| word_in(slot, ask.fingerprint));
         if let Some(word) = stashed {
@@ -288,9 +288,9 @@ impl Shard {
             if ask.is_timely() {
                 return judged;
             }
-            return self.look_elsewhere(&ask.renewed());
+            return self.peek_elsewhere(&ask.renewed());
         }
-        match self.look_at_other(ask) {
+        match self.peek_at_other_interval(ask) {
             Some((other, judged)) => other.told(judged, ask.pace, ask.now(), ask.cost),
             None => KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost),
         }
@@ -329,8 +329,8 @@ impl Shard {
                 backoff.lost();
                 continue;
             }
-            if let Some((slot, tag)) = self.find_at_other(ask) {
-                let judged = self.charge_other(slot, tag, ask);
+            if let Some((slot, tag)) = self.find_at_other_interval(ask) {
+                let judged = self.charge_at_other_interval(slot, tag, ask);
                 drop(structure);
                 if let Some(judged) = judged {
                     return self.settle(ask, judged);
@@ -361,14 +361,14 @@ impl Shard {
     #[inline(always)]
     fn settle(&self, ask: &ChargeRequest<'_>, judged: Judged) -> Option<Judged> {
         if judged.taken {
-            self.keep_time(ask);
+            self.update_high_water(ask);
         }
         Some(judged)
     }
 
     /// Keeps the high-water time close behind those that charges are made at.
     #[inline(always)]
-    fn keep_time(&self, ask: &ChargeRequest<'_>) {
+    fn update_high_water(&self, ask: &ChargeRequest<'_>) {
         // It only grows, and may be late: that is allowed for.
         let high = self.high_water.load(Ordering::Relaxed);
         if units::of(ask.now()) > high + LATEST_STEP {

@@ -46,8 +46,8 @@ impl CacheLine {
     /// The slot of this key, if it is here.
     #[inline]
     pub(crate) fn find(&self, fingerprint: u64) -> Option<&Slot> {
-        let of_key = |slot: &&Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
-        self.0.iter().find(of_key)
+        let resolve_key = |slot: &&Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
+        self.0.iter().find(resolve_key)
     }
 }
 
@@ -396,7 +396,7 @@ impl Foreign {
             // A pace that counts no tokens ignores what is owed at others.
             return KeyWord::NEW.judge(pace, now, cost);
         }
-        let owed = pace.carried_over(Tat::from_word(word.0), &self.pace(pace), now);
+        let owed = pace.migrated_tat(Tat::from_word(word.0), &self.pace(pace), now);
         let judged = KeyWord(owed.to_word()).judge(pace, now, cost);
         let refused = judged.outcome == Outcome::Denied && cost > 0;
         Judged {
@@ -415,11 +415,11 @@ impl Foreign {
         }
         let tat = Tat::from_word(word.0);
         let wait = match judged.outcome {
-            Outcome::Denied => pace.wait_beside(tat, &old, now, cost),
+            Outcome::Denied => pace.wait_before_migration(tat, &old, now, cost),
             _ => judged.wait,
         };
         Judged {
-            before: KeyWord(pace.seen_beside(tat, &old, now).to_word()),
+            before: KeyWord(pace.tat_before_migration(tat, &old, now).to_word()),
             wait,
             ..judged
         }
@@ -465,14 +465,14 @@ mod tests {
     }
 
     fn pace() -> impl Strategy<Value = Pace> {
-        let of_rate = (1..1_000_000u64, 1..1_000u64).prop_map(|(nanos, burst)| {
+        let from_rate = (1..1_000_000u64, 1..1_000u64).prop_map(|(nanos, burst)| {
             let every = std::time::Duration::from_nanos(nanos);
             let limit = Gcra::new(Rate::every(every).burst(burst));
             limit.expect("a rate that fits").pace()
         });
         let any = (number(), number());
         prop_oneof![
-            of_rate,
+            from_rate,
             any.prop_map(|(interval, capacity)| Pace { interval, capacity }),
             Just(Pace::UNLIMITED),
             Just(Pace::ZERO),

@@ -76,7 +76,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         file.words(&[VERSION, self.hasher.seed()])?;
         file.words(&probes(&self.hasher))?;
         file.word(times.wall.as_nanos())?;
-        let (now, anchor) = (self.table.since_anchor(times.now), self.table.anchor());
+        let (now, anchor) = (self.table.table_time(times.now), self.table.anchor());
         let (mut keys, mut words) = (0, Vec::new());
         for shard in self.table.shards() {
             shard.for_each_active(anchor, now, |fingerprint, word, now| {
@@ -142,17 +142,17 @@ impl<C: Clock, T> Builder<C, T> {
         file.expect_version(VERSION)?;
         let [seed, own @ .., wall] = file.words::<6>()?;
         if own != probes(&KeyHasher::with_seed(seed)) {
-            return Err(file.other_build());
+            return Err(file.different_hash_error());
         }
         let elapsed = units::from_nanos(times.since(wall));
         let table = self.table(times.now);
-        let moment = table.since_anchor(times.now);
+        let moment = table.table_time(times.now);
         let loaded = load_keys(&table, file, moment, elapsed)?;
         let intervals = table.intervals();
         for _ in 0..file.word()? {
             let [tag, interval] = file.words()?;
             if !intervals.restore(Tag::from_bits(tag), interval) {
-                return Err(file.other_build());
+                return Err(file.different_hash_error());
             }
         }
         for _ in 0..file.word()? {

@@ -7,7 +7,7 @@ use crate::sync::{AtomicU64, Ordering};
 use crate::table::hasher::KEY_BITS;
 
 /// How many slots of a table have one slot in its stash.
-const SLOTS_OF_ONE: usize = 64;
+const SLOTS_PER_STASH_SLOT: usize = 64;
 /// Fewest lines of a stash. A model of one that is full has no time to fill many.
 const LEAST_LINES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 
@@ -24,7 +24,9 @@ pub(crate) struct Stash {
 impl Stash {
     /// One for so many of the `slots`, and a quarter of that more for blocked keys.
     pub(crate) fn new(slots: usize) -> Self {
-        let open_lines = (slots / SLOTS_OF_ONE).div_ceil(SLOTS).max(LEAST_LINES);
+        let open_lines = (slots / SLOTS_PER_STASH_SLOT)
+            .div_ceil(SLOTS)
+            .max(LEAST_LINES);
         Self {
             lines: CacheLines::new(open_lines + open_lines.div_ceil(4)),
             reach: AtomicU64::new(0),

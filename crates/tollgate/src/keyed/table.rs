@@ -15,7 +15,7 @@ use crate::sync::Padded;
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 16_384;
 /// Most shards: enough that threads rarely meet at one lock.
-const MOST_SHARDS: usize = 64;
+const MAX_SHARDS: usize = 64;
 /// Cache lines are split so that at most this part of their slots holds keys: 69 %, 23.2 bytes a key.
 const FILL_PERCENT: usize = 69;
 /// The same for the keys of one shard: few enough that memory doesn't matter, and so few to a line
@@ -61,7 +61,7 @@ impl<'a> Candidates<'a> {
 
 impl Table {
     pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<Intervals>) -> Self {
-        let Shards { count, room, .. } = Shards::for_threads(capacity, SHARD_KEYS, MOST_SHARDS);
+        let Shards { count, room, .. } = Shards::for_threads(capacity, SHARD_KEYS, MAX_SHARDS);
         let fill = if count == 1 {
             SMALL_FILL_PERCENT
         } else {
@@ -118,26 +118,26 @@ impl Table {
 
     /// A time as the words count it.
     #[inline(always)]
-    pub(crate) fn since_anchor(&self, now: Timestamp) -> Moment {
+    pub(crate) fn table_time(&self, now: Timestamp) -> Moment {
         match self.anchor.near(now) {
             Some(moment) => moment,
-            None => self.since_far_anchor(now),
+            None => self.table_time_when_far(now),
         }
     }
 
     /// The same for a waiter whose turn came at this time, which may be long ago. That must not look like a clock that
     /// was set back, so the time is moved forward until it doesn't.
-    pub(crate) fn since_anchor_in_turn(
+    pub(crate) fn table_time_in_order(
         &self,
         fingerprint: u64,
         turn: Timestamp,
         clock: Timestamp,
     ) -> Moment {
         if turn >= clock {
-            return self.since_anchor(turn);
+            return self.table_time(turn);
         }
         let shard = self.shard(fingerprint);
-        let latest = self.kept_pace(shard, self.since_anchor(clock));
+        let latest = self.follow_clock(shard, self.table_time(clock));
         let turn = self.anchor.reach(turn).unwrap_or(latest);
         let floor = shard.high_water().saturating_sub(self.intervals.reach());
         turn.no_sooner_than(floor)
@@ -145,7 +145,7 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn since_far_anchor(&self, now: Timestamp) -> Moment {
+    fn table_time_when_far(&self, now: Timestamp) -> Moment {
         if self.anchor.is_ahead(now, self.intervals.reach()) {
             self.follow_back(now);
         }
@@ -160,7 +160,7 @@ impl Table {
     /// The same time, after all words have followed a clock that was set back by far since this shard was
     /// charged, if it was.
     #[inline]
-    pub(crate) fn kept_pace(&self, shard: &Shard, moment: Moment) -> Moment {
+    pub(crate) fn follow_clock(&self, shard: &Shard, moment: Moment) -> Moment {
         // A guess, as the anchor may just have moved: under the locks it is looked at again.
         let ahead = shard.high_water().saturating_sub(units::of(moment.now));
         if ahead <= self.intervals.reach() {

@@ -106,11 +106,11 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         if keys
             .iter()
             .any(|(key, _)| self.lines.is_marked(key.0.fingerprint))
-            && let Some(refused) = self.refused_in_turn(keys, now)
+            && let Some(refused) = self.denied_by_waiters(keys, now)
         {
             return refused;
         }
-        let local = self.table.since_anchor(now);
+        let local = self.table.table_time(now);
         let mut slots: [Option<(&Shard, &Slot)>; FETCHED] = [None; FETCHED];
         for (number, (key, cost)) in keys.iter().enumerate() {
             let place = places.get(number).copied().flatten();
@@ -131,7 +131,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// The refusal with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
-    fn refused_in_turn(&self, keys: &[(Key<'_, C, T>, u64)], now: Timestamp) -> Option<Together> {
+    fn denied_by_waiters(&self, keys: &[(Key<'_, C, T>, u64)], now: Timestamp) -> Option<Together> {
         let behind = keys.iter().enumerate().filter_map(|(number, (key, cost))| {
             let told = key.0.key().behind(now, *cost)?;
             (!told.is_allowed()).then_some((number, told))
@@ -174,7 +174,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         slots: &[Option<(&Shard, &Slot)>; FETCHED],
         now: Timestamp,
     ) -> Together {
-        let local = self.table.since_anchor(now);
+        let local = self.table.table_time(now);
         let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
         let mut after = After::NOTHING;
         let mut charged = 0;
@@ -191,7 +191,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                     if judged.outcome != Outcome::Allowed {
                         self.counters.count(false);
                         let decision = key.report(&judged, 0);
-                        return self.give_all_back(&keys[..number], &after, now, decision);
+                        return self.cancel_all(&keys[..number], &after, now, decision);
                     }
                     let word = match cost {
                         0 => judged.before,
@@ -229,7 +229,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Another request came between: what was charged comes back, the latest first.
     #[cold]
     #[inline(never)]
-    fn give_all_back(
+    fn cancel_all(
         &self,
         charged: &[(Key<'_, C, T>, u64)],
         after: &After,
@@ -243,7 +243,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 let key = key.0.key();
                 let after = Tat::from_word(word.0);
                 let charge = key.key.in_force.pace.receipt(after, now, *cost);
-                key.give_back_in_turn(now, &Ticket::Charged(charge));
+                key.cancel_in_order(now, &Ticket::Charged(charge));
             }
         }
         Together::lost(charged.len(), decision)

@@ -79,7 +79,7 @@ impl Account {
     }
 
     /// The tokens there, counting a part as a whole one.
-    fn tokens_up(&self, at: Timestamp) -> u64 {
+    fn available_tokens(&self, at: Timestamp) -> u64 {
         let whole = self.limit.remaining(&self.bucket, at);
         self.limit.limit().min(whole.saturating_add(1))
     }
@@ -132,7 +132,7 @@ impl Shares {
     }
 
     /// Whether somebody waits in a lane above this one.
-    fn waits_above(&self, lane: u32) -> bool {
+    fn has_higher_waiter(&self, lane: u32) -> bool {
         let above = &self.lanes[..index(lane)];
         above.iter().any(|lane| lane.first.is_some())
     }
@@ -141,7 +141,7 @@ impl Shares {
     fn earliest(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
         let own = self.lanes[index(lane)].own.earliest(from, cost)?;
         let own = own.max(self.total.earliest(from, cost)?);
-        if own == from || self.waits_above(lane) {
+        if own == from || self.has_higher_waiter(lane) {
             return Some(own);
         }
         let spare = self.spare(lane, from, cost);
@@ -155,7 +155,7 @@ impl Shares {
         // closer to the right time from below, and few are needed. A time that is still too early is corrected
         // when it comes.
         for _ in 0..32 {
-            let need = self.held_by_others(lane, at).saturating_add(cost);
+            let need = self.reserved_by_others(lane, at).saturating_add(cost);
             let next = self.total.earliest(from, need)?;
             if next <= at {
                 break;
@@ -170,8 +170,10 @@ impl Shares {
         before.iter().chain(&rest[1..])
     }
 
-    fn held_by_others(&self, lane: u32, at: Timestamp) -> u64 {
-        let held = self.others(lane).map(|other| other.own.tokens_up(at));
+    fn reserved_by_others(&self, lane: u32, at: Timestamp) -> u64 {
+        let held = self
+            .others(lane)
+            .map(|other| other.own.available_tokens(at));
         held.fold(0, u64::saturating_add)
     }
 

@@ -9,7 +9,7 @@ use crate::cell::Out;
 use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
 
 /// There are waiters, and newcomers stand behind them.
-const WAITED_FOR: u32 = 1;
+const HAS_WAITERS: u32 = 1;
 /// Something is out that must not drain, and every caller has to bring that up to its time first.
 const HELD: u32 = 2;
 
@@ -60,12 +60,16 @@ impl<T: Clone + fmt::Debug> Lined<T> {
         let mut state = unpoisoned(self.state.lock());
         // Before the first look at the limit: callers that come from now on stand behind.
         self.mark
-            .store(WAITED_FOR | held(&state.waits), Ordering::Relaxed);
+            .store(HAS_WAITERS | held(&state.waits), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let result = change(&mut state);
         let woken = state.settle(present);
         state.rest();
-        let waited_for = if state.waits.is_free() { 0 } else { WAITED_FOR };
+        let waited_for = if state.waits.is_free() {
+            0
+        } else {
+            HAS_WAITERS
+        };
         self.mark
             .store(waited_for | held(&state.waits), Ordering::Relaxed);
         drop(state);

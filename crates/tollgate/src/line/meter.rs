@@ -52,18 +52,23 @@ pub trait Meter {
 }
 
 /// A limit, whatever it is: who waits in line has time for a call through a pointer.
-pub(crate) type AnyMeter<'a, T> = dyn Meter<Terms = T> + 'a;
+pub(crate) type DynQueueLimit<'a, T> = dyn Meter<Terms = T> + 'a;
 
 /// What is asked of a limit at a time, on which terms.
 pub(crate) struct Request<'a, T> {
-    pub(crate) meter: &'a AnyMeter<'a, T>,
+    pub(crate) meter: &'a DynQueueLimit<'a, T>,
     pub(crate) terms: &'a T,
     pub(crate) now: Timestamp,
     pub(crate) cost: u64,
 }
 
 impl<'a, T: Clone + fmt::Debug> Request<'a, T> {
-    pub(crate) fn new(meter: &'a AnyMeter<'a, T>, terms: &'a T, now: Timestamp, cost: u64) -> Self {
+    pub(crate) fn new(
+        meter: &'a DynQueueLimit<'a, T>,
+        terms: &'a T,
+        now: Timestamp,
+        cost: u64,
+    ) -> Self {
         Self {
             meter,
             terms,

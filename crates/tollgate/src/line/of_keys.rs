@@ -18,20 +18,20 @@ const MARKS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 ///
 /// # Memory ordering
 /// As for the mark of [`Lined`](super::lined::Lined). A change of all keys uses the locks alone.
-pub(crate) struct KeyLines<K, T> {
+pub(crate) struct KeyQueues<K, T> {
     marks: [AtomicU32; MARKS],
     shards: Box<[Mutex<Shard<K, T>>]>,
 }
 
 /// Keys of one hash are few.
-type Shard<K, T> = HashMap<u64, Vec<KeyLine<K, T>>, FixedState>;
+type Shard<K, T> = HashMap<u64, Vec<KeyQueue<K, T>>, FixedState>;
 
-struct KeyLine<K, T> {
+struct KeyQueue<K, T> {
     key: K,
     state: State<Single<T>>,
 }
 
-impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
+impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
     pub(crate) fn new() -> Self {
         Self {
             marks: std::array::from_fn(|_| AtomicU32::new(0)),
@@ -70,7 +70,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
                 if lines.is_empty() {
                     lines.reserve_exact(1);
                 }
-                lines.push(KeyLine {
+                lines.push(KeyQueue {
                     key: key(),
                     state: State::new(Single::new()),
                 });
@@ -80,7 +80,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         let state = &mut lines[place].state;
         let result = change(state);
         let woken = state.settle(present);
-        let gone = self.remove_if_clean(&mut shard, hash, place);
+        let gone = self.remove_if_empty(&mut shard, hash, place);
         drop(shard);
         // The key's type is the caller's, so it is dropped under no lock.
         drop(gone);
@@ -105,7 +105,7 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
         let woken = state.settle(None);
         // If a place is still taken, its waiter, which may have passed without having noticed, will come; if not, the
         // line was there for a reservation that has just ended.
-        let gone = self.remove_if_clean(&mut shard, hash, place);
+        let gone = self.remove_if_empty(&mut shard, hash, place);
         drop(shard);
         drop(gone);
         woken.wake();
@@ -113,12 +113,12 @@ impl<K, T: Clone + fmt::Debug> KeyLines<K, T> {
     }
 
     /// A key has a line only while somebody waits for it, or may cancel what was reserved behind waiters.
-    fn remove_if_clean(
+    fn remove_if_empty(
         &self,
         shard: &mut Shard<K, T>,
         hash: u64,
         place: usize,
-    ) -> Option<KeyLine<K, T>> {
+    ) -> Option<KeyQueue<K, T>> {
         let lines = shard.get_mut(&hash)?;
         if !lines[place].state.waits.is_clean() {
             return None;

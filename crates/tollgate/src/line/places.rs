@@ -13,7 +13,7 @@ pub(crate) type Id = u32;
 
 /// A waiter, or one that needn't wait any more and hasn't noticed yet.
 #[derive(Debug)]
-pub(crate) struct LinePlace<R, X = ()> {
+pub(crate) struct WaiterPlace<R, X = ()> {
     pub(crate) cost: u64,
     pub(super) arrived: Timestamp,
     /// Until when it waits; the end of time if there is no deadline.
@@ -36,7 +36,7 @@ pub(super) enum Stage<R> {
 
 /// All places of a queue.
 #[derive(Debug)]
-pub(crate) struct Places<R, X = ()>(Slab<LinePlace<R, X>>);
+pub(crate) struct Places<R, X = ()>(Slab<WaiterPlace<R, X>>);
 
 /// First to last of one owner's places.
 #[derive(Clone, Copy, Debug, Default)]
@@ -76,7 +76,7 @@ impl Fifo {
     }
 }
 
-impl<R, X> LinePlace<R, X> {
+impl<R, X> WaiterPlace<R, X> {
     /// A waiter that comes now.
     pub(crate) fn new(now: Timestamp, cost: u64, deadline: Option<Timestamp>, extra: X) -> Self {
         Self {
@@ -137,20 +137,20 @@ impl<R, X> Places<R, X> {
         self.0.used()
     }
 
-    pub(crate) fn get(&self, id: Id) -> Option<&LinePlace<R, X>> {
+    pub(crate) fn get(&self, id: Id) -> Option<&WaiterPlace<R, X>> {
         self.0.get(id)
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut LinePlace<R, X>> {
+    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut WaiterPlace<R, X>> {
         self.0.get_mut(id)
     }
 
-    pub(crate) fn insert(&mut self, place: LinePlace<R, X>) -> Id {
+    pub(crate) fn insert(&mut self, place: WaiterPlace<R, X>) -> Id {
         self.0.make_room();
         self.0.insert(place)
     }
 
-    pub(crate) fn remove(&mut self, id: Id) -> Option<LinePlace<R, X>> {
+    pub(crate) fn remove(&mut self, id: Id) -> Option<WaiterPlace<R, X>> {
         self.0.remove(id)
     }
 
@@ -211,7 +211,7 @@ impl<R, X> Places<R, X> {
     }
 
     fn link(&mut self, id: Id, change: impl FnOnce(&mut Option<Id>, &mut Option<Id>)) {
-        if let Some(LinePlace {
+        if let Some(WaiterPlace {
             stage: Stage::Queued { before, after },
             ..
         }) = self.get_mut(id)

@@ -6,7 +6,7 @@ use std::mem;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::places::{Fifo, Id, LinePlace, Places};
+use super::places::{Fifo, Id, Places, WaiterPlace};
 use super::{Passed, Waits};
 use crate::Refused;
 
@@ -229,7 +229,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     fn stand(&mut self, now: Timestamp, owner: u32, cost: u64, deadline: Option<Timestamp>) -> Id {
-        let place = LinePlace::new(now, cost, deadline, owner);
+        let place = WaiterPlace::new(now, cost, deadline, owner);
         let id = self.places.insert(place);
         self.lines.change(owner, |line| self.places.push(line, id));
         self.waiting += 1;
@@ -261,7 +261,7 @@ impl<D: Discipline> Queue<D> {
         if let Some((deadline, id)) = over.filter(|(deadline, _)| *deadline < now)
             && turn.is_none_or(|(_, due)| deadline < due)
         {
-            self.drop_out(now, id, Refused::TooLate);
+            self.deny_waiter(now, id, Refused::TooLate);
             return true;
         }
         let Some((owner, due)) = turn else {
@@ -273,7 +273,7 @@ impl<D: Discipline> Queue<D> {
         };
         let (cost, arrived) = (place.cost, place.arrived);
         if self.discipline.sheds(owner, &line, due, arrived) {
-            self.drop_out(now, id, Refused::Shed);
+            self.deny_waiter(now, id, Refused::Shed);
         } else {
             let receipt = self.discipline.pass(owner, due, cost);
             self.finish(id, Ok((receipt, due)), Change::Passed);
@@ -282,7 +282,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     /// Denies a waiter what it waits for.
-    fn drop_out(&mut self, now: Timestamp, id: Id, why: impl FnOnce(Decision) -> Refused) {
+    fn deny_waiter(&mut self, now: Timestamp, id: Id, why: impl FnOnce(Decision) -> Refused) {
         // What is left in line says how long it would have taken, or more.
         let at = self.discipline.all_passed(&self.lines);
         let decision = self.discipline.decision(now, Outcome::Denied, at);
@@ -323,12 +323,12 @@ impl<D: Discipline> Queue<D> {
     /// This waiter leaves. It is charged nothing, even if its turn had come and it hadn't noticed.
     pub(crate) fn leave(&mut self, now: Timestamp, id: Id) {
         self.advance(now);
-        self.take_away(now, id);
+        self.remove_waiter(now, id);
         // What it leaves behind may be another's turn right now.
         self.advance(now);
     }
 
-    fn take_away(&mut self, now: Timestamp, id: Id) {
+    fn remove_waiter(&mut self, now: Timestamp, id: Id) {
         let Some(place) = self.places.get(id) else {
             return;
         };
@@ -352,7 +352,7 @@ impl<D: Discipline> Waits for Queue<D> {
     fn look_again(&mut self, _now: Timestamp, id: Id) -> Option<Timestamp> {
         let turn = self.first().filter(|(first, _)| *first == id);
         let turn = turn.map(|(_, due)| due);
-        let over = self.places.get(id).and_then(LinePlace::deadline);
+        let over = self.places.get(id).and_then(WaiterPlace::deadline);
         let over = over.map(|deadline| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }

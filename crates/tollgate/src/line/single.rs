@@ -12,8 +12,8 @@ use tollgate_core::{Decision, Outcome, Timestamp};
 
 mod bookings;
 
-use super::meter::{AnyMeter, Request};
-use super::places::{Fifo, Id, LinePlace, Places};
+use super::meter::{DynQueueLimit, Request};
+use super::places::{Fifo, Id, Places, WaiterPlace};
 use super::{Passed, Waits};
 use crate::Refused;
 use crate::cell::{Ticket, Undo};
@@ -100,27 +100,27 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// Lets every waiter pass whose turn has come by `now`, in order, each as of its own time, and drops those
     /// whose deadline came first.
-    pub(crate) fn advance(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    pub(crate) fn advance(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         if self.seen - now > SLACK {
             self.keep_pace(meter, now);
         }
-        self.look_at_first(meter);
+        self.update_due(meter);
         while self.step(meter, now) {
-            self.look_at_first(meter);
+            self.update_due(meter);
         }
         self.seen_at(meter, now);
         self.retire(meter, now);
     }
 
     /// From now on no waiter passes at an earlier time.
-    fn seen_at(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    fn seen_at(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         if self.seen < now {
             self.seen = now;
-            self.look_at_first(meter);
+            self.update_due(meter);
         }
     }
 
-    fn step(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) -> bool {
+    fn step(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) -> bool {
         let Some((id, place)) = self.first_place() else {
             return false;
         };
@@ -174,20 +174,20 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 self.seen = self.seen.max(now);
                 let wait = refused.decision().wait().max(BACKSTOP);
                 self.refused_until = now + wait;
-                self.look_at_first(meter);
+                self.update_due(meter);
                 false
             }
         }
     }
 
     /// What the limit has left has changed, so a turn may come sooner.
-    pub(crate) fn improved(&mut self, meter: &AnyMeter<'_, T>) {
+    pub(crate) fn improved(&mut self, meter: &DynQueueLimit<'_, T>) {
         self.refused_until = Timestamp::ZERO;
-        self.look_at_first(meter);
+        self.update_due(meter);
     }
 
     /// When the next waiter passes: by what is booked, or else the first in line by what is left.
-    fn look_at_first(&mut self, meter: &AnyMeter<'_, T>) {
+    fn update_due(&mut self, meter: &DynQueueLimit<'_, T>) {
         let first = match self.first_place() {
             None => Timestamp::MAX,
             Some((_, place)) => match &place.extra.charged {
@@ -210,7 +210,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &LinePlace<Ended, Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &WaiterPlace<Ended, Waiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
@@ -240,9 +240,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
         // It was refused though it would pass alone, so the table has no room for its key.
         self.lacks_room = alone.is_allowed() && (self.is_empty() || self.lacks_room);
         if self.lacks_room {
-            return self.enter_booked(request, deadline);
+            return self.join_booked(request, deadline);
         }
-        let told = self.turn_at_the_end(request);
+        let told = self.earliest_turn_for(request);
         if deadline.is_some_and(|deadline| deadline < told) {
             return Err(Refused::TooLate(self.refusal(request, told)));
         }
@@ -251,13 +251,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
             told,
             charged: None,
         };
-        let place = LinePlace::new(now, request.cost, deadline, waiter);
+        let place = WaiterPlace::new(now, request.cost, deadline, waiter);
         Ok(self.stand(meter, place))
     }
 
     /// Takes a place in line, charged ahead: the table has no room for its key, and the bucket that such keys
     /// share has one order for all of them.
-    fn enter_booked(
+    fn join_booked(
         &mut self,
         request: &Request<'_, T>,
         deadline: Option<Timestamp>,
@@ -277,24 +277,28 @@ impl<T: Clone + fmt::Debug> Single<T> {
             told: ticket.at(),
             charged: Some(ticket),
         };
-        let place = LinePlace::new(request.now, 0, deadline, waiter);
+        let place = WaiterPlace::new(request.now, 0, deadline, waiter);
         Ok(self.stand(request.meter, place))
     }
 
-    fn stand(&mut self, meter: &AnyMeter<'_, T>, place: LinePlace<Ended, Waiter<T>>) -> Entered {
+    fn stand(
+        &mut self,
+        meter: &DynQueueLimit<'_, T>,
+        place: WaiterPlace<Ended, Waiter<T>>,
+    ) -> Entered {
         let deadline = place.deadline();
         let id = self.places.insert(place);
         self.places.push(&mut self.line, id);
         if let Some(deadline) = deadline {
             self.deadlines.insert((deadline, id));
         }
-        self.look_at_first(meter);
+        self.update_due(meter);
         Entered::Waiting(id)
     }
 
     /// This waiter leaves. It costs nothing, and if it was charged without having noticed, that is given back
     /// unless others rely on it.
-    pub(crate) fn leave(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp, id: Id) {
+    pub(crate) fn leave(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp, id: Id) {
         // Waiters whose turn came before now are charged as if this one had stayed; those whose turn is right
         // now aren't yet, as they may leave as well.
         if let Some(before) = now.as_nanos().checked_sub(1) {
@@ -307,13 +311,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
         {
             meter.give_back(&place.extra.terms, now, &ticket, Undo::Rest);
         }
-        self.unbook_behind(meter, now);
-        self.look_at_first(meter);
+        self.cancel_trailing_bookings(meter, now);
+        self.update_due(meter);
     }
 
     /// The limit has changed: waiters that can never pass any more are refused. What was booked before, and not
     /// [taken back](Self::unbook_all), was booked at another rate: nobody passes by it.
-    pub(crate) fn changed(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    pub(crate) fn changed(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         self.forget_bookings();
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -327,7 +331,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// This waiter needn't wait any more; what was charged ahead for it is given back.
-    fn refuse(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp, id: Id, refused: Refused) {
+    fn refuse(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp, id: Id, refused: Refused) {
         let waiter = self.places.get_mut(id).map(|place| &mut place.extra);
         if let Some(waiter) = waiter
             && let Some(ticket) = waiter.charged.take()
@@ -335,7 +339,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             meter.give_back(&waiter.terms, now, &ticket, Undo::Rest);
         }
         self.finish(id, Err(Box::new(refused)));
-        self.unbook_behind(meter, now);
+        self.cancel_trailing_bookings(meter, now);
     }
 
     /// Takes a waiter out of the line and notes its result.
@@ -352,7 +356,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
-        let deadline = self.places.get(id).and_then(LinePlace::deadline);
+        let deadline = self.places.get(id).and_then(WaiterPlace::deadline);
         if let Some(deadline) = deadline {
             self.deadlines.remove(&(deadline, id));
         }
@@ -371,33 +375,33 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if raw.outcome == Outcome::Never {
             return Some(raw);
         }
-        let at = self.place_at_the_end(request);
+        let at = self.turn_at_end(request);
         // A look at a later time hasn't let any waiter pass, though some will have passed by then.
         if at <= request.now {
-            return Some(self.left_behind(request));
+            return Some(self.remaining_behind_waiters(request));
         }
         Some(self.refusal(request, at))
     }
 
     /// What will be left at least at a time when all waiters have passed.
-    fn left_behind(&self, request: &Request<'_, T>) -> Decision {
+    fn remaining_behind_waiters(&self, request: &Request<'_, T>) -> Decision {
         let Request {
             meter, terms, now, ..
         } = *request;
         let left = request.left();
         let cost = self.unbooked();
-        let last = self.after_the_last(&Request {
+        let last = self.time_after_last(&Request {
             cost: 0,
             ..*request
         });
         // What was there before they came, without what they take …
         let kept = u128::from(left.remaining).saturating_sub(cost);
         // … or what comes back after the last has taken all there was, where it does so bit by bit.
-        let come_back = match meter.takes(terms, 1) {
+        let reopen = match meter.takes(terms, 1) {
             Duration::ZERO => 0,
             interval => last.map_or(0, |last| (now - last).as_nanos() / interval.as_nanos()),
         };
-        let remaining = u64::try_from(kept.max(come_back)).unwrap_or(u64::MAX);
+        let remaining = u64::try_from(kept.max(reopen)).unwrap_or(u64::MAX);
         let reset_after = left.reset_after.max(meter.takes(terms, cost));
         let (limit, remaining) = (left.limit, remaining.min(left.remaining));
         Decision::new(
@@ -411,16 +415,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// When a waiter at the end passes, or as near as is known: by what is booked and nobody else needs, or by what is
     /// left. After an advance to this time.
-    fn turn_at_the_end(&self, request: &Request<'_, T>) -> Timestamp {
-        let last = self.place_at_the_end(request);
+    fn earliest_turn_for(&self, request: &Request<'_, T>) -> Timestamp {
+        let last = self.turn_at_end(request);
         let spare = self.spare_booking(request.cost);
         let spare = spare.filter(|_| request.meter.books_ahead(request.terms));
         spare.map_or(last, |spare| last.min(spare))
     }
 
     /// Whether one that comes now to wait might pass by this time.
-    pub(crate) fn may_pass_by(&self, request: &Request<'_, T>, deadline: Timestamp) -> bool {
-        self.turn_at_the_end(request) <= deadline
+    pub(crate) fn may_pass_before(&self, request: &Request<'_, T>, deadline: Timestamp) -> bool {
+        self.earliest_turn_for(request) <= deadline
     }
 
     /// What waiters ask for beyond what is booked for them.
@@ -429,14 +433,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// When a request at the end passes by what is left, or as near as is known. After an advance to this time.
-    fn place_at_the_end(&self, request: &Request<'_, T>) -> Timestamp {
+    fn turn_at_end(&self, request: &Request<'_, T>) -> Timestamp {
         let own = request.now + request.look().wait();
-        let behind = self.after_the_last(request);
+        let behind = self.time_after_last(request);
         behind.map_or(own, |behind| own.max(behind))
     }
 
     /// When so much more passes than everybody in line asks for, or as near as is known.
-    fn after_the_last(&self, request: &Request<'_, T>) -> Option<Timestamp> {
+    fn time_after_last(&self, request: &Request<'_, T>) -> Option<Timestamp> {
         let Request {
             meter, terms, now, ..
         } = *request;
@@ -467,7 +471,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// A request came with a time far behind: the clock was set back, unless the thread was stopped between
     /// reading it and coming here.
     #[cold]
-    fn keep_pace(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    fn keep_pace(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let now = meter.shows().max(now);
         if self.seen - now > SLACK {
             self.set_back(meter, now);
@@ -475,7 +479,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// The clock was set back to this time: no waiter waits until it has caught up.
-    fn set_back(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    fn set_back(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;
         self.places.shift_deadlines(&mut self.deadlines, from, now);

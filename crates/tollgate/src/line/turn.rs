@@ -96,13 +96,13 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     /// future would. For the model checker.
     #[cfg(shuttle)]
     #[doc(hidden)]
-    pub fn wait_for_looks(self, looks: usize) -> Option<Result<Duration, Refused>> {
+    pub fn wait_for_polls(self, looks: usize) -> Option<Result<Duration, Refused>> {
         let standing = match self.start() {
             Ok(Some(standing)) => standing,
             Ok(None) => return Some(Ok(Duration::ZERO)),
             Err(refused) => return Some(Err(refused)),
         };
-        let result = standing.wait_for_looks(looks)?;
+        let result = standing.wait_for_polls(looks)?;
         Some(result.map(|passed| passed.waited))
     }
 

@@ -188,12 +188,12 @@ impl<C: Clock> Builder<C> {
     /// # Errors
     /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
     pub fn build(self) -> Result<QuotaLimiter<C>, LimitError> {
-        self.check_cap()?;
+        self.check_at_cap()?;
         Ok(self.finish())
     }
 
     /// A key that shares a quota, or is evicted and starts afresh, would have another quota than was agreed.
-    fn check_cap(&self) -> Result<(), LimitError> {
+    fn check_at_cap(&self) -> Result<(), LimitError> {
         match self.settings.at_cap {
             AtCap::DenyNew | AtCap::AdmitNew => Ok(()),
             other => Err(other.refused_by("a QuotaLimiter", "DenyNew or AdmitNew")),
@@ -216,7 +216,7 @@ impl<C: Clock> Builder<C> {
     /// doesn't have.
     pub fn open(self, path: impl AsRef<Path>) -> Result<QuotaLimiter<C>, FileError> {
         let path = path.as_ref();
-        self.check_cap().map_err(FileError::Limit)?;
+        self.check_at_cap().map_err(FileError::Limit)?;
         let (store, contents) = Store::open(path)?;
         let table = self.settings.table();
         let now = self.clock.now().as_nanos();

@@ -108,7 +108,7 @@ impl Calendar {
         let time = ambiguous.compatible().ok()?;
         if left_out {
             // As far behind the change of clocks as the time that they leave out is.
-            let change = self.zone.preceding(just_after(time)).next()?;
+            let change = self.zone.preceding(one_nano_later(time)).next()?;
             return Some(change.timestamp().as_nanosecond());
         }
         Some(time.as_nanosecond())
@@ -131,7 +131,7 @@ impl Calendar {
         let into = (at + shift(offset)).rem_euclid(HOUR_NANOS);
         let (mut start, mut end) = (at - into, at - into + HOUR_NANOS);
         let cuts = |other: Offset| (shift(other) - shift(offset)) % HOUR_NANOS != 0;
-        if let Some(change) = self.zone.preceding(just_after(now)).next()
+        if let Some(change) = self.zone.preceding(one_nano_later(now)).next()
             && change.timestamp().as_nanosecond() > start
             && let Ok(before) = change.timestamp().checked_sub(Span::new().nanoseconds(1))
             && cuts(self.zone.to_offset(before))
@@ -168,7 +168,7 @@ impl fmt::Display for Calendar {
 }
 
 /// So that a change of clocks at this very time precedes it.
-fn just_after(time: Timestamp) -> Timestamp {
+fn one_nano_later(time: Timestamp) -> Timestamp {
     let after = time.checked_add(Span::new().nanoseconds(1));
     after.unwrap_or(time)
 }

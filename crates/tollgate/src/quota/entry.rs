@@ -16,7 +16,7 @@ use crate::steps::SLACK;
 
 /// The most sorts of periods that are told apart for one key. Of more, the two that were asked longest ago
 /// are counted as one, that lasts as long as either can.
-pub(super) const MOST_PERIODS: usize = 4;
+pub(super) const MAX_PERIODS: usize = 4;
 
 /// One key.
 #[derive(Clone, Debug)]
@@ -136,7 +136,7 @@ impl Entry {
             (None, None) => return,
         };
         self.others.insert(0, std::mem::replace(&mut self.own, own));
-        if self.others.len() >= MOST_PERIODS {
+        if self.others.len() >= MAX_PERIODS {
             self.merge_oldest(at);
         }
     }
@@ -209,7 +209,7 @@ impl Seen {
             return Self {
                 used: account.used(at),
                 reset_at: account.reset_at(at),
-                fits_at: account.falls_to(left, at),
+                fits_at: account.time_until_at_most(left, at),
             };
         }
         // Until the key is charged by this period, what counts runs out by whichever ends first.
@@ -223,7 +223,7 @@ impl Seen {
         Self {
             used: carried.amount,
             reset_at: latest(&|account| account.reset_at(at)),
-            fits_at: latest(&|account| account.falls_to(left, at)),
+            fits_at: latest(&|account| account.time_until_at_most(left, at)),
         }
     }
 }
@@ -270,7 +270,7 @@ pub(super) fn judge(
 }
 
 /// The most lots of an account: the parts of a rolling period, and the one it is in.
-pub(super) const MOST_LOTS: usize = 64;
+pub(super) const MAX_LOTS: usize = 64;
 
 /// What was used in one part of a period, and when that counts no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -351,7 +351,7 @@ impl Account {
     }
 
     /// When no more than this much will be used, if nobody uses more.
-    pub(super) fn falls_to(&self, most: u64, at: u64) -> u64 {
+    pub(super) fn time_until_at_most(&self, most: u64, at: u64) -> u64 {
         let over = u128::from(self.used(at)).saturating_sub(u128::from(most));
         let mut freed = 0;
         let enough = |lot: &&Lot| {

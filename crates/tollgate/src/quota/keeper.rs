@@ -195,7 +195,7 @@ impl Saver {
     }
 
     fn write(store: &mut Store, table: &Table, end: End, claims: &mut Claims) -> io::Result<bool> {
-        if end == End::Open && !store.wants_base() {
+        if end == End::Open && !store.needs_base() {
             let changes = collect(table, Which::Changed, claims);
             if changes.is_empty() {
                 return Ok(false);

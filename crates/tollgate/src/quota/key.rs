@@ -154,7 +154,7 @@ where
 
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one
     /// that has used nothing, when the calendar's period ends.
-    pub(crate) fn used_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
+    pub(crate) fn usage_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
         let judged = self.limiter.table.look(&QuotaRequest {
             key: &self.key,
             quota: Some(quota),

@@ -17,7 +17,7 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::Quota;
-use super::entry::{Account, Entry, Lot, MOST_LOTS, MOST_PERIODS};
+use super::entry::{Account, Entry, Lot, MAX_LOTS, MAX_PERIODS};
 use super::period::Period;
 use super::refused::QuotaRefused;
 
@@ -170,7 +170,7 @@ impl<'a> Reader<'a, '_> {
 
     fn record(&mut self) -> Option<Record> {
         let (key, accounts) = (self.length()?, self.length()?);
-        if key > QuotaRefused::MOST_KEY_BYTES || accounts > MOST_PERIODS {
+        if key > QuotaRefused::MOST_KEY_BYTES || accounts > MAX_PERIODS {
             return None;
         }
         let key: Arc<[u8]> = Arc::from(self.bytes(key)?);
@@ -195,7 +195,7 @@ impl<'a> Reader<'a, '_> {
         let (text, lots) = (self.length()?, self.length()?);
         let peak = self.u64()?;
         let text = std::str::from_utf8(self.bytes(text)?).ok()?;
-        if lots == 0 || lots > MOST_LOTS {
+        if lots == 0 || lots > MAX_LOTS {
             return None;
         }
         let mut account = Account::new(self.periods.get(text)?);

@@ -81,14 +81,15 @@ impl QuotaRefused {
     }
 
     /// What is told where no retry is of use.
-    const FOR_EVER: Decision = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+    const NEVER_DECISION: Decision =
+        Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
 
     pub(super) const FORKED: Self = Self::Forked {
-        decision: Self::FOR_EVER,
+        decision: Self::NEVER_DECISION,
     };
 
     pub(super) fn key_too_long(bytes: usize) -> Self {
-        let decision = Self::FOR_EVER;
+        let decision = Self::NEVER_DECISION;
         Self::KeyTooLong { bytes, decision }
     }
 

@@ -48,9 +48,9 @@ const HEADER: usize = 48;
 const SECRET: usize = 32;
 const FRAME: usize = 24;
 /// Batches may grow to this, or to twice the base, before the file is written anew.
-const LEAST_TAIL: u64 = 1 << 20;
+const MIN_TAIL_BYTES: u64 = 1 << 20;
 /// A larger batch is written as a base.
-const MOST_BATCH: usize = 1 << 28;
+const MAX_BATCH_BYTES: usize = 1 << 28;
 
 /// The file, open and locked.
 pub(super) struct Store {
@@ -106,8 +106,8 @@ impl Secret {
         if head[..8] != self.mark || head[16..20] != self.sum(&head[8..16]) {
             return None;
         }
-        let batch = rest.get(..usize::try_from(u32_at(head, 8)?).ok()?)?;
-        (head[20..] == self.sum(batch)).then_some((u32_at(head, 12)?, batch))
+        let batch = rest.get(..usize::try_from(read_u32(head, 8)?).ok()?)?;
+        (head[20..] == self.sum(batch)).then_some((read_u32(head, 12)?, batch))
     }
 
     /// Whether an intact batch begins anywhere after the first byte.
@@ -183,16 +183,16 @@ impl Store {
 
     /// Whether every key has to be written: there is no base that can be trusted, or the batches
     /// have become long, or somebody took the file away.
-    pub(super) fn wants_base(&self) -> bool {
+    pub(super) fn needs_base(&self) -> bool {
         let tail = self.bytes - self.base_bytes;
         let is_whole = || fs::metadata(&self.path).is_ok_and(|file| file.len() == self.bytes);
         // Another file may be as long.
         let is_there = |own: &File| place::is_same(own, &self.path) && is_whole();
-        !self.file.as_ref().is_some_and(is_there) || tail > LEAST_TAIL.max(2 * self.base_bytes)
+        !self.file.as_ref().is_some_and(is_there) || tail > MIN_TAIL_BYTES.max(2 * self.base_bytes)
     }
 
     /// Locks again if the lock's file was taken away, as with the folder: what is there by now may be another's.
-    fn keep_lock(&mut self) -> io::Result<()> {
+    fn ensure_lock(&mut self) -> io::Result<()> {
         let path = beside(&self.path, "lock")?;
         if place::is_same(&self.lock, &path) {
             return Ok(());
@@ -228,13 +228,13 @@ impl Store {
 
     /// Whether a batch is small enough to be appended.
     pub(super) fn fits(&self, batch: &Batch) -> bool {
-        batch.len() <= MOST_BATCH && self.batches < u32::MAX
+        batch.len() <= MAX_BATCH_BYTES && self.batches < u32::MAX
     }
 
     /// Writes every key to a new file and puts it in the place of the old one.
     pub(super) fn write_base(&mut self, base: Batch, end: End) -> io::Result<()> {
         self.file = None;
-        self.keep_lock()?;
+        self.ensure_lock()?;
         let base = base.into_bytes();
         let secret = Secret::random();
         let secret_bytes = [secret.salt, secret.mark].concat();
@@ -284,7 +284,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
     let Some((base, tail)) = rest.split_at_checked(length) else {
         return Err(corrupt(path, bytes.len(), "the base is cut short"));
     };
-    if u32_at(header, 24) != Some(crc32c(&[&secret.salt, &secret.mark, base])) {
+    if read_u32(header, 24) != Some(crc32c(&[&secret.salt, &secret.mark, base])) {
         let what = "the checksum of the base doesn't fit";
         return Err(corrupt(path, HEADER, what));
     }
@@ -292,7 +292,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
     if !contents.apply(base) {
         return Err(corrupt(path, HEADER, "the base can't be read"));
     }
-    let closed = u32_at(header, 12) == Some(1);
+    let closed = read_u32(header, 12) == Some(1);
     if closed && !tail.is_empty() {
         let at = bytes.len() - tail.len();
         return Err(corrupt(path, at, "something follows the end"));
@@ -314,11 +314,11 @@ fn read_header<'a>(
     }
     let cut_short = || corrupt(path, bytes.len(), "the header is cut short");
     let header = bytes.get(..SECRET).ok_or_else(cut_short)?;
-    if u32_at(header, 28) != Some(crc32c(&[&header[..28]])) {
+    if read_u32(header, 28) != Some(crc32c(&[&header[..28]])) {
         return Err(corrupt(path, 0, "the checksum of the header doesn't fit"));
     }
     // After the checksum, which every version keeps in this place.
-    if let Some(version) = u32_at(header, 8).filter(|version| *version != VERSION) {
+    if let Some(version) = read_u32(header, 8).filter(|version| *version != VERSION) {
         let path = path.to_owned();
         return Err(FileError::OtherVersion { path, version });
     }
@@ -381,7 +381,7 @@ impl Contents {
     }
 }
 
-fn u32_at(bytes: &[u8], at: usize) -> Option<u32> {
+fn read_u32(bytes: &[u8], at: usize) -> Option<u32> {
     let word = bytes.get(at..)?.first_chunk()?;
     Some(u32::from_le_bytes(*word))
 }

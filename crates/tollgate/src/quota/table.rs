@@ -22,9 +22,9 @@ use crate::table::hasher::KeyHasher;
 
 const SHARDS: usize = 64;
 /// Idle keys that a new one drops: more than one, so that they become fewer.
-const DROPPED_BY_EACH: usize = 2;
+const IDLE_DROPS_PER_INSERT: usize = 2;
 /// Idle keys of each shard that a new one drops when the table is full.
-const DROPPED_WHEN_FULL: usize = 64;
+const IDLE_DROPS_WHEN_FULL: usize = 64;
 
 /// The keys of a limiter.
 pub(super) struct Table {
@@ -153,8 +153,8 @@ impl Table {
         }
         let mut next = u64::MAX;
         for mut shard in self.shards() {
-            shard.keys.keep_pace_of_last(ask.now.as_nanos());
-            self.drop_idle(&mut shard.keys, ask.now.as_nanos(), DROPPED_WHEN_FULL);
+            shard.keys.follow_clock_back_of_latest(ask.now.as_nanos());
+            self.drop_idle(&mut shard.keys, ask.now.as_nanos(), IDLE_DROPS_WHEN_FULL);
             let first = shard.keys.idle.keys().next();
             next = next.min(first.map_or(u64::MAX, |(idle_at, _)| *idle_at));
         }
@@ -240,7 +240,7 @@ impl Table {
         period: &Arc<Period>,
         judged: &Judged,
     ) -> Result<Option<Entry>, QuotaRefused> {
-        self.drop_idle(keys, judged.at, DROPPED_BY_EACH);
+        self.drop_idle(keys, judged.at, IDLE_DROPS_PER_INSERT);
         if take(&self.keys, self.capacity) {
             let account = Account::new(Arc::clone(period));
             return Ok(Some(Entry::new(Arc::from(ask.key), self.new_id(), account)));
@@ -471,7 +471,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 }
 
 /// Keys of each shard that a full table lets follow the clock at once.
-const FOLLOWED_WHEN_FULL: usize = 64;
+const CLOCK_UPDATES_WHEN_FULL: usize = 64;
 
 impl Keys {
     /// No key that isn't here is judged at an earlier time than this.
@@ -506,8 +506,8 @@ impl Keys {
     }
 
     /// Lets those keys follow that would be idle last, so that they make room within a period.
-    pub(super) fn keep_pace_of_last(&mut self, now: u64) {
-        for _ in 0..FOLLOWED_WHEN_FULL {
+    pub(super) fn follow_clock_back_of_latest(&mut self, now: u64) {
+        for _ in 0..CLOCK_UPDATES_WHEN_FULL {
             let last = self.idle.last_key_value();
             let key = last.map(|(_, key)| Arc::clone(key));
             if !key.is_some_and(|key| self.keep_pace(&key, now)) {

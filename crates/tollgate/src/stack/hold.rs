@@ -6,7 +6,7 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::{
-    Expire, Level, Pass, Refusal, Settled, Settlement, Stack, TimedEstimate, Worst, take_all,
+    Expire, Level, Pass, Refusal, Settled, Settlement, Stack, TimedEstimate, Worst, charge_in_order,
 };
 use crate::concurrency::Ending;
 
@@ -181,7 +181,7 @@ impl Hold<'_> {
 impl Part<'_> {
     fn finish(&mut self, now: Timestamp, settled: Settled) -> Settlement {
         let limit = &self.level.limit;
-        let comes_back = match settled {
+        let mark_answered = match settled {
             Settled::Cancelled => true,
             Settled::Unsaid => self.dropped != Dropped::Charged,
             Settled::Spent(_) | Settled::Charged => false,
@@ -193,7 +193,7 @@ impl Part<'_> {
         match self.taken.take() {
             // It is held for as long as the request runs, and has no estimate that could be over.
             Some(Taken::Slot(permit)) => match settled {
-                _ if comes_back => permit.cancel(),
+                _ if mark_answered => permit.cancel(),
                 Settled::Unsaid => permit.end(Ending::Ignored),
                 _ => permit.end(Ending::Success),
             },
@@ -202,7 +202,7 @@ impl Part<'_> {
                 self.ended = Some(self.level.held());
             }
             Some(taken) => {
-                let charged = if comes_back { 0 } else { self.level.held() };
+                let charged = if mark_answered { 0 } else { self.level.held() };
                 limit.settle(now, taken, said.unwrap_or(charged));
                 return Settlement::of(said.is_some() && now >= self.until);
             }
@@ -368,7 +368,7 @@ impl Stack {
                 ended: None,
             });
         };
-        match take_all(levels, 0, &mut seen, &take, keep) {
+        match charge_in_order(levels, 0, &mut seen, &take, keep) {
             Ok(()) => Ok(Hold { parts }),
             Err(refusal) => {
                 self.lose();

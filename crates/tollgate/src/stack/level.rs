@@ -8,7 +8,7 @@ use tollgate_core::{Decision, Timestamp};
 use super::Kind;
 use super::hold::Terms;
 pub(super) use super::limit::Breadth;
-use super::limit::{KeyedBook, Limit, Mark, Seen, Taken};
+use super::limit::{ComposableKeyedLimit, Limit, Mark, Seen, Taken};
 use crate::keyed::RatedKey;
 
 /// One limit that a request meets, by name, and what the request costs it.
@@ -180,12 +180,12 @@ pub(super) enum Inner<'a> {
     Borrowed(Breadth, &'a (dyn Limit + 'a)),
     /// By value, because a key is made for one call.
     KeyParts {
-        limiter: &'a (dyn KeyedBook + 'a),
+        limiter: &'a (dyn ComposableKeyedLimit + 'a),
         key: RatedKey,
     },
     /// The same, shared.
     OwnedKeyParts {
-        limiter: Arc<dyn KeyedBook + 'a>,
+        limiter: Arc<dyn ComposableKeyedLimit + 'a>,
         key: RatedKey,
     },
     /// Any other, shared.
@@ -195,7 +195,7 @@ pub(super) enum Inner<'a> {
 /// What there is of one, whoever owns it.
 enum View<'v> {
     Whole(&'v dyn Limit),
-    KeyParts(&'v dyn KeyedBook, &'v RatedKey),
+    KeyParts(&'v dyn ComposableKeyedLimit, &'v RatedKey),
 }
 
 /// Calls the same method on whichever limit it is.

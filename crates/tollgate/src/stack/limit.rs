@@ -87,7 +87,7 @@ pub(crate) trait Limit: fmt::Debug + Sync {
 }
 
 /// A keyed limiter, whatever its clock, with the key given in each call.
-pub(crate) trait KeyedBook: Send + Sync {
+pub(crate) trait ComposableKeyedLimit: Send + Sync {
     fn now(&self, _: &RatedKey, seen: &mut Seen) -> Timestamp;
     /// Starts to bring the key's state into the cache.
     fn prefetch(&self, key: &RatedKey);

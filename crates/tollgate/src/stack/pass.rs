@@ -114,13 +114,13 @@ impl Pass {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn tell(&mut self, ending: Ending) {
-        self.slots_mut().for_each(|slot| slot.tell(ending));
+        self.resources_mut().for_each(|slot| slot.tell(ending));
     }
 
     /// The request cost so much. Its slots are held on; estimates are settled, once: what is said again is too late. If the
     /// time of an estimate is over, what the request cost beyond what is still charged is charged, and nothing comes back.
     pub fn settle(&mut self, spent: u64) -> Settlement {
-        let settled = self.slots_mut().map(|slot| slot.settle(spent));
+        let settled = self.resources_mut().map(|slot| slot.settle(spent));
         settled.fold(Settlement::InTime, Settlement::max)
     }
 
@@ -148,12 +148,12 @@ impl Pass {
     /// Ends estimates as ones that nobody settles: charged, or given back, as their terms say. What they did cost may still
     /// be [said](Self::settle).
     pub fn expire(&mut self, which: Expire) {
-        self.slots_mut().for_each(|slot| slot.expire(which));
+        self.resources_mut().for_each(|slot| slot.expire(which));
     }
 
     /// The time of estimates that aren't over begins anew.
     pub fn renew(&mut self) {
-        self.slots_mut().for_each(Slot::renew);
+        self.resources_mut().for_each(Slot::renew);
     }
 
     /// The request is over, and nobody says what it cost: slots end ignored, and estimates [as ones that nobody
@@ -179,9 +179,9 @@ impl Pass {
         self.first.iter().chain(&self.more).map(AnyPermit::slot)
     }
 
-    fn slots_mut(&mut self) -> impl Iterator<Item = &mut dyn Slot> {
+    fn resources_mut(&mut self) -> impl Iterator<Item = &mut dyn Slot> {
         let all = self.first.iter_mut().chain(&mut self.more);
-        all.map(AnyPermit::slot_mut)
+        all.map(AnyPermit::as_resource_mut)
     }
 
     /// The request cost what its estimates are, whatever dropping this would mean. Its slots are held on; what is said
@@ -201,7 +201,7 @@ impl Pass {
     /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
     /// ```
     pub fn charge(&mut self) {
-        self.slots_mut().for_each(Slot::charge);
+        self.resources_mut().for_each(Slot::charge);
     }
 
     /// The request never ran: estimates are given back, whatever dropping this would mean, and slots end ignored.
@@ -342,7 +342,7 @@ impl AnyPermit {
         }
     }
 
-    fn slot_mut(&mut self) -> &mut dyn Slot {
+    fn as_resource_mut(&mut self) -> &mut dyn Slot {
         match self {
             Self::Shared(permit) => permit,
             Self::Keyed(permit) => &mut **permit,

@@ -39,7 +39,7 @@ impl Way<'_> {
     }
 
     /// Who refused, or whose rate covered it: the lowest that did.
-    pub(super) fn decided_by(&self, look: &Look) -> NodeId {
+    pub(super) fn deciding_node(&self, look: &Look) -> NodeId {
         let place = match look.refused {
             Some((place, _)) => place,
             None => look.covers.first().unwrap_or(0),
@@ -129,7 +129,7 @@ impl Way<'_> {
         let (refused_by, why) = look.refused?;
         let when = |place: usize, book: &Book<TokenBucket>| {
             if look.asked.has(place) {
-                self.lends_at(place, book, floors[place], at, cost)
+                self.lendable_at(place, book, floors[place], at, cost)
             } else {
                 book.limit().earliest(book.state(), at, cost)
             }
@@ -145,7 +145,7 @@ impl Way<'_> {
     }
 
     /// When a bucket of the class at `place` has what a loan needs, with this floor.
-    fn lends_at(
+    fn lendable_at(
         &self,
         place: usize,
         book: &Book<TokenBucket>,
@@ -163,7 +163,7 @@ impl Way<'_> {
         let surely = limit.earliest(state, at, keep.need(limit.limit(), cost))?;
         let beside = promised.and_then(|promised| {
             let (tokens, other) = (cost.saturating_add(floor), promised.limit());
-            limit.earliest_beside(state, at, tokens, other, promised.state())
+            limit.earliest_beyond(state, at, tokens, other, promised.state())
         });
         Some(beside.map_or(surely, |beside| beside.min(surely)))
     }

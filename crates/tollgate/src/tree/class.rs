@@ -112,14 +112,14 @@ impl Class {
         let stride = period.saturating_mul(FINENESS) / u128::from(tokens.max(1));
         u64::try_from(stride)
             .unwrap_or(u64::MAX)
-            .clamp(1, LONGEST_STRIDE)
+            .clamp(1, MAX_STRIDE)
     }
 }
 
 /// Steps of virtual time in a nanosecond.
 const FINENESS: u128 = 1 << 16;
 /// Slower classes share as if they were this slow, about one token in 200 days.
-const LONGEST_STRIDE: u64 = 1 << 60;
+const MAX_STRIDE: u64 = 1 << 60;
 
 /// A class ready to decide.
 #[derive(Clone, Copy, Debug)]

@@ -84,7 +84,7 @@ impl Nodes {
         self.nodes.get(slot).filter(|node| node.birth == birth)
     }
 
-    pub(super) fn live_mut(&mut self, slot: u32, birth: u64) -> Option<&mut Node> {
+    pub(super) fn live_node_mut(&mut self, slot: u32, birth: u64) -> Option<&mut Node> {
         self.nodes.get_mut(slot).filter(|node| node.birth == birth)
     }
 

@@ -61,7 +61,7 @@ impl Nodes {
             let Some(step) = step else {
                 continue;
             };
-            let Some(node) = self.live_mut(step.slot, step.birth) else {
+            let Some(node) = self.live_node_mut(step.slot, step.birth) else {
                 continue;
             };
             if let Some((before, after)) = tags {

@@ -82,7 +82,7 @@ fn who_asks_without_taking_leaves_what_a_refused_request_would() {
         let cost = 1 + random.below(15);
         let before = tree.lock().clone();
         let passes = if turn % 2 == 0 {
-            tree.would_pass_at(now, leaf, cost)
+            tree.would_allow_at(now, leaf, cost)
         } else {
             let seen = tree.peek_at(now, leaf, cost);
             assert_eq!(tree.ask_at(now, leaf, cost), seen);

@@ -229,7 +229,7 @@ impl Nodes {
     }
 
     /// Notes who wanted to borrow and could not, if it was for want of tokens to lend.
-    pub(super) fn note_refused(&mut self, path: &Path, look: &Look, now: Timestamp) {
+    pub(super) fn note_demand(&mut self, path: &Path, look: &Look, now: Timestamp) {
         let for_want = match look.refused {
             Some((_, Why::Rate)) => true,
             // Those below compete for what is left below the ceil.

@@ -93,7 +93,7 @@ macro_rules! every_law {
 
                 #[test]
                 fn law_9(rate in $rates, seed: u64) {
-                    laws::all_of_lending(KIND, rate, make, seed).map_err(broken)?;
+                    laws::check_all_reservations(KIND, rate, make, seed).map_err(broken)?;
                 }
 
                 #[test]

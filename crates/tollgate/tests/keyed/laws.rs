@@ -99,6 +99,6 @@ proptest! {
 
     #[test]
     fn law_9(rate in rates(), seed: u64) {
-        laws::all_of_lending(Kind::Gcra, rate, OneKey::new, seed).map_err(broken)?;
+        laws::check_all_reservations(Kind::Gcra, rate, OneKey::new, seed).map_err(broken)?;
     }
 }

@@ -373,7 +373,7 @@ fn look_first(looks: impl Fn(&Manually, Timestamp, Leaf) -> bool) -> [f64; 2] {
 
 #[test]
 fn who_asks_before_it_takes_gets_its_share_and_who_peeks_is_not_seen() {
-    let got = look_first(|tree, now, leaf| tree.would_pass_at(now, leaf, 100));
+    let got = look_first(|tree, now, leaf| tree.would_allow_at(now, leaf, 100));
     assert!(
         got.iter().all(|got| (got - 5_000.0).abs() <= 100.0),
         "{got:?}"

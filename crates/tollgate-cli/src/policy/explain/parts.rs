@@ -8,7 +8,7 @@ use tollgate_engine::envoy::{self, Hidden, Lookup};
 use tollgate_engine::explain::{Entry, Standing};
 use tollgate_engine::policy::{Counting, Limits, Mode, Over};
 
-use super::super::request::{Described, cause_name, entries_text, in_millis_or_null};
+use super::super::request::{Described, cause_name, descriptor_text, in_millis_or_null};
 
 /// A rule, a tier, or an entry of `block` or `exempt`.
 #[derive(Serialize)]
@@ -114,7 +114,7 @@ impl Found {
         let each = request.entries.iter().zip(&descriptors).zip(found);
         let each = each.map(|((entries, descriptor), lookup)| {
             let mut own = Self {
-                descriptor: entries_text(entries),
+                descriptor: descriptor_text(entries),
                 ..Self::default()
             };
             match lookup {

@@ -150,7 +150,7 @@ impl Text {
             writeln!(out, "  {:>12}  {left} left of {rule}: {}", "", of.limit)?;
         }
         for each in &step.descriptors {
-            write_charged(each, out)?;
+            write_charge(each, out)?;
         }
         Ok(())
     }
@@ -177,7 +177,7 @@ fn in_brackets(notes: &[String]) -> String {
 }
 
 /// What was charged for one descriptor, below its request.
-fn write_charged(each: &Charged, out: &mut impl Write) -> io::Result<()> {
+fn write_charge(each: &Charged, out: &mut impl Write) -> io::Result<()> {
     let descriptor = render::escaped(&each.descriptor);
     let over = match each.status {
         OVER_LIMIT => "over its limit, ",

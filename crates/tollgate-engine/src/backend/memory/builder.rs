@@ -111,7 +111,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     pub fn build(self) -> Memory<C, W> {
         let (tables, quotas) = (self.tables(), self.quotas().build());
         let quotas = quotas.expect("the default at the cap is one that quotas have");
-        self.with_tables(quotas, tables)
+        self.build_with_tables(quotas, tables)
     }
 
     /// Builds it, and keeps what is used of quotas in this file: a restart goes on from there. A file that isn't
@@ -190,7 +190,11 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             .clock(self.wall.clone())
     }
 
-    pub(super) fn with_tables(self, quotas: QuotaLimiter<W>, tables: Tables<C, W>) -> Memory<C, W> {
+    pub(super) fn build_with_tables(
+        self,
+        quotas: QuotaLimiter<W>,
+        tables: Tables<C, W>,
+    ) -> Memory<C, W> {
         let slots = KeyedConcurrency::builder(1, self.capacity).clock(self.clock.clone());
         Memory {
             rates: tables.rates,

@@ -14,19 +14,19 @@ use crate::limits::{Answer, Check, CoreForm};
 use crate::policy::{Settle, Unsettled};
 
 /// What is held while others are asked is spent after so long. The request isn't served before.
-const WHILE_ASKING: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
+const PENDING_TERMS: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
 
 /// Estimates that are held for a request that isn't sure to run: unless it does, they come back.
-struct HeldEstimates(Option<Hold<'static>>);
+struct EstimateGuard(Option<Hold<'static>>);
 
-impl HeldEstimates {
+impl EstimateGuard {
     /// The request runs.
     fn keep(mut self) -> Option<Hold<'static>> {
         self.0.take()
     }
 }
 
-impl Drop for HeldEstimates {
+impl Drop for EstimateGuard {
     fn drop(&mut self) {
         if let Some(hold) = self.0.take() {
             hold.cancel();
@@ -58,7 +58,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Charges all checks, or none, where some costs are estimates. All are looked at first; if another request
     /// comes between, what was held is as if it had never been.
     #[inline(never)]
-    pub(super) fn answer_estimated(&self, checks: &[Check<'_>]) -> Answer {
+    pub(super) fn charge_estimated(&self, checks: &[Check<'_>]) -> Answer {
         let looked = Answer::over(checks, &self.peek_each(checks));
         if !looked.allowed {
             return looked;
@@ -125,7 +125,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             .filter_map(|(key, check)| level(key, check))
             .collect();
         let estimates = self.hold_estimates(checks)?;
-        let hold = self.stack.hold(&levels, WHILE_ASKING);
+        let hold = self.stack.hold(&levels, PENDING_TERMS);
         let hold = hold.map_err(|denied| (numbers[denied.index], denied.decision))?;
         let mut answer = rest.await;
         if answer.allowed {
@@ -140,7 +140,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 
     /// Holds the estimates among these checks, all or none; which refused, and what it said.
-    fn hold_estimates(&self, checks: &[Check<'_>]) -> Result<HeldEstimates, (usize, Decision)> {
+    fn hold_estimates(&self, checks: &[Check<'_>]) -> Result<EstimateGuard, (usize, Decision)> {
         let of = |(number, check): (usize, &Check<'_>)| {
             let terms = terms(check.limit.settle().filter(|_| is_held(check))?);
             let (key, cost) = (CounterKey::of(check), check.cost);
@@ -168,10 +168,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let held = checks.iter().enumerate().filter_map(of);
         let (numbers, levels): (Vec<usize>, Vec<Level<'static>>) = held.unzip();
         if levels.is_empty() {
-            return Ok(HeldEstimates(None));
+            return Ok(EstimateGuard(None));
         }
         match self.stack.hold(&levels, Terms::within(Duration::MAX)) {
-            Ok(hold) => Ok(HeldEstimates(Some(hold))),
+            Ok(hold) => Ok(EstimateGuard(Some(hold))),
             Err(refusal) => Err((numbers[refusal.index], refusal.decision)),
         }
     }

@@ -189,14 +189,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// What is left of each limit, without charging any. Of slots too none is taken for that.
     pub fn left_of_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
-        self.look_at_each(checks, |level| {
+        self.peek_levels(checks, |level| {
             *self.stack.peek(&[level.clone().cost(0)]).decision()
         })
     }
 
     /// What each check would say by itself, charging nothing: what is left is as it is now.
     pub fn peek_each(&self, checks: &[Check<'_>]) -> Vec<Decision> {
-        self.look_at_each(checks, |level| {
+        self.peek_levels(checks, |level| {
             let said = |level| *self.stack.peek(&[level]).decision();
             Some(said(level.clone()))
                 .filter(|decision| !decision.is_allowed())
@@ -204,7 +204,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         })
     }
 
-    fn look_at_each(
+    fn peek_levels(
         &self,
         checks: &[Check<'_>],
         look: impl Fn(&Level<'_>) -> Decision,

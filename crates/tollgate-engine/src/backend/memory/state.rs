@@ -62,7 +62,7 @@ impl<C: Clock, W: Clock> Memory<C, W> {
         for table in &self.exact {
             keys += table.save(file, times, encode)?;
         }
-        Ok(keys + self.windows.save(file, of_wall(times), encode)?)
+        Ok(keys + self.windows.save(file, wall_times(times), encode)?)
     }
 }
 
@@ -105,7 +105,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             exact.push(table);
             loaded = loaded.and(own);
         }
-        let (windows, own) = self.windows().load(file, of_wall(shown), decode)?;
+        let (windows, own) = self.windows().load(file, wall_times(shown), decode)?;
         let tables = Tables {
             rates,
             exact,
@@ -124,7 +124,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             Some(path) => self.quotas().open(path)?,
             None => self.quotas().build().map_err(FileError::Limit)?,
         };
-        Ok(self.with_tables(quotas, tables))
+        Ok(self.build_with_tables(quotas, tables))
     }
 
     /// The clock that shows the time of day.
@@ -155,7 +155,7 @@ fn times(clock: &impl Clock, wall: &impl Clock) -> Times {
 }
 
 /// The same moment for a table that counts by the wall clock.
-fn of_wall(times: Times) -> Times {
+fn wall_times(times: Times) -> Times {
     Times {
         now: times.wall,
         ..times

@@ -14,7 +14,7 @@ const GUESSES: [fn(&Scene<'_>) -> Option<Diagnostic>; 13] = [
     closing,
     space,
     dash,
-    colon_in_value,
+    second_colon,
     colon,
     indentation,
 ];
@@ -198,7 +198,7 @@ fn dash(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// `name: a: b`.
-fn colon_in_value(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn second_colon(scene: &Scene<'_>) -> Option<Diagnostic> {
     if !scene.says.contains("mapping values") {
         return None;
     }

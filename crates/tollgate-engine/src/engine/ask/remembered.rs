@@ -66,7 +66,7 @@ impl Recheck<'_> {
         };
         if answer.unavailable.is_some() {
             // Nobody knows better than what was remembered.
-            return match self.without_backend() {
+            return match self.cached_denial() {
                 Some(denied) => {
                     answer.pass.cancel();
                     denied
@@ -88,7 +88,7 @@ impl Recheck<'_> {
     }
 
     /// The denial that holds as far as is known, if the backend couldn't be asked about it again.
-    pub(super) fn without_backend(self) -> Option<Answer> {
+    pub(super) fn cached_denial(self) -> Option<Answer> {
         let (decider, decision) = self.recheck?.failed();
         Some(Answer::known(Some(decider), decision))
     }

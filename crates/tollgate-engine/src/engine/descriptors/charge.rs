@@ -7,7 +7,7 @@ use futures_util::future::join_all;
 use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
-use super::pool::{Pool, PoolAnswer};
+use super::pool::{Pool, PooledAnswer};
 use super::told::TreeRequest;
 use super::trees::{Force, Met};
 use crate::backend::Backend;
@@ -19,7 +19,7 @@ use crate::verdict::Permits;
 
 /// What came of one descriptor.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct TreeResult {
+pub(super) struct DescriptorResult {
     /// What its limit says; none if it meets none.
     pub(super) decision: Option<Decision>,
     pub(super) charged: u64,
@@ -32,7 +32,7 @@ pub(in crate::engine) struct Decided<'m, 'a> {
     pub(super) request: TreeRequest<'m, 'a>,
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
-    pub(super) each: Vec<TreeResult>,
+    pub(super) each: Vec<DescriptorResult>,
     /// The descriptor that decided.
     pub(super) decider: Option<usize>,
     pub(super) retry_after: Duration,
@@ -45,7 +45,7 @@ pub(in crate::engine) struct TreeCharge<'m, 'a> {
     pub(in crate::engine) charging: Charging,
     /// Whether the trees let the request pass.
     pub(in crate::engine) allowed: bool,
-    each: Vec<TreeResult>,
+    each: Vec<DescriptorResult>,
     /// Permits of counters that were charged one by one.
     permits: Pass,
 }
@@ -53,9 +53,9 @@ pub(in crate::engine) struct TreeCharge<'m, 'a> {
 impl<'m, 'a> TreeCharge<'m, 'a> {
     /// A request of this domain. A blocked limit isn't asked.
     pub(in crate::engine) fn new(request: TreeRequest<'m, 'a>, domain: &str) -> Self {
-        let blocked = |met: &Option<Met<'_>>| TreeResult {
+        let blocked = |met: &Option<Met<'_>>| DescriptorResult {
             decision: met.as_ref().and_then(|met| met.blocked),
-            ..TreeResult::default()
+            ..DescriptorResult::default()
         };
         Self {
             request,
@@ -84,10 +84,10 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         &mut self,
         backend: &B,
         rules: &[Check<'_>],
-    ) -> Result<Option<PoolAnswer>, B::Error> {
+    ) -> Result<Option<PooledAnswer>, B::Error> {
         let answer = match self.charging {
             Charging::AllOrNone => self.all_or_none(backend, rules).await?,
-            Charging::Each => self.each_by_itself(backend, rules).await?,
+            Charging::Each => self.charge_each(backend, rules).await?,
         };
         self.allowed = answer.is_some();
         Ok(answer)
@@ -100,7 +100,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// Charges the limits in shadow of a request that passes, and looks at those of one that is denied. If nobody waits
     /// for the answer any more, `held` and these checks of rules are given back with the charges of the trees.
-    pub(in crate::engine) async fn settle_shadows<B: Backend>(
+    pub(in crate::engine) async fn charge_or_peek_shadows<B: Backend>(
         &mut self,
         backend: &B,
         held: &mut Permits,
@@ -159,7 +159,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// Whether those that refuse only together all do. One in shadow never does.
-    fn quotas_refuse(&self) -> bool {
+    fn is_denied_by_quotas(&self) -> bool {
         let in_shadow =
             |number: usize| self.request.met[number].as_ref().is_some_and(Met::is_quota);
         self.of(Force::Quota).next().is_some()
@@ -168,7 +168,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     fn is_refused(&self) -> bool {
-        self.of(Force::Alone).any(|number| self.refuses(&number)) || self.quotas_refuse()
+        self.of(Force::Alone).any(|number| self.refuses(&number)) || self.is_denied_by_quotas()
     }
 
     /// Charges all, or none: but for those in quota mode that refuse while others of their kind don't.
@@ -176,7 +176,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         &mut self,
         backend: &B,
         rules: &[Check<'_>],
-    ) -> Result<Option<PoolAnswer>, B::Error> {
+    ) -> Result<Option<PooledAnswer>, B::Error> {
         let mut numbers = self.asked(self.in_force());
         if self.is_refused() {
             self.look_at(&[numbers], backend).await;
@@ -199,11 +199,11 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// Charges each counter that has room, and the rules if no counter denies. A denial of the rules leaves the counters
     /// charged, as a denial of another counter does in such a domain.
-    async fn each_by_itself<B: Backend>(
+    async fn charge_each<B: Backend>(
         &mut self,
         backend: &B,
         rules: &[Check<'_>],
-    ) -> Result<Option<PoolAnswer>, B::Error> {
+    ) -> Result<Option<PooledAnswer>, B::Error> {
         let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
@@ -261,11 +261,11 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
     }
 
-    fn note(&mut self, numbers: &[usize], asked: &mut PoolAnswer) {
+    fn note(&mut self, numbers: &[usize], asked: &mut PooledAnswer) {
         let answer = &asked.answer;
         for (number, decision) in numbers.iter().zip(asked.each.drain(..)) {
             let cost = self.request.met[*number].as_ref().map_or(0, Met::cost);
-            self.each[*number] = TreeResult {
+            self.each[*number] = DescriptorResult {
                 decision: Some(decision),
                 charged: if answer.allowed { cost } else { 0 },
                 unavailable: answer.unavailable,
@@ -322,7 +322,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         // Of equals the first: `max_by_key` takes the last.
         let alone: Vec<_> = self.of(Force::Alone).filter_map(wait).collect();
         let alone = alone.into_iter().rev().max_by_key(by_wait);
-        let quota = if self.quotas_refuse() {
+        let quota = if self.is_denied_by_quotas() {
             self.of(Force::Quota).filter_map(wait).min_by_key(by_wait)
         } else {
             None

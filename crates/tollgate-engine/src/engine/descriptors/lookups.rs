@@ -3,7 +3,7 @@
 use std::slice;
 
 use super::DescriptorRequest;
-use super::trees::{Met, OwnLimit, fingerprint};
+use super::trees::{Met, RequestedLimit, fingerprint};
 use crate::engine::gather::blocked_until;
 use crate::engine::orders::{Held, Limiter, Timed};
 use crate::engine::rules::Rules;
@@ -24,7 +24,7 @@ pub(in crate::engine) struct TreeInput<'a> {
 /// What the descriptors of a request find, and the limits that they bring along.
 pub(in crate::engine) struct Lookups<'a> {
     pub(in crate::engine) found: Vec<Lookup<'a>>,
-    own: Vec<Option<OwnLimit>>,
+    own: Vec<Option<RequestedLimit>>,
 }
 
 impl<'a> Lookups<'a> {
@@ -35,7 +35,7 @@ impl<'a> Lookups<'a> {
         let mut found: Vec<_> = found.collect();
         envoy::drop_replaced(&mut found);
         let own = request.descriptors.iter().zip(&found);
-        let own = own.map(|(descriptor, lookup)| OwnLimit::of(trees, descriptor, lookup));
+        let own = own.map(|(descriptor, lookup)| RequestedLimit::of(trees, descriptor, lookup));
         Self {
             own: own.collect(),
             found,
@@ -62,7 +62,7 @@ impl<'a> Lookups<'a> {
         keys: &'k [Facts<'k>],
     ) -> Vec<Option<Met<'k>>> {
         let (trees, request) = (&input.rules.trees, &input.request);
-        let bypass = input.orders.and_then(Held::of_everything);
+        let bypass = input.orders.and_then(Held::global_bypass);
         let each = self.found.iter().zip(&self.own);
         let each = each.zip(request.descriptors.iter().zip(keys));
         let met = each.map(|((lookup, own), (descriptor, facts))| {

@@ -20,7 +20,7 @@ pub(super) struct Pool<'m, 'a> {
 }
 
 /// The answer to the checks of some descriptors, and of rules beside them.
-pub(in crate::engine) struct PoolAnswer {
+pub(in crate::engine) struct PooledAnswer {
     /// The answer to all checks; its decider is a rule's check, if there are any.
     pub(in crate::engine) answer: Answer,
     /// Whether the limit that takes longest to have room is a rule's.
@@ -111,7 +111,7 @@ impl<'m, 'a> Pool<'m, 'a> {
         &self,
         backend: &B,
         rules: &[Check<'_>],
-    ) -> Result<PoolAnswer, B::Error> {
+    ) -> Result<PooledAnswer, B::Error> {
         let joined: Vec<Check<'_>>;
         let checks = match rules {
             [] => self.checks.as_slice(),
@@ -135,7 +135,7 @@ impl<'m, 'a> Pool<'m, 'a> {
             [_] => vec![answer.decision],
             // The denial was known without a question: nothing is known of the other checks.
             _ if results.is_empty() && is_denied_by_rule => {
-                return Ok(PoolAnswer {
+                return Ok(PooledAnswer {
                     answer,
                     is_denied_by_rule,
                     rules: Vec::new(),
@@ -160,7 +160,7 @@ impl<'m, 'a> Pool<'m, 'a> {
             );
         }
         let each = self.each(&own);
-        Ok(PoolAnswer {
+        Ok(PooledAnswer {
             answer,
             is_denied_by_rule,
             rules: said,

@@ -38,22 +38,22 @@ pub(in crate::engine) struct Telling {
 
 impl Recorder {
     /// Notes whether any descriptor meets a limit.
-    pub(in crate::engine) fn note_tree_match(
+    pub(in crate::engine) fn record_tree_match(
         &self,
         rules: &Rules,
         request: &DescriptorRequest<'_>,
         met: &[Option<Met<'_>>],
     ) {
         if met.iter().any(Option::is_some) {
-            rules.trees.seen.note_found();
+            rules.trees.seen.record_found();
         } else {
-            self.note_unmet_descriptors(rules, request.domain, request.descriptors);
+            self.record_unmatched_descriptors(rules, request.domain, request.descriptors);
         }
     }
 
     /// Counts a request, and tells of it.
     #[cold]
-    pub(in crate::engine) fn tell_descriptors(
+    pub(in crate::engine) fn report_descriptors(
         &self,
         decided: &Decided<'_, '_>,
         told: &[DescriptorStatus],
@@ -71,7 +71,7 @@ impl Recorder {
                 tallies.descriptor(request.rules, &request.found[number], said);
             }
             if telling.counts_request && request.met.iter().all(Option::is_none) {
-                tallies.nothing_met(request.rules, request.found);
+                tallies.count_unmatched(request.rules, request.found);
             }
         }
         if let Some(top) = &self.top {
@@ -119,7 +119,7 @@ impl Decided<'_, '_> {
         let statuses = || {
             each().map(|((lookup, met), result)| {
                 let status = envoy::status(*lookup, result.decision.as_slice());
-                under_orders(status, met.as_ref())
+                apply_overrides_to_status(status, met.as_ref())
             })
         };
         let told = each().zip(statuses());
@@ -281,7 +281,7 @@ fn event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
 }
 
 /// What is told of a descriptor, by what was ordered of it.
-fn under_orders<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<'p> {
+fn apply_overrides_to_status<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<'p> {
     let Some(met) = met else {
         return status;
     };

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::Align};
 
-use crate::engine::seen::KeySeen;
+use crate::engine::seen::FactPresence;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
 use crate::key_text::{Shown, write_pair};
@@ -30,7 +30,7 @@ pub(crate) struct Trees {
     /// Where each leaf is counted, by its number; none if nothing is.
     tallies: Box<[u32]>,
     /// Whether any request met a limit.
-    pub(crate) seen: KeySeen,
+    pub(crate) seen: FactPresence,
 }
 
 /// The values of a limit that counts as no configured one: the domain, the unit, and the entries.
@@ -61,7 +61,7 @@ impl Trees {
             places,
             compiled,
             tallies: Box::default(),
-            seen: KeySeen::default(),
+            seen: FactPresence::default(),
         })
     }
 
@@ -83,7 +83,7 @@ impl Trees {
     }
 
     /// Counts what the leaves decide there, in their order.
-    pub(crate) fn count_in(&mut self, tallies: Box<[u32]>) {
+    pub(crate) fn assign_tallies(&mut self, tallies: Box<[u32]>) {
         self.tallies = tallies;
     }
 
@@ -107,7 +107,7 @@ impl Trees {
         domain: &'a str,
         descriptor: &Descriptor<'a>,
         lookup: &Lookup<'a>,
-        own: Option<&'a OwnLimit>,
+        own: Option<&'a RequestedLimit>,
     ) -> Facts<'a> {
         let places = self.places.iter().map(String::as_str);
         if let (Lookup::Asked { unit, .. }, Some(entries)) =
@@ -174,13 +174,13 @@ pub(super) fn fingerprint(
 }
 
 /// A limit that a proxy asks for in place of the policy's.
-pub(crate) struct OwnLimit {
+pub(crate) struct RequestedLimit {
     pub(super) limit: Limit,
     /// All entries in one text, if it counts as no configured limit: there may be more than any tree is deep.
     entries: Option<String>,
 }
 
-impl OwnLimit {
+impl RequestedLimit {
     /// A window of the unit that is asked for.
     pub(super) fn of(
         trees: &Trees,
@@ -211,7 +211,7 @@ impl OwnLimit {
         let configured = counts_as.and_then(|leaf| trees.limits(leaf).first());
         Some(match configured {
             Some(configured) => Self {
-                limit: limit.counting_as(configured),
+                limit: limit.with_counter_of(configured),
                 entries: None,
             },
             None => {

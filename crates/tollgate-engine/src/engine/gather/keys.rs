@@ -72,7 +72,7 @@ impl Early {
         let found = early.map(|(_, fingerprint)| *fingerprint);
         let found = found.or_else(|| late(rule, known, hashers));
         if found.is_some() {
-            rule.seen.note_found();
+            rule.seen.record_found();
         }
         let fingerprint = match found {
             Some(fingerprint) => fingerprint,
@@ -158,16 +158,16 @@ pub(crate) struct Keyless {
 
 impl Gathered<'_> {
     /// Notes whether a request says what it costs, by a rule that takes that from a fact.
-    pub(super) fn note_cost(&mut self, rule: &Applied, number: u32, said: Option<u64>) {
+    pub(super) fn record_cost(&mut self, rule: &Applied, number: u32, said: Option<u64>) {
         match said {
-            Some(_) => rule.cost_seen.note_found(),
+            Some(_) => rule.cost_seen.record_found(),
             None => self.lacks.costs.push(number),
         }
     }
 
     /// Notes that a rule applies to the request though it lacks the key: whether the rule denies such requests.
     #[cold]
-    pub(super) fn deny_keyless(&mut self, rule: &Applied, met: Met) -> bool {
+    pub(super) fn is_denied_for_missing_key(&mut self, rule: &Applied, met: Met) -> bool {
         self.lacks.keys.push(met.number);
         if rule.on_missing_key != OnMissingKey::Deny {
             return false;

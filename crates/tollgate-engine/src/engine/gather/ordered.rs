@@ -56,7 +56,7 @@ impl<'a> Gathered<'a> {
         facts: &Facts<'_>,
         bypass: Option<Timed>,
     ) {
-        let rulings = orders.of_request(facts);
+        let rulings = orders.for_request(facts);
         let ordered = self.ordered.get_or_insert_with(|| {
             Box::new(Ordered {
                 orders,
@@ -73,13 +73,18 @@ impl<'a> Gathered<'a> {
         let block = rulings.block;
         if let Some(order) = block.filter(|_| facts.scope != Scope::Descriptor) {
             let mode = rules.mode;
-            ordered.note_block(order, By::Ordered(order.id), Met { mode, ..NO_KEY });
+            ordered.record_block(order, By::Ordered(order.id), Met { mode, ..NO_KEY });
         }
     }
 
     /// Adds the checks of one rule, as is ordered.
     #[cold]
-    pub(super) fn ask_as_ordered(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>) {
+    pub(super) fn add_rule_with_overrides(
+        &mut self,
+        rule: &'a Applied,
+        met: Met,
+        known: &Known<'_, 'a>,
+    ) {
         let Some(ordered) = &mut self.ordered else {
             return;
         };
@@ -88,18 +93,18 @@ impl<'a> Gathered<'a> {
             .of(Limiter::Applied(met.number), met.fingerprint, known.facts);
         if let Some(order) = rulings.block {
             let by = By::Blocked(met.number);
-            ordered.note_block(order, by, met);
+            ordered.record_block(order, by, met);
         }
         if let Some(bypass) = ordered.bypass.or(rulings.bypass) {
             ordered.is_bypassed = true;
-            ordered.note_acted(bypass);
+            ordered.record_applied(bypass);
             return;
         }
         let Some(changed) = rulings.changed else {
             return self.ask_limits(rule, rule.limits.as_slice(), met, known);
         };
         ordered.overrides.push((met.number, changed));
-        ordered.note_acted(changed.order);
+        ordered.record_applied(changed.order);
         self.ask_limits(rule, &changed.limits, met, known);
     }
 
@@ -113,7 +118,7 @@ impl<'a> Gathered<'a> {
 
 impl<'a> Ordered<'a> {
     /// An order may let a request pass several rules, and acts once.
-    fn note_acted(&mut self, order: Timed) {
+    fn record_applied(&mut self, order: Timed) {
         if !self.acted.contains(&order) {
             self.acted.push(order);
         }
@@ -132,7 +137,7 @@ impl<'a> Ordered<'a> {
             .for_each(|order| self.orders.note(*order));
     }
 
-    fn note_block(&mut self, order: Timed, by: By, met: Met) {
+    fn record_block(&mut self, order: Timed, by: By, met: Met) {
         let blocked = (
             order,
             met.decided(by, blocked_until(order.until, self.orders.now)),

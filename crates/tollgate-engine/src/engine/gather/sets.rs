@@ -3,7 +3,7 @@
 //! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
 //! itself. Single requests, which nearly all are, never come here.
 
-use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, said_cost, to_u32};
+use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, stated_cost, to_u32};
 use crate::backend::Backend;
 use crate::bounds::Excess;
 use crate::engine::orders::Limiter;
@@ -27,7 +27,7 @@ impl<'a> Gathered<'a> {
     /// Finds out what is to be asked about a request of several sets of facts.
     #[cold]
     #[inline(never)]
-    pub(super) fn fill_sets(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
+    pub(super) fn match_sets(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
         let MatchInput {
             rules,
             facts,
@@ -56,13 +56,13 @@ impl<'a> Gathered<'a> {
             return;
         }
         if met.len() > bounds.checks {
-            return self.exceed_checks(rules, met.len(), bounds);
+            return self.deny_excess_checks(rules, met.len(), bounds);
         }
         self.lacks.forget_replaced(rules, &met);
-        self.ask_sets(&input, &met);
+        self.add_sets(&input, &met);
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
         if found > bounds.checks {
-            self.exceed_limits(rules, found, bounds);
+            self.deny_excess_limits(rules, found, bounds);
         }
     }
 
@@ -117,7 +117,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
-    fn ask_sets(&mut self, input: &MatchInput<'a, '_>, met: &[Met]) {
+    fn add_sets(&mut self, input: &MatchInput<'a, '_>, met: &[Met]) {
         let MatchInput {
             rules,
             orders,
@@ -129,8 +129,8 @@ impl<'a> Gathered<'a> {
             .filter(|set| set.scope == Scope::Request)
             .peekable();
         let bypass = orders.and_then(|orders| {
-            let first = orders.of_request(whole.peek()?).bypass?;
-            let is_all = whole.all(|set| orders.of_request(set).bypass.is_some());
+            let first = orders.for_request(whole.peek()?).bypass?;
+            let is_all = whole.all(|set| orders.for_request(set).bypass.is_some());
             is_all.then_some(first)
         });
         let scopes: Vec<_> = facts.sets().map(|set| set.scope).collect();
@@ -162,12 +162,12 @@ impl<'a> Gathered<'a> {
                     }
                     continue;
                 }
-                let cost = rule_cost(applied, said_cost(applied, &known));
+                let cost = rule_cost(applied, stated_cost(applied, &known));
                 // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
                 match set.scope {
-                    Scope::Descriptor => self.change_cost(*own, |known| known.saturating_add(cost)),
+                    Scope::Descriptor => self.update_cost(*own, |known| known.saturating_add(cost)),
                     Scope::Request | Scope::Joined => {
-                        self.change_cost(*own, |known| known.max(cost));
+                        self.update_cost(*own, |known| known.max(cost));
                     }
                 }
             }
@@ -175,7 +175,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// Changes what a rule is asked already, but for slots: a request holds one, however often it is named.
-    fn change_cost(&mut self, met: Met, change: impl Fn(u64) -> u64) {
+    fn update_cost(&mut self, met: Met, change: impl Fn(u64) -> u64) {
         for group in [&mut self.enforced, &mut self.shadow] {
             let checks = group.checks.as_mut_slice().iter_mut();
             for (check, asker) in checks.zip(group.askers.as_slice()) {
@@ -188,7 +188,7 @@ impl<'a> Gathered<'a> {
     }
 
     /// The number of the set of facts that a key is of.
-    pub(crate) fn set_of(&self, key: &RequestKey<'_>) -> u32 {
+    pub(crate) fn facts_set_of(&self, key: &RequestKey<'_>) -> u32 {
         let first = self.first;
         let place = first.and_then(|first| first.sets().position(|set| key.is_of(set)));
         place

@@ -128,7 +128,7 @@ impl Held {
             return Rulings::default();
         }
         let own = self.table.at(limiter, Some(fingerprint)).into_iter();
-        let matching = self.table.of_matching(Some(limiter), facts);
+        let matching = self.table.matching_patterns(Some(limiter), facts);
         let all = self.table.at(limiter, None);
         // What is for one key goes before what is for several, and that before what is for all.
         let found: Vec<_> = own.chain(matching).chain(all).collect();
@@ -148,9 +148,9 @@ impl Held {
     }
 
     /// Of a request, whatever rules are for it.
-    pub(crate) fn of_request(&self, facts: &Facts<'_>) -> Rulings<'_> {
+    pub(crate) fn for_request(&self, facts: &Facts<'_>) -> Rulings<'_> {
         let (mut block, mut bypass) = (None, self.table.everything);
-        for acts in self.table.of_facts(facts) {
+        for acts in self.table.matching_facts(facts) {
             block = later(block, acts.block);
             bypass = later(bypass, acts.bypass);
         }
@@ -163,7 +163,7 @@ impl Held {
     }
 
     /// Of all requests.
-    pub(crate) fn of_everything(&self) -> Option<Timed> {
+    pub(crate) fn global_bypass(&self) -> Option<Timed> {
         let everything = self.table.everything;
         everything.filter(|timed| timed.until > self.now)
     }

@@ -70,9 +70,9 @@ pub(super) fn place<'r>(
         }
         (Some(rule), TargetKey::Facts(facts)) => {
             let facts: Facts<'_> = borrowed(facts).collect();
-            of_key(rules, hashers, rule, &facts)
+            resolve_key(rules, hashers, rule, &facts)
         }
-        (Some(rule), TargetKey::Patterns(facts)) => of_patterns(rules, hashers, rule, facts),
+        (Some(rule), TargetKey::Patterns(facts)) => resolve_patterns(rules, hashers, rule, facts),
         (None, _) => Err(OrderError::NamesNobody),
     }
 }
@@ -115,7 +115,7 @@ pub(in crate::engine) fn as_descriptor<'t>(
 }
 
 /// A key, or several, by globs and networks.
-fn of_patterns<'r>(
+fn resolve_patterns<'r>(
     rules: &'r Rules,
     hashers: &KeyHashers,
     name: &str,
@@ -124,11 +124,11 @@ fn of_patterns<'r>(
     let (number, rule) = rule_named(rules, name)?;
     if let Some(one) = one_key(rule, facts) {
         let facts: Facts<'_> = borrowed(&one).collect();
-        return of_key(rules, hashers, name, &facts);
+        return resolve_key(rules, hashers, name, &facts);
     }
     let texts = facts.iter().map(|(fact, own)| (fact.as_str(), own.text()));
     // What it lacks, or has too much, is said as of one key.
-    of_key(rules, hashers, name, &texts.collect())?;
+    resolve_key(rules, hashers, name, &texts.collect())?;
     Ok(Placed {
         conditions: Some(Conditions::new(facts)?),
         ..Placed::new(rules, Limiter::Applied(number), None)
@@ -156,7 +156,7 @@ pub(super) fn one_key(
 
 /// An address of a network all of which is one key, if so many bits of an address count.
 pub(super) fn in_one_network(text: &str, bits: ClientBits) -> Option<String> {
-    let address = Network::parse(text)?.of_one_client(bits);
+    let address = Network::parse(text)?.single_client(bits);
     address.map(|address| address.to_string())
 }
 
@@ -180,7 +180,7 @@ pub(super) fn rule_named<'r>(
 }
 
 /// A key by facts: all that make it, and no others.
-fn of_key<'r>(
+fn resolve_key<'r>(
     rules: &'r Rules,
     hashers: &KeyHashers,
     name: &str,
@@ -188,13 +188,13 @@ fn of_key<'r>(
 ) -> Result<Placed<'r>, OrderError> {
     let (number, rule) = rule_named(rules, name)?;
     let fingerprint = key_of(rules, hashers, rule, facts)?;
-    not_of_key(rule, facts)?;
+    check_key_facts(rule, facts)?;
     let limiter = Limiter::Applied(number);
     Ok(Placed::new(rules, limiter, Some(fingerprint)))
 }
 
 /// Whether a rule's key is made of all of these facts.
-pub(super) fn not_of_key(rule: &Applied, facts: &Facts<'_>) -> Result<(), OrderError> {
+pub(super) fn check_key_facts(rule: &Applied, facts: &Facts<'_>) -> Result<(), OrderError> {
     let own = rule.key.facts_for(facts);
     let own: Vec<&str> = own.map_or_else(Vec::new, Iterator::collect);
     let mut others = facts.iter().map(|(fact, _)| fact);

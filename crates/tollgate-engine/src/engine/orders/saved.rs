@@ -14,9 +14,10 @@ use std::sync::Arc;
 use tollgate::Timestamp;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 
-use super::{Acted, BY_BYTES, Book, TARGET_BYTES};
+use super::{Acted, Book, MAX_AUTHOR_BYTES, MAX_TARGET_BYTES};
 use crate::orders::{
-    Act, Effect, FactPattern, LONGEST_ORDER, MOST_ORDERS, Order, Replacement, Target, TargetKey,
+    Act, Effect, FactPattern, MAX_OVERRIDE_DURATION, MOST_ORDERS, Order, Replacement, Target,
+    TargetKey,
 };
 
 const BLOCK: u64 = 0;
@@ -105,8 +106,9 @@ impl Book {
                 acted: 0,
                 last_acted: None,
             };
-            let is_bounded = order.until - order.made_at <= LONGEST_ORDER;
-            let is_short = order.by.len() <= BY_BYTES && order.target.bytes() <= TARGET_BYTES;
+            let is_bounded = order.until - order.made_at <= MAX_OVERRIDE_DURATION;
+            let is_short =
+                order.by.len() <= MAX_AUTHOR_BYTES && order.target.bytes() <= MAX_TARGET_BYTES;
             if id > made || !is_bounded || !is_short {
                 return Err(file.corrupt());
             }

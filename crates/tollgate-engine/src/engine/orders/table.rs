@@ -11,7 +11,7 @@ use tollgate::{Algorithm, Rate, Timestamp};
 
 use super::pattern::{Conditions, canonical};
 use super::place::{Place, as_descriptor, place};
-use super::{OrderContext, SET_BACK};
+use super::{CLOCK_SLACK, OverrideContext};
 use crate::backend::Backend;
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
@@ -21,7 +21,7 @@ use crate::policy::Mode;
 
 /// What has ended stays in a table for so long if other orders go on: to make another takes milliseconds if there are
 /// many, in the time of a request.
-const SWEPT_AFTER: Duration = Duration::from_secs(60);
+const SWEEP_DELAY: Duration = Duration::from_secs(60);
 
 /// A rule or tier, or a limit of a tree, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -97,7 +97,7 @@ impl Table {
         &mut self,
         order: &Order,
         acted: Arc<Acted>,
-        context: &OrderContext<'_, B>,
+        context: &OverrideContext<'_, B>,
     ) -> Effect {
         self.acted.push(acted);
         let first = self.ends_first.unwrap_or(order.until);
@@ -114,9 +114,9 @@ impl Table {
     fn try_add<B: Backend>(
         &mut self,
         order: &Order,
-        context: &OrderContext<'_, B>,
+        context: &OverrideContext<'_, B>,
     ) -> Result<Mode, OrderError> {
-        let OrderContext {
+        let OverrideContext {
             rules,
             hashers,
             backend,
@@ -133,12 +133,12 @@ impl Table {
                 return Ok(rules.mode);
             }
             (None, TargetKey::Facts(facts)) => {
-                is_for_facts(rules)?;
+                check_has_rules(rules)?;
                 self.sort(facts).set(&order.act, timed);
                 return Ok(rules.mode);
             }
             (None, TargetKey::Patterns(facts)) => {
-                is_for_facts(rules)?;
+                check_has_rules(rules)?;
                 let conditions = Conditions::new(facts)?;
                 self.matching(None, conditions).set(&order.act, timed);
                 return Ok(rules.mode);
@@ -209,8 +209,8 @@ impl Table {
     /// was set back.
     pub(super) fn is_old(&self, now: Timestamp) -> bool {
         self.ends_last <= now
-            || (self.ends_first).is_some_and(|first| first + SWEPT_AFTER <= now)
-            || self.made_last > now + SET_BACK
+            || (self.ends_first).is_some_and(|first| first + SWEEP_DELAY <= now)
+            || self.made_last > now + CLOCK_SLACK
     }
 
     /// How many orders there are of this rule.
@@ -226,7 +226,7 @@ impl Table {
     }
 
     /// What is ordered by globs and networks of requests that a rule is for, or of all: the latest first.
-    pub(super) fn of_matching<'t>(
+    pub(super) fn matching_patterns<'t>(
         &'t self,
         limiter: Option<Limiter>,
         facts: &Facts<'_>,
@@ -237,12 +237,15 @@ impl Table {
     }
 
     /// What is ordered of requests with facts that these are some of.
-    pub(super) fn of_facts<'t>(&'t self, facts: &Facts<'_>) -> impl Iterator<Item = &'t Acts> {
+    pub(super) fn matching_facts<'t>(
+        &'t self,
+        facts: &Facts<'_>,
+    ) -> impl Iterator<Item = &'t Acts> {
         let by_value = self.sorts.iter().filter_map(|sort| {
             let values = sort.names.iter().map(|name| facts.get(name));
             sort.keys.get(&joined(values)?)
         });
-        by_value.chain(self.of_matching(None, facts))
+        by_value.chain(self.matching_patterns(None, facts))
     }
 }
 
@@ -265,7 +268,7 @@ pub(super) fn later(one: Option<Timed>, other: Option<Timed>) -> Option<Timed> {
 }
 
 /// Whether requests have facts by this policy: those of trees are descriptors.
-fn is_for_facts(rules: &Rules) -> Result<(), OrderError> {
+fn check_has_rules(rules: &Rules) -> Result<(), OrderError> {
     let has_trees = rules.trees.named().next().is_some();
     let has_rules = !rules.policy.rules.is_empty() || !rules.policy.tiers.is_empty();
     if has_trees && !has_rules {
@@ -293,7 +296,7 @@ fn changed(
 ) -> Result<Vec<Limit>, OrderError> {
     let mut own = limits.to_vec();
     let mut replace = |place: usize, kind: LimitKind| {
-        let limit = own[place].replaced_by(kind);
+        let limit = own[place].overridden_by(kind);
         own[place] = limit.map_err(|error| OrderError::limit(rule, error))?;
         Ok(())
     };
@@ -307,7 +310,7 @@ fn changed(
             let why = "to let everything pass, order a bypass";
             return Err(OrderError::limit(rule, why));
         }
-        let (place, algorithm) = which_rate(rule, limits, rate)?;
+        let (place, algorithm) = find_replaced_rate(rule, limits, rate)?;
         if let LimitKind::Rate { rate: own, .. } = limits[place].kind()
             && counts_in_windows(algorithm)
             && is_of_another_period(*own, rate)
@@ -359,7 +362,11 @@ fn is_of_another_period(own: Rate, other: Rate) -> bool {
 }
 
 /// The only rate, or the one with the same period.
-fn which_rate(rule: &str, limits: &[Limit], rate: Rate) -> Result<(usize, Algorithm), OrderError> {
+fn find_replaced_rate(
+    rule: &str,
+    limits: &[Limit],
+    rate: Rate,
+) -> Result<(usize, Algorithm), OrderError> {
     let rates: Vec<_> = limits
         .iter()
         .enumerate()

@@ -3,7 +3,7 @@
 use tollgate::Timestamp;
 
 use super::overlay::Rulings;
-use super::place::{in_one_network, key_of, not_of_key, place, rule_named};
+use super::place::{check_key_facts, in_one_network, key_of, place, rule_named};
 use super::table::Limiter;
 use crate::address::ClientBits;
 use crate::engine::descriptors::LeafKey;
@@ -27,7 +27,7 @@ pub(in crate::engine) struct Key<'a> {
 
 impl<'a> Key<'a> {
     /// As is ordered.
-    pub(in crate::engine) fn changed_by(self, rulings: &Rulings<'a>) -> Self {
+    pub(in crate::engine) fn with_overrides(self, rulings: &Rulings<'a>) -> Self {
         match rulings.changed {
             Some(changed) => Self {
                 limits: &changed.limits,
@@ -138,7 +138,7 @@ impl<'a> Named<'a> {
             (Some(name), _) => {
                 let (number, rule) = rule_named(self.context.rules, name)?;
                 let fingerprint = self.fingerprint(rule)?;
-                not_of_key(rule, self.facts_for(rule))?;
+                check_key_facts(rule, self.facts_for(rule))?;
                 Ok(vec![self.key_of_rule(number, rule, fingerprint)])
             }
             (None, _) => self.keys_of_all_rules(),

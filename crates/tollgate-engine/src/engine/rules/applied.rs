@@ -9,9 +9,9 @@ use tollgate_adaptive::shed::Criticality;
 
 use super::{Draft, PolicyError, Rules, of};
 use crate::backend::Clocks;
-use crate::engine::overload::{self, Adapting, GatesBefore, Overload, RetiredGates};
+use crate::engine::overload::{self, Adapting, Overload, PreviousGates, RetiredGates};
 use crate::engine::rollout::Rollout;
-use crate::engine::seen::KeySeen;
+use crate::engine::seen::FactPresence;
 use crate::engine::turns::Demand;
 use crate::engine::warm::{WarmUp, is_gate};
 use crate::limits::{Check, KeyPlan, Limit, RequestKey};
@@ -29,12 +29,12 @@ pub(crate) struct Applied {
     /// Whether that was chosen, so that nobody has to be told that the key is never there.
     pub(crate) is_missing_expected: bool,
     /// Whether any request had the key.
-    pub(crate) seen: KeySeen,
+    pub(crate) seen: FactPresence,
     pub(crate) limits: OwnLimits,
     pub(crate) cost: Option<u32>,
     pub(crate) default_cost: u64,
     /// Whether any request said its cost, if a fact should.
-    pub(crate) cost_seen: KeySeen,
+    pub(crate) cost_seen: FactPresence,
     pub(crate) mode: Mode,
     /// For how long a request that is over it may wait.
     pub(crate) waits: Option<Duration>,
@@ -166,7 +166,7 @@ impl Rules {
         let retired = before.map_or(&none, |before| &before.retired_gates);
         let open = before.into_iter().flat_map(|before| before.applied.iter());
         let open = open.filter_map(|rule| Some((rule.name.clone(), rule.adapting()?.kept()?)));
-        let mut gates = GatesBefore::new(retired, open);
+        let mut gates = PreviousGates::new(retired, open);
         for rule in &mut self.applied {
             if let Some(overload) = &mut rule.overload
                 && overload.adaptive.is_some()

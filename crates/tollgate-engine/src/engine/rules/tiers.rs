@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 
 use super::{Applied, Draft, Place, PolicyError};
 use crate::engine::counters::Sharing;
-use crate::engine::seen::KeySeen;
+use crate::engine::seen::FactPresence;
 use crate::facts::TENANT;
 use crate::policy::{KeyPart, Mode, Policy, Rule};
 
@@ -23,9 +23,9 @@ pub(crate) struct Tiers {
     by_name: HashMap<Box<str>, u32, FixedState>,
     default: Option<u32>,
     /// Whether any request had a tenant.
-    pub(crate) tenants_seen: KeySeen,
+    pub(crate) tenants_seen: FactPresence,
     /// Whether any tenant's tier was known.
-    pub(crate) tiers_seen: KeySeen,
+    pub(crate) tiers_seen: FactPresence,
 }
 
 /// How a request stands to the tiers.
@@ -132,8 +132,8 @@ impl Draft<'_> {
             by_tenant,
             by_name,
             default,
-            tenants_seen: KeySeen::default(),
-            tiers_seen: KeySeen::default(),
+            tenants_seen: FactPresence::default(),
+            tiers_seen: FactPresence::default(),
         })
     }
 }

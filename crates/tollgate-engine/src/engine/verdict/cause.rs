@@ -121,7 +121,7 @@ impl RuleDecision {
     /// The key by which it was decided, of a request with these facts; none if no rule decided.
     pub(crate) fn key<'a>(&self, rules: &'a Rules, facts: &'a Facts<'a>) -> Option<RequestKey<'a>> {
         let plan = &rules.applied[self.by.rule()? as usize].key;
-        let facts = facts.set_number(self.set);
+        let facts = facts.facts_set(self.set);
         Some(RequestKey::new(plan, facts, self.fingerprint))
     }
 

@@ -49,7 +49,7 @@ pub struct Findings<'f> {
 /// let facts = Facts::new();
 /// let _ = engine.decide(&facts);
 /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
-/// let refusal = passed.shadow_refusals().next().expect("the second in an hour");
+/// let refusal = passed.shadow_denials().next().expect("the second in an hour");
 /// assert_eq!((refusal.cause, refusal.decision.wait().as_secs()), (Cause::Rule("trial"), 3_600));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -118,7 +118,7 @@ impl Findings<'_> {
     }
 
     /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
-    /// [`shadow_refusals`](Self::shadow_refusals).
+    /// [`shadow_denials`](Self::shadow_denials).
     pub fn mode(&self) -> Mode {
         match (self.said.decided.by.rule(), self.key()) {
             (Some(number), Some(key)) => self.rules.applied[number as usize].mode_for(&key),
@@ -221,12 +221,12 @@ impl Findings<'_> {
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// use tollgate_engine::orders::{Act, NewOrder, Replacement, Target};
+    /// use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
     ///
     /// let text = "limits: [{name: searches, rate: 1/h}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let more = Act::Override(Replacement { rates: vec![Rate::per_hour(9)], ..Replacement::default() });
-    /// let order = engine.order(NewOrder::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
+    /// let order = engine.order(NewOverride::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
     /// let facts = Facts::new();
     /// let verdict = engine.decide(&facts);
     /// assert_eq!((verdict.order(), verdict.decision().remaining), (Some(order.id), 8));
@@ -239,7 +239,7 @@ impl Findings<'_> {
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
     /// isn't shown to them: it would have charged them nothing.
-    pub fn shadow_refusals(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
+    pub fn shadow_denials(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
         let shadows = self.said.shadows.as_slice().iter();
         shadows.map(|shadowed| ShadowRefusal {
             cause: shadowed.by.cause(&self.rules),

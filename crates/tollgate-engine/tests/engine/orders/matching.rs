@@ -6,7 +6,7 @@ use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOrder, OrderError, OrderFacts, Replacement, Target};
+use tollgate_engine::orders::{Act, NewOverride, OrderError, OverrideFacts, Replacement, Target};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Engine, Facts};
 use tollgate_testkit::scratch::Scratch;
@@ -144,7 +144,7 @@ fn what_no_request_can_have_is_refused() {
     ] {
         assert_eq!(refused(facts), Err(expect.to_owned()), "{facts:?}");
         let target = Target::written(None, facts.iter().copied());
-        let meant = of(Act::Block, target).naming(OrderFacts::Any);
+        let meant = of(Act::Block, target).naming(OverrideFacts::Any);
         let is_address = facts[0].0 == "ip" && facts[0].1.starts_with("198");
         assert_eq!(engine.order(meant).is_ok(), !is_address, "{facts:?}");
     }
@@ -156,7 +156,7 @@ fn what_no_request_can_have_is_refused() {
         assert!(refused(&[fine]).is_ok_and(|id| id > last), "{fine:?}");
     }
     let device = Target::facts([("device", "d-1")]);
-    let any = NewOrder::new(Act::Block, device, MINUTE).naming(OrderFacts::Any);
+    let any = NewOverride::new(Act::Block, device, MINUTE).naming(OverrideFacts::Any);
     engine.order(any).expect("it is meant");
     assert!(!passes(&engine, &Facts::new().with("device", "d-1")));
 }

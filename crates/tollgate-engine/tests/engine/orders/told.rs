@@ -36,7 +36,7 @@ fn what_cannot_be_carried_out_is_said() {
         quota: Some(1),
         ..Replacement::default()
     });
-    let long = NewOrder::new(Act::Block, key(), LONGEST_ORDER + MINUTE);
+    let long = NewOverride::new(Act::Block, key(), MAX_OVERRIDE_DURATION + MINUTE);
     let table = [
         (
             of(Act::Block, Target::rule("user")),
@@ -72,7 +72,7 @@ fn what_cannot_be_carried_out_is_said() {
         ),
         (of(quota, key()), "\"users\" has no quota"),
         (
-            NewOrder::new(Act::Block, key(), Duration::ZERO),
+            NewOverride::new(Act::Block, key(), Duration::ZERO),
             "an order lasts for some time: say how long",
         ),
         (
@@ -146,7 +146,7 @@ fn orders_go_on_after_a_restart_until_they_end() {
         Target::descriptor("edge", [("user", "bob")]),
     );
     order(&before, Act::Bypass, Target::everything());
-    let short = NewOrder::new(Act::Block, Target::rule("a"), Duration::from_secs(10));
+    let short = NewOverride::new(Act::Block, Target::rule("a"), Duration::from_secs(10));
     before.order(short).expect("an order");
     order(
         &before,
@@ -224,7 +224,7 @@ limits:
 fn the_keys_that_are_refused_most_are_told_with_their_limiter() {
     let clock = Manual::new();
     let text = "limits: [{name: a, key: [user, path], rate: 1/h}]\nblock: [{path: /x}]";
-    let engine = engine(with_tree(text), &clock).with_top(5);
+    let engine = engine(with_tree(text), &clock).with_top_keys(5);
     order(
         &engine,
         Act::Block,

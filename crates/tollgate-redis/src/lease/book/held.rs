@@ -28,7 +28,7 @@ impl Book {
     }
 
     /// Puts back what was spent a moment ago by a request that was given up: the next plan returns it.
-    pub(in crate::lease) fn put_back_late(&self, cost: u64, now: Timestamp) {
+    pub(in crate::lease) fn restore_after_report(&self, cost: u64, now: Timestamp) {
         self.accounts().add_late(cost, now);
     }
 
@@ -109,7 +109,7 @@ impl Book {
             self.tokens.fetch_add(rest, Relaxed);
         }
         let beyond = spent.saturating_sub(tokens);
-        self.charge_beyond(&mut accounts, now, beyond, most_owed);
+        self.charge_overrun(&mut accounts, now, beyond, most_owed);
         is_live || accounts.owed > 0
     }
 
@@ -118,12 +118,12 @@ impl Book {
     pub(in crate::lease) fn charge_late(&self, now: Timestamp, more: u64, most_owed: u64) -> bool {
         let mut accounts = self.accounts();
         accounts.expire(now);
-        self.charge_beyond(&mut accounts, now, more, most_owed);
+        self.charge_overrun(&mut accounts, now, more, most_owed);
         accounts.owed > 0
     }
 
     /// Spends from what is here, if that is live; the rest is owed.
-    fn charge_beyond(
+    fn charge_overrun(
         &self,
         accounts: &mut Accounts,
         now: Timestamp,

@@ -286,7 +286,10 @@ impl<'a> Fleet<'a> {
             return;
         }
         // Where each request is asked about, what came back is returned at once.
-        if std::mem::take(&mut process.has_news) && self.part == 0 && process.book.is_unsaid(now) {
+        if std::mem::take(&mut process.has_news)
+            && self.part == 0
+            && process.book.has_unreported(now)
+        {
             return self.say(who, Wants::Nothing, None);
         }
         let care = process.book.look_after(now, Duration::from_micros(LIFE));
@@ -425,7 +428,7 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
             algorithm: tollgate::Algorithm::TokenBucket,
         };
         let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
-        let numbers = form.numbers_at(0).unwrap();
+        let numbers = form.params_at(0).unwrap();
         let part = [0, 60][seed as usize % 2];
         let mut fleet = Fleet::new(&store, (numbers, part), World::Fair, seed);
         for _ in 0..400 {
@@ -465,11 +468,11 @@ fn two_of_five() -> (Book, Timestamp, [u64; 2]) {
 #[test]
 fn what_was_spent_just_as_estimated_is_told_so_that_it_drains() {
     let (book, second, [one, _]) = two_of_five();
-    assert!(!book.is_unsaid(second));
+    assert!(!book.has_unreported(second));
     assert!(book.settle_estimate(second, one, 5, 100));
-    assert!(book.is_unsaid(second));
+    assert!(book.has_unreported(second));
     book.hand_in(second);
-    assert!(!book.is_unsaid(second));
+    assert!(!book.has_unreported(second));
 }
 
 #[test]

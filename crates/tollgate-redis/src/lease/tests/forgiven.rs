@@ -26,7 +26,7 @@ fn what_came_back_late_and_a_refund_are_both_forgiven() {
             remaining: 80,
         };
         book.take(now, &granted, 20, None).expect("it is enough");
-        book.put_back_late(late, now);
+        book.restore_after_report(late, now);
         let asks = Asks::new(&book, Wants::Nothing, now, 10, numbers);
         let question = asks.question(Lessee {
             holder: 1,

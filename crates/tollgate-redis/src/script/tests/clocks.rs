@@ -15,7 +15,7 @@ const MARCH: u64 = 1_740_787_200_000_000;
 fn slots_for(most: u32, life: u64) -> Numbers {
     let kind = LimitKind::Concurrency(most);
     let form = StoreForm::new(&kind, Duration::from_micros(life)).expect("a limit for the store");
-    form.numbers_at(NOW).expect("it is asked")
+    form.params_at(NOW).expect("it is asked")
 }
 
 async fn ask_at(store: &Store, question: Question, at: u64) -> i64 {
@@ -103,7 +103,7 @@ async fn a_quota_tells_truly_however_far_the_clock_steps_back() {
         let ask = async |cost, at: u64| {
             let asked = Question {
                 key: key.as_str().into(),
-                ..question(form.numbers_at(at).expect("asked"), Op::Decide, cost)
+                ..question(form.params_at(at).expect("asked"), Op::Decide, cost)
             };
             let answers = store.ask(vec![asked], Some(at)).await;
             answers.expect("an answer").each[0]

@@ -69,7 +69,7 @@ fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<V
         let limits = &families[family];
         let limit = &limits[random.below(limits.len() as u64) as usize];
         let form = StoreForm::new(limit, Duration::from_secs(1)).expect("a limit for the store");
-        let numbers = form.numbers_at(now).expect("asked");
+        let numbers = form.params_at(now).expect("asked");
         let is_slots = numbers.kind == Kind::Slots;
         Question {
             key: format!("{family} {}", random.below(2)).into(),

@@ -97,9 +97,9 @@ async fn a_calendar_of_another_time_raises_nothing_and_says_so() {
     let store = Store::patient(&server);
     let form = StoreForm::new(&LimitKind::Quota(Quota::per_hour(10)), Duration::ZERO);
     let form = form.expect("a limit for the store");
-    let old = form.numbers_at(NOW - 86_400_000_000).expect("asked");
+    let old = form.params_at(NOW - 86_400_000_000).expect("asked");
     let said = left(&store, vec![raise(old, 4)]).await;
     assert_eq!(said, [(3, 10)]);
-    let said = left(&store, vec![raise(form.numbers_at(NOW).expect("asked"), 4)]).await;
+    let said = left(&store, vec![raise(form.params_at(NOW).expect("asked"), 4)]).await;
     assert_eq!(said, [(1, 6)]);
 }

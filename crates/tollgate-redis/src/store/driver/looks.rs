@@ -10,14 +10,14 @@ use super::{Driver, Map};
 use crate::address::Node;
 use crate::error::StoreError;
 use crate::store::link::Then;
-use crate::store::peer::{FIRST_PAUSE, Peer, PeerId, State, pause_for};
+use crate::store::peer::{FIRST_PAUSE, Peer, PeerId, State, next_attempt_at};
 use crate::store::slots::{self, Looked, Range, SLOTS, Witness};
 
 /// Slots are asked for no more often, however many calls are told that their keys have moved.
-const BETWEEN_LOOKS: Duration = Duration::from_millis(50);
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 /// So many nodes are asked at once: of those that are connected, or else of all that are known.
 const WITNESSES: usize = 3;
-const FAR_WITNESSES: usize = 16;
+const MAX_UNCONNECTED_SOURCES: usize = 16;
 
 /// When slots are to be asked for.
 pub(super) struct Looks {
@@ -42,7 +42,7 @@ impl Looks {
 
 impl Driver {
     /// Asks for slots if it is time to, or else says when it will be.
-    pub(super) fn look_if_due(&mut self, now: Instant) -> Option<Instant> {
+    pub(super) fn refresh_slots_if_due(&mut self, now: Instant) -> Option<Instant> {
         let due = self.looks.due.filter(|_| self.looking.is_none())?;
         if now < due {
             return Some(due);
@@ -53,12 +53,15 @@ impl Driver {
         None
     }
 
-    pub(super) fn look_soon(&mut self) {
+    pub(super) fn schedule_refresh(&mut self) {
         if matches!(self.map, Map::One) {
             return;
         }
         let now = Instant::now();
-        let due = self.looks.last.map_or(now, |last| last + BETWEEN_LOOKS);
+        let due = self
+            .looks
+            .last
+            .map_or(now, |last| last + MIN_REFRESH_INTERVAL);
         let due = due.max(now);
         self.looks.due = Some(self.looks.due.map_or(due, |before| before.min(due)));
         self.is_changed = true;
@@ -77,7 +80,7 @@ impl Driver {
         let mut most = WITNESSES;
         if all.is_empty() {
             all = self.looks.known.iter().cloned().map(Witness::Far).collect();
-            most = FAR_WITNESSES;
+            most = MAX_UNCONNECTED_SOURCES;
         }
         while all.len() > most {
             let number = self.shared.chance(all.len() as u128).as_nanos();
@@ -107,7 +110,7 @@ impl Driver {
             }
         }
         let Map::Slots(slots) = &self.map else {
-            self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
+            self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
             return self.unpark_all();
         };
         // While a node is away others may take its place, and it isn't there to tell.
@@ -121,7 +124,7 @@ impl Driver {
         if is_settled {
             self.looks.pause = FIRST_PAUSE;
         } else if self.looks.due.is_none() {
-            self.looks.due = Some(pause_for(&mut self.looks.pause, &self.shared));
+            self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
         }
         self.unpark_all();
     }
@@ -137,7 +140,7 @@ impl Driver {
             let id = match ids.get(master) {
                 Some(id) => *id,
                 None => {
-                    let id = self.peer_of(master.clone());
+                    let id = self.peer_for_node(master.clone());
                     ids.insert(master.clone(), id);
                     known.extend(nodes.iter().cloned());
                     id
@@ -151,11 +154,11 @@ impl Driver {
         known.dedup();
         self.looks.known = known;
         self.map = Map::Slots(slots);
-        self.part_from_others(&ids);
+        self.drop_slotless_peers(&ids);
     }
 
     /// A node that has no slot isn't connected to again once its connection is lost; one that still answers may get some.
-    fn part_from_others(&mut self, owners: &HashMap<Node, PeerId>) {
+    fn drop_slotless_peers(&mut self, owners: &HashMap<Node, PeerId>) {
         let owners: Vec<PeerId> = owners.values().copied().collect();
         let mut parked = Vec::new();
         self.peers.retain(|id, peer| {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::Rate;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{Act, LONGEST_ORDER, OrderFacts, Replacement, Target};
+use tollgate_engine::orders::{Act, MAX_OVERRIDE_DURATION, OverrideFacts, Replacement, Target};
 
 use crate::http::body::Pairs;
 use crate::http::session::{Wrong, bad};
@@ -175,7 +175,7 @@ impl<'b> Asked<'b> {
         let rate: Option<Rate> = format!("1 per {text}").parse().ok();
         let lasts = rate.filter(|_| starts && !text.contains(' '));
         let lasts = lasts.and_then(|rate| rate.period());
-        match lasts.filter(|lasts| *lasts <= LONGEST_ORDER) {
+        match lasts.filter(|lasts| *lasts <= MAX_OVERRIDE_DURATION) {
             Some(lasts) => Ok(lasts),
             None => Err(bad(format!(
                 "for: {text:?} is no length of time that an order may last: write a whole number and a unit, as 90s, \
@@ -204,11 +204,11 @@ impl<'b> Asked<'b> {
     }
 
     /// Which facts an order may name.
-    pub(super) const fn order_facts(&self) -> OrderFacts {
+    pub(super) const fn order_facts(&self) -> OverrideFacts {
         if self.any_fact {
-            OrderFacts::Any
+            OverrideFacts::Any
         } else {
-            OrderFacts::Known
+            OverrideFacts::Known
         }
     }
 

@@ -10,7 +10,7 @@ use tollgate_engine::orders::Target;
 use tollgate_http::json;
 
 use super::asked::{Asked, Takes};
-use super::orders::{show_order, wrong};
+use super::orders::{write_override, wrong};
 use super::put;
 use crate::answers::{LOST, mode_name};
 use crate::decider::Store;
@@ -25,7 +25,7 @@ impl<B: Store> Session<B> {
         let now = self.now();
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("keys"), &found, |out, found| {
-                show_key(out, found, now)
+                write_key(out, found, now)
             });
         });
         Ok(())
@@ -54,14 +54,14 @@ impl<B: Store> Session<B> {
             return Err((503, LOST.to_owned()));
         }
         json::object(&mut self.answer.body, |object| {
-            json::array(object.field("rules"), &reset.rules, show_reset);
+            json::array(object.field("rules"), &reset.rules, write_reset);
         });
         Ok(())
     }
 }
 
 /// One key of a rule.
-fn show_key(out: &mut Vec<u8>, found: &Found, now: Timestamp) {
+fn write_key(out: &mut Vec<u8>, found: &Found, now: Timestamp) {
     json::object(out, |object| {
         put(object, "rule", &found.rule);
         put(object, "key", &found.key);
@@ -70,15 +70,15 @@ fn show_key(out: &mut Vec<u8>, found: &Found, now: Timestamp) {
         if let Some(applies) = found.applies {
             put(object, "applies", applies);
         }
-        json::array(object.field("limits"), &found.limits, show_limit);
+        json::array(object.field("limits"), &found.limits, write_limit);
         json::array(object.field("orders"), &found.orders, |out, order| {
-            show_order(out, order, now, None);
+            write_override(out, order, now, None);
         });
     });
 }
 
 /// What a request that costs one would be told by one limit now.
-fn show_limit(out: &mut Vec<u8>, found: &FoundLimit) {
+fn write_limit(out: &mut Vec<u8>, found: &FoundLimit) {
     let (decision, is_known) = (&found.decision, is_known(found));
     let retry = decision.wait();
     // None is never.
@@ -95,7 +95,7 @@ fn show_limit(out: &mut Vec<u8>, found: &FoundLimit) {
 }
 
 /// What was forgotten of one rule's key, and which quotas stay as they are.
-fn show_reset(out: &mut Vec<u8>, of: &ResetRule) {
+fn write_reset(out: &mut Vec<u8>, of: &ResetRule) {
     let shown = |kinds: &[LimitKind]| kinds.iter().map(ToString::to_string).collect::<Vec<_>>();
     json::object(out, |object| {
         put(object, "rule", &of.rule);

@@ -33,7 +33,7 @@ impl<B: Store> Session<B> {
             kinds.map(move |(number, kind)| (state, kind, found.get(number)))
         });
         json::object(&mut self.answer.body, |object| {
-            json::array(object.field("limiters"), limiters, show_limiter);
+            json::array(object.field("limiters"), limiters, write_limiter);
             // Of all limits together.
             put(object, "waiting", engine.waiting());
         });
@@ -65,7 +65,7 @@ impl<B: Store> Session<B> {
 }
 
 /// One limit of a rule, a tier or a tree, and what was found of it, if it has one counter for everybody in this process.
-fn show_limiter(
+fn write_limiter(
     out: &mut Vec<u8>,
     (state, kind, found): (&LimiterState, &LimitKind, Option<&FoundLimit>),
 ) {

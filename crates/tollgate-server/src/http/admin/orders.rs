@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::clock::Clock as _;
-use tollgate_engine::orders::{Act, NewOrder, Order, OrderError, Target, TargetKey};
+use tollgate_engine::orders::{Act, NewOverride, Order, OrderError, Target, TargetKey};
 use tollgate_http::json;
 
 use super::asked::Takes;
@@ -29,8 +29,8 @@ impl<B: Store> Session<B> {
             None => from.to_string(),
         };
         let lasts = asked.lasts()?;
-        let before = self.ordered_before(&target, &act);
-        let new = NewOrder::new(act, target, lasts).by(by);
+        let before = self.find_override(&target, &act);
+        let new = NewOverride::new(act, target, lasts).by(by);
         let new = new.naming(asked.order_facts());
         let made = self.service.decider.engine.order(new).map_err(wrong)?;
         let (event, now) = (format!("admin {}", made.act.name()), in_words(&made));
@@ -39,7 +39,7 @@ impl<B: Store> Session<B> {
             None => self.changed(&event, &"none", &now),
         }
         let now = self.now();
-        show_order(&mut self.answer.body, &made, now, before.as_ref());
+        write_override(&mut self.answer.body, &made, now, before.as_ref());
         Ok(())
     }
 
@@ -61,7 +61,7 @@ impl<B: Store> Session<B> {
         let order = order.ok_or_else(|| (404, format!("no {what}: {SHOWS_ORDERS}")))?;
         self.changed(event, &in_words(&order), &"none");
         let now = self.now();
-        show_order(&mut self.answer.body, &order, now, None);
+        write_override(&mut self.answer.body, &order, now, None);
         Ok(())
     }
 
@@ -80,13 +80,13 @@ impl<B: Store> Session<B> {
         let (orders, now) = (self.service.decider.engine.orders(), self.now());
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("orders"), &orders, |out, order| {
-                show_order(out, order, now, None);
+                write_override(out, order, now, None);
             });
         });
         Ok(())
     }
 
-    fn ordered_before(&self, target: &Target, act: &Act) -> Option<Order> {
+    fn find_override(&self, target: &Target, act: &Act) -> Option<Order> {
         let mut orders = self.service.decider.engine.orders().into_iter();
         orders.find(|other| other.target == *target && other.act.name() == act.name())
     }
@@ -98,7 +98,12 @@ impl<B: Store> Session<B> {
 }
 
 /// An order, as operators see it, and the one whose place it has taken.
-pub(super) fn show_order(out: &mut Vec<u8>, order: &Order, now: Timestamp, before: Option<&Order>) {
+pub(super) fn write_override(
+    out: &mut Vec<u8>,
+    order: &Order,
+    now: Timestamp,
+    before: Option<&Order>,
+) {
     let key = match order.target.whose() {
         TargetKey::Everybody => None,
         whose => Some(whose.to_string()),
@@ -107,7 +112,7 @@ pub(super) fn show_order(out: &mut Vec<u8>, order: &Order, now: Timestamp, befor
     json::object(out, |object| {
         put(object, "id", order.id);
         put(object, "act", order.act.name());
-        put(object, "limits", limits_of(order));
+        put(object, "limits", override_limits(order));
         put(object, "rule", order.target.rule_name());
         put(object, "key", key);
         put(object, "by", &order.by);
@@ -121,7 +126,7 @@ pub(super) fn show_order(out: &mut Vec<u8>, order: &Order, now: Timestamp, befor
         object.optional("in_place_of", before, |out, before| {
             json::object(out, |object| {
                 put(object, "id", before.id);
-                put(object, "limits", limits_of(before));
+                put(object, "limits", override_limits(before));
                 put(object, "until", date(before.until));
             });
         });
@@ -129,7 +134,7 @@ pub(super) fn show_order(out: &mut Vec<u8>, order: &Order, now: Timestamp, befor
 }
 
 /// The limits of an override.
-fn limits_of(order: &Order) -> Option<String> {
+fn override_limits(order: &Order) -> Option<String> {
     match &order.act {
         Act::Override(limits) => Some(limits.to_string()),
         _ => None,
@@ -139,7 +144,7 @@ fn limits_of(order: &Order) -> Option<String> {
 /// For the log, where nothing that somebody has chosen may look like something else.
 fn in_words(order: &Order) -> Quoted {
     let Order { id, target, by, .. } = order;
-    let with = limits_of(order).map_or_else(String::new, |limits| format!(" with {limits}"));
+    let with = override_limits(order).map_or_else(String::new, |limits| format!(" with {limits}"));
     let (act, until) = (order.act.name(), date(order.until));
     Quoted(format!("{id}: {act} {target}{with} until {until} by {by}"))
 }

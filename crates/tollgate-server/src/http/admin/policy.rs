@@ -20,7 +20,7 @@ use crate::reload::Reloadable;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct AskedLevel {
+struct LogLevelRequest {
     level: String,
 }
 
@@ -49,7 +49,7 @@ impl<B: Store> Session<B> {
         rules.extend(others.map(|tally| (tally.limiter.to_string(), Vec::new(), Some(tally))));
         let warnings: Vec<_> = engine.warnings().iter().map(ToString::to_string).collect();
         json::object(&mut self.answer.body, |object| {
-            json::array(object.field("rules"), &rules, show_rule);
+            json::array(object.field("rules"), &rules, write_rule);
             // Limits of the policy in force that apply to nobody, in sentences.
             put(object, "warnings", warnings);
         });
@@ -59,26 +59,26 @@ impl<B: Store> Session<B> {
     /// What a reload would change.
     pub(super) async fn preview(&mut self) -> Result<(), Wrong> {
         let diff = self
-            .off_thread(|service| service.reloader().preview(service))
+            .run_blocking(|service| service.reloader().preview(service))
             .await?;
-        self.tell_reload(&diff)
+        self.write_reload(&diff)
     }
 
     pub(super) async fn reload(&mut self) -> Result<(), Wrong> {
         let who = format!("admin {}", self.from);
         let diff = self
-            .off_thread(move |service| service.reloader().reload(service, &who))
+            .run_blocking(move |service| service.reloader().reload(service, &who))
             .await;
         let now = match &diff {
             Ok(diff) => diff.summary(),
             Err((_, why)) => format!("refused: {why}"),
         };
         self.record("admin reload", &[("now", &now)]);
-        self.tell_reload(&diff?)
+        self.write_reload(&diff?)
     }
 
     /// Reads and compiles where nobody is served meanwhile.
-    async fn off_thread(
+    async fn run_blocking(
         &self,
         doing: impl FnOnce(&dyn Reloadable) -> Result<Diff, String> + Send + 'static,
     ) -> Result<Diff, Wrong> {
@@ -89,7 +89,7 @@ impl<B: Store> Session<B> {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
-    fn tell_reload(&mut self, diff: &Diff) -> Result<(), Wrong> {
+    fn write_reload(&mut self, diff: &Diff) -> Result<(), Wrong> {
         let reloads = self.service.reloader.counts();
         json::object(&mut self.answer.body, |object| {
             put(object, "summary", diff.summary());
@@ -107,7 +107,7 @@ impl<B: Store> Session<B> {
     }
 
     pub(super) fn set_log_level(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: AskedLevel = read(body).map_err(bad)?;
+        let asked: LogLevelRequest = read(body).map_err(bad)?;
         let level: Level = asked
             .level
             .parse()
@@ -120,7 +120,7 @@ impl<B: Store> Session<B> {
 }
 
 /// A limiter, its limits as a policy writes them, and what it has decided since the service started.
-fn show_rule(out: &mut Vec<u8>, (name, limits, tally): &(String, Vec<String>, Option<Tally>)) {
+fn write_rule(out: &mut Vec<u8>, (name, limits, tally): &(String, Vec<String>, Option<Tally>)) {
     let count = |of: fn(&Tally) -> u64| tally.as_ref().map_or(0, of);
     let reasons = DenyReason::ALL.into_iter().filter_map(|reason| {
         let denied = tally.as_ref()?.denied(reason);

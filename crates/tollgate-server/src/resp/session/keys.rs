@@ -11,7 +11,7 @@ use crate::resp::reply::Replies;
 
 impl<B: Store> Session<B> {
     /// Answers it.
-    pub(super) async fn ask_of_keys<'w>(
+    pub(super) async fn answer_key_command<'w>(
         &mut self,
         command: &str,
         words: impl Iterator<Item = &'w [u8]> + Send,

@@ -4,7 +4,7 @@ use tollgate_engine::Facts;
 use tollgate_engine::backend::Gift;
 
 use super::about::DEFAULT_USER;
-use super::{Session, odd_texts, read_facts};
+use super::{Session, owned_texts, read_facts};
 use crate::address::Protocol;
 use crate::answers::LOST;
 use crate::decider::Store;
@@ -70,7 +70,7 @@ impl<B: Store> Session<B> {
         "WRONGPASS invalid username-password pair or user is disabled.".to_owned()
     }
 
-    fn may_operate(&self) -> Result<(), String> {
+    fn authorize_operator(&self) -> Result<(), String> {
         match (&self.service.settings.password, self.standing) {
             (_, Standing::Operator) => Ok(()),
             (Some(_), Standing::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
@@ -90,8 +90,8 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        self.may_operate()?;
-        let odd = odd_texts(words.clone());
+        self.authorize_operator()?;
+        let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         tell(self.service.decider.refund(&facts).await, out)
@@ -103,8 +103,8 @@ impl<B: Store> Session<B> {
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Replies<'_>,
     ) -> Result<(), String> {
-        self.may_operate()?;
-        let odd = odd_texts(words.clone());
+        self.authorize_operator()?;
+        let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         // A fact that is misspelt would be answered as if something had been forgotten.

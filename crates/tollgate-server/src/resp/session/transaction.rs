@@ -49,7 +49,7 @@ impl Queue {
 
 impl<B: Store> Session<B> {
     /// Answers a command between `MULTI` and `EXEC`.
-    pub(super) async fn in_transaction<'w>(
+    pub(super) async fn queue_command<'w>(
         &mut self,
         words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
         out: &mut Vec<u8>,

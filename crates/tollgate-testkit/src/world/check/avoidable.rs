@@ -1,7 +1,7 @@
 //! No node decides by itself while the store could be asked, even if the node was frozen for a while; and after an
 //! outage only for as long as its circuit stays open.
 
-use super::spells::{GIVES_UP, Ill, Spell};
+use super::spells::{GIVE_UP_TIME, Ill, Spell};
 use super::{Case, Fault, Told};
 use crate::world::story::{Counted, Failure, Sort};
 
@@ -43,8 +43,9 @@ fn has_answer(case: Case<'_>, told: &Told) -> bool {
         && rule.waits.is_none()
         && rule.failure != Failure::Breaks
         && rule.sort != Sort::Quota("hour");
-    let recent = told.asked_at.saturating_sub(GIVES_UP);
-    let is_cut = felt_by(case, told).any(|spell| spell.ill != Ill::Stopped && spell.to >= recent);
+    let recent = told.asked_at.saturating_sub(GIVE_UP_TIME);
+    let is_cut =
+        spells_felt_by(case, told).any(|spell| spell.ill != Ill::Stopped && spell.to >= recent);
     let mut exchanges = case.record.exchanges.iter().filter(|exchange| {
         exchange.node == told.ask.node && recent <= exchange.at && exchange.at <= told.at
     });
@@ -59,7 +60,9 @@ fn has_answer(case: Case<'_>, told: &Told) -> bool {
 /// Whether the store couldn't be asked, or its circuit may have been open.
 fn is_excused(case: Case<'_>, told: &Told) -> bool {
     let stepped = case.record.faults.iter().any(|(at, fault)| {
-        matches!(fault, Fault::Stepped(_)) && case.tried_at(told) <= *at && *at <= told.at
+        matches!(fault, Fault::Stepped(_))
+            && case.first_possible_attempt(told) <= *at
+            && *at <= told.at
     });
     if stepped || is_crowded(case, told) {
         // A calendar that is asked about twice may be of another time twice.
@@ -67,7 +70,7 @@ fn is_excused(case: Case<'_>, told: &Told) -> bool {
     }
     let mut outage: Option<(u64, u64)> = None;
     let is_probed = is_probed(case, told);
-    for spell in felt_by(case, told) {
+    for spell in spells_felt_by(case, told) {
         let until = spell.felt_until(case) + frozen(case, told, spell.from);
         outage = match outage {
             Some((from, to)) if spell.from <= to + stays_open(case, told, from, to) => {
@@ -78,7 +81,7 @@ fn is_excused(case: Case<'_>, told: &Told) -> bool {
     }
     outage.is_some_and(|(from, to)| {
         let stays_open = stays_open(case, told, from, to);
-        case.tried_at(told) <= to + stays_open || (stays_open > 0 && is_probed)
+        case.first_possible_attempt(told) <= to + stays_open || (stays_open > 0 && is_probed)
     })
 }
 
@@ -106,7 +109,7 @@ fn is_crowded(case: Case<'_>, told: &Told) -> bool {
 }
 
 /// What kept a node from asking, until it was told.
-fn felt_by<'a>(case: Case<'a>, told: &'a Told) -> impl Iterator<Item = &'a Spell> {
+fn spells_felt_by<'a>(case: Case<'a>, told: &'a Told) -> impl Iterator<Item = &'a Spell> {
     let spells = case.spells.iter();
     spells.filter(|spell| {
         spell.ill != Ill::Frozen && spell.hits(told.ask.node) && spell.from <= told.at

@@ -106,8 +106,9 @@ impl Limit<'_> {
                 continue;
             };
             let from = settled.said_at;
-            let is_next =
-                |next: &&&Told| next.ask.node == one.ask.node && self.case.tried_at(next) > from;
+            let is_next = |next: &&&Told| {
+                next.ask.node == one.ask.node && self.case.first_possible_attempt(next) > from
+            };
             let next = told.iter().filter(is_next).min_by_key(|next| next.at);
             let next = next.filter(|next| self.cost(next).settled.is_some());
             let beyond = settled.spent.saturating_sub(one.ask.cost);
@@ -147,7 +148,7 @@ impl Limit<'_> {
         if self.is_local(told) && self.rule.counted != Counted::Local {
             told.at
         } else {
-            self.case.tried_at(told)
+            self.case.first_possible_attempt(told)
         }
     }
 
@@ -238,7 +239,7 @@ impl Limit<'_> {
         if who != Who::Node {
             // Whatever is out when something is given back, it and what is there are no more than the burst: a window that
             // begins later has nothing of it.
-            whole += self.given_between(from, to, burst);
+            whole += self.refunds_between(from, to, burst);
             for (at, fault) in self.faults_between(from.saturating_sub(self.lease_life()), to) {
                 whole += match fault {
                     Fault::Forgot => burst + leased(*at),
@@ -280,18 +281,20 @@ impl Limit<'_> {
     fn admitted_between(&self, from: u64, to: u64) -> u64 {
         let within = self
             .passed()
-            .filter(|told| from <= told.at && self.case.tried_at(told) <= to);
+            .filter(|told| from <= told.at && self.case.first_possible_attempt(told) <= to);
         within.map(|told| told.ask.cost).sum()
     }
 
     /// What the store admitted while the node decided by itself: neither could know of the other.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
-        let within = |told: &&Told| from <= told.at && self.case.tried_at(told) <= to;
+        let within = |told: &&Told| from <= told.at && self.case.first_possible_attempt(told) <= to;
         let own = |told: &&Told| self.is_local(told);
         let by_store = self.passed().filter(within).filter(|told| !own(told));
         let crossed = by_store.filter(|told| {
             let mut own = self.passed().filter(within).filter(own);
-            own.any(|other| self.case.tried_at(told) <= other.at && other.at <= told.at)
+            own.any(|other| {
+                self.case.first_possible_attempt(told) <= other.at && other.at <= told.at
+            })
         });
         crossed.map(|told| told.ask.cost).sum()
     }

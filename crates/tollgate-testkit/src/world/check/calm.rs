@@ -8,7 +8,7 @@ use super::{Case, Fault, Told};
 use crate::world::story::{Amount, Counted, Rule, Sort};
 
 pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
-    told_waits(case)?;
+    check_reported_waits(case)?;
     // It is decided when it is asked and answered only if nothing takes any time.
     let is_at_once = case.is_calm() && case.setting().delay == 0;
     if !is_at_once || case.setting().rules.len() > 1 || case.setting().versions > 1 {
@@ -64,7 +64,7 @@ fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), Stri
 
 /// A request that comes back at the time that it was told passes, unless another came between or something went
 /// wrong.
-fn told_waits(case: Case<'_>) -> Result<(), String> {
+fn check_reported_waits(case: Case<'_>) -> Result<(), String> {
     if case.setting().remembers {
         // What a node remembers was true when it was told; since then others may have passed.
         return Ok(());

@@ -57,7 +57,7 @@ impl Limit<'_> {
         };
         let late = self.case.setting().timeout * 1_000 + ARRIVES;
         let is_calm = !self.has_trouble_until(said_at + 2 * late) && told.fallback.is_none();
-        let ends_at = self.case.tried_at(told) + estimated.within * 1_000;
+        let ends_at = self.case.first_possible_attempt(told) + estimated.within * 1_000;
         // What never ran may come back at any time.
         let is_spent_by_itself = !estimated.refunds && is_calm && told.ask.ends != Ends::Cancelled;
         let (spent, out_until) = match self.timing(told, late) {
@@ -92,7 +92,7 @@ impl Limit<'_> {
             return Timing::Unsure;
         };
         let within = within * 1_000;
-        if said_at + late < self.case.tried_at(told) + within {
+        if said_at + late < self.case.first_possible_attempt(told) + within {
             Timing::InTime
         } else if said_at > told.at + within + TICK {
             Timing::Late
@@ -102,7 +102,7 @@ impl Limit<'_> {
     }
 
     /// When the store has heard of what was said at a time, where each request is asked about.
-    pub(super) fn heard_at(&self, said_at: u64) -> u64 {
+    pub(super) fn reported_at(&self, said_at: u64) -> u64 {
         let calls = self.answers().filter(|other| {
             // One at a time asks.
             other.asked_at <= said_at + ARRIVES && said_at <= other.at + ARRIVES

@@ -11,10 +11,10 @@ const ARRIVES: u64 = 2_000_000;
 /// A denial is repeated for so long before the store is asked again.
 const REPEATED: u64 = 1_000_000;
 /// A slot that was given back is free.
-const GIVEN_BACK: u64 = 50_000;
+const REFUND_DELAY: u64 = 50_000;
 
 impl Limit<'_> {
-    pub(super) fn judge_refusals(&self) -> Result<(), String> {
+    pub(super) fn check_denials(&self) -> Result<(), String> {
         if self.rule.counted == Counted::Local {
             return Ok(());
         }
@@ -25,7 +25,7 @@ impl Limit<'_> {
                 && told.decision.outcome == tollgate_core::Outcome::Denied
                 // Of several limits it isn't known which one it was.
                 && self.rule.versions[told.version].len() == 1
-                && !self.stands_behind(told)
+                && !self.may_be_queued_behind(told)
                 && !self.case.is_of_two_versions(told)
         });
         for told in refused {
@@ -98,7 +98,7 @@ impl Limit<'_> {
     }
 
     /// Whether others may have stood in line before it.
-    fn stands_behind(&self, told: &Told) -> bool {
+    fn may_be_queued_behind(&self, told: &Told) -> bool {
         let asked = self
             .case
             .record
@@ -124,12 +124,12 @@ impl Limit<'_> {
         if self.rule.estimated.is_none() || !other.allowed {
             return vec![(other.at, cost.most)];
         }
-        let heard_at = other.ended_at.map(|at| self.heard_at(at));
-        match (cost.settled, heard_at.filter(|at| *at <= told.asked_at)) {
+        let reported_at = other.ended_at.map(|at| self.reported_at(at));
+        match (cost.settled, reported_at.filter(|at| *at <= told.asked_at)) {
             // What it cost beyond that is paid when there is room.
-            (Some(Settled { spent, .. }), Some(heard_at)) => {
+            (Some(Settled { spent, .. }), Some(reported_at)) => {
                 let beyond = spent.saturating_sub(other.ask.cost);
-                vec![(heard_at, spent - beyond), (u64::MAX, beyond)]
+                vec![(reported_at, spent - beyond), (u64::MAX, beyond)]
             }
             _ => vec![(u64::MAX, cost.most)],
         }
@@ -296,7 +296,7 @@ impl Limit<'_> {
             other.asked_at <= told.at
                 && other
                     .ended_at
-                    .is_none_or(|at| at + GIVEN_BACK >= told.asked_at)
+                    .is_none_or(|at| at + REFUND_DELAY >= told.asked_at)
         });
         let unanswered = record
             .unanswered

@@ -7,7 +7,7 @@ use crate::world::story::{Amount, Counted, Event, Failure, Sort};
 impl Limit<'_> {
     /// Each node's part of the limit, charged with all that passed by this node whoever admitted it, has room
     /// for whatever the node admits by itself; and none is refused that it has room for.
-    pub(super) fn judge_own(&self) -> Result<(), String> {
+    pub(super) fn check_local_decisions(&self) -> Result<(), String> {
         let setting = self.case.setting();
         let is_judged = matches!(self.rule.failure, Failure::Local | Failure::Breaks)
             && self.rule.counted != Counted::Local
@@ -28,7 +28,7 @@ impl Limit<'_> {
                 .filter(|told| told.ask.node == node)
                 .collect();
             for life in own.chunk_by(|one, other| one.life == other.life) {
-                self.judge_life(life, self.part(whole))?;
+                self.check_process(life, self.part(whole))?;
             }
         }
         Ok(())
@@ -45,7 +45,7 @@ impl Limit<'_> {
         }
     }
 
-    fn judge_life(&self, answers: &[&Told], part: Amount) -> Result<(), String> {
+    fn check_process(&self, answers: &[&Told], part: Amount) -> Result<(), String> {
         // At least so much was noted. Of a lease it may be so when it is noted next, in whole tokens.
         let mut least = Bucket::default();
         let (token, is_leased) = (units(1, part), self.rule.counted == Counted::Leased);
@@ -66,7 +66,7 @@ impl Limit<'_> {
             } else if told.allowed {
                 least.fill(told.at, told.ask.cost, part);
             } else if is_own && self.is_decider(told) {
-                self.judge_refusal(&answers[..place], told, part)?;
+                self.check_denial(&answers[..place], told, part)?;
             }
         }
         Ok(())
@@ -78,7 +78,7 @@ impl Limit<'_> {
     }
 
     /// No node refuses by itself what its part has room for, by all that may have been noted.
-    fn judge_refusal(&self, before: &[&Told], told: &Told, part: Amount) -> Result<(), String> {
+    fn check_denial(&self, before: &[&Told], told: &Told, part: Amount) -> Result<(), String> {
         let case = self.case;
         let of_node = |event: &Event| match event {
             // A request that gave up may have been counted.

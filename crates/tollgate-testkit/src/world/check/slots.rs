@@ -3,7 +3,7 @@
 use super::{Fault, Limit};
 
 impl Limit<'_> {
-    pub(super) fn judge_slots(&self) -> Result<(), String> {
+    pub(super) fn check_permits(&self) -> Result<(), String> {
         // A holder that is frozen, cut off or forgotten by the store may be taken for dead while it runs: that
         // is documented.
         let case = self.case;

@@ -34,7 +34,7 @@ pub(super) enum Ill {
 /// A lost connection is replaced after so long at most.
 const RECONNECTS: u64 = 1_200_000;
 /// A connection that doesn't answer, or never comes up, is given up before that.
-pub(super) const GIVES_UP: u64 = 5_500_000;
+pub(super) const GIVE_UP_TIME: u64 = 5_500_000;
 
 impl Spell {
     pub(super) fn hits(&self, node: usize) -> bool {
@@ -54,7 +54,7 @@ impl Spell {
         let after = match self.ill {
             Ill::Stopped | Ill::Frozen => 10 * case.setting().delay + 1_000,
             Ill::Away => RECONNECTS,
-            Ill::Network => GIVES_UP,
+            Ill::Network => GIVE_UP_TIME,
         };
         self.to.saturating_add(after)
     }

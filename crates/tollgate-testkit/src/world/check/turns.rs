@@ -18,13 +18,13 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
         if case.setting().longest_wait() > 0 && told.at - told.asked_at > longest {
             return Err(format!("it waited for more than {longest} µs: {told:?}"));
         }
-        is_refused_too_early(case, told)?;
+        check_no_early_denial(case, told)?;
     }
     in_order(case)
 }
 
 /// No request is refused that could wait.
-fn is_refused_too_early(case: Case<'_>, told: &Told) -> Result<(), String> {
+fn check_no_early_denial(case: Case<'_>, told: &Told) -> Result<(), String> {
     let rule = told.rule.map(|rule| &case.setting().rules[rule]);
     let Some(waits) = rule.and_then(|rule| rule.waits) else {
         return Ok(());

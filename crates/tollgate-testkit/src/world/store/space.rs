@@ -47,8 +47,8 @@ impl Space {
     /// What is there now.
     pub(super) fn look(&mut self, key: &[u8]) -> Option<&Entry> {
         let now = self.millis();
-        let is_past = self.keys.get(key)?.is_past(now);
-        if is_past {
+        let is_expired = self.keys.get(key)?.is_expired(now);
+        if is_expired {
             if let Past::Deletes = self.past {
                 self.remove(key);
             }
@@ -130,7 +130,7 @@ impl Space {
             return;
         }
         let now = self.millis();
-        let past = self.keys.iter().filter(|(_, entry)| entry.is_past(now));
+        let past = self.keys.iter().filter(|(_, entry)| entry.is_expired(now));
         let chosen = past.filter(|_| random.below(2) == 0);
         let chosen: Vec<Box<[u8]>> = chosen.map(|(key, _)| key.clone()).collect();
         chosen.iter().for_each(|key| self.remove(key));
@@ -164,7 +164,7 @@ impl Space {
 }
 
 impl Entry {
-    fn is_past(&self, now: i64) -> bool {
+    fn is_expired(&self, now: i64) -> bool {
         self.expires.is_some_and(|expires| now > expires)
     }
 }

@@ -211,7 +211,7 @@ impl Rule {
             Some(_) => (ask.descriptors >> number) & 1 == 1,
             None => ask.has_facts,
         };
-        is_named && self.is_for(ask.who)
+        is_named && self.matches_request(ask.who)
     }
 
     /// Whether it denies nothing.
@@ -239,13 +239,13 @@ impl Rule {
     }
 
     /// Whether requests of this one meet it.
-    pub fn is_for(&self, who: usize) -> bool {
+    pub fn matches_request(&self, who: usize) -> bool {
         self.only.is_none_or(|only| only == who)
     }
 
     /// Whether requests of these two count together, of whom the second meets it.
     pub fn counts_both(&self, one: usize, other: usize) -> bool {
-        self.is_for(one) && (self.is_shared || one == other)
+        self.matches_request(one) && (self.is_shared || one == other)
     }
 
     /// Whose requests it is for, as a file says it.

@@ -25,7 +25,7 @@ const BEHIND: u64 = 86_400 * 1_000_000_000;
 pub(super) const SLACK: u64 = units::from_nanos(BEHIND);
 
 /// The latest TAT that is before every time that a word counts.
-pub(super) const BEFORE_ALL: u64 = units::from_nanos(1) - 1;
+pub(super) const BEFORE_ANY_TIME: u64 = units::from_nanos(1) - 1;
 
 /// What moves a word's anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,7 +103,7 @@ impl Word {
 
     /// Lets the word count from before a time that is before its anchor, and changes nothing else: at a live
     /// change, which tells a clock that stepped back from something that was spent. The caller holds the lock.
-    pub(super) fn reach_back(&self, now: Timestamp) {
+    pub(super) fn extend_anchor_back(&self, now: Timestamp) {
         let anchor = self.anchor();
         if now >= anchor || self.terms.mover != Mover::Word {
             return;
@@ -113,7 +113,7 @@ impl Word {
         let later = |time: u64| time.saturating_add(by);
         // What was before every time stays that.
         self.count_from(to, now, |tat| match tat.to_word() {
-            0..=BEFORE_ALL => 0,
+            0..=BEFORE_ANY_TIME => 0,
             ahead => later(ahead),
         });
         for noted in [&self.booked, &self.sealed] {
@@ -142,7 +142,7 @@ impl Word {
     /// What an attempt to charge would result in, after the word has followed the clock.
     #[cold]
     #[inline(never)]
-    pub(super) fn judge_again(&self, now: Timestamp, cost: u64) -> Tried {
+    pub(super) fn evaluate_again(&self, now: Timestamp, cost: u64) -> Tried {
         judged(self.view(now), cost)
     }
 

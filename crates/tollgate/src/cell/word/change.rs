@@ -2,7 +2,7 @@
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate, Tat, Timestamp, units};
 
-use super::anchor::BEFORE_ALL;
+use super::anchor::BEFORE_ANY_TIME;
 use super::{NEAR, Settings, Word};
 use crate::cell::switch::Switch;
 use crate::sync::{Ordering, fence};
@@ -26,10 +26,10 @@ impl Word {
         }
         let mut settings = self.settings();
         let limit = Gcra::new(change(settings.limit.rate()))?;
-        self.reach_back(at);
+        self.extend_anchor_back(at);
         let anchor = self.anchor();
         let asked = at.clamp(anchor, anchor.plus_nanos(NEAR - 1));
-        self.let_pass(&mut settings, at);
+        self.expire_holds_locked(&mut settings, at);
         settings.limit = limit;
         let now = self.local(asked);
         let (old, new) = (settings.counted_by.pace(), limit.pace());
@@ -39,10 +39,10 @@ impl Word {
             self.change(&settings, now, |tat| {
                 match self.stepped_back(tat, &old, asked) {
                     // How much of it was spent can't be told, so the time that is left stays, up to an empty bucket.
-                    Step::Unknown => new.carried_over(tat, &Pace::UNLIMITED, now),
+                    Step::Unknown => new.migrated_tat(tat, &Pace::UNLIMITED, now),
                     Step::By(step) => {
                         let spent = Tat::from_word(tat.to_word().saturating_sub(step));
-                        new.carried_over(spent, &old, now)
+                        new.migrated_tat(spent, &old, now)
                     }
                 }
             });
@@ -104,7 +104,7 @@ impl Word {
                 // All TATs that are not ahead of now mean the same, so another one is as good. No later one, or a clock
                 // that steps back would find something spent; and those below a nanosecond are before every time.
                 let another = to.to_word().checked_sub(1);
-                to = Tat::from_word(another.unwrap_or(BEFORE_ALL));
+                to = Tat::from_word(another.unwrap_or(BEFORE_ANY_TIME));
             }
             match self.swap(tat, to) {
                 Ok(()) => break,

@@ -22,7 +22,7 @@ use crate::holds::HoldId;
 use crate::sync::Ordering;
 
 /// The most that is kept out, in word units: two years, so that the word can express it.
-const MOST_OUT: u64 = 1 << 62;
+const MAX_OUTSTANDING: u64 = 1 << 62;
 
 impl Word {
     /// Takes an estimate, to be settled by `until`. The caller sees to it that nobody else holds, settles or
@@ -51,7 +51,7 @@ impl Word {
     pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
         self.keep_near(now);
         let settings = &mut *self.settings();
-        self.let_pass(settings, now);
+        self.expire_holds_locked(settings, now);
         let Some((cost, ())) = settings.holds.close(id) else {
             return;
         };
@@ -72,7 +72,7 @@ impl Word {
     pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
         self.keep_near(now);
         let settings = &mut *self.settings();
-        self.let_pass(settings, now);
+        self.expire_holds_locked(settings, now);
         !settings.holds.is_empty()
     }
 
@@ -90,12 +90,12 @@ impl Word {
         patience: Duration,
     ) -> Result<Ticket, Unbooked> {
         self.pass_time(now);
-        let can_wait = {
+        let can_promise = {
             let settings = self.settings();
             let out = settings.holds.out();
-            out == 0 || settings.limit.can_wait(cost, out)
+            out == 0 || settings.limit.can_promise(cost, out)
         };
-        if can_wait {
+        if can_promise {
             return self.reserve(now, cost, patience, Out::Nothing);
         }
         let reserved = self.reserve(now, cost, Duration::ZERO, Out::Nothing);
@@ -110,11 +110,11 @@ impl Word {
     }
 
     /// The words as they would stand at this time.
-    pub(super) fn view_beside(&self, now: Timestamp) -> View {
+    pub(super) fn view_with_holds(&self, now: Timestamp) -> View {
         // All of them change under this lock, but for the TAT.
         let settings = self.settings();
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-        self.each_kept_out(&settings, now, |at, out| {
+        self.for_each_outstanding(&settings, now, |at, out| {
             settings.counted_by.keep_out(&mut tat, at, out);
         });
         View {
@@ -129,17 +129,17 @@ impl Word {
     }
 
     /// Raises the TAT to what is out, and forgets holds that are over. The caller holds the lock.
-    pub(super) fn let_pass(&self, settings: &mut Settings, now: Timestamp) {
+    pub(super) fn expire_holds_locked(&self, settings: &mut Settings, now: Timestamp) {
         if settings.holds.is_empty() {
             return;
         }
         if let Some(from) = settings.latest.set_back(now) {
-            settings.holds.forget_over(from);
+            settings.holds.remove_expired(from);
             settings.holds.count_from(from, now);
         }
         settings.latest.pass(now);
         let limit = settings.counted_by;
-        self.each_kept_out(settings, now, |at, out| {
+        self.for_each_outstanding(settings, now, |at, out| {
             let tat = self.alter(|tat| limit.keep_out(tat, at, out));
             if out > limit.limit() {
                 // More than a full bucket of debt, because the bucket became smaller; not because a clock was
@@ -147,17 +147,17 @@ impl Word {
                 self.note_booking(tat, now);
             }
         });
-        settings.holds.forget_over(now);
+        settings.holds.remove_expired(now);
     }
 
-    fn each_kept_out(
+    fn for_each_outstanding(
         &self,
         settings: &Settings,
         now: Timestamp,
         mut keep_out: impl FnMut(Timestamp, u64),
     ) {
-        let most = MOST_OUT / settings.counted_by.interval_units().max(1);
-        for (at, out) in settings.holds.kept_out(now) {
+        let most = MAX_OUTSTANDING / settings.counted_by.interval_units().max(1);
+        for (at, out) in settings.holds.held_until(now) {
             keep_out(self.local(at), out.min(most));
         }
     }

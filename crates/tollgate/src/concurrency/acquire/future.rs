@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{Acquire, QueuedWait, Started};
+use super::{Acquire, QueuedAcquire, Started};
 use crate::clock::alarm::Alarm;
 use crate::concurrency::home::PermitHome;
 use crate::concurrency::{NoPermit, Permit};
@@ -26,7 +26,7 @@ pin_project! {
 
 enum Stage<H: PermitHome> {
     Start(Acquire<H>),
-    Waiting(QueuedWait<H>),
+    Waiting(QueuedAcquire<H>),
     Done,
 }
 

@@ -21,9 +21,9 @@ use crate::table::hasher::KeyHasher;
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
 /// Most shards: enough that threads rarely meet at one lock.
-const MOST_SHARDS: usize = 256;
+const MAX_SHARDS: usize = 256;
 /// How many may wait on one key.
-const WAITERS_PER_KEY: usize = 1_024;
+const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 
 /// Builds a [`KeyedConcurrency`]; made by [`KeyedConcurrency::builder`].
 ///
@@ -61,7 +61,7 @@ impl<K> KeyedBuilder<K> {
             capacity,
             at_cap: AtCap::default(),
             max_waiters: Waiting::DEFAULT_MAX,
-            max_waiters_per_key: WAITERS_PER_KEY,
+            max_waiters_per_key: DEFAULT_MAX_WAITERS_PER_KEY,
             timeout: None,
             keys: PhantomData,
         })
@@ -111,7 +111,7 @@ impl<K, C: ClockChoice> KeyedBuilder<K, C> {
 
     pub(crate) fn finish(self) -> KeyedConcurrency<K, C::Clock> {
         let Clocked { settings, clock } = self.with_clock();
-        let sizes = Shards::for_threads(settings.capacity, SHARD_KEYS, MOST_SHARDS);
+        let sizes = Shards::for_threads(settings.capacity, SHARD_KEYS, MAX_SHARDS);
         let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {
             shards: (0..sizes.count).map(|_| shard()).collect(),

@@ -13,9 +13,9 @@ use super::super::kept::Kept;
 use super::{Answer, NOBODY, Shard, Under, next_birth};
 
 /// How many keys each call carries over to a new rate, besides its own.
-const FOLLOWERS_A_CALL: usize = 2;
+const MIGRATED_PER_CALL: usize = 2;
 /// How many limits are kept for keys that are behind.
-pub(super) const CHANGES_KEPT: usize = 16;
+pub(super) const MAX_PENDING_CHANGES: usize = 16;
 
 impl<K, A: Kept> Shard<K, A> {
     /// Changes the limiter's own rate. Keys are carried over later, as of this time. A rate that counts nothing
@@ -31,8 +31,8 @@ impl<K, A: Kept> Shard<K, A> {
         // If the clock is a little behind the latest time, what it went back isn't something that was spent.
         let at = self.latest.at().max(at);
         self.latest.keep(&limit);
-        if self.changes.len() == CHANGES_KEPT {
-            self.follow_all();
+        if self.changes.len() == MAX_PENDING_CHANGES {
+            self.migrate_all();
         }
         if self.changes.is_empty() {
             self.changes.push_back((Timestamp::ZERO, self.limit));
@@ -45,14 +45,14 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Carries a few keys over to the limit in force, so that none stays behind for ever.
     #[inline]
-    pub(super) fn follow_some(&mut self) {
+    pub(super) fn migrate_some(&mut self) {
         if !self.changes.is_empty() {
-            self.follow_next();
+            self.migrate_next();
         }
     }
 
     /// Carries all keys over to the limit in force.
-    pub(super) fn follow_all(&mut self) {
+    pub(super) fn migrate_all(&mut self) {
         if self.changes.is_empty() {
             return;
         }
@@ -63,8 +63,8 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     #[cold]
-    fn follow_next(&mut self) {
-        for _ in 0..FOLLOWERS_A_CALL {
+    fn migrate_next(&mut self) {
+        for _ in 0..MIGRATED_PER_CALL {
             if self.followed >= self.entries.slots() {
                 self.changes = VecDeque::new();
                 return;
@@ -80,12 +80,12 @@ impl<K, A: Kept> Shard<K, A> {
         if let Some(entry) = self.entries.get(slot)
             && entry.follows != self.version
         {
-            self.catch_up(slot);
+            self.apply_pending_changes(slot);
         }
     }
 
     #[cold]
-    fn catch_up(&mut self, slot: u32) {
+    fn apply_pending_changes(&mut self, slot: u32) {
         let Some(entry) = self.entries.get_mut(slot) else {
             return;
         };
@@ -105,7 +105,7 @@ impl<K, A: Kept> Shard<K, A> {
             }
             carry_over(&mut entry.ledger, old, new, *at);
             if new.counts() {
-                entry.ledger.forget_late_bookings(new, *at);
+                entry.ledger.cap_late_bookings(new, *at);
             }
         }
         // Bookings from before were promised at another rate, and others may have been told to act before them
@@ -118,7 +118,7 @@ impl<K, A: Kept> Shard<K, A> {
 impl<K, A: Kept> Shard<K, A> {
     /// Puts a question to the state of the key in this slot, which is there, at another limit.
     #[cold]
-    pub(super) fn act_at_other<T: Reply>(
+    pub(super) fn apply_at_other_limit<T: Reply>(
         &mut self,
         slot: u32,
         change: Change<A>,
@@ -198,7 +198,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Counts from another anchor: every key keeps what it has left.
-    pub(in super::super) fn move_to(&mut self, from: Timestamp, to: Timestamp) {
+    pub(in super::super) fn move_to_clock(&mut self, from: Timestamp, to: Timestamp) {
         self.keep_pace(from);
         self.shift(from, to, Shift::Anchor);
         self.high_water = self.high_water.shifted(from, to);
@@ -208,7 +208,7 @@ impl<K, A: Kept> Shard<K, A> {
     #[cold]
     fn shift(&mut self, from: Timestamp, to: Timestamp, shift: Shift) {
         // Changes count from times of the clock as it was.
-        self.follow_all();
+        self.migrate_all();
         for slot in 0..self.entries.slots() {
             self.change_holds(slot, |holds, ledger, limit| {
                 holds.shift(ledger, limit, from, to)

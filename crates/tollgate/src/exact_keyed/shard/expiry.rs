@@ -3,16 +3,16 @@
 
 use tollgate_core::Timestamp;
 
-use super::super::entry::{Entry, HeapPlace};
+use super::super::entry::{Entry, HeapPosition};
 use super::super::kept::Kept;
 use super::{Need, Shard};
 use crate::holds::Holds;
 use crate::table::heap::Heap;
 
 /// How many idle keys a new key drops at most: more than one, so that a table shrinks again.
-const DROPS_A_NEW_KEY: usize = 4;
+const DROPS_PER_NEW_KEY: usize = 4;
 /// How many keys a new key looks at below the cap, to drop them or put them back.
-const LOOKS_A_NEW_KEY: usize = 8;
+const EXAMINED_PER_NEW_KEY: usize = 8;
 
 /// What was found when the key that is due next was looked at.
 enum Look {
@@ -24,9 +24,9 @@ impl<K, A: Kept> Shard<K, A> {
     /// Drops a few idle keys and sees whether a slot is free, or can be made so.
     pub(super) fn make_room(&mut self, now: Timestamp, need: Need) -> bool {
         let mut drops = 0;
-        for _ in 0..LOOKS_A_NEW_KEY {
+        for _ in 0..EXAMINED_PER_NEW_KEY {
             match self.look(now) {
-                Some(Look::Dropped) if drops + 1 < DROPS_A_NEW_KEY => drops += 1,
+                Some(Look::Dropped) if drops + 1 < DROPS_PER_NEW_KEY => drops += 1,
                 Some(Look::PutBack) => {}
                 Some(Look::Dropped) | None => break,
             }
@@ -144,10 +144,10 @@ impl<K, A: Kept> Shard<K, A> {
     /// Puts an entry whose block is over among the others.
     pub(super) fn unguard(&mut self, slot: u32) {
         self.leave_heap(slot);
-        self.enter_open(slot);
+        self.enter_idle_heap(slot);
     }
 
-    pub(super) fn enter_open(&mut self, slot: u32) {
+    pub(super) fn enter_idle_heap(&mut self, slot: u32) {
         if let Some(idle) = self.idle_at(slot) {
             self.enter(slot, idle, false);
         }
@@ -168,7 +168,7 @@ impl<K, A: Kept> Shard<K, A> {
         }
     }
 
-    fn place(&self, slot: u32) -> Option<HeapPlace> {
+    fn place(&self, slot: u32) -> Option<HeapPosition> {
         self.entries.get(slot).map(|entry| entry.place)
     }
 

@@ -27,7 +27,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
     #[cold]
-    pub(super) fn look_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
+    pub(super) fn peek_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
         let held = self.held.get(&slot).cloned();
         let ledger = self.entries.get(slot).map(|entry| entry.ledger.clone());
         let seen = look(self);

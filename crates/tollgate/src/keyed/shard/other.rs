@@ -12,8 +12,8 @@ use crate::sync::Ordering;
 impl Shard {
     /// The key's slot if its word counts by another interval than asks, and the tag of that. Without
     /// the lock it may be on its way from one slot or interval to another, and is not found then.
-    pub(super) fn find_at_other(&self, ask: &ChargeRequest<'_>) -> Option<(&Slot, Tag)> {
-        if !self.intervals.are_others(ask.tag) {
+    pub(super) fn find_at_other_interval(&self, ask: &ChargeRequest<'_>) -> Option<(&Slot, Tag)> {
+        if !self.intervals.has_other_intervals(ask.tag) {
             return None;
         }
         let own = ask.tag.on(ask.fingerprint);
@@ -30,7 +30,7 @@ impl Shard {
     /// Charges a key whose word counts by another interval, which from then on counts by the one that
     /// asks; or decides not to. None if another charge came first. The caller holds the lock, so the
     /// slot stays the key's.
-    pub(super) fn charge_other(
+    pub(super) fn charge_at_other_interval(
         &self,
         slot: &Slot,
         tag: Tag,
@@ -55,7 +55,7 @@ impl Shard {
     pub(crate) fn take_over(&self, ask: &ChargeRequest<'_>) {
         let _structure = self.lock();
         let ask = &ask.renewed();
-        if let Some((slot, tag)) = self.find_at_other(ask) {
+        if let Some((slot, tag)) = self.find_at_other_interval(ask) {
             let word = KeyWord(slot.word.load(Ordering::Acquire));
             let other = self.foreign(word, tag);
             let judged = other.judge(ask.pace, ask.now(), ask.cost);
@@ -77,7 +77,7 @@ impl Shard {
         if self.find(ask.fingerprint).is_some() {
             return false;
         }
-        let Some((slot, _)) = self.find_at_other(ask) else {
+        let Some((slot, _)) = self.find_at_other_interval(ask) else {
             return false;
         };
         let before = KeyWord(slot.word.load(Ordering::Acquire));
@@ -97,15 +97,18 @@ impl Shard {
     /// stored, so no lock is taken.
     #[cold]
     #[inline(never)]
-    pub(super) fn refused_elsewhere(&self, ask: &ChargeRequest<'_>) -> Option<Judged> {
-        let (other, judged) = self.look_at_other(ask)?;
+    pub(super) fn denied_at_other_interval(&self, ask: &ChargeRequest<'_>) -> Option<Judged> {
+        let (other, judged) = self.peek_at_other_interval(ask)?;
         let told = !passes(&judged, ask) && !judged.takes_over;
         told.then(|| other.told(judged, ask.pace, ask.now(), ask.cost))
     }
 
     /// A key whose word counts by another interval than the request's, and what that means for the request.
-    pub(super) fn look_at_other(&self, ask: &ChargeRequest<'_>) -> Option<(Foreign, Judged)> {
-        let (slot, tag) = self.find_at_other(ask)?;
+    pub(super) fn peek_at_other_interval(
+        &self,
+        ask: &ChargeRequest<'_>,
+    ) -> Option<(Foreign, Judged)> {
+        let (slot, tag) = self.find_at_other_interval(ask)?;
         let word = word_in(slot, tag.on(ask.tag.on(ask.fingerprint)))?;
         let other = self.foreign(word, tag);
         let judged = other.judge(ask.pace, ask.now(), ask.cost);

@@ -8,7 +8,7 @@ use super::{Need, Shard, Structure};
 use crate::sync::Ordering;
 
 /// How many lines one insert may split, so that none takes long.
-const SPLITS_AN_INSERT: u32 = 4;
+const SPLITS_PER_INSERT: u32 = 4;
 
 impl Shard {
     /// A busy slot for a key that has none. The caller holds the lock.
@@ -69,7 +69,7 @@ impl Shard {
 
     /// Splits lines until their fill is as it should be, a few at a time.
     pub(super) fn grow(&self, structure: &mut Structure) {
-        for _ in 0..SPLITS_AN_INSERT {
+        for _ in 0..SPLITS_PER_INSERT {
             let lines = self.lines_in_use();
             let full = lines * SLOTS * self.fill / 100;
             if lines >= self.lines.len() / self.turns.count() || structure.used <= full {

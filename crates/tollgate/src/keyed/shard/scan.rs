@@ -48,16 +48,16 @@ impl Shard {
     /// Counts all words from so many units later. The caller holds the lock.
     pub(crate) fn move_words(&self, by: u64) {
         let high = self.high_water();
-        self.count_anew(high.saturating_sub(by), |word| word.moved(by));
+        self.rebase_words(high.saturating_sub(by), |word| word.moved(by));
     }
 
     /// Lets all words follow a clock that was set back. The caller holds the lock.
     pub(crate) fn go_back(&self, back: &Back) {
         let high = self.high_water();
-        self.count_anew(back.high_water(high), |word| back.word(word, high));
+        self.rebase_words(back.high_water(high), |word| back.word(word, high));
     }
 
-    fn count_anew(&self, high: u64, moved: impl Fn(KeyWord) -> KeyWord) {
+    fn rebase_words(&self, high: u64, moved: impl Fn(KeyWord) -> KeyWord) {
         for slot in self.slots() {
             if slot.fingerprint.load(Ordering::Acquire) != 0 {
                 move_word(&slot.word, &moved);

@@ -12,8 +12,8 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::super::meter::{AnyMeter, Request};
-use super::super::places::{Id, LinePlace};
+use super::super::meter::{DynQueueLimit, Request};
+use super::super::places::{Id, WaiterPlace};
 use super::{Ended, Single, Waiter};
 use crate::Refused;
 use crate::cell::{Ticket, Undo};
@@ -71,13 +71,13 @@ impl<T> Default for Bookings<T> {
 
 impl<T> Bookings<T> {
     fn push(&mut self, booking: Booking<T>) {
-        self.open += open_cost(&booking);
+        self.open += waiters_cost(&booking);
         self.ahead.push_back(booking);
     }
 
     fn pop_back(&mut self) -> Option<Booking<T>> {
         let booking = self.ahead.pop_back()?;
-        self.open -= open_cost(&booking);
+        self.open -= waiters_cost(&booking);
         Some(booking)
     }
 
@@ -94,15 +94,15 @@ impl<T> Bookings<T> {
             self.retire_first();
         }
         let next = self.ahead.pop_front()?;
-        self.open -= open_cost(&next);
+        self.open -= waiters_cost(&next);
         Some(next)
     }
 
     fn hand_over(&mut self, index: usize, holder: Holder) {
         if let Some(booking) = self.ahead.get_mut(index) {
-            let before = open_cost(booking);
+            let before = waiters_cost(booking);
             booking.holder = holder;
-            self.open = self.open - before + open_cost(booking);
+            self.open = self.open - before + waiters_cost(booking);
         }
     }
 
@@ -118,7 +118,7 @@ impl<T> Bookings<T> {
             .map(|(offset, _)| start + offset)
     }
 
-    fn take_past(&mut self, number: u64) -> Option<Booking<T>> {
+    fn remove_past(&mut self, number: u64) -> Option<Booking<T>> {
         let mut past = self.past.iter();
         let index = past.position(|it| it.holder == Holder::Reservation(number))?;
         Some(self.past.swap_remove(index))
@@ -130,7 +130,7 @@ impl<T> Bookings<T> {
     }
 }
 
-fn open_cost<T>(booking: &Booking<T>) -> u128 {
+fn waiters_cost<T>(booking: &Booking<T>) -> u128 {
     match booking.holder {
         Holder::Waiters => u128::from(booking.cost),
         Holder::Reservation(_) | Holder::Kept => 0,
@@ -169,7 +169,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let (mut first, mut behind) = (bookings.ahead.len(), 0);
         while behind < spare && first > 0 {
             first -= 1;
-            behind += open_cost(&bookings.ahead[first]);
+            behind += waiters_cost(&bookings.ahead[first]);
         }
         let mut spare = bookings.ahead.range(first..);
         let found = spare.find(|it| it.holder == Holder::Waiters && it.cost >= cost)?;
@@ -190,7 +190,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             bookings.hand_over(free, Holder::Reservation(number));
             Ok(bookings.ahead[free].ticket)
         } else {
-            self.book_waiters(meter, now, plan.unserved)
+            self.book_for_waiters(meter, now, plan.unserved)
                 .and_then(|()| request.book(Duration::MAX))
                 .inspect(|ticket| {
                     let bookings = self.bookings.get_or_insert_default();
@@ -202,8 +202,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
                     });
                 })
         };
-        self.unbook_behind(meter, now);
-        self.look_at_first(meter);
+        self.cancel_trailing_bookings(meter, now);
+        self.update_due(meter);
         ticket.map(|ticket| Ticket::InLine {
             number,
             at: ticket.at(),
@@ -211,9 +211,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Books the turns of waiters that no booking serves, in order.
-    fn book_waiters(
+    fn book_for_waiters(
         &mut self,
-        meter: &AnyMeter<'_, T>,
+        meter: &DynQueueLimit<'_, T>,
         now: Timestamp,
         unserved: VecDeque<(Id, u64)>,
     ) -> Result<(), Refused> {
@@ -238,7 +238,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Plays the bookings that lie ahead as if their times came.
-    fn plan(&self, meter: &AnyMeter<'_, T>, cost: u64) -> Plan {
+    fn plan(&self, meter: &DynQueueLimit<'_, T>, cost: u64) -> Plan {
         let mut unserved = VecDeque::with_capacity(self.line.len());
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -254,7 +254,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             let (mut left, mut looked_at, all) = (booking.cost, 0, unserved.len());
             while looked_at < unserved.len().min(LOOKAHEAD) {
                 let (id, cost) = unserved[looked_at];
-                if cost <= left && self.takes_bookings(meter, id) {
+                if cost <= left && self.can_use_bookings(meter, id) {
                     left -= cost;
                     unserved.remove(looked_at);
                 } else {
@@ -268,13 +268,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Plan { unserved, free }
     }
 
-    fn takes_bookings(&self, meter: &AnyMeter<'_, T>, id: Id) -> bool {
+    fn can_use_bookings(&self, meter: &DynQueueLimit<'_, T>, id: Id) -> bool {
         let place = self.places.get(id);
-        place.is_some_and(|place| can_take(meter, place))
+        place.is_some_and(|place| can_use_booking(meter, place))
     }
 
     /// The time of the first booking for waiters has come: the first waiters that it suffices for pass.
-    pub(super) fn pass_booked(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    pub(super) fn pass_booked(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let next = self.bookings.as_mut().and_then(|it| it.take_next());
         let Some(booking) = next else { return };
         let at = booking.ticket.at();
@@ -282,7 +282,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let (mut left, mut looked_at, mut next) = (booking.cost, 0, self.line.first());
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get_mut(id)?))) {
             next = place.next();
-            if place.cost <= left && can_take(meter, place) {
+            if place.cost <= left && can_use_booking(meter, place) {
                 left -= place.cost;
                 // What several share can't be given back by one of them.
                 place.extra.charged = (place.cost == booking.cost).then_some(booking.ticket);
@@ -303,7 +303,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// What was booked until now isn't ahead any more: reservations may still be cancelled, and what nobody waits for is
     /// over.
-    pub(super) fn retire(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    pub(super) fn retire(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         while let Some(bookings) = &mut self.bookings
             && let Some(first) = bookings.ahead.front()
             && first.ticket.at() <= now
@@ -320,7 +320,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// reservation that is still wanted is taken back.
     pub(crate) fn cancel(
         &mut self,
-        meter: &AnyMeter<'_, T>,
+        meter: &DynQueueLimit<'_, T>,
         now: Timestamp,
         number: u64,
         at: Timestamp,
@@ -330,13 +330,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
         if let Some(index) = bookings.find(number, at) {
             bookings.hand_over(index, Holder::Waiters);
-            self.unbook_behind(meter, now);
-        } else if let Some(past) = bookings.take_past(number) {
+            self.cancel_trailing_bookings(meter, now);
+        } else if let Some(past) = bookings.remove_past(number) {
             meter.give_back(&past.terms, now, &past.ticket, Undo::Rest);
             self.tidy();
         }
         self.refused_until = Timestamp::ZERO;
-        self.look_at_first(meter);
+        self.update_due(meter);
     }
 
     /// A reservation was used, or is kept by other means: it isn't cancelled any more.
@@ -347,13 +347,17 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if let Some(index) = bookings.find(number, at) {
             bookings.hand_over(index, Holder::Kept);
         } else {
-            bookings.take_past(number);
+            bookings.remove_past(number);
         }
         self.tidy();
     }
 
     /// Takes back what is booked for waiters behind the last reservation, the latest first.
-    pub(super) fn unbook_behind(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    pub(super) fn cancel_trailing_bookings(
+        &mut self,
+        meter: &DynQueueLimit<'_, T>,
+        now: Timestamp,
+    ) {
         while let Some(bookings) = &mut self.bookings
             && let Some(last) = bookings.ahead.back()
             && last.holder == Holder::Waiters
@@ -369,7 +373,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// The limit is about to change: no waiter is booked any more, so that all of them pass by the new limit.
     /// Reservations keep their times, and what they were charged stays charged.
-    pub(crate) fn unbook_all(&mut self, meter: &AnyMeter<'_, T>, now: Timestamp) {
+    pub(crate) fn unbook_all(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let Some(mut bookings) = self.bookings.take() else {
             return;
         };
@@ -406,9 +410,9 @@ impl<T: Clone + fmt::Debug> Single<T> {
 }
 
 /// Whether a waiter can pass by what is booked.
-fn can_take<T: Clone + fmt::Debug>(
-    meter: &AnyMeter<'_, T>,
-    place: &LinePlace<Ended, Waiter<T>>,
+fn can_use_booking<T: Clone + fmt::Debug>(
+    meter: &DynQueueLimit<'_, T>,
+    place: &WaiterPlace<Ended, Waiter<T>>,
 ) -> bool {
     place.extra.charged.is_none() && meter.books_ahead(&place.extra.terms)
 }

@@ -124,27 +124,27 @@ fn after_a_failed_append_only_a_base_will_do() {
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("quotas");
     let (mut store, _) = Store::open(&path).unwrap();
-    assert!(store.wants_base());
+    assert!(store.needs_base());
     let a = entry("a", &[(10, 1)]);
     store.write_base(batch(&[a], &[]), End::Open).unwrap();
-    assert!(!store.wants_base());
+    assert!(!store.needs_base());
     // A handle that can't be written to, as a disk that is full.
     let right = store.file.replace(File::open(&path).unwrap());
     let b = entry("b", &[(10, 2)]);
     assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
     drop(right);
-    assert!(store.wants_base());
+    assert!(store.needs_base());
     assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
     store.write_base(batch(&[b], &[]), End::Open).unwrap();
-    assert!(!store.wants_base());
+    assert!(!store.needs_base());
     // Somebody else writes to the file, or takes it away.
     let right = fs::read(&path).unwrap();
     fs::write(&path, &right[1..]).unwrap();
-    assert!(store.wants_base());
+    assert!(store.needs_base());
     fs::write(&path, &right).unwrap();
-    assert!(!store.wants_base());
+    assert!(!store.needs_base());
     fs::remove_file(&path).unwrap();
-    assert!(store.wants_base());
+    assert!(store.needs_base());
     fs::remove_dir_all(&folder).unwrap();
 }
 
@@ -165,7 +165,7 @@ fn a_folder_that_was_taken_away_and_is_anothers_by_now_is_left_to_it() {
     let (mut second, _) = Store::open(&path).unwrap();
     // As long as the other, and yet another.
     second.write_base(base("b"), End::Open).unwrap();
-    assert!(first.wants_base() && !second.wants_base());
+    assert!(first.needs_base() && !second.needs_base());
     let why = first.write_base(base("a"), End::Open).unwrap_err();
     assert_eq!(
         why.to_string(),

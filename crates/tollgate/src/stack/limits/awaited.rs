@@ -87,7 +87,7 @@ where
             terms,
             held: Arc::clone(&held),
         };
-        let acquire = self.with_home(|mut key| {
+        let acquire = self.map_limit(|mut key| {
             key.0.held = Some(held);
             key
         });

@@ -22,7 +22,7 @@ impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.0.stored().look_in_turn(now, cost)
+        self.0.stored().peek_in_order(now, cost)
     }
 
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {

@@ -8,9 +8,9 @@ use crate::key::sealed::KeyVerbs as _;
 use crate::keyed::{Key, KeyedLimiter, OwnedKey, RatedKey};
 use crate::line::meter::Meter;
 use crate::stack::level::{AnyLimit, Inner};
-use crate::stack::limit::{KeyedBook, Mark, Seen, Taken};
+use crate::stack::limit::{ComposableKeyedLimit, Mark, Seen, Taken};
 
-impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
+impl<C: Clock, T: Send + Sync> ComposableKeyedLimit for KeyedLimiter<C, T> {
     fn now(&self, _: &RatedKey, seen: &mut Seen) -> Timestamp {
         seen.read(self.clock())
     }
@@ -25,7 +25,7 @@ impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
     }
 
     fn look(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision {
-        self.rated(*key).look_in_turn(now, cost)
+        self.rated(*key).peek_in_order(now, cost)
     }
 
     fn ask(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision {
@@ -47,7 +47,7 @@ impl<C: Clock, T: Send + Sync> KeyedBook for KeyedLimiter<C, T> {
     /// A word has no room to track what is out, so either all of it was spent or none.
     fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64) {
         if let (Taken::Charge(ticket), 0) = (taken, spent) {
-            self.rated(*key).give_back_in_turn(now, &ticket);
+            self.rated(*key).cancel_in_order(now, &ticket);
         }
     }
 }

@@ -25,7 +25,7 @@ impl<C: Clock> Limit for Limiter<C> {
     }
 
     fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.look_in_turn(now, cost)
+        self.peek_in_order(now, cost)
     }
 
     fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
@@ -39,7 +39,7 @@ impl<C: Clock> Limit for Limiter<C> {
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        let ticket = self.book_in_turn(now, cost, Duration::ZERO);
+        let ticket = self.book_in_order(now, cost, Duration::ZERO);
         ticket
             .map(Taken::Charge)
             .map_err(|refused| *refused.decision())

@@ -26,7 +26,7 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
 
     fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
         let now = seen.read(self.tree.clock());
-        self.tree.would_pass_at(now, self.leaf, cost)
+        self.tree.would_allow_at(now, self.leaf, cost)
     }
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
