@@ -15,7 +15,7 @@ use tokio::time::Instant;
 use tollgate::clock::Tokio;
 use tollgate_adaptive::{Bounds, Controller, Law, Little};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 const CALLS: u32 = 5_000;
 const STRETCHES: usize = 5;
@@ -54,7 +54,7 @@ async fn call(socket: &mut TcpStream) -> Result<bool, std::io::Error> {
 
 /// What a stretch of calls was like.
 #[derive(Default)]
-struct Stretch {
+struct LoadPhase {
     calls: u32,
     latency: Duration,
     limits: u32,
@@ -62,7 +62,7 @@ struct Stretch {
 }
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let address = listener.local_addr()?;
     tokio::spawn(serve(listener));
@@ -71,7 +71,7 @@ async fn main() -> Result<(), Failed> {
     let limiter = Controller::new(law).concurrency().clock(Tokio::new());
     let limiter = Arc::new(limiter.build());
     let sent = Arc::new(AtomicU32::new(0));
-    let seen: Arc<Mutex<[Stretch; STRETCHES]>> = Arc::default();
+    let seen: Arc<Mutex<[LoadPhase; STRETCHES]>> = Arc::default();
     let began = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {

@@ -8,10 +8,10 @@ use tokio::net::TcpListener;
 use tollgate::Rate;
 use tollgate_tower::RateLimitLayer;
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let app = Router::new()
         .route("/", get(|| async { "hello\n" }))
         .route("/healthz", get(|| async { "ok\n" }))

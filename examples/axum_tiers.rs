@@ -16,7 +16,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{RateLimitLayer, Tenant, Tier, User};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// A tenant has what its tier allows, all of its users together, and each of them 3 an hour of the exports.
 const POLICY: &str = "
@@ -30,7 +30,7 @@ limits:
 ";
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let policy = Policy::from_text(POLICY, Format::Yaml)?.policy;
     let engine = Engine::new(policy, Memory::new())?;
     let app = Router::new()

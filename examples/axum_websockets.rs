@@ -15,7 +15,7 @@ use tokio::net::TcpListener;
 use tollgate::{KeyedConcurrency, Rate};
 use tollgate_tower::RateLimitLayer;
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 type Sockets = Arc<KeyedConcurrency<IpAddr>>;
 
 async fn upgrade(
@@ -42,7 +42,7 @@ async fn echo(mut socket: WebSocket) {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let sockets: Sockets = Arc::new(KeyedConcurrency::new(2, 10_000));
     let app = Router::new()
         .route("/ws", get(upgrade))

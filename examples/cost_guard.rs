@@ -21,7 +21,7 @@ limits:
 
 /// What came of a call that somebody wanted to make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Came {
+enum CallOutcome {
     /// It was made, and paid for.
     Done,
     /// It was made and paid for, and failed all the same.
@@ -45,31 +45,31 @@ async fn call(
     engine: &Engine<Redis>,
     breaker: &Breaker<Manual>,
     made: &mut u32,
-) -> Result<Came, Failed> {
+) -> Result<CallOutcome, Failed> {
     // The breaker first: while it is open nothing is charged.
     let Ok(call) = breaker.try_call() else {
-        return Ok(Came::Open);
+        return Ok(CallOutcome::Open);
     };
     let facts = Facts::new().with("account", "acme");
     if engine.decide_async(&facts).await?.passed().is_none() {
-        return Ok(Came::OverQuota);
+        return Ok(CallOutcome::OverQuota);
     }
     *made += 1;
     Ok(match paid_api(*made) {
         Ok(_) => {
             call.success();
-            Came::Done
+            CallOutcome::Done
         }
         Err(_) => {
             call.failure();
-            Came::Failed
+            CallOutcome::Failed
         }
     })
 }
 
 #[tokio::main]
 async fn main() -> Result<(), Failed> {
-    use Came::{Done, Failed as Down, Open, OverQuota};
+    use CallOutcome::{Done, Failed as Down, Open, OverQuota};
     let server = Server::start();
     // Patient, as this may run on a machine with much else to do; a service would rather not wait for long.
     let redis = Redis::builder(server.url().as_str())?.timeout(Duration::from_secs(10));

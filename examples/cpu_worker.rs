@@ -7,7 +7,7 @@ use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Limiter, Rate, Timestamp};
 use tollgate_adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Law, Target};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// Pressure if the kernel tells of it, and use if not.
 fn gauge() -> Option<(Box<dyn Gauge>, f64)> {
@@ -25,9 +25,9 @@ fn gauge() -> Option<(Box<dyn Gauge>, f64)> {
 }
 
 /// Readings that are known, in place of a machine.
-struct Recorded(std::vec::IntoIter<f64>);
+struct RecordedGauges(std::vec::IntoIter<f64>);
 
-impl Gauge for Recorded {
+impl Gauge for RecordedGauges {
     fn read(&mut self, _: Timestamp) -> Result<f64, GaugeError> {
         Ok(self.0.next().unwrap_or_default())
     }
@@ -42,7 +42,7 @@ struct Worker {
 }
 
 impl Worker {
-    fn new(target: f64) -> Result<Self, Failed> {
+    fn new(target: f64) -> Result<Self, BoxError> {
         let law = Target::new(Bounds::new(100.0, 10_000.0)?, target)?.initial(2_000.0);
         Ok(Self {
             limiter: Limiter::new(Rate::per_second(2_000).burst(100)),
@@ -53,7 +53,7 @@ impl Worker {
     }
 
     /// Works for a while, looks at the gauge, and goes on at the rate that follows from it.
-    async fn turn(&mut self, gauge: &mut dyn Gauge) -> Result<f64, Failed> {
+    async fn turn(&mut self, gauge: &mut dyn Gauge) -> Result<f64, BoxError> {
         let clock = Monotonic::new();
         // Target::EVERY, 10 s, is what its steps are made for; an example is shorter.
         let until = clock.now() + Duration::from_millis(20);
@@ -80,7 +80,7 @@ impl Worker {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     if let Some((mut gauge, target)) = gauge() {
         println!("this machine, now:");
         let mut worker = Worker::new(target)?;
@@ -95,7 +95,7 @@ async fn main() -> Result<(), Failed> {
     println!("a day that is busy at noon:");
     let day = vec![0.3, 0.5, 0.95, 0.99, 0.8, 0.7, 0.4];
     let (mut worker, mut limits) = (Worker::new(0.7)?, Vec::new());
-    let mut gauge = Recorded(day.into_iter());
+    let mut gauge = RecordedGauges(day.into_iter());
     for _ in 0..7 {
         limits.push(worker.turn(&mut gauge).await?.round());
     }

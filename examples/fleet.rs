@@ -8,13 +8,13 @@ use tollgate::Rate;
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// One comes back each second.
 const RATE: Rate = Rate::per_minute(60).burst(100);
 
 #[tokio::main]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let url = std::env::args().nth(1);
     let own = url.is_none().then(Server::start);
     let url = url
@@ -65,7 +65,7 @@ async fn main() -> Result<(), Failed> {
     Ok(())
 }
 
-fn node(url: &str) -> Result<Redis, Failed> {
+fn node(url: &str) -> Result<Redis, BoxError> {
     let builder = Redis::builder(url)?.nodes(3);
     Ok(builder.timeout(Duration::from_millis(100)).build()?)
 }

@@ -40,7 +40,7 @@ const fn runs(number: u64) -> u64 {
 }
 
 /// What came of ten busy minutes.
-struct Minutes {
+struct MinuteTotals {
     served: u64,
     refused: u64,
     /// Tokens that were spent: when the request came, when it was done, and how many.
@@ -49,7 +49,7 @@ struct Minutes {
     charged: u64,
 }
 
-impl Minutes {
+impl MinuteTotals {
     fn tokens(&self) -> u64 {
         self.spent.iter().map(|(_, _, tokens)| tokens).sum()
     }
@@ -104,7 +104,7 @@ impl Budget {
     }
 
     /// Holds the estimate while a request runs, then settles what it cost.
-    fn settling(&self) -> Minutes {
+    fn settling(&self) -> MinuteTotals {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
             Level::estimated("tokens a minute", &minute, ESTIMATE),
@@ -151,7 +151,7 @@ impl Budget {
     }
 
     /// Charges the estimate, whatever a request costs.
-    fn without_settlement(&self) -> Minutes {
+    fn without_settlement(&self) -> MinuteTotals {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
             Level::new("tokens a minute", &minute).cost(ESTIMATE),
@@ -172,8 +172,8 @@ impl Budget {
         self.minutes(served, refused, spent)
     }
 
-    fn minutes(&self, served: u64, refused: u64, spent: Vec<(u64, u64, u64)>) -> Minutes {
-        Minutes {
+    fn minutes(&self, served: u64, refused: u64, spent: Vec<(u64, u64, u64)>) -> MinuteTotals {
+        MinuteTotals {
             served,
             refused,
             spent,

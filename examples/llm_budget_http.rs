@@ -9,13 +9,13 @@ use tokio::net::TcpListener;
 use tollgate::Rate;
 use tollgate_tower::{ExactPerKey, RateLimitLayer, Request, Settle, Usage, keys};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// What an answer may cost at most, if the client says nothing of it.
 const ESTIMATE: u64 = 4_000;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     // 10,000 tokens for each API key: twice the estimate and a bit.
     let limits = ExactPerKey::new(Rate::per_hour(10_000), keys::Header::new("x-api-key"))?;
     let limit = RateLimitLayer::new(limits.named("tokens")).with(|guard| {

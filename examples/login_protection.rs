@@ -10,15 +10,15 @@ use tokio::net::TcpListener;
 use tollgate::Rate;
 use tollgate_tower::{RateLimitLayer, keys};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let url = serve().await?;
     let client = reqwest::Client::new();
     let login = |password: &'static str| {
         let request = client.post(&url).body(password);
-        async { Ok::<u16, Failed>(request.send().await?.status().as_u16()) }
+        async { Ok::<u16, BoxError>(request.send().await?.status().as_u16()) }
     };
 
     // Somebody who knows it may log in as often as they want.
@@ -45,7 +45,7 @@ async fn main() -> Result<(), Failed> {
 }
 
 /// A service that takes one password.
-async fn serve() -> Result<String, Failed> {
+async fn serve() -> Result<String, BoxError> {
     let login = |password: String| async move {
         match password.as_str() {
             "secret" => StatusCode::OK,

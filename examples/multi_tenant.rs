@@ -94,9 +94,9 @@ impl Service {
     }
 
     /// Sends requests all at one moment, with every limit full again, and prints who refused how many.
-    fn traffic(&self, what: &str, requests: impl Iterator<Item = Request>) -> Tally {
+    fn traffic(&self, what: &str, requests: impl Iterator<Item = Request>) -> OutcomeCounts {
         self.clock.advance(Duration::from_secs(10));
-        let mut tally = Tally::default();
+        let mut tally = OutcomeCounts::default();
         for request in requests {
             match self.serve(&request) {
                 Ok(()) => tally.passed += 1,
@@ -116,14 +116,14 @@ impl Service {
 }
 
 #[derive(Default)]
-struct Tally {
+struct OutcomeCounts {
     passed: u32,
     refused: BTreeMap<String, u32>,
     /// The latest refusal.
     text: String,
 }
 
-impl Tally {
+impl OutcomeCounts {
     fn by(&self, limit: &str) -> u32 {
         self.refused.get(limit).copied().unwrap_or(0)
     }

@@ -13,7 +13,7 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::scratch::Scratch;
 use tollgate_tower::{ByPolicy, RateLimitLayer};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 const POLICY: &str = "
 limits:
@@ -23,7 +23,7 @@ limits:
 ";
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let store = Server::start();
     let folder = Scratch::new("policy-and-redis");
     let file = folder.path("policy.yaml");
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Failed> {
 }
 
 /// An instance of the service, which reads the policy and counts in the store.
-async fn instance(store: &str, policy: &std::path::Path) -> Result<String, Failed> {
+async fn instance(store: &str, policy: &std::path::Path) -> Result<String, BoxError> {
     let redis = Redis::builder(store)?.build()?;
     let engine = Engine::new(Policy::from_path(policy)?.policy, redis)?;
     let app = Router::new()

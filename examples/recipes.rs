@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 const SECOND: Duration = Duration::from_secs(1);
 
-fn main() -> Result<(), Failed> {
+fn main() -> Result<(), BoxError> {
     payment_client()?;
     worker()?;
     user()?;
@@ -18,7 +18,7 @@ fn main() -> Result<(), Failed> {
 }
 
 /// A client of a payment provider: 100 a second, bursts of 200.
-fn payment_client() -> Result<(), Failed> {
+fn payment_client() -> Result<(), BoxError> {
     let clock = Manual::new();
     let provider = Limiter::with_clock(Rate::per_second(100).burst(200), clock.clone());
     assert_eq!((0..300).filter(|_| provider.allow()).count(), 200);
@@ -29,7 +29,7 @@ fn payment_client() -> Result<(), Failed> {
 }
 
 /// A worker that may start 1,000 jobs a minute, all at once if need be.
-fn worker() -> Result<(), Failed> {
+fn worker() -> Result<(), BoxError> {
     let clock = Manual::new();
     let jobs = Limiter::with_clock(Rate::per_minute(1_000), clock.clone());
     assert_eq!((0..2_000).filter(|_| jobs.allow()).count(), 1_000);
@@ -49,7 +49,7 @@ fn worker() -> Result<(), Failed> {
 }
 
 /// Each user: 100 a minute, bursts of 100.
-fn user() -> Result<(), Failed> {
+fn user() -> Result<(), BoxError> {
     let clock = Manual::new();
     let users = KeyedLimiter::builder(Rate::per_minute(100), 1_000_000);
     let users = users.clock(clock.clone()).build()?;
@@ -63,7 +63,7 @@ fn user() -> Result<(), Failed> {
 
 /// A token bucket for each address, in front of a leaky meter to the backend: clients may burst, the backend sees no more
 /// than it takes, and whoever is refused by the second gets back what the first has taken.
-fn bucket_before_a_meter() -> Result<(), Failed> {
+fn bucket_before_a_meter() -> Result<(), BoxError> {
     let clock = Manual::new();
     let bucket = ExactKeyedLimiter::<String>::builder(Rate::per_second(10).burst(20), 10_000);
     let bucket = bucket
@@ -101,7 +101,7 @@ fn bucket_before_a_meter() -> Result<(), Failed> {
 }
 
 /// One `acquire_n(100)` before a fan-out of 100: one wait in place of a hundred, and all of them go together or none.
-fn fan_out() -> Result<(), Failed> {
+fn fan_out() -> Result<(), BoxError> {
     let clock = Manual::new();
     let calls = Limiter::with_clock(Rate::per_second(1_000).burst(100), clock.clone());
     calls.acquire_n(100).wait_blocking()?;

@@ -16,10 +16,10 @@ use tollgate::Rate;
 use tollgate_reqwest::{Pace, Pacer, Patience, stalled};
 use tollgate_tower::RateLimitLayer;
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let (url, refused) = api().await?;
 
     // Our own limit is far above what the API allows; what it says counts. No answer stops us for more than a minute.
@@ -57,7 +57,7 @@ async fn main() -> Result<(), Failed> {
 }
 
 /// An API that serves 20 at once and then 40 a second, and tells so; and how often it refused.
-async fn api() -> Result<(String, Arc<AtomicU32>), Failed> {
+async fn api() -> Result<(String, Arc<AtomicU32>), BoxError> {
     let refused = Arc::new(AtomicU32::new(0));
     let count = {
         let refused = Arc::clone(&refused);

@@ -9,10 +9,10 @@ use tonic::{Code, Status};
 use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     // The path of a call is its method, as "/grpc.health.v1.Health/Check".
     let method = keys::by(|head: &Head| Some(head.path().to_owned()));
     let limit = RateLimitLayer::per_key(Rate::per_hour(2), (keys::Address::new(), method));

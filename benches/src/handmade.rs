@@ -42,14 +42,14 @@ impl Gate for MutexBucket {
 }
 
 /// A bounded channel of tokens, and the thread that fills it every millisecond.
-pub(crate) struct Ticker {
+pub(crate) struct TickerBucket {
     stop: Arc<AtomicBool>,
     /// How often the channel was full.
     fills: Arc<AtomicU64>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Ticker {
+impl TickerBucket {
     /// How many calls to measure at once: few enough that every one finds a token.
     pub(crate) const SAMPLE: u64 = 1 << 15;
     const TOKENS: usize = 1 << 17;
@@ -75,15 +75,15 @@ impl Ticker {
     }
 
     /// Waits before each measurement until the channel is full.
-    pub(crate) fn filled<M: Measure>(self, measure: M) -> Filled<M> {
-        Filled {
+    pub(crate) fn filled<M: Measure>(self, measure: M) -> FilledTokens<M> {
+        FilledTokens {
             ticker: self,
             measure,
         }
     }
 }
 
-impl Drop for Ticker {
+impl Drop for TickerBucket {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::Relaxed);
         if let Some(thread) = self.thread.take() {
@@ -93,12 +93,12 @@ impl Drop for Ticker {
 }
 
 /// A measurement that starts with a full channel.
-pub(crate) struct Filled<M> {
-    ticker: Ticker,
+pub(crate) struct FilledTokens<M> {
+    ticker: TickerBucket,
     measure: M,
 }
 
-impl<M: Measure> Measure for Filled<M> {
+impl<M: Measure> Measure for FilledTokens<M> {
     fn sample(&mut self) -> Sample {
         // A fill that began after this moment ends with a full channel: that is the second one.
         let fills = &self.ticker.fills;

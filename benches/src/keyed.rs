@@ -9,13 +9,13 @@ use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::report::{Line, Report};
 use crate::runner::{ENOUGH, Measure, Peer, ROUNDS, Sample, compare, median};
-use crate::two_threads::Crew;
+use crate::two_threads::ThreadPair;
 
 mod gates;
 mod growth;
 mod keys;
 
-use gates::{KeyedGate, KeyedLoad, Recounted, Warm, alone, batches, filled};
+use gates::{KeyedGate, KeyedLoad, RecountedLimiter, WarmedUp, alone, batches, filled};
 use growth::Growth;
 use keys::Keys;
 
@@ -45,7 +45,7 @@ const MANY: u64 = 1_000_000;
 
 /// What the process of one case found.
 #[derive(Clone, Copy, Debug, Serialize, Deserialize)]
-struct Found {
+struct Measurement {
     ours: f64,
     theirs: f64,
     ratio: f64,
@@ -55,14 +55,14 @@ struct Found {
 pub(crate) fn run(report: &mut Report) {
     for (case, target) in CASES {
         for peer in PEERS {
-            let Some(found) = in_a_process::<Found>(report, case, peer) else {
+            let Some(found) = in_a_process::<Measurement>(report, case, peer) else {
                 continue;
             };
             let target = (peer == "governor-ahash").then_some(target);
             report.add(line(case, peer, found).target(target));
         }
     }
-    if let Some(found) = in_a_process::<Found>(report, COUNTER, "target") {
+    if let Some(found) = in_a_process::<Measurement>(report, COUNTER, "target") {
         report.add(line(COUNTER, "target", found).target(Some(1.0)));
     }
     growths(report);
@@ -86,7 +86,7 @@ pub(crate) fn run(report: &mut Report) {
     ));
 }
 
-fn line(case: &str, peer: &'static str, found: Found) -> Line {
+fn line(case: &str, peer: &'static str, found: Measurement) -> Line {
     let mut line = Line::new(case, peer, (found.ours, found.theirs, "ns"), found.ratio);
     line.disturbed = found.disturbed;
     line
@@ -159,7 +159,7 @@ pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Option<ExitC
     Some(written.map_or(ExitCode::FAILURE, |()| ExitCode::SUCCESS))
 }
 
-fn measured(case: &str, peer: &str) -> Option<Found> {
+fn measured(case: &str, peer: &str) -> Option<Measurement> {
     match (case, peer) {
         (COUNTER, _) => Some(counter()),
         ("uniform-1m-deny-1t", "governor") => Some(against(case, gates::governor(KeyedLoad::DENY))),
@@ -171,7 +171,7 @@ fn measured(case: &str, peer: &str) -> Option<Found> {
 }
 
 /// One case against one peer.
-fn against(case: &str, theirs: impl KeyedGate) -> Found {
+fn against(case: &str, theirs: impl KeyedGate) -> Measurement {
     let keys = || Keys::uniform(MANY);
     match case {
         "hot-1k-1t" => one_thread(KeyedLoad::ADMIT, &Keys::uniform(HOT), HOT, theirs),
@@ -189,15 +189,15 @@ fn against(case: &str, theirs: impl KeyedGate) -> Found {
     }
 }
 
-fn one_thread(load: KeyedLoad, keys: &Keys, count: u64, theirs: impl KeyedGate) -> Found {
+fn one_thread(load: KeyedLoad, keys: &Keys, count: u64, theirs: impl KeyedGate) -> Measurement {
     let ours = filled(gates::ours(load, count), count);
     let theirs = filled(theirs, count);
     let pass = load == KeyedLoad::ADMIT;
     settled(alone(ours, keys, pass), alone(theirs, keys, pass))
 }
 
-fn two_threads(keys: Keys, count: u64, theirs: impl KeyedGate) -> Found {
-    let (crew, keys) = (Crew::new(), Arc::new(keys));
+fn two_threads(keys: Keys, count: u64, theirs: impl KeyedGate) -> Measurement {
+    let (crew, keys) = (ThreadPair::new(), Arc::new(keys));
     let ours = filled(gates::ours(KeyedLoad::ADMIT, count), count);
     let theirs = filled(theirs, count);
     settled(
@@ -206,13 +206,13 @@ fn two_threads(keys: Keys, count: u64, theirs: impl KeyedGate) -> Found {
     )
 }
 
-fn settled(ours: impl Measure, theirs: impl Measure) -> Found {
+fn settled(ours: impl Measure, theirs: impl Measure) -> Measurement {
     let mut report = Report::new(false);
-    let mut peers = [Peer::new("", Warm(theirs))];
-    compare(&mut report, "", &mut Warm(ours), &mut peers);
+    let mut peers = [Peer::new("", WarmedUp(theirs))];
+    compare(&mut report, "", &mut WarmedUp(ours), &mut peers);
     let lines = report.into_lines();
     let line = lines.first().expect("one line for one peer");
-    Found {
+    Measurement {
         ours: line.ours,
         theirs: line.theirs,
         ratio: line.ratio,
@@ -221,9 +221,12 @@ fn settled(ours: impl Measure, theirs: impl Measure) -> Found {
 }
 
 /// What the counters take: the same loop with one more of them, on hot keys.
-fn counter() -> Found {
+fn counter() -> Measurement {
     let keys = Keys::uniform(HOT);
-    let with = filled(Recounted::new(gates::ours(KeyedLoad::ADMIT, HOT)), HOT);
+    let with = filled(
+        RecountedLimiter::new(gates::ours(KeyedLoad::ADMIT, HOT)),
+        HOT,
+    );
     let without = filled(gates::ours(KeyedLoad::ADMIT, HOT), HOT);
     let (mut with, mut without) = (alone(with, &keys, true), alone(without, &keys, true));
     let mut differences = Vec::new();
@@ -234,7 +237,7 @@ fn counter() -> Found {
         }
     }
     let difference = median(differences);
-    Found {
+    Measurement {
         ours: difference,
         theirs: COUNTER_NANOS,
         ratio: difference / COUNTER_NANOS,

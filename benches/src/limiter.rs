@@ -7,11 +7,11 @@ use std::time::Duration;
 use tollgate::clock::{Cached, Monotonic};
 use tollgate::{Clock, Limiter};
 
-use crate::handmade::{MutexBucket, SharedTokens, Ticker};
-use crate::peers::{self, Floor, Full, Gate, Load, drained};
+use crate::handmade::{MutexBucket, SharedTokens, TickerBucket};
+use crate::peers::{self, AtomicFloor, Full, Gate, Load, drained};
 use crate::report::{Line, Report};
 use crate::runner::{ENOUGH, Measure, OneThread, Peer, ROUNDS, as_count, compare};
-use crate::two_threads::Crew;
+use crate::two_threads::ThreadPair;
 use crate::{tail, timing};
 
 pub(crate) fn run(report: &mut Report) {
@@ -74,7 +74,7 @@ fn deny_one_thread(report: &mut Report) {
 }
 
 fn admit_two_threads(report: &mut Report) {
-    let crew = Crew::new();
+    let crew = ThreadPair::new();
     let mut peers = peers::all(Load::ADMIT)
         .map(|(name, gate)| targeted(Peer::new(name, crew.share(gate)), &[("governor", 1.1)]));
     let mut one_word = crew.share(ours(Load::ADMIT));
@@ -107,7 +107,7 @@ fn decision_with_all_fields(report: &mut Report) {
 
 /// Two limiters side by side in memory, a thread each: neither may feel the other.
 fn neighbours(report: &mut Report) {
-    let crew = Crew::new();
+    let crew = ThreadPair::new();
     let pair = Arc::new(vec![peers::ours(Load::ADMIT), peers::ours(Load::ADMIT)]);
     let mut ours = crew.both(Arc::new(move |index, calls| pair[index].hammer(calls)));
     let single = peers::ours(Load::ADMIT);
@@ -122,7 +122,7 @@ fn half_denied(report: &mut Report) {
     let rate = u32::try_from(as_count(0.5e9 / nanos)).unwrap_or(u32::MAX);
     let load = Load::per_second(rate, 100);
     let mut peers = [
-        Peer::new("floor", alone(Arc::new(Floor::new(load)))),
+        Peer::new("floor", alone(Arc::new(AtomicFloor::new(load)))),
         Peer::new("governor", alone(Arc::new(peers::governor(load)))),
     ];
     compare(report, "half-denied-1t", &mut alone(ours(load)), &mut peers);
@@ -130,11 +130,11 @@ fn half_denied(report: &mut Report) {
 
 /// Two threads that ask far more than a million a second gives.
 fn mostly_denied(report: &mut Report) {
-    let crew = Crew::new();
+    let crew = ThreadPair::new();
     const RATE: u32 = 1_000_000;
     let load = Load::per_second(RATE, 100);
     let mut peers = [
-        Peer::new("floor", crew.share(Arc::new(Floor::new(load)))),
+        Peer::new("floor", crew.share(Arc::new(AtomicFloor::new(load)))),
         Peer::new("governor", crew.share(Arc::new(peers::governor(load)))),
     ];
     compare(
@@ -165,7 +165,7 @@ fn mutex_bucket(report: &mut Report) {
     let mut peers = [Peer::new("mutex-bucket", alone(bucket()))];
     let mut one = alone(ours(Load::ADMIT));
     compare(report, "mutex-bucket-1t", &mut one, &mut peers);
-    let crew = Crew::new();
+    let crew = ThreadPair::new();
     let mut peers = [Peer::new("mutex-bucket", crew.share(bucket()))];
     let mut two = crew.share(ours(Load::ADMIT));
     compare(report, "mutex-bucket-2t", &mut two, &mut peers);
@@ -173,8 +173,8 @@ fn mutex_bucket(report: &mut Report) {
 
 /// The channel is full at the start of every measurement, and the ticker fills it up meanwhile.
 fn ticker_channel(report: &mut Report) {
-    let (ticker, tokens) = Ticker::start();
-    let receive = OneThread::fixed(Ticker::SAMPLE, |calls| {
+    let (ticker, tokens) = TickerBucket::start();
+    let receive = OneThread::fixed(TickerBucket::SAMPLE, |calls| {
         for _ in 0..calls {
             assert!(tokens.try_recv().is_ok(), "the channel was full");
         }
@@ -183,10 +183,10 @@ fn ticker_channel(report: &mut Report) {
     let mut one = alone(ours(Load::ADMIT));
     compare(report, "ticker-channel-1t", &mut one, &mut peers);
 
-    let (ticker, tokens) = Ticker::start();
+    let (ticker, tokens) = TickerBucket::start();
     let tokens = Arc::new(SharedTokens(Mutex::new(tokens)));
-    let crew = Crew::new();
-    let receive = crew.share_fixed(Ticker::SAMPLE / 2, tokens);
+    let crew = ThreadPair::new();
+    let receive = crew.share_fixed(TickerBucket::SAMPLE / 2, tokens);
     let mut peers = [Peer::new("ticker-channel", ticker.filled(receive))];
     let mut two = crew.share(ours(Load::ADMIT));
     compare(report, "ticker-channel-2t", &mut two, &mut peers);

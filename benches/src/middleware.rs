@@ -14,11 +14,13 @@ use tower_layer::Layer;
 
 mod calls;
 
-use calls::{Calls, Clients, Dropped, Drops, Nothing, Serve, allocations, on_two_threads};
+use calls::{
+    Calls, Clients, DropService, DroppedCalls, EmptyService, Serve, allocations, on_two_threads,
+};
 
 use crate::report::{Line, Report};
 use crate::runner::{Measure, Peer, ROUNDS, compare, median};
-use crate::two_threads::Crew;
+use crate::two_threads::ThreadPair;
 
 /// What a layer may cost more than none, in nanoseconds.
 const BARE: f64 = 80.0;
@@ -32,22 +34,22 @@ const CLIENTS: u64 = 1_000;
 
 pub(crate) fn run(report: &mut Report) {
     let quiet = || ours(plenty()).answers(Answers::new().dialects([]));
-    let mut bare = Calls::new(Clients::One, Nothing::<false>);
-    let mut admitted = Calls::new(Clients::One, quiet().layer(Nothing::<false>));
-    let mut typed = Calls::new(Clients::One, quiet().layer(Nothing::<true>));
-    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(Nothing::<true>));
-    let mut refused = Dropped::new(ours(nothing_left()).layer(Nothing::<false>));
+    let mut bare = Calls::new(Clients::One, EmptyService::<false>);
+    let mut admitted = Calls::new(Clients::One, quiet().layer(EmptyService::<false>));
+    let mut typed = Calls::new(Clients::One, quiet().layer(EmptyService::<true>));
+    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(EmptyService::<true>));
+    let mut refused = DroppedCalls::new(ours(nothing_left()).layer(EmptyService::<false>));
 
-    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(Nothing::<false>));
+    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(EmptyService::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.9)];
     compare(report, "admitted", &mut admitted, &mut peers);
 
-    let governor = Dropped::new(theirs(NOTHING_LEFT).layer(Nothing::<false>));
+    let governor = DroppedCalls::new(theirs(NOTHING_LEFT).layer(EmptyService::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
     compare(report, "refused", &mut refused, &mut peers);
 
     // Both drop their requests, as whoever has one last does.
-    let fields = Dropped::new(ours(plenty()).layer(Drops));
+    let fields = DroppedCalls::new(ours(plenty()).layer(DropService));
     let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
     compare(report, "refused-vs-admitted", &mut refused, &mut peers);
 
@@ -86,9 +88,9 @@ fn nothing_left() -> Rate {
     Rate::per_day(1)
 }
 
-type Ours = RateLimitLayer<tollgate_tower::PerKey<tollgate_tower::keys::Address>>;
+type TollgateService = RateLimitLayer<tollgate_tower::PerKey<tollgate_tower::keys::Address>>;
 
-fn ours(rate: Rate) -> Ours {
+fn ours(rate: Rate) -> TollgateService {
     RateLimitLayer::per_client(rate)
 }
 
@@ -96,13 +98,13 @@ fn ours(rate: Rate) -> Ours {
 const PLENTY: (u64, u32) = (1, u32::MAX);
 const NOTHING_LEFT: (u64, u32) = (86_400_000_000_000, 1);
 
-type Theirs = GovernorLayer<
+type PeerService = GovernorLayer<
     tower_governor::key_extractor::PeerIpKeyExtractor,
     governor::middleware::NoOpMiddleware<governor::clock::QuantaInstant>,
     axum::body::Body,
 >;
 
-fn theirs((nanos, burst): (u64, u32)) -> Theirs {
+fn theirs((nanos, burst): (u64, u32)) -> PeerService {
     let mut builder = GovernorConfigBuilder::default();
     let config = builder.per_nanosecond(nanos).burst_size(burst).finish();
     GovernorLayer::new(Arc::new(config.expect("a rate that governor takes")))
@@ -151,7 +153,7 @@ fn allocated(
 }
 
 /// A hundred rules, of which three are for each request.
-fn by_policy(report: &mut Report, bare: &mut Calls<Nothing<false>>) {
+fn by_policy(report: &mut Report, bare: &mut Calls<EmptyService<false>>) {
     let mut text = "limits:\n".to_owned();
     for number in 0..RULES - 2 {
         text.push_str(&format!(
@@ -163,18 +165,18 @@ fn by_policy(report: &mut Report, bare: &mut Calls<Nothing<false>>) {
     let policy = Policy::from_text(&text, Format::Yaml).expect("a policy that is one");
     let engine = Engine::new(policy.policy, Memory::new()).expect("an engine in memory");
     let layer = RateLimitLayer::by_policy(engine).answers(Answers::new().dialects([]));
-    let mut ours = Calls::new(Clients::Known, layer.layer(Nothing::<false>));
+    let mut ours = Calls::new(Clients::Known, layer.layer(EmptyService::<false>));
     more(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
 }
 
 fn two_threads(report: &mut Report) {
-    fn both<'c, S: Serve>(crew: &'c Crew, service: S) -> impl Measure + 'c {
+    fn both<'c, S: Serve>(crew: &'c ThreadPair, service: S) -> impl Measure + 'c {
         on_two_threads(crew, Clients::Many(CLIENTS), service)
     }
-    let crew = Crew::new();
+    let crew = ThreadPair::new();
     let quiet = ours(plenty()).answers(Answers::new().dialects([]));
-    let mut ours = both(&crew, quiet.layer(Nothing::<false>));
-    let governor = both(&crew, theirs(PLENTY).layer(Nothing::<false>));
+    let mut ours = both(&crew, quiet.layer(EmptyService::<false>));
+    let governor = both(&crew, theirs(PLENTY).layer(EmptyService::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.6)];
     compare(report, "two-threads", &mut ours, &mut peers);
 }

@@ -100,7 +100,7 @@ impl Gate for Full {
 
 /// The least that an exact limiter with one atomic word can do: read the counter, turn it into
 /// nanoseconds, load, compare, swap.
-pub(crate) struct Floor {
+pub(crate) struct AtomicFloor {
     clock: quanta::Clock,
     anchor: u64,
     interval: u64,
@@ -108,7 +108,7 @@ pub(crate) struct Floor {
     tat: Padded<AtomicU64>,
 }
 
-impl Floor {
+impl AtomicFloor {
     pub(crate) fn new(load: Load) -> Self {
         let clock = quanta::Clock::new();
         let period = u64::try_from(load.period.as_nanos()).expect("a period below 584 years");
@@ -123,7 +123,7 @@ impl Floor {
     }
 }
 
-impl Gate for Floor {
+impl Gate for AtomicFloor {
     #[inline(always)]
     fn allow(&self) -> bool {
         let now = self.clock.delta_as_nanos(self.anchor, self.clock.raw());
@@ -254,7 +254,7 @@ impl Gate for Throttlecrab {
 /// The floor and the four crates, by name.
 pub(crate) fn all(load: Load) -> [(&'static str, Arc<dyn Gate>); 5] {
     [
-        ("floor", Arc::new(Floor::new(load))),
+        ("floor", Arc::new(AtomicFloor::new(load))),
         ("governor", Arc::new(governor(load))),
         ("ratelimit", Arc::new(ratelimit(load))),
         ("leaky-bucket", Arc::new(leaky_bucket(load))),

@@ -18,8 +18,8 @@ mod memory;
 mod reload;
 mod tail;
 
-use generator::{Generator, Pace};
-use programs::{Built, Server};
+use generator::{Generator, RequestPace};
+use programs::{BuiltServer, Server};
 use speak::Grpc;
 use tools::{Answers, Files, Load};
 
@@ -53,8 +53,8 @@ pub(crate) fn run(report: &mut Report) {
 }
 
 fn cases(report: &mut Report) -> Result<(), Failure> {
-    let built = Built::new()?;
-    let all = All {
+    let built = BuiltServer::new()?;
+    let all = ServerSet {
         ours: Server::tollgate(&built, POLICY)?,
         tonic: Server::tonic_ok(&built)?,
         hyper: Server::hyper_ok(&built)?,
@@ -87,14 +87,14 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
 pub(crate) fn send_rls_requests(address: SocketAddr, requests: u64) -> Result<(), Failure> {
     // Of one key, and for as long as it takes under callgrind.
     let mut generator = Generator::new(address, 1, &Grpc::default(), 1)?;
-    let ran = generator.run(Pace::OneByOne(requests), Duration::from_secs(3_600))?;
+    let ran = generator.run(RequestPace::OneByOne(requests), Duration::from_secs(3_600))?;
     let is_whole = ran.times.len() as u64 == requests;
     let all = is_whole.then_some(());
     all.ok_or_else(|| format!("{} of {requests} were answered", ran.times.len()).into())
 }
 
 /// The servers, and what tools read.
-struct All {
+struct ServerSet {
     ours: Server,
     tonic: Server,
     hyper: Server,
@@ -104,14 +104,14 @@ struct All {
 }
 
 /// One server under one load.
-struct Side<'a> {
+struct ServerSide<'a> {
     name: &'static str,
     target: Option<f64>,
     server: &'a Server,
     load: Box<dyn FnMut() -> Result<Load, Failure> + 'a>,
 }
 
-impl<'a> Side<'a> {
+impl<'a> ServerSide<'a> {
     fn new(
         name: &'static str,
         target: Option<f64>,
@@ -136,7 +136,7 @@ impl<'a> Side<'a> {
 }
 
 /// Rounds of all sides in turns. The first is ours; each of the others makes two lines.
-fn compare(report: &mut Report, case: &str, sides: &mut [Side<'_>]) -> Result<(), Failure> {
+fn compare(report: &mut Report, case: &str, sides: &mut [ServerSide<'_>]) -> Result<(), Failure> {
     let mut rounds = vec![Vec::new(); sides.len()];
     for round in 0..=ROUNDS {
         for (side, seen) in sides.iter_mut().zip(&mut rounds) {
@@ -173,20 +173,20 @@ fn compare(report: &mut Report, case: &str, sides: &mut [Side<'_>]) -> Result<()
     Ok(())
 }
 
-fn rls(report: &mut Report, all: &All) -> Result<(), Failure> {
+fn rls(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
     let body = all.files.path("rls");
     let load = |server: &Server| {
         let (address, body) = (server.grpc, &body);
         move || tools::h2load(here(address)?, body, CALLS, CONNECTIONS)
     };
     let mut sides = [
-        Side::new("tollgate", None, &all.ours, load(&all.ours)),
-        Side::new("tonic-ok", Some(1.15), &all.tonic, load(&all.tonic)),
+        ServerSide::new("tollgate", None, &all.ours, load(&all.ours)),
+        ServerSide::new("tonic-ok", Some(1.15), &all.tonic, load(&all.tonic)),
     ];
     compare(report, "rls", &mut sides)
 }
 
-fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
+fn http(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
     let load = |server: &Server, script: &str| {
         let (address, script) = (server.http, all.files.path(script));
         move || tools::wrk(here(address)?, &script, SECONDS, Answers::Pass)
@@ -194,14 +194,14 @@ fn http(report: &mut Report, all: &All) -> Result<(), Failure> {
     let crab = load(&all.crab, "throttle.lua");
     let hyper = load(&all.hyper, "check.lua");
     let mut sides = [
-        Side::new("tollgate", None, &all.ours, load(&all.ours, "check.lua")),
-        Side::new("hyper-ok", None, &all.hyper, hyper),
-        Side::new("throttlecrab-http", Some(0.75), &all.crab, crab),
+        ServerSide::new("tollgate", None, &all.ours, load(&all.ours, "check.lua")),
+        ServerSide::new("hyper-ok", None, &all.hyper, hyper),
+        ServerSide::new("throttlecrab-http", Some(0.75), &all.crab, crab),
     ];
     compare(report, "http-check", &mut sides)
 }
 
-fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
+fn resp(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
     let sha = all.redis.say(&["SCRIPT", "LOAD", GCRA_IN_LUA])?;
     // By a limit that the command brings along, which has targets; and by the policy, which has none.
     let asks: [(&str, Vec<&str>, bool); 2] = [
@@ -228,8 +228,8 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
                 }
             };
             let mut sides = vec![
-                Side::new("tollgate", None, &all.ours, load(&all.ours, ask, calls)),
-                Side::new(
+                ServerSide::new("tollgate", None, &all.ours, load(&all.ours, ask, calls)),
+                ServerSide::new(
                     "redis-incrby",
                     target(1.0),
                     &all.redis,
@@ -237,14 +237,14 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
                 ),
             ];
             sides.push(if pipeline == 1 {
-                Side::new(
+                ServerSide::new(
                     "throttlecrab-resp",
                     target(0.9),
                     &all.crab,
                     load(&all.crab, &crab, calls),
                 )
             } else {
-                Side::new(
+                ServerSide::new(
                     "redis-lua",
                     target(0.2),
                     &all.redis,
@@ -258,7 +258,7 @@ fn resp(report: &mut Report, all: &All) -> Result<(), Failure> {
 }
 
 /// Ours where all are refused beside ours where all pass, by one key each.
-fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure> {
+fn refusals(report: &mut Report, all: &ServerSet, built: &BuiltServer) -> Result<(), Failure> {
     let full = Server::tollgate(built, "limits: [{name: per-user, key: user, rate: 1/d}]")?;
     let body = all.files.path("rls");
     let load = |server: &Server| {
@@ -267,8 +267,8 @@ fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure
     };
     let target = Some(1.0);
     let mut sides = [
-        Side::new("refusal", None, &full, load(&full)),
-        Side::new("admission", target, &all.ours, load(&all.ours)),
+        ServerSide::new("refusal", None, &full, load(&full)),
+        ServerSide::new("admission", target, &all.ours, load(&all.ours)),
     ];
     compare(report, "refusal-rls", &mut sides)?;
     let script = all.files.path("same.lua");
@@ -278,8 +278,8 @@ fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure
     };
     let admit = load(&all.ours, Answers::Pass);
     let mut sides = [
-        Side::new("refusal", None, &full, load(&full, Answers::Refuse)),
-        Side::new("admission", target, &all.ours, admit),
+        ServerSide::new("refusal", None, &full, load(&full, Answers::Refuse)),
+        ServerSide::new("admission", target, &all.ours, admit),
     ];
     compare(report, "refusal-http", &mut sides)?;
     let load = |server: &Server, numbers: [&'static str; 3]| {
@@ -290,8 +290,8 @@ fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure
         }
     };
     let mut sides = [
-        Side::new("refusal", None, &full, load(&full, ["0", "1", "86400"])),
-        Side::new(
+        ServerSide::new("refusal", None, &full, load(&full, ["0", "1", "86400"])),
+        ServerSide::new(
             "admission",
             target,
             &all.ours,
@@ -302,7 +302,7 @@ fn refusals(report: &mut Report, all: &All, built: &Built) -> Result<(), Failure
 }
 
 /// Ours with many rules beside ours with one.
-fn policy(report: &mut Report, built: &Built) -> Result<(), Failure> {
+fn policy(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
     let (many, one) = (
         Server::tollgate(built, &rules())?,
         Server::tollgate(built, POLICY)?,
@@ -310,7 +310,7 @@ fn policy(report: &mut Report, built: &Built) -> Result<(), Failure> {
     let load = |server: &Server| -> Result<_, Failure> {
         let mut generator = Generator::new(here(server.grpc)?, 10, &Grpc::default(), POLICY_KEYS)?;
         Ok(move || {
-            let ran = generator.run(Pace::Full, Duration::from_secs(SECONDS))?;
+            let ran = generator.run(RequestPace::Full, Duration::from_secs(SECONDS))?;
             Ok(Load {
                 decisions: as_f64(ran.times.len() as u64),
                 per_second: ran.per_second,
@@ -319,8 +319,8 @@ fn policy(report: &mut Report, built: &Built) -> Result<(), Failure> {
     };
     let (loads, load) = (load(&many)?, load(&one)?);
     let mut sides = [
-        Side::new("policy", None, &many, loads),
-        Side::new("rls", Some(1.3), &one, load),
+        ServerSide::new("policy", None, &many, loads),
+        ServerSide::new("rls", Some(1.3), &one, load),
     ];
     compare(report, "policy-rls", &mut sides)
 }

@@ -19,27 +19,27 @@ pub(crate) type Work = Arc<dyn Fn(usize, u64) -> u64 + Send + Sync>;
 
 /// The caller's thread and a helper, which spins for work as long as this lives: both stay on the
 /// cores they have, where a sleeping thread might wake up on the other's.
-pub(crate) struct Crew {
+pub(crate) struct ThreadPair {
     jobs: Sender<Job>,
-    shares: Receiver<Share>,
+    shares: Receiver<ThreadShare>,
 }
 
 #[derive(Clone)]
 struct Job {
     work: Work,
-    length: Length,
-    meeting: Arc<Meeting>,
+    length: RunLength,
+    meeting: Arc<StartBarrier>,
 }
 
 /// When the first thread stops, which stops the other.
 #[derive(Clone, Copy)]
-enum Length {
+enum RunLength {
     Calls(u64),
     Time(Duration),
 }
 
 /// What one thread did.
-struct Share {
+struct ThreadShare {
     nanos: f64,
     calls: u64,
     admitted: u64,
@@ -47,13 +47,13 @@ struct Share {
 }
 
 /// Where the threads of a job wait for each other.
-struct Meeting {
+struct StartBarrier {
     threads: usize,
     arrived: Padded<AtomicUsize>,
     done: Padded<AtomicBool>,
 }
 
-impl Crew {
+impl ThreadPair {
     pub(crate) fn new() -> Self {
         let (jobs, queue) = mpsc::channel::<Job>();
         let (sender, shares) = mpsc::channel();
@@ -73,28 +73,28 @@ impl Crew {
     }
 
     /// Measures `work` on both threads at once.
-    pub(crate) fn both(&self, work: Work) -> Together<'_> {
+    pub(crate) fn both(&self, work: Work) -> TwoThreadPeer<'_> {
         self.measure(2, work)
     }
 
     /// Measures `work` on the caller's thread alone.
-    pub(crate) fn one(&self, work: Work) -> Together<'_> {
+    pub(crate) fn one(&self, work: Work) -> TwoThreadPeer<'_> {
         self.measure(1, work)
     }
 
     /// Both threads on one limiter.
-    pub(crate) fn share(&self, gate: Arc<dyn Gate>) -> Together<'_> {
+    pub(crate) fn share(&self, gate: Arc<dyn Gate>) -> TwoThreadPeer<'_> {
         self.both(Arc::new(move |_, calls| gate.hammer(calls)))
     }
 
     /// Both threads on one limiter, for this many calls each.
-    pub(crate) fn share_fixed(&self, calls: u64, gate: Arc<dyn Gate>) -> Together<'_> {
+    pub(crate) fn share_fixed(&self, calls: u64, gate: Arc<dyn Gate>) -> TwoThreadPeer<'_> {
         self.both_fixed(calls, Arc::new(move |_, calls| gate.hammer(calls)))
     }
 
     /// As [`both`](Self::both), for this many calls each.
-    pub(crate) fn both_fixed(&self, calls: u64, work: Work) -> Together<'_> {
-        Together {
+    pub(crate) fn both_fixed(&self, calls: u64, work: Work) -> TwoThreadPeer<'_> {
+        TwoThreadPeer {
             crew: self,
             threads: 2,
             work,
@@ -108,16 +108,16 @@ impl Crew {
         while gate.allow() {}
         let watch = Stopwatch::start();
         let work: Work = Arc::new(move |_, calls| gate.hammer(calls));
-        let shares = self.run(2, Length::Time(time), work);
+        let shares = self.run(2, RunLength::Time(time), work);
         let admitted = shares.iter().map(|share| share.admitted).sum();
         as_f64(admitted) * 1e9 / watch.nanos()
     }
 
-    fn measure(&self, threads: usize, work: Work) -> Together<'_> {
+    fn measure(&self, threads: usize, work: Work) -> TwoThreadPeer<'_> {
         let calls = calls_for_a_sample(|calls| {
-            longest(&self.run(threads, Length::Calls(calls), Arc::clone(&work)))
+            longest(&self.run(threads, RunLength::Calls(calls), Arc::clone(&work)))
         });
-        Together {
+        TwoThreadPeer {
             crew: self,
             threads,
             work,
@@ -125,11 +125,11 @@ impl Crew {
         }
     }
 
-    fn run(&self, threads: usize, length: Length, work: Work) -> Vec<Share> {
+    fn run(&self, threads: usize, length: RunLength, work: Work) -> Vec<ThreadShare> {
         let job = Job {
             work,
             length,
-            meeting: Arc::new(Meeting {
+            meeting: Arc::new(StartBarrier {
                 threads,
                 arrived: Padded(AtomicUsize::new(0)),
                 done: Padded(AtomicBool::new(false)),
@@ -151,16 +151,16 @@ impl Crew {
 }
 
 /// One kind of work on the threads of a crew.
-pub(crate) struct Together<'a> {
-    crew: &'a Crew,
+pub(crate) struct TwoThreadPeer<'a> {
+    crew: &'a ThreadPair,
     threads: usize,
     work: Work,
     calls: u64,
 }
 
-impl Measure for Together<'_> {
+impl Measure for TwoThreadPeer<'_> {
     fn sample(&mut self) -> Sample {
-        let length = Length::Calls(self.calls);
+        let length = RunLength::Calls(self.calls);
         let shares = self.crew.run(self.threads, length, Arc::clone(&self.work));
         let nanos: f64 = shares.iter().map(|share| share.nanos).sum();
         let calls: u64 = shares.iter().map(|share| share.calls).sum();
@@ -175,7 +175,7 @@ impl Measure for Together<'_> {
 }
 
 impl Job {
-    fn run(&self, index: usize) -> Share {
+    fn run(&self, index: usize) -> ThreadShare {
         // Once to come together, and once more after the slow read of the counters.
         self.meeting.wait(1);
         let before = timing::switches();
@@ -187,7 +187,7 @@ impl Job {
             calls += BATCH;
         }
         self.meeting.done.0.store(true, Ordering::Relaxed);
-        Share {
+        ThreadShare {
             nanos: watch.nanos(),
             calls,
             admitted,
@@ -196,7 +196,7 @@ impl Job {
     }
 }
 
-impl Length {
+impl RunLength {
     fn reached(self, calls: u64, watch: Stopwatch) -> bool {
         match self {
             Self::Calls(most) => calls >= most,
@@ -205,7 +205,7 @@ impl Length {
     }
 }
 
-impl Meeting {
+impl StartBarrier {
     /// Spins until every thread has come here this many times.
     fn wait(&self, times: usize) {
         self.arrived.0.fetch_add(1, Ordering::AcqRel);
@@ -221,6 +221,6 @@ impl Meeting {
     }
 }
 
-fn longest(shares: &[Share]) -> f64 {
+fn longest(shares: &[ThreadShare]) -> f64 {
     shares.iter().map(|share| share.nanos).fold(0.0, f64::max)
 }

@@ -24,7 +24,7 @@ pub(crate) trait Queue: Send + Sync + 'static {
 
 /// Tasks that wait again and again, and give up when it takes too long.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Storm {
+pub(crate) struct CancelStorm {
     pub(crate) tasks: u32,
     pub(crate) patience: Duration,
     pub(crate) lasts: Duration,
@@ -42,7 +42,7 @@ pub(crate) struct Outcome {
     pub(crate) overtaken: f64,
 }
 
-struct Crowd<Q> {
+struct WaiterCrowd<Q> {
     queue: Q,
     came: AtomicUsize,
     passed: AtomicUsize,
@@ -56,7 +56,7 @@ pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
     let runtime = Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime of one thread can be built");
     runtime.block_on(async {
-        let crowd = Arc::new(Crowd {
+        let crowd = Arc::new(WaiterCrowd {
             queue: queue(),
             came: AtomicUsize::new(0),
             passed: AtomicUsize::new(0),
@@ -90,7 +90,7 @@ pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
     })
 }
 
-async fn wait<Q: Queue>(crowd: Arc<Crowd<Q>>, who: u32) {
+async fn wait<Q: Queue>(crowd: Arc<WaiterCrowd<Q>>, who: u32) {
     crowd.came.fetch_add(1, Ordering::Relaxed);
     crowd.queue.pass(who).await;
     let place = crowd.passed.fetch_add(1, Ordering::Relaxed);
@@ -132,7 +132,7 @@ pub(crate) fn pace<Q: Queue>(queue: impl FnOnce() -> Q, seconds: f64) -> f64 {
 }
 
 /// Counts how many waits end in time while a storm lasts.
-pub(crate) fn storm<Q: Queue>(queue: impl FnOnce() -> Q, storm: Storm) -> f64 {
+pub(crate) fn storm<Q: Queue>(queue: impl FnOnce() -> Q, storm: CancelStorm) -> f64 {
     let runtime = Builder::new_current_thread().enable_time().build();
     let runtime = runtime.expect("a runtime of one thread can be built");
     runtime.block_on(async {

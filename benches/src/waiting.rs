@@ -9,7 +9,7 @@ use tollgate::{KeyedLimiter, Limiter, Rate};
 use crate::peers::Governor;
 use crate::report::{Line, Report};
 use crate::runner::median;
-use crate::waiters::{self, Outcome, Queue, Storm};
+use crate::waiters::{self, CancelStorm, Outcome, Queue};
 
 /// Each round takes seconds, as long as every limiter needs.
 const ROUNDS: usize = 15;
@@ -19,7 +19,7 @@ const CROWD_RATE: u32 = 50_000;
 const FEW_ROUNDS: usize = 5;
 const STORM_RATE: u32 = 50;
 const STORM_BURST: u32 = 5;
-const STORM: Storm = Storm {
+const STORM: CancelStorm = CancelStorm {
     tasks: 30,
     patience: Duration::from_millis(100),
     lasts: Duration::from_secs(5),
@@ -36,12 +36,12 @@ impl Queue for Limiter {
 }
 
 /// A limiter whose turns begin when all are in its queue.
-struct Opened {
+struct OpenedLimiter {
     limiter: Limiter,
     rate: Rate,
 }
 
-impl Queue for Opened {
+impl Queue for OpenedLimiter {
     async fn pass(&self, who: u32) {
         self.limiter.pass(who).await;
     }
@@ -90,14 +90,14 @@ fn ours(rate: u32, burst: u32) -> Limiter {
         .expect("a rate that GCRA can represent")
 }
 
-fn opened(rate: u32, burst: u32) -> Opened {
+fn opened(rate: u32, burst: u32) -> OpenedLimiter {
     let rate = Rate::per_second(u64::from(rate)).burst(u64::from(burst));
     let limiter = Limiter::builder(Rate::per_day(1))
         .start_empty()
         .unbounded_waiters()
         .build()
         .expect("a rate that GCRA can represent");
-    Opened { limiter, rate }
+    OpenedLimiter { limiter, rate }
 }
 
 fn governor(rate: u32, burst: u32) -> Governor {

@@ -15,12 +15,12 @@ use tollgate::{Clock, KeyedLimiter, Level, Limiter, Rate, Stack, Timestamp};
 const SECOND: u64 = 1_000_000_000;
 
 /// A clock that naps move on, up to a time.
-struct Until {
+struct ManualClock {
     nanos: AtomicU64,
     last: u64,
 }
 
-impl Until {
+impl ManualClock {
     fn seconds(last: u64) -> Arc<Self> {
         Arc::new(Self {
             nanos: AtomicU64::new(0),
@@ -33,7 +33,7 @@ impl Until {
     }
 }
 
-impl Clock for Until {
+impl Clock for ManualClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.nanos.load(Ordering::Acquire))
     }
@@ -47,18 +47,18 @@ impl Clock for Until {
     }
 }
 
-type Line = Limiter<Arc<Until>>;
-type Keys = KeyedLimiter<Arc<Until>>;
+type FairLimiter = Limiter<Arc<ManualClock>>;
+type Keys = KeyedLimiter<Arc<ManualClock>>;
 
 /// One in a second, and the first is taken.
-fn line(last: u64) -> Arc<Line> {
-    let line = Limiter::with_clock(Rate::per_second(1), Until::seconds(last));
+fn line(last: u64) -> Arc<FairLimiter> {
+    let line = Limiter::with_clock(Rate::per_second(1), ManualClock::seconds(last));
     assert!(line.allow());
     Arc::new(line)
 }
 
 fn keys(last: u64) -> Arc<Keys> {
-    let builder = KeyedLimiter::builder(Rate::per_second(1), 8).clock(Until::seconds(last));
+    let builder = KeyedLimiter::builder(Rate::per_second(1), 8).clock(ManualClock::seconds(last));
     let keys = builder.build().unwrap();
     assert!(keys.allow(&1));
     Arc::new(keys)
@@ -81,11 +81,11 @@ fn both<T: Send + Sync + 'static>(shared: &Arc<T>, other: fn(&T), own: fn(&T)) {
 }
 
 /// Whether one that looks once, and goes then, has passed.
-fn passes_at_once(line: &Line) -> bool {
+fn passes_at_once(line: &FairLimiter) -> bool {
     line.acquire().wait_for_polls(1) == Some(Ok(()))
 }
 
-fn has_passed(line: &Line) {
+fn has_passed(line: &FairLimiter) {
     assert!(line.acquire().wait_blocking().is_ok());
 }
 
@@ -106,11 +106,11 @@ fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
         let line = line(1);
         let threads = [
             // A check lets the first pass, who may not notice any more.
-            |line: &Line| {
+            |line: &FairLimiter| {
                 line.clock().go_to(SECOND);
                 line.allow()
             },
-            |line: &Line| line.acquire().wait_for_polls(1) == Some(Ok(())),
+            |line: &FairLimiter| line.acquire().wait_for_polls(1) == Some(Ok(())),
         ]
         .map(|body| {
             let line = Arc::clone(&line);
@@ -129,7 +129,7 @@ fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
 fn a_change_is_not_missed_by_one_who_comes() {
     check(3, || {
         // No turn ever comes by itself.
-        let change = |line: &Line| line.set_rate(Rate::per_second(1).burst(2)).unwrap();
+        let change = |line: &FairLimiter| line.set_rate(Rate::per_second(1).burst(2)).unwrap();
         both(&line(0), change, has_passed);
     });
 }
@@ -137,7 +137,7 @@ fn a_change_is_not_missed_by_one_who_comes() {
 #[test]
 fn a_cancelled_reservation_is_not_missed_by_one_who_comes() {
     check(3, || {
-        let line = Limiter::with_clock(Rate::per_second(1), Until::seconds(0));
+        let line = Limiter::with_clock(Rate::per_second(1), ManualClock::seconds(0));
         let line = Arc::new(line);
         let theirs = Arc::clone(&line);
         let slot = line.reserve(1).unwrap();
@@ -186,7 +186,7 @@ fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
 }
 
 /// Two of two are held for a second, of which one is spent: whether they were.
-fn hold_two(line: &Line) -> bool {
+fn hold_two(line: &FairLimiter) -> bool {
     let levels = [Level::estimated("two", line, 2)];
     let held = Stack::new().hold(&levels, Duration::from_secs(9));
     line.clock().go_to(SECOND);
@@ -201,7 +201,7 @@ fn hold_two(line: &Line) -> bool {
 fn a_check_never_passes_on_what_is_out() {
     check(3, || {
         let rate = Rate::per_second(1).burst(2);
-        let line = Arc::new(Limiter::with_clock(rate, Until::seconds(0)));
+        let line = Arc::new(Limiter::with_clock(rate, ManualClock::seconds(0)));
         let theirs = Arc::clone(&line);
         let thread = thread::spawn(move || hold_two(&theirs));
         // At no time, before the hold or during it or after, does a second pass: what is out doesn't drain.
@@ -219,7 +219,7 @@ fn a_check_never_passes_on_what_is_out() {
 fn two_who_settle_give_back_what_they_did_not_spend() {
     check(2, || {
         let rate = Rate::per_second(1).burst(4);
-        let line = Arc::new(Limiter::with_clock(rate, Until::seconds(0)));
+        let line = Arc::new(Limiter::with_clock(rate, ManualClock::seconds(0)));
         let both = [0, 1].map(|_| {
             let line = Arc::clone(&line);
             thread::spawn(move || hold_two(&line))

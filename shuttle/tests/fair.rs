@@ -15,11 +15,11 @@ use tollgate::{Clock, FairLimiter, Lanes, Rate, Refused, Timestamp};
 /// A nap that has an end ends when the schedule says, and time has come that far then; one that has
 /// none ends only when somebody unparks the thread.
 #[derive(Clone, Default)]
-struct Timers {
+struct SimulatedTimers {
     nanos: Arc<AtomicU64>,
 }
 
-impl Clock for Timers {
+impl Clock for SimulatedTimers {
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.nanos.load(Ordering::SeqCst))
     }
@@ -36,11 +36,11 @@ impl Clock for Timers {
 
 const SECOND: Duration = Duration::from_secs(1);
 
-type Line = FairLimiter<Timers>;
+type TimedFairLimiter = FairLimiter<SimulatedTimers>;
 
-fn line() -> Arc<Line> {
+fn line() -> Arc<TimedFairLimiter> {
     let line = FairLimiter::builder(Rate::every(SECOND))
-        .clock(Timers::default())
+        .clock(SimulatedTimers::default())
         .build();
     Arc::new(line.expect("a rate that fits"))
 }
@@ -52,8 +52,8 @@ fn check(model: impl Fn() + Sync + Send + Copy + 'static) {
 }
 
 /// Runs every body on a thread of its own; how many passed.
-fn passed(line: &Arc<Line>, bodies: &[fn(&Line) -> bool]) -> u64 {
-    let start = |body: &fn(&Line) -> bool| {
+fn passed(line: &Arc<TimedFairLimiter>, bodies: &[fn(&TimedFairLimiter) -> bool]) -> u64 {
+    let start = |body: &fn(&TimedFairLimiter) -> bool| {
         let (line, body) = (Arc::clone(line), *body);
         thread::spawn(move || body(&line))
     };
@@ -73,7 +73,7 @@ fn passed(line: &Arc<Line>, bodies: &[fn(&Line) -> bool]) -> u64 {
 fn everybody_who_waits_is_served() {
     check(|| {
         let line = line();
-        let bodies: [fn(&Line) -> bool; 4] = [
+        let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&1).weight(3).wait_blocking().is_ok(),
@@ -89,7 +89,7 @@ fn everybody_who_waits_is_served() {
 fn those_who_go_leave_the_time_to_others() {
     check(|| {
         let line = line();
-        let bodies: [fn(&Line) -> bool; 4] = [
+        let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&0).wait_blocking().is_ok(),
             // These go when they have looked once or twice, whoever keeps the time then.
@@ -104,7 +104,7 @@ fn those_who_go_leave_the_time_to_others() {
 fn those_whose_deadline_passes_leave_the_time_to_others() {
     check(|| {
         let line = line();
-        let bodies: [fn(&Line) -> bool; 4] = [
+        let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&1).weight(5).wait_blocking().is_ok(),
             |line| match line.acquire(&2).timeout(SECOND).wait_blocking() {
@@ -124,7 +124,7 @@ fn lanes_serve_everybody() {
         let lanes = Lanes::builder(Rate::per_second(2))
             .lane("high", 1)
             .lane("low", 1)
-            .clock(Timers::default())
+            .clock(SimulatedTimers::default())
             .build();
         let lanes = Arc::new(lanes.expect("shares that fit"));
         let threads = ["high", "high", "low", "low"].map(|name| {

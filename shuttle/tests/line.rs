@@ -17,11 +17,11 @@ const SECOND: u64 = 1_000_000_000;
 
 /// A nap ends when the schedule says, and time has come that far then.
 #[derive(Clone, Default)]
-struct Timers {
+struct SimulatedTimers {
     nanos: Arc<AtomicU64>,
 }
 
-impl Clock for Timers {
+impl Clock for SimulatedTimers {
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.nanos.load(Ordering::SeqCst))
     }
@@ -65,7 +65,7 @@ trait Waited: Send + Sync + 'static {
     }
 }
 
-impl Waited for Limiter<Timers> {
+impl Waited for Limiter<SimulatedTimers> {
     type Home<'a> = &'a Self;
 
     fn acquire(&self) -> Acquire<&Self> {
@@ -85,8 +85,8 @@ impl Waited for Limiter<Timers> {
     }
 }
 
-impl Waited for KeyedLimiter<Timers> {
-    type Home<'a> = tollgate::keyed::Key<'a, Timers>;
+impl Waited for KeyedLimiter<SimulatedTimers> {
+    type Home<'a> = tollgate::keyed::Key<'a, SimulatedTimers>;
 
     fn acquire(&self) -> Acquire<Self::Home<'_>> {
         self.key(&7).acquire()
@@ -124,8 +124,11 @@ fn storm<W: Waited>(limiter: &Arc<W>, bodies: &[fn(&W) -> u64]) -> u64 {
     passed
 }
 
-fn limiter() -> Arc<Limiter<Timers>> {
-    Arc::new(Limiter::with_clock(Rate::per_second(1), Timers::default()))
+fn limiter() -> Arc<Limiter<SimulatedTimers>> {
+    Arc::new(Limiter::with_clock(
+        Rate::per_second(1),
+        SimulatedTimers::default(),
+    ))
 }
 
 fn stays_and_goes<W: Waited>(limiter: &Arc<W>) {
@@ -150,7 +153,8 @@ fn those_who_go_cost_nobody_a_turn() {
 #[test]
 fn those_who_go_cost_nobody_a_turn_of_a_key() {
     check(|| {
-        let builder = KeyedLimiter::builder(Rate::per_second(1), 8).clock(Timers::default());
+        let builder =
+            KeyedLimiter::builder(Rate::per_second(1), 8).clock(SimulatedTimers::default());
         stays_and_goes(&Arc::new(builder.build().expect("a rate that fits")));
     });
 }
@@ -159,7 +163,7 @@ fn those_who_go_cost_nobody_a_turn_of_a_key() {
 fn those_who_go_cost_nobody_a_turn_of_a_striped_limit() {
     check(|| {
         let builder = Limiter::builder(Rate::per_second(1)).stripes(2);
-        let limiter = builder.clock(Timers::default()).build();
+        let limiter = builder.clock(SimulatedTimers::default()).build();
         stays_and_goes(&Arc::new(limiter.expect("a rate that fits")));
     });
 }
@@ -168,7 +172,7 @@ fn those_who_go_cost_nobody_a_turn_of_a_striped_limit() {
 fn reservations_behind_waits_keep_the_bound() {
     check(|| {
         let limiter = limiter();
-        let bodies: [fn(&Limiter<Timers>) -> u64; 4] = [
+        let bodies: [fn(&Limiter<SimulatedTimers>) -> u64; 4] = [
             Waited::stays,
             |limiter| limiter.wait_and_cancel(2),
             |limiter| {
@@ -184,8 +188,8 @@ fn reservations_behind_waits_keep_the_bound() {
 #[test]
 fn a_change_reaches_those_who_wait() {
     check(|| {
-        let limiter = Limiter::with_clock(Rate::per_hour(1), Timers::default());
-        let (limiter, bodies): (_, [fn(&Limiter<Timers>) -> u64; 4]) = (
+        let limiter = Limiter::with_clock(Rate::per_hour(1), SimulatedTimers::default());
+        let (limiter, bodies): (_, [fn(&Limiter<SimulatedTimers>) -> u64; 4]) = (
             Arc::new(limiter),
             [
                 Waited::stays,

@@ -138,9 +138,9 @@ fn opposite_orders_neither_block_nor_lend_twice() {
 
 /// A clock whose every reading is a step of the schedule.
 #[derive(Clone, Default)]
-struct Ticking(Arc<Nanos>);
+struct TickingClock(Arc<Nanos>);
 
-impl Clock for Ticking {
+impl Clock for TickingClock {
     fn now(&self) -> Timestamp {
         Timestamp::from_nanos(self.0.load(Order::SeqCst))
     }
@@ -153,7 +153,7 @@ impl Clock for Ticking {
 
 /// Two of two are held while the clock goes on by a second, and then all spent.
 fn beside_a_clock() {
-    let (clock, second) = (Ticking::default(), Duration::from_secs(1));
+    let (clock, second) = (TickingClock::default(), Duration::from_secs(1));
     let (start, rate) = (clock.now(), Rate::per_second(1).burst(2));
     let limiter = Arc::new(Limiter::with_clock(rate, clock.clone()));
     let ticks = clock.clone();

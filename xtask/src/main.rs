@@ -7,7 +7,7 @@ use std::env;
 use std::io::{self, Write};
 use std::process::{Command, ExitCode};
 
-use protos::Then;
+use protos::OutputAction;
 
 const HELP: &str = "\
 Project chores: cargo xtask <TASK>
@@ -58,8 +58,8 @@ fn bench(arguments: impl Iterator<Item = String>) -> ExitCode {
 
 fn protos(option: Option<&str>) -> ExitCode {
     let then = match option {
-        None => Then::Write,
-        Some("--check") => Then::Compare,
+        None => OutputAction::Write,
+        Some("--check") => OutputAction::Compare,
         Some(unknown) => return fail(&format!("protos has --check, and not {unknown:?}")),
     };
     match protos::run(then) {

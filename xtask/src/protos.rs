@@ -15,7 +15,7 @@ const ROOTS: [&str; 4] = [
 
 /// What to do with what was compiled.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Then {
+pub(crate) enum OutputAction {
     /// Write it where the service includes it from.
     Write,
     /// Say whether it is what is there.
@@ -23,15 +23,15 @@ pub(crate) enum Then {
 }
 
 /// Compiles all files into one set of descriptors.
-pub(crate) fn run(then: Then) -> Result<(), String> {
+pub(crate) fn run(then: OutputAction) -> Result<(), String> {
     let server = server();
     let set = compile(&server.join("proto"))?;
     let path = server.join("src/rls/descriptors.bin");
     let failed = |error| format!("{}: {error}", path.display());
     match then {
-        Then::Write => fs::write(&path, set).map_err(failed),
-        Then::Compare if fs::read(&path).map_err(failed)? == set => Ok(()),
-        Then::Compare => Err(format!(
+        OutputAction::Write => fs::write(&path, set).map_err(failed),
+        OutputAction::Compare if fs::read(&path).map_err(failed)? == set => Ok(()),
+        OutputAction::Compare => Err(format!(
             "{} isn't what the .proto files say: run cargo xtask protos",
             path.display()
         )),

@@ -12,7 +12,7 @@ use super::limits::of;
 use super::looped;
 use crate::report::{Line, Report};
 use crate::runner::{ENOUGH, Measure, ROUNDS, median};
-use crate::two_threads::Crew;
+use crate::two_threads::ThreadPair;
 
 /// What a decision may take, in nanoseconds.
 const NANOS: f64 = 1_000.0;
@@ -20,13 +20,13 @@ const BRANCHES: u64 = 10;
 const KEYS: u32 = 100;
 
 /// A root, its branches, and the keys of each.
-struct Wood {
+struct TreeFixture {
     tree: Tree,
     leaves: Vec<Leaves>,
     names: Vec<String>,
 }
 
-impl Wood {
+impl TreeFixture {
     fn new(branch: Class, leaf: Class) -> Self {
         let tree = Tree::new(Rate::per_second(1_000_000_000));
         let leaves = (0..BRANCHES)
@@ -84,7 +84,7 @@ impl Wood {
 }
 
 pub(crate) fn run(report: &mut Report) {
-    let wood = Wood::promised();
+    let wood = TreeFixture::promised();
     within(
         report,
         "tree-1000-allow-1t",
@@ -94,20 +94,20 @@ pub(crate) fn run(report: &mut Report) {
         black_box(&black_box(&wood.tree).check(wood.leaf(step))).is_allowed()
     });
     within(report, "tree-1000-check-1t", &mut check);
-    let wood = Wood::borrowing();
+    let wood = TreeFixture::borrowing();
     within(
         report,
         "tree-1000-borrow-1t",
         &mut looped(true, |step| wood.allow(step)),
     );
-    let wood = Wood::drained();
+    let wood = TreeFixture::drained();
     within(
         report,
         "tree-1000-refused-1t",
         &mut looped(false, |step| wood.allow(step)),
     );
-    let crew = Crew::new();
-    let wood = Arc::new(Wood::promised());
+    let crew = ThreadPair::new();
+    let wood = Arc::new(TreeFixture::promised());
     let mut both = crew.both(Arc::new(move |thread, calls| {
         let first = thread as u64 * 7;
         let steps = first..first + calls;

@@ -64,7 +64,7 @@ impl KeyedGate for KeyedLimiter {
 
 /// Ours with what it allows and denies counted once more, as it counts itself: on a line of the calling
 /// thread, by a plain load and store. What a counter costs is the difference.
-pub(crate) struct Recounted {
+pub(crate) struct RecountedLimiter {
     limiter: KeyedLimiter,
     counts: [Padded<[AtomicU64; 2]>; 2],
 }
@@ -74,7 +74,7 @@ thread_local! {
     static LINE: Cell<usize> = const { Cell::new(0) };
 }
 
-impl Recounted {
+impl RecountedLimiter {
     pub(crate) fn new(limiter: KeyedLimiter) -> Self {
         Self {
             limiter,
@@ -83,7 +83,7 @@ impl Recounted {
     }
 }
 
-impl KeyedGate for Recounted {
+impl KeyedGate for RecountedLimiter {
     #[inline(always)]
     fn allow(&self, key: &String) -> bool {
         let allowed = self.limiter.allow(key.as_str());
@@ -146,9 +146,9 @@ const WARM_UP: usize = 4;
 
 /// Whoever ran before left its own tables in the caches, page tables above all; this measures
 /// what a limiter costs once it is at it.
-pub(crate) struct Warm<M>(pub(crate) M);
+pub(crate) struct WarmedUp<M>(pub(crate) M);
 
-impl<M: Measure> Measure for Warm<M> {
+impl<M: Measure> Measure for WarmedUp<M> {
     fn sample(&mut self) -> Sample {
         for _ in 0..WARM_UP {
             self.0.sample();

@@ -41,7 +41,7 @@ pub(crate) fn run(who: &str) -> Option<Growth> {
 pub(crate) fn flood() -> f64 {
     const ROOM: u64 = 100_000;
     let gate = gates::ours(KeyedLoad::DENY, ROOM);
-    let mut timer = Timer::new();
+    let mut timer = CallTimer::new();
     let chunks = (0..10 * ROOM).step_by(usize::try_from(CHUNK).unwrap_or(1));
     let ask = |key: &String| {
         std::hint::black_box(gate.allow(key.as_str()));
@@ -52,12 +52,12 @@ pub(crate) fn flood() -> f64 {
 }
 
 /// Times calls one by one.
-struct Timer {
+struct CallTimer {
     clock: quanta::Clock,
     buffer: Buffer,
 }
 
-impl Timer {
+impl CallTimer {
     fn new() -> Self {
         Self {
             clock: quanta::Clock::new(),
@@ -83,7 +83,7 @@ impl Timer {
 }
 
 fn grow<G: KeyedGate>(gate: impl FnOnce() -> G) -> Growth {
-    let mut timer = Timer::new();
+    let mut timer = CallTimer::new();
     let before = timing::resident_bytes();
     let gate = gate();
     let mut growth = Growth::default();

@@ -25,7 +25,7 @@ use crate::alloc;
 use crate::peers::Padded;
 use crate::runner::{Measure, Sample, as_f64};
 use crate::timing::{self, Stopwatch};
-use crate::two_threads::{Crew, Together};
+use crate::two_threads::{ThreadPair, TwoThreadPeer};
 
 /// Calls of one measurement: so few that requests that don't come back are still near when their turn comes, as those of
 /// real connections are.
@@ -154,32 +154,32 @@ fn address(number: u64) -> SocketAddr {
 /// Answers with an empty body, and forgets the request. If it is typed, with a content type, as most answers
 /// have: else the first field that a layer writes would pay for the table of them.
 #[derive(Clone, Copy)]
-pub(super) struct Nothing<const TYPED: bool>;
+pub(super) struct EmptyService<const TYPED: bool>;
 
 /// The same with a content type, and drops the request, as those are that a layer refuses.
 #[derive(Clone, Copy)]
-pub(super) struct Drops;
+pub(super) struct DropService;
 
-impl Service<Request<()>> for Drops {
+impl Service<Request<()>> for DropService {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering<true>;
+    type Future = AnswerFuture<true>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn call(&mut self, request: Request<()>) -> Answering<true> {
+    fn call(&mut self, request: Request<()>) -> AnswerFuture<true> {
         drop(request);
-        Answering
+        AnswerFuture
     }
 }
 
 /// The answer, which is made when it is asked for, as handlers do.
-pub(super) struct Answering<const TYPED: bool>;
+pub(super) struct AnswerFuture<const TYPED: bool>;
 
-impl<const TYPED: bool> Future for Answering<TYPED> {
+impl<const TYPED: bool> Future for AnswerFuture<TYPED> {
     type Output = Result<Response<Body>, Infallible>;
 
     #[inline]
@@ -193,21 +193,21 @@ impl<const TYPED: bool> Future for Answering<TYPED> {
     }
 }
 
-impl<const TYPED: bool> Service<Request<()>> for Nothing<TYPED> {
+impl<const TYPED: bool> Service<Request<()>> for EmptyService<TYPED> {
     type Response = Response<Body>;
     type Error = Infallible;
-    type Future = Answering<TYPED>;
+    type Future = AnswerFuture<TYPED>;
 
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), Infallible>> {
         Poll::Ready(Ok(()))
     }
 
     #[inline]
-    fn call(&mut self, request: Request<()>) -> Answering<TYPED> {
+    fn call(&mut self, request: Request<()>) -> AnswerFuture<TYPED> {
         // Or else it would never have been moved.
         black_box(&request);
         forget(request);
-        Answering
+        AnswerFuture
     }
 }
 
@@ -249,7 +249,7 @@ impl<S: Serve> Calls<S> {
     fn run(&mut self) {
         self.clients.fill();
         for number in 0..CALLS {
-            // SAFETY: the ring is full, and all that is timed like this lets requests through to `Nothing`, which forgets
+            // SAFETY: the ring is full, and all that is timed like this lets requests through to `EmptyService`, which forgets
             // them.
             let request = unsafe { self.clients.next(number) };
             self.service.serve(request);
@@ -266,9 +266,9 @@ impl<S: Serve> Measure for Calls<S> {
 }
 
 /// A loop of calls on this thread whose requests are made ready before, and dropped: by who refuses them, or by a service.
-pub(super) struct Dropped<S>(S);
+pub(super) struct DroppedCalls<S>(S);
 
-impl<S: Serve> Dropped<S> {
+impl<S: Serve> DroppedCalls<S> {
     /// Of a service that may let one request through before it refuses all others.
     pub(super) fn new(mut service: S) -> Self {
         service.serve(Clients::One.request());
@@ -291,7 +291,7 @@ impl<S: Serve> Dropped<S> {
     }
 }
 
-impl<S: Serve> Measure for Dropped<S> {
+impl<S: Serve> Measure for DroppedCalls<S> {
     fn sample(&mut self) -> Sample {
         Self::fill();
         self.run();
@@ -319,7 +319,11 @@ pub(super) fn allocations<S: Serve>(calls: &mut Calls<S>) -> f64 {
 }
 
 /// The same loop on two threads at once, which share the layer and all clients.
-pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S) -> Together<'_> {
+pub(super) fn on_two_threads<S: Serve>(
+    crew: &ThreadPair,
+    clients: Clients,
+    service: S,
+) -> TwoThreadPeer<'_> {
     // Each thread has a service of its own, as each connection has, and goes on where it was.
     let threads = [0, 500].map(|first| Padded(Mutex::new((service.clone(), first))));
     let work = move |index: usize, calls: u64| {
@@ -327,7 +331,7 @@ pub(super) fn on_two_threads<S: Serve>(crew: &Crew, clients: Clients, service: S
         let mut thread = threads[index].0.lock().expect("nobody panics here");
         let (service, next) = &mut *thread;
         for _ in 0..calls {
-            // SAFETY: the ring is full, and `Nothing` forgets the request.
+            // SAFETY: the ring is full, and `EmptyService` forgets the request.
             let request = unsafe { clients.next(*next) };
             *next += 1;
             service.serve(request);

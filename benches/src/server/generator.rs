@@ -12,12 +12,12 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 use super::Failure;
-use super::speak::Speaks;
+use super::speak::WireProtocol;
 use crate::timing::Stopwatch;
 
 /// When requests are sent.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Pace {
+pub(super) enum RequestPace {
     /// As soon as there is room on a connection.
     Full,
     /// One every so many nanoseconds.
@@ -52,7 +52,7 @@ pub(super) struct Generator<S> {
     keys: u64,
 }
 
-impl<S: Speaks + Clone> Generator<S> {
+impl<S: WireProtocol + Clone> Generator<S> {
     pub(super) fn new(
         address: SocketAddr,
         connections: usize,
@@ -88,12 +88,12 @@ impl<S: Speaks + Clone> Generator<S> {
     }
 
     /// Asks for so long, and hears what is still on its way.
-    pub(super) fn run(&mut self, pace: Pace, span: Duration) -> Result<Ran, Failure> {
+    pub(super) fn run(&mut self, pace: RequestPace, span: Duration) -> Result<Ran, Failure> {
         let (watch, mut events) = (Stopwatch::start(), Events::with_capacity(1_024));
         let (mut times, mut answered) = (Vec::new(), Vec::new());
         let now = || u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX);
         let end = u64::try_from(span.as_nanos())?;
-        if let Pace::OneByOne(_) = pace {
+        if let RequestPace::OneByOne(_) = pace {
             self.free.truncate(1);
         }
         let all = self.free.len();
@@ -101,10 +101,12 @@ impl<S: Speaks + Clone> Generator<S> {
         loop {
             let time = now();
             let due = |sent: u64| match pace {
-                Pace::Full => time,
-                Pace::Every(nanos) => crate::runner::as_count(crate::runner::as_f64(sent) * nanos),
-                Pace::OneByOne(most) if sent < most => time,
-                Pace::OneByOne(_) => u64::MAX,
+                RequestPace::Full => time,
+                RequestPace::Every(nanos) => {
+                    crate::runner::as_count(crate::runner::as_f64(sent) * nanos)
+                }
+                RequestPace::OneByOne(most) if sent < most => time,
+                RequestPace::OneByOne(_) => u64::MAX,
             };
             while due(sent) <= time && due(sent) < end {
                 let Some(free) = self.free.pop_front() else {
@@ -114,7 +116,7 @@ impl<S: Speaks + Clone> Generator<S> {
                 let connection = &mut self.connections[free];
                 connection.speaks.ask(key, due(sent), &mut connection.out);
                 sent += 1;
-                if let Pace::Every(_) = pace {
+                if let RequestPace::Every(_) = pace {
                     connection.write()?;
                 }
             }
@@ -126,8 +128,8 @@ impl<S: Speaks + Clone> Generator<S> {
             }
             // While it may be time for the next request any moment, nothing is waited for.
             let wait = match pace {
-                Pace::Full | Pace::OneByOne(_) => Duration::from_secs(5),
-                Pace::Every(_) => Duration::ZERO,
+                RequestPace::Full | RequestPace::OneByOne(_) => Duration::from_secs(5),
+                RequestPace::Every(_) => Duration::ZERO,
             };
             self.poll.poll(&mut events, Some(wait))?;
             if events.is_empty() && (wait > Duration::ZERO || time > end + 5_000_000_000) {
@@ -155,7 +157,7 @@ impl<S: Speaks + Clone> Generator<S> {
     }
 }
 
-impl<S: Speaks> Connection<S> {
+impl<S: WireProtocol> Connection<S> {
     /// Writes what can be written now.
     fn write(&mut self) -> Result<(), Failure> {
         while !self.out.is_empty() {

@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::programs::{Built, Server};
+use super::programs::{BuiltServer, Server};
 use super::speak::Resp;
 use super::{Failure, POLICY, here};
 use crate::report::{Line, Report};
@@ -15,7 +15,7 @@ const BATCH: u64 = 1_000;
 /// What ours may take, in bytes.
 const MOST: f64 = 64e6;
 
-pub(super) fn run(report: &mut Report, built: &Built) -> Result<(), Failure> {
+pub(super) fn run(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
     let redis = filled(Server::redis()?, &Resp::new("INCRBY", &["1"], 1))?;
     // A month for what was spent to come back: every key has to be kept.
     let throttle = Resp::new("CL.THROTTLE", &["1000", "1000", "2592000"], 6);

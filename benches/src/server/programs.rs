@@ -63,14 +63,14 @@ pub(super) fn pin_to_client_core() -> Result<(), Failure> {
 }
 
 /// What is built from source: this project's service, and three peers.
-pub(super) struct Built {
+pub(super) struct BuiltServer {
     tollgate: PathBuf,
     tonic_ok: PathBuf,
     hyper_ok: PathBuf,
     throttlecrab: PathBuf,
 }
 
-impl Built {
+impl BuiltServer {
     /// Builds what isn't there. The first time takes some minutes.
     pub(super) fn new() -> Result<Self, Failure> {
         let (root, target) = folders()?;
@@ -151,7 +151,7 @@ pub(super) struct Server {
 
 impl Server {
     /// This project's service, by a policy.
-    pub(super) fn tollgate(built: &Built, policy: &str) -> Result<Self, Failure> {
+    pub(super) fn tollgate(built: &BuiltServer, policy: &str) -> Result<Self, Failure> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
         let folder = Scratch::new(&format!("bench-server-{number}"));
@@ -178,13 +178,13 @@ impl Server {
         Ok(server)
     }
 
-    pub(super) fn tonic_ok(built: &Built) -> Result<Self, Failure> {
+    pub(super) fn tonic_ok(built: &BuiltServer) -> Result<Self, Failure> {
         let (mut server, address) = Self::that_prints_its_address(&built.tonic_ok)?;
         server.grpc = Some(address);
         Ok(server)
     }
 
-    pub(super) fn hyper_ok(built: &Built) -> Result<Self, Failure> {
+    pub(super) fn hyper_ok(built: &BuiltServer) -> Result<Self, Failure> {
         let (mut server, address) = Self::that_prints_its_address(&built.hyper_ok)?;
         server.http = Some(address);
         Ok(server)
@@ -199,7 +199,7 @@ impl Server {
         Ok((server, line.trim().parse()?))
     }
 
-    pub(super) fn throttlecrab(built: &Built) -> Result<Self, Failure> {
+    pub(super) fn throttlecrab(built: &BuiltServer) -> Result<Self, Failure> {
         let (http, resp) = (free()?, free()?);
         let child = started(&built.throttlecrab)
             .args(["--http", "--http-host", "127.0.0.1", "--http-port"])

@@ -7,9 +7,9 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-use super::generator::{Generator, Pace};
-use super::programs::{Built, Server};
-use super::speak::{Grpc, Http, Resp, Speaks};
+use super::generator::{Generator, RequestPace};
+use super::programs::{BuiltServer, Server};
+use super::speak::{Grpc, Http, Resp, WireProtocol};
 use super::{Failure, POLICY, ROUNDS, here, tools};
 use crate::report::{Line, Report};
 use crate::runner::median;
@@ -25,7 +25,7 @@ const TARGET: f64 = 2.0;
 /// The other policy has a rule more, for nobody who asks.
 const MORE: &str = "\n- {name: others, match: {tenant: nobody}, key: user, rate: 10/s}\n";
 
-pub(super) fn run(report: &mut Report, built: &Built) -> Result<(), Failure> {
+pub(super) fn run(report: &mut Report, built: &BuiltServer) -> Result<(), Failure> {
     let one = POLICY.replace("limits: [", "limits:\n- ").replace(']', "");
     let server = Server::tollgate(built, &one)?;
     let policies = [format!("{one}{MORE}"), one];
@@ -40,15 +40,15 @@ pub(super) fn run(report: &mut Report, built: &Built) -> Result<(), Failure> {
 }
 
 /// Rounds with reloads and without, in turns.
-fn compare<S: Speaks + Clone>(
+fn compare<S: WireProtocol + Clone>(
     report: &mut Report,
     case: &str,
     mut load: Generator<S>,
     (server, policies): (&Server, &[String; 2]),
 ) -> Result<(), Failure> {
-    let highest = (0..3).map(|_| Ok(load.run(Pace::Full, SPAN)?.per_second));
+    let highest = (0..3).map(|_| Ok(load.run(RequestPace::Full, SPAN)?.per_second));
     let highest = median(highest.collect::<Result<Vec<_>, Failure>>()?);
-    let pace = Pace::Every(1e9 / (highest * SHARE));
+    let pace = RequestPace::Every(1e9 / (highest * SHARE));
     let mut late = || Ok::<_, Failure>(at(&load.run(pace, SPAN)?.times, 0.99) / 1e3);
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {

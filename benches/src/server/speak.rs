@@ -8,7 +8,7 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
     "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
 /// One connection's side of a protocol. A request is known by the time at which it was due.
-pub(super) trait Speaks {
+pub(super) trait WireProtocol {
     /// Requests that may be on the way at once.
     const ROOM: usize;
 
@@ -71,7 +71,7 @@ impl Resp {
     }
 }
 
-impl Speaks for Resp {
+impl WireProtocol for Resp {
     const ROOM: usize = 1;
 
     fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
@@ -121,7 +121,7 @@ impl Http {
     }
 }
 
-impl Speaks for Http {
+impl WireProtocol for Http {
     const ROOM: usize = 1;
 
     fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
@@ -185,7 +185,7 @@ const WINDOW: u8 = 8;
 const END: u8 = 1;
 const WHOLE: u8 = 4;
 
-impl Speaks for Grpc {
+impl WireProtocol for Grpc {
     const ROOM: usize = 10;
 
     fn greet(&mut self, out: &mut Vec<u8>) {

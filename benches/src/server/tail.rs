@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use super::generator::{Generator, Pace};
-use super::speak::{Grpc, Http, Resp, Speaks};
-use super::{All, Failure, ROUNDS, here, tools};
+use super::generator::{Generator, RequestPace};
+use super::speak::{Grpc, Http, Resp, WireProtocol};
+use super::{Failure, ROUNDS, ServerSet, here, tools};
 use crate::report::{Line, Report};
 use crate::runner::median;
 use crate::tail::at;
@@ -14,7 +14,7 @@ const SHARE: f64 = 0.7;
 const SPAN: Duration = Duration::from_secs(1);
 const KEYS: u64 = tools::KEYS;
 
-pub(super) fn run(report: &mut Report, all: &All) -> Result<(), Failure> {
+pub(super) fn run(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
     let (ours, theirs) = (here(all.ours.grpc)?, here(all.tonic.grpc)?);
     let sides = [
         Generator::new(ours, 10, &Grpc::default(), KEYS)?,
@@ -45,14 +45,14 @@ pub(super) fn run(report: &mut Report, all: &All) -> Result<(), Failure> {
 }
 
 /// The first side is ours.
-fn compare<S: Speaks + Clone>(
+fn compare<S: WireProtocol + Clone>(
     report: &mut Report,
     (case, peer, target): (&str, &'static str, f64),
     [mut ours, mut theirs]: [Generator<S>; 2],
 ) -> Result<(), Failure> {
-    let highest = (0..3).map(|_| Ok(theirs.run(Pace::Full, SPAN)?.per_second));
+    let highest = (0..3).map(|_| Ok(theirs.run(RequestPace::Full, SPAN)?.per_second));
     let highest = median(highest.collect::<Result<Vec<_>, Failure>>()?);
-    let pace = Pace::Every(1e9 / (highest * SHARE));
+    let pace = RequestPace::Every(1e9 / (highest * SHARE));
     let late = |side: &mut Generator<S>, share| {
         Ok::<_, Failure>(at(&side.run(pace, SPAN)?.times, share) / 1e3)
     };

@@ -102,7 +102,7 @@ fn answer<B: MessageBody, H: Held>(
             if fields.is_empty() {
                 return Err(error);
             }
-            Err(Told { error, fields }.into())
+            Err(ErrorWithFields { error, fields }.into())
         }
     }
 }
@@ -178,12 +178,12 @@ fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 #[derive(Debug, Display)]
 #[debug("{error:?}")]
 #[display("{error}")]
-struct Told {
+struct ErrorWithFields {
     error: Error,
     fields: Fields,
 }
 
-impl ResponseError for Told {
+impl ResponseError for ErrorWithFields {
     fn status_code(&self) -> StatusCode {
         self.error.as_response_error().status_code()
     }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sample::{Range, keeps_limit_in};
+use super::sample::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.
@@ -29,11 +29,11 @@ pub struct Aimd {
     increase: f64,
     backoff: f64,
     timeout: Duration,
-    numbers: Numbers,
+    numbers: Rounding,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Numbers {
+enum Rounding {
     Any,
     Whole,
 }
@@ -47,7 +47,7 @@ impl Aimd {
             increase: 1.0,
             backoff: 0.5,
             timeout: Duration::MAX,
-            numbers: Numbers::Any,
+            numbers: Rounding::Any,
         }
     }
 
@@ -57,7 +57,7 @@ impl Aimd {
             limit: 20.0,
             backoff: 0.9,
             timeout: Duration::from_secs(5),
-            numbers: Numbers::Whole,
+            numbers: Rounding::Whole,
             ..Self::new(bounds)
         }
     }
@@ -67,7 +67,7 @@ impl Aimd {
     /// # Errors
     /// Unless it is a number above 0.
     pub fn increase(mut self, by: f64) -> Result<Self, LawError> {
-        self.increase = Range::POSITIVE.check("an increase", by)?;
+        self.increase = ParameterRange::POSITIVE.check("an increase", by)?;
         Ok(self)
     }
 
@@ -76,7 +76,7 @@ impl Aimd {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
-        self.backoff = Range::BELOW_ONE.check("a backoff", factor)?;
+        self.backoff = ParameterRange::BELOW_ONE.check("a backoff", factor)?;
         Ok(self)
     }
 
@@ -92,8 +92,8 @@ impl Aimd {
         let before = self.limit;
         let reason = if overload.is_some() {
             self.limit = match self.numbers {
-                Numbers::Any => self.limit * self.backoff,
-                Numbers::Whole => (self.limit * self.backoff).trunc(),
+                Rounding::Any => self.limit * self.backoff,
+                Rounding::Whole => (self.limit * self.backoff).trunc(),
             };
             overload
         } else if f64::from(in_flight) * 2.0 >= self.limit {

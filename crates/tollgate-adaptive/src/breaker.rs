@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 
-use crate::undo::Undo;
+use crate::undo::UndoGuard;
 
 mod call;
 mod circuit;
@@ -72,7 +72,7 @@ impl Default for Thresholds {
     }
 }
 
-type Tell = dyn Fn(&BreakerEvent) + Send + Sync;
+type EventListener = dyn Fn(&BreakerEvent) + Send + Sync;
 
 /// A circuit breaker: calls pass while it is closed, and are refused at once while it is open.
 ///
@@ -102,7 +102,7 @@ type Tell = dyn Fn(&BreakerEvent) + Send + Sync;
 /// ```
 pub struct Breaker<C: Clock = Monotonic> {
     circuit: Circuit,
-    tell: Option<Box<Tell>>,
+    tell: Option<Box<EventListener>>,
     clock: C,
 }
 
@@ -148,7 +148,7 @@ impl<C: Clock> Breaker<C> {
             Admission::Pass(entry) => Ok(call(entry)),
             Admission::Probe(entry) => {
                 // First, so that a listener that panics gives the probe up: nothing was called.
-                let probe = Undo::new(Some(call(entry)), Call::ignored);
+                let probe = UndoGuard::new(Some(call(entry)), Call::ignored);
                 self.report(Some(BreakerEvent::Probing));
                 probe.keep().ok_or(Open { wait: None })
             }

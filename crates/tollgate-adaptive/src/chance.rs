@@ -4,9 +4,9 @@ use std::hash::{BuildHasher, RandomState};
 
 /// A generator of numbers that look random (SplitMix64), of one word.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Chance(u64);
+pub(crate) struct SplitMix64(u64);
 
-impl Chance {
+impl SplitMix64 {
     pub(crate) const fn new(seed: u64) -> Self {
         Self(seed)
     }

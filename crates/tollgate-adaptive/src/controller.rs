@@ -43,12 +43,12 @@ pub struct Change {
     pub reason: Reason,
 }
 
-type Tell = dyn Fn(&Change) + Send + Sync;
+type ChangeListener = dyn Fn(&Change) + Send + Sync;
 
 struct Shared<L> {
     law: Mutex<L>,
     /// Taken where a limit changes, under no other lock.
-    tell: Mutex<Option<Arc<Tell>>>,
+    tell: Mutex<Option<Arc<ChangeListener>>>,
 }
 
 /// Puts what a law says in force, within its bounds, and tells of every change.

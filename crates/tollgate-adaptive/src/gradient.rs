@@ -1,7 +1,7 @@
 //! Gradient: how much longer calls take than the quickest one, as a factor of the limit.
 
-use super::chance::Chance;
-use super::sample::{Range, keeps_limit_in};
+use super::chance::SplitMix64;
+use super::sample::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.
@@ -31,7 +31,7 @@ pub struct Gradient {
     /// How many samples there are between probes, at least and then by chance as many again; `None` for no probes.
     probe_every: Option<u32>,
     until_probe: u64,
-    chance: Chance,
+    chance: SplitMix64,
 }
 
 impl Gradient {
@@ -46,7 +46,7 @@ impl Gradient {
             quickest: 0.0,
             probe_every: Some(1_000),
             until_probe: 0,
-            chance: Chance::new(0),
+            chance: SplitMix64::new(0),
         };
         law.schedule();
         law
@@ -57,7 +57,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = Range::PART.check("a smoothing", part)?;
+        self.smoothing = ParameterRange::PART.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -66,7 +66,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is a number from 1 on.
     pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
-        self.tolerance = Range::MULTIPLE.check("a tolerance", times)?;
+        self.tolerance = ParameterRange::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
 
@@ -75,7 +75,7 @@ impl Gradient {
     /// # Errors
     /// Unless it is above 0 and below 1.
     pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
-        self.backoff = Range::BELOW_ONE.check("a backoff", factor)?;
+        self.backoff = ParameterRange::BELOW_ONE.check("a backoff", factor)?;
         Ok(self)
     }
 
@@ -90,7 +90,7 @@ impl Gradient {
     /// Probes by other chance than other instances do.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.chance = Chance::new(seed);
+        self.chance = SplitMix64::new(seed);
         self.schedule();
         self
     }

@@ -1,6 +1,6 @@
 //! Gradient2: each call against the mean of the last few hundred.
 
-use super::sample::{Range, keeps_limit_in};
+use super::sample::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// How many samples the mean is plain over, before it becomes a running one.
@@ -55,7 +55,7 @@ impl Gradient2 {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = Range::PART.check("a smoothing", part)?;
+        self.smoothing = ParameterRange::PART.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -71,7 +71,7 @@ impl Gradient2 {
     /// # Errors
     /// Unless it is a number from 1 on.
     pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
-        self.tolerance = Range::MULTIPLE.check("a tolerance", times)?;
+        self.tolerance = ParameterRange::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
 

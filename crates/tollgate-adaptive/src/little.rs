@@ -2,8 +2,8 @@
 
 use tollgate::Timestamp;
 
-use super::chance::Chance;
-use super::sample::Range;
+use super::chance::SplitMix64;
+use super::sample::ParameterRange;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// The most that a limit grows, and the least that it falls to, from one window to the next.
@@ -118,7 +118,7 @@ pub struct Little {
     quiet: f64,
     /// Calls that began before aren't looked at: they ran under another limit.
     since: Timestamp,
-    window: Window,
+    window: LatencyWindow,
     /// The running mean of windows' means, in nanoseconds; 0 before the first.
     usual: f64,
     until_probe: u32,
@@ -130,15 +130,15 @@ pub struct Little {
     spread: f64,
     /// When the window began.
     began: Timestamp,
-    probing: Option<Probe>,
+    probing: Option<ActiveProbe>,
     /// The part of calls that were dropped of late.
     lost: f64,
-    chance: Chance,
+    chance: SplitMix64,
 }
 
 /// Why a probe is on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Cause {
+enum ProbeCause {
     /// It is time for one.
     Schedule,
     /// Calls became much slower at once, which all who share the servers see.
@@ -147,10 +147,10 @@ enum Cause {
 
 /// A probe that is on.
 #[derive(Clone, Copy, Debug, PartialEq)]
-struct Probe {
-    cause: Cause,
+struct ActiveProbe {
+    cause: ProbeCause,
     /// The window before it.
-    before: Window,
+    before: LatencyWindow,
     /// The limit before it.
     limit: f64,
     /// The mean latency with twice as many, in nanoseconds.
@@ -161,8 +161,8 @@ struct Probe {
     first: f64,
 }
 
-impl Probe {
-    fn new(cause: Cause, before: Window, limit: f64, above: f64) -> Self {
+impl ActiveProbe {
+    fn new(cause: ProbeCause, before: LatencyWindow, limit: f64, above: f64) -> Self {
         Self {
             cause,
             before,
@@ -186,7 +186,7 @@ impl Little {
             probe_every: 100,
             quiet: 0.0,
             since: Timestamp::ZERO,
-            window: Window::default(),
+            window: LatencyWindow::default(),
             usual: 0.0,
             until_probe: SOON,
             found: 0.0,
@@ -195,7 +195,7 @@ impl Little {
             began: Timestamp::ZERO,
             probing: None,
             lost: 0.0,
-            chance: Chance::new(0),
+            chance: SplitMix64::new(0),
         }
     }
 
@@ -204,8 +204,8 @@ impl Little {
     /// # Errors
     /// Unless the first is a number above 1 and the second one from 0 on.
     pub fn headroom(mut self, times: f64, more: f64) -> Result<Self, LawError> {
-        self.gain = Range::MORE.check("a gain", times)?;
-        self.room = Range::NOT_NEGATIVE.check("room for more", more)?;
+        self.gain = ParameterRange::MORE.check("a gain", times)?;
+        self.room = ParameterRange::NOT_NEGATIVE.check("room for more", more)?;
         Ok(self)
     }
 
@@ -227,7 +227,7 @@ impl Little {
     /// Probes by other chance than other instances do.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.chance = Chance::new(seed);
+        self.chance = SplitMix64::new(seed);
         self
     }
 
@@ -240,7 +240,7 @@ impl Little {
         self.limit = self.bounds.clamp(limit);
         self.since = now;
         self.began = now;
-        self.window = Window::default();
+        self.window = LatencyWindow::default();
     }
 
     /// A window is over.
@@ -280,12 +280,15 @@ impl Little {
         if jumps && wanted < self.limit * FALLS {
             let above = mean;
             self.usual = mean;
-            return Some(self.probe(Probe::new(Cause::Jump, window, self.limit, above), now));
+            return Some(self.probe(
+                ActiveProbe::new(ProbeCause::Jump, window, self.limit, above),
+                now,
+            ));
         }
         self.until_probe = self.until_probe.saturating_sub(1);
         if self.until_probe == 0 {
             self.schedule();
-            let probe = Probe::new(Cause::Schedule, window, self.limit, self.usual);
+            let probe = ActiveProbe::new(ProbeCause::Schedule, window, self.limit, self.usual);
             return Some(self.probe(probe, now));
         }
         self.adjust(wanted, now)
@@ -313,13 +316,13 @@ impl Little {
     }
 
     /// How many of those in flight are worked on.
-    fn in_service(&self, window: &Window) -> f64 {
+    fn in_service(&self, window: &LatencyWindow) -> f64 {
         window.mean_in_flight() * (self.quiet / window.mean()).min(1.0)
     }
 
     /// By how much the mean of a window may be off, in nanoseconds. A window may have had none of the rare slow calls, so it is
     /// no less than what is known of calls without a queue.
-    fn deviation(&self, window: &Window) -> f64 {
+    fn deviation(&self, window: &LatencyWindow) -> f64 {
         let known = self.spread * self.quiet * self.quiet / window.count;
         window.doubt().max(known).sqrt()
     }
@@ -329,8 +332,8 @@ impl Little {
     }
 
     /// Goes on with half as many.
-    fn probe(&mut self, probe: Probe, now: Timestamp) -> Reason {
-        self.probing = Some(Probe {
+    fn probe(&mut self, probe: ActiveProbe, now: Timestamp) -> Reason {
+        self.probing = Some(ActiveProbe {
             depth: probe.depth + 1,
             ..probe
         });
@@ -339,11 +342,16 @@ impl Little {
     }
 
     /// A window of a probe is over.
-    fn probed(&mut self, probe: &Probe, window: &Window, now: Timestamp) -> Option<Reason> {
+    fn probed(
+        &mut self,
+        probe: &ActiveProbe,
+        window: &LatencyWindow,
+        now: Timestamp,
+    ) -> Option<Reason> {
         let mean = window.mean();
         if mean < probe.above * (1.0 - DEEPER) && self.limit > self.bounds.min() {
             return Some(self.probe(
-                Probe {
+                ActiveProbe {
                     above: mean,
                     first: 0.0,
                     ..*probe
@@ -351,10 +359,10 @@ impl Little {
                 now,
             ));
         }
-        let is_jump = probe.cause == Cause::Jump;
+        let is_jump = probe.cause == ProbeCause::Jump;
         if is_jump && (probe.first == 0.0 || mean < probe.first * (1.0 - SETTLED)) {
             // Others have seen the jump too, and may give way only now.
-            self.probing = Some(Probe {
+            self.probing = Some(ActiveProbe {
                 first: mean,
                 ..*probe
             });
@@ -367,7 +375,7 @@ impl Little {
         let spread = window.doubt() * window.count / (mean * mean);
         self.spread += (spread - self.spread) * window.count / (window.count + MEMORY);
         self.learn(mean, probe.cause);
-        let Probe { before, limit, .. } = probe;
+        let ActiveProbe { before, limit, .. } = probe;
         let in_service = self.in_service(before);
         // Down at once, as a probe is sure of what it found.
         self.set(self.wanted(in_service).min(limit * STEP.0), now);
@@ -376,7 +384,7 @@ impl Little {
     }
 
     /// What the mean latency of a probe says about the quiet one.
-    fn learn(&mut self, is: f64, cause: Cause) {
+    fn learn(&mut self, is: f64, cause: ProbeCause) {
         let (quiet, part) = (self.quiet, is / self.usual);
         let looks = std::mem::take(&mut self.looks);
         if is <= quiet {
@@ -388,7 +396,7 @@ impl Little {
             self.quiet += (is - quiet) * if is_far { 1.0 } else { DAMPED };
             return;
         }
-        if cause == Cause::Jump {
+        if cause == ProbeCause::Jump {
             // All who share the servers have seen it and given way, so there is no queue: calls are slower.
             self.quiet = is;
             self.until_probe = SOON;
@@ -432,7 +440,7 @@ impl Little {
     /// Whether the window has as many samples as it needs.
     fn is_over(&self, now: Timestamp) -> bool {
         let least = match &self.probing {
-            None | Some(Probe { depth: 1, .. }) => self.samples,
+            None | Some(ActiveProbe { depth: 1, .. }) => self.samples,
             Some(_) => self.samples * DEEP,
         };
         let needs = (least * self.spread.clamp(1.0, VARIED)).max(2.0 * self.limit);
@@ -484,14 +492,14 @@ impl Law for Little {
 
 /// Sums over the calls of a window.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Window {
+struct LatencyWindow {
     count: f64,
     sum: f64,
     squares: f64,
     in_flight: f64,
 }
 
-impl Window {
+impl LatencyWindow {
     #[inline]
     fn add(&mut self, sample: &Sample) {
         let rtt = sample.nanos();

@@ -347,9 +347,9 @@ pub enum LawError {
 }
 
 /// What a number of a law may be, and how that is said.
-pub(super) struct Range(fn(f64) -> bool, &'static str);
+pub(super) struct ParameterRange(fn(f64) -> bool, &'static str);
 
-impl Range {
+impl ParameterRange {
     /// A part of something that may be all of it.
     pub(super) const PART: Self = Self(|n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
     /// A part of something that is never all of it.

@@ -1,6 +1,6 @@
 //! By the share of calls that succeed.
 
-use super::sample::{Range, keeps_limit_in};
+use super::sample::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.
@@ -43,7 +43,7 @@ impl SelfTuning {
         Ok(Self {
             bounds,
             limit: bounds.min(),
-            target: Range::BELOW_ONE.check("a target", target)?,
+            target: ParameterRange::BELOW_ONE.check("a target", target)?,
             samples: 10,
             lower: 0.9,
             raise: 1.05,

@@ -224,11 +224,11 @@ impl<C: Clock> Shedder<C> {
 #[derive(Debug)]
 pub struct Partitions<C: Clock = Monotonic> {
     limiter: Arc<ConcurrencyLimiter<C>>,
-    parts: Vec<Partition>,
+    parts: Vec<PartitionState>,
 }
 
 #[derive(Debug)]
-struct Partition {
+struct PartitionState {
     name: String,
     percent: u8,
     in_use: Arc<AtomicU32>,
@@ -263,7 +263,7 @@ impl<C: Clock> Partitions<C> {
             sum <= 100,
             "partitions of {sum} % together: 100 % is all there is"
         );
-        let part = |(name, percent): &(&str, u8)| Partition {
+        let part = |(name, percent): &(&str, u8)| PartitionState {
             name: (*name).to_owned(),
             percent: *percent,
             in_use: Arc::default(),
@@ -308,7 +308,7 @@ impl<C: Clock> Partitions<C> {
         };
         Permit::try_new_promised(share, |limit| {
             let promised =
-                |part: &Partition| (u64::from(limit) * u64::from(part.percent) / 100).max(1);
+                |part: &PartitionState| (u64::from(limit) * u64::from(part.percent) / 100).max(1);
             u64::from(before) < part.map_or(0, promised)
         })
     }

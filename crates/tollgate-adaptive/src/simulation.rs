@@ -21,7 +21,7 @@
 use std::time::Duration;
 
 use super::Law;
-use super::chance::Chance;
+use super::chance::SplitMix64;
 
 mod run;
 mod scenarios;
@@ -88,7 +88,7 @@ pub enum Service {
 
 impl Service {
     /// How long one takes, in nanoseconds.
-    fn draw(self, chance: &mut Chance) -> f64 {
+    fn draw(self, chance: &mut SplitMix64) -> f64 {
         let nanos = |mean: Duration| mean.as_secs_f64() * 1e9;
         match self {
             Self::Fixed(mean) => nanos(mean),
@@ -133,7 +133,7 @@ fn spread(deviation: f64) -> (f64, f64) {
 }
 
 /// An exponentially distributed number of mean 1.
-fn exponential(chance: &mut Chance) -> f64 {
+fn exponential(chance: &mut SplitMix64) -> f64 {
     -(1.0 - chance.part()).ln()
 }
 
@@ -163,7 +163,7 @@ impl Scenario {
 
     /// Plays it, with a limit for each client, by chance from this seed.
     pub fn run(&self, limit: impl Fn(u64) -> Limit, seed: u64) -> Run {
-        world::World::new(self, limit, seed).play()
+        world::Simulator::new(self, limit, seed).play()
     }
 
     /// The best that any fixed limit does in each phase: answered in time a second.

@@ -1,7 +1,7 @@
 //! What keeps a law from swinging: changes only after several wishes in a row, damped, bounded and jittered.
 
-use super::chance::Chance;
-use super::sample::Range;
+use super::chance::SplitMix64;
+use super::sample::ParameterRange;
 use super::{Bounds, Law, LawError, Reason};
 
 /// A law whose wishes are followed with care.
@@ -34,7 +34,7 @@ pub struct Steady<L> {
     damping: f64,
     jitter: f64,
     max_step: f64,
-    chance: Chance,
+    chance: SplitMix64,
     /// How many wishes there were in this direction.
     wished: (Direction, u32),
 }
@@ -54,7 +54,7 @@ impl<L> Steady<L> {
             damping: 1.0,
             jitter: 0.0,
             max_step: f64::INFINITY,
-            chance: Chance::new(0),
+            chance: SplitMix64::new(0),
             wished: (Direction::Up, 0),
         }
     }
@@ -71,7 +71,7 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn damping(mut self, part: f64) -> Result<Self, LawError> {
-        self.damping = Range::PART.check("a damping", part)?;
+        self.damping = ParameterRange::PART.check("a damping", part)?;
         Ok(self)
     }
 
@@ -80,8 +80,8 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless the part is from 0 on and below 1.
     pub fn jitter(mut self, part: f64, seed: u64) -> Result<Self, LawError> {
-        self.jitter = Range::FROM_ZERO.check("a jitter", part)?;
-        self.chance = Chance::new(seed);
+        self.jitter = ParameterRange::FROM_ZERO.check("a jitter", part)?;
+        self.chance = SplitMix64::new(seed);
         Ok(self)
     }
 
@@ -90,7 +90,7 @@ impl<L> Steady<L> {
     /// # Errors
     /// Unless it is a number above 0.
     pub fn max_step(mut self, part: f64) -> Result<Self, LawError> {
-        self.max_step = Range::ABOVE_ZERO.check("a step", part)?;
+        self.max_step = ParameterRange::ABOVE_ZERO.check("a step", part)?;
         Ok(self)
     }
 

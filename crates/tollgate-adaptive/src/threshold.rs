@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sample::Range;
+use super::sample::ParameterRange;
 use super::{Aimd, Bounds, Law, LawError, Reason, Sample};
 
 /// How fast the running percentile follows.
@@ -71,8 +71,8 @@ impl LatencyThreshold {
     /// # Ok::<(), tollgate_adaptive::LawError>(())
     /// ```
     pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, LawError> {
-        let times = Range::MULTIPLE.check("a multiple", times)?;
-        let part = Range::BELOW_ONE.check("a percentile", part)?;
+        let times = ParameterRange::MULTIPLE.check("a multiple", times)?;
+        let part = ParameterRange::BELOW_ONE.check("a percentile", part)?;
         Ok(Self {
             aimd: Aimd::new(bounds),
             threshold: Threshold::Running {

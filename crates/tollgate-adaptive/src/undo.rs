@@ -2,9 +2,9 @@
 
 /// Undoes something when it is dropped, unless it was kept: a call that isn't made, a token that isn't used.
 #[derive(Debug)]
-pub(crate) struct Undo<T>(Option<T>, fn(T));
+pub(crate) struct UndoGuard<T>(Option<T>, fn(T));
 
-impl<T> Undo<T> {
+impl<T> UndoGuard<T> {
     pub(crate) fn new(done: Option<T>, undo: fn(T)) -> Self {
         Self(done, undo)
     }
@@ -14,7 +14,7 @@ impl<T> Undo<T> {
     }
 }
 
-impl<T> Drop for Undo<T> {
+impl<T> Drop for UndoGuard<T> {
     fn drop(&mut self) {
         if let Some(done) = self.0.take() {
             (self.1)(done);

@@ -1,7 +1,7 @@
 //! Vegas: the queue, as estimated from how much longer calls take than the quickest one.
 
-use super::chance::Chance;
-use super::sample::{Range, keeps_limit_in};
+use super::chance::SplitMix64;
+use super::sample::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.
@@ -33,13 +33,13 @@ pub struct Vegas {
     quickest: f64,
     count: f64,
     jitter: f64,
-    chance: Chance,
+    chance: SplitMix64,
 }
 
 impl Vegas {
     /// From 20 on, with α = 3 and β = 6 for each decimal digit of the limit after the first.
     pub fn new(bounds: Bounds) -> Self {
-        let mut chance = Chance::new(0);
+        let mut chance = SplitMix64::new(0);
         Self {
             bounds,
             estimate: 20.0,
@@ -58,7 +58,7 @@ impl Vegas {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = Range::PART.check("a smoothing", part)?;
+        self.smoothing = ParameterRange::PART.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -79,7 +79,7 @@ impl Vegas {
     /// Probes by other chance than other instances do.
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
-        self.chance = Chance::new(seed);
+        self.chance = SplitMix64::new(seed);
         self.jitter = jitter(&mut self.chance);
         self
     }
@@ -96,7 +96,7 @@ impl Vegas {
 }
 
 /// When the next probe is: a part of its time, so that instances don't probe together.
-fn jitter(chance: &mut Chance) -> f64 {
+fn jitter(chance: &mut SplitMix64) -> f64 {
     0.5 + chance.part() / 2.0
 }
 

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::sample::Range;
+use super::sample::ParameterRange;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Gathers samples over a window of time and gives the law one for all of them.
@@ -33,9 +33,9 @@ pub struct Windowed<L> {
     longest: Duration,
     size: usize,
     threshold: Duration,
-    tracked: Tracked,
+    tracked: LatencyStatistic,
     next: Timestamp,
-    window: Gathered,
+    window: WindowSamples,
 }
 
 /// Samples of calls that end in another order than they are told may be as late as this, and aren't from a clock that was set back.
@@ -43,13 +43,13 @@ const LATE: Duration = Duration::from_secs(60);
 
 /// What stands for the durations of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
-enum Tracked {
+enum LatencyStatistic {
     Mean,
     Percentile { part: f64, capacity: usize },
 }
 
 #[derive(Clone, Debug, Default, PartialEq)]
-struct Gathered {
+struct WindowSamples {
     count: usize,
     sum: u128,
     quickest: Option<Duration>,
@@ -68,9 +68,9 @@ impl<L> Windowed<L> {
             longest: Duration::from_secs(1),
             size: 10,
             threshold: Duration::from_micros(100),
-            tracked: Tracked::Mean,
+            tracked: LatencyStatistic::Mean,
             next: Timestamp::ZERO,
-            window: Gathered::default(),
+            window: WindowSamples::default(),
         }
     }
 
@@ -100,8 +100,8 @@ impl<L> Windowed<L> {
     /// # Errors
     /// Unless it is above 0 and at most 1.
     pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, LawError> {
-        let part = Range::PART.check("a percentile", part)?;
-        self.tracked = Tracked::Percentile { part, capacity };
+        let part = ParameterRange::PART.check("a percentile", part)?;
+        self.tracked = LatencyStatistic::Percentile { part, capacity };
         self.window.each.reserve_exact(capacity);
         Ok(self)
     }
@@ -117,8 +117,8 @@ impl<L> Windowed<L> {
     }
 }
 
-impl Gathered {
-    fn add(&mut self, sample: &Sample, tracked: Tracked) {
+impl WindowSamples {
+    fn add(&mut self, sample: &Sample, tracked: LatencyStatistic) {
         self.count += 1;
         self.sum += sample.rtt.as_nanos();
         self.quickest = Some(
@@ -127,19 +127,19 @@ impl Gathered {
         );
         self.most_in_flight = self.most_in_flight.max(sample.in_flight);
         self.dropped |= sample.is_dropped();
-        if let Tracked::Percentile { capacity, .. } = tracked
+        if let LatencyStatistic::Percentile { capacity, .. } = tracked
             && self.each.len() < capacity
         {
             self.each.push(sample.rtt);
         }
     }
 
-    fn stands_for(&mut self, tracked: Tracked) -> Duration {
+    fn stands_for(&mut self, tracked: LatencyStatistic) -> Duration {
         let mean = self.sum / (self.count as u128).max(1);
         let mean = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
         match tracked {
-            Tracked::Mean => mean,
-            Tracked::Percentile { part, .. } => {
+            LatencyStatistic::Mean => mean,
+            LatencyStatistic::Percentile { part, .. } => {
                 self.each.sort_unstable();
                 let rank = rank(self.each.len(), part);
                 self.each.get(rank).copied().unwrap_or(mean)

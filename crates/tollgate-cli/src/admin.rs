@@ -178,19 +178,19 @@ fn quota(text: &str) -> Result<u64, String> {
     })
 }
 
-type Body = Map<String, Value>;
+type JsonObject = Map<String, Value>;
 
 /// An object with those fields of another that have a value.
-fn object(fields: Value) -> Body {
+fn object(fields: Value) -> JsonObject {
     let Value::Object(mut fields) = fields else {
-        return Body::new();
+        return JsonObject::new();
     };
     fields.retain(|_, value| !value.is_null());
     fields
 }
 
 impl Whose {
-    fn body(&self) -> Result<Body, CliError> {
+    fn body(&self) -> Result<JsonObject, CliError> {
         let entries = self.descriptor.iter().flat_map(Entries::pairs);
         let entries = entries.map(|(key, value)| json!({"key": key, "value": value}));
         let entries: Vec<_> = entries.collect();
@@ -205,7 +205,7 @@ impl Whose {
     }
 
     /// The same, which must name someone.
-    fn someone(&self) -> Result<Body, CliError> {
+    fn someone(&self) -> Result<JsonObject, CliError> {
         let why = "say whose limits are meant: --rule NAME, facts as user=ada, or both";
         let body = Some(self.body()?).filter(|body| !body.is_empty());
         body.ok_or_else(|| CliError::usage(why))
@@ -214,7 +214,7 @@ impl Whose {
 
 impl Order {
     /// The fields of an order, beside those of whose it is.
-    fn with(&self, mut body: Body) -> Body {
+    fn with(&self, mut body: JsonObject) -> JsonObject {
         body.extend(object(json!({
             "for": format!("{}s", self.lasts),
             "why": self.why,
@@ -225,7 +225,7 @@ impl Order {
 }
 
 impl Override {
-    fn body(&self) -> Result<Body, CliError> {
+    fn body(&self) -> Result<JsonObject, CliError> {
         let rate = match self.rate.as_slice() {
             [] => Value::Null,
             [rate] => json!(rate),
@@ -240,7 +240,7 @@ impl Override {
 }
 
 impl Bypass {
-    fn body(&self) -> Result<Body, CliError> {
+    fn body(&self) -> Result<JsonObject, CliError> {
         if self.all {
             return Ok(self.order.with(object(json!({"all": true}))));
         }
@@ -284,10 +284,10 @@ impl Ask {
             Self::Bypass(bypass) => post("/admin/bypass", bypass.body()?),
             Self::Orders { end: None } => get("/admin/orders"),
             Self::Orders { end: Some(id) } => {
-                with("DELETE", &format!("/admin/orders/{id}"), Body::new())
+                with("DELETE", &format!("/admin/orders/{id}"), JsonObject::new())
             }
             Self::Reload { dry_run: true } => get("/admin/reload"),
-            Self::Reload { dry_run: false } => post("/admin/reload", Body::new()),
+            Self::Reload { dry_run: false } => post("/admin/reload", JsonObject::new()),
             Self::Log { level: None } => get("/admin/log"),
             Self::Log { level: Some(level) } => {
                 let body = object(json!({"level": level.to_string()}));

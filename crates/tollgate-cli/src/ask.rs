@@ -6,7 +6,7 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use crate::client::{Place, Reply, Request, connect, first_line, garbled};
+use crate::client::{HttpResponse, Place, Request, connect, first_line, garbled};
 use crate::ended::{CliError, Ended};
 use crate::output::written;
 use crate::policy::{Fact, one_value_each};
@@ -84,7 +84,7 @@ impl Via {
 }
 
 /// What is known of a decision: names and values as the service told them.
-type Told = Map<String, Value>;
+type ServiceAnswer = Map<String, Value>;
 
 impl Ask {
     fn place(&self) -> Place {
@@ -107,7 +107,7 @@ impl Ask {
         Ok(Some(line))
     }
 
-    fn answer(&self) -> Result<Told, CliError> {
+    fn answer(&self) -> Result<ServiceAnswer, CliError> {
         let place = self.place();
         if let Place::Tcp { is_https: true, .. } = place {
             let why = "ask speaks no TLS: ask a listener without, or by curl";
@@ -136,7 +136,12 @@ impl Ask {
         })
     }
 
-    fn ask_http(&self, place: &Place, body: String, token: Option<String>) -> io::Result<Told> {
+    fn ask_http(
+        &self,
+        place: &Place,
+        body: String,
+        token: Option<String>,
+    ) -> io::Result<ServiceAnswer> {
         let request = Request {
             method: "POST",
             path: if self.peek { "/v1/peek" } else { "/v1/check" }.to_owned(),
@@ -148,7 +153,7 @@ impl Ask {
 }
 
 /// The decision that was answered by HTTP, whatever its status.
-fn decision(Reply { status, body }: Reply) -> io::Result<Told> {
+fn decision(HttpResponse { status, body }: HttpResponse) -> io::Result<ServiceAnswer> {
     let body: Value = serde_json::from_str(&body)
         .map_err(|error| garbled(&format!("its answer can't be read: {error}")))?;
     match body {
@@ -184,7 +189,7 @@ pub fn ask(options: &Ask, out: &mut impl Write) -> Result<Ended, CliError> {
 }
 
 /// One line for the decision, and one for each thing that is known of it.
-fn shown(ended: Ended, told: &Told) -> String {
+fn shown(ended: Ended, told: &ServiceAnswer) -> String {
     let mut text = match ended {
         Ended::Denied => "denied".to_owned(),
         _ => "allowed".to_owned(),
@@ -236,7 +241,7 @@ mod tests {
     fn a_decision_is_read_whatever_its_status_and_all_else_is_a_failure() {
         let read = |status, body: &str| {
             let body = body.to_owned();
-            decision(Reply { status, body })
+            decision(HttpResponse { status, body })
         };
         let denied = read(429, "{\"allowed\":false,\"rule\":\"a\"}").unwrap();
         assert_eq!(denied["allowed"], false);

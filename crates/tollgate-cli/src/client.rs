@@ -80,11 +80,11 @@ impl fmt::Display for Place {
 }
 
 /// A connection of any kind.
-pub(crate) trait Stream: Read + Write {}
-impl<T: Read + Write> Stream for T {}
+pub(crate) trait Connection: Read + Write {}
+impl<T: Read + Write> Connection for T {}
 
 /// Connects to a listener without TLS.
-pub(crate) fn connect(place: &Place) -> io::Result<Box<dyn Stream>> {
+pub(crate) fn connect(place: &Place) -> io::Result<Box<dyn Connection>> {
     match place {
         Place::Tcp { host, port, .. } => Ok(Box::new(connect_tcp(host, *port)?)),
         Place::Unix(path) => {
@@ -125,14 +125,18 @@ pub(crate) struct Request {
 
 /// What was answered.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) body: String,
 }
 
 impl Request {
     /// Sends it to a place that `stream` leads to, and reads the answer.
-    pub(crate) fn send(&self, place: &Place, mut stream: impl Stream) -> io::Result<Reply> {
+    pub(crate) fn send(
+        &self,
+        place: &Place,
+        mut stream: impl Connection,
+    ) -> io::Result<HttpResponse> {
         let host = match place {
             Place::Tcp { .. } => place.to_string(),
             Place::Unix(_) => "localhost".to_owned(),
@@ -153,7 +157,7 @@ impl Request {
         let mut read = Vec::new();
         let mut bytes = [0; 16 * 1024];
         loop {
-            if let Some(reply) = Reply::parse(&read)? {
+            if let Some(reply) = HttpResponse::parse(&read)? {
                 return Ok(reply);
             }
             match stream.read(&mut bytes) {
@@ -169,7 +173,7 @@ impl Request {
     }
 }
 
-impl Reply {
+impl HttpResponse {
     /// The answer, once all of it was read.
     fn parse(read: &[u8]) -> io::Result<Option<Self>> {
         let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
@@ -212,13 +216,13 @@ mod tests {
     fn an_answer_is_read_once_all_of_it_is_there() {
         let text = "HTTP/1.1 200 OK\r\nX: y\r\nContent-Length: 2\r\n\r\n{}";
         for end in 0..text.len() {
-            let found = Reply::parse(&text.as_bytes()[..end]).unwrap();
+            let found = HttpResponse::parse(&text.as_bytes()[..end]).unwrap();
             assert!(found.is_none(), "{end}");
         }
-        let reply = Reply::parse(text.as_bytes()).unwrap().unwrap();
+        let reply = HttpResponse::parse(text.as_bytes()).unwrap().unwrap();
         assert_eq!((reply.status, reply.body.as_str()), (200, "{}"));
         for other in ["SSH-2.0-x\r\n\r\n\r\n", "HTTP/1.1 200 OK\r\n\r\n"] {
-            assert!(Reply::parse(other.as_bytes()).is_err(), "{other}");
+            assert!(HttpResponse::parse(other.as_bytes()).is_err(), "{other}");
         }
     }
 }

@@ -25,11 +25,11 @@ pub enum Ended {
 #[display("{why}")]
 pub struct CliError {
     exit_code: u8,
-    why: Why,
+    why: ErrorCause,
 }
 
 #[derive(Debug, Display)]
-enum Why {
+enum ErrorCause {
     Text(String),
     /// The policy has errors, each of which is shown.
     #[display("{HAS_ERRORS}\n{_0}")]
@@ -40,7 +40,7 @@ const HAS_ERRORS: &str = "the policy has errors";
 
 impl CliError {
     pub(crate) fn new(exit_code: u8, why: impl fmt::Display) -> Self {
-        let why = Why::Text(why.to_string());
+        let why = ErrorCause::Text(why.to_string());
         Self { exit_code, why }
     }
 
@@ -57,8 +57,8 @@ impl CliError {
     /// The errors of the policy, if they are why.
     pub(crate) fn rejected(&self) -> Option<&Rejected> {
         match &self.why {
-            Why::Rejected(rejected) => Some(rejected),
-            Why::Text(_) => None,
+            ErrorCause::Rejected(rejected) => Some(rejected),
+            ErrorCause::Text(_) => None,
         }
     }
 
@@ -85,18 +85,18 @@ impl CliError {
     pub fn shown(&self, color: Color) -> String {
         let error = color.error();
         match &self.why {
-            Why::Rejected(rejected) => {
+            ErrorCause::Rejected(rejected) => {
                 let shown = color.diagnostics(&rejected.errors, &rejected.sources);
                 format!("{error} {HAS_ERRORS}\n{shown}")
             }
-            Why::Text(text) => format!("{error} {text}"),
+            ErrorCause::Text(text) => format!("{error} {text}"),
         }
     }
 }
 
 impl From<Rejected> for CliError {
     fn from(rejected: Rejected) -> Self {
-        let why = Why::Rejected(Box::new(rejected));
+        let why = ErrorCause::Rejected(Box::new(rejected));
         Self { exit_code: 1, why }
     }
 }

@@ -20,7 +20,7 @@ use crate::ended::CliError;
 
 mod lines;
 
-use lines::{Gate, Lines};
+use lines::{LineFilter, LineLimiter};
 
 /// How much is read at once.
 const CHUNK: usize = 256 << 10;
@@ -154,7 +154,7 @@ pub fn pipe_standard_input(
 }
 
 /// What is read, and what ends the reading.
-enum Input {
+enum InputEvent {
     Bytes(Vec<u8>),
     End,
     Failed(io::Error),
@@ -210,12 +210,12 @@ pub fn pipe<C: Clock + Clone>(
     clock: C,
     interrupt: &Interrupt,
 ) -> Result<PipeReport, CliError> {
-    let gate = Gate::new(options, clock)?;
+    let gate = LineLimiter::new(options, clock)?;
     let (sender, inputs) = mpsc::sync_channel(AHEAD);
     let (back, empty) = mpsc::channel();
     // It may be blocked in a read for ever, so nobody waits for it.
     thread::spawn(move || read(input, &sender, &empty));
-    let mut lines = Lines::new(gate, out, interrupt);
+    let mut lines = LineFilter::new(gate, out, interrupt);
     let failed = |what: &str, error| CliError::failed(format_args!("can't {what}: {error}"));
     match run(&inputs, &back, &mut lines, interrupt) {
         Ok(Ok(interrupted)) => Ok(PipeReport {
@@ -229,26 +229,26 @@ pub fn pipe<C: Clock + Clone>(
 }
 
 fn run<C: Clock>(
-    inputs: &Receiver<Input>,
+    inputs: &Receiver<InputEvent>,
     back: &mpsc::Sender<Vec<u8>>,
-    lines: &mut Lines<'_, C, impl Write>,
+    lines: &mut LineFilter<'_, C, impl Write>,
     interrupt: &Interrupt,
 ) -> io::Result<io::Result<Option<i32>>> {
     let ended = loop {
         match next(inputs, interrupt) {
-            Input::Bytes(bytes) => {
+            InputEvent::Bytes(bytes) => {
                 lines.push(&bytes)?;
                 lines.flush()?;
                 // A reader that has ended needs no more buffers.
                 let _ = back.send(bytes);
             }
-            Input::End => break Ok(()),
-            Input::Failed(error) => break Err(error),
-            Input::Signal(signal) => lines.hurry(signal),
+            InputEvent::End => break Ok(()),
+            InputEvent::Failed(error) => break Err(error),
+            InputEvent::Signal(signal) => lines.hurry(signal),
         }
         if lines.signal().is_some() {
             // What was read by now is the last.
-            while let Ok(Input::Bytes(bytes)) = inputs.try_recv() {
+            while let Ok(InputEvent::Bytes(bytes)) = inputs.try_recv() {
                 lines.push(&bytes)?;
             }
             break Ok(());
@@ -261,36 +261,36 @@ fn run<C: Clock>(
 /// How long a signal may take to be noticed while nothing comes, or a line waits.
 const LOOK: Duration = Duration::from_millis(50);
 
-fn next(inputs: &Receiver<Input>, interrupt: &Interrupt) -> Input {
+fn next(inputs: &Receiver<InputEvent>, interrupt: &Interrupt) -> InputEvent {
     if interrupt.hear.is_none() {
-        return inputs.recv().unwrap_or(Input::End);
+        return inputs.recv().unwrap_or(InputEvent::End);
     }
     loop {
         if let Some(signal) = interrupt.heard() {
-            return Input::Signal(signal);
+            return InputEvent::Signal(signal);
         }
         match inputs.recv_timeout(LOOK) {
             Ok(input) => return input,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
-            Err(mpsc::RecvTimeoutError::Disconnected) => return Input::End,
+            Err(mpsc::RecvTimeoutError::Disconnected) => return InputEvent::End,
         }
     }
 }
 
-fn read(mut input: impl Read, sender: &SyncSender<Input>, empty: &Receiver<Vec<u8>>) {
+fn read(mut input: impl Read, sender: &SyncSender<InputEvent>, empty: &Receiver<Vec<u8>>) {
     loop {
         let mut buffer = empty.try_recv().unwrap_or_default();
         buffer.resize(CHUNK, 0);
         let read = match input.read(&mut buffer) {
-            Ok(0) => Input::End,
+            Ok(0) => InputEvent::End,
             Ok(many) => {
                 buffer.truncate(many);
-                Input::Bytes(buffer)
+                InputEvent::Bytes(buffer)
             }
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            Err(error) => Input::Failed(error),
+            Err(error) => InputEvent::Failed(error),
         };
-        let is_last = !matches!(read, Input::Bytes(_));
+        let is_last = !matches!(read, InputEvent::Bytes(_));
         if sender.send(read).is_err() || is_last {
             return;
         }

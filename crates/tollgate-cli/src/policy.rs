@@ -24,6 +24,6 @@ pub use time::Date;
 
 pub(crate) use input::{checked, policy};
 pub(crate) use leases::{leases, quotas, untold};
-pub(crate) use request::{Extras, Request, Running};
-pub(crate) use stage::Stage;
+pub(crate) use request::{DescriptorOptions, Request, RunningRequests};
+pub(crate) use stage::SimulatedEngine;
 pub(crate) use time::{duration, readable};

@@ -28,7 +28,7 @@ pub(crate) use settings::read;
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
 
-use notify::Manager;
+use notify::ServiceManager;
 use signals::Signals;
 
 /// A store is given so long to answer for the first time.
@@ -114,7 +114,7 @@ impl Serve {
         Ok(())
     }
 
-    async fn start(&self, out: &mut impl Write, log: &Log) -> Result<Started, CliError> {
+    async fn start(&self, out: &mut impl Write, log: &Log) -> Result<RunningService, CliError> {
         self.check()?;
         let checked = self.policy().map_err(CliError::in_one_line)?;
         let mut settings = self.settings(log)?;
@@ -145,7 +145,7 @@ impl Serve {
             error => CliError::failed(error),
         })?;
         let _ = self.say(out, server.addresses());
-        Ok(Started { server, redis })
+        Ok(RunningService { server, redis })
     }
 
     /// The store. One that can't be asked now may be later; one that won't be without a change is an error.
@@ -176,7 +176,7 @@ impl Serve {
 }
 
 /// A service that runs, and the store that it counts in.
-struct Started {
+struct RunningService {
     server: Server,
     redis: Option<Redis>,
 }
@@ -214,7 +214,7 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
             started = options.start(out, &log) => started?,
             _ = signals.end() => return Ok(()),
         };
-        let manager = Manager::from_environment();
+        let manager = ServiceManager::from_environment();
         manager.tell(notify::READY);
         signals.follow(&started.server, &manager).await;
         manager.tell(notify::STOPPING);

@@ -124,7 +124,7 @@ const DEFAULT_SEED: u64 = 1;
 
 /// What became of one algorithm: its run, unless it refused the rate, and what there is to say.
 #[derive(Debug)]
-struct Trial {
+struct AlgorithmRun {
     form: Form,
     run: Option<Run>,
     note: Option<String>,
@@ -154,11 +154,11 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<(), CliErro
 /// line says why.
 pub fn simulate(options: &Options) -> Result<Report, PatternError> {
     let traffic = options.pattern.traffic(options.rate, options.seed)?;
-    let trials = Form::ALL.map(|form| Trial::new(form, options.rate, &traffic));
+    let trials = Form::ALL.map(|form| AlgorithmRun::new(form, options.rate, &traffic));
     Ok(Report::new(options, &traffic, &trials))
 }
 
-impl Trial {
+impl AlgorithmRun {
     fn new(form: Form, rate: Rate, traffic: &pattern::Traffic) -> Self {
         let (run, note) = match runner::run(form, rate, &traffic.arrivals) {
             Ok(run) => (Some(run), None),

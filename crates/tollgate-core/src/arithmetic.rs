@@ -275,7 +275,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
 pub struct Charge {
     pub(crate) at: Timestamp,
     pub(crate) cost: u64,
-    pub(crate) mark: Mark,
+    pub(crate) mark: UndoData,
 }
 
 impl Charge {
@@ -295,7 +295,7 @@ impl Charge {
         let cost = tokens.min(self.cost);
         let mark = match self.mark {
             // The price is a whole number of intervals, one for each token.
-            Mark::Tat { after, price } if self.cost > 0 => Mark::Tat {
+            UndoData::Tat { after, price } if self.cost > 0 => UndoData::Tat {
                 after,
                 price: price / self.cost * cost,
             },
@@ -311,7 +311,7 @@ impl Charge {
 
 /// What each algorithm needs to remember in order to give back exactly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mark {
+pub(crate) enum UndoData {
     /// Nothing was charged (cost 0, or no limit).
     Nothing,
     /// The interval `(after − price, after]` of the TAT line.

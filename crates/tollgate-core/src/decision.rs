@@ -169,9 +169,9 @@ const fn secs(time: Duration) -> Option<u64> {
 }
 
 /// A count, of which the largest is none.
-struct Count(u64);
+struct DisplayCount(u64);
 
-impl fmt::Debug for Count {
+impl fmt::Debug for DisplayCount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             u64::MAX => f.write_str("unlimited"),
@@ -184,8 +184,8 @@ impl fmt::Debug for Decision {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Decision")
             .field("outcome", &self.outcome)
-            .field("limit", &Count(self.limit))
-            .field("remaining", &Count(self.remaining))
+            .field("limit", &DisplayCount(self.limit))
+            .field("remaining", &DisplayCount(self.remaining))
             .field("retry_after", &self.retry_after)
             .field("reset_after", &self.reset_after)
             .finish()

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::span::Span;
+use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::span::WindowLength;
 use crate::windows::Window;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
@@ -26,7 +26,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
-    span: Span,
+    span: WindowLength,
     align: Align,
 }
 
@@ -108,7 +108,7 @@ impl Arithmetic for FixedWindow {
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
-            span: Span::exactly(rate, "fixed window")?,
+            span: WindowLength::exactly(rate, "fixed window")?,
             align: Align::default(),
         })
     }
@@ -137,12 +137,12 @@ impl Arithmetic for FixedWindow {
 
     fn charge(&self, window: &mut Window, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         let mark = if self.span.rate.is_unlimited() {
-            Mark::Nothing
+            UndoData::Nothing
         } else {
             let before = *window;
             *window = self.open(window, at);
             window.count = window.count.saturating_add(cost);
-            Mark::Window(before)
+            UndoData::Window(before)
         };
         Charge { at, cost, mark }
     }
@@ -163,7 +163,7 @@ impl Arithmetic for FixedWindow {
 
     /// Uncounts the hit in the window that it was counted in; a later window owes it nothing.
     fn give_back(&self, window: &mut Window, _now: Timestamp, charge: &Charge, since: Since) {
-        let Mark::Window(before) = charge.mark else {
+        let UndoData::Window(before) = charge.mark else {
             return;
         };
         let same_window =
@@ -247,7 +247,7 @@ mod tests {
 
     #[test]
     fn windows_stand_around_any_boundary() {
-        let span = Span::new(Rate::per_second(1)).unwrap();
+        let span = WindowLength::new(Rate::per_second(1)).unwrap();
         let at = Timestamp::from_millis;
         for (now, boundary, start) in [
             (1_500, 0, 1_000),

@@ -6,7 +6,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Since, UndoData, sealed};
 use crate::exact::check_rate_range;
 use crate::units::{self, of as word};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
@@ -318,7 +318,7 @@ impl Pace {
     /// The TAT after giving back a charge, if nothing was built on it.
     #[inline]
     pub fn returned(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
-        let Mark::Tat { after, price } = charge.mark else {
+        let UndoData::Tat { after, price } = charge.mark else {
             return None;
         };
         if tat.0 != after {
@@ -343,7 +343,7 @@ impl Pace {
     /// ```
     #[inline]
     pub fn undone(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
-        let Mark::Tat { after, price } = charge.mark else {
+        let UndoData::Tat { after, price } = charge.mark else {
             return None;
         };
         let before = after.checked_sub(price)?;
@@ -421,9 +421,9 @@ impl Pace {
     pub fn receipt(&self, after: Tat, at: Timestamp, cost: u64) -> Charge {
         let price = self.interval.saturating_mul(cost);
         let mark = if price == 0 {
-            Mark::Nothing
+            UndoData::Nothing
         } else {
-            Mark::Tat {
+            UndoData::Tat {
                 after: after.0,
                 price,
             }

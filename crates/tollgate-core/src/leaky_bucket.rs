@@ -3,7 +3,7 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Since, UndoData, sealed};
 use crate::exact::{LARGEST_CAPACITY, Level, compile_units};
 use crate::wide::{div, div_ceil, mul, mul_div_ceil};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
@@ -161,8 +161,8 @@ impl LeakyBucket {
     }
 
     /// What a charge under this limit is remembered by.
-    const fn mark(&self) -> Mark {
-        Mark::Debt {
+    const fn mark(&self) -> UndoData {
+        UndoData::Debt {
             drain: self.drain,
             price: self.price,
             last_act: Timestamp::ZERO,

@@ -27,13 +27,13 @@ pub use parse::RateParseError;
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub struct Rate {
-    pace: Pace,
+    pace: RateSpeed,
     burst: u64,
 }
 
 /// How fast: apart from the burst, which `set_burst` changes alone.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Pace {
+enum RateSpeed {
     Unlimited,
     Zero,
     Finite { count: u64, period: Duration },
@@ -58,8 +58,8 @@ impl Rate {
     /// ```
     pub const fn new(count: u64, period: Duration) -> Self {
         let pace = match count {
-            0 => Pace::Zero,
-            _ => Pace::Finite { count, period },
+            0 => RateSpeed::Zero,
+            _ => RateSpeed::Finite { count, period },
         };
         Self { pace, burst: count }
     }
@@ -104,7 +104,7 @@ impl Rate {
     /// No limit: admits any cost and charges nothing.
     pub const fn unlimited() -> Self {
         Self {
-            pace: Pace::Unlimited,
+            pace: RateSpeed::Unlimited,
             burst: u64::MAX,
         }
     }
@@ -112,7 +112,7 @@ impl Rate {
     /// Nothing passes. A token bucket with `zero().burst(n)` spends `n` stored tokens once.
     pub const fn zero() -> Self {
         Self {
-            pace: Pace::Zero,
+            pace: RateSpeed::Zero,
             burst: 0,
         }
     }
@@ -129,17 +129,17 @@ impl Rate {
     /// How many in each period: 0 for zero, the maximum for unlimited.
     pub const fn count(&self) -> u64 {
         match self.pace {
-            Pace::Unlimited => u64::MAX,
-            Pace::Zero => 0,
-            Pace::Finite { count, .. } => count,
+            RateSpeed::Unlimited => u64::MAX,
+            RateSpeed::Zero => 0,
+            RateSpeed::Finite { count, .. } => count,
         }
     }
 
     /// How long a period lasts: `None` for zero and unlimited, which have none.
     pub const fn period(&self) -> Option<Duration> {
         match self.pace {
-            Pace::Unlimited | Pace::Zero => None,
-            Pace::Finite { period, .. } => Some(period),
+            RateSpeed::Unlimited | RateSpeed::Zero => None,
+            RateSpeed::Finite { period, .. } => Some(period),
         }
     }
 
@@ -170,29 +170,29 @@ impl Rate {
 
     /// Whether it limits nothing.
     pub const fn is_unlimited(&self) -> bool {
-        matches!(self.pace, Pace::Unlimited)
+        matches!(self.pace, RateSpeed::Unlimited)
     }
 
     /// Whether it refills nothing.
     pub const fn is_zero(&self) -> bool {
-        matches!(self.pace, Pace::Zero)
+        matches!(self.pace, RateSpeed::Zero)
     }
 
     /// Tokens a second, for display and plots: infinite when unlimited.
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn as_per_second(&self) -> f64 {
         match self.pace {
-            Pace::Unlimited => f64::INFINITY,
-            Pace::Zero => 0.0,
-            Pace::Finite { count, period } => count as f64 / period.as_secs_f64(),
+            RateSpeed::Unlimited => f64::INFINITY,
+            RateSpeed::Zero => 0.0,
+            RateSpeed::Finite { count, period } => count as f64 / period.as_secs_f64(),
         }
     }
 
     /// Count and period in nanoseconds, for a pace that is neither zero nor unlimited.
     pub(crate) const fn finite(&self) -> Option<(u64, u128)> {
         match self.pace {
-            Pace::Unlimited | Pace::Zero => None,
-            Pace::Finite { count, period } => Some((count, period.as_nanos())),
+            RateSpeed::Unlimited | RateSpeed::Zero => None,
+            RateSpeed::Finite { count, period } => Some((count, period.as_nanos())),
         }
     }
 }
@@ -209,15 +209,15 @@ impl FromStr for Rate {
 impl fmt::Display for Rate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let natural_burst = match self.pace {
-            Pace::Unlimited => {
+            RateSpeed::Unlimited => {
                 f.write_str("unlimited")?;
                 u64::MAX
             }
-            Pace::Zero => {
+            RateSpeed::Zero => {
                 f.write_str("zero")?;
                 0
             }
-            Pace::Finite { count, period } => {
+            RateSpeed::Finite { count, period } => {
                 write!(f, "{count}")?;
                 write_period(f, period.as_nanos())?;
                 count

@@ -3,8 +3,8 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::span::Span;
+use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::span::WindowLength;
 use crate::windows::{Counts, largest_burst};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
@@ -32,7 +32,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct SlidingCounter {
-    span: Span,
+    span: WindowLength,
     burst: u64,
 }
 
@@ -119,7 +119,7 @@ impl Arithmetic for SlidingCounter {
     type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
-        let span = Span::new(rate)?;
+        let span = WindowLength::new(rate)?;
         let burst = rate.burst_size();
         if rate.finite().is_some() && !(span.limit..=largest_burst(span.limit)).contains(&burst) {
             return Err(LimitError::BurstBeyondCounter { rate });
@@ -156,12 +156,12 @@ impl Arithmetic for SlidingCounter {
 
     fn charge(&self, counts: &mut Counts, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         let mark = if self.span.rate.is_unlimited() {
-            Mark::Nothing
+            UndoData::Nothing
         } else {
             let before = *counts;
             *counts = self.rolled(counts, at);
             counts.current = counts.current.saturating_add(cost);
-            Mark::Counts(before)
+            UndoData::Counts(before)
         };
         Charge { at, cost, mark }
     }
@@ -190,7 +190,7 @@ impl Arithmetic for SlidingCounter {
 
     /// Uncounts the hit in the window that it was counted in, current or previous.
     fn give_back(&self, counts: &mut Counts, _now: Timestamp, charge: &Charge, since: Since) {
-        let Mark::Counts(before) = charge.mark else {
+        let UndoData::Counts(before) = charge.mark else {
             return;
         };
         if since == Since::Nothing && before.start != counts.start {

@@ -3,8 +3,8 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Mark, Since, sealed};
-use crate::span::Span;
+use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::span::WindowLength;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in any trailing window `(t − period, t]`.
@@ -14,7 +14,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// it may cost as much as the log is long; an admission drops what it passed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SlidingLog {
-    span: Span,
+    span: WindowLength,
 }
 
 /// The state of a [`SlidingLog`]: the hits still in the window, oldest first.
@@ -114,7 +114,7 @@ impl Arithmetic for SlidingLog {
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
-            span: Span::exactly(rate, "sliding log")?,
+            span: WindowLength::exactly(rate, "sliding log")?,
         })
     }
 
@@ -144,7 +144,7 @@ impl Arithmetic for SlidingLog {
 
     fn charge(&self, log: &mut Log, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         if self.span.rate.is_unlimited() || cost == 0 {
-            let mark = Mark::Nothing;
+            let mark = UndoData::Nothing;
             return Charge { at, cost, mark };
         }
         // What is booked ahead must not push out hits that still count until then.
@@ -153,7 +153,7 @@ impl Arithmetic for SlidingLog {
         log.entries.drain(..expired);
         log.total -= gone;
         let at = log.push(at, cost);
-        let mark = Mark::Entry;
+        let mark = UndoData::Entry;
         Charge { at, cost, mark }
     }
 
@@ -175,7 +175,7 @@ impl Arithmetic for SlidingLog {
 
     /// Takes the hit out of the entry that it was logged in, if that is still there.
     fn give_back(&self, log: &mut Log, _now: Timestamp, charge: &Charge, _since: Since) {
-        if charge.mark != Mark::Entry {
+        if charge.mark != UndoData::Entry {
             return;
         }
         let Ok(index) = log

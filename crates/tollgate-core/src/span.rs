@@ -8,14 +8,14 @@ use crate::{LimitError, Rate, Timestamp};
 
 /// A count and a window length, shared by the three window algorithms.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) struct Span {
+pub(crate) struct WindowLength {
     pub(crate) rate: Rate,
     pub(crate) limit: u64,
     pub(crate) nanos: u64,
 }
 
 /// All of it follows from the rate.
-impl fmt::Debug for Span {
+impl fmt::Debug for WindowLength {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.rate.fmt(f)
     }
@@ -24,7 +24,7 @@ impl fmt::Debug for Span {
 /// The longest window: so that two of them still fit a timestamp.
 const LONGEST_NANOS: u64 = u64::MAX / 2;
 
-impl Span {
+impl WindowLength {
     /// A span whose burst is its count, as a window algorithm has it.
     pub(crate) fn exactly(rate: Rate, algorithm: &'static str) -> Result<Self, LimitError> {
         let span = Self::new(rate)?;

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Mark, Since, sealed};
+use crate::arithmetic::{Charge, Since, UndoData, sealed};
 use crate::exact::Level;
 use crate::wide::{div, div_ceil, mul};
 use crate::{Arithmetic, LeakyBucket, LimitError, Rate, Timestamp};
@@ -206,13 +206,13 @@ impl Arithmetic for TokenBucket {
     #[inline]
     fn charge(&self, bucket: &mut Bucket, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         let mark = if self.debt.rate.is_unlimited() {
-            Mark::Nothing
+            UndoData::Nothing
         } else {
             let last_act = bucket.last_act;
             // After a part was given back, a new reservation may act before one made earlier.
             bucket.last_act = last_act.max(at);
             self.debt.pour(&mut bucket.level, now, cost);
-            Mark::Debt {
+            UndoData::Debt {
                 drain: self.debt.drain,
                 price: self.debt.price,
                 last_act,
@@ -246,7 +246,7 @@ impl Arithmetic for TokenBucket {
     /// Gives back the tokens less those that later reservations were promised on top of this one:
     /// what drains between its act and the latest act. Nothing once its time has passed.
     fn give_back(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, since: Since) {
-        let Mark::Debt {
+        let UndoData::Debt {
             drain,
             price,
             last_act,

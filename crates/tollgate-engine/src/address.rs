@@ -196,7 +196,7 @@ impl Network {
 
 /// Networks in a tree of their bits, one for each family, with the numbers of the rules that are filed there.
 #[derive(Debug)]
-pub(super) struct Networks {
+pub(super) struct NetworkTree {
     /// The nodes of each family: the first is the root. A child's number of 0 is none.
     trees: [Vec<Node>; 2],
 }
@@ -207,7 +207,7 @@ struct Node {
     here: Vec<u32>,
 }
 
-impl Default for Networks {
+impl Default for NetworkTree {
     fn default() -> Self {
         Self {
             trees: [vec![Node::default()], vec![Node::default()]],
@@ -215,7 +215,7 @@ impl Default for Networks {
     }
 }
 
-impl Networks {
+impl NetworkTree {
     pub(super) fn add(&mut self, network: &Network, number: u32) {
         let nodes = &mut self.trees[network.first.family as usize];
         let mut at = 0;
@@ -281,7 +281,7 @@ mod tests {
                 Address::parse(address).unwrap(),
             );
             assert_eq!(parsed.contains(address), expect, "{network} {address:?}");
-            let (mut tree, mut found) = (Networks::default(), false);
+            let (mut tree, mut found) = (NetworkTree::default(), false);
             tree.add(&parsed, 7);
             tree.each(address, |number| found = number == 7);
             assert_eq!(found, expect, "{network} {address:?}");

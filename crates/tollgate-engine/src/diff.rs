@@ -160,7 +160,7 @@ impl Diff {
     /// ```
     pub fn between(old: &Policy, new: &Policy) -> Self {
         let (before, after) = (parts::of(old, new), parts::of(new, old));
-        let states = state::States::between(old, new);
+        let states = state::StateChanges::between(old, new);
         let mut pairs: BTreeMap<_, (Option<&Part>, Option<&Part>)> = BTreeMap::new();
         for (key, part) in &before {
             pairs.entry(key).or_default().0 = Some(part);

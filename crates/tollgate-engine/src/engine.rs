@@ -11,7 +11,7 @@ use crate::facts::{Descriptor, Facts};
 use crate::limits::{DenyCache, KeyHashers, Limit, LimitKind};
 use crate::observer::Observer;
 use crate::policy::{Policy, Settle, Unsettled};
-use crate::verdict::{Findings, Said, Verdict};
+use crate::verdict::{Findings, RequestDecision, Verdict};
 
 mod admin;
 mod ask;
@@ -52,8 +52,8 @@ pub use pipeline::{CombinedVerdict, Left};
 pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
-use descriptors::Lookups;
-use gather::Group;
+use descriptors::TreeLookups;
+use gather::CheckGroup;
 use orders::Held;
 use pipeline::{Pipeline, ready};
 use retired::Retired;
@@ -601,12 +601,12 @@ impl<B: Backend> Engine<B> {
     pub fn would_hold(&self, facts: &Facts<'_>) -> bool {
         let now = self.pipeline.in_force();
         let gathered = self.pipeline.gather(&now, facts);
-        if Said::default().settle(&gathered) {
+        if RequestDecision::default().settle(&gathered) {
             return false;
         }
         let mut rules = [&gathered.enforced, &gathered.shadow]
             .into_iter()
-            .flat_map(Group::asked);
+            .flat_map(CheckGroup::asked);
         gathered.gates.is_some() || rules.any(|(_, rule)| now.rules.applied[rule as usize].holds)
     }
 
@@ -633,7 +633,7 @@ impl<B: Backend> Engine<B> {
         let now = self.pipeline.in_force();
         let orders = now.orders.map(Held::uncounted);
         let input = (self.pipeline).tree_input(&now.rules, orders.as_ref(), *request);
-        let lookups = Lookups::new(&input);
+        let lookups = TreeLookups::new(&input);
         let keys = lookups.keys(&input);
         let met = lookups.meet(&input, &keys);
         let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
@@ -666,7 +666,7 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub async fn peek_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Findings<'f>, B::Error> {
         let now = self.pipeline.in_force();
-        let mut said = Said::default();
+        let mut said = RequestDecision::default();
         {
             let gathered = self.pipeline.gather(&now, facts);
             if !said.settle(&gathered) {

@@ -9,7 +9,7 @@ use std::time::Duration;
 use crate::engine::rollout::Rollout;
 use crate::facts::{Facts, TENANT};
 use crate::limits::{KeyPlan, RequestKey};
-use crate::matcher::{self, Explained, Slots};
+use crate::matcher::{self, Explained, FactIndex};
 use crate::policy::{
     Adaptive, Counting, FailureModes, KeyPart, Limits, Match, Mode, OnMissingKey, Over, Policy,
     Rule, Shed,
@@ -251,7 +251,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     match Rollout::of(rule, mode) {
         None => mode,
         Some(rollout) => {
-            let plan = KeyPlan::of(rule, &mut Slots::default());
+            let plan = KeyPlan::of(rule, &mut FactIndex::default());
             rollout.mode(&RequestKey::new(&plan, facts, [0; 2]))
         }
     }
@@ -260,7 +260,7 @@ fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
 /// Whether a rule applies to a request, if there were no other.
 fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
     let matched = matcher::explain(&rule.matches, facts);
-    let plan = KeyPlan::of(rule, &mut Slots::default());
+    let plan = KeyPlan::of(rule, &mut FactIndex::default());
     let is_known = plan.facts_for(facts).is_some();
     match rule.on_missing_key {
         _ if mode == Mode::Off => Standing::Off,
@@ -323,7 +323,10 @@ fn tier<'a>(
                 conditions: 0,
             },
             key: key(
-                &KeyPlan::new(&[KeyPart::Fact(TENANT.to_owned())], &mut Slots::default()),
+                &KeyPlan::new(
+                    &[KeyPart::Fact(TENANT.to_owned())],
+                    &mut FactIndex::default(),
+                ),
                 facts,
             ),
         },

@@ -53,9 +53,9 @@ pub enum KeyTextError {
 impl std::error::Error for KeyTextError {}
 
 /// A name or a value, as it is shown.
-pub(crate) struct Shown<'a>(pub(crate) &'a str);
+pub(crate) struct QuotedText<'a>(pub(crate) &'a str);
 
-impl fmt::Display for Shown<'_> {
+impl fmt::Display for QuotedText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let stands = |sign: char| {
             sign.is_alphanumeric()
@@ -78,7 +78,7 @@ pub(crate) fn write_pair(
     if name.contains('=') {
         write!(f, "{name:?}={value}")
     } else {
-        write!(f, "{}={value}", Shown(name))
+        write!(f, "{}={value}", QuotedText(name))
     }
 }
 
@@ -205,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_could_be_taken_for_something_else_is_quoted() {
-        let shown = |value: &str| Shown(value).to_string();
+        let shown = |value: &str| QuotedText(value).to_string();
         for plain in ["ada", "josé", "2001:db8::/64", "/api?x=1&y", "a,b;c"] {
             assert_eq!(shown(plain), plain);
         }

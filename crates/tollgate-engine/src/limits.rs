@@ -24,7 +24,7 @@ pub use request_key::RequestKey;
 pub use sole::SoleLimit;
 pub use unavailable::{CheckResult, FailureKind, Unavailable};
 
-pub(crate) use form::{CoreForm, EXACT};
+pub(crate) use form::{CompiledLimit, EXACT};
 pub(crate) use hashers::KeyHashers;
 pub(crate) use key::KeyPlan;
 pub(crate) use limit::Estimates;

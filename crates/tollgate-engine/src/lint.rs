@@ -7,7 +7,7 @@ use tollgate::Algorithm;
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
 use crate::envoy::{self, Domains};
-use crate::native::{Places, RuleSpans};
+use crate::native::{PolicySpans, RuleSpans};
 use crate::policy::{Counting, Mode, OnStoreFailure, Over, Pattern, Policy, Rule, is_bucket};
 
 mod bound;
@@ -45,11 +45,11 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let tiers = policy.tiers.iter();
     let tiers =
         tiers.map(|(name, tier)| (name.clone(), RuleSpans::all_at(tier.span, &tier.limits)));
-    let places = Places {
+    let places = PolicySpans {
         rules: rules.collect(),
         tiers: tiers.collect(),
         written: texts::written(policy),
-        ..Places::default()
+        ..PolicySpans::default()
     };
     lint_with_spans(policy, &places)
 }
@@ -57,7 +57,7 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
 /// The same for limits of trees of descriptors, each by itself: which of them a request meets is for the proxy to
 /// say, so none is compared with another.
 pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
-    let mut found = Found(Vec::new());
+    let mut found = Warnings(Vec::new());
     for mut rule in envoy::to_rules(domains).rules {
         // None at all is how they say that something is blocked.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
@@ -71,8 +71,8 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
 }
 
 /// The same with the places of all parts.
-pub(crate) fn lint_with_spans(policy: &Policy, places: &Places) -> Vec<Diagnostic> {
-    let mut found = Found(Vec::new());
+pub(crate) fn lint_with_spans(policy: &Policy, places: &PolicySpans) -> Vec<Diagnostic> {
+    let mut found = Warnings(Vec::new());
     for (rule, place) in in_use(policy, places) {
         rates(&mut found, rule, place);
         keys::lint(&mut found, rule, place);
@@ -93,16 +93,16 @@ pub(crate) fn lint_with_spans(policy: &Policy, places: &Places) -> Vec<Diagnosti
 /// Rules that do something.
 fn in_use<'a>(
     policy: &'a Policy,
-    places: &'a Places,
+    places: &'a PolicySpans,
 ) -> impl Iterator<Item = (&'a Rule, &'a RuleSpans)> {
     let rules = policy.rules.iter().zip(&places.rules);
     rules.filter(|(rule, _)| rule.mode != Mode::Off)
 }
 
 /// The warnings so far, no more than people read.
-struct Found(Vec<Diagnostic>);
+struct Warnings(Vec<Diagnostic>);
 
-impl Found {
+impl Warnings {
     fn warn(&mut self, code: Code, span: Span, message: String, help: impl Into<String>) {
         if self.0.len() < MOST {
             let warning = Diagnostic::warning(code, message, span);
@@ -111,7 +111,7 @@ impl Found {
     }
 }
 
-fn rates(found: &mut Found, rule: &Rule, place: &RuleSpans) {
+fn rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     let algorithm = rule.algorithm;
     for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         keys::memory(found, rate, algorithm, *span);
@@ -161,7 +161,7 @@ fn rates(found: &mut Found, rule: &Rule, place: &RuleSpans) {
     }
 }
 
-fn tiers(found: &mut Found, policy: &Policy, places: &Places) {
+fn tiers(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let taken: HashSet<&String> = policy.tenants.values().collect();
     for (name, tier) in &policy.tiers {
         let Some(place) = places.tiers.get(name) else {
@@ -186,7 +186,7 @@ const LOGIN: &str = "auth authenticate authorize challenge credentials forgot lo
     oauth2 otp passwd password register reset session sessions signin signup sso token \
     totp verify";
 
-fn open(found: &mut Found, rule: &Rule, place: &RuleSpans) {
+fn open(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     if open_quota(found, rule, place) || !is_open(rule.on_store_failure.rate, rule) {
         return;
     }
@@ -205,7 +205,7 @@ fn is_open(failure: OnStoreFailure, rule: &Rule) -> bool {
 }
 
 /// Warns of a quota that lets requests pass then, and says whether it does.
-fn open_quota(found: &mut Found, rule: &Rule, place: &RuleSpans) -> bool {
+fn open_quota(found: &mut Warnings, rule: &Rule, place: &RuleSpans) -> bool {
     let is_open = rule.limits.quota.is_some() && is_open(rule.on_store_failure.quota, rule);
     if is_open {
         let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();

@@ -28,12 +28,12 @@ mod text;
 pub use pattern::{Explained, explain};
 
 use crate::address::Address;
-use few::Few;
+use few::InlineVec;
 use glob::Glob;
-use globs::{Found, Globs, Sets};
+use globs::{Found, GlobSetBuilder, GlobSets};
 use index::Index;
 use pattern::Test;
-use regex::Regexes;
+use regex::RegexCache;
 
 /// Facts that are looked up without asking for memory; those of policies with more are looked up
 /// when a rule asks for them.
@@ -42,7 +42,7 @@ const SLOTS: usize = 16;
 const ADDRESSES: usize = 2;
 
 /// Numbers of rules, in the order of the file.
-pub(crate) type Numbers = Few<u32, 32>;
+pub(crate) type Numbers = InlineVec<u32, 32>;
 
 /// A pattern that can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display, derive_more::Error)]
@@ -75,14 +75,14 @@ pub struct PatternError {
 /// ```
 #[derive(Debug)]
 pub struct Matcher {
-    pub(crate) slots: Slots,
+    pub(crate) slots: FactIndex,
     /// Of all rules, one rule's after another's.
     conditions: Box<[Condition]>,
     /// Where each rule's conditions begin, and in the end how many there are.
     starts: Box<[u32]>,
     index: Index,
     /// Globs that are walked together.
-    sets: Sets,
+    sets: GlobSets,
 }
 
 /// A test of one fact.
@@ -95,7 +95,7 @@ struct Condition {
 
 /// The facts that anything asks for, by number.
 #[derive(Debug, Default)]
-pub(crate) struct Slots {
+pub(crate) struct FactIndex {
     names: Vec<Box<str>>,
     numbers: HashMap<Box<str>, u32, FixedState>,
     /// The head and the length of each name.
@@ -104,7 +104,7 @@ pub(crate) struct Slots {
     addresses: Vec<u32>,
 }
 
-impl Slots {
+impl FactIndex {
     /// The number of this fact, which is asked for from now on.
     pub(crate) fn number(&mut self, name: &str) -> u32 {
         if let Some(number) = self.numbers.get(name) {
@@ -163,7 +163,7 @@ impl Slots {
 
 /// What is known of a request, by number.
 pub(crate) struct Known<'s, 'f> {
-    slots: &'s Slots,
+    slots: &'s FactIndex,
     pub(crate) facts: &'f Facts<'f>,
     texts: [Option<&'f str>; SLOTS],
     addresses: [Option<Address>; ADDRESSES],
@@ -174,7 +174,7 @@ pub(crate) struct Known<'s, 'f> {
 impl<'s, 'f> Known<'s, 'f> {
     /// Nothing so far.
     #[inline]
-    pub(crate) fn new(slots: &'s Slots, facts: &'f Facts<'f>) -> Self {
+    pub(crate) fn new(slots: &'s FactIndex, facts: &'f Facts<'f>) -> Self {
         Self {
             slots,
             facts,
@@ -257,17 +257,17 @@ impl Matcher {
     /// # Errors
     /// If a pattern can't be read: a regular expression, a network, a glob that is too long.
     pub fn new(rules: &[Match]) -> Result<Self, PatternError> {
-        Self::with_slots(rules.iter(), Slots::default())
+        Self::with_slots(rules.iter(), FactIndex::default())
     }
 
     /// Compiles rules, and files their facts beside others that are asked for.
     pub(crate) fn with_slots<'a>(
         rules: impl Iterator<Item = &'a Match>,
-        mut slots: Slots,
+        mut slots: FactIndex,
     ) -> Result<Self, PatternError> {
         let mut compiled = Vec::new();
         let mut known: HashMap<String, Arc<Test>, FixedState> = HashMap::default();
-        let (mut regexes, mut globs) = (Regexes::default(), Globs::default());
+        let (mut regexes, mut globs) = (RegexCache::default(), GlobSetBuilder::default());
         for rule in rules {
             let mut conditions = Vec::with_capacity(rule.conditions.len());
             for (fact, pattern) in &rule.conditions {

@@ -6,7 +6,7 @@ use std::collections::{BTreeMap, HashMap};
 
 use crate::document::{Node, Span, Value};
 use crate::facts::{COMMON_FACTS, is_known_fact};
-use crate::matcher::regex::Regexes;
+use crate::matcher::regex::RegexCache;
 use crate::policy::{FailureModes, Limits, Policy};
 use crate::sources::Sources;
 use crate::suggest;
@@ -29,26 +29,26 @@ pub(crate) use rule::MOST_KEY_FACTS;
 #[derive(Debug, Default)]
 pub(crate) struct Decoded {
     pub(crate) policy: Policy,
-    pub(crate) places: Places,
+    pub(crate) places: PolicySpans,
 }
 
 /// Where the parts of a policy stand: rules in the order of the policy, tiers by name.
 #[derive(Debug, Default)]
-pub(crate) struct Places {
+pub(crate) struct PolicySpans {
     pub(crate) rules: Vec<RuleSpans>,
     pub(crate) tiers: BTreeMap<String, RuleSpans>,
     pub(crate) tenants: BTreeMap<String, Span>,
     pub(crate) default_tier: Span,
     pub(crate) tier_fact: Span,
     /// Each fact that is asked for.
-    pub(crate) facts: Vec<Mention>,
+    pub(crate) facts: Vec<FactMention>,
     /// The text of each condition, as it is written.
-    pub(crate) written: Vec<Written>,
+    pub(crate) written: Vec<ConditionText>,
 }
 
 /// Where a fact is asked for.
 #[derive(Clone, Debug)]
-pub(crate) struct Mention {
+pub(crate) struct FactMention {
     pub(crate) fact: String,
     pub(crate) span: Span,
     /// As a condition.
@@ -57,16 +57,16 @@ pub(crate) struct Mention {
 
 /// The text of a condition on a fact.
 #[derive(Clone, Debug)]
-pub(crate) struct Written {
+pub(crate) struct ConditionText {
     pub(crate) fact: String,
     pub(crate) text: String,
-    pub(crate) form: Form,
+    pub(crate) form: ConditionForm,
     pub(crate) span: Span,
 }
 
 /// How a condition says what its text means.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum ConditionForm {
     /// Not at all: a glob if there is a `*` in it, else this very text.
     Plain,
     Exact,
@@ -111,9 +111,9 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
     let mut reader = Reader {
         sources,
         problems,
-        regexes: Regexes::default(),
+        regexes: RegexCache::default(),
         policy: Policy::default(),
-        places: Places::default(),
+        places: PolicySpans::default(),
         failure: FailureModes::default(),
         once: HashMap::new(),
         names: HashMap::new(),

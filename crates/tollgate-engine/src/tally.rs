@@ -155,12 +155,12 @@ type Counts = [u64; COLUMNS];
 /// The counts of all limiters of an engine.
 pub(crate) struct Tallies {
     rows: Stripes<Box<[Row]>>,
-    names: Mutex<Names>,
+    names: Mutex<RowNames>,
     pub(crate) waits: Histogram,
 }
 
 /// Which limiter each row counts.
-struct Names {
+struct RowNames {
     rows: HashMap<Arc<str>, u32, FixedState>,
     /// By row.
     names: Vec<Arc<str>>,
@@ -178,7 +178,7 @@ impl Tallies {
         let row = |_| [const { AtomicU64::new(0) }; COLUMNS];
         Self {
             rows: Stripes::few(|| (0..FIRST + most).map(row).collect()),
-            names: Mutex::new(Names {
+            names: Mutex::new(RowNames {
                 rows: HashMap::default(),
                 before: vec![[0; COLUMNS]; names.len()],
                 names,
@@ -224,7 +224,7 @@ impl Tallies {
     }
 
     /// Adds what a limiter that is gone has counted to the others, for its row is another's from now on.
-    fn retire(&self, own: &mut Names, row: usize) {
+    fn retire(&self, own: &mut RowNames, row: usize) {
         let counted = self.sums(row);
         for (column, sum) in counted.iter().enumerate() {
             own.gone[column] += sum - own.before[row][column];
@@ -312,7 +312,7 @@ impl Tallies {
         std::array::from_fn(|column| self.rows.sum(|rows| &rows[row][column]))
     }
 
-    fn names(&self) -> MutexGuard<'_, Names> {
+    fn names(&self) -> MutexGuard<'_, RowNames> {
         self.names.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

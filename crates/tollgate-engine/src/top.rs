@@ -80,12 +80,12 @@ pub struct TopKey {
 }
 
 /// Counts refusals by limiter and key.
-pub(crate) struct Top {
+pub(crate) struct TopDenials {
     /// How many are told.
     told: usize,
     since: Mutex<Timestamp>,
     hasher: RandomState,
-    parts: Box<[Mutex<Part>]>,
+    parts: Box<[Mutex<TopShard>]>,
     missed: Stripes<AtomicU64>,
 }
 
@@ -93,17 +93,17 @@ pub(crate) struct Top {
 type Id = (u64, [u64; 2]);
 
 /// Some of the keys.
-struct Part {
+struct TopShard {
     most: usize,
     counted: u64,
     places: HashMap<Id, usize, RandomState>,
     /// Apart from the rest, as the fewest are looked for.
     counts: Vec<u64>,
-    entries: Vec<Entry>,
+    entries: Vec<TopEntry>,
 }
 
 #[derive(Default)]
-struct Entry {
+struct TopEntry {
     id: Id,
     limiter: String,
     key: String,
@@ -113,32 +113,34 @@ struct Entry {
 
 /// A refusal, or in shadow what would have been one.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Refusal<L> {
+pub(crate) struct DeniedKey<L> {
     pub(crate) limiter: L,
     pub(crate) fingerprint: [u64; 2],
     pub(crate) mode: Mode,
 }
 
-impl Top {
+impl TopDenials {
     pub(crate) fn new(told: usize, now: Timestamp) -> Self {
         Self {
             told,
             since: Mutex::new(now),
             hasher: RandomState::default(),
-            parts: (0..PARTS).map(|_| Mutex::new(Part::new(told))).collect(),
+            parts: (0..PARTS)
+                .map(|_| Mutex::new(TopShard::new(told)))
+                .collect(),
             missed: Stripes::few(|| AtomicU64::new(0)),
         }
     }
 
     /// Counts one refusal more. It never waits: if another thread counts in the same part, it isn't.
-    pub(crate) fn add(&self, refusal: Refusal<impl fmt::Display>, key: impl fmt::Display) {
-        let Refusal {
+    pub(crate) fn add(&self, refusal: DeniedKey<impl fmt::Display>, key: impl fmt::Display) {
+        let DeniedKey {
             limiter,
             fingerprint,
             mode,
         } = refusal;
         let is_shadow = mode == Mode::Shadow;
-        let mut hashed = Hashed(self.hasher.build_hasher());
+        let mut hashed = HashWriter(self.hasher.build_hasher());
         hashed.0.write_u8(u8::from(is_shadow));
         // A text that is only hashed doesn't fail.
         let _ = write!(hashed, "{limiter}");
@@ -176,13 +178,13 @@ impl Top {
     /// Begins anew.
     pub(crate) fn reset(&self, now: Timestamp) {
         for part in &self.parts {
-            *part.lock().unwrap_or_else(PoisonError::into_inner) = Part::new(self.told);
+            *part.lock().unwrap_or_else(PoisonError::into_inner) = TopShard::new(self.told);
         }
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
 }
 
-impl Part {
+impl TopShard {
     fn new(most: usize) -> Self {
         Self {
             most,
@@ -201,7 +203,7 @@ impl Part {
         }
         let (place, count) = if self.entries.len() < self.most {
             self.counts.push(0);
-            self.entries.push(Entry::default());
+            self.entries.push(TopEntry::default());
             (self.entries.len() - 1, 0)
         } else {
             let counts = self.counts.iter().copied().enumerate();
@@ -215,7 +217,7 @@ impl Part {
         self.counts[place] = count + 1;
         let entry = &mut self.entries[place];
         // What had held the texts before holds them again: a flood of keys asks for no memory.
-        *entry = Entry {
+        *entry = TopEntry {
             id,
             limiter: short(mem::take(&mut entry.limiter), limiter),
             key: short(mem::take(&mut entry.key), key),
@@ -239,7 +241,7 @@ impl Part {
 /// The beginning of a text, in the place of another.
 fn short(mut place: String, text: impl fmt::Display) -> String {
     place.clear();
-    let mut beginning = Beginning(&mut place);
+    let mut beginning = TruncatingWriter(&mut place);
     if write!(beginning, "{text}").is_err() {
         place.push('…');
     }
@@ -247,9 +249,9 @@ fn short(mut place: String, text: impl fmt::Display) -> String {
 }
 
 /// A text that isn't kept: to tell it from others needs no memory.
-struct Hashed<H>(H);
+struct HashWriter<H>(H);
 
-impl<H: Hasher> Write for Hashed<H> {
+impl<H: Hasher> Write for HashWriter<H> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.write(text.as_bytes());
         Ok(())
@@ -257,9 +259,9 @@ impl<H: Hasher> Write for Hashed<H> {
 }
 
 /// Takes no more text than is kept.
-struct Beginning<'a>(&'a mut String);
+struct TruncatingWriter<'a>(&'a mut String);
 
-impl Write for Beginning<'_> {
+impl Write for TruncatingWriter<'_> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         let room = TEXT_BYTES - self.0.len();
         if text.len() <= room {
@@ -283,9 +285,9 @@ mod tests {
         *state >> 33
     }
 
-    fn add(top: &Top, number: u64) {
+    fn add(top: &TopDenials, number: u64) {
         let fingerprint = [number.wrapping_mul(0x9E37_79B9_7F4A_7C15), number];
-        let refusal = Refusal {
+        let refusal = DeniedKey {
             limiter: "per-user",
             fingerprint,
             mode: Mode::Enforce,
@@ -295,7 +297,7 @@ mod tests {
 
     #[test]
     fn the_true_top_ones_are_found_in_zipf_traffic() {
-        let (top, mut state) = (Top::new(128, Timestamp::ZERO), 7);
+        let (top, mut state) = (TopDenials::new(128, Timestamp::ZERO), 7);
         let mut truth = HashMap::new();
         // The weight of the n-th of 100,000 keys is one n-th.
         let mut sum = 0;
@@ -331,7 +333,7 @@ mod tests {
 
     #[test]
     fn a_flood_of_keys_takes_no_more_memory_and_hides_nobody() {
-        let top = Top::new(16, Timestamp::ZERO);
+        let top = TopDenials::new(16, Timestamp::ZERO);
         for number in 0..100_000 {
             add(&top, 1_000 + number);
             if number % 20 == 0 {
@@ -350,8 +352,8 @@ mod tests {
 
     #[test]
     fn long_texts_are_cut_and_it_begins_anew() {
-        let top = Top::new(4, Timestamp::ZERO);
-        let refusal = Refusal {
+        let top = TopDenials::new(4, Timestamp::ZERO);
+        let refusal = DeniedKey {
             limiter: "a",
             fingerprint: [1, 2],
             mode: Mode::Enforce,
@@ -367,7 +369,7 @@ mod tests {
 
     #[test]
     fn who_cannot_count_at_once_does_not_wait() {
-        let top = Top::new(4, Timestamp::ZERO);
+        let top = TopDenials::new(4, Timestamp::ZERO);
         let locked: Vec<_> = top.parts.iter().map(|part| part.lock().unwrap()).collect();
         add(&top, 1);
         drop(locked);

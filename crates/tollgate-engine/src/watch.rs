@@ -30,9 +30,9 @@ pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 const MOST_LINKS: usize = 40;
 
 /// The folders on the way to some files, and what in each of them matters.
-type Folders = BTreeMap<PathBuf, Names>;
+type WatchedFolders = BTreeMap<PathBuf, WatchedNames>;
 /// These entries; none stands for all of them: the folder itself is what is read.
-type Names = Option<BTreeSet<OsString>>;
+type WatchedNames = Option<BTreeSet<OsString>>;
 
 /// Watches files in a thread of its own, until it is dropped.
 ///
@@ -53,11 +53,11 @@ type Names = Option<BTreeSet<OsString>>;
 /// ```
 #[derive(Debug)]
 #[must_use = "the files are watched until it is dropped"]
-pub struct FileWatcher(Sender<Signal>);
+pub struct FileWatcher(Sender<WatchSignal>);
 
 /// What a thread is told that looks after files.
 #[derive(Debug)]
-enum Signal {
+enum WatchSignal {
     /// Something happened to these; to something that isn't known if there are none.
     Happened(Vec<PathBuf>),
     End,
@@ -65,33 +65,33 @@ enum Signal {
 
 /// What is next.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Next {
+enum WaitResult {
     Read,
     End,
 }
 
 /// The files that are looked after, and the way to them.
-struct Watched {
-    how: How,
+struct WatchState {
+    how: ChangeDetector,
     /// Why the system can't report changes, until the reader was told.
     polled_because: Option<String>,
     paths: Vec<PathBuf>,
-    folders: Folders,
+    folders: WatchedFolders,
     /// Whether one of the folders may be another now, which nobody looks after.
     is_stale: bool,
-    signals: Receiver<Signal>,
+    signals: Receiver<WatchSignal>,
 }
 
 /// Who notices that they have changed.
-enum How {
+enum ChangeDetector {
     /// The system, which tells.
     Told(RecommendedWatcher),
     /// This thread, by what was known of the files.
-    Looking(Vec<Stamp>),
+    Looking(Vec<FileStamp>),
 }
 
 /// What is known of a file without reading it.
-type Stamp = Option<(u64, u64, u64, i64, i64)>;
+type FileStamp = Option<(u64, u64, u64, i64, i64)>;
 
 impl FileWatcher {
     /// Calls `read` once, and then whenever something has happened to the files and nothing more did for 150 ms. It returns
@@ -107,11 +107,11 @@ impl FileWatcher {
         let (tell, signals) = mpsc::channel();
         let told = tell.clone();
         let look = move || {
-            let mut watched = Watched::new(paths, told, signals);
+            let mut watched = WatchState::new(paths, told, signals);
             loop {
                 // What happens from here on is told, and what happened before is read now.
                 let is_new = watched.follow();
-                if !is_new && watched.wait() == Next::End {
+                if !is_new && watched.wait() == WaitResult::End {
                     return;
                 }
                 let polled = watched.polled_because.take();
@@ -127,12 +127,12 @@ impl FileWatcher {
 impl Drop for FileWatcher {
     fn drop(&mut self) {
         // It may have ended already.
-        let _ = self.0.send(Signal::End);
+        let _ = self.0.send(WatchSignal::End);
     }
 }
 
-impl Watched {
-    fn new(paths: Vec<PathBuf>, tell: Sender<Signal>, signals: Receiver<Signal>) -> Self {
+impl WatchState {
+    fn new(paths: Vec<PathBuf>, tell: Sender<WatchSignal>, signals: Receiver<WatchSignal>) -> Self {
         let watcher = notify::recommended_watcher(move |event: notify::Result<notify::Event>| {
             let paths = match event {
                 Ok(event) if is_change(&event.kind) => event.paths,
@@ -141,17 +141,17 @@ impl Watched {
                 Err(_) => Vec::new(),
             };
             // Nobody listens once that has ended.
-            let _ = tell.send(Signal::Happened(paths));
+            let _ = tell.send(WatchSignal::Happened(paths));
         });
         let (how, polled_because) = match watcher {
-            Ok(watcher) => (How::Told(watcher), None),
-            Err(error) => (How::Looking(Vec::new()), Some(error.to_string())),
+            Ok(watcher) => (ChangeDetector::Told(watcher), None),
+            Err(error) => (ChangeDetector::Looking(Vec::new()), Some(error.to_string())),
         };
         Self {
             how,
             polled_because,
             paths,
-            folders: Folders::new(),
+            folders: WatchedFolders::new(),
             is_stale: false,
             signals,
         }
@@ -165,8 +165,8 @@ impl Watched {
         let before = std::mem::replace(&mut self.folders, folders);
         let failed = match &mut self.how {
             // What is to be told of a folder is lost if it is watched anew, so that isn't done without need.
-            How::Told(_) if !is_new => None,
-            How::Told(watcher) => {
+            ChangeDetector::Told(_) if !is_new => None,
+            ChangeDetector::Told(watcher) => {
                 // Another folder may be where one was, and that one isn't looked after any more. It may be gone.
                 for folder in before.keys().chain(self.folders.keys()) {
                     let _ = watcher.unwatch(folder);
@@ -177,7 +177,7 @@ impl Watched {
                 };
                 self.folders.keys().filter_map(watch).next_back()
             }
-            How::Looking(last) => {
+            ChangeDetector::Looking(last) => {
                 let now = stamps(&self.paths);
                 is_new |= now != *last;
                 *last = now;
@@ -186,21 +186,23 @@ impl Watched {
         };
         if let Some(why) = failed {
             self.polled_because = Some(why);
-            self.how = How::Looking(stamps(&self.paths));
+            self.how = ChangeDetector::Looking(stamps(&self.paths));
             is_new = true;
         }
         is_new
     }
 
     /// Waits until something has happened to the files, and no more does.
-    fn wait(&mut self) -> Next {
-        if let How::Looking(last) = &mut self.how {
+    fn wait(&mut self) -> WaitResult {
+        if let ChangeDetector::Looking(last) = &mut self.how {
             loop {
                 match self.signals.recv_timeout(POLL_INTERVAL) {
-                    Ok(Signal::Happened(_)) => {}
-                    Ok(Signal::End) | Err(RecvTimeoutError::Disconnected) => return Next::End,
+                    Ok(WatchSignal::Happened(_)) => {}
+                    Ok(WatchSignal::End) | Err(RecvTimeoutError::Disconnected) => {
+                        return WaitResult::End;
+                    }
                     Err(RecvTimeoutError::Timeout) if stamps(&self.paths) == *last => {}
-                    Err(RecvTimeoutError::Timeout) => return Next::Read,
+                    Err(RecvTimeoutError::Timeout) => return WaitResult::Read,
                 }
             }
         }
@@ -216,17 +218,21 @@ impl Watched {
                 None => (self.signals.recv()).map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => self.signals.recv_timeout(until - clock.now()),
             };
-            if let Ok(Signal::Happened(paths)) = &signal {
+            if let Ok(WatchSignal::Happened(paths)) = &signal {
                 self.is_stale |= concerns_folders(folders, paths);
             }
             match signal {
-                Ok(Signal::Happened(paths)) if matters(&paths) && steps < MAX_DEBOUNCED_EVENTS => {
+                Ok(WatchSignal::Happened(paths))
+                    if matters(&paths) && steps < MAX_DEBOUNCED_EVENTS =>
+                {
                     until = Some(clock.now() + CALM);
                     steps += 1;
                 }
-                Ok(Signal::Happened(_)) => {}
-                Err(RecvTimeoutError::Timeout) => return Next::Read,
-                Ok(Signal::End) | Err(RecvTimeoutError::Disconnected) => return Next::End,
+                Ok(WatchSignal::Happened(_)) => {}
+                Err(RecvTimeoutError::Timeout) => return WaitResult::Read,
+                Ok(WatchSignal::End) | Err(RecvTimeoutError::Disconnected) => {
+                    return WaitResult::End;
+                }
             }
         }
     }
@@ -245,7 +251,7 @@ fn is_change(kind: &EventKind) -> bool {
 
 /// Why changes can't be told of, if it matters that this folder isn't watched. Folders far above may not be read, and
 /// what is missing isn't there to be watched.
-fn unable(folder: &Path, folders: &Folders, error: &notify::Error) -> Option<String> {
+fn unable(folder: &Path, folders: &WatchedFolders, error: &notify::Error) -> Option<String> {
     let mut others = folders.keys().filter(|other| *other != folder);
     let is_last = !others.any(|other| other.starts_with(folder));
     let report_unreachable = matches!(error.kind, notify::ErrorKind::PathNotFound)
@@ -254,11 +260,11 @@ fn unable(folder: &Path, folders: &Folders, error: &notify::Error) -> Option<Str
 }
 
 /// Whether something happened to folders themselves, or nobody knows to what.
-fn concerns_folders(folders: &Folders, paths: &[PathBuf]) -> bool {
+fn concerns_folders(folders: &WatchedFolders, paths: &[PathBuf]) -> bool {
     paths.is_empty() || paths.iter().any(|path| folders.contains_key(path))
 }
 
-fn concerns_watched(folders: &Folders, path: &Path) -> bool {
+fn concerns_watched(folders: &WatchedFolders, path: &Path) -> bool {
     // The folder itself: it was moved or removed.
     if folders.contains_key(path) {
         return true;
@@ -273,8 +279,8 @@ fn concerns_watched(folders: &Folders, path: &Path) -> bool {
 }
 
 /// The folders on the way to these files or folders, each as it is called without links.
-fn watched_folders(paths: &[PathBuf]) -> Folders {
-    let mut folders = Folders::new();
+fn watched_folders(paths: &[PathBuf]) -> WatchedFolders {
+    let mut folders = WatchedFolders::new();
     for path in paths {
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
         walk(&whole, &mut folders);
@@ -283,7 +289,7 @@ fn watched_folders(paths: &[PathBuf]) -> Folders {
 }
 
 /// Goes from the root to what a path leads to, through all links on the way.
-fn walk(path: &Path, folders: &mut Folders) {
+fn walk(path: &Path, folders: &mut WatchedFolders) {
     let mut at = PathBuf::from("/");
     let mut rest: Vec<OsString> = parts(path);
     let mut links = 0;
@@ -327,7 +333,7 @@ fn parts(path: &Path) -> Vec<OsString> {
 }
 
 /// What is known of files, and of those in folders, without reading them.
-fn stamps(paths: &[PathBuf]) -> Vec<Stamp> {
+fn stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
     let stamp = |path: &Path| {
         let known = std::fs::metadata(path).ok()?;
         Some((

@@ -14,7 +14,7 @@ use derive_more::Display;
 mod hops;
 mod network;
 
-use hops::{FromTheRight, Quotes, parameter};
+use hops::{QuoteHandling, ReverseList, parameter};
 pub use network::{Network, NetworkError};
 
 /// More hops than this are no way that a request goes: whoever is so far off isn't looked for.
@@ -38,12 +38,12 @@ const MOST_HOPS: usize = 128;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
-    whom: Whom,
+    whom: TrustedProxies,
     field: Field,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-enum Whom {
+enum TrustedProxies {
     Nobody,
     Proxies(Box<[Network]>),
     /// The peer is the first of them.
@@ -96,19 +96,19 @@ impl Default for Trust {
 }
 
 impl Trust {
-    const fn of(whom: Whom) -> Self {
+    const fn of(whom: TrustedProxies) -> Self {
         let field = Field::XForwardedFor;
         Self { whom, field }
     }
 
     /// No field is believed: the address of the connection counts.
     pub const fn nobody() -> Self {
-        Self::of(Whom::Nobody)
+        Self::of(TrustedProxies::Nobody)
     }
 
     /// Proxies have these addresses. The client is the first, seen from here, that isn't one of them.
     pub fn proxies(networks: impl IntoIterator<Item = Network>) -> Self {
-        Self::of(Whom::Proxies(networks.into_iter().collect()))
+        Self::of(TrustedProxies::Proxies(networks.into_iter().collect()))
     }
 
     /// There are so many proxies before this service, whatever their addresses; the one that connects is the first.
@@ -124,7 +124,7 @@ impl Trust {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub const fn hops(count: NonZeroUsize) -> Self {
-        Self::of(Whom::Hops(count))
+        Self::of(TrustedProxies::Hops(count))
     }
 
     /// Proxies tell the client by this field.
@@ -166,11 +166,11 @@ impl Trust {
         }
         match &self.field {
             Field::XForwardedFor => {
-                let each = lines.flat_map(|line| FromTheRight::new(line, Quotes::Plain));
+                let each = lines.flat_map(|line| ReverseList::new(line, QuoteHandling::Plain));
                 self.walk(peer, each.map(hops::address))
             }
             Field::Forwarded => {
-                let each = lines.flat_map(|line| FromTheRight::new(line, Quotes::Read));
+                let each = lines.flat_map(|line| ReverseList::new(line, QuoteHandling::Read));
                 let address = |element| hops::bracketed(&parameter(element, "for")?);
                 self.walk(peer, each.map(address))
             }
@@ -185,22 +185,22 @@ impl Trust {
     #[inline(always)]
     #[cfg(feature = "guard")]
     pub(crate) const fn believes_some(&self) -> bool {
-        !matches!(self.whom, Whom::Nobody)
+        !matches!(self.whom, TrustedProxies::Nobody)
     }
 
     /// Whether what this peer tells is believed.
     pub(crate) fn believes(&self, peer: Option<IpAddr>) -> bool {
         match &self.whom {
-            Whom::Nobody => false,
-            Whom::Proxies(networks) => peer.is_some_and(|peer| is_in(networks, peer)),
-            Whom::Hops(_) => true,
+            TrustedProxies::Nobody => false,
+            TrustedProxies::Proxies(networks) => peer.is_some_and(|peer| is_in(networks, peer)),
+            TrustedProxies::Hops(_) => true,
         }
     }
 
     /// Goes from the nearest hop to the client; none is one that can't be read.
     fn walk(&self, peer: Option<IpAddr>, hops: impl Iterator<Item = Option<IpAddr>>) -> Client {
         let most = match &self.whom {
-            Whom::Hops(count) => count.get(),
+            TrustedProxies::Hops(count) => count.get(),
             _ => MOST_HOPS,
         };
         let (mut last, mut seen) = (peer, 0);
@@ -209,7 +209,7 @@ impl Trust {
                 return Client::of(last, Told::Unreadable);
             };
             (last, seen) = (Some(address), seen + 1);
-            if let Whom::Proxies(networks) = &self.whom
+            if let TrustedProxies::Proxies(networks) = &self.whom
                 && !is_in(networks, address)
             {
                 return Client::of(last, Told::ByProxies);
@@ -217,9 +217,9 @@ impl Trust {
         }
         match self.whom {
             // Somebody came another way than all are said to.
-            Whom::Hops(_) if seen < most => Client::of(peer, Told::Unreadable),
+            TrustedProxies::Hops(_) if seen < most => Client::of(peer, Told::Unreadable),
             _ if seen == 0 => Client::of(peer, Told::Nothing),
-            Whom::Proxies(_) if seen == most => Client::of(last, Told::Unreadable),
+            TrustedProxies::Proxies(_) if seen == most => Client::of(last, Told::Unreadable),
             // A proxy itself asks.
             _ => Client::of(last, Told::ByProxies),
         }

@@ -128,7 +128,7 @@ pub(crate) const fn secs(time: Duration) -> u64 {
     if up < LARGEST { up } else { LARGEST }
 }
 
-/// What the field `Retry-After` says to a request that was refused: whole seconds, rounded up, at least one. None
+/// What the field `Retry-Settlement` says to a request that was refused: whole seconds, rounded up, at least one. None
 /// if it was allowed, or if it would never pass.
 ///
 /// ```
@@ -184,7 +184,7 @@ pub fn write(
     unix_now: u64,
     put: impl FnMut(&'static str, &str),
 ) {
-    let mut lines = OneByOne {
+    let mut lines = FieldCollector {
         name: "",
         value: String::with_capacity(64),
         put,
@@ -194,7 +194,7 @@ pub fn write(
 }
 
 /// Where fields are written, piece by piece: so none has to be put together before it gets to its place.
-pub(crate) trait Sink {
+pub(crate) trait FieldSink {
     /// A field begins, and the one before is complete.
     fn field(&mut self, name: &'static str);
 
@@ -216,13 +216,13 @@ pub(crate) trait Sink {
 }
 
 /// Hands on each field when it is complete.
-struct OneByOne<F> {
+struct FieldCollector<F> {
     name: &'static str,
     value: String,
     put: F,
 }
 
-impl<F: FnMut(&'static str, &str)> OneByOne<F> {
+impl<F: FnMut(&'static str, &str)> FieldCollector<F> {
     fn flush(&mut self) {
         if !self.name.is_empty() {
             (self.put)(self.name, &self.value);
@@ -231,7 +231,7 @@ impl<F: FnMut(&'static str, &str)> OneByOne<F> {
     }
 }
 
-impl<F: FnMut(&'static str, &str)> Sink for OneByOne<F> {
+impl<F: FnMut(&'static str, &str)> FieldSink for FieldCollector<F> {
     fn field(&mut self, name: &'static str) {
         self.flush();
         self.name = name;
@@ -247,7 +247,7 @@ pub(crate) fn write_to(
     dialects: &[Dialect],
     limits: &[Shown<'_>],
     unix_now: u64,
-    out: &mut impl Sink,
+    out: &mut impl FieldSink,
 ) {
     let mut shown = limits.iter().filter(|limit| limit.quota < u64::MAX);
     let Some(first) = shown.next() else { return };
@@ -304,7 +304,7 @@ pub(crate) fn write_to(
 }
 
 /// A field that is a number.
-fn plain(out: &mut impl Sink, name: &'static str, value: u64) {
+fn plain(out: &mut impl FieldSink, name: &'static str, value: u64) {
     out.field(name);
     out.number(value);
 }
@@ -319,7 +319,7 @@ fn counts(shown: &Shown<'_>) -> (u64, u64, u64) {
     )
 }
 
-fn list<'a, S: Sink>(
+fn list<'a, S: FieldSink>(
     out: &mut S,
     limits: impl Iterator<Item = &'a Shown<'a>>,
     item: impl Fn(&mut S, &Shown<'_>),
@@ -332,7 +332,7 @@ fn list<'a, S: Sink>(
     }
 }
 
-pub(crate) fn policy_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+pub(crate) fn policy_item(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
     string(out, limit.name);
     out.text(";q=");
     out.number(limit.quota.min(LARGEST));
@@ -340,19 +340,19 @@ pub(crate) fn policy_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
 }
 
 /// An item of `RateLimit`.
-pub(crate) fn left_item(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+pub(crate) fn left_item(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
     left_name(out, limit);
     left_counts(out, limit);
 }
 
 /// What it begins with, whatever is left.
-pub(crate) fn left_name(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+pub(crate) fn left_name(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
     string(out, limit.name);
     out.text(";r=");
 }
 
 /// The rest of it.
-pub(crate) fn left_counts(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+pub(crate) fn left_counts(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
     let (_, left, more) = counts(limit);
     out.number(left);
     if limit.tells_time() {
@@ -361,13 +361,13 @@ pub(crate) fn left_counts(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
     }
 }
 
-fn quota_and_window(out: &mut impl Sink, limit: &Shown<'_>) {
+fn quota_and_window(out: &mut impl FieldSink, limit: &Shown<'_>) {
     out.number(limit.quota.min(LARGEST));
     window(out, limit);
 }
 
 /// A window is at least a second in these fields.
-fn window(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
+fn window(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
     if let Some(window) = limit.window {
         out.text(";w=");
         out.number(secs(window).max(1));
@@ -376,7 +376,7 @@ fn window(out: &mut (impl Sink + ?Sized), limit: &Shown<'_>) {
 
 /// A string of a structured field, which is printable ASCII: what isn't is percent-encoded, and so is the percent
 /// sign, so that two names stay two.
-fn string(out: &mut (impl Sink + ?Sized), name: &str) {
+fn string(out: &mut (impl FieldSink + ?Sized), name: &str) {
     out.text("\"");
     // Without an end before the last, so that many are looked at in one step.
     if name.bytes().fold(true, |all, byte| all & is_itself(byte)) {
@@ -392,7 +392,7 @@ const fn is_itself(byte: u8) -> bool {
 }
 
 /// One byte of a string that has some which can't be written as they are.
-fn sign(out: &mut (impl Sink + ?Sized), byte: u8) {
+fn sign(out: &mut (impl FieldSink + ?Sized), byte: u8) {
     match byte {
         b'"' => out.text("\\\""),
         b'\\' => out.text("\\\\"),

@@ -2,7 +2,7 @@
 //!
 //! One thing comes in, [whose request it is](client), and three leave here:
 //! * [header fields](fields) in the dialect that clients know ([`Dialect`]),
-//! * `Retry-After` ([`retry_after`]),
+//! * `Retry-Settlement` ([`retry_after`]),
 //! * the [body](refusal::Refusal) of a refusal.
 //!
 //! Two features have what stands around them: `guard`, what all middleware of servers shares, and `outgoing`, what paces the

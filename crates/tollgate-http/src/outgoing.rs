@@ -1,6 +1,6 @@
 //! The calls that a program makes: each host is asked at a pace of one's own, and no faster than it says.
 //!
-//! A server that limits tells so: `Retry-After` when it refuses, and in most dialects how much is left before it does
+//! A server that limits tells so: `Retry-Settlement` when it refuses, and in most dialects how much is left before it does
 //! ([`Advice`]). A [`Pacer`] takes note of it for each host. While a host wants to be left alone its calls wait; when little is left
 //! they are spread over the time until there is more, so that none is refused; after a stop one goes first, and with each that
 //! passes they go a little faster. What a server says can only slow a client down, and for no longer than
@@ -43,8 +43,8 @@ mod items;
 
 pub use advice::{Advice, Left, Reset};
 
-use crate::seats::Seats;
-use host::{Bounds, Hosts, Line, Next};
+use crate::seats::WaiterLimit;
+use host::{Hosts, Line, NextStep, PacingBounds};
 
 /// Paces calls, host by host. Share it in an `Arc`.
 pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
@@ -52,7 +52,7 @@ pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
     own: KeyedLimiter<Arc<C>>,
     hosts: Hosts<C>,
     settings: Builder,
-    waiting: Seats,
+    waiting: WaiterLimit,
     clock: Arc<C>,
     wall: W,
 }
@@ -139,19 +139,19 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
         loop {
             let now = self.clock.now();
             match self.hosts.get(host).map(|host| host.next(now)) {
-                Some(Next::Stopped(until)) if until > deadline => {
+                Some(NextStep::Stopped(until)) if until > deadline => {
                     return Err(too_late(until - now));
                 }
-                Some(Next::Stopped(until)) => {
+                Some(NextStep::Stopped(until)) => {
                     sleep_until(&self.clock, until).await;
                     continue;
                 }
-                Some(Next::Paced(line, until)) => {
+                Some(NextStep::Paced(line, until)) => {
                     if !self.stand(line, until, deadline).await.map_err(too_late)? {
                         continue;
                     }
                 }
-                Some(Next::Free) | None => {}
+                Some(NextStep::Free) | None => {}
             }
             // One's own limit comes last: what was held up before it can't come out of it all at once.
             let own = self.own.key(host);
@@ -163,7 +163,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
             }
             let began = self.clock.now();
             let told = self.hosts.get(host).map(|host| host.next(began));
-            if let Some(Next::Stopped(_)) = told {
+            if let Some(NextStep::Stopped(_)) = told {
                 // The host had enough while this one waited.
                 own.refund(1);
                 continue;
@@ -287,7 +287,7 @@ pub struct Builder {
     hosts: usize,
     longest_wait: Duration,
     reset: Reset,
-    bounds: Bounds,
+    bounds: PacingBounds,
 }
 
 impl Builder {
@@ -297,7 +297,7 @@ impl Builder {
             hosts: 1_024,
             longest_wait: Duration::from_secs(30),
             reset: Reset::Guess,
-            bounds: Bounds {
+            bounds: PacingBounds {
                 longest_stop: Duration::from_secs(15 * 60),
                 slow_below: 25,
                 max_waiting: 4_096,
@@ -371,7 +371,7 @@ impl Builder {
         Ok(Pacer {
             own,
             hosts: Hosts::new(self.hosts),
-            waiting: Seats::new(self.bounds.max_waiting),
+            waiting: WaiterLimit::new(self.bounds.max_waiting),
             settings: self,
             clock,
             wall,

@@ -4,25 +4,25 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// The places of all who wait. The count guards no other memory, so nothing is ordered by it.
 #[derive(Debug)]
-pub(crate) struct Seats {
+pub(crate) struct WaiterLimit {
     pub(crate) most: usize,
     taken: AtomicUsize,
 }
 
 /// One place. Dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Seat<'a>(&'a AtomicUsize);
+pub(crate) struct WaiterPermit<'a>(&'a AtomicUsize);
 
-impl Seats {
+impl WaiterLimit {
     pub(crate) const fn new(most: usize) -> Self {
         let taken = AtomicUsize::new(0);
         Self { most, taken }
     }
 
     /// A place; none if as many wait as may.
-    pub(crate) fn take(&self) -> Option<Seat<'_>> {
+    pub(crate) fn take(&self) -> Option<WaiterPermit<'_>> {
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
-        let seat = Seat(&self.taken);
+        let seat = WaiterPermit(&self.taken);
         (before < self.most).then_some(seat)
     }
 
@@ -33,7 +33,7 @@ impl Seats {
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WaiterPermit<'_> {
     fn drop(&mut self) {
         self.0.fetch_sub(1, Ordering::Relaxed);
     }

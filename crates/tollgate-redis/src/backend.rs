@@ -10,10 +10,10 @@ use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Gift
 use crate::direct::Direct;
 use crate::error::{StoreError, StoreLimitError};
 use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
-use crate::question::Op;
-use crate::refusals::Refusals;
+use crate::question::StoreOp;
+use crate::refusals::RememberedDenials;
 use crate::rehearsal::Rehearsal;
-use crate::store::Stats;
+use crate::store::StoreCounters;
 
 /// Where the limits of a client are.
 #[derive(Debug)]
@@ -21,16 +21,16 @@ use crate::store::Stats;
     clippy::large_enum_variant,
     reason = "a client has one, behind an `Arc`"
 )]
-pub(crate) enum StoreBackend {
+pub(crate) enum ClientBackend {
     Remote(Direct),
     Fake(Rehearsal),
 }
 
-use StoreBackend::{Fake, Remote};
+use ClientBackend::{Fake, Remote};
 
-impl StoreBackend {
+impl ClientBackend {
     /// What was sent, and what came of it.
-    pub(crate) fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &StoreCounters {
         match self {
             Remote(direct) => direct.store.stats(),
             Fake(fake) => &fake.stats,
@@ -46,7 +46,7 @@ impl StoreBackend {
     }
 
     /// The denials that are remembered.
-    pub(crate) fn refusals(&self) -> &Refusals {
+    pub(crate) fn refusals(&self) -> &RememberedDenials {
         match self {
             Remote(direct) => &direct.refusals,
             Fake(fake) => &fake.refusals,
@@ -84,7 +84,7 @@ impl StoreBackend {
     pub(crate) async fn act(
         &self,
         check: &Check<'_>,
-        op: Op,
+        op: StoreOp,
         at: Option<Timestamp>,
     ) -> Result<(Decision, Option<u64>), StoreError> {
         match self {
@@ -98,7 +98,7 @@ impl StoreBackend {
     }
 }
 
-impl Backend for StoreBackend {
+impl Backend for ClientBackend {
     type Error = StoreError;
 
     fn ask<'a>(
@@ -157,7 +157,7 @@ impl Backend for StoreBackend {
     }
 }
 
-impl RemoteBackend for StoreBackend {
+impl RemoteBackend for ClientBackend {
     fn failure(&self, error: &StoreError) -> RemoteFailure {
         let extent = match (error, self) {
             (StoreError::Foreign { .. }, _) => Extent::Key,

@@ -24,19 +24,19 @@ use tollgate_engine::backend::{
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::holders::Holders;
+use crate::holders::HeldPermits;
 use crate::host::{Host, HostClock, HostWall, Time};
 use crate::lease::{EVERYTHING, Leases};
 use crate::local::Local;
 use crate::nodes::Nodes;
 use crate::options::RedisBuilder;
-use crate::question::{Op, Question, StoreForm, possible};
-use crate::refusals::{Refusals, finish_recheck};
-use crate::store::{Patience, Store};
-use crate::stored::{LeaseCheck, LeaseKey, Naming, StoredLimit};
+use crate::question::{LimitForm, StoreOp, StoreQuery, possible};
+use crate::refusals::{RememberedDenials, finish_recheck};
+use crate::store::{RequestDeadline, Store};
+use crate::stored::{KeyNaming, LeaseCheck, LeaseKey, StoredLimit};
 
 use estimate::is_held;
-use plan::{Need, Plan};
+use plan::{CheckPlan, Plan};
 
 /// Between two looks at a store that is waited for.
 const EVERY: Duration = Duration::from_millis(10);
@@ -69,14 +69,14 @@ const CLOSING: Duration = Duration::from_secs(5);
 pub struct Direct {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Leases,
-    pub(crate) holders: Holders,
+    pub(crate) holders: HeldPermits,
     pub(crate) nodes: Arc<Nodes>,
     /// This process's part of the limits, which is told what the store admits.
     local: Arc<Local<HostClock, HostWall>>,
-    naming: Naming,
+    naming: KeyNaming,
     /// Limits as the store reads them.
     stored: Prepared<StoredLimit>,
-    pub(crate) refusals: Refusals,
+    pub(crate) refusals: RememberedDenials,
     /// How often something was given back here.
     epoch: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
@@ -97,7 +97,7 @@ impl Direct {
         let store = Arc::new(Store::new(&options.address, options.timeout, &host)?);
         let leases = Leases::new(store.clone(), local.clone(), options.terms, host.clone());
         let (time, life) = (options.time.clone(), options.slot_life);
-        let holders = Holders::new(store.clone(), time.clone(), host.clone(), life);
+        let holders = HeldPermits::new(store.clone(), time.clone(), host.clone(), life);
         let nodes = Nodes::new(&store, local.clone(), &options.prefix, options.nodes, &host);
         Ok(Self {
             store,
@@ -105,13 +105,13 @@ impl Direct {
             holders,
             nodes,
             local,
-            naming: Naming {
+            naming: KeyNaming {
                 prefix: options.prefix.as_str().into(),
                 slot_life: options.slot_life,
                 hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
             },
             stored: Prepared::new(),
-            refusals: Refusals::new(options.near),
+            refusals: RememberedDenials::new(options.near),
             epoch: AtomicU64::new(0),
             ahead: AtomicI64::new(0),
             clock: host.clock(),
@@ -150,16 +150,16 @@ impl Direct {
     }
 
     /// This moment. Read before a question: whatever improves after it makes its answer old.
-    fn moment(&self) -> Moment {
+    fn moment(&self) -> EpochTime {
         let epoch = self.epoch.load(Ordering::Acquire);
         let at = self.now();
-        Moment { at, epoch }
+        EpochTime { at, epoch }
     }
 }
 
 /// A time, and how often something was given back until then.
 #[derive(Clone, Copy, Debug)]
-struct Moment {
+struct EpochTime {
     at: Timestamp,
     epoch: u64,
 }
@@ -169,13 +169,13 @@ impl Direct {
     pub(crate) async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         // What a look at a limit needs, without one: it writes nothing.
         let (rate, algorithm) = (Rate::per_second(1), Algorithm::Gcra);
-        let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
-        let StoreForm::Asked(numbers) = form else {
+        let form = LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
+        let LimitForm::Asked(numbers) = form else {
             return Ok(());
         };
-        let look = Question {
+        let look = StoreQuery {
             key: format!("{}:ready", self.naming.prefix).into(),
-            op: Op::Decide,
+            op: StoreOp::Decide,
             numbers,
             cost: 0,
             holder: None,
@@ -214,9 +214,9 @@ impl Direct {
     pub(crate) async fn run_operation(
         &self,
         check: &Check<'_>,
-        op: Op,
+        op: StoreOp,
         at: Option<u64>,
-        patience: &mut Patience,
+        patience: &mut RequestDeadline,
     ) -> Result<(Decision, Option<u64>), StoreError> {
         let stored = self.stored(check.limit)?;
         // What is remembered of denials isn't read: another process may have reset the key.
@@ -228,10 +228,12 @@ impl Direct {
         let numbers = question.numbers;
         possible(op, &numbers, check.limit)?;
         match (LeaseCheck::of(check, stored), op) {
-            (Some(lent), Op::Look) => return Ok((self.leases.peek(lent, patience).await?, None)),
-            (Some(lent), Op::Reset | Op::Gift) => {
+            (Some(lent), StoreOp::Look) => {
+                return Ok((self.leases.peek(lent, patience).await?, None));
+            }
+            (Some(lent), StoreOp::Reset | StoreOp::Gift) => {
                 let tokens = match op {
-                    Op::Reset => EVERYTHING,
+                    StoreOp::Reset => EVERYTHING,
                     _ => check.cost.min(EVERYTHING - 1),
                 };
                 self.leases.forgive(lent, tokens, patience).await?;
@@ -248,7 +250,7 @@ impl Direct {
 
     /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
     /// from the others.
-    async fn act(&self, checks: &[Check<'_>], op: Op) -> Result<(), StoreError> {
+    async fn act(&self, checks: &[Check<'_>], op: StoreOp) -> Result<(), StoreError> {
         for check in checks {
             self.stored(check.limit)?;
         }
@@ -278,7 +280,7 @@ impl Direct {
                 self.leases.restore_after_report(place, check.cost);
             } else if !matches!(check.limit.kind(), LimitKind::Concurrency(_))
                 && stored.form.known(check.cost).is_none()
-                && let Ok(question) = self.question(check, Op::Gift, now)
+                && let Ok(question) = self.question(check, StoreOp::Gift, now)
             {
                 self.send_in_background(question);
             }
@@ -286,7 +288,7 @@ impl Direct {
     }
 
     /// Tells the store something that nobody waits for. If it can't be told, what was charged drains by itself.
-    fn send_in_background(&self, question: Question) {
+    fn send_in_background(&self, question: StoreQuery) {
         let (store, at) = (Arc::clone(&self.store), self.at());
         self.host.spawn(async move {
             let _ = store.ask(vec![question], at).await;
@@ -344,8 +346,8 @@ impl Backend for Direct {
             Err(error) => return Either::Left(ready(Err(error))),
         };
         let asked: BoxFuture<'a, Result<Answer, StoreError>> =
-            match (<[Need<'_>; 1]>::try_from(needs), each) {
-                (Ok([Need::Answer(question)]), None)
+            match (<[CheckPlan<'_>; 1]>::try_from(needs), each) {
+                (Ok([CheckPlan::Answer(question)]), None)
                     if question.holder.is_none() && !is_held(&checks[0]) =>
                 {
                     Box::pin(self.ask_one(checks, *question))
@@ -369,7 +371,7 @@ impl Backend for Direct {
         let mut each = Vec::with_capacity(checks.len());
         for check in checks {
             let (said, _) = self
-                .run_operation(check, Op::Look, None, &mut patience)
+                .run_operation(check, StoreOp::Look, None, &mut patience)
                 .await?;
             each.push(Ok(said));
         }
@@ -382,8 +384,8 @@ impl Backend for Direct {
         refund: Refund,
     ) -> Result<Gift, StoreError> {
         let refunded = match refund {
-            Refund::Cost => self.act(checks, Op::Gift).await,
-            Refund::Everything => self.act(checks, Op::Reset).await,
+            Refund::Cost => self.act(checks, StoreOp::Gift).await,
+            Refund::Everything => self.act(checks, StoreOp::Reset).await,
             Refund::Dropped => {
                 self.refund_abandoned(checks);
                 Ok(())

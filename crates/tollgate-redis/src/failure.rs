@@ -56,39 +56,39 @@ impl FailureStats {
 /// moment behind.
 #[derive(derive_more::Debug)]
 #[debug("{:?}", self.stats())]
-pub(crate) struct Failures {
-    kinds: [Tally; FailureKind::ALL.len()],
+pub(crate) struct FailureCounters {
+    kinds: [KindCounter; FailureKind::ALL.len()],
     /// Whether the latest that is known is a failure. While all is well, this is all that is read.
     is_failing: AtomicBool,
     /// The number of the kind of the latest failure.
     latest: AtomicUsize,
-    times: Box<dyn Fn() -> Times + Send + Sync>,
+    times: Box<dyn Fn() -> ClockTimes + Send + Sync>,
 }
 
 /// The time on a clock that never steps, and on one that shows the date.
 #[derive(Clone, Copy, Debug)]
-struct Times {
+struct ClockTimes {
     now: Timestamp,
     date: Timestamp,
 }
 
 #[derive(Debug, Default)]
-struct Tally {
+struct KindCounter {
     count: AtomicU64,
-    first: OnceLock<(String, Times)>,
+    first: OnceLock<(String, ClockTimes)>,
     /// By the clock that never steps.
     latest: AtomicU64,
     /// When it began to fail without an answer since, plus a nanosecond; 0 if the store has answered.
     spell: AtomicU64,
 }
 
-impl Failures {
+impl FailureCounters {
     pub(crate) fn new(clock: impl Clock + 'static, wall: impl Clock + 'static) -> Self {
         Self {
             kinds: Default::default(),
             is_failing: AtomicBool::new(false),
             latest: AtomicUsize::new(usize::MAX),
-            times: Box::new(move || Times {
+            times: Box::new(move || ClockTimes {
                 now: clock.now(),
                 date: wall.now(),
             }),
@@ -144,7 +144,7 @@ impl Failures {
     /// The kinds that there were.
     pub(crate) fn stats(&self) -> Vec<FailureStats> {
         let now = (self.times)().now;
-        let stats = |(kind, tally): (FailureKind, &Tally)| {
+        let stats = |(kind, tally): (FailureKind, &KindCounter)| {
             let (first, began) = tally.first.get()?;
             let ago = |nanos: u64| now - Timestamp::from_nanos(nanos);
             let spell = tally.spell.load(Ordering::Relaxed);
@@ -181,7 +181,7 @@ mod tests {
             Manual::new(),
             Manual::starting_at(Timestamp::from_secs(1000)),
         );
-        let failures = Failures::new(clock.clone(), wall.clone());
+        let failures = FailureCounters::new(clock.clone(), wall.clone());
         assert_eq!(failures.stats(), []);
         let pass = |time| {
             clock.advance(time);
@@ -213,7 +213,7 @@ mod tests {
     #[test]
     fn a_spell_ends_with_an_answer_and_a_new_one_begins_anew() {
         let clock = Manual::new();
-        let failures = Failures::new(clock.clone(), clock.clone());
+        let failures = FailureCounters::new(clock.clone(), clock.clone());
         let going_on = || failures.stats()[0].going_on_for;
         failures.hear(&Err::<(), _>(late()));
         clock.advance(SECOND);

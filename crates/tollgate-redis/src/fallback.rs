@@ -16,7 +16,7 @@ use tollgate_engine::backend::{
 };
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
-use crate::failure::Failures;
+use crate::failure::FailureCounters;
 use crate::local::Local;
 
 mod breaker;
@@ -30,7 +30,7 @@ pub use remote::{Extent, RemoteBackend, RemoteFailure};
 pub use tollgate_adaptive::breaker::State as BreakerState;
 
 use breaker::Probe;
-use event::{Counts, Telling};
+use event::{Counts, EventThrottle};
 use local_first::Part;
 
 pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
@@ -102,8 +102,8 @@ pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     is_active: AtomicBool,
     active_since: AtomicU64,
     /// What failed, whichever call met it.
-    pub(crate) failures: Failures,
-    telling: Telling,
+    pub(crate) failures: FailureCounters,
+    telling: EventThrottle,
     on_event: Option<Box<EventListener>>,
 }
 
@@ -126,8 +126,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             counts: Counts::default(),
             is_active: AtomicBool::new(false),
             active_since: AtomicU64::new(0),
-            failures: Failures::new(timer, wall),
-            telling: Telling::default(),
+            failures: FailureCounters::new(timer, wall),
+            telling: EventThrottle::default(),
             on_event: None,
         }
     }

@@ -13,9 +13,9 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
-use crate::host::{Host, Identity, Time};
+use crate::host::{Host, ProcessIdentity, Time};
 use crate::lock::lock;
-use crate::question::{Answers, Op, Question};
+use crate::question::{QueryReplies, StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// So many are renewed or given back at once: more would wait for each other for too long, and let
@@ -29,22 +29,22 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of this node.
 #[derive(Debug)]
-pub(crate) struct Holders {
-    inner: Arc<Inner>,
+pub(crate) struct HeldPermits {
+    inner: Arc<PermitKeeper>,
 }
 
 #[derive(Debug)]
 #[debug("Inner({life:?})")]
-struct Inner {
+struct PermitKeeper {
     store: Arc<Store>,
     /// The question that took each, by the name of its holder.
-    held: Mutex<BTreeMap<Box<str>, Question>>,
-    ended: Mutex<Ended>,
+    held: Mutex<BTreeMap<Box<str>, StoreQuery>>,
+    ended: Mutex<ReleaseQueue>,
     life: Duration,
     /// Instead of the store's clock.
     time: Option<Time>,
     /// Tells this node from all others.
-    node: Identity,
+    node: ProcessIdentity,
     next: AtomicU64,
     /// Slots that ran out although they were held, and that others have now: the node was asleep, the store
     /// away, or its clock stepped.
@@ -58,25 +58,25 @@ struct Inner {
 
 /// Slots to give back.
 #[derive(Debug, Default)]
-struct Ended {
+struct ReleaseQueue {
     /// In the order in which they ended, and since when that is due.
-    slots: VecDeque<(Question, Instant)>,
+    slots: VecDeque<(StoreQuery, Instant)>,
     /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
     /// after those that weren't tried.
-    unsaid: VecDeque<(Question, Instant)>,
+    unsaid: VecDeque<(StoreQuery, Instant)>,
     /// Whether someone does.
     is_said: bool,
 }
 
-impl Holders {
+impl HeldPermits {
     pub(crate) fn new(store: Arc<Store>, time: Option<Time>, host: Host, life: Duration) -> Self {
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(PermitKeeper {
             store,
             held: Mutex::default(),
             ended: Mutex::default(),
             life,
             time,
-            node: Identity::new(&host),
+            node: ProcessIdentity::new(&host),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
@@ -84,7 +84,7 @@ impl Holders {
             host,
         });
         // A renewal may fail twice before a slot is lost.
-        let renew = async |inner: Arc<Inner>| inner.renew_all().await;
+        let renew = async |inner: Arc<PermitKeeper>| inner.renew_all().await;
         inner.host.spawn_every(life / 3, &inner, renew);
         Self { inner }
     }
@@ -99,7 +99,7 @@ impl Holders {
     /// A slot was taken: it is renewed until the returned closure is called.
     pub(crate) fn hold(
         &self,
-        question: &Question,
+        question: &StoreQuery,
     ) -> Option<impl FnOnce() + Send + Sync + 'static + use<>> {
         let name = question.holder.clone()?;
         lock(&self.inner.held).insert(name.clone(), question.clone());
@@ -111,7 +111,7 @@ impl Holders {
     }
 
     /// Gives back a slot that may or may not have been taken.
-    pub(crate) fn forget(&self, question: &Question) {
+    pub(crate) fn forget(&self, question: &StoreQuery) {
         if let Some(end) = self.hold(question) {
             end();
         }
@@ -143,10 +143,10 @@ impl Holders {
     }
 }
 
-impl Inner {
-    async fn ask(&self, held: &Question, op: Op) -> Result<Answers, StoreError> {
+impl PermitKeeper {
+    async fn ask(&self, held: &StoreQuery, op: StoreOp) -> Result<QueryReplies, StoreError> {
         let at = self.time.as_ref().map(|time| time.now().as_nanos() / 1000);
-        let question = Question {
+        let question = StoreQuery {
             op,
             cost: 1,
             ..held.clone()
@@ -155,7 +155,7 @@ impl Inner {
     }
 
     /// Has a slot given back.
-    fn end(self: &Arc<Self>, held: Question) {
+    fn end(self: &Arc<Self>, held: StoreQuery) {
         let mut ended = lock(&self.ended);
         if ended.slots.len() + ended.unsaid.len() < MAX_PENDING_RELEASES {
             ended.slots.push_back((held, Instant::now()));
@@ -178,18 +178,18 @@ impl Inner {
     }
 
     /// Holds on to a slot. One that was gone is taken again by that if there is room.
-    async fn renew(self: &Arc<Self>, name: Box<str>, held: Question) {
+    async fn renew(self: &Arc<Self>, name: Box<str>, held: StoreQuery) {
         // It may have been given back since.
         if !lock(&self.held).contains_key(&name) {
             return;
         }
         // What fails is tried again.
-        if let Ok(answers) = self.ask(&held, Op::Renew).await {
+        if let Ok(answers) = self.ask(&held, StoreOp::Renew).await {
             self.renewed(&name, held, &answers);
         }
     }
 
-    fn renewed(self: &Arc<Self>, name: &str, held: Question, answers: &Answers) {
+    fn renewed(self: &Arc<Self>, name: &str, held: StoreQuery, answers: &QueryReplies) {
         let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
         let mut all = lock(&self.held);
         if !is_had {
@@ -204,7 +204,7 @@ impl Inner {
     }
 
     /// What has ended and is to be said next; nothing once all is said.
-    fn next_releases(&self) -> Option<Vec<(Question, Instant)>> {
+    fn next_releases(&self) -> Option<Vec<(StoreQuery, Instant)>> {
         let mut guard = lock(&self.ended);
         let ended = &mut *guard;
         if ended.slots.is_empty() && ended.unsaid.is_empty() {
@@ -219,7 +219,7 @@ impl Inner {
     }
 
     /// These couldn't be given back. Whether all others were tried too.
-    fn requeue_failed(&self, slots: Vec<(Question, Instant)>) -> bool {
+    fn requeue_failed(&self, slots: Vec<(StoreQuery, Instant)>) -> bool {
         let mut ended = lock(&self.ended);
         ended.unsaid.extend(slots);
         ended.slots.is_empty()
@@ -227,11 +227,11 @@ impl Inner {
 }
 
 /// Gives back what has ended, until all of it is said or has run out.
-async fn release_ended_permits(inner: Arc<Inner>) {
+async fn release_ended_permits(inner: Arc<PermitKeeper>) {
     let mut pause = FIRST_PAUSE;
     while let Some(some) = inner.next_releases() {
         let said = some.into_iter().map(async |(held, since)| {
-            let said = inner.ask(&held, Op::Release).await;
+            let said = inner.ask(&held, StoreOp::Release).await;
             said.is_err().then_some((held, since))
         });
         let unsaid = join_all(said).await.into_iter().flatten();
@@ -278,7 +278,7 @@ mod tests {
         drop(pass);
         free(1).await;
         // A renewal that was under way comes after it.
-        let answers = inner.ask(&held, Op::Renew).await.unwrap();
+        let answers = inner.ask(&held, StoreOp::Renew).await.unwrap();
         free(0).await;
         inner.renewed(&name, held, &answers);
         free(1).await;

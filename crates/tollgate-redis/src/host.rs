@@ -127,18 +127,18 @@ impl Host {
 
 /// A number that tells a client from all others, also from those that were forked from its process.
 #[derive(Debug)]
-pub(crate) struct Identity(Mutex<Drawn>);
+pub(crate) struct ProcessIdentity(Mutex<ProcessNumber>);
 
 /// What was drawn, and in which process.
 #[derive(Clone, Copy, Debug)]
-struct Drawn {
+struct ProcessNumber {
     process: u32,
     number: u64,
 }
 
-impl Identity {
+impl ProcessIdentity {
     pub(crate) fn new(host: &Host) -> Self {
-        Self(Mutex::new(Drawn {
+        Self(Mutex::new(ProcessNumber {
             process: std::process::id(),
             number: host.random(),
         }))
@@ -152,25 +152,25 @@ impl Identity {
         let mut drawn = lock(&self.0);
         if drawn.process != process {
             let number = host.random();
-            *drawn = Drawn { process, number };
+            *drawn = ProcessNumber { process, number };
         }
         drawn.number
     }
 }
 
 /// A clock that never steps.
-pub(crate) type HostClock = ClockOf<Monotonic>;
+pub(crate) type HostClock = ClockSource<Monotonic>;
 /// A clock that shows the date.
-pub(crate) type HostWall = ClockOf<Wall>;
+pub(crate) type HostWall = ClockSource<Wall>;
 
 /// A clock of the system, which is read for each decision; or one that a test sets by hand, or that a world has.
 #[derive(Clone)]
-pub(crate) enum ClockOf<C> {
+pub(crate) enum ClockSource<C> {
     System(C),
     Other(Arc<dyn Clock>),
 }
 
-impl<C: Clock> Clock for ClockOf<C> {
+impl<C: Clock> Clock for ClockSource<C> {
     #[inline]
     fn now(&self) -> Timestamp {
         match self {
@@ -201,7 +201,7 @@ mod tests {
     #[tokio::test]
     async fn a_forked_process_draws_its_own_number() {
         let host = Host::system().unwrap();
-        let (own, others) = (Identity::new(&host), Identity::new(&host));
+        let (own, others) = (ProcessIdentity::new(&host), ProcessIdentity::new(&host));
         let (process, first) = (std::process::id(), own.number(&host));
         assert_ne!(first, others.number(&host));
         assert_eq!(own.number(&host), first);

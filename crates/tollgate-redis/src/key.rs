@@ -31,7 +31,7 @@ const MAX_PLAIN_VALUE_BYTES: usize = 128;
 
 /// How a limit's tokens are spent.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Sharing {
+pub(crate) enum CountingMode {
     Exact,
     Leased,
 }
@@ -40,7 +40,7 @@ pub(crate) enum Sharing {
 pub(crate) fn head(
     prefix: &str,
     kind: &LimitKind,
-    sharing: Sharing,
+    sharing: CountingMode,
     carry_over: CarryOver,
 ) -> String {
     let mut head = String::new();
@@ -67,7 +67,7 @@ pub(crate) fn node_registry_key(prefix: &str) -> String {
 
 /// What the state under a key depends on: the algorithm and its period, but not the count or the burst,
 /// which may change while it is kept.
-fn state_identity(kind: &LimitKind, sharing: Sharing) -> String {
+fn state_identity(kind: &LimitKind, sharing: CountingMode) -> String {
     let nanos = |period: Option<Duration>| period.map_or(0, |period| period.as_nanos());
     let what = match kind {
         LimitKind::Rate { rate, algorithm } => {
@@ -176,7 +176,7 @@ mod tests {
             rate: text.parse().unwrap(),
             algorithm,
         };
-        let of = |kind: &LimitKind| head("t", kind, Sharing::Exact, CarryOver::Tokens);
+        let of = |kind: &LimitKind| head("t", kind, CountingMode::Exact, CarryOver::Tokens);
         let gcra = rate("10/s", Algorithm::Gcra);
         assert_eq!(of(&gcra), of(&rate("20/s burst 50", Algorithm::Gcra)));
         let others = [
@@ -192,8 +192,8 @@ mod tests {
         let mut heads: Vec<_> = others.iter().map(of).collect();
         heads.extend([
             of(&gcra),
-            head("t", &gcra, Sharing::Leased, CarryOver::Tokens),
-            head("t", &gcra, Sharing::Exact, CarryOver::Time),
+            head("t", &gcra, CountingMode::Leased, CarryOver::Tokens),
+            head("t", &gcra, CountingMode::Exact, CarryOver::Time),
         ]);
         let count = heads.len();
         heads.sort();
@@ -202,7 +202,7 @@ mod tests {
         // An arrival time is one key, whatever the period.
         let timed = |text| {
             let kind = rate(text, Algorithm::Gcra);
-            head("t", &kind, Sharing::Exact, CarryOver::Time)
+            head("t", &kind, CountingMode::Exact, CarryOver::Time)
         };
         assert_eq!(timed("10/s"), timed("3/minute burst 9"));
     }

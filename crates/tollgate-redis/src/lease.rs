@@ -27,19 +27,19 @@ use tollgate_engine::backend::{Gift, Limit};
 use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
-use crate::host::{Host, HostClock, HostWall, Identity};
+use crate::host::{Host, HostClock, HostWall, ProcessIdentity};
 use crate::local::Local;
-use crate::question::Numbers;
-use crate::store::{Patience, Store};
+use crate::question::LimitParams;
+use crate::store::{RequestDeadline, Store};
 use crate::stored::{LeaseCheck, LeaseKey};
 
-pub(crate) use book::Stamp;
-use book::{Book, Spent};
-use hold::Claim;
+pub(crate) use book::SpendStamp;
+use book::{LeaseBook, Spent};
+use hold::HoldKind;
 pub(crate) use hold::{Charged, LeaseHold};
-use refill::Came;
+use refill::RefillOutcome;
 pub(crate) use request::EVERYTHING;
-use request::Wants;
+use request::RefillGoal;
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
@@ -47,7 +47,7 @@ const AT_ONCE: usize = 64;
 
 /// How leases are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Terms {
+pub(crate) struct LeaseTerms {
     /// For how long tokens are taken.
     pub(crate) life: Duration,
     /// A node holds at most the burst divided by this.
@@ -59,16 +59,16 @@ pub(crate) struct Terms {
 /// All leases of this node.
 #[derive(Debug)]
 pub(crate) struct Leases {
-    inner: Arc<Inner>,
+    inner: Arc<LeaseManager>,
 }
 
 #[derive(Debug)]
 #[debug("{terms:?}")]
-struct Inner {
+struct LeaseManager {
     store: Arc<Store>,
-    terms: Terms,
+    terms: LeaseTerms,
     /// The holder of what is spent at once, and not kept.
-    passing: Identity,
+    passing: ProcessIdentity,
     /// This process's part of the limits, which is told what is spent.
     local: Arc<Local<HostClock, HostWall>>,
     /// How often limits were reset here: what was refused before may pass.
@@ -87,9 +87,9 @@ pub(crate) struct Lease {
     /// In the store.
     key: Box<str>,
     /// The holder's name in the store. Two leases of one key are two holders.
-    holder: Identity,
-    book: Book,
-    numbers: Numbers,
+    holder: ProcessIdentity,
+    book: LeaseBook,
+    numbers: LimitParams,
     /// As the engine has it, to note what was spent.
     limit: Limit,
     /// Resets so far when the store was last asked.
@@ -110,7 +110,7 @@ pub(crate) enum ChargeTiming {
 }
 
 /// What came of a cost.
-pub(crate) struct Had {
+pub(crate) struct TakenTokens {
     pub(crate) decision: Decision,
     /// Whether what is held here said it all.
     pub(crate) is_known: bool,
@@ -122,23 +122,23 @@ impl Leases {
     pub(crate) fn new(
         store: Arc<Store>,
         local: Arc<Local<HostClock, HostWall>>,
-        terms: Terms,
+        terms: LeaseTerms,
         host: Host,
     ) -> Self {
         // Its keys are fingerprints by a secret seed already.
         let hasher = SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed());
         let shard = |_| Shard::from_pointee(HashMap::with_hasher(hasher.clone()));
-        let inner = Arc::new(Inner {
+        let inner = Arc::new(LeaseManager {
             store,
             terms,
-            passing: Identity::new(&host),
+            passing: ProcessIdentity::new(&host),
             local,
             resets: AtomicU64::new(0),
             shards: (0..SHARDS).map(shard).collect(),
             clock: host.clock(),
             host,
         });
-        let keep = async |inner: Arc<Inner>| inner.keep().await;
+        let keep = async |inner: Arc<LeaseManager>| inner.keep().await;
         inner.host.spawn_every(terms.life / 4, &inner, keep);
         Self { inner }
     }
@@ -164,7 +164,7 @@ impl Leases {
         &self,
         place: LeaseKey,
         cost: u64,
-    ) -> Option<(Decision, Stamp)> {
+    ) -> Option<(Decision, SpendStamp)> {
         let shard = self.inner.shard(place).load();
         let lease = shard.get(&place)?;
         let stamp = lease.book.stamp(self.inner.clock.now());
@@ -173,7 +173,7 @@ impl Leases {
     }
 
     /// Puts back what was spent of a lease.
-    pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, stamp: Stamp) {
+    pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, stamp: SpendStamp) {
         if let Some(lease) = self.inner.shard(place).load().get(&place) {
             lease.book.put_back(self.inner.clock.now(), cost, stamp);
         }
@@ -194,8 +194,8 @@ impl Leases {
         &self,
         check: LeaseCheck<'_>,
         charge: ChargeTiming,
-        patience: &mut Patience,
-    ) -> Result<Had, StoreError> {
+        patience: &mut RequestDeadline,
+    ) -> Result<TakenTokens, StoreError> {
         let (inner, place, cost) = (&self.inner, check.lease_key(), check.check.cost);
         let until = match charge {
             ChargeTiming::Now => None,
@@ -208,7 +208,7 @@ impl Leases {
             (here.get(&place)).and_then(|lease| inner.try_take(lease, cost, until))
         };
         if let Some((decision, hold)) = had {
-            return Ok(Had {
+            return Ok(TakenTokens {
                 decision,
                 is_known: true,
                 hold,
@@ -217,15 +217,15 @@ impl Leases {
         let (lease, finish_handshake) = inner.get_or_create(check);
         let (wants, until) = match charge {
             ChargeTiming::Now | ChargeTiming::WithOthers if !finish_handshake => {
-                (Wants::Just(cost), None)
+                (RefillGoal::Just(cost), None)
             }
-            _ => (Wants::More(cost), until),
+            _ => (RefillGoal::More(cost), until),
         };
         let (decision, mut hold) = self.have(lease, cost, wants, until, patience).await?;
         if matches!(charge, ChargeTiming::Now) {
             hold.take().into_iter().for_each(LeaseHold::spend);
         }
-        Ok(Had {
+        Ok(TakenTokens {
             decision,
             is_known: false,
             hold,
@@ -237,9 +237,9 @@ impl Leases {
         &self,
         lease: Arc<Lease>,
         cost: u64,
-        wants: Wants,
+        wants: RefillGoal,
         hold: Option<Timestamp>,
-        patience: &mut Patience,
+        patience: &mut RequestDeadline,
     ) -> Result<(Decision, Option<LeaseHold>), StoreError> {
         let inner = &self.inner;
         let asking = async {
@@ -260,11 +260,11 @@ impl Leases {
                     asked
                 });
                 match asked.await.map_err(|_| StoreError::Stopped)?? {
-                    Came::Enough(left, had) => {
+                    RefillOutcome::Enough(left, had) => {
                         let decision = lease.decision(Outcome::Allowed, left, Duration::ZERO);
                         return Ok((decision, Some(had)));
                     }
-                    Came::TooLittle(retry_after) => {
+                    RefillOutcome::TooLittle(retry_after) => {
                         let left = lease.book.held(inner.clock.now());
                         if left.saturating_add(lease.book.spared()) >= cost {
                             // Some of what requests held came back meanwhile, here or there.
@@ -273,7 +273,7 @@ impl Leases {
                         return Ok((lease.decision(Outcome::Denied, left, retry_after), None));
                     }
                     // Others have spent what was held, or it was over when the answer came.
-                    Came::TooLate => {}
+                    RefillOutcome::TooLate => {}
                 }
             }
         };
@@ -301,7 +301,7 @@ impl Leases {
         let returning = stream::iter(self.inner.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
             let has_any = lease.book.has_unreported(self.inner.clock.now());
-            let asked = self.inner.ask(&lease, Wants::Nothing, None).await;
+            let asked = self.inner.ask(&lease, RefillGoal::Nothing, None).await;
             if has_any && asked.is_err() {
                 Gift::Lost
             } else {
@@ -315,7 +315,7 @@ impl Leases {
     }
 }
 
-impl Inner {
+impl LeaseManager {
     #[inline]
     fn shard(&self, place: LeaseKey) -> &Shard {
         // Fingerprints are as evenly spread as random numbers.
@@ -333,8 +333,8 @@ impl Inner {
         let lease = Arc::new(Lease {
             place,
             key: check.name(),
-            holder: Identity::new(&self.host),
-            book: Book::default(),
+            holder: ProcessIdentity::new(&self.host),
+            book: LeaseBook::default(),
             numbers: check.numbers,
             limit: check.check.limit.clone(),
             resets: AtomicU64::new(0),
@@ -358,7 +358,7 @@ impl Inner {
     }
 
     /// A holder as the store is told of it: a number below 2^53.
-    fn holder(&self, holder: &Identity) -> u64 {
+    fn holder(&self, holder: &ProcessIdentity) -> u64 {
         (holder.number(&self.host) >> 11).max(1)
     }
 
@@ -389,11 +389,11 @@ impl Inner {
         }
         let now = self.clock.now();
         let (spent, number) = lease.book.hold(now, cost, until);
-        let hold = number.map(|number| self.hold(lease, cost, Claim::Held(number)));
+        let hold = number.map(|number| self.hold(lease, cost, HoldKind::Held(number)));
         Some((self.said(lease, now, spent)?, hold))
     }
 
-    fn hold(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64, claim: Claim) -> LeaseHold {
+    fn hold(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64, claim: HoldKind) -> LeaseHold {
         LeaseHold {
             leases: Arc::clone(self),
             lease: Arc::clone(lease),

@@ -7,7 +7,7 @@ use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit}
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{Op, micros};
+use crate::question::{StoreOp, micros};
 use crate::redis::Redis;
 use crate::verdict::LimitVerdict;
 
@@ -256,7 +256,7 @@ impl RedisLimiter {
         key: &str,
         cost: u64,
     ) -> Result<Decision, StoreError> {
-        let (decision, _) = self.act(key, cost, Op::Decide, Some(at)).await?;
+        let (decision, _) = self.act(key, cost, StoreOp::Decide, Some(at)).await?;
         Ok(decision)
     }
 
@@ -267,7 +267,7 @@ impl RedisLimiter {
     pub async fn peek(&self, key: &str) -> Result<Decision, StoreError> {
         // Of slots, even a cost of 0 takes one.
         if let LimitKind::Concurrency(_) = self.limit.limit().kind() {
-            return Ok(self.act(key, 0, Op::Decide, None).await?.0);
+            return Ok(self.act(key, 0, StoreOp::Decide, None).await?.0);
         }
         Ok(self.try_check(key, 0).await?.decision)
     }
@@ -289,7 +289,7 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn allow_at_most(&self, key: &str, most: u64) -> Result<u64, StoreError> {
-        let (decision, taken) = self.act(key, most, Op::AtMost, None).await?;
+        let (decision, taken) = self.act(key, most, StoreOp::AtMost, None).await?;
         let taken = taken.unwrap_or(most);
         Ok(if decision.is_allowed() { taken } else { 0 })
     }
@@ -313,7 +313,7 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn refund(&self, key: &str, units: u64) -> Result<(), StoreError> {
-        let given = self.act(key, units, Op::Gift, None).await;
+        let given = self.act(key, units, StoreOp::Gift, None).await;
         // Also if no answer came: the store may have done it.
         self.improved();
         given.map(drop)
@@ -338,7 +338,7 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
-        let reset = self.act(key, 0, Op::Reset, None).await;
+        let reset = self.act(key, 0, StoreOp::Reset, None).await;
         self.improved();
         reset.map(drop)
     }
@@ -371,7 +371,7 @@ impl RedisLimiter {
         cost: u64,
         longest: Duration,
     ) -> Result<Option<Duration>, StoreError> {
-        let op = Op::Reserve(micros(longest));
+        let op = StoreOp::Reserve(micros(longest));
         let (decision, wait) = self.act(key, cost, op, None).await?;
         let wait = Duration::from_micros(wait.unwrap_or(0));
         Ok(decision.is_allowed().then_some(wait))
@@ -389,7 +389,7 @@ impl RedisLimiter {
         &self,
         key: &str,
         cost: u64,
-        op: Op,
+        op: StoreOp,
         at: Option<Timestamp>,
     ) -> Result<(Decision, Option<u64>), StoreError> {
         let facts = SoleLimit::facts(key);

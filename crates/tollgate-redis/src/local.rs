@@ -25,7 +25,7 @@ mod owed;
 pub use owed::Owed;
 
 use divisor::{Divisor, Nodes};
-use owed::Untold;
+use owed::UnreportedKeys;
 
 /// So many keys can be set at the same time.
 const STRIPES: usize = 64;
@@ -60,9 +60,9 @@ const STRIPES: usize = 64;
 pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
     /// What limits keep for it.
-    shares: Prepared<ArcSwap<Share>>,
+    shares: Prepared<ArcSwap<LocalShare>>,
     nodes: Nodes,
-    untold: Untold,
+    untold: UnreportedKeys,
     /// Notes of keys that the memory has no room for.
     beyond: AtomicU64,
     /// Held while what the store says is used of a key is noted.
@@ -71,12 +71,12 @@ pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
 
 /// The part of a limit that is one process's, kept with the limit.
 #[derive(Debug)]
-struct Share {
+struct LocalShare {
     of: Divisor,
     part: Limit,
 }
 
-impl Share {
+impl LocalShare {
     /// A check of the limit as one of the part.
     fn part_of<'a>(&'a self, check: &Check<'a>) -> Check<'a> {
         Check {
@@ -88,7 +88,7 @@ impl Share {
 
 /// How what a store says of a limit is noted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Noted {
+enum RecordMode {
     /// Hit by hit.
     Cost,
     /// By what the store says is used, of which others may have used some.
@@ -97,7 +97,7 @@ enum Noted {
     No,
 }
 
-impl Noted {
+impl RecordMode {
     fn of(limit: &Limit) -> Self {
         match limit.kind() {
             _ if !is_decided_locally(limit) => Self::No,
@@ -119,7 +119,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
             memory,
             shares: Prepared::new(),
             nodes: Nodes::one(),
-            untold: Untold::default(),
+            untold: UnreportedKeys::default(),
             beyond: AtomicU64::new(0),
             stripes: std::array::from_fn(|_| Mutex::default()),
         }
@@ -170,22 +170,22 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 
     /// The store said this to a check.
     pub fn note(&self, check: &Check<'_>, said: &Decision) {
-        let noted = Noted::of(check.limit);
+        let noted = RecordMode::of(check.limit);
         let is_charged = said.is_allowed() && check.cost > 0;
-        if noted == Noted::No || (noted == Noted::Cost && !is_charged) {
+        if noted == RecordMode::No || (noted == RecordMode::Cost && !is_charged) {
             return;
         }
         let share = self.share(check.limit);
         let own = share.part_of(check);
         match noted {
-            Noted::Cost => self.fill(&own),
+            RecordMode::Cost => self.fill(&own),
             _ => self.set(&own, said.limit.saturating_sub(said.remaining)),
         }
     }
 
     /// So much of a limit was spent of what a store had given ahead.
     pub fn note_spent(&self, limit: &Limit, fingerprint: [u64; 2], tokens: u64) {
-        if tokens > 0 && Noted::of(limit) == Noted::Cost {
+        if tokens > 0 && RecordMode::of(limit) == RecordMode::Cost {
             let share = self.share(limit);
             let part = Check::by_fingerprint(&share.part, fingerprint, tokens);
             self.fill(&part);
@@ -233,10 +233,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         };
         Some(Owed {
             since,
-            used: match Noted::of(check.limit) {
+            used: match RecordMode::of(check.limit) {
                 // What the store told isn't told back: it has other times here, and others may have used some of it. And
                 // what has run out here since it was admitted isn't to be told as if it were new.
-                Noted::Used => admitted.min(used),
+                RecordMode::Used => admitted.min(used),
                 _ => used,
             },
             drains_in: left.reset_after,
@@ -280,7 +280,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     }
 
     /// This node's part of a limit.
-    fn share(&self, limit: &Limit) -> Arc<Share> {
+    fn share(&self, limit: &Limit) -> Arc<LocalShare> {
         let make = || Ok::<_, Infallible>(ArcSwap::from_pointee(self.cut(limit)));
         let Ok(share) = self.shares.get_or_make(limit, make);
         let cut = share.load();
@@ -292,9 +292,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         cut
     }
 
-    fn cut(&self, limit: &Limit) -> Share {
+    fn cut(&self, limit: &Limit) -> LocalShare {
         let of = (self.nodes).divisor(outlives(limit.kind()), self.memory.clock().now());
-        Share {
+        LocalShare {
             of,
             // A limit that can't be cut is judged whole.
             part: limit.cut(2, of.nodes).unwrap_or_else(|_| limit.clone()),

@@ -6,11 +6,11 @@
 use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
-use crate::host::{Host, HostClock, HostWall, Identity};
+use crate::host::{Host, HostClock, HostWall, ProcessIdentity};
 use crate::key;
 use crate::local::Local;
 use crate::lock::lock;
-use crate::question::{Numbers, Op, Question};
+use crate::question::{LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// Between signs of life.
@@ -26,9 +26,9 @@ pub(crate) struct Nodes {
     local: Arc<Local<HostClock, HostWall>>,
     /// Held while the count changes: what was said stays, whatever answer comes meanwhile.
     is_learned: Mutex<bool>,
-    sign: Question,
+    sign: StoreQuery,
     /// The name of this node in the store.
-    node: Identity,
+    node: ProcessIdentity,
     /// Held while one is left or taken back.
     signing: tokio::sync::Mutex<()>,
     store: Weak<Store>,
@@ -47,14 +47,14 @@ impl Nodes {
         let nodes = Arc::new(Self {
             local,
             is_learned: Mutex::new(said.is_none()),
-            sign: Question {
+            sign: StoreQuery {
                 key: key::node_registry_key(prefix).into(),
-                op: Op::Decide,
-                numbers: Numbers::slots(MOST, LIFE),
+                op: StoreOp::Decide,
+                numbers: LimitParams::slots(MOST, LIFE),
                 cost: 1,
                 holder: None,
             },
-            node: Identity::new(host),
+            node: ProcessIdentity::new(host),
             signing: tokio::sync::Mutex::default(),
             store: Arc::downgrade(store),
             host: host.clone(),
@@ -82,7 +82,9 @@ impl Nodes {
         if !*lock(&self.is_learned) {
             return false;
         }
-        let asked = store.ask(vec![self.heartbeat_for(Op::Decide)], None).await;
+        let asked = store
+            .ask(vec![self.heartbeat_for(StoreOp::Decide)], None)
+            .await;
         drop(signing);
         let raw = asked.ok().and_then(|answers| answers.each.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
@@ -101,13 +103,15 @@ impl Nodes {
         let _signing = self.signing.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
             // If the store can't be told, it runs out.
-            let _ = store.ask(vec![self.heartbeat_for(Op::Release)], None).await;
+            let _ = store
+                .ask(vec![self.heartbeat_for(StoreOp::Release)], None)
+                .await;
         }
     }
 
-    fn heartbeat_for(&self, op: Op) -> Question {
+    fn heartbeat_for(&self, op: StoreOp) -> StoreQuery {
         let node = self.node.number(&self.host);
-        Question {
+        StoreQuery {
             op,
             holder: Some(format!("{node:016x}").into()),
             ..self.sign.clone()

@@ -9,7 +9,7 @@ use tollgate::Clock;
 use crate::address::Address;
 use crate::fallback::{Breaker, EventListener, StoreEvent};
 use crate::host::Time;
-use crate::lease::Terms;
+use crate::lease::LeaseTerms;
 
 /// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
 /// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
@@ -44,7 +44,7 @@ pub struct RedisBuilder {
     pub(crate) prefix: String,
     /// How many refusals are remembered.
     pub(crate) near: usize,
-    pub(crate) terms: Terms,
+    pub(crate) terms: LeaseTerms,
     pub(crate) slot_life: Duration,
     /// Instead of the store's clock.
     pub(crate) time: Option<Time>,
@@ -64,7 +64,7 @@ impl RedisBuilder {
             timeout: TIMEOUT,
             prefix: "tollgate".to_owned(),
             near: 10_000,
-            terms: Terms {
+            terms: LeaseTerms {
                 life: Duration::from_secs(1),
                 part: 10,
                 most_keys: 100_000,

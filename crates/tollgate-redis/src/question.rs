@@ -10,12 +10,12 @@ use tollgate_engine::policy::Counting;
 
 use crate::error::StoreLimitError;
 
-pub(crate) use form::{Numbers, StoreForm};
-pub(crate) use wire::{Answers, Header, Raw, put, wait};
+pub(crate) use form::{LimitForm, LimitParams};
+pub(crate) use wire::{Header, QueryReplies, RawReply, put, wait};
 
 /// How a limit is kept, by the number that the scripts know it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum StoreKind {
     Level = 1,
     Window = 2,
     Counter = 3,
@@ -29,7 +29,7 @@ pub(crate) enum Kind {
 
 /// What is asked of it.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) enum Op {
+pub(crate) enum StoreOp {
     Decide,
     /// The same for what is held until it is settled: the answer also tells the counter's generation, which a reset ends.
     Hold,
@@ -57,24 +57,24 @@ pub(crate) enum Op {
 
 /// One question about one key.
 #[derive(Clone, Debug)]
-pub(crate) struct Question {
+pub(crate) struct StoreQuery {
     pub(crate) key: Box<str>,
-    pub(crate) op: Op,
-    pub(crate) numbers: Numbers,
+    pub(crate) op: StoreOp,
+    pub(crate) numbers: LimitParams,
     pub(crate) cost: u64,
     /// Who holds the slots.
     pub(crate) holder: Option<Box<str>>,
 }
 
-impl Question {
+impl StoreQuery {
     /// The key that tells when the counter was last reset, if this is about that. It is on the same node of a cluster.
     pub(crate) fn generation_key(&self) -> Option<String> {
         let is_asked = matches!(
             self.op,
-            Op::Hold | Op::Reset | Op::GiveBack(_) | Op::GiveBackHeld { .. }
+            StoreOp::Hold | StoreOp::Reset | StoreOp::GiveBack(_) | StoreOp::GiveBackHeld { .. }
         );
         // No part of a key's name contains this sign.
-        (is_asked && self.numbers.kind != Kind::Slots).then(|| format!("{}#reset", self.key))
+        (is_asked && self.numbers.kind != StoreKind::Slots).then(|| format!("{}#reset", self.key))
     }
 }
 
@@ -84,12 +84,16 @@ pub(crate) fn micros(duration: Duration) -> u64 {
 }
 
 /// Whether a limit of this kind can be asked that.
-pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), StoreLimitError> {
+pub(crate) fn possible(
+    op: StoreOp,
+    numbers: &LimitParams,
+    limit: &Limit,
+) -> Result<(), StoreLimitError> {
     let what = match op {
-        Op::Decide | Op::Hold => "deciding at a time of one's own",
-        Op::AtMost => "taking as much as there is",
-        Op::Reserve(_) => "a reservation",
-        Op::Gift if numbers.kind == Kind::Slots => "a refund",
+        StoreOp::Decide | StoreOp::Hold => "deciding at a time of one's own",
+        StoreOp::AtMost => "taking as much as there is",
+        StoreOp::Reserve(_) => "a reservation",
+        StoreOp::Gift if numbers.kind == StoreKind::Slots => "a refund",
         _ => return Ok(()),
     };
     if limit.counting() == Counting::Leased {
@@ -98,16 +102,16 @@ pub(crate) fn possible(op: Op, numbers: &Numbers, limit: &Limit) -> Result<(), S
     let limit = format!("{:?}", limit.kind());
     let kind = numbers.kind;
     let is_possible = match op {
-        Op::Reserve(_) => kind == Kind::Level,
-        Op::AtMost => !matches!(kind, Kind::Slots | Kind::Arrival),
-        Op::Gift => false,
+        StoreOp::Reserve(_) => kind == StoreKind::Level,
+        StoreOp::AtMost => !matches!(kind, StoreKind::Slots | StoreKind::Arrival),
+        StoreOp::Gift => false,
         _ => true,
     };
     if !is_possible {
         return Err(StoreLimitError::NotALevel { what, limit });
     }
     let [_, drain, capacity, ..] = numbers.five;
-    if let Op::Reserve(longest) = op {
+    if let StoreOp::Reserve(longest) = op {
         let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
         if owed >= 1 << 53 {
             let what = "what may be owed after the longest wait";

@@ -12,12 +12,12 @@ use tollgate_engine::backend::{
 };
 
 use crate::address::{Address, AddressError};
-use crate::backend::StoreBackend;
+use crate::backend::ClientBackend;
 use crate::direct::Direct;
 use crate::error::{ConnectError, StoreError};
 use crate::failure::FailureStats;
 use crate::fallback::{BreakerState, Fallback, FallbackStats, StoreEvent};
-use crate::holders::Holders;
+use crate::holders::HeldPermits;
 use crate::host::{Host, HostClock, HostWall};
 use crate::local::Local;
 use crate::options::RedisBuilder;
@@ -43,7 +43,7 @@ use crate::rehearsal::{Rehearsal, memory};
 /// ```
 #[derive(Clone, Debug)]
 pub struct Redis {
-    pub(crate) fallback: Arc<Fallback<StoreBackend, HostClock, HostWall>>,
+    pub(crate) fallback: Arc<Fallback<ClientBackend, HostClock, HostWall>>,
 }
 
 /// What a [`Redis`] has counted.
@@ -209,16 +209,16 @@ impl Redis {
     /// The store without a failure policy; none if there is no store.
     pub fn direct(&self) -> Option<&Direct> {
         match self.fallback.store() {
-            StoreBackend::Remote(direct) => Some(direct),
-            StoreBackend::Fake(_) => None,
+            ClientBackend::Remote(direct) => Some(direct),
+            ClientBackend::Fake(_) => None,
         }
     }
 
     /// The store of a test, to make it fail; none if there is a real one.
     pub fn rehearsal(&self) -> Option<&Rehearsal> {
         match self.fallback.store() {
-            StoreBackend::Remote(_) => None,
-            StoreBackend::Fake(fake) => Some(fake),
+            ClientBackend::Remote(_) => None,
+            ClientBackend::Fake(fake) => Some(fake),
         }
     }
 
@@ -235,8 +235,8 @@ impl Redis {
             strange_keys: stats.strange_keys.load(Ordering::Relaxed),
             near_hits: store.refusals().repeated(),
             leased: store.leased(),
-            slots: holders.map_or(0, Holders::held),
-            lost_slots: holders.map_or(0, Holders::lost),
+            slots: holders.map_or(0, HeldPermits::held),
+            lost_slots: holders.map_or(0, HeldPermits::lost),
             nodes: fallback.local().nodes(),
             clock_offset_micros: stats.skew.worst(),
             breaker: fallback.breaker_state(),
@@ -267,7 +267,7 @@ impl RedisBuilder {
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
         let local = Arc::new(Local::new(local.build()));
         let direct = Direct::new(&self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
-        Ok(self.with_fallback(StoreBackend::Remote(direct), local))
+        Ok(self.with_fallback(ClientBackend::Remote(direct), local))
     }
 
     /// Builds a client without a store, by a clock that is set by hand: [`Redis::in_memory`] with what was
@@ -297,11 +297,11 @@ impl RedisBuilder {
         let local = Arc::new(Local::new(memory(&clock)));
         local.set_node_count(self.nodes.unwrap_or(1));
         let store = Rehearsal::new(&self, &clock, Arc::clone(&local));
-        self.with_fallback(StoreBackend::Fake(store), local)
+        self.with_fallback(ClientBackend::Fake(store), local)
     }
 
     /// Puts what was chosen for failures in front of a store.
-    fn with_fallback(self, store: StoreBackend, local: Arc<Local<HostClock, HostWall>>) -> Redis {
+    fn with_fallback(self, store: ClientBackend, local: Arc<Local<HostClock, HostWall>>) -> Redis {
         let on_event = self.on_event;
         let fallback = Fallback::with_local(store, local)
             .breaker(self.breaker)

@@ -8,7 +8,7 @@ use tollgate_engine::backend::{Answer, Check, DenyCache, DenyRecheck, DenyVersio
 
 /// The denials that are remembered, if any are to be.
 #[derive(Debug)]
-pub(crate) struct Refusals {
+pub(crate) struct RememberedDenials {
     cache: Option<DenyCache>,
     /// How often one was repeated.
     repeated: AtomicU64,
@@ -24,7 +24,7 @@ pub(crate) fn finish_recheck<E>(recheck: DenyRecheck<'_>, came: &Result<Answer, 
     }
 }
 
-impl Refusals {
+impl RememberedDenials {
     /// Remembers so many; none if that is 0.
     pub(crate) fn new(most: usize) -> Self {
         Self {

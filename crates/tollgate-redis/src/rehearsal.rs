@@ -20,14 +20,14 @@ use tollgate_engine::backend::{
 use tollgate_engine::policy::Counting;
 
 use crate::error::{StoreError, StoreLimitError};
-use crate::host::{ClockOf, HostClock, HostWall};
-use crate::lease::Terms;
+use crate::host::{ClockSource, HostClock, HostWall};
+use crate::lease::LeaseTerms;
 use crate::local::Local;
 use crate::lock::lock;
 use crate::options::RedisBuilder;
-use crate::question::StoreForm;
-use crate::refusals::{Refusals, finish_recheck};
-use crate::store::Stats;
+use crate::question::LimitForm;
+use crate::refusals::{RememberedDenials, finish_recheck};
+use crate::store::StoreCounters;
 
 use lease::Leases;
 
@@ -95,14 +95,14 @@ const KEYS: usize = 10_000;
 pub struct Rehearsal {
     clock: Manual,
     timeout: Duration,
-    terms: Terms,
+    terms: LeaseTerms,
     slot_life: Duration,
-    pub(crate) refusals: Refusals,
+    pub(crate) refusals: RememberedDenials,
     /// What was asked of the store, and what came of it.
-    pub(crate) stats: Stats,
+    pub(crate) stats: StoreCounters,
     /// This process's part of the limits, which is told what the store admits.
     local: Arc<Local<HostClock, HostWall>>,
-    state: Mutex<State>,
+    state: Mutex<FakeState>,
 }
 
 /// What can be wrong with the store of a test.
@@ -135,17 +135,17 @@ pub enum Fault {
 /// What changes.
 #[derive(Debug)]
 #[debug("{fault:?}, {memory:?}")]
-struct State {
+struct FakeState {
     fault: Option<Fault>,
     memory: Memory<HostClock, HostWall>,
     /// Reservations are booked apart, by counter.
-    paced: HashMap<u64, Arc<Paced>>,
+    paced: HashMap<u64, Arc<Pacer>>,
     leases: Leases,
     /// How often something could pass sooner than was said, before all was forgotten.
     improved: u64,
 }
 
-type Paced = ExactKeyedLimiter<[u64; 2], Manual>;
+type Pacer = ExactKeyedLimiter<[u64; 2], Manual>;
 
 /// So many parts is a token, where levels are compared.
 const PARTS: u64 = 1_000_000;
@@ -194,10 +194,10 @@ impl Rehearsal {
             timeout: options.timeout,
             terms: options.terms,
             slot_life: options.slot_life,
-            refusals: Refusals::new(options.near),
-            stats: Stats::default(),
+            refusals: RememberedDenials::new(options.near),
+            stats: StoreCounters::default(),
             local,
-            state: Mutex::new(State {
+            state: Mutex::new(FakeState {
                 fault: None,
                 memory: memory(clock),
                 paced: HashMap::new(),
@@ -229,8 +229,8 @@ impl Rehearsal {
     }
 
     /// The limit as the store would read it.
-    pub(crate) fn form(&self, limit: &Limit) -> Result<StoreForm, StoreLimitError> {
-        let form = StoreForm::of(limit, self.slot_life)?;
+    pub(crate) fn form(&self, limit: &Limit) -> Result<LimitForm, StoreLimitError> {
+        let form = LimitForm::of(limit, self.slot_life)?;
         let is_other = form.level().is_none() && form.known(0).is_none();
         if limit.counting() == Counting::Leased && is_other {
             return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
@@ -282,7 +282,7 @@ impl Rehearsal {
     /// Decides by what is leased, or asks.
     fn decide_by(
         &self,
-        state: &mut State,
+        state: &mut FakeState,
         checks: &[Check<'_>],
         now: Timestamp,
     ) -> Result<Answer, StoreError> {
@@ -293,7 +293,7 @@ impl Rehearsal {
                 || is_leased(check.limit) && state.leases.covers(check, now, &mut planned);
             asks |= !(is_known || covers());
         }
-        let judge = |state: &mut State| {
+        let judge = |state: &mut FakeState| {
             checks.iter().for_each(|check| self.tell(state, check));
             state.memory.answer(checks)
         };
@@ -335,9 +335,9 @@ impl Rehearsal {
     /// Asks the store: what it does then, unless it fails.
     fn asked<T>(
         &self,
-        state: &mut State,
+        state: &mut FakeState,
         questions: usize,
-        carry_out: impl FnOnce(&mut State) -> T,
+        carry_out: impl FnOnce(&mut FakeState) -> T,
     ) -> Result<T, StoreError> {
         self.stats.count(questions);
         let Some(fault) = state.fault else {
@@ -365,7 +365,7 @@ impl Rehearsal {
     }
 }
 
-impl State {
+impl FakeState {
     /// How often something could pass sooner than was said.
     fn epoch(&self) -> u64 {
         self.improved + self.memory.deny_epoch().unwrap_or_default()
@@ -397,13 +397,13 @@ impl Rehearsal {
     }
 
     pub(crate) fn peek(&self, checks: &[Check<'_>]) -> Result<Vec<CheckResult>, StoreError> {
-        let peek = |state: &mut State| state.memory.peek_each(checks);
+        let peek = |state: &mut FakeState| state.memory.peek_each(checks);
         let each = self.asked(&mut lock(&self.state), checks.len(), peek)?;
         Ok(each.into_iter().map(Ok).collect())
     }
 
     pub(crate) fn refund(&self, checks: &[Check<'_>], refund: Refund) -> Result<Gift, StoreError> {
-        let carry_out = |state: &mut State| match refund {
+        let carry_out = |state: &mut FakeState| match refund {
             Refund::Cost | Refund::Dropped => state.memory.give_back(checks),
             Refund::Everything => {
                 state.memory.forget(checks);
@@ -438,7 +438,7 @@ impl Rehearsal {
     /// A denial that is repeated, without asking the store; or else the one that this request asks about again.
     fn remembered(
         &self,
-        state: &State,
+        state: &FakeState,
         checks: &[Check<'_>],
         now: Timestamp,
     ) -> Result<Option<DenyRecheck<'_>>, (usize, Decision)> {
@@ -454,7 +454,7 @@ impl Rehearsal {
     }
 
     /// Tells the store what was decided without it: as much is used at least.
-    fn tell(&self, state: &State, check: &Check<'_>) {
+    fn tell(&self, state: &FakeState, check: &Check<'_>) {
         let Some(owed) = self.local.owed(check) else {
             return;
         };
@@ -480,13 +480,13 @@ impl Rehearsal {
 pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
     let memory = Memory::builder().capacity(KEYS);
-    let memory = memory.clock(ClockOf::Other(Arc::clone(&clock)));
-    memory.wall(ClockOf::Other(clock)).build()
+    let memory = memory.clock(ClockSource::Other(Arc::clone(&clock)));
+    memory.wall(ClockSource::Other(clock)).build()
 }
 
 /// Whether tokens are taken ahead of it.
 fn is_leased(limit: &Limit) -> bool {
-    let form = || StoreForm::of(limit, Duration::ZERO);
+    let form = || LimitForm::of(limit, Duration::ZERO);
     limit.counting() == Counting::Leased && form().is_ok_and(|form| form.level().is_some())
 }
 
@@ -497,7 +497,7 @@ fn peek<'a>(check: &Check<'a>) -> Check<'a> {
 
 /// What is used of a level, in parts of a token; nothing of other limits.
 fn used_parts(limit: &Limit, left: &Decision) -> Option<u128> {
-    StoreForm::of(limit, Duration::ZERO).ok()?.level()?;
+    LimitForm::of(limit, Duration::ZERO).ok()?.level()?;
     let LimitKind::Rate { rate, .. } = limit.kind() else {
         return None;
     };

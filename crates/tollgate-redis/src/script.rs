@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use sha1_smol::Sha1;
 
-use crate::question::{Kind, Op, Question};
+use crate::question::{StoreKind, StoreOp, StoreQuery};
 
 /// A script and the name that the store knows it by.
 #[derive(Debug)]
@@ -27,7 +27,7 @@ impl Script {
 
 /// Which parts a call needs.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Needs {
+pub(crate) struct ScriptParts {
     /// One bit a kind of limit.
     kinds: u16,
     /// Anything but deciding.
@@ -53,10 +53,10 @@ const DECIDE: &str = include_str!("scripts/decide.lua");
 const CLOSE: &str = include_str!("scripts/close.lua");
 const LEASE: &str = include_str!("scripts/lease.lua");
 
-const LEVELS: u16 = 1 << Kind::Level as u8;
-const QUOTAS: u16 = 1 << Kind::Calendar as u8 | 1 << Kind::Rolling as u8;
+const LEVELS: u16 = 1 << StoreKind::Level as u8;
+const QUOTAS: u16 = 1 << StoreKind::Calendar as u8 | 1 << StoreKind::Rolling as u8;
 
-impl Needs {
+impl ScriptParts {
     /// Deciding about levels alone.
     pub(crate) const PLAIN: Self = Self {
         kinds: LEVELS,
@@ -65,14 +65,14 @@ impl Needs {
     /// Everything that can be asked, of every kind of limit.
     #[cfg(feature = "simulation")]
     pub(crate) const EVERYTHING: Self = Self {
-        kinds: (2 << Kind::Arrival as u8) - LEVELS,
+        kinds: (2 << StoreKind::Arrival as u8) - LEVELS,
         acts: true,
     };
 
     /// Also what this question needs.
-    pub(crate) fn add(&mut self, question: &Question) {
+    pub(crate) fn add(&mut self, question: &StoreQuery) {
         self.kinds |= 1 << question.numbers.kind as u8;
-        self.acts |= question.op != Op::Decide;
+        self.acts |= question.op != StoreOp::Decide;
     }
 
     /// Whether records may take the short form.
@@ -92,23 +92,38 @@ impl Needs {
             return Script::new(&[OPEN, UNITS, LEVEL, PLAIN]);
         }
         let has = |kinds: u16| self.kinds & kinds != 0;
-        let bit = |kind: Kind| 1 << kind as u8;
+        let bit = |kind: StoreKind| 1 << kind as u8;
         let mut parts = vec![OPEN, WRITE];
         let mut kinds = String::from("local kinds = {}\n");
         for (wanted, kind, name, part) in [
             (
                 LEVELS,
-                Kind::Level,
+                StoreKind::Level,
                 "level",
                 &[UNITS, LEVEL, LEVEL_BACK][..],
             ),
-            (bit(Kind::Window), Kind::Window, "window", &[WINDOW]),
-            (bit(Kind::Counter), Kind::Counter, "counter", &[COUNTER]),
-            (bit(Kind::Log), Kind::Log, "log", &[LOG]),
-            (QUOTAS, Kind::Calendar, "calendar", &[QUOTA]),
-            (0, Kind::Rolling, "rolling", &[]),
-            (bit(Kind::Slots), Kind::Slots, "slots", &[SLOTS]),
-            (bit(Kind::Arrival), Kind::Arrival, "arrival", &[ARRIVAL]),
+            (
+                bit(StoreKind::Window),
+                StoreKind::Window,
+                "window",
+                &[WINDOW],
+            ),
+            (
+                bit(StoreKind::Counter),
+                StoreKind::Counter,
+                "counter",
+                &[COUNTER],
+            ),
+            (bit(StoreKind::Log), StoreKind::Log, "log", &[LOG]),
+            (QUOTAS, StoreKind::Calendar, "calendar", &[QUOTA]),
+            (0, StoreKind::Rolling, "rolling", &[]),
+            (bit(StoreKind::Slots), StoreKind::Slots, "slots", &[SLOTS]),
+            (
+                bit(StoreKind::Arrival),
+                StoreKind::Arrival,
+                "arrival",
+                &[ARRIVAL],
+            ),
         ] {
             if has(wanted) {
                 parts.extend(part);
@@ -117,7 +132,7 @@ impl Needs {
                 kinds += &format!("kinds[{}] = {name}\n", kind as u8);
             }
         }
-        if !has(bit(Kind::Slots)) {
+        if !has(bit(StoreKind::Slots)) {
             kinds += "local slots, next_holder\n";
         }
         parts.push(&kinds);

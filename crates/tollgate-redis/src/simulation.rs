@@ -101,16 +101,16 @@ pub trait Wire: Send + Sync {
 /// assert!(scripts::mixed().len() > scripts::plain().len());
 /// ```
 pub mod scripts {
-    use crate::script::{self, Needs};
+    use crate::script::{self, ScriptParts};
 
     /// Decides about levels alone.
     pub fn plain() -> &'static str {
-        &Needs::PLAIN.script().text
+        &ScriptParts::PLAIN.script().text
     }
 
     /// Everything that can be asked, of every kind of limit.
     pub fn mixed() -> &'static str {
-        &Needs::EVERYTHING.script().text
+        &ScriptParts::EVERYTHING.script().text
     }
 
     /// Takes, renews and returns leases.

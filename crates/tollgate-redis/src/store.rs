@@ -25,15 +25,15 @@ use tokio::sync::oneshot;
 use crate::address::Address;
 use crate::error::StoreError;
 use crate::host::Host;
-use crate::question::{Answers, Question, Raw};
+use crate::question::{QueryReplies, RawReply, StoreQuery};
 
 use connect::Connector;
 use driver::Driver;
-use request::{Job, Reply, Request};
-use shared::Shared;
-pub(crate) use shared::Stats;
+use request::{CallReply, QueuedCall, StoreCall};
+use shared::DriverState;
+pub(crate) use shared::StoreCounters;
 
-pub(crate) use patience::Patience;
+pub(crate) use patience::RequestDeadline;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
 const LEASES: u16 = slots::SLOTS;
@@ -42,7 +42,7 @@ const LEASES: u16 = slots::SLOTS;
 #[derive(Debug)]
 #[debug("Store({timeout:?}, {:?})", shared.stats)]
 pub(crate) struct Store {
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     timeout: Duration,
     is_cluster: bool,
 }
@@ -64,7 +64,7 @@ impl Store {
     ) -> Result<Self, StoreError> {
         let connector = Connector::new(address, timeout, host)?;
         let is_cluster = connector.is_cluster();
-        let shared = Arc::new(Shared::new(host));
+        let shared = Arc::new(DriverState::new(host));
         host.spawn(Driver::new(Arc::clone(&shared), connector).run());
         Ok(Self {
             shared,
@@ -73,7 +73,7 @@ impl Store {
         })
     }
 
-    pub(crate) fn stats(&self) -> &Stats {
+    pub(crate) fn stats(&self) -> &StoreCounters {
         &self.shared.stats
     }
 
@@ -96,31 +96,31 @@ impl Store {
     }
 
     /// How long the answers to all questions of a request are waited for, from now on.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience::new(&self.shared, self.timeout)
+    pub(crate) fn patience(&self) -> RequestDeadline {
+        RequestDeadline::new(&self.shared, self.timeout)
     }
 
     /// Asks questions of one lane, all or none.
     pub(crate) async fn ask(
         &self,
-        questions: Vec<Question>,
+        questions: Vec<StoreQuery>,
         at: Option<u64>,
-    ) -> Result<Answers, StoreError> {
+    ) -> Result<QueryReplies, StoreError> {
         self.ask_with(&mut self.patience(), questions, at).await
     }
 
     /// The same, as part of a request that has waited for other answers before.
     pub(crate) async fn ask_with(
         &self,
-        patience: &mut Patience,
-        questions: Vec<Question>,
+        patience: &mut RequestDeadline,
+        questions: Vec<StoreQuery>,
         at: Option<u64>,
-    ) -> Result<Answers, StoreError> {
+    ) -> Result<QueryReplies, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
-        let sent = self.send(Job::Ask(questions), at, lane, patience);
-        let Reply { now, numbers } = sent.await?;
-        let each = Raw::all(&numbers).collect();
-        Ok(Answers { now, each })
+        let sent = self.send(StoreCall::Ask(questions), at, lane, patience);
+        let CallReply { now, numbers } = sent.await?;
+        let each = RawReply::all(&numbers).collect();
+        Ok(QueryReplies { now, each })
     }
 
     /// Runs the script of leases.
@@ -132,21 +132,21 @@ impl Store {
     ) -> Result<Vec<i64>, StoreError> {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
         let lane = LEASES + crate::key::slot(&key);
-        let (job, mut patience) = (Job::Lease { key, numbers }, self.patience());
+        let (job, mut patience) = (StoreCall::Lease { key, numbers }, self.patience());
         let reply = self.send(job, at, lane, &mut patience).await?;
         Ok(reply.numbers)
     }
 
     async fn send(
         &self,
-        job: Job,
+        job: StoreCall,
         at: Option<u64>,
         lane: u16,
-        patience: &mut Patience,
-    ) -> Result<Reply, StoreError> {
+        patience: &mut RequestDeadline,
+    ) -> Result<CallReply, StoreError> {
         let asking = async {
             let (reply, answer) = oneshot::channel();
-            self.shared.queue.push(Request {
+            self.shared.queue.push(QueuedCall {
                 job,
                 at,
                 lane,

@@ -9,15 +9,15 @@ use tollgate_engine::backend::{Check, Limit};
 use tollgate_engine::policy::Counting;
 
 use crate::error::StoreLimitError;
-use crate::key::{self, Sharing};
-use crate::question::{Numbers, StoreForm};
+use crate::key::{self, CountingMode};
+use crate::question::{LimitForm, LimitParams};
 
 /// A limit as the store reads it.
 #[derive(Debug)]
 pub(crate) struct StoredLimit {
-    pub(crate) form: StoreForm,
+    pub(crate) form: LimitForm,
     /// By which its tokens are leased, if they are.
-    pub(crate) leased: Option<Numbers>,
+    pub(crate) leased: Option<LimitParams>,
     /// What its keys begin with, up to the hash tag.
     head: String,
     /// Its counter, escaped.
@@ -51,7 +51,7 @@ impl LeaseKey {
 #[derive(Clone, Copy)]
 pub(crate) struct LeaseCheck<'a> {
     pub(crate) check: &'a Check<'a>,
-    pub(crate) numbers: Numbers,
+    pub(crate) numbers: LimitParams,
     stored: &'a StoredLimit,
 }
 
@@ -78,7 +78,7 @@ impl<'a> LeaseCheck<'a> {
 }
 
 /// How limits of a client are called in the store, and told apart.
-pub(crate) struct Naming {
+pub(crate) struct KeyNaming {
     /// What all keys begin with.
     pub(crate) prefix: Box<str>,
     /// For how long a slot is held without a sign of life.
@@ -92,23 +92,23 @@ const ROOM: usize = 48;
 
 /// Which values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Values {
+enum KeyValues {
     /// Those that say on which node of a cluster it is.
     OfTag,
     Others,
 }
 
 impl StoredLimit {
-    pub(crate) fn new(limit: &Limit, naming: &Naming) -> Result<Self, StoreLimitError> {
-        let form = StoreForm::of(limit, naming.slot_life)?;
+    pub(crate) fn new(limit: &Limit, naming: &KeyNaming) -> Result<Self, StoreLimitError> {
+        let form = LimitForm::of(limit, naming.slot_life)?;
         // Estimates that are held of a level are kept track of in the same way as leases.
         let level = form.level();
         let keeps_track = limit.keeps_estimates() && level.is_some();
         let is_leased = limit.counting() == Counting::Leased || keeps_track;
         let sharing = if is_leased {
-            Sharing::Leased
+            CountingMode::Leased
         } else {
-            Sharing::Exact
+            CountingMode::Exact
         };
         let carry_over = limit.carry_over();
         // An override counts where the rule does, whatever its period.
@@ -139,17 +139,17 @@ impl StoredLimit {
         let mut key = String::with_capacity(self.head.len() + self.counter.len() + ROOM);
         key.push_str(&self.head);
         key.push('{');
-        if self.write_values(check, &mut key, Values::OfTag) == 0 {
+        if self.write_values(check, &mut key, KeyValues::OfTag) == 0 {
             key.push_str(&self.counter);
         }
         key.push_str("}:");
         key.push_str(&self.counter);
-        self.write_values(check, &mut key, Values::Others);
+        self.write_values(check, &mut key, KeyValues::Others);
         key
     }
 
     /// Appends these of a key's values, and tells how many there were.
-    fn write_values(&self, check: &Check<'_>, key: &mut String, which: Values) -> usize {
+    fn write_values(&self, check: &Check<'_>, key: &mut String, which: KeyValues) -> usize {
         let (mut number, mut written) = (0, 0);
         // A key to fall back to may lack the fact that is chosen: its first value is the tag then, or all such keys would be
         // on one node.
@@ -167,12 +167,12 @@ impl StoredLimit {
                 None => number == 0,
             };
             number += 1;
-            if is_tag != (which == Values::OfTag) {
+            if is_tag != (which == KeyValues::OfTag) {
                 return;
             }
             match (written, which) {
-                (0, Values::OfTag) => {}
-                (0, Values::Others) => key.push(':'),
+                (0, KeyValues::OfTag) => {}
+                (0, KeyValues::Others) => key.push(':'),
                 _ => key.push(','),
             }
             written += 1;

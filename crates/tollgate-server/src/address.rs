@@ -171,13 +171,13 @@ pub(crate) enum Peer {
 /// Where clients come from: an address, for IPv6 the network of one site, which has as many addresses as it likes, and on this
 /// machine's sockets the user.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Network {
+pub(crate) struct ClientNetwork {
     kind: u8,
     bits: u64,
 }
 
 impl Peer {
-    pub(crate) fn network(self) -> Network {
+    pub(crate) fn network(self) -> ClientNetwork {
         let (kind, bits) = match self {
             Self::Tcp(address) => match address.ip().to_canonical() {
                 IpAddr::V4(address) => (4, u64::from(address.to_bits())),
@@ -189,6 +189,6 @@ impl Peer {
             Self::Unix { user, .. } => (0, u64::from(user)),
             Self::Gone => (1, 0),
         };
-        Network { kind, bits }
+        ClientNetwork { kind, bits }
     }
 }

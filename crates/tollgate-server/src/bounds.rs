@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::connection::Patience;
+use crate::connection::TimeLimits;
 
 /// How much clients may bring and take.
 ///
@@ -44,8 +44,8 @@ pub struct Bounds {
 
 impl Bounds {
     /// How long clients may take whose requests come one after the other.
-    pub(crate) fn patience(&self) -> Patience {
-        Patience {
+    pub(crate) fn patience(&self) -> TimeLimits {
+        TimeLimits {
             idle: self.idle_time,
             request: self.request_time,
             pipeline: self.pipeline as u64,

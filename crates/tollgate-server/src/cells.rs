@@ -16,7 +16,7 @@ use tollgate_engine::backend::TableStats;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, RedisLimiter, StoreError, StoreLimitError};
 
-use crate::throttle::{Charged, ThrottleLimit};
+use crate::throttle::{ThrottleLimit, ThrottleOutcome};
 
 /// Limits that are kept ready at the same time.
 const LIMITS: usize = 1_024;
@@ -35,7 +35,7 @@ pub(crate) trait Cells: Send + Sync + 'static {
         limit: &Self::Limit,
         key: &[u8],
         quantity: u64,
-    ) -> impl Future<Output = Result<Charged, String>> + Send;
+    ) -> impl Future<Output = Result<ThrottleOutcome, String>> + Send;
 
     /// How long until a key is as one never seen.
     fn owed(&self, key: &[u8]) -> impl Future<Output = Result<Duration, String>> + Send;
@@ -54,7 +54,7 @@ pub(crate) trait Cells: Send + Sync + 'static {
 const TABLE: &str = "throttle";
 
 /// Keys in this process.
-pub(crate) struct Here<C: Clock>(KeyedLimiter<C>);
+pub(crate) struct LocalThrottleKeys<C: Clock>(KeyedLimiter<C>);
 
 /// A limit of keys in this process.
 #[derive(Debug)]
@@ -68,7 +68,7 @@ fn nanos(burst: u64) -> Rate {
     Rate::new(1, Duration::from_nanos(1)).burst(burst)
 }
 
-impl<C: Clock> Here<C> {
+impl<C: Clock> LocalThrottleKeys<C> {
     /// So many keys at most; those beyond share one limit.
     pub(crate) fn new(keys: usize, clock: C) -> Result<Self, LimitError> {
         // Each call brings its own tolerance; this is nobody's.
@@ -103,7 +103,7 @@ impl<C: Clock> Here<C> {
     }
 }
 
-impl<C: Clock + 'static> Cells for Here<C> {
+impl<C: Clock + 'static> Cells for LocalThrottleKeys<C> {
     type Limit = LocalThrottleLimit;
 
     fn limit(&self, limit: ThrottleLimit) -> Result<LocalThrottleLimit, String> {
@@ -119,11 +119,11 @@ impl<C: Clock + 'static> Cells for Here<C> {
         limit: &LocalThrottleLimit,
         key: &[u8],
         quantity: u64,
-    ) -> Result<Charged, String> {
+    ) -> Result<ThrottleOutcome, String> {
         let key = self.0.key(key).at(&limit.tier);
         let key = key.map_err(|error| error.to_string())?;
         let decision = key.check_n(limit.limit.time(quantity));
-        Ok(Charged {
+        Ok(ThrottleOutcome {
             is_allowed: decision.is_allowed(),
             owed: decision.reset_after,
             wait: None,
@@ -151,13 +151,13 @@ impl<C: Clock + 'static> Cells for Here<C> {
 }
 
 /// Keys in the store.
-pub(crate) struct There {
+pub(crate) struct StoreThrottleKeys {
     /// By whichever rate: all others count in its keys.
     any: RedisLimiter,
     limits: Mutex<HashMap<ThrottleLimit, Arc<RedisLimiter>>>,
 }
 
-impl There {
+impl StoreThrottleKeys {
     pub(crate) fn new(redis: &Redis, on_failure: OnStoreFailure) -> Result<Self, StoreLimitError> {
         let any = redis.limiter("cl.throttle", Rate::per_second(1));
         let any = any.carry_over_time().on_store_failure(on_failure);
@@ -173,7 +173,7 @@ fn unasked(error: &StoreError) -> String {
     format!("the store can't be asked: {error}")
 }
 
-impl Cells for There {
+impl Cells for StoreThrottleKeys {
     type Limit = Arc<RedisLimiter>;
 
     fn limit(&self, limit: ThrottleLimit) -> Result<Arc<RedisLimiter>, String> {
@@ -195,14 +195,14 @@ impl Cells for There {
         limit: &Arc<RedisLimiter>,
         key: &[u8],
         quantity: u64,
-    ) -> Result<Charged, String> {
+    ) -> Result<ThrottleOutcome, String> {
         let key = text_of(key);
         let verdict = limit.check_n(&key, quantity).await;
         if verdict.fallback == Some(OnStoreFailure::Closed) {
             return Err("the store can't be asked, and nothing passes without it".to_owned());
         }
         let decision = verdict.decision;
-        Ok(Charged {
+        Ok(ThrottleOutcome {
             is_allowed: decision.is_allowed(),
             owed: decision.reset_after,
             wait: verdict.fallback.map(|_| decision.wait()),

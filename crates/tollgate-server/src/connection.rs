@@ -15,7 +15,7 @@ use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
 use tokio::time::{Instant, Sleep, sleep_until};
 use tollgate::Timestamp;
 
-use crate::drain::{self, Notice, Stage};
+use crate::drain::{self, ShutdownNotice, Stage};
 
 /// The most that is read at once.
 const READ: usize = 16 * 1024;
@@ -27,7 +27,7 @@ const ENOUGH: usize = 65_536;
 const LATE: usize = 1 << 20;
 
 /// What serves one connection, whatever carries its bytes.
-pub(crate) trait Serves: Send + 'static {
+pub(crate) trait ServeConnection: Send + 'static {
     /// The client has shown this certificate.
     fn shown(&mut self, certificate: &[u8]) {
         let _ = certificate;
@@ -37,19 +37,19 @@ pub(crate) trait Serves: Send + 'static {
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         self,
         stream: S,
-        notice: Notice,
+        notice: ShutdownNotice,
     ) -> impl Future<Output = io::Result<()>> + Send;
 }
 
-impl<P: Speaks> Serves for P {
+impl<P: ByteProtocol> ServeConnection for P {
     fn shown(&mut self, certificate: &[u8]) {
-        Speaks::shown(self, certificate);
+        ByteProtocol::shown(self, certificate);
     }
 
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         self,
         stream: S,
-        notice: Notice,
+        notice: ShutdownNotice,
     ) -> impl Future<Output = io::Result<()>> + Send {
         let patience = self.patience();
         serve(stream, self, patience, notice)
@@ -57,15 +57,19 @@ impl<P: Speaks> Serves for P {
 }
 
 /// How a protocol answers, one request after the other.
-pub(crate) trait Speaks: Send + 'static {
+pub(crate) trait ByteProtocol: Send + 'static {
     /// How long its clients may take.
-    fn patience(&self) -> Patience;
+    fn patience(&self) -> TimeLimits;
 
     /// Some input is about to be answered: the time.
     fn begin(&mut self) -> Timestamp;
 
     /// Answers the request that `input` begins with, if it is whole.
-    fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> impl Future<Output = Heard> + Send;
+    fn answer(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+    ) -> impl Future<Output = InputProgress> + Send;
 
     /// So many requests were answered since then, and their answers are written next.
     fn took(&mut self, since: Timestamp, requests: u64);
@@ -93,7 +97,7 @@ pub(crate) trait Speaks: Send + 'static {
 
 /// What came of some input.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Heard {
+pub(crate) enum InputProgress {
     /// A request was answered that had so many bytes; there may be another behind it.
     Answered(usize),
     /// More has to be read.
@@ -104,7 +108,7 @@ pub(crate) enum Heard {
 
 /// How long a client may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Patience {
+pub(crate) struct TimeLimits {
     /// Between two requests.
     pub(crate) idle: Duration,
     /// From the first byte of a request to its last, and to read an answer.
@@ -117,8 +121,8 @@ pub(crate) struct Patience {
 struct Connection<S, P> {
     stream: S,
     protocol: P,
-    patience: Patience,
-    notice: Notice,
+    patience: TimeLimits,
+    notice: ShutdownNotice,
     input: Vec<u8>,
     /// How much of the input is done with.
     done: usize,
@@ -136,7 +140,7 @@ struct Connection<S, P> {
 }
 
 /// What came of waiting for more.
-enum Got {
+enum ReadEvent {
     Bytes,
     /// The client has closed its side.
     End,
@@ -147,17 +151,22 @@ enum Got {
 }
 
 /// Serves a connection until one of both sides ends it.
-async fn serve<S, P>(stream: S, protocol: P, patience: Patience, notice: Notice) -> io::Result<()>
+async fn serve<S, P>(
+    stream: S,
+    protocol: P,
+    patience: TimeLimits,
+    notice: ShutdownNotice,
+) -> io::Result<()>
 where
     S: AsyncRead + AsyncWrite + Unpin,
-    P: Speaks,
+    P: ByteProtocol,
 {
-    let mut timer = pin!(Timer::new(patience.idle));
+    let mut timer = pin!(IdleTimer::new(patience.idle));
     let mut own = Connection::new(stream, protocol, patience, notice);
     loop {
         let since = own.protocol.begin();
-        let (mut answered, mut heard) = (0, Heard::Answered(0));
-        while let Heard::Answered(_) = heard
+        let (mut answered, mut heard) = (0, InputProgress::Answered(0));
+        while let InputProgress::Answered(_) = heard
             && answered < patience.pipeline
             && own.out.len() < ENOUGH
         {
@@ -172,12 +181,12 @@ where
                 answer.await
             };
             answered += match heard {
-                Heard::Answered(bytes) => {
+                InputProgress::Answered(bytes) => {
                     own.done += bytes;
                     1
                 }
-                Heard::Last(requests) => requests,
-                Heard::Part => 0,
+                InputProgress::Last(requests) => requests,
+                InputProgress::Part => 0,
             };
         }
         own.protocol.took(since, answered);
@@ -187,20 +196,20 @@ where
             own.out.clear();
         }
         match heard {
-            Heard::Part => {}
-            Heard::Answered(_) => continue,
+            InputProgress::Part => {}
+            InputProgress::Answered(_) => continue,
             // In a box, as all that is seldom: each connection is as large as what it may do.
-            Heard::Last(_) => return Box::pin(own.close(timer.as_mut())).await,
+            InputProgress::Last(_) => return Box::pin(own.close(timer.as_mut())).await,
         }
         let got = match own.next(timer.as_mut(), answered > 0) {
             Some(got) => got,
             None => poll_fn(|cx| own.poll_wait(cx, timer.as_mut())).await?,
         };
         match got {
-            Got::Bytes => {}
-            Got::End => return Ok(()),
-            Got::Leave => return Box::pin(own.close(timer.as_mut())).await,
-            Got::Slow => {
+            ReadEvent::Bytes => {}
+            ReadEvent::End => return Ok(()),
+            ReadEvent::Leave => return Box::pin(own.close(timer.as_mut())).await,
+            ReadEvent::Slow => {
                 own.protocol.too_slow(&mut own.out);
                 // Whoever is slow may not read, either.
                 timer.as_mut().set(patience.request);
@@ -210,8 +219,8 @@ where
     }
 }
 
-impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
-    fn new(stream: S, protocol: P, patience: Patience, notice: Notice) -> Self {
+impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
+    fn new(stream: S, protocol: P, patience: TimeLimits, notice: ShutdownNotice) -> Self {
         Self {
             stream,
             protocol,
@@ -230,13 +239,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 
     /// Tells a client that its request waits for too long.
     #[cold]
-    fn write_shutdown(&mut self) -> Heard {
+    fn write_shutdown(&mut self) -> InputProgress {
         self.protocol.ends_first(&mut self.out);
-        Heard::Last(0)
+        InputProgress::Last(0)
     }
 
     /// Tells the client that there will be nothing more.
-    async fn close(&mut self, mut timer: Pin<&mut Timer>) -> io::Result<()> {
+    async fn close(&mut self, mut timer: Pin<&mut IdleTimer>) -> io::Result<()> {
         timer.as_mut().set(self.patience.request);
         in_time(timer, pin!(self.stream.shutdown())).await?;
         if self.notice.stage() > Stage::Serving {
@@ -246,14 +255,14 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
     }
 
     /// What is next after some were answered, or none; none if that has to be read.
-    fn next(&mut self, mut timer: Pin<&mut Timer>, has_answered: bool) -> Option<Got> {
+    fn next(&mut self, mut timer: Pin<&mut IdleTimer>, has_answered: bool) -> Option<ReadEvent> {
         self.input.drain(..self.done);
         self.done = 0;
         self.was_idle = false;
         if !self.ahead.is_empty() {
             self.input.append(&mut self.ahead);
             timer.set(self.patience.request);
-            return Some(Got::Bytes);
+            return Some(ReadEvent::Bytes);
         }
         if self.input.is_empty() {
             self.was_idle = true;
@@ -272,9 +281,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 
     /// The service closes: what is next, or how long more is waited for.
     #[cold]
-    fn closes(&self, timer: Pin<&mut Timer>) -> Option<Got> {
+    fn closes(&self, timer: Pin<&mut IdleTimer>) -> Option<ReadEvent> {
         if self.stage == Stage::Hurry || self.late_bytes > LATE {
-            return Some(Got::Leave);
+            return Some(ReadEvent::Leave);
         }
         if self.was_idle {
             // A request may be on its way already.
@@ -293,12 +302,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
     fn poll_wait(
         &mut self,
         cx: &mut Context<'_>,
-        mut timer: Pin<&mut Timer>,
-    ) -> Poll<io::Result<Got>> {
+        mut timer: Pin<&mut IdleTimer>,
+    ) -> Poll<io::Result<ReadEvent>> {
         loop {
             if let Poll::Ready(read) = poll_read(&mut self.stream, cx, &mut self.input) {
                 if read? == 0 {
-                    return Poll::Ready(Ok(Got::End));
+                    return Poll::Ready(Ok(ReadEvent::End));
                 }
                 self.has_spoken = true;
                 if self.was_idle {
@@ -307,13 +316,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
                 if self.notice.stage() > Stage::Serving {
                     self.read_available(cx);
                 }
-                return Poll::Ready(Ok(Got::Bytes));
+                return Poll::Ready(Ok(ReadEvent::Bytes));
             }
             if timer.as_mut().poll_elapsed(cx).is_ready() {
                 return Poll::Ready(match (self.was_idle, self.stage) {
-                    (false, _) => Ok(Got::Slow),
+                    (false, _) => Ok(ReadEvent::Slow),
                     (true, Stage::Serving | Stage::Leaving) => Err(io::ErrorKind::TimedOut.into()),
-                    (true, _) => Ok(Got::Leave),
+                    (true, _) => Ok(ReadEvent::Leave),
                 });
             }
             let Poll::Ready(stage) = self.notice.poll_next_stage(cx, self.stage) else {
@@ -354,7 +363,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: Speaks> Connection<S, P> {
 async fn while_client_stays<S: AsyncRead + Unpin, T>(
     stream: &mut S,
     ahead: &mut Vec<u8>,
-    notice: &mut Notice,
+    notice: &mut ShutdownNotice,
     mut answer: Pin<&mut impl Future<Output = T>>,
 ) -> io::Result<Option<T>> {
     poll_fn(|cx| {
@@ -398,7 +407,7 @@ async fn write(stream: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result
 
 /// Does something before the time that is set is over.
 async fn in_time<T>(
-    mut timer: Pin<&mut Timer>,
+    mut timer: Pin<&mut IdleTimer>,
     mut doing: Pin<&mut impl Future<Output = io::Result<T>>>,
 ) -> io::Result<T> {
     poll_fn(|cx| match doing.as_mut().poll(cx) {
@@ -414,7 +423,7 @@ async fn in_time<T>(
 pin_project_lite::pin_project! {
     /// An alarm that is set for each request. The clock is read once something has to be waited for, and the timer is
     /// moved only when it goes off too early: most alarms are set anew long before.
-    struct Timer {
+    struct IdleTimer {
         #[pin]
         sleep: Sleep,
         alarm: Alarm,
@@ -429,7 +438,7 @@ enum Alarm {
     At(Instant),
 }
 
-impl Timer {
+impl IdleTimer {
     fn new(time: Duration) -> Self {
         Self {
             sleep: sleep_until(Instant::now() + time),
@@ -471,7 +480,7 @@ mod tests {
     use super::*;
     use crate::drain::Closing;
 
-    const PATIENCE: Patience = Patience {
+    const PATIENCE: TimeLimits = TimeLimits {
         idle: Duration::from_secs(600),
         request: Duration::from_secs(10),
         pipeline: 1_000,
@@ -480,8 +489,8 @@ mod tests {
     /// Answers each byte with many, but for the last, which begins a request.
     struct Many;
 
-    impl Speaks for Many {
-        fn patience(&self) -> Patience {
+    impl ByteProtocol for Many {
+        fn patience(&self) -> TimeLimits {
             PATIENCE
         }
 
@@ -489,12 +498,12 @@ mod tests {
             Timestamp::ZERO
         }
 
-        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
             if input.len() <= 1 {
-                return Heard::Part;
+                return InputProgress::Part;
             }
             out.extend([b'!'; 100]);
-            Heard::Answered(1)
+            InputProgress::Answered(1)
         }
 
         fn took(&mut self, _: Timestamp, _: u64) {}

@@ -4,11 +4,11 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use crate::address::{Address, Protocol};
-use crate::guesses::Guesses;
+use crate::guesses::WrongSecrets;
 use crate::health::Health;
 use crate::log::Level;
-use crate::operators::{AdminToken, Hosts, Made, Scheme};
-use crate::renew::Renewed;
+use crate::operators::{AdminHosts, AdminToken, Made, Scheme};
+use crate::renew::FileReloader;
 use crate::secret::Secret;
 use crate::settings::Settings;
 use crate::start_error::StartError;
@@ -19,11 +19,11 @@ pub(crate) struct Credentials {
     /// What an operator has to tell on the admin listener.
     pub(crate) admin_token: Option<Secret>,
     /// By which names the admin listener is reached.
-    pub(crate) admin_hosts: Hosts,
+    pub(crate) admin_hosts: AdminHosts,
     /// What was sent instead of secrets.
-    pub(crate) guesses: Guesses,
+    pub(crate) guesses: WrongSecrets,
     /// All that is kept in files and read again.
-    pub(crate) renewed: Arc<Renewed>,
+    pub(crate) renewed: Arc<FileReloader>,
 }
 
 /// Whether the admin listener is where only this machine reaches it, or somebody has said who may operate.
@@ -68,9 +68,9 @@ impl Credentials {
         };
         let own = Self {
             admin_token,
-            admin_hosts: Hosts::of(admin, scheme, settings.admin_hosts.clone()),
-            guesses: Guesses::new(settings.wrong_secrets, log.clone()),
-            renewed: Arc::new(Renewed::of(settings, certificates, health)),
+            admin_hosts: AdminHosts::of(admin, scheme, settings.admin_hosts.clone()),
+            guesses: WrongSecrets::new(settings.wrong_secrets, log.clone()),
+            renewed: Arc::new(FileReloader::of(settings, certificates, health)),
         };
         (own, made)
     }

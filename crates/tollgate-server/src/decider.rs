@@ -14,7 +14,7 @@ use tollgate_http::Dialect;
 use tollgate_redis::{Redis, RedisStats};
 
 use crate::bounds::Bounds;
-use crate::cells::{Cells, Here, There};
+use crate::cells::{Cells, LocalThrottleKeys, StoreThrottleKeys};
 use crate::denials::{Denials, Told};
 use crate::holds::{Full, Holds, Room};
 use crate::settings::Settings;
@@ -144,7 +144,7 @@ pub(crate) trait Store: Backend<Error = Infallible> + Sized + 'static {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
-    type Cells = Here<C>;
+    type Cells = LocalThrottleKeys<C>;
     const IS_HERE: bool = true;
 
     #[inline]
@@ -176,7 +176,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Store for Memory<C, W> {
 }
 
 impl Store for Redis {
-    type Cells = There;
+    type Cells = StoreThrottleKeys;
     const IS_HERE: bool = false;
 
     async fn decide<'f>(

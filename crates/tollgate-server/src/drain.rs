@@ -76,18 +76,18 @@ pub(crate) enum Stage {
 pub(crate) struct Closing(watch::Sender<Stage>);
 
 /// What one connection is told of it.
-pub(crate) struct Notice {
+pub(crate) struct ShutdownNotice {
     told: watch::Receiver<Stage>,
     stage: Stage,
     /// The next that is told, once that is waited for.
-    next: Option<Next>,
+    next: Option<StageChange>,
 }
 
 /// Ready when something else is told.
-type Next = Pin<Box<dyn Future<Output = ()> + Send>>;
+type StageChange = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Listeners that end together, with all who came by them.
-pub(crate) struct Group {
+pub(crate) struct ListenerGroup {
     closing: Closing,
     tasks: JoinSet<()>,
     open: Vec<Arc<Open>>,
@@ -103,11 +103,11 @@ impl Closing {
     }
 
     /// For a connection that begins.
-    pub(crate) fn notice(&self) -> Notice {
+    pub(crate) fn notice(&self) -> ShutdownNotice {
         let mut told = self.0.subscribe();
         // What was told before is new to it.
         told.mark_changed();
-        Notice {
+        ShutdownNotice {
             told,
             next: None,
             stage: Stage::Serving,
@@ -116,7 +116,7 @@ impl Closing {
 }
 
 /// Waits until something is told that this hasn't seen.
-fn changed(told: &watch::Receiver<Stage>) -> Next {
+fn changed(told: &watch::Receiver<Stage>) -> StageChange {
     let mut told = told.clone();
     // It mustn't be put off when a task has done much: whoever waits would be written down nowhere.
     Box::pin(unconstrained(async move {
@@ -127,7 +127,7 @@ fn changed(told: &watch::Receiver<Stage>) -> Next {
     }))
 }
 
-impl Notice {
+impl ShutdownNotice {
     /// How far it is.
     pub(crate) fn stage(&mut self) -> Stage {
         if self.told.has_changed().unwrap_or(true) {
@@ -170,7 +170,7 @@ impl Notice {
 /// Tells a client the end, if it wasn't, and reads what it still sends until it closes its side.
 pub(crate) async fn linger(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
-    notice: &mut Notice,
+    notice: &mut ShutdownNotice,
 ) {
     // It may be told already.
     let _ = timeout(LINGER, stream.shutdown()).await;
@@ -192,7 +192,7 @@ pub(crate) async fn linger(
     let _ = timeout(LINGER, rest).await;
 }
 
-impl Group {
+impl ListenerGroup {
     pub(crate) fn new(closing: Closing) -> Self {
         Self {
             closing,
@@ -249,8 +249,8 @@ impl Drain {
     /// Ends clients' connections, then operators': they may look on until the others are gone.
     pub(crate) async fn carry_out(
         self,
-        clients: &mut Group,
-        operators: &mut Group,
+        clients: &mut ListenerGroup,
+        operators: &mut ListenerGroup,
         health: &Health,
         log: &Log,
     ) -> Drained {

@@ -22,7 +22,7 @@ const ADDRESSES: usize = 10_000;
 
 /// What was sent instead of secrets.
 #[derive(Debug)]
-pub(crate) struct Guesses {
+pub(crate) struct WrongSecrets {
     log: Log,
     counts: [AtomicU64; Protocol::ALL.len()],
     by_address: KeyedLimiter<Monotonic>,
@@ -31,7 +31,7 @@ pub(crate) struct Guesses {
     left_out: AtomicU64,
 }
 
-impl Guesses {
+impl WrongSecrets {
     /// So many an address are answered immediately, and as many a minute.
     pub(crate) fn new(free: u64, log: Log) -> Self {
         Self {
@@ -78,7 +78,7 @@ mod tests {
 
     #[test]
     fn an_address_that_guesses_is_answered_late_and_no_other() {
-        let guesses = Guesses::new(10, Log::to(std::io::sink(), LogForm::Text));
+        let guesses = WrongSecrets::new(10, Log::to(std::io::sink(), LogForm::Text));
         let wrong = |address: &str| {
             let from = Peer::Tcp(address.parse().expect("an address"));
             guesses.wrong(Protocol::Resp, from)

@@ -23,7 +23,7 @@ mod tests;
 /// What callers hold.
 #[derive(Debug)]
 pub(crate) struct Holds {
-    table: Mutex<Table>,
+    table: Mutex<HoldTable>,
     /// The next to end has changed.
     sooner: Notify,
     most: usize,
@@ -38,7 +38,7 @@ pub(crate) struct Holds {
 
 /// What stands for a name, or for what was asked: names are as long as their callers like, and this isn't. Nobody
 /// outside can find two of which it is the same.
-type Id = [u64; 2];
+type NameHash = [u64; 2];
 
 /// While there is more room than this, nobody asks for some before a request is decided: that takes a look at its rules.
 const PLENTY: usize = 1_024;
@@ -80,7 +80,7 @@ pub(crate) struct Full {
 impl Holds {
     /// Room for so many.
     pub(crate) fn new(most: usize) -> Self {
-        let table = Table::default();
+        let table = HoldTable::default();
         Self {
             count: Arc::clone(&table.count),
             table: Mutex::new(table),
@@ -92,11 +92,11 @@ impl Holds {
         }
     }
 
-    fn id(&self, name: &[u8]) -> Id {
+    fn id(&self, name: &[u8]) -> NameHash {
         self.hashers.each_ref().map(|hasher| hasher.hash_one(name))
     }
 
-    fn table(&self) -> MutexGuard<'_, Table> {
+    fn table(&self) -> MutexGuard<'_, HoldTable> {
         self.table.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +124,7 @@ impl Holds {
 
     /// Changes the table, once all whose time is over have ended. What those held is dropped after that, when the lock is free:
     /// to drop it may ask a store.
-    fn change<R>(&self, now: Instant, change: impl FnOnce(&mut Table) -> R) -> R {
+    fn change<R>(&self, now: Instant, change: impl FnOnce(&mut HoldTable) -> R) -> R {
         let mut table = self.table();
         let ended = table.end(now);
         let changed = change(&mut table);
@@ -158,11 +158,11 @@ impl Holds {
                 Some(mut permits) => {
                     let said = permits.settle(spent);
                     permits.end(ending);
-                    table.remember_end(name, Ended::Settled(said), now);
+                    table.remember_end(name, EndState::Settled(said), now);
                     Some(said)
                 }
                 None => match table.end_state(&name, now) {
-                    Some(Ended::Settled(said)) => Some(*said),
+                    Some(EndState::Settled(said)) => Some(*said),
                     _ => None,
                 },
             }
@@ -178,10 +178,10 @@ impl Holds {
         let (permits, is_released) = self.change(now, |table| {
             let permits = table.take_first(&name);
             if permits.is_some() {
-                table.remember_end(name, Ended::Released, now);
+                table.remember_end(name, EndState::Released, now);
             }
             let ended = table.end_state(&name, now);
-            let is_released = matches!(ended, Some(Ended::Released));
+            let is_released = matches!(ended, Some(EndState::Released));
             (permits, is_released)
         });
         if let Some(permits) = permits {
@@ -267,7 +267,7 @@ impl Holds {
     }
 
     /// The next end may be another now.
-    fn wake(&self, put: Put) {
+    fn wake(&self, put: Insertion) {
         if put.is_next {
             self.sooner.notify_one();
         }
@@ -338,28 +338,28 @@ const REMEMBERED: Duration = Duration::from_secs(600);
 const MAX_REMEMBERED: usize = 10_000;
 
 #[derive(Debug, Default)]
-struct Table {
-    held: HashMap<Id, VecDeque<Held>>,
+struct HoldTable {
+    held: HashMap<NameHash, VecDeque<Held>>,
     /// When something happens to each by itself, or would have before it was renewed.
-    ends: BinaryHeap<Reverse<(Instant, Id, u64)>>,
+    ends: BinaryHeap<Reverse<(Instant, NameHash, u64)>>,
     /// How many hold something. Changed under the lock of the table, and read without it.
     count: Arc<AtomicUsize>,
     /// How many are being decided about that have room and no name.
     reserved: usize,
     /// Names of those that hold nothing and only remember an answer, from the oldest.
-    empty: VecDeque<(Id, u64)>,
+    empty: VecDeque<(NameHash, u64)>,
     /// Names that are being decided about. Each of them has room.
-    undecided: HashSet<Id>,
+    undecided: HashSet<NameHash>,
     /// How what callers held by a name has ended; and from the first that ended, when that is forgotten.
-    ended: HashMap<Id, (Ended, Instant)>,
-    forgotten: VecDeque<(Instant, Id)>,
+    ended: HashMap<NameHash, (EndState, Instant)>,
+    forgotten: VecDeque<(Instant, NameHash)>,
     /// The number of the last that was held.
     last_number: u64,
 }
 
 /// How something ended that was held by a name.
 #[derive(Debug)]
-enum Ended {
+enum EndState {
     Released,
     Settled(Settlement),
     /// Its time was over. What it cost may still be said.
@@ -373,7 +373,7 @@ struct Held {
     permits: Permits,
     until: Instant,
     /// What its caller has asked and was told, if it has a name.
-    asked: Option<(Id, Box<[u8]>)>,
+    asked: Option<(NameHash, Box<[u8]>)>,
 }
 
 impl Held {
@@ -385,23 +385,23 @@ impl Held {
 }
 
 /// What came of putting something into the table.
-struct Put {
+struct Insertion {
     /// Nothing else happens before it does something by itself.
     is_next: bool,
     /// What its name stood for before, to be dropped once the lock is free.
-    _before: Option<(Ended, Instant)>,
+    _before: Option<(EndState, Instant)>,
 }
 
-impl Table {
+impl HoldTable {
     /// Puts something by a name, which nothing has ended yet; what it is told by before is dropped with what comes back.
     fn put(
         &mut self,
-        name: Id,
+        name: NameHash,
         permits: Permits,
         until: Instant,
-        asked: Option<(Id, Box<[u8]>)>,
+        asked: Option<(NameHash, Box<[u8]>)>,
         now: Instant,
-    ) -> Put {
+    ) -> Insertion {
         self.last_number += 1;
         let number = self.last_number;
         if permits.is_empty() {
@@ -423,7 +423,7 @@ impl Table {
         self.ends.push(Reverse((first, name, number)));
         self.held.entry(name).or_default().push_back(held);
         self.drop_stale_expiries(now);
-        Put {
+        Insertion {
             is_next,
             _before: before,
         }
@@ -472,7 +472,7 @@ impl Table {
                 // Under the lock: whoever settles it at this moment finds it here or there.
                 let rest = permits.end_unsettled();
                 self.forget_ended(now);
-                self.remember_end(name, Ended::Unsettled(rest), until);
+                self.remember_end(name, EndState::Unsettled(rest), until);
             } else {
                 ended.push(permits);
             }
@@ -481,33 +481,33 @@ impl Table {
     }
 
     /// It is known for a while that something ended so at this time.
-    fn remember_end(&mut self, name: Id, how: Ended, at: Instant) {
+    fn remember_end(&mut self, name: NameHash, how: EndState, at: Instant) {
         self.forget_ended(at);
         self.ended.insert(name, (how, at + REMEMBERED));
         self.forgotten.push_back((at + REMEMBERED, name));
     }
 
     /// How a caller ended what it held by a name, if that isn't long ago.
-    fn end_state(&self, name: &Id, now: Instant) -> Option<&Ended> {
+    fn end_state(&self, name: &NameHash, now: Instant) -> Option<&EndState> {
         let (how, until) = self.ended.get(name)?;
         (*until > now).then_some(how)
     }
 
     /// What ended by itself and may still be settled.
-    fn take_unsettled(&mut self, name: &Id, now: Instant) -> Option<Permits> {
+    fn take_unsettled(&mut self, name: &NameHash, now: Instant) -> Option<Permits> {
         match self.end_state(name, now)? {
-            Ended::Unsettled(permits) if !permits.is_empty() => {}
+            EndState::Unsettled(permits) if !permits.is_empty() => {}
             _ => return None,
         }
         match self.ended.remove(name)? {
-            (Ended::Unsettled(permits), _) => Some(permits),
+            (EndState::Unsettled(permits), _) => Some(permits),
             _ => None,
         }
     }
 
     /// Forgets how the oldest ended.
     fn forget_ended(&mut self, now: Instant) {
-        let is_over = |forgotten: &VecDeque<(Instant, Id)>| {
+        let is_over = |forgotten: &VecDeque<(Instant, NameHash)>| {
             let first = forgotten.front();
             first.is_some_and(|(until, _)| *until <= now || forgotten.len() >= MAX_REMEMBERED)
         };
@@ -522,7 +522,7 @@ impl Table {
     }
 
     /// One that holds nothing is remembered for its answer; of too many of those the oldest is forgotten.
-    fn remember_answer_only(&mut self, name: Id, number: u64) {
+    fn remember_answer_only(&mut self, name: NameHash, number: u64) {
         if self.empty.len() >= MAX_REMEMBERED
             && let Some((oldest, number)) = self.empty.pop_front()
             && let Some(own) = self.held.get_mut(&oldest)
@@ -547,15 +547,15 @@ impl Table {
         self.ends = all.collect();
     }
 
-    fn first(&self, name: &Id) -> Option<&Held> {
+    fn first(&self, name: &NameHash) -> Option<&Held> {
         self.held.get(name)?.front()
     }
 
-    fn take_first(&mut self, name: &Id) -> Option<Permits> {
+    fn take_first(&mut self, name: &NameHash) -> Option<Permits> {
         self.take_at(name, 0)
     }
 
-    fn take_at(&mut self, name: &Id, place: usize) -> Option<Permits> {
+    fn take_at(&mut self, name: &NameHash, place: usize) -> Option<Permits> {
         let own = self.held.get_mut(name)?;
         let held = own.remove(place)?;
         if held.permits.is_empty() {

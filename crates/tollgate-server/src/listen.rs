@@ -17,8 +17,8 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::address::{Address, Peer, Protocol};
-use crate::drain::{GRACE, Notice, Stage};
-use crate::places::{Begins, Open, Place};
+use crate::drain::{GRACE, ShutdownNotice, Stage};
+use crate::places::{ConnectionPermit, ConnectionStart, Open};
 use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::tls::Handshake;
 
@@ -29,12 +29,12 @@ const BACKLOG: u32 = 1_024;
 #[derive(Debug)]
 pub(crate) enum Listener {
     Tcp(TcpListener, Option<Handshake>),
-    Unix(UnixListener, Socket),
+    Unix(UnixListener, UnixSocketFile),
 }
 
 /// A UNIX socket in the file system.
 #[derive(Debug)]
-pub(crate) struct Socket {
+pub(crate) struct UnixSocketFile {
     path: PathBuf,
     mode: u32,
     /// Which file it is, by device and number: another may be there when this one's time is over.
@@ -75,7 +75,7 @@ impl Listener {
             Address::Unix(path, mode) => {
                 remove_if_dead(path).await?;
                 let listener = bind_unix(path, *mode)?;
-                let socket = Socket {
+                let socket = UnixSocketFile {
                     path: path.clone(),
                     mode: *mode,
                     file: file_identity(path),
@@ -89,14 +89,16 @@ impl Listener {
     pub(crate) fn address(&self) -> io::Result<Address> {
         match self {
             Self::Tcp(listener, _) => listener.local_addr().map(Address::Tcp),
-            Self::Unix(_, Socket { path, mode, .. }) => Ok(Address::Unix(path.clone(), *mode)),
+            Self::Unix(_, UnixSocketFile { path, mode, .. }) => {
+                Ok(Address::Unix(path.clone(), *mode))
+            }
         }
     }
 
-    pub(crate) const fn begins(&self) -> Begins {
+    pub(crate) const fn begins(&self) -> ConnectionStart {
         match self {
-            Self::Tcp(_, Some(_)) => Begins::WithHandshake,
-            Self::Tcp(_, None) | Self::Unix(..) => Begins::Immediately,
+            Self::Tcp(_, Some(_)) => ConnectionStart::WithHandshake,
+            Self::Tcp(_, None) | Self::Unix(..) => ConnectionStart::Immediately,
         }
     }
 
@@ -158,7 +160,7 @@ fn bind_unix(path: &Path, mode: u32) -> io::Result<UnixListener> {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        if let Self::Unix(_, Socket { path, file, .. }) = self
+        if let Self::Unix(_, UnixSocketFile { path, file, .. }) = self
             && file.is_some()
             && *file == file_identity(path)
         {
@@ -190,22 +192,25 @@ async fn remove_if_dead(path: &Path) -> io::Result<()> {
 }
 
 /// What a listener needs to take clients.
-pub(crate) struct Taking {
+pub(crate) struct AcceptSettings {
     pub(crate) open: Arc<Open>,
     /// What a client is told that is one too many.
     pub(crate) full: &'static [u8],
-    pub(crate) notice: Notice,
+    pub(crate) notice: ShutdownNotice,
     pub(crate) protocol: Protocol,
     pub(crate) errors: Arc<ProtocolErrors>,
 }
 
 /// Takes clients, each in a task of its own, until the service closes; then waits until all are gone. One beyond the most
 /// is told so and sent away.
-pub(crate) async fn take<F>(listener: Listener, taking: Taking, serve: impl Fn(Client, Place) -> F)
-where
+pub(crate) async fn take<F>(
+    listener: Listener,
+    taking: AcceptSettings,
+    serve: impl Fn(Client, ConnectionPermit) -> F,
+) where
     F: Future<Output = ()> + Send + 'static,
 {
-    let Taking {
+    let AcceptSettings {
         open,
         full,
         mut notice,
@@ -217,7 +222,7 @@ where
             .source(protocol, peer)
             .record(ErrorKind::Refused, &why)
     };
-    let mut spare = Spare::default();
+    let mut spare = SpareDescriptor::default();
     // Those who are served end with this.
     let mut served = JoinSet::new();
     loop {
@@ -265,15 +270,15 @@ where
 }
 
 /// A descriptor that is kept for a client who comes when all others are taken: to be told, not to hang.
-struct Spare(Option<File>);
+struct SpareDescriptor(Option<File>);
 
-impl Default for Spare {
+impl Default for SpareDescriptor {
     fn default() -> Self {
         Self(File::open("/dev/null").ok())
     }
 }
 
-impl Spare {
+impl SpareDescriptor {
     const fn is_out(&self) -> bool {
         self.0.is_none()
     }

@@ -4,12 +4,12 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::{Address, Peer, Protocol};
-use crate::connection::Serves;
+use crate::connection::ServeConnection;
 use crate::decider::Store;
-use crate::drain::{Closing, Group};
-use crate::listen::{Client, Listener, Taking, take};
+use crate::drain::{Closing, ListenerGroup};
+use crate::listen::{AcceptSettings, Client, Listener, take};
 use crate::log::Level;
-use crate::places::{Descriptors, Open, Place, Shared};
+use crate::places::{ConnectionPermit, DescriptorLimit, Open, Shared};
 use crate::protocol_errors::ErrorSource;
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
@@ -64,20 +64,20 @@ impl Listeners {
     pub(crate) fn serve<B: Store>(
         self,
         service: &Arc<Service<B>>,
-        descriptors: Descriptors,
-    ) -> (Group, Group) {
+        descriptors: DescriptorLimit,
+    ) -> (ListenerGroup, ListenerGroup) {
         use Protocol::{Admin, Grpc, Http, Metrics, Resp};
-        let public = Room {
+        let public = ConnectionBounds {
             shared: Shared::new(descriptors.for_clients()),
             most: service.decider.bounds.connections,
         };
-        let private = Room {
+        let private = ConnectionBounds {
             shared: Shared::new(usize::MAX),
             most: descriptors.for_operators(),
         };
         warn_of_few_descriptors(service, descriptors);
-        let mut clients = Group::new(service.closing.clone());
-        let mut operators = Group::new(Closing::default());
+        let mut clients = ListenerGroup::new(service.closing.clone());
+        let mut operators = ListenerGroup::new(Closing::default());
         let ids = AtomicU64::new(1);
         let resp = move |service, peer, errors| {
             resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed), peer, errors)
@@ -87,7 +87,7 @@ impl Listeners {
         };
         let waiting = Arc::<rls::Waiting>::default();
         let grpc = move |service, _, errors| rls::Calls::new(service, &waiting, errors);
-        let on = |protocol, room| On {
+        let on = |protocol, room| ListenerContext {
             protocol,
             room,
             service,
@@ -103,7 +103,7 @@ impl Listeners {
 }
 
 /// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
-fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: Descriptors) {
+fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: DescriptorLimit) {
     let wanted = service.decider.bounds.connections;
     let granted = descriptors.for_clients();
     if wanted > granted {
@@ -121,27 +121,27 @@ fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: Descript
 }
 
 /// How many connections a listener may have.
-struct Room {
+struct ConnectionBounds {
     /// With others together.
     shared: Arc<Shared>,
     most: usize,
 }
 
 /// Which listener serves clients of a service.
-struct On<'a, B: Store> {
+struct ListenerContext<'a, B: Store> {
     protocol: Protocol,
-    room: &'a Room,
+    room: &'a ConnectionBounds,
     service: &'a Arc<Service<B>>,
 }
 
-impl<B: Store> On<'_, B> {
+impl<B: Store> ListenerContext<'_, B> {
     /// What the listener needs to take clients, whose connections are counted from now on.
-    fn taking(&self, listener: &Listener, closing: &Closing) -> Taking {
+    fn taking(&self, listener: &Listener, closing: &Closing) -> AcceptSettings {
         let monitor = &self.service.monitor;
         let most = self.room.most.min(self.service.decider.bounds.connections);
         let open = Open::new(most, &self.room.shared, listener.begins());
         monitor.measured.listens(self.protocol, &open);
-        Taking {
+        AcceptSettings {
             open,
             full: match self.protocol {
                 Protocol::Grpc => b"",
@@ -169,17 +169,17 @@ async fn bind(
 }
 
 /// Serves those who come by this listener, each by a session of its own.
-fn serve<B: Store, T: Serves>(
-    group: &mut Group,
+fn serve<B: Store, T: ServeConnection>(
+    group: &mut ListenerGroup,
     listener: Option<Listener>,
-    on: &On<'_, B>,
+    on: &ListenerContext<'_, B>,
     session: impl Fn(Arc<Service<B>>, Peer, ErrorSource) -> T + Send + 'static,
 ) {
     let Some(listener) = listener else { return };
     let (service, closing, protocol) = (Arc::clone(on.service), group.closing(), on.protocol);
     let taking = on.taking(&listener, &closing);
     let open = Arc::clone(&taking.open);
-    let serve = move |client: Client, mut place: Place| {
+    let serve = move |client: Client, mut place: ConnectionPermit| {
         let (peer, notice) = (client.peer(), closing.notice());
         let errors = service.monitor.errors.source(protocol, peer);
         let mut session = session(Arc::clone(&service), peer, errors);

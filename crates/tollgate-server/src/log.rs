@@ -52,16 +52,16 @@ pub enum LogForm {
 /// assert_eq!(log.level(), Level::Error);
 /// ```
 #[derive(Clone)]
-pub struct Log(Arc<Shared>);
+pub struct Log(Arc<LogInner>);
 
-struct Shared {
+struct LogInner {
     level: AtomicU8,
     form: LogForm,
-    out: Out,
+    out: LogOutput,
 }
 
 /// Where lines go.
-enum Out {
+enum LogOutput {
     Writer(Mutex<Box<dyn Write + Send>>),
     /// To a thread that writes them.
     Queue(Queue),
@@ -70,7 +70,7 @@ enum Out {
 impl Log {
     /// Writes to this from [`Level::Info`] on. Each line is one write.
     pub fn to(out: impl Write + Send + 'static, form: LogForm) -> Self {
-        Self::new(Out::Writer(Mutex::new(Box::new(out))), form)
+        Self::new(LogOutput::Writer(Mutex::new(Box::new(out))), form)
     }
 
     /// The same for what may block, as a pipe that nobody reads does: lines are written by a thread of its own. If more
@@ -95,11 +95,11 @@ impl Log {
             line(form, Level::Warn, event, &[("count", &count)])
         };
         let queue = Queue::start(out, summary)?;
-        Ok(Self::new(Out::Queue(queue), form))
+        Ok(Self::new(LogOutput::Queue(queue), form))
     }
 
-    fn new(out: Out, form: LogForm) -> Self {
-        Self(Arc::new(Shared {
+    fn new(out: LogOutput, form: LogForm) -> Self {
+        Self(Arc::new(LogInner {
             level: AtomicU8::new(Level::Info as u8),
             form,
             out,
@@ -126,14 +126,14 @@ impl Log {
     /// Lines that were left out, because more waited than there is room for.
     pub fn dropped(&self) -> u64 {
         match &self.0.out {
-            Out::Queue(queue) => queue.dropped(),
-            Out::Writer(_) => 0,
+            LogOutput::Queue(queue) => queue.dropped(),
+            LogOutput::Writer(_) => 0,
         }
     }
 
     /// Waits until all that was said is written, but no longer than this: before the process ends.
     pub fn drain(&self, within: Duration) {
-        if let Out::Queue(queue) = &self.0.out {
+        if let LogOutput::Queue(queue) = &self.0.out {
             queue.drain(within);
         }
     }
@@ -153,8 +153,8 @@ impl Log {
     fn write(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
         let line = line(self.0.form, level, event, fields);
         match &self.0.out {
-            Out::Queue(queue) => queue.push(line),
-            Out::Writer(out) => {
+            LogOutput::Queue(queue) => queue.push(line),
+            LogOutput::Writer(out) => {
                 let mut out = out.lock().unwrap_or_else(PoisonError::into_inner);
                 // A service runs on if nobody reads what it says.
                 let _ = out.write_all(&line).and_then(|()| out.flush());

@@ -57,7 +57,7 @@ impl Form {
 
 /// What one limiter allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-struct Allows {
+struct LimiterCapacity {
     /// A second, in the long run: the lowest of its rates.
     rate: Option<f64>,
     /// At once: the least of its bursts, totals and slots.
@@ -112,10 +112,10 @@ fn overrides<B: Store>(engine: &Engine<B>) -> [(&'static str, u64); 3] {
 }
 
 /// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.
-fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>, Allows> {
+fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>, LimiterCapacity> {
     let names = tallies.iter().map(|tally| &tally.limiter);
     let mut all: BTreeMap<_, _> = names
-        .map(|name| (Arc::clone(name), Allows::default()))
+        .map(|name| (Arc::clone(name), LimiterCapacity::default()))
         .collect();
     for limiter in engine.limiter_states() {
         let Some(own) = all.get_mut(&*limiter_name(&limiter.name)) else {

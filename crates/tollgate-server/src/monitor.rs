@@ -40,13 +40,13 @@ static BUCKET_ENDS: [u64; 14] = [
 const MAX_LOGGED_DOMAINS: usize = 100;
 
 /// What all parts of a service report to.
-pub(crate) struct Monitor {
+pub(crate) struct Telemetry {
     pub(crate) log: Log,
     /// Whether it should be asked.
     pub(crate) health: Health,
     /// Logs some of the denials.
     pub(crate) denials: Arc<Denials>,
-    pub(crate) measured: Measured,
+    pub(crate) measured: ClientMetrics,
     /// What clients do that their protocol doesn't allow.
     pub(crate) errors: Arc<ProtocolErrors>,
     /// Whether the store was there when it was asked last.
@@ -55,14 +55,14 @@ pub(crate) struct Monitor {
     pub(crate) scraping: Arc<tokio::sync::Mutex<()>>,
 }
 
-impl Monitor {
+impl Telemetry {
     pub(crate) fn new(settings: &Settings) -> Self {
         let log = settings.log.clone();
         let health = settings.store_events.as_ref().map(StoreEvents::health);
         Self {
             health: health.unwrap_or_default(),
             denials: Arc::new(Denials::new(log.clone(), settings.log_denials)),
-            measured: Measured::new(),
+            measured: ClientMetrics::new(),
             errors: ProtocolErrors::new(log.clone()),
             store_probes: LastProbe::default(),
             scraping: Arc::default(),
@@ -73,7 +73,7 @@ impl Monitor {
 
 /// Times and connections, by protocol.
 #[derive(Debug)]
-pub(crate) struct Measured {
+pub(crate) struct ClientMetrics {
     times: [Histogram; Protocol::TIMED.len()],
     /// None where nobody listens.
     open: [OnceLock<Arc<Open>>; Protocol::ALL.len()],
@@ -88,7 +88,7 @@ pub(crate) struct Measured {
     pub(crate) since: Timestamp,
 }
 
-impl Measured {
+impl ClientMetrics {
     pub(crate) fn new() -> Self {
         Self {
             times: std::array::from_fn(|_| Histogram::new(&BUCKET_ENDS)),

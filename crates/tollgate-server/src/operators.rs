@@ -4,6 +4,6 @@ mod hosts;
 mod token;
 
 pub use hosts::AdminHost;
-pub(crate) use hosts::{Hosts, Scheme};
+pub(crate) use hosts::{AdminHosts, Scheme};
 pub use token::{AdminToken, admin_token_files};
 pub(crate) use token::{Made, keep};

@@ -8,7 +8,7 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 use tokio::sync::oneshot;
 
-use crate::address::Network;
+use crate::address::ClientNetwork;
 
 /// What listeners, files, the store and operators have to themselves; less where there are few.
 const RESERVE: usize = 128;
@@ -23,7 +23,7 @@ pub(crate) struct Open {
     /// What it shares with other listeners.
     shared: Arc<Shared>,
     /// Those that haven't begun to be spoken on; none where they begin at once.
-    beginning: Option<Mutex<Beginning>>,
+    beginning: Option<Mutex<PendingHandshakes>>,
 }
 
 /// The connections of several listeners together. The count is relaxed: nothing else depends on it.
@@ -44,44 +44,44 @@ impl Shared {
 
 /// Handshakes that aren't over, by when they began: who drops one's sender has its place.
 #[derive(Debug, Default)]
-struct Beginning {
+struct PendingHandshakes {
     next: u64,
-    waiting: BTreeMap<u64, (Network, oneshot::Sender<()>)>,
+    waiting: BTreeMap<u64, (ClientNetwork, oneshot::Sender<()>)>,
     /// How many of them come from where.
-    from: HashMap<Network, usize>,
+    from: HashMap<ClientNetwork, usize>,
 }
 
 /// How connections of a listener begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Begins {
+pub(crate) enum ConnectionStart {
     Immediately,
     WithHandshake,
 }
 
 /// One of the connections that may be open.
 #[derive(Debug)]
-pub(crate) struct Place {
+pub(crate) struct ConnectionPermit {
     open: Arc<Open>,
     /// Its handshake, until that is over.
     begun: Option<(u64, oneshot::Receiver<()>)>,
 }
 
 impl Open {
-    pub(crate) fn new(most: usize, shared: &Arc<Shared>, begins: Begins) -> Arc<Self> {
+    pub(crate) fn new(most: usize, shared: &Arc<Shared>, begins: ConnectionStart) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicUsize::new(0),
             most,
             shared: Arc::clone(shared),
-            beginning: (begins == Begins::WithHandshake).then(Mutex::default),
+            beginning: (begins == ConnectionStart::WithHandshake).then(Mutex::default),
         })
     }
 
     /// A place for one more. If all are taken, one that is only beginning makes room: those who connect and say nothing
     /// mustn't keep others out.
-    pub(crate) fn enter(self: &Arc<Self>, from: Network) -> Option<Place> {
+    pub(crate) fn enter(self: &Arc<Self>, from: ClientNetwork) -> Option<ConnectionPermit> {
         let has_room = (self.now.fetch_add(1, Ordering::Relaxed) < self.most)
             & (self.shared.now.fetch_add(1, Ordering::Relaxed) < self.shared.most);
-        let mut place = Place {
+        let mut place = ConnectionPermit {
             open: Arc::clone(self),
             begun: None,
         };
@@ -112,14 +112,14 @@ impl Open {
         }
     }
 
-    fn beginning(&self) -> Option<MutexGuard<'_, Beginning>> {
+    fn beginning(&self) -> Option<MutexGuard<'_, PendingHandshakes>> {
         let beginning = self.beginning.as_ref()?;
         Some(beginning.lock().unwrap_or_else(PoisonError::into_inner))
     }
 }
 
-impl Beginning {
-    fn add(&mut self, from: Network) -> (u64, oneshot::Receiver<()>) {
+impl PendingHandshakes {
+    fn add(&mut self, from: ClientNetwork) -> (u64, oneshot::Receiver<()>) {
         let (wanted, receiver) = oneshot::channel();
         let id = self.next;
         self.next += 1;
@@ -156,7 +156,7 @@ impl Beginning {
     }
 }
 
-impl Place {
+impl ConnectionPermit {
     /// Waits until another needs it, as long as its handshake isn't over.
     pub(crate) async fn wanted(&mut self) {
         match &mut self.begun {
@@ -175,7 +175,7 @@ impl Place {
     }
 }
 
-impl Drop for Place {
+impl Drop for ConnectionPermit {
     fn drop(&mut self) {
         self.finish_handshake();
         self.open.now.fetch_sub(1, Ordering::Relaxed);
@@ -186,11 +186,11 @@ impl Drop for Place {
 /// How many file descriptors there are, and for whom. A process without a free one accepts nobody, reads no policy and answers
 /// no probe, so clients get all but a reserve, and whoever comes beyond that is told so at once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Descriptors {
+pub(crate) struct DescriptorLimit {
     pub(crate) limit: usize,
 }
 
-impl Descriptors {
+impl DescriptorLimit {
     /// Raises the soft limit to the hard one. Where that isn't allowed, the soft one stays.
     pub(crate) fn raise() -> Self {
         let found = getrlimit(Resource::Nofile);
@@ -240,7 +240,7 @@ mod tests {
         })
     }
 
-    fn network(text: &str) -> Network {
+    fn network(text: &str) -> ClientNetwork {
         Peer::Tcp((text.parse::<IpAddr>().unwrap(), 1).into()).network()
     }
 
@@ -299,7 +299,7 @@ mod tests {
     fn clients_get_all_but_a_reserve() {
         for (limit, clients, operators) in [(256, 192, 16), (1_024, 896, 32), (65_536, 65_408, 32)]
         {
-            let own = Descriptors { limit };
+            let own = DescriptorLimit { limit };
             assert_eq!(
                 (own.for_clients(), own.for_operators()),
                 (clients, operators)

@@ -13,7 +13,7 @@ use tokio::net::{TcpSocket, UnixStream};
 
 use crate::address::Address;
 use crate::credentials::check_admin_exposure;
-use crate::places::Descriptors;
+use crate::places::DescriptorLimit;
 use crate::settings::Settings;
 use crate::start_error::StartError;
 use crate::state;
@@ -285,7 +285,7 @@ fn locked(folder: &Path) -> Result<(), String> {
 /// assert!(matches!(preflight::descriptors(usize::MAX), Found::Warning(_)));
 /// ```
 pub fn descriptors(connections: usize) -> Found {
-    let descriptors = Descriptors::raise();
+    let descriptors = DescriptorLimit::raise();
     let (limit, granted) = (descriptors.limit, descriptors.for_clients());
     if connections <= granted {
         return Found::Well(format!("{limit}, of which {granted} are for clients"));

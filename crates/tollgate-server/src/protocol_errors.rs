@@ -41,7 +41,7 @@ impl ErrorKind {
 
 /// The errors of one kind on one listener.
 #[derive(Debug, Default)]
-struct Counter {
+struct ErrorCounter {
     count: AtomicU64,
     /// How many were in the log, by lines or as those between them.
     logged: AtomicU64,
@@ -54,7 +54,7 @@ struct Counter {
 /// Counts are relaxed: each is shown by itself. Whoever moves `next` on writes the line, so one does.
 #[derive(Debug)]
 pub(crate) struct ProtocolErrors {
-    counters: [[Counter; ErrorKind::ALL.len()]; Protocol::ALL.len()],
+    counters: [[ErrorCounter; ErrorKind::ALL.len()]; Protocol::ALL.len()],
     log: Log,
     clock: Monotonic,
 }

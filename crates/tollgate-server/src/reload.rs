@@ -49,12 +49,12 @@ pub(crate) struct Reloader {
     path: Option<PathBuf>,
     /// What was read last. It is locked while somebody reads, so that what was read last is in force.
     last: Mutex<Option<u64>>,
-    counts: Mutex<Reloads>,
+    counts: Mutex<ReloadCounts>,
 }
 
 /// How often what came of it.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, serde::Serialize)]
-pub(crate) struct Reloads {
+pub(crate) struct ReloadCounts {
     /// Another policy was put in force.
     pub(crate) ok: u64,
     /// The policy before stayed, because of an error.
@@ -75,7 +75,7 @@ impl Reloader {
     }
 
     /// How often it was done, by what came of it.
-    pub(crate) fn counts(&self) -> Reloads {
+    pub(crate) fn counts(&self) -> ReloadCounts {
         *self.counts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -124,7 +124,7 @@ impl Reloader {
                 let looked = own.upgrade().map(|own| own.reloader().look(&*own));
                 match looked {
                     // Nothing tells of a descriptor that is free again.
-                    Some(Err(Starved)) => std::thread::park_timeout(AGAIN),
+                    Some(Err(OutOfDescriptors)) => std::thread::park_timeout(AGAIN),
                     Some(Ok(files)) => return [vec![root.clone()], files].concat(),
                     None => return vec![root.clone()],
                 }
@@ -134,7 +134,7 @@ impl Reloader {
     }
 
     /// Puts the file in force if it says something else than when it was read last; which files that are.
-    fn look(&self, service: &dyn Reloadable) -> Result<Vec<PathBuf>, Starved> {
+    fn look(&self, service: &dyn Reloadable) -> Result<Vec<PathBuf>, OutOfDescriptors> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = &self.path else {
             return Ok(Vec::new());
@@ -163,7 +163,7 @@ impl Reloader {
             let _ = self.follow(service, "file watch", read);
             if is_retryable {
                 *last = None;
-                return Err(Starved);
+                return Err(OutOfDescriptors);
             }
         }
         Ok(files)
@@ -224,7 +224,7 @@ impl Reloader {
 }
 
 /// The file couldn't be read for want of file descriptors.
-struct Starved;
+struct OutOfDescriptors;
 
 /// How long until it is tried again.
 const AGAIN: Duration = Duration::from_secs(1);

@@ -20,14 +20,14 @@ const EACH: Duration = Duration::from_secs(5);
 
 /// What is kept in files, and read again.
 #[derive(Debug)]
-pub(crate) struct Renewed {
+pub(crate) struct FileReloader {
     log: Log,
     health: Health,
     certificates: Option<Arc<Certificates>>,
     secrets: Vec<(&'static str, Secret)>,
 }
 
-impl Renewed {
+impl FileReloader {
     /// All that these settings name.
     pub(crate) fn of(
         settings: &Settings,
@@ -138,7 +138,7 @@ impl Renewed {
 }
 
 /// Reads them again every few seconds, and on SIGHUP. It ends at once if there are none.
-pub(crate) async fn watch(own: Arc<Renewed>) {
+pub(crate) async fn watch(own: Arc<FileReloader>) {
     if own.certificates.is_none() && own.secrets.is_empty() {
         return;
     }

@@ -23,8 +23,8 @@ mod wire;
 
 pub(crate) use calls::Calls;
 pub(crate) use decide::{ask, decide};
-pub(crate) use decided::{Decided, Limit, Status};
-pub(crate) use question::{Question, Undecided};
+pub(crate) use decided::{DescriptorAnswer, Limit, RlsOutcome};
+pub(crate) use question::{RlsRequest, Undecided};
 pub(crate) use request::unit_of;
 pub(crate) use waiting::Waiting;
 

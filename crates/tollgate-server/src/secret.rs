@@ -27,9 +27,9 @@ const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 /// ```
 #[derive(Clone, derive_more::Debug)]
 #[debug("Secret(…)")]
-pub struct Secret(Arc<Kept>);
+pub struct Secret(Arc<SecretFile>);
 
-struct Kept {
+struct SecretFile {
     file: PathBuf,
     lines: RwLock<Vec<Box<[u8]>>>,
 }
@@ -42,7 +42,7 @@ impl Secret {
     pub fn from_file(path: impl AsRef<Path>) -> Result<Self, String> {
         let file = path.as_ref().to_owned();
         let lines = RwLock::new(read(&file)?);
-        Ok(Self(Arc::new(Kept { file, lines })))
+        Ok(Self(Arc::new(SecretFile { file, lines })))
     }
 
     /// Reads the file again: whether it has changed, or why what is on it can't be used. What held before holds then.

@@ -12,49 +12,49 @@ use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
-use crate::cells::{Here, There};
+use crate::cells::{LocalThrottleKeys, StoreThrottleKeys};
 use crate::credentials::{Credentials, check_admin_exposure};
 use crate::decider::{Limits, Store};
-use crate::drain::{Drain, Drained, Group};
+use crate::drain::{Drain, Drained, ListenerGroup};
 use crate::health::Health;
 use crate::listeners::Listeners;
 use crate::log::Log;
-use crate::monitor::Monitor;
+use crate::monitor::Telemetry;
 use crate::operators::{self, Made};
-use crate::places::Descriptors;
+use crate::places::DescriptorLimit;
 use crate::reload::{Reloadable, Reloader, Watch};
-use crate::renew::{self, Renewed};
+use crate::renew::{self, FileReloader};
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
-use crate::state::{Opened, Opening, Progress, StateOptions, StateTold};
+use crate::state::{OpenedState, SaveProgress, StateOpener, StateOptions, StateTold};
 use crate::tls::Certificates;
 use crate::vitals;
 
 mod keeper;
 
-use keeper::{Begin, Keeper};
+use keeper::{Begin, StateSaver};
 
 /// A service that runs, until it is stopped or dropped.
 pub struct Server {
     addresses: Addresses,
     /// Listeners for those who ask, and those who operate.
-    clients: Group,
-    operators: Group,
+    clients: ListenerGroup,
+    operators: ListenerGroup,
     /// What is done beside.
     tasks: JoinSet<()>,
     service: Arc<dyn Reloadable>,
     log: Log,
     health: Health,
-    renewed: Arc<Renewed>,
-    state: Arc<Progress>,
+    renewed: Arc<FileReloader>,
+    state: Arc<SaveProgress>,
     ready_file: Option<PathBuf>,
     /// The token of operators, if it was made: removed when this ends.
     _token: Option<Arc<Made>>,
     /// Looks after the policy's file.
     _watching: Option<FileWatcher>,
     /// Saves what was decided.
-    keeper: Option<Keeper>,
+    keeper: Option<StateSaver>,
 }
 
 impl Server {
@@ -94,7 +94,8 @@ impl Server {
     {
         let part = policy.divided(settings.replicas).policy;
         let limits = Limits {
-            cells: Here::new(settings.throttle_keys, clock).map_err(StartError::Throttle)?,
+            cells: LocalThrottleKeys::new(settings.throttle_keys, clock)
+                .map_err(StartError::Throttle)?,
             engine: Engine::new(part, memory).map_err(StartError::Policy)?,
             whole: policy,
         };
@@ -111,7 +112,7 @@ impl Server {
         mut settings: Settings,
     ) -> Result<Self, StartError> {
         settings.replicas = 1;
-        let cells = There::new(&redis, settings.throttle_on_store_failure);
+        let cells = StoreThrottleKeys::new(&redis, settings.throttle_on_store_failure);
         let limits = Limits {
             cells: cells.map_err(|error| StartError::State(error.to_string()))?,
             engine: Engine::new(policy.clone(), redis).map_err(StartError::Policy)?,
@@ -162,14 +163,14 @@ impl Server {
         C: Clock + Clone + 'static,
         W: Clock + Clone + 'static,
     {
-        let opening = Opening {
+        let opening = StateOpener {
             policy: policy.divided(settings.replicas).policy,
             builder,
             throttle_keys: settings.throttle_keys,
             options: &options,
             log: &settings.log,
         };
-        let Opened {
+        let OpenedState {
             lost,
             folder,
             found,
@@ -193,12 +194,12 @@ impl Server {
             let _ = std::fs::remove_file(path);
         }
         check_admin_exposure(&settings)?;
-        let descriptors = Descriptors::raise();
+        let descriptors = DescriptorLimit::raise();
         let certificates = settings.tls.clone().map(Certificates::read).transpose();
         let certificates = certificates.map_err(StartError::Tls)?.map(Arc::new);
         let listeners = Listeners::bind(&settings, certificates.as_ref()).await?;
         let mut addresses = listeners.addresses();
-        let monitor = Monitor::new(&settings);
+        let monitor = Telemetry::new(&settings);
         let (log, health) = (monitor.log.clone(), monitor.health.clone());
         let admin = addresses.admin.as_ref();
         let (credentials, made) =

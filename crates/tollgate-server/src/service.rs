@@ -8,30 +8,30 @@ use crate::credentials::Credentials;
 use crate::decider::{Decider, Limits, Store};
 use crate::drain::Closing;
 use crate::log::Level;
-use crate::monitor::Monitor;
+use crate::monitor::Telemetry;
 use crate::reload::{Reloadable, Reloader};
 use crate::settings::Settings;
-use crate::state::Progress;
+use crate::state::SaveProgress;
 
 /// A service that runs.
 pub(crate) struct Service<B: Store> {
     pub(crate) decider: Decider<B>,
     pub(crate) settings: Settings,
     pub(crate) credentials: Credentials,
-    pub(crate) monitor: Monitor,
+    pub(crate) monitor: Telemetry,
     /// Whether clients' connections end.
     pub(crate) closing: Closing,
     /// Where the policy comes from.
     pub(crate) reloader: Reloader,
     /// How saving goes, if it is saved.
-    pub(crate) state: Arc<Progress>,
+    pub(crate) state: Arc<SaveProgress>,
 }
 
 impl<B: Store> Service<B> {
     pub(crate) fn new(
         limits: Limits<B>,
         credentials: Credentials,
-        monitor: Monitor,
+        monitor: Telemetry,
         settings: Settings,
     ) -> Self {
         let (log, health) = (monitor.log.clone(), monitor.health.clone());

@@ -104,9 +104,9 @@ pub struct StateTold {
 
 /// What is told of saving; nothing until there is a snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct Progress(Mutex<Option<StateTold>>);
+pub(crate) struct SaveProgress(Mutex<Option<StateTold>>);
 
-impl Progress {
+impl SaveProgress {
     pub(crate) fn told(&self) -> Option<StateTold> {
         *self.locked()
     }
@@ -122,7 +122,7 @@ impl Progress {
 }
 
 /// A service's counts as they were kept, and the folder that keeps them.
-pub(crate) struct Opened<C: Clock + 'static, W: Clock + 'static> {
+pub(crate) struct OpenedState<C: Clock + 'static, W: Clock + 'static> {
     /// What couldn't be read, and is forgotten.
     pub(crate) lost: Vec<String>,
     pub(crate) folder: Folder,
@@ -130,7 +130,7 @@ pub(crate) struct Opened<C: Clock + 'static, W: Clock + 'static> {
 }
 
 /// What a service is to count, and where it says what became of its state.
-pub(crate) struct Opening<'a, C, W> {
+pub(crate) struct StateOpener<'a, C, W> {
     pub(crate) policy: Policy,
     pub(crate) builder: MemoryBuilder<C, W>,
     pub(crate) throttle_keys: usize,
@@ -138,12 +138,12 @@ pub(crate) struct Opening<'a, C, W> {
     pub(crate) log: &'a Log,
 }
 
-impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
+impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, W> {
     /// Goes on from what the folder holds. What can't be read is set aside, and it begins without.
     ///
     /// # Errors
     /// The folder can't be used, or the policy can't be put in force.
-    pub(crate) fn open(mut self) -> Result<Opened<C, W>, StartError> {
+    pub(crate) fn open(mut self) -> Result<OpenedState<C, W>, StartError> {
         let every = self.options.every.min(MOST_BETWEEN_FLUSHES);
         self.builder = self
             .builder
@@ -157,7 +157,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Opening<'_, C, W> {
             let refused = match snapshot::restore(&self, &folder) {
                 Ok(found) => {
                     self.log_found(&folder, &found);
-                    return Ok(Opened {
+                    return Ok(OpenedState {
                         lost,
                         folder,
                         found,

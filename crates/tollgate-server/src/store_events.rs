@@ -21,10 +21,10 @@ use crate::log::{Level, Log};
 /// on_event(&StoreEvent::FallbackBegan);
 /// ```
 #[derive(Clone, Debug)]
-pub struct StoreEvents(Arc<Shared>);
+pub struct StoreEvents(Arc<StoreEventsInner>);
 
 #[derive(Debug)]
-struct Shared {
+struct StoreEventsInner {
     log: Log,
     health: Health,
     /// The failure that was said last.
@@ -34,7 +34,7 @@ struct Shared {
 impl StoreEvents {
     /// Says them there.
     pub fn new(log: Log) -> Self {
-        Self(Arc::new(Shared {
+        Self(Arc::new(StoreEventsInner {
             log,
             health: Health::default(),
             last: Mutex::default(),
@@ -43,7 +43,7 @@ impl StoreEvents {
 
     /// Something happened: for `RedisBuilder::on_event`.
     pub fn hear(&self, event: &StoreEvent<'_>) {
-        let Shared { log, health, last } = &*self.0;
+        let StoreEventsInner { log, health, last } = &*self.0;
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let level = match event {
             StoreEvent::Failed { error, .. } => {

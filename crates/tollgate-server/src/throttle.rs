@@ -118,7 +118,7 @@ impl Ask {
 
 /// What became of a charge.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Charged {
+pub(crate) struct ThrottleOutcome {
     pub(crate) is_allowed: bool,
     /// How far ahead of now the key's arrival time is.
     pub(crate) owed: Duration,
@@ -160,7 +160,11 @@ impl ThrottleLimit {
     }
 
     /// Why a request was denied; none if it passed.
-    pub(crate) fn deny_reason(&self, charged: &Charged, quantity: u64) -> Option<DenyReason> {
+    pub(crate) fn deny_reason(
+        &self,
+        charged: &ThrottleOutcome,
+        quantity: u64,
+    ) -> Option<DenyReason> {
         if charged.is_allowed {
             None
         } else if self.time(quantity) > self.tolerance {
@@ -172,7 +176,7 @@ impl ThrottleLimit {
 
     /// The five numbers of the answer: whether it is limited, the limit, what is left, and seconds until it may be
     /// repeated and until all is there.
-    pub(crate) fn answer(&self, charged: &Charged, quantity: u64) -> [i64; 5] {
+    pub(crate) fn answer(&self, charged: &ThrottleOutcome, quantity: u64) -> [i64; 5] {
         let (owed, time) = (charged.owed.as_nanos(), self.time(quantity));
         let most = u128::from(self.tolerance);
         // A look costs nothing, and is limited where a smaller limit than that of before is owed more than it has.

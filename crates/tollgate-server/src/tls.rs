@@ -20,7 +20,7 @@ use tollgate::clock::{Clock, Wall};
 
 use crate::address::Protocol;
 use crate::log::{Level, Log, utc};
-use crate::places::Place;
+use crate::places::ConnectionPermit;
 
 mod dates;
 mod files;
@@ -187,7 +187,7 @@ impl Handshake {
     pub(crate) fn then<'s, F>(
         self,
         stream: TcpStream,
-        place: &'s mut Place,
+        place: &'s mut ConnectionPermit,
         serve: impl FnOnce(TlsStream<TcpStream>) -> F + Send + 's,
     ) -> Pin<Box<dyn Future<Output = io::Result<()>> + Send + 's>>
     where
@@ -201,7 +201,11 @@ impl Handshake {
         })
     }
 
-    async fn accept(&self, stream: TcpStream, place: &mut Place) -> Option<TlsStream<TcpStream>> {
+    async fn accept(
+        &self,
+        stream: TcpStream,
+        place: &mut ConnectionPermit,
+    ) -> Option<TlsStream<TcpStream>> {
         let in_force = self.certificates.in_force();
         let config = match self.on {
             Protocol::Grpc => &in_force.grpc,

@@ -12,7 +12,7 @@ use tollgate_engine::tally::Requests;
 use crate::decider::Store;
 use crate::health::{Concern, Health};
 use crate::log::{Level, date};
-use crate::monitor::Monitor;
+use crate::monitor::Telemetry;
 use crate::service::Service;
 use crate::store_events::ProbeResult;
 
@@ -31,14 +31,14 @@ struct DenialRate(VecDeque<(Instant, Requests)>);
 
 /// Too many of the last minute's requests were refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Excess {
+struct ExcessDenials {
     refused: u64,
     all: u64,
 }
 
 impl DenialRate {
     /// Adds what was decided until now: whether nearly everything was refused of late.
-    fn look(&mut self, now: Instant, until_now: Requests) -> Option<Excess> {
+    fn look(&mut self, now: Instant, until_now: Requests) -> Option<ExcessDenials> {
         let Self(looks) = self;
         looks.push_back((now, until_now));
         while looks.get(1).is_some_and(|(at, _)| now - *at >= WINDOW) {
@@ -48,7 +48,7 @@ impl DenialRate {
         let refused = until_now.refused - before.refused;
         let all = refused + (until_now.passed - before.passed);
         let is_excess = all >= FEW && refused * 100 >= all * DENIAL_PERCENT;
-        is_excess.then_some(Excess { refused, all })
+        is_excess.then_some(ExcessDenials { refused, all })
     }
 }
 
@@ -140,8 +140,8 @@ fn check_reservations<B: Store>(service: &Service<B>, before: u64) -> u64 {
     times_full
 }
 
-fn report_excess(monitor: &Monitor, excess: Option<Excess>) {
-    let why = excess.map(|Excess { refused, all }| {
+fn report_excess(monitor: &Telemetry, excess: Option<ExcessDenials>) {
+    let why = excess.map(|ExcessDenials { refused, all }| {
         format!("{refused} of the {all} requests of the last minute were refused")
     });
     let told = [
@@ -153,7 +153,7 @@ fn report_excess(monitor: &Monitor, excess: Option<Excess>) {
 
 /// Raises a concern if there is a reason, or settles it, and logs that it has begun or is over.
 fn report(
-    monitor: &Monitor,
+    monitor: &Telemetry,
     concern: Concern,
     level: Level,
     why: Option<String>,

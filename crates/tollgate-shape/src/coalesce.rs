@@ -14,7 +14,7 @@ mod add;
 mod store;
 
 use crate::setup::{Builder, Handle};
-use crate::work::{Action, StillRunning, Store as _, Then};
+use crate::work::{Action, AfterChange, StillRunning, Store as _};
 #[cfg(not(any(loom, shuttle)))]
 pub use add::Adding;
 use store::{Batches, Limits};
@@ -272,7 +272,7 @@ where
 }
 
 /// What follows from a change of a store of batches.
-type Next<K, V> = Then<Batch<K, V>>;
+type NextBatch<K, V> = AfterChange<Batch<K, V>>;
 
 /// Items that are flushed by one call, in the order in which they came. Clones share the items.
 ///

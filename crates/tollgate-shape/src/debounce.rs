@@ -8,8 +8,8 @@ use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
 use crate::setup::{Builder, Handle};
-use crate::timeline::{Called, Edge, Rang, Timeline, Times};
-use crate::work::{Action, Owner, Store, Then};
+use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
+use crate::work::{Action, AfterChange, RunnerOwner, Store};
 
 /// How a debounce behaves; [`build`](Self::build) makes a [`Debouncer`] of it, and [`keyed`](Self::keyed) one debounce for each key.
 ///
@@ -241,7 +241,7 @@ pub type Debouncer<T, C = Monotonic> = Handle<Single<T>, C>;
 #[debug("WeakDebouncer {{ .. }}")]
 #[derive_where(Clone)]
 pub struct WeakDebouncer<T: Send + 'static, C: Clock = Monotonic> {
-    handle: Weak<Owner<Single<T>, C>>,
+    handle: Weak<RunnerOwner<Single<T>, C>>,
 }
 
 impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
@@ -263,7 +263,9 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
 
     /// Forgets what is pending, and when it was called: the next call begins anew. Whether a wait was under way.
     pub fn cancel(&self) -> bool {
-        let cancelled = self.0.change(|store, _| (store.cancel(), Then::Nothing));
+        let cancelled = self
+            .0
+            .change(|store, _| (store.cancel(), AfterChange::Nothing));
         cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
@@ -297,14 +299,14 @@ pub struct Fired<T> {
 
 /// Firings that are kept apart: what is due sooner waits, and the latest value wins.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Spacing {
+pub(crate) struct FiringSpacing {
     interval: Duration,
     not_before: Timestamp,
     /// What that was before the latest firing.
     before: Timestamp,
 }
 
-impl Spacing {
+impl FiringSpacing {
     /// Firings at least this far apart.
     pub(crate) const fn new(interval: Duration) -> Self {
         Self {
@@ -345,9 +347,9 @@ impl Spacing {
 #[derive(Debug)]
 pub struct Single<T> {
     times: Times,
-    line: Timeline,
+    line: CallTimeline,
     value: Option<T>,
-    spacing: Spacing,
+    spacing: FiringSpacing,
     /// It has fired, and waits for another action to end or for its distance to the last one.
     ready: Option<Fired<T>>,
 }
@@ -356,9 +358,9 @@ impl<T> Single<T> {
     fn new(times: Times) -> Self {
         Self {
             times: times.normal(),
-            line: Timeline::new(),
+            line: CallTimeline::new(),
             value: None,
-            spacing: Spacing::new(times.spacing),
+            spacing: FiringSpacing::new(times.spacing),
             ready: None,
         }
     }
@@ -369,11 +371,11 @@ impl<T> Single<T> {
 
     /// Returns the value that was replaced, to be dropped under no lock.
     #[inline]
-    fn call(&mut self, value: T, now: Timestamp) -> (Option<T>, Then<Fired<T>>) {
+    fn call(&mut self, value: T, now: Timestamp) -> (Option<T>, AfterChange<Fired<T>>) {
         match self.line.call(&self.times, now) {
-            Called::Waits => (self.value.replace(value), Then::Nothing),
-            Called::Arms => (self.value.replace(value), Then::Look),
-            Called::Fires => {
+            CallEffect::Waits => (self.value.replace(value), AfterChange::Nothing),
+            CallEffect::Arms => (self.value.replace(value), AfterChange::Look),
+            CallEffect::Fires => {
                 let replaced = self.value.take();
                 let then = self.fire(Fired { value, called: now }, now);
                 (replaced, then)
@@ -381,7 +383,7 @@ impl<T> Single<T> {
         }
     }
 
-    fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), Then<Fired<T>>) {
+    fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), AfterChange<Fired<T>>) {
         if let Some(ready) = self.ready.take() {
             // It fired already, and only waits for its distance, which a flush overrules; what was called since
             // is later.
@@ -389,22 +391,22 @@ impl<T> Single<T> {
             self.line.flush();
             self.spacing = self.spacing.reset();
             self.spacing.fired(now);
-            return ((true, None), Then::Fire(fired));
+            return ((true, None), AfterChange::Fire(fired));
         }
         let was_pending = self.line.flush();
         let fired = if was_pending { self.over(now) } else { None };
         let dropped = self.value.take();
-        let then = fired.map_or(Then::Nothing, |fired| {
+        let then = fired.map_or(AfterChange::Nothing, |fired| {
             self.spacing = self.spacing.reset();
             self.spacing.fired(now);
-            Then::Fire(fired)
+            AfterChange::Fire(fired)
         });
         ((was_pending, dropped), then)
     }
 
     fn cancel(&mut self) -> (bool, (Option<T>, Option<Fired<T>>)) {
         let was_pending = self.is_pending();
-        self.line = Timeline::new();
+        self.line = CallTimeline::new();
         (was_pending, (self.value.take(), self.ready.take()))
     }
 
@@ -420,13 +422,13 @@ impl<T> Single<T> {
     }
 
     /// Fires now, or as soon as firings are far enough apart.
-    fn fire(&mut self, fired: Fired<T>, now: Timestamp) -> Then<Fired<T>> {
+    fn fire(&mut self, fired: Fired<T>, now: Timestamp) -> AfterChange<Fired<T>> {
         if now < self.spacing.not_before() || self.ready.is_some() {
             self.ready = Some(fired);
-            return Then::Look;
+            return AfterChange::Look;
         }
         self.spacing.fired(now);
-        Then::Fire(fired)
+        AfterChange::Fire(fired)
     }
 }
 
@@ -451,7 +453,7 @@ impl<T: Send + 'static> Store for Single<T> {
 
     fn take(&mut self, now: Timestamp) -> Option<Fired<T>> {
         if self.line.timer().is_some_and(|timer| timer <= now)
-            && self.line.ring(&self.times, now) == Rang::Over
+            && self.line.ring(&self.times, now) == TimerEffect::Over
         {
             let over = self.over(now);
             // A value that isn't fired at this end is gone.

@@ -12,7 +12,7 @@ use crate::debounce::Debounce;
 use crate::setup::Handle;
 use crate::timeline::Times;
 use crate::work::Action;
-use table::{KeyFired, Table};
+use table::{KeyFiring, Table};
 
 /// What happens to a new key when as many keys as the capacity says are pending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -132,7 +132,7 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         T: Send + 'static,
         F: Fn(K, T, Timestamp) + Send + Sync + 'static,
     {
-        let action = move |(key, fired): KeyFired<K, T>| action(key, fired.value, fired.called);
+        let action = move |(key, fired): KeyFiring<K, T>| action(key, fired.value, fired.called);
         self.start(Action::Sync(Box::new(action)))
     }
 
@@ -144,7 +144,7 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         F: Fn(K, T) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let action = move |(key, fired): KeyFired<K, T>| Box::pin(action(key, fired.value)) as _;
+        let action = move |(key, fired): KeyFiring<K, T>| Box::pin(action(key, fired.value)) as _;
         self.start(Action::Async(Box::new(action)))
     }
 

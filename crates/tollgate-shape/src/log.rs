@@ -54,13 +54,13 @@ const EVERY: Duration = Duration::from_secs(10);
 /// ```
 #[derive_where(Clone)]
 pub struct LogThrottle<C: Clock = Monotonic> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<ThrottleState<C>>,
 }
 
-struct Shared<C: Clock> {
+struct ThrottleState<C: Clock> {
     clock: C,
     table: Table<C>,
-    fields: Fields,
+    fields: KeyFields,
     /// How much time a summary tells of.
     every: Duration,
     /// Whether a summary is on its way.
@@ -141,9 +141,9 @@ impl<C: Clock + Clone + 'static> LogThrottleBuilder<C> {
         let (rate, clock) = (self.rate, self.clock.clone());
         let make = || Limiter::builder(rate).clock(clock.clone()).build();
         Ok(LogThrottle {
-            shared: Arc::new(Shared {
+            shared: Arc::new(ThrottleState {
                 table: Table::new(self.places, make)?,
-                fields: Fields {
+                fields: KeyFields {
                     names: self.fields,
                     hasher: RandomState::default(),
                 },
@@ -175,7 +175,7 @@ impl<C: Clock + Clone + 'static> LogThrottle<C> {
             return true;
         }
         if place.suppress() {
-            Shared::schedule_summary(shared);
+            ThrottleState::schedule_summary(shared);
         }
         false
     }
@@ -220,12 +220,12 @@ impl<C: Clock> fmt::Debug for LogThrottle<C> {
 
 /// The names of fields whose values count, seeded so that nobody can choose values that meet.
 #[derive(Debug)]
-struct Fields {
+struct KeyFields {
     names: Vec<&'static str>,
     hasher: RandomState,
 }
 
-impl Fields {
+impl KeyFields {
     /// A number for the place of an event and its fields; never zero.
     #[inline]
     fn key(&self, event: &Event<'_>) -> u64 {
@@ -234,7 +234,7 @@ impl Fields {
         if self.names.is_empty() {
             return place.max(1);
         }
-        let mut values = Values {
+        let mut values = FieldHasher {
             names: &self.names,
             hash: self.hasher.build_hasher(),
         };
@@ -244,12 +244,12 @@ impl Fields {
     }
 }
 
-struct Values<'a, H> {
+struct FieldHasher<'a, H> {
     names: &'a [&'static str],
     hash: H,
 }
 
-impl<H: Hasher> Values<'_, H> {
+impl<H: Hasher> FieldHasher<'_, H> {
     /// Begins a field, if it counts.
     fn counts(&mut self, field: &Field) -> bool {
         let counts = self.names.contains(&field.name());
@@ -260,11 +260,11 @@ impl<H: Hasher> Values<'_, H> {
     }
 }
 
-impl<H: Hasher> Visit for Values<'_, H> {
+impl<H: Hasher> Visit for FieldHasher<'_, H> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
         if self.counts(field) {
             // Into the hash, without a string in between. It takes anything, so it can't fail.
-            let _ = fmt::write(&mut Hashing(&mut self.hash), format_args!("{value:?}"));
+            let _ = fmt::write(&mut HashWriter(&mut self.hash), format_args!("{value:?}"));
         }
     }
 
@@ -287,9 +287,9 @@ impl<H: Hasher> Visit for Values<'_, H> {
     }
 }
 
-struct Hashing<'a, H>(&'a mut H);
+struct HashWriter<'a, H>(&'a mut H);
 
-impl<H: Hasher> fmt::Write for Hashing<'_, H> {
+impl<H: Hasher> fmt::Write for HashWriter<'_, H> {
     fn write_str(&mut self, text: &str) -> fmt::Result {
         self.0.write(text.as_bytes());
         Ok(())
@@ -306,7 +306,7 @@ fn is_summary(metadata: &Metadata<'_>) -> bool {
     target.len() == TARGET.len() && target == TARGET
 }
 
-impl<C: Clock + Clone + 'static> Shared<C> {
+impl<C: Clock + Clone + 'static> ThrottleState<C> {
     /// Something is suppressed: a summary is written in a while, if none is on its way.
     #[cold]
     fn schedule_summary(shared: &Arc<Self>) {
@@ -315,7 +315,7 @@ impl<C: Clock + Clone + 'static> Shared<C> {
         }
         let (clock, every) = (shared.clock.clone(), shared.every);
         let began = clock.now();
-        let due = Due {
+        let due = SummaryTimer {
             shared: Arc::downgrade(shared),
             began,
         };
@@ -329,13 +329,13 @@ impl<C: Clock + Clone + 'static> Shared<C> {
 
 /// A summary that is on its way. It is written when this is dropped: when its time has come, or before that if
 /// the runtime in which it waits ends, as nobody else would write it then.
-struct Due<C: Clock + Clone + 'static> {
+struct SummaryTimer<C: Clock + Clone + 'static> {
     /// It doesn't keep the layer alive: when that is gone there is nobody to tell.
-    shared: Weak<Shared<C>>,
+    shared: Weak<ThrottleState<C>>,
     began: Timestamp,
 }
 
-impl<C: Clock + Clone + 'static> Drop for Due<C> {
+impl<C: Clock + Clone + 'static> Drop for SummaryTimer<C> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             let lasted = shared.clock.now() - self.began;
@@ -344,7 +344,7 @@ impl<C: Clock + Clone + 'static> Drop for Due<C> {
     }
 }
 
-fn tell<C: Clock + Clone + 'static>(shared: &Shared<C>, every: Duration) {
+fn tell<C: Clock + Clone + 'static>(shared: &ThrottleState<C>, every: Duration) {
     // Before the counts are taken: whoever suppresses from now on begins the next one.
     shared.is_due.store(false, Ordering::Release);
     match shared.dispatch.get().map(WeakDispatch::upgrade) {
@@ -357,7 +357,7 @@ fn tell<C: Clock + Clone + 'static>(shared: &Shared<C>, every: Duration) {
     }
 }
 
-fn emit_counts<C: Clock>(shared: &Shared<C>, every: Duration) {
+fn emit_counts<C: Clock>(shared: &ThrottleState<C>, every: Duration) {
     shared.table.take(|place, count| match place.metadata() {
         Some(metadata) => one(metadata, count, every),
         None => warn!(

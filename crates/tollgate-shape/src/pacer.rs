@@ -94,10 +94,10 @@ pub enum PaceRefused {
 /// ```
 #[derive_where(Clone)]
 pub struct Pacer<C: Clock = Monotonic> {
-    shared: Arc<Shared<C>>,
+    shared: Arc<PacerState<C>>,
 }
 
-struct Shared<C: Clock> {
+struct PacerState<C: Clock> {
     limiter: Arc<Limiter<C>>,
     clock: C,
     rate: Rate,
@@ -180,7 +180,7 @@ impl<C: Clock + Clone> PacerBuilder<C> {
         // The line adds two lengths that are rounded up to whole nanoseconds.
         let most = intervals(rate, capacity - 1).saturating_add(Duration::from_nanos(2));
         Ok(Pacer {
-            shared: Arc::new(Shared {
+            shared: Arc::new(PacerState {
                 limiter: Arc::new(limiter),
                 clock: self.clock,
                 rate,
@@ -266,25 +266,27 @@ impl<C: Clock> Pacer<C> {
     }
 }
 
-impl<C: Clock> Shared<C> {
+impl<C: Clock> PacerState<C> {
     /// A place in the queue, from when the wait begins, and whose patience bounds that, given the caller's deadline.
-    fn acquire(&self, own: Option<Timestamp>) -> (Acquire<Arc<Limiter<C>>>, Patience) {
+    fn acquire(&self, own: Option<Timestamp>) -> (Acquire<Arc<Limiter<C>>>, DeadlineSource) {
         let queue = self.clock.now() + self.most;
         let (until, patience) = match own {
-            Some(own) if own < queue => (own, Patience::Own),
-            _ => (queue, Patience::Queue),
+            Some(own) if own < queue => (own, DeadlineSource::Own),
+            _ => (queue, DeadlineSource::Queue),
         };
         let acquire = self.limiter.acquire_owned_n(self.cost);
         (acquire.deadline(until), patience)
     }
 
     /// What a refusal of the limit means for one whose own deadline is this.
-    fn refused(&self, refused: &Refused, own: Patience) -> PaceRefused {
+    fn refused(&self, refused: &Refused, own: DeadlineSource) -> PaceRefused {
         let turn_in = refused.decision().wait();
         let waiting = self.limiter.waiters();
         match own {
-            Patience::Own if turn_in <= self.most => PaceRefused::TooLate { waiting, turn_in },
-            Patience::Own | Patience::Queue => PaceRefused::Full {
+            DeadlineSource::Own if turn_in <= self.most => {
+                PaceRefused::TooLate { waiting, turn_in }
+            }
+            DeadlineSource::Own | DeadlineSource::Queue => PaceRefused::Full {
                 waiting,
                 capacity: self.capacity,
                 turn_in,
@@ -295,7 +297,7 @@ impl<C: Clock> Shared<C> {
 
 /// Whose patience ends first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Patience {
+enum DeadlineSource {
     /// The caller's.
     Own,
     /// The bound of the queue.
@@ -320,7 +322,7 @@ impl<C: Clock> fmt::Debug for Pacer<C> {
 #[derive(derive_more::Debug)]
 pub struct Pace<C: Clock> {
     #[debug(skip)]
-    shared: Arc<Shared<C>>,
+    shared: Arc<PacerState<C>>,
     deadline: Option<Timestamp>,
 }
 
@@ -355,7 +357,7 @@ impl<C: Clock> IntoFuture for Pace<C> {
     fn into_future(self) -> Pacing<C> {
         Pacing {
             start: Some(self.deadline),
-            patience: Patience::Queue,
+            patience: DeadlineSource::Queue,
             shared: self.shared,
             turn: None,
         }
@@ -370,8 +372,8 @@ pin_project! {
     pub struct Pacing<C: Clock> {
         // The caller's deadline, until the wait has begun.
         start: Option<Option<Timestamp>>,
-        patience: Patience,
-        shared: Arc<Shared<C>>,
+        patience: DeadlineSource,
+        shared: Arc<PacerState<C>>,
         #[pin]
         turn: Option<Acquiring<Arc<Limiter<C>>>>,
     }

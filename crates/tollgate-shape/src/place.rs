@@ -20,7 +20,7 @@ use tollgate::{Clock, Timestamp};
 pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 'static) {
     if wakes_by_itself(clock) {
         // A test moves the time, and sees what came of it as soon as `advance` returns.
-        return Task::start(Box::pin(future), On::Waker);
+        return SpawnedTask::start(Box::pin(future), WakeMode::Waker);
     }
     let future = Box::pin(future);
     #[cfg(feature = "tokio")]
@@ -28,7 +28,7 @@ pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 
         drop(runtime.spawn(future));
         return;
     }
-    Task::start(future, On::Threads);
+    SpawnedTask::start(future, WakeMode::Threads);
 }
 
 /// Whether the clock's time is moved by somebody, who then wakes tasks.
@@ -36,27 +36,27 @@ fn wakes_by_itself(clock: &impl Clock) -> bool {
     clock.wake_at(Timestamp::MAX, Waker::noop()).is_some()
 }
 
-type Boxed = Pin<Box<dyn Future<Output = ()> + Send>>;
+type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Where a task is polled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum On {
+enum WakeMode {
     /// By the thread that wakes it, before the waker returns.
     Waker,
     Threads,
 }
 
-struct Task {
-    on: On,
+struct SpawnedTask {
+    on: WakeMode,
     /// None while it is polled, and once it has ended.
-    future: Mutex<Option<Boxed>>,
+    future: Mutex<Option<BoxedFuture>>,
     /// How often it was woken since it slept; whoever wakes it first polls it, or hands it to a thread.
     wakes: AtomicUsize,
 }
 
-impl Task {
+impl SpawnedTask {
     /// Polls it for the first time, here or on a thread.
-    fn start(future: Boxed, on: On) {
+    fn start(future: BoxedFuture, on: WakeMode) {
         let task = Arc::new(Self {
             on,
             future: Mutex::new(Some(future)),
@@ -90,14 +90,14 @@ impl Task {
     }
 }
 
-impl Wake for Task {
+impl Wake for SpawnedTask {
     fn wake(self: Arc<Self>) {
         if self.wakes.fetch_add(1, Ordering::AcqRel) > 0 {
             return;
         }
         match self.on {
-            On::Waker => self.poll(),
-            On::Threads => push(self),
+            WakeMode::Waker => self.poll(),
+            WakeMode::Threads => push(self),
         }
     }
 }
@@ -109,7 +109,7 @@ const IDLE: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
 struct Threads {
-    queue: VecDeque<Arc<Task>>,
+    queue: VecDeque<Arc<SpawnedTask>>,
     threads: usize,
     idle: usize,
 }
@@ -122,7 +122,7 @@ static THREADS: Mutex<Threads> = Mutex::new(Threads {
 static PUSHED: Condvar = Condvar::new();
 
 /// Has a task polled.
-fn push(task: Arc<Task>) {
+fn push(task: Arc<SpawnedTask>) {
     let mut state = unpoisoned(THREADS.lock());
     state.queue.push_back(task);
     if state.idle >= state.queue.len() || state.threads >= MOST {
@@ -142,7 +142,7 @@ fn push(task: Arc<Task>) {
         let task = is_alone.then(|| state.queue.pop_front()).flatten();
         drop(state);
         // No thread can be had at all: better here than never.
-        task.into_iter().for_each(Task::poll);
+        task.into_iter().for_each(SpawnedTask::poll);
     }
 }
 

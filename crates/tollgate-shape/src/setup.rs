@@ -12,7 +12,7 @@ use tollgate::clock::Monotonic;
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::place;
-use crate::work::{Action, OnDrop, Owner, Stats, StillRunning, Store, Work};
+use crate::work::{Action, OnDrop, Runner, RunnerOwner, Stats, StillRunning, Store};
 
 /// Keeps the time and runs actions: a future that ends when what it drives was stopped. Dropping it stops that.
 ///
@@ -35,7 +35,7 @@ use crate::work::{Action, OnDrop, Owner, Stats, StillRunning, Store, Work};
 pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 #[cfg(not(any(loom, shuttle)))]
-type Spawner = Box<dyn FnOnce(Driver) + Send>;
+type SpawnFn = Box<dyn FnOnce(Driver) + Send>;
 
 /// How something waits, merges or fires (`S`), with the clock that it reads: [`Debounce`](crate::Debounce) and
 /// [`Coalesce`](crate::Coalesce) are builders.
@@ -59,7 +59,7 @@ pub struct Builder<S, C = Monotonic> {
     at_end: OnDrop,
     #[cfg(not(any(loom, shuttle)))]
     #[debug(skip)]
-    spawner: Option<Spawner>,
+    spawner: Option<SpawnFn>,
 }
 
 impl<S> Builder<S> {
@@ -107,7 +107,7 @@ impl<S, C: Clock + Clone + 'static> Builder<S, C> {
         store: impl FnOnce(S) -> W,
         action: Action<W>,
     ) -> Handle<W, C> {
-        let work = Arc::new(Work::new(store(self.settings), action, self.clock));
+        let work = Arc::new(Runner::new(store(self.settings), action, self.clock));
         #[cfg(not(any(loom, shuttle)))]
         {
             let driver = crate::work::Driver::new(Arc::clone(&work));
@@ -117,7 +117,7 @@ impl<S, C: Clock + Clone + 'static> Builder<S, C> {
             }
         }
         let at_end = self.at_end;
-        Handle(Arc::new(Owner { work, at_end }))
+        Handle(Arc::new(RunnerOwner { work, at_end }))
     }
 }
 
@@ -134,7 +134,7 @@ impl<S, C: Clock + Clone + 'static> Builder<S, C> {
 /// assert!(save.is_stopped());
 /// ```
 #[derive_where(Clone)]
-pub struct Handle<S: Store, C: Clock = Monotonic>(pub(crate) Arc<Owner<S, C>>);
+pub struct Handle<S: Store, C: Clock = Monotonic>(pub(crate) Arc<RunnerOwner<S, C>>);
 
 impl<S: Store, C: Clock> Handle<S, C> {
     /// Stops it for good: after this has returned no action starts. The action is dropped with all that it has

@@ -36,7 +36,7 @@ pub enum Edge {
 
 /// What one call comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Called {
+pub(crate) enum CallEffect {
     /// A timer is held already, and looks by itself whether there was another call.
     Waits,
     /// A timer was set.
@@ -47,7 +47,7 @@ pub(crate) enum Called {
 
 /// What a timer that rang comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Rang {
+pub(crate) enum TimerEffect {
     /// It isn't over: the timer was set again.
     Again,
     /// The wait is over, and what is pending fires if the trailing edge does.
@@ -56,7 +56,7 @@ pub(crate) enum Rang {
 
 /// When the calls came, and what they brought.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Timeline {
+pub(crate) struct CallTimeline {
     /// The end of time if there was none, or it was cancelled: a million keys have one of these each.
     called: Timestamp,
     /// When it fired last; the max wait counts from here, and from the first call if nothing has fired.
@@ -79,7 +79,7 @@ impl Times {
     }
 }
 
-impl Timeline {
+impl CallTimeline {
     pub(crate) const fn new() -> Self {
         Self {
             called: Timestamp::MAX,
@@ -101,7 +101,7 @@ impl Timeline {
 
     /// A call at `now`.
     #[inline]
-    pub(crate) fn call(&mut self, times: &Times, now: Timestamp) -> Called {
+    pub(crate) fn call(&mut self, times: &Times, now: Timestamp) -> CallEffect {
         let is_due = self.is_due(times, now);
         self.called = now;
         if self.timer().is_none() {
@@ -111,27 +111,27 @@ impl Timeline {
                 self.fired = now;
             }
             return match times.leading {
-                Edge::On if is_due => Called::Fires,
-                Edge::On | Edge::Off => Called::Arms,
+                Edge::On if is_due => CallEffect::Fires,
+                Edge::On | Edge::Off => CallEffect::Arms,
             };
         }
         if is_due && times.max_wait.is_some() {
             // The timer is late, or the calls come in a loop that lets none ring.
             self.timer = times.timer(now);
             self.fired = now;
-            return Called::Fires;
+            return CallEffect::Fires;
         }
-        Called::Waits
+        CallEffect::Waits
     }
 
     /// The timer that is held rings at `now`.
-    pub(crate) fn ring(&mut self, times: &Times, now: Timestamp) -> Rang {
+    pub(crate) fn ring(&mut self, times: &Times, now: Timestamp) -> TimerEffect {
         if self.is_due(times, now) {
             self.timer = Timestamp::MAX;
-            return Rang::Over;
+            return TimerEffect::Over;
         }
         self.timer = self.over(times);
-        Rang::Again
+        TimerEffect::Again
     }
 
     /// What was pending fires at `now`.
@@ -189,11 +189,11 @@ mod tests {
 
     /// When values fire, for calls at these times, in milliseconds.
     fn fired(times: Times, calls: &[u64], until: u64) -> Vec<u64> {
-        let mut line = Timeline::new();
+        let mut line = CallTimeline::new();
         let (mut pending, mut fired) = (false, Vec::new());
         for now in 0..=until {
             if line.timer().is_some_and(|timer| timer <= ms(now))
-                && line.ring(&times, ms(now)) == Rang::Over
+                && line.ring(&times, ms(now)) == TimerEffect::Over
                 && std::mem::take(&mut pending)
                 && times.trailing == Edge::On
             {
@@ -201,7 +201,7 @@ mod tests {
                 fired.push(now);
             }
             for _ in calls.iter().filter(|call| **call == now) {
-                pending = line.call(&times, ms(now)) != Called::Fires;
+                pending = line.call(&times, ms(now)) != CallEffect::Fires;
                 if !pending {
                     fired.push(now);
                 }

@@ -73,7 +73,7 @@ pub trait Store: Send + 'static {
 }
 
 /// What becomes of a change.
-pub(crate) enum Then<J> {
+pub(crate) enum AfterChange<J> {
     /// Whoever keeps the time looks by itself.
     Nothing,
     /// The driver has to look, as something is due earlier than it knows.
@@ -82,16 +82,16 @@ pub(crate) enum Then<J> {
     Fire(J),
 }
 
-type Outcoming<O> = Pin<Box<dyn Future<Output = O> + Send>>;
+type OutcomeFuture<O> = Pin<Box<dyn Future<Output = O> + Send>>;
 
 /// What is done with a job.
 pub(crate) enum Action<S: Store> {
     Sync(Box<dyn Fn(S::Job) -> S::Outcome + Send + Sync>),
-    Async(Box<dyn Fn(S::Job) -> Outcoming<S::Outcome> + Send + Sync>),
+    Async(Box<dyn Fn(S::Job) -> OutcomeFuture<S::Outcome> + Send + Sync>),
 }
 
 /// What an [action](Action) is kept as: whoever runs it shares it until it has ended.
-type Kept<S> = Arc<Action<S>>;
+type SharedAction<S> = Arc<Action<S>>;
 
 /// How often something happened so far.
 ///
@@ -117,15 +117,15 @@ pub struct Stats {
 }
 
 /// All of one debouncer or coalescer.
-pub(crate) struct Work<S: Store, C> {
-    state: Mutex<State<S>>,
+pub(crate) struct Runner<S: Store, C> {
+    state: Mutex<RunnerState<S>>,
     pub(crate) clock: C,
 }
 
-struct State<S: Store> {
+struct RunnerState<S: Store> {
     store: S,
     /// None once it was stopped.
-    action: Option<Kept<S>>,
+    action: Option<SharedAction<S>>,
     /// How many actions run, inside of each other.
     running: usize,
     /// The latest time that was seen.
@@ -140,7 +140,7 @@ struct State<S: Store> {
 }
 
 /// How an action ended.
-pub(crate) enum Ended<O> {
+pub(crate) enum JobEnd<O> {
     With(O),
     Panicked,
     /// Who ran it was dropped before its end.
@@ -149,16 +149,16 @@ pub(crate) enum Ended<O> {
 
 /// What a driver does next.
 pub(crate) enum Next<S: Store> {
-    Run(Kept<S>, S::Job),
+    Run(SharedAction<S>, S::Job),
     Sleep(Timestamp),
     Idle,
     Over,
 }
 
-impl<S: Store, C: Clock> Work<S, C> {
+impl<S: Store, C: Clock> Runner<S, C> {
     pub(crate) fn new(store: S, action: Action<S>, clock: C) -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(RunnerState {
                 store,
                 action: Some(Arc::new(action)),
                 running: 0,
@@ -197,23 +197,23 @@ impl<S: Store, C: Clock> Work<S, C> {
     #[inline]
     pub(crate) fn change<T>(
         &self,
-        change: impl FnOnce(&mut S, Timestamp) -> (T, Then<S::Job>),
+        change: impl FnOnce(&mut S, Timestamp) -> (T, AfterChange<S::Job>),
     ) -> Option<T> {
         let mut state = self.lock();
         state.action.as_ref()?;
         let now = self.now(&mut state);
         let (result, then) = change(&mut state.store, now);
         match then {
-            Then::Nothing => Self::wake(None, state),
-            Then::Look => Self::wake(state.driver.clone(), state),
-            Then::Fire(job) => self.fire(state, job),
+            AfterChange::Nothing => Self::wake(None, state),
+            AfterChange::Look => Self::wake(state.driver.clone(), state),
+            AfterChange::Fire(job) => self.fire(state, job),
         }
         Some(result)
     }
 
     /// Runs a job on this thread if it may, or else leaves it to the driver.
     #[inline(never)]
-    fn fire(&self, mut state: MutexGuard<'_, State<S>>, job: S::Job) {
+    fn fire(&self, mut state: MutexGuard<'_, RunnerState<S>>, job: S::Job) {
         let is_free = state.running == 0 || self.is_inside_action();
         let action = state.action.clone();
         match action {
@@ -231,27 +231,27 @@ impl<S: Store, C: Clock> Work<S, C> {
     }
 
     /// Runs a sync action for a job that was counted as running.
-    pub(crate) fn run(&self, action: Kept<S>, job: S::Job) {
+    pub(crate) fn run(&self, action: SharedAction<S>, job: S::Job) {
         let Action::Sync(call) = &*action else {
-            return self.finish(Ended::CutOff);
+            return self.finish(JobEnd::CutOff);
         };
-        let inside = Inside::enter(self.id());
+        let inside = ActionScope::enter(self.id());
         let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
         // If it was stopped, what the action has captured goes before it counts as ended.
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(action)));
         drop(inside);
         self.finish(match (outcome, dropped) {
-            (Ok(outcome), Ok(())) => Ended::With(outcome),
-            _ => Ended::Panicked,
+            (Ok(outcome), Ok(())) => JobEnd::With(outcome),
+            _ => JobEnd::Panicked,
         });
     }
 
     /// An action that was counted as running has ended.
-    pub(crate) fn finish(&self, ended: Ended<S::Outcome>) {
-        let has_panicked = matches!(ended, Ended::Panicked);
+    pub(crate) fn finish(&self, ended: JobEnd<S::Outcome>) {
+        let has_panicked = matches!(ended, JobEnd::Panicked);
         let outcome = match ended {
-            Ended::With(outcome) => Some(outcome),
-            Ended::Panicked | Ended::CutOff => None,
+            JobEnd::With(outcome) => Some(outcome),
+            JobEnd::Panicked | JobEnd::CutOff => None,
         };
         if has_panicked {
             let name = S::NAME;
@@ -338,7 +338,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
     /// What the clock shows. It is read under the lock, so that what waits sees times in order, unless it was set back.
     #[inline]
-    fn now(&self, state: &mut State<S>) -> Timestamp {
+    fn now(&self, state: &mut RunnerState<S>) -> Timestamp {
         let now = self.clock.now();
         if now < state.seen {
             // Otherwise nothing would fire until the clock has caught up.
@@ -349,7 +349,7 @@ impl<S: Store, C: Clock> Work<S, C> {
     }
 
     /// Wakes these, and whom a change of the store lets go on, under no lock.
-    fn wake(wakers: impl IntoIterator<Item = Waker>, mut state: MutexGuard<'_, State<S>>) {
+    fn wake(wakers: impl IntoIterator<Item = Waker>, mut state: MutexGuard<'_, RunnerState<S>>) {
         let woken = state.store.woken();
         drop(state);
         woken.into_iter().chain(wakers).for_each(Waker::wake);
@@ -357,7 +357,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
     /// Whether this thread runs an action of it right now.
     pub(crate) fn is_inside_action(&self) -> bool {
-        Inside::depth(self.id()) > 0
+        ActionScope::depth(self.id()) > 0
     }
 
     /// What an action that runs on this thread is known by.
@@ -365,7 +365,7 @@ impl<S: Store, C: Clock> Work<S, C> {
         std::ptr::from_ref(self).addr()
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<S>> {
+    fn lock(&self) -> MutexGuard<'_, RunnerState<S>> {
         // Only a user's own `Hash`, `Eq` or merge function can panic in here, and the stores stay sound then.
         unpoisoned(self.state.lock())
     }
@@ -373,7 +373,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 
 /// For models of races, which have no driver.
 #[cfg(any(loom, shuttle))]
-impl<S: Store, C: Clock> Work<S, C> {
+impl<S: Store, C: Clock> Runner<S, C> {
     /// Does what a driver does when it wakes up: runs what is due. Whether anything was.
     pub(crate) fn tick(&self) -> bool {
         match self.next(Waker::noop()) {
@@ -394,20 +394,20 @@ pub(crate) enum OnDrop {
 }
 
 /// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
-pub(crate) struct Owner<S: Store, C: Clock> {
-    pub(crate) work: Arc<Work<S, C>>,
+pub(crate) struct RunnerOwner<S: Store, C: Clock> {
+    pub(crate) work: Arc<Runner<S, C>>,
     pub(crate) at_end: OnDrop,
 }
 
-impl<S: Store, C: Clock> Deref for Owner<S, C> {
-    type Target = Work<S, C>;
+impl<S: Store, C: Clock> Deref for RunnerOwner<S, C> {
+    type Target = Runner<S, C>;
 
-    fn deref(&self) -> &Work<S, C> {
+    fn deref(&self) -> &Runner<S, C> {
         &self.work
     }
 }
 
-impl<S: Store, C: Clock> Drop for Owner<S, C> {
+impl<S: Store, C: Clock> Drop for RunnerOwner<S, C> {
     fn drop(&mut self) {
         match self.at_end {
             OnDrop::Discard => drop(self.work.stop()),
@@ -428,9 +428,9 @@ crate::sync::thread_local! {
 }
 
 /// As long as it lives, this thread is inside of an action.
-struct Inside;
+struct ActionScope;
 
-impl Inside {
+impl ActionScope {
     /// This thread begins to run an action of this work.
     fn enter(id: usize) -> Self {
         INSIDE.with(|inside| inside.borrow_mut().push(id));
@@ -443,7 +443,7 @@ impl Inside {
     }
 }
 
-impl Drop for Inside {
+impl Drop for ActionScope {
     fn drop(&mut self) {
         INSIDE.with(|inside| inside.borrow_mut().pop());
     }
@@ -468,12 +468,12 @@ pub struct StillRunning {
     pub waited: Duration,
 }
 
-impl<S: Store, C: Clock> Work<S, C> {
+impl<S: Store, C: Clock> Runner<S, C> {
     /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is
     /// called when that is so.
     fn drained(&self, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
-        if state.action.is_none() && state.running <= Inside::depth(self.id()) {
+        if state.action.is_none() && state.running <= ActionScope::depth(self.id()) {
             return Poll::Ready(());
         }
         if !state.draining.iter().any(|known| known.will_wake(waker)) {
@@ -499,7 +499,7 @@ impl<S: Store, C: Clock> Work<S, C> {
 }
 
 #[cfg(not(any(loom, shuttle)))]
-impl<S: Store, C: Clock + Clone> Work<S, C> {
+impl<S: Store, C: Clock + Clone> Runner<S, C> {
     /// Waits until no action runs, or for so long from now on.
     pub(crate) fn drain(
         self: Arc<Self>,

@@ -10,7 +10,9 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Answering, Call, CallPolicy, Calling, Layered, failed, status_of};
+use crate::layered::{
+    CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture, failed, status_of,
+};
 
 /// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
 ///
@@ -94,10 +96,10 @@ where
     I: Send + 'static,
     C: Clock + 'static,
 {
-    fn send(self, client: S, request: Request<I>) -> Answering<O> {
+    fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O> {
         Box::pin(async move {
             let call = self.breaker.try_call()?;
-            let answer = Call::new(client, request).await.map_err(Into::into);
+            let answer = ReadyCall::new(client, request).await.map_err(Into::into);
             let ending = match &answer {
                 Ok(answer) => (self.means)(status_of(answer)),
                 Err(error) => failed(error),

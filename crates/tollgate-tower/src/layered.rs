@@ -34,12 +34,13 @@ impl<S, L> Layered<S, L> {
 pub struct Calling<L>(pub(crate) L);
 
 /// The answer to a call that a layer around a client lets go, keeps back or makes again.
-pub(crate) type Answering<O> = Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
+pub(crate) type ResponseBoxFuture<O> =
+    Pin<Box<dyn Future<Output = Result<Response<O>, BoxError>> + Send>>;
 
 /// A layer around a client: it lets calls go, keeps them back or makes them again.
 pub trait CallPolicy<S, I, O>: Clone {
     /// Makes a call, or not. To make the client ready is part of it.
-    fn send(self, client: S, request: Request<I>) -> Answering<O>;
+    fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O>;
 }
 
 impl<S, I, O, L> Service<Request<I>> for Layered<S, Calling<L>>
@@ -49,7 +50,7 @@ where
 {
     type Response = Response<O>;
     type Error = BoxError;
-    type Future = Answering<O>;
+    type Future = ResponseBoxFuture<O>;
 
     /// Always: the client is made ready in the call, and not at all for a call that isn't made.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
@@ -67,7 +68,7 @@ pin_project! {
     ///
     /// Layers that may refuse are always ready themselves: if they waited for the service, callers would queue where nobody counts
     /// them. So what has to be waited for is part of the call.
-    pub(crate) struct Call<S, I>
+    pub(crate) struct ReadyCall<S, I>
     where
         S: Service<Request<I>>,
     {
@@ -87,7 +88,7 @@ pin_project! {
     }
 }
 
-impl<S: Service<Request<I>>, I> Call<S, I> {
+impl<S: Service<Request<I>>, I> ReadyCall<S, I> {
     pub(crate) const fn new(service: S, request: Request<I>) -> Self {
         let request = Some(request);
         Self {
@@ -96,7 +97,7 @@ impl<S: Service<Request<I>>, I> Call<S, I> {
     }
 }
 
-impl<S: Service<Request<I>>, I> Future for Call<S, I> {
+impl<S: Service<Request<I>>, I> Future for ReadyCall<S, I> {
     type Output = Result<S::Response, S::Error>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {

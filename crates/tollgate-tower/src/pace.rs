@@ -9,7 +9,7 @@ use tollgate_http::outgoing::{Pacer, Patience};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::layered::{Answering, BoxError, Call, CallPolicy, Calling, Layered};
+use crate::layered::{BoxError, CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
 
 /// Paces the calls of a client. Clones, and all clients that it makes, count together.
 ///
@@ -76,7 +76,7 @@ where
     C: Clock + 'static,
     W: Clock + 'static,
 {
-    fn send(self, client: S, request: Request<I>) -> Answering<O> {
+    fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O> {
         Box::pin(async move {
             let host = host(&request);
             let patience = request.extensions().get().copied();
@@ -84,7 +84,7 @@ where
                 Some(Patience(patience)) => self.pacer.acquire_within(&host, patience).await?,
                 None => self.pacer.pass(&host).await?,
             };
-            let response = Call::new(client, request).await.map_err(Into::into)?;
+            let response = ReadyCall::new(client, request).await.map_err(Into::into)?;
             let headers = response.headers();
             self.pacer
                 .answered(&call, response.status().as_u16(), |name| {

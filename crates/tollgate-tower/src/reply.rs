@@ -16,7 +16,7 @@ pub(crate) fn replied<O, E, H: Held>(
         ticket.failed();
         return None;
     };
-    let (fields, rest) = ticket.replied(&Head(response));
+    let (fields, rest) = ticket.replied(&ResponseHead(response));
     if !fields.is_empty() {
         write(fields, response.headers_mut(), add);
     }
@@ -72,9 +72,9 @@ fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
 }
 
 /// The head of an answer, as a guard looks at it.
-struct Head<'r, O>(&'r Response<O>);
+struct ResponseHead<'r, O>(&'r Response<O>);
 
-impl<O> Reply for Head<'_, O> {
+impl<O> Reply for ResponseHead<'_, O> {
     fn status(&self) -> u16 {
         self.0.status().as_u16()
     }

@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{Answering, Call, CallPolicy, Calling, Layered};
+use crate::layered::{CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///
@@ -52,12 +52,12 @@ pub struct RetryLayer<C: Clock = Monotonic> {
     #[debug(skip)]
     retry: Arc<Retry<C>>,
     #[debug(skip)]
-    terms: Terms,
+    terms: RetryTerms,
 }
 
 /// What may be tried again.
 #[derive(Clone, Copy)]
-struct Terms {
+struct RetryTerms {
     methods: fn(&Method) -> bool,
     statuses: fn(StatusCode) -> bool,
     errors: fn(&BoxError) -> bool,
@@ -65,7 +65,7 @@ struct Terms {
 }
 
 /// What a try came to that isn't what was hoped for.
-enum Failed<O> {
+enum TryFailure<O> {
     Answer(Response<O>),
     Error(BoxError),
 }
@@ -73,7 +73,7 @@ enum Failed<O> {
 impl<C: Clock> RetryLayer<C> {
     /// By these terms. All clients of one backend should share them, as they share the budget then.
     pub fn by(retry: Arc<Retry<C>>) -> Self {
-        let terms = Terms {
+        let terms = RetryTerms {
             methods: Method::is_idempotent,
             statuses: |status| matches!(status.as_u16(), 429 | 502..=504),
             errors: |_| false,
@@ -107,16 +107,16 @@ impl<C: Clock> RetryLayer<C> {
     }
 }
 
-impl Terms {
+impl RetryTerms {
     /// What a try that came to this is to be done about.
-    fn advise<O>(&self, method: &Method, failed: &Failed<O>) -> Advice {
+    fn advise<O>(&self, method: &Method, failed: &TryFailure<O>) -> Advice {
         if !(self.methods)(method) {
             return Advice::Stop;
         }
         match failed {
-            Failed::Error(error) if (self.errors)(error) => Advice::Retry,
-            Failed::Error(_) => Advice::Stop,
-            Failed::Answer(answer) => match retry_after(answer) {
+            TryFailure::Error(error) if (self.errors)(error) => Advice::Retry,
+            TryFailure::Error(_) => Advice::Stop,
+            TryFailure::Answer(answer) => match retry_after(answer) {
                 Some(said) if said > self.longest_stop => Advice::Stop,
                 Some(said) => Advice::RetryAfter(said),
                 None => Advice::Retry,
@@ -154,15 +154,15 @@ where
     O: Send + Sync + 'static,
     C: Clock + 'static,
 {
-    fn send(self, client: S, request: Request<I>) -> Answering<O> {
+    fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O> {
         Box::pin(async move {
             let Self { retry, terms } = self;
             let tries = || try_once(client.clone(), request.clone(), terms.statuses);
             let method = request.method();
             let answer = retry.call(tries, |failed| terms.advise(method, failed));
             answer.await.or_else(|gave_up| match gave_up.error {
-                Failed::Answer(answer) => Ok(answer),
-                Failed::Error(error) => Err(error),
+                TryFailure::Answer(answer) => Ok(answer),
+                TryFailure::Error(error) => Err(error),
             })
         })
     }
@@ -172,15 +172,15 @@ async fn try_once<S, I, O>(
     client: S,
     request: Request<I>,
     statuses: fn(StatusCode) -> bool,
-) -> Result<Response<O>, Failed<O>>
+) -> Result<Response<O>, TryFailure<O>>
 where
     S: Service<Request<I>, Response = Response<O>>,
     S::Error: Into<BoxError>,
 {
-    let answer = Call::new(client, request).await;
-    let answer = answer.map_err(|error| Failed::Error(error.into()))?;
+    let answer = ReadyCall::new(client, request).await;
+    let answer = answer.map_err(|error| TryFailure::Error(error.into()))?;
     if statuses(answer.status()) {
-        Err(Failed::Answer(answer))
+        Err(TryFailure::Answer(answer))
     } else {
         Ok(answer)
     }

@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use crate::BoxError;
 use crate::body::ShedBody;
-use crate::layered::{Call, Layered, failed, status_of};
+use crate::layered::{Layered, ReadyCall, failed, status_of};
 
 /// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
 const SOON: Duration = Duration::from_secs(1);
@@ -135,7 +135,7 @@ impl<A> ShedLayer<A> {
         &self,
         service: &S,
         request: Request<I>,
-        mut means: Means<E>,
+        mut means: EndingRules<E>,
         refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> Answer<O, E, A::Home>,
     ) -> ShedFuture<S, I, O, E, A::Home>
     where
@@ -146,7 +146,7 @@ impl<A> ShedLayer<A> {
             Ok(permit) => {
                 means.answer = self.means.unwrap_or(means.answer);
                 State::Admitted {
-                    call: Call::new(service.clone(), request),
+                    call: ReadyCall::new(service.clone(), request),
                     permit: Some(permit),
                     means,
                 }
@@ -270,7 +270,7 @@ where
     }
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
-        let means = Means {
+        let means = EndingRules {
             answer: served,
             error: |_| Ending::Dropped,
         };
@@ -296,7 +296,7 @@ where
     }
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
-        let means = Means {
+        let means = EndingRules {
             answer: called,
             error: failed,
         };
@@ -406,7 +406,7 @@ where
 type Answer<O, E, H> = Result<Response<ShedBody<O, H>>, E>;
 
 /// What comes of a request means to the limit.
-struct Means<E> {
+struct EndingRules<E> {
     answer: fn(StatusCode) -> Ending,
     error: fn(&E) -> Ending,
 }
@@ -430,7 +430,7 @@ pin_project! {
         S: Service<Request<I>>,
         H: PermitHome,
     {
-        Admitted { #[pin] call: Call<S, I>, permit: Option<Permit<H>>, means: Means<E> },
+        Admitted { #[pin] call: ReadyCall<S, I>, permit: Option<Permit<H>>, means: EndingRules<E> },
         Refused { answer: Option<Answer<O, E, H>> },
     }
 }

@@ -11,7 +11,7 @@ use crate::home::sealed::Home as _;
 use crate::line::single::Entered;
 use crate::line::waiting::Seat;
 use crate::line::{Post, Standing};
-use crate::patience::Patience;
+use crate::patience::WaitLimit;
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
@@ -102,12 +102,12 @@ pub struct Acquire<H: Home> {
     home: H,
     cost: u64,
     now: Option<Timestamp>,
-    patience: Patience,
+    patience: WaitLimit,
     jitter: Duration,
 }
 
 /// Where a wait stands after it was started.
-enum Started<H: Home> {
+enum AcquireStart<H: Home> {
     Passed(Ticket),
     Waiting(Standing<H>),
 }
@@ -118,7 +118,7 @@ impl<H: Home> Acquire<H> {
             home,
             cost,
             now: None,
-            patience: Patience::Unsaid,
+            patience: WaitLimit::Unsaid,
             jitter: Duration::ZERO,
         }
     }
@@ -141,7 +141,7 @@ impl<H: Home> Acquire<H> {
 
     /// Fails at once if it would take longer than this.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.patience = Patience::Timeout(timeout);
+        self.patience = WaitLimit::Timeout(timeout);
         self
     }
 
@@ -149,7 +149,7 @@ impl<H: Home> Acquire<H> {
     /// is over, even when tokens are there. If the clock is set back by more than a minute while it waits, this
     /// moves with it: nobody waits for longer than was asked.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
-        self.patience = Patience::Deadline(deadline);
+        self.patience = WaitLimit::Deadline(deadline);
         self
     }
 
@@ -173,8 +173,8 @@ impl<H: Home> Acquire<H> {
     pub fn wait_blocking(self) -> Result<Duration, Refused> {
         let arrived = self.arrival();
         match self.start(arrived)? {
-            Started::Passed(_) => Ok(Duration::ZERO),
-            Started::Waiting(standing) => {
+            AcquireStart::Passed(_) => Ok(Duration::ZERO),
+            AcquireStart::Waiting(standing) => {
                 let at = standing.wait_blocking()?.at;
                 if !self.jitter.is_zero() {
                     let limit = self.home.limit();
@@ -191,8 +191,8 @@ impl<H: Home> Acquire<H> {
     #[doc(hidden)]
     pub fn wait_for_polls(self, looks: usize) -> Option<Result<(), Refused>> {
         match self.start(self.arrival()) {
-            Ok(Started::Passed(_)) => Some(Ok(())),
-            Ok(Started::Waiting(standing)) => {
+            Ok(AcquireStart::Passed(_)) => Some(Ok(())),
+            Ok(AcquireStart::Waiting(standing)) => {
                 let result = standing.wait_for_polls(looks)?;
                 Some(result.map(|_| ()))
             }
@@ -205,14 +205,14 @@ impl<H: Home> Acquire<H> {
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.
-    fn start(&self, now: Timestamp) -> Result<Started<H>, Refused> {
+    fn start(&self, now: Timestamp) -> Result<AcquireStart<H>, Refused> {
         let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
         if deadline.is_some_and(|deadline| deadline < now) {
             return Err(Refused::TooLate(limit.peek_in_order(now, 0)));
         }
         // Most callers pass at once, and those never count as waiting.
         let refused = match limit.book_in_order(now, self.cost, Duration::ZERO) {
-            Ok(ticket) => return Ok(Started::Passed(ticket)),
+            Ok(ticket) => return Ok(AcquireStart::Passed(ticket)),
             Err(Refused::TooLate(decision))
                 if deadline.is_none_or(|deadline| {
                     now + decision.wait() <= deadline
@@ -227,10 +227,10 @@ impl<H: Home> Acquire<H> {
             return Err(Refused::QueueFull(refused));
         };
         Ok(match limit.enter(now, self.cost, deadline)? {
-            Entered::Passed(ticket) => Started::Passed(ticket),
+            Entered::Passed(ticket) => AcquireStart::Passed(ticket),
             Entered::Waiting(id) => {
                 place.keep();
-                Started::Waiting(Standing::new(self.home.clone(), id))
+                AcquireStart::Waiting(Standing::new(self.home.clone(), id))
             }
         })
     }

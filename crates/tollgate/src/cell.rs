@@ -104,7 +104,7 @@ impl Undo {
 
 /// Whether something was taken as an estimate, is not settled, and so doesn't drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Out {
+pub(crate) enum Outstanding {
     Nothing,
     Something,
 }
@@ -144,7 +144,7 @@ impl Cell {
     }
 
     /// Decides without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
         each!(self, cell => cell.look(now, cost, out))
     }
 
@@ -154,7 +154,7 @@ impl Cell {
         match self {
             Self::Word(word) => word.fits(now, cost),
             Self::Striped(striped) => striped.fits(now, cost),
-            Self::Locked(locked) => locked.look(now, cost, Out::Nothing).is_allowed(),
+            Self::Locked(locked) => locked.look(now, cost, Outstanding::Nothing).is_allowed(),
         }
     }
 
@@ -194,7 +194,7 @@ impl Cell {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-        out: Out,
+        out: Outstanding,
     ) -> Result<Ticket, Unbooked> {
         each!(self, cell => cell.reserve(now, cost, patience, out))
     }
@@ -209,7 +209,7 @@ impl Cell {
         each!(self, cell => cell.takes(tokens))
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+    pub(crate) fn tokens(&self, now: Timestamp, out: Outstanding) -> f64 {
         each!(self, cell => cell.tokens(now, out))
     }
 

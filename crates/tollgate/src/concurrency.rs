@@ -20,7 +20,7 @@ pub use acquire::Acquire;
 pub use acquire::Acquiring;
 pub use builder::{Builder, Settings};
 use home::PermitContext;
-pub(crate) use home::SharedHome;
+pub(crate) use home::SharedSource;
 pub use home::{Attached, PermitHome};
 pub use keyed::{
     Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, KeyedSettings, OwnedKeyedPermit,

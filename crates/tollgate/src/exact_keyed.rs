@@ -34,7 +34,7 @@ pub use snapshot::Decoded;
 pub(crate) use key::{Held, StoredPointer};
 
 use key::Asks;
-use tables::{Tables, each};
+use tables::{AlgorithmTable, each};
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
@@ -71,7 +71,7 @@ use tables::{Tables, each};
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
-    tables: Tables<K>,
+    tables: AlgorithmTable<K>,
     algorithm: Algorithm,
     hasher: KeyHasher,
     counters: Counters,

@@ -6,7 +6,7 @@ use std::hash::Hash;
 use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::line::{Line, Turn};
+use crate::line::{SharedWaitQueue, Turn};
 use crate::table::hasher::KeyHasher;
 
 mod builder;
@@ -65,7 +65,7 @@ use wfq::{Claim, Fair, MAX_WEIGHT};
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct FairLimiter<C: Clock = Monotonic> {
-    line: Line<Fair, C>,
+    line: SharedWaitQueue<Fair, C>,
     hasher: KeyHasher,
 }
 

@@ -23,11 +23,11 @@ pub struct HoldId {
 
 /// The holds on one state, each with what is needed to give it back, if anything.
 #[derive(Clone, Debug)]
-pub(crate) struct Holds<B = Booked> {
+pub(crate) struct OpenHolds<B = Booked> {
     /// Tokens of all that are open: where charges count as hits at a time, or nothing is limited,
     /// more than 64 bits of them may be.
     out: u128,
-    open: BTreeMap<HoldId, Part<B>>,
+    open: BTreeMap<HoldId, OpenHold<B>>,
     /// How far the clock was set back so far: an id tells when its hold is over on a clock that wasn't.
     set_back: Duration,
     /// And how far ahead.
@@ -36,12 +36,12 @@ pub(crate) struct Holds<B = Booked> {
 
 /// What one hold took.
 #[derive(Clone, Debug)]
-struct Part<B> {
+struct OpenHold<B> {
     cost: u64,
     booked: B,
 }
 
-impl<B> Default for Holds<B> {
+impl<B> Default for OpenHolds<B> {
     fn default() -> Self {
         Self {
             out: 0,
@@ -52,7 +52,7 @@ impl<B> Default for Holds<B> {
     }
 }
 
-impl<B> Holds<B> {
+impl<B> OpenHolds<B> {
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
         self.open.is_empty()
@@ -119,26 +119,26 @@ impl<B> Holds<B> {
             number: NEXT.fetch_add(1, Ordering::Relaxed),
         };
         self.out += u128::from(cost);
-        self.open.insert(id, Part { cost, booked });
+        self.open.insert(id, OpenHold { cost, booked });
         id
     }
 
     /// Prolongs a hold until then; none if it was over already.
     pub(crate) fn prolong(&mut self, id: HoldId, until: Timestamp) -> Option<HoldId> {
-        let Part { cost, booked } = self.open.remove(&id)?;
+        let OpenHold { cost, booked } = self.open.remove(&id)?;
         self.out -= u128::from(cost);
         Some(self.open(booked, cost, until))
     }
 
     /// Ends a hold: what it took. Nothing if it was over already.
     pub(crate) fn close(&mut self, id: HoldId) -> Option<(u64, B)> {
-        let Part { cost, booked } = self.open.remove(&id)?;
+        let OpenHold { cost, booked } = self.open.remove(&id)?;
         self.out -= u128::from(cost);
         Some((cost, booked))
     }
 }
 
-impl Holds {
+impl OpenHolds {
     /// Follows a clock that showed `from` and shows `to` now: what was out stays out for as long as it had
     /// left. What was taken before a clock that is set back went ahead is over.
     pub(crate) fn shift<A: Arithmetic>(

@@ -17,10 +17,10 @@ pub(crate) mod sealed {
 
     use crate::Refused;
     use crate::cell::{Ticket, Undo};
-    use crate::line::meter::{Meter, Request};
+    use crate::line::meter::{Meter, QueueRequest};
     use crate::line::single::{Entered, Single};
     use crate::line::waiting::Waiting;
-    use crate::line::{Post, Stands, State};
+    use crate::line::{Post, QueuePointer, State};
     use crate::sync::{Ordering, fence};
 
     /// A limit, or a shared pointer to one.
@@ -37,7 +37,7 @@ pub(crate) mod sealed {
         }
     }
 
-    impl<H: Lends> Stands for H {
+    impl<H: Lends> QueuePointer for H {
         type Post<'a>
             = H::Limit<'a>
         where
@@ -88,7 +88,7 @@ pub(crate) mod sealed {
                 self.keep_out(&mut state.waits, by);
                 state
                     .waits
-                    .behind(&Request::new(self, &self.terms(), now, cost))
+                    .behind(&QueueRequest::new(self, &self.terms(), now, cost))
             })?
         }
 
@@ -109,7 +109,7 @@ pub(crate) mod sealed {
             patience: Duration,
         ) -> Result<Ticket, Refused> {
             let terms = self.terms();
-            let request = Request::new(self, &terms, now, cost);
+            let request = QueueRequest::new(self, &terms, now, cost);
             let behind = self.visit_if_any(|state| {
                 state.waits.advance(self, now);
                 self.keep_out(&mut state.waits, now);
@@ -197,7 +197,7 @@ pub(crate) mod sealed {
             let visited = self.visit_if_any(|state| {
                 state.waits.advance(self, now);
                 let terms = self.terms();
-                let request = Request::new(self, &terms, now, cost);
+                let request = QueueRequest::new(self, &terms, now, cost);
                 state.waits.may_pass_before(&request, deadline)
             });
             visited.unwrap_or(false)
@@ -230,7 +230,7 @@ pub(crate) mod sealed {
         ) -> Result<Entered, Refused> {
             self.visit(None, |state| {
                 let terms = self.terms();
-                let request = Request::new(self, &terms, now, cost);
+                let request = QueueRequest::new(self, &terms, now, cost);
                 state.waits.enter(&request, deadline)
             })
         }

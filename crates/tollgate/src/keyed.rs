@@ -38,9 +38,9 @@ pub use together::Together;
 pub use crate::snapshot::SnapshotError;
 pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
 
-use anchor::Moment;
+use anchor::TableTime;
 use rated::Rated;
-use rates::{InForce, PaceCell};
+use rates::{InForce, RateCell};
 use slot::{ChargeRequest, Judged, KeyWord};
 use table::Table;
 
@@ -79,7 +79,7 @@ use table::Table;
 /// ```
 pub struct KeyedLimiter<C: Clock = Monotonic, T = OneRate> {
     table: Table,
-    pace: PaceCell,
+    pace: RateCell,
     hasher: KeyHasher,
     counters: Counters,
     at_cap: AtCap,
@@ -282,7 +282,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// The same for a key that is new, elsewhere, or charged by another thread.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: Moment, cost: u64) -> bool {
+    fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: TableTime, cost: u64) -> bool {
         let key = self.key_at_params(fingerprint, pace);
         key.charge(now, cost).outcome == Outcome::Allowed
     }

@@ -5,7 +5,7 @@ use std::fmt;
 use tollgate_core::{Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::line::{Line, Turn};
+use crate::line::{SharedWaitQueue, Turn};
 
 mod builder;
 mod shares;
@@ -54,7 +54,7 @@ use shares::Shares;
 /// ```
 pub struct Lanes<C: Clock = Monotonic> {
     names: Vec<String>,
-    line: Line<Shares, C>,
+    line: SharedWaitQueue<Shares, C>,
 }
 
 /// One lane of [`Lanes`], with the verbs of a limiter; made by [`Lanes::lane`].

@@ -10,7 +10,7 @@ use crate::acquire::Acquire;
 use crate::cell::{Cell, Ticket, Undo};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
-use crate::line::lined::Lined;
+use crate::line::lined::LimiterQueue;
 use crate::line::meter::Meter;
 use crate::line::places::Id;
 use crate::line::single::Single;
@@ -46,7 +46,7 @@ pub use crate::clock::DefaultClock;
 pub struct Limiter<C: Clock = Monotonic> {
     pub(crate) cell: Cell,
     pub(crate) clock: C,
-    pub(crate) line: Lined<()>,
+    pub(crate) line: LimiterQueue<()>,
     waiting: Waiting,
 }
 

@@ -29,12 +29,12 @@ use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::sync::{Mutex, unpoisoned};
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use future::Await;
+pub(crate) use future::QueuedWaiterFuture;
 #[cfg(not(any(loom, shuttle)))]
 pub use future::Turning;
 use places::Id;
 use queue::{Discipline, Entered, Queue};
-use seats::{Seats, Woken};
+use seats::{PendingWakeups, WaiterWakers};
 pub use turn::Turn;
 
 /// The waiters of a line, in whatever order they are served.
@@ -80,7 +80,7 @@ pub trait Post: Copy {
 }
 
 /// A pointer to the post where a waiter stands, borrowed or shared.
-pub(crate) trait Stands {
+pub(crate) trait QueuePointer {
     type Post<'a>: Post
     where
         Self: 'a;
@@ -98,7 +98,7 @@ pub(crate) trait Stands {
 #[derive(Debug)]
 pub struct State<W> {
     pub(crate) waits: W,
-    seats: Seats,
+    seats: WaiterWakers,
 }
 
 /// A waiter whose turn came.
@@ -112,14 +112,14 @@ pub struct Passed {
 }
 
 /// How a wait stands.
-pub(crate) enum Progress {
+pub(crate) enum WaitProgress {
     Done(Result<Passed, Refused>),
     /// Until it is woken, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
 }
 
 /// A place in line; dropping it frees the place, and costs nothing.
-pub(crate) struct Standing<S: Stands> {
+pub(crate) struct Standing<S: QueuePointer> {
     at: S,
     /// None once it is free, and may be another's.
     id: Option<Id>,
@@ -129,12 +129,12 @@ impl<W: Waits> State<W> {
     pub(crate) const fn new(waits: W) -> Self {
         Self {
             waits,
-            seats: Seats::new(),
+            seats: WaiterWakers::new(),
         }
     }
 
     /// Which wakers to call and which to drop after a change, once the lock is released.
-    pub(crate) fn settle(&mut self, present: Option<Id>) -> Woken {
+    pub(crate) fn settle(&mut self, present: Option<Id>) -> PendingWakeups {
         let (done, first) = (self.waits.take_done(), self.waits.first());
         self.seats.settle(done, first, present)
     }
@@ -147,7 +147,7 @@ impl<W: Waits> State<W> {
     }
 }
 
-impl<S: Stands> Standing<S> {
+impl<S: QueuePointer> Standing<S> {
     /// The waiter that got this place in the line at this post.
     pub(crate) const fn new(at: S, id: Id) -> Self {
         Self { at, id: Some(id) }
@@ -159,7 +159,7 @@ impl<S: Stands> Standing<S> {
     }
 
     /// Looks whether it has to wait any longer; if so, it will be woken by this waker.
-    pub(crate) fn look(&mut self, waker: &Waker) -> Progress {
+    pub(crate) fn look(&mut self, waker: &Waker) -> WaitProgress {
         let Some(id) = self.id else {
             panic!("a place in line was looked at after it had been left");
         };
@@ -171,11 +171,11 @@ impl<S: Stands> Standing<S> {
                 state.seats.forget(id);
                 *place = None;
                 post.gone();
-                return Progress::Done(result);
+                return WaitProgress::Done(result);
             }
             let until = state.waits.look_again(now, id);
             state.seats.remember(id, waker, until);
-            Progress::Waiting(until)
+            WaitProgress::Waiting(until)
         })
     }
 
@@ -186,12 +186,12 @@ impl<S: Stands> Standing<S> {
         let waker = crate::patience::thread_waker();
         for left in (0..looks).rev() {
             match self.look(&waker) {
-                Progress::Done(result) => return Some(result),
-                Progress::Waiting(until) if left > 0 => {
+                WaitProgress::Done(result) => return Some(result),
+                WaitProgress::Waiting(until) if left > 0 => {
                     let until = until.unwrap_or(Timestamp::MAX);
                     self.at.nap_until(until);
                 }
-                Progress::Waiting(_) => {}
+                WaitProgress::Waiting(_) => {}
             }
         }
         None
@@ -202,8 +202,8 @@ impl<S: Stands> Standing<S> {
         let waker = crate::patience::thread_waker();
         loop {
             match self.look(&waker) {
-                Progress::Done(result) => return result,
-                Progress::Waiting(until) => {
+                WaitProgress::Done(result) => return result,
+                WaitProgress::Waiting(until) => {
                     let until = until.unwrap_or(Timestamp::MAX);
                     self.at.nap_until(until);
                 }
@@ -212,7 +212,7 @@ impl<S: Stands> Standing<S> {
     }
 }
 
-impl<S: Stands> Drop for Standing<S> {
+impl<S: QueuePointer> Drop for Standing<S> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let post = self.at.post();
@@ -226,12 +226,12 @@ impl<S: Stands> Drop for Standing<S> {
 }
 
 /// A line shared by threads and tasks, with its clock.
-pub(crate) struct Line<D: Discipline, C> {
+pub(crate) struct SharedWaitQueue<D: Discipline, C> {
     state: Mutex<State<Queue<D>>>,
     clock: C,
 }
 
-impl<D: Discipline, C: Clock> Line<D, C> {
+impl<D: Discipline, C: Clock> SharedWaitQueue<D, C> {
     pub(crate) fn new(discipline: D, most: usize, clock: C) -> Self {
         Self {
             state: Mutex::new(State::new(Queue::new(discipline, most))),
@@ -281,7 +281,7 @@ impl<D: Discipline, C: Clock> Line<D, C> {
     }
 }
 
-impl<D: Discipline, C: Clock> Stands for &Line<D, C> {
+impl<D: Discipline, C: Clock> QueuePointer for &SharedWaitQueue<D, C> {
     type Post<'a>
         = Self
     where
@@ -292,7 +292,7 @@ impl<D: Discipline, C: Clock> Stands for &Line<D, C> {
     }
 }
 
-impl<D: Discipline, C: Clock> Post for &Line<D, C> {
+impl<D: Discipline, C: Clock> Post for &SharedWaitQueue<D, C> {
     type Waits = Queue<D>;
 
     fn clock(&self) -> &dyn Clock {

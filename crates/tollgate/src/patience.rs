@@ -14,14 +14,14 @@ pub(crate) const DEFAULT_MAX_WAITERS: usize = 65_536;
 
 /// How long a wait may take.
 #[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
+pub(crate) enum WaitLimit {
     /// The caller hasn't said.
     Unsaid,
     Timeout(Duration),
     Deadline(Timestamp),
 }
 
-impl Patience {
+impl WaitLimit {
     /// Until when it lasts, if that was said.
     pub(crate) fn deadline(self, now: Timestamp) -> Option<Timestamp> {
         match self {
@@ -34,12 +34,12 @@ impl Patience {
 
 /// Until when a waiter waits, by a clock that may be set back meanwhile.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Until {
+pub(crate) struct ClockAwareDeadline {
     at: Timestamp,
     seen: Timestamp,
 }
 
-impl Until {
+impl ClockAwareDeadline {
     pub(crate) const fn new(at: Timestamp, now: Timestamp) -> Self {
         Self { at, seen: now }
     }
@@ -57,12 +57,12 @@ impl Until {
 
 /// Wakes the calling thread, which is parked or sleeps for a moment: for the crates of this project.
 pub fn thread_waker() -> Waker {
-    Waker::from(Arc::new(Unpark(current_thread())))
+    Waker::from(Arc::new(ThreadWaker(current_thread())))
 }
 
-struct Unpark(Thread);
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }

@@ -62,8 +62,8 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp};
 
-use self::keeper::{Keeper, Saver};
-use self::store::End;
+use self::keeper::{BackgroundSaver, QuotaSaver};
+use self::store::FileEnd;
 use self::table::{Done, QuotaRequest, Table};
 use crate::clock::{Clock, Wall};
 use crate::stripes::Counters;
@@ -100,8 +100,8 @@ const CLAIMS: usize = 8;
 pub struct QuotaLimiter<C = Wall> {
     table: Arc<Table>,
     /// What saves it, if it is kept in a file; it stops with the limiter.
-    keeper: Option<Keeper>,
-    observer: Option<Observer>,
+    keeper: Option<BackgroundSaver>,
+    observer: Option<ThresholdObserver>,
     counters: Counters,
     clock: C,
 }
@@ -123,7 +123,7 @@ pub struct ThresholdEvent<'a> {
 }
 
 /// The observer of thresholds.
-struct Observer {
+struct ThresholdObserver {
     /// From low to high.
     percentages: Vec<u8>,
     tell: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
@@ -356,7 +356,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// If the file can't be written; the next flush tries again.
     pub fn flush(&self) -> Result<(), FileError> {
         match self.saver() {
-            Some(saver) => saver.save(&self.table, End::Open),
+            Some(saver) => saver.save(&self.table, FileEnd::Open),
             None => Ok(()),
         }
     }
@@ -366,7 +366,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// # Errors
     /// If the file can't be written; then it holds what the last flush that succeeded had saved.
     pub fn close(mut self) -> Result<(), FileError> {
-        self.keeper.as_mut().map_or(Ok(()), Keeper::close)
+        self.keeper.as_mut().map_or(Ok(()), BackgroundSaver::close)
     }
 
     /// What was counted so far, and whether the store works.
@@ -394,8 +394,8 @@ impl<C: Clock> QuotaLimiter<C> {
         &self.clock
     }
 
-    fn saver(&self) -> Option<&Saver> {
-        self.keeper.as_ref().map(Keeper::saver)
+    fn saver(&self) -> Option<&QuotaSaver> {
+        self.keeper.as_ref().map(BackgroundSaver::saver)
     }
 
     /// That this process may ask for this key.
@@ -413,7 +413,7 @@ impl<C: Clock> QuotaLimiter<C> {
     /// Whether the store is that of the process that this one was forked from.
     #[inline]
     fn is_forked(&self) -> bool {
-        self.saver().is_some_and(Saver::is_forked)
+        self.saver().is_some_and(QuotaSaver::is_forked)
     }
 
     /// Tells of the thresholds that a charge has reached.

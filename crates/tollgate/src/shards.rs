@@ -2,7 +2,7 @@
 
 /// A table divided into shards, each with a lock of its own.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Shards {
+pub(crate) struct ShardLayout {
     /// How many there are: a power of two.
     pub(crate) count: usize,
     /// How many keys each takes.
@@ -11,7 +11,7 @@ pub(crate) struct Shards {
     shift: u32,
 }
 
-impl Shards {
+impl ShardLayout {
     /// For this many keys, with `shard_keys` or more in each shard, and at most so many shards: as many as threads
     /// need to rarely meet at one lock.
     pub(crate) fn for_threads(capacity: usize, shard_keys: usize, most: usize) -> Self {
@@ -47,7 +47,7 @@ mod tests {
     #[test]
     fn every_hash_is_in_a_shard_and_all_shards_are_used() {
         for least in [1, 2, 5, 256] {
-            let shards = Shards::new(1_000_000, least);
+            let shards = ShardLayout::new(1_000_000, least);
             let number = |part: usize| shards.number((part as u64) << (u64::BITS - 8));
             let mut used: Vec<usize> = (0..256).map(number).collect();
             used.sort_unstable();
@@ -58,10 +58,10 @@ mod tests {
 
     #[test]
     fn one_shard_takes_the_capacity_and_several_have_room_to_spare() {
-        assert_eq!(Shards::for_threads(1_000, 1_024, 256).room, 1_000);
-        let many = Shards::for_threads(1_000_000, 1_024, 256);
+        assert_eq!(ShardLayout::for_threads(1_000, 1_024, 256).room, 1_000);
+        let many = ShardLayout::for_threads(1_000_000, 1_024, 256);
         assert_eq!(many.count, 256);
         assert_eq!(many.room, 3_907 + 6 * 62);
-        assert_eq!(Shards::for_threads(usize::MAX, 1, 64).count, 64);
+        assert_eq!(ShardLayout::for_threads(usize::MAX, 1, 64).count, 64);
     }
 }

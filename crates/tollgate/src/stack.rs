@@ -17,12 +17,12 @@ pub use estimate::{Expire, Settled, Settlement, TimedEstimate};
 pub use hold::{Hold, Terms};
 pub use level::{AnyLimit, Level, Settles};
 pub use pass::Pass;
-use pass::{AnyPermit, Slot};
+use pass::{PermitPointer, Slot};
 pub use verdict::{Kind, Passed, Refusal, StackVerdict};
 
 use level::Breadth;
 use limit::{Seen, Taken};
-use verdict::Worst;
+use verdict::MostRestrictive;
 
 /// Many limits, passed by a request all together or not at all.
 ///
@@ -116,7 +116,8 @@ impl Stack {
         }
         match self.charge(levels, &mut seen) {
             Ok(pass) => {
-                let left = Worst::of(levels, &mut seen, |level, now| level.limit.look(now, 0));
+                let left =
+                    MostRestrictive::of(levels, &mut seen, |level, now| level.limit.look(now, 0));
                 StackVerdict::new(&left, pass)
             }
             Err(refusal) => StackVerdict::Refused(refusal),
@@ -135,7 +136,7 @@ impl Stack {
     /// ```
     pub fn peek<'a>(&self, levels: &[Level<'a>]) -> StackVerdict<'a> {
         let mut seen = Seen::default();
-        let worst = Worst::of(levels, &mut seen, |level, now| {
+        let worst = MostRestrictive::of(levels, &mut seen, |level, now| {
             level.limit.look(now, level.cost)
         });
         match worst.refusal() {
@@ -153,7 +154,7 @@ impl Stack {
     /// The refusal with the longest wait, unless everything fits by now.
     #[cold]
     fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
-        Worst::of(levels, seen, |level, now| level.limit.ask(now, level.cost)).refusal()
+        MostRestrictive::of(levels, seen, |level, now| level.limit.ask(now, level.cost)).refusal()
     }
 
     /// Charges levels as far as two words tell how to give them back, which is all of them in most

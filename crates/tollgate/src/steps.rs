@@ -14,12 +14,12 @@ pub(crate) const SLACK: Duration = Duration::from_secs(60);
 
 /// The latest time that anything was charged at, and how far behind it a time may be.
 #[derive(Debug)]
-pub(crate) struct Latest {
+pub(crate) struct LatestTime {
     at: Timestamp,
     reach: Duration,
 }
 
-impl Latest {
+impl LatestTime {
     /// For states under this limit.
     pub(crate) fn new<A: Arithmetic>(limit: &A) -> Self {
         let mut latest = Self {

@@ -169,7 +169,7 @@ const fn name(algorithm: Algorithm) -> &'static str {
 }
 
 /// What says which of its tiers a key is in.
-pub(crate) trait Chooses<K: ?Sized>: Send + Sync {
+pub(crate) trait ChooseTier<K: ?Sized>: Send + Sync {
     /// The tier of a key, if it isn't at the limiter's own rate.
     fn tier_of(&self, key: &K) -> Option<&Tier>;
 
@@ -178,12 +178,12 @@ pub(crate) trait Chooses<K: ?Sized>: Send + Sync {
 }
 
 /// Tiers, and a function that chooses one of them for a key.
-pub(crate) struct Choice<S, F> {
+pub(crate) struct TierChooser<S, F> {
     pub(crate) tiers: S,
     pub(crate) choose: F,
 }
 
-impl<K, S, F> Chooses<K> for Choice<S, F>
+impl<K, S, F> ChooseTier<K> for TierChooser<S, F>
 where
     K: ?Sized,
     S: AsRef<[Tier]> + Send + Sync,
@@ -201,7 +201,7 @@ where
 
 /// That all tiers that may be chosen are for a limiter of this algorithm.
 pub(crate) fn check_tier_algorithms<K: ?Sized>(
-    choice: &dyn Chooses<K>,
+    choice: &dyn ChooseTier<K>,
     limiter: Algorithm,
 ) -> Result<(), LimitError> {
     let mut tiers = choice.tiers().iter();

@@ -155,7 +155,7 @@ impl From<LimitError> for TierError {
 /// ```
 #[derive(Debug)]
 pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
-    directory: RwLock<Directory>,
+    directory: RwLock<TierDirectory>,
     rates: KeyedLimiter<C>,
     quotas: QuotaLimiter<W>,
     slots: Arc<KeyedConcurrency<String, C>>,
@@ -165,9 +165,9 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
 
 /// Which limits are whose.
 #[derive(Debug)]
-struct Directory {
-    default: Arc<Plan>,
-    tiers: HashMap<String, Arc<Plan>>,
+struct TierDirectory {
+    default: Arc<TierPlan>,
+    tiers: HashMap<String, Arc<TierPlan>>,
     tenants: HashMap<String, TenantLimits>,
 }
 
@@ -175,18 +175,18 @@ struct Directory {
 #[derive(Debug)]
 enum TenantLimits {
     Tier(String),
-    Own(Arc<Plan>),
+    Own(Arc<TierPlan>),
 }
 
 /// An allowance, compiled.
 #[derive(Debug)]
-struct Plan {
+struct TierPlan {
     name: String,
     allowance: Allowance,
     rate: Gcra,
 }
 
-impl Plan {
+impl TierPlan {
     fn new(name: &str, allowance: Allowance) -> Result<Arc<Self>, LimitError> {
         Ok(Arc::new(Self {
             name: name.to_owned(),
@@ -196,8 +196,8 @@ impl Plan {
     }
 }
 
-impl Directory {
-    fn plan(&self, tenant: &str) -> &Arc<Plan> {
+impl TierDirectory {
+    fn plan(&self, tenant: &str) -> &Arc<TierPlan> {
         let own = self.tenants.get(tenant).and_then(|place| match place {
             TenantLimits::Own(plan) => Some(plan),
             TenantLimits::Tier(tier) => self.tiers.get(tier),
@@ -340,7 +340,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
-        let plan = Plan::new(tenant, allowance)?;
+        let plan = TierPlan::new(tenant, allowance)?;
         unpoisoned(self.directory.write()).place(tenant, TenantLimits::Own(plan), self.capacity)
     }
 
@@ -354,7 +354,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Errors
     /// If the rate can't be represented.
     pub fn set_tier(&self, tier: &str, allowance: Allowance) -> Result<(), TierError> {
-        let plan = Plan::new(tier, allowance)?;
+        let plan = TierPlan::new(tier, allowance)?;
         let mut directory = unpoisoned(self.directory.write());
         if directory.default.name == tier {
             directory.default = Arc::clone(&plan);
@@ -365,11 +365,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     /// The tenant's key, at the rate of its plan.
     #[inline]
-    fn rate_key(&self, tenant: &str, plan: &Plan) -> keyed::Key<'_, C> {
+    fn rate_key(&self, tenant: &str, plan: &TierPlan) -> keyed::Key<'_, C> {
         self.rates.key(tenant).counted_by(&plan.rate)
     }
 
-    fn plan(&self, tenant: &str) -> Arc<Plan> {
+    fn plan(&self, tenant: &str) -> Arc<TierPlan> {
         Arc::clone(unpoisoned(self.directory.read()).plan(tenant))
     }
 }
@@ -575,7 +575,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         }
     }
 
-    fn rate_used(&self, tenant: &str, plan: &Plan) -> Usage {
+    fn rate_used(&self, tenant: &str, plan: &TierPlan) -> Usage {
         let key = self.rate_key(tenant, plan);
         let seen = key.limit().peek_in_order(self.rates.clock().now(), 0);
         let limited = !plan.allowance.rate.is_unlimited();

@@ -29,7 +29,7 @@ pub use level::TreeLevel;
 pub use node::{Branch, Leaf, Leaves, NodeId};
 pub use ruling::{Receipt, TreeVerdict};
 
-use nodes::Nodes;
+use nodes::NodeTable;
 use taken::Taken;
 use walk::Look;
 
@@ -90,7 +90,7 @@ use walk::Look;
 /// # Time
 /// Times before the latest charge count as the time of that charge.
 pub struct Tree<C: Clock = Monotonic> {
-    nodes: Mutex<Nodes>,
+    nodes: Mutex<NodeTable>,
     root: Branch,
     hasher: KeyHasher,
     clock: C,
@@ -264,7 +264,7 @@ impl<C: Clock> Tree<C> {
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         let nodes = &mut *self.lock();
-        decide(nodes, now, leaf, cost, Act::Charge).is_some_and(|(_, look)| look.passes())
+        decide(nodes, now, leaf, cost, Effect::Charge).is_some_and(|(_, look)| look.passes())
     }
 
     /// Decides one request, and says who decided.
@@ -280,7 +280,7 @@ impl<C: Clock> Tree<C> {
     /// Decides a request of this cost at a time on the tree's clock.
     pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
-        let decided = decide(nodes, now, leaf, cost, Act::Charge);
+        let decided = decide(nodes, now, leaf, cost, Effect::Charge);
         rule(nodes, decided, now, leaf, cost)
     }
 
@@ -293,7 +293,7 @@ impl<C: Clock> Tree<C> {
     /// What would come of a request of this cost at a time on the tree's clock.
     pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
-        let seen = decide(nodes, now, leaf, cost, Act::Peek);
+        let seen = decide(nodes, now, leaf, cost, Effect::Peek);
         rule(nodes, seen, now, leaf, cost)
     }
 
@@ -327,7 +327,7 @@ impl<C: Clock> Tree<C> {
     /// as a want.
     pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
         let nodes = &mut *self.lock();
-        let seen = decide(nodes, now, leaf, cost, Act::Ask);
+        let seen = decide(nodes, now, leaf, cost, Effect::Ask);
         rule(nodes, seen, now, leaf, cost)
     }
 
@@ -340,7 +340,7 @@ impl<C: Clock> Tree<C> {
     /// Whether a request of this cost would pass at a time on the tree's clock.
     pub fn would_allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
         let nodes = &mut *self.lock();
-        decide(nodes, now, leaf, cost, Act::Ask).is_some_and(|(_, look)| look.passes())
+        decide(nodes, now, leaf, cost, Effect::Ask).is_some_and(|(_, look)| look.passes())
     }
 
     /// Takes a cost, to be given back if something else refuses after all.
@@ -370,7 +370,7 @@ impl<C: Clock> Tree<C> {
     pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
         let mut taken = Taken::new(cost);
         let nodes = &mut *self.lock();
-        let decided = decide(nodes, now, leaf, cost, Act::Take(&mut taken));
+        let decided = decide(nodes, now, leaf, cost, Effect::Take(&mut taken));
         let ruling = rule(nodes, decided, now, leaf, cost);
         if ruling.is_allowed() {
             Ok(Receipt { taken, ruling })
@@ -400,13 +400,13 @@ impl<C: Clock> Tree<C> {
         &self.clock
     }
 
-    fn lock(&self) -> MutexGuard<'_, Nodes> {
+    fn lock(&self) -> MutexGuard<'_, NodeTable> {
         unpoisoned(self.nodes.lock())
     }
 }
 
 /// What comes of a decision.
-enum Act<'t> {
+enum Effect<'t> {
     /// Nothing.
     Peek,
     /// A refusal is noted as a want.
@@ -419,11 +419,11 @@ enum Act<'t> {
 
 /// Decides, and acts on it; none if the leaf was removed.
 fn decide(
-    nodes: &mut Nodes,
+    nodes: &mut NodeTable,
     now: Timestamp,
     leaf: Leaf,
     cost: u64,
-    act: Act<'_>,
+    act: Effect<'_>,
 ) -> Option<(u32, Look)> {
     let now = now.max(nodes.latest);
     let slot = nodes.slot(leaf, now)?;
@@ -431,18 +431,18 @@ fn decide(
     let (path, look) = (way.path, way.look(now, cost));
     match act {
         _ if cost == 0 => {}
-        Act::Peek => {}
+        Effect::Peek => {}
         _ if !look.passes() => nodes.note_demand(&path, &look, now),
-        Act::Ask => {}
-        Act::Charge => nodes.charge(&path, &look, now, cost, None),
-        Act::Take(taken) => nodes.charge(&path, &look, now, cost, Some(taken)),
+        Effect::Ask => {}
+        Effect::Charge => nodes.charge(&path, &look, now, cost, None),
+        Effect::Take(taken) => nodes.charge(&path, &look, now, cost, Some(taken)),
     }
     Some((slot, look))
 }
 
 /// The answer to what was seen of the leaf in a slot.
 fn rule(
-    nodes: &Nodes,
+    nodes: &NodeTable,
     seen: Option<(u32, Look)>,
     now: Timestamp,
     leaf: Leaf,

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::window::{Kind, Window};
-use super::word::{Asked, Asking, MAX_PROBES, Said, Turn, Word, is_in_future};
+use super::window::{CallResult, Window};
+use super::word::{
+    AdmissionRequest, AdmissionStep, CircuitWord, MAX_PROBES, ProbeRound, WordState, is_in_future,
+};
 use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
 
 /// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
@@ -32,7 +34,7 @@ use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
 #[derive(Debug)]
 pub struct Circuit {
     terms: Thresholds,
-    word: Word,
+    word: CircuitWord,
     window: Window,
     /// When the first of the failures without an answer between them was; 0 if there is none.
     silent_since: AtomicU64,
@@ -61,19 +63,19 @@ pub enum Admission {
 
 /// By which right a call passed; it is handed back when the call is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(Right);
+pub struct Entry(EntryKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Right {
+enum EntryKind {
     /// Of a call that began then; the end of time if that isn't known.
     Call(Timestamp),
-    Probe(Turn),
+    Probe(ProbeRound),
 }
 
 impl Entry {
     /// Of a call that didn't ask the circuit: what comes of it counts, but it is no probe.
     pub const fn beside() -> Self {
-        Self(Right::Call(Timestamp::MAX))
+        Self(EntryKind::Call(Timestamp::MAX))
     }
 }
 
@@ -85,7 +87,7 @@ impl Circuit {
                 probes: terms.probes.clamp(1, MAX_PROBES),
                 ..terms
             },
-            word: Word::new(),
+            word: CircuitWord::new(),
             window: Window::new(terms.span),
             silent_since: AtomicU64::new(0),
             silent_latest: AtomicU64::new(0),
@@ -104,10 +106,10 @@ impl Circuit {
     /// Whether calls pass at this time.
     pub fn state(&self, now: Timestamp) -> State {
         match self.word.said() {
-            Said::Closed => State::Closed,
-            Said::Open { until } if is_in_future(until, now, self.longest()) => State::Open,
-            Said::Open { .. } | Said::Half(_) => State::HalfOpen,
-            Said::Forced(state) => state,
+            WordState::Closed => State::Closed,
+            WordState::Open { until } if is_in_future(until, now, self.longest()) => State::Open,
+            WordState::Open { .. } | WordState::Half(_) => State::HalfOpen,
+            WordState::Forced(state) => state,
         }
     }
 
@@ -120,23 +122,23 @@ impl Circuit {
     #[inline]
     pub fn enter(&self, now: Timestamp) -> Admission {
         if self.word.is_closed() {
-            return Admission::Pass(Entry(Right::Call(now)));
+            return Admission::Pass(Entry(EntryKind::Call(now)));
         }
         self.ask(now)
     }
 
     #[cold]
     fn ask(&self, now: Timestamp) -> Admission {
-        let asking = Asking {
+        let asking = AdmissionRequest {
             now,
             probes: self.terms.probes,
             lapses_after: self.stays_open(),
             longest: self.longest(),
         };
         match self.word.ask(asking) {
-            Asked::Passes => Admission::Pass(Entry(Right::Call(now))),
-            Asked::Probes(turn) => Admission::Probe(Entry(Right::Probe(turn))),
-            Asked::Waits(until) => Admission::Refused {
+            AdmissionStep::Passes => Admission::Pass(Entry(EntryKind::Call(now))),
+            AdmissionStep::Probes(turn) => Admission::Probe(Entry(EntryKind::Probe(turn))),
+            AdmissionStep::Waits(until) => Admission::Refused {
                 // In whole milliseconds, as the word's time is a little less than what was asked for.
                 wait: until.map(|until| {
                     let millis = (until - now).as_nanos().div_ceil(1_000_000);
@@ -153,19 +155,23 @@ impl Circuit {
             return None;
         }
         let is_slow = took > self.terms.slow_after;
-        let kind = if is_slow { Kind::Slow } else { Kind::Fine };
+        let kind = if is_slow {
+            CallResult::Slow
+        } else {
+            CallResult::Fine
+        };
         self.window.count(now, kind);
         if self.silent_since.load(Ordering::Relaxed) != 0 {
             self.silent_since.store(0, Ordering::Relaxed);
         }
         match entry.0 {
-            Right::Call(_) if is_slow => self.judge(now, None),
-            Right::Call(_) => None,
+            EntryKind::Call(_) if is_slow => self.judge(now, None),
+            EntryKind::Call(_) => None,
             // A slow answer isn't what a probe is to find.
-            Right::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
+            EntryKind::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
                 self.reopens(turn, now)
             }
-            Right::Probe(turn) => {
+            EntryKind::Probe(turn) => {
                 let closes = self.word.succeeds(turn, self.terms.probes);
                 closes.then(|| {
                     self.closed_at.store(now.as_nanos(), Ordering::Relaxed);
@@ -181,8 +187,8 @@ impl Circuit {
         if self.began_before_close(entry, now) {
             return None;
         }
-        self.window.count(now, Kind::Failed);
-        if let Right::Probe(turn) = entry.0 {
+        self.window.count(now, CallResult::Failed);
+        if let EntryKind::Probe(turn) = entry.0 {
             return self.reopens(turn, now);
         }
         if !self.is_closed() {
@@ -213,15 +219,15 @@ impl Circuit {
     #[cold]
     pub fn dropped(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
         match entry.0 {
-            Right::Probe(turn) => {
+            EntryKind::Probe(turn) => {
                 let stays = self.stays_open();
                 let reopens = self.word.reopens(turn, now + stays);
                 let why = Trip::Probe;
                 reopens.then_some(BreakerEvent::Opened { stays, why })
             }
-            Right::Call(_) if self.began_before_close(entry, now) || !self.is_closed() => None,
-            Right::Call(_) if self.is_silent(now) => self.judge(now, Some(Trip::Silent)),
-            Right::Call(_) => None,
+            EntryKind::Call(_) if self.began_before_close(entry, now) || !self.is_closed() => None,
+            EntryKind::Call(_) if self.is_silent(now) => self.judge(now, Some(Trip::Silent)),
+            EntryKind::Call(_) => None,
         }
     }
 
@@ -229,13 +235,13 @@ impl Circuit {
     fn began_before_close(&self, entry: Entry, now: Timestamp) -> bool {
         let closed_at = Timestamp::from_nanos(self.closed_at.load(Ordering::Relaxed));
         // A clock that was set back since says nothing.
-        matches!(entry.0, Right::Call(begun) if begun < closed_at && closed_at <= now)
+        matches!(entry.0, EntryKind::Call(begun) if begun < closed_at && closed_at <= now)
     }
 
     /// A call ended in a way that says nothing: if it was a probe, the next one is.
     #[inline]
     pub fn gives_up(&self, entry: Entry) {
-        if let Right::Probe(turn) = entry.0 {
+        if let EntryKind::Probe(turn) = entry.0 {
             self.word.gives_up(turn);
         }
     }
@@ -276,7 +282,7 @@ impl Circuit {
     }
 
     /// A probe failed: it is open again, for longer.
-    fn reopens(&self, turn: Turn, now: Timestamp) -> Option<BreakerEvent> {
+    fn reopens(&self, turn: ProbeRound, now: Timestamp) -> Option<BreakerEvent> {
         let times = self.in_a_row.load(Ordering::Relaxed);
         let stays = self.opens_for(times);
         if !self.word.reopens(turn, now + stays) {

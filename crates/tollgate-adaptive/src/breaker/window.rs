@@ -34,7 +34,7 @@ const FIELDS: usize = 4;
 
 /// What was counted.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Counts {
+pub(crate) struct CallCounts {
     pub(crate) calls: u64,
     pub(crate) failed: u64,
     pub(crate) slow: u64,
@@ -42,7 +42,7 @@ pub(crate) struct Counts {
 
 /// How a call ended.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) enum Kind {
+pub(crate) enum CallResult {
     #[default]
     Fine,
     Slow,
@@ -51,23 +51,23 @@ pub(crate) enum Kind {
 
 #[derive(Debug)]
 pub(crate) enum Window {
-    Calls(Mutex<Last>),
-    Time(Box<Parts>),
+    Calls(Mutex<LastCalls>),
+    Time(Box<TimeSlices>),
 }
 
 /// The last so many calls.
 #[derive(Debug)]
-pub(crate) struct Last {
-    ring: Vec<Kind>,
+pub(crate) struct LastCalls {
+    ring: Vec<CallResult>,
     most: usize,
     next: usize,
-    counts: Counts,
+    counts: CallCounts,
 }
 
 /// Calls by parts of the time, on each thread's own cache lines. A part that is written for a new number begins at 0.
 /// A thread that shares its lines may add to a part just as another begins it anew, and be lost.
 #[derive(Debug)]
-pub(crate) struct Parts {
+pub(crate) struct TimeSlices {
     width: u64,
     /// The number of the present part, so that few calls divide.
     number: AtomicU64,
@@ -79,18 +79,18 @@ impl Window {
         match span {
             Span::Calls(most) => {
                 let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
-                Self::Calls(Mutex::new(Last {
+                Self::Calls(Mutex::new(LastCalls {
                     // What is never reached needn't be there: a ring of 4 GiB isn't what anybody meant.
                     ring: Vec::with_capacity(most.min(RING)),
                     most,
                     next: 0,
-                    counts: Counts::default(),
+                    counts: CallCounts::default(),
                 }))
             }
             Span::Time(over) => {
                 let parts = u128::try_from(PARTS).unwrap_or(1);
                 let width = u64::try_from(over.as_nanos() / parts).unwrap_or(u64::MAX);
-                Self::Time(Box::new(Parts {
+                Self::Time(Box::new(TimeSlices {
                     width: width.max(1),
                     number: AtomicU64::new(0),
                     parts: Stripes::few(|| {
@@ -102,14 +102,14 @@ impl Window {
     }
 
     #[inline]
-    pub(crate) fn count(&self, now: Timestamp, kind: Kind) {
+    pub(crate) fn count(&self, now: Timestamp, kind: CallResult) {
         match self {
             Self::Calls(last) => unpoisoned(last.lock()).add(kind),
             Self::Time(parts) => parts.add(now, kind),
         }
     }
 
-    pub(crate) fn counts(&self, now: Timestamp) -> Counts {
+    pub(crate) fn counts(&self, now: Timestamp) -> CallCounts {
         match self {
             Self::Calls(last) => unpoisoned(last.lock()).counts,
             Self::Time(parts) => parts.counts(now),
@@ -121,7 +121,7 @@ impl Window {
             Self::Calls(last) => {
                 let mut last = unpoisoned(last.lock());
                 last.ring.clear();
-                (last.next, last.counts) = (0, Counts::default());
+                (last.next, last.counts) = (0, CallCounts::default());
             }
             Self::Time(parts) => parts.parts.each(|parts| {
                 for field in parts.iter().flatten() {
@@ -132,24 +132,24 @@ impl Window {
     }
 }
 
-impl Last {
-    fn add(&mut self, kind: Kind) {
+impl LastCalls {
+    fn add(&mut self, kind: CallResult) {
         if self.ring.len() < self.most {
             self.ring.push(kind);
         } else {
             let gone = std::mem::replace(&mut self.ring[self.next], kind);
             self.counts.calls -= 1;
-            self.counts.failed -= u64::from(gone == Kind::Failed);
-            self.counts.slow -= u64::from(gone == Kind::Slow);
+            self.counts.failed -= u64::from(gone == CallResult::Failed);
+            self.counts.slow -= u64::from(gone == CallResult::Slow);
             self.next = (self.next + 1) % self.most;
         }
         self.counts.calls += 1;
-        self.counts.failed += u64::from(kind == Kind::Failed);
-        self.counts.slow += u64::from(kind == Kind::Slow);
+        self.counts.failed += u64::from(kind == CallResult::Failed);
+        self.counts.slow += u64::from(kind == CallResult::Slow);
     }
 }
 
-impl Parts {
+impl TimeSlices {
     /// The number of the part that this time is in, from 1 on: 0 is none.
     #[inline]
     fn number(&self, now: Timestamp) -> u64 {
@@ -165,7 +165,7 @@ impl Parts {
     }
 
     #[inline]
-    fn add(&self, now: Timestamp, kind: Kind) {
+    fn add(&self, now: Timestamp, kind: CallResult) {
         let number = self.number(now);
         let place = usize::try_from(number % 10).unwrap_or(0);
         self.parts.visit(|parts, sole| {
@@ -185,16 +185,16 @@ impl Parts {
             }
             add(&part[1]);
             match kind {
-                Kind::Fine => {}
-                Kind::Failed => add(&part[2]),
-                Kind::Slow => add(&part[3]),
+                CallResult::Fine => {}
+                CallResult::Failed => add(&part[2]),
+                CallResult::Slow => add(&part[3]),
             }
         });
     }
 
-    fn counts(&self, now: Timestamp) -> Counts {
+    fn counts(&self, now: Timestamp) -> CallCounts {
         let number = self.number(now);
-        let mut counts = Counts::default();
+        let mut counts = CallCounts::default();
         let width = u64::try_from(PARTS).unwrap_or(1);
         self.parts.each(|parts| {
             for part in parts {

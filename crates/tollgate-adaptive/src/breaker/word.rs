@@ -39,11 +39,11 @@ const TIME_SHIFT: u32 = 10;
 pub(super) const MAX_PROBES: u8 = 15;
 
 #[derive(Debug)]
-pub(super) struct Word(AtomicU64);
+pub(super) struct CircuitWord(AtomicU64);
 
 /// What the word says.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Said {
+pub(super) enum WordState {
     Closed,
     Open { until: Timestamp },
     Half(Half),
@@ -60,21 +60,21 @@ pub(super) struct Half {
 
 /// What came of asking to be let through while it isn't closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Asked {
+pub(super) enum AdmissionStep {
     Passes,
     /// As a probe that is known by this.
-    Probes(Turn),
+    Probes(ProbeRound),
     /// Not before this time, if that is known.
     Waits(Option<Timestamp>),
 }
 
 /// Until when a probe may come back, as the word has it: what it is known by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Turn(Timestamp);
+pub(super) struct ProbeRound(Timestamp);
 
 /// What is asked for by a call, and how much there is of it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asking {
+pub(super) struct AdmissionRequest {
     pub(super) now: Timestamp,
     /// The most probes at once.
     pub(super) probes: u8,
@@ -84,7 +84,7 @@ pub(super) struct Asking {
     pub(super) longest: Duration,
 }
 
-impl Turn {
+impl ProbeRound {
     /// The last 1,023 ns are lost, as in the word.
     fn until(time: Timestamp) -> Self {
         Self(Timestamp::from_nanos(time.as_nanos() & !0x3FF))
@@ -96,7 +96,7 @@ pub(super) fn is_in_future(until: Timestamp, now: Timestamp, longest: Duration) 
     now < until && until - now <= longest
 }
 
-impl Said {
+impl WordState {
     fn of(word: u64) -> Self {
         // A time takes the word's upper bits as they are: the last 1,023 ns of it are lost.
         let until = Timestamp::from_nanos(word & !0x3FF);
@@ -115,7 +115,7 @@ impl Said {
     }
 
     /// How far the probes are, if it is half-open and that of this turn is among those that are out.
-    fn in_round(self, turn: Turn) -> Option<Half> {
+    fn in_round(self, turn: ProbeRound) -> Option<Half> {
         match self {
             Self::Half(half) if half.until == turn.0 => Some(half),
             _ => None,
@@ -137,7 +137,7 @@ impl Said {
     }
 }
 
-impl Word {
+impl CircuitWord {
     pub(super) fn new() -> Self {
         Self(AtomicU64::new(0))
     }
@@ -148,99 +148,106 @@ impl Word {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    pub(super) fn said(&self) -> Said {
-        Said::of(self.0.load(Ordering::Relaxed))
+    pub(super) fn said(&self) -> WordState {
+        WordState::of(self.0.load(Ordering::Relaxed))
     }
 
     /// Asks to be let through.
-    pub(super) fn ask(&self, asking: Asking) -> Asked {
-        let Asking { now, probes, .. } = asking;
-        let lapses = Turn::until(now + asking.lapses_after).0;
+    pub(super) fn ask(&self, asking: AdmissionRequest) -> AdmissionStep {
+        let AdmissionRequest { now, probes, .. } = asking;
+        let lapses = ProbeRound::until(now + asking.lapses_after).0;
         let is_in_future = |until: Timestamp| is_in_future(until, now, asking.longest);
         let first = |succeeded: u8| Half {
             until: lapses,
             out: 1,
             succeeded,
         };
-        let mut asked = Asked::Passes;
+        let mut asked = AdmissionStep::Passes;
         self.step(|said| {
             let next = match said {
-                Said::Closed | Said::Forced(State::Closed) => Err(Asked::Passes),
-                Said::Forced(_) => Err(Asked::Waits(None)),
-                Said::Open { until } if is_in_future(until) => Err(Asked::Waits(Some(until))),
-                Said::Open { .. } => Ok(first(0)),
-                Said::Half(half) if half.out + half.succeeded < probes => Ok(Half {
+                WordState::Closed | WordState::Forced(State::Closed) => Err(AdmissionStep::Passes),
+                WordState::Forced(_) => Err(AdmissionStep::Waits(None)),
+                WordState::Open { until } if is_in_future(until) => {
+                    Err(AdmissionStep::Waits(Some(until)))
+                }
+                WordState::Open { .. } => Ok(first(0)),
+                WordState::Half(half) if half.out + half.succeeded < probes => Ok(Half {
                     until: if half.out == 0 { lapses } else { half.until },
                     out: half.out + 1,
                     ..half
                 }),
-                Said::Half(half) if is_in_future(half.until) => Err(Asked::Waits(Some(half.until))),
+                WordState::Half(half) if is_in_future(half.until) => {
+                    Err(AdmissionStep::Waits(Some(half.until)))
+                }
                 // Those that are out don't come back: they are given up, and another one goes.
-                Said::Half(half) => Ok(first(half.succeeded)),
+                WordState::Half(half) => Ok(first(half.succeeded)),
             };
-            asked = next.map_or_else(|told| told, |half| Asked::Probes(Turn(half.until)));
-            next.ok().map(Said::Half)
+            asked = next.map_or_else(
+                |told| told,
+                |half| AdmissionStep::Probes(ProbeRound(half.until)),
+            );
+            next.ok().map(WordState::Half)
         });
         asked
     }
 
     /// A probe ended well; whether it was the last, and the circuit is closed.
-    pub(super) fn succeeds(&self, turn: Turn, probes: u8) -> bool {
+    pub(super) fn succeeds(&self, turn: ProbeRound, probes: u8) -> bool {
         let mut closes = false;
         let ended = self.step(|said| {
             let half = said.in_round(turn)?;
             closes = half.succeeded + 1 >= probes;
-            let next = Said::Half(Half {
+            let next = WordState::Half(Half {
                 out: half.out.saturating_sub(1),
                 succeeded: half.succeeded + 1,
                 ..half
             });
-            Some(if closes { Said::Closed } else { next })
+            Some(if closes { WordState::Closed } else { next })
         });
         ended && closes
     }
 
     /// A probe was given up: its place is free.
-    pub(super) fn gives_up(&self, turn: Turn) {
+    pub(super) fn gives_up(&self, turn: ProbeRound) {
         self.step(|said| {
             let half = said.in_round(turn)?;
             let out = half.out.saturating_sub(1);
-            Some(Said::Half(Half { out, ..half }))
+            Some(WordState::Half(Half { out, ..half }))
         });
     }
 
     /// Opens it if it is closed; whether this one did it.
     pub(super) fn opens(&self, until: Timestamp) -> bool {
-        self.step(|said| (said == Said::Closed).then_some(Said::Open { until }))
+        self.step(|said| (said == WordState::Closed).then_some(WordState::Open { until }))
     }
 
     /// Opens it because this probe failed; whether it did, as one that was given up doesn't.
-    pub(super) fn reopens(&self, turn: Turn, until: Timestamp) -> bool {
-        self.step(|said| said.in_round(turn).map(|_| Said::Open { until }))
+    pub(super) fn reopens(&self, turn: ProbeRound, until: Timestamp) -> bool {
+        self.step(|said| said.in_round(turn).map(|_| WordState::Open { until }))
     }
 
     /// Closes it, unless somebody holds it; whether it was anything else.
     pub(super) fn closes(&self) -> bool {
         self.step(|said| match said {
-            Said::Closed | Said::Forced(_) => None,
-            _ => Some(Said::Closed),
+            WordState::Closed | WordState::Forced(_) => None,
+            _ => Some(WordState::Closed),
         })
     }
 
     pub(super) fn force(&self, force: Force) {
         let said = match force {
-            Force::No => Said::Closed,
-            Force::Open => Said::Forced(State::Open),
-            Force::Closed => Said::Forced(State::Closed),
+            Force::No => WordState::Closed,
+            Force::Open => WordState::Forced(State::Open),
+            Force::Closed => WordState::Forced(State::Closed),
         };
         self.0.store(said.word(), Ordering::Relaxed);
     }
 
     /// Changes the word by compare-and-swap unless `to` declines; whether it was changed.
-    fn step(&self, mut to: impl FnMut(Said) -> Option<Said>) -> bool {
+    fn step(&self, mut to: impl FnMut(WordState) -> Option<WordState>) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let Some(next) = to(Said::of(word)) else {
+            let Some(next) = to(WordState::of(word)) else {
                 return false;
             };
             let (relaxed, next) = (Ordering::Relaxed, next.word());

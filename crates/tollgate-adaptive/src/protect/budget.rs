@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::undo::Undo;
+use crate::undo::UndoGuard;
 
 /// Allows retries up to a share of the calls that were made.
 ///
@@ -59,10 +59,10 @@ impl Budget {
     }
 
     /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is kept: before its time nothing was sent.
-    pub(super) fn take(&self) -> Option<Undo<&Self>> {
+    pub(super) fn take(&self) -> Option<UndoGuard<&Self>> {
         // Made only if there is one: it comes back when it is dropped.
         self.try_retry()
-            .then(|| Undo::new(Some(self), |budget| budget.add(RETRY)))
+            .then(|| UndoGuard::new(Some(self), |budget| budget.add(RETRY)))
     }
 
     /// How many retries are left.

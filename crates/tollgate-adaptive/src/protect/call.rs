@@ -11,7 +11,7 @@ use tollgate::concurrency::{Ending, NoPermit, Permit};
 use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
 
 use crate::breaker::{Breaker, Call, Open};
-use crate::undo::Undo;
+use crate::undo::UndoGuard;
 
 /// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
 ///
@@ -126,7 +126,7 @@ impl<C: Clock> Protected<C> {
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let mut call = Undo::new(self.admit_by_breaker()?, Call::ignored);
+        let mut call = UndoGuard::new(self.admit_by_breaker()?, Call::ignored);
         let (mut token, mut has_waited) = (None, false);
         if let Some(rate) = self.rate.as_deref() {
             // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
@@ -134,7 +134,7 @@ impl<C: Clock> Protected<C> {
             let turn = rate.acquire().timeout(self.patience).reserved();
             let turn = track_waits(turn, &mut has_waited).await;
             let turn = turn.map_err(NotCalled::Rate)?;
-            token = Some(Undo::new(Some(turn), Reservation::cancel));
+            token = Some(UndoGuard::new(Some(turn), Reservation::cancel));
         }
         let permit = match self.bulkhead.as_deref() {
             Some(bulkhead) => {
@@ -146,9 +146,9 @@ impl<C: Clock> Protected<C> {
         if has_waited {
             // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
             drop(call);
-            call = Undo::new(self.admit_by_breaker()?, Call::ignored);
+            call = UndoGuard::new(self.admit_by_breaker()?, Call::ignored);
         }
-        if let Some(slot) = token.and_then(Undo::keep) {
+        if let Some(slot) = token.and_then(UndoGuard::keep) {
             slot.keep();
         }
         Ok(Entered {

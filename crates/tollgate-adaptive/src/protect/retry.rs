@@ -10,8 +10,8 @@ use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, sleep_until};
 
 use super::Budget;
-use crate::chance::{Chance, random_seed};
-use crate::undo::Undo;
+use crate::chance::{SplitMix64, random_seed};
+use crate::undo::UndoGuard;
 
 /// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
 ///
@@ -268,13 +268,13 @@ impl<C: Clock> Retry<C> {
         tries: u32,
         advice: Advice,
         passed: Duration,
-    ) -> Result<(Duration, Option<Undo<&Budget>>), Stopped> {
+    ) -> Result<(Duration, Option<UndoGuard<&Budget>>), Stopped> {
         let said = match advice {
             Advice::Stop => return Err(Stopped::Advised),
             Advice::Retry => None,
             Advice::RetryAfter(said) => Some(said),
         };
-        let chance = Chance::new(self.seed.fetch_add(1, Ordering::Relaxed)).part();
+        let chance = SplitMix64::new(self.seed.fetch_add(1, Ordering::Relaxed)).part();
         let wait = self
             .backoff
             .wait(tries, said, chance)

@@ -8,8 +8,8 @@ use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic};
 
 use crate::breaker::Span;
-use crate::breaker::window::{Kind, Window};
-use crate::chance::{Chance, random_seed};
+use crate::breaker::window::{CallResult, Window};
+use crate::chance::{SplitMix64, random_seed};
 
 /// Rejects calls locally with a probability that rises as the backend accepts fewer of them.
 ///
@@ -98,9 +98,9 @@ impl<C: Clock> Throttle<C> {
     pub fn try_call(&self) -> Result<Attempt<'_, C>, Throttled> {
         let now = self.clock.now();
         let probability = self.probability_at(now);
-        let drawn = Chance::new(self.chance.fetch_add(1, Ordering::Relaxed)).part();
+        let drawn = SplitMix64::new(self.chance.fetch_add(1, Ordering::Relaxed)).part();
         if drawn < probability {
-            self.window.count(now, Kind::Failed);
+            self.window.count(now, CallResult::Failed);
             return Err(Throttled { probability });
         }
         Ok(Attempt { throttle: self })
@@ -127,12 +127,16 @@ impl<C: Clock> Attempt<'_, C> {
     /// The backend took it, whatever came of it.
     pub fn accepted(self) {
         let throttle = self.throttle;
-        throttle.window.count(throttle.clock.now(), Kind::Fine);
+        throttle
+            .window
+            .count(throttle.clock.now(), CallResult::Fine);
     }
 
     /// The backend rejected it for overload, or can't be reached.
     pub fn rejected(self) {
         let throttle = self.throttle;
-        throttle.window.count(throttle.clock.now(), Kind::Failed);
+        throttle
+            .window
+            .count(throttle.clock.now(), CallResult::Failed);
     }
 }

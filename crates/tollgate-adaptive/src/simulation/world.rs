@@ -12,12 +12,12 @@ use tollgate::{ConcurrencyLimiter, Timestamp};
 use super::run::{Gathered, number};
 use super::{Limit, Phase, Point, Run, Scenario, exponential};
 use crate::Controller;
-use crate::chance::Chance;
+use crate::chance::SplitMix64;
 
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Event {
+enum SimulationEvent {
     Comes,
     /// A call is done, if it is still served as it was when this was foreseen.
     Done {
@@ -43,12 +43,12 @@ struct Job {
     since: Option<Timestamp>,
 }
 
-pub(super) struct World<'a> {
+pub(super) struct Simulator<'a> {
     scenario: &'a Scenario,
     clock: Manual,
     clients: Vec<Arc<ConcurrencyLimiter<Manual>>>,
-    chance: Chance,
-    events: BinaryHeap<Reverse<(Timestamp, u64, Event)>>,
+    chance: SplitMix64,
+    events: BinaryHeap<Reverse<(Timestamp, u64, SimulationEvent)>>,
     next_event: u64,
     jobs: Vec<Job>,
     free: Vec<usize>,
@@ -64,7 +64,7 @@ pub(super) struct World<'a> {
     points: Vec<Point>,
 }
 
-impl<'a> World<'a> {
+impl<'a> Simulator<'a> {
     pub(super) fn new(scenario: &'a Scenario, limit: impl Fn(u64) -> Limit, seed: u64) -> Self {
         let clock = Manual::new();
         let client = |number: u64| {
@@ -79,7 +79,7 @@ impl<'a> World<'a> {
         Self {
             scenario,
             clients,
-            chance: Chance::new(seed),
+            chance: SplitMix64::new(seed),
             events: BinaryHeap::new(),
             next_event: 0,
             jobs: Vec::new(),
@@ -104,23 +104,23 @@ impl<'a> World<'a> {
     pub(super) fn play(mut self) -> Run {
         let mut from = Timestamp::ZERO;
         for (number, phase) in self.scenario.phases.iter().enumerate() {
-            self.plan(from, Event::Changes { phase: number });
+            self.plan(from, SimulationEvent::Changes { phase: number });
             from += phase.lasts;
         }
-        self.plan(Timestamp::ZERO, Event::Comes);
-        self.plan(Timestamp::ZERO + TICK, Event::Tick);
+        self.plan(Timestamp::ZERO, SimulationEvent::Comes);
+        self.plan(Timestamp::ZERO + TICK, SimulationEvent::Tick);
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             if now > self.ends {
                 break;
             }
             self.clock.set(now);
             match event {
-                Event::Comes => self.comes(now),
-                Event::Done { job, pace } if pace == self.pace => self.done(now, job),
-                Event::Done { .. } => {}
-                Event::GivenUp { job } => self.on_timeout(job),
-                Event::Changes { phase } => self.changes(now, phase),
-                Event::Tick => self.tick(now),
+                SimulationEvent::Comes => self.comes(now),
+                SimulationEvent::Done { job, pace } if pace == self.pace => self.done(now, job),
+                SimulationEvent::Done { .. } => {}
+                SimulationEvent::GivenUp { job } => self.on_timeout(job),
+                SimulationEvent::Changes { phase } => self.changes(now, phase),
+                SimulationEvent::Tick => self.tick(now),
             }
         }
         self.told()
@@ -142,7 +142,7 @@ impl<'a> World<'a> {
         }
     }
 
-    fn plan(&mut self, at: Timestamp, event: Event) {
+    fn plan(&mut self, at: Timestamp, event: SimulationEvent) {
         self.events.push(Reverse((at, self.next_event, event)));
         self.next_event += 1;
     }
@@ -154,7 +154,7 @@ impl<'a> World<'a> {
     /// A call comes to one of the clients, and passes its limit or is gone.
     fn comes(&mut self, now: Timestamp) {
         let wait = exponential(&mut self.chance) / self.scenario.arrivals;
-        self.plan(now + Duration::from_secs_f64(wait), Event::Comes);
+        self.plan(now + Duration::from_secs_f64(wait), SimulationEvent::Comes);
         let clients = u64::try_from(self.clients.len()).unwrap_or(1);
         let client = usize::try_from(self.chance.next() % clients).unwrap_or(0);
         // Drawn for those who are refused, too, so that all limits meet the same calls.
@@ -178,7 +178,10 @@ impl<'a> World<'a> {
                 self.jobs.len() - 1
             }
         };
-        self.plan(now + self.scenario.timeout, Event::GivenUp { job: number });
+        self.plan(
+            now + self.scenario.timeout,
+            SimulationEvent::GivenUp { job: number },
+        );
         self.queue.push_back(number);
         self.serve(now);
     }
@@ -207,7 +210,7 @@ impl<'a> World<'a> {
     fn foresee(&mut self, now: Timestamp, job: usize) {
         let takes = (self.jobs[job].left / self.current_phase().speed) as u64;
         let pace = self.pace;
-        self.plan(now.plus_nanos(takes), Event::Done { job, pace });
+        self.plan(now.plus_nanos(takes), SimulationEvent::Done { job, pace });
     }
 
     fn done(&mut self, now: Timestamp, job: usize) {
@@ -259,7 +262,7 @@ impl<'a> World<'a> {
     }
 
     fn tick(&mut self, now: Timestamp) {
-        self.plan(now + TICK, Event::Tick);
+        self.plan(now + TICK, SimulationEvent::Tick);
         let seen = self.clients.iter().map(|client| client.peek());
         let (limit, in_flight) = seen.fold((0.0, 0.0), |sum, seen| {
             (

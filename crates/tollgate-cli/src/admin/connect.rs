@@ -14,7 +14,9 @@ use serde_json::Value;
 use tollgate_server::{Address, admin_token_files};
 
 use super::text::plain;
-use crate::client::{PATIENCE, Place, Reply, Request, Stream, connect, connect_tcp, first_line};
+use crate::client::{
+    Connection, HttpResponse, PATIENCE, Place, Request, connect, connect_tcp, first_line,
+};
 use crate::ended::CliError;
 
 /// How a service is reached.
@@ -120,7 +122,7 @@ impl Connect {
         ))
     }
 
-    fn tls(&self, host: &str, stream: TcpStream) -> Result<impl Stream, CliError> {
+    fn tls(&self, host: &str, stream: TcpStream) -> Result<impl Connection, CliError> {
         let Some(ca) = &self.ca else {
             let why = "https:// needs --ca, the file of who signs the service's certificate";
             return Err(CliError::usage(why));
@@ -201,7 +203,7 @@ fn certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>,
 }
 
 /// What was answered, if it was done; else why not.
-fn body(reply: Reply) -> Result<String, CliError> {
+fn body(reply: HttpResponse) -> Result<String, CliError> {
     if reply.status == 200 {
         return Ok(reply.body);
     }

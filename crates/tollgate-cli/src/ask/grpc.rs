@@ -11,7 +11,7 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::{Ask, Told, told_by_service};
+use super::{Ask, ServiceAnswer, told_by_service};
 use crate::client::{PATIENCE, Place, garbled};
 use crate::policy::Fact;
 
@@ -19,7 +19,7 @@ const CALL: &str = "http://tollgate/envoy.service.ratelimit.v3.RateLimitService/
 /// The most bytes of an answer.
 const MOST: usize = 1 << 20;
 
-pub(super) fn ask(options: &Ask, place: &Place) -> io::Result<Told> {
+pub(super) fn ask(options: &Ask, place: &Place) -> io::Result<ServiceAnswer> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
@@ -29,7 +29,7 @@ pub(super) fn ask(options: &Ask, place: &Place) -> io::Result<Told> {
     })
 }
 
-async fn call(options: &Ask, place: &Place) -> io::Result<Told> {
+async fn call(options: &Ask, place: &Place) -> io::Result<ServiceAnswer> {
     match place {
         Place::Tcp { host, port, .. } => {
             let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -43,7 +43,7 @@ async fn call(options: &Ask, place: &Place) -> io::Result<Told> {
 async fn call_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
     options: &Ask,
-) -> io::Result<Told> {
+) -> io::Result<ServiceAnswer> {
     let broken = |error: h2::Error| match error.into_io() {
         Some(error) => error,
         None => garbled("it doesn't speak HTTP/2"),
@@ -101,7 +101,7 @@ fn framed(message: &[u8]) -> Bytes {
 }
 
 fn message(options: &Ask) -> Vec<u8> {
-    let entry = |(key, value): (&str, &str)| Entry {
+    let entry = |(key, value): (&str, &str)| DescriptorEntry {
         key: key.to_owned(),
         value: value.to_owned(),
     };
@@ -131,11 +131,11 @@ struct RateLimitRequest {
 #[derive(Clone, PartialEq, Message)]
 struct RateLimitDescriptor {
     #[prost(message, repeated, tag = "1")]
-    entries: Vec<Entry>,
+    entries: Vec<DescriptorEntry>,
 }
 
 #[derive(Clone, PartialEq, Message)]
-struct Entry {
+struct DescriptorEntry {
     #[prost(string, tag = "1")]
     key: String,
     #[prost(string, tag = "2")]
@@ -179,9 +179,9 @@ const UNITS: [&str; 8] = [
 ];
 
 /// What the service told, by the names that it has elsewhere.
-fn told(message: &[u8]) -> Option<Told> {
+fn told(message: &[u8]) -> Option<ServiceAnswer> {
     let response = RateLimitResponse::decode(message).ok()?;
-    let mut told = Told::new();
+    let mut told = ServiceAnswer::new();
     for status in response.statuses {
         if let Some(RateLimit {
             requests_per_unit: count,

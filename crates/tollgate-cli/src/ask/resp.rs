@@ -4,14 +4,18 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 
 use serde_json::{Number, Value};
 
-use super::{Ask, Told, told_by_service};
-use crate::client::{Place, Stream, connect, garbled};
+use super::{Ask, ServiceAnswer, told_by_service};
+use crate::client::{Connection, Place, connect, garbled};
 use crate::policy::Fact;
 
 /// The most bytes of an answer.
 const MOST: u64 = 1 << 20;
 
-pub(super) fn ask(options: &Ask, place: &Place, password: Option<&str>) -> io::Result<Told> {
+pub(super) fn ask(
+    options: &Ask,
+    place: &Place,
+    password: Option<&str>,
+) -> io::Result<ServiceAnswer> {
     let mut reader = BufReader::new(connect(place)?.take(MOST));
     if let Some(password) = password {
         send(reader.get_mut().get_mut(), &["AUTH", password])?;
@@ -36,7 +40,7 @@ pub(super) fn ask(options: &Ask, place: &Place, password: Option<&str>) -> io::R
     }
 }
 
-fn send(stream: &mut Box<dyn Stream>, words: &[&str]) -> io::Result<()> {
+fn send(stream: &mut Box<dyn Connection>, words: &[&str]) -> io::Result<()> {
     let mut command = format!("*{}\r\n", words.len());
     for word in words {
         command.push_str(&format!("${}\r\n{word}\r\n", word.len()));
@@ -76,7 +80,7 @@ fn reply(reader: &mut impl BufRead) -> io::Result<Value> {
             Value::Array(each.collect::<io::Result<_>>()?)
         }
         "%" => {
-            let mut told = Told::new();
+            let mut told = ServiceAnswer::new();
             for _ in 0..count()? {
                 let name = reply(reader)?;
                 let name = name.as_str().ok_or_else(strange)?.to_owned();

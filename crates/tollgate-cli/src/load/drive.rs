@@ -29,8 +29,8 @@ const TICK: Duration = Duration::from_millis(100);
 
 /// What came of all tasks together.
 #[derive(Debug)]
-pub(super) struct Driven {
-    pub(super) tally: Tally,
+pub(super) struct RunResult {
+    pub(super) tally: DecisionCounts,
     pub(super) elapsed: Duration,
     /// By the calendar.
     pub(super) started: Date,
@@ -41,7 +41,7 @@ pub(super) struct Driven {
 
 /// What came of one task's decisions.
 #[derive(Clone, Debug)]
-pub(super) struct Tally {
+pub(super) struct DecisionCounts {
     pub(super) admitted: u64,
     pub(super) denied: u64,
     pub(super) fallback_admitted: u64,
@@ -52,7 +52,7 @@ pub(super) struct Tally {
 }
 
 /// What all tasks have in common.
-struct Common {
+struct SharedRun {
     target: Target,
     keys: Box<[String]>,
     cost: u64,
@@ -64,12 +64,12 @@ struct Common {
 }
 
 /// Runs all tasks to their end.
-pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven> {
+pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<RunResult> {
     let clock = Monotonic::new();
     let keys = (0..options.keys).map(key).collect();
     let (began, started) = (clock.now(), Date::of(Wall.now()));
     let mut is_interrupted = false;
-    let common = Arc::new(Common {
+    let common = Arc::new(SharedRun {
         target: target.clone(),
         keys,
         cost: options.cost,
@@ -88,7 +88,7 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     let style = ProgressStyle::with_template("{wide_bar} {msg}");
     bar.set_style(style.map_err(io::Error::other)?);
     let mut ticks = tokio::time::interval(TICK);
-    let mut tally = Tally::new()?;
+    let mut tally = DecisionCounts::new()?;
     let mut interrupt = pin!(interrupted());
     loop {
         tokio::select! {
@@ -110,7 +110,7 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     }
     let elapsed = clock.now() - began;
     bar.finish_and_clear();
-    Ok(Driven {
+    Ok(RunResult {
         tally,
         elapsed,
         started,
@@ -119,8 +119,8 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<Driven>
     })
 }
 
-async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<Tally> {
-    let mut tally = Tally::new()?;
+async fn run(common: Arc<SharedRun>, clock: Monotonic, first: usize) -> io::Result<DecisionCounts> {
+    let mut tally = DecisionCounts::new()?;
     let mut keys = common.keys.iter().cycle().skip(first);
     loop {
         // The end of one decision is the beginning of the next: one reading of the clock for each.
@@ -143,7 +143,7 @@ async fn run(common: Arc<Common>, clock: Monotonic, first: usize) -> io::Result<
     }
 }
 
-impl Tally {
+impl DecisionCounts {
     fn new() -> io::Result<Self> {
         let latency = || Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(io::Error::other);
         Ok(Self {

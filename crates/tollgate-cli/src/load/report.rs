@@ -8,7 +8,7 @@ use serde::{Serialize, Serializer};
 use tollgate_engine::render;
 use tollgate_redis::{FailureKind, FailureStats, RedisStats};
 
-use super::drive::Driven;
+use super::drive::RunResult;
 use super::{FleetCounting, LimitHome, Load, StoreFailureChoice, name};
 use crate::ended::CliError;
 use crate::output::thousands;
@@ -151,8 +151,8 @@ impl fmt::Display for Failed {
 }
 
 impl LoadReport {
-    pub(super) fn new(options: &Load, driven: &Driven, store: Option<RedisStats>) -> Self {
-        let Driven { tally, elapsed, .. } = driven;
+    pub(super) fn new(options: &Load, driven: &RunResult, store: Option<RedisStats>) -> Self {
+        let RunResult { tally, elapsed, .. } = driven;
         let decisions = tally.decisions();
         let mut all = tally.other_latency.clone();
         // Both have the same digits, and grow as they must.

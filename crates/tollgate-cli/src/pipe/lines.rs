@@ -10,26 +10,26 @@ use tollgate::{Clock, KeyedLimiter, Limiter};
 use super::{Interrupt, LONGEST, LOOK, Pipe, PipeReport};
 use crate::ended::CliError;
 
-pub(super) struct Lines<'a, C: Clock, W> {
-    gate: Gate<C>,
+pub(super) struct LineFilter<'a, C: Clock, W> {
+    gate: LineLimiter<C>,
     /// Where lines go that pass.
     out: &'a mut W,
     interrupt: &'a Interrupt,
     /// The beginning of a line whose end hasn't come.
     begun: Vec<u8>,
     /// What becomes of the rest of a line that is too long to be held together.
-    rest: Option<Fate>,
+    rest: Option<LineOutcome>,
     report: PipeReport,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Fate {
+enum LineOutcome {
     Passes,
     Dropped,
 }
 
-impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
-    pub(super) fn new(gate: Gate<C>, out: &'a mut W, interrupt: &'a Interrupt) -> Self {
+impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
+    pub(super) fn new(gate: LineLimiter<C>, out: &'a mut W, interrupt: &'a Interrupt) -> Self {
         Self {
             gate,
             out,
@@ -58,7 +58,7 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
         if let Some(fate) = self.rest {
             let end = memchr(b'\n', bytes).map(|end| end + 1);
             let (rest, after) = bytes.split_at(end.unwrap_or(bytes.len()));
-            if fate == Fate::Passes {
+            if fate == LineOutcome::Passes {
                 self.out.write_all(rest)?;
             }
             if end.is_none() {
@@ -172,25 +172,29 @@ impl<'a, C: Clock, W: Write> Lines<'a, C, W> {
         let before = self.report.passed;
         self.decide(&line)?;
         let passes = self.report.passed > before;
-        self.rest = Some(if passes { Fate::Passes } else { Fate::Dropped });
+        self.rest = Some(if passes {
+            LineOutcome::Passes
+        } else {
+            LineOutcome::Dropped
+        });
         Ok(())
     }
 }
 
 /// Decides about lines.
-pub(super) struct Gate<C: Clock> {
-    limit: Limit<C>,
+pub(super) struct LineLimiter<C: Clock> {
+    limit: LimitByKey<C>,
     /// Lines that are too many wait until they may pass; else they are dropped.
     holds_back: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "a run has one")]
-enum Limit<C: Clock> {
+enum LimitByKey<C: Clock> {
     One(Limiter<C>),
     Each(KeyedLimiter<C>, Box<Regex>),
 }
 
-impl<C: Clock + Clone> Gate<C> {
+impl<C: Clock + Clone> LineLimiter<C> {
     pub(super) fn new(options: &Pipe, clock: C) -> Result<Self, CliError> {
         let rate = match options.burst {
             Some(burst) => options.rate.burst(burst),
@@ -199,14 +203,14 @@ impl<C: Clock + Clone> Gate<C> {
         let limit = match &options.key {
             None => {
                 let limiter = Limiter::builder(rate).clock(clock).build();
-                Limit::One(limiter.map_err(CliError::usage)?)
+                LimitByKey::One(limiter.map_err(CliError::usage)?)
             }
             Some(pattern) => {
                 let wrong = |error| CliError::usage(format_args!("--key can't be used: {error}"));
                 let regex = Regex::new(pattern).map_err(wrong)?;
                 let limiter = KeyedLimiter::builder(rate, options.keys.max(1)).clock(clock);
                 let limiter = limiter.build().map_err(CliError::usage)?;
-                Limit::Each(limiter, Box::new(regex))
+                LimitByKey::Each(limiter, Box::new(regex))
             }
         };
         let holds_back = options.wait;
@@ -214,28 +218,28 @@ impl<C: Clock + Clone> Gate<C> {
     }
 }
 
-impl<C: Clock> Gate<C> {
+impl<C: Clock> LineLimiter<C> {
     /// Whether so many lines pass at once, whatever is in them; all are charged, or none. With keys nobody knows.
     pub(super) fn allow_all(&self, lines: u64) -> bool {
         match &self.limit {
-            Limit::One(limiter) => limiter.allow_n(lines),
-            Limit::Each(..) => false,
+            LimitByKey::One(limiter) => limiter.allow_n(lines),
+            LimitByKey::Each(..) => false,
         }
     }
 
     /// Whether a line passes now.
     pub(super) fn allow(&self, line: &[u8]) -> bool {
         match &self.limit {
-            Limit::One(limiter) => limiter.allow(),
-            Limit::Each(limiter, regex) => limiter.allow(key(regex, line)),
+            LimitByKey::One(limiter) => limiter.allow(),
+            LimitByKey::Each(limiter, regex) => limiter.allow(key(regex, line)),
         }
     }
 
     /// Waits until a line may pass, for at most so long. Whether it may.
     pub(super) fn wait(&self, line: &[u8], most: Duration) -> bool {
         match &self.limit {
-            Limit::One(limiter) => limiter.acquire().timeout(most).wait_blocking().is_ok(),
-            Limit::Each(limiter, regex) => {
+            LimitByKey::One(limiter) => limiter.acquire().timeout(most).wait_blocking().is_ok(),
+            LimitByKey::Each(limiter, regex) => {
                 let key = limiter.key(key(regex, line));
                 key.acquire().timeout(most).wait_blocking().is_ok()
             }
@@ -245,8 +249,8 @@ impl<C: Clock> Gate<C> {
     /// How long a line would have to wait.
     pub(super) fn wait_of(&self, line: &[u8]) -> Duration {
         let decision = match &self.limit {
-            Limit::One(limiter) => limiter.peek(),
-            Limit::Each(limiter, regex) => limiter.key(key(regex, line)).peek(),
+            LimitByKey::One(limiter) => limiter.peek(),
+            LimitByKey::Each(limiter, regex) => limiter.key(key(regex, line)).peek(),
         };
         decision.wait()
     }

@@ -101,10 +101,10 @@ pub fn check(options: &Check, color: Color, out: &mut impl Write) -> Result<Ende
     })
 }
 
-type Read = (String, Result<Checked, Rejected>);
+type NamedResult = (String, Result<Checked, Rejected>);
 
 /// Every file by its name; standard input comes first.
-fn read(files: &[PathBuf]) -> Result<Vec<Read>, CliError> {
+fn read(files: &[PathBuf]) -> Result<Vec<NamedResult>, CliError> {
     let mut read = Vec::new();
     if files.iter().any(|file| is_stdin(file)) {
         read.push(("-".to_owned(), of_text(&stdin()?)));
@@ -116,7 +116,12 @@ fn read(files: &[PathBuf]) -> Result<Vec<Read>, CliError> {
     Ok(read)
 }
 
-fn write(options: &Check, files: &[Read], color: Color, out: &mut impl Write) -> io::Result<()> {
+fn write(
+    options: &Check,
+    files: &[NamedResult],
+    color: Color,
+    out: &mut impl Write,
+) -> io::Result<()> {
     if options.json {
         let reports = files.iter().map(|(name, read)| report(name, read));
         let reports: Vec<_> = reports.collect();

@@ -57,11 +57,11 @@ pub struct Conversion {
 #[derive(Serialize)]
 struct Report<'a> {
     policy: Option<&'a str>,
-    lost: Vec<Lost<'a>>,
+    lost: Vec<LossReport<'a>>,
 }
 
 #[derive(Serialize)]
-struct Lost<'a> {
+struct LossReport<'a> {
     /// `not-converted`, `decided-otherwise` or `told-less-of`.
     kind: String,
     /// Whether it decides about requests.
@@ -91,7 +91,7 @@ impl Conversion {
     }
 
     fn report(&self) -> Report<'_> {
-        let lost = self.unsaid.iter().map(|one| Lost {
+        let lost = self.unsaid.iter().map(|one| LossReport {
             kind: name(one.loss).replace(' ', "-"),
             decides: one.loss.decides(),
             limit: &one.limit,

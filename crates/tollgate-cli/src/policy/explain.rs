@@ -11,8 +11,8 @@ use tollgate::clock::Wall;
 use tollgate_engine::explain;
 
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor};
-use super::request::{Extras, Request, Running};
-use super::stage::{Stage, Store};
+use super::request::{DescriptorOptions, Request, RunningRequests};
+use super::stage::{SimulatedEngine, Store};
 use super::time::{Date, duration};
 use crate::color::Color;
 use crate::ended::CliError;
@@ -126,18 +126,18 @@ pub enum Only {
 
 /// What is known before the first request.
 #[derive(Serialize)]
-struct Head<'a> {
+struct ExplainHeader<'a> {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
     rules: Option<Vec<Part<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
     descriptors: Option<Vec<Found>>,
-    hints: Vec<Hint<'a>>,
+    hints: Vec<MisspelledFact<'a>>,
 }
 
 /// A fact that may be misspelt.
 #[derive(Serialize)]
-struct Hint<'a> {
+struct MisspelledFact<'a> {
     fact: &'a str,
     near: &'a str,
 }
@@ -148,7 +148,7 @@ struct Hint<'a> {
 /// The file is no policy, or the output can't be written.
 pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<(), CliError> {
     let policy = super::policy(&options.file)?;
-    let extras = Extras {
+    let extras = DescriptorOptions {
         hits: &options.hits,
         limits: &options.limit,
         shows_statuses: options.statuses,
@@ -157,8 +157,8 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
     let facts = [&options.known[..], &options.facts].concat();
     let request = Request::new(&policy, &facts, domain, &options.descriptors, extras)?;
     let began = options.at.unwrap_or_else(|| Date::of(Wall.now()));
-    let stage = Stage::new(policy.clone(), began.timestamp(), options.store)?;
-    let mut running = Running::new(options.hold);
+    let stage = SimulatedEngine::new(policy.clone(), began.timestamp(), options.store)?;
+    let mut running = RunningRequests::new(options.hold);
     let steps = (0..options.n).map(|number| {
         let at = options.every * number;
         stage.set(at);
@@ -173,7 +173,7 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
             let shown = entries.into_iter();
             let shown = shown.filter(|entry| options.only == Only::All || applies(entry));
             let hints = explain::misspelt(&policy, facts).into_iter();
-            let hints = hints.map(|(fact, near)| Hint { fact, near });
+            let hints = hints.map(|(fact, near)| MisspelledFact { fact, near });
             (Some(shown.map(Part::of).collect()), None, hints.collect())
         }
         Request::Descriptors(request) => {
@@ -182,7 +182,7 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
             (None, Some(shown.collect()), Vec::new())
         }
     };
-    let head = Head {
+    let head = ExplainHeader {
         at: began.to_string(),
         rules,
         descriptors,

@@ -64,7 +64,7 @@ impl FromStr for Entries {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
-        let entry = |part: &Part| match part.value.as_ref() {
+        let entry = |part: &EntryParts| match part.value.as_ref() {
             Some(value) if !part.key.trim().is_empty() => {
                 Ok((part.key.trim().to_owned(), value.trim().to_owned()))
             }
@@ -83,15 +83,15 @@ impl FromStr for Entries {
 
 /// One entry as it is written, without its escapes.
 #[derive(Debug, Default)]
-struct Part {
+struct EntryParts {
     key: String,
     value: Option<String>,
 }
 
 /// Splits entries at commas, and keys from values at the first equals sign. A backslash takes the meaning of a comma,
 /// an equals sign or a backslash behind it; before anything else it is one itself.
-fn parts(text: &str) -> Vec<Part> {
-    let mut parts = vec![Part::default()];
+fn parts(text: &str) -> Vec<EntryParts> {
+    let mut parts = vec![EntryParts::default()];
     let mut signs = text.chars().peekable();
     while let Some(sign) = signs.next() {
         let escaped = match sign {
@@ -101,7 +101,7 @@ fn parts(text: &str) -> Vec<Part> {
         let last = parts.len() - 1;
         let part = &mut parts[last];
         match (sign, escaped) {
-            (',', None) => parts.push(Part::default()),
+            (',', None) => parts.push(EntryParts::default()),
             ('=', None) if part.value.is_none() => part.value = Some(String::new()),
             (sign, escaped) => {
                 let sign = escaped.unwrap_or(sign);

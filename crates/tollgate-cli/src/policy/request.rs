@@ -13,7 +13,7 @@ use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Facts, Policy, Verdict};
 
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, escape_commas, facts};
-use super::stage::Stage;
+use super::stage::SimulatedEngine;
 use crate::ended::CliError;
 
 /// What is asked of a policy.
@@ -22,21 +22,21 @@ pub(crate) enum Request<'a> {
     /// Of one in our form.
     Facts(Box<Facts<'a>>),
     /// Of one in envoyproxy/ratelimit's form.
-    Descriptors(Described<'a>),
+    Descriptors(DescriptorRequestArgs<'a>),
 }
 
 /// A request as a proxy describes it.
 #[derive(Debug)]
-pub(crate) struct Described<'a> {
+pub(crate) struct DescriptorRequestArgs<'a> {
     pub(super) domain: &'a str,
     pub(super) entries: Vec<Vec<(&'a str, &'a str)>>,
     pub(super) charging: Charging,
-    pub(super) extras: Extras<'a>,
+    pub(super) extras: DescriptorOptions<'a>,
 }
 
 /// What a proxy may say beside the entries of a descriptor.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Extras<'a> {
+pub(crate) struct DescriptorOptions<'a> {
     /// What requests count as, and single descriptors of them.
     pub(crate) hits: &'a [OfDescriptor<Hits>],
     /// Limits in place of the file's.
@@ -52,7 +52,7 @@ impl<'a> Request<'a> {
         known: &'a [Fact],
         domain: Option<&'a str>,
         descriptors: &'a [Entries],
-        extras: Extras<'a>,
+        extras: DescriptorOptions<'a>,
     ) -> Result<Self, CliError> {
         let usage = |message: &str| Err(CliError::usage(message));
         match (policy.domains.is_empty(), domain) {
@@ -63,7 +63,7 @@ impl<'a> Request<'a> {
             (false, Some(domain)) => {
                 extras.suit(descriptors.len())?;
                 let charging = policy.domains.get(domain).map(|domain| domain.charging);
-                Ok(Self::Descriptors(Described {
+                Ok(Self::Descriptors(DescriptorRequestArgs {
                     domain,
                     entries: descriptors.iter().map(Entries::pairs).collect(),
                     charging: charging.unwrap_or_default(),
@@ -82,9 +82,9 @@ impl<'a> Request<'a> {
     /// Decides it, at what the stage's clock shows. Who passes is among those who run from then on.
     pub(crate) fn decide(
         &self,
-        stage: &Stage,
+        stage: &SimulatedEngine,
         at: Duration,
-        running: &mut Running,
+        running: &mut RunningRequests,
     ) -> DecidedRequest {
         running.release_until(at);
         match self {
@@ -107,7 +107,7 @@ impl<'a> Request<'a> {
                 // All or none is told by the outcome.
                 if request.charging == Charging::Each || request.extras.shows_statuses {
                     let each = request.entries.iter().zip(&verdict.statuses);
-                    let each = each.map(|(entries, said)| Charged::of(entries, said));
+                    let each = each.map(|(entries, said)| DescriptorCharge::of(entries, said));
                     step.descriptors = each.collect();
                 }
                 running.begin(at, verdict.passed().map(DescriptorsPassed::into_permits));
@@ -117,7 +117,7 @@ impl<'a> Request<'a> {
     }
 }
 
-impl Described<'_> {
+impl DescriptorRequestArgs<'_> {
     /// As the engine takes them.
     pub(super) fn descriptors(&self) -> Vec<Descriptor<'_>> {
         let numbered = (1..).zip(&self.entries);
@@ -135,7 +135,7 @@ impl Described<'_> {
     }
 }
 
-impl Extras<'_> {
+impl DescriptorOptions<'_> {
     fn of<T: Copy>(&self, number: Option<usize>, all: &[OfDescriptor<T>]) -> Option<T> {
         let mut all = all.iter().rev();
         all.find(|one| one.number == number).map(|one| one.value)
@@ -157,13 +157,13 @@ impl Extras<'_> {
 
 /// Requests that passed and still run, each for as long: they hold their slots.
 #[derive(Debug)]
-pub(crate) struct Running {
+pub(crate) struct RunningRequests {
     hold: Duration,
     /// When each ends, in that order.
     ends: VecDeque<(Duration, Permits)>,
 }
 
-impl Running {
+impl RunningRequests {
     pub(crate) fn new(hold: Duration) -> Self {
         Self {
             hold,
@@ -212,7 +212,7 @@ pub(crate) struct DecidedRequest {
     pub(crate) without_store: Option<&'static str>,
     /// What comes of it where a request can wait, if the rule says so.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub(crate) waits: Option<Waits>,
+    pub(crate) waits: Option<WaitOutcome>,
     /// What is left of each limit that the request meets, if there are several.
     #[serde(skip_serializing_if = "Vec::is_empty")]
     pub(crate) left: Vec<RemainingLimit>,
@@ -223,12 +223,12 @@ pub(crate) struct DecidedRequest {
     pub(crate) shadow: Vec<String>,
     /// What came of each descriptor, where they are charged one by one.
     #[serde(skip_serializing_if = "Vec::is_empty")]
-    pub(crate) descriptors: Vec<Charged>,
+    pub(crate) descriptors: Vec<DescriptorCharge>,
 }
 
 /// A request that is over a limit whose rule lets it wait.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize)]
-pub(crate) struct Waits {
+pub(crate) struct WaitOutcome {
     /// For no longer than this.
     #[serde(rename = "longest_ms", serialize_with = "in_millis")]
     pub(crate) longest: Duration,
@@ -246,7 +246,7 @@ pub(crate) struct RemainingLimit {
 
 /// What came of one descriptor.
 #[derive(Clone, Debug, PartialEq, Serialize)]
-pub(crate) struct Charged {
+pub(crate) struct DescriptorCharge {
     pub(crate) descriptor: String,
     /// Whether it passes by itself: `ok` or `over-limit`.
     pub(crate) status: &'static str,
@@ -270,7 +270,7 @@ impl RemainingLimit {
     }
 }
 
-impl Charged {
+impl DescriptorCharge {
     fn of(entries: &[(&str, &str)], said: &DescriptorStatus) -> Self {
         Self {
             descriptor: descriptor_text(entries),
@@ -360,7 +360,7 @@ impl DecidedRequest {
         let over = over.or_else(|| tier().map(|(_, tier)| tier.over));
         if let (Some(Over::Wait(longest)), false) = (over, self.is_allowed()) {
             let passes = self.retry_after.is_some_and(|wait| wait <= longest);
-            self.waits = Some(Waits { longest, passes });
+            self.waits = Some(WaitOutcome { longest, passes });
         }
         self
     }

@@ -31,8 +31,8 @@ pub enum Store {
 
 /// An engine, and the time that it goes by.
 #[derive(Debug)]
-pub(crate) struct Stage {
-    engine: Judge,
+pub(crate) struct SimulatedEngine {
+    engine: EngineKind,
     clock: Manual,
     wall: Manual,
     /// What the calendar shows at the beginning.
@@ -40,7 +40,7 @@ pub(crate) struct Stage {
 }
 
 #[derive(Debug)]
-enum Judge {
+enum EngineKind {
     Up(Box<Engine<Memory<Manual, Manual>>>),
     Down(Box<Engine<Fallback<Nowhere, Manual, Manual>>>),
 }
@@ -74,7 +74,7 @@ impl Backend for Nowhere {
 
 impl RemoteBackend for Nowhere {}
 
-impl Stage {
+impl SimulatedEngine {
     /// Puts a policy in force, on this date.
     pub(crate) fn new(policy: Policy, began: Timestamp, store: Store) -> Result<Self, CliError> {
         let (clock, wall) = (Manual::new(), Manual::new());
@@ -82,11 +82,11 @@ impl Stage {
         let memory = Memory::builder();
         let memory = memory.clock(clock.clone()).wall(wall.clone()).build();
         let engine = match store {
-            Store::Up => Judge::Up(Box::new(Engine::new(policy, memory)?)),
+            Store::Up => EngineKind::Up(Box::new(Engine::new(policy, memory)?)),
             Store::Down => {
                 let local = Arc::new(Local::new(memory));
                 let fallback = Fallback::with_local(Nowhere(clock.clone()), local);
-                Judge::Down(Box::new(Engine::new(impatient(policy), fallback)?))
+                EngineKind::Down(Box::new(Engine::new(impatient(policy), fallback)?))
             }
         };
         Ok(Self {
@@ -105,16 +105,16 @@ impl Stage {
 
     pub(super) fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
         match &self.engine {
-            Judge::Up(engine) => engine.decide(facts),
-            Judge::Down(engine) => at_once(engine.decide_async(facts)),
+            EngineKind::Up(engine) => engine.decide(facts),
+            EngineKind::Down(engine) => at_once(engine.decide_async(facts)),
         }
     }
 
     /// What is left of each limit, as far as that is known here.
     pub(super) fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
         match &self.engine {
-            Judge::Up(engine) => engine.left(facts),
-            Judge::Down(_) => Vec::new(),
+            EngineKind::Up(engine) => engine.left(facts),
+            EngineKind::Down(_) => Vec::new(),
         }
     }
 
@@ -125,8 +125,8 @@ impl Stage {
         hits: u32,
     ) -> DescriptorVerdict {
         match &self.engine {
-            Judge::Up(engine) => engine.decide_descriptors(domain, descriptors, hits),
-            Judge::Down(engine) => {
+            EngineKind::Up(engine) => engine.decide_descriptors(domain, descriptors, hits),
+            EngineKind::Down(engine) => {
                 at_once(engine.decide_descriptors_async(domain, descriptors, hits))
             }
         }

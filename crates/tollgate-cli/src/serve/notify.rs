@@ -26,12 +26,12 @@ pub(super) const ALIVE: &str = "WATCHDOG=1";
 
 /// Tells the manager of services that started this process, if one did.
 #[derive(Debug, Default)]
-pub(super) struct Manager {
+pub(super) struct ServiceManager {
     socket: Option<(UnixDatagram, SocketAddr)>,
     every: Option<Duration>,
 }
 
-impl Manager {
+impl ServiceManager {
     /// The one that the environment names.
     pub(super) fn from_environment() -> Self {
         Self::at(std::env::var_os(SOCKET), |name| std::env::var(name).ok())
@@ -93,7 +93,7 @@ mod tests {
                 let found = set.iter().find(|(own, _)| *own == name);
                 found.map(|(_, value)| (*value).to_owned())
             };
-            Manager::at(Some("@tollgate-test".into()), set).every
+            ServiceManager::at(Some("@tollgate-test".into()), set).every
         };
         let own = std::process::id().to_string();
         let second = Some(Duration::from_secs(1));

@@ -16,7 +16,7 @@ use crate::ended::CliError;
 
 /// What a check is about, by the exit code if something of it is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-enum Area {
+enum CheckArea {
     /// Settings and the policy.
     Configuration = 2,
     /// Certificates and secrets.
@@ -29,14 +29,14 @@ enum Area {
 
 /// What was found so far.
 #[derive(Default)]
-struct Report {
+struct PreflightReport {
     lines: String,
     checks: usize,
     failed: usize,
-    areas: BTreeSet<Area>,
+    areas: BTreeSet<CheckArea>,
 }
 
-impl Report {
+impl PreflightReport {
     fn line(&mut self, standing: &str, what: &str, text: &str) {
         let text = render::escaped(text);
         // Writing to a string can't fail.
@@ -53,14 +53,14 @@ impl Report {
         self.line("warning", what, text);
     }
 
-    fn fail(&mut self, area: Area, what: &str, text: &str) {
+    fn fail(&mut self, area: CheckArea, what: &str, text: &str) {
         self.checks += 1;
         self.failed += 1;
         self.areas.insert(area);
         self.line("failed", what, text);
     }
 
-    fn found(&mut self, area: Area, what: &str, found: Result<Found, impl fmt::Display>) {
+    fn found(&mut self, area: CheckArea, what: &str, found: Result<Found, impl fmt::Display>) {
         match found {
             Ok(Found::Well(text)) => self.well(what, &text),
             Ok(Found::Warning(text)) => {
@@ -96,8 +96,8 @@ impl Report {
 impl Serve {
     /// Looks at all that a start needs, also where something was wrong before.
     pub(super) async fn preflight(&self, out: &mut impl Write, log: &Log) -> Result<(), CliError> {
-        let mut report = Report::default();
-        let config = Area::Configuration;
+        let mut report = PreflightReport::default();
+        let config = CheckArea::Configuration;
         let sense = || Found::Well("make sense together".to_owned());
         report.found(config, "settings", self.check().map(|()| sense()));
         let checked = self.check_policy(&mut report);
@@ -109,28 +109,28 @@ impl Serve {
         self.check_ports(&mut report).await;
         let descriptors = preflight::descriptors(self.most.max_connections);
         report.found(
-            Area::System,
+            CheckArea::System,
             "file descriptors",
             Ok::<_, String>(descriptors),
         );
         if let Some(folder) = self.keep.state.as_ref().filter(|_| self.is_in_memory()) {
-            report.found(Area::System, "state", preflight::state(folder));
+            report.found(CheckArea::System, "state", preflight::state(folder));
         }
         if let Some(path) = &self.ready_file {
             let (shown, written) = (path.display(), preflight::file(path));
             let written = written.map(|()| Found::Well(format!("{shown} can be written")));
             let why = |error| format!("can't write --ready-file {shown}: {error}");
-            report.found(Area::System, "ready file", written.map_err(why));
+            report.found(CheckArea::System, "ready file", written.map_err(why));
         }
         report.end(out)
     }
 
     /// The policy, with every error and warning in a line.
-    fn check_policy(&self, report: &mut Report) -> Option<Checked> {
+    fn check_policy(&self, report: &mut PreflightReport) -> Option<Checked> {
         let checked = match self.policy() {
             Ok(checked) => checked,
             Err(failure) => {
-                let mut fail = |why: &str| report.fail(Area::Configuration, "policy", why);
+                let mut fail = |why: &str| report.fail(CheckArea::Configuration, "policy", why);
                 match failure.rejected() {
                     Some(Rejected { errors, sources }) => render::reports(errors, sources)
                         .iter()
@@ -145,7 +145,7 @@ impl Serve {
         if self.is_in_memory()
             && let Err(error) = Engine::new(part, Memory::<Monotonic>::new())
         {
-            report.fail(Area::Configuration, "policy", &error.to_string());
+            report.fail(CheckArea::Configuration, "policy", &error.to_string());
             return None;
         }
         let shown = match &self.policy {
@@ -163,9 +163,13 @@ impl Serve {
     }
 
     /// Certificates and secrets; all settings, if they can be read.
-    fn check_secrets(&self, report: &mut Report, log: &Log) -> Option<Settings> {
+    fn check_secrets(&self, report: &mut PreflightReport, log: &Log) -> Option<Settings> {
         if let Some(tls) = self.secure.tls() {
-            report.found(Area::Secrets, "certificate", preflight::certificates(tls));
+            report.found(
+                CheckArea::Secrets,
+                "certificate",
+                preflight::certificates(tls),
+            );
         }
         match self.settings(log) {
             Ok(settings) => {
@@ -173,14 +177,14 @@ impl Serve {
                 Some(settings)
             }
             Err(failure) => {
-                report.fail(Area::Secrets, "secrets", &failure.to_string());
+                report.fail(CheckArea::Secrets, "secrets", &failure.to_string());
                 None
             }
         }
     }
 
     /// The store, which is given as long as at the start; here it has to answer, whether a start needs it or not.
-    async fn check_store(&self, report: &mut Report, checked: Option<&Checked>) {
+    async fn check_store(&self, report: &mut PreflightReport, checked: Option<&Checked>) {
         if self.is_in_memory() || self.backend.parse::<Store>().is_err() {
             return;
         }
@@ -192,21 +196,21 @@ impl Serve {
         };
         let redis = match build() {
             Ok(redis) => redis,
-            Err(why) => return report.fail(Area::Store, "store", &format!("{shown}: {why}")),
+            Err(why) => return report.fail(CheckArea::Store, "store", &format!("{shown}: {why}")),
         };
         let answers = redis.ready(MEET_STORE).await;
         let answers = answers.map(|()| Found::Well(format!("{shown} answers")));
         let why = |error| format!("{shown}: {error}");
-        report.found(Area::Store, "store", answers.map_err(why));
+        report.found(CheckArea::Store, "store", answers.map_err(why));
         if let Some(checked) = checked
             && let Err(error) = Engine::new(checked.policy.clone(), redis)
         {
-            report.fail(Area::Configuration, "policy", &error.to_string());
+            report.fail(CheckArea::Configuration, "policy", &error.to_string());
         }
     }
 
     /// Every listener that isn't off.
-    async fn check_ports(&self, report: &mut Report) {
+    async fn check_ports(&self, report: &mut PreflightReport) {
         let mut taken: Vec<&Address> = Vec::new();
         for (_, protocol, address) in self.listeners() {
             if *address == Address::Off {
@@ -214,7 +218,7 @@ impl Serve {
             }
             let free = preflight::address(protocol, address, &taken).await;
             let free = free.map(|()| Found::Well(format!("{address} is free")));
-            report.found(Area::System, protocol, free);
+            report.found(CheckArea::System, protocol, free);
             taken.push(address);
         }
     }

@@ -204,7 +204,7 @@ fn settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting
 }
 
 /// A setting of a file.
-struct Entry {
+struct FileSetting {
     name: String,
     value: Value,
     /// The value, as the command line has it.
@@ -236,8 +236,8 @@ fn is_switch(name: &str) -> bool {
 }
 
 /// A setting of a file as the words of a command line, if they are right by themselves.
-fn argument(entry: &Entry) -> Result<Vec<OsString>, String> {
-    let Entry {
+fn argument(entry: &FileSetting) -> Result<Vec<OsString>, String> {
+    let FileSetting {
         name, text, place, ..
     } = entry;
     let words: Vec<_> = match &entry.value {
@@ -278,7 +278,7 @@ fn argument(entry: &Entry) -> Result<Vec<OsString>, String> {
 }
 
 /// The settings of a file: names as of the flags, and values.
-fn file(path: &Path) -> Result<Vec<Entry>, String> {
+fn file(path: &Path) -> Result<Vec<FileSetting>, String> {
     let shown = path.display();
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("--config {shown}: {error}"))?;
@@ -308,7 +308,7 @@ fn file(path: &Path) -> Result<Vec<Entry>, String> {
             let kind = value.value.kind();
             format!("{place}: {name} is {kind}, and should be text, a whole number, or true")
         })?;
-        Ok(Entry {
+        Ok(FileSetting {
             name,
             value: value.value,
             text,

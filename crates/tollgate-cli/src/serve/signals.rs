@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::{Drain, Server};
 
-use super::notify::{self, Manager};
+use super::notify::{self, ServiceManager};
 
 /// What is saved after a second signal is given so long.
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -70,7 +70,7 @@ impl Signals {
     }
 
     /// Does what signals say, until one ends the service.
-    pub(super) async fn follow(&mut self, server: &Server, manager: &Manager) {
+    pub(super) async fn follow(&mut self, server: &Server, manager: &ServiceManager) {
         let mut signs = manager.watchdog_ticks();
         loop {
             let sign = async {

@@ -7,7 +7,7 @@ use tollgate_adaptive::simulation::{Judged, Limit, Run, Scenario};
 use tollgate_adaptive::{Bounds, LawError, NamedLaw};
 
 use super::Options;
-use super::plot::Drawing;
+use super::plot::SvgChart;
 
 /// The bounds of every law that is played.
 const BOUNDS: (f64, f64) = (1.0, 200.0);
@@ -15,12 +15,12 @@ const BOUNDS: (f64, f64) = (1.0, 200.0);
 /// What each law did in each scenario.
 #[derive(Clone, Debug)]
 pub struct AdaptiveReport {
-    scenarios: Vec<Played>,
+    scenarios: Vec<ScenarioResult>,
 }
 
 /// A scenario that was played.
 #[derive(Clone, Debug)]
-struct Played {
+struct ScenarioResult {
     scenario: Scenario,
     /// The best fixed limit of each phase, and its goodput.
     best: Vec<(u32, f64)>,
@@ -70,13 +70,13 @@ pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> 
     };
     let scenarios = Scenario::all().into_iter();
     let scenarios = scenarios.filter(|scenario| is_asked(scenario.name));
-    let played = scenarios.map(|scenario| Played::new(scenario, laws, options.seed));
+    let played = scenarios.map(|scenario| ScenarioResult::new(scenario, laws, options.seed));
     Ok(AdaptiveReport {
         scenarios: played.collect::<Result<_, _>>()?,
     })
 }
 
-impl Played {
+impl ScenarioResult {
     fn new(scenario: Scenario, laws: &[NamedLaw], seed: u64) -> Result<Self, LawError> {
         let bounds = Bounds::new(BOUNDS.0, BOUNDS.1)?;
         let run = |law: &NamedLaw| {
@@ -124,7 +124,7 @@ impl AdaptiveReport {
             return String::new();
         };
         let Scenario { name, about, .. } = &played.scenario;
-        let mut drawing = Drawing::new(&format!("{name}: {about}"));
+        let mut drawing = SvgChart::new(&format!("{name}: {about}"));
         let mut from = 0.0;
         for phase in &played.scenario.phases {
             from += phase.lasts.as_secs_f64();

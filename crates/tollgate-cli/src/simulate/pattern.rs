@@ -95,7 +95,7 @@ impl Pattern {
     /// # Errors
     /// The rate is too fast or too slow to play the pattern in full.
     pub fn traffic(self, rate: Rate, seed: u64) -> Result<Traffic, PatternError> {
-        let beat = Beat::of(rate)?;
+        let beat = TrafficUnit::of(rate)?;
         let groups = self.groups(&beat);
         let counts = groups.iter().map(|group| group.count);
         let needed = counts.fold(0, u64::saturating_add);
@@ -110,14 +110,14 @@ impl Pattern {
         Ok(match self {
             Self::Poisson => beat.poisson(needed, seed),
             _ => Traffic {
-                arrivals: groups.iter().flat_map(Group::arrivals).collect(),
+                arrivals: groups.iter().flat_map(ArrivalRun::arrivals).collect(),
                 description: self.describe(&groups),
             },
         })
     }
 
-    fn describe(self, groups: &[Group]) -> String {
-        let groups: Vec<_> = groups.iter().map(Group::to_string).collect();
+    fn describe(self, groups: &[ArrivalRun]) -> String {
+        let groups: Vec<_> = groups.iter().map(ArrivalRun::to_string).collect();
         let remark = match self {
             Self::Steady => " (1.2 x the rate)",
             _ => "",
@@ -126,9 +126,9 @@ impl Pattern {
     }
 
     /// The pattern as runs of evenly spaced arrivals; poisson as the one that it is on average.
-    fn groups(self, beat: &Beat) -> Vec<Group> {
+    fn groups(self, beat: &TrafficUnit) -> Vec<ArrivalRun> {
         let (span, times) = (beat.span, |times| beat.count.saturating_mul(times));
-        let group = |start, count, over| Group { start, count, over };
+        let group = |start, count, over| ArrivalRun { start, count, over };
         let (once, twice) = (times(1), times(2));
         match self {
             Self::Mixed => vec![
@@ -155,7 +155,7 @@ impl std::error::Error for PatternError {}
 
 /// The unit that patterns are measured in: so many arrivals over so long, at the rate.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Beat {
+struct TrafficUnit {
     count: u64,
     /// In nanoseconds: a whole number of periods, and at least a second.
     span: u64,
@@ -164,7 +164,7 @@ struct Beat {
     period: u64,
 }
 
-impl Beat {
+impl TrafficUnit {
     /// The rate's period, or as many of them as fill a second: "1 per 10ms" gets the traffic of
     /// 100/s. A rate without a period gets that traffic too.
     fn of(rate: Rate) -> Result<Self, PatternError> {
@@ -206,13 +206,13 @@ impl Beat {
 
 /// Evenly spaced arrivals: the k-th of them `k · over / count` after the start.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Group {
+struct ArrivalRun {
     start: u64,
     count: u64,
     over: u64,
 }
 
-impl Group {
+impl ArrivalRun {
     fn arrivals(&self) -> impl Iterator<Item = Timestamp> {
         let Self { start, count, over } = *self;
         (0..count).map(move |k| {
@@ -223,7 +223,7 @@ impl Group {
     }
 }
 
-impl fmt::Display for Group {
+impl fmt::Display for ArrivalRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let start = pretty(u128::from(self.start));
         if self.over == 0 {

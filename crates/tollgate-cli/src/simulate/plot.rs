@@ -22,14 +22,14 @@ const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇',
 
 /// Several lists of times over one axis, with one scale, so that heights compare across lines.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Plot {
+pub(super) struct TextPlot {
     /// Nanoseconds in a column.
     width: u128,
     columns: usize,
     rows: Vec<(&'static str, Vec<usize>)>,
 }
 
-impl Plot {
+impl TextPlot {
     /// A plot that reaches to `end`, with the finest round columns that fit.
     pub(super) fn new(end: Timestamp) -> Self {
         let nanos = u128::from(end.as_nanos());
@@ -123,9 +123,9 @@ const COLORS: [&str; 6] = [
 ];
 
 /// What a panel shows of a point.
-type Shown = fn(&Point) -> f64;
+type PointValue = fn(&Point) -> f64;
 
-const PANELS: [(&str, Shown); 4] = [
+const PANELS: [(&str, PointValue); 4] = [
     ("limit", |point| point.limit),
     ("in flight", |point| point.in_flight),
     ("latency, ms (mean)", |point| point.latency),
@@ -134,13 +134,13 @@ const PANELS: [(&str, Shown); 4] = [
 
 /// A drawing that lines are added to.
 #[derive(Debug)]
-pub(super) struct Drawing {
+pub(super) struct SvgChart {
     title: String,
     changes: Vec<f64>,
     lines: Vec<(String, Vec<Point>)>,
 }
 
-impl Drawing {
+impl SvgChart {
     pub(super) fn new(title: &str) -> Self {
         Self {
             title: title.to_owned(),
@@ -188,7 +188,7 @@ impl Drawing {
         text + "</svg>\n"
     }
 
-    fn panel(&self, text: &mut String, top: f64, (name, shown): &(&str, Shown)) {
+    fn panel(&self, text: &mut String, top: f64, (name, shown): &(&str, PointValue)) {
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let most = round_up_axis(points().map(shown).fold(0.0, f64::max));
         let ends = points().map(|point| point.at).fold(1.0, f64::max);
@@ -254,7 +254,7 @@ mod tests {
 
     #[test]
     fn lines_share_one_scale_and_an_axis() {
-        let mut plot = Plot::new(Timestamp::from_millis(1199));
+        let mut plot = TextPlot::new(Timestamp::from_millis(1199));
         let at = |millis: &[u64]| -> Vec<_> {
             millis.iter().copied().map(Timestamp::from_millis).collect()
         };
@@ -285,7 +285,7 @@ mod tests {
             (u64::MAX, 5_000 * DAY, 43),
             (0, 1, 1),
         ] {
-            let plot = Plot::new(Timestamp::from_millis(end));
+            let plot = TextPlot::new(Timestamp::from_millis(end));
             assert_eq!(plot.width, width, "{end}");
             assert_eq!(plot.columns, columns, "{end}");
         }

@@ -9,7 +9,7 @@ use tollgate_engine::render;
 
 use super::Options;
 use crate::ended::CliError;
-use crate::policy::{Extras, Request, Running, Stage, Store};
+use crate::policy::{DescriptorOptions, Request, RunningRequests, SimulatedEngine, Store};
 
 /// What a policy did to the requests of a pattern.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -45,7 +45,7 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
         .traffic(options.rate, options.seed)
         .map_err(CliError::usage)?;
     let policy = crate::policy::policy(file)?;
-    let (domain, extras) = (options.domain.as_deref(), Extras::default());
+    let (domain, extras) = (options.domain.as_deref(), DescriptorOptions::default());
     let request = Request::new(
         &policy,
         &options.facts,
@@ -53,8 +53,8 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
         &options.descriptors,
         extras,
     )?;
-    let stage = Stage::new(policy.clone(), Timestamp::ZERO, Store::Up)?;
-    let mut running = Running::new(options.hold);
+    let stage = SimulatedEngine::new(policy.clone(), Timestamp::ZERO, Store::Up)?;
+    let mut running = RunningRequests::new(options.hold);
     let mut report = PolicyReport {
         traffic: traffic.description,
         offered: traffic.arrivals.len(),

@@ -7,10 +7,10 @@ use serde::Serialize;
 use tollgate_core::{Rate, Timestamp};
 
 use super::pattern::Traffic;
-use super::plot::Plot;
+use super::plot::TextPlot;
 use super::runner::{Form, Run};
 use super::text::{hang, pretty, seconds};
-use super::{Options, Trial, tally};
+use super::{AlgorithmRun, Options, tally};
 use crate::output::{Align, grid};
 
 /// What a pattern made of every algorithm. The fields of its JSON come in this order.
@@ -34,7 +34,7 @@ pub struct Report {
     #[serde(skip)]
     period: Option<Duration>,
     #[serde(skip)]
-    plot: Plot,
+    plot: TextPlot,
 }
 
 /// What a pattern made of one algorithm. What can't be said is `None`, in JSON null: all counts
@@ -72,14 +72,14 @@ const MAX_BINS: usize = 10_000;
 const LINE_WIDTH: usize = 100;
 
 impl Report {
-    pub(super) fn new(options: &Options, traffic: &Traffic, trials: &[Trial]) -> Self {
+    pub(super) fn new(options: &Options, traffic: &Traffic, trials: &[AlgorithmRun]) -> Self {
         let arrivals = &traffic.arrivals;
         let runs = || trials.iter().filter_map(|trial| trial.run.as_ref());
         let last_release = runs().filter_map(|run| run.releases.last()).max();
         let end = last_release.max(arrivals.last()).copied();
         let end = end.unwrap_or(Timestamp::ZERO);
 
-        let mut plot = Plot::new(end);
+        let mut plot = TextPlot::new(end);
         plot.add("offered", arrivals);
         for trial in trials {
             if let Some(run) = &trial.run {
@@ -152,7 +152,7 @@ impl fmt::Display for Report {
 }
 
 impl Line {
-    fn new(trial: &Trial, offered: usize, period: Option<Duration>, end: Timestamp) -> Self {
+    fn new(trial: &AlgorithmRun, offered: usize, period: Option<Duration>, end: Timestamp) -> Self {
         let run = trial.run.as_ref();
         let peak = |window| run.map(|run| run.peak(window));
         let longest_wait = run.and_then(|run| run.longest_wait);

@@ -24,11 +24,11 @@ use super::{Rate, TIME_UNITS};
 pub struct RateParseError {
     text: String,
     place: Range<usize>,
-    problem: Problem,
+    problem: RateProblem,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Problem {
+enum RateProblem {
     Empty,
     CountMissing,
     CountTooLarge,
@@ -67,18 +67,20 @@ impl RateParseError {
     /// What is wrong with `bad`, which begins at this column, and what to write instead.
     fn explain(&self, f: &mut fmt::Formatter<'_>, bad: &str, column: usize) -> fmt::Result {
         match self.problem {
-            Problem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200"),
-            Problem::CountMissing => write!(
+            RateProblem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200"),
+            RateProblem::CountMissing => write!(
                 f,
                 "expected a count at column {column}; write a rate such as 100/s burst 200"
             ),
-            Problem::CountTooLarge => write!(f, "{bad} at column {column} is above {}", u64::MAX),
-            Problem::Fraction => write!(
+            RateProblem::CountTooLarge => {
+                write!(f, "{bad} at column {column} is above {}", u64::MAX)
+            }
+            RateProblem::Fraction => write!(
                 f,
                 "numbers are whole, but column {column} has a fraction; \
                  take another unit or period: 1.5s is 1500ms, 0.5/s is 1 per 2s"
             ),
-            Problem::Shortened => {
+            RateProblem::Shortened => {
                 write!(
                     f,
                     "numbers are written in full, but column {column} has {bad}; write "
@@ -88,33 +90,35 @@ impl RateParseError {
                     None => f.write_str("all of its digits"),
                 }
             }
-            Problem::Calendar => write!(
+            RateProblem::Calendar => write!(
                 f,
                 "{bad:?} at column {column} isn't always equally long; use a quota for months and years, as in \
                  quota: 1000/month, or write days: 30d"
             ),
-            Problem::PeriodMissing => write!(
+            RateProblem::PeriodMissing => write!(
                 f,
                 "expected \"/\" or \"per\" and a period at column {column}, as in 100/s or 10 per 250ms"
             ),
-            Problem::PeriodZero => write!(
+            RateProblem::PeriodZero => write!(
                 f,
                 "the period at column {column} is zero; write unlimited if that is meant"
             ),
-            Problem::PeriodTooLong => write!(f, "the period at column {column} is above 10^15 s"),
-            Problem::UnitMissing => write!(
+            RateProblem::PeriodTooLong => {
+                write!(f, "the period at column {column} is above 10^15 s")
+            }
+            RateProblem::UnitMissing => write!(
                 f,
                 "expected a unit at column {column}: ns, us, ms, s, m (minute), h, d or w"
             ),
-            Problem::UnitUnknown => write!(
+            RateProblem::UnitUnknown => write!(
                 f,
                 "unknown unit {bad:?} at column {column}; use ns, us, ms, s, m (minute), h, d or w"
             ),
-            Problem::BurstMissing => write!(
+            RateProblem::BurstMissing => write!(
                 f,
                 "expected a whole number after \"burst\" at column {column}"
             ),
-            Problem::Trailing => write!(
+            RateProblem::Trailing => write!(
                 f,
                 "{bad:?} at column {column} is not understood; only \"burst N\" may follow"
             ),
@@ -143,29 +147,29 @@ pub(super) fn parse(text: &str) -> Result<Rate, RateParseError> {
     let mut scan = Scanner { text, at: 0 };
     scan.skip_space();
     let rate = if scan.done() {
-        return Err(scan.error(text.len()..text.len(), Problem::Empty));
+        return Err(scan.error(text.len()..text.len(), RateProblem::Empty));
     } else if scan.word("unlimited") {
         Rate::unlimited()
     } else if scan.word("zero") {
         Rate::zero()
     } else {
-        let count = scan.number(Problem::CountMissing)?;
+        let count = scan.number(RateProblem::CountMissing)?;
         scan.skip_space();
         if !(scan.symbol('/') || scan.word("per")) {
-            return Err(scan.error_here(Problem::PeriodMissing));
+            return Err(scan.error_here(RateProblem::PeriodMissing));
         }
         Rate::new(count, scan.period()?)
     };
     scan.skip_space();
     let rate = if scan.word("burst") {
         scan.skip_space();
-        rate.burst(scan.number(Problem::BurstMissing)?)
+        rate.burst(scan.number(RateProblem::BurstMissing)?)
     } else {
         rate
     };
     scan.skip_space();
     if !scan.done() {
-        return Err(scan.error(scan.at..text.trim_end().len(), Problem::Trailing));
+        return Err(scan.error(scan.at..text.trim_end().len(), RateProblem::Trailing));
     }
     Ok(rate)
 }
@@ -217,19 +221,19 @@ impl<'a> Scanner<'a> {
     }
 
     /// A whole number by itself, which no unit follows at once.
-    fn number(&mut self, missing: Problem) -> Result<u64, RateParseError> {
+    fn number(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
         let start = self.at;
         let (_, digits) = self.take_while(|c| c.is_ascii_digit() || c == '_');
         let (more, place) = self.take_while(|c| c.is_ascii_alphanumeric());
         self.at = start;
         if digits.end > start && is_abbreviated(more) {
-            return Err(self.error(start..place.end, Problem::Shortened));
+            return Err(self.error(start..place.end, RateProblem::Shortened));
         }
         self.digits(missing)
     }
 
     /// A whole number; underscores may group its digits.
-    fn digits(&mut self, missing: Problem) -> Result<u64, RateParseError> {
+    fn digits(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
         let (digits, place) = self.take_while(|c| c.is_ascii_digit() || c == '_');
         let mut each = digits.bytes().filter(u8::is_ascii_digit).peekable();
         if each.peek().is_none() {
@@ -238,12 +242,12 @@ impl<'a> Scanner<'a> {
         }
         if self.rest().starts_with('.') {
             let (_, fraction) = self.take_while(|c| c == '.' || c.is_ascii_digit());
-            return Err(self.error(place.start..fraction.end, Problem::Fraction));
+            return Err(self.error(place.start..fraction.end, RateProblem::Fraction));
         }
         let value = each.try_fold(0u64, |value, digit| {
             value.checked_mul(10)?.checked_add(u64::from(digit - b'0'))
         });
-        value.ok_or_else(|| self.error(place, Problem::CountTooLarge))
+        value.ok_or_else(|| self.error(place, RateProblem::CountTooLarge))
     }
 
     /// A unit, or a whole number of a unit: `s`, `minute`, `250ms`, `2 hours`.
@@ -251,29 +255,29 @@ impl<'a> Scanner<'a> {
         self.skip_space();
         let start = self.at;
         let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
-            self.digits(Problem::UnitMissing)?
+            self.digits(RateProblem::UnitMissing)?
         } else {
             1
         };
         self.skip_space();
         let (unit, place) = self.take_while(|c| c.is_alphabetic());
         if unit.is_empty() {
-            return Err(self.error_here(Problem::UnitMissing));
+            return Err(self.error_here(RateProblem::UnitMissing));
         }
         let Some(length) = unit_nanos(unit) else {
             let problem = if is_calendar_unit(unit) {
-                Problem::Calendar
+                RateProblem::Calendar
             } else {
-                Problem::UnitUnknown
+                RateProblem::UnitUnknown
             };
             return Err(self.error(place, problem));
         };
         if many == 0 {
-            return Err(self.error(start..place.end, Problem::PeriodZero));
+            return Err(self.error(start..place.end, RateProblem::PeriodZero));
         }
         let nanos = u128::from(many) * length;
         if nanos > LONGEST_PERIOD_NANOS {
-            return Err(self.error(start..place.end, Problem::PeriodTooLong));
+            return Err(self.error(start..place.end, RateProblem::PeriodTooLong));
         }
         // 10^15 s is far inside what a Duration holds, so neither part can overflow.
         let whole = u64::try_from(nanos / 1_000_000_000).unwrap_or(u64::MAX);
@@ -282,13 +286,13 @@ impl<'a> Scanner<'a> {
     }
 
     /// An error about the word that stands here, or about the end.
-    fn error_here(&self, problem: Problem) -> RateParseError {
+    fn error_here(&self, problem: RateProblem) -> RateParseError {
         let rest = self.rest();
         let length = rest.find(char::is_whitespace).unwrap_or(rest.len());
         self.error(self.at..self.at + length, problem)
     }
 
-    fn error(&self, place: Range<usize>, problem: Problem) -> RateParseError {
+    fn error(&self, place: Range<usize>, problem: RateProblem) -> RateParseError {
         RateParseError {
             text: self.text.to_owned(),
             place,

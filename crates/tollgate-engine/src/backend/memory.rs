@@ -23,7 +23,7 @@ use tollgate::{
 };
 
 use super::{Backend, Clocks, Gift, Refund};
-use crate::limits::{Answer, Check, CheckResult, CoreForm, Limit};
+use crate::limits::{Answer, Check, CheckResult, CompiledLimit, Limit};
 
 mod builder;
 mod estimates;
@@ -35,7 +35,7 @@ pub use builder::MemoryBuilder;
 pub use tables::TableStats;
 
 use estimates::is_held;
-use keys::{BorrowedFrom, CounterKey, QuotaBytes, TableKey, UNNAMED, exact, level, rated};
+use keys::{CounterKey, KeyStorage, QuotaBytes, TableKey, UNNAMED, exact, level, rated};
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
@@ -152,7 +152,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key and cost of a check of GCRA.
     #[inline]
     fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
-        let CoreForm::Gcra(tier) = &check.limit.form else {
+        let CompiledLimit::Gcra(tier) = &check.limit.form else {
             return None;
         };
         let key = rated(self.rates.key(&CounterKey::of(check)), tier);
@@ -171,7 +171,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         }
         let owned: Vec<_> = checks
             .iter()
-            .map(|check| BorrowedFrom::of(Some(check)))
+            .map(|check| KeyStorage::of(Some(check)))
             .collect();
         let held: Vec<_> = (checks.iter().zip(&owned))
             .map(|(check, owned)| self.hold(Some(check), owned))
@@ -184,8 +184,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// Charges no more than so many checks, without asking for memory.
     fn charge_inline<const N: usize>(&self, checks: &[Check<'_>]) -> Answer {
-        let owned: [BorrowedFrom; N] =
-            array::from_fn(|number| BorrowedFrom::of(checks.get(number)));
+        let owned: [KeyStorage; N] = array::from_fn(|number| KeyStorage::of(checks.get(number)));
         let held: [TableKey<'_, C, W>; N] =
             array::from_fn(|number| self.hold(checks.get(number), &owned[number]));
         let Some(first) = checks.first().and_then(|check| level(&held[0], check)) else {
@@ -219,13 +218,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn fill(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
         match &check.limit.form {
-            CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
-            CoreForm::Exact(table, tier) => {
+            CompiledLimit::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
+            CompiledLimit::Exact(table, tier) => {
                 let key = exact(self.exact[*table].key(&key), tier);
                 key.penalize(cost).is_ok()
             }
-            CoreForm::Window(tier) => exact(self.windows.key(&key), tier).penalize(cost).is_ok(),
-            CoreForm::Quota(_) | CoreForm::Concurrency(_) => true,
+            CompiledLimit::Window(tier) => {
+                exact(self.windows.key(&key), tier).penalize(cost).is_ok()
+            }
+            CompiledLimit::Quota(_) | CompiledLimit::Concurrency(_) => true,
         }
     }
 
@@ -233,9 +234,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// [epoch](Backend::deny_epoch), as nothing may pass sooner by that.
     pub fn clear_key(&self, check: &Check<'_>) {
         match &check.limit.form {
-            CoreForm::Exact(table, _) => self.exact[*table].key(&CounterKey::of(check)).reset(),
-            CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
-            CoreForm::Gcra(_) | CoreForm::Window(_) | CoreForm::Concurrency(_) => {}
+            CompiledLimit::Exact(table, _) => {
+                self.exact[*table].key(&CounterKey::of(check)).reset()
+            }
+            CompiledLimit::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+            CompiledLimit::Gcra(_) | CompiledLimit::Window(_) | CompiledLimit::Concurrency(_) => {}
         }
     }
 
@@ -243,7 +246,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub fn hold_permit(&self, check: &Check<'_>) -> Option<Pass> {
         let key = CounterKey::of(check);
         match check.limit.form {
-            CoreForm::Concurrency(_) => {
+            CompiledLimit::Concurrency(_) => {
                 let slot = self.slots.key_owned(&key).at(u32::MAX);
                 self.stack.allow(&[Level::new(UNNAMED, &slot)])
             }
@@ -262,13 +265,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
             match &check.limit.form {
-                CoreForm::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
-                CoreForm::Exact(table, _) => self.exact[*table].key(&key).refund(units),
-                CoreForm::Window(_) => self.windows.key(&key).refund(units),
-                CoreForm::Quota(_) => {
+                CompiledLimit::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
+                CompiledLimit::Exact(table, _) => self.exact[*table].key(&key).refund(units),
+                CompiledLimit::Window(_) => self.windows.key(&key).refund(units),
+                CompiledLimit::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
                 }
-                CoreForm::Concurrency(_) => {}
+                CompiledLimit::Concurrency(_) => {}
             }
         }
         self.forgotten.fetch_add(1, Ordering::Release);
@@ -279,11 +282,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         for check in checks {
             let key = CounterKey::of(check);
             match &check.limit.form {
-                CoreForm::Gcra(_) => self.rates.key(&key).reset(),
-                CoreForm::Exact(table, _) => self.exact[*table].key(&key).reset(),
-                CoreForm::Window(_) => self.windows.key(&key).reset(),
-                CoreForm::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
-                CoreForm::Concurrency(_) => {}
+                CompiledLimit::Gcra(_) => self.rates.key(&key).reset(),
+                CompiledLimit::Exact(table, _) => self.exact[*table].key(&key).reset(),
+                CompiledLimit::Window(_) => self.windows.key(&key).reset(),
+                CompiledLimit::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
+                CompiledLimit::Concurrency(_) => {}
             }
         }
         // Afterwards: a refusal from before must not be repeated.
@@ -350,14 +353,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: Arc::new(ClockOf(Arc::clone(&self.slots))),
-            wall: Arc::new(ClockOf(Arc::clone(&self.windows))),
+            timer: Arc::new(TableClock(Arc::clone(&self.slots))),
+            wall: Arc::new(TableClock(Arc::clone(&self.windows))),
         }
     }
 
     #[inline]
     fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
-        if let CoreForm::Gcra(_) = limit.form {
+        if let CompiledLimit::Gcra(_) = limit.form {
             self.rates
                 .key(&CounterKey(limit.id, fingerprint))
                 .prefetch();
@@ -370,9 +373,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
 }
 
 /// The clock of a table, whose memory may be gone by now.
-struct ClockOf<T>(Arc<T>);
+struct TableClock<T>(Arc<T>);
 
-impl<C: Clock> Clock for ClockOf<KeyedConcurrency<CounterKey, C>> {
+impl<C: Clock> Clock for TableClock<KeyedConcurrency<CounterKey, C>> {
     fn now(&self) -> Timestamp {
         self.0.clock().now()
     }
@@ -382,7 +385,7 @@ impl<C: Clock> Clock for ClockOf<KeyedConcurrency<CounterKey, C>> {
     }
 }
 
-impl<W: Clock> Clock for ClockOf<ExactKeyedLimiter<CounterKey, W>> {
+impl<W: Clock> Clock for TableClock<ExactKeyedLimiter<CounterKey, W>> {
     fn now(&self) -> Timestamp {
         self.0.clock().now()
     }

@@ -18,14 +18,14 @@ use crate::policy::{
 pub(super) type Part = Vec<(&'static str, String)>;
 
 /// All parts, by what they are and their names.
-pub(super) type Parts = BTreeMap<(Kind, String), Part>;
+pub(super) type PartsByName = BTreeMap<(Kind, String), Part>;
 
 /// Rules beyond these, of those that stand elsewhere, are counted: the first already is another.
 const MOST_NAMES: usize = 20;
 
 /// The parts of a policy that is compared with another.
-pub(super) fn of(policy: &Policy, other: &Policy) -> Parts {
-    let mut parts = Parts::new();
+pub(super) fn of(policy: &Policy, other: &Policy) -> PartsByName {
+    let mut parts = PartsByName::new();
     let mut add = |kind, name: &str, part| drop(parts.insert((kind, name.to_owned()), part));
     add(Kind::Policy, "", whole(policy, other));
     for matches in &policy.block {

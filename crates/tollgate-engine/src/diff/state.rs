@@ -51,7 +51,7 @@ pub enum State {
 
 /// The states of each limit: in memory by number, and in a store by name.
 #[derive(Debug, Default)]
-struct Held {
+struct StatesByPlace {
     here: Kept<u64>,
     there: Kept<String>,
 }
@@ -64,7 +64,7 @@ struct Kept<T> {
 }
 
 impl<T: Clone + Eq + Hash> Kept<T> {
-    fn add(&mut self, placed: &Placed<'_>, states: Vec<T>) {
+    fn add(&mut self, placed: &PlacedLimits<'_>, states: Vec<T>) {
         self.all.extend(states.iter().cloned());
         let own = self.each.entry((placed.kind, placed.name.to_owned()));
         own.or_default().extend(states);
@@ -89,19 +89,19 @@ impl<T: Clone + Eq + Hash> Kept<T> {
 
 /// The states of two policies, of which one follows the other.
 #[derive(Debug)]
-pub(super) struct States {
-    old: Held,
-    new: Held,
+pub(super) struct StateChanges {
+    old: StatesByPlace,
+    new: StatesByPlace,
     modes: [Mode; 2],
 }
 
-impl States {
+impl StateChanges {
     pub(super) fn between(old: &Policy, new: &Policy) -> Self {
         let mut first = Counters::following(None);
-        let held = Held::of(old, &mut first);
+        let held = StatesByPlace::of(old, &mut first);
         let mut second = Counters::following(Some(&first));
         Self {
-            new: Held::of(new, &mut second),
+            new: StatesByPlace::of(new, &mut second),
             old: held,
             modes: [old.mode, new.mode],
         }
@@ -140,7 +140,7 @@ impl States {
 }
 
 /// Limits that count together, and how they are kept.
-struct Placed<'a> {
+struct PlacedLimits<'a> {
     kind: Kind,
     name: &'a str,
     counter: &'a str,
@@ -150,14 +150,14 @@ struct Placed<'a> {
     slot: Option<&'a str>,
 }
 
-impl Held {
+impl StatesByPlace {
     fn of(policy: &Policy, counters: &mut Counters) -> Self {
         let mut held = Self::default();
         if policy.mode != Mode::Off {
             for rule in policy.rules.iter().filter(|rule| rule.mode != Mode::Off) {
                 let (counter, sharing) = counter_of(rule);
                 let first = rule.key.first().map(|part| part.fact());
-                let rates = Placed {
+                let rates = PlacedLimits {
                     kind: Kind::Rule,
                     name: &rule.name,
                     counter: &counter,
@@ -169,7 +169,7 @@ impl Held {
                 held.place(counters, &rates);
                 if let Some(adaptive) = rule.adaptive {
                     // In each process, whether there is a store or not.
-                    let gate = Placed {
+                    let gate = PlacedLimits {
                         counter: &gate_counter_name(rule),
                         sharing: Sharing::Alone,
                         kinds: &[LimitKind::Adaptive(adaptive)],
@@ -181,7 +181,7 @@ impl Held {
                 }
             }
             for (name, tier) in &policy.tiers {
-                let placed = Placed {
+                let placed = PlacedLimits {
                     kind: Kind::Tier,
                     name,
                     counter: TIERS,
@@ -194,7 +194,7 @@ impl Held {
             }
         }
         for leaf in Compiled::new(&policy.domains).leaves() {
-            let placed = Placed {
+            let placed = PlacedLimits {
                 kind: Kind::Descriptor,
                 name: &leaf.counter_name(),
                 counter: &counter_of_leaf(leaf),
@@ -210,7 +210,7 @@ impl Held {
     }
 
     /// Notes the state that some limits have here and in a store.
-    fn place(&mut self, counters: &mut Counters, placed: &Placed<'_>) {
+    fn place(&mut self, counters: &mut Counters, placed: &PlacedLimits<'_>) {
         // A limit that can't be counted is in no policy that is in force.
         let Ok(limits) = counters.place(placed.counter, placed.sharing, placed.kinds) else {
             return;

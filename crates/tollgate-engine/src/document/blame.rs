@@ -7,7 +7,7 @@ mod yaml;
 
 /// The text around the place where a parser gave up. Lines and columns count from 0 here, in characters.
 #[derive(Debug)]
-struct Scene<'a> {
+struct ParseFailure<'a> {
     file: u32,
     /// How many lines of the file are before the text.
     lines_before: u32,
@@ -29,7 +29,7 @@ pub(super) fn likely(
         return problem;
     }
     let from_0 = |number: u32| usize::try_from(number.saturating_sub(1)).unwrap_or(usize::MAX);
-    let scene = Scene {
+    let scene = ParseFailure {
         file: problem.span.file,
         lines_before,
         lines: lines(text),
@@ -59,7 +59,7 @@ fn lines(text: &str) -> Vec<&str> {
     lines
 }
 
-impl<'a> Scene<'a> {
+impl<'a> ParseFailure<'a> {
     fn text(&self, line: usize) -> &'a str {
         self.lines.get(line).copied().unwrap_or("")
     }
@@ -109,7 +109,7 @@ impl<'a> Scene<'a> {
 
 /// A line without its indentation, the dashes of lists, and its comment.
 #[derive(Debug)]
-struct Bare<'a> {
+struct LineContent<'a> {
     /// Where the first dash stands, if there is one.
     dash: Option<usize>,
     /// Where the text begins.
@@ -117,7 +117,7 @@ struct Bare<'a> {
     text: &'a str,
 }
 
-fn bare(line: &str) -> Bare<'_> {
+fn bare(line: &str) -> LineContent<'_> {
     let mut text = line.trim_start();
     let mut column = line.chars().count() - text.chars().count();
     let mut dash = None;
@@ -133,7 +133,7 @@ fn bare(line: &str) -> Bare<'_> {
         text.find(" #")
     };
     let text = comment.map_or(text, |at| &text[..at]).trim_end();
-    Bare { dash, column, text }
+    LineContent { dash, column, text }
 }
 
 /// The name that a text begins with, and what follows.
@@ -153,7 +153,7 @@ fn word(text: &str) -> &str {
 
 /// Something that is open: where, and by which sign.
 #[derive(Clone, Copy, Debug)]
-struct Opened {
+struct OpenDelimiter {
     line: usize,
     column: usize,
     sign: char,
@@ -161,16 +161,16 @@ struct Opened {
 
 /// What is open.
 #[derive(Debug, Default)]
-struct Open {
-    brackets: Vec<Opened>,
-    quote: Option<Opened>,
+struct OpenDelimiters {
+    brackets: Vec<OpenDelimiter>,
+    quote: Option<OpenDelimiter>,
     /// Whether a value may begin here: only there are quotes and brackets more than text.
     fresh: bool,
 }
 
-impl Open {
+impl OpenDelimiters {
     /// At the place where the parser gave up.
-    fn at(scene: &Scene<'_>) -> Self {
+    fn at(scene: &ParseFailure<'_>) -> Self {
         let mut open = Self::default();
         for (number, line) in scene.lines.iter().enumerate().take(scene.line + 1) {
             let end = if number == scene.line {
@@ -209,7 +209,7 @@ impl Open {
                 return;
             }
             self.take(
-                Opened {
+                OpenDelimiter {
                     line: number,
                     column,
                     sign,
@@ -220,7 +220,7 @@ impl Open {
         }
     }
 
-    fn take(&mut self, opened: Opened, next: Option<char>) {
+    fn take(&mut self, opened: OpenDelimiter, next: Option<char>) {
         let in_flow = !self.brackets.is_empty();
         let ends = next.is_none_or(char::is_whitespace);
         match opened.sign {
@@ -268,7 +268,7 @@ const TOML: [(&str, &str); 9] = [
 const BRACKETS: &str = "is every [ and { before it closed, and every entry followed by a comma?";
 const JOIN: &str = "join the two; each item of a list begins with [[ ]], as in [[limits]]";
 
-fn explain_toml(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn explain_toml(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let says = |part: &str| scene.says.contains(part);
     let line = scene.text(scene.line).trim();
     if says("invalid character in string") || says("unterminated") {
@@ -292,7 +292,7 @@ fn explain_toml(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A value that has to be in quotes.
-fn unquoted(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn unquoted(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let line = scene.text(scene.line);
     let (before, value) = line.split_once('=')?;
     let (name, _) = name(before.trim())?;

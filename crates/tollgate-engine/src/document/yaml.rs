@@ -11,10 +11,10 @@ use super::{
 
 /// Reads a text before which there are so many lines of the file.
 pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Vec<Diagnostic>> {
-    let mut builder = Builder {
+    let mut builder = TreeBuilder {
         file,
         lines_before,
-        ..Builder::default()
+        ..TreeBuilder::default()
     };
     // To the parser it is the end.
     if let Some((before, _)) = text.split_once('\0') {
@@ -50,10 +50,10 @@ pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Ve
 }
 
 #[derive(Default)]
-struct Builder {
+struct TreeBuilder {
     file: u32,
     lines_before: u32,
-    open: Vec<Open>,
+    open: Vec<OpenCollection>,
     anchors: HashMap<usize, (Node, Size)>,
     nodes: usize,
     /// What all values take, those that were copied included.
@@ -86,15 +86,15 @@ impl Size {
 }
 
 /// A list or map that is being read.
-struct Open {
+struct OpenCollection {
     start: Span,
     anchor: usize,
     nodes_before: usize,
     bytes_before: usize,
-    inner: Inner,
+    inner: Collection,
 }
 
-enum Inner {
+enum Collection {
     List(Vec<Node>),
     Map(Fields),
 }
@@ -107,7 +107,7 @@ struct Fields {
     name: Option<Node>,
 }
 
-impl Builder {
+impl TreeBuilder {
     /// Adds what comes next, unless that keeps the rest from being read.
     fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Diagnostic> {
         let span = self.span(place(span.start), place(span.end));
@@ -124,9 +124,11 @@ impl Builder {
                 self.remember(anchor, &node, size)?;
                 self.add(node, size)
             }
-            Event::SequenceStart(anchor, _) => self.open(span, anchor, Inner::List(Vec::new())),
+            Event::SequenceStart(anchor, _) => {
+                self.open(span, anchor, Collection::List(Vec::new()))
+            }
             Event::MappingStart(anchor, _) => {
-                self.open(span, anchor, Inner::Map(Fields::default()))
+                self.open(span, anchor, Collection::Map(Fields::default()))
             }
             Event::SequenceEnd | Event::MappingEnd => self.close(span),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
@@ -147,12 +149,12 @@ impl Builder {
         }
     }
 
-    fn open(&mut self, start: Span, anchor: usize, inner: Inner) -> Result<(), Diagnostic> {
+    fn open(&mut self, start: Span, anchor: usize, inner: Collection) -> Result<(), Diagnostic> {
         if self.open.len() == MOST_DEPTH {
             let message = format!("nested deeper than {MOST_DEPTH} levels");
             return Err(Diagnostic::error(TOO_LARGE, message, start));
         }
-        self.open.push(Open {
+        self.open.push(OpenCollection {
             start,
             anchor,
             nodes_before: self.nodes,
@@ -167,8 +169,8 @@ impl Builder {
             return Ok(());
         };
         let value = match open.inner {
-            Inner::List(items) => Value::List(items),
-            Inner::Map(fields) => Value::Map(fields.read),
+            Collection::List(items) => Value::List(items),
+            Collection::Map(fields) => Value::Map(fields.read),
         };
         let node = Node {
             span: Span::new(open.start.file, open.start.start, end.end),
@@ -214,8 +216,8 @@ impl Builder {
             return Ok(());
         };
         match &mut open.inner {
-            Inner::List(items) => items.push(node),
-            Inner::Map(fields) => match fields.name.take() {
+            Collection::List(items) => items.push(node),
+            Collection::Map(fields) => match fields.name.take() {
                 None => fields.name = Some(node),
                 Some(name) => {
                     let text = match &name.value {

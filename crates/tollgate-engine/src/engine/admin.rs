@@ -8,7 +8,7 @@ use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use super::Engine;
 use super::find::{self, Found, Reset, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
-use super::orders::{Book, OverrideContext};
+use super::orders::{OverrideBook, OverrideContext};
 use super::pipeline::ready;
 use super::rules::{Before, Rules};
 use super::saved::{self, RestoreError, Restored, Resume};
@@ -16,7 +16,7 @@ use crate::backend::{Backend, Memory, MemoryBuilder};
 use crate::orders::{Act, NewOverride, Order, OrderError, Target};
 use crate::policy::{Mode, Policy};
 use crate::tally::{Histogram, Requests, Tallies, Tally};
-use crate::top::{Refusal, Top, TopKeys};
+use crate::top::{DeniedKey, TopDenials, TopKeys};
 use crate::warning::Warning;
 
 impl<B: Backend> Engine<B> {
@@ -104,7 +104,7 @@ impl<B: Backend> Engine<B> {
             tallies.throttled(denied);
         }
         if let (Some(top), Some(_)) = (&self.pipeline.recorder.top, denied) {
-            let denial = Refusal {
+            let denial = DeniedKey {
                 limiter: Tallies::throttle_name(),
                 fingerprint: self.pipeline.hashers.feed(|put| put(key)),
                 mode: Mode::Enforce,
@@ -164,14 +164,14 @@ impl<B: Backend> Engine<B> {
     /// It takes memory for eight times as many keys, however many are refused.
     #[must_use]
     pub fn with_top_keys(mut self, keys: usize) -> Self {
-        self.pipeline.recorder.top = Some(Top::new(keys, self.pipeline.clocks.wall.now()));
+        self.pipeline.recorder.top = Some(TopDenials::new(keys, self.pipeline.clocks.wall.now()));
         self
     }
 
     /// The keys that were refused most since the engine was made, or since [`reset_top_keys`](Self::reset_top_keys); none unless it
     /// [counts](Self::with_top_keys). What rules in shadow would have refused is marked; what no rule refuses isn't counted.
     pub fn top(&self) -> Option<TopKeys> {
-        self.pipeline.recorder.top.as_ref().map(Top::keys)
+        self.pipeline.recorder.top.as_ref().map(TopDenials::keys)
     }
 
     /// Counts anew from now on.
@@ -238,8 +238,9 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn order(&self, new: NewOverride) -> Result<Order, OrderError> {
-        let made =
-            |book: &mut Book, context: &OverrideContext<'_, B>, now| book.add(new, context, now);
+        let made = |book: &mut OverrideBook, context: &OverrideContext<'_, B>, now| {
+            book.add(new, context, now)
+        };
         self.pipeline.change_overrides(made)
     }
 
@@ -288,8 +289,9 @@ impl<B: Backend> Engine<B> {
     }
 
     fn withdraw_where(&self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
-        let withdrawn =
-            |book: &mut Book, _: &OverrideContext<'_, B>, _| book.withdraw(is_meant).ok_or(());
+        let withdrawn = |book: &mut OverrideBook, _: &OverrideContext<'_, B>, _| {
+            book.withdraw(is_meant).ok_or(())
+        };
         self.pipeline.change_overrides(withdrawn).ok()
     }
 

@@ -8,39 +8,39 @@ use tollgate::stack::{Expire, Settled, Settlement, TimedEstimate};
 use tollgate::{Decision, Outcome};
 
 use super::descriptors::TreeCharge;
-use super::gather::Gathered;
+use super::gather::RequestMatch;
 use super::recorder::Recorder;
 use super::rules::Rules;
-use super::turns::{Demand, Spot, Turns};
-use super::unanswered::Unanswered;
+use super::turns::{QueueDemand, QueueKey, WaitQueues};
+use super::unanswered::RefundGuard;
 use crate::backend::Backend;
 use crate::limits::{Answer, Check, DenyCache, LimitKind, decisions};
 use crate::policy::Mode;
-use crate::verdict::Said;
+use crate::verdict::RequestDecision;
 
 mod entered;
 mod remembered;
 
-pub(super) use entered::Entered;
-use remembered::Remembered;
+pub(super) use entered::GatePermits;
+use remembered::DenyLookup;
 
 /// A request that was matched, and whom it is asked of.
 #[derive(Clone, Copy)]
-pub(super) struct Asking<'r, 'a, B> {
+pub(super) struct BackendQuery<'r, 'a, B> {
     pub(super) backend: &'r B,
     pub(super) deny: Option<&'r DenyCache>,
-    pub(super) turns: &'r Arc<Turns>,
+    pub(super) turns: &'r Arc<WaitQueues>,
     pub(super) recorder: &'r Recorder,
     pub(super) rules: &'r Rules,
-    pub(super) gathered: &'r Gathered<'a>,
+    pub(super) gathered: &'r RequestMatch<'a>,
     /// Whether the request may be dropped while it is asked: not if the backend answers immediately.
     pub(super) may_be_dropped: bool,
 }
 
 /// Wakes those who wait for what an estimate gives back.
-struct Poke(Arc<Turns>, Spot);
+struct WakeOnSettle(Arc<WaitQueues>, QueueKey);
 
-impl TimedEstimate for Poke {
+impl TimedEstimate for WakeOnSettle {
     fn settle(&mut self, _: Settled) -> Settlement {
         self.0.poke(self.1);
         Settlement::InTime
@@ -57,7 +57,7 @@ impl TimedEstimate for Poke {
     fn renew(&mut self) {}
 }
 
-impl<B: Backend> Asking<'_, '_, B> {
+impl<B: Backend> BackendQuery<'_, '_, B> {
     /// The denial of a new request by a queue that it would pass. A request that had its turn in one queue passes the
     /// other queues: else two would wait for each other.
     #[inline]
@@ -89,7 +89,7 @@ impl<B: Backend> Asking<'_, '_, B> {
     }
 
     /// The limit that denied the request, if its rule lets requests wait for it, and for how long.
-    pub(super) fn wait_demand(&self, answer: &Answer) -> Option<(Demand, Duration)> {
+    pub(super) fn wait_demand(&self, answer: &Answer) -> Option<(QueueDemand, Duration)> {
         let (rules, gathered) = (self.rules, self.gathered);
         let can_promise = !answer.allowed
             && !answer.is_unavailable()
@@ -112,22 +112,22 @@ impl<B: Backend> Asking<'_, '_, B> {
         trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<Option<Answer>, B::Error> {
         let gathered = self.gathered;
-        let entered = match gathered.gates.is_some().then(|| Entered::all(gathered)) {
+        let entered = match gathered.gates.is_some().then(|| GatePermits::all(gathered)) {
             Some(Err((gate, decision))) => return Ok(Some(Answer::new(Some(gate), decision))),
             entered => entered.and_then(Result::ok),
         };
         let group = &gathered.enforced;
         let checks = group.checks.as_slice();
-        let mut answer = match Remembered::look_up(self) {
-            Remembered::Denied(answer) => answer,
+        let mut answer = match DenyLookup::look_up(self) {
+            DenyLookup::Denied(answer) => answer,
             // With nothing to ask beside its gates, the backend isn't asked whether it is there.
-            Remembered::Asked(_) if checks.is_empty() && entered.is_some() && trees.is_none() => {
+            DenyLookup::Asked(_) if checks.is_empty() && entered.is_some() && trees.is_none() => {
                 Answer::new(None, Decision::UNLIMITED)
             }
-            Remembered::Asked(recheck) => match self.ask(each, trees).await {
+            DenyLookup::Asked(recheck) => match self.ask(each, trees).await {
                 Ok(Some(answer)) => recheck.answered(group, answer),
                 Ok(None) => {
-                    entered.into_iter().for_each(Entered::leave);
+                    entered.into_iter().for_each(GatePermits::leave);
                     return Ok(None);
                 }
                 Err(error) => recheck.cached_denial().ok_or(error)?,
@@ -171,11 +171,15 @@ impl<B: Backend> Asking<'_, '_, B> {
     }
 
     /// Asks about each rule in shadow, of a request that passes; these were charged to it by trees.
-    pub(super) async fn in_shadow(&self, said: &mut Said, charged_to_trees: &[Check<'_>]) {
+    pub(super) async fn in_shadow(
+        &self,
+        said: &mut RequestDecision,
+        charged_to_trees: &[Check<'_>],
+    ) {
         let gathered = self.gathered;
         // What decided instead of a store has charged nothing there.
         let is_charged = said.unavailable.is_none() && self.may_be_dropped;
-        let mut unanswered = Unanswered::new(self.backend, &mut said.permits);
+        let mut unanswered = RefundGuard::new(self.backend, &mut said.permits);
         if !gathered.shadow.checks.as_slice().is_empty() {
             unanswered.is_charged(charged_to_trees);
             if is_charged {
@@ -183,7 +187,7 @@ impl<B: Backend> Asking<'_, '_, B> {
             }
         }
         for run in gathered.shadow_queries() {
-            let entered = match Entered::in_shadow(run.gate) {
+            let entered = match GatePermits::in_shadow(run.gate) {
                 Ok(entered) => entered,
                 Err(denied) => {
                     said.shadows.push(denied);
@@ -214,14 +218,14 @@ impl<B: Backend> Asking<'_, '_, B> {
     }
 
     /// What a request would be told that only looks: by the limits in force, and by rules in shadow if it would pass.
-    pub(super) async fn look(&self, said: &mut Said) -> Result<(), B::Error> {
+    pub(super) async fn look(&self, said: &mut RequestDecision) -> Result<(), B::Error> {
         let gathered = self.gathered;
         let answer = match self.queue_ahead() {
             Some(answer) => answer,
             None => {
                 let checks = gathered.enforced.checks.as_slice();
                 let each = self.backend.peek(checks).await?;
-                Entered::look(gathered, Answer::from_results(checks, &each))
+                GatePermits::look(gathered, Answer::from_results(checks, &each))
             }
         };
         said.hear(gathered, answer);
@@ -253,7 +257,7 @@ impl<B: Backend> Asking<'_, '_, B> {
         }
         for (_, gate) in gathered.gates_in(Mode::Enforce) {
             if rules.applied[gate.met.number as usize].waits.is_some() {
-                let (turns, spot) = (Arc::clone(self.turns), Spot::of(&gate.check()));
+                let (turns, spot) = (Arc::clone(self.turns), QueueKey::of(&gate.check()));
                 answer.pass.hold(move |_| turns.poke(spot));
             }
         }
@@ -263,11 +267,11 @@ impl<B: Backend> Asking<'_, '_, B> {
             if !(rule.waits.is_some() || rule.shares || rule.is_tier) {
                 continue;
             }
-            let (turns, spot) = (Arc::clone(self.turns), Spot::of(check));
+            let (turns, spot) = (Arc::clone(self.turns), QueueKey::of(check));
             if let LimitKind::Concurrency(_) = check.limit.kind() {
                 answer.pass.hold(move |_| turns.poke(spot));
             } else if check.limit.is_estimated {
-                answer.pass.hold_timed_estimate(Poke(turns, spot));
+                answer.pass.hold_timed_estimate(WakeOnSettle(turns, spot));
             }
         }
     }

@@ -24,13 +24,13 @@ pub(crate) enum Sharing {
 
 /// What sort of state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-enum Sort {
+enum CounterKind {
     Rate(Algorithm),
     Quota,
     Concurrency,
 }
 
-impl Sort {
+impl CounterKind {
     fn of(kind: &LimitKind) -> Self {
         match kind {
             LimitKind::Rate { algorithm, .. } => Self::Rate(*algorithm),
@@ -40,7 +40,7 @@ impl Sort {
     }
 }
 
-type Held = HashMap<(Box<str>, Sort), Vec<State>, FixedState>;
+type CounterStates = HashMap<(Box<str>, CounterKind), Vec<CounterState>, FixedState>;
 
 /// So many retired states are kept beside those that the latest reload retired; the longest retired go first.
 const MOST_RETIRED: usize = 1 << 16;
@@ -48,18 +48,18 @@ const MOST_RETIRED: usize = 1 << 16;
 /// The states of a policy's limits, and of limits that policies before it had.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    held: Held,
+    held: CounterStates,
     /// What no limit of the policy is kept in.
-    retired: Held,
+    retired: CounterStates,
     /// While limits get their places: what they may go on with. States of the policy before come first, then retired ones
     /// from the latest.
-    before: Held,
+    before: CounterStates,
     next: u64,
 }
 
 /// The state of one limit.
 #[derive(Clone, Copy, Debug)]
-struct State {
+struct CounterState {
     id: u64,
     /// None for a quota or slots.
     rate: Option<Rate>,
@@ -81,8 +81,8 @@ impl Counters {
             before.entry(key.clone()).or_default().extend(states);
         }
         Self {
-            held: Held::default(),
-            retired: Held::default(),
+            held: CounterStates::default(),
+            retired: CounterStates::default(),
             before,
             next: last.next,
         }
@@ -126,7 +126,7 @@ impl Counters {
     pub(crate) fn just_retired(&self) -> Vec<String> {
         let retired = self.retired.iter().filter(|((name, sort), states)| {
             // Nobody gave those a name that only say how far a rule has warmed up.
-            matches!(sort, Sort::Rate(_))
+            matches!(sort, CounterKind::Rate(_))
                 && !name.starts_with(super::warm::NAME)
                 && states.iter().any(|state| state.retired == 1)
         });
@@ -142,8 +142,8 @@ impl Counters {
         kinds: &[LimitKind],
     ) -> Result<Vec<Limit>, LimitError> {
         let mut limits = Vec::with_capacity(kinds.len());
-        for alike in kinds.chunk_by(|one, other| Sort::of(one) == Sort::of(other)) {
-            let states = self.states(name, Sort::of(&alike[0]), alike);
+        for alike in kinds.chunk_by(|one, other| CounterKind::of(one) == CounterKind::of(other)) {
+            let states = self.states(name, CounterKind::of(&alike[0]), alike);
             for (number, (kind, state)) in alike.iter().zip(states).enumerate() {
                 let ordinal = ordinal(alike, number);
                 let counter = Counter {
@@ -162,7 +162,7 @@ impl Counters {
     }
 
     /// The states of limits of one sort.
-    fn states(&mut self, name: &str, sort: Sort, kinds: &[LimitKind]) -> Vec<State> {
+    fn states(&mut self, name: &str, sort: CounterKind, kinds: &[LimitKind]) -> Vec<CounterState> {
         let key = (name.into(), sort);
         let rates: Vec<_> = kinds
             .iter()
@@ -181,7 +181,7 @@ impl Counters {
                 Some(place) => before[*place].id,
                 None => take(&mut self.next),
             };
-            states.push(State {
+            states.push(CounterState {
                 id,
                 rate: *rate,
                 retired: 0,
@@ -225,11 +225,11 @@ fn take(next: &mut u64) -> u64 {
 }
 
 /// Whether a limit may go on with a state.
-type ReuseRule<'a> = dyn Fn(&State, &Option<Rate>) -> bool + 'a;
+type ReuseRule<'a> = dyn Fn(&CounterState, &Option<Rate>) -> bool + 'a;
 
 /// Which state of before each of these limits goes on with: that of an equal limit, or else of one with the same period, or
 /// else the next in order that the rule had when it was last in force.
-fn matched(before: &[State], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
+fn matched(before: &[CounterState], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
     let period = |rate: &Option<Rate>| rate.and_then(|rate| rate.period());
     let last = before.iter().map(|state| state.retired).min().unwrap_or(0);
     let mut left: Vec<_> = (0..before.len()).collect();

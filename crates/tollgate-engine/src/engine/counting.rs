@@ -1,6 +1,6 @@
 //! What is counted of a verdict, and by which limiter.
 
-use super::gather::{Gathered, TreeMatch};
+use super::gather::{RequestMatch, TreeMatch};
 use super::rules::Rules;
 use crate::envoy::Lookup;
 use crate::limits::Answer;
@@ -9,18 +9,23 @@ use crate::tally::{
     ALLOWED, ASKED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, NEAR_LIMIT, NO_RULE, SHADOW_DENIED,
     Tallies, UNCOUNTED,
 };
-use crate::verdict::{By, DenyReason, Said, is_near};
+use crate::verdict::{DecidedBy, DenyReason, RequestDecision, is_near};
 
 impl Tallies {
     /// A request that passed: each rule in force that applied to it, and the one that decided if it is near its limit.
     #[inline]
-    pub(super) fn passed(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+    pub(super) fn passed(
+        &self,
+        rules: &Rules,
+        gathered: &RequestMatch<'_>,
+        said: &RequestDecision,
+    ) {
         self.add_passed();
         let applied = gathered.counted.as_slice();
         for row in applied {
             self.add(*row, ALLOWED);
         }
-        if let By::Applied(number) = said.decided.by
+        if let DecidedBy::Applied(number) = said.decided.by
             && is_near(&said.decided.decision, rules.near_limit_percent)
         {
             self.add(rules.applied[number as usize].tally, NEAR_LIMIT);
@@ -32,10 +37,15 @@ impl Tallies {
 
     /// One that no rule in force was for, or that some in shadow were.
     #[cold]
-    fn count_passed_without_rule(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+    fn count_passed_without_rule(
+        &self,
+        rules: &Rules,
+        gathered: &RequestMatch<'_>,
+        said: &RequestDecision,
+    ) {
         let is_counted = !gathered.counted.as_slice().is_empty() || gathered.has_shadow_match();
         match said.decided.by {
-            By::Exempt(_) => self.add(EXEMPT, ALLOWED),
+            DecidedBy::Exempt(_) => self.add(EXEMPT, ALLOWED),
             _ if is_counted || gathered.trees == TreeMatch::Some => {}
             _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => {
                 self.add(BYPASS, ALLOWED)
@@ -58,7 +68,7 @@ impl Tallies {
 
     /// A request that was refused, by what decided.
     #[cold]
-    pub(super) fn refused(&self, rules: &Rules, said: &Said) {
+    pub(super) fn refused(&self, rules: &Rules, said: &RequestDecision) {
         self.add_refused();
         let reason = said.reason(rules);
         self.add(row(rules, said.decided.by), DENIED + reason as usize);
@@ -125,15 +135,15 @@ impl Tallies {
     }
 }
 
-fn row(rules: &Rules, by: By) -> u32 {
+fn row(rules: &Rules, by: DecidedBy) -> u32 {
     match by {
-        By::Nothing => NO_RULE,
-        By::Exempt(_) => EXEMPT,
-        By::Block(_) | By::Ordered(_) => BLOCK,
-        By::Excess(_) => BOUNDS,
-        By::Applied(number)
-        | By::Blocked(number)
-        | By::MissingKey(number)
-        | By::StoreFailure(number) => rules.applied[number as usize].tally,
+        DecidedBy::Nothing => NO_RULE,
+        DecidedBy::Exempt(_) => EXEMPT,
+        DecidedBy::Block(_) | DecidedBy::Ordered(_) => BLOCK,
+        DecidedBy::Excess(_) => BOUNDS,
+        DecidedBy::Applied(number)
+        | DecidedBy::Blocked(number)
+        | DecidedBy::MissingKey(number)
+        | DecidedBy::StoreFailure(number) => rules.applied[number as usize].tally,
     }
 }

@@ -21,8 +21,8 @@ mod trees;
 pub(crate) use trees::{LeafKey, Trees};
 
 pub(super) use charge::TreeCharge;
-pub(super) use lookups::{Lookups, TreeInput};
-pub(super) use told::{Telling, TreeRequest};
+pub(super) use lookups::{TreeInput, TreeLookups};
+pub(super) use told::{ReportOptions, TreeRequest};
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
 ///

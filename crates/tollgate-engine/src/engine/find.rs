@@ -2,10 +2,10 @@
 
 use tollgate::Decision;
 
-use super::orders::{Limiter, Named, TargetTexts, as_descriptor};
+use super::orders::{Limiter, TargetFacts, TargetTexts, as_descriptor};
 use super::pipeline::Pipeline;
-use super::rules::Tiered;
-use super::turns::Spot;
+use super::rules::TierMatch;
+use super::turns::QueueKey;
 use super::warm::is_gate;
 use crate::backend::{Backend, Gift, Refund};
 use crate::limits::{Check, LimitKind};
@@ -166,15 +166,15 @@ pub(super) async fn find<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = Named::of(&target, &texts, pipeline.key_context(rules));
+    let named = TargetFacts::of(&target, &texts, pipeline.key_context(rules));
     let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };
     let known = rules.known(&named.literal);
     let tier = match rules.tiers.of(|slot| known.text(slot)) {
-        Tiered::In(number) => Some(number),
-        Tiered::Unknown(default) => default,
+        TierMatch::In(number) => Some(number),
+        TierMatch::Unknown(default) => default,
         _ => None,
     };
     let mut found = Vec::with_capacity(keys.len());
@@ -200,7 +200,7 @@ pub(super) async fn find<B: Backend>(
             is_warm_up: is_gate(check.limit),
             is_known: said.is_ok(),
             decision: said.unwrap_or_else(|store| store.decision()),
-            waiting: pipeline.turns.waiters_of_key(Spot::of(check)),
+            waiting: pipeline.turns.waiters_of_key(QueueKey::of(check)),
         });
         found.push(Found {
             limits: limits.collect(),
@@ -226,7 +226,7 @@ pub(super) async fn reset<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = Named::of(&target, &texts, pipeline.key_context(rules));
+    let named = TargetFacts::of(&target, &texts, pipeline.key_context(rules));
     let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
@@ -246,7 +246,7 @@ pub(super) async fn reset<B: Backend>(
                 .max(pipeline.backend.refund(&checks, Refund::Everything).await?);
         }
         for check in &checks {
-            pipeline.turns.poke(Spot::of(check));
+            pipeline.turns.poke(QueueKey::of(check));
         }
         // What is held isn't given back, and what warms up is of a rate that is named.
         let is_shown = |check: &&Check<'_>| {

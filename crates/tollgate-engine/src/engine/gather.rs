@@ -9,50 +9,50 @@ use tollgate::{Decision, Timestamp};
 use tollgate_adaptive::shed::Criticality;
 
 use super::orders::Held;
-use super::overload::{Adapting, Gate};
-use super::rules::{Applied, Rules, Tiered};
-use super::turns::Demand;
+use super::overload::{AdaptiveGate, AdaptiveLimiter};
+use super::rules::{Applied, Rules, TierMatch};
+use super::turns::QueueDemand;
 use super::warm::is_gate;
 use crate::backend::Backend;
 use crate::bounds::{Bounds, Excess};
 use crate::facts::Facts;
 use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
-use crate::matcher::few::Few;
+use crate::matcher::few::InlineVec;
 use crate::matcher::{Known, Numbers};
 use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
-use crate::verdict::{By, RuleDecision};
+use crate::verdict::{DecidedBy, RuleDecision};
 
 mod keys;
 mod ordered;
 mod sets;
 
-use keys::Early;
-pub(crate) use keys::{Keyless, Lacks};
+use keys::PrefetchedKeys;
+pub(crate) use keys::{MissingFacts, MissingKeyDenials};
 pub(crate) use ordered::{Ordered, blocked_until};
 
 /// Checks that need no memory.
 const INLINE: usize = 8;
 
 /// What is to be asked about a request.
-pub(crate) struct Gathered<'a> {
+pub(crate) struct RequestMatch<'a> {
     /// The facts of the request, if it stands for several sets of them.
     first: Option<&'a Facts<'a>>,
     /// Decided without any check.
-    pub(crate) settled: Option<By>,
+    pub(crate) settled: Option<DecidedBy>,
     /// What the request has too much of, if the policy were enforced.
     pub(crate) shadow_excess: Option<Excess>,
     /// What would be blocked, if the policy were enforced.
     pub(crate) shadow_block: Option<usize>,
-    pub(crate) enforced: Group<'a>,
+    pub(crate) enforced: CheckGroup<'a>,
     /// Each rule by itself.
-    pub(crate) shadow: Group<'a>,
+    pub(crate) shadow: CheckGroup<'a>,
     /// The first rule that applies, if none asks anything.
     pub(crate) unasked: Option<Met>,
     /// The time, if a rule of the policy warms up.
     pub(crate) now: Option<Timestamp>,
     /// Where the rules in force are counted, if they are.
-    pub(crate) counted: Few<u32, INLINE>,
+    pub(crate) counted: InlineVec<u32, INLINE>,
     /// What operators have ordered, if there are any orders.
     pub(crate) ordered: Option<Box<Ordered<'a>>>,
     /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
@@ -62,9 +62,9 @@ pub(crate) struct Gathered<'a> {
     )]
     pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
     /// What rules want of the request that it hasn't.
-    pub(crate) lacks: Lacks,
+    pub(crate) lacks: MissingFacts,
     /// Rules that deny it for want of a key.
-    pub(crate) keyless: Option<Box<Keyless>>,
+    pub(crate) keyless: Option<Box<MissingKeyDenials>>,
     /// Whether the trees limit the request, too.
     pub(crate) trees: TreeMatch,
 }
@@ -109,8 +109,8 @@ pub(crate) struct Met {
 pub(crate) struct GateCheck<'a> {
     /// The rule, and its key.
     pub(crate) met: Met,
-    pub(crate) adapting: &'a Adapting,
-    pub(crate) gate: &'a Gate,
+    pub(crate) adapting: &'a AdaptiveLimiter,
+    pub(crate) gate: &'a AdaptiveGate,
     pub(crate) class: Criticality,
 }
 
@@ -121,8 +121,8 @@ impl<'a> GateCheck<'a> {
     }
 
     /// What the request asks for in line.
-    pub(crate) fn demand(&self) -> Demand {
-        Demand::of(&self.check()).of_class(self.class)
+    pub(crate) fn demand(&self) -> QueueDemand {
+        QueueDemand::of(&self.check()).of_class(self.class)
     }
 
     /// What the request would be told by it alone.
@@ -133,7 +133,7 @@ impl<'a> GateCheck<'a> {
     /// What it says to a request, as the rule's decision.
     pub(super) fn decided(&self, decision: Decision) -> RuleDecision {
         let limit = self.adapting.limit.id;
-        let by = By::Applied(self.met.number);
+        let by = DecidedBy::Applied(self.met.number);
         RuleDecision {
             limit,
             ..self.met.decided(by, decision)
@@ -143,7 +143,7 @@ impl<'a> GateCheck<'a> {
 
 impl Met {
     /// What was decided by its key, and by no limit.
-    fn decided(&self, by: By, decision: Decision) -> RuleDecision {
+    fn decided(&self, by: DecidedBy, decision: Decision) -> RuleDecision {
         RuleDecision {
             fingerprint: self.fingerprint,
             set: self.set,
@@ -153,25 +153,25 @@ impl Met {
 }
 
 /// The checks of some rules.
-pub(crate) struct Group<'a> {
-    pub(crate) checks: Few<Check<'a>, INLINE>,
+pub(crate) struct CheckGroup<'a> {
+    pub(crate) checks: InlineVec<Check<'a>, INLINE>,
     /// Which rule asks each.
-    pub(crate) askers: Few<u32, INLINE>,
+    pub(crate) askers: InlineVec<u32, INLINE>,
 }
 
 /// What one rule in shadow asks, by number.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Run<'g, 'a> {
+pub(crate) struct ShadowQuery<'g, 'a> {
     pub(crate) rule: u32,
     pub(crate) checks: &'g [Check<'a>],
     pub(crate) gate: Option<&'g GateCheck<'a>>,
 }
 
-impl<'a> Group<'a> {
+impl<'a> CheckGroup<'a> {
     const fn new() -> Self {
         Self {
-            checks: Few::new(),
-            askers: Few::new(),
+            checks: InlineVec::new(),
+            askers: InlineVec::new(),
         }
     }
 
@@ -199,21 +199,21 @@ impl<'a> Group<'a> {
     }
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> RequestMatch<'a> {
     pub(crate) const fn new() -> Self {
         Self {
             first: None,
             settled: None,
             shadow_excess: None,
             shadow_block: None,
-            enforced: Group::new(),
-            shadow: Group::new(),
+            enforced: CheckGroup::new(),
+            shadow: CheckGroup::new(),
             unasked: None,
             now: None,
-            counted: Few::new(),
+            counted: InlineVec::new(),
             ordered: None,
             gates: None,
-            lacks: Lacks::new(),
+            lacks: MissingFacts::new(),
             keyless: None,
             trees: TreeMatch::None,
         }
@@ -251,21 +251,21 @@ impl<'a> Gathered<'a> {
     }
 
     /// What each rule in shadow asks: first those with limits, then those that have a gate alone.
-    pub(crate) fn shadow_queries(&self) -> impl Iterator<Item = Run<'_, 'a>> {
+    pub(crate) fn shadow_queries(&self) -> impl Iterator<Item = ShadowQuery<'_, 'a>> {
         let (checks, askers) = (self.shadow.checks.as_slice(), self.shadow.askers.as_slice());
         let gates = || self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
         let mut start = 0;
         let runs = askers.chunk_by(|one, other| one == other).map(move |run| {
             let (rule, own) = (run[0], &checks[start..start + run.len()]);
             start += run.len();
-            Run {
+            ShadowQuery {
                 rule,
                 checks: own,
                 gate: gates().find(|gate| gate.met.number == rule),
             }
         });
         let alone = gates().filter(|gate| !askers.contains(&gate.met.number));
-        runs.chain(alone.map(|gate| Run {
+        runs.chain(alone.map(|gate| ShadowQuery {
             rule: gate.met.number,
             checks: &[],
             gate: Some(gate),
@@ -299,7 +299,7 @@ impl<'a> Gathered<'a> {
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
         let first = rules.block + rules.exempt;
-        let early = Early::of(&input, matching.as_slice(), &known, backend);
+        let early = PrefetchedKeys::of(&input, matching.as_slice(), &known, backend);
         rules.matcher.keep_matching(&known, &mut matching);
         if let Some(tier) = self.tier(rules, &known) {
             matching.push(tier.saturating_add(to_u32(first)));
@@ -311,7 +311,7 @@ impl<'a> Gathered<'a> {
         if rules.warms {
             self.now = Some(backend.now());
         }
-        let mut met = Few::<Met, INLINE>::new();
+        let mut met = InlineVec::<Met, INLINE>::new();
         for number in matching.as_slice() {
             let Some(rule) = (*number as usize).checked_sub(first) else {
                 if self.is_settled(rules, *number as usize) {
@@ -341,14 +341,14 @@ impl<'a> Gathered<'a> {
     fn tier(&mut self, rules: &Rules, known: &Known<'_, '_>) -> Option<u32> {
         let tiers = &rules.tiers;
         let tiered = tiers.of(|slot| known.text(slot));
-        if let Tiered::In(number) = tiered {
+        if let TierMatch::In(number) = tiered {
             tiers.tenants_seen.record_found();
             tiers.tiers_seen.record_found();
             return Some(number);
         }
         self.lacks.tier = tiered;
         match tiered {
-            Tiered::Unknown(default) => {
+            TierMatch::Unknown(default) => {
                 tiers.tenants_seen.record_found();
                 default
             }
@@ -376,15 +376,15 @@ impl<'a> Gathered<'a> {
     /// Asks nothing, as the request has too much of something.
     #[cold]
     fn exceed(&mut self, rules: &Rules, excess: Excess) {
-        (self.enforced, self.shadow, self.gates) = (Group::new(), Group::new(), None);
+        (self.enforced, self.shadow, self.gates) = (CheckGroup::new(), CheckGroup::new(), None);
         self.keyless = None;
         self.settled = Some(match rules.mode {
-            Mode::Enforce => By::Excess(excess),
+            Mode::Enforce => DecidedBy::Excess(excess),
             Mode::Shadow => {
                 self.shadow_excess = Some(excess);
-                By::Nothing
+                DecidedBy::Nothing
             }
-            Mode::Off => By::Nothing,
+            Mode::Off => DecidedBy::Nothing,
         });
     }
 
@@ -392,8 +392,8 @@ impl<'a> Gathered<'a> {
     #[cold]
     fn is_settled(&mut self, rules: &Rules, entry: usize) -> bool {
         self.settled = match entry.checked_sub(rules.block) {
-            Some(entry) => Some(By::Exempt(entry)),
-            None if rules.mode == Mode::Enforce => Some(By::Block(entry)),
+            Some(entry) => Some(DecidedBy::Exempt(entry)),
+            None if rules.mode == Mode::Enforce => Some(DecidedBy::Block(entry)),
             None => {
                 self.shadow_block.get_or_insert(entry);
                 None

@@ -3,7 +3,7 @@
 use tollgate::{DenyReason, OnMissingKey, Timestamp};
 
 use super::orders::Limiter;
-use super::overload::{Adapting, AdaptiveState};
+use super::overload::{AdaptiveLimiter, AdaptiveState};
 use super::pipeline::Pipeline;
 use crate::backend::Backend;
 use crate::limits::{Limit, LimitKind};
@@ -138,7 +138,7 @@ pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
             mode: rule.mode,
             enforced_percent: rule.enforced_percent(),
             limits: rule.all_limits().map(kind).collect(),
-            adaptive: rule.adapting().and_then(Adapting::state),
+            adaptive: rule.adapting().and_then(AdaptiveLimiter::state),
             is_warming_up: !rule.gates(Some(time)).is_empty(),
             waiting: rule.all_limits().filter_map(waiting_for).sum(),
             orders: orders(Limiter::Applied(number)),

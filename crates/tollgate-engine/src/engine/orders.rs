@@ -26,13 +26,13 @@ mod saved;
 mod table;
 mod target_keys;
 
-pub(crate) use overlay::{Held, Overlay};
+pub(crate) use overlay::{Held, PolicyOverrides};
 pub(super) use place::as_descriptor;
-pub(super) use saved::BookForm;
-pub(crate) use table::{Limiter, Override, Timed};
-pub(super) use target_keys::{KeyContext, Named, TargetTexts};
+pub(super) use saved::SnapshotForm;
+pub(crate) use table::{Limiter, Override, OverrideRef};
+pub(super) use target_keys::{KeyContext, TargetFacts, TargetTexts};
 
-use table::{Acted, Table};
+use table::{OverrideStats, Table};
 
 /// How much text an order's target has at the most.
 const MAX_TARGET_BYTES: usize = 2_048;
@@ -47,10 +47,10 @@ const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
 /// All orders of an engine.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Book {
+pub(super) struct OverrideBook {
     orders: Vec<Order>,
     /// What each has done, by its number.
-    acted: HashMap<u64, Arc<Acted>, FixedState>,
+    acted: HashMap<u64, Arc<OverrideStats>, FixedState>,
     /// How many there were.
     made: u64,
 }
@@ -63,7 +63,7 @@ pub(super) struct OverrideContext<'a, B> {
     pub(super) backend: &'a B,
 }
 
-impl Book {
+impl OverrideBook {
     /// Adds an override, in the place of one that does the same to the same target.
     pub(super) fn add<B: Backend>(
         &mut self,

@@ -28,22 +28,22 @@ pub(crate) struct Overload {
     shares: Shares,
     /// The slots that the policy fixes, as sheddable requests and default ones may use them: the same counter by lower limits.
     slots: Option<[Limit; 2]>,
-    pub(crate) adaptive: Option<Adapting>,
+    pub(crate) adaptive: Option<AdaptiveLimiter>,
 }
 
 /// The slots that a law finds.
 #[derive(Debug)]
-pub(crate) struct Adapting {
+pub(crate) struct AdaptiveLimiter {
     pub(crate) own: Adaptive,
     /// What is told of it. No backend is asked about it.
     pub(crate) limit: Limit,
     /// Once the policy is to come into force.
-    pub(crate) gate: Option<Gate>,
+    pub(crate) gate: Option<AdaptiveGate>,
 }
 
 /// Where requests enter, by how much their class may use.
 #[derive(derive_more::Debug)]
-pub(crate) struct Gate {
+pub(crate) struct AdaptiveGate {
     kept: Arc<Kept>,
     #[debug(skip)]
     shedder: Shedder<Time>,
@@ -118,7 +118,7 @@ impl Overload {
                 let limit = counters
                     .place(&gate_counter_name(rule), Sharing::Alone, &[kind])?
                     .pop();
-                limit.map(|limit| Adapting {
+                limit.map(|limit| AdaptiveLimiter {
                     own,
                     limit,
                     gate: None,
@@ -186,7 +186,7 @@ impl Overload {
             None => Kept::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
         };
         // A rule whose law can't be made was refused before.
-        adapting.gate = kept.ok().map(|kept| Gate {
+        adapting.gate = kept.ok().map(|kept| AdaptiveGate {
             shedder: Shedder::new(Arc::clone(&kept.limiter)).shares(self.shares),
             shares: self.shares,
             kept,
@@ -230,7 +230,7 @@ impl Kept {
     }
 }
 
-impl Gate {
+impl AdaptiveGate {
     /// Enters, if this class may; and what is left then.
     pub(super) fn enter(
         &self,
@@ -260,7 +260,7 @@ impl Gate {
     }
 }
 
-impl Adapting {
+impl AdaptiveLimiter {
     /// What outlives the policy.
     pub(in crate::engine) fn kept(&self) -> Option<Arc<Kept>> {
         self.gate.as_ref().map(|gate| Arc::clone(&gate.kept))

@@ -10,17 +10,17 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use tollgate::{Clock, Decision, Timestamp};
 
-use super::ask::Asking;
+use super::ask::BackendQuery;
 use super::conditions::Conditions;
 use super::descriptors::{
-    DescriptorFindings, DescriptorRequest, DescriptorVerdict, Lookups, Telling, TreeCharge,
-    TreeInput, TreeRequest,
+    DescriptorFindings, DescriptorRequest, DescriptorVerdict, ReportOptions, TreeCharge, TreeInput,
+    TreeLookups, TreeRequest,
 };
-use super::gather::{Gathered, MatchInput, TreeMatch};
-use super::orders::{Book, Held, KeyContext, OverrideContext};
+use super::gather::{MatchInput, RequestMatch, TreeMatch};
+use super::orders::{Held, KeyContext, OverrideBook, OverrideContext};
 use super::recorder::Recorder;
 use super::rules::{Before, PolicyError, Rules};
-use super::turns::{Demand, Spot, Standing, Turns};
+use super::turns::{QueueDemand, QueueKey, Standing, WaitQueues};
 use super::warm::is_gate;
 use crate::backend::{Backend, Clocks, Gift, Memory, Refund};
 use crate::bounds::{Bounds, TooMuch};
@@ -28,7 +28,7 @@ use crate::envoy::StatusCode;
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{Answer, Check, DenyCache, KeyHashers, Limit, LimitKind};
 use crate::policy::{Charging, Mode, Policy};
-use crate::verdict::{DenyReason, Findings, Passed, Permits, Refused, Said, Verdict};
+use crate::verdict::{DenyReason, Findings, Passed, Permits, Refused, RequestDecision, Verdict};
 
 /// What all requests of an engine share.
 pub(super) struct Pipeline<B> {
@@ -37,11 +37,11 @@ pub(super) struct Pipeline<B> {
     pub(super) clocks: Clocks,
     pub(super) hashers: KeyHashers,
     pub(super) bounds: Bounds,
-    pub(super) turns: Arc<Turns>,
+    pub(super) turns: Arc<WaitQueues>,
     pub(super) deny: Option<DenyCache>,
     pub(super) recorder: Recorder,
     /// Overrides of operators. Locked while they are put over a policy, and until that is in force.
-    pub(super) orders: Mutex<Book>,
+    pub(super) orders: Mutex<OverrideBook>,
 }
 
 /// A request: its facts, and the descriptors by which trees decide it together with the rules.
@@ -57,10 +57,10 @@ pub(super) struct Request<'r> {
 }
 
 /// A future whose type nobody has to know.
-type Boxed<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
+type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One attempt to decide a request: the policy and the overrides that are in force, and where the request waits.
-pub(super) struct Trial<'t> {
+pub(super) struct AttemptInput<'t> {
     rules: &'t Rules,
     orders: Option<&'t Held>,
     request: &'t Request<'t>,
@@ -70,16 +70,16 @@ pub(super) struct Trial<'t> {
 
 /// What a trial came to.
 #[derive(Default)]
-pub(super) struct Tried {
-    pub(super) said: Said,
+pub(super) struct AttemptResult {
+    pub(super) said: RequestDecision,
     /// What denied it, if its rule lets requests wait for that, and for how long.
-    pub(super) over: Option<(Demand, Duration)>,
+    pub(super) over: Option<(QueueDemand, Duration)>,
 }
 
 /// What came of asking once.
 pub(super) struct Attempt {
     rules: Arc<Rules>,
-    pub(super) tried: Tried,
+    pub(super) tried: AttemptResult,
     /// How often something had come back before it was asked.
     pub(super) pokes: u64,
     /// It wasn't asked: the rules in force want to know more.
@@ -185,7 +185,7 @@ impl<B: Backend> Pipeline<B> {
             clocks,
             hashers,
             bounds: Bounds::default(),
-            turns: Arc::new(Turns::new()),
+            turns: Arc::new(WaitQueues::new()),
             deny: None,
             recorder: Recorder::default(),
             orders: Mutex::default(),
@@ -228,7 +228,7 @@ impl<B: Backend> Pipeline<B> {
     /// Changes the overrides, and has those who wait look again.
     pub(super) fn change_overrides<T, E>(
         &self,
-        change: impl FnOnce(&mut Book, &OverrideContext<'_, B>, Timestamp) -> Result<T, E>,
+        change: impl FnOnce(&mut OverrideBook, &OverrideContext<'_, B>, Timestamp) -> Result<T, E>,
     ) -> Result<T, E> {
         let mut book = self.book();
         let now = self.clocks.wall.now();
@@ -246,7 +246,7 @@ impl<B: Backend> Pipeline<B> {
         changed
     }
 
-    pub(super) fn book(&self) -> MutexGuard<'_, Book> {
+    pub(super) fn book(&self) -> MutexGuard<'_, OverrideBook> {
         self.orders.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -301,8 +301,8 @@ impl<B: Backend> Pipeline<B> {
         &'a self,
         now: &'a ActivePolicy,
         facts: &'a Facts<'a>,
-    ) -> Gathered<'a> {
-        let mut gathered = Gathered::new();
+    ) -> RequestMatch<'a> {
+        let mut gathered = RequestMatch::new();
         let input = self.match_input(&now.rules, now.orders.as_ref(), facts);
         gathered.fill(input, &self.backend);
         gathered
@@ -313,8 +313,8 @@ impl<B: Backend> Pipeline<B> {
     fn prepare<'a>(
         &self,
         input: MatchInput<'a, '_>,
-        gathered: &mut Gathered<'a>,
-        said: &mut Said,
+        gathered: &mut RequestMatch<'a>,
+        said: &mut RequestDecision,
     ) -> bool {
         gathered.fill(input, &self.backend);
         if let Some(ordered) = &gathered.ordered {
@@ -329,9 +329,9 @@ impl<B: Backend> Pipeline<B> {
     pub(super) fn asking<'r, 'a>(
         &'r self,
         rules: &'r Rules,
-        gathered: &'r Gathered<'a>,
-    ) -> Asking<'r, 'a, B> {
-        Asking {
+        gathered: &'r RequestMatch<'a>,
+    ) -> BackendQuery<'r, 'a, B> {
+        BackendQuery {
             backend: &self.backend,
             deny: self.deny.as_ref(),
             turns: &self.turns,
@@ -382,7 +382,7 @@ impl<B: Backend> Pipeline<B> {
         let mut attempt = Attempt {
             is_outdated: on.lacks_facts_for(&rules),
             rules,
-            tried: Tried::default(),
+            tried: AttemptResult::default(),
             pokes,
             trees: None,
             is_by_trees: false,
@@ -394,7 +394,7 @@ impl<B: Backend> Pipeline<B> {
         if standing.is_some() {
             orders = orders.map(Held::uncounted);
         }
-        let trial = Trial {
+        let trial = AttemptInput {
             rules: &attempt.rules,
             orders: orders.as_ref(),
             request,
@@ -404,12 +404,12 @@ impl<B: Backend> Pipeline<B> {
         let tried = &mut attempt.tried;
         if let Some(request_of_trees) = request.descriptors {
             let input = self.tree_input(&attempt.rules, orders.as_ref(), request_of_trees);
-            let telling = Telling {
+            let telling = ReportOptions {
                 started: request.started,
                 counts_request: false,
             };
             // In a box: few requests have both, and every connection has room for the largest step.
-            let deciding: Boxed<'_, _> =
+            let deciding: BoxedFuture<'_, _> =
                 Box::pin(self.decide_trees(input, telling, Some((&trial, tried))));
             attempt.trees = deciding.await?.map(Box::new);
         } else {
@@ -421,12 +421,12 @@ impl<B: Backend> Pipeline<B> {
     /// Asks the limits of all rules that match, and those of the trees with them.
     async fn try_once(
         &self,
-        trial: &Trial<'_>,
-        tried: &mut Tried,
+        trial: &AttemptInput<'_>,
+        tried: &mut AttemptResult,
         mut trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<(), B::Error> {
         let rules = trial.rules;
-        let mut gathered = Gathered::new();
+        let mut gathered = RequestMatch::new();
         let input = self.match_input(rules, trial.orders, trial.request.facts);
         let is_new = trial.standing.is_none();
         let is_settled = if is_new {
@@ -482,10 +482,10 @@ impl<B: Backend> Pipeline<B> {
     /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
     fn charge_shadow_trees<'r, 'a>(
         &'r self,
-        said: &'r mut Said,
-        gathered: &'r Gathered<'_>,
+        said: &'r mut RequestDecision,
+        gathered: &'r RequestMatch<'_>,
         trees: &'r mut TreeCharge<'_, 'a>,
-    ) -> Boxed<'r, Vec<Check<'a>>> {
+    ) -> BoxedFuture<'r, Vec<Check<'a>>> {
         Box::pin(async move {
             said.permits.hold(trees.take_permits());
             // What decided instead of a store has charged nothing there.
@@ -502,11 +502,11 @@ impl<B: Backend> Pipeline<B> {
     pub(super) async fn decide_trees(
         &self,
         input: TreeInput<'_>,
-        telling: Telling,
-        together: Option<(&Trial<'_>, &mut Tried)>,
+        telling: ReportOptions,
+        together: Option<(&AttemptInput<'_>, &mut AttemptResult)>,
     ) -> Result<Option<TreeOutcome>, B::Error> {
         let rules = input.rules;
-        let lookups = Lookups::new(&input);
+        let lookups = TreeLookups::new(&input);
         let keys = lookups.keys(&input);
         let met = lookups.meet(&input, &keys);
         let is_first = together
@@ -615,7 +615,7 @@ impl<B: Backend> Pipeline<B> {
             gift = gift.max(self.backend.refund(&checks, refund).await?);
         }
         for check in gathered.enforced.checks.as_slice() {
-            self.turns.poke(Spot::of(check));
+            self.turns.poke(QueueKey::of(check));
         }
         Ok(gift)
     }
@@ -626,7 +626,7 @@ impl<B: Backend> Pipeline<B> {
         request: DescriptorRequest<'_>,
     ) -> Result<DescriptorVerdict, B::Error> {
         let (started, counts_request) = (self.recorder.started(&self.backend), true);
-        let telling = Telling {
+        let telling = ReportOptions {
             started,
             counts_request,
         };
@@ -644,7 +644,7 @@ impl<B: Backend> Pipeline<B> {
         &self,
         now: &ActivePolicy,
         request: DescriptorRequest<'_>,
-        telling: Telling,
+        telling: ReportOptions,
     ) -> Result<TreeOutcome, B::Error> {
         if let Some(what) = self.too_much(request.descriptors) {
             return Ok(self.exceeded(now.rules.mode, what, telling));
@@ -692,7 +692,7 @@ impl<B: Backend> Pipeline<B> {
         &self,
         mode: Mode,
         what: TooMuch<'static>,
-        mut telling: Telling,
+        mut telling: ReportOptions,
     ) -> TreeOutcome {
         telling.counts_request |= mode == Mode::Enforce;
         (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
@@ -726,14 +726,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         let started = self.recorder.started(&self.backend);
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
         let mut verdict = Verdict::new(Findings {
-            said: Said::default(),
+            said: RequestDecision::default(),
             rules: self.rules.load(),
             facts,
         });
         let findings = verdict.findings_mut();
         let (said, rules) = (&mut findings.said, &**findings.rules);
         let orders = self.ordered(rules);
-        let mut gathered = Gathered::new();
+        let mut gathered = RequestMatch::new();
         let input = self.match_input(rules, orders.as_ref(), facts);
         if !self.prepare(input, &mut gathered, said) {
             self.ask_now(said, rules, &gathered, lists_limits);
@@ -747,8 +747,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
 
     /// Asks a backend that answers immediately, and tells what it says.
     #[inline(always)]
-    fn ask_now(&self, said: &mut Said, rules: &Rules, gathered: &Gathered<'_>, lists_limits: bool) {
-        let asking = Asking {
+    fn ask_now(
+        &self,
+        said: &mut RequestDecision,
+        rules: &Rules,
+        gathered: &RequestMatch<'_>,
+        lists_limits: bool,
+    ) {
+        let asking = BackendQuery {
             may_be_dropped: false,
             ..self.asking(rules, gathered)
         };
@@ -775,7 +781,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
     /// Looks at each limit in force, after the request was charged or denied.
     #[cold]
     #[inline(never)]
-    fn list_limits(&self, said: &mut Said, gathered: &Gathered<'_>) {
+    fn list_limits(&self, said: &mut RequestDecision, gathered: &RequestMatch<'_>) {
         let checks = gathered.enforced.checks.as_slice();
         let each = self.backend.look_after(checks, said.allowed);
         said.list_limits(gathered, &each);

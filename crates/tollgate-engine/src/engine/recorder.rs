@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::gather::Gathered;
+use super::gather::RequestMatch;
 use super::rules::Rules;
 use super::warned::Warnings;
 use crate::backend::Backend;
@@ -12,8 +12,8 @@ use crate::limits::Answer;
 use crate::observer::{Event, Observer, Wants};
 use crate::policy::Mode;
 use crate::tally::Tallies;
-use crate::top::{Refusal, Top};
-use crate::verdict::{Findings, RuleDecision, Said};
+use crate::top::{DeniedKey, TopDenials};
+use crate::verdict::{Findings, RequestDecision, RuleDecision};
 
 /// Whoever learns of decisions: what is counted of a request, noted of its key and told to an observer, is so here.
 #[derive(Default)]
@@ -21,7 +21,7 @@ pub(super) struct Recorder {
     pub(super) observer: Option<Box<dyn Observer>>,
     pub(super) wants: Wants,
     pub(super) tallies: Option<Tallies>,
-    pub(super) top: Option<Top>,
+    pub(super) top: Option<TopDenials>,
     pub(super) warnings: Warnings,
 }
 
@@ -35,7 +35,12 @@ impl Recorder {
 
     /// Counts a request that passed.
     #[inline(always)]
-    pub(super) fn passed(&self, rules: &Rules, gathered: &Gathered<'_>, said: &Said) {
+    pub(super) fn passed(
+        &self,
+        rules: &Rules,
+        gathered: &RequestMatch<'_>,
+        said: &RequestDecision,
+    ) {
         if let Some(tallies) = &self.tallies {
             tallies.passed(rules, gathered, said);
         }
@@ -82,11 +87,11 @@ impl Recorder {
 
 /// Counts a refusal by the rule and the key, if it has them, and what rules in shadow would have refused.
 #[cold]
-fn note(top: &Top, verdict: &Findings<'_>) {
+fn note(top: &TopDenials, verdict: &Findings<'_>) {
     let (rules, said) = (&verdict.rules, &verdict.said);
     let add = |decided: &RuleDecision, mode| {
         if let (Some(rule), Some(key)) = (decided.by.rule(), decided.key(rules, verdict.facts)) {
-            let refusal = Refusal {
+            let refusal = DeniedKey {
                 limiter: &rules.applied[rule as usize].name,
                 fingerprint: key.fingerprint(),
                 mode,

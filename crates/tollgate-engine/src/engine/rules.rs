@@ -9,7 +9,7 @@ use tollgate::{Algorithm, LimitError, OnMissingKey, Timestamp};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
-use super::orders::Overlay;
+use super::orders::PolicyOverrides;
 use super::overload::RetiredGates;
 use super::rollout::Rollout;
 use super::seen::{FactPresence, FirstHundred};
@@ -18,7 +18,7 @@ use crate::backend::{Backend, Clocks};
 use crate::envoy::Leaf;
 use crate::facts::{DOMAIN, Facts};
 use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
-use crate::matcher::{Known, Matcher, Slots};
+use crate::matcher::{FactIndex, Known, Matcher};
 use crate::policy::{
     Cost, Counting, FailureModes, Limits, Match, Mode, Over, Pattern, Policy, Rule,
 };
@@ -28,9 +28,9 @@ mod applied;
 mod error;
 mod tiers;
 
-pub(crate) use applied::{Applied, OwnLimits};
+pub(crate) use applied::{Applied, RuleLimits};
 pub use error::PolicyError;
-pub(crate) use tiers::{TIERS, Tiered, Tiers};
+pub(crate) use tiers::{TIERS, TierMatch, Tiers};
 
 /// A policy in force. It holds no state but that of gates.
 #[derive(Debug)]
@@ -69,7 +69,7 @@ pub(crate) struct Rules {
     /// When it came into force, by the wall clock.
     pub(crate) since: Timestamp,
     /// What operators have ordered beside it.
-    pub(crate) orders: Overlay,
+    pub(crate) orders: PolicyOverrides,
     pub(crate) policy: Arc<Policy>,
 }
 
@@ -127,7 +127,7 @@ impl Rules {
 }
 
 /// Where limits are counted, and how they are kept in a store.
-struct Place<'a> {
+struct LimitPlacement<'a> {
     counter: &'a str,
     sharing: Sharing,
     failure: FailureModes,
@@ -136,7 +136,7 @@ struct Place<'a> {
     estimates: Estimates,
 }
 
-impl<'a> Place<'a> {
+impl<'a> LimitPlacement<'a> {
     /// Of a rule, in this counter; whether others that share it settle its costs.
     fn of(rule: &'a Rule, counter: &'a str, is_settled_elsewhere: bool) -> Self {
         Self {
@@ -176,13 +176,13 @@ pub(crate) enum Before<'a> {
 }
 
 /// What rules of a policy are compiled with.
-struct Draft<'a> {
+struct PolicyCompiler<'a> {
     /// The rules in force so far, and the time.
     before: Option<&'a Rules>,
     now: Timestamp,
     /// Names of shared counters that some rule estimates costs of.
     settled: HashSet<String>,
-    slots: Slots,
+    slots: FactIndex,
     keys: HashMap<String, KeyPlan, FixedState>,
     counters: Counters,
 }
@@ -203,11 +203,11 @@ impl Rules {
             .rules
             .iter()
             .filter(|rule| rule.cost.settle.is_some());
-        let mut draft = Draft {
+        let mut draft = PolicyCompiler {
             before,
             now,
             settled: settled.filter_map(|rule| rule.shared.clone()).collect(),
-            slots: Slots::default(),
+            slots: FactIndex::default(),
             keys: HashMap::default(),
             counters: Counters::following(counters),
         };
@@ -246,7 +246,7 @@ impl Rules {
             unmet: FirstHundred::default(),
             version: before.map_or(0, |rules| rules.version + 1),
             since: Timestamp::ZERO,
-            orders: Overlay::default(),
+            orders: PolicyOverrides::default(),
             policy: Arc::new(policy),
         })
     }
@@ -296,7 +296,7 @@ fn of(rule: &str) -> impl Fn(LimitError) -> PolicyError {
     }
 }
 
-impl Draft<'_> {
+impl PolicyCompiler<'_> {
     fn rule(
         &mut self,
         rule: &Rule,
@@ -319,9 +319,9 @@ impl Draft<'_> {
         let (counter, sharing) = counter_of(rule);
         let shared = rule.shared.as_ref();
         let is_settled_elsewhere = shared.is_some_and(|name| self.settled.contains(name));
-        let place = Place {
+        let place = LimitPlacement {
             sharing,
-            ..Place::of(rule, &counter, is_settled_elsewhere)
+            ..LimitPlacement::of(rule, &counter, is_settled_elsewhere)
         };
         let applied = self.applied(rule, &place, mode)?;
         Ok(Applied {
@@ -334,7 +334,7 @@ impl Draft<'_> {
     fn applied(
         &mut self,
         rule: &Rule,
-        place: &Place<'_>,
+        place: &LimitPlacement<'_>,
         mode: Mode,
     ) -> Result<Applied, PolicyError> {
         let mode = rule.mode.max(mode);
@@ -350,7 +350,7 @@ impl Draft<'_> {
             cost: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
             cost_seen: FactPresence::default(),
-            limits: OwnLimits::new(limits),
+            limits: RuleLimits::new(limits),
             mode,
             waits: match rule.over {
                 Over::Refuse => None,
@@ -407,7 +407,7 @@ impl Draft<'_> {
     fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
         Trees::new(&policy.domains, |leaf| {
             let limit = &leaf.limit;
-            let place = Place {
+            let place = LimitPlacement {
                 counter: &counter_of_leaf(leaf),
                 sharing: Sharing::Alone,
                 failure: limit.on_store_failure,
@@ -424,7 +424,7 @@ impl Draft<'_> {
         &mut self,
         limits: &Limits,
         algorithm: Algorithm,
-        place: &Place<'_>,
+        place: &LimitPlacement<'_>,
         rule: &str,
     ) -> Result<Vec<Limit>, PolicyError> {
         let kinds = kinds(limits, algorithm);

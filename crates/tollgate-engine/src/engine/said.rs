@@ -2,22 +2,22 @@
 
 use tollgate::{Decision, Outcome};
 
-use super::gather::{Gathered, Keyless, Ordered, Run};
+use super::gather::{MissingKeyDenials, Ordered, RequestMatch, ShadowQuery};
 use super::warm::is_gate;
 use crate::limits::Answer;
-use crate::verdict::{BLOCKED, By, ListedLimit, Permits, RuleDecision, Said};
+use crate::verdict::{BLOCKED, DecidedBy, ListedLimit, Permits, RequestDecision, RuleDecision};
 
-impl Said {
+impl RequestDecision {
     /// Whether nothing has to be asked.
     #[inline]
-    pub(super) fn settle(&mut self, gathered: &Gathered<'_>) -> bool {
+    pub(super) fn settle(&mut self, gathered: &RequestMatch<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
             self.shadows
-                .push(RuleDecision::new(By::Block(entry), BLOCKED));
+                .push(RuleDecision::new(DecidedBy::Block(entry), BLOCKED));
         }
         if let Some(excess) = gathered.shadow_excess {
             self.shadows
-                .push(RuleDecision::new(By::Excess(excess), BLOCKED));
+                .push(RuleDecision::new(DecidedBy::Excess(excess), BLOCKED));
         }
         if let Some(ordered) = &gathered.ordered
             && self.is_blocked(ordered)
@@ -31,7 +31,7 @@ impl Said {
             };
         };
         self.decided.by = by;
-        if let By::Block(_) | By::Excess(_) = by {
+        if let DecidedBy::Block(_) | DecidedBy::Excess(_) = by {
             self.allowed = false;
             self.decided.decision = BLOCKED;
         }
@@ -40,7 +40,7 @@ impl Said {
 
     /// Whether a rule denies it because it lacks a key.
     #[cold]
-    fn is_keyless(&mut self, keyless: &Keyless) -> bool {
+    fn is_keyless(&mut self, keyless: &MissingKeyDenials) -> bool {
         let Some(denied) = keyless.denied else {
             let shadows = keyless.shadows.iter();
             shadows.for_each(|shadowed| self.shadows.push(*shadowed));
@@ -65,7 +65,7 @@ impl Said {
 
     /// What the rules in force say.
     #[inline]
-    pub(super) fn hear(&mut self, gathered: &Gathered<'_>, answer: Answer) {
+    pub(super) fn hear(&mut self, gathered: &RequestMatch<'_>, answer: Answer) {
         self.allowed = answer.allowed;
         self.decided.decision = answer.decision;
         let is_unavailable = answer.is_unavailable();
@@ -91,9 +91,9 @@ impl Said {
         if let Some((number, fingerprint, set, limit)) = check.or_else(gate).or_else(unasked) {
             self.decided = RuleDecision {
                 by: if is_unavailable {
-                    By::StoreFailure(number)
+                    DecidedBy::StoreFailure(number)
                 } else {
-                    By::Applied(number)
+                    DecidedBy::Applied(number)
                 },
                 fingerprint,
                 set,
@@ -107,7 +107,7 @@ impl Said {
     }
 
     /// Keeps what each limit in force said, the most urgent first, if there are several.
-    pub(super) fn list_limits(&mut self, gathered: &Gathered<'_>, each: &[Decision]) {
+    pub(super) fn list_limits(&mut self, gathered: &RequestMatch<'_>, each: &[Decision]) {
         let group = &gathered.enforced;
         let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
         // A request that never passes is told of that limit alone: a store isn't asked about the others.
@@ -127,7 +127,7 @@ impl Said {
                     decision.outcome = Outcome::Allowed;
                 }
                 ListedLimit {
-                    by: By::Applied(*asker),
+                    by: DecidedBy::Applied(*asker),
                     kind: check.limit.kind().clone(),
                     decision,
                     cost: check.cost.max(1),
@@ -143,9 +143,13 @@ impl Said {
     }
 }
 
-impl Run<'_, '_> {
+impl ShadowQuery<'_, '_> {
     /// What the rule says to a request that it would refuse; none if it lets it pass.
-    pub(super) fn denial(&self, gathered: &Gathered<'_>, answer: &Answer) -> Option<RuleDecision> {
+    pub(super) fn denial(
+        &self,
+        gathered: &RequestMatch<'_>,
+        answer: &Answer,
+    ) -> Option<RuleDecision> {
         if answer.allowed {
             return None;
         }
@@ -156,7 +160,7 @@ impl Run<'_, '_> {
         });
         let (fingerprint, set, limit) = key.unwrap_or_default();
         Some(RuleDecision {
-            by: By::Applied(self.rule),
+            by: DecidedBy::Applied(self.rule),
             fingerprint,
             set,
             limit,

@@ -11,7 +11,7 @@ use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use tollgate::{Clock, Timestamp};
 
 use super::counters::Counters;
-use super::orders::{Book, BookForm};
+use super::orders::{OverrideBook, SnapshotForm};
 use super::pipeline::Pipeline;
 use super::rules::{Before, PolicyError, Rules};
 use crate::backend::{Memory, MemoryBuilder};
@@ -120,11 +120,11 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
         return Err(file.different_hash_error().into());
     }
     let form = match version {
-        PREVIOUS_VERSION => BookForm::Before,
-        _ => BookForm::Now,
+        PREVIOUS_VERSION => SnapshotForm::Before,
+        _ => SnapshotForm::Now,
     };
     let counters = Counters::load(file)?;
-    let book = Book::load(file, form, builder.wall_clock().now())?;
+    let book = OverrideBook::load(file, form, builder.wall_clock().now())?;
     let now = builder.rate_clock().now();
     let follows = Before::Counters(&counters);
     let rules = Rules::new(policy, follows, now).map_err(RestoreError::Policy)?;

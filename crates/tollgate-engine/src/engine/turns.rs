@@ -25,7 +25,7 @@ const GRACE: Duration = Duration::from_millis(100);
 pub(super) const SOON: Duration = Duration::from_millis(10);
 
 /// All lines of an engine.
-pub(crate) struct Turns {
+pub(crate) struct WaitQueues {
     /// How many stand in all lines. Read (relaxed) by requests that might pass one: if it is read late, it is as if the
     /// request had come just before.
     waiting: AtomicUsize,
@@ -38,7 +38,7 @@ pub(crate) struct Turns {
 }
 
 /// The requests that wait for one key, in the order in which they came.
-struct Line {
+struct WaitQueue {
     places: BTreeMap<u64, Waiter>,
     /// What all of them ask for.
     cost: u64,
@@ -63,7 +63,7 @@ impl Waiter {
     }
 }
 
-impl Line {
+impl WaitQueue {
     fn first(&self) -> Option<u64> {
         self.places.keys().next().copied()
     }
@@ -113,7 +113,7 @@ impl Line {
     }
 
     /// What a request would be told at the end of it.
-    fn denial_at_end(&self, demand: &Demand, now: Timestamp) -> Decision {
+    fn denial_at_end(&self, demand: &QueueDemand, now: Timestamp) -> Decision {
         let first = self.places.values().next().map_or(0, |first| first.cost);
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
         let wait = (self.asks_at - now).saturating_add(demand.takes(ahead));
@@ -130,14 +130,14 @@ impl Line {
 
 /// A place in a line, left when this is dropped.
 pub(crate) struct Standing<'a> {
-    turns: &'a Turns,
-    demand: Demand,
+    turns: &'a WaitQueues,
+    demand: QueueDemand,
     number: u64,
 }
 
 /// What a request was told before it came to stand in line, and until when it can wait.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Coming {
+pub(crate) struct QueueRequest {
     pub(crate) said: Decision,
     /// When it asks again, if it is the first.
     pub(crate) asks_at: Timestamp,
@@ -148,7 +148,7 @@ pub(crate) struct Coming {
 
 /// What a request in line is to do.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stand {
+pub(crate) enum QueueStatus {
     /// It is the first, and asks at this time.
     First(Timestamp),
     /// Another is before it, and isn't waited for after this.
@@ -158,9 +158,9 @@ pub(crate) enum Stand {
 }
 
 /// The lines whose lock is the same.
-type Shard = HashMap<Spot, Line, FixedState>;
+type Shard = HashMap<QueueKey, WaitQueue, FixedState>;
 
-impl Turns {
+impl WaitQueues {
     pub(crate) fn new() -> Self {
         Self {
             waiting: AtomicUsize::new(0),
@@ -186,7 +186,7 @@ impl Turns {
         self.pokes.load(Ordering::SeqCst)
     }
 
-    fn shard(&self, spot: Spot) -> MutexGuard<'_, Shard> {
+    fn shard(&self, spot: QueueKey) -> MutexGuard<'_, Shard> {
         let number = usize::try_from(spot.fingerprint[0] % SHARDS as u64).unwrap_or(0);
         self.shards[number]
             .lock()
@@ -194,7 +194,7 @@ impl Turns {
     }
 
     /// What a request would be told at the end of a line; none if there is no line, or if it could never pass.
-    pub(crate) fn behind(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn behind(&self, demand: &QueueDemand, now: Timestamp) -> Option<Decision> {
         let mut shard = self.shard(demand.spot);
         let line = shard.get_mut(&demand.spot)?;
         let lost = line.remove_lost(now);
@@ -211,7 +211,11 @@ impl Turns {
 
     /// What a newcomer would be told at the end of the longest line that it may not pass: its own, and those of requests that
     /// are more critical.
-    pub(crate) fn longest_queue_denial(&self, demand: &Demand, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn longest_queue_denial(
+        &self,
+        demand: &QueueDemand,
+        now: Timestamp,
+    ) -> Option<Decision> {
         let classes = Criticality::ALL.into_iter();
         let classes = classes.filter(|class| *class >= demand.spot.class);
         let lines = classes.filter_map(|class| self.behind(&demand.of_class(class), now));
@@ -219,7 +223,12 @@ impl Turns {
     }
 
     /// Stands at the end of a line, unless too many wait.
-    pub(crate) fn join(&self, demand: Demand, coming: Coming, most: usize) -> Option<Standing<'_>> {
+    pub(crate) fn join(
+        &self,
+        demand: QueueDemand,
+        coming: QueueRequest,
+        most: usize,
+    ) -> Option<Standing<'_>> {
         let waiting = self
             .waiting
             .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |waiting| {
@@ -227,7 +236,7 @@ impl Turns {
             });
         waiting.ok()?;
         let mut shard = self.shard(demand.spot);
-        let line = shard.entry(demand.spot).or_insert_with(|| Line {
+        let line = shard.entry(demand.spot).or_insert_with(|| WaitQueue {
             places: BTreeMap::new(),
             cost: 0,
             // What came back since it asked may be what it lacks.
@@ -257,7 +266,7 @@ impl Turns {
 
     /// Something that was held may be free: the first of a line asks at once, whatever its class, and the most critical
     /// first.
-    pub(crate) fn poke(&self, spot: Spot) {
+    pub(crate) fn poke(&self, spot: QueueKey) {
         self.pokes.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
@@ -265,8 +274,8 @@ impl Turns {
         // Lines of all classes have the same lock.
         let mut shard = self.shard(spot);
         let woken = Criticality::ALL.map(|class| {
-            let line = shard.get_mut(&Spot { class, ..spot });
-            line.and_then(Line::poke)
+            let line = shard.get_mut(&QueueKey { class, ..spot });
+            line.and_then(WaitQueue::poke)
         });
         drop(shard);
         woken.into_iter().rev().flatten().for_each(Waker::wake);
@@ -277,7 +286,7 @@ impl Turns {
         self.pokes.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let woken: Vec<_> = shard.values_mut().filter_map(Line::poke).collect();
+            let woken: Vec<_> = shard.values_mut().filter_map(WaitQueue::poke).collect();
             drop(shard);
             woken.into_iter().for_each(Waker::wake);
         }
@@ -286,7 +295,7 @@ impl Turns {
     /// Takes a request out of a line, and wakes the one that is first then, with when that asks, if it is known.
     fn leave(
         &self,
-        spot: Spot,
+        spot: QueueKey,
         number: u64,
         asks_at: impl FnOnce(&Waiter, &Waiter) -> Option<Timestamp>,
     ) {
@@ -328,18 +337,18 @@ impl Turns {
 }
 
 impl Standing<'_> {
-    pub(crate) fn spot(&self) -> Spot {
+    pub(crate) fn spot(&self) -> QueueKey {
         self.demand.spot
     }
 
     /// What it is to do; the task is woken when that changes. The first that looks is about to ask.
-    pub(crate) fn look(&self, waker: &Waker, now: Timestamp) -> Stand {
+    pub(crate) fn look(&self, waker: &Waker, now: Timestamp) -> QueueStatus {
         let mut shard = self.turns.shard(self.demand.spot);
         let Some(line) = shard.get_mut(&self.demand.spot) else {
-            return Stand::Lost;
+            return QueueStatus::Lost;
         };
         let Some(own) = line.places.get_mut(&self.number) else {
-            return Stand::Lost;
+            return QueueStatus::Lost;
         };
         let mut replaced = None;
         if !own.waker.as_ref().is_some_and(|own| own.will_wake(waker)) {
@@ -347,10 +356,10 @@ impl Standing<'_> {
         }
         let lost = line.remove_lost_before(self.number, now);
         let stand = match line.places.range(..self.number).next_back() {
-            Some((_, before)) => Stand::Behind(before.lost_at()),
+            Some((_, before)) => QueueStatus::Behind(before.lost_at()),
             None => {
                 line.is_poked = false;
-                Stand::First(line.asks_at)
+                QueueStatus::First(line.asks_at)
             }
         };
         drop(shard);
@@ -361,7 +370,7 @@ impl Standing<'_> {
 
     /// It asked, as the first, for what the policy makes of its request now, was told this, and asks again at that
     /// time, or at once if something came back meanwhile.
-    pub(crate) fn asks_again(&mut self, demand: Demand, said: Decision, asks_at: Timestamp) {
+    pub(crate) fn asks_again(&mut self, demand: QueueDemand, said: Decision, asks_at: Timestamp) {
         self.demand = demand;
         let mut shard = self.turns.shard(self.demand.spot);
         let line = shard.get_mut(&self.demand.spot);
@@ -410,13 +419,13 @@ impl Drop for Standing<'_> {
 ///
 /// Who may use all of the slots isn't held up by who waits until less of them is in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Spot {
+pub(crate) struct QueueKey {
     limit: u64,
     fingerprint: [u64; 2],
     class: Criticality,
 }
 
-impl Spot {
+impl QueueKey {
     /// Where all may use all of it.
     pub(crate) const fn new(limit: u64, fingerprint: [u64; 2]) -> Self {
         Self {
@@ -433,8 +442,8 @@ impl Spot {
 
 /// What a request asks of the limit that it waits for.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Demand {
-    pub(crate) spot: Spot,
+pub(crate) struct QueueDemand {
+    pub(crate) spot: QueueKey,
     cost: u64,
     /// How long one unit takes to come; zero if that isn't known, or if there are only some at once.
     pace: Duration,
@@ -442,7 +451,7 @@ pub(crate) struct Demand {
     pub(crate) until: Option<Timestamp>,
 }
 
-impl Demand {
+impl QueueDemand {
     pub(crate) fn of(check: &Check<'_>) -> Self {
         let pace = match check.limit.kind() {
             LimitKind::Rate {
@@ -455,7 +464,7 @@ impl Demand {
             _ => Duration::ZERO,
         };
         Self {
-            spot: Spot::of(check),
+            spot: QueueKey::of(check),
             cost: check.units(),
             pace,
             until: None,
@@ -464,7 +473,7 @@ impl Demand {
 
     /// The same demand of a request that is so critical.
     pub(crate) fn of_class(self, class: Criticality) -> Self {
-        let spot = Spot { class, ..self.spot };
+        let spot = QueueKey { class, ..self.spot };
         Self { spot, ..self }
     }
 
@@ -472,7 +481,7 @@ impl Demand {
     /// the gate is gone.
     pub(crate) fn beside(self, limit: u64, until: Timestamp) -> Self {
         Self {
-            spot: Spot { limit, ..self.spot },
+            spot: QueueKey { limit, ..self.spot },
             until: Some(until),
             ..self
         }
@@ -485,9 +494,9 @@ impl Demand {
     }
 }
 
-impl Turns {
+impl WaitQueues {
     /// How many wait for one key of a limit.
-    pub(crate) fn waiters_of_key(&self, spot: Spot) -> usize {
+    pub(crate) fn waiters_of_key(&self, spot: QueueKey) -> usize {
         let shard = self.shard(spot);
         shard.get(&spot).map_or(0, |line| line.places.len())
     }

@@ -9,7 +9,7 @@ use crate::verdict::Permits;
 
 /// A request that passed and isn't answered yet. Dropped before it is [answered](Self::answered), it gives back what it
 /// was charged, and holds nothing.
-pub(super) struct Unanswered<'a, 'c, B: Backend> {
+pub(super) struct RefundGuard<'a, 'c, B: Backend> {
     backend: &'a B,
     /// What it holds.
     pub(super) held: &'a mut Permits,
@@ -17,7 +17,7 @@ pub(super) struct Unanswered<'a, 'c, B: Backend> {
     charged: Option<Vec<Check<'c>>>,
 }
 
-impl<'a, 'c, B: Backend> Unanswered<'a, 'c, B> {
+impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
     /// A request that holds this, and was charged nothing so far.
     pub(super) fn new(backend: &'a B, held: &'a mut Permits) -> Self {
         Self {
@@ -43,7 +43,7 @@ impl<'a, 'c, B: Backend> Unanswered<'a, 'c, B> {
     }
 }
 
-impl<B: Backend> Drop for Unanswered<'_, '_, B> {
+impl<B: Backend> Drop for RefundGuard<'_, '_, B> {
     fn drop(&mut self) {
         if let Some(charged) = self.charged.take() {
             mem::take(self.held).cancel();

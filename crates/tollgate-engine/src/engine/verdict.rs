@@ -10,7 +10,7 @@ pub use crate::bounds::TooMuch;
 pub use crate::cause::Cause;
 use crate::engine::orders::Override;
 use crate::limits::{LimitKind, Unavailable};
-use crate::matcher::few::Few;
+use crate::matcher::few::InlineVec;
 use crate::policy::Mode;
 
 mod cause;
@@ -21,7 +21,7 @@ pub use findings::{Findings, LimitState, ShadowRefusal};
 pub use permits::Permits;
 pub use tollgate::DenyReason;
 
-pub(crate) use cause::{By, reason_of};
+pub(crate) use cause::{DecidedBy, reason_of};
 
 /// What came of a request: it passes and holds what it takes, or it is refused.
 ///
@@ -103,12 +103,12 @@ pub struct Passed<'f>(Findings<'f>);
 pub struct Refused<'f>(Findings<'f>);
 
 /// What was said about a request, or what is said so far.
-pub(crate) struct Said {
+pub(crate) struct RequestDecision {
     pub(crate) allowed: bool,
     pub(crate) decided: RuleDecision,
     pub(crate) permits: Permits,
     /// What rules in shadow would have refused.
-    pub(crate) shadows: Few<RuleDecision, 2>,
+    pub(crate) shadows: InlineVec<RuleDecision, 2>,
     pub(crate) unavailable: Option<Unavailable>,
     /// When, if a rule that warms up may have decided.
     pub(crate) at: Option<Timestamp>,
@@ -125,7 +125,7 @@ pub(crate) struct Said {
 /// What a limit in force said of a request.
 #[derive(Clone, Debug)]
 pub(crate) struct ListedLimit {
-    pub(crate) by: By,
+    pub(crate) by: DecidedBy,
     pub(crate) kind: LimitKind,
     pub(crate) decision: Decision,
     /// What the request costs there.
@@ -145,14 +145,14 @@ impl ListedLimit {
     }
 }
 
-impl Default for Said {
+impl Default for RequestDecision {
     #[inline]
     fn default() -> Self {
         Self {
             allowed: true,
-            decided: RuleDecision::new(By::Nothing, Decision::UNLIMITED),
+            decided: RuleDecision::new(DecidedBy::Nothing, Decision::UNLIMITED),
             permits: Permits::default(),
-            shadows: Few::new(),
+            shadows: InlineVec::new(),
             unavailable: None,
             at: None,
             changed: None,
@@ -166,7 +166,7 @@ impl Default for Said {
 /// A decision, and what made it by number: a rule, a list or an operator's order.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RuleDecision {
-    pub(crate) by: By,
+    pub(crate) by: DecidedBy,
     /// Of the key by which it was decided.
     pub(crate) fingerprint: [u64; 2],
     /// The set of facts by which it was decided.

@@ -9,9 +9,9 @@ use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 
 use super::conditions::Conditions;
-use super::descriptors::{DescriptorFindings, DescriptorRequest, Telling};
+use super::descriptors::{DescriptorFindings, DescriptorRequest, ReportOptions};
 use super::pipeline::{Attempt, CombinedVerdict, Pipeline, Request, TreeOutcome};
-use super::turns::{Coming, Demand, SOON, Spot, Stand, Standing};
+use super::turns::{QueueDemand, QueueKey, QueueRequest, QueueStatus, SOON, Standing};
 use crate::backend::Backend;
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
@@ -40,7 +40,7 @@ impl<B: Backend> Clock for BackendTime<'_, B> {
 
 /// What came of standing in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stood {
+enum QueueResult {
     InLine,
     /// Its turn would come too late.
     TooLate,
@@ -112,7 +112,7 @@ impl<B: Backend> Pipeline<B> {
         started: Option<Timestamp>,
     ) -> Result<Option<TreeOutcome>, B::Error> {
         let now = self.in_force();
-        let telling = Telling {
+        let telling = ReportOptions {
             started,
             counts_request: false,
         };
@@ -137,9 +137,9 @@ impl<B: Backend> Pipeline<B> {
         while let Some((demand, longest)) = attempt.tried.over {
             let deadline = since + longest;
             match self.stand(&mut place, demand, &attempt, deadline) {
-                Stood::InLine => {}
-                Stood::TooLate => break,
-                Stood::QueueFull => {
+                QueueResult::InLine => {}
+                QueueResult::TooLate => break,
+                QueueResult::QueueFull => {
                     attempt.tried.said.is_queue_full = true;
                     break;
                 }
@@ -165,7 +165,7 @@ impl<B: Backend> Pipeline<B> {
             Some(standing) if attempt.tried.said.allowed => {
                 // What another limit has left says nothing of this one.
                 let own = &attempt.tried.said.decided;
-                let left = if Spot::new(own.limit, own.fingerprint) == standing.spot() {
+                let left = if QueueKey::new(own.limit, own.fingerprint) == standing.spot() {
                     own.decision.remaining
                 } else {
                     u64::MAX
@@ -203,14 +203,14 @@ impl<B: Backend> Pipeline<B> {
     fn stand<'a>(
         &'a self,
         place: &mut Option<Standing<'a>>,
-        demand: Demand,
+        demand: QueueDemand,
         attempt: &Attempt,
         deadline: Timestamp,
-    ) -> Stood {
+    ) -> QueueResult {
         let (said, pokes) = (attempt.tried.said.decided.decision, attempt.pokes);
         let now = self.backend.now();
         if now >= deadline {
-            return Stood::TooLate;
+            return QueueResult::TooLate;
         }
         let asks_at = match said.wait() {
             Duration::ZERO => (now + POLL).min(deadline),
@@ -227,9 +227,9 @@ impl<B: Backend> Pipeline<B> {
                 let behind = self.turns.behind(&demand, now);
                 let turn = behind.map_or(asks_at, |behind| now + behind.wait());
                 if turn > deadline {
-                    return Stood::TooLate;
+                    return QueueResult::TooLate;
                 }
-                let coming = Coming {
+                let coming = QueueRequest {
                     said,
                     asks_at,
                     deadline,
@@ -237,15 +237,15 @@ impl<B: Backend> Pipeline<B> {
                 };
                 *place = self.turns.join(demand, coming, most);
                 return match place {
-                    Some(_) => Stood::InLine,
-                    None => Stood::QueueFull,
+                    Some(_) => QueueResult::InLine,
+                    None => QueueResult::QueueFull,
                 };
             }
         }
         if asks_at <= deadline {
-            Stood::InLine
+            QueueResult::InLine
         } else {
-            Stood::TooLate
+            QueueResult::TooLate
         }
     }
 
@@ -255,10 +255,10 @@ impl<B: Backend> Pipeline<B> {
         poll_fn(|context: &mut Context<'_>| {
             loop {
                 let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {
-                    Stand::First(asks_at) if asks_at <= deadline => (asks_at, Some(true)),
-                    Stand::Behind(until) if until < deadline => (until.plus_nanos(1), None),
-                    Stand::First(_) | Stand::Behind(_) => (deadline, Some(false)),
-                    Stand::Lost => return Poll::Ready(false),
+                    QueueStatus::First(asks_at) if asks_at <= deadline => (asks_at, Some(true)),
+                    QueueStatus::Behind(until) if until < deadline => (until.plus_nanos(1), None),
+                    QueueStatus::First(_) | QueueStatus::Behind(_) => (deadline, Some(false)),
+                    QueueStatus::Lost => return Poll::Ready(false),
                 };
                 sleep.as_mut().reset(at);
                 match (sleep.as_mut().poll(context), is_turn) {

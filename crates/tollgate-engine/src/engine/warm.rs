@@ -24,7 +24,7 @@ const SLACK: Duration = Duration::from_secs(1);
 /// The gates of a rule.
 #[derive(Debug)]
 pub(crate) struct WarmUp {
-    elapsed: Elapsed,
+    elapsed: ElapsedTime,
     length: Duration,
     /// Once it is warm it stays so, whatever the clock shows.
     is_warm: AtomicBool,
@@ -37,7 +37,7 @@ pub(crate) struct WarmUp {
 /// What had passed when that happened is in `head`, and the rest counts from `since`. Both change under the lock, `since`
 /// first, so that one who reads `head` before it sees no more time than has passed.
 #[derive(Debug)]
-struct Elapsed {
+struct ElapsedTime {
     since: AtomicU64,
     head: AtomicU64,
     /// The latest time that was seen.
@@ -45,7 +45,7 @@ struct Elapsed {
     setting: Mutex<()>,
 }
 
-impl Elapsed {
+impl ElapsedTime {
     fn new(head: Duration, since: Timestamp) -> Self {
         Self {
             since: AtomicU64::new(since.as_nanos()),
@@ -129,7 +129,7 @@ impl WarmUp {
             own.collect::<Result<_, LimitError>>()
         });
         Ok(Self {
-            elapsed: Elapsed::new(new.head, new.now),
+            elapsed: ElapsedTime::new(new.head, new.now),
             length: new.length,
             is_warm: AtomicBool::new(false),
             steps: steps.collect::<Result<_, _>>()?,

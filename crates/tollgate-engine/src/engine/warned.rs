@@ -2,9 +2,9 @@
 
 use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
-use super::gather::Gathered;
+use super::gather::RequestMatch;
 use super::recorder::Recorder;
-use super::rules::{Applied, Rules, Tiered};
+use super::rules::{Applied, Rules, TierMatch};
 use crate::facts::{Descriptor, Facts};
 use crate::suggest::misspelt;
 use crate::tally::{MISSING_KEY, NO_TENANT};
@@ -50,7 +50,7 @@ impl Recorder {
     pub(super) fn record_missing_facts(
         &self,
         rules: &Rules,
-        gathered: &Gathered<'_>,
+        gathered: &RequestMatch<'_>,
         facts: &Facts<'_>,
     ) {
         if gathered.lacks.is_any() {
@@ -60,7 +60,12 @@ impl Recorder {
 
     #[cold]
     #[inline(never)]
-    fn record_each_missing_fact(&self, rules: &Rules, gathered: &Gathered<'_>, facts: &Facts<'_>) {
+    fn record_each_missing_fact(
+        &self,
+        rules: &Rules,
+        gathered: &RequestMatch<'_>,
+        facts: &Facts<'_>,
+    ) {
         for number in gathered.lacks.keys.as_slice() {
             let rule = &rules.applied[*number as usize];
             if let Some(tallies) = &self.tallies {
@@ -77,9 +82,9 @@ impl Recorder {
             }
         }
         match gathered.lacks.tier {
-            Tiered::NoTiers | Tiered::In(_) => {}
-            Tiered::NoTenant => self.record_missing_tenant(rules, facts),
-            Tiered::Unknown(default) => self.record_unknown_tier(rules, facts, default),
+            TierMatch::NoTiers | TierMatch::In(_) => {}
+            TierMatch::NoTenant => self.record_missing_tenant(rules, facts),
+            TierMatch::Unknown(default) => self.record_unknown_tier(rules, facts, default),
         }
         if gathered.lacks.rule && rules.unmet.count_to_hundred() && has_no_match(rules) {
             self.warn(Warning::NoRuleMet {

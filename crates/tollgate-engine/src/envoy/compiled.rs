@@ -201,7 +201,7 @@ impl Compiled {
     pub fn new(domains: &Domains) -> Self {
         let mut leaves = Vec::new();
         let domains = domains.iter().map(|(name, domain)| {
-            let mut way = Way {
+            let mut way = TreeCompiler {
                 domain: Arc::from(name.as_str()),
                 steps: Vec::new(),
                 leaves: &mut leaves,
@@ -249,26 +249,26 @@ impl Compiled {
 }
 
 /// Descriptors side by side, by key.
-type Level = Map<Box<str>, Values>;
+type Level = Map<Box<str>, KeyValues>;
 
 /// Places of wildcards in the order of the file, by the text before their first `*`.
 type WildcardsByPrefix = Map<Box<[u8]>, Vec<usize>>;
 
 /// Those of one key.
 #[derive(Clone, Debug, Default)]
-struct Values {
+struct KeyValues {
     /// By value; a wildcard is also found by its own text.
-    exact: Map<Box<str>, Branch>,
+    exact: Map<Box<str>, TreeNode>,
     /// In the order of the file.
-    wild: Vec<(Wildcard, Branch)>,
+    wild: Vec<(Wildcard, TreeNode)>,
     /// Which wildcards begin with a text, by its length, from the shortest.
     prefixes: Vec<(usize, WildcardsByPrefix)>,
-    bare: Option<Branch>,
+    bare: Option<TreeNode>,
 }
 
 /// What is at a descriptor.
 #[derive(Clone, Debug, Default)]
-struct Branch {
+struct TreeNode {
     leaf: Option<usize>,
     below: Option<Arc<Level>>,
 }
@@ -281,8 +281,8 @@ fn find(mut level: &Level, entries: &[(&str, &str)]) -> Option<usize> {
     level.get(last.0)?.choose(last.1)?.leaf
 }
 
-impl Values {
-    fn choose(&self, value: &str) -> Option<&Branch> {
+impl KeyValues {
+    fn choose(&self, value: &str) -> Option<&TreeNode> {
         self.exact
             .get(value)
             .or_else(|| self.first_matching_wildcard(value))
@@ -290,7 +290,7 @@ impl Values {
     }
 
     /// The first wildcard in the order of the file.
-    fn first_matching_wildcard(&self, value: &str) -> Option<&Branch> {
+    fn first_matching_wildcard(&self, value: &str) -> Option<&TreeNode> {
         let mut first = self.wild.len();
         for (length, by_prefix) in &self.prefixes {
             let Some(prefix) = value.as_bytes().get(..*length) else {
@@ -305,7 +305,7 @@ impl Values {
         self.wild.get(first).map(|(_, branch)| branch)
     }
 
-    fn add(&mut self, value: Option<&str>, branch: Branch) {
+    fn add(&mut self, value: Option<&str>, branch: TreeNode) {
         let Some(value) = value else {
             self.bare = Some(branch);
             return;
@@ -364,13 +364,13 @@ impl Wildcard {
 }
 
 /// Where compiling is.
-struct Way<'l> {
+struct TreeCompiler<'l> {
     domain: Arc<str>,
     steps: Vec<PathEntry>,
     leaves: &'l mut Vec<Leaf>,
 }
 
-impl Way<'_> {
+impl TreeCompiler<'_> {
     fn level(&mut self, tree: &[DescriptorRule]) -> Level {
         let mut level = Level::default();
         for rule in tree {
@@ -385,7 +385,7 @@ impl Way<'_> {
                 (!rule.descriptors.is_empty()).then(|| Arc::new(self.level(&rule.descriptors)));
             self.steps.pop();
             let values = level.entry(rule.key.as_str().into()).or_default();
-            values.add(rule.value.as_deref(), Branch { leaf, below });
+            values.add(rule.value.as_deref(), TreeNode { leaf, below });
         }
         level
     }

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::Scalars;
+use super::fields::ScalarText;
 use super::reader::Reader;
 use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY};
 use crate::diagnostic::Severity;
@@ -114,7 +114,7 @@ impl Decoder {
             return;
         }
         let text = document::strip_byte_order_mark(text);
-        let scalars = Scalars::new(text);
+        let scalars = ScalarText::new(text);
         for (lines_before, part) in documents(text) {
             match document::parse_yaml_document(part, file, lines_before) {
                 Ok(root) => {
@@ -131,7 +131,7 @@ impl Decoder {
         }
     }
 
-    fn document(&mut self, root: &Node, scalars: &Scalars) {
+    fn document(&mut self, root: &Node, scalars: &ScalarText) {
         let mut reader = Reader::new(scalars);
         let (name, domain) = reader.root(root);
         reader.check_replaced_names(&domain.descriptors);

@@ -222,9 +222,9 @@ fn misplaced(text: &str, name: &Node, level: Level, home: Level) -> Diagnostic {
 }
 
 /// The scalars of a document, as its text has them: the parser reads YAML 1.2, and they read YAML 1.1.
-pub(super) struct Scalars(Text);
+pub(super) struct ScalarText(Text);
 
-impl Scalars {
+impl ScalarText {
     pub(super) fn new(text: &str) -> Self {
         Self(Text::new(text.to_owned(), Format::Yaml))
     }
@@ -303,11 +303,11 @@ mod tests {
     use crate::document::parse;
 
     /// What `read` makes of each item of a list.
-    fn each<T>(list: &str, read: impl Fn(&Scalars, &Node) -> T) -> Vec<T> {
+    fn each<T>(list: &str, read: impl Fn(&ScalarText, &Node) -> T) -> Vec<T> {
         let Value::List(items) = parse(list, Format::Yaml, 0).expect("YAML").value else {
             panic!("a list")
         };
-        let source = Scalars::new(list);
+        let source = ScalarText::new(list);
         items.iter().map(|item| read(&source, item)).collect()
     }
 

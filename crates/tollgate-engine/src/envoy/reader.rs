@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Rate, core::Align};
 
-use super::fields::{Fields, Level, Scalars, fields, not_a_map, wrong_type};
+use super::fields::{Fields, Level, ScalarText, fields, not_a_map, wrong_type};
 use super::{
     BAD_ALGORITHM, BAD_CHARGING, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA,
     BAD_RATE, BAD_UNIT, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
@@ -28,7 +28,7 @@ use crate::suggest::did_you_mean;
 
 /// Reads one document.
 pub(super) struct Reader<'a> {
-    scalars: &'a Scalars,
+    scalars: &'a ScalarText,
     pub(super) problems: Problems,
     /// What limits do that say nothing of it while the store can't be asked.
     failure: Option<OnStoreFailure>,
@@ -46,7 +46,7 @@ const CHARGINGS: &[(&str, Charging)] = &[
 ];
 
 impl<'a> Reader<'a> {
-    pub(super) fn new(scalars: &'a Scalars) -> Self {
+    pub(super) fn new(scalars: &'a ScalarText) -> Self {
         Self {
             scalars,
             problems: Vec::new(),

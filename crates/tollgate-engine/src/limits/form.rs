@@ -15,7 +15,7 @@ pub(crate) const EXACT: [Algorithm; 4] = [
 
 /// A limit as core takes it.
 #[derive(Clone, Debug)]
-pub(crate) enum CoreForm {
+pub(crate) enum CompiledLimit {
     Gcra(Tier),
     /// Which of the [exact](EXACT) algorithms, and the rate made for it.
     Exact(usize, Tier),
@@ -24,7 +24,7 @@ pub(crate) enum CoreForm {
     Concurrency(u32),
 }
 
-impl CoreForm {
+impl CompiledLimit {
     pub(crate) fn new(kind: &LimitKind) -> Result<Self, LimitError> {
         Ok(match kind {
             LimitKind::Rate {

@@ -10,7 +10,7 @@ use foldhash::fast;
 use super::hashers::KeyHashers;
 use crate::address::{Address, ClientBits, Family, Network};
 use crate::facts::{Facts, IP, head};
-use crate::matcher::{Known, Slots};
+use crate::matcher::{FactIndex, Known};
 use crate::policy::{KeyPart, Rule};
 
 /// Which facts make a key, and which others for requests that lack one of those.
@@ -50,7 +50,7 @@ enum PartBits {
 }
 
 impl KeyPlan {
-    pub(crate) fn new(parts: &[KeyPart], slots: &mut Slots) -> Self {
+    pub(crate) fn new(parts: &[KeyPart], slots: &mut FactIndex) -> Self {
         Self {
             parts: parts.iter().map(|part| Part::new(part, slots)).collect(),
             fallbacks: None,
@@ -58,7 +58,7 @@ impl KeyPlan {
     }
 
     /// All keys of a rule.
-    pub(crate) fn of(rule: &Rule, slots: &mut Slots) -> Self {
+    pub(crate) fn of(rule: &Rule, slots: &mut FactIndex) -> Self {
         let mut keys = rule.keys();
         let own = Self::new(keys.next().unwrap_or_default(), slots);
         let fallbacks: Arc<[Box<[Part]>]> = keys
@@ -134,7 +134,7 @@ impl KeyPlan {
 }
 
 impl Part {
-    fn new(part: &KeyPart, slots: &mut Slots) -> Self {
+    fn new(part: &KeyPart, slots: &mut FactIndex) -> Self {
         let (fact, bits) = match part {
             // An IPv6 client has more addresses than any table has keys, so each would be a fresh limit.
             KeyPart::Fact(fact) if fact == IP => (fact, Some(PartBits::OfFacts)),
@@ -248,7 +248,7 @@ mod tests {
     use super::*;
 
     fn fingerprint(parts: &[KeyPart], facts: &Facts<'_>, hashers: &KeyHashers) -> [u64; 2] {
-        let mut slots = Slots::default();
+        let mut slots = FactIndex::default();
         let plan = KeyPlan::new(parts, &mut slots);
         let known = slots.look_up(facts);
         plan.fingerprint(&known, hashers).unwrap()
@@ -334,7 +334,7 @@ mod tests {
             fallback_keys: vec![vec![part("account")], vec![part("tenant"), part("ip")]],
             ..Rule::new("a", crate::policy::Limits::default())
         };
-        let mut slots = Slots::default();
+        let mut slots = FactIndex::default();
         let plan = KeyPlan::of(&rule, &mut slots);
         let of = |facts: &[(&'static str, &'static str)]| {
             let facts: Facts<'_> = facts.iter().copied().collect();

@@ -2,7 +2,7 @@
 
 use tollgate::{Algorithm, LimitError, Rate};
 
-use super::form::CoreForm;
+use super::form::CompiledLimit;
 use super::kind::LimitKind;
 use super::prepared::PreparedList;
 use crate::policy::{Counting, OnStoreFailure, Settle};
@@ -22,7 +22,7 @@ use crate::policy::{Counting, OnStoreFailure, Settle};
 // What every decision reads comes first and is small: of ten thousand limits few are in a cache.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    pub(crate) form: CoreForm,
+    pub(crate) form: CompiledLimit,
     /// Of the counter.
     pub(crate) id: u64,
     /// Whether a refusal holds as long as it says, whatever others do.
@@ -108,7 +108,7 @@ impl Limit {
     /// asked, and others judged locally.
     pub(crate) fn new(kind: LimitKind, counter: Counter) -> Result<Self, LimitError> {
         Ok(Self {
-            form: CoreForm::new(&kind)?,
+            form: CompiledLimit::new(&kind)?,
             id: counter.id,
             lasting: false,
             is_estimated: false,
@@ -170,7 +170,7 @@ impl Limit {
         self.is_estimated = matches!(estimates, Estimates::Own(_));
         // What comes back may let others pass sooner than they were told.
         self.lasting &= estimates == Estimates::None;
-        self.form = CoreForm::new(&self.kept_as(self.kind()))?;
+        self.form = CompiledLimit::new(&self.kept_as(self.kind()))?;
         Ok(self)
     }
 
@@ -328,7 +328,7 @@ impl Limit {
     /// The same counter by another limit.
     pub(crate) fn with_kind(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.clone();
-        limit.form = CoreForm::new(&self.kept_as(&kind))?;
+        limit.form = CompiledLimit::new(&self.kept_as(&kind))?;
         limit.details.kind = kind;
         Ok(limit)
     }

@@ -7,7 +7,7 @@ use std::sync::LazyLock;
 use super::key::{KeyPlan, Part};
 use crate::address::{Family, Network};
 use crate::facts::Facts;
-use crate::key_text::{Shown, write_pair};
+use crate::key_text::{QuotedText, write_pair};
 
 /// What stands for the key of requests that lack one, where they count together.
 pub(crate) const MISSING_KEY: &str = "(missing key)";
@@ -16,12 +16,12 @@ const FALLBACK: u8 = 1;
 const MISSING: u8 = 2;
 
 /// One value of a key.
-enum Value<'a> {
+enum KeyValue<'a> {
     Text(&'a str),
     Network(Network),
 }
 
-impl Value<'_> {
+impl KeyValue<'_> {
     /// Feeds it so that no two lists of values feed the same.
     fn feed(&self, feed: &mut impl FnMut(&[u8])) {
         match self {
@@ -143,8 +143,8 @@ impl<'a> RequestKey<'a> {
             return show(MISSING_KEY, "");
         };
         parts.iter().try_for_each(|part| match self.value(part) {
-            Value::Text(text) => show(&part.fact, text),
-            Value::Network(network) => show(&part.fact, &network.to_string()),
+            KeyValue::Text(text) => show(&part.fact, text),
+            KeyValue::Network(network) => show(&part.fact, &network.to_string()),
         })
     }
 
@@ -153,10 +153,10 @@ impl<'a> RequestKey<'a> {
         self.plan.is_empty()
     }
 
-    fn value(&self, part: &Part) -> Value<'_> {
+    fn value(&self, part: &Part) -> KeyValue<'_> {
         let text = self.facts.get(&part.fact).unwrap_or_default();
         let network = part.network(self.facts, text);
-        network.map_or(Value::Text(text), Value::Network)
+        network.map_or(KeyValue::Text(text), KeyValue::Network)
     }
 }
 
@@ -168,7 +168,7 @@ impl fmt::Display for RequestKey<'_> {
         let mut space = "";
         self.try_each(|fact, value| {
             f.write_str(mem::replace(&mut space, " "))?;
-            write_pair(f, fact, Shown(value))
+            write_pair(f, fact, QuotedText(value))
         })
     }
 }
@@ -183,12 +183,12 @@ impl fmt::Debug for RequestKey<'_> {
 mod tests {
     use super::*;
     use crate::limits::KeyHashers;
-    use crate::matcher::Slots;
+    use crate::matcher::FactIndex;
     use crate::policy::{KeyPart, Limits, Rule};
 
     #[test]
     fn a_key_reads_as_its_facts() {
-        let mut slots = Slots::default();
+        let mut slots = FactIndex::default();
         let parts = [
             KeyPart::Fact("user".to_owned()),
             KeyPart::Network {
@@ -217,7 +217,7 @@ mod tests {
             fallback_keys: vec![vec![part("ip")]],
             ..Rule::new("a", Limits::default())
         };
-        let plan = KeyPlan::of(&rule, &mut Slots::default());
+        let plan = KeyPlan::of(&rule, &mut FactIndex::default());
         let told = |facts: &Facts<'_>| {
             let key = RequestKey::new(&plan, facts, [0; 2]);
             let mut bytes = Vec::new();

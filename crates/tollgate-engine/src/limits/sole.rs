@@ -11,7 +11,7 @@ use super::kind::LimitKind;
 use super::limit::{CarryOver, Counter, Limit};
 use super::request_key::RequestKey;
 use crate::facts::Facts;
-use crate::matcher::Slots;
+use crate::matcher::FactIndex;
 use crate::policy::{Counting, KeyPart, OnStoreFailure};
 
 /// A limit of no policy, by one key: what asks a [`Backend`](crate::backend::Backend) without an engine.
@@ -48,7 +48,7 @@ impl SoleLimit {
     /// # Errors
     /// If the algorithm doesn't take the rate.
     pub fn new(name: &str, kind: LimitKind) -> Result<Self, LimitError> {
-        let mut slots = Slots::default();
+        let mut slots = FactIndex::default();
         let plan = KeyPlan::new(&[KeyPart::Fact(KEY.to_owned())], &mut slots);
         let counter = Counter {
             name: name.to_owned(),

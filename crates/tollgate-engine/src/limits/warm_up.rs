@@ -2,14 +2,14 @@
 
 use tollgate::{Algorithm, Rate};
 
-use super::{CoreForm, LimitKind};
+use super::{CompiledLimit, LimitKind};
 
 /// The whole, in tenths.
 pub(crate) const TENTHS: u32 = 10;
 
 /// Whether each part of a rate can be counted.
 pub(crate) fn can_warm_up(rate: Rate) -> bool {
-    (1..=TENTHS).all(|tenths| CoreForm::new(&gate(rate, tenths)).is_ok())
+    (1..=TENTHS).all(|tenths| CompiledLimit::new(&gate(rate, tenths)).is_ok())
 }
 
 /// So many tenths of a rate, exactly; of its burst, rounded up.

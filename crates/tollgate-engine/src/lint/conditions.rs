@@ -1,22 +1,22 @@
 //! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
 
-use super::cover::Fuel;
-use super::{Found, codes, in_use, keys};
+use super::cover::StepBudget;
+use super::{Warnings, codes, in_use, keys};
 use crate::address::Network;
 use crate::matcher::glob::Glob;
-use crate::native::Places;
+use crate::native::PolicySpans;
 use crate::policy::{Match, Mode, Pattern, Policy, Rule};
 
-pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
+pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     check_exempts_all(found, policy);
     check_header_exemptions(found, policy, places);
-    let fuel = Fuel::new();
+    let fuel = StepBudget::new();
     replaces_nothing(found, policy, places, &fuel);
     unlimited(found, policy, places, &fuel);
 }
 
 /// Warns of exemptions that hold of every request there is.
-fn check_exempts_all(found: &mut Found, policy: &Policy) {
+fn check_exempts_all(found: &mut Warnings, policy: &Policy) {
     for (number, exempt) in policy.exempt.iter().enumerate() {
         let mut conditions = exempt.conditions.iter();
         if !conditions.all(|(fact, pattern)| is_every(fact, pattern)) {
@@ -40,7 +40,7 @@ fn check_exempts_all(found: &mut Found, policy: &Policy) {
 }
 
 /// Warns of exemptions that a client gets by what it sends: those of a list, and unlimited rules in the place of others.
-fn check_header_exemptions(found: &mut Found, policy: &Policy, places: &Places) {
+fn check_header_exemptions(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let listed = policy.exempt.iter().map(|exempt| (exempt, exempt.span));
     let rules = in_use(policy, places)
         .filter(|(rule, _)| rule.limits.unlimited && !rule.replaces.is_empty())
@@ -92,7 +92,12 @@ fn is_every(fact: &str, pattern: &Pattern) -> bool {
 }
 
 /// Warns of rules that replace others which are never for the same request.
-fn replaces_nothing(found: &mut Found, policy: &Policy, places: &Places, fuel: &Fuel) {
+fn replaces_nothing(
+    found: &mut Warnings,
+    policy: &Policy,
+    places: &PolicySpans,
+    fuel: &StepBudget,
+) {
     let by_name: std::collections::HashMap<&str, &Rule> = policy
         .rules
         .iter()
@@ -117,7 +122,7 @@ fn replaces_nothing(found: &mut Found, policy: &Policy, places: &Places, fuel: &
 }
 
 /// Warns of rules without a limit that replace none: all others still limit their requests.
-fn unlimited(found: &mut Found, policy: &Policy, places: &Places, fuel: &Fuel) {
+fn unlimited(found: &mut Warnings, policy: &Policy, places: &PolicySpans, fuel: &StepBudget) {
     for (rule, place) in in_use(policy, places) {
         if !rule.limits.unlimited || !rule.replaces.is_empty() {
             continue;
@@ -143,7 +148,7 @@ fn unlimited(found: &mut Found, policy: &Policy, places: &Places, fuel: &Fuel) {
 }
 
 /// The fact by which no request meets both.
-fn apart<'a>(one: &'a Match, other: &Match, fuel: &Fuel) -> Option<&'a str> {
+fn apart<'a>(one: &'a Match, other: &Match, fuel: &StepBudget) -> Option<&'a str> {
     one.conditions.iter().find_map(|(fact, a)| {
         let mut same = other.conditions.iter().filter(|(name, _)| name == fact);
         let is_apart = fuel.burn(other.conditions.len()) && same.any(|(_, b)| excludes(a, b, fuel));
@@ -152,7 +157,7 @@ fn apart<'a>(one: &'a Match, other: &Match, fuel: &Fuel) -> Option<&'a str> {
 }
 
 /// Whether surely no text, nor the lack of one, meets both.
-fn excludes(a: &Pattern, b: &Pattern, fuel: &Fuel) -> bool {
+fn excludes(a: &Pattern, b: &Pattern, fuel: &StepBudget) -> bool {
     if !fuel.burn(1) {
         return false;
     }
@@ -212,9 +217,9 @@ mod tests {
             (net("10.0.0.0/8"), net("10.1.0.0/16"), false),
             (net("10.0.0.0/8"), net("11.0.0.0/8"), true),
         ] {
-            let found = excludes(&a, &b, &Fuel::new());
+            let found = excludes(&a, &b, &StepBudget::new());
             assert_eq!(found, expect, "{a:?} {b:?}");
-            assert_eq!(excludes(&b, &a, &Fuel::new()), expect, "{b:?} {a:?}");
+            assert_eq!(excludes(&b, &a, &StepBudget::new()), expect, "{b:?} {a:?}");
         }
     }
 }

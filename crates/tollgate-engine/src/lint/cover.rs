@@ -9,9 +9,9 @@ use crate::policy::{KeyPart, Match, Pattern, Rule};
 
 /// How much may still be compared, so that a check of a huge file ends soon. Once that is used up, nothing
 /// is found to cover anything.
-pub(super) struct Fuel(Cell<usize>);
+pub(super) struct StepBudget(Cell<usize>);
 
-impl Fuel {
+impl StepBudget {
     /// What ten thousand rules need, a few times over.
     pub(super) fn new() -> Self {
         Self(Cell::new(5_000_000))
@@ -26,7 +26,7 @@ impl Fuel {
 }
 
 /// Whether every request that meets `inner` meets `outer` too.
-pub(super) fn covers(outer: &Match, inner: &Match, fuel: &Fuel) -> bool {
+pub(super) fn covers(outer: &Match, inner: &Match, fuel: &StepBudget) -> bool {
     outer.conditions.iter().all(|(fact, wide)| {
         let mut same = inner.conditions.iter().filter(|(other, _)| other == fact);
         fuel.burn(inner.conditions.len()) && same.any(|(_, narrow)| holds(wide, narrow, fuel))
@@ -57,7 +57,7 @@ fn implies_present(pattern: &Pattern) -> bool {
 }
 
 /// Whether `wide` holds of every text of which `narrow` does.
-fn holds(wide: &Pattern, narrow: &Pattern, fuel: &Fuel) -> bool {
+fn holds(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
     if !fuel.burn(1) {
         return false;
     }
@@ -110,11 +110,11 @@ fn glob_matches(glob: &str, text: &str) -> bool {
 /// Rules by the facts that they have conditions on, and by what these begin with.
 pub(super) struct Index<'a> {
     rules: usize,
-    facts: HashMap<&'a str, Facts<'a>>,
+    facts: HashMap<&'a str, FactRules<'a>>,
 }
 
 #[derive(Default)]
-struct Facts<'a> {
+struct FactRules<'a> {
     all: Vec<usize>,
     /// What a text must begin with to meet the rule's condition, sorted.
     starts: Vec<(&'a str, usize)>,
@@ -122,7 +122,7 @@ struct Facts<'a> {
 
 impl<'a> Index<'a> {
     pub(super) fn new(rules: &'a [Rule]) -> Self {
-        let mut facts: HashMap<&str, Facts<'a>> = HashMap::new();
+        let mut facts: HashMap<&str, FactRules<'a>> = HashMap::new();
         for (index, rule) in rules.iter().enumerate() {
             for (fact, pattern) in &rule.matches.conditions {
                 let known = facts.entry(fact).or_default();
@@ -148,15 +148,15 @@ impl<'a> Index<'a> {
         let each = outer.conditions.iter();
         let candidates = each.map(|condition| self.candidates(condition));
         // The condition with the fewest candidates is enough: all that are covered are among them.
-        match candidates.min_by_key(Candidates::len) {
+        match candidates.min_by_key(CandidateRules::len) {
             Some(fewest) => fewest.indices(),
             None => (0..self.rules).collect(),
         }
     }
 
-    fn candidates(&self, (fact, pattern): &(String, Pattern)) -> Candidates<'_> {
+    fn candidates(&self, (fact, pattern): &(String, Pattern)) -> CandidateRules<'_> {
         let Some(known) = self.facts.get(fact.as_str()) else {
-            return Candidates::Some(Vec::new());
+            return CandidateRules::Some(Vec::new());
         };
         let ranges = pattern.alternatives().into_iter().map(|alternative| {
             let prefix = start(alternative)?;
@@ -167,21 +167,21 @@ impl<'a> Index<'a> {
             starts.get(from..to)
         });
         match ranges.collect::<Option<Vec<_>>>() {
-            Some(ranges) => Candidates::Some(ranges),
-            None => Candidates::All(&known.all),
+            Some(ranges) => CandidateRules::Some(ranges),
+            None => CandidateRules::All(&known.all),
         }
     }
 }
 
 /// Rules that may be covered.
-enum Candidates<'a> {
+enum CandidateRules<'a> {
     /// All with a condition on the fact.
     All(&'a [usize]),
     /// Those in these ranges, which may overlap.
     Some(Vec<&'a [(&'a str, usize)]>),
 }
 
-impl Candidates<'_> {
+impl CandidateRules<'_> {
     fn len(&self) -> usize {
         match self {
             Self::All(indices) => indices.len(),
@@ -243,7 +243,7 @@ mod tests {
             (exact("a"), prefix("a"), false),
         ] {
             assert_eq!(
-                holds(&wide, &narrow, &Fuel::new()),
+                holds(&wide, &narrow, &StepBudget::new()),
                 expect,
                 "{wide:?} {narrow:?}"
             );
@@ -314,7 +314,7 @@ mod tests {
 
         #[test]
         fn what_covers_holds_of_every_text(wide in pattern(), narrow in pattern()) {
-            if holds(&wide, &narrow, &Fuel::new()) {
+            if holds(&wide, &narrow, &StepBudget::new()) {
                 for text in all_texts() {
                     let text = text.as_deref();
                     prop_assert!(!meets(&narrow, text) || meets(&wide, text), "{text:?}");
@@ -328,7 +328,7 @@ mod tests {
             for outer in &rules {
                 let found = index.covered_candidates(&outer.matches);
                 for (number, inner) in rules.iter().enumerate() {
-                    if covers(&outer.matches, &inner.matches, &Fuel::new()) {
+                    if covers(&outer.matches, &inner.matches, &StepBudget::new()) {
                         prop_assert!(found.contains(&number), "{outer:?} {inner:?}");
                     }
                 }

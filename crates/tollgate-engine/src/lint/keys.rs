@@ -2,7 +2,7 @@
 
 use tollgate::{Algorithm, Rate};
 
-use super::{Found, codes};
+use super::{Warnings, codes};
 use crate::document::Span;
 use crate::native::RuleSpans;
 use crate::policy::{KeyPart, Pattern, Policy, Rule};
@@ -19,7 +19,7 @@ const PROOF: [&str; 5] = [
 /// Facts that are an address.
 const ADDRESSES: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", "address"];
 
-pub(super) fn lint(found: &mut Found, rule: &Rule, place: &RuleSpans) {
+pub(super) fn lint(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     for name in rule.key_facts() {
         if let Some(header) = header(name)
             && !PROOF.contains(&header.to_ascii_lowercase().as_str())
@@ -57,7 +57,7 @@ pub(super) fn is_proof(header: &str, pattern: &Pattern) -> bool {
     PROOF.contains(&header.to_ascii_lowercase().as_str()) && is_listed(pattern)
 }
 
-fn address(found: &mut Found, rule: &Rule, place: &RuleSpans) {
+fn address(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         let slow = rate.period().is_some_and(|period| {
             // Less than one a second.
@@ -75,7 +75,7 @@ fn address(found: &mut Found, rule: &Rule, place: &RuleSpans) {
     }
 }
 
-fn routes(found: &mut Found, rule: &Rule, place: &RuleSpans, facts: &[&str]) {
+fn routes(found: &mut Warnings, rule: &Rule, place: &RuleSpans, facts: &[&str]) {
     let Some(route) = facts.iter().find(|fact| matches!(**fact, "path" | "route")) else {
         return;
     };
@@ -125,7 +125,7 @@ const ENVOY: [&str; 7] = [
     "source_cluster",
 ];
 
-pub(super) fn overload(found: &mut Found, policy: &Policy, rule: &Rule, place: &RuleSpans) {
+pub(super) fn overload(found: &mut Warnings, policy: &Policy, rule: &Rule, place: &RuleSpans) {
     if rule.adaptive.is_some() {
         untold(found, policy, rule, place);
         by_key(found, rule, place);
@@ -142,7 +142,7 @@ pub(super) fn overload(found: &mut Found, policy: &Policy, rule: &Rule, place: &
 }
 
 /// Over Envoy's protocol nobody says when a request ended.
-fn untold(found: &mut Found, policy: &Policy, rule: &Rule, place: &RuleSpans) {
+fn untold(found: &mut Warnings, policy: &Policy, rule: &Rule, place: &RuleSpans) {
     let keys = rule.key_facts();
     let conditions = rule.matches.conditions.iter();
     let mut facts = keys.chain(conditions.map(|(fact, _)| fact.as_str()));
@@ -160,7 +160,7 @@ fn untold(found: &mut Found, policy: &Policy, rule: &Rule, place: &RuleSpans) {
 }
 
 /// There is one law a rule, and one limit.
-fn by_key(found: &mut Found, rule: &Rule, place: &RuleSpans) {
+fn by_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     let splits = !rule.limits.rates.is_empty() || rule.limits.quota.is_some();
     if rule.key.is_empty() || splits || rule.enforced_percent < 100 {
         return;
@@ -180,7 +180,7 @@ const HIT_IN_STORE: u64 = 70;
 const MUCH: u64 = 16 << 10;
 
 /// A sliding log remembers each hit of its window.
-pub(super) fn memory(found: &mut Found, rate: &Rate, algorithm: Algorithm, span: Span) {
+pub(super) fn memory(found: &mut Warnings, rate: &Rate, algorithm: Algorithm, span: Span) {
     let hits = rate.burst_size();
     let bytes = hits.saturating_mul(HIT);
     if algorithm != Algorithm::SlidingLog || bytes < MUCH {

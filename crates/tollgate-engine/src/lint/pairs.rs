@@ -3,17 +3,17 @@
 use std::collections::{HashMap, HashSet};
 
 use super::bound::{Counted, quota_never_refuses};
-use super::cover::{Fuel, Index, always_has_key_of, covers};
-use super::{Found, codes, in_use};
-use crate::native::{Places, RuleSpans};
+use super::cover::{Index, StepBudget, always_has_key_of, covers};
+use super::{Warnings, codes, in_use};
+use crate::native::{PolicySpans, RuleSpans};
 use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
 
-pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
-    let search = Search {
+pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    let search = CoverageSearch {
         policy,
         places,
         index: Index::new(&policy.rules),
-        fuel: Fuel::new(),
+        fuel: StepBudget::new(),
     };
     let unreachable = unreachable(found, &search);
     let twice = twice(found, policy, places);
@@ -29,14 +29,14 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
 }
 
 /// Which rules a condition covers, as far as there is time to look.
-struct Search<'a> {
+struct CoverageSearch<'a> {
     policy: &'a Policy,
-    places: &'a Places,
+    places: &'a PolicySpans,
     index: Index<'a>,
-    fuel: Fuel,
+    fuel: StepBudget,
 }
 
-impl Search<'_> {
+impl CoverageSearch<'_> {
     /// The rules that may be covered; none once there was enough of looking.
     fn candidates(&self, outer: &Match) -> Option<Vec<usize>> {
         let candidates = self.index.covered_candidates(outer);
@@ -45,7 +45,7 @@ impl Search<'_> {
 }
 
 /// Warns of rules that no request can reach, and has them by index.
-fn unreachable(found: &mut Found, search: &Search<'_>) -> HashSet<usize> {
+fn unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usize> {
     let (policy, places) = (search.policy, search.places);
     let fuel = &search.fuel;
     let inside = |list: &[Match]| {
@@ -122,7 +122,7 @@ fn is_absent(pattern: &Pattern) -> bool {
 }
 
 /// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
-fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &Fuel) -> Option<&'a Rule> {
+fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &StepBudget) -> Option<&'a Rule> {
     let mut by = by?.iter().copied();
     by.find(|other| {
         other.mode <= rule.mode
@@ -137,7 +137,7 @@ fn is_enforced(rule: &Rule) -> bool {
 }
 
 /// Enforced limits that have the same key and match as one before, as pairs of indices.
-fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize, usize)> {
+fn twice(found: &mut Warnings, policy: &Policy, places: &PolicySpans) -> HashSet<(usize, usize)> {
     let mut firsts: HashMap<String, usize> = HashMap::new();
     let mut pairs = HashSet::new();
     for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
@@ -174,7 +174,7 @@ fn twice(found: &mut Found, policy: &Policy, places: &Places) -> HashSet<(usize,
 }
 
 /// Limits of one rule or tier that never decide.
-pub(super) fn within(found: &mut Found, rule: &Rule, places: &RuleSpans) {
+pub(super) fn within(found: &mut Warnings, rule: &Rule, places: &RuleSpans) {
     let limits = &rule.limits;
     let counted = |index: usize| Counted::new(limits.rates[index], rule.algorithm);
     let count = limits.rates.len().min(places.rates.len());
@@ -209,8 +209,8 @@ pub(super) fn within(found: &mut Found, rule: &Rule, places: &RuleSpans) {
 
 /// Warns of rates that never decide because of another rule's, but for rules that a warning was given for already.
 fn across(
-    found: &mut Found,
-    search: &Search<'_>,
+    found: &mut Warnings,
+    search: &CoverageSearch<'_>,
     unreachable: &HashSet<usize>,
     twice: &HashSet<(usize, usize)>,
 ) {
@@ -267,7 +267,7 @@ fn counts_as_part_of(rule: &Rule, other: &Rule) -> bool {
 
 /// Warns of each rate of a rule that another rule's rates make pointless, once each.
 fn check_never_decides(
-    found: &mut Found,
+    found: &mut Warnings,
     rule: &Rule,
     place: &RuleSpans,
     other: &Rule,

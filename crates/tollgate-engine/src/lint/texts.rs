@@ -1,22 +1,22 @@
 //! Facts and texts of conditions: names that no request has, and texts that no request meets.
 
-use super::cover::{Fuel, covers};
-use super::{Found, codes};
+use super::cover::{StepBudget, covers};
+use super::{Warnings, codes};
 use crate::diagnostic::Code;
 use crate::facts::{COMMON_FACTS, is_known_fact};
 use crate::native::fields::RULE;
-use crate::native::{Form, Mention, Places, Written, canonical_network};
+use crate::native::{ConditionForm, ConditionText, FactMention, PolicySpans, canonical_network};
 use crate::policy::{Match, Pattern, Policy};
 use crate::suggest;
 
 /// What is wrong with the text of a condition.
-pub(crate) struct Slip {
+pub(crate) struct TextProblem {
     code: Code,
     pub(crate) message: String,
     pub(crate) help: String,
 }
 
-impl Slip {
+impl TextProblem {
     fn new(code: Code, message: impl Into<String>, help: impl Into<String>) -> Option<Self> {
         let (message, help) = (message.into(), help.into());
         Some(Self {
@@ -27,7 +27,7 @@ impl Slip {
     }
 }
 
-pub(super) fn lint(found: &mut Found, written: &[Written]) {
+pub(super) fn lint(found: &mut Warnings, written: &[ConditionText]) {
     for condition in written {
         if let Some(slip) = slip(condition) {
             found.warn(slip.code, condition.span, slip.message, slip.help);
@@ -36,7 +36,7 @@ pub(super) fn lint(found: &mut Found, written: &[Written]) {
 }
 
 /// The texts of a policy's conditions, for one whose files are unknown.
-pub(super) fn written(policy: &Policy) -> Vec<Written> {
+pub(super) fn written(policy: &Policy) -> Vec<ConditionText> {
     let rules = policy.rules.iter().map(|rule| &rule.matches);
     let mut written = Vec::new();
     for matches in rules.chain(&policy.exempt).chain(&policy.block) {
@@ -47,20 +47,20 @@ pub(super) fn written(policy: &Policy) -> Vec<Written> {
     written
 }
 
-fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<Written>) {
+fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<ConditionText>) {
     for one in pattern.alternatives() {
         let form = match one {
             Pattern::Not(inner) => {
                 gather(fact, inner, matches, written);
                 continue;
             }
-            Pattern::Prefix(_) => Form::Prefix,
-            Pattern::Regex(_) => Form::Regex,
-            Pattern::Cidr(_) => Form::Network,
-            _ => Form::Plain,
+            Pattern::Prefix(_) => ConditionForm::Prefix,
+            Pattern::Regex(_) => ConditionForm::Regex,
+            Pattern::Cidr(_) => ConditionForm::Network,
+            _ => ConditionForm::Plain,
         };
         let text = one.text().map(str::to_owned);
-        written.extend(text.map(|text| Written {
+        written.extend(text.map(|text| ConditionText {
             fact: fact.to_owned(),
             text,
             form,
@@ -70,11 +70,11 @@ fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<Writ
 }
 
 /// What is wrong with a text of which no request has the like, as operators write it.
-pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
-    let written = Written {
+pub(crate) fn never_met(fact: &str, text: &str) -> Option<TextProblem> {
+    let written = ConditionText {
         fact: fact.to_owned(),
         text: text.to_owned(),
-        form: Form::Plain,
+        form: ConditionForm::Plain,
         span: crate::document::Span::default(),
     };
     let never = [
@@ -83,9 +83,9 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
         codes::LOWER_CASE_METHOD,
         codes::NOT_A_HOST,
     ];
-    let is_regex = |slip: &Slip| slip.code == codes::LOOKS_LIKE_REGEX && fact == "path";
+    let is_regex = |slip: &TextProblem| slip.code == codes::LOOKS_LIKE_REGEX && fact == "path";
     // Callers of a service may send hosts with a port.
-    let is_never = |slip: &Slip| never.contains(&slip.code) && strip_port(text).is_none();
+    let is_never = |slip: &TextProblem| never.contains(&slip.code) && strip_port(text).is_none();
     let mut slip = slip(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
     // What a policy takes besides, an order doesn't.
     if is_regex(&slip) {
@@ -97,44 +97,44 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<Slip> {
 }
 
 /// The first thing that is wrong. Whoever writes `{exact: …}` means the text as it stands.
-fn slip(condition: &Written) -> Option<Slip> {
-    let Written {
+fn slip(condition: &ConditionText) -> Option<TextProblem> {
+    let ConditionText {
         fact, text, form, ..
     } = condition;
     match (fact.as_str(), form) {
-        (_, Form::Regex) => return check_glob_as_regex(text).or_else(|| whole(text)),
-        (_, Form::Network) => return check_network_of_text(fact),
-        ("method", Form::Plain | Form::Exact) => return method(text),
+        (_, ConditionForm::Regex) => return check_glob_as_regex(text).or_else(|| whole(text)),
+        (_, ConditionForm::Network) => return check_network_of_text(fact),
+        ("method", ConditionForm::Plain | ConditionForm::Exact) => return method(text),
         ("ip", _) => return address(text, *form),
-        (_, Form::Exact) => return None,
+        (_, ConditionForm::Exact) => return None,
         _ => {}
     }
     if text.trim() != text {
         let message = format!("{text:?} begins or ends with white space, which no {fact} does");
         let help = format!("write {:?}", text.trim());
-        return Slip::new(codes::EDGE_SPACE, message, help);
+        return TextProblem::new(codes::EDGE_SPACE, message, help);
     }
-    if *form == Form::Prefix && text.contains('*') {
+    if *form == ConditionForm::Prefix && text.contains('*') {
         let message = format!("{text:?} looks like a glob, but is compared as a beginning");
         let help = format!(
             "write \"{text}\" alone, or {{prefix: {:?}}}",
             prefix_before_star(text)
         );
-        return Slip::new(codes::LOOKS_LIKE_GLOB, message, help);
+        return TextProblem::new(codes::LOOKS_LIKE_GLOB, message, help);
     }
     if looks_like_regex(fact, text) {
         let message = format!(
             "{:?} looks like a regular expression, but is compared as {}",
             text,
             match form {
-                Form::Prefix => "a beginning",
+                ConditionForm::Prefix => "a beginning",
                 _ if text.contains('*') => "a glob",
                 _ => "it stands",
             }
         );
         let help =
             format!("write {{regex: '{text}'}}, or {{exact: '{text}'}} if this very text is meant");
-        return Slip::new(codes::LOOKS_LIKE_REGEX, message, help);
+        return TextProblem::new(codes::LOOKS_LIKE_REGEX, message, help);
     }
     match fact.as_str() {
         "path" => path(text, *form),
@@ -165,7 +165,7 @@ fn prefix_before_star(text: &str) -> &str {
 }
 
 /// A regular expression in which a star was meant for any text: there it repeats the slash before it.
-fn check_glob_as_regex(text: &str) -> Option<Slip> {
+fn check_glob_as_regex(text: &str) -> Option<TextProblem> {
     let at = text.find("/*")?;
     let message = format!(
         "{text:?} looks like a glob, but as a regular expression /* is any number of slashes"
@@ -174,11 +174,11 @@ fn check_glob_as_regex(text: &str) -> Option<Slip> {
         "/*" | "/**" => format!("write {{regex: '{}/.*'}}, or the glob alone", &text[..at]),
         _ => "write .* for any text, or the glob alone".to_owned(),
     };
-    Slip::new(codes::LOOKS_LIKE_GLOB, message, help)
+    TextProblem::new(codes::LOOKS_LIKE_GLOB, message, help)
 }
 
 /// A regular expression that only the beginning of a text, or a part of it, would meet.
-fn whole(text: &str) -> Option<Slip> {
+fn whole(text: &str) -> Option<TextProblem> {
     let ends = ["$", ".*", ".+", ".*)", ".+)"];
     let begins = text.starts_with('^') && !ends.iter().any(|end| text.ends_with(end));
     let is_plain = !text.contains(|sign: char| "\\^$.|?*+()[]{}".contains(sign));
@@ -192,7 +192,7 @@ fn whole(text: &str) -> Option<Slip> {
     } else {
         format!("write {{regex: '.*{rest}.*'}} for a part, or {{exact: '{rest}'}}")
     };
-    Slip::new(codes::REGEX_IS_WHOLE, message, help)
+    TextProblem::new(codes::REGEX_IS_WHOLE, message, help)
 }
 
 /// Facts that are no address.
@@ -205,23 +205,23 @@ pub(super) fn is_no_address(fact: &str) -> bool {
     NON_ADDRESS_FACTS.contains(&fact)
 }
 
-fn check_network_of_text(fact: &str) -> Option<Slip> {
+fn check_network_of_text(fact: &str) -> Option<TextProblem> {
     if !is_no_address(fact) {
         return None;
     }
     let message = format!("{fact:?} is no address, so it is in no network");
-    Slip::new(codes::NETWORK_OF_TEXT, message, "put the network under ip")
+    TextProblem::new(codes::NETWORK_OF_TEXT, message, "put the network under ip")
 }
 
-fn network(fact: &str, text: &str, form: Form) -> Option<Slip> {
-    if form != Form::Plain || !text.contains('/') || canonical_network(text).is_err() {
+fn network(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
+    if form != ConditionForm::Plain || !text.contains('/') || canonical_network(text).is_err() {
         return None;
     }
     let message = format!(
         "{text:?} is compared with {fact:?} as it stands: only \"ip\" takes a network as plain text"
     );
     let help = format!("write {{cidr: {text}}}, or {{exact: {text}}} if {fact} has this very text");
-    Slip::new(codes::LOOKS_LIKE_NETWORK, message, help)
+    TextProblem::new(codes::LOOKS_LIKE_NETWORK, message, help)
 }
 
 const METHODS: [&str; 9] = [
@@ -234,32 +234,32 @@ pub(super) fn words(text: &str) -> Vec<&str> {
     words.filter(|word| !word.is_empty()).collect()
 }
 
-fn method(text: &str) -> Option<Slip> {
+fn method(text: &str) -> Option<TextProblem> {
     let upper = text.to_ascii_uppercase();
     let words = words(&upper);
     if words.len() > 1 && words.iter().all(|word| METHODS.contains(word)) {
         let message = format!("no request has the method {text:?}: it has one of them");
         let help = format!("write a list: [{}]", words.join(", "));
-        return Slip::new(codes::NOT_A_METHOD, message, help);
+        return TextProblem::new(codes::NOT_A_METHOD, message, help);
     }
     if matches!(upper.as_str(), "ANY" | "ALL") {
         let message = format!("no request has the method {text:?}");
         let help = "leave the method out, or write \"*\"";
-        return Slip::new(codes::NOT_A_METHOD, message, help);
+        return TextProblem::new(codes::NOT_A_METHOD, message, help);
     }
     if text != upper && METHODS.contains(&upper.as_str()) {
         let message = format!("no request has the method {text:?}: methods are in capitals");
-        return Slip::new(codes::LOWER_CASE_METHOD, message, format!("write {upper}"));
+        return TextProblem::new(codes::LOWER_CASE_METHOD, message, format!("write {upper}"));
     }
     None
 }
 
-fn path(text: &str, form: Form) -> Option<Slip> {
+fn path(text: &str, form: ConditionForm) -> Option<TextProblem> {
     let not = |why: &str, help: String| {
         let message = format!("no request has the path {text:?}: {why}");
-        Slip::new(codes::NOT_A_PATH, message, help)
+        TextProblem::new(codes::NOT_A_PATH, message, help)
     };
-    let is_glob = form == Form::Glob || text.contains('*');
+    let is_glob = form == ConditionForm::Glob || text.contains('*');
     if let Some(list) = comma_separated_paths(text) {
         return not("it is one of them", format!("write a list: {list}"));
     }
@@ -304,10 +304,10 @@ fn path(text: &str, form: Form) -> Option<Slip> {
         let why = "globs have *, ** and ?, but neither [] nor {}";
         return not(why, "write a list of globs, or {regex: …}".to_owned());
     }
-    if form == Form::Plain && !is_glob && text.len() > 1 && text.ends_with('/') {
+    if form == ConditionForm::Plain && !is_glob && text.len() > 1 && text.ends_with('/') {
         let message = format!("only the path {text:?} itself meets this, and nothing below it");
         let help = format!("write \"{text}**\", or {{exact: {text}}} if it alone is meant");
-        return Slip::new(codes::ONLY_THIS_PATH, message, help);
+        return TextProblem::new(codes::ONLY_THIS_PATH, message, help);
     }
     None
 }
@@ -331,7 +331,7 @@ fn is_route_parameter(part: &str) -> bool {
     is_colon || inside('{', '}') || inside('<', '>')
 }
 
-fn host(text: &str) -> Option<Slip> {
+fn host(text: &str) -> Option<TextProblem> {
     let (why, help) = if text.contains('/') {
         let bare = text.split_once("://").map_or(text, |(_, rest)| rest);
         let bare = bare.split('/').next().unwrap_or(bare);
@@ -340,7 +340,7 @@ fn host(text: &str) -> Option<Slip> {
         let each: Vec<_> = text.split(',').map(str::trim).collect();
         let message = format!("no request has the host {text:?}: it has one of them");
         let help = format!("write a list: [{}]", each.join(", "));
-        return Slip::new(codes::NOT_A_HOST, message, help);
+        return TextProblem::new(codes::NOT_A_HOST, message, help);
     } else if let Some(bare) = strip_port(text) {
         ("it is without a port", bare.to_owned())
     } else if text.len() > 1 && text.ends_with('.') {
@@ -354,7 +354,7 @@ fn host(text: &str) -> Option<Slip> {
         return None;
     };
     let message = format!("no request has the host {text:?}: {why}");
-    Slip::new(codes::NOT_A_HOST, message, format!("write {help:?}"))
+    TextProblem::new(codes::NOT_A_HOST, message, format!("write {help:?}"))
 }
 
 /// A host, if a port follows it.
@@ -365,14 +365,16 @@ fn strip_port(text: &str) -> Option<&str> {
 }
 
 /// An address as no request has it: it is compared letter by letter.
-fn address(text: &str, form: Form) -> Option<Slip> {
+fn address(text: &str, form: ConditionForm) -> Option<TextProblem> {
     let wrong = match form {
-        Form::Exact => match text.parse::<std::net::IpAddr>() {
+        ConditionForm::Exact => match text.parse::<std::net::IpAddr>() {
             Ok(address) => address.to_canonical().to_string() != *text,
             Err(_) => true,
         },
-        Form::Prefix | Form::Glob => text.contains(|sign: char| sign.is_ascii_uppercase()),
-        Form::Plain if text.contains('*') => {
+        ConditionForm::Prefix | ConditionForm::Glob => {
+            text.contains(|sign: char| sign.is_ascii_uppercase())
+        }
+        ConditionForm::Plain if text.contains('*') => {
             text.contains(|sign: char| sign == '/' || sign.is_ascii_uppercase())
         }
         _ => false,
@@ -383,12 +385,12 @@ fn address(text: &str, form: Form) -> Option<Slip> {
     let message =
         format!("no request has the ip {text:?}: addresses are compared letter by letter here");
     let help = "write the address or the network alone, as in ip: 2001:db8::/32";
-    Slip::new(codes::NOT_AN_ADDRESS, message, help)
+    TextProblem::new(codes::NOT_AN_ADDRESS, message, help)
 }
 
 /// A star that is to skip what has slashes in it.
-fn star(fact: &str, text: &str, form: Form) -> Option<Slip> {
-    let at = text.find('*').filter(|_| form != Form::Prefix)?;
+fn star(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
+    let at = text.find('*').filter(|_| form != ConditionForm::Prefix)?;
     let is_double = text[at..].starts_with("**");
     if is_double || text[..at].contains('/') {
         return None;
@@ -398,13 +400,13 @@ fn star(fact: &str, text: &str, form: Form) -> Option<Slip> {
         "{text:?} meets no {header} with a slash in it, and nearly all have one: * is anything but /"
     );
     let help = format!("write {:?}", text.replace('*', "**"));
-    Slip::new(codes::STAR_STOPS_AT_SLASH, message, help)
+    TextProblem::new(codes::STAR_STOPS_AT_SLASH, message, help)
 }
 
 /// Shorter names than this are too close to too many others.
 const SHORTEST: usize = 4;
 
-pub(super) fn facts(found: &mut Found, policy: &Policy, places: &Places) {
+pub(super) fn facts(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     for mention in &places.facts {
         let fact = mention.fact.as_str();
         if is_known_fact(fact) || policy.facts.iter().any(|own| own == fact) {
@@ -425,7 +427,7 @@ pub(super) fn facts(found: &mut Found, policy: &Policy, places: &Places) {
     exempt(found, policy);
 }
 
-fn misspelt(found: &mut Found, mention: &Mention, near: &str) {
+fn misspelt(found: &mut Warnings, mention: &FactMention, near: &str) {
     let fact = &mention.fact;
     let message = format!("requests are likely to have no fact {fact:?}, so this never applies");
     let help = format!("did you mean {near:?}? If it is a fact of yours, say so: facts: [{fact}]");
@@ -467,8 +469,8 @@ const ALIKE: [(&str, &str); 8] = [
 ];
 
 /// Warns of exemptions of what is blocked: a block comes first, so they do nothing.
-fn exempt(found: &mut Found, policy: &Policy) {
-    let fuel = Fuel::new();
+fn exempt(found: &mut Warnings, policy: &Policy) {
+    let fuel = StepBudget::new();
     for (number, exempt) in policy.exempt.iter().enumerate() {
         let blocks = policy.block.iter();
         let Some(block) = blocks

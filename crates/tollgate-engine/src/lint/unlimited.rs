@@ -1,16 +1,16 @@
 //! Whom a policy leaves without a limit of their own: tenants in no tier, and users who share one counter.
 
-use super::{Found, codes, in_use, texts};
+use super::{Warnings, codes, in_use, texts};
 use crate::address::{ClientBits, Family};
 use crate::document::Span;
 use crate::facts::IP;
-use crate::native::{Places, RuleSpans};
+use crate::native::{PolicySpans, RuleSpans};
 use crate::policy::{KeyPart, Mode, Pattern, Policy, Rule};
 
 /// The fact that carries a tier.
 const TIER: &str = "tier";
 
-pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
+pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     for (rule, place) in in_use(policy, places) {
         no_key(found, rule, place);
         for part in rule.keys().flatten() {
@@ -34,7 +34,7 @@ pub(super) fn lint(found: &mut Found, policy: &Policy, places: &Places) {
 }
 
 /// Networks of what is no address, and networks that are smaller than what one client has.
-fn network(found: &mut Found, part: &KeyPart, place: Span) {
+fn network(found: &mut Warnings, part: &KeyPart, place: Span) {
     let KeyPart::Network { fact, bits } = part else {
         return;
     };
@@ -78,7 +78,7 @@ const WHOM: [(&str, &str); 9] = [
 const OWN: [&str; 3] = ["user", "tenant", "api_key"];
 
 /// Warns of a rule that is one for each by its name or match, and has one counter for all.
-fn no_key(found: &mut Found, rule: &Rule, place: &RuleSpans) {
+fn no_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     if !rule.key.is_empty() || rule.limits.unlimited || rule.adaptive.is_some() {
         return;
     }
@@ -115,7 +115,7 @@ fn is_any(pattern: &Pattern) -> bool {
 }
 
 /// Warns of tenants that no tier is for, unless a rule is for all tenants.
-fn no_default_tier(found: &mut Found, policy: &Policy, places: &Places) {
+fn no_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let is_used = !policy.tenants.is_empty() || policy.tier_fact.is_some();
     let limits_all = |rule: &Rule| {
         rule.mode == Mode::Enforce
@@ -155,7 +155,7 @@ fn no_default_tier(found: &mut Found, policy: &Policy, places: &Places) {
 }
 
 /// Warns of tenants that look like a pattern: they are names.
-fn patterns(found: &mut Found, policy: &Policy, places: &Places) {
+fn patterns(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     for tenant in policy.tenants.keys() {
         if tenant.contains('*') || tenant.starts_with('^') {
             let message = format!("tenants are names, and none is called {tenant:?}");

@@ -2,7 +2,7 @@
 
 /// Up to `N` items in place, more on the heap.
 #[derive(Clone, Debug)]
-pub(crate) struct Few<T, const N: usize> {
+pub(crate) struct InlineVec<T, const N: usize> {
     /// None while nothing is in it.
     inline: Option<[T; N]>,
     used: usize,
@@ -10,7 +10,7 @@ pub(crate) struct Few<T, const N: usize> {
     more: Vec<T>,
 }
 
-impl<T: Copy, const N: usize> Few<T, N> {
+impl<T: Copy, const N: usize> InlineVec<T, N> {
     pub(crate) const fn new() -> Self {
         Self {
             inline: None,
@@ -72,7 +72,7 @@ mod tests {
     #[test]
     fn few_and_many_items_are_all_there_in_order() {
         for count in 0..20u32 {
-            let mut few = Few::<u32, 8>::new();
+            let mut few = InlineVec::<u32, 8>::new();
             (0..count).for_each(|item| few.push(item));
             assert_eq!(few.as_slice(), (0..count).collect::<Vec<_>>());
             few.as_mut_slice().reverse();

@@ -15,7 +15,7 @@ pub(crate) struct Glob {
     head: Box<str>,
     tail: Box<str>,
     rest: Box<[Part]>,
-    walk: Walk,
+    walk: GlobWalk,
     /// Whether whatever follows is part of a match once its last part is reached.
     is_open: bool,
     /// Its number among all globs of a matcher.
@@ -71,7 +71,7 @@ impl Glob {
         (parts.len() <= MOST_PARTS).then(|| Self {
             head: head.into(),
             tail: tail.into(),
-            walk: Walk::new(&[(0, &parts)]),
+            walk: GlobWalk::new(&[(0, &parts)]),
             is_open: parts.last() == Some(&Part::All),
             rest: parts.into(),
             number: 0,
@@ -117,7 +117,7 @@ impl Glob {
 /// What a walk does at a character, for all places in some patterns at once: a place is a bit, and a word of
 /// them takes a handful of steps whatever it stands for.
 #[derive(Clone, Debug)]
-pub(super) struct Walk {
+pub(super) struct GlobWalk {
     /// Where it begins.
     pub(super) starts: Box<[u64]>,
     /// The parts that may stand for any number of characters.
@@ -125,12 +125,12 @@ pub(super) struct Walk {
     /// The parts that take a character: one after the other those of any that isn't named, of `/`, and of
     /// each that is.
     takes: Box<[u64]>,
-    classes: Classes,
+    classes: CharClasses,
 }
 
 /// The characters that patterns name, by number.
 #[derive(Clone, Debug)]
-pub(super) struct Classes {
+pub(super) struct CharClasses {
     /// Which an ASCII character is.
     ascii: Box<[u16; 128]>,
     /// Others that are named, and which they are.
@@ -141,7 +141,7 @@ pub(super) struct Classes {
 const UNNAMED: u16 = 0;
 const SLASH: u16 = 1;
 
-impl Classes {
+impl CharClasses {
     /// Those of these patterns, and a character of each in the order of their numbers.
     pub(super) fn of<'p>(parts: impl Iterator<Item = &'p Part>) -> (Self, Vec<char>) {
         let mut named: Vec<char> = parts
@@ -182,7 +182,7 @@ impl Classes {
     }
 }
 
-impl Walk {
+impl GlobWalk {
     /// Of patterns that begin at these places. Each takes one place for each part, and the one after the last.
     pub(super) fn new(patterns: &[(usize, &[Part])]) -> Self {
         let ends = patterns.iter().map(|(first, parts)| first + parts.len());
@@ -196,7 +196,7 @@ impl Walk {
             }
             places
         };
-        let (classes, signs) = Classes::of(patterns.iter().flat_map(|(_, parts)| *parts));
+        let (classes, signs) = CharClasses::of(patterns.iter().flat_map(|(_, parts)| *parts));
         let signs = signs.iter();
         let takes = signs.flat_map(|sign| places(&|part| part.takes(*sign)));
         let takes = takes.collect();

@@ -8,7 +8,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::glob::{Glob, Part, Walk};
+use super::glob::{Glob, GlobWalk, Part};
 
 /// Fewer rules, or shorter texts, than these are faster looked at one by one. Tests have few and short ones.
 const MANY: usize = if cfg!(test) { 2 } else { 8 };
@@ -19,7 +19,7 @@ const MAX_WORDS: usize = 64;
 
 /// All globs of a matcher, while it is made.
 #[derive(Debug, Default)]
-pub(super) struct Globs {
+pub(super) struct GlobSetBuilder {
     numbers: HashMap<String, u32, FixedState>,
     globs: Vec<Glob>,
     /// The most alternatives that one condition has.
@@ -28,16 +28,16 @@ pub(super) struct Globs {
 
 /// Those that share a head, in sets.
 #[derive(Debug)]
-pub(super) struct Sets {
-    sets: Box<[Walk]>,
+pub(super) struct GlobSets {
+    sets: Box<[GlobWalk]>,
     /// By the number of a glob: its set, and where in the set it ends.
-    ends: Box<[Option<(u32, End)>]>,
+    ends: Box<[Option<(u32, EndPlace)>]>,
     alternatives: usize,
 }
 
 /// The last place of a glob, which is reached by what matches.
 #[derive(Clone, Copy, Debug)]
-struct End {
+struct EndPlace {
     word: u32,
     bit: u64,
 }
@@ -45,20 +45,20 @@ struct End {
 /// What walks over the texts of one request have found.
 #[derive(Debug)]
 pub(super) struct Found<'s> {
-    sets: &'s Sets,
-    walked: Vec<Walked>,
+    sets: &'s GlobSets,
+    walked: Vec<WalkResult>,
 }
 
 /// A walk of one set over one fact.
 #[derive(Debug)]
-struct Walked {
+struct WalkResult {
     set: u32,
     slot: u32,
     /// The places that the text ends at.
     at: Box<[u64]>,
 }
 
-impl Globs {
+impl GlobSetBuilder {
     /// Gives a glob its number: the same as one that is written alike.
     pub(super) fn add(&mut self, text: &str, glob: &mut Glob) {
         let next = u32::try_from(self.globs.len()).unwrap_or(u32::MAX);
@@ -75,7 +75,7 @@ impl Globs {
     }
 
     /// The sets of those that share a head with others.
-    pub(super) fn into_sets(self) -> Sets {
+    pub(super) fn into_sets(self) -> GlobSets {
         let mut heads: HashMap<&str, Vec<(usize, &[Part])>, FixedState> = HashMap::default();
         for (number, glob) in self.globs.iter().enumerate() {
             // Those with more places than a word walk by themselves.
@@ -96,7 +96,7 @@ impl Globs {
                 ends[*number] = Some((set, end));
             }
         }
-        Sets {
+        GlobSets {
             sets: sets.into(),
             ends: ends.into(),
             alternatives: self.alternatives,
@@ -104,7 +104,7 @@ impl Globs {
     }
 }
 
-impl Sets {
+impl GlobSets {
     /// Whether so many rules on so long a text are worth a walk together.
     #[inline]
     pub(super) fn pay(&self, rules: usize, longest: usize) -> bool {
@@ -113,7 +113,7 @@ impl Sets {
 }
 
 /// A walk of several globs, and where each ends.
-fn walk_of(globs: &[(usize, &[Part])]) -> (Walk, Vec<End>) {
+fn walk_of(globs: &[(usize, &[Part])]) -> (GlobWalk, Vec<EndPlace>) {
     // Where each begins: in the word that it still fits.
     let mut free = 0;
     let patterns = globs.iter().map(|(_, parts)| {
@@ -127,16 +127,16 @@ fn walk_of(globs: &[(usize, &[Part])]) -> (Walk, Vec<End>) {
     let patterns: Vec<_> = patterns.collect();
     let ends = patterns.iter().map(|(first, parts)| {
         let place = first + parts.len();
-        End {
+        EndPlace {
             word: u32::try_from(place / 64).unwrap_or(u32::MAX),
             bit: 1 << (place % 64),
         }
     });
-    (Walk::new(&patterns), ends.collect())
+    (GlobWalk::new(&patterns), ends.collect())
 }
 
 impl<'s> Found<'s> {
-    pub(super) const fn new(sets: &'s Sets) -> Self {
+    pub(super) const fn new(sets: &'s GlobSets) -> Self {
         Self {
             sets,
             walked: Vec::new(),
@@ -152,13 +152,13 @@ impl<'s> Found<'s> {
         let Some(text) = glob.between(text) else {
             return false;
         };
-        let same = |walked: &Walked| (walked.set, walked.slot) == (set, slot);
+        let same = |walked: &WalkResult| (walked.set, walked.slot) == (set, slot);
         let known = self.walked.iter().position(same);
         let known = known.unwrap_or_else(|| {
             let walk = &self.sets.sets[set as usize];
             let mut at = walk.starts.clone();
             walk.over::<false>(text, &mut at);
-            self.walked.push(Walked { set, slot, at });
+            self.walked.push(WalkResult { set, slot, at });
             self.walked.len() - 1
         });
         self.walked[known].at[end.word as usize] & end.bit != 0

@@ -6,15 +6,15 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 use super::pattern::Test;
-use super::prefix::{Buckets, Prefixes};
+use super::prefix::{Buckets, PrefixTable};
 use super::{Condition, Known, Numbers};
-use crate::address::{Network, Networks};
+use crate::address::{Network, NetworkTree};
 
 /// All rules by the condition that they are filed under.
 #[derive(Debug)]
 pub(super) struct Index {
     /// The shelves that have rules, each with the slot of its fact.
-    shelves: Box<[(u32, Shelf)]>,
+    shelves: Box<[(u32, FactIndexEntry)]>,
     /// Rules without a condition to file them under: looked at by every request.
     rest: Box<[u32]>,
     hasher: FixedState,
@@ -22,18 +22,18 @@ pub(super) struct Index {
 
 /// The rules that are filed under one fact.
 #[derive(Debug, Default)]
-struct Shelf {
+struct FactIndexEntry {
     /// By the hash of a value: rules of values that hash alike are told apart when they are checked.
     exact: Buckets,
-    prefixes: Option<Prefixes>,
-    networks: Option<Networks>,
+    prefixes: Option<PrefixTable>,
+    networks: Option<NetworkTree>,
     /// Rules that may match whatever the fact says.
     known: Box<[u32]>,
 }
 
 /// Where one alternative of a condition is filed in the index.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
-enum Filing<'a> {
+enum IndexKey<'a> {
     Exact(&'a str),
     Prefix(&'a str),
     Network(&'a Network),
@@ -41,7 +41,7 @@ enum Filing<'a> {
     Known,
 }
 
-impl<'a> Filing<'a> {
+impl<'a> IndexKey<'a> {
     fn beginning(prefix: &'a str) -> Self {
         match prefix {
             "" => Self::Known,
@@ -51,17 +51,17 @@ impl<'a> Filing<'a> {
 }
 
 /// Where a condition can be filed, for each of its alternatives. None if it can't be.
-fn filings(test: &Test) -> Option<Vec<Filing<'_>>> {
+fn filings(test: &Test) -> Option<Vec<IndexKey<'_>>> {
     match test {
-        Test::Exact(text) => Some(vec![Filing::Exact(text.as_str())]),
-        Test::Prefix(prefix) => Some(vec![Filing::beginning(prefix.as_str())]),
-        Test::Glob(glob) => Some(vec![Filing::beginning(glob.head())]),
-        Test::Cidr(network) => Some(vec![Filing::Network(network)]),
+        Test::Exact(text) => Some(vec![IndexKey::Exact(text.as_str())]),
+        Test::Prefix(prefix) => Some(vec![IndexKey::beginning(prefix.as_str())]),
+        Test::Glob(glob) => Some(vec![IndexKey::beginning(glob.head())]),
+        Test::Cidr(network) => Some(vec![IndexKey::Network(network)]),
         Test::OneOf(tests) => {
             let filings: Option<Vec<_>> = tests.iter().map(filings).collect();
             filings.map(|filings| filings.concat())
         }
-        Test::Present | Test::Regex(_) => Some(vec![Filing::Known]),
+        Test::Present | Test::Regex(_) => Some(vec![IndexKey::Known]),
         Test::Shared(test) => filings(test),
         Test::Absent | Test::Not(_) => None,
     }
@@ -69,21 +69,21 @@ fn filings(test: &Test) -> Option<Vec<Filing<'_>>> {
 
 /// What is to become a shelf.
 #[derive(Default)]
-struct Draft<'a> {
+struct EntryBuilder<'a> {
     exact: Vec<(&'a str, u32)>,
     prefixes: Vec<(Box<str>, u32)>,
-    networks: Option<Networks>,
+    networks: Option<NetworkTree>,
     known: Vec<u32>,
 }
 
-impl<'a> Draft<'a> {
-    fn file(&mut self, filing: Filing<'a>, number: u32) {
+impl<'a> EntryBuilder<'a> {
+    fn file(&mut self, filing: IndexKey<'a>, number: u32) {
         match filing {
-            Filing::Exact(text) => self.exact.push((text, number)),
-            Filing::Prefix(prefix) => self.prefixes.push((prefix.into(), number)),
-            Filing::Known => self.known.push(number),
-            Filing::Network(network) => {
-                let networks = self.networks.get_or_insert_with(Networks::default);
+            IndexKey::Exact(text) => self.exact.push((text, number)),
+            IndexKey::Prefix(prefix) => self.prefixes.push((prefix.into(), number)),
+            IndexKey::Known => self.known.push(number),
+            IndexKey::Network(network) => {
+                let networks = self.networks.get_or_insert_with(NetworkTree::default);
                 networks.add(network, number);
             }
         }
@@ -96,11 +96,11 @@ impl<'a> Draft<'a> {
             && self.known.is_empty()
     }
 
-    fn shelf(self, hasher: &FixedState) -> Shelf {
+    fn shelf(self, hasher: &FixedState) -> FactIndexEntry {
         let exact = self.exact.into_iter();
-        Shelf {
+        FactIndexEntry {
             exact: Buckets::new(exact.map(|(text, number)| (hasher.hash_one(text), number))),
-            prefixes: (!self.prefixes.is_empty()).then(|| Prefixes::new(&self.prefixes)),
+            prefixes: (!self.prefixes.is_empty()).then(|| PrefixTable::new(&self.prefixes)),
             networks: self.networks,
             known: self.known.into(),
         }
@@ -110,18 +110,19 @@ impl<'a> Draft<'a> {
 impl Index {
     pub(super) fn new(rules: &[Box<[Condition]>], slots: usize) -> Self {
         let hasher = FixedState::default();
-        let mut sharers: HashMap<(u32, Filing<'_>), u32, FixedState> = HashMap::default();
+        let mut sharers: HashMap<(u32, IndexKey<'_>), u32, FixedState> = HashMap::default();
         for Condition { slot, test, .. } in rules.iter().flatten() {
             for filing in filings(test).into_iter().flatten() {
                 *sharers.entry((*slot, filing)).or_default() += 1;
             }
         }
-        let mut drafts: Vec<Draft<'_>> = (0..slots).map(|_| Draft::default()).collect();
+        let mut drafts: Vec<EntryBuilder<'_>> =
+            (0..slots).map(|_| EntryBuilder::default()).collect();
         let mut rest = Vec::new();
         for (number, conditions) in (0..).zip(rules) {
-            let crowd = |slot: u32, filings: &[Filing<'_>]| {
+            let crowd = |slot: u32, filings: &[IndexKey<'_>]| {
                 filings.iter().fold(0, |sum: u32, filing| match filing {
-                    Filing::Known => u32::MAX,
+                    IndexKey::Known => u32::MAX,
                     filing => {
                         let sharers = sharers.get(&(slot, *filing)).copied();
                         sum.saturating_add(sharers.unwrap_or(0))

@@ -5,8 +5,8 @@ use std::sync::Arc;
 
 use super::PatternError;
 use super::glob::{Glob, MOST_PARTS};
-use super::globs::Globs;
-use super::regex::{Regexes, Whole};
+use super::globs::GlobSetBuilder;
+use super::regex::{FullMatchRegex, RegexCache};
 use super::text::Text;
 use crate::address::{Address, Network};
 use crate::facts::Facts;
@@ -20,7 +20,7 @@ pub(super) enum Test {
     OneOf(Box<[Test]>),
     Glob(Box<Glob>),
     Prefix(Text),
-    Regex(Arc<Whole>),
+    Regex(Arc<FullMatchRegex>),
     Cidr(Box<Network>),
     Present,
     Absent,
@@ -32,8 +32,8 @@ pub(super) enum Test {
 impl Test {
     pub(super) fn new(
         pattern: &Pattern,
-        regexes: &mut Regexes,
-        globs: &mut Globs,
+        regexes: &mut RegexCache,
+        globs: &mut GlobSetBuilder,
     ) -> Result<Self, PatternError> {
         let error = |text: &str, why: String| PatternError {
             pattern: text.to_owned(),
@@ -181,7 +181,11 @@ pub fn explain<'a>(rule: &'a Match, facts: &Facts<'a>) -> Explained<'a> {
     Explained {
         failed: asked.find(|(_, pattern, text)| {
             // Compiled, as that takes no longer for a pattern that is made to take long.
-            let test = Test::new(pattern, &mut Regexes::default(), &mut Globs::default());
+            let test = Test::new(
+                pattern,
+                &mut RegexCache::default(),
+                &mut GlobSetBuilder::default(),
+            );
             !test.is_ok_and(|test| test.holds(*text, text.and_then(Address::parse)))
         }),
         conditions: rule.conditions.len(),
@@ -198,16 +202,20 @@ impl fmt::Display for Explained<'_> {
             };
         };
         match text {
-            Some(text) => write!(f, "{fact} is {text:?}, and should {}", Wanted(pattern)),
-            None => write!(f, "{fact} is not known, and should {}", Wanted(pattern)),
+            Some(text) => write!(f, "{fact} is {text:?}, and should {}", PatternText(pattern)),
+            None => write!(
+                f,
+                "{fact} is not known, and should {}",
+                PatternText(pattern)
+            ),
         }
     }
 }
 
 /// What a pattern asks for, after "should".
-struct Wanted<'a>(&'a Pattern);
+struct PatternText<'a>(&'a Pattern);
 
-impl fmt::Display for Wanted<'_> {
+impl fmt::Display for PatternText<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
             Pattern::Exact(text) => write!(f, "be {text:?}"),
@@ -217,11 +225,11 @@ impl fmt::Display for Wanted<'_> {
             Pattern::Cidr(network) => write!(f, "be an address in {network}"),
             Pattern::Present => f.write_str("be known"),
             Pattern::Absent => f.write_str("not be known"),
-            Pattern::Not(pattern) => write!(f, "not {}", Wanted(pattern)),
+            Pattern::Not(pattern) => write!(f, "not {}", PatternText(pattern)),
             Pattern::OneOf(patterns) => {
                 for (number, pattern) in patterns.iter().enumerate() {
                     let or = if number > 0 { ", or " } else { "" };
-                    write!(f, "{or}{}", Wanted(pattern))?;
+                    write!(f, "{or}{}", PatternText(pattern))?;
                 }
                 Ok(())
             }

@@ -6,11 +6,11 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use foldhash::fast::FixedState;
 
-use super::few::Few;
+use super::few::InlineVec;
 
 /// Prefixes by length and hash.
 #[derive(Debug, Default)]
-pub(super) struct Prefixes {
+pub(super) struct PrefixTable {
     /// Every length that a prefix has, from the shortest.
     lengths: Box<[usize]>,
     buckets: Buckets,
@@ -20,15 +20,15 @@ pub(super) struct Prefixes {
 #[derive(Debug, Default)]
 pub(super) struct Buckets {
     /// The first, and one more than the place of the others, if there are any.
-    first: HashMap<u64, (u32, u32), BuildHasherDefault<Hashed>>,
+    first: HashMap<u64, (u32, u32), BuildHasherDefault<IdentityHasher>>,
     others: Vec<Box<[u32]>>,
 }
 
 /// The hash of a hash: itself.
 #[derive(Default)]
-struct Hashed(u64);
+struct IdentityHasher(u64);
 
-impl Hasher for Hashed {
+impl Hasher for IdentityHasher {
     #[inline]
     fn write_u64(&mut self, hash: u64) {
         self.0 = hash;
@@ -72,7 +72,7 @@ impl Buckets {
     }
 
     #[inline]
-    pub(super) fn each<const N: usize>(&self, hash: u64, found: &mut Few<u32, N>) {
+    pub(super) fn each<const N: usize>(&self, hash: u64, found: &mut InlineVec<u32, N>) {
         if let Some((first, place)) = self.first.get(&hash) {
             found.push(*first);
             if let Some(place) = (*place as usize).checked_sub(1) {
@@ -84,7 +84,7 @@ impl Buckets {
     }
 }
 
-impl Prefixes {
+impl PrefixTable {
     pub(super) fn new(pairs: &[(Box<str>, u32)]) -> Self {
         let mut lengths: Vec<_> = pairs.iter().map(|(prefix, _)| prefix.len()).collect();
         lengths.sort_unstable();
@@ -103,7 +103,7 @@ impl Prefixes {
 
     /// Adds the rules of every prefix of this text.
     #[inline]
-    pub(super) fn each<const N: usize>(&self, text: &str, found: &mut Few<u32, N>) {
+    pub(super) fn each<const N: usize>(&self, text: &str, found: &mut InlineVec<u32, N>) {
         hashes(&self.lengths, text.as_bytes(), |hash| {
             self.buckets.each(hash, found);
         });

@@ -21,7 +21,7 @@ const TABLE: usize = 64 << 10;
 
 /// A compiled regular expression.
 #[derive(Debug)]
-pub(crate) struct Whole(meta::Regex);
+pub(crate) struct FullMatchRegex(meta::Regex);
 
 /// Why a regular expression can't be used.
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
@@ -36,7 +36,7 @@ pub(crate) enum RegexError {
     Unreadable(String),
 }
 
-impl Whole {
+impl FullMatchRegex {
     pub(super) fn is_match(&self, text: &str) -> bool {
         self.0.is_match(text)
     }
@@ -78,23 +78,23 @@ fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
 
 /// All of a policy, each compiled once.
 #[derive(Debug, Default)]
-pub(crate) struct Regexes {
-    known: HashMap<String, Arc<Whole>, FixedState>,
+pub(crate) struct RegexCache {
+    known: HashMap<String, Arc<FullMatchRegex>, FixedState>,
     /// How many were read, good or not.
     read: usize,
     bytes: usize,
 }
 
-impl Regexes {
+impl RegexCache {
     /// One more, or the same again.
-    pub(crate) fn add(&mut self, regex: &str) -> Result<Arc<Whole>, RegexError> {
+    pub(crate) fn add(&mut self, regex: &str) -> Result<Arc<FullMatchRegex>, RegexError> {
         if let Some(known) = self.known.get(regex) {
             return Ok(Arc::clone(known));
         }
         if self.bytes > MOST_TOGETHER {
             return Err(RegexError::TooMuch(MOST_TOGETHER));
         }
-        let built = Whole::new(regex);
+        let built = FullMatchRegex::new(regex);
         self.read += 1;
         self.bytes = self.bytes.saturating_add(match &built {
             Ok(whole) => whole.0.memory_usage(),
@@ -127,7 +127,7 @@ mod tests {
 
     #[test]
     fn a_regex_is_for_the_whole_of_a_text() {
-        let mut all = Regexes::default();
+        let mut all = RegexCache::default();
         for (regex, text, expect) in [
             ("a|ab", "ab", true),
             ("a", "ab", false),
@@ -144,7 +144,7 @@ mod tests {
 
     #[test]
     fn what_is_too_large_counts_as_if_it_were_not() {
-        let mut all = Regexes::default();
+        let mut all = RegexCache::default();
         let large = |number: usize| format!("a{number}(?:x{{1000}}){{1000}}");
         let found = (0..100).map(|number| all.add(&large(number)).unwrap_err());
         let found: Vec<_> = found.collect();

@@ -273,7 +273,7 @@ pub(super) fn pattern_holds(pattern: &Pattern, text: Option<&str>) -> bool {
             glob_holds(&glob, &text)
         }),
         Pattern::Regex(regex) => text.is_some_and(|text| {
-            let whole = Regexes::default().add(regex);
+            let whole = RegexCache::default().add(regex);
             whole.is_ok_and(|whole| whole.is_match(text))
         }),
         Pattern::Cidr(network) => text.is_some_and(|text| network_holds(network, text)),

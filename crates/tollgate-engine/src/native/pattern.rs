@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use super::codes;
 use super::fields::PATTERN;
 use super::reader::{Part, Reader, shorten};
-use super::{Form, Written};
+use super::{ConditionForm, ConditionText};
 use crate::document::{Node, Value};
 use crate::facts::fact_name;
 use crate::matcher::glob::{Glob, MOST_PARTS};
@@ -93,7 +93,7 @@ impl Reader<'_> {
 
     /// What a text means that doesn't say its kind.
     fn plain(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
-        self.record_condition_text(fact, &text, Form::Plain, node);
+        self.record_condition_text(fact, &text, ConditionForm::Plain, node);
         if text.starts_with('^') && FACTS_WITHOUT_CARET.contains(&fact) {
             let message = format!(
                 "no {fact} begins with \"^\": this is compared as it stands, not as a regular expression"
@@ -151,11 +151,11 @@ impl Reader<'_> {
             }
             _ => {
                 let (form, read): (_, fn(&mut Self, String, &Node) -> _) = match kind {
-                    "exact" => (Form::Exact, Self::exact),
-                    "glob" => (Form::Glob, Self::glob),
-                    "prefix" => (Form::Prefix, Self::prefix),
-                    "regex" => (Form::Regex, Self::regex),
-                    _ => (Form::Network, Self::cidr),
+                    "exact" => (ConditionForm::Exact, Self::exact),
+                    "glob" => (ConditionForm::Glob, Self::glob),
+                    "prefix" => (ConditionForm::Prefix, Self::prefix),
+                    "regex" => (ConditionForm::Regex, Self::regex),
+                    _ => (ConditionForm::Network, Self::cidr),
                 };
                 let items = self.list_or_single(value, "text or a list of texts");
                 let mut patterns = Vec::with_capacity(items.len());
@@ -172,8 +172,8 @@ impl Reader<'_> {
     }
 
     /// Remembers the text of a condition, for those who judge it.
-    fn record_condition_text(&mut self, fact: &str, text: &str, form: Form, node: &Node) {
-        self.places.written.push(Written {
+    fn record_condition_text(&mut self, fact: &str, text: &str, form: ConditionForm, node: &Node) {
+        self.places.written.push(ConditionText {
             fact: fact.to_owned(),
             text: text.to_owned(),
             form,
@@ -298,7 +298,7 @@ fn parse_regex_error(text: &str) -> (String, Option<(usize, usize)>) {
 
 /// Why a text is no network, and what part of it, in characters.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct CidrError {
+pub(crate) struct NetworkError {
     pub(crate) message: String,
     pub(crate) help: String,
     pub(crate) from: usize,
@@ -306,7 +306,7 @@ pub(crate) struct CidrError {
 }
 
 /// A network such as `10.0.0.0/8` in its shortest form. An address is the network of itself.
-pub(crate) fn canonical_network(text: &str) -> Result<String, CidrError> {
+pub(crate) fn canonical_network(text: &str) -> Result<String, NetworkError> {
     let (address, bits) = match text.split_once('/') {
         Some((address, bits)) => (address, Some(bits)),
         None => (text, None),
@@ -314,7 +314,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, CidrError> {
     let example =
         "write an address such as 192.0.2.7, or a network such as 10.0.0.0/8 or 2001:db8::/32";
     let Ok(network) = address.parse::<IpAddr>() else {
-        return Err(CidrError {
+        return Err(NetworkError {
             message: format!("{:?} is no IP address", shorten(address)),
             help: example.to_owned(),
             from: 0,
@@ -324,7 +324,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, CidrError> {
     let most = if network.is_ipv4() { 32 } else { 128 };
     let number = bits.map_or(Some(most), |bits| bits.parse().ok());
     let Some(bits) = number.filter(|number| *number <= most) else {
-        return Err(CidrError {
+        return Err(NetworkError {
             message: format!("expected 0 to {most} bits after \"/\""),
             help: example.to_owned(),
             from: address.chars().count() + 1,
@@ -333,7 +333,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, CidrError> {
     };
     let masked = mask(network, bits);
     if masked != network {
-        return Err(CidrError {
+        return Err(NetworkError {
             message: format!("{network} has bits beyond the first {bits}"),
             help: format!("did you mean {masked}/{bits}, or the one address {network}?"),
             from: 0,

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 
 use super::codes;
 use super::fields::{self, names};
-use super::{Mention, Places};
+use super::{FactMention, PolicySpans};
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate};
 use crate::escape::is_hidden;
 use crate::facts::fact_name;
-use crate::matcher::regex::Regexes;
+use crate::matcher::regex::RegexCache;
 use crate::policy::{FailureModes, Policy};
 use crate::sources::Sources;
 use crate::suggest;
@@ -83,10 +83,10 @@ pub(super) struct Reader<'a> {
     pub(super) sources: &'a Sources,
     pub(super) problems: &'a mut Problems,
     /// Regular expressions so far.
-    pub(super) regexes: Regexes,
+    pub(super) regexes: RegexCache,
     /// What was read so far, and where its parts stand.
     pub(super) policy: Policy,
-    pub(super) places: Places,
+    pub(super) places: PolicySpans,
     /// What rules do while the store can't be asked that say nothing of it themselves.
     pub(super) failure: FailureModes,
     /// Where fields stand that only one of the files may have.
@@ -409,7 +409,7 @@ impl Reader<'_> {
 
     /// Remembers where a fact is asked for.
     pub(super) fn mention(&mut self, fact: &str, span: Span, part: Part) {
-        self.places.facts.push(Mention {
+        self.places.facts.push(FactMention {
             fact: fact.to_owned(),
             span,
             in_match: part == Part::Match,

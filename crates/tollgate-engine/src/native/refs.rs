@@ -93,32 +93,32 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
         replaced.filter_map(|name| indices.get(name.as_str()).copied())
     };
     #[derive(Clone, Copy, PartialEq)]
-    enum Seen {
+    enum VisitState {
         Not,
         Open,
         Done,
     }
-    let mut seen = vec![Seen::Not; rules.len()];
+    let mut seen = vec![VisitState::Not; rules.len()];
     for start in 0..rules.len() {
-        if seen[start] != Seen::Not {
+        if seen[start] != VisitState::Not {
             continue;
         }
         // Depth first, without recursion: a chain may be as long as the file.
-        seen[start] = Seen::Open;
+        seen[start] = VisitState::Open;
         let mut path = vec![(start, next(start).collect::<Vec<_>>())];
         while let Some((index, rest)) = path.last_mut() {
             let index = *index;
             let Some(to) = rest.pop() else {
-                seen[index] = Seen::Done;
+                seen[index] = VisitState::Done;
                 path.pop();
                 continue;
             };
             match seen[to] {
-                Seen::Not => {
-                    seen[to] = Seen::Open;
+                VisitState::Not => {
+                    seen[to] = VisitState::Open;
                     path.push((to, next(to).collect()));
                 }
-                Seen::Open if to != index => {
+                VisitState::Open if to != index => {
                     let mut at = rules[index].replaces.iter();
                     let at = at.position(|name| *name == rules[to].name);
                     let places = &decoded.places.rules[index].replaces;

@@ -5,7 +5,7 @@ use std::fmt;
 
 use crate::address::Network;
 use crate::facts::fact_name;
-use crate::key_text::{KeyTextError, Shown, read_pairs, write_pair};
+use crate::key_text::{KeyTextError, QuotedText, read_pairs, write_pair};
 
 /// Who an order is for, or whom an operator looks for: a rule, tier or limit of a tree by name, and a key of it.
 ///
@@ -246,7 +246,7 @@ impl fmt::Display for TargetKey {
             Self::Everybody => f.write_str("everybody"),
             Self::Facts(facts) => {
                 let facts = facts.iter();
-                write_pairs(f, facts.map(|(name, value)| (name, Shown(value))))
+                write_pairs(f, facts.map(|(name, value)| (name, QuotedText(value))))
             }
             Self::Patterns(facts) => {
                 let facts = facts.iter();
@@ -307,9 +307,13 @@ impl FactPattern {
 impl fmt::Display for FactPattern {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Exact(text) => Shown(text).fmt(f),
+            Self::Exact(text) => QuotedText(text).fmt(f),
             // A star stands bare only here, where it means a glob.
-            Self::Glob(text) if Shown(&text.replace('*', "")).to_string().starts_with('"') => {
+            Self::Glob(text)
+                if QuotedText(&text.replace('*', ""))
+                    .to_string()
+                    .starts_with('"') =>
+            {
                 write!(f, "{text:?}")
             }
             Self::Glob(text) | Self::Network(text) => f.write_str(text),

@@ -32,14 +32,14 @@ pub struct Divided {
 }
 
 /// How many parts there are, and what was said of them.
-struct Cut {
+struct Divider {
     by: u64,
     notes: Vec<String>,
 }
 
 /// What becomes of a rate whose count can't be divided.
 #[derive(Clone, Copy)]
-enum Periods {
+enum PeriodRule {
     /// As many in a longer time.
     Grow,
     /// Fewer in the same.
@@ -73,20 +73,20 @@ impl Policy {
     /// ```
     pub fn divided(&self, by: u32) -> Divided {
         let mut policy = self.clone();
-        let mut cut = Cut {
+        let mut cut = Divider {
             by: u64::from(by.max(1)),
             notes: Vec::new(),
         };
         if cut.by > 1 {
             for rule in &mut policy.rules {
                 if rule.counting != Counting::Local {
-                    let periods = Periods::of(rule.algorithm);
+                    let periods = PeriodRule::of(rule.algorithm);
                     cut.limits(&rule.name, &mut rule.limits, periods, &rule.cost);
                 }
             }
             for (name, tier) in &mut policy.tiers {
                 if tier.counting != Counting::Local {
-                    let periods = Periods::of(tier.algorithm);
+                    let periods = PeriodRule::of(tier.algorithm);
                     cut.limits(name, &mut tier.limits, periods, &tier.cost);
                 }
             }
@@ -99,7 +99,7 @@ impl Policy {
     }
 }
 
-impl Cut {
+impl Divider {
     fn trees(&mut self, path: &str, descriptors: &mut [DescriptorRule]) {
         for rule in descriptors {
             let path = match &rule.value {
@@ -110,8 +110,8 @@ impl Cut {
             if let Some(limit) = limit.filter(|own| own.counting != Counting::Local) {
                 // Proxies are told how many there are in a unit, so that stays.
                 let periods = match limit.unit {
-                    Some(_) => Periods::Stay,
-                    None => Periods::of(limit.algorithm),
+                    Some(_) => PeriodRule::Stay,
+                    None => PeriodRule::of(limit.algorithm),
                 };
                 self.limits(&path, &mut limit.limits, periods, &Cost::default());
             }
@@ -119,7 +119,7 @@ impl Cut {
         }
     }
 
-    fn limits(&mut self, name: &str, own: &mut Limits, periods: Periods, cost: &Cost) {
+    fn limits(&mut self, name: &str, own: &mut Limits, periods: PeriodRule, cost: &Cost) {
         let mut least = u64::MAX;
         for rate in &mut own.rates {
             if let Some(period) = rate.period().filter(|_| !rate.is_unlimited()) {
@@ -146,11 +146,11 @@ impl Cut {
         }
     }
 
-    fn rate(&mut self, name: &str, whole: Rate, period: Duration, periods: Periods) -> Rate {
+    fn rate(&mut self, name: &str, whole: Rate, period: Duration, periods: PeriodRule) -> Rate {
         let (count, burst) = (whole.count(), whole.burst_size());
         let longer = match periods {
-            Periods::Grow => self.longer(period),
-            Periods::Stay => None,
+            PeriodRule::Grow => self.longer(period),
+            PeriodRule::Stay => None,
         };
         let part = match longer {
             _ if count % self.by == 0 => Rate::new(count / self.by, period),
@@ -159,8 +159,8 @@ impl Cut {
         };
         // A window has no burst but its count, of which all is said.
         let burst = match periods {
-            Periods::Grow => self.count(name, burst, &format!("a burst of {burst}")),
-            Periods::Stay => self.part(burst),
+            PeriodRule::Grow => self.count(name, burst, &format!("a burst of {burst}")),
+            PeriodRule::Stay => self.part(burst),
         };
         part.burst(burst)
     }
@@ -192,7 +192,7 @@ impl Cut {
     }
 }
 
-impl Periods {
+impl PeriodRule {
     const fn of(algorithm: Algorithm) -> Self {
         if is_bucket(algorithm) {
             Self::Grow

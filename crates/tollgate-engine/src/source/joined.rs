@@ -70,14 +70,14 @@ fn one_by_one(sources: &Sources) -> String {
 }
 
 /// One field of a policy, as all files say it.
-struct Field<'t> {
+struct MergedField<'t> {
     name: &'t str,
     values: Vec<&'t Node>,
 }
 
 /// All files as one, the included ones first, as they are read.
 fn together(trees: &[Node], sources: &Sources) -> String {
-    let mut fields: Vec<Field<'_>> = Vec::new();
+    let mut fields: Vec<MergedField<'_>> = Vec::new();
     for tree in trees {
         for (name, value) in tree.fields() {
             let Some(name) = name.text().filter(|name| *name != "include") else {
@@ -85,7 +85,7 @@ fn together(trees: &[Node], sources: &Sources) -> String {
             };
             match fields.iter_mut().find(|field| field.name == name) {
                 Some(field) => field.values.push(value),
-                None => fields.push(Field {
+                None => fields.push(MergedField {
                     name,
                     values: vec![value],
                 }),
@@ -99,7 +99,7 @@ fn together(trees: &[Node], sources: &Sources) -> String {
     text
 }
 
-impl Field<'_> {
+impl MergedField<'_> {
     fn write(&self, sources: &Sources, text: &mut String) {
         let name = self.name;
         if LISTS.contains(&name) {

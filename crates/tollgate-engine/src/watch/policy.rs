@@ -93,7 +93,7 @@ impl<B: Backend + 'static> Engine<B> {
         mut report: impl FnMut(&WatchEvent<'_>) + Send + 'static,
     ) -> std::io::Result<FileWatcher> {
         let path = path.into();
-        let mut follower = Follower {
+        let mut follower = PolicyFollower {
             engine: Arc::downgrade(self),
             path: path.clone(),
             last: None,
@@ -114,7 +114,7 @@ impl<B: Backend + 'static> Engine<B> {
 }
 
 /// What is known of the files that an engine follows.
-struct Follower<B: Backend> {
+struct PolicyFollower<B: Backend> {
     engine: Weak<Engine<B>>,
     path: PathBuf,
     /// The files as they were read last.
@@ -123,7 +123,7 @@ struct Follower<B: Backend> {
     was_rejected: bool,
 }
 
-impl<B: Backend> Follower<B> {
+impl<B: Backend> PolicyFollower<B> {
     /// Puts the files in force if they say something else than before, and returns what to watch; nothing if they have to
     /// be read again in a moment.
     fn look(&mut self, report: &mut impl FnMut(&WatchEvent<'_>)) -> Option<Vec<PathBuf>> {

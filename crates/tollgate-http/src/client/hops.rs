@@ -6,22 +6,22 @@ use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
 
 /// The elements of one line of a list, from the right. Those without anything in them are left out, as RFC 9110 says.
 /// A comma between quotes divides nothing.
-pub(super) struct FromTheRight<'a> {
+pub(super) struct ReverseList<'a> {
     rest: Option<&'a [u8]>,
-    quotes: Quotes,
+    quotes: QuoteHandling,
 }
 
 /// Whether `"` means something.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Quotes {
+pub(super) enum QuoteHandling {
     /// It does, as in `Forwarded`.
     Read,
     /// It is a sign like others, as in `X-Forwarded-For`.
     Plain,
 }
 
-impl<'a> FromTheRight<'a> {
-    pub(super) const fn new(line: &'a [u8], quotes: Quotes) -> Self {
+impl<'a> ReverseList<'a> {
+    pub(super) const fn new(line: &'a [u8], quotes: QuoteHandling) -> Self {
         Self {
             rest: Some(line),
             quotes,
@@ -29,15 +29,15 @@ impl<'a> FromTheRight<'a> {
     }
 }
 
-impl<'a> Iterator for FromTheRight<'a> {
+impl<'a> Iterator for ReverseList<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {
         loop {
             let rest = self.rest?;
             let comma = match self.quotes {
-                Quotes::Plain => rest.iter().rposition(|byte| *byte == b','),
-                Quotes::Read => last_outside_quotes(rest, b','),
+                QuoteHandling::Plain => rest.iter().rposition(|byte| *byte == b','),
+                QuoteHandling::Read => last_outside_quotes(rest, b','),
             };
             let (left, element) = match comma {
                 Some(at) => (Some(&rest[..at]), &rest[at + 1..]),
@@ -166,26 +166,32 @@ fn is_port(text: &str) -> bool {
 mod tests {
     use super::*;
 
-    fn read(line: &str, quotes: Quotes) -> Vec<&str> {
-        let elements = FromTheRight::new(line.as_bytes(), quotes);
+    fn read(line: &str, quotes: QuoteHandling) -> Vec<&str> {
+        let elements = ReverseList::new(line.as_bytes(), quotes);
         let text = |element| str::from_utf8(element).expect("text");
         elements.map(text).collect()
     }
 
     #[test]
     fn elements_come_from_the_right() {
-        assert_eq!(read("a, b ,c", Quotes::Plain), ["c", "b", "a"]);
-        assert_eq!(read(" ,, a,,", Quotes::Plain), ["a"]);
-        assert_eq!(read("", Quotes::Plain), [""; 0]);
-        assert_eq!(read("\"a,b\"", Quotes::Plain), ["b\"", "\"a"]);
-        assert_eq!(read("\"a,b\",c", Quotes::Read), ["c", "\"a,b\""]);
-        assert_eq!(read(r#""a\",b",c"#, Quotes::Read), ["c", r#""a\",b""#]);
+        assert_eq!(read("a, b ,c", QuoteHandling::Plain), ["c", "b", "a"]);
+        assert_eq!(read(" ,, a,,", QuoteHandling::Plain), ["a"]);
+        assert_eq!(read("", QuoteHandling::Plain), [""; 0]);
+        assert_eq!(read("\"a,b\"", QuoteHandling::Plain), ["b\"", "\"a"]);
+        assert_eq!(read("\"a,b\",c", QuoteHandling::Read), ["c", "\"a,b\""]);
+        assert_eq!(
+            read(r#""a\",b",c"#, QuoteHandling::Read),
+            ["c", r#""a\",b""#]
+        );
     }
 
     #[test]
     fn a_quote_that_is_never_closed_hides_nothing_right_of_it() {
-        assert_eq!(read("for=\"x, for=y", Quotes::Read)[0], "for=y");
-        assert_eq!(read("for=\"x\\, for=\"y\"", Quotes::Read)[0], "for=\"y\"");
+        assert_eq!(read("for=\"x, for=y", QuoteHandling::Read)[0], "for=y");
+        assert_eq!(
+            read("for=\"x\\, for=\"y\"", QuoteHandling::Read)[0],
+            "for=\"y\""
+        );
     }
 
     #[test]

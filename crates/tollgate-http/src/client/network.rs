@@ -25,12 +25,12 @@ use derive_more::{Display, Error};
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[display("{}/{bits}", self.first())]
 pub struct Network {
-    first: First,
+    first: FirstAddress,
     bits: u8,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum First {
+enum FirstAddress {
     Four(u32),
     Six(u128),
 }
@@ -57,7 +57,7 @@ impl Network {
                 let bits = bits.min(128);
                 let mask = u128::MAX.checked_shl(128 - u32::from(bits)).unwrap_or(0);
                 Self {
-                    first: First::Six(six.to_bits() & mask),
+                    first: FirstAddress::Six(six.to_bits() & mask),
                     bits,
                 }
             }
@@ -70,7 +70,7 @@ impl Network {
         let bits = bits.min(32);
         let mask = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);
         Self {
-            first: First::Four(four.to_bits() & mask),
+            first: FirstAddress::Four(four.to_bits() & mask),
             bits,
         }
     }
@@ -78,8 +78,8 @@ impl Network {
     /// Its first address.
     pub const fn first(&self) -> IpAddr {
         match self.first {
-            First::Four(four) => IpAddr::V4(Ipv4Addr::from_bits(four)),
-            First::Six(six) => IpAddr::V6(Ipv6Addr::from_bits(six)),
+            FirstAddress::Four(four) => IpAddr::V4(Ipv4Addr::from_bits(four)),
+            FirstAddress::Six(six) => IpAddr::V6(Ipv6Addr::from_bits(six)),
         }
     }
 
@@ -101,8 +101,10 @@ impl Hash for Network {
     fn hash<H: Hasher>(&self, hasher: &mut H) {
         let bits = u64::from(self.bits);
         match self.first {
-            First::Four(four) => hasher.write_u64((1 << 40) | (bits << 32) | u64::from(four)),
-            First::Six(six) => {
+            FirstAddress::Four(four) => {
+                hasher.write_u64((1 << 40) | (bits << 32) | u64::from(four))
+            }
+            FirstAddress::Six(six) => {
                 hasher.write_u64((2 << 40) | bits);
                 hasher.write_u128(six);
             }

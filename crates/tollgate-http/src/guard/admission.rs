@@ -9,26 +9,28 @@ use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
 use super::keyless::MissingKey;
-use super::offenders::{Stuck, Whom};
+use super::offenders::{TarpitPermit, Whom};
 use super::request::Request;
-use super::settings::{Before, Guard};
-use super::ticket::Watch;
+use super::settings::{Guard, Prechecks};
+use super::ticket::ResponseWatch;
 use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
-use crate::seats::Seat;
+use crate::seats::WaiterPermit;
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
 #[derive(derive_more::Debug)]
-pub struct Later<Q>(#[debug(skip)] What<Q>);
+pub struct Later<Q>(#[debug(skip)] PendingStep<Q>);
 
 /// The place of a request that passed and waits for the service. Dropping it frees the place.
 #[derive(Debug)]
-pub struct ServiceWait<'a>(#[expect(dead_code, reason = "dropping it is its use")] Seat<'a>);
+pub struct ServiceWait<'a>(
+    #[expect(dead_code, reason = "dropping it is its use")] WaiterPermit<'a>,
+);
 
 /// What came of asking a guard.
 pub type Arrived<H, Q> = Asked<Admission<H>, Box<Later<Q>>>;
 
-enum What<Q> {
+enum PendingStep<Q> {
     Limits {
         question: Q,
         cost: Option<u64>,
@@ -40,7 +42,7 @@ enum What<Q> {
 /// A request that is refused, and waits for that.
 struct TarpittedDenial {
     denial: Box<Denial>,
-    stuck: Stuck,
+    stuck: TarpitPermit,
 }
 
 /// Whom a refusal is noted of.
@@ -80,7 +82,11 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// The same after all that is looked at before limits are asked.
-    fn ask_with_prechecks(&self, before: &Before<R>, request: &R) -> Arrived<L::Held, L::Question> {
+    fn ask_with_prechecks(
+        &self,
+        before: &Prechecks<R>,
+        request: &R,
+    ) -> Arrived<L::Held, L::Question> {
         if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
             return Asked::Now(Admission::Passed(Ticket::free()));
         }
@@ -128,7 +134,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         match asked {
             Asked::Now(Judged::Refused(denial)) => self.deny_or_tarpit(denial, offender),
             Asked::Now(judged) => Asked::Now(self.admission(judged)),
-            Asked::Later(question) => Asked::Later(Box::new(Later(What::Limits {
+            Asked::Later(question) => Asked::Later(Box::new(Later(PendingStep::Limits {
                 question,
                 cost,
                 offender,
@@ -145,8 +151,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         later: Box<Later<L::Question>>,
     ) -> Result<Admission<L::Held>, Outdated> {
         let TarpittedDenial { denial, stuck } = match later.0 {
-            What::Tarpit(held_up) => held_up,
-            What::Limits {
+            PendingStep::Tarpit(held_up) => held_up,
+            PendingStep::Limits {
                 question,
                 cost,
                 offender,
@@ -254,7 +260,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             Judged::Exempt => Admission::Passed(Ticket::free()),
             Judged::Passed { held, fields } => {
                 let after = self.after.as_ref();
-                let watch = after.map(|after| Box::new(Watch::new(after)));
+                let watch = after.map(|after| Box::new(ResponseWatch::new(after)));
                 Admission::Passed(Ticket::new(held, fields, watch))
             }
             Judged::Refused(denial) => Admission::Refused(denial),
@@ -279,7 +285,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ) -> Arrived<L::Held, L::Question> {
         match self.refuse(denial, offender) {
             Ok(admission) => Asked::Now(admission),
-            Err(held_up) => Asked::Later(Box::new(Later(What::Tarpit(held_up)))),
+            Err(held_up) => Asked::Later(Box::new(Later(PendingStep::Tarpit(held_up)))),
         }
     }
 
@@ -320,7 +326,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
 /// Who isn't served, whatever its limit says.
 fn listed<R: Request + ?Sized>(
-    before: &Before<R>,
+    before: &Prechecks<R>,
     request: &R,
     offender: Offender,
 ) -> Option<Box<Denial>> {
@@ -333,7 +339,7 @@ fn listed<R: Request + ?Sized>(
 }
 
 impl Offender {
-    fn of<R: Request + ?Sized>(before: &Before<R>, request: &R) -> Result<Self, MissingKey> {
+    fn of<R: Request + ?Sized>(before: &Prechecks<R>, request: &R) -> Result<Self, MissingKey> {
         let blocks = before.blocks.as_ref().map(|blocks| &blocks.whom);
         let pit = before.pit.as_ref().map(|pit| &pit.whom);
         let of = |whom: Option<&Whom<R>>| whom.map_or(Ok(None), |whom| whom(request));

@@ -6,7 +6,7 @@ use bytes::Bytes;
 use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
-use super::fields::{Fields, Written};
+use super::fields::{FieldWriter, Fields};
 use super::keyless::{KeySource, MissingKey};
 use super::memo;
 use super::request::Request;
@@ -131,7 +131,7 @@ impl Answers {
         if self.dialects.is_empty() || limits.is_empty() {
             return Fields::new();
         }
-        let mut written = Written::default();
+        let mut written = FieldWriter::default();
         self.show(limits, &mut written);
         written.into()
     }
@@ -139,13 +139,13 @@ impl Answers {
     /// What a refused request is answered, which is told to come again after so many seconds.
     pub(super) fn refused(&self, denial: &Denial, retry_after: Option<u64>) -> Refused {
         let refusal = denial.refusal(retry_after);
-        let mut fields = Written::default();
+        let mut fields = FieldWriter::default();
         denial.show_limits(|limits| match limits {
             [_, ..] if !self.dialects.is_empty() => self.show(limits, &mut fields),
             _ => self.show_names(&mut fields),
         });
         let status = denial.status();
-        let memo::Texts { body, retry_after } = match &denial.missing {
+        let memo::DenialTexts { body, retry_after } = match &denial.missing {
             Some(missing) => self.missing_key_texts(&refusal, missing),
             None => memo::refusal(self.form, &refusal, || self.texts(&refusal)),
         };
@@ -170,7 +170,7 @@ impl Answers {
         }
     }
 
-    fn texts(&self, refusal: &Refusal<'_>) -> memo::Texts {
+    fn texts(&self, refusal: &Refusal<'_>) -> memo::DenialTexts {
         let mut body = Vec::new();
         match self.form {
             Form::Problem => refusal.problem_json(&mut body),
@@ -178,7 +178,7 @@ impl Answers {
             Form::Empty => {}
         }
         let seconds = refusal.retry_after.map(|seconds| seconds.to_string());
-        memo::Texts {
+        memo::DenialTexts {
             body: body.into(),
             retry_after: seconds.unwrap_or_default().into(),
         }
@@ -186,7 +186,7 @@ impl Answers {
 
     /// Says what the request lacks, as its client can mend that.
     #[cold]
-    fn missing_key_texts(&self, refusal: &Refusal<'_>, missing: &MissingKey) -> memo::Texts {
+    fn missing_key_texts(&self, refusal: &Refusal<'_>, missing: &MissingKey) -> memo::DenialTexts {
         let mut texts = self.texts(refusal);
         if self.form == Form::Problem {
             let mut body = Vec::new();
@@ -196,7 +196,7 @@ impl Answers {
         texts
     }
 
-    fn show(&self, limits: &[Shown<'_>], fields: &mut Written) {
+    fn show(&self, limits: &[Shown<'_>], fields: &mut FieldWriter) {
         let now = if self.dialects.contains(&Dialect::Github) {
             Wall.now().as_nanos() / 1_000_000_000
         } else {
@@ -206,7 +206,7 @@ impl Answers {
         self.show_names(fields);
     }
 
-    fn show_names(&self, fields: &mut Written) {
+    fn show_names(&self, fields: &mut FieldWriter) {
         if let Some(names) = &self.exposed {
             fields.push("access-control-expose-headers", names);
         }
@@ -216,7 +216,7 @@ impl Answers {
 /// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
 #[cold]
 pub(super) fn failed(request: &(impl Request + ?Sized)) -> Refused {
-    let mut fields = Written::default();
+    let mut fields = FieldWriter::default();
     let status = if request.is_grpc() {
         fields.push("content-type", "application/grpc");
         let message = "The server can't tell whose request this is: its log says why";
@@ -264,7 +264,7 @@ pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> Refused
         Some(told) if told > wait.saturating_add(Duration::from_secs(1)) => told,
         _ => wait,
     });
-    let mut fields = Written::default();
+    let mut fields = FieldWriter::default();
     fields.push("content-type", "application/grpc");
     match &denial.missing {
         Some(missing) => {

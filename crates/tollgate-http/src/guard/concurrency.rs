@@ -8,7 +8,7 @@ use tollgate::concurrency::{Acquire, KeySlot, NoPermit, OwnedKeyedPermit};
 use tollgate::{Decision, KeyedConcurrency, Outcome};
 
 use super::hooks;
-use super::keyless::{ByKey, Finder, Fingerprint};
+use super::keyless::{ByKey, Fingerprint, KeyFinder};
 use super::keys::KeyOf;
 use super::request::Request;
 use super::{Asked, Judged, Limits, Terms};
@@ -56,7 +56,7 @@ impl<K, C: Clock> AtOnce<K, C> {
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedConcurrency<Fingerprint, C>>, key: K) -> Self {
         Self {
-            finder: Finder::new(key, format!("requests-at-once:{}", limiter.limit())),
+            finder: KeyFinder::new(key, format!("requests-at-once:{}", limiter.limit())),
             limiter,
         }
     }

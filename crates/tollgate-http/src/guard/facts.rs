@@ -44,7 +44,7 @@ pub(super) struct Several {
 
 /// What becomes of the value of a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Use {
+enum FactUse {
     /// It is only compared.
     Compared,
     /// It is a part of a key, a cost, a tier or a class.
@@ -141,8 +141,8 @@ pub(super) fn facts<'r, R: Request + ?Sized>(
     asked.iter().enumerate().map(move |(number, name)| {
         let value = match more.and_then(|more| more.get(name)) {
             Some(told) => Value::One(told.into()),
-            None if asked.is_only_compared(number) => fact(request, ip, name, Use::Compared),
-            None => fact(request, ip, name, Use::Taken),
+            None if asked.is_only_compared(number) => fact(request, ip, name, FactUse::Compared),
+            None => fact(request, ip, name, FactUse::Taken),
         };
         (number, &**name, value)
     })
@@ -165,7 +165,7 @@ fn fact<'r, R: Request + ?Sized>(
     request: &'r R,
     ip: Option<&'r str>,
     name: &'r str,
-    used: Use,
+    used: FactUse,
 ) -> Value<'r> {
     let known = match name {
         "method" => Some(request.method()),
@@ -192,7 +192,11 @@ fn header_name(fact: &str) -> Option<&str> {
 }
 
 /// All lines of a header.
-fn header_value<'r, R: Request + ?Sized>(request: &'r R, name: &'r str, used: Use) -> Value<'r> {
+fn header_value<'r, R: Request + ?Sized>(
+    request: &'r R,
+    name: &'r str,
+    used: FactUse,
+) -> Value<'r> {
     let mut lines = request.lines(name);
     let Some(first) = lines.next() else {
         return Value::Absent;
@@ -208,7 +212,7 @@ fn header_value<'r, R: Request + ?Sized>(request: &'r R, name: &'r str, used: Us
 
 /// Lines of a list are one list (RFC 9110); any other header has one value.
 #[cold]
-fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: Use) -> Value<'r> {
+fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: FactUse) -> Value<'r> {
     let separator: &[u8] = match name {
         // RFC 9113 lets clients divide it.
         "cookie" => b"; ",
@@ -216,9 +220,9 @@ fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: Use) -> Value<'r> {
     };
     let joined = text_of_bytes(&lines.join(separator)).into_owned();
     match used {
-        Use::Taken if name == "cookie" || is_list(name) => Value::One(joined.into()),
-        Use::Taken => Value::Ambiguous,
-        Use::Compared => Value::Several(Several {
+        FactUse::Taken if name == "cookie" || is_list(name) => Value::One(joined.into()),
+        FactUse::Taken => Value::Ambiguous,
+        FactUse::Compared => Value::Several(Several {
             each: unique(lines.into_iter().map(text_of_bytes)),
             joined: Some(joined),
         }),
@@ -237,7 +241,7 @@ fn unique<'v>(values: impl Iterator<Item = Cow<'v, str>>) -> Vec<String> {
 }
 
 /// The host, which a request may tell by its target and by any number of lines.
-fn host_name<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
+fn host_name<R: Request + ?Sized>(request: &R, used: FactUse) -> Value<'_> {
     let own = request.host().map(host_without_port);
     let mut lines = request.lines("host");
     match (own, lines.next(), lines.next()) {
@@ -256,7 +260,7 @@ fn host_name<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
 fn several_hosts<'r, R: Request + ?Sized>(
     request: &'r R,
     own: Option<Cow<'r, str>>,
-    used: Use,
+    used: FactUse,
 ) -> Value<'r> {
     let lines = request.lines("host").map(|line| {
         let written = text_of_bytes(line);
@@ -266,12 +270,12 @@ fn several_hosts<'r, R: Request + ?Sized>(
 }
 
 /// The only value, or what becomes of several of which a service reads any.
-fn one_of<'r>(mut values: Vec<String>, used: Use) -> Value<'r> {
+fn one_of<'r>(mut values: Vec<String>, used: FactUse) -> Value<'r> {
     match (values.len(), used) {
         (0, _) => Value::Absent,
         (1, _) => Value::One(values.remove(0).into()),
-        (_, Use::Taken) => Value::Ambiguous,
-        (_, Use::Compared) => Value::Several(Several {
+        (_, FactUse::Taken) => Value::Ambiguous,
+        (_, FactUse::Compared) => Value::Several(Several {
             each: values,
             joined: None,
         }),
@@ -294,7 +298,7 @@ fn text(line: &[u8]) -> Value<'_> {
 }
 
 /// The API key, wherever clients usually send it. One that is sent in two places has to be the same, and none is sent twice in one.
-fn api_key<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
+fn api_key<R: Request + ?Sized>(request: &R, used: FactUse) -> Value<'_> {
     let schemes = request.lines("authorization").filter_map(|line| {
         let (scheme, key) = line.split_at_checked(API_KEY_SCHEME.len())?;
         scheme.eq_ignore_ascii_case(API_KEY_SCHEME).then_some(key)
@@ -314,14 +318,14 @@ fn api_key<R: Request + ?Sized>(request: &R, used: Use) -> Value<'_> {
     };
     let is_doubled = |name: &&str| request.lines(name).nth(1).is_some();
     let mut places = API_KEY_HEADERS.iter().chain([&"authorization"]);
-    if used == Use::Taken && places.any(is_doubled) {
+    if used == FactUse::Taken && places.any(is_doubled) {
         return Value::Ambiguous;
     }
     let all = [first, second].into_iter().chain(keys);
     one_of(unique(all.map(text_of_bytes)), used)
 }
 
-/// The host of `Host` or of an address, as rules write it: in lower case, without the port and the dot at its end. Otherwise whoever
+/// The host of `HostState` or of an address, as rules write it: in lower case, without the port and the dot at its end. Otherwise whoever
 /// writes `API.example.com:80` gets past a rule for `api.example.com`.
 fn host_without_port(written: &str) -> Cow<'_, str> {
     let host = written.trim();

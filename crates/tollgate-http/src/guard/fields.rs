@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 
 use super::memo;
 use crate::Shown;
-use crate::fields::{self, Sink, secs};
+use crate::fields::{self, FieldSink, secs};
 
 /// Most values fit here while they are being written.
 const USUAL: usize = 64;
@@ -24,30 +24,30 @@ const USUAL: usize = 64;
 /// assert_eq!(fields.iter().collect::<Vec<_>>(), [("retry-after", "9")]);
 /// ```
 #[derive(Clone, Default)]
-pub struct Fields(Option<Box<Lines>>);
+pub struct Fields(Option<Box<FieldLines>>);
 
 /// As many as the refusals of most dialects have.
-type Lines = SmallVec<[Line; 5]>;
+type FieldLines = SmallVec<[FieldLine; 5]>;
 
 /// A name and its value.
-type Line = (&'static str, Bytes);
+type FieldLine = (&'static str, Bytes);
 
 thread_local! {
     /// Where the fields of an answer were that was sent, for those of the next.
-    static SPARE: Cell<Option<Box<Lines>>> = const { Cell::new(None) };
+    static SPARE: Cell<Option<Box<FieldLines>>> = const { Cell::new(None) };
 }
 
 /// Some fields, while they are being written.
-pub(super) struct Written {
+pub(super) struct FieldWriter {
     /// In the place where they stay: they are too many to be moved.
-    lines: Box<Lines>,
+    lines: Box<FieldLines>,
     /// The name of the one that is being written.
     name: Option<&'static str>,
-    value: Text,
+    value: InlineBytes,
 }
 
 /// Bytes in place, or elsewhere if they are many.
-struct Text {
+struct InlineBytes {
     inline: [u8; USUAL],
     used: usize,
     many: Vec<u8>,
@@ -113,19 +113,19 @@ impl Fields {
     }
 }
 
-impl Default for Written {
+impl Default for FieldWriter {
     #[inline]
     fn default() -> Self {
         let spare = SPARE.try_with(Cell::take).ok().flatten();
         Self {
             lines: spare.unwrap_or_default(),
             name: None,
-            value: Text::default(),
+            value: InlineBytes::default(),
         }
     }
 }
 
-impl Written {
+impl FieldWriter {
     pub(super) fn push(&mut self, name: &'static str, value: &str) {
         self.field(name);
         self.text(value);
@@ -147,15 +147,15 @@ impl Written {
     }
 }
 
-impl From<Written> for Fields {
+impl From<FieldWriter> for Fields {
     #[inline]
-    fn from(mut written: Written) -> Self {
+    fn from(mut written: FieldWriter) -> Self {
         written.end();
         Self((!written.lines.is_empty()).then_some(written.lines))
     }
 }
 
-impl Sink for Written {
+impl FieldSink for FieldWriter {
     #[inline]
     fn field(&mut self, name: &'static str) {
         self.end();
@@ -174,7 +174,7 @@ impl Sink for Written {
             write(&mut written, limit);
             written.value.take()
         };
-        let texts = || memo::Same {
+        let texts = || memo::PolicyTexts {
             policy: written(fields::policy_item),
             name: written(fields::left_name),
         };
@@ -201,7 +201,7 @@ impl Sink for Written {
     }
 }
 
-impl Default for Text {
+impl Default for InlineBytes {
     #[inline]
     fn default() -> Self {
         Self {
@@ -212,7 +212,7 @@ impl Default for Text {
     }
 }
 
-impl Text {
+impl InlineBytes {
     #[inline]
     fn push(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();

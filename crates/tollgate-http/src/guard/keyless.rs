@@ -65,7 +65,7 @@ pub struct MissingKey {
 
 /// What was chosen for requests without a key, and how many came before the first with one.
 #[derive(Debug)]
-pub(super) struct Keyless {
+pub(super) struct MissingKeyHandler {
     pub(super) on_missing: OnMissingKey,
     seen: AtomicU32,
 }
@@ -129,7 +129,7 @@ impl MissingKey {
     }
 }
 
-impl Default for Keyless {
+impl Default for MissingKeyHandler {
     fn default() -> Self {
         Self {
             on_missing: OnMissingKey::Deny,
@@ -138,7 +138,7 @@ impl Default for Keyless {
     }
 }
 
-impl Keyless {
+impl MissingKeyHandler {
     /// A request has a key.
     #[inline]
     pub(super) fn some_have_one(&self) {
@@ -202,9 +202,9 @@ pub type Fingerprint = [u64; 2];
 /// What the limits by key have in common: where keys are found and what is kept of them, the name that clients are told, and
 /// how long a request over the limit waits.
 #[derive(Debug)]
-pub(crate) struct Finder<K> {
+pub(crate) struct KeyFinder<K> {
     pub(super) key: K,
-    pub(super) keyless: Keyless,
+    pub(super) keyless: MissingKeyHandler,
     pub(super) name: Arc<str>,
     pub(super) wait: Duration,
     /// For how long a cost is held at most, by limits that settle it.
@@ -212,11 +212,11 @@ pub(crate) struct Finder<K> {
     seeds: [RandomState; 2],
 }
 
-impl<K> Finder<K> {
+impl<K> KeyFinder<K> {
     pub(super) fn new(key: K, name: String) -> Self {
         Self {
             key,
-            keyless: Keyless::default(),
+            keyless: MissingKeyHandler::default(),
             name: name.into(),
             wait: Duration::ZERO,
             longest: LONGEST,
@@ -261,7 +261,7 @@ impl<K> Finder<K> {
 #[must_use]
 pub struct ByKey<T, K> {
     pub(super) limiter: Arc<T>,
-    pub(super) finder: Finder<K>,
+    pub(super) finder: KeyFinder<K>,
 }
 
 impl<T, K> ByKey<T, K> {

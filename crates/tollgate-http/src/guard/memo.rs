@@ -15,13 +15,13 @@ const PLACES: usize = 64;
 
 thread_local! {
     /// Of each thread its own, so that nobody waits for the count of who shares a text.
-    static POLICIES: Places<LimitKey, Same> = const { RefCell::new([const { None }; PLACES]) };
-    static REFUSALS: Places<DenialKey, Texts> = const { RefCell::new([const { None }; PLACES]) };
-    static EMPTY: Places<(Box<str>, u64), Bytes> = const { RefCell::new([const { None }; PLACES]) };
+    static POLICIES: CacheSlots<LimitKey, PolicyTexts> = const { RefCell::new([const { None }; PLACES]) };
+    static REFUSALS: CacheSlots<DenialKey, DenialTexts> = const { RefCell::new([const { None }; PLACES]) };
+    static EMPTY: CacheSlots<(Box<str>, u64), Bytes> = const { RefCell::new([const { None }; PLACES]) };
 }
 
 /// Texts, each with what it was written of.
-type Places<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
+type CacheSlots<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
 
 /// A limit: its name, quota and window.
 type LimitKey = (Box<str>, u64, Option<Duration>);
@@ -31,14 +31,14 @@ type DenialKey = (Box<str>, Form, DenyReason, Option<u64>);
 
 /// What a refusal says that doesn't depend on who is refused.
 #[derive(Clone)]
-pub(super) struct Texts {
+pub(super) struct DenialTexts {
     pub(super) body: Bytes,
-    /// The value of `Retry-After`.
+    /// The value of `Retry-Settlement`.
     pub(super) retry_after: Bytes,
 }
 
 /// What all answers say that show a limit.
-pub(super) struct Same {
+pub(super) struct PolicyTexts {
     /// The value of `RateLimit-Policy`.
     pub(super) policy: Bytes,
     /// What the value of `RateLimit` begins with.
@@ -48,7 +48,7 @@ pub(super) struct Same {
 /// Takes the text at this place if it is the one that is looked for, and writes it there if not.
 #[inline]
 fn remembered<K, T, R>(
-    places: &'static LocalKey<Places<K, T>>,
+    places: &'static LocalKey<CacheSlots<K, T>>,
     place: usize,
     is_it: impl FnOnce(&K) -> bool,
     write: impl Fn() -> (K, T),
@@ -74,8 +74,8 @@ fn put<K, T>(place: &mut Option<(K, T)>, written: (K, T)) -> &T {
 #[inline]
 pub(super) fn same<R>(
     limit: &Shown<'_>,
-    write: impl Fn() -> Same,
-    take: impl FnMut(&Same) -> R,
+    write: impl Fn() -> PolicyTexts,
+    take: impl FnMut(&PolicyTexts) -> R,
 ) -> R {
     let &Shown {
         name,
@@ -93,7 +93,11 @@ pub(super) fn same<R>(
 }
 
 /// What is written of a refusal, by this function if it isn't remembered.
-pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl Fn() -> Texts) -> Texts {
+pub(super) fn refusal(
+    form: Form,
+    refusal: &Refusal<'_>,
+    write: impl Fn() -> DenialTexts,
+) -> DenialTexts {
     let &Refusal {
         reason,
         limit,
@@ -104,7 +108,7 @@ pub(super) fn refusal(form: Form, refusal: &Refusal<'_>, write: impl Fn() -> Tex
         cache_index(limit, retry_after.unwrap_or(u64::MAX)),
         |of| (&*of.0, of.1, of.2, of.3) == (limit, form, reason, retry_after),
         || ((limit.into(), form, reason, retry_after), write()),
-        Texts::clone,
+        DenialTexts::clone,
     )
 }
 
@@ -149,7 +153,7 @@ mod tests {
                 let decision =
                     Decision::new(Outcome::Allowed, number, round % 2, Duration::ZERO, full);
                 let shown = Shown::of(&name, &decision).window(window);
-                let mut written = super::super::fields::Written::default();
+                let mut written = super::super::fields::FieldWriter::default();
                 crate::fields::write_to(&[Dialect::Draft8], &[shown], 0, &mut written);
                 let fields = super::super::Fields::from(written);
                 let mut plain = Vec::new();
@@ -181,7 +185,7 @@ mod tests {
                         limit: &limit,
                         retry_after: (reason != DenyReason::TooLarge).then_some(number % 70),
                     };
-                    let write = || Texts {
+                    let write = || DenialTexts {
                         body: format!("{form:?} {one:?}").into(),
                         retry_after: format!("{:?}", one.retry_after).into(),
                     };

@@ -71,14 +71,14 @@ impl Block {
 }
 
 /// Who was refused how often, and who is blocked.
-pub(super) struct Blocks<R: ?Sized> {
+pub(super) struct BlockList<R: ?Sized> {
     pub(super) block: Block,
     pub(super) whom: Whom<R>,
     /// Has a token for each refusal that is let go; a block is one of its blocks.
     refusals: KeyedLimiter<AnyClock>,
 }
 
-impl<R: Request + ?Sized> Blocks<R> {
+impl<R: Request + ?Sized> BlockList<R> {
     pub(super) fn new(
         block: Block,
         key: impl KeyOf<R>,
@@ -139,7 +139,7 @@ impl Tarpit {
 }
 
 /// Who was told what, and who waits.
-pub(super) struct Pit<R: ?Sized> {
+pub(super) struct TarpitState<R: ?Sized> {
     pub(super) tarpit: Tarpit,
     pub(super) whom: Whom<R>,
     clock: AnyClock,
@@ -151,13 +151,13 @@ pub(super) struct Pit<R: ?Sized> {
 
 /// A place of one who waits for a refusal. Dropping it frees the place.
 #[derive(Debug)]
-pub(super) struct Stuck {
+pub(super) struct TarpitPermit {
     delay: Duration,
     _all: OwnedPermit,
     _key: OwnedKeyedPermit<u64>,
 }
 
-impl<R: Request + ?Sized> Pit<R> {
+impl<R: Request + ?Sized> TarpitState<R> {
     pub(super) fn new(tarpit: Tarpit, key: impl KeyOf<R>, clock: AnyClock) -> Self {
         let told = KeyedLimiter::builder(Rate::per_second(1), KEYS).clock(Arc::clone(&clock));
         let told = match told.build() {
@@ -176,7 +176,7 @@ impl<R: Request + ?Sized> Pit<R> {
     }
 
     /// A place for this one, if it was told to come later. It is told so again.
-    pub(super) fn catch(&self, key: u64, wait: Duration) -> Option<Stuck> {
+    pub(super) fn catch(&self, key: u64, wait: Duration) -> Option<TarpitPermit> {
         let told = self.told.key(&key);
         let is_early = !told.peek().is_allowed();
         // Without room for it, it isn't held up.
@@ -185,7 +185,7 @@ impl<R: Request + ?Sized> Pit<R> {
         if !is_early || delay.is_zero() {
             return None;
         }
-        Some(Stuck {
+        Some(TarpitPermit {
             delay,
             _all: self.all.try_acquire_owned().ok()?,
             _key: self.keys.key_owned(&key).try_acquire().ok()?,
@@ -193,7 +193,7 @@ impl<R: Request + ?Sized> Pit<R> {
     }
 
     /// Waits for as long as this one has to.
-    pub(super) async fn hold_up(&self, stuck: Stuck) {
+    pub(super) async fn hold_up(&self, stuck: TarpitPermit) {
         let clock = Arc::clone(&self.clock);
         let at = clock.now() + stuck.delay;
         sleep_until(clock, at).await;

@@ -17,7 +17,7 @@ use super::answers::Answers;
 use super::denial::Denial;
 use super::fields::Fields;
 use super::hooks;
-use super::keyless::{ByKey, Finder, Fingerprint};
+use super::keyless::{ByKey, Fingerprint, KeyFinder};
 use super::keys::KeyOf;
 use super::request::Request;
 use super::ticket::Estimate;
@@ -81,7 +81,7 @@ impl<K, C: Clock> PerKey<K, C> {
     /// By a limiter that others may share.
     pub fn by(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
         Self {
-            finder: Finder::new(key, requests_name(limiter.rate())),
+            finder: KeyFinder::new(key, requests_name(limiter.rate())),
             limiter,
         }
     }
@@ -195,7 +195,7 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     #[inline]
     fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let now = self.limiter.clock().now();
-        let Finder {
+        let KeyFinder {
             key, keyless, name, ..
         } = &self.finder;
         if let Some(key) = key.key(request) {
@@ -272,7 +272,7 @@ impl<K, C: Clock> ExactPerKey<K, C> {
     /// By a limiter of any algorithm.
     pub fn by(limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
-            finder: Finder::new(key, requests_name(limiter.rate())),
+            finder: KeyFinder::new(key, requests_name(limiter.rate())),
             limiter,
         }
     }

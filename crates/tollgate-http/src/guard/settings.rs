@@ -11,12 +11,12 @@ use super::answers::{Answers, Refused};
 use super::denial::Denial;
 use super::hooks::{self, DenialLog};
 use super::keys::KeyOf;
-use super::offenders::{AnyClock, Block, Blocks, Pit, Tarpit};
+use super::offenders::{AnyClock, Block, BlockList, Tarpit, TarpitState};
 use super::request::{Cost, Request};
-use super::spread::Spread;
-use super::ticket::{After, Counts, Settle};
+use super::spread::RetryJitter;
+use super::ticket::{Counts, Settle, Settlement};
 use super::{Limits, Mode, Settles};
-use crate::seats::Seats;
+use crate::seats::WaiterLimit;
 
 /// Paths that only machines ask, which should know whether a service lives however much it has to do.
 const PROBES: [&str; 4] = ["/healthz", "/readyz", "/livez", "/metrics"];
@@ -44,22 +44,22 @@ const MAX_WAITING: usize = 10_000;
 /// ```
 #[must_use]
 pub struct Guard<R: ?Sized, L> {
-    limits: Counting<R, L>,
+    limits: LimitsRef<R, L>,
     pub(super) answers: Answers,
     /// Most guards have none, and pay for a single check of that.
-    pub(super) before: Option<Arc<Before<R>>>,
-    pub(super) after: Option<Arc<After>>,
+    pub(super) before: Option<Arc<Prechecks<R>>>,
+    pub(super) after: Option<Arc<Settlement>>,
     pub(super) mode: Mode,
     pub(super) handler: Option<Handler<R>>,
-    pub(super) spread: Option<Arc<Spread>>,
+    pub(super) spread: Option<Arc<RetryJitter>>,
     pub(super) log: Arc<DenialLog>,
     /// Requests that passed and wait for the service to become ready.
-    pub(super) readying: Arc<Seats>,
+    pub(super) readying: Arc<WaiterLimit>,
     clock: AnyClock,
 }
 
 /// Where a guard's limits are.
-enum Counting<R: ?Sized, L> {
+enum LimitsRef<R: ?Sized, L> {
     Own(L),
     /// In this guard, which was shared when the settings of the other one changed.
     With(Arc<Guard<R, L>>),
@@ -68,12 +68,12 @@ enum Counting<R: ?Sized, L> {
 /// What is looked at before limits are asked: who is served whatever they say, who isn't and who waits for that, and what a
 /// request costs.
 #[derive_where::derive_where(Clone, Default)]
-pub(super) struct Before<R: ?Sized> {
+pub(super) struct Prechecks<R: ?Sized> {
     pub(super) exempt: Vec<Predicate<R>>,
     pub(super) cost: Option<CostOf<R>>,
     pub(super) deny: Vec<Predicate<R>>,
-    pub(super) blocks: Option<Arc<Blocks<R>>>,
-    pub(super) pit: Option<Arc<Pit<R>>>,
+    pub(super) blocks: Option<Arc<BlockList<R>>>,
+    pub(super) pit: Option<Arc<TarpitState<R>>>,
 }
 
 pub(super) type Predicate<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
@@ -91,7 +91,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         }
         let clock: AnyClock = Arc::new(Monotonic::new());
         Self {
-            limits: Counting::Own(limits),
+            limits: LimitsRef::Own(limits),
             answers: Answers::new(),
             before: None,
             after: None,
@@ -99,7 +99,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             handler: None,
             spread: None,
             log: Arc::new(DenialLog::new(LOGGED, &clock)),
-            readying: Arc::new(Seats::new(MAX_WAITING)),
+            readying: Arc::new(WaiterLimit::new(MAX_WAITING)),
             clock,
         }
     }
@@ -127,9 +127,9 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             readying: Arc::clone(&shared.readying),
             clock: Arc::clone(&shared.clock),
             // The guard that has the limits, so that no guard in between is kept.
-            limits: Counting::With(match &shared.limits {
-                Counting::With(first) => Arc::clone(first),
-                Counting::Own(_) => shared,
+            limits: LimitsRef::With(match &shared.limits {
+                LimitsRef::With(first) => Arc::clone(first),
+                LimitsRef::Own(_) => shared,
             }),
         });
         Arc::new(change(own))
@@ -195,14 +195,14 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// # Errors
     /// Times that can't be kept.
     pub fn block(mut self, block: Block, key: impl KeyOf<R>) -> Result<Self, LimitError> {
-        let blocks = Blocks::new(block, key, Arc::clone(&self.clock))?;
+        let blocks = BlockList::new(block, key, Arc::clone(&self.clock))?;
         self.before().blocks = Some(Arc::new(blocks));
         Ok(self)
     }
 
     /// Whoever comes again before it was told to waits for its refusal, by this key.
     pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
-        let pit = Pit::new(tarpit, key, Arc::clone(&self.clock));
+        let pit = TarpitState::new(tarpit, key, Arc::clone(&self.clock));
         self.before().pit = Some(Arc::new(pit));
         self
     }
@@ -221,15 +221,15 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// }
     /// ```
     pub fn max_waiting(mut self, most: usize) -> Self {
-        self.readying = Arc::new(Seats::new(most));
+        self.readying = Arc::new(WaiterLimit::new(most));
         self
     }
 
-    /// `Retry-After` is longer than it has to be by a random time, so that those who were refused together don't come again
+    /// `Retry-Settlement` is longer than it has to be by a random time, so that those who were refused together don't come again
     /// together: up to the limit's window, or the time that all who were refused lately need, if that is longer, and never
     /// more than this.
     pub fn jitter(mut self, most: Duration) -> Self {
-        self.spread = Some(Arc::new(Spread::new(most, Arc::clone(&self.clock))));
+        self.spread = Some(Arc::new(RetryJitter::new(most, Arc::clone(&self.clock))));
         self
     }
 
@@ -262,7 +262,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         self
     }
 
-    fn before(&mut self) -> &mut Before<R> {
+    fn before(&mut self) -> &mut Prechecks<R> {
         Arc::make_mut(self.before.get_or_insert_default())
     }
 }
@@ -272,8 +272,8 @@ impl<R: ?Sized, L> Guard<R, L> {
     #[inline(always)]
     pub fn limits(&self) -> &L {
         match &self.limits {
-            Counting::Own(limits) => limits,
-            Counting::With(other) => other.shared_limits(),
+            LimitsRef::Own(limits) => limits,
+            LimitsRef::With(other) => other.shared_limits(),
         }
     }
 

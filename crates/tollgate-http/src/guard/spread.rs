@@ -13,11 +13,11 @@ use super::offenders::AnyClock;
 /// Counts of recent refusals; keys that share one are spread further than need be.
 const COUNTS: usize = 4_096;
 
-/// Adds a random time to `Retry-After`.
+/// Adds a random time to `Retry-Settlement`.
 ///
 /// As many as were refused lately need `refusals ÷ rate` to be served, so that is how far they are spread, and at least over
 /// the limit's window: over less, most would be refused again.
-pub(super) struct Spread {
+pub(super) struct RetryJitter {
     most: Duration,
     clock: AnyClock,
     seed: RandomState,
@@ -27,7 +27,7 @@ pub(super) struct Spread {
     counts: Box<[AtomicU64]>,
 }
 
-impl Spread {
+impl RetryJitter {
     pub(super) fn new(most: Duration, clock: AnyClock) -> Self {
         Self {
             most,

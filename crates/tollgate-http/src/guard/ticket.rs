@@ -135,7 +135,7 @@ impl Held for Estimate {
 pub struct Ticket<H: Held> {
     held: H,
     fields: Fields,
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<ResponseWatch>>,
 }
 
 /// What is held while the body of an answer is being sent. Dropping it is its end.
@@ -143,7 +143,7 @@ pub struct Ticket<H: Held> {
 pub struct Rest<H: Held> {
     #[debug(skip)]
     held: H,
-    watch: Option<Box<Watch>>,
+    watch: Option<Box<ResponseWatch>>,
 }
 
 impl<H: Held + Default> Ticket<H> {
@@ -162,7 +162,7 @@ impl<H: Held + Default> Ticket<H> {
 
 impl<H: Held> Ticket<H> {
     #[inline]
-    pub(super) const fn new(held: H, fields: Fields, watch: Option<Box<Watch>>) -> Self {
+    pub(super) const fn new(held: H, fields: Fields, watch: Option<Box<ResponseWatch>>) -> Self {
         Self {
             held,
             fields,
@@ -218,7 +218,7 @@ impl<H: Held> Ticket<H> {
 }
 
 impl<H: Held> Rest<H> {
-    fn change(&mut self, change: impl FnOnce(&mut Watch, &mut H)) {
+    fn change(&mut self, change: impl FnOnce(&mut ResponseWatch, &mut H)) {
         if let Some(watch) = &mut self.watch {
             change(watch, &mut self.held);
         }
@@ -353,23 +353,23 @@ pub enum Settle {
 
 /// What a guard does after an answer.
 #[derive(Clone, Debug, Default)]
-pub(super) struct After {
+pub(super) struct Settlement {
     pub(super) counts: Counts,
     pub(super) settle: Option<Settle>,
 }
 
 /// What is watched of one answer.
 #[derive(Debug)]
-pub(super) struct Watch {
-    after: Arc<After>,
+pub(super) struct ResponseWatch {
+    after: Arc<Settlement>,
     usage: Option<Usage>,
     sent: u64,
-    counted: Counted,
+    counted: CountState,
 }
 
 /// Whether an answer counts, as far as is known.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Counted {
+enum CountState {
     Unknown,
     /// A call of gRPC, which says at its end how it went.
     AtItsEnd,
@@ -377,13 +377,13 @@ enum Counted {
     No,
 }
 
-impl Watch {
-    pub(super) fn new(after: &Arc<After>) -> Self {
+impl ResponseWatch {
+    pub(super) fn new(after: &Arc<Settlement>) -> Self {
         Self {
             after: Arc::clone(after),
             usage: (after.settle == Some(Settle::Told)).then(Usage::default),
             sent: 0,
-            counted: Counted::Unknown,
+            counted: CountState::Unknown,
         }
     }
 
@@ -391,9 +391,9 @@ impl Watch {
     fn replied(&mut self, reply: &dyn Reply, held: &mut impl Held) {
         self.counted = self.after.counts.of(reply);
         match self.counted {
-            Counted::No => held.settle(0),
+            CountState::No => held.settle(0),
             // What that is, limits know: a rule of a policy may say another cost than the guard.
-            Counted::Yes if self.after.settle.is_none() => held.charge(),
+            CountState::Yes if self.after.settle.is_none() => held.charge(),
             _ => {}
         }
         if let (Some(usage), Some(used)) = (&self.usage, reply.used()) {
@@ -405,7 +405,7 @@ impl Watch {
     fn failed(&mut self, held: &mut impl Held) {
         match self.after.counts {
             Counts::Successes | Counts::By(_) => held.settle(0),
-            Counts::All | Counts::Failures => self.counted = Counted::Yes,
+            Counts::All | Counts::Failures => self.counted = CountState::Yes,
         }
     }
 
@@ -415,7 +415,7 @@ impl Watch {
 
     /// The body ends with this status of gRPC.
     fn trailer(&mut self, grpc_status: Option<&[u8]>) {
-        if self.counted == Counted::AtItsEnd {
+        if self.counted == CountState::AtItsEnd {
             let is_failure = grpc_status != Some(b"0");
             self.counted = self.after.counts.of_outcome(is_failure);
         }
@@ -423,12 +423,12 @@ impl Watch {
 
     /// Nothing more is sent: the body has ended, or was dropped.
     fn ended(&self, held: &mut impl Held) {
-        if self.counted == Counted::No {
+        if self.counted == CountState::No {
             return held.settle(0);
         }
         match self.after.settle {
             // Of what was never answered the estimate stays charged.
-            _ if self.counted == Counted::Unknown => {}
+            _ if self.counted == CountState::Unknown => {}
             Some(Settle::Told) => {
                 if let Some(used) = self.usage.as_ref().and_then(Usage::told) {
                     held.settle(used);
@@ -441,22 +441,22 @@ impl Watch {
 }
 
 impl Counts {
-    fn of(&self, reply: &dyn Reply) -> Counted {
+    fn of(&self, reply: &dyn Reply) -> CountState {
         match self {
-            Self::All => Counted::Yes,
-            Self::By(is_counted) if is_counted(reply) => Counted::Yes,
-            Self::By(_) => Counted::No,
+            Self::All => CountState::Yes,
+            Self::By(is_counted) if is_counted(reply) => CountState::Yes,
+            Self::By(_) => CountState::No,
             Self::Failures | Self::Successes => match is_failure(reply) {
                 Some(is_failure) => self.of_outcome(is_failure),
-                None => Counted::AtItsEnd,
+                None => CountState::AtItsEnd,
             },
         }
     }
 
-    const fn of_outcome(&self, is_failure: bool) -> Counted {
+    const fn of_outcome(&self, is_failure: bool) -> CountState {
         match (self, is_failure) {
-            (Self::Failures, false) | (Self::Successes, true) => Counted::No,
-            _ => Counted::Yes,
+            (Self::Failures, false) | (Self::Successes, true) => CountState::No,
+            _ => CountState::Yes,
         }
     }
 }

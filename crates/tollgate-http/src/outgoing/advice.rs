@@ -41,9 +41,9 @@ const X_RATELIMIT: [&str; 4] = [
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Advice {
-    /// Whether a limit refused: 429, or 503 with `Retry-After`.
+    /// Whether a limit refused: 429, or 503 with `Retry-Settlement`.
     pub is_refusal: bool,
-    /// What `Retry-After` says.
+    /// What `Retry-Settlement` says.
     pub retry_after: Option<Duration>,
     /// What is left of the limit of which least is.
     pub left: Option<Left>,
@@ -137,12 +137,12 @@ fn date(value: &[u8]) -> Option<u64> {
     Some(since.as_secs())
 }
 
-type Said = (Left, Option<Duration>);
+type LimitAdvice = (Left, Option<Duration>);
 
 /// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
 fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
-) -> Option<Said> {
+) -> Option<LimitAdvice> {
     let mut least = None::<(Left, &[u8], bool)>;
     for item in items(lines("ratelimit")) {
         let numbers = (item.get("r").and_then(number), item.get("t"));
@@ -195,7 +195,7 @@ fn read_count_fields<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
     [limit, remaining, after, policies]: [&'static str; 4],
     reset: impl Fn(&[u8]) -> Option<Duration>,
-) -> Option<Said> {
+) -> Option<LimitAdvice> {
     let one = |field| lines(field).next().map(<[u8]>::trim_ascii);
     let left = Left {
         remaining: number(one(remaining)?)?,

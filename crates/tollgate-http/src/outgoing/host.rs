@@ -22,7 +22,7 @@ const FIRST_BACKOFF: Duration = Duration::from_secs(1);
 
 /// How far hosts are believed.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Bounds {
+pub(super) struct PacingBounds {
     pub(super) longest_stop: Duration,
     /// Percent of a quota below which it is spread over the time that is left.
     pub(super) slow_below: u8,
@@ -34,7 +34,7 @@ pub(super) type Line<C> = Arc<Limiter<Arc<C>>>;
 
 /// What a host has told.
 #[derive(Debug)]
-pub(super) struct Host<C: Clock> {
+pub(super) struct HostState<C: Clock> {
     state: Mutex<State<C>>,
 }
 
@@ -59,7 +59,7 @@ struct Pace<C: Clock> {
 
 /// What a call has to do.
 #[derive(Debug)]
-pub(super) enum Next<C: Clock> {
+pub(super) enum NextStep<C: Clock> {
     /// Wait until this time, and look again.
     Stopped(Timestamp),
     /// Stand in this line, or look again at this time.
@@ -68,7 +68,7 @@ pub(super) enum Next<C: Clock> {
     Free,
 }
 
-impl<C: Clock> Host<C> {
+impl<C: Clock> HostState<C> {
     pub(super) const fn new() -> Self {
         Self {
             state: Mutex::new(State {
@@ -80,15 +80,15 @@ impl<C: Clock> Host<C> {
         }
     }
 
-    pub(super) fn next(&self, now: Timestamp) -> Next<C> {
+    pub(super) fn next(&self, now: Timestamp) -> NextStep<C> {
         let mut state = self.lock();
         if now < state.stopped_until {
-            return Next::Stopped(state.stopped_until);
+            return NextStep::Stopped(state.stopped_until);
         }
         state.forget(now);
         match &state.pace {
-            Some(pace) => Next::Paced(Arc::clone(&pace.line), pace.until),
-            None => Next::Free,
+            Some(pace) => NextStep::Paced(Arc::clone(&pace.line), pace.until),
+            None => NextStep::Free,
         }
     }
 
@@ -107,7 +107,7 @@ impl<C: Clock> Host<C> {
         began: Timestamp,
         now: Timestamp,
         advice: &Advice,
-        bounds: &Bounds,
+        bounds: &PacingBounds,
         clock: &Arc<C>,
     ) {
         let mut state = self.lock();
@@ -167,7 +167,7 @@ fn is_low(left: Left, percent: u8) -> bool {
 }
 
 /// A line in which one goes at once, and others as often as this.
-fn line<C: Clock>(every: Duration, bounds: &Bounds, clock: &Arc<C>) -> Option<Line<C>> {
+fn line<C: Clock>(every: Duration, bounds: &PacingBounds, clock: &Arc<C>) -> Option<Line<C>> {
     let line = Limiter::builder(rate(every)).max_waiters(bounds.max_waiting);
     line.clock(Arc::clone(clock)).build().ok().map(Arc::new)
 }
@@ -183,7 +183,7 @@ impl<C: Clock> State<C> {
         now: Timestamp,
         stop: Duration,
         advice: &Advice,
-        bounds: &Bounds,
+        bounds: &PacingBounds,
         clock: &Arc<C>,
     ) {
         if stop.is_zero() {
@@ -257,7 +257,7 @@ impl<C: Clock> Pace<C> {
 /// The hosts that told something. If there are too many, the one whose word is over soonest is forgotten.
 #[derive(Debug)]
 pub(super) struct Hosts<C: Clock> {
-    known: Mutex<HashMap<Box<str>, Arc<Host<C>>>>,
+    known: Mutex<HashMap<Box<str>, Arc<HostState<C>>>>,
     most: usize,
 }
 
@@ -270,12 +270,12 @@ impl<C: Clock> Hosts<C> {
     }
 
     /// What is known of a host.
-    pub(super) fn get(&self, host: &str) -> Option<Arc<Host<C>>> {
+    pub(super) fn get(&self, host: &str) -> Option<Arc<HostState<C>>> {
         self.lock().get(host).map(Arc::clone)
     }
 
     /// What is known of a host, which may be new.
-    pub(super) fn get_or_add(&self, host: &str, now: Timestamp) -> Arc<Host<C>> {
+    pub(super) fn get_or_add(&self, host: &str, now: Timestamp) -> Arc<HostState<C>> {
         let mut known = self.lock();
         if let Some(found) = known.get(host) {
             return Arc::clone(found);
@@ -288,7 +288,7 @@ impl<C: Clock> Hosts<C> {
             let soonest = soonest.map(|(name, _)| name.clone());
             soonest.and_then(|name| known.remove(&name));
         }
-        let new = Arc::new(Host::new());
+        let new = Arc::new(HostState::new());
         known.insert(host.into(), Arc::clone(&new));
         new
     }
@@ -297,7 +297,7 @@ impl<C: Clock> Hosts<C> {
         self.lock().len()
     }
 
-    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<Host<C>>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<Box<str>, Arc<HostState<C>>>> {
         self.known.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }

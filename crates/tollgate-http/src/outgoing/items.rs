@@ -18,7 +18,7 @@ pub(super) struct Item<'a> {
 impl<'a> Item<'a> {
     /// What is written behind this parameter; of two the last counts, as RFC 9651 says.
     pub(super) fn get(&self, name: &str) -> Option<&'a [u8]> {
-        let pairs = Parts::new(self.parameters?, b';').take(MOST_PARAMETERS);
+        let pairs = ListParts::new(self.parameters?, b';').take(MOST_PARAMETERS);
         let found = pairs.filter_map(|pair| value_of(pair, name));
         found.last()
     }
@@ -37,7 +37,7 @@ fn value_of<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
 
 /// The elements of all lines of a field.
 pub(super) fn items<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = Item<'a>> {
-    let elements = lines.flat_map(|line| Parts::new(line, b','));
+    let elements = lines.flat_map(|line| ListParts::new(line, b','));
     let item = |element: &'a [u8]| {
         let (name, parameters) = cut(element, b';');
         Item {
@@ -71,12 +71,12 @@ pub(super) fn seconds(text: &[u8]) -> Option<Duration> {
 }
 
 /// What stands between the signs that divide a text, but for those between quotes. Empty parts are left out.
-struct Parts<'a> {
+struct ListParts<'a> {
     rest: Option<&'a [u8]>,
     sign: u8,
 }
 
-impl<'a> Parts<'a> {
+impl<'a> ListParts<'a> {
     const fn new(text: &'a [u8], sign: u8) -> Self {
         Self {
             rest: Some(text),
@@ -85,7 +85,7 @@ impl<'a> Parts<'a> {
     }
 }
 
-impl<'a> Iterator for Parts<'a> {
+impl<'a> Iterator for ListParts<'a> {
     type Item = &'a [u8];
 
     fn next(&mut self) -> Option<&'a [u8]> {

@@ -6,17 +6,17 @@ use super::Direct;
 use super::estimate::is_held;
 use crate::error::StoreError;
 use crate::local::Owed;
-use crate::question::{Answers, Kind, Op, Question, Raw};
-use crate::store::Patience;
+use crate::question::{QueryReplies, RawReply, StoreKind, StoreOp, StoreQuery};
+use crate::store::RequestDeadline;
 
 /// Questions of one call: as many as requests are merged into.
 const MOST_TOGETHER: usize = 128;
 
 /// What a check's key owes, and the question that tells the store so.
-type Told = (usize, Owed, Question);
+type UsageReport = (usize, Owed, StoreQuery);
 
-fn is_calendar(question: &Question) -> bool {
-    question.numbers.kind == Kind::Calendar
+fn is_calendar(question: &StoreQuery) -> bool {
+    question.numbers.kind == StoreKind::Calendar
 }
 
 impl Direct {
@@ -24,21 +24,21 @@ impl Direct {
     pub(super) fn question(
         &self,
         check: &Check<'_>,
-        op: Op,
+        op: StoreOp,
         now: u64,
-    ) -> Result<Question, StoreError> {
+    ) -> Result<StoreQuery, StoreError> {
         let stored = self.stored(check.limit)?;
         let numbers = stored.form.params_at(now);
         let nothing = || StoreError::garbled("a limit that nothing is kept of");
         let numbers = numbers.ok_or_else(nothing)?;
-        let is_slots = numbers.kind == Kind::Slots;
-        Ok(Question {
+        let is_slots = numbers.kind == StoreKind::Slots;
+        Ok(StoreQuery {
             key: stored.key(check).into(),
             op,
             numbers,
             // A request takes one slot, however much it costs, and one that is looked for is one.
             cost: match op {
-                Op::Look if is_slots => 1,
+                StoreOp::Look if is_slots => 1,
                 _ if is_slots => check.cost.min(1),
                 _ => check.cost,
             },
@@ -47,8 +47,12 @@ impl Direct {
     }
 
     /// The question whether a check passes.
-    pub(super) fn decide(&self, check: &Check<'_>, now: u64) -> Result<Question, StoreError> {
-        let op = if is_held(check) { Op::Hold } else { Op::Decide };
+    pub(super) fn decide(&self, check: &Check<'_>, now: u64) -> Result<StoreQuery, StoreError> {
+        let op = if is_held(check) {
+            StoreOp::Hold
+        } else {
+            StoreOp::Decide
+        };
         let mut question = self.question(check, op, now)?;
         if question.holder.is_some() {
             // A request takes one slot, also at no cost.
@@ -65,10 +69,10 @@ impl Direct {
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
-        questions: Vec<Question>,
+        questions: Vec<StoreQuery>,
         at: Option<u64>,
-        patience: &mut Patience,
-    ) -> Result<Answers, StoreError> {
+        patience: &mut RequestDeadline,
+    ) -> Result<QueryReplies, StoreError> {
         let is_plain = !questions.iter().any(is_calendar);
         if is_plain && self.untold(checks, numbers, &questions).is_empty() {
             return self.store.ask_with(patience, questions, at).await;
@@ -82,17 +86,17 @@ impl Direct {
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
-        mut questions: Vec<Question>,
+        mut questions: Vec<StoreQuery>,
         at: Option<u64>,
-        patience: &mut Patience,
-    ) -> Result<Answers, StoreError> {
+        patience: &mut RequestDeadline,
+    ) -> Result<QueryReplies, StoreError> {
         for _ in 0..2 {
             let told = self.untold(checks, numbers, &questions);
             let raises = told.iter().map(|(_, _, raise)| raise);
             let all = raises.chain(&questions).cloned().collect();
             let mut answers = self.store.ask_with(patience, all, at).await?;
             answers.each.drain(..told.len());
-            if !answers.each.iter().any(Raw::is_wrong_period) {
+            if !answers.each.iter().any(RawReply::is_wrong_period) {
                 for (number, owed, _) in &told {
                     self.local.told(&checks[*number], owed);
                 }
@@ -111,13 +115,19 @@ impl Direct {
     }
 
     /// What the keys of these questions owe that the store wasn't told of.
-    fn untold(&self, checks: &[Check<'_>], numbers: &[usize], questions: &[Question]) -> Vec<Told> {
-        let decides = |question: &Question| matches!(question.op, Op::Decide | Op::Hold);
+    fn untold(
+        &self,
+        checks: &[Check<'_>],
+        numbers: &[usize],
+        questions: &[StoreQuery],
+    ) -> Vec<UsageReport> {
+        let decides =
+            |question: &StoreQuery| matches!(question.op, StoreOp::Decide | StoreOp::Hold);
         let decides = questions.iter().all(decides);
-        let told = |(question, number): (&Question, &usize)| {
+        let told = |(question, number): (&StoreQuery, &usize)| {
             let owed = self.local.owed(&checks[*number])?;
-            let raise = Question {
-                op: Op::Raise(question.numbers.owed(&owed)),
+            let raise = StoreQuery {
+                op: StoreOp::Raise(question.numbers.owed(&owed)),
                 cost: owed.used,
                 holder: None,
                 ..question.clone()
@@ -130,8 +140,8 @@ impl Direct {
 
     /// Questions that can go together, in their order. No call has so many that the store works on it for
     /// long: others wait meanwhile.
-    pub(super) fn groups(&self, asked: Vec<(usize, Question)>) -> Vec<Vec<(usize, Question)>> {
-        let mut groups: Vec<(u16, Vec<(usize, Question)>)> = Vec::new();
+    pub(super) fn groups(&self, asked: Vec<(usize, StoreQuery)>) -> Vec<Vec<(usize, StoreQuery)>> {
+        let mut groups: Vec<(u16, Vec<(usize, StoreQuery)>)> = Vec::new();
         for (number, question) in asked {
             let lane = self.store.lane(&question.key);
             let has_room =

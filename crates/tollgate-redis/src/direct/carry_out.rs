@@ -5,31 +5,31 @@ use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, DenyVersion}
 use tollgate_engine::policy::Counting;
 
 use super::estimate::{is_held, lease_hold_time};
-use super::plan::Need;
-use super::{Direct, Moment};
+use super::plan::CheckPlan;
+use super::{Direct, EpochTime};
 use crate::error::StoreError;
-use crate::lease::{ChargeTiming, LeaseHold, Stamp};
-use crate::question::{Op, Question, Raw};
-use crate::store::Patience;
+use crate::lease::{ChargeTiming, LeaseHold, SpendStamp};
+use crate::question::{RawReply, StoreOp, StoreQuery};
+use crate::store::RequestDeadline;
 use crate::stored::{LeaseCheck, LeaseKey};
 
 /// A request that is being carried out: dropped before its end, it has charged nothing.
-struct Carrying<'a, 'c> {
+struct Execution<'a, 'c> {
     direct: &'a Direct,
     checks: &'a [Check<'c>],
     decisions: Vec<Decision>,
     /// For all that is asked, one after the other.
-    patience: Patience,
+    patience: RequestDeadline,
     /// Whether nothing was asked so far.
     is_known: bool,
     /// Spent of leases, without asking anybody meanwhile.
-    spent: Vec<(LeaseKey, u64, Stamp)>,
+    spent: Vec<(LeaseKey, u64, SpendStamp)>,
     /// Held of leases, by the number of the check.
     held: Vec<(usize, LeaseHold)>,
     /// Charged in the store.
     charges: Vec<Charge>,
     /// Slots that may have been taken.
-    unsure: Vec<Question>,
+    unsure: Vec<StoreQuery>,
 }
 
 /// A charge in the store.
@@ -37,21 +37,21 @@ pub(super) struct Charge {
     /// Which check it is of.
     number: usize,
     /// What was asked.
-    pub(super) question: Question,
+    pub(super) question: StoreQuery,
     /// What gives it back.
-    pub(super) back: Op,
+    pub(super) back: StoreOp,
 }
 
 impl Charge {
     /// A question that was answered so, at this time: the charge, and the answer without what only a charge reads.
-    fn new(number: usize, question: Question, raw: Raw, now: u64) -> (Self, Raw) {
+    fn new(number: usize, question: StoreQuery, raw: RawReply, now: u64) -> (Self, RawReply) {
         let (back, raw) = match question.op {
-            Op::Hold => {
+            StoreOp::Hold => {
                 let (generation, raw) = raw.held();
                 let since = now;
-                (Op::GiveBackHeld { since, generation }, raw)
+                (StoreOp::GiveBackHeld { since, generation }, raw)
             }
-            _ => (Op::GiveBack(now), raw),
+            _ => (StoreOp::GiveBack(now), raw),
         };
         let charge = Self {
             number,
@@ -67,10 +67,10 @@ impl Direct {
     pub(super) async fn carry_out(
         &self,
         checks: &[Check<'_>],
-        needs: Vec<Need<'_>>,
+        needs: Vec<CheckPlan<'_>>,
         each: Option<&mut Vec<CheckResult>>,
     ) -> Result<Answer, StoreError> {
-        let mut carrying = Carrying {
+        let mut carrying = Execution {
             direct: self,
             checks,
             decisions: vec![Decision::UNLIMITED; checks.len()],
@@ -84,12 +84,12 @@ impl Direct {
         if carrying.try_spend_all_leased(&needs) {
             return Ok(carrying.passed(each));
         }
-        let (mut tokens, mut asked): (Vec<_>, Vec<(usize, Question)>) = (Vec::new(), Vec::new());
+        let (mut tokens, mut asked): (Vec<_>, Vec<(usize, StoreQuery)>) = (Vec::new(), Vec::new());
         for (number, need) in needs.into_iter().enumerate() {
             match need {
-                Need::Nothing(known) => carrying.decisions[number] = known,
-                Need::Tokens(lent) => tokens.push((number, lent)),
-                Need::Answer(question) => asked.push((number, *question)),
+                CheckPlan::Nothing(known) => carrying.decisions[number] = known,
+                CheckPlan::Tokens(lent) => tokens.push((number, lent)),
+                CheckPlan::Answer(question) => asked.push((number, *question)),
             }
         }
         // Those first that the store has to be asked for: what is here of the others is left to everybody meanwhile.
@@ -116,7 +116,7 @@ impl Direct {
     pub(super) async fn ask_one(
         &self,
         checks: &[Check<'_>],
-        question: Question,
+        question: StoreQuery,
     ) -> Result<Answer, StoreError> {
         let numbers = question.numbers;
         let (asked, mut patience) = (vec![question], self.store.patience());
@@ -136,7 +136,7 @@ impl Direct {
     }
 
     /// The answer to a request, some of whose checks deny it.
-    fn denied(&self, checks: &[Check<'_>], denials: &[Decision], before: Moment) -> Answer {
+    fn denied(&self, checks: &[Check<'_>], denials: &[Decision], before: EpochTime) -> Answer {
         let answer = Answer::over(checks, denials);
         if let Some(check) = answer.decider.map(|number| &checks[number])
             && let Ok(stored) = self.stored(check.limit)
@@ -161,15 +161,15 @@ impl Direct {
     }
 }
 
-impl Carrying<'_, '_> {
+impl Execution<'_, '_> {
     /// Spends all at once, if all of it is here: whether it was.
-    fn try_spend_all_leased(&mut self, needs: &[Need<'_>]) -> bool {
+    fn try_spend_all_leased(&mut self, needs: &[CheckPlan<'_>]) -> bool {
         let leases = &self.direct.leases;
         for (number, need) in needs.iter().enumerate() {
             let check = &self.checks[number];
             let said = match need {
-                Need::Nothing(known) => Some(*known),
-                Need::Tokens(lent) if !is_held(check) => {
+                CheckPlan::Nothing(known) => Some(*known),
+                CheckPlan::Tokens(lent) if !is_held(check) => {
                     let place = lent.lease_key();
                     let spent = leases.try_spend_revocable(place, check.cost);
                     spent.map(|(said, stamp)| {
@@ -177,7 +177,7 @@ impl Carrying<'_, '_> {
                         said
                     })
                 }
-                Need::Tokens(_) | Need::Answer(_) => None,
+                CheckPlan::Tokens(_) | CheckPlan::Answer(_) => None,
             };
             let Some(said) = said else {
                 self.put_back();
@@ -231,7 +231,7 @@ impl Carrying<'_, '_> {
         let before = direct.moment();
         for number in others {
             let patience = &mut self.patience;
-            let looked = direct.run_operation(&checks[number], Op::Look, None, patience);
+            let looked = direct.run_operation(&checks[number], StoreOp::Look, None, patience);
             match looked.await {
                 Ok((said, _)) if !said.is_allowed() => denials[number] = said,
                 Ok(_) => {}
@@ -244,8 +244,8 @@ impl Carrying<'_, '_> {
     /// Asks questions that go together: which those are, and since when, if some of them deny the request.
     async fn query_group(
         &mut self,
-        group: Vec<(usize, Question)>,
-    ) -> Result<Option<(Vec<usize>, Moment)>, StoreError> {
+        group: Vec<(usize, StoreQuery)>,
+    ) -> Result<Option<(Vec<usize>, EpochTime)>, StoreError> {
         let (numbers, questions): (Vec<_>, Vec<_>) = group.into_iter().unzip();
         let before = self.direct.moment();
         self.is_known = false;
@@ -275,7 +275,7 @@ impl Carrying<'_, '_> {
     fn denied_by_group_answer(
         self,
         numbers: &[usize],
-        before: Moment,
+        before: EpochTime,
         each: Option<&mut Vec<CheckResult>>,
     ) -> Answer {
         let mut denials = vec![Decision::UNLIMITED; self.checks.len()];
@@ -356,7 +356,7 @@ impl Carrying<'_, '_> {
     }
 }
 
-impl Drop for Carrying<'_, '_> {
+impl Drop for Execution<'_, '_> {
     fn drop(&mut self) {
         self.put_back();
     }

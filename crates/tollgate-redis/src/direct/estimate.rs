@@ -14,7 +14,7 @@ use super::Direct;
 use super::carry_out::Charge;
 use crate::host::{Host, HostClock};
 use crate::lease::{Charged, LeaseHold};
-use crate::question::{Op, Question};
+use crate::question::{StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// Whether a check's cost is an estimate.
@@ -32,7 +32,7 @@ fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
 }
 
 /// An estimate and its time, wherever it is charged.
-struct Held<C> {
+struct TimedCharge<C> {
     charged: C,
     cost: u64,
     unsettled: Unsettled,
@@ -43,7 +43,7 @@ struct Held<C> {
     ended: Option<u64>,
 }
 
-impl<C: Charged> Held<C> {
+impl<C: Charged> TimedCharge<C> {
     fn new(charged: C, check: &Check<'_>, clock: HostClock) -> Self {
         let (unsettled, within) = terms(check);
         Self {
@@ -67,7 +67,7 @@ impl<C: Charged> Held<C> {
     }
 }
 
-impl<C: Charged> TimedEstimate for Held<C> {
+impl<C: Charged> TimedEstimate for TimedCharge<C> {
     fn settle(&mut self, settled: Settled) -> Settlement {
         let is_late = self.ended.is_some() || self.is_late();
         if is_late && self.ended.is_none() && settled != Settled::Cancelled {
@@ -110,9 +110,9 @@ impl<C: Charged> TimedEstimate for Held<C> {
 
 /// What was charged of a window, a log or a quota.
 struct StoredCharge {
-    question: Question,
+    question: StoreQuery,
     /// What gives it back.
-    back: Op,
+    back: StoreOp,
     store: Arc<Store>,
     at: Option<u64>,
     host: Host,
@@ -121,11 +121,11 @@ struct StoredCharge {
 }
 
 impl StoredCharge {
-    fn tell(&mut self, op: Op, cost: u64) {
+    fn tell(&mut self, op: StoreOp, cost: u64) {
         if cost == 0 {
             return;
         }
-        let question = Question {
+        let question = StoreQuery {
             op,
             cost,
             ..self.question.clone()
@@ -144,7 +144,7 @@ impl Charged for StoredCharge {
     fn correct(&mut self, spent: u64) -> bool {
         let estimate = self.question.cost;
         if spent > estimate {
-            self.tell(Op::AtMost, spent - estimate);
+            self.tell(StoreOp::AtMost, spent - estimate);
         } else {
             self.tell(self.back, estimate - spent);
         }
@@ -152,7 +152,7 @@ impl Charged for StoredCharge {
     }
 
     fn charge_late(&mut self, more: u64) {
-        self.tell(Op::AtMost, more);
+        self.tell(StoreOp::AtMost, more);
     }
 
     fn prolong(&mut self, _: Timestamp) {}
@@ -180,7 +180,7 @@ impl Direct {
         estimate: LeaseHold,
         pass: &mut Pass,
     ) {
-        pass.hold_timed_estimate(Held::new(estimate, check, self.clock.clone()));
+        pass.hold_timed_estimate(TimedCharge::new(estimate, check, self.clock.clone()));
     }
 
     /// Puts right what was charged, of windows, logs and quotas, when it is known what the request cost: the rest
@@ -200,6 +200,6 @@ impl Direct {
             host: self.host.clone(),
             telling: None,
         };
-        pass.hold_timed_estimate(Held::new(charge, check, self.clock.clone()));
+        pass.hold_timed_estimate(TimedCharge::new(charge, check, self.clock.clone()));
     }
 }

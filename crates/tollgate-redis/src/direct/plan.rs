@@ -5,7 +5,7 @@ use tollgate_engine::backend::{Answer, Check, DenyRecheck, DenyVersion, KnownDen
 
 use super::Direct;
 use crate::error::StoreError;
-use crate::question::Question;
+use crate::question::StoreQuery;
 use crate::stored::{LeaseCheck, StoredLimit};
 
 /// How a request is to be answered.
@@ -13,17 +13,17 @@ pub(super) enum Plan<'a, 'd> {
     /// It is refused, as is known here.
     Refused(Answer),
     /// What is to be done about each of its checks, all or none; and the denial that is asked about again.
-    Ask(Vec<Need<'a>>, Option<DenyRecheck<'d>>),
+    Ask(Vec<CheckPlan<'a>>, Option<DenyRecheck<'d>>),
 }
 
 /// What one check needs.
-pub(super) enum Need<'a> {
+pub(super) enum CheckPlan<'a> {
     /// Nothing: this is known here.
     Nothing(Decision),
     /// Tokens of a lease.
     Tokens(LeaseCheck<'a>),
     /// An answer of the store.
-    Answer(Box<Question>),
+    Answer(Box<StoreQuery>),
 }
 
 impl Direct {
@@ -51,10 +51,10 @@ impl Direct {
                         let all = || vec![Decision::UNLIMITED; checks.len()];
                         refused.get_or_insert_with(all)[number] = known;
                     }
-                    Need::Nothing(known)
+                    CheckPlan::Nothing(known)
                 }
-                (None, Some(lent)) => Need::Tokens(lent),
-                (None, None) => Need::Answer(Box::new(self.decide(check, now)?)),
+                (None, Some(lent)) => CheckPlan::Tokens(lent),
+                (None, None) => CheckPlan::Answer(Box::new(self.decide(check, now)?)),
             });
         }
         let Some(refused) = refused else {

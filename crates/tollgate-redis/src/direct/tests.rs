@@ -15,7 +15,7 @@ use tollgate_engine::{Bounds, Engine, Facts, Policy};
 use tollgate_testkit::redis::Server;
 
 use crate::Redis;
-use crate::question::Op;
+use crate::question::StoreOp;
 
 const DAY: Duration = Duration::from_secs(86_400);
 
@@ -226,7 +226,7 @@ async fn a_decision_is_small_enough_to_be_had_at_once_from_the_allocator() {
     let (limit, facts) = (limiter.limit(), SoleLimit::facts("k"));
     let checks = [limit.check(&facts, 1)];
     let direct = redis.direct().unwrap();
-    let question = direct.question(&checks[0], Op::Decide, 0).unwrap();
+    let question = direct.question(&checks[0], StoreOp::Decide, 0).unwrap();
     let sizes = [
         size_of_val(&limiter.ask("k", 1)),
         size_of_val(&direct.ask_one(&checks, question)),

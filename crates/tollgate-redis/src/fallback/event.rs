@@ -112,13 +112,13 @@ fn more(untold: u64) -> String {
 
 /// Which failures are told of.
 #[derive(Debug, Default)]
-pub(super) struct Telling {
+pub(super) struct EventThrottle {
     /// When one was; 0 if none was yet.
     told_at: AtomicU64,
     untold: AtomicU64,
 }
 
-impl Telling {
+impl EventThrottle {
     /// Whether this failure is told of, and how many weren't since the last that was.
     pub(super) fn is_due(&self, now: Timestamp) -> Option<u64> {
         let told_at = self.told_at.load(Ordering::Relaxed);

@@ -15,8 +15,8 @@ use crate::lock::lock;
 mod accounts;
 mod held;
 
-use accounts::Accounts;
-pub(crate) use held::Stamp;
+use accounts::TokenAccounts;
+pub(crate) use held::SpendStamp;
 
 /// A lease is to last so long at the present demand.
 const COVERS: Duration = Duration::from_millis(100);
@@ -25,7 +25,7 @@ const SHORTEST: Duration = Duration::from_millis(1);
 
 /// What this node holds of one key. All times are nanoseconds on this node's clock.
 #[derive(Debug, Default)]
-pub(super) struct Book {
+pub(super) struct LeaseBook {
     /// Tokens to spend. Taken by compare-and-swap; relaxed, as nothing else is read by it.
     tokens: AtomicU64,
     /// They are worth nothing from then on. Written (release) after the tokens it is for.
@@ -55,7 +55,7 @@ pub(super) struct Book {
     used_at: AtomicU64,
     renewing: AtomicBool,
     /// Held while tokens come, or go other than by being spent.
-    accounts: Mutex<Accounts>,
+    accounts: Mutex<TokenAccounts>,
 }
 
 /// What came of a cost.
@@ -88,7 +88,7 @@ pub(super) struct Plan {
 
 /// What the store gave.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Granted {
+pub(super) struct Grant {
     pub(super) more: u64,
     /// What it didn't know was held here, and has no room for.
     pub(super) dropped: u64,
@@ -101,14 +101,14 @@ pub(super) struct Granted {
 
 /// What is to be done about a lease, apart from spending it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Care {
+pub(super) enum Upkeep {
     None,
     Return,
     Renew,
     Forget,
 }
 
-impl Book {
+impl LeaseBook {
     #[inline]
     pub(super) fn spend(&self, now: Timestamp, cost: u64) -> Spent {
         let now = now.as_nanos();
@@ -314,7 +314,7 @@ impl Book {
         accounts.estimates.contains_key(&number)
     }
 
-    fn accounts(&self) -> MutexGuard<'_, Accounts> {
+    fn accounts(&self) -> MutexGuard<'_, TokenAccounts> {
         lock(&self.accounts)
     }
 
@@ -323,7 +323,7 @@ impl Book {
         self.withdraw_from(&mut self.accounts(), most)
     }
 
-    fn withdraw_from(&self, accounts: &mut Accounts, most: u64) -> u64 {
+    fn withdraw_from(&self, accounts: &mut TokenAccounts, most: u64) -> u64 {
         let taken = self.take_out(most);
         accounts.lose(taken);
         taken
@@ -342,7 +342,7 @@ impl Book {
     pub(super) fn take(
         &self,
         now: Timestamp,
-        granted: &Granted,
+        granted: &Grant,
         cost: u64,
         hold: Option<Timestamp>,
     ) -> Option<(u64, Option<u64>)> {
@@ -402,7 +402,7 @@ impl Book {
     }
 
     /// What is to be done for it, looked at four times in a lease's life.
-    pub(super) fn look_after(&self, now: Timestamp, life: Duration) -> Care {
+    pub(super) fn look_after(&self, now: Timestamp, life: Duration) -> Upkeep {
         let tokens = self.tokens.load(Relaxed);
         let until = self.until.load(Acquire);
         let level = self.level.load(Relaxed);
@@ -421,22 +421,22 @@ impl Book {
         };
         let is_held = out > 0 && nanos < until;
         if unsaid > 0 || (is_held && until - nanos <= life / 2) {
-            return Care::Renew;
+            return Upkeep::Renew;
         }
         if nanos >= until || tokens == 0 {
             let is_forgotten = idle > life && nanos >= until;
             return if is_forgotten {
-                Care::Forget
+                Upkeep::Forget
             } else {
-                Care::None
+                Upkeep::None
             };
         }
         if idle >= life / 2 {
-            Care::Return
+            Upkeep::Return
         } else if until - nanos <= life / 2 {
-            Care::Renew
+            Upkeep::Renew
         } else {
-            Care::None
+            Upkeep::None
         }
     }
 }

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tollgate::{Clock, Decision, Outcome};
 
-use super::request::{Lent, Lessee, Wants};
-use super::{Inner, Leases};
+use super::request::{LeaseReply, LeaseRequest, RefillGoal};
+use super::{LeaseManager, Leases};
 use crate::error::StoreError;
-use crate::store::Patience;
+use crate::store::RequestDeadline;
 use crate::stored::LeaseCheck;
 
 impl Leases {
@@ -21,7 +21,7 @@ impl Leases {
         &self,
         check: LeaseCheck<'_>,
         forgiven: u64,
-        patience: &mut Patience,
+        patience: &mut RequestDeadline,
     ) -> Result<(), StoreError> {
         let done = self.forgive_owed(check, forgiven, patience).await;
         // A limit was reset, even if that failed: what was refused is asked about again.
@@ -33,14 +33,14 @@ impl Leases {
         &self,
         check: LeaseCheck<'_>,
         forgiven: u64,
-        patience: &mut Patience,
+        patience: &mut RequestDeadline,
     ) -> Result<(), StoreError> {
         let (inner, place) = (&self.inner, check.lease_key());
         let lease = inner.shard(place).load().get(&place).cloned();
         let Some(lease) = lease else {
-            let question = Lessee {
+            let question = LeaseRequest {
                 forgiven,
-                ..Lessee::of_nobody(inner.terms.life)
+                ..LeaseRequest::of_nobody(inner.terms.life)
             };
             return inner.ask_alone(check, question, patience).await.map(drop);
         };
@@ -50,7 +50,9 @@ impl Leases {
             let asker = Arc::clone(inner);
             let asked = inner.host.spawn(async move {
                 // What is here goes back, so that it is there for whoever asks first.
-                let asked = asker.ask(&lease, Wants::Forgiveness(forgiven), None).await;
+                let asked = asker
+                    .ask(&lease, RefillGoal::Forgiveness(forgiven), None)
+                    .await;
                 drop(alone);
                 asked
             });
@@ -63,7 +65,7 @@ impl Leases {
     pub(crate) async fn peek(
         &self,
         check: LeaseCheck<'_>,
-        patience: &mut Patience,
+        patience: &mut RequestDeadline,
     ) -> Result<Decision, StoreError> {
         let (inner, place) = (&self.inner, check.lease_key());
         let (cost, limit) = (check.check.cost, check.numbers.limit);
@@ -71,9 +73,9 @@ impl Leases {
             Some(lease) => lease.book.held(inner.clock.now()),
             None => 0,
         };
-        let question = Lessee {
+        let question = LeaseRequest {
             least: cost.saturating_sub(here).min(limit),
-            ..Lessee::of_nobody(inner.terms.life)
+            ..LeaseRequest::of_nobody(inner.terms.life)
         };
         let reply = inner.ask_alone(check, question, patience).await?;
         let left = here.saturating_add(reply.remaining).min(limit);
@@ -86,16 +88,16 @@ impl Leases {
     }
 }
 
-impl Inner {
+impl LeaseManager {
     /// Asks the store about a key in the name of nobody.
     async fn ask_alone(
         &self,
         check: LeaseCheck<'_>,
-        question: Lessee,
-        patience: &mut Patience,
-    ) -> Result<Lent, StoreError> {
+        question: LeaseRequest,
+        patience: &mut RequestDeadline,
+    ) -> Result<LeaseReply, StoreError> {
         let record = question.record(&check.numbers);
         let asking = self.store.lease(check.name(), record, None);
-        Lent::read(&patience.wait(asking).await?)
+        LeaseReply::read(&patience.wait(asking).await?)
     }
 }

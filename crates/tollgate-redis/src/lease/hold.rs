@@ -6,8 +6,8 @@ use std::sync::Arc;
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::policy::Counting;
 
-use super::book::Stamp;
-use super::{Inner, Lease};
+use super::book::SpendStamp;
+use super::{Lease, LeaseManager};
 
 /// A charge that is corrected when it is known what the request cost.
 pub(crate) trait Charged: Send + Sync {
@@ -25,27 +25,27 @@ pub(crate) trait Charged: Send + Sync {
 /// What a request has of a lease, until it is [spent](Self::spend) or [corrected](Charged::correct). Dropped, all of it
 /// comes back, whatever the store was told meanwhile.
 pub(crate) struct LeaseHold {
-    pub(super) leases: Arc<Inner>,
+    pub(super) leases: Arc<LeaseManager>,
     pub(super) lease: Arc<Lease>,
     pub(super) cost: u64,
     /// None once it has ended.
-    pub(super) claim: Option<Claim>,
+    pub(super) claim: Option<HoldKind>,
 }
 
 /// How a request has what it has.
 #[derive(Clone, Copy)]
-pub(super) enum Claim {
+pub(super) enum HoldKind {
     /// By this number in the book: the store takes it for held.
     Held(u64),
     /// It was spent after this.
-    Spent(Stamp),
+    Spent(SpendStamp),
 }
 
 impl LeaseHold {
     /// All limits of the request have passed.
     pub(crate) fn spend(mut self) {
         match self.claim {
-            Some(Claim::Held(_)) => drop(self.correct(self.cost)),
+            Some(HoldKind::Held(_)) => drop(self.correct(self.cost)),
             _ => self.claim = None,
         }
     }
@@ -63,7 +63,7 @@ impl LeaseHold {
 
 impl Charged for LeaseHold {
     fn correct(&mut self, spent: u64) -> bool {
-        let Some(Claim::Held(number)) = self.claim.take() else {
+        let Some(HoldKind::Held(number)) = self.claim.take() else {
             return false;
         };
         let (now, book) = (self.leases.clock.now(), &self.lease.book);
@@ -80,7 +80,7 @@ impl Charged for LeaseHold {
     }
 
     fn prolong(&mut self, until: Timestamp) {
-        if let Some(Claim::Held(number)) = self.claim {
+        if let Some(HoldKind::Held(number)) = self.claim {
             self.lease.book.prolong(number, until);
         }
     }
@@ -89,8 +89,8 @@ impl Charged for LeaseHold {
 impl Drop for LeaseHold {
     fn drop(&mut self) {
         match self.claim {
-            Some(Claim::Held(_)) => drop(self.correct(0)),
-            Some(Claim::Spent(stamp)) if self.cost > 0 => {
+            Some(HoldKind::Held(_)) => drop(self.correct(0)),
+            Some(HoldKind::Spent(stamp)) if self.cost > 0 => {
                 if self.leases.keeps(&self.lease) {
                     let now = self.leases.clock.now();
                     self.lease.book.put_back(now, self.cost, stamp);

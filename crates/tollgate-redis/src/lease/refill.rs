@@ -9,14 +9,14 @@ use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
 use tollgate_engine::policy::Counting;
 
-use super::book::Care;
-use super::hold::Claim;
-use super::request::{Asks, Lent, Lessee, Wants};
-use super::{Inner, Lease, LeaseHold};
+use super::book::Upkeep;
+use super::hold::HoldKind;
+use super::request::{LeaseQuery, LeaseReply, LeaseRequest, RefillGoal};
+use super::{Lease, LeaseHold, LeaseManager};
 use crate::error::StoreError;
 
 /// What came of asking for a cost.
-pub(super) enum Came {
+pub(super) enum RefillOutcome {
     /// So much is left, and this is had.
     Enough(u64, LeaseHold),
     /// Not before this time has passed.
@@ -25,7 +25,7 @@ pub(super) enum Came {
     TooLate,
 }
 
-impl Inner {
+impl LeaseManager {
     /// Asks for more before it is needed, off the path of requests.
     #[cold]
     pub(super) fn refill_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {
@@ -37,7 +37,7 @@ impl Inner {
             let _alone = lease.asking.lock().await;
             // Another task may have asked meanwhile. If it fails, the next request that needs it asks.
             if lease.book.runs_low(asker.clock.now()) {
-                let _ = asker.ask(&lease, Wants::More(0), None).await;
+                let _ = asker.ask(&lease, RefillGoal::More(0), None).await;
             }
             lease.book.end_renewal();
         });
@@ -57,17 +57,17 @@ impl Inner {
             let _alone = lease.asking.lock().await;
             if lease.book.has_unreported(asker.clock.now()) {
                 // If it fails, the task that looks after leases tries again.
-                let _ = asker.ask(&lease, Wants::Nothing, None).await;
+                let _ = asker.ask(&lease, RefillGoal::Nothing, None).await;
             }
         });
     }
 
     /// Returns what the store gave for one request alone, which didn't run.
     pub(super) fn return_transient_tokens(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) {
-        let question = Lessee {
+        let question = LeaseRequest {
             holder: self.holder(&self.passing),
             returns: cost,
-            ..Lessee::of_nobody(self.terms.life)
+            ..LeaseRequest::of_nobody(self.terms.life)
         };
         let (asker, lease) = (Arc::clone(self), Arc::clone(lease));
         self.host.spawn(async move {
@@ -87,10 +87,10 @@ impl Inner {
                 continue;
             };
             let wants = match lease.book.look_after(now, self.terms.life) {
-                Care::None => continue,
-                Care::Return => Wants::Nothing,
-                Care::Renew => Wants::Enough,
-                Care::Forget => {
+                Upkeep::None => continue,
+                Upkeep::Return => RefillGoal::Nothing,
+                Upkeep::Renew => RefillGoal::Enough,
+                Upkeep::Forget => {
                     // With it goes what is known of its tokens.
                     let (key, spent) = (lease.place.fingerprint, lease.book.note_spent());
                     self.local.note_spent(&lease.limit, key, spent);
@@ -116,9 +116,9 @@ impl Inner {
     pub(super) async fn ask(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
-        wants: Wants,
+        wants: RefillGoal,
         hold: Option<Timestamp>,
-    ) -> Result<Came, StoreError> {
+    ) -> Result<RefillOutcome, StoreError> {
         let numbers = lease.numbers;
         let resets = self.resets.load(Ordering::Acquire);
         let before = self.clock.now();
@@ -135,25 +135,25 @@ impl Inner {
         };
         let forgiven = match wants {
             // First of what the store doesn't know of.
-            Wants::Forgiveness(tokens) => lease.book.forgive(tokens),
+            RefillGoal::Forgiveness(tokens) => lease.book.forgive(tokens),
             _ => 0,
         };
-        let asks = Asks::new(&lease.book, wants, before, part, numbers);
+        let asks = LeaseQuery::new(&lease.book, wants, before, part, numbers);
         let (holder, number) = match wants {
             // Several may be under way, in any order.
-            Wants::Just(_) => (self.holder(&self.passing), 0),
+            RefillGoal::Just(_) => (self.holder(&self.passing), 0),
             _ => (self.holder(&lease.holder), lease.book.plans()),
         };
-        let question = asks.question(Lessee {
+        let question = asks.question(LeaseRequest {
             holder,
             number,
             spent: owed.as_ref().map_or(0, |owed| numbers.owed(owed)),
             forgiven,
-            ..Lessee::of_nobody(self.terms.life)
+            ..LeaseRequest::of_nobody(self.terms.life)
         });
         let record = question.record(&numbers);
         let reply = self.store.lease(lease.key.clone(), record, None).await?;
-        let reply = Lent::read(&reply)?;
+        let reply = LeaseReply::read(&reply)?;
         if let Some(owed) = &owed {
             self.local.told(&check, owed);
         }
@@ -163,11 +163,11 @@ impl Inner {
         let stamp = lease.book.stamp(before);
         Ok(match spent {
             Some((left, number)) => {
-                let claim = number.map_or(Claim::Spent(stamp), Claim::Held);
-                Came::Enough(left, self.hold(lease, least, claim))
+                let claim = number.map_or(HoldKind::Spent(stamp), HoldKind::Held);
+                RefillOutcome::Enough(left, self.hold(lease, least, claim))
             }
-            None if asks.is_too_little(&reply) => Came::TooLittle(granted.retry_after),
-            None => Came::TooLate,
+            None if asks.is_too_little(&reply) => RefillOutcome::TooLittle(granted.retry_after),
+            None => RefillOutcome::TooLate,
         })
     }
 }

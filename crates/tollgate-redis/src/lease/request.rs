@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::book::{Book, Granted, Plan};
+use super::book::{Grant, LeaseBook, Plan};
 use crate::error::StoreError;
-use crate::question::{Numbers, micros, put, wait};
+use crate::question::{LimitParams, micros, put, wait};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Wants {
+pub(super) enum RefillGoal {
     /// As much as demand calls for, and this at least.
     More(u64),
     /// As much as demand calls for: what is far more is returned.
@@ -26,30 +26,30 @@ pub(super) enum Wants {
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Asks {
+pub(super) struct LeaseQuery {
     plan: Plan,
     /// What is to be spent before anyone else sees what came.
     pub(super) least: u64,
     /// What may be taken ahead; nothing if the store is asked about each request.
     part: u64,
-    numbers: Numbers,
+    numbers: LimitParams,
     /// When.
     at: Timestamp,
 }
 
-impl Asks {
+impl LeaseQuery {
     pub(super) fn new(
-        book: &Book,
-        wants: Wants,
+        book: &LeaseBook,
+        wants: RefillGoal,
         now: Timestamp,
         part: u64,
-        numbers: Numbers,
+        numbers: LimitParams,
     ) -> Self {
         let (plan, least) = match wants {
-            Wants::Nothing | Wants::Forgiveness(_) => (book.hand_in(now), 0),
-            Wants::More(cost) => (book.plan(now, cost, part), cost),
-            Wants::Enough => (book.trim(now, part), 0),
-            Wants::Just(more) => {
+            RefillGoal::Nothing | RefillGoal::Forgiveness(_) => (book.hand_in(now), 0),
+            RefillGoal::More(cost) => (book.plan(now, cost, part), cost),
+            RefillGoal::Enough => (book.trim(now, part), 0),
+            RefillGoal::Just(more) => {
                 let plan = Plan {
                     more,
                     ..Plan::default()
@@ -67,11 +67,11 @@ impl Asks {
     }
 
     /// As the store reads it, of somebody who says the rest.
-    pub(super) fn question(&self, lessee: Lessee) -> Lessee {
+    pub(super) fn question(&self, lessee: LeaseRequest) -> LeaseRequest {
         let plan = &self.plan;
         let most = (self.part).max(plan.more.min(self.numbers.limit));
         let late = self.undrained(plan.late, plan.late_since);
-        Lessee {
+        LeaseRequest {
             holds: plan.holds + plan.out,
             returns: plan.returns,
             more: plan.more,
@@ -83,11 +83,11 @@ impl Asks {
     }
 
     /// What the store gave, from before it was asked: the store counts from later on.
-    pub(super) fn granted(&self, reply: &Lent, until: Timestamp) -> Granted {
+    pub(super) fn granted(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
         let plan = &self.plan;
         // What is owed is paid before anything else, which the store doesn't know of.
         let retry_after = reply.retry_after.saturating_add(self.debt_delay(reply));
-        Granted {
+        Grant {
             more: reply.granted,
             dropped: plan.holds + plan.out - self.kept(reply),
             until,
@@ -103,7 +103,7 @@ impl Asks {
     }
 
     /// Whether it isn't as much as is to be spent.
-    pub(super) fn is_too_little(&self, reply: &Lent) -> bool {
+    pub(super) fn is_too_little(&self, reply: &LeaseReply) -> bool {
         self.kept(reply) + self.after_debt(reply.granted) < self.at_least()
     }
 
@@ -113,7 +113,7 @@ impl Asks {
     }
 
     /// How much longer than the store says it takes until a cost can be had, because of what is owed.
-    fn debt_delay(&self, reply: &Lent) -> Duration {
+    fn debt_delay(&self, reply: &LeaseReply) -> Duration {
         let Plan { holds, owed, .. } = self.plan;
         let had = holds + reply.granted;
         let needed = (self.least + owed).saturating_sub(had);
@@ -132,7 +132,7 @@ impl Asks {
         tokens.saturating_sub(u64::try_from(drained).unwrap_or(u64::MAX))
     }
 
-    fn kept(&self, reply: &Lent) -> u64 {
+    fn kept(&self, reply: &LeaseReply) -> u64 {
         reply.kept.min(self.plan.holds + self.plan.out)
     }
 
@@ -147,7 +147,7 @@ impl Asks {
 
 /// For so long at least nothing more is asked for after the store had nothing: a hundredth of a second,
 /// or a quarter of the time in which the bucket fills, so that it doesn't run over meanwhile.
-fn pause(numbers: &Numbers) -> Duration {
+fn pause(numbers: &LimitParams) -> Duration {
     let [_, drain, capacity, ..] = numbers.five;
     let fills = Duration::from_micros(capacity / drain.max(1));
     (fills / 4).min(Duration::from_millis(10))
@@ -155,7 +155,7 @@ fn pause(numbers: &Numbers) -> Duration {
 
 /// What a node says to the store.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Lessee {
+pub(super) struct LeaseRequest {
     /// 0 for nobody: who holds nothing, and so changes nothing for those who do.
     pub(super) holder: u64,
     /// How often it has asked; 0 if that isn't counted.
@@ -177,7 +177,7 @@ pub(super) struct Lessee {
 /// All that is owed.
 pub(crate) const EVERYTHING: u64 = 1 << 53;
 
-impl Lessee {
+impl LeaseRequest {
     /// One who holds nothing and takes nothing.
     pub(super) fn of_nobody(life: Duration) -> Self {
         Self {
@@ -186,7 +186,7 @@ impl Lessee {
         }
     }
 
-    pub(super) fn record(&self, numbers: &Numbers) -> Vec<u8> {
+    pub(super) fn record(&self, numbers: &LimitParams) -> Vec<u8> {
         let [price, drain, capacity, ..] = numbers.five;
         let (life, mut record) = (micros(self.life), Vec::with_capacity(13 * 8));
         put(&mut record, &[price, drain, capacity]);
@@ -199,7 +199,7 @@ impl Lessee {
 
 /// What the store says to a node.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Lent {
+pub(super) struct LeaseReply {
     pub(super) granted: u64,
     /// Of what it holds.
     pub(super) kept: u64,
@@ -208,7 +208,7 @@ pub(super) struct Lent {
     pub(super) retry_after: Duration,
 }
 
-impl Lent {
+impl LeaseReply {
     pub(super) fn read(reply: &[i64]) -> Result<Self, StoreError> {
         let [granted, kept, remaining, retry_after, _] = *reply else {
             let what = format!("5 numbers of a lease expected, {} came", reply.len());

@@ -17,20 +17,20 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
-use super::book::{Book, Granted, Spent};
-use super::request::{Lent, Lessee};
-use crate::question::{Numbers, Op, Question, StoreForm};
+use super::book::{Grant, LeaseBook, Spent};
+use super::request::{LeaseReply, LeaseRequest};
+use crate::question::{LimitForm, LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::tests::windows;
 
 const LIFE: u64 = 2_000_000;
 
-fn numbers(rate: &str) -> Numbers {
+fn numbers(rate: &str) -> LimitParams {
     let kind = LimitKind::Rate {
         rate: rate.parse().unwrap(),
         algorithm: tollgate::Algorithm::Gcra,
     };
-    let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
+    let form = LimitForm::new(&kind, Duration::ZERO).unwrap();
     form.params_at(0).unwrap()
 }
 
@@ -60,7 +60,7 @@ impl Node {
     async fn ask(
         &mut self,
         store: &Store,
-        numbers: &Numbers,
+        numbers: &LimitParams,
         (node, now): (u64, u64),
         (returns, more, most): (u64, u64, u64),
     ) -> u64 {
@@ -220,20 +220,20 @@ async fn a_store_that_lost_its_memory_learns_what_is_out() {
 /// What the store says to a node that holds nothing and wants this, all of it or as much as there is.
 async fn told(
     store: &Store,
-    numbers: &Numbers,
+    numbers: &LimitParams,
     (node, now): (u64, u64),
     (more, least): (u64, u64),
-) -> Lent {
-    let asks = Lessee {
+) -> LeaseReply {
+    let asks = LeaseRequest {
         holder: node,
         more,
         most: more,
         least,
-        ..Lessee::of_nobody(Duration::from_micros(LIFE))
+        ..LeaseRequest::of_nobody(Duration::from_micros(LIFE))
     };
     let record = asks.record(numbers);
     let reply = store.lease("lease".into(), record, Some(now)).await;
-    Lent::read(&reply.unwrap()).unwrap()
+    LeaseReply::read(&reply.unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -283,7 +283,13 @@ struct Said {
 
 impl Node {
     /// Says what it holds, after which it goes on spending.
-    fn say(&mut self, numbers: &Numbers, holder: u64, now: u64, wants: (u64, u64, u64)) -> Said {
+    fn say(
+        &mut self,
+        numbers: &LimitParams,
+        holder: u64,
+        now: u64,
+        wants: (u64, u64, u64),
+    ) -> Said {
         let (returns, more, most) = wants;
         if now >= self.until {
             self.holds = 0;
@@ -291,14 +297,14 @@ impl Node {
         let returns = returns.min(self.holds);
         self.holds -= returns;
         self.asked += 1;
-        let asks = Lessee {
+        let asks = LeaseRequest {
             holder,
             number: self.asked,
             holds: self.holds,
             returns,
             more,
             most,
-            ..Lessee::of_nobody(Duration::from_micros(self.life))
+            ..LeaseRequest::of_nobody(Duration::from_micros(self.life))
         };
         Said {
             record: asks.record(numbers),
@@ -307,16 +313,16 @@ impl Node {
         }
     }
 
-    fn hear(&mut self, said: &Said, lent: &Lent) {
+    fn hear(&mut self, said: &Said, lent: &LeaseReply) {
         let dropped = said.holds - lent.kept;
         self.holds = self.holds.saturating_sub(dropped) + lent.granted;
         self.until = said.before + self.life;
     }
 }
 
-async fn carried_out(store: &Store, said: &Said, now: u64) -> Lent {
+async fn carried_out(store: &Store, said: &Said, now: u64) -> LeaseReply {
     let reply = store.lease("lease".into(), said.record.clone(), Some(now));
-    Lent::read(&reply.await.unwrap()).unwrap()
+    LeaseReply::read(&reply.await.unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -409,7 +415,7 @@ async fn what_never_comes_back_is_lent_once() {
         rate: Rate::zero().burst(3),
         algorithm: tollgate::Algorithm::TokenBucket,
     };
-    let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
+    let form = LimitForm::new(&kind, Duration::ZERO).unwrap();
     let numbers = form.params_at(0).unwrap();
     let now = 1_700_000_000_000_000;
     let mut node = Node::default();
@@ -422,10 +428,10 @@ async fn what_never_comes_back_is_lent_once() {
 
 #[test]
 fn a_peek_is_never_refused() {
-    let (book, second) = (Book::default(), Timestamp::from_secs(1));
+    let (book, second) = (LeaseBook::default(), Timestamp::from_secs(1));
     book.take(
         second,
-        &Granted {
+        &Grant {
             more: 0,
             dropped: 0,
             until: second + Duration::from_secs(1),
@@ -442,8 +448,8 @@ fn a_peek_is_never_refused() {
 
 #[test]
 fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
-    let (book, second) = (Book::default(), Timestamp::from_secs(1));
-    let granted = |remaining| Granted {
+    let (book, second) = (LeaseBook::default(), Timestamp::from_secs(1));
+    let granted = |remaining| Grant {
         more: 5,
         dropped: 0,
         until: second + Duration::from_secs(1),
@@ -462,7 +468,7 @@ fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
         Spent::Refused { left: 0, .. }
     ));
     // It had some left for others: who wants no more than that asks.
-    let book = Book::default();
+    let book = LeaseBook::default();
     assert_eq!(book.take(second, &granted(3), 5, None), Some((0, None)));
     assert_eq!(book.spend(second, 3), Spent::Unknown);
     assert!(matches!(book.spend(second, 4), Spent::Refused { .. }));
@@ -474,9 +480,9 @@ async fn leases_keep_no_questions_from_going_together() {
     let (store, numbers) = (Store::patient(&server), numbers("1000/s burst 1000"));
     let both = (0..64).map(async |number| {
         let said = Node::default().say(&numbers, 1, 0, (0, 1, 1));
-        let asked = Question {
+        let asked = StoreQuery {
             key: format!("exact {number}").into(),
-            op: Op::Decide,
+            op: StoreOp::Decide,
             numbers,
             cost: 1,
             holder: None,

@@ -19,11 +19,11 @@ const MOST: usize = 16;
 pub(super) struct Nodes {
     /// How often the number has changed. Read (acquire) by every question, before what it stands for.
     changes: AtomicU64,
-    known: Mutex<Known>,
+    known: Mutex<CountHistory>,
 }
 
 #[derive(Debug)]
-struct Known {
+struct CountHistory {
     now: u64,
     /// Larger numbers, and when each was over: ever smaller, and ever later.
     earlier: Vec<(u64, Timestamp)>,
@@ -43,7 +43,7 @@ impl Nodes {
     pub(super) fn one() -> Self {
         Self {
             changes: AtomicU64::new(0),
-            known: Mutex::new(Known {
+            known: Mutex::new(CountHistory {
                 now: 1,
                 earlier: Vec::new(),
             }),

@@ -62,20 +62,20 @@ impl Owed {
 /// Keys that the store has to be told of.
 #[derive(Default, derive_more::Debug)]
 #[debug("Untold({count:?})")]
-pub(super) struct Untold {
+pub(super) struct UnreportedKeys {
     /// How many. Read by every question: nothing is locked while there are none. Relaxed: a thread
     /// that decided here before it asks sees what it wrote itself, and of two threads at the same moment either may
     /// be first.
     count: AtomicUsize,
-    keys: Mutex<Keys>,
+    keys: Mutex<UnreportedTable>,
     numbers: AtomicU64,
     forgotten: AtomicU64,
 }
 
 /// The keys, and when it is worth looking for those that owe nothing any more.
 #[derive(Default)]
-struct Keys {
-    all: HashMap<CounterAndKey, Entry>,
+struct UnreportedTable {
+    all: HashMap<CounterAndKey, UnreportedEntry>,
     /// All were looked at, and aren't again before this.
     tidy_from: Timestamp,
     /// How often they were.
@@ -87,7 +87,7 @@ struct Keys {
 type CounterAndKey = (u64, [u64; 2]);
 
 #[derive(Clone, Copy, Debug, Default)]
-struct Entry {
+struct UnreportedEntry {
     /// Of the latest that passed.
     number: u64,
     /// Decisions that are being made.
@@ -102,7 +102,7 @@ fn place(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
-impl Keys {
+impl UnreportedTable {
     /// Whether there is room for a key, or it is there.
     fn has_room(&mut self, check: &Check<'_>, now: Timestamp) -> bool {
         if self.all.len() < MOST || self.all.contains_key(&place(check)) {
@@ -120,20 +120,20 @@ impl Keys {
         self.all.len() < MOST
     }
 
-    fn entry(&mut self, check: &Check<'_>) -> &mut Entry {
+    fn entry(&mut self, check: &Check<'_>) -> &mut UnreportedEntry {
         self.all.entry(place(check)).or_default()
     }
 
     /// Forgets a key of which there is nothing to tell.
     fn tidy(&mut self, check: &Check<'_>) {
-        let is_told = |entry: &Entry| entry.pending == 0 && entry.admitted == 0;
+        let is_told = |entry: &UnreportedEntry| entry.pending == 0 && entry.admitted == 0;
         if self.all.get(&place(check)).is_some_and(is_told) {
             self.all.remove(&place(check));
         }
     }
 }
 
-impl Untold {
+impl UnreportedKeys {
     #[inline]
     pub(super) fn is_empty(&self) -> bool {
         self.count.load(Ordering::Relaxed) == 0
@@ -204,7 +204,7 @@ mod tests {
             algorithm: Algorithm::Gcra,
         };
         let limit = SoleLimit::new("logins", kind).unwrap();
-        let (untold, hour) = (Untold::default(), Duration::from_secs(3_600));
+        let (untold, hour) = (UnreportedKeys::default(), Duration::from_secs(3_600));
         let add = |number: usize, now| {
             let name = number.to_string();
             let facts = SoleLimit::facts(&name);

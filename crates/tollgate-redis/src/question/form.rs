@@ -7,7 +7,7 @@ use tollgate::quota::Quota;
 use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
 use tollgate_engine::backend::{CarryOver, Limit, LimitKind};
 
-use super::{Kind, micros};
+use super::{StoreKind, micros};
 use crate::error::StoreLimitError;
 use crate::local::Owed;
 
@@ -20,29 +20,29 @@ pub(super) const FIRST_HIT_PHASE: u64 = u64::MAX;
 
 /// A limit as the scripts read it.
 #[derive(Clone, Debug)]
-pub(crate) enum StoreForm {
+pub(crate) enum LimitForm {
     /// Nothing has to be asked: it limits nothing, or nothing ever passes.
     Known(core::SlidingLog),
-    Asked(Numbers),
+    Asked(LimitParams),
     /// Its boundaries come with each question.
     Calendar(Box<Quota>),
 }
 
 /// What is kept under a key, and what it is judged by.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Numbers {
-    pub(crate) kind: Kind,
+pub(crate) struct LimitParams {
+    pub(crate) kind: StoreKind,
     pub(crate) five: [u64; 5],
     /// The most that can pass at once.
     pub(crate) limit: u64,
 }
 
-impl StoreForm {
+impl LimitForm {
     /// A limit with what its keys keep when it changes; `life` as for [`new`](Self::new).
     pub(crate) fn of(limit: &Limit, life: Duration) -> Result<Self, StoreLimitError> {
         match (limit.carry_over(), limit.kind()) {
             (CarryOver::Time, LimitKind::Rate { rate, .. }) => {
-                Numbers::arrival(*rate).map(Self::Asked)
+                LimitParams::arrival(*rate).map(Self::Asked)
             }
             (_, kind) => Self::new(kind, life),
         }
@@ -54,7 +54,7 @@ impl StoreForm {
             LimitKind::Rate { rate, algorithm } => Self::from_rate(*rate, *algorithm),
             LimitKind::Quota(quota) => Self::from_quota(quota),
             LimitKind::Concurrency(limit) => {
-                Ok(Self::Asked(Numbers::slots(u64::from(*limit), life)))
+                Ok(Self::Asked(LimitParams::slots(u64::from(*limit), life)))
             }
             other => Err(StoreLimitError::not_a_level("a limit in a store", other)),
         }
@@ -69,7 +69,7 @@ impl StoreForm {
         let stores_once = rate.is_zero() && algorithm == Algorithm::TokenBucket;
         let Some(period) = rate.period().filter(|_| !rate.is_zero()) else {
             return if stores_once {
-                Numbers::level(rate, 0, 1).map(Self::Asked)
+                LimitParams::level(rate, 0, 1).map(Self::Asked)
             } else {
                 Ok(Self::Known(core::SlidingLog::new(rate)?))
             };
@@ -77,14 +77,14 @@ impl StoreForm {
         let nanos = period.as_nanos();
         let count = u128::from(rate.count());
         let numbers = match algorithm {
-            Algorithm::FixedWindow(align) => Numbers::window(rate, nanos, align)?,
-            Algorithm::SlidingCounter => Numbers::counter(rate, nanos)?,
-            Algorithm::SlidingLog => Numbers::windowed(Kind::Log, rate, nanos)?,
+            Algorithm::FixedWindow(align) => LimitParams::window(rate, nanos, align)?,
+            Algorithm::SlidingCounter => LimitParams::counter(rate, nanos)?,
+            Algorithm::SlidingLog => LimitParams::windowed(StoreKind::Log, rate, nanos)?,
             _ => {
                 // A microsecond drains `count · 1000 / nanos` tokens: in whole units, over their gcd.
                 let (drain, price) = (count * 1000, nanos);
                 let shared = gcd(drain, price);
-                Numbers::level(rate, drain / shared, price / shared)?
+                LimitParams::level(rate, drain / shared, price / shared)?
             }
         };
         Ok(Self::Asked(numbers))
@@ -101,24 +101,28 @@ impl StoreForm {
             None => Ok(Self::Calendar(Box::new(quota.clone()))),
             Some(period) => {
                 let five = [limit, micros(period).max(1), 0, 0, 0];
-                Ok(Self::Asked(Numbers::new(Kind::Rolling, five, limit)))
+                Ok(Self::Asked(LimitParams::new(
+                    StoreKind::Rolling,
+                    five,
+                    limit,
+                )))
             }
         }
     }
 
     /// The numbers as of a time on the store's clock, which calendars need.
-    pub(crate) fn params_at(&self, now: u64) -> Option<Numbers> {
+    pub(crate) fn params_at(&self, now: u64) -> Option<LimitParams> {
         match self {
             Self::Known(_) => None,
             Self::Asked(numbers) => Some(*numbers),
-            Self::Calendar(quota) => Some(Numbers::calendar(quota, now)),
+            Self::Calendar(quota) => Some(LimitParams::calendar(quota, now)),
         }
     }
 
     /// The numbers of a level: GCRA or a bucket.
-    pub(crate) fn level(&self) -> Option<Numbers> {
+    pub(crate) fn level(&self) -> Option<LimitParams> {
         match self {
-            Self::Asked(numbers) if numbers.kind == Kind::Level => Some(*numbers),
+            Self::Asked(numbers) if numbers.kind == StoreKind::Level => Some(*numbers),
             _ => None,
         }
     }
@@ -134,14 +138,14 @@ impl StoreForm {
     }
 }
 
-impl Numbers {
-    const fn new(kind: Kind, five: [u64; 5], limit: u64) -> Self {
+impl LimitParams {
+    const fn new(kind: StoreKind, five: [u64; 5], limit: u64) -> Self {
         Self { kind, five, limit }
     }
 
     /// So many slots, each held for so long unless it is renewed.
     pub(crate) fn slots(most: u64, life: Duration) -> Self {
-        Self::new(Kind::Slots, [most, micros(life), 0, 0, 0], most)
+        Self::new(StoreKind::Slots, [most, micros(life), 0, 0, 0], most)
     }
 
     fn level(rate: Rate, drain: u128, price: u128) -> Result<Self, StoreLimitError> {
@@ -150,7 +154,7 @@ impl Numbers {
         let error = || too_large(&rate, "its burst times its reduced period", instead);
         let exact = |number| check_exact(number, error);
         let five = [exact(price)?, exact(drain)?, exact(capacity)?, 0, 0];
-        Ok(Self::new(Kind::Level, five, rate.burst_size()))
+        Ok(Self::new(StoreKind::Level, five, rate.burst_size()))
     }
 
     /// A limit by arrival times: the tolerance and the time of one token, as whole microseconds and the nanoseconds
@@ -171,7 +175,7 @@ impl Numbers {
         let [most, most_rest] = [exact(tolerance / 1_000)?, exact(tolerance % 1_000)?];
         let [each, each_rest] = [exact(emission / 1_000)?, exact(emission % 1_000)?];
         let five = [most, most_rest, each, each_rest, 0];
-        Ok(Self::new(Kind::Arrival, five, rate.burst_size()))
+        Ok(Self::new(StoreKind::Arrival, five, rate.burst_size()))
     }
 
     /// The tolerance and the time of one token of a limit by arrival times, in nanoseconds.
@@ -182,7 +186,7 @@ impl Numbers {
 
     /// What a key owes: in the units of a level, or in microseconds until its arrival time.
     pub(crate) fn owed(&self, owed: &Owed) -> u64 {
-        if self.kind == Kind::Arrival {
+        if self.kind == StoreKind::Arrival {
             let (most, each) = self.arrival_nanos();
             let each = u64::try_from(each.div_ceil(1_000)).unwrap_or(u64::MAX);
             let time = owed.tokens(each).min(most.div_ceil(1_000));
@@ -193,7 +197,7 @@ impl Numbers {
         units.min(capacity)
     }
 
-    fn windowed(kind: Kind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
+    fn windowed(kind: StoreKind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
         if !nanos.is_multiple_of(1000) {
             return Err(StoreLimitError::TooFine { rate });
         }
@@ -210,7 +214,7 @@ impl Numbers {
     }
 
     fn window(rate: Rate, nanos: u128, align: Align) -> Result<Self, StoreLimitError> {
-        let mut numbers = Self::windowed(Kind::Window, rate, nanos)?;
+        let mut numbers = Self::windowed(StoreKind::Window, rate, nanos)?;
         numbers.five[2] = match align {
             Align::FirstHit => FIRST_HIT_PHASE,
             Align::Boundary(boundary) => {
@@ -225,7 +229,7 @@ impl Numbers {
     }
 
     fn counter(rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
-        let Self { five, limit, .. } = Self::windowed(Kind::Counter, rate, nanos)?;
+        let Self { five, limit, .. } = Self::windowed(StoreKind::Counter, rate, nanos)?;
         let [count, micros, ..] = five;
         let instead = "use a shorter window, or GCRA";
         let error = || too_large(&rate, "its burst times its window in microseconds", instead);
@@ -234,7 +238,7 @@ impl Numbers {
         let what = "what its burst lends times its count";
         check_exact(lent, || too_large(&rate, what, "leave the burst out"))?;
         Ok(Self::new(
-            Kind::Counter,
+            StoreKind::Counter,
             [count, limit, micros, 0, 0],
             limit,
         ))
@@ -251,7 +255,11 @@ impl Numbers {
         let (start, end) = span(now);
         let (before, _) = span(start.saturating_sub(1));
         let ((_, after), count) = (span(end), quota.count());
-        Self::new(Kind::Calendar, [count, before, start, end, after], count)
+        Self::new(
+            StoreKind::Calendar,
+            [count, before, start, end, after],
+            count,
+        )
     }
 }
 
@@ -290,8 +298,8 @@ mod tests {
 
     use super::*;
 
-    fn form(rate: Rate, algorithm: Algorithm) -> Result<StoreForm, StoreLimitError> {
-        StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)
+    fn form(rate: Rate, algorithm: Algorithm) -> Result<LimitForm, StoreLimitError> {
+        LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)
     }
 
     #[test]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::{Decision, Outcome};
 
 use super::form::FIRST_HIT_PHASE;
-use super::{Kind, Numbers, Op, Question};
+use super::{LimitParams, StoreKind, StoreOp, StoreQuery};
 use crate::error::StoreError;
 
 /// A cost that no limit admits.
@@ -15,7 +15,7 @@ const UNKNOWN: u64 = FIRST_HIT_PHASE;
 /// The generation is to be told.
 const TELL: u64 = 1;
 
-impl Op {
+impl StoreOp {
     /// What it is called, a number that it reads its own way, and the generation that it is about.
     fn code(self) -> (u8, u64, u64) {
         let (code, extra) = match self {
@@ -36,11 +36,11 @@ impl Op {
     }
 }
 
-impl Question {
+impl StoreQuery {
     /// Appends its record: short if all of the call are short.
     pub(crate) fn write(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
         let (op, extra, generation) = self.op.code();
-        let Numbers { kind, five, .. } = self.numbers;
+        let LimitParams { kind, five, .. } = self.numbers;
         let last = u8::from(is_last);
         // A cost beyond this is beyond every limit; cut, it can't be taken for a special number.
         let cost = self.cost.min(BEYOND);
@@ -53,7 +53,7 @@ impl Question {
         to.extend_from_slice(&[op, kind as u8, last]);
         put(to, &[cost, extra, generation]);
         let five = match kind {
-            Kind::Arrival => self.arrival(),
+            StoreKind::Arrival => self.arrival(),
             _ => five,
         };
         put(to, &five);
@@ -83,15 +83,15 @@ pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
 
 /// The answers to a call.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Answers {
+pub(crate) struct QueryReplies {
     /// The time by which it was judged, in microseconds.
     pub(crate) now: u64,
-    pub(crate) each: Vec<Raw>,
+    pub(crate) each: Vec<RawReply>,
 }
 
 /// One answer as it came.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Raw {
+pub(crate) struct RawReply {
     pub(crate) outcome: i64,
     /// What is left; of an arrival time, the nanoseconds below a microsecond of `reset`.
     pub(crate) remaining: i64,
@@ -100,7 +100,7 @@ pub(crate) struct Raw {
     pub(crate) reset: i64,
 }
 
-impl Raw {
+impl RawReply {
     /// Numbers of each answer.
     pub(crate) const WIDTH: usize = 4;
 
@@ -133,7 +133,7 @@ impl Raw {
         (generation, Self { wait: 0, ..self })
     }
 
-    pub(crate) fn decision(&self, numbers: &Numbers) -> Decision {
+    pub(crate) fn decision(&self, numbers: &LimitParams) -> Decision {
         let limit = numbers.limit;
         let outcome = match self.outcome {
             1 => Outcome::Allowed,
@@ -141,7 +141,7 @@ impl Raw {
             _ => Outcome::Denied,
         };
         let remaining = u64::try_from(self.remaining).unwrap_or(0);
-        if numbers.kind == Kind::Arrival {
+        if numbers.kind == StoreKind::Arrival {
             // Of an arrival time the nanoseconds stand where others tell what is left.
             let owed = wait(self.reset).saturating_add(Duration::from_nanos(remaining));
             let (most, each) = numbers.arrival_nanos();
@@ -188,9 +188,9 @@ mod tests {
 
     #[test]
     fn a_reply_of_another_length_is_no_answer() {
-        assert!(Header::read(&[1, 0, 1, 2, 3, 4], Raw::WIDTH).is_ok());
+        assert!(Header::read(&[1, 0, 1, 2, 3, 4], RawReply::WIDTH).is_ok());
         for garbled in [&[1, 0, 1, 2, 3][..], &[], &[-1, 0, 1, 2, 3, 4]] {
-            let read = Header::read(garbled, Raw::WIDTH);
+            let read = Header::read(garbled, RawReply::WIDTH);
             assert!(matches!(read, Err(StoreError::Garbled { .. })));
         }
     }

@@ -7,17 +7,17 @@ use tollgate::clock::Clock;
 use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Outcome, Timestamp};
 use tollgate_engine::backend::{Check, LimitKind};
 
-use super::{KEYS, Paced, Rehearsal, State};
+use super::{FakeState, KEYS, Pacer, Rehearsal};
 use crate::error::{StoreError, StoreLimitError};
 use crate::lock::lock;
-use crate::question::{Op, micros, possible};
+use crate::question::{StoreOp, micros, possible};
 
 impl Rehearsal {
     /// What the store would do, and the number that it would tell.
     pub(crate) fn act(
         &self,
         check: &Check<'_>,
-        op: Op,
+        op: StoreOp,
         at: Option<Timestamp>,
     ) -> Result<(Decision, Option<u64>), StoreError> {
         if let Some(at) = at {
@@ -32,7 +32,7 @@ impl Rehearsal {
             possible(op, &numbers, check.limit)?;
         }
         let (decision, number) = self.asked(&mut lock(&self.state), 1, |state| match op {
-            Op::Reserve(longest) => self.reserve(state, check, longest),
+            StoreOp::Reserve(longest) => self.reserve(state, check, longest),
             _ => Ok(carry_out(state, check, op)),
         })??;
         Ok((decision, Some(number)))
@@ -40,7 +40,7 @@ impl Rehearsal {
 
     fn reserve(
         &self,
-        state: &mut State,
+        state: &mut FakeState,
         check: &Check<'_>,
         longest: u64,
     ) -> Result<(Decision, u64), StoreError> {
@@ -57,7 +57,7 @@ impl Rehearsal {
         Ok((decision, micros(delay)))
     }
 
-    fn paced(&self, state: &mut State, check: &Check<'_>) -> Result<Arc<Paced>, StoreError> {
+    fn paced(&self, state: &mut FakeState, check: &Check<'_>) -> Result<Arc<Pacer>, StoreError> {
         let id = check.limit.counter().id;
         if let Some(paced) = state.paced.get(&id) {
             return Ok(Arc::clone(paced));
@@ -81,29 +81,29 @@ impl Rehearsal {
 }
 
 /// What the store would do, and how much it would take.
-fn carry_out(state: &mut State, check: &Check<'_>, op: Op) -> (Decision, u64) {
+fn carry_out(state: &mut FakeState, check: &Check<'_>, op: StoreOp) -> (Decision, u64) {
     let memory = &state.memory;
     let ask = |cost| memory.answer(&[Check { cost, ..*check }]).decision;
     let decision = match op {
-        Op::Decide | Op::Hold => ask(check.cost),
-        Op::Look => {
+        StoreOp::Decide | StoreOp::Hold => ask(check.cost),
+        StoreOp::Look => {
             let said = memory.peek_each(&[*check]);
             said.first().copied().unwrap_or(Decision::UNLIMITED)
         }
-        Op::AtMost => {
+        StoreOp::AtMost => {
             let most = ask(0).remaining.min(check.cost);
             return (ask(most.max(1)), most);
         }
-        Op::Gift | Op::GiveBack(_) | Op::GiveBackHeld { .. } => {
+        StoreOp::Gift | StoreOp::GiveBack(_) | StoreOp::GiveBackHeld { .. } => {
             memory.give_back(&[*check]);
             ask(0)
         }
-        Op::Reset => {
+        StoreOp::Reset => {
             memory.forget(&[*check]);
             state.leases.forget(check);
             ask(0)
         }
-        Op::Reserve(_) | Op::Renew | Op::Release | Op::Raise(_) => ask(0),
+        StoreOp::Reserve(_) | StoreOp::Renew | StoreOp::Release | StoreOp::Raise(_) => ask(0),
     };
     (decision, 0)
 }

@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate::{Clock, Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Check, LimitKind};
 
-use super::{Rehearsal, State, is_leased, peek};
+use super::{FakeState, Rehearsal, is_leased, peek};
 
 /// A counter and the fingerprint of a key.
 type CounterAndKey = (u64, [u64; 2]);
@@ -20,11 +20,11 @@ fn place(check: &Check<'_>) -> CounterAndKey {
 
 /// What is held of all keys.
 #[derive(Debug, Default)]
-pub(super) struct Leases(HashMap<CounterAndKey, Lease>);
+pub(super) struct Leases(HashMap<CounterAndKey, FakeLease>);
 
 /// What is held of one key.
 #[derive(Debug)]
-struct Lease {
+struct FakeLease {
     /// What it was taken of: another limit is leased anew.
     kind: LimitKind,
     tokens: u64,
@@ -70,7 +70,7 @@ impl Leases {
         lease.is_some_and(|lease| lease.tokens >= *planned)
     }
 
-    fn live(&self, check: &Check<'_>, now: Timestamp) -> Option<&Lease> {
+    fn live(&self, check: &Check<'_>, now: Timestamp) -> Option<&FakeLease> {
         let lease = self.0.get(&place(check))?;
         (now < lease.until && lease.kind == *check.limit.kind()).then_some(lease)
     }
@@ -78,9 +78,9 @@ impl Leases {
 
 impl Rehearsal {
     /// Takes a part of what there is, for a lease's life.
-    pub(super) fn take(&self, state: &mut State, check: &Check<'_>, part: u64) {
+    pub(super) fn take(&self, state: &mut FakeState, check: &Check<'_>, part: u64) {
         let left = state.memory.answer(&[peek(check)]).decision.remaining;
-        let lease = Lease {
+        let lease = FakeLease {
             kind: check.limit.kind().clone(),
             tokens: left.min(part),
             until: self.clock.now() + self.terms.life,
@@ -91,7 +91,7 @@ impl Rehearsal {
     /// Of a leased limit, what is left is what this node holds.
     pub(super) fn show_held_tokens(
         &self,
-        state: &State,
+        state: &FakeState,
         checks: &[Check<'_>],
         answer: &mut Answer,
     ) {

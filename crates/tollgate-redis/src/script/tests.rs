@@ -14,27 +14,27 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use crate::error::StoreError;
-use crate::question::{Answers, Kind, Numbers, Op, Question, StoreForm};
+use crate::question::{LimitForm, LimitParams, QueryReplies, StoreKind, StoreOp, StoreQuery};
 use crate::store::Store;
 
 const NOW: u64 = 1_700_000_000_000_000;
 
-fn numbers(kind: &LimitKind) -> Numbers {
-    let form = StoreForm::new(kind, Duration::from_secs(60)).expect("a limit for the store");
+fn numbers(kind: &LimitKind) -> LimitParams {
+    let form = LimitForm::new(kind, Duration::from_secs(60)).expect("a limit for the store");
     form.params_at(NOW).expect("it is asked")
 }
 
-fn rate(text: &str, algorithm: Algorithm) -> Numbers {
+fn rate(text: &str, algorithm: Algorithm) -> LimitParams {
     let rate = text.parse().expect("a rate");
     numbers(&LimitKind::Rate { rate, algorithm })
 }
 
-fn slots(most: u32) -> Numbers {
+fn slots(most: u32) -> LimitParams {
     numbers(&LimitKind::Concurrency(most))
 }
 
-fn question(numbers: Numbers, op: Op, cost: u64) -> Question {
-    Question {
+fn question(numbers: LimitParams, op: StoreOp, cost: u64) -> StoreQuery {
+    StoreQuery {
         key: "k".into(),
         op,
         numbers,
@@ -43,19 +43,19 @@ fn question(numbers: Numbers, op: Op, cost: u64) -> Question {
     }
 }
 
-fn held_by(name: &str, numbers: Numbers, op: Op) -> Question {
-    Question {
+fn held_by(name: &str, numbers: LimitParams, op: StoreOp) -> StoreQuery {
+    StoreQuery {
         holder: Some(name.into()),
         ..question(numbers, op, 1)
     }
 }
 
-async fn ask(store: &Store, questions: Vec<Question>) -> Answers {
+async fn ask(store: &Store, questions: Vec<StoreQuery>) -> QueryReplies {
     let answers = store.ask(questions, Some(NOW)).await;
     answers.expect("the server answers")
 }
 
-async fn outcomes(store: &Store, questions: Vec<Question>) -> Vec<i64> {
+async fn outcomes(store: &Store, questions: Vec<StoreQuery>) -> Vec<i64> {
     let answers = ask(store, questions).await;
     answers.each.iter().map(|raw| raw.outcome).collect()
 }
@@ -75,12 +75,12 @@ async fn no_cost_is_too_large_to_be_refused() {
         server.command(&["FLUSHALL"]);
         let ten = rate("10/s", algorithm);
         for cost in [11, 1 << 53, u64::MAX - 1, u64::MAX] {
-            let said = outcomes(&store, vec![question(ten, Op::Decide, cost)]).await;
+            let said = outcomes(&store, vec![question(ten, StoreOp::Decide, cost)]).await;
             assert_eq!(said, [2], "{algorithm:?} {cost}");
         }
-        let most = ask(&store, vec![question(ten, Op::AtMost, u64::MAX)]).await;
+        let most = ask(&store, vec![question(ten, StoreOp::AtMost, u64::MAX)]).await;
         assert_eq!((most.each[0].outcome, most.each[0].wait), (1, 10));
-        let gift = ask(&store, vec![question(ten, Op::Gift, u64::MAX)]).await;
+        let gift = ask(&store, vec![question(ten, StoreOp::Gift, u64::MAX)]).await;
         assert_eq!(gift.each[0].remaining, 10, "{algorithm:?}");
     }
 }
@@ -92,16 +92,16 @@ async fn one_key_asked_about_twice_in_a_request_has_room_for_both_or_none() {
     for algorithm in ALGORITHMS {
         server.command(&["FLUSHALL"]);
         let three = rate("3/s", algorithm);
-        let both = || vec![question(three, Op::Decide, 1); 2];
+        let both = || vec![question(three, StoreOp::Decide, 1); 2];
         assert_eq!(outcomes(&store, both()).await, [1, 1], "{algorithm:?}");
         assert_eq!(outcomes(&store, both()).await, [1, 0], "{algorithm:?}");
-        let one = vec![question(three, Op::Decide, 1)];
+        let one = vec![question(three, StoreOp::Decide, 1)];
         assert_eq!(outcomes(&store, one).await, [1], "nothing was charged");
     }
     let two = |most| {
         vec![
-            held_by("a", slots(most), Op::Decide),
-            held_by("b", slots(most), Op::Decide),
+            held_by("a", slots(most), StoreOp::Decide),
+            held_by("b", slots(most), StoreOp::Decide),
         ]
     };
     server.command(&["FLUSHALL"]);
@@ -118,7 +118,7 @@ async fn one_key_by_two_rates_in_a_request_is_charged_in_tokens_of_each() {
         ["10/s burst 100", "1000/s burst 100"].map(|text| rate(text, Algorithm::Gcra));
     for both in [[slow, fast], [fast, slow]] {
         server.command(&["FLUSHALL"]);
-        let questions = both.map(|numbers| question(numbers, Op::Decide, 1));
+        let questions = both.map(|numbers| question(numbers, StoreOp::Decide, 1));
         let answers = ask(&store, questions.to_vec()).await;
         let left: Vec<_> = answers.each.iter().map(|raw| raw.remaining).collect();
         assert_eq!(left, [98, 98]);
@@ -129,13 +129,13 @@ async fn one_key_by_two_rates_in_a_request_is_charged_in_tokens_of_each() {
 async fn a_slot_that_is_asked_for_once_more_is_had_once() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let ask = |name| outcomes(&store, vec![held_by(name, slots(2), Op::Decide)]);
+    let ask = |name| outcomes(&store, vec![held_by(name, slots(2), StoreOp::Decide)]);
     assert_eq!(ask("a").await, [1]);
     assert_eq!(ask("b").await, [1]);
     // No answer came, and it is asked again.
     assert_eq!(ask("b").await, [1]);
     assert_eq!(ask("c").await, [0]);
-    let release = vec![held_by("b", slots(2), Op::Release)];
+    let release = vec![held_by("b", slots(2), StoreOp::Release)];
     outcomes(&store, release).await;
     assert_eq!(ask("c").await, [1]);
     assert_eq!(ask("b").await, [0]);
@@ -145,14 +145,20 @@ async fn a_slot_that_is_asked_for_once_more_is_had_once() {
 async fn a_foreign_key_spoils_no_call() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let ours = |numbers, op| Question {
+    let ours = |numbers, op| StoreQuery {
         key: "ours".into(),
         ..held_by("a", numbers, op)
     };
-    let mut cases: Vec<_> = [Op::Renew, Op::Release, Op::Decide]
+    let mut cases: Vec<_> = [StoreOp::Renew, StoreOp::Release, StoreOp::Decide]
         .map(|op| (slots(2), op))
         .into();
-    for op in [Op::Decide, Op::AtMost, Op::Gift, Op::Reset, Op::Raise(7)] {
+    for op in [
+        StoreOp::Decide,
+        StoreOp::AtMost,
+        StoreOp::Gift,
+        StoreOp::Reset,
+        StoreOp::Raise(7),
+    ] {
         cases.extend(ALGORITHMS.map(|algorithm| (rate("10/s", algorithm), op)));
     }
     let foreign = Err(StoreError::Foreign {
@@ -162,16 +168,24 @@ async fn a_foreign_key_spoils_no_call() {
         server.command(&["FLUSHALL"]);
         server.command(&["RPUSH", "k", "something else"]);
         let alone = store.ask(vec![held_by("a", numbers, op)], Some(NOW));
-        let other = store.ask(vec![ours(numbers, Op::Decide)], Some(NOW));
+        let other = store.ask(vec![ours(numbers, StoreOp::Decide)], Some(NOW));
         let (alone, other) = tokio::join!(alone, other);
         assert_eq!(alone, foreign, "{op:?}");
         assert_eq!(other.expect("an answer").each[0].outcome, 1, "{op:?}");
         // All or none: what goes with it isn't charged.
-        let left = async || ask(&store, vec![ours(numbers, Op::Decide)]).await.each[0].remaining;
+        let left =
+            async || ask(&store, vec![ours(numbers, StoreOp::Decide)]).await.each[0].remaining;
         let before = left().await;
-        let both = [ours(numbers, Op::Decide), held_by("a", numbers, Op::Decide)];
+        let both = [
+            ours(numbers, StoreOp::Decide),
+            held_by("a", numbers, StoreOp::Decide),
+        ];
         assert_eq!(store.ask(both.to_vec(), Some(NOW)).await, foreign);
-        let taken = if numbers.kind == Kind::Slots { 0 } else { 1 };
+        let taken = if numbers.kind == StoreKind::Slots {
+            0
+        } else {
+            1
+        };
         assert_eq!(left().await, before - taken, "{op:?}");
         assert_eq!(server.command(&["LRANGE", "k", "0", "-1"]).items().len(), 1);
     }
@@ -202,7 +216,7 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
     {
         let numbers = numbers(kind);
         let ask = async |key: &str, op, cost, at| {
-            let asked = Question {
+            let asked = StoreQuery {
                 key: format!("{key} {round} {kind:?}").into(),
                 ..question(numbers, op, cost)
             };
@@ -221,19 +235,19 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
             now += random.below(200_000);
             if step == charged {
                 since = now;
-                ask("charged", Op::Decide, cost, now).await;
+                ask("charged", StoreOp::Decide, cost, now).await;
             }
             let other = random.below(4);
-            ask("charged", Op::Decide, other, now).await;
-            ask("not", Op::Decide, other, now).await;
+            ask("charged", StoreOp::Decide, other, now).await;
+            ask("not", StoreOp::Decide, other, now).await;
             now += random.below(2) * random.below(200_000);
             if step == given {
-                ask("charged", Op::GiveBack(since), cost, now).await;
+                ask("charged", StoreOp::GiveBack(since), cost, now).await;
             }
         }
         for _ in 0..6 {
-            let left = ask("charged", Op::Decide, 0, now).await.remaining;
-            let most = ask("not", Op::Decide, 0, now).await.remaining;
+            let left = ask("charged", StoreOp::Decide, 0, now).await.remaining;
+            let most = ask("not", StoreOp::Decide, 0, now).await.remaining;
             assert!(left <= most, "{kind:?} {round}: {left} of {most} at {now}");
             now += random.below(300_000);
         }
@@ -251,7 +265,7 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
             .clock(tollgate::clock::Manual::new())
             .build()
             .unwrap();
-        let form = StoreForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
+        let form = LimitForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
         let form = form.expect("a limit for the store");
         let mut random = Random::new(seed);
         let mut now = NOW;
@@ -263,9 +277,9 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
             }
             let cost = random.below(12);
             let numbers = form.params_at(now).expect("asked");
-            let asked = Question {
+            let asked = StoreQuery {
                 key: format!("{quota}").into(),
-                ..question(numbers, Op::Decide, cost)
+                ..question(numbers, StoreOp::Decide, cost)
             };
             let answers = store.ask(vec![asked], Some(now)).await.expect("an answer");
             let seen = answers.each[0].decision(&numbers);
@@ -290,11 +304,11 @@ async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
         algorithm,
     }));
     for kind in kinds {
-        let form = StoreForm::new(&kind, Duration::ZERO).expect("a limit for the store");
+        let form = LimitForm::new(&kind, Duration::ZERO).expect("a limit for the store");
         let ask = async |at: u64| {
-            let asked = Question {
+            let asked = StoreQuery {
                 key: format!("{kind:?}").into(),
-                ..question(form.params_at(at).expect("asked"), Op::Decide, 5)
+                ..question(form.params_at(at).expect("asked"), StoreOp::Decide, 5)
             };
             let answers = store.ask(vec![asked], Some(at)).await;
             answers.expect("an answer").each[0]

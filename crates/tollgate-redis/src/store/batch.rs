@@ -3,10 +3,10 @@
 use ::redis::Cmd;
 
 use crate::error::StoreError;
-use crate::question::{Header, Kind};
-use crate::script::{self, Needs};
+use crate::question::{Header, StoreKind};
+use crate::script::{self, ScriptParts};
 
-use super::request::{Job, Reply, Request};
+use super::request::{CallReply, QueuedCall, StoreCall};
 
 /// Requests that go together.
 #[derive(Debug)]
@@ -14,24 +14,24 @@ pub(crate) struct Batch {
     pub(crate) lane: u16,
     /// How often it has followed its keys to another node.
     pub(super) hops: u8,
-    pub(super) requests: Vec<Request>,
+    pub(super) requests: Vec<QueuedCall>,
 }
 
 /// How a script is called: by its name, which the store may have to be told first, or with its text.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum By {
+pub(super) enum ScriptReference {
     Name,
     Text,
 }
 
 impl Batch {
     /// The command that asks it.
-    pub(super) fn command(&self, by: By) -> Cmd {
-        let (mut needs, mut script) = (Needs::default(), None);
+    pub(super) fn command(&self, by: ScriptReference) -> Cmd {
+        let (mut needs, mut script) = (ScriptParts::default(), None);
         for request in &self.requests {
             match &request.job {
-                Job::Ask(questions) => questions.iter().for_each(|asked| needs.add(asked)),
-                Job::Lease { .. } => script = Some(script::lease()),
+                StoreCall::Ask(questions) => questions.iter().for_each(|asked| needs.add(asked)),
+                StoreCall::Lease { .. } => script = Some(script::lease()),
             }
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
@@ -39,19 +39,19 @@ impl Batch {
         let mut generations = Vec::new();
         for request in &self.requests {
             let questions = match &request.job {
-                Job::Lease { key, numbers } => {
+                StoreCall::Lease { key, numbers } => {
                     keys.push(&**key);
                     program.extend_from_slice(numbers);
                     continue;
                 }
-                Job::Ask(questions) => questions,
+                StoreCall::Ask(questions) => questions,
             };
             for (number, question) in questions.iter().enumerate() {
                 let is_last = number + 1 == questions.len();
                 question.write(&mut program, is_last, needs.is_plain());
                 keys.push(&*question.key);
                 generations.extend(question.generation_key());
-                if question.numbers.kind == Kind::Slots {
+                if question.numbers.kind == StoreKind::Slots {
                     // Whatever is asked of slots: the script reads one holder for each such question.
                     holders.push(question.holder.as_deref().unwrap_or_default());
                 }
@@ -61,8 +61,8 @@ impl Batch {
         let time = self.requests.first().and_then(|request| request.at);
         let script = script.unwrap_or_else(|| needs.script());
         let (name, body) = match by {
-            By::Name => ("EVALSHA", &script.sha),
-            By::Text => ("EVAL", &script.text),
+            ScriptReference::Name => ("EVALSHA", &script.sha),
+            ScriptReference::Text => ("EVAL", &script.text),
         };
         let mut command = ::redis::cmd(name);
         command.arg(body).arg(keys.len() + generations.len());
@@ -105,7 +105,7 @@ impl Batch {
             rest = others;
             let answer = match request.job.find_foreign_key(own, strange) {
                 Some(key) => Err(StoreError::Foreign { key }),
-                None => Ok(Reply {
+                None => Ok(CallReply {
                     now,
                     numbers: own.to_vec(),
                 }),
@@ -126,8 +126,8 @@ impl Batch {
     ///
     /// A call that was carried out before the connection broke is charged twice then, which grants
     /// nothing.
-    pub(crate) fn again(self, error: &StoreError) -> Vec<Request> {
-        let may = |request: &Request| {
+    pub(crate) fn again(self, error: &StoreError) -> Vec<QueuedCall> {
+        let may = |request: &QueuedCall| {
             !request.is_again && request.job.is_repeatable() && !request.reply.is_closed()
         };
         let (mut again, requests): (Vec<_>, Vec<_>) = self.requests.into_iter().partition(may);
@@ -145,32 +145,32 @@ mod tests {
     use tollgate_engine::backend::LimitKind;
 
     use super::*;
-    use crate::question::{Op, Question, StoreForm};
+    use crate::question::{LimitForm, StoreOp, StoreQuery};
 
     #[test]
     fn what_gives_is_not_sent_again() {
-        let form = StoreForm::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
+        let form = LimitForm::new(&LimitKind::Concurrency(1), Duration::ZERO).unwrap();
         let numbers = form.params_at(0).unwrap();
-        let ask = |op| Question {
+        let ask = |op| StoreQuery {
             key: "k".into(),
             op,
             numbers,
             cost: 1,
             holder: None,
         };
-        let held = Op::GiveBackHeld {
+        let held = StoreOp::GiveBackHeld {
             since: 7,
             generation: 3,
         };
-        let gives = [Op::GiveBack(7), held, Op::Gift, Op::Reset];
+        let gives = [StoreOp::GiveBack(7), held, StoreOp::Gift, StoreOp::Reset];
         let takes = [
-            Op::Decide,
-            Op::Hold,
-            Op::AtMost,
-            Op::Reserve(7),
-            Op::Renew,
-            Op::Release,
-            Op::Raise(7),
+            StoreOp::Decide,
+            StoreOp::Hold,
+            StoreOp::AtMost,
+            StoreOp::Reserve(7),
+            StoreOp::Renew,
+            StoreOp::Release,
+            StoreOp::Raise(7),
         ];
         for (op, expect) in gives
             .map(|op| (op, 0))
@@ -178,8 +178,8 @@ mod tests {
             .chain(takes.map(|op| (op, 1)))
         {
             let (reply, mut answer) = oneshot::channel();
-            let request = Request {
-                job: Job::Ask(vec![ask(Op::Decide), ask(op)]),
+            let request = QueuedCall {
+                job: StoreCall::Ask(vec![ask(StoreOp::Decide), ask(op)]),
                 at: None,
                 lane: 0,
                 is_again: false,

@@ -14,7 +14,7 @@ use crate::address::{Address, Node, Topology};
 use crate::error::{FailureKind, StoreError};
 use crate::host::Host;
 
-use super::files::{Files, Known};
+use super::files::{CertificateFiles, Known};
 use super::link::Link;
 use super::{probe, reason};
 
@@ -25,15 +25,15 @@ const CONNECTING: Duration = Duration::from_secs(1);
 
 /// Makes connections.
 pub(crate) struct Connector {
-    to: To,
+    to: Target,
     address: Address,
-    files: Files,
+    files: CertificateFiles,
     stalled: Duration,
     /// Whether there was a connection: what is spoken at the other side is known then.
     was_met: AtomicBool,
 }
 
-enum To {
+enum Target {
     Server(ConnectionAddr),
     // The client remembers which sentinel answered. None after a connection that failed, if its certificates may be
     // others by now.
@@ -53,8 +53,8 @@ impl Connector {
     ) -> Result<Self, StoreError> {
         let stalled = STALLED.max(timeout);
         let unusable = |error| unusable(address, &error);
-        let files = Files::read(address).map_err(unusable)?;
-        let to = To::new(address, &files.known(), host).map_err(unusable)?;
+        let files = CertificateFiles::read(address).map_err(unusable)?;
+        let to = Target::new(address, &files.known(), host).map_err(unusable)?;
         Ok(Self {
             to,
             files,
@@ -67,9 +67,9 @@ impl Connector {
     /// Whether keys of different slots may be on different nodes.
     pub(crate) fn is_cluster(&self) -> bool {
         match &self.to {
-            To::Cluster(_) => true,
+            Target::Cluster(_) => true,
             #[cfg(feature = "simulation")]
-            To::World(world) => world.is_cluster(),
+            Target::World(world) => world.is_cluster(),
             _ => false,
         }
     }
@@ -77,7 +77,7 @@ impl Connector {
     /// The nodes of a cluster that its address names; none if one connection leads to all there is.
     pub(super) fn seeds(&self) -> Option<&[Node]> {
         match &self.to {
-            To::Cluster(nodes) => Some(nodes),
+            Target::Cluster(nodes) => Some(nodes),
             _ => None,
         }
     }
@@ -96,7 +96,7 @@ impl Connector {
             Ok(_) => self.was_met.store(true, Ordering::Relaxed),
             Err(_) if self.was_met.load(Ordering::Relaxed) => {}
             #[cfg(feature = "simulation")]
-            Err(_) if matches!(self.to, To::World(_)) => {}
+            Err(_) if matches!(self.to, Target::World(_)) => {}
             Err(error) => return Err(probe::explained(error, &self.address).await),
         }
         connected
@@ -104,15 +104,17 @@ impl Connector {
 
     async fn reach(&self, to: Option<&Node>) -> Result<Link, StoreError> {
         match (&self.to, to) {
-            (To::Cluster(_), Some(node)) => self.open(addr(node, &self.address)).await,
-            (To::Cluster(_), None) => {
+            (Target::Cluster(_), Some(node)) => self.open(addr(node, &self.address)).await,
+            (Target::Cluster(_), None) => {
                 let why = "a cluster is reached by its nodes, and none is named";
                 Err(StoreError::unreachable(FailureKind::NotFound, why))
             }
-            (To::Server(addr), _) => self.open(addr.clone()).await,
-            (To::Sentinel(client), _) => self.connect_by_sentinels(client).await.map(Link::Direct),
+            (Target::Server(addr), _) => self.open(addr.clone()).await,
+            (Target::Sentinel(client), _) => {
+                self.connect_by_sentinels(client).await.map(Link::Direct)
+            }
             #[cfg(feature = "simulation")]
-            (To::World(world), _) => {
+            (Target::World(world), _) => {
                 let connected = world.connect().await;
                 let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
                 linked.map_err(|why| {
@@ -180,7 +182,7 @@ impl Connector {
     }
 }
 
-impl To {
+impl Target {
     fn new(address: &Address, files: &Known, host: &Host) -> Result<Self, RedisError> {
         #[cfg(feature = "simulation")]
         if let Some(world) = host.world() {

@@ -15,15 +15,15 @@ use tokio::time::{Instant, sleep, sleep_until};
 
 use super::batch::Batch;
 use super::connect::Connector;
-use super::link::{Failure, Link, Manner, Then};
+use super::link::{AskingMode, CallFailure, FailureAction, Link};
 use super::peer::{Peer, PeerId, State, Up};
-use super::shared::Shared;
+use super::shared::DriverState;
 use super::skew;
-use super::slots::{self, Looked, SLOTS};
+use super::slots::{self, SLOTS, SlotReply};
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 
-use looks::Looks;
+use looks::SlotRefresh;
 
 /// How often a call follows its keys from node to node.
 const MOST_HOPS: u8 = 5;
@@ -31,7 +31,7 @@ const MOST_HOPS: u8 = 5;
 const MIGRATION_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Which node has which key.
-enum Map {
+enum SlotMap {
     /// One has them all.
     One,
     /// It isn't known yet, or why it can't be found out.
@@ -41,43 +41,47 @@ enum Map {
 }
 
 /// What came of a call.
-struct Done {
+struct FinishedCall {
     batch: Batch,
     peer: PeerId,
     /// By which of its connections.
     link: u64,
-    result: Result<Vec<i64>, Failure>,
+    result: Result<Vec<i64>, CallFailure>,
 }
 
 type Task<T> = Pin<Box<dyn Future<Output = T> + Send>>;
 
 pub(crate) struct Driver {
-    shared: Arc<Shared>,
+    shared: Arc<DriverState>,
     connector: Arc<Connector>,
     peers: BTreeMap<PeerId, Peer>,
     next_peer: PeerId,
-    map: Map,
+    map: SlotMap,
     /// Calls that wait until it is known which node has which key.
     parked: Vec<Batch>,
-    calls: FuturesUnordered<Task<Done>>,
+    calls: FuturesUnordered<Task<FinishedCall>>,
     connecting: FuturesUnordered<Task<(PeerId, Result<Link, StoreError>)>>,
-    looking: Option<Task<Looked>>,
-    looks: Looks,
+    looking: Option<Task<SlotReply>>,
+    looks: SlotRefresh,
     /// Whether a connection may have to be made, or slots asked for; and from when on in any case.
     is_changed: bool,
     wake: Option<Instant>,
 }
 
 impl Driver {
-    pub(crate) fn new(shared: Arc<Shared>, connector: Connector) -> Self {
+    pub(crate) fn new(shared: Arc<DriverState>, connector: Connector) -> Self {
         let seeds = connector.seeds();
-        let (looks, is_one) = (Looks::new(seeds), seeds.is_none());
+        let (looks, is_one) = (SlotRefresh::new(seeds), seeds.is_none());
         let mut driver = Self {
             shared,
             connector: Arc::new(connector),
             peers: BTreeMap::new(),
             next_peer: 0,
-            map: if is_one { Map::One } else { Map::Unknown(None) },
+            map: if is_one {
+                SlotMap::One
+            } else {
+                SlotMap::Unknown(None)
+            },
             parked: Vec::new(),
             calls: FuturesUnordered::new(),
             connecting: FuturesUnordered::new(),
@@ -142,16 +146,16 @@ impl Driver {
     fn dispatch(&mut self, batch: Batch) {
         let slot = batch.lane % SLOTS;
         let peer = match &self.map {
-            Map::One => self.peers.keys().next().copied(),
-            Map::Slots(slots) => slots[usize::from(slot)],
-            Map::Unknown(None) => return self.parked.push(batch),
-            Map::Unknown(Some(error)) => {
+            SlotMap::One => self.peers.keys().next().copied(),
+            SlotMap::Slots(slots) => slots[usize::from(slot)],
+            SlotMap::Unknown(None) => return self.parked.push(batch),
+            SlotMap::Unknown(Some(error)) => {
                 let error = error.clone();
                 return self.refuse(batch, &error);
             }
         };
         match peer {
-            Some(peer) => self.give(peer, batch, Manner::Plain, Duration::ZERO),
+            Some(peer) => self.give(peer, batch, AskingMode::Plain, Duration::ZERO),
             None => {
                 self.schedule_refresh();
                 let why = format!("no node of the cluster says that it has slot {slot}");
@@ -160,7 +164,7 @@ impl Driver {
         }
     }
 
-    fn give(&mut self, id: PeerId, batch: Batch, manner: Manner, after: Duration) {
+    fn give(&mut self, id: PeerId, batch: Batch, manner: AskingMode, after: Duration) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return self.refuse(batch, &StoreError::Stopped);
         };
@@ -185,7 +189,7 @@ impl Driver {
     }
 
     /// Sends what has waited, but for what nobody waits for any more.
-    fn unpark(&mut self, mut batch: Batch, to: Option<(PeerId, Manner)>) {
+    fn unpark(&mut self, mut batch: Batch, to: Option<(PeerId, AskingMode)>) {
         batch.drop_abandoned();
         match to {
             _ if batch.is_empty() => self.shared.queue.done(batch.lane, Vec::new()),
@@ -201,7 +205,7 @@ impl Driver {
             return;
         }
         (self.is_changed, self.wake) = (false, None);
-        let is_one = matches!(self.map, Map::One);
+        let is_one = matches!(self.map, SlotMap::One);
         let in_part = !is_one && self.peers.values().any(Peer::answers);
         let stats = &self.shared.stats;
         stats.answers_in_part.store(in_part, Ordering::Relaxed);
@@ -251,7 +255,7 @@ impl Driver {
         }
     }
 
-    fn finish(&mut self, done: Done) {
+    fn finish(&mut self, done: FinishedCall) {
         let (batch, peer, link) = (done.batch, done.peer, done.link);
         let lane = batch.lane;
         if batch.is_empty() {
@@ -276,8 +280,8 @@ impl Driver {
         }
     }
 
-    fn failed(&mut self, batch: Batch, peer: PeerId, link: u64, failure: Failure) {
-        let Failure { error, then } = failure;
+    fn failed(&mut self, batch: Batch, peer: PeerId, link: u64, failure: CallFailure) {
+        let CallFailure { error, then } = failure;
         let Some(batch) = self.follow(batch, peer, &then) else {
             return;
         };
@@ -287,7 +291,7 @@ impl Driver {
         stats.failed_calls.fetch_add(1, Ordering::Relaxed);
         let mut again = Vec::new();
         match then {
-            Then::Lost => again = batch.again(&error),
+            FailureAction::Lost => again = batch.again(&error),
             _ => batch.fail(&error),
         }
         if then.is_lost()
@@ -301,31 +305,31 @@ impl Driver {
     }
 
     /// Sends a call of a cluster to the node that is said to have its keys; returns it if that isn't known.
-    fn follow(&mut self, mut batch: Batch, peer: PeerId, then: &Then) -> Option<Batch> {
+    fn follow(&mut self, mut batch: Batch, peer: PeerId, then: &FailureAction) -> Option<Batch> {
         let asked = self.peers.get(&peer).and_then(|peer| peer.node.clone());
-        let Some(asked) = asked.filter(|_| !matches!(self.map, Map::One)) else {
+        let Some(asked) = asked.filter(|_| !matches!(self.map, SlotMap::One)) else {
             return Some(batch);
         };
         let (to, manner) = match then {
-            Then::Moved(to) => (to, Manner::Plain),
-            Then::Ask(to) => (to, Manner::Asking),
-            Then::TryAgain => {
+            FailureAction::Moved(to) => (to, AskingMode::Plain),
+            FailureAction::Ask(to) => (to, AskingMode::Asking),
+            FailureAction::TryAgain => {
                 self.split_batch(batch);
                 return None;
             }
-            Then::Nobody => {
+            FailureAction::Nobody => {
                 self.schedule_refresh();
                 return Some(batch);
             }
-            Then::Keep | Then::Lost | Then::Wrong => return Some(batch),
+            FailureAction::Keep | FailureAction::Lost | FailureAction::Wrong => return Some(batch),
         };
         let Some(node) = slots::redirected(to, &asked) else {
             self.schedule_refresh();
             return Some(batch);
         };
         let peer = self.peer_for_node(node);
-        if manner == Manner::Plain {
-            if let Map::Slots(slots) = &mut self.map {
+        if manner == AskingMode::Plain {
+            if let SlotMap::Slots(slots) = &mut self.map {
                 slots[usize::from(batch.lane % SLOTS)] = Some(peer);
             }
             self.schedule_refresh();
@@ -351,11 +355,11 @@ impl Driver {
         let lane = batch.lane;
         if batch.requests.len() <= 1 {
             let owner = match &self.map {
-                Map::Slots(slots) => slots[usize::from(lane % SLOTS)],
+                SlotMap::Slots(slots) => slots[usize::from(lane % SLOTS)],
                 _ => None,
             };
             match owner {
-                Some(owner) => self.give(owner, batch, Manner::Plain, MIGRATION_RETRY_PAUSE),
+                Some(owner) => self.give(owner, batch, AskingMode::Plain, MIGRATION_RETRY_PAUSE),
                 None => self.dispatch(batch),
             }
         } else {
@@ -382,9 +386,9 @@ fn call(
     peer: PeerId,
     up: &Up,
     mut batch: Batch,
-    manner: Manner,
+    manner: AskingMode,
     after: Duration,
-) -> impl Future<Output = Done> + Send + use<> {
+) -> impl Future<Output = FinishedCall> + Send + use<> {
     let (mut connection, link, mut ends) = (up.link.clone(), up.number, up.ends());
     async move {
         let run = async {
@@ -403,10 +407,10 @@ fn call(
             result = run => result,
             _ = ends.changed() => {
                 let error = ends.borrow().clone().unwrap_or(StoreError::Stopped);
-                Err(Failure { error, then: Then::Lost })
+                Err(CallFailure { error, then: FailureAction::Lost })
             }
         };
-        Done {
+        FinishedCall {
             batch,
             peer,
             link,

@@ -18,9 +18,9 @@ pub(super) type Known = ::redis::TlsCertificates;
 pub(super) type Known = ();
 
 /// The files of an address, and what they held when they could last be read.
-pub(super) struct Files(Mutex<Known>);
+pub(super) struct CertificateFiles(Mutex<Known>);
 
-impl Files {
+impl CertificateFiles {
     /// Reads them.
     pub(super) fn read(address: &Address) -> Result<Self, RedisError> {
         certificates(address).map(Mutex::new).map(Self)

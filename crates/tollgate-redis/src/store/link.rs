@@ -5,7 +5,7 @@ use ::redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 
 use crate::error::StoreError;
 
-use super::batch::{Batch, By};
+use super::batch::{Batch, ScriptReference};
 use super::reason;
 
 /// A connection that is up, shared by all calls.
@@ -22,7 +22,7 @@ pub(crate) enum Link {
 
 /// How a node of a cluster is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Manner {
+pub(crate) enum AskingMode {
     /// For what it has.
     Plain,
     /// For a slot that is moving to it, as the node that had it says.
@@ -31,13 +31,13 @@ pub(crate) enum Manner {
 
 /// Why a call failed, and what is to be done.
 #[derive(Debug)]
-pub(crate) struct Failure {
+pub(crate) struct CallFailure {
     pub(crate) error: StoreError,
-    pub(crate) then: Then,
+    pub(crate) then: FailureAction,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Then {
+pub(crate) enum FailureAction {
     /// The connection works.
     Keep,
     /// It is lost: the call may or may not have been carried out.
@@ -54,7 +54,7 @@ pub(crate) enum Then {
     Nobody,
 }
 
-impl Then {
+impl FailureAction {
     /// Whether the connection is of no use any more.
     pub(super) const fn is_lost(&self) -> bool {
         matches!(self, Self::Lost | Self::Wrong)
@@ -67,16 +67,19 @@ impl Link {
     pub(super) async fn run(
         &mut self,
         batch: &mut Batch,
-        manner: Manner,
-    ) -> Result<Vec<i64>, Failure> {
-        let known = self.send_by(&batch.command(By::Name), manner).await;
+        manner: AskingMode,
+    ) -> Result<Vec<i64>, CallFailure> {
+        let known = self
+            .send_by(&batch.command(ScriptReference::Name), manner)
+            .await;
         let reply = match known {
             Err(error) if error.kind() == ErrorKind::Server(ServerErrorKind::NoScript) => {
                 batch.drop_abandoned();
                 if batch.is_empty() {
                     return Ok(Vec::new());
                 }
-                self.send_by(&batch.command(By::Text), manner).await
+                self.send_by(&batch.command(ScriptReference::Text), manner)
+                    .await
             }
             known => known,
         };
@@ -84,15 +87,15 @@ impl Link {
     }
 
     pub(super) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
-        self.send_by(command, Manner::Plain).await
+        self.send_by(command, AskingMode::Plain).await
     }
 
-    async fn send_by(&mut self, command: &Cmd, manner: Manner) -> Result<Value, RedisError> {
+    async fn send_by(&mut self, command: &Cmd, manner: AskingMode) -> Result<Value, RedisError> {
         let value = match (self, manner) {
-            (Self::Direct(connection), Manner::Plain) => {
+            (Self::Direct(connection), AskingMode::Plain) => {
                 connection.send_packed_command(command).await
             }
-            (Self::Direct(connection), Manner::Asking) => {
+            (Self::Direct(connection), AskingMode::Asking) => {
                 // Sent together: `ASKING` counts for the next command alone.
                 let mut both = Pipeline::with_capacity(2);
                 both.cmd("ASKING").add_command(command.clone());
@@ -111,30 +114,36 @@ impl Link {
     }
 }
 
-fn numbers(value: &Value) -> Result<Vec<i64>, Failure> {
-    ::redis::from_redis_value_ref(value).map_err(|_| Failure {
+fn numbers(value: &Value) -> Result<Vec<i64>, CallFailure> {
+    ::redis::from_redis_value_ref(value).map_err(|_| CallFailure {
         error: StoreError::garbled(format!("a list of numbers expected, {value:?} came")),
-        then: Then::Keep,
+        then: FailureAction::Keep,
     })
 }
 
 /// What an error means.
-pub(super) fn failure(error: &RedisError) -> Failure {
+pub(super) fn failure(error: &RedisError) -> CallFailure {
     let to = || error.redirect_node().map(|(to, _)| to.to_owned());
     // Redis 6.2 tells so of a script in the midst of its text.
     let is_read_only = (error.detail()).is_some_and(|text| text.contains("-READONLY "));
     let then = match error.kind() {
-        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => Then::Wrong,
-        _ if is_read_only => Then::Wrong,
-        ErrorKind::Server(ServerErrorKind::Moved) => to().map_or(Then::Nobody, Then::Moved),
-        ErrorKind::Server(ServerErrorKind::Ask) => to().map_or(Then::Nobody, Then::Ask),
-        ErrorKind::Server(ServerErrorKind::TryAgain) => Then::TryAgain,
-        ErrorKind::Server(ServerErrorKind::ClusterDown) => Then::Nobody,
-        ErrorKind::Server(_) | ErrorKind::Extension => Then::Keep,
-        _ => Then::Lost,
+        ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
+            FailureAction::Wrong
+        }
+        _ if is_read_only => FailureAction::Wrong,
+        ErrorKind::Server(ServerErrorKind::Moved) => {
+            to().map_or(FailureAction::Nobody, FailureAction::Moved)
+        }
+        ErrorKind::Server(ServerErrorKind::Ask) => {
+            to().map_or(FailureAction::Nobody, FailureAction::Ask)
+        }
+        ErrorKind::Server(ServerErrorKind::TryAgain) => FailureAction::TryAgain,
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => FailureAction::Nobody,
+        ErrorKind::Server(_) | ErrorKind::Extension => FailureAction::Keep,
+        _ => FailureAction::Lost,
     };
     let error = reason::store_error(error);
-    Failure { error, then }
+    CallFailure { error, then }
 }
 
 #[cfg(test)]
@@ -149,12 +158,12 @@ mod tests {
             failure(&error).then
         };
         let text = "You can't write against a read only replica. script: a1, on @user_script:1.";
-        assert_eq!(error("READONLY", text), Then::Wrong);
+        assert_eq!(error("READONLY", text), FailureAction::Wrong);
         let text = "Error running script (call to f_a1): @user_script:1: @user_script: 1: \
                     -READONLY You can't write against a read only replica.";
-        assert_eq!(error("ERR", text), Then::Wrong);
+        assert_eq!(error("ERR", text), FailureAction::Wrong);
         let text = "Error running script (call to f_a1): @user_script:1: -OOM command not allowed";
-        assert_eq!(error("ERR", text), Then::Keep);
-        assert_eq!(error("BUSY", "Redis is busy"), Then::Keep);
+        assert_eq!(error("ERR", text), FailureAction::Keep);
+        assert_eq!(error("BUSY", "Redis is busy"), FailureAction::Keep);
     }
 }

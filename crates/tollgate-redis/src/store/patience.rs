@@ -11,7 +11,7 @@ use derive_more::Debug;
 use tokio::runtime::Handle;
 use tokio::time::{Instant, timeout, timeout_at};
 
-use super::shared::Shared;
+use super::shared::DriverState;
 use crate::error::StoreError;
 
 /// The wait is looked at so many times.
@@ -27,8 +27,8 @@ const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
 /// How long one decision waits, whatever it asks and how many.
 #[derive(Debug)]
 #[debug("Patience({timeout:?})")]
-pub(crate) struct Patience {
-    shared: Arc<Shared>,
+pub(crate) struct RequestDeadline {
+    shared: Arc<DriverState>,
     timeout: Duration,
     /// When time is up; none before the first wait.
     until: Option<Instant>,
@@ -36,8 +36,8 @@ pub(crate) struct Patience {
     looked: Option<Instant>,
 }
 
-impl Patience {
-    pub(super) fn new(shared: &Arc<Shared>, timeout: Duration) -> Self {
+impl RequestDeadline {
+    pub(super) fn new(shared: &Arc<DriverState>, timeout: Duration) -> Self {
         Self {
             shared: Arc::clone(shared),
             timeout,
@@ -119,9 +119,9 @@ mod tests {
 
     const TIMEOUT: Duration = Duration::from_millis(20);
 
-    fn patience() -> Patience {
-        let shared = Shared::new(&Host::system().unwrap());
-        Patience::new(&Arc::new(shared), TIMEOUT)
+    fn patience() -> RequestDeadline {
+        let shared = DriverState::new(&Host::system().unwrap());
+        RequestDeadline::new(&Arc::new(shared), TIMEOUT)
     }
 
     async fn answer(told: oneshot::Receiver<u8>) -> Result<u8, StoreError> {

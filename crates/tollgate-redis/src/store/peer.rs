@@ -6,8 +6,8 @@ use tokio::sync::watch;
 use tokio::time::Instant;
 
 use super::batch::Batch;
-use super::link::{Link, Manner, Then};
-use super::shared::Shared;
+use super::link::{AskingMode, FailureAction, Link};
+use super::shared::DriverState;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 
@@ -17,7 +17,7 @@ pub(super) const FIRST_PAUSE: Duration = Duration::from_millis(10);
 const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// Twice as long, within bounds; and from half to all of the pause from now.
-pub(super) fn next_attempt_at(pause: &mut Duration, shared: &Shared) -> Instant {
+pub(super) fn next_attempt_at(pause: &mut Duration, shared: &DriverState) -> Instant {
     let half = *pause / 2;
     let chance = shared.chance(half.as_nanos());
     *pause = (*pause * 2).min(LONGEST_PAUSE);
@@ -58,7 +58,7 @@ pub(super) struct Peer {
     pub(super) node: Option<Node>,
     pub(super) state: State,
     /// What waits for the first connection.
-    pub(super) parked: Vec<(Batch, Manner)>,
+    pub(super) parked: Vec<(Batch, AskingMode)>,
     pub(super) is_connecting: bool,
     pub(super) retry_at: Instant,
     pause: Duration,
@@ -103,7 +103,7 @@ impl Peer {
         end
     }
 
-    pub(super) fn unreachable(&mut self, error: StoreError, shared: &Shared) {
+    pub(super) fn unreachable(&mut self, error: StoreError, shared: &DriverState) {
         self.is_connecting = false;
         self.tell(&error);
         self.mark_down(error, shared);
@@ -133,9 +133,9 @@ impl Peer {
     pub(super) fn lost(
         &mut self,
         number: u64,
-        why: &Then,
+        why: &FailureAction,
         error: &StoreError,
-        shared: &Shared,
+        shared: &DriverState,
     ) -> bool {
         let up = match &self.state {
             // What a connection before this one left behind says nothing of it.
@@ -145,7 +145,7 @@ impl Peer {
         // All that wait for it are told at once.
         up.ended.send_replace(Some(error.clone()));
         let is_fruitless = !up.has_answered;
-        let mark_down = *why == Then::Wrong || (is_fruitless && self.was_fruitless);
+        let mark_down = *why == FailureAction::Wrong || (is_fruitless && self.was_fruitless);
         self.was_fruitless = is_fruitless;
         if mark_down {
             self.tell(error);
@@ -157,7 +157,7 @@ impl Peer {
         true
     }
 
-    fn mark_down(&mut self, error: StoreError, shared: &Shared) {
+    fn mark_down(&mut self, error: StoreError, shared: &DriverState) {
         self.retry_at = next_attempt_at(&mut self.pause, shared);
         self.state = State::Down(error);
     }

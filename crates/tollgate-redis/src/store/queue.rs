@@ -13,7 +13,7 @@ use crate::error::StoreError;
 use crate::lock::lock;
 
 use super::batch::Batch;
-use super::request::Request;
+use super::request::QueuedCall;
 
 /// Questions of one call: so many that a script takes well below a millisecond.
 const MAX_MERGED_QUERIES: usize = 128;
@@ -30,13 +30,13 @@ const SWEPT: usize = 256;
 /// What waits, lane by lane.
 #[derive(Debug, Default)]
 pub(crate) struct Queue {
-    inner: Mutex<Inner>,
+    inner: Mutex<QueueState>,
     /// Something may be sent, or all is over.
     pub(crate) changed: Notify,
 }
 
 #[derive(Debug, Default)]
-struct Inner {
+struct QueueState {
     /// By numbers that no client can choose, so a fixed hash will do.
     lanes: HashMap<u16, Lane, FixedState>,
     /// Lanes that have something to send and are free to.
@@ -46,7 +46,7 @@ struct Inner {
 
 #[derive(Debug, Default)]
 struct Lane {
-    pending: VecDeque<Request>,
+    pending: VecDeque<QueuedCall>,
     under_way: u16,
     is_ready: bool,
     /// So many of the next requests go alone.
@@ -57,7 +57,7 @@ struct Lane {
 
 impl Queue {
     /// Adds a request.
-    pub(crate) fn push(&self, request: Request) -> Result<(), StoreError> {
+    pub(crate) fn push(&self, request: QueuedCall) -> Result<(), StoreError> {
         let mut inner = lock(&self.inner);
         if inner.is_closed {
             return Err(StoreError::Stopped);
@@ -97,7 +97,7 @@ impl Queue {
     }
 
     /// A call is over. What it couldn't deliver may go again, first of all.
-    pub(crate) fn done(&self, number: u16, again: Vec<Request>) {
+    pub(crate) fn done(&self, number: u16, again: Vec<QueuedCall>) {
         let mut inner = lock(&self.inner);
         let lane = inner.lane(number);
         lane.under_way = lane.under_way.saturating_sub(1);
@@ -130,7 +130,7 @@ impl Queue {
     }
 }
 
-impl Inner {
+impl QueueState {
     fn lane(&mut self, number: u16) -> &mut Lane {
         self.lanes.entry(number).or_default()
     }
@@ -158,7 +158,7 @@ impl Inner {
 }
 
 impl Lane {
-    fn push(&mut self, request: Request) -> Result<(), StoreError> {
+    fn push(&mut self, request: QueuedCall) -> Result<(), StoreError> {
         if self.pending.len() >= self.sweep_at.max(SWEPT) {
             self.pending.retain(|request| !request.reply.is_closed());
             self.sweep_at = 2 * self.pending.len();
@@ -179,8 +179,8 @@ impl Lane {
     }
 
     /// The requests of the next call, without those that were given up.
-    fn next(&mut self) -> Vec<Request> {
-        let mut requests: Vec<Request> = Vec::new();
+    fn next(&mut self) -> Vec<QueuedCall> {
+        let mut requests: Vec<QueuedCall> = Vec::new();
         let mut questions = 0;
         while let Some(request) = self.pending.front() {
             let fits = requests
@@ -210,13 +210,13 @@ mod tests {
     use tokio::sync::oneshot;
 
     use super::*;
-    use crate::store::request::{Job, Reply};
+    use crate::store::request::{CallReply, StoreCall};
 
-    fn request(lane: u16) -> (Request, oneshot::Receiver<Result<Reply, StoreError>>) {
+    fn request(lane: u16) -> (QueuedCall, oneshot::Receiver<Result<CallReply, StoreError>>) {
         let (reply, answer) = oneshot::channel();
         let (key, numbers) = ("k".into(), Vec::new());
-        let request = Request {
-            job: Job::Lease { key, numbers },
+        let request = QueuedCall {
+            job: StoreCall::Lease { key, numbers },
             at: None,
             lane,
             is_again: false,

@@ -3,41 +3,41 @@
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
-use crate::question::{Op, Question, Raw};
+use crate::question::{RawReply, StoreOp, StoreQuery};
 
 /// Numbers that the script of leases answers with.
 const LEASE_WIDTH: usize = 5;
 
 /// What is to be sent, and where its answer goes.
 #[derive(Debug)]
-pub(crate) struct Request {
-    pub(crate) job: Job,
+pub(crate) struct QueuedCall {
+    pub(crate) job: StoreCall,
     /// The time that it is judged by, if it isn't the store's.
     pub(crate) at: Option<u64>,
     /// Requests of one lane may share a call: in a cluster, those of one slot.
     pub(crate) lane: u16,
     /// It was sent before, and the connection broke.
     pub(crate) is_again: bool,
-    pub(crate) reply: oneshot::Sender<Result<Reply, StoreError>>,
+    pub(crate) reply: oneshot::Sender<Result<CallReply, StoreError>>,
 }
 
 #[derive(Debug)]
-pub(crate) enum Job {
+pub(crate) enum StoreCall {
     /// Questions, answered all or none.
-    Ask(Vec<Question>),
+    Ask(Vec<StoreQuery>),
     /// The script of leases, which goes alone.
     Lease { key: Box<str>, numbers: Vec<u8> },
 }
 
 /// The numbers of one request, of those that a call came back with.
 #[derive(Debug)]
-pub(crate) struct Reply {
+pub(crate) struct CallReply {
     /// The time by which it was judged, in microseconds.
     pub(crate) now: u64,
     pub(crate) numbers: Vec<i64>,
 }
 
-impl Job {
+impl StoreCall {
     pub(super) fn len(&self) -> usize {
         match self {
             Self::Ask(questions) => questions.len(),
@@ -48,7 +48,7 @@ impl Job {
     /// How many numbers it is answered with.
     pub(super) fn width(&self) -> usize {
         match self {
-            Self::Ask(questions) => Raw::WIDTH * questions.len(),
+            Self::Ask(questions) => RawReply::WIDTH * questions.len(),
             Self::Lease { .. } => LEASE_WIDTH,
         }
     }
@@ -60,13 +60,16 @@ impl Job {
         let Self::Ask(questions) = self else {
             return false;
         };
-        let gives = |question: &Question| {
+        let gives = |question: &StoreQuery| {
             matches!(
                 question.op,
-                Op::GiveBack(_) | Op::GiveBackHeld { .. } | Op::Gift | Op::Reset
+                StoreOp::GiveBack(_)
+                    | StoreOp::GiveBackHeld { .. }
+                    | StoreOp::Gift
+                    | StoreOp::Reset
             )
         };
-        let takes_slot = |question: &Question| question.holder.is_some();
+        let takes_slot = |question: &StoreQuery| question.holder.is_some();
         let is_one = questions.len() == 1;
         !questions.iter().any(gives) && (is_one || !questions.iter().any(takes_slot))
     }
@@ -75,7 +78,7 @@ impl Job {
     pub(super) fn find_foreign_key(&self, numbers: &[i64], strange: u64) -> Option<String> {
         let key = match self {
             Self::Ask(questions) => {
-                let mut asked = questions.iter().zip(Raw::all(numbers));
+                let mut asked = questions.iter().zip(RawReply::all(numbers));
                 &asked.find(|(_, raw)| raw.is_foreign_key())?.0.key
             }
             Self::Lease { key, .. } => Some(key).filter(|_| strange > 0)?,
@@ -84,9 +87,12 @@ impl Job {
     }
 }
 
-impl Request {
+impl QueuedCall {
     /// Whether one call can carry both.
     pub(super) fn can_merge_with(&self, other: &Self) -> bool {
-        matches!((&self.job, &other.job), (Job::Ask(_), Job::Ask(_))) && self.at == other.at
+        matches!(
+            (&self.job, &other.job),
+            (StoreCall::Ask(_), StoreCall::Ask(_))
+        ) && self.at == other.at
     }
 }

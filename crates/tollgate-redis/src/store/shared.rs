@@ -4,13 +4,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use super::queue::Queue;
-use super::skew::Skew;
+use super::skew::ClockSkew;
 use crate::error::StoreError;
 use crate::host::Host;
 
 /// What was sent, and what came of it.
 #[derive(Debug, Default)]
-pub(crate) struct Stats {
+pub(crate) struct StoreCounters {
     /// Scripts that were run: round trips.
     pub(crate) calls: AtomicU64,
     /// Questions in them.
@@ -24,10 +24,10 @@ pub(crate) struct Stats {
     /// Whether some node of a cluster has answered, and its connection wasn't lost since.
     pub(super) answers_in_part: AtomicBool,
     /// How far its clock is off.
-    pub(crate) skew: Skew,
+    pub(crate) skew: ClockSkew,
 }
 
-impl Stats {
+impl StoreCounters {
     /// A call with so many questions has come back; none is no call.
     pub(crate) fn count(&self, questions: usize) {
         let questions = u64::try_from(questions).unwrap_or(u64::MAX);
@@ -45,17 +45,17 @@ impl Stats {
 
 /// What the driver and requests share.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct DriverState {
     pub(crate) queue: Queue,
-    pub(crate) stats: Stats,
+    pub(crate) stats: StoreCounters,
     pub(super) host: Host,
 }
 
-impl Shared {
+impl DriverState {
     pub(super) fn new(host: &Host) -> Self {
         Self {
             queue: Queue::default(),
-            stats: Stats::default(),
+            stats: StoreCounters::default(),
             host: host.clone(),
         }
     }

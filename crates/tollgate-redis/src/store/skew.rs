@@ -11,7 +11,7 @@ use tollgate::Clock;
 
 use super::link::Link;
 use super::peer::PeerId;
-use super::shared::Shared;
+use super::shared::DriverState;
 use crate::lock::lock;
 
 /// Between two looks at a node's clock.
@@ -19,9 +19,9 @@ const EVERY: Duration = Duration::from_secs(10);
 
 /// By node, how many microseconds its clock is ahead of this machine's.
 #[derive(Debug, Default)]
-pub(crate) struct Skew(Mutex<BTreeMap<PeerId, i64>>);
+pub(crate) struct ClockSkew(Mutex<BTreeMap<PeerId, i64>>);
 
-impl Skew {
+impl ClockSkew {
     /// That of the node which is farthest off; none if no clock is known.
     pub(crate) fn worst(&self) -> Option<i64> {
         let nodes = lock(&self.0);
@@ -34,7 +34,7 @@ pub(super) fn watch<T: Send + Sync + 'static>(
     peer: PeerId,
     link: Link,
     mut ended: watch::Receiver<T>,
-    shared: &Arc<Shared>,
+    shared: &Arc<DriverState>,
 ) {
     let own = Arc::clone(shared);
     let look = async move {
@@ -62,7 +62,7 @@ pub(super) fn watch<T: Send + Sync + 'static>(
 }
 
 /// How many microseconds the clock at the other end is ahead; none if it doesn't tell.
-async fn ahead(link: &mut Link, shared: &Shared) -> Option<i64> {
+async fn ahead(link: &mut Link, shared: &DriverState) -> Option<i64> {
     let wall = shared.host.wall();
     let before = wall.now().as_nanos();
     let reply = link.send(&::redis::cmd("TIME")).await.ok()?;
@@ -89,7 +89,7 @@ mod tests {
         assert_eq!(micros(&told), Some(1_700_000_000_250_000));
         assert_eq!(micros(&Value::Array(vec![text("17")])), None);
         assert_eq!(micros(&text("17")), None);
-        let skew = Skew::default();
+        let skew = ClockSkew::default();
         assert_eq!(skew.worst(), None);
         lock(&skew.0).extend([(1, 20), (2, -3_000), (3, 400)]);
         assert_eq!(skew.worst(), Some(-3_000));

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use super::connect::Connector;
-use super::link::{Failure, Link, Then, failure};
+use super::link::{CallFailure, FailureAction, Link, failure};
 use super::peer::PeerId;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
@@ -21,14 +21,14 @@ const FULLER_REPLY_WAIT: Duration = Duration::from_millis(50);
 
 /// Slots next to each other, and who has them: their master first, then its replicas.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Range {
+pub(super) struct SlotRange {
     pub(super) first: u16,
     pub(super) last: u16,
     pub(super) nodes: Vec<Node>,
 }
 
 /// A node that may know.
-pub(super) enum Witness {
+pub(super) enum SlotSource {
     /// There is a connection: this one.
     Linked(Node, Link, LinkId),
     /// There is none, and one is made for this question.
@@ -39,15 +39,15 @@ pub(super) enum Witness {
 pub(super) type LinkId = (PeerId, u64);
 
 /// What came of asking.
-pub(super) struct Looked {
-    pub(super) ranges: Result<Vec<Range>, StoreError>,
+pub(super) struct SlotReply {
+    pub(super) ranges: Result<Vec<SlotRange>, StoreError>,
     /// Connections that were found to be broken. If nothing else is asked of a node, that is noticed here.
     pub(super) lost: Vec<(LinkId, StoreError)>,
 }
 
 /// Asks them all at once: one that is silent makes nothing wait, and one that doesn't know of all slots, as
 /// after a restart that has cost it its memory, is believed only if no other knows of more.
-pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> Looked {
+pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<SlotSource>) -> SlotReply {
     let connector = &connector;
     let asked = witnesses.into_iter().map(|witness| ask(connector, witness));
     let mut asked: FuturesUnordered<_> = asked.collect();
@@ -87,17 +87,17 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<Witness>) -> 
             Err(StoreError::unreachable(FailureKind::NotFound, why))
         }
     };
-    Looked { ranges, lost }
+    SlotReply { ranges, lost }
 }
 
 /// What one node says, or why it says nothing; and by which connection, if that is broken.
 async fn ask(
     connector: &Connector,
-    witness: Witness,
-) -> Result<Vec<Range>, (StoreError, Option<LinkId>)> {
+    witness: SlotSource,
+) -> Result<Vec<SlotRange>, (StoreError, Option<LinkId>)> {
     let (node, mut link, by) = match witness {
-        Witness::Linked(node, link, by) => (node, link, Some(by)),
-        Witness::Far(node) => {
+        SlotSource::Linked(node, link, by) => (node, link, Some(by)),
+        SlotSource::Far(node) => {
             let link = connector.connect(Some(&node)).await;
             (node, link.map_err(|error| (error, None))?, None)
         }
@@ -105,21 +105,21 @@ async fn ask(
     match link.send(::redis::cmd("CLUSTER").arg("SLOTS")).await {
         Ok(reply) => ranges(&reply, &node).map_err(|error| (error, None)),
         Err(error) => {
-            let Failure { error, then } = failure(&error);
-            Err((error, by.filter(|_| then == Then::Lost)))
+            let CallFailure { error, then } = failure(&error);
+            Err((error, by.filter(|_| then == FailureAction::Lost)))
         }
     }
 }
 
 /// How many slots are known to belong to a node.
-fn covered(ranges: &[Range]) -> u32 {
+fn covered(ranges: &[SlotRange]) -> u32 {
     let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
-    let count = |range: &Range| (u32::from(range.last) + 1).saturating_sub(range.first.into());
+    let count = |range: &SlotRange| (u32::from(range.last) + 1).saturating_sub(range.first.into());
     owned.map(count).sum()
 }
 
 /// Reads what `CLUSTER SLOTS` says. A node that names no host means its own.
-fn ranges(reply: &Value, asked: &Node) -> Result<Vec<Range>, StoreError> {
+fn ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
     let garbled =
         || StoreError::garbled(format!("slots and who has them expected, {reply:?} came"));
     let ranges = reply.as_sequence().ok_or_else(garbled)?;
@@ -128,7 +128,7 @@ fn ranges(reply: &Value, asked: &Node) -> Result<Vec<Range>, StoreError> {
             return None;
         };
         let slot = |number: &i64| u16::try_from(*number).ok().filter(|slot| *slot < SLOTS);
-        Some(Range {
+        Some(SlotRange {
             first: slot(first)?,
             last: slot(last)?,
             nodes: nodes.iter().filter_map(|own| node(own, asked)).collect(),
@@ -188,7 +188,7 @@ mod tests {
             *3\r\n:5461\r\n:5461\r\n*2\r\n$0\r\n\r\n:7003\r\n\
             *3\r\n:5462\r\n:16383\r\n*3\r\n$-1\r\n:7004\r\n$1\r\nb\r\n";
         let reply = ::redis::parse_redis_value(text).unwrap();
-        let range = |first, last, nodes| Range { first, last, nodes };
+        let range = |first, last, nodes| SlotRange { first, last, nodes };
         assert_eq!(
             ranges(&reply, &asked).unwrap(),
             [

@@ -22,7 +22,7 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
-use crate::question::{Numbers, Op, Question, Raw, StoreForm};
+use crate::question::{LimitForm, LimitParams, RawReply, StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// What is done to one key.
@@ -34,14 +34,14 @@ enum KeyAction {
     Reset,
 }
 
-fn question(key: &str, numbers: Numbers, step: KeyAction) -> Question {
+fn question(key: &str, numbers: LimitParams, step: KeyAction) -> StoreQuery {
     let (op, cost) = match step {
-        KeyAction::Decide(cost) => (Op::Decide, cost),
-        KeyAction::AtMost(cost) => (Op::AtMost, cost),
-        KeyAction::Gift(cost) => (Op::Gift, cost),
-        KeyAction::Reset => (Op::Reset, 0),
+        KeyAction::Decide(cost) => (StoreOp::Decide, cost),
+        KeyAction::AtMost(cost) => (StoreOp::AtMost, cost),
+        KeyAction::Gift(cost) => (StoreOp::Gift, cost),
+        KeyAction::Reset => (StoreOp::Reset, 0),
     };
-    Question {
+    StoreQuery {
         key: key.into(),
         op,
         numbers,
@@ -197,7 +197,7 @@ const KEYS: u64 = 50;
 /// A key of a random limit, in the store and as core has it.
 struct ModelledKey {
     name: String,
-    numbers: Numbers,
+    numbers: LimitParams,
     burst: u64,
     model: Box<dyn Model>,
 }
@@ -221,7 +221,7 @@ fn random_key(number: u64, algorithm: Algorithm, random: &mut Random) -> Modelle
     // In the store, microseconds; in core, as many nanoseconds.
     let rate = Rate::new(count, Duration::from_micros(period)).burst(burst);
     let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
-    let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
+    let form = LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
     let aligned = match algorithm {
         Algorithm::FixedWindow(Align::Boundary(boundary)) => {
             let phase = boundary.as_nanos() / 1000;
@@ -254,7 +254,13 @@ fn random_actions(keys: &[ModelledKey], random: &mut Random) -> Vec<KeyAction> {
 }
 
 /// Whether the store answered as core does.
-fn compare(key: &mut ModelledKey, action: KeyAction, now: u64, raw: Raw, algorithm: Algorithm) {
+fn compare(
+    key: &mut ModelledKey,
+    action: KeyAction,
+    now: u64,
+    raw: RawReply,
+    algorithm: Algorithm,
+) {
     let ModelledKey {
         name,
         numbers,
@@ -266,7 +272,7 @@ fn compare(key: &mut ModelledKey, action: KeyAction, now: u64, raw: Raw, algorit
     let seen = match action {
         KeyAction::AtMost(_) if raw.outcome == 1 => {
             assert_eq!(raw.wait, taken as i64, "{what}");
-            Raw { wait: 0, ..raw }
+            RawReply { wait: 0, ..raw }
         }
         _ => raw,
     };
@@ -327,7 +333,7 @@ async fn levels_alone_are_answered_as_among_others() {
     let mut random = Random::new(9);
     let kept = |rate: Rate| {
         let algorithm = Algorithm::Gcra;
-        let form = StoreForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
+        let form = LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
         form.params_at(0).unwrap()
     };
     let limits = [
@@ -424,7 +430,7 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
             rate: Rate::new(count, Duration::from_micros(period)).burst(burst),
             algorithm: Algorithm::Gcra,
         };
-        let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
+        let form = LimitForm::new(&kind, Duration::ZERO).unwrap();
         let numbers = form.params_at(0).unwrap();
         let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
         let mut model = model(scaled, Algorithm::Gcra);

@@ -22,7 +22,7 @@ mod orders;
 mod policy;
 
 use asked::Asked;
-pub(super) use asked::Takes;
+pub(super) use asked::RequestKind;
 
 /// What is told where there is no operators' token, and to a request that doesn't tell it.
 const FOR_OPERATORS: [&str; 2] = [
@@ -97,7 +97,7 @@ impl<B: Store> Session<B> {
     }
 
     /// What an operator sends, which may say no more than this.
-    fn asked<'b>(&self, body: &'b [u8], takes: Takes) -> Result<Asked<'b>, Wrong> {
+    fn asked<'b>(&self, body: &'b [u8], takes: RequestKind) -> Result<Asked<'b>, Wrong> {
         let asked: Asked<'b> = read(body).map_err(bad)?;
         asked.check(takes, self.service.decider.bounds.arguments)?;
         Ok(asked)

@@ -15,7 +15,7 @@ static DATES: DateTimePrinter = DateTimePrinter::new();
 
 /// An answer that is being put together.
 #[derive(Debug, Default)]
-pub(crate) struct Answer {
+pub(crate) struct HttpResponse {
     pub(crate) status: u16,
     pub(crate) media: &'static str,
     /// Lines, each with its end.
@@ -27,7 +27,7 @@ pub(crate) struct Answer {
     date_until: Timestamp,
 }
 
-impl Answer {
+impl HttpResponse {
     /// Looks at the calendar, if a second has passed since it was looked at last. `now` is of any clock that doesn't
     /// stand still.
     #[inline]

@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tollgate_engine::Facts;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
 
-use super::descriptors::AskedDescriptor;
+use super::descriptors::DescriptorJson;
 
 /// A request to decide about.
 #[derive(Debug, Default, serde::Deserialize)]
@@ -17,14 +17,14 @@ use super::descriptors::AskedDescriptor;
 pub(crate) struct Asked<'b> {
     /// What is known of it.
     #[serde(borrow, default)]
-    pub(crate) facts: Pairs<'b>,
+    pub(crate) facts: FactPairs<'b>,
     /// What it costs, unless a rule finds that in a fact.
     pub(crate) cost: Option<u64>,
     /// In place of facts: a domain and what Envoy would tell of the request there.
     #[serde(borrow)]
     pub(crate) domain: Option<Cow<'b, str>>,
     #[serde(borrow)]
-    pub(crate) descriptors: Option<Vec<AskedDescriptor<'b>>>,
+    pub(crate) descriptors: Option<Vec<DescriptorJson<'b>>>,
 }
 
 impl Asked<'_> {
@@ -50,9 +50,9 @@ impl Asked<'_> {
 
 /// Names and values, in their order.
 #[derive(Debug, Default)]
-pub(crate) struct Pairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8]>);
+pub(crate) struct FactPairs<'b>(pub(crate) SmallVec<[(Cow<'b, str>, Cow<'b, str>); 8]>);
 
-impl Pairs<'_> {
+impl FactPairs<'_> {
     /// What is wrong if there are more than so many, or a fact has two values: none of them could be left out.
     pub(crate) fn check(&self, most: usize) -> Result<(), String> {
         let found = self.0.len();
@@ -74,23 +74,23 @@ impl Pairs<'_> {
 }
 
 /// Text, or a number or a word that is taken as text.
-struct Text<'b>(Cow<'b, str>);
+struct FactText<'b>(Cow<'b, str>);
 
-impl<'de: 'b, 'b> Deserialize<'de> for Pairs<'b> {
+impl<'de: 'b, 'b> Deserialize<'de> for FactPairs<'b> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Reading<'b>(PhantomData<&'b ()>);
 
         impl<'de: 'b, 'b> Visitor<'de> for Reading<'b> {
-            type Value = Pairs<'b>;
+            type Value = FactPairs<'b>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("an object of facts, as {\"user\": \"42\"}")
             }
 
-            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Pairs<'b>, A::Error> {
-                let mut pairs = Pairs::default();
-                while let Some(Text(name)) = map.next_key()? {
-                    let Text(value) = map.next_value()?;
+            fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<FactPairs<'b>, A::Error> {
+                let mut pairs = FactPairs::default();
+                while let Some(FactText(name)) = map.next_key()? {
+                    let FactText(value) = map.next_value()?;
                     pairs.0.push((as_policies_name(name), value));
                 }
                 Ok(pairs)
@@ -116,35 +116,39 @@ pub(super) fn as_policies_name(name: Cow<'_, str>) -> Cow<'_, str> {
     }
 }
 
-impl<'de: 'b, 'b> Deserialize<'de> for Text<'b> {
+impl<'de: 'b, 'b> Deserialize<'de> for FactText<'b> {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         struct Reading;
 
         impl<'de> Visitor<'de> for Reading {
-            type Value = Text<'de>;
+            type Value = FactText<'de>;
 
             fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
                 f.write_str("text, a whole number, or true or false")
             }
 
-            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<Text<'de>, E> {
-                Ok(Text(fact_text(Cow::Borrowed(text))))
+            fn visit_borrowed_str<E>(self, text: &'de str) -> Result<FactText<'de>, E> {
+                Ok(FactText(fact_text(Cow::Borrowed(text))))
             }
 
-            fn visit_str<E>(self, text: &str) -> Result<Text<'de>, E> {
-                Ok(Text(fact_text(Cow::Owned(text.to_owned()))))
+            fn visit_str<E>(self, text: &str) -> Result<FactText<'de>, E> {
+                Ok(FactText(fact_text(Cow::Owned(text.to_owned()))))
             }
 
-            fn visit_u64<E>(self, number: u64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
+            fn visit_u64<E>(self, number: u64) -> Result<FactText<'de>, E> {
+                Ok(FactText(Cow::Owned(number.to_string())))
             }
 
-            fn visit_i64<E>(self, number: i64) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Owned(number.to_string())))
+            fn visit_i64<E>(self, number: i64) -> Result<FactText<'de>, E> {
+                Ok(FactText(Cow::Owned(number.to_string())))
             }
 
-            fn visit_bool<E>(self, value: bool) -> Result<Text<'de>, E> {
-                Ok(Text(Cow::Borrowed(if value { "true" } else { "false" })))
+            fn visit_bool<E>(self, value: bool) -> Result<FactText<'de>, E> {
+                Ok(FactText(Cow::Borrowed(if value {
+                    "true"
+                } else {
+                    "false"
+                })))
             }
         }
         from.deserialize_any(Reading)

@@ -5,18 +5,18 @@ use std::time::Duration;
 use tollgate::Decision;
 use tollgate_http::{DenyReason, Refusal, fields, json, retry_after, status_of};
 
-use super::answer::Answer;
+use super::answer::HttpResponse;
 use super::body::{self, Asked};
-use super::descriptors::{self, AskedDescriptor};
+use super::descriptors::{self, DescriptorJson};
 use super::session::{Session, Wrong, bad};
 use crate::answers::{Answered, LimitText, Told, answered, looked_at, unavailable, unix_now};
 use crate::decider::Store;
-use crate::rls::{Decided, Question, Undecided, ask};
+use crate::rls::{RlsOutcome, RlsRequest, Undecided, ask};
 use crate::settings::Settings;
 
 /// Whether a request is charged, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum ChargeMode {
     Charge,
     Look,
 }
@@ -29,7 +29,7 @@ impl<B: Store> Session<B> {
         }
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
         if asked.descriptors.is_some() {
-            let decided = self.by_descriptors(&asked, Then::Charge).await?;
+            let decided = self.by_descriptors(&asked, ChargeMode::Charge).await?;
             write_rls_response(&mut self.answer, &decided);
             return Ok(());
         }
@@ -68,7 +68,7 @@ impl<B: Store> Session<B> {
     /// One of a list. What it can't be decided for is told as its answer.
     async fn check_one(&mut self, asked: &Asked<'_>) -> Result<(), String> {
         if asked.descriptors.is_some() {
-            let decided = self.by_descriptors(asked, Then::Charge).await;
+            let decided = self.by_descriptors(asked, ChargeMode::Charge).await;
             let decided = decided.map_err(|(_, why)| why)?;
             show(&decided.told, None, &mut self.answer.body);
             return Ok(());
@@ -99,7 +99,7 @@ impl<B: Store> Session<B> {
     pub(super) async fn peek(&mut self, body: &[u8]) -> Result<(), Wrong> {
         let asked: Asked<'_> = body::read(body).map_err(bad)?;
         if asked.descriptors.is_some() {
-            let decided = self.by_descriptors(&asked, Then::Look).await?;
+            let decided = self.by_descriptors(&asked, ChargeMode::Look).await?;
             show(&decided.told, None, &mut self.answer.body);
             return Ok(());
         }
@@ -116,26 +116,30 @@ impl<B: Store> Session<B> {
     }
 
     /// Decides by descriptors, as Envoy would be answered.
-    async fn by_descriptors(&self, asked: &Asked<'_>, then: Then) -> Result<Decided, Wrong> {
+    async fn by_descriptors(
+        &self,
+        asked: &Asked<'_>,
+        then: ChargeMode,
+    ) -> Result<RlsOutcome, Wrong> {
         if !asked.facts.0.is_empty() {
             let why = "descriptors: they are the facts of the request, so send one of both";
             return Err(bad(why.to_owned()));
         }
         let all = asked.descriptors.as_deref().unwrap_or_default();
-        let entries: Vec<_> = all.iter().map(AskedDescriptor::entries).collect();
+        let entries: Vec<_> = all.iter().map(DescriptorJson::entries).collect();
         let mut descriptors = descriptors::of(all, &entries)?;
         let most = u32::MAX;
         let hits_addend = u32::try_from(asked.cost.unwrap_or_default())
             .map_err(|_| bad(format!("cost: at most {most} if there are descriptors")))?;
         for one in &mut descriptors {
-            if then == Then::Look {
+            if then == ChargeMode::Look {
                 (one.cost, one.refund) = (Some(0), false);
             } else if asked.cost == Some(0) {
                 // Envoy says zero and means one; here it is what it says.
                 one.cost.get_or_insert(0);
             }
         }
-        let question = Question {
+        let question = RlsRequest {
             domain: asked.domain.as_deref().unwrap_or_default(),
             descriptors: &descriptors,
             hits_addend,
@@ -156,7 +160,7 @@ impl From<Undecided> for Wrong {
 }
 
 /// One answer, with its fields and status.
-pub(super) fn tell(answer: &mut Answer, settings: &Settings, answered: &Answered<'_>) {
+pub(super) fn tell(answer: &mut HttpResponse, settings: &Settings, answered: &Answered<'_>) {
     let dialects = &settings.dialects;
     if let Some(what) = answered.too_much() {
         return answer.problem(413, &what.to_string());
@@ -187,7 +191,7 @@ pub(super) fn tell(answer: &mut Answer, settings: &Settings, answered: &Answered
 }
 
 /// The same of what was decided by descriptors.
-fn write_rls_response(answer: &mut Answer, decided: &Decided) {
+fn write_rls_response(answer: &mut HttpResponse, decided: &RlsOutcome) {
     for (name, value) in &decided.headers {
         answer.field(name, value);
     }
@@ -202,7 +206,7 @@ fn write_rls_response(answer: &mut Answer, decided: &Decided) {
 }
 
 /// Tells when to come back, if that helps.
-fn tell_wait(answer: &mut Answer, decision: &Decision) -> Option<u64> {
+fn tell_wait(answer: &mut HttpResponse, decision: &Decision) -> Option<u64> {
     let wait = retry_after(decision);
     if let Some(seconds) = wait {
         answer.number_field("retry-after", seconds);

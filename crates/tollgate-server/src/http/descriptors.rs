@@ -13,19 +13,19 @@ use crate::rls::unit_of;
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct AskedDescriptor<'b> {
+pub(super) struct DescriptorJson<'b> {
     #[serde(borrow, default)]
-    entries: Vec<Entry<'b>>,
+    entries: Vec<EntryJson<'b>>,
     limit: Option<LimitJson>,
     #[serde(alias = "hitsAddend")]
-    hits_addend: Option<Count>,
+    hits_addend: Option<HitsJson>,
     #[serde(alias = "isNegativeHits", default)]
     is_negative_hits: bool,
 }
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry<'b> {
+struct EntryJson<'b> {
     #[serde(borrow, default, deserialize_with = "text")]
     key: Cow<'b, str>,
     #[serde(borrow, default, deserialize_with = "text")]
@@ -52,7 +52,7 @@ fn text<'de: 'b, 'b, D: Deserializer<'de>>(from: D) -> Result<Cow<'b, str>, D::E
 /// A number of 64 bits, which this form of JSON has as text, too.
 #[derive(Debug, Deserialize)]
 #[serde(untagged)]
-enum Count {
+enum HitsJson {
     Number(u64),
     Text(String),
 }
@@ -74,7 +74,7 @@ enum UnitJson {
 /// The entries of one descriptor, borrowed.
 pub(super) type Entries<'a> = Vec<(&'a str, &'a str)>;
 
-impl AskedDescriptor<'_> {
+impl DescriptorJson<'_> {
     pub(super) fn entries(&self) -> Entries<'_> {
         let entries = self.entries.iter();
         entries.map(|entry| (&*entry.key, &*entry.value)).collect()
@@ -83,15 +83,15 @@ impl AskedDescriptor<'_> {
 
 /// The same in the engine's words.
 pub(super) fn of<'a>(
-    asked: &[AskedDescriptor<'_>],
+    asked: &[DescriptorJson<'_>],
     entries: &'a [Entries<'a>],
 ) -> Result<Vec<Descriptor<'a>>, Wrong> {
-    let one = |(one, entries): (&AskedDescriptor<'_>, &'a Entries<'a>)| {
+    let one = |(one, entries): (&DescriptorJson<'_>, &'a Entries<'a>)| {
         let limit = one.limit.as_ref();
         Ok(Descriptor {
             limit: limit
                 .and_then(|limit| Some((limit.requests_per_unit, unit_of(limit.unit as u64)?))),
-            cost: one.hits_addend.as_ref().map(Count::number).transpose()?,
+            cost: one.hits_addend.as_ref().map(HitsJson::number).transpose()?,
             refund: one.is_negative_hits,
             ..Descriptor::new(entries)
         })
@@ -99,7 +99,7 @@ pub(super) fn of<'a>(
     asked.iter().zip(entries).map(one).collect()
 }
 
-impl Count {
+impl HitsJson {
     fn number(&self) -> Result<u64, Wrong> {
         match self {
             Self::Number(number) => Ok(*number),

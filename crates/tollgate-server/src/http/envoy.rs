@@ -6,29 +6,29 @@ use serde::Deserialize;
 use tollgate_http::json;
 
 use super::body;
-use super::descriptors::{self, AskedDescriptor};
+use super::descriptors::{self, DescriptorJson};
 use super::session::{Session, Wrong, bad};
 use crate::decider::Store;
-use crate::rls::{Decided, Limit, Question, Status, decide};
+use crate::rls::{DescriptorAnswer, Limit, RlsOutcome, RlsRequest, decide};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Asked<'b> {
+struct RateLimitRequest<'b> {
     #[serde(borrow, default)]
     domain: Cow<'b, str>,
     #[serde(borrow, default)]
-    descriptors: Vec<AskedDescriptor<'b>>,
+    descriptors: Vec<DescriptorJson<'b>>,
     #[serde(alias = "hitsAddend", default)]
     hits_addend: u32,
 }
 
 impl<B: Store> Session<B> {
     pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: Asked<'_> = body::read(body).map_err(bad)?;
-        let entries = asked.descriptors.iter().map(AskedDescriptor::entries);
+        let asked: RateLimitRequest<'_> = body::read(body).map_err(bad)?;
+        let entries = asked.descriptors.iter().map(DescriptorJson::entries);
         let entries: Vec<_> = entries.collect();
-        let question = Question {
+        let question = RlsRequest {
             domain: &asked.domain,
             descriptors: &descriptors::of(&asked.descriptors, &entries)?,
             hits_addend: asked.hits_addend,
@@ -45,7 +45,7 @@ const fn code(is_allowed: bool) -> &'static str {
 }
 
 /// Fields that are zero or empty are left out, as this form of JSON wants it.
-fn show(out: &mut Vec<u8>, decided: &Decided) {
+fn show(out: &mut Vec<u8>, decided: &RlsOutcome) {
     json::object(out, |object| {
         let told = code(decided.told.is_allowed);
         json::string(object.field("overallCode"), told);
@@ -70,7 +70,7 @@ fn show(out: &mut Vec<u8>, decided: &Decided) {
     });
 }
 
-fn write_status(out: &mut Vec<u8>, status: &Status) {
+fn write_status(out: &mut Vec<u8>, status: &DescriptorAnswer) {
     json::object(out, |object| {
         json::string(object.field("code"), code(status.is_allowed));
         let limit = status.limit.as_ref();

@@ -10,7 +10,7 @@ use tollgate::stack::Settlement;
 use tollgate_engine::{Facts, Verdict};
 use tollgate_http::json;
 
-use super::body::{self, Asked, Pairs};
+use super::body::{self, Asked, FactPairs};
 use super::check::{show, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
@@ -26,11 +26,11 @@ const LONGEST: u64 = 3_600;
 /// What begins to be held.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Begun<'b> {
+struct HoldRequest<'b> {
     #[serde(borrow)]
     id: Cow<'b, str>,
     #[serde(borrow, default)]
-    facts: Pairs<'b>,
+    facts: FactPairs<'b>,
     cost: Option<u64>,
     ttl: Option<u64>,
 }
@@ -38,7 +38,7 @@ struct Begun<'b> {
 /// What is said of something that is held.
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Named<'b> {
+struct HoldUpdate<'b> {
     #[serde(borrow)]
     id: Cow<'b, str>,
     ttl: Option<u64>,
@@ -58,7 +58,7 @@ enum Outcome {
     Ignored,
 }
 
-impl Named<'_> {
+impl HoldUpdate<'_> {
     fn ending(&self) -> Ending {
         match self.outcome {
             Some(Outcome::Success) | None => Ending::Success,
@@ -80,7 +80,7 @@ impl Drop for Undecided<'_> {
 impl<B: Store> Session<B> {
     /// Takes what the rules want held while a request runs: its slots, and what it is thought to cost.
     pub(super) async fn begin_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Begun {
+        let HoldRequest {
             id,
             facts,
             cost,
@@ -128,7 +128,7 @@ impl<B: Store> Session<B> {
 
     /// Holds something for longer.
     pub(super) fn renew_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let named: Named<'_> = body::read(&request.body).map_err(bad)?;
+        let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
         let name = self.name_of(&named.id, request)?;
         let life = life(named.ttl)?;
         if !self.service.decider.holds.renew(&name, life) {
@@ -140,7 +140,7 @@ impl<B: Store> Session<B> {
 
     /// Ends what is held. To end what isn't held any more is no mistake: the call may be repeated.
     pub(super) fn release_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let named: Named<'_> = body::read(&request.body).map_err(bad)?;
+        let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
         let name = self.name_of(&named.id, request)?;
         let holds = &self.service.decider.holds;
         let is_released = holds.release(&name, named.ending());
@@ -149,7 +149,7 @@ impl<B: Store> Session<B> {
 
     /// Tells what a request did cost, and ends what it held. Of what ended by itself it may still be told, for a while.
     pub(super) fn settle_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let named: Named<'_> = body::read(&request.body).map_err(bad)?;
+        let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
         let spent = named
             .spent
             .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;

@@ -65,7 +65,7 @@ pub(crate) enum Found<'i> {
 
 /// What can't be answered as it was asked. The connection is closed after it was told.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
-pub(crate) enum Bad {
+pub(crate) enum RequestError {
     /// It isn't HTTP/1.
     #[display("this isn't a request of HTTP/1")]
     Syntax,
@@ -111,11 +111,11 @@ struct Head<'i> {
 }
 
 /// Looks for a request where `input` begins.
-pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, Bad> {
+pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, RequestError> {
     let within = &input[..input.len().min(most.head)];
     let Some(head) = head(within)? else {
         if input.len() > most.head {
-            return Err(Bad::Head { most: most.head });
+            return Err(RequestError::Head { most: most.head });
         }
         return Ok(Found::Part {
             asks_to_go_on: false,
@@ -123,7 +123,9 @@ pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, Bad> {
     };
     let rest = &input[head.bytes..];
     let body = match head.length {
-        Length::Known(length) if length > most.body => return Err(Bad::Body { most: most.body }),
+        Length::Known(length) if length > most.body => {
+            return Err(RequestError::Body { most: most.body });
+        }
         Length::Known(length) => rest.get(..length).map(|body| (Cow::Borrowed(body), length)),
         Length::Chunks => join(rest, most.body)?.map(|(body, length)| (Cow::Owned(body), length)),
     };
@@ -138,18 +140,18 @@ pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, Bad> {
     Ok(Found::Whole(request, head.bytes + length))
 }
 
-fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
+fn head(input: &[u8]) -> Result<Option<Head<'_>>, RequestError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     let bytes = match parsed.parse(input) {
         Ok(httparse::Status::Complete(bytes)) => bytes,
         Ok(httparse::Status::Partial) => return Ok(None),
-        Err(httparse::Error::TooManyHeaders) => return Err(Bad::Fields),
-        Err(httparse::Error::Version) => return Err(Bad::Version),
-        Err(_) => return Err(Bad::Syntax),
+        Err(httparse::Error::TooManyHeaders) => return Err(RequestError::Fields),
+        Err(httparse::Error::Version) => return Err(RequestError::Version),
+        Err(_) => return Err(RequestError::Syntax),
     };
     if has_bare_line_feed(&input[..bytes]) {
-        return Err(Bad::Syntax);
+        return Err(RequestError::Syntax);
     }
     let is_new = parsed.version == Some(1);
     let (authority, target) = parts(parsed.path.unwrap_or_default());
@@ -176,13 +178,13 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, Bad> {
         }
     }
     if is_new && head.request.host.is_none() {
-        return Err(Bad::Host);
+        return Err(RequestError::Host);
     }
     if let Some(named) = authority
         && head.request.host.replace(named.as_bytes()) != Some(named.as_bytes())
         && is_new
     {
-        return Err(Bad::Host);
+        return Err(RequestError::Host);
     }
     head.length = body.length()?;
     Ok(Some(head))
@@ -217,15 +219,15 @@ struct BodyFields {
 
 impl BodyFields {
     /// Reads a field, if it is one of these.
-    fn read(&mut self, name: &str, value: &[u8], is_new: bool) -> Result<bool, Bad> {
+    fn read(&mut self, name: &str, value: &[u8], is_new: bool) -> Result<bool, RequestError> {
         if name.eq_ignore_ascii_case("content-length") {
-            let told = number(value).ok_or(Bad::Length)?;
+            let told = number(value).ok_or(RequestError::Length)?;
             if self.length.replace(told).is_some() {
-                return Err(Bad::Length);
+                return Err(RequestError::Length);
             }
         } else if name.eq_ignore_ascii_case("transfer-encoding") {
             if self.is_chunked || !value.eq_ignore_ascii_case(b"chunked") || !is_new {
-                return Err(Bad::Coding);
+                return Err(RequestError::Coding);
             }
             self.is_chunked = true;
         } else {
@@ -234,9 +236,9 @@ impl BodyFields {
         Ok(true)
     }
 
-    fn length(&self) -> Result<Length, Bad> {
+    fn length(&self) -> Result<Length, RequestError> {
         match (self.length, self.is_chunked) {
-            (Some(_), true) => Err(Bad::Length),
+            (Some(_), true) => Err(RequestError::Length),
             (None, true) => Ok(Length::Chunks),
             (length, false) => Ok(Length::Known(length.unwrap_or(0))),
         }
@@ -245,12 +247,12 @@ impl BodyFields {
 
 impl<'i> Head<'i> {
     /// Reads a field that isn't about the body.
-    fn read(&mut self, name: &str, value: &'i [u8], is_new: bool) -> Result<(), Bad> {
+    fn read(&mut self, name: &str, value: &'i [u8], is_new: bool) -> Result<(), RequestError> {
         if name.eq_ignore_ascii_case("connection") {
             self.request.keep_alive = keeps_alive(value, self.request.keep_alive);
         } else if name.eq_ignore_ascii_case("host") {
             if self.request.host.replace(value).is_some() {
-                return Err(Bad::Host);
+                return Err(RequestError::Host);
             }
         } else if name.eq_ignore_ascii_case("expect") {
             self.asks_to_go_on = is_new && value.eq_ignore_ascii_case(b"100-continue");
@@ -293,38 +295,40 @@ fn number(digits: &[u8]) -> Option<usize> {
 }
 
 /// Joins the chunks of a body. None until the last is there. What is around them may be as much as they are.
-fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
+fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, RequestError> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
         let line = &input[at..input.len().min(at + CHUNK_LINE)];
         // Without a digit it would be read as the last.
         if line.first().is_some_and(|byte| !byte.is_ascii_hexdigit()) {
-            return Err(Bad::Chunks);
+            return Err(RequestError::Chunks);
         }
         let (start, size) = match httparse::parse_chunk_size(line) {
             // For some a line ends there.
             Ok(httparse::Status::Complete((start, _))) if line[..start - 1].contains(&b'\n') => {
-                return Err(Bad::Chunks);
+                return Err(RequestError::Chunks);
             }
             Ok(httparse::Status::Complete((start, size))) => (at + start, size),
-            Ok(httparse::Status::Partial) if line.len() == CHUNK_LINE => return Err(Bad::Chunks),
+            Ok(httparse::Status::Partial) if line.len() == CHUNK_LINE => {
+                return Err(RequestError::Chunks);
+            }
             Ok(httparse::Status::Partial) => return Ok(None),
-            Err(_) => return Err(Bad::Chunks),
+            Err(_) => return Err(RequestError::Chunks),
         };
         if size == 0 {
             return Ok(trailer(&input[start..])?.map(|length| (body, start + length)));
         }
         // With all that is around the chunks, which may be more than they are.
-        let size = usize::try_from(size).map_err(|_| Bad::Body { most })?;
+        let size = usize::try_from(size).map_err(|_| RequestError::Body { most })?;
         if size > most - body.len() || start - body.len() > most {
-            return Err(Bad::Body { most });
+            return Err(RequestError::Body { most });
         }
         let end = start + size;
         let Some(behind) = input.get(end..end + 2) else {
             return Ok(None);
         };
         if behind != b"\r\n" {
-            return Err(Bad::Chunks);
+            return Err(RequestError::Chunks);
         }
         body.extend_from_slice(&input[start..end]);
         at = end + 2;
@@ -332,21 +336,21 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, Bad> {
 }
 
 /// The length of what follows the last chunk: fields that nobody reads, and an empty line.
-fn trailer(input: &[u8]) -> Result<Option<usize>, Bad> {
+fn trailer(input: &[u8]) -> Result<Option<usize>, RequestError> {
     let input = &input[..input.len().min(TRAILER)];
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     match httparse::parse_headers(input, &mut fields) {
         Ok(httparse::Status::Complete((length, _))) if has_bare_line_feed(&input[..length]) => {
-            Err(Bad::Chunks)
+            Err(RequestError::Chunks)
         }
         Ok(httparse::Status::Complete((length, _))) => Ok(Some(length)),
-        Ok(httparse::Status::Partial) if input.len() == TRAILER => Err(Bad::Chunks),
+        Ok(httparse::Status::Partial) if input.len() == TRAILER => Err(RequestError::Chunks),
         Ok(httparse::Status::Partial) => Ok(None),
-        Err(_) => Err(Bad::Chunks),
+        Err(_) => Err(RequestError::Chunks),
     }
 }
 
-impl Bad {
+impl RequestError {
     /// The status that it is answered with.
     pub(crate) const fn status(self) -> u16 {
         match self {

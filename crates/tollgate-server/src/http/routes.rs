@@ -1,6 +1,6 @@
 //! What can be asked on each listener of HTTP, and by which methods: `GET` never changes anything.
 
-use super::admin::Takes;
+use super::admin::RequestKind;
 use super::request::Request;
 use super::session::Wrong;
 use crate::address::Protocol;
@@ -33,7 +33,7 @@ pub(super) enum Operation {
     Key,
     KeyBy,
     Reset,
-    Order(Takes),
+    Order(RequestKind),
     Unblock,
     Orders,
     Top,
@@ -75,15 +75,18 @@ const OPERATIONS: Routes<Operation> = &[
         &[("GET", Operation::Key), ("POST", Operation::KeyBy)],
     ),
     ("/admin/reset", &[("POST", Operation::Reset)]),
-    ("/admin/block", &[("POST", Operation::Order(Takes::Block))]),
+    (
+        "/admin/block",
+        &[("POST", Operation::Order(RequestKind::Block))],
+    ),
     ("/admin/unblock", &[("POST", Operation::Unblock)]),
     (
         "/admin/override",
-        &[("POST", Operation::Order(Takes::Override))],
+        &[("POST", Operation::Order(RequestKind::Override))],
     ),
     (
         "/admin/bypass",
-        &[("POST", Operation::Order(Takes::Bypass))],
+        &[("POST", Operation::Order(RequestKind::Bypass))],
     ),
     ("/admin/orders", &[("GET", Operation::Orders)]),
     ("/admin/top", &[("GET", Operation::Top)]),

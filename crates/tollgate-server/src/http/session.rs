@@ -7,13 +7,13 @@ use tokio::task::spawn_blocking;
 use tollgate::Timestamp;
 use tollgate_engine::backend::Gift;
 
-use super::answer::Answer;
+use super::answer::HttpResponse;
 use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
 use super::routes::{self, Route};
 use crate::address::{Peer, Protocol};
 use crate::answers::LOST;
-use crate::connection::{Heard, Patience, Speaks};
+use crate::connection::{ByteProtocol, InputProgress, TimeLimits};
 use crate::decider::Store;
 use crate::drain::ENDS;
 use crate::guesses::TRIES;
@@ -39,7 +39,7 @@ pub(crate) struct Session<B: Store> {
     /// What the client has shown, if it was asked for one.
     pub(super) certificate: Option<Box<[u8]>>,
     wrong_tokens: u8,
-    pub(crate) answer: Answer,
+    pub(crate) answer: HttpResponse,
     /// The client was told to go on with its body.
     told_to_go_on: bool,
     /// The service ends: an answer after which nothing is left says so.
@@ -63,7 +63,7 @@ impl<B: Store> Session<B> {
             certificate: None,
             wrong_tokens: 0,
             errors,
-            answer: Answer::default(),
+            answer: HttpResponse::default(),
             told_to_go_on: false,
             is_last: false,
         }
@@ -238,12 +238,12 @@ impl<B: Store> Session<B> {
     }
 }
 
-impl<B: Store> Speaks for Session<B> {
+impl<B: Store> ByteProtocol for Session<B> {
     fn shown(&mut self, certificate: &[u8]) {
         self.certificate = Some(certificate.into());
     }
 
-    fn patience(&self) -> Patience {
+    fn patience(&self) -> TimeLimits {
         self.service.decider.bounds.patience()
     }
 
@@ -255,7 +255,7 @@ impl<B: Store> Speaks for Session<B> {
         now
     }
 
-    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
         let bounds = &self.service.decider.bounds;
         let most = Most {
             head: bounds.head_bytes,
@@ -269,9 +269,9 @@ impl<B: Store> Speaks for Session<B> {
                     Box::pin(self.delay_wrong_token()).await;
                 }
                 if self.finish(&request, &input[length..], out) {
-                    Heard::Answered(length)
+                    InputProgress::Answered(length)
                 } else {
-                    Heard::Last(1)
+                    InputProgress::Last(1)
                 }
             }
             Ok(Found::Part { asks_to_go_on }) => {
@@ -282,12 +282,12 @@ impl<B: Store> Speaks for Session<B> {
                     self.told_to_go_on = true;
                     out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
-                Heard::Part
+                InputProgress::Part
             }
             Err(wrong) => {
                 self.errors.unreadable(wrong.is_too_large(), &wrong);
                 self.write_last((wrong.status(), wrong.to_string()), out);
-                Heard::Last(0)
+                InputProgress::Last(0)
             }
         }
     }

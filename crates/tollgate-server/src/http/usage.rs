@@ -22,7 +22,7 @@ const FACTS: usize = 64;
 const MOST: usize = 8 << 20;
 
 /// What an address asks for.
-struct Asked<'q> {
+struct UsageRequest<'q> {
     /// The fact that is given several times, or else the last.
     each: Option<(Cow<'q, str>, Vec<Cow<'q, str>>)>,
     others: Vec<(Cow<'q, str>, Cow<'q, str>)>,
@@ -31,7 +31,7 @@ struct Asked<'q> {
 
 impl<B: Store> Session<B> {
     pub(super) async fn usage(&mut self, query: &str) -> Result<(), Wrong> {
-        let asked = Asked::read(query)?;
+        let asked = UsageRequest::read(query)?;
         let most = self.service.decider.bounds.batch;
         let (name, values) = asked
             .each
@@ -87,7 +87,7 @@ impl<B: Store> Session<B> {
     }
 }
 
-impl<'q> Asked<'q> {
+impl<'q> UsageRequest<'q> {
     fn read(query: &'q str) -> Result<Self, Wrong> {
         let mut asked = Self {
             each: None,

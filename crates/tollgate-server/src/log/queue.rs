@@ -15,7 +15,7 @@ const MOST_BYTES: usize = 1 << 20;
 #[derive(Debug)]
 pub(super) struct Queue {
     messages: mpsc::Sender<Message>,
-    waiting: Arc<Waiting>,
+    waiting: Arc<QueueCounters>,
 }
 
 /// What the writer is sent. It ends with the last of its senders.
@@ -28,7 +28,7 @@ enum Message {
 
 /// Counts are relaxed: the channel orders the lines themselves.
 #[derive(Debug, Default)]
-struct Waiting {
+struct QueueCounters {
     bytes: AtomicUsize,
     /// Lines that were left out, and how many of them the reader hasn't been told of.
     dropped: AtomicU64,
@@ -42,7 +42,7 @@ impl Queue {
         summary: impl Fn(u64) -> Vec<u8> + Send + 'static,
     ) -> io::Result<Self> {
         let (messages, receiver) = mpsc::channel();
-        let waiting = Arc::<Waiting>::default();
+        let waiting = Arc::<QueueCounters>::default();
         let own = Arc::clone(&waiting);
         let thread = thread::Builder::new().name("log".to_owned());
         thread.spawn(move || own.write(&receiver, out, summary))?;
@@ -50,7 +50,7 @@ impl Queue {
     }
 
     pub(super) fn push(&self, line: Vec<u8>) {
-        let Waiting {
+        let QueueCounters {
             bytes,
             dropped,
             unreported,
@@ -80,7 +80,7 @@ impl Queue {
     }
 }
 
-impl Waiting {
+impl QueueCounters {
     /// Writes what comes, until nobody says more.
     fn write(
         &self,

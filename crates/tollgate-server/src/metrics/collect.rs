@@ -14,7 +14,7 @@ use tollgate_engine::tally::{Histogram, Tally};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 
-use super::{Allows, Scrape, allows, backend_stats, overrides, seconds};
+use super::{LimiterCapacity, Scrape, allows, backend_stats, overrides, seconds};
 use crate::address::Protocol;
 use crate::decider::{BackendStats, Store};
 use crate::health::Concern;
@@ -71,14 +71,14 @@ info tollgate_build What runs, and where its limits are counted.
 ";
 
 /// What each limiter allows, by its name.
-type LimiterCapacities = BTreeMap<Arc<str>, Allows>;
+type LimiterCapacities = BTreeMap<Arc<str>, LimiterCapacity>;
 
 /// Where metrics are written to.
-struct Out<'e>(DescriptorEncoder<'e>);
+struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
 impl<B: Store> Collector for Scrape<B> {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
-        let mut out = Out(encoder);
+        let mut out = MetricWriter(encoder);
         let tallies = self.0.decider.engine.tallies();
         let allows = allows(&self.0.decider.engine, &tallies);
         let stats = backend_stats(&self.0);
@@ -95,7 +95,7 @@ impl<B: Store> Collector for Scrape<B> {
 impl<B: Store> Scrape<B> {
     fn decisions(
         &self,
-        out: &mut Out<'_>,
+        out: &mut MetricWriter<'_>,
         tallies: &[Tally],
         allows: &LimiterCapacities,
     ) -> fmt::Result {
@@ -121,7 +121,7 @@ impl<B: Store> Scrape<B> {
         times(&mut out.begin("tollgate_wait_seconds")?, engine.waits())
     }
 
-    fn keys(&self, out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
+    fn keys(&self, out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
         let (tables, decider) = (&stats.tables, &self.0.decider);
         let of = |count: fn(&TableStats) -> usize| {
             let all = tables.iter();
@@ -143,7 +143,7 @@ impl<B: Store> Scrape<B> {
         out.counter("tollgate_holds_full", decider.holds.times_full())
     }
 
-    fn clients(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn clients(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let monitor = &self.0.monitor;
         let measured = &monitor.measured;
         let mut metric = out.begin("tollgate_request_seconds")?;
@@ -174,7 +174,7 @@ impl<B: Store> Scrape<B> {
         out.counter("tollgate_unknown_domain", measured.unknown_domains())
     }
 
-    fn state(&self, out: &mut Out<'_>) -> fmt::Result {
+    fn state(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
         let state = self.0.state.told().unwrap_or_default();
         let (saves, at) = (
             [("ok", state.saves), ("failed", state.failures)],
@@ -186,7 +186,7 @@ impl<B: Store> Scrape<B> {
         out.gauge("tollgate_state_bytes", state.bytes)
     }
 
-    fn service(&self, out: &mut Out<'_>, backend: &str) -> fmt::Result {
+    fn service(&self, out: &mut MetricWriter<'_>, backend: &str) -> fmt::Result {
         let (engine, monitor) = (&self.0.decider.engine, &self.0.monitor);
         let reloads = self.0.reloader.counts();
         let reloads = [
@@ -217,7 +217,7 @@ impl<B: Store> Scrape<B> {
     }
 }
 
-fn limits(out: &mut Out<'_>, allows: &LimiterCapacities) -> fmt::Result {
+fn limits(out: &mut MetricWriter<'_>, allows: &LimiterCapacities) -> fmt::Result {
     let adaptive = each(allows, |own| Some(own.adaptive?.limit));
     let in_flight = each(allows, |own| Some(own.adaptive?.in_flight));
     out.gauges("tollgate_limit_rate", each(allows, |own| own.rate))?;
@@ -226,7 +226,7 @@ fn limits(out: &mut Out<'_>, allows: &LimiterCapacities) -> fmt::Result {
     out.gauges("tollgate_adaptive_in_flight", in_flight)
 }
 
-fn store(out: &mut Out<'_>, stats: &BackendStats) -> fmt::Result {
+fn store(out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
     let store = &stats.store;
     let failures = FailureKind::ALL.map(|kind| {
         let found = store.failures.iter().find(|one| one.kind == kind);
@@ -255,7 +255,7 @@ fn times(metric: &mut MetricEncoder<'_>, histogram: Option<&Histogram>) -> fmt::
     metric.encode_histogram::<NoLabelSet>(sum, counts.iter().sum(), &ranges, None)
 }
 
-impl Out<'_> {
+impl MetricWriter<'_> {
     /// Begins a metric of the table.
     fn begin(&mut self, name: &'static str) -> Result<MetricEncoder<'_>, fmt::Error> {
         let mut metrics = METRICS.lines().map(|line| line.splitn(3, ' '));
@@ -321,7 +321,7 @@ fn by<V>(
 /// Values of the limiters that have them.
 fn each<V>(
     allows: &LimiterCapacities,
-    of: impl Fn(&Allows) -> Option<V>,
+    of: impl Fn(&LimiterCapacity) -> Option<V>,
 ) -> impl Iterator<Item = ([(&'static str, &str); 1], V)> {
     let all = allows.iter();
     all.filter_map(move |(name, own)| Some(([("limiter", &**name)], of(own)?)))

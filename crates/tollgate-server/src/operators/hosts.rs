@@ -23,7 +23,7 @@ pub struct AdminHost {
 
 /// How the admin listener is called.
 #[derive(Clone, Debug)]
-pub(crate) struct Hosts {
+pub(crate) struct AdminHosts {
     /// Where it listens; none on a socket that no page reaches.
     bound: Option<(IpAddr, u16)>,
     scheme: Scheme,
@@ -37,7 +37,7 @@ pub(crate) enum Scheme {
     Https,
 }
 
-impl Hosts {
+impl AdminHosts {
     pub(crate) fn of(address: Option<&Address>, scheme: Scheme, names: Vec<AdminHost>) -> Self {
         let bound = match address {
             Some(Address::Tcp(address)) => Some((address.ip(), address.port())),
@@ -150,10 +150,10 @@ impl FromStr for AdminHost {
 mod tests {
     use super::*;
 
-    fn hosts(address: &str, scheme: Scheme) -> Hosts {
+    fn hosts(address: &str, scheme: Scheme) -> AdminHosts {
         let address: Address = address.parse().unwrap();
         let names = ["limits.example", "odd.example:1"].map(|name| name.parse().unwrap());
-        Hosts::of(Some(&address), scheme, names.to_vec())
+        AdminHosts::of(Some(&address), scheme, names.to_vec())
     }
 
     #[test]

@@ -25,7 +25,7 @@ pub(crate) struct Most {
 
 /// A command that is being read: where its words are, from its first byte on.
 #[derive(Debug, Default)]
-pub(crate) struct Frame {
+pub(crate) struct CommandParser {
     words: Vec<Range<usize>>,
     /// What was read of it.
     at: usize,
@@ -36,7 +36,7 @@ pub(crate) struct Frame {
 /// What no Redis client sends. The connection is closed after it was told.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[display("Protocol error: {_variant}")]
-pub(crate) enum Broken {
+pub(crate) enum CommandError {
     /// A number of words or bytes that is none.
     #[display("invalid {} length", if *of == "words" { "multibulk" } else { "bulk" })]
     Number { of: &'static str },
@@ -63,15 +63,19 @@ pub(crate) enum Broken {
     Tls,
 }
 
-impl Frame {
+impl CommandParser {
     /// Reads on in a command that begins where `input` does. Its length once all of it is there.
-    pub(crate) fn read(&mut self, input: &[u8], most: &Most) -> Result<Option<usize>, Broken> {
+    pub(crate) fn read(
+        &mut self,
+        input: &[u8],
+        most: &Most,
+    ) -> Result<Option<usize>, CommandError> {
         let Some(first) = input.first() else {
             return Ok(None);
         };
         if self.missing.is_none() {
             if *first == TLS {
-                return Err(Broken::Tls);
+                return Err(CommandError::Tls);
             }
             if *first != b'*' {
                 return self.read_line(input, most);
@@ -81,7 +85,7 @@ impl Frame {
             };
             if count > most.words {
                 let most = most.words;
-                return Err(Broken::Words { found: count, most });
+                return Err(CommandError::Words { found: count, most });
             }
             self.missing = Some(count);
         }
@@ -89,7 +93,7 @@ impl Frame {
             match input.get(self.at) {
                 None => return Ok(None),
                 Some(b'$') => {}
-                Some(other) => return Err(Broken::NoWord(*other)),
+                Some(other) => return Err(CommandError::NoWord(*other)),
             }
             let before = self.at;
             let Some(length) = self.number(input, "bytes")? else {
@@ -97,14 +101,14 @@ impl Frame {
             };
             let end = self.at.saturating_add(length);
             if end > most.bytes {
-                return Err(Broken::Bytes { most: most.bytes });
+                return Err(CommandError::Bytes { most: most.bytes });
             }
             if input.len() < end + 2 {
                 self.at = before;
                 return Ok(None);
             }
             if input[end..end + 2] != *b"\r\n" {
-                return Err(Broken::Unterminated);
+                return Err(CommandError::Unterminated);
             }
             self.words.push(self.at..end);
             self.at = end + 2;
@@ -134,38 +138,38 @@ impl Frame {
 
     /// Reads `*12\r\n` or `$12\r\n` at the place that was reached, and goes behind it. An array of a
     /// negative number has no words; there is no such word.
-    fn number(&mut self, input: &[u8], of: &'static str) -> Result<Option<usize>, Broken> {
+    fn number(&mut self, input: &[u8], of: &'static str) -> Result<Option<usize>, CommandError> {
         let rest = &input[self.at..];
         let within = &rest[..rest.len().min(LONGEST_LINE)];
         let Some(end) = memchr::memchr(b'\n', within) else {
             return match within.len() {
-                LONGEST_LINE => Err(Broken::Number { of }),
+                LONGEST_LINE => Err(CommandError::Number { of }),
                 _ => Ok(None),
             };
         };
         let Some(digits) = within[1..end].strip_suffix(b"\r") else {
-            return Err(Broken::Number { of });
+            return Err(CommandError::Number { of });
         };
         let number = match digits {
             b"-1" if of == "words" => 0,
-            digits => whole(digits).ok_or(Broken::Number { of })?,
+            digits => whole(digits).ok_or(CommandError::Number { of })?,
         };
         self.at += end + 1;
         Ok(Some(number))
     }
 
     /// Reads a line of words.
-    fn read_line(&mut self, input: &[u8], most: &Most) -> Result<Option<usize>, Broken> {
+    fn read_line(&mut self, input: &[u8], most: &Most) -> Result<Option<usize>, CommandError> {
         let Some(found) = memchr::memchr(b'\n', &input[self.at..]) else {
             self.at = input.len();
             if self.at > most.bytes {
-                return Err(Broken::Bytes { most: most.bytes });
+                return Err(CommandError::Bytes { most: most.bytes });
             }
             return Ok(None);
         };
         let end = self.at + found;
         if end > most.bytes {
-            return Err(Broken::Bytes { most: most.bytes });
+            return Err(CommandError::Bytes { most: most.bytes });
         }
         let mut at = 0;
         while let Some((word, behind)) = next_word(&input[..end], at)? {
@@ -174,20 +178,20 @@ impl Frame {
         }
         if self.words.len() > most.words {
             let (found, most) = (self.words.len(), most.words);
-            return Err(Broken::Words { found, most });
+            return Err(CommandError::Words { found, most });
         }
         let first = self.words.first().map(|word| &input[word.clone()]);
         if first.is_some_and(|word| {
             word.eq_ignore_ascii_case(b"POST") || word.eq_ignore_ascii_case(b"Host:")
         }) {
-            return Err(Broken::Http);
+            return Err(CommandError::Http);
         }
         Ok(Some(end + 1))
     }
 }
 
 /// The next word of a line, with or without quotes, and where to read on.
-fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>, Broken> {
+fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>, CommandError> {
     while line.get(at).is_some_and(u8::is_ascii_whitespace) {
         at += 1;
     }
@@ -196,10 +200,10 @@ fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>
     };
     if let b'"' | b'\'' = first {
         let start = at + 1;
-        let length = memchr::memchr(*first, &line[start..]).ok_or(Broken::Quotes)?;
+        let length = memchr::memchr(*first, &line[start..]).ok_or(CommandError::Quotes)?;
         let end = start + length;
         return match line.get(end + 1) {
-            Some(behind) if !behind.is_ascii_whitespace() => Err(Broken::Quotes),
+            Some(behind) if !behind.is_ascii_whitespace() => Err(CommandError::Quotes),
             _ => Ok(Some((start..end, end + 1))),
         };
     }
@@ -219,7 +223,7 @@ fn whole(digits: &[u8]) -> Option<usize> {
     })
 }
 
-impl Broken {
+impl CommandError {
     /// Whether it is more than is taken.
     pub(crate) const fn is_too_large(&self) -> bool {
         matches!(self, Self::Words { .. } | Self::Bytes { .. })
@@ -235,13 +239,13 @@ mod tests {
         words: 8,
     };
 
-    fn whole_of(input: &[u8]) -> Result<Option<(Vec<String>, usize)>, Broken> {
-        let mut frame = Frame::default();
+    fn whole_of(input: &[u8]) -> Result<Option<(Vec<String>, usize)>, CommandError> {
+        let mut frame = CommandParser::default();
         let read = frame.read(input, &MOST)?;
         Ok(read.map(|length| (texts(&frame, input), length)))
     }
 
-    fn texts(frame: &Frame, input: &[u8]) -> Vec<String> {
+    fn texts(frame: &CommandParser, input: &[u8]) -> Vec<String> {
         frame
             .words(input)
             .map(|word| String::from_utf8_lossy(word).into_owned())
@@ -295,7 +299,7 @@ mod tests {
             &b"*3\r\n$1\r\na\r\n$0\r\n\r\n$3\r\n\r\n$\r\n"[..],
             b"GET 'a b' c\r\n",
         ] {
-            let mut frame = Frame::default();
+            let mut frame = CommandParser::default();
             for end in 0..input.len() {
                 assert_eq!(frame.read(&input[..end], &MOST), Ok(None), "{end}");
             }
@@ -359,7 +363,7 @@ mod tests {
     fn a_length_that_is_too_much_is_refused_before_its_bytes_come() {
         assert_eq!(
             whole_of(b"*1\r\n$999999999\r\n"),
-            Err(Broken::Bytes { most: 1_000 })
+            Err(CommandError::Bytes { most: 1_000 })
         );
     }
 }

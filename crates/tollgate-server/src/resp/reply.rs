@@ -14,12 +14,12 @@ pub(crate) enum Version {
 
 /// Answers, in the order of their commands, until they are sent.
 #[derive(Debug)]
-pub(crate) struct Replies<'o> {
+pub(crate) struct ReplyWriter<'o> {
     pub(crate) bytes: &'o mut Vec<u8>,
     pub(crate) version: Version,
 }
 
-impl Replies<'_> {
+impl ReplyWriter<'_> {
     /// A short word: `+OK`.
     pub(crate) fn simple(&mut self, word: &str) {
         self.line(b'+', word.as_bytes());
@@ -144,16 +144,16 @@ impl Replies<'_> {
 mod tests {
     use super::*;
 
-    fn said(version: Version, say: impl Fn(&mut Replies<'_>)) -> String {
+    fn said(version: Version, say: impl Fn(&mut ReplyWriter<'_>)) -> String {
         let mut bytes = Vec::new();
-        say(&mut Replies {
+        say(&mut ReplyWriter {
             version,
             bytes: &mut bytes,
         });
         String::from_utf8(bytes).expect("text")
     }
 
-    type Say = dyn Fn(&mut Replies<'_>);
+    type Say = dyn Fn(&mut ReplyWriter<'_>);
 
     #[test]
     fn each_answer_has_its_form_in_both_versions() {

@@ -10,12 +10,12 @@ use tollgate_engine::engine::ThrottleDecision;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
 use tollgate_engine::verdict::DenyReason;
 
-use super::frame::{Frame, Most};
-use super::reply::{Replies, Version};
+use super::frame::{CommandParser, Most};
+use super::reply::{ReplyWriter, Version};
 use crate::address::{Peer, Protocol};
 use crate::answers::{Answered, Told, answered, looked_at, unavailable};
 use crate::cells::Cells;
-use crate::connection::{Heard, Patience, Speaks};
+use crate::connection::{ByteProtocol, InputProgress, TimeLimits};
 use crate::decider::Store;
 use crate::drain::ENDS;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
@@ -29,18 +29,18 @@ mod keys;
 mod operator;
 mod transaction;
 
-use operator::Standing;
+use operator::Role;
 use transaction::Queue;
 
 /// What a client has told of itself.
 #[derive(Debug, Default)]
-struct Named {
+struct ClientInfo {
     name: Vec<u8>,
     library: Vec<u8>,
     library_version: Vec<u8>,
 }
 
-impl Named {
+impl ClientInfo {
     /// Whether it can be told again in a line.
     fn check(name: &[u8]) -> Result<(), String> {
         if name.len() > 256 || name.iter().any(|byte| !byte.is_ascii_graphic()) {
@@ -63,19 +63,19 @@ struct CachedLimit<B: Store> {
 /// One client's connection.
 pub(crate) struct Session<B: Store> {
     service: Arc<Service<B>>,
-    frame: Frame,
+    frame: CommandParser,
     version: Version,
     id: u64,
     from: Peer,
     /// Most say nothing of themselves.
-    named: Option<Box<Named>>,
+    named: Option<Box<ClientInfo>>,
     /// What waits for `EXEC`.
     queue: Option<Box<Queue>>,
     wrong_passwords: u8,
     /// How long the answer to a wrong password waits.
     delay: Duration,
     /// What it may do, by the password that it has told.
-    standing: Standing,
+    standing: Role,
     is_over: bool,
     errors: ErrorSource,
     /// The limit of the last `CL.THROTTLE`: most clients ask by one.
@@ -86,7 +86,7 @@ impl<B: Store> Session<B> {
     pub(crate) fn new(service: Arc<Service<B>>, id: u64, from: Peer, errors: ErrorSource) -> Self {
         Self {
             service,
-            frame: Frame::default(),
+            frame: CommandParser::default(),
             version: Version::Two,
             id,
             from,
@@ -94,20 +94,20 @@ impl<B: Store> Session<B> {
             queue: None,
             wrong_passwords: 0,
             delay: Duration::ZERO,
-            standing: Standing::default(),
+            standing: Role::default(),
             is_over: false,
             errors,
             last: None,
         }
     }
 
-    fn named(&mut self) -> &mut Named {
+    fn named(&mut self) -> &mut ClientInfo {
         self.named.get_or_insert_default()
     }
 
     /// Where answers go, in the version that the client reads.
-    const fn replies<'o>(&self, out: &'o mut Vec<u8>) -> Replies<'o> {
-        Replies {
+    const fn replies<'o>(&self, out: &'o mut Vec<u8>) -> ReplyWriter<'o> {
+        ReplyWriter {
             bytes: out,
             version: self.version,
         }
@@ -167,7 +167,7 @@ impl<B: Store> Session<B> {
     async fn throttle<'w>(
         &mut self,
         words: impl ExactSizeIterator<Item = &'w [u8]> + Send,
-        out: &mut Replies<'_>,
+        out: &mut ReplyWriter<'_>,
     ) -> Result<(), String> {
         let mut asked = Throttle::read(words).map_err(wrong)?;
         if self.service.decider.replicas > 1 {
@@ -212,7 +212,7 @@ impl<B: Store> Session<B> {
     async fn check<'w>(
         &mut self,
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Replies<'_>,
+        out: &mut ReplyWriter<'_>,
     ) -> Result<(), String> {
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
@@ -226,7 +226,7 @@ impl<B: Store> Session<B> {
     async fn peek<'w>(
         &mut self,
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Replies<'_>,
+        out: &mut ReplyWriter<'_>,
     ) -> Result<(), String> {
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
@@ -245,8 +245,8 @@ impl<B: Store> Session<B> {
     }
 }
 
-impl<B: Store> Speaks for Session<B> {
-    fn patience(&self) -> Patience {
+impl<B: Store> ByteProtocol for Session<B> {
+    fn patience(&self) -> TimeLimits {
         self.service.decider.bounds.patience()
     }
 
@@ -254,7 +254,7 @@ impl<B: Store> Speaks for Session<B> {
         self.service.monitor.measured.now()
     }
 
-    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> Heard {
+    async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
         let bounds = &self.service.decider.bounds;
         let most = Most {
             bytes: bounds.request_bytes,
@@ -269,21 +269,21 @@ impl<B: Store> Speaks for Session<B> {
                 }
                 frame.clear();
                 if self.is_over {
-                    Heard::Last(1)
+                    InputProgress::Last(1)
                 } else {
-                    Heard::Answered(length)
+                    InputProgress::Answered(length)
                 }
             }
             Ok(None) => {
                 if input.is_empty() {
                     frame.shrink();
                 }
-                Heard::Part
+                InputProgress::Part
             }
             Err(broken) => {
                 self.errors.unreadable(broken.is_too_large(), &broken);
                 self.replies(out).error(&format!("ERR {broken}"));
-                Heard::Last(0)
+                InputProgress::Last(0)
             }
         };
         self.frame = frame;
@@ -378,7 +378,11 @@ fn read_facts<'f, 'w: 'f>(
 /// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
 /// more: why, and by which limit of the rule, if one did. If an operator wants clients to see them, the rules in shadow that would
 /// have refused what passes.
-fn tell(out: &mut Replies<'_>, answer: &Answered<'_>, shadow: ShadowAnswers) -> Result<(), String> {
+fn tell(
+    out: &mut ReplyWriter<'_>,
+    answer: &Answered<'_>,
+    shadow: ShadowAnswers,
+) -> Result<(), String> {
     if let Some(rule) = answer.failure() {
         return Err(format!("UNAVAILABLE {}", unavailable(rule)));
     }

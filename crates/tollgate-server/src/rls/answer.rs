@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_engine::facts::Unit;
 use tollgate_http::protobuf::{bytes, message, number, varint};
 
-use super::decided::{Decided, Limit, Status};
+use super::decided::{DescriptorAnswer, Limit, RlsOutcome};
 use super::request::UNITS;
 
 /// The numbers of `RateLimitResponse.Code`.
@@ -13,7 +13,7 @@ const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 
 /// Writes an answer.
-pub(crate) fn write(out: &mut Vec<u8>, decided: &Decided) {
+pub(crate) fn write(out: &mut Vec<u8>, decided: &RlsOutcome) {
     number(out, 1, code(decided.told.is_allowed));
     for one in &decided.statuses {
         message(out, 2, |out| status(out, one));
@@ -42,7 +42,7 @@ const fn code(is_allowed: bool) -> u64 {
     if is_allowed { OK } else { OVER_LIMIT }
 }
 
-fn status(out: &mut Vec<u8>, status: &Status) {
+fn status(out: &mut Vec<u8>, status: &DescriptorAnswer) {
     number(out, 1, code(status.is_allowed));
     if let Some(limit) = &status.limit {
         message(out, 2, |out| current_limit(out, limit));

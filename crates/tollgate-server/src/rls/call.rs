@@ -192,12 +192,12 @@ pub(crate) fn framed(mut out: Vec<u8>) -> Bytes {
 }
 
 /// An answer that its client has no room for.
-pub(super) struct Unsent {
+pub(super) struct PendingResponse {
     stream: SendStream<Bytes>,
     framed: Bytes,
 }
 
-impl Unsent {
+impl PendingResponse {
     /// Sends it once there is room, unless its client gives it up.
     pub(super) fn poll_send(&mut self, cx: &mut Context<'_>) -> Poll<()> {
         while self.stream.capacity() < self.framed.len() {
@@ -223,13 +223,13 @@ impl Unsent {
 pub(crate) fn answer(
     respond: &mut SendResponse<Bytes>,
     outcome: Result<Bytes, Failed>,
-) -> Result<Option<Unsent>, h2::Error> {
+) -> Result<Option<PendingResponse>, h2::Error> {
     match outcome {
         Ok(framed) => {
             let mut stream = begin(respond)?;
             stream.reserve_capacity(framed.len());
             if stream.capacity() < framed.len() {
-                return Ok(Some(Unsent { stream, framed }));
+                return Ok(Some(PendingResponse { stream, framed }));
             }
             stream.send_data(framed, false)?;
             end(&mut stream, Ok(())).map(|()| None)
@@ -298,7 +298,7 @@ pub(super) struct Body {
 
 /// Why a message can't be decided.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Unread {
+pub(super) enum ReadError {
     /// Its client gave it up, or left, before it was complete.
     Reset,
     Failed(Failed),
@@ -315,7 +315,7 @@ impl Body {
     }
 
     /// Reads what is there. Ready once that is all, or more than is taken.
-    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), Unread>> {
+    pub(super) fn poll_read(&mut self, cx: &mut Context<'_>) -> Poll<Result<(), ReadError>> {
         loop {
             match self.stream.poll_data(cx) {
                 Poll::Pending => return Poll::Pending,
@@ -325,16 +325,16 @@ impl Body {
                     let is_left = error.is_io() || (error.is_reset() && error.is_remote());
                     match (is_left, message(&self.bytes)) {
                         (true, Ok(_)) => break,
-                        (true, Err(_)) => return Poll::Ready(Err(Unread::Reset)),
+                        (true, Err(_)) => return Poll::Ready(Err(ReadError::Reset)),
                         (false, _) => {
-                            return Poll::Ready(Err(Unread::Failed(Failed::invalid(error))));
+                            return Poll::Ready(Err(ReadError::Failed(Failed::invalid(error))));
                         }
                     }
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
                     let most = self.most - PREFIX;
                     if self.bytes.len() + bytes.len() > self.most {
-                        return Poll::Ready(Err(Unread::Failed(Failed::longer_than(most))));
+                        return Poll::Ready(Err(ReadError::Failed(Failed::longer_than(most))));
                     }
                     self.bytes.extend_from_slice(&bytes);
                     self.unreleased += bytes.len();
@@ -342,7 +342,7 @@ impl Body {
                     if let Some(prefix) = self.bytes.first_chunk::<PREFIX>()
                         && let Err(failed) = length(*prefix, most)
                     {
-                        return Poll::Ready(Err(Unread::Failed(failed)));
+                        return Poll::Ready(Err(ReadError::Failed(failed)));
                     }
                 }
             }
@@ -357,11 +357,11 @@ impl Body {
         &mut self,
         cx: &mut Context<'_>,
         waiting: &mut IncompleteCall,
-    ) -> Poll<Result<(), Unread>> {
+    ) -> Poll<Result<(), ReadError>> {
         let polled = self.poll_read(cx);
         if polled.is_pending() && !waiting.may_keep(self.bytes.len()) {
             let failed = Failed::exhausted("too much is kept of messages that aren't complete");
-            return Poll::Ready(Err(Unread::Failed(failed)));
+            return Poll::Ready(Err(ReadError::Failed(failed)));
         }
         polled
     }

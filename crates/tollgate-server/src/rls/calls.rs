@@ -14,10 +14,10 @@ use http::Request;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
-use super::call::{self, Body, Failed, Method, PREFIX, Unread, Unsent};
+use super::call::{self, Body, Failed, Method, PREFIX, PendingResponse, ReadError};
 use super::decide::{could_not_decide, decide};
-use super::decided::{Decided, denied};
-use super::question::{Question, Undecided};
+use super::decided::{RlsOutcome, denied};
+use super::question::{RlsRequest, Undecided};
 use super::request::Request as Asked;
 use super::waiting::{IncompleteCall, Waiting};
 use super::{answer, health, reflect};
@@ -32,27 +32,27 @@ const LASTING: usize = 8;
 const WAITED_TOO_LONG: &str = "a call waited in the queue of a limit until shortly before its deadline, and was denied: \
                                give callers of rules with `over: wait` a longer time-out";
 /// What such a call holds, by which they are counted.
-type Seat = Arc<()>;
+type CallCount = Arc<()>;
 
 /// A call that isn't over.
-type Open = Pin<Box<dyn Future<Output = Option<Further>> + Send>>;
+type OpenCall = Pin<Box<dyn Future<Output = Option<CallStep>> + Send>>;
 
 /// What becomes of a call that waited.
-enum Further {
+enum CallStep {
     /// Its message has come.
-    Decide(Call),
+    Decide(CompleteCall),
     /// Its answer can't be sent yet.
-    Send(Unsent),
+    Send(PendingResponse),
 }
 
 /// A call whose message is complete.
-pub(super) struct Call {
-    head: Head,
+pub(super) struct CompleteCall {
+    head: CallHead,
     message: Vec<u8>,
 }
 
 /// What is known of a call before its message.
-struct Head {
+struct CallHead {
     method: Method,
     /// When it came.
     since: Timestamp,
@@ -70,9 +70,9 @@ pub(crate) struct Calls<B: Store> {
     /// Calls of all connections whose messages aren't complete.
     all_waiting: Arc<Waiting>,
     pub(super) errors: ErrorSource,
-    open: FuturesUnordered<Open>,
-    lasting: Seat,
-    waiting: Seat,
+    open: FuturesUnordered<OpenCall>,
+    lasting: CallCount,
+    waiting: CallCount,
 }
 
 impl<B: Store> Calls<B> {
@@ -86,8 +86,8 @@ impl<B: Store> Calls<B> {
             all_waiting: Arc::clone(all_waiting),
             errors,
             open: FuturesUnordered::new(),
-            lasting: Seat::default(),
-            waiting: Seat::default(),
+            lasting: CallCount::default(),
+            waiting: CallCount::default(),
         }
     }
 
@@ -103,11 +103,11 @@ impl<B: Store> Calls<B> {
     }
 
     /// Goes on with all. Those whose messages are there now are to be decided.
-    pub(super) fn poll(&mut self, cx: &mut Context<'_>, complete: &mut Vec<Call>) {
+    pub(super) fn poll(&mut self, cx: &mut Context<'_>, complete: &mut Vec<CompleteCall>) {
         while let Poll::Ready(Some(done)) = self.open.poll_next_unpin(cx) {
             match done {
-                Some(Further::Decide(call)) => complete.push(call),
-                Some(Further::Send(unsent)) => self.send_later(unsent),
+                Some(CallStep::Decide(call)) => complete.push(call),
+                Some(CallStep::Send(unsent)) => self.send_later(unsent),
                 None => {}
             }
         }
@@ -129,7 +129,7 @@ impl<B: Store> Calls<B> {
         let rest = async {
             while let Some(done) = self.open.next().await {
                 // Nobody reads an answer any more.
-                if let Some(Further::Decide(call)) = done {
+                if let Some(CallStep::Decide(call)) = done {
                     self.decide(call).await;
                 }
             }
@@ -158,7 +158,7 @@ impl<B: Store> Calls<B> {
             return self.reflect(request.into_body(), respond);
         }
         let timeout = call::timeout(request.headers());
-        let head = Head {
+        let head = CallHead {
             method,
             since: self.service.monitor.measured.now(),
             deadline: timeout.map(|time| Instant::now() + time),
@@ -167,16 +167,16 @@ impl<B: Store> Calls<B> {
         };
         if let Err(failed) = call::check_metadata(request.headers(), bounds.metadata_bytes()) {
             self.errors.record(ErrorKind::TooLarge, &failed.why);
-            return head.give_up(&self.service, Unread::Failed(failed));
+            return head.give_up(&self.service, ReadError::Failed(failed));
         }
         let mut body = Body::new(request.into_body(), bounds.message_bytes());
         match poll_fn(|cx| Poll::Ready(body.poll_read(cx))).await {
             Poll::Ready(Ok(())) => {
                 let message = body.into_bytes();
-                self.decide(Call { head, message }).await;
+                self.decide(CompleteCall { head, message }).await;
             }
             Poll::Ready(Err(unread)) => {
-                if let Unread::Failed(failed) = &unread
+                if let ReadError::Failed(failed) = &unread
                     && failed.is_about_message()
                 {
                     self.errors.record(ErrorKind::TooLarge, &failed.why);
@@ -188,7 +188,7 @@ impl<B: Store> Calls<B> {
     }
 
     /// Decides a call.
-    pub(super) async fn decide(&mut self, mut call: Call) {
+    pub(super) async fn decide(&mut self, mut call: CompleteCall) {
         let service = &self.service;
         let is_immediate = B::IS_HERE && !service.decider.engine.lets_wait();
         let outcome = match call.head.method {
@@ -215,7 +215,7 @@ impl<B: Store> Calls<B> {
     /// Keeps an answer until its client has room for it. Such answers are counted among the calls that wait, or whoever
     /// reads none would have the service keep them all.
     #[cold]
-    fn send_later(&mut self, unsent: Unsent) {
+    fn send_later(&mut self, unsent: PendingResponse) {
         let Some(waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
             let detail = "too many answers wait to be read";
             self.errors.record(ErrorKind::Refused, &detail);
@@ -232,10 +232,10 @@ impl<B: Store> Calls<B> {
 
     /// Waits for the rest of a message.
     #[cold]
-    fn wait(&mut self, head: Head, mut body: Body) {
+    fn wait(&mut self, head: CallHead, mut body: Body) {
         let Some(mut waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
             let failed = Failed::exhausted("too many calls wait for their messages");
-            return head.give_up(&self.service, Unread::Failed(failed));
+            return head.give_up(&self.service, ReadError::Failed(failed));
         };
         let service = Arc::clone(&self.service);
         self.open.push(Box::pin(async move {
@@ -244,13 +244,13 @@ impl<B: Store> Calls<B> {
             let end = head.deadline.map_or(end, |deadline| deadline.min(end));
             let read = poll_fn(|cx| match body.poll_rest(cx, &mut waiting) {
                 Poll::Pending if service.closing.stage() == Stage::Hurry => {
-                    Poll::Ready(Err(Unread::Failed(Failed::unavailable(drain::ENDS))))
+                    Poll::Ready(Err(ReadError::Failed(Failed::unavailable(drain::ENDS))))
                 }
                 polled => polled,
             });
             let read = timeout_at(end, read).await.unwrap_or_else(|_| {
                 let seconds = time.as_secs();
-                Err(Unread::Failed(if head.is_too_late() {
+                Err(ReadError::Failed(if head.is_too_late() {
                     too_late()
                 } else {
                     Failed::too_slow(format_args!("the message wasn't sent within {seconds} s"))
@@ -259,7 +259,7 @@ impl<B: Store> Calls<B> {
             match read {
                 Ok(()) => {
                     let message = body.into_bytes();
-                    Some(Further::Decide(Call { head, message }))
+                    Some(CallStep::Decide(CompleteCall { head, message }))
                 }
                 Err(unread) => {
                     head.give_up(&service, unread);
@@ -270,7 +270,7 @@ impl<B: Store> Calls<B> {
     }
 
     /// A place among the calls that last.
-    fn seat(&self) -> Result<Seat, Failed> {
+    fn seat(&self) -> Result<CallCount, Failed> {
         if Arc::strong_count(&self.lasting) > LASTING {
             let why = format!("a connection has {LASTING} calls at most that watch or reflect");
             return Err(Failed::exhausted(why));
@@ -278,7 +278,7 @@ impl<B: Store> Calls<B> {
         Ok(Arc::clone(&self.lasting))
     }
 
-    fn watch(&mut self, mut call: Call) {
+    fn watch(&mut self, mut call: CompleteCall) {
         let seat = match self.seat() {
             Ok(seat) => seat,
             Err(failed) => return drop(call.head.answer(Err(failed))),
@@ -311,18 +311,18 @@ impl<B: Store> Calls<B> {
     }
 }
 
-impl Call {
+impl CompleteCall {
     /// Answers it; what can't be sent yet comes back. A client that has left is charged, but holds nothing.
     fn answer<B: Store>(
         &mut self,
         service: &Service<B>,
         outcome: Result<Bytes, Failed>,
-    ) -> Option<Unsent> {
+    ) -> Option<PendingResponse> {
         let passes = self.head.method == Method::ShouldRateLimit
             && outcome
                 .as_ref()
                 .is_ok_and(|framed| answer::is_ok(&framed[PREFIX..]));
-        self.head.answer(outcome).unwrap_or_else(|Left| {
+        self.head.answer(outcome).unwrap_or_else(|ClientGone| {
             if passes {
                 release(service, &self.message);
             }
@@ -337,7 +337,7 @@ fn release<B: Store>(service: &Service<B>, message: &[u8]) {
     let asked = call::message(message).map(Asked::read);
     if let Ok(Ok(asked)) = asked {
         let entries = asked.entries();
-        let question = Question {
+        let question = RlsRequest {
             domain: &asked.domain,
             descriptors: &asked.descriptors(&entries),
             hits_addend: asked.hits_addend,
@@ -347,23 +347,26 @@ fn release<B: Store>(service: &Service<B>, message: &[u8]) {
 }
 
 /// Nobody is there to be answered.
-struct Left;
+struct ClientGone;
 
-impl Head {
+impl CallHead {
     /// Answers it; what can't be sent yet comes back.
-    fn answer(&mut self, outcome: Result<Bytes, Failed>) -> Result<Option<Unsent>, Left> {
+    fn answer(
+        &mut self,
+        outcome: Result<Bytes, Failed>,
+    ) -> Result<Option<PendingResponse>, ClientGone> {
         call::answer(&mut self.respond, outcome).map_err(|_| {
             self.respond.send_reset(Reason::CANCEL);
-            Left
+            ClientGone
         })
     }
 
     /// There is nothing to decide.
     #[cold]
-    fn give_up<B: Store>(mut self, service: &Service<B>, unread: Unread) {
+    fn give_up<B: Store>(mut self, service: &Service<B>, unread: ReadError) {
         match unread {
-            Unread::Reset => service.monitor.measured.call_was_reset(),
-            Unread::Failed(failed) => {
+            ReadError::Reset => service.monitor.measured.call_was_reset(),
+            ReadError::Failed(failed) => {
                 service.monitor.measured.took(Protocol::Grpc, self.since, 1);
                 let is_question = self.method == Method::ShouldRateLimit;
                 let outcome = if is_question && failed.is_about_message() {
@@ -386,7 +389,7 @@ fn too_late() -> Failed {
 }
 
 /// Sends an answer once its client has room for it, which it has in time or not at all.
-pub(super) async fn send(mut unsent: Unsent, end: Instant, errors: &ErrorSource) {
+pub(super) async fn send(mut unsent: PendingResponse, end: Instant, errors: &ErrorSource) {
     let sent = timeout_at(end, poll_fn(|cx| unsent.poll_send(cx))).await;
     if sent.is_err() {
         errors.record(ErrorKind::Timeout, &"an answer wasn't read in time");
@@ -399,8 +402,8 @@ pub(super) async fn send(mut unsent: Unsent, end: Instant, errors: &ErrorSource)
 async fn decide_later<B: Store>(
     service: Arc<Service<B>>,
     errors: ErrorSource,
-    mut call: Call,
-) -> Option<Further> {
+    mut call: CompleteCall,
+) -> Option<CallStep> {
     let may_leave = service.decider.engine.lets_wait();
     let head = &mut call.head;
     let end = if may_leave {
@@ -439,7 +442,7 @@ async fn decide_later<B: Store>(
     };
     let outcome = outcome?;
     service.monitor.measured.took(Protocol::Grpc, head.since, 1);
-    call.answer(&service, outcome).map(Further::Send)
+    call.answer(&service, outcome).map(CallStep::Send)
 }
 
 /// What a body asks, decided and framed.
@@ -450,7 +453,7 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
         Err(failed) => return answer_unread(service, failed),
     };
     let entries = asked.entries();
-    let question = Question {
+    let question = RlsRequest {
         domain: &asked.domain,
         descriptors: &asked.descriptors(&entries),
         hits_addend: asked.hits_addend,
@@ -471,7 +474,7 @@ fn answer_unread<B: Store>(service: &Service<B>, failed: Failed) -> Result<Bytes
     Ok(framed(&refused))
 }
 
-fn framed(decided: &Decided) -> Bytes {
+fn framed(decided: &RlsOutcome) -> Bytes {
     let mut out = Vec::with_capacity(128);
     out.extend([0; PREFIX]);
     answer::write(&mut out, decided);

@@ -19,9 +19,9 @@ use super::calls::Calls;
 use super::frames::Turn;
 use super::transport::Transport;
 use crate::bounds::Bounds;
-use crate::connection::Serves;
+use crate::connection::ServeConnection;
 use crate::decider::Store;
-use crate::drain::{self, Notice, Stage};
+use crate::drain::{self, ShutdownNotice, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 
 /// What clients may send of messages that aren't complete, all calls of a connection together.
@@ -33,25 +33,25 @@ const METADATA: u32 = 2;
 type Accepted = (Request<RecvStream>, SendResponse<Bytes>);
 
 /// What is next on a connection.
-enum Next {
+enum ConnectionEvent {
     /// Some calls have come, or their messages.
     Calls,
     /// The client sends control frames for their own sake.
     Flood,
     /// Nothing has come for long.
-    Quiet(Then),
+    Quiet(IdleAction),
     /// The service is farther on its way to the end.
     Stage(Stage),
     Ended,
     Failed(h2::Error),
 }
 
-impl<B: Store> Serves for Calls<B> {
+impl<B: Store> ServeConnection for Calls<B> {
     /// It also ends if nothing has happened on it for long.
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         mut self,
         mut stream: S,
-        mut notice: Notice,
+        mut notice: ShutdownNotice,
     ) -> io::Result<()> {
         let served = serve_calls(&mut stream, &mut self, &mut notice).await;
         if notice.stage() > Stage::Serving {
@@ -66,7 +66,7 @@ impl<B: Store> Serves for Calls<B> {
 async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
     calls: &mut Calls<B>,
-    notice: &mut Notice,
+    notice: &mut ShutdownNotice,
 ) -> Result<(), h2::Error> {
     let service = Arc::clone(&calls.service);
     let (turn, bounds) = (Arc::new(Turn::default()), &service.decider.bounds);
@@ -89,21 +89,21 @@ async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
             }
             if !accepted.is_empty() || !complete.is_empty() {
                 // h2 says again how it ended.
-                return Poll::Ready(Next::Calls);
+                return Poll::Ready(ConnectionEvent::Calls);
             }
             if let Some(ended) = ended {
                 return Poll::Ready(ended);
             }
             if turn.is_flooded() {
-                return Poll::Ready(Next::Flood);
+                return Poll::Ready(ConnectionEvent::Flood);
             }
             match notice.poll_next_stage(cx, stage) {
-                Poll::Ready(stage) => Poll::Ready(Next::Stage(stage)),
-                Poll::Pending => quiet.poll(cx, calls.is_empty()).map(Next::Quiet),
+                Poll::Ready(stage) => Poll::Ready(ConnectionEvent::Stage(stage)),
+                Poll::Pending => quiet.poll(cx, calls.is_empty()).map(ConnectionEvent::Quiet),
             }
         });
         match next.await {
-            Next::Calls => {
+            ConnectionEvent::Calls => {
                 for (request, respond) in accepted {
                     calls.begin(request, respond).await;
                 }
@@ -112,8 +112,8 @@ async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
                 }
                 quiet.heard();
             }
-            Next::Flood => return end_flood(&mut connection).await,
-            Next::Stage(now) => {
+            ConnectionEvent::Flood => return end_flood(&mut connection).await,
+            ConnectionEvent::Stage(now) => {
                 if now > Stage::Leaving && stage <= Stage::Leaving {
                     connection.graceful_shutdown();
                 }
@@ -121,9 +121,9 @@ async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
                 // Calls look at the stage when they are polled, as those are that are new.
                 calls.wake();
             }
-            Next::Ended | Next::Quiet(Then::Close) => return Ok(()),
-            Next::Quiet(Then::SayGoodbye) => connection.graceful_shutdown(),
-            Next::Failed(error) => return Err(error),
+            ConnectionEvent::Ended | ConnectionEvent::Quiet(IdleAction::Close) => return Ok(()),
+            ConnectionEvent::Quiet(IdleAction::SayGoodbye) => connection.graceful_shutdown(),
+            ConnectionEvent::Failed(error) => return Err(error),
         }
     }
 }
@@ -135,12 +135,12 @@ fn accept_all<T: AsyncRead + AsyncWrite + Unpin>(
     connection: &mut Connection<T, Bytes>,
     cx: &mut Context<'_>,
     accepted: &mut Vec<Accepted>,
-) -> Option<Next> {
+) -> Option<ConnectionEvent> {
     loop {
         match connection.poll_accept(cx) {
             Poll::Ready(Some(Ok(call))) => accepted.push(call),
-            Poll::Ready(Some(Err(error))) => return Some(Next::Failed(error)),
-            Poll::Ready(None) => return Some(Next::Ended),
+            Poll::Ready(Some(Err(error))) => return Some(ConnectionEvent::Failed(error)),
+            Poll::Ready(None) => return Some(ConnectionEvent::Ended),
             Poll::Pending => return None,
         }
     }
@@ -164,7 +164,7 @@ async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
     transport: T,
     errors: &ErrorSource,
     bounds: &Bounds,
-    notice: &mut Notice,
+    notice: &mut ShutdownNotice,
 ) -> Result<Option<Connection<T, Bytes>>, h2::Error> {
     let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     let window = small(bounds.message_bytes() + PREFIX).max(65_535);
@@ -201,7 +201,7 @@ async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
 /// the client is asked whether it is still there.
 struct Quiet {
     timer: Pin<Box<Sleep>>,
-    asked: Asked,
+    asked: IdleState,
     /// None if the connection has given it to somebody else, which it hasn't.
     pings: Option<PingPong>,
     idle: Duration,
@@ -211,7 +211,7 @@ struct Quiet {
 
 /// What the client was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked {
+enum IdleState {
     Nothing,
     /// Whether it is there.
     Presence,
@@ -221,7 +221,7 @@ enum Asked {
 
 /// What is to be done.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Then {
+enum IdleAction {
     /// Tell the client that no more calls are taken.
     SayGoodbye,
     /// Close, whatever is open.
@@ -232,7 +232,7 @@ impl Quiet {
     fn new(pings: Option<PingPong>, bounds: &Bounds) -> Self {
         Self {
             timer: Box::pin(sleep(bounds.idle_time)),
-            asked: Asked::Nothing,
+            asked: IdleState::Nothing,
             pings,
             idle: bounds.idle_time,
             patience: bounds.request_time,
@@ -241,38 +241,38 @@ impl Quiet {
 
     /// A call came in. One that was told to leave has no more time for that.
     fn heard(&mut self) {
-        if self.asked != Asked::ToLeave {
-            self.ask(Asked::Nothing, self.idle);
+        if self.asked != IdleState::ToLeave {
+            self.ask(IdleState::Nothing, self.idle);
         }
     }
 
-    fn ask(&mut self, what: Asked, time: Duration) {
+    fn ask(&mut self, what: IdleState, time: Duration) {
         self.asked = what;
         self.timer.as_mut().reset(Instant::now() + time);
     }
 
     /// Ready if something is to be done about a connection on which nothing happens.
-    fn poll(&mut self, cx: &mut Context<'_>, has_no_calls: bool) -> Poll<Then> {
-        if let (Asked::Presence, Some(pings)) = (self.asked, &mut self.pings)
+    fn poll(&mut self, cx: &mut Context<'_>, has_no_calls: bool) -> Poll<IdleAction> {
+        if let (IdleState::Presence, Some(pings)) = (self.asked, &mut self.pings)
             && let Poll::Ready(Ok(_)) = pings.poll_pong(cx)
         {
-            self.ask(Asked::Nothing, self.idle);
+            self.ask(IdleState::Nothing, self.idle);
         }
         while self.timer.as_mut().poll(cx).is_ready() {
-            if self.asked != Asked::Nothing {
-                return Poll::Ready(Then::Close);
+            if self.asked != IdleState::Nothing {
+                return Poll::Ready(IdleAction::Close);
             }
             if has_no_calls {
-                self.ask(Asked::ToLeave, self.patience);
-                return Poll::Ready(Then::SayGoodbye);
+                self.ask(IdleState::ToLeave, self.patience);
+                return Poll::Ready(IdleAction::SayGoodbye);
             }
-            self.ask(Asked::Presence, self.patience);
+            self.ask(IdleState::Presence, self.patience);
             if let Some(pings) = &mut self.pings {
                 // One that is still under way is as good as another.
                 let _ = pings.send_ping(Ping::opaque());
                 // Whoever is told that there is an answer has asked for it before.
                 if let Poll::Ready(Ok(_)) = pings.poll_pong(cx) {
-                    self.ask(Asked::Nothing, self.idle);
+                    self.ask(IdleState::Nothing, self.idle);
                 }
             }
         }

@@ -10,9 +10,11 @@ use tollgate_engine::verdict::{DenyReason, Permits};
 use tollgate_engine::{Facts, Verdict};
 use tollgate_http::Dialect;
 
-use super::decided::{Decided, Shows, denied, outcome_of_rules, outcome_of_trees, unlimited};
-use super::facts::{Sets, Texts};
-use super::question::{Question, Undecided};
+use super::decided::{
+    AnswerSettings, RlsOutcome, denied, outcome_of_rules, outcome_of_trees, unlimited,
+};
+use super::facts::{FactSets, FactTexts};
+use super::question::{RlsRequest, Undecided};
 use crate::answers::{Answered, answered, looked_at};
 use crate::decider::{Store, conditions, name_of};
 use crate::holds::Room;
@@ -20,7 +22,7 @@ use crate::log::Level;
 use crate::rls_closed::RlsClosed;
 use crate::service::Service;
 
-impl Question<'_> {
+impl RlsRequest<'_> {
     /// Keeps the permits of a request that passed. If no more may be held, it can't run, and what it was charged comes back:
     /// it was decided while there was room, and by a policy that has changed since.
     async fn keep<B: Store>(
@@ -83,8 +85,8 @@ impl Question<'_> {
         if holds.count() == 0 || self.takes_nothing() || holds.take(&self.name()).is_some() {
             return;
         }
-        let texts = Texts::of(self, &engine.required_facts());
-        if let Ok(Sets { first, .. }) = texts.sets(self) {
+        let texts = FactTexts::of(self, &engine.required_facts());
+        if let Ok(FactSets { first, .. }) = texts.sets(self) {
             drop(holds.take(&name_of(&first)));
         }
     }
@@ -93,8 +95,8 @@ impl Question<'_> {
 /// Decides about a request. Where it can't, the settings say whether that is an answer.
 pub(crate) async fn decide<B: Store>(
     service: &Service<B>,
-    question: &Question<'_>,
-) -> Result<Decided, Undecided> {
+    question: &RlsRequest<'_>,
+) -> Result<RlsOutcome, Undecided> {
     match ask(service, question, &service.settings.rls_headers).await {
         Err(why) => could_not_decide(service, question.descriptors.len(), why),
         Ok(mut decided) => {
@@ -110,7 +112,7 @@ pub(super) fn could_not_decide<B: Store>(
     service: &Service<B>,
     descriptors: usize,
     why: Undecided,
-) -> Result<Decided, Undecided> {
+) -> Result<RlsOutcome, Undecided> {
     let told = service.settings.rls_closed;
     service.monitor.measured.could_not_decide(told);
     let (reason, failure) = match why {
@@ -118,7 +120,7 @@ pub(super) fn could_not_decide<B: Store>(
         Undecided::Unavailable(limit) => (Some(DenyReason::Store), ("store_failure", limit)),
         Undecided::Invalid(_) | Undecided::Full(_) => (None, ("failure", why.to_string())),
     };
-    Ok(Decided {
+    Ok(RlsOutcome {
         failure: Some(failure),
         ..denied(descriptors, reason)
     })
@@ -138,15 +140,15 @@ fn log_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
 /// Decides about a request, or says why it can't. The header fields are in these dialects.
 pub(crate) async fn ask<B: Store>(
     service: &Service<B>,
-    question: &Question<'_>,
+    question: &RlsRequest<'_>,
     dialects: &[Dialect],
-) -> Result<Decided, Undecided> {
+) -> Result<RlsOutcome, Undecided> {
     question.check(&service.decider.bounds)?;
     if !service.decider.engine.knows_domain(question.domain) {
         log_unknown_domain(service, question.domain);
     }
     let parts = question.parts(service.decider.replicas);
-    let question = &Question {
+    let question = &RlsRequest {
         descriptors: parts.as_deref().unwrap_or(question.descriptors),
         ..*question
     };
@@ -154,8 +156,8 @@ pub(crate) async fn ask<B: Store>(
     // One that also takes may be alike a request that still runs, and whose permits stay.
     let gives_back = question.gives_back();
     let is_released = gives_back && decider.holds.take(&question.name()).is_some();
-    let texts = Texts::of(question, &decider.engine.required_facts());
-    let Sets { first, others } = texts.sets(question)?;
+    let texts = FactTexts::of(question, &decider.engine.required_facts());
+    let FactSets { first, others } = texts.sets(question)?;
     let given_back = texts.given_back(question)?;
     let facts = first.also(&others);
     let by_rules = decider.engine.decides_by_facts();
@@ -169,12 +171,12 @@ pub(crate) async fn ask<B: Store>(
             }
         }
     }
-    let asked = Asked {
+    let asked = DecisionContext {
         service,
         question,
         facts: by_rules.then_some(&facts),
         by_trees: decider.engine.decides_by_descriptors() || question.brings_limit(),
-        shows: Shows {
+        shows: AnswerSettings {
             dialects,
             shadow: service.settings.shadow_answers,
         },
@@ -187,13 +189,13 @@ pub(crate) async fn ask<B: Store>(
 }
 
 /// A question, and by what it is decided: rules, trees or both.
-struct Asked<'a, B: Store> {
+struct DecisionContext<'a, B: Store> {
     service: &'a Service<B>,
-    question: &'a Question<'a>,
+    question: &'a RlsRequest<'a>,
     /// What rules know of it, if there are any.
     facts: Option<&'a Facts<'a>>,
     by_trees: bool,
-    shows: Shows<'a>,
+    shows: AnswerSettings<'a>,
 }
 
 /// What a request was charged that passed, and the permits that it holds.
@@ -203,9 +205,9 @@ struct Passed<'a, 'f> {
     permits: Option<Permits>,
 }
 
-impl<B: Store> Asked<'_, B> {
+impl<B: Store> DecisionContext<'_, B> {
     /// Decides a request that takes something: by rules and trees together, all or none.
-    async fn charge(&self) -> Result<Decided, Undecided> {
+    async fn charge(&self) -> Result<RlsOutcome, Undecided> {
         let (question, decider) = (self.question, &self.service.decider);
         let request = self.by_trees.then(|| question.descriptor_request());
         let room = decider.room_for(self.facts, request.as_ref());
@@ -257,7 +259,7 @@ impl<B: Store> Asked<'_, B> {
         facts: &Facts<'_>,
         request: DescriptorRequest<'_>,
         room: Option<Room<'_>>,
-    ) -> Result<Decided, Undecided> {
+    ) -> Result<RlsOutcome, Undecided> {
         let (on, engine) = (
             conditions(self.shows.dialects),
             &self.service.decider.engine,
@@ -288,7 +290,7 @@ impl<B: Store> Asked<'_, B> {
     }
 
     /// What a request would be told that takes nothing.
-    async fn look(&self) -> Result<Decided, Undecided> {
+    async fn look(&self) -> Result<RlsOutcome, Undecided> {
         let mut by_trees = None;
         if self.by_trees {
             let verdict = self.ask_trees().await;
@@ -324,12 +326,12 @@ impl<B: Store> Asked<'_, B> {
         &self,
         findings: &DescriptorFindings,
         is_allowed: bool,
-    ) -> Result<Decided, Undecided> {
+    ) -> Result<RlsOutcome, Undecided> {
         outcome_of_trees(self.question, findings, is_allowed, self.shows)
     }
 
     /// What rules decide, as Envoy is told of it.
-    fn by_rules(&self, answered: &Answered<'_>) -> Result<Decided, Undecided> {
+    fn by_rules(&self, answered: &Answered<'_>) -> Result<RlsOutcome, Undecided> {
         outcome_of_rules(self.question.descriptors.len(), answered, self.shows)
     }
 }

@@ -13,16 +13,16 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::DenyReason;
 use tollgate_http::{Dialect, MOST_LISTED, Shown, fields, retry_after};
 
-use super::question::{Question, Undecided};
+use super::question::{RlsRequest, Undecided};
 use crate::answers::{Answered, LimitText, Told, unix_now};
 use crate::settings::ShadowAnswers;
 
 /// What was decided.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Decided {
+pub(crate) struct RlsOutcome {
     pub(crate) told: Told<'static>,
     /// One for each descriptor.
-    pub(crate) statuses: Vec<Status>,
+    pub(crate) statuses: Vec<DescriptorAnswer>,
     /// Why it was refused if nothing was decided: a name, and what is told by it.
     pub(crate) failure: Option<(&'static str, String)>,
     /// Header fields for the client.
@@ -31,7 +31,7 @@ pub(crate) struct Decided {
 
 /// What an answer shows beside the decision.
 #[derive(Clone, Copy)]
-pub(super) struct Shows<'a> {
+pub(super) struct AnswerSettings<'a> {
     /// Header fields in these dialects.
     pub(super) dialects: &'a [Dialect],
     pub(super) shadow: ShadowAnswers,
@@ -39,7 +39,7 @@ pub(super) struct Shows<'a> {
 
 /// What is told of one descriptor.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Status {
+pub(crate) struct DescriptorAnswer {
     pub(crate) is_allowed: bool,
     pub(crate) limit: Option<Limit>,
     pub(crate) remaining: u32,
@@ -54,10 +54,10 @@ pub(crate) struct Limit {
     pub(crate) reset_after: Duration,
 }
 
-impl Decided {
+impl RlsOutcome {
     /// Of so many descriptors, of none of which there is more to say.
     fn of(descriptors: usize, told: Told<'static>) -> Self {
-        let status = || Status {
+        let status = || DescriptorAnswer {
             is_allowed: told.is_allowed,
             limit: None,
             remaining: 0,
@@ -122,19 +122,19 @@ fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, Str
 }
 
 /// What is told where nothing limits.
-pub(super) fn unlimited(descriptors: usize) -> Decided {
-    Decided::of(descriptors, Told::unlimited(true))
+pub(super) fn unlimited(descriptors: usize) -> RlsOutcome {
+    RlsOutcome::of(descriptors, Told::unlimited(true))
 }
 
 /// What is told of a request that no limit's decision denies.
-pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> Decided {
+pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> RlsOutcome {
     let told = Told::unlimited(false);
-    Decided::of(descriptors, Told { reason, ..told })
+    RlsOutcome::of(descriptors, Told { reason, ..told })
 }
 
 /// A denial, as it is counted, of what could never pass: an error would let it pass.
-fn too_large(descriptors: usize, what: &impl ToString) -> Decided {
-    Decided {
+fn too_large(descriptors: usize, what: &impl ToString) -> RlsOutcome {
+    RlsOutcome {
         failure: Some(("failure", what.to_string())),
         ..denied(descriptors, Some(DenyReason::TooLarge))
     }
@@ -144,8 +144,8 @@ fn too_large(descriptors: usize, what: &impl ToString) -> Decided {
 pub(super) fn outcome_of_rules(
     descriptors: usize,
     answered: &Answered<'_>,
-    shows: Shows<'_>,
-) -> Result<Decided, Undecided> {
+    shows: AnswerSettings<'_>,
+) -> Result<RlsOutcome, Undecided> {
     if let Some(rule) = answered.failure() {
         return Err(Undecided::Unavailable(rule.to_owned()));
     }
@@ -153,7 +153,7 @@ pub(super) fn outcome_of_rules(
         return Ok(too_large(descriptors, &what));
     }
     let told = Told::of(answered, shows.shadow).into_owned();
-    let mut decided = Decided::of(descriptors, told);
+    let mut decided = RlsOutcome::of(descriptors, told);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
     if !decision.is_unlimited()
@@ -176,11 +176,11 @@ pub(super) fn outcome_of_rules(
 
 /// What trees have said.
 pub(super) fn outcome_of_trees(
-    question: &Question<'_>,
+    question: &RlsRequest<'_>,
     verdict: &DescriptorFindings,
     is_allowed: bool,
-    shows: Shows<'_>,
-) -> Result<Decided, Undecided> {
+    shows: AnswerSettings<'_>,
+) -> Result<RlsOutcome, Undecided> {
     let domain = question.domain;
     if let Some(what) = verdict.too_much.filter(|_| !is_allowed) {
         return Ok(too_large(question.descriptors.len(), &what));
@@ -192,7 +192,7 @@ pub(super) fn outcome_of_trees(
     if !is_allowed && verdict.fallback == Some(OnStoreFailure::Closed) {
         return Err(Undecided::Unavailable(rule.unwrap_or(domain).to_owned()));
     }
-    let status = |status: &DescriptorStatus| Status {
+    let status = |status: &DescriptorStatus| DescriptorAnswer {
         is_allowed: status.code == StatusCode::Ok,
         limit: status.current_limit.as_ref().map(|limit| Limit {
             requests: limit.requests_per_unit,
@@ -206,7 +206,7 @@ pub(super) fn outcome_of_trees(
     };
     let shadows = verdict.statuses.iter().filter(|one| one.would_refuse);
     let shadows = shadows.filter_map(|one| one.limit.clone());
-    Ok(Decided {
+    Ok(RlsOutcome {
         statuses: verdict.statuses.iter().map(status).collect(),
         told: Told {
             is_allowed,

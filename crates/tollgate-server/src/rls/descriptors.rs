@@ -13,12 +13,12 @@ pub(crate) static FILES: LazyLock<Files> = LazyLock::new(|| Files::of(SET));
 /// Files, and the services in them.
 #[derive(Debug, Default)]
 pub(crate) struct Files {
-    files: Vec<File>,
+    files: Vec<FileDescriptor>,
     services: Vec<String>,
 }
 
 #[derive(Debug)]
-struct File {
+struct FileDescriptor {
     name: &'static str,
     /// A `google.protobuf.FileDescriptorProto`.
     bytes: &'static [u8],
@@ -40,7 +40,7 @@ impl Files {
                 symbols.push(name.clone());
                 all.services.push(name);
             }
-            all.files.push(File {
+            all.files.push(FileDescriptor {
                 name: text(bytes, 1),
                 bytes,
                 symbols,
@@ -57,7 +57,7 @@ impl Files {
 
     /// The file that a name is in: of a service, a method, a message or an enum.
     pub(crate) fn containing(&self, symbol: &str) -> Option<&'static [u8]> {
-        let holds = |file: &&File| file.symbols.iter().any(|own| own == symbol);
+        let holds = |file: &&FileDescriptor| file.symbols.iter().any(|own| own == symbol);
         self.files.iter().find(holds).map(|file| file.bytes)
     }
 

@@ -10,14 +10,14 @@ use tollgate_engine::facts::{
     ALL_DESCRIPTORS, DESCRIPTOR, DOMAIN, Descriptor, descriptor_name, fact_name,
 };
 
-use super::question::{Question, Undecided};
+use super::question::{RlsRequest, Undecided};
 
 /// So many sets of facts may stand for one request.
 pub(crate) const MOST_SETS: usize = 64;
 
 /// Texts that the facts of a request borrow, beside those that it brought.
 #[derive(Debug, Default)]
-pub(crate) struct Texts {
+pub(crate) struct FactTexts {
     /// The keys of each descriptor in one text, if a rule asks for them.
     keys: Vec<String>,
     /// The name that the fact of an entry has, by its place among all entries, if that isn't the key itself.
@@ -31,7 +31,7 @@ pub(crate) struct Texts {
 }
 
 /// The sets of facts that a request stands for.
-pub(crate) struct Sets<'a> {
+pub(crate) struct FactSets<'a> {
     pub(crate) first: Facts<'a>,
     pub(crate) others: Vec<Facts<'a>>,
 }
@@ -40,14 +40,14 @@ pub(crate) struct Sets<'a> {
 type Entry<'a> = (usize, &'a str, &'a str);
 
 /// Values of one fact.
-struct Values<'a> {
+struct FactValues<'a> {
     name: &'a str,
     values: Vec<&'a str>,
 }
 
-impl Texts {
+impl FactTexts {
     /// What these facts of a policy need of a request.
-    pub(crate) fn of(question: &Question<'_>, asked: &[Box<str>]) -> Self {
+    pub(crate) fn of(question: &RlsRequest<'_>, asked: &[Box<str>]) -> Self {
         let is_asked = |name: &str| asked.iter().any(|own| **own == *name);
         let mut texts = Self::default();
         let entries = question.descriptors.iter().flat_map(|one| one.entries);
@@ -69,7 +69,10 @@ impl Texts {
     }
 
     /// The entries of a request that are facts. No entry can say what the domain is, or the descriptor.
-    fn entries<'a>(&'a self, question: &Question<'a>) -> impl Iterator<Item = Entry<'a>> + use<'a> {
+    fn entries<'a>(
+        &'a self,
+        question: &RlsRequest<'a>,
+    ) -> impl Iterator<Item = Entry<'a>> + use<'a> {
         let descriptors = question.descriptors.iter().enumerate();
         let entries = descriptors.flat_map(|(number, one)| {
             let entries = one.entries.iter();
@@ -88,7 +91,7 @@ impl Texts {
     }
 
     /// The facts that rules ask for and of which there are several values.
-    fn several(&self, question: &Question<'_>, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
+    fn several(&self, question: &RlsRequest<'_>, is_asked: impl Fn(&str) -> bool) -> Vec<String> {
         let mut first = Facts::new();
         let mut several = Vec::new();
         for (_, name, value) in self.entries(question) {
@@ -104,18 +107,18 @@ impl Texts {
     }
 
     /// The sets of facts that rules are asked about.
-    pub(crate) fn sets<'a>(&'a self, question: &Question<'a>) -> Result<Sets<'a>, Undecided> {
+    pub(crate) fn sets<'a>(&'a self, question: &RlsRequest<'a>) -> Result<FactSets<'a>, Undecided> {
         let mut whole = self.whole(question)?.into_iter();
         let first = whole.next().unwrap_or_default();
         let mut others: Vec<_> = whole.collect();
         self.add_parts(question, question.gives_back(), &mut others)?;
-        Ok(Sets { first, others })
+        Ok(FactSets { first, others })
     }
 
     /// The facts of each descriptor whose hits are given back, of a request that takes something, too.
     pub(crate) fn given_back<'a>(
         &'a self,
-        question: &Question<'a>,
+        question: &RlsRequest<'a>,
     ) -> Result<Vec<Facts<'a>>, Undecided> {
         let mut sets = Vec::new();
         if !question.gives_back() {
@@ -127,7 +130,7 @@ impl Texts {
     /// The facts of all descriptors together: one set, unless a fact has several values.
     fn whole<'a>(
         &'a self,
-        question: &Question<'a>,
+        question: &RlsRequest<'a>,
     ) -> Result<smallvec::SmallVec<[Facts<'a>; 1]>, Undecided> {
         let mut base = Facts::new();
         if self.asks_domain {
@@ -154,7 +157,7 @@ impl Texts {
     /// Adds the facts of each descriptor by itself, if a rule asks for its keys: of those that give back, or of those that don't.
     fn add_parts<'a>(
         &'a self,
-        question: &Question<'a>,
+        question: &RlsRequest<'a>,
         is_refund: bool,
         sets: &mut Vec<Facts<'a>>,
     ) -> Result<(), Undecided> {
@@ -198,7 +201,7 @@ impl Texts {
     /// All ways to choose one value of each fact, such that a descriptor's own values stand together.
     fn combined<'a>(
         &'a self,
-        question: &Question<'a>,
+        question: &RlsRequest<'a>,
         base: &Facts<'a>,
         descriptors: std::ops::Range<usize>,
     ) -> Result<Vec<Facts<'a>>, Undecided> {
@@ -221,7 +224,7 @@ impl Texts {
             let each = self.several.iter().map(|name| {
                 let values = own(Some(number), name);
                 let is_apart = values.is_empty();
-                Values {
+                FactValues {
                     name,
                     values: if is_apart { own(None, name) } else { values },
                 }
@@ -251,7 +254,7 @@ impl Texts {
 }
 
 /// The values of a way of this number to choose one of each.
-fn choose<'a>(each: &[Values<'a>], mut way: usize) -> Vec<(&'a str, &'a str)> {
+fn choose<'a>(each: &[FactValues<'a>], mut way: usize) -> Vec<(&'a str, &'a str)> {
     let mut chosen = Vec::with_capacity(each.len());
     for own in each {
         chosen.push((own.name, own.values[way % own.values.len()]));

@@ -41,15 +41,15 @@ const PRIORITY: u8 = 0x20;
 
 /// Reads what a client sends, frame by frame.
 #[derive(Debug)]
-pub(super) struct Reader {
+pub(super) struct FrameReader {
     /// Bytes of the preface, or of a frame that passes as it is, that are still to come.
     passing: usize,
     /// A header block that goes on in the next frame: the first frame's head and fields.
-    block: Option<Block>,
+    block: Option<HeaderBlock>,
 }
 
 #[derive(Debug)]
-struct Block {
+struct HeaderBlock {
     flags: u8,
     stream: [u8; 4],
     /// What comes before the fields: the priority of the stream, or nothing.
@@ -58,14 +58,14 @@ struct Block {
 }
 
 /// The head of a frame.
-struct Head {
+struct FrameHead {
     length: usize,
     kind: u8,
     flags: u8,
     stream: [u8; 4],
 }
 
-impl Head {
+impl FrameHead {
     fn read(bytes: &[u8]) -> Option<Self> {
         let [a, b, c, kind, flags, stream @ ..] = *bytes.first_chunk::<HEAD>()?;
         Some(Self {
@@ -88,7 +88,7 @@ impl Head {
     }
 }
 
-impl Default for Reader {
+impl Default for FrameReader {
     fn default() -> Self {
         Self {
             passing: PREFACE,
@@ -97,9 +97,14 @@ impl Default for Reader {
     }
 }
 
-impl Reader {
+impl FrameReader {
     /// Hands over as much of the input as is whole and may pass; how many bytes of it are done with.
-    pub(super) fn read(&mut self, input: &[u8], out: &mut Vec<u8>, to: &mut impl Watcher) -> usize {
+    pub(super) fn read(
+        &mut self,
+        input: &[u8],
+        out: &mut Vec<u8>,
+        to: &mut impl FrameGate,
+    ) -> usize {
         let mut used = 0;
         loop {
             let rest = &input[used..];
@@ -113,7 +118,7 @@ impl Reader {
                 }
                 continue;
             }
-            let Some(head) = Head::read(rest) else {
+            let Some(head) = FrameHead::read(rest) else {
                 return used;
             };
             let is_block = matches!(head.kind, HEADERS | CONTINUATION) && head.length <= MOST;
@@ -142,7 +147,7 @@ impl Reader {
     }
 
     /// A frame of a header block, which passes once the block is whole.
-    fn block(&mut self, head: &Head, frame: &[u8], out: &mut Vec<u8>) {
+    fn block(&mut self, head: &FrameHead, frame: &[u8], out: &mut Vec<u8>) {
         let payload = &frame[HEAD..];
         match (head.kind, self.block.take()) {
             (HEADERS, None) => {
@@ -158,7 +163,7 @@ impl Reader {
                 let Some(fields) = fields else {
                     return out.extend_from_slice(frame);
                 };
-                let block = Block {
+                let block = HeaderBlock {
                     flags: head.flags,
                     stream: head.stream,
                     priority: priority.to_vec(),
@@ -196,7 +201,7 @@ impl Reader {
 }
 
 /// The priority and the fields of a frame; none if it has neither as it says.
-fn parts<'f>(head: &Head, payload: &'f [u8]) -> Option<(&'f [u8], &'f [u8])> {
+fn parts<'f>(head: &FrameHead, payload: &'f [u8]) -> Option<(&'f [u8], &'f [u8])> {
     let mut fields = payload;
     if head.has(PADDED) {
         let (padding, rest) = fields.split_first()?;
@@ -206,7 +211,7 @@ fn parts<'f>(head: &Head, payload: &'f [u8]) -> Option<(&'f [u8], &'f [u8])> {
     fields.split_at_checked(priority)
 }
 
-impl Block {
+impl HeaderBlock {
     /// Writes it in as few frames as it needs.
     fn write(self, out: &mut Vec<u8>) {
         let is_whole = self.flags & END_HEADERS;
@@ -214,7 +219,7 @@ impl Block {
         let (first, mut rest) = self.fields.split_at(self.fields.len().min(room));
         let end = |rest: &[u8]| if rest.is_empty() { is_whole } else { 0 };
         let flags = self.flags & !(PADDED | END_HEADERS) | end(rest);
-        let head = |length, kind, flags| Head {
+        let head = |length, kind, flags| FrameHead {
             length,
             kind,
             flags,
@@ -255,12 +260,12 @@ impl Turn {
 
 /// The control frames that a client may still send.
 #[derive(Debug)]
-pub(super) struct Control {
+pub(super) struct ControlBudget {
     left: u32,
     since: Instant,
 }
 
-impl Default for Control {
+impl Default for ControlBudget {
     fn default() -> Self {
         Self {
             left: CONTROL,
@@ -269,7 +274,7 @@ impl Default for Control {
     }
 }
 
-impl Control {
+impl ControlBudget {
     fn earn(&mut self) {
         self.left = CONTROL.max(self.left).min(self.left + CONTROL_A_CALL);
     }
@@ -295,7 +300,7 @@ impl Control {
 }
 
 /// What frames a reader lets pass, and what it found.
-pub(super) trait Watcher {
+pub(super) trait FrameGate {
     /// Whether a stream may be opened now.
     fn may_open(&mut self) -> bool;
 
@@ -304,13 +309,13 @@ pub(super) trait Watcher {
 }
 
 /// What a turn and the control frames that are left let pass.
-pub(super) struct Gate<'t> {
+pub(super) struct TurnGate<'t> {
     pub(super) turn: &'t Turn,
-    pub(super) control: &'t mut Control,
+    pub(super) control: &'t mut ControlBudget,
     pub(super) errors: &'t ErrorSource,
 }
 
-impl Watcher for Gate<'_> {
+impl FrameGate for TurnGate<'_> {
     fn may_open(&mut self) -> bool {
         let opened = self.turn.opened.load(Ordering::Relaxed);
         if opened >= TURN {
@@ -334,14 +339,14 @@ impl Watcher for Gate<'_> {
 
 /// What an error is about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Scope {
+pub(super) enum ErrorScope {
     Stream,
     Connection,
 }
 
 /// Reads what is sent to a client, and finds the errors that h2 reports to it.
 #[derive(Debug, Default)]
-pub(super) struct Sent {
+pub(super) struct SentFrames {
     /// The head of a frame, and what comes first in it.
     seen: [u8; HEAD + 8],
     length: usize,
@@ -349,9 +354,9 @@ pub(super) struct Sent {
     skipping: usize,
 }
 
-impl Sent {
+impl SentFrames {
     /// These bytes were sent; each error in them is reported by its code.
-    pub(super) fn read(&mut self, mut bytes: &[u8], mut error: impl FnMut(Scope, u32)) {
+    pub(super) fn read(&mut self, mut bytes: &[u8], mut error: impl FnMut(ErrorScope, u32)) {
         while !bytes.is_empty() {
             if self.skipping > 0 {
                 let now = self.skipping.min(bytes.len());
@@ -368,7 +373,7 @@ impl Sent {
             self.seen[self.length..self.length + now].copy_from_slice(&bytes[..now]);
             self.length += now;
             bytes = &bytes[now..];
-            let Some(head) = Head::read(&self.seen[..self.length]) else {
+            let Some(head) = FrameHead::read(&self.seen[..self.length]) else {
                 return;
             };
             let seen = self.length - HEAD;
@@ -377,8 +382,8 @@ impl Sent {
                 u32::from_be_bytes(*code.unwrap_or(&[0; 4]))
             };
             match (head.kind, seen) {
-                (RST_STREAM, 4) => error(Scope::Stream, code(HEAD)),
-                (GOAWAY, 8) => error(Scope::Connection, code(HEAD + 4)),
+                (RST_STREAM, 4) => error(ErrorScope::Stream, code(HEAD)),
+                (GOAWAY, 8) => error(ErrorScope::Connection, code(HEAD + 4)),
                 (RST_STREAM | GOAWAY, _) if head.length > seen => continue,
                 _ => {}
             }

@@ -24,7 +24,7 @@ const NOT_SERVING: u64 = 2;
 const SERVICE_UNKNOWN: u64 = 3;
 
 /// What happens to one who watches.
-enum Event {
+enum WatchEvent {
     /// It left, or the connection is over.
     Left,
     Changed(u64),
@@ -72,22 +72,22 @@ pub(crate) async fn watch<B: Store>(
         }
         let event = poll_fn(|cx| {
             if stream.poll_reset(cx).is_ready() {
-                return Poll::Ready(Event::Left);
+                return Poll::Ready(WatchEvent::Left);
             }
             match status(health, body) {
-                Ok(now) if now != told => Poll::Ready(Event::Changed(now)),
-                _ if service.closing.stage() > Stage::Leaving => Poll::Ready(Event::Closing),
+                Ok(now) if now != told => Poll::Ready(WatchEvent::Changed(now)),
+                _ if service.closing.stage() > Stage::Leaving => Poll::Ready(WatchEvent::Closing),
                 // The connection polls all calls when the service begins to end.
                 _ => Poll::Pending,
             }
         });
         next = match event.await {
-            Event::Left => return,
-            Event::Changed(now) => {
+            WatchEvent::Left => return,
+            WatchEvent::Changed(now) => {
                 told = now;
                 framed(now)
             }
-            Event::Closing => {
+            WatchEvent::Closing => {
                 let _ = call::end(&mut stream, Err(Failed::unavailable("the service ends")));
                 return;
             }

@@ -15,13 +15,13 @@ const NAME: &[u8] = b":authority";
 const STAND_IN: u8 = b'a';
 
 /// A string of a block.
-struct Text<'b> {
+struct HpackString<'b> {
     bytes: &'b [u8],
     is_huffman: bool,
 }
 
 /// How a field is represented, as far as it matters.
-enum Form {
+enum FieldForm {
     /// The whole field is in a table.
     Indexed,
     /// Its value is in the block, and both sides add the field to their tables.
@@ -41,15 +41,15 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
     while let Some(first) = rest.first() {
         let start = block.len() - rest.len();
         let (form, prefix) = match first {
-            0x80.. => (Form::Indexed, 7),
-            0x40.. => (Form::Added, 6),
-            0x20.. => (Form::Size, 5),
-            _ => (Form::Literal, 4),
+            0x80.. => (FieldForm::Indexed, 7),
+            0x40.. => (FieldForm::Added, 6),
+            0x20.. => (FieldForm::Size, 5),
+            _ => (FieldForm::Literal, 4),
         };
         let index = integer(&mut rest, prefix)?;
         let (is_authority, is_added) = match form {
-            Form::Size => continue,
-            Form::Indexed => {
+            FieldForm::Size => continue,
+            FieldForm::Indexed => {
                 if index == AUTHORITY {
                     // The static table has it without a value, which is none.
                     let out = edited.get_or_insert_default();
@@ -60,7 +60,10 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
             }
             form => {
                 let is_named = index == 0 && text(&mut rest)?.is(NAME);
-                (is_named || index == AUTHORITY, matches!(form, Form::Added))
+                (
+                    is_named || index == AUTHORITY,
+                    matches!(form, FieldForm::Added),
+                )
             }
         };
         let value_at = block.len() - rest.len();
@@ -88,7 +91,7 @@ pub(super) fn with_valid_authority(block: &[u8]) -> Option<Vec<u8>> {
     edited
 }
 
-impl Text<'_> {
+impl HpackString<'_> {
     fn is(&self, other: &[u8]) -> bool {
         // No code is shorter than 5 bits, or longer than 30.
         let may_be = !self.is_huffman || self.bytes.len() <= other.len() * 4;
@@ -148,12 +151,12 @@ fn low_byte(value: usize) -> u8 {
     u8::try_from(value & 0xff).unwrap_or(u8::MAX)
 }
 
-fn text<'b>(rest: &mut &'b [u8]) -> Option<Text<'b>> {
+fn text<'b>(rest: &mut &'b [u8]) -> Option<HpackString<'b>> {
     let is_huffman = rest.first()? & 0x80 != 0;
     let length = integer(rest, 7)?;
     let (bytes, after) = rest.split_at_checked(length)?;
     *rest = after;
-    Some(Text { bytes, is_huffman })
+    Some(HpackString { bytes, is_huffman })
 }
 
 /// How many bits the code of each byte has (RFC 7541, appendix B). Codes of one length follow each other in the order of
@@ -173,18 +176,18 @@ const LONGEST: usize = 30;
 
 /// All codes of one length.
 #[derive(Clone, Copy)]
-struct Codes {
+struct HuffmanCodes {
     first: u32,
     count: u32,
     /// Where their bytes begin.
     at: usize,
 }
 
-static CODES: ([Codes; LONGEST + 1], [u8; 256]) = codes();
+static CODES: ([HuffmanCodes; LONGEST + 1], [u8; 256]) = codes();
 
 #[allow(clippy::cast_possible_truncation)] // A loop over 256 bytes in a constant, where nothing else can convert.
-const fn codes() -> ([Codes; LONGEST + 1], [u8; 256]) {
-    let none = Codes {
+const fn codes() -> ([HuffmanCodes; LONGEST + 1], [u8; 256]) {
+    let none = HuffmanCodes {
         first: 0,
         count: 0,
         at: 0,

@@ -10,7 +10,7 @@ use crate::holds::Full;
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Question<'a> {
+pub(crate) struct RlsRequest<'a> {
     pub(crate) domain: &'a str,
     pub(crate) descriptors: &'a [Descriptor<'a>],
     /// Envoy sends zero and means one.
@@ -29,7 +29,7 @@ pub(crate) enum Undecided {
     Full(Full),
 }
 
-impl Question<'_> {
+impl RlsRequest<'_> {
     /// What a request like this is known by: its domain and its entries.
     pub(super) fn name(&self) -> Vec<u8> {
         let mut name = vec![b'd'];

@@ -19,7 +19,7 @@ const NOT_FOUND: u64 = 5;
 
 /// What a client asks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Asked<'m> {
+enum ReflectionQuery<'m> {
     File(&'m str),
     Symbol(&'m str),
     /// Extensions, of which there are none.
@@ -30,7 +30,7 @@ enum Asked<'m> {
 }
 
 /// The messages of a stream that the client sends.
-struct Messages<'b> {
+struct QueryStream<'b> {
     stream: RecvStream,
     bytes: Vec<u8>,
     bounds: &'b Bounds,
@@ -41,7 +41,7 @@ pub(crate) async fn serve(bounds: &Bounds, asks: RecvStream, respond: &mut SendR
     let Ok(mut answers) = call::begin(respond) else {
         return;
     };
-    let mut questions = Messages {
+    let mut questions = QueryStream {
         stream: asks,
         bytes: Vec::new(),
         bounds,
@@ -53,7 +53,7 @@ pub(crate) async fn serve(bounds: &Bounds, asks: RecvStream, respond: &mut SendR
 }
 
 async fn converse(
-    questions: &mut Messages<'_>,
+    questions: &mut QueryStream<'_>,
     answers: &mut SendStream<Bytes>,
 ) -> Result<(), Failed> {
     while let Some(question) = questions.next().await? {
@@ -71,7 +71,7 @@ fn slow(what: &str, time: Duration) -> Failed {
     Failed::too_slow(format_args!("{what} within {seconds} s"))
 }
 
-impl Messages<'_> {
+impl QueryStream<'_> {
     /// The next message; none if there won't be one.
     async fn next(&mut self) -> Result<Option<Vec<u8>>, Failed> {
         loop {
@@ -114,7 +114,7 @@ impl Messages<'_> {
     }
 }
 
-impl<'m> Asked<'m> {
+impl<'m> ReflectionQuery<'m> {
     fn read(message: &'m [u8]) -> Result<Self, Malformed> {
         let mut asked = Self::Unknown;
         for field in Fields::of(message) {
@@ -132,23 +132,23 @@ impl<'m> Asked<'m> {
 
 /// A `ServerReflectionResponse`, with the question in it.
 fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
-    let asked = Asked::read(question)?;
+    let asked = ReflectionQuery::read(question)?;
     let mut out = vec![0; PREFIX];
     protobuf::bytes(&mut out, 2, question);
     match asked {
-        Asked::File(name) => file(&mut out, FILES.named(name), "file", name),
-        Asked::Symbol(name) => {
+        ReflectionQuery::File(name) => file(&mut out, FILES.named(name), "file", name),
+        ReflectionQuery::Symbol(name) => {
             // Some clients begin full names with a dot.
             let full = name.strip_prefix('.').unwrap_or(name);
             file(&mut out, FILES.containing(full), "symbol", name);
         }
-        Asked::Services => protobuf::message(&mut out, 6, |out| {
+        ReflectionQuery::Services => protobuf::message(&mut out, 6, |out| {
             for name in FILES.services() {
                 protobuf::message(out, 1, |out| protobuf::bytes(out, 1, name.as_bytes()));
             }
         }),
-        Asked::Extension => wrong(&mut out, NOT_FOUND, "there are no extensions"),
-        Asked::Unknown => wrong(&mut out, 12, "a question that isn't known here"),
+        ReflectionQuery::Extension => wrong(&mut out, NOT_FOUND, "there are no extensions"),
+        ReflectionQuery::Unknown => wrong(&mut out, 12, "a question that isn't known here"),
     }
     Ok(call::framed(out))
 }

@@ -19,12 +19,12 @@ pub(crate) struct Request<'m> {
     /// What the whole request costs; Envoy sends zero and means one.
     pub(crate) hits_addend: u32,
     entries: SmallVec<[(Cow<'m, str>, Cow<'m, str>); ENTRIES]>,
-    descriptors: SmallVec<[Asked; DESCRIPTORS]>,
+    descriptors: SmallVec<[DescriptorHead; DESCRIPTORS]>,
 }
 
 /// A descriptor, but for its entries, which lie with those of the others.
 #[derive(Clone, Copy, Debug, Default)]
-struct Asked {
+struct DescriptorHead {
     /// Where its entries end.
     end: usize,
     limit: Option<(u32, Unit)>,
@@ -50,8 +50,8 @@ impl<'m> Request<'m> {
         Ok(request)
     }
 
-    fn read_descriptor(&mut self, message: &'m [u8]) -> Result<Asked, Malformed> {
-        let mut asked = Asked::default();
+    fn read_descriptor(&mut self, message: &'m [u8]) -> Result<DescriptorHead, Malformed> {
+        let mut asked = DescriptorHead::default();
         for field in Fields::of(message) {
             match field? {
                 (1, value) => self.entries.push(entry(value.message(1)?)?),

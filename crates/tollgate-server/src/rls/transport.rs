@@ -18,7 +18,7 @@ use h2::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::frames::{Control, Gate, Reader, Scope, Sent, Turn};
+use super::frames::{ControlBudget, ErrorScope, FrameReader, SentFrames, Turn, TurnGate};
 use crate::connection::KEPT;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 
@@ -31,15 +31,15 @@ const READS: usize = 16 * 1024;
 pub(super) struct Transport<S> {
     stream: S,
     turn: Arc<Turn>,
-    control: Control,
-    reader: Reader,
+    control: ControlBudget,
+    reader: FrameReader,
     /// Read, and not looked at.
     raw: Vec<u8>,
     /// Looked at, and not handed over, from this byte on.
     ready: Vec<u8>,
     handed: usize,
     is_at_end: bool,
-    sent: Sent,
+    sent: SentFrames,
     errors: ErrorSource,
     /// Since when the client doesn't read, and how much it read since.
     stalled: Option<Pin<Box<Sleep>>>,
@@ -53,13 +53,13 @@ impl<S> Transport<S> {
         Self {
             stream,
             turn,
-            control: Control::default(),
-            reader: Reader::default(),
+            control: ControlBudget::default(),
+            reader: FrameReader::default(),
             raw: Vec::new(),
             ready: Vec::new(),
             handed: 0,
             is_at_end: false,
-            sent: Sent::default(),
+            sent: SentFrames::default(),
             errors,
             stalled: None,
             read_since: 0,
@@ -69,7 +69,7 @@ impl<S> Transport<S> {
 
     /// Looks at bytes that were read, behind those that were left before.
     fn look_at(&mut self, bytes: &[u8]) {
-        let mut gate = Gate {
+        let mut gate = TurnGate {
             turn: &self.turn,
             control: &mut self.control,
             errors: &self.errors,
@@ -137,7 +137,7 @@ impl<S> Transport<S> {
 
 /// What h2 tells a client that it did wrong. Streams that end without harm aren't errors.
 #[cold]
-fn report(errors: &ErrorSource, scope: Scope, code: u32) {
+fn report(errors: &ErrorSource, scope: ErrorScope, code: u32) {
     let reason = Reason::from(code);
     let kind = match reason {
         Reason::NO_ERROR | Reason::CANCEL => return,
@@ -146,8 +146,8 @@ fn report(errors: &ErrorSource, scope: Scope, code: u32) {
         _ => ErrorKind::Malformed,
     };
     let what = match scope {
-        Scope::Stream => "a stream was reset",
-        Scope::Connection => "the connection was ended",
+        ErrorScope::Stream => "a stream was reset",
+        ErrorScope::Connection => "the connection was ended",
     };
     errors.record(kind, &format_args!("{what}: {}", reason.description()));
 }

@@ -19,7 +19,8 @@ use crate::start_error::StartError;
 use crate::state::{Folder, StateOptions, Uptime, save_snapshot};
 
 /// Begins to keep the state of a service that is about to serve.
-pub(crate) type Begin<B> = Box<dyn FnOnce(&Arc<Service<B>>) -> Result<Keeper, StartError> + Send>;
+pub(crate) type Begin<B> =
+    Box<dyn FnOnce(&Arc<Service<B>>) -> Result<StateSaver, StartError> + Send>;
 
 /// Keeps the state in this folder: a first snapshot is written before anybody is served, so that a folder that can't be
 /// written is told at the start.
@@ -29,7 +30,7 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     lost: Vec<String>,
 ) -> Begin<Memory<C, W>> {
     Box::new(move |service| {
-        let mut saver = Saver {
+        let mut saver = SnapshotSaver {
             service: Arc::clone(service),
             folder,
             uptime: options.uptime,
@@ -49,14 +50,14 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
                 .state
                 .tell(|told| told.set_aside = lost.len() as u64);
         }
-        let thread = Keeper::start(options.every, move |turn| saver.turn(turn));
+        let thread = StateSaver::start(options.every, move |turn| saver.turn(turn));
         thread.map_err(|error| StartError::State(format!("no thread to save state: {error}")))
     })
 }
 
 /// Why it is time to save.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Turn {
+enum SaveReason {
     /// The interval is over.
     Interval,
     /// The service ends: nothing is decided any more.
@@ -64,7 +65,7 @@ enum Turn {
 }
 
 /// The thread that saves; dropped, it saves once more and ends.
-pub(crate) struct Keeper {
+pub(crate) struct StateSaver {
     /// Dropped when it is time for the last turn.
     end: Option<mpsc::Sender<()>>,
     thread: Option<JoinHandle<()>>,
@@ -72,20 +73,23 @@ pub(crate) struct Keeper {
     over: oneshot::Receiver<()>,
 }
 
-impl Keeper {
-    fn start(every: Duration, mut save: impl FnMut(Turn) + Send + 'static) -> io::Result<Self> {
+impl StateSaver {
+    fn start(
+        every: Duration,
+        mut save: impl FnMut(SaveReason) + Send + 'static,
+    ) -> io::Result<Self> {
         let (end, waited) = mpsc::channel();
         let (ends, over) = oneshot::channel::<()>();
         let thread = thread::Builder::new().name("tollgate-state".to_owned());
         let thread = thread.spawn(move || {
             loop {
                 let turn = match waited.recv_timeout(every) {
-                    Err(RecvTimeoutError::Timeout) => Turn::Interval,
+                    Err(RecvTimeoutError::Timeout) => SaveReason::Interval,
                     // Nobody sends anything: the sender is dropped.
-                    Ok(()) | Err(RecvTimeoutError::Disconnected) => Turn::End,
+                    Ok(()) | Err(RecvTimeoutError::Disconnected) => SaveReason::End,
                 };
                 save(turn);
-                if turn == Turn::End {
+                if turn == SaveReason::End {
                     return drop(ends);
                 }
             }
@@ -106,7 +110,7 @@ impl Keeper {
     }
 }
 
-impl Drop for Keeper {
+impl Drop for StateSaver {
     fn drop(&mut self) {
         self.end = None;
         if let Some(thread) = self.thread.take() {
@@ -117,14 +121,14 @@ impl Drop for Keeper {
 }
 
 /// Saves one service.
-struct Saver<C: Clock + 'static, W: Clock + 'static> {
+struct SnapshotSaver<C: Clock + 'static, W: Clock + 'static> {
     service: Arc<Service<Memory<C, W>>>,
     folder: Folder,
     uptime: fn() -> Option<Uptime>,
     /// Tells how long saving takes.
     clock: Monotonic,
     /// What the latest snapshot holds.
-    saved: Option<Mark>,
+    saved: Option<SavedMark>,
     /// Why the latest attempt failed.
     failing: Option<String>,
     /// How often quotas couldn't be saved, as far as that was told.
@@ -132,7 +136,7 @@ struct Saver<C: Clock + 'static, W: Clock + 'static> {
 }
 
 /// What tells whether there is something new to save.
-struct Mark {
+struct SavedMark {
     policy: Arc<Policy>,
     changes: u64,
     /// Operators' orders: one that is changed gets another number, and another end if the clock was set back. And how often
@@ -140,17 +144,17 @@ struct Mark {
     orders: Vec<(u64, Timestamp, u64)>,
 }
 
-impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
     /// Saves if there is something to save, and tells what came of it.
-    fn turn(&mut self, turn: Turn) {
+    fn turn(&mut self, turn: SaveReason) {
         let quotas = match turn {
-            Turn::Interval => self.quotas(),
-            Turn::End => {
+            SaveReason::Interval => self.quotas(),
+            SaveReason::End => {
                 let flushed = self.service.decider.engine.backend().flush_quotas();
                 flushed.map_err(|error| error.to_string())
             }
         };
-        let is_due = turn == Turn::End || self.failing.is_some() || self.has_changed();
+        let is_due = turn == SaveReason::End || self.failing.is_some() || self.has_changed();
         let saved = match self.folder.is_own() {
             Ok(()) if is_due => self.save(),
             other => other,
@@ -169,11 +173,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W> {
         stats.last_error.map_or(Ok(()), Err)
     }
 
-    fn mark(&self) -> Mark {
+    fn mark(&self) -> SavedMark {
         let (engine, cells) = (&self.service.decider.engine, &self.service.decider.cells);
         // Whatever is decided or settled from here on is seen as a change the next time.
         let decided = engine.backend().changes() + cells.changes();
-        Mark {
+        SavedMark {
             changes: decided + self.service.decider.holds.settled(),
             policy: engine.policy(),
             orders: engine
@@ -186,7 +190,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W> {
 
     fn has_changed(&self) -> bool {
         let now = self.mark();
-        let is_same = |saved: &Mark| {
+        let is_same = |saved: &SavedMark| {
             saved.changes == now.changes
                 && saved.orders == now.orders
                 && Arc::ptr_eq(&saved.policy, &now.policy)
@@ -221,7 +225,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W> {
     }
 
     /// Says what came of it, once for each reason.
-    fn tell(&mut self, saved: Result<(), String>, turn: Turn) {
+    fn tell(&mut self, saved: Result<(), String>, turn: SaveReason) {
         let (log, health) = (&self.service.monitor.log, &self.service.monitor.health);
         let why = saved.err();
         match (&why, turn) {
@@ -229,19 +233,19 @@ impl<C: Clock + 'static, W: Clock + 'static> Saver<C, W> {
                 health.settle(Concern::State);
                 log.say(Level::Info, "state is saved again", &[]);
             }
-            (None, Turn::Interval) => {}
-            (None, Turn::End) => log.say(Level::Info, "state is saved", &[]),
-            (Some(why), Turn::End) => {
+            (None, SaveReason::Interval) => {}
+            (None, SaveReason::End) => log.say(Level::Info, "state is saved", &[]),
+            (Some(why), SaveReason::End) => {
                 let event =
                     "state not saved at the end: what was decided since it was saved last is lost";
                 log.say(Level::Error, event, &[("why", why)]);
             }
-            (Some(why), Turn::Interval) if self.failing.as_ref() != Some(why) => {
+            (Some(why), SaveReason::Interval) if self.failing.as_ref() != Some(why) => {
                 health.raise(Concern::State, why.as_str());
                 let event = "state not saved: decisions go on, and it is tried again";
                 log.say(Level::Error, event, &[("why", why)]);
             }
-            (Some(_), Turn::Interval) => {}
+            (Some(_), SaveReason::Interval) => {}
         }
         self.failing = why;
     }
@@ -261,12 +265,12 @@ mod tests {
         let is_saved = Arc::new(AtomicBool::new(false));
         let own = Arc::clone(&is_saved);
         let save = move |turn| {
-            assert!(turn == Turn::End);
+            assert!(turn == SaveReason::End);
             begun.send(()).expect("a test that waits");
             let _ = wait.recv();
             own.store(true, Ordering::Relaxed);
         };
-        let mut keeper = Keeper::start(Duration::from_secs(3_600), save).expect("a thread");
+        let mut keeper = StateSaver::start(Duration::from_secs(3_600), save).expect("a thread");
         let mut ending = Box::pin(async move { keeper.save_the_last().await });
         assert!(ending.as_mut().now_or_never().is_none());
         begins.recv().expect("it has begun");

@@ -19,8 +19,8 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::{Engine, RestoreError, Restored, Resume};
 
 use super::folder::Folder;
-use super::{Opening, Uptime};
-use crate::cells::Here;
+use super::{StateOpener, Uptime};
+use crate::cells::LocalThrottleKeys;
 
 const KIND: &[u8; 8] = b"tollserv";
 const VERSION: u64 = 1;
@@ -28,7 +28,7 @@ const VERSION: u64 = 1;
 /// What a service goes on with.
 pub(crate) struct Found<C: Clock + 'static, W: Clock + 'static> {
     pub(crate) engine: Engine<Memory<C, W>>,
-    pub(crate) cells: Here<C>,
+    pub(crate) cells: LocalThrottleKeys<C>,
     /// None without a snapshot.
     pub(crate) restored: Option<Restored>,
 }
@@ -49,7 +49,7 @@ impl From<SnapshotError> for Refused {
 /// Writes all that is active now, and says how many keys that are. Decisions go on meanwhile.
 pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
     engine: &Engine<Memory<C, W>>,
-    cells: &Here<C>,
+    cells: &LocalThrottleKeys<C>,
     path: &Path,
     uptime: fn() -> Option<Uptime>,
 ) -> Result<u64, SnapshotError> {
@@ -71,7 +71,7 @@ pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
 
 /// Goes on from the files of a folder, or from nothing where there are none.
 pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
-    opening: &Opening<'_, C, W>,
+    opening: &StateOpener<'_, C, W>,
     folder: &Folder,
 ) -> Result<Found<C, W>, Refused> {
     let (policy, builder) = (opening.policy.clone(), opening.builder.clone());
@@ -80,7 +80,7 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     let mut file = match SnapshotReader::open(folder.snapshot(), KIND, VERSION) {
         Ok(file) => file,
         Err(SnapshotError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            let cells = Here::new(keys, clock).map_err(Refused::Throttle)?;
+            let cells = LocalThrottleKeys::new(keys, clock).map_err(Refused::Throttle)?;
             let memory = builder.quota_file(quotas);
             let memory = memory.map_err(|error| Refused::Restore(RestoreError::Quotas(error)))?;
             let engine = Engine::new(policy, memory);
@@ -105,7 +105,7 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     };
     let restored = Engine::restore(policy, builder, resume, &mut file);
     let (engine, mut restored) = restored.map_err(Refused::Restore)?;
-    let (cells, loaded) = Here::load(keys, clock, &mut file, times)?;
+    let (cells, loaded) = LocalThrottleKeys::load(keys, clock, &mut file, times)?;
     file.end()?;
     restored.keys += loaded.keys;
     restored.left_out += loaded.left_out;

@@ -142,7 +142,7 @@ struct World {
     /// Of the process alone.
     clock: Manual,
     wall: Manual,
-    opened: Option<Opened<Manual, Manual>>,
+    opened: Option<OpenedState<Manual, Manual>>,
     /// The time that the state counts, which lacks what no clock told.
     counted: u64,
     /// True time, the wall clock, the time that counts, and the boot, when it was saved; how many were admitted then.
@@ -183,7 +183,7 @@ impl World {
             ..StateOptions::in_folder(self.scratch.path("state"))
         };
         let builder = Memory::builder().capacity(1_000);
-        let opening = Opening {
+        let opening = StateOpener {
             policy: policy(version),
             builder: builder.clock(self.clock.clone()).wall(self.wall.clone()),
             throttle_keys: 1_000,
@@ -363,7 +363,7 @@ proptest! {
 }
 
 /// A folder in which something of everything is spent, and an opening of it.
-fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manual>)) {
+fn with_folder(name: &str, check: impl FnOnce(&Folder, &StateOpener<'_, Manual, Manual>)) {
     let scratch = Scratch::new(name);
     let options = StateOptions {
         uptime: || None,
@@ -371,7 +371,7 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manu
     };
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_200_000));
     let log = Log::to(io::sink(), LogForm::Text);
-    let opening = || Opening {
+    let opening = || StateOpener {
         policy: policy(0),
         builder: Memory::builder().clock(clock.clone()).wall(clock.clone()),
         throttle_keys: 1_000,
@@ -387,12 +387,12 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &Opening<'_, Manual, Manu
     }
     let path = opened.folder.snapshot();
     snapshot::save(&opened.found.engine, &opened.found.cells, &path, || None).expect("saved");
-    let Opened { folder, found, .. } = opened;
+    let OpenedState { folder, found, .. } = opened;
     drop(found);
     check(&folder, &opening());
 }
 
-fn is_refused(opening: &Opening<'_, Manual, Manual>, folder: &Folder) -> bool {
+fn is_refused(opening: &StateOpener<'_, Manual, Manual>, folder: &Folder) -> bool {
     let restored = snapshot::restore(opening, folder);
     matches!(restored, Err(Refused::Restore(RestoreError::Snapshot(_))))
 }

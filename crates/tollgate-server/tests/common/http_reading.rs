@@ -1,6 +1,6 @@
 //! Any bytes as requests of HTTP, for the fuzz target and for the suite, which reads the target's seeds.
 
-use super::request::{Bad, Found, Most, find};
+use super::request::{Found, Most, RequestError, find};
 
 const MOST: Most = Most {
     head: 600,
@@ -33,7 +33,7 @@ pub(crate) fn read(input: &[u8]) -> bool {
 }
 
 /// However much of a request is there at first, in the end the same is found: the place where it is whole, or what is bad.
-fn comes_in_parts(input: &[u8], end: Result<usize, Bad>) {
+fn comes_in_parts(input: &[u8], end: Result<usize, RequestError>) {
     let step = 1 + input.len() / 100;
     for there in (0..input.len()).step_by(step) {
         match (find(&input[..there], &MOST), end) {

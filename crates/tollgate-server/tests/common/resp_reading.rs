@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::frame::{Broken, Frame, Most};
-use super::throttle::{Charged, Throttle};
+use super::frame::{CommandError, CommandParser, Most};
+use super::throttle::{Throttle, ThrottleOutcome};
 
 const MOST: Most = Most {
     bytes: 1_000,
@@ -31,8 +31,8 @@ pub(crate) fn read(input: &[u8]) -> bool {
 }
 
 /// All commands, of bytes that come so many at a time: up to where, or what isn't one.
-fn commands(input: &[u8], step: usize) -> (Vec<Command>, Result<usize, Broken>) {
-    let (mut frame, mut found) = (Frame::default(), Vec::new());
+fn commands(input: &[u8], step: usize) -> (Vec<Command>, Result<usize, CommandError>) {
+    let (mut frame, mut found) = (CommandParser::default(), Vec::new());
     let (mut used, mut there) = (0, 0);
     loop {
         match frame.read(&input[used..there], &MOST) {
@@ -59,7 +59,7 @@ fn throttle(words: &[Vec<u8>]) {
         return;
     };
     if let Ok(limit) = asked.ask.limit() {
-        let unused = Charged {
+        let unused = ThrottleOutcome {
             is_allowed: true,
             owed: Duration::ZERO,
             wait: None,

@@ -7,7 +7,7 @@ use std::task::{Context, Poll};
 use tollgate::Clock;
 
 use super::{AddError, Coalescer, NotAdded};
-use crate::work::Then;
+use crate::work::AfterChange;
 
 /// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
 /// is dropped with it.
@@ -43,7 +43,7 @@ where
             let waits = matches!(added, Err(NotAdded::Full { .. }));
             if waits {
                 *waiter = Some(store.wait(*waiter, context.waker()));
-                return ((added, None), Then::Nothing);
+                return ((added, None), AfterChange::Nothing);
             }
             let left = waiter.take().and_then(|waiter| store.leave(waiter));
             ((added, left), then)

@@ -15,14 +15,14 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use tollgate::Timestamp;
 
-use super::{Batch, Flushed, Next, NotAdded};
-use crate::work::{Store, Then};
+use super::{Batch, Flushed, NextBatch, NotAdded};
+use crate::work::{AfterChange, Store};
 
 /// When a batch that panicked is tried again, if no time was chosen at all.
 const RETRY_AFTER_PANIC: Duration = Duration::from_secs(1);
 
-type Weigh<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
-type Merge<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
+type WeighFn<K, V> = Box<dyn Fn(&K, &V) -> u64 + Send + Sync>;
+type MergeFn<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
 
 /// What was chosen.
 #[derive(derive_more::Debug)]
@@ -34,9 +34,9 @@ pub struct Limits<K, V> {
     pub(super) max_items: usize,
     pub(super) max_weight: u64,
     #[debug(skip)]
-    pub(super) weigh: Option<Weigh<K, V>>,
+    pub(super) weigh: Option<WeighFn<K, V>>,
     #[debug(skip)]
-    pub(super) merge: Option<Merge<K, V>>,
+    pub(super) merge: Option<MergeFn<K, V>>,
     pub(super) max_pending: usize,
 }
 
@@ -44,14 +44,14 @@ pub struct Limits<K, V> {
 #[debug("Batches {{ .. }}")]
 pub struct Batches<K, V> {
     limits: Limits<K, V>,
-    open: Open<K, V>,
+    open: OpenBatch<K, V>,
     /// Full batches, in order.
     closed: VecDeque<Batch<K, V>>,
     /// One that failed, and when it is tried again; it comes before all others.
     again: Option<(Batch<K, V>, Timestamp)>,
     running: Option<Batch<K, V>>,
     pending: usize,
-    state: Taking,
+    state: Intake,
     /// What was not flushed when it was stopped.
     leftover: Vec<Batch<K, V>>,
     /// Those who wait for room, in order.
@@ -63,7 +63,7 @@ pub struct Batches<K, V> {
 
 /// What is taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Taking {
+enum Intake {
     All,
     /// No more items: it is about to be stopped.
     Nothing,
@@ -75,12 +75,12 @@ impl<K: Hash + Eq, V> Batches<K, V> {
     pub(super) fn new(limits: Limits<K, V>) -> Self {
         Self {
             limits,
-            open: Open::new(),
+            open: OpenBatch::new(),
             closed: VecDeque::new(),
             again: None,
             running: None,
             pending: 0,
-            state: Taking::All,
+            state: Intake::All,
             leftover: Vec::new(),
             waiters: VecDeque::new(),
             next_waiter: 0,
@@ -99,18 +99,21 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         item: &mut Option<(K, V)>,
         waiter: Option<u64>,
         now: Timestamp,
-    ) -> (Result<(), NotAdded>, Next<K, V>) {
+    ) -> (Result<(), NotAdded>, NextBatch<K, V>) {
         let Some((key, value)) = item else {
-            return (Ok(()), Then::Nothing);
+            return (Ok(()), AfterChange::Nothing);
         };
-        if self.state != Taking::All {
-            return (Err(NotAdded::Stopped), Then::Nothing);
+        if self.state != Intake::All {
+            return (Err(NotAdded::Stopped), AfterChange::Nothing);
         }
         let most = self.limits.max_weight;
         let weigh = self.limits.weigh.as_ref();
         let weight = weigh.map_or(0, |weigh| weigh(key, value));
         if weight > most {
-            return (Err(NotAdded::TooLarge { weight, most }), Then::Nothing);
+            return (
+                Err(NotAdded::TooLarge { weight, most }),
+                AfterChange::Nothing,
+            );
         }
         let fits = self.open.weight.saturating_add(weight) <= most;
         if fits && let Some(then) = self.merge(item, weight, now) {
@@ -118,7 +121,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         }
         if !self.has_room(waiter) {
             let most = self.limits.max_pending;
-            return (Err(NotAdded::Full { most }), Then::Nothing);
+            return (Err(NotAdded::Full { most }), AfterChange::Nothing);
         }
         if !fits {
             self.close_open();
@@ -134,7 +137,14 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         self.open.weight += weight;
         self.open.last = now;
         let looks = self.close_if_full() || is_first || !fits;
-        (Ok(()), if looks { Then::Look } else { Then::Nothing })
+        (
+            Ok(()),
+            if looks {
+                AfterChange::Look
+            } else {
+                AfterChange::Nothing
+            },
+        )
     }
 
     /// Merges an item into the one of the same key, if there is one.
@@ -143,7 +153,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         item: &mut Option<(K, V)>,
         weight: u64,
         now: Timestamp,
-    ) -> Option<Next<K, V>> {
+    ) -> Option<NextBatch<K, V>> {
         let merge = self.limits.merge.as_ref()?;
         let (_, there) = self.open.find(&item.as_ref()?.0)?;
         let (key, value) = item.take()?;
@@ -155,7 +165,11 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         self.open.weight = others.saturating_add(after);
         self.open.last = now;
         let is_closed = self.close_if_full();
-        Some(if is_closed { Then::Look } else { Then::Nothing })
+        Some(if is_closed {
+            AfterChange::Look
+        } else {
+            AfterChange::Nothing
+        })
     }
 
     /// Nothing more fits, or may come.
@@ -216,14 +230,14 @@ impl<K: Hash + Eq, V> Batches<K, V> {
     /// Wakes as many as there is room for.
     fn wake_waiters(&mut self) {
         let room = match self.state {
-            Taking::All => self.limits.max_pending.saturating_sub(self.pending),
-            Taking::Nothing | Taking::Stopped => usize::MAX,
+            Intake::All => self.limits.max_pending.saturating_sub(self.pending),
+            Intake::Nothing | Intake::Stopped => usize::MAX,
         };
         let wakers = self.waiters.iter().take(room);
         self.woken.extend(wakers.map(|(_, waker)| waker.clone()));
     }
 
-    pub(super) fn flush_now(&mut self, now: Timestamp) -> (usize, Next<K, V>) {
+    pub(super) fn flush_now(&mut self, now: Timestamp) -> (usize, NextBatch<K, V>) {
         self.close_open();
         if let Some((_, at)) = &mut self.again {
             *at = now;
@@ -231,10 +245,13 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         let running = self.running.as_ref().map_or(0, Batch::len);
         let waiting = self.pending - running;
         if running > 0 {
-            return (waiting, Then::Look);
+            return (waiting, AfterChange::Look);
         }
         let first = self.take_first(now);
-        (waiting, first.map_or(Then::Nothing, Then::Fire))
+        (
+            waiting,
+            first.map_or(AfterChange::Nothing, AfterChange::Fire),
+        )
     }
 
     fn take_first(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
@@ -322,7 +339,7 @@ where
             }
         };
         let batch = batch.again();
-        if self.state == Taking::Stopped {
+        if self.state == Intake::Stopped {
             self.pending -= batch.len();
             self.leftover.insert(0, batch);
         } else {
@@ -340,8 +357,8 @@ where
     }
 
     fn flush(&mut self, now: Timestamp) {
-        if self.state == Taking::All {
-            self.state = Taking::Nothing;
+        if self.state == Intake::All {
+            self.state = Intake::Nothing;
         }
         self.close_open();
         if let Some((_, at)) = &mut self.again {
@@ -351,7 +368,7 @@ where
     }
 
     fn clear(&mut self) {
-        self.state = Taking::Stopped;
+        self.state = Intake::Stopped;
         self.close_open();
         let again = self.again.take().map(|(batch, _)| batch);
         let all = again.into_iter().chain(self.closed.drain(..));
@@ -366,7 +383,7 @@ where
 }
 
 /// The batch that is being collected: its items, and where each key is if items of one key are merged.
-struct Open<K, V> {
+struct OpenBatch<K, V> {
     items: Vec<(K, V)>,
     /// Where each key is, if items are merged.
     places: HashTable<usize>,
@@ -376,7 +393,7 @@ struct Open<K, V> {
     last: Timestamp,
 }
 
-impl<K: Hash + Eq, V> Open<K, V> {
+impl<K: Hash + Eq, V> OpenBatch<K, V> {
     fn new() -> Self {
         Self {
             items: Vec::new(),

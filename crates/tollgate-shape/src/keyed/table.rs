@@ -6,9 +6,9 @@
 //! if there are more of those than others the heap is cleared of them.
 
 use super::{NoRoom, WhenFull};
-use crate::debounce::{Fired, Spacing};
-use crate::timeline::{Called, Edge, Rang, Timeline, Times};
-use crate::work::{Store, Then};
+use crate::debounce::{Fired, FiringSpacing};
+use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
+use crate::work::{AfterChange, Store};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::cmp::Reverse;
@@ -17,26 +17,26 @@ use std::hash::{BuildHasher, Hash};
 use tollgate::Timestamp;
 
 /// A key that fires.
-pub(super) type KeyFired<K, T> = (K, Fired<T>);
+pub(super) type KeyFiring<K, T> = (K, Fired<T>);
 
 /// A timer of the entry in this slot, if that still has this stamp.
-type Timer = (Timestamp, u32, u32);
+type TimerEntry = (Timestamp, u32, u32);
 
 /// What a change says, and what follows from it.
-type Changed<R, K, T> = (R, Then<KeyFired<K, T>>);
+type ChangeResult<R, K, T> = (R, AfterChange<KeyFiring<K, T>>);
 
 /// A call that was heard, or refused.
-type Heard<K, T> = Result<Old<K, T>, NoRoom<K, T>>;
+type CallResult<K, T> = Result<ReplacedItem<K, T>, NoRoom<K, T>>;
 
 /// What was forgotten, to be dropped under no lock.
-type Cancelled<K, T> = (Option<Entry<K, T>>, Option<Fired<T>>);
+type CancelledKey<K, T> = (Option<KeyEntry<K, T>>, Option<Fired<T>>);
 
 /// What was replaced or dropped, to be dropped under no lock.
-type Old<K, T> = (Option<K>, Option<T>);
+type ReplacedItem<K, T> = (Option<K>, Option<T>);
 
 /// What came of a wait that ended.
 struct EndedWait<K, T> {
-    fired: Option<KeyFired<K, T>>,
+    fired: Option<KeyFiring<K, T>>,
     dropped: Option<T>,
     /// Until when its entry is needed.
     until: Timestamp,
@@ -46,14 +46,14 @@ struct EndedWait<K, T> {
 #[derive(Debug)]
 pub struct Table<K, T> {
     times: Times,
-    spacing: Spacing,
+    spacing: FiringSpacing,
     capacity: usize,
     when_full: WhenFull,
     hasher: RandomState,
     index: HashTable<u32>,
-    slots: Vec<Slot<K, T>>,
+    slots: Vec<KeySlot<K, T>>,
     free: Vec<u32>,
-    timers: BinaryHeap<Reverse<Timer>>,
+    timers: BinaryHeap<Reverse<TimerEntry>>,
     /// How many of the timers are of keys that are gone.
     stale: usize,
     /// Keys that have fired and wait for another action to end, with their latest values.
@@ -62,24 +62,24 @@ pub struct Table<K, T> {
 }
 
 #[derive(Debug)]
-struct Slot<K, T> {
-    entry: Option<Entry<K, T>>,
+struct KeySlot<K, T> {
+    entry: Option<KeyEntry<K, T>>,
     /// How often the slot was used: a timer of an earlier use has another one.
     stamp: u32,
 }
 
 #[derive(Debug)]
-pub(super) struct Entry<K, T> {
+pub(super) struct KeyEntry<K, T> {
     key: K,
     value: Option<T>,
-    line: Timeline,
+    line: CallTimeline,
 }
 
 impl<K: Hash + Eq + Clone, T> Table<K, T> {
     pub(super) fn new(times: Times, capacity: usize, when_full: WhenFull) -> Self {
         Self {
             times,
-            spacing: Spacing::new(times.spacing),
+            spacing: FiringSpacing::new(times.spacing),
             // Slots are numbered by 32 bits.
             capacity: capacity.clamp(1, u32::MAX as usize),
             when_full,
@@ -104,21 +104,26 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     #[inline]
-    pub(super) fn call(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
+    pub(super) fn call(
+        &mut self,
+        key: K,
+        value: T,
+        now: Timestamp,
+    ) -> ChangeResult<CallResult<K, T>, K, T> {
         let Some(slot) = self.find(&key) else {
             return self.insert_call(key, value, now);
         };
         let times = self.times;
         let Some(entry) = self.entry_mut(slot) else {
-            return (Ok((Some(key), Some(value))), Then::Nothing);
+            return (Ok((Some(key), Some(value))), AfterChange::Nothing);
         };
         match entry.line.call(&times, now) {
-            Called::Waits | Called::Arms => {
+            CallEffect::Waits | CallEffect::Arms => {
                 // Its timer in the heap rings by then at the latest, and is set again.
                 let replaced = entry.value.replace(value);
-                (Ok((Some(key), replaced)), Then::Nothing)
+                (Ok((Some(key), replaced)), AfterChange::Nothing)
             }
-            Called::Fires => {
+            CallEffect::Fires => {
                 let replaced = entry.value.take();
                 let fired = Fired { value, called: now };
                 (Ok((None, replaced)), self.fire((key, fired), now))
@@ -127,8 +132,13 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     #[inline(never)]
-    fn insert_call(&mut self, key: K, value: T, now: Timestamp) -> Changed<Heard<K, T>, K, T> {
-        let mut evicted = Then::Nothing;
+    fn insert_call(
+        &mut self,
+        key: K,
+        value: T,
+        now: Timestamp,
+    ) -> ChangeResult<CallResult<K, T>, K, T> {
+        let mut evicted = AfterChange::Nothing;
         let is_full = self.index.len() >= self.capacity;
         // What has fired and waits for a slow action to end can't be hurried, and takes memory all the same.
         let is_behind = self.ready.len() >= self.capacity;
@@ -139,24 +149,24 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
                 value,
                 capacity,
             };
-            return (Err(refused), Then::Nothing);
+            return (Err(refused), AfterChange::Nothing);
         }
         if is_full {
             self.evict_earliest(now);
-            evicted = Then::Look;
+            evicted = AfterChange::Look;
         }
-        let mut line = Timeline::new();
+        let mut line = CallTimeline::new();
         let called = line.call(&self.times, now);
         let at = line.timer().unwrap_or(now);
         let was_next = self.timers.peek().map(|Reverse((at, ..))| *at);
-        if called == Called::Fires {
+        if called == CallEffect::Fires {
             self.insert(key.clone(), None, line, at);
             let then = self.fire((key, Fired { value, called: now }), now);
             return (Ok((None, None)), then);
         }
         self.insert(key, Some(value), line, at);
         let is_next = was_next.is_none_or(|next| at < next);
-        let then = if is_next { Then::Look } else { evicted };
+        let then = if is_next { AfterChange::Look } else { evicted };
         (Ok((None, None)), then)
     }
 
@@ -164,7 +174,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         &mut self,
         key: &K,
         now: Timestamp,
-    ) -> Changed<(bool, Option<T>), K, T> {
+    ) -> ChangeResult<(bool, Option<T>), K, T> {
         let waiting = self.ready.remove(key);
         if waiting.is_some() {
             self.order.retain(|other| other != key);
@@ -173,18 +183,18 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         let (was_pending, fired, dropped) = flushed.unwrap_or((false, None, None));
         let was_pending = was_pending || waiting.is_some();
         let fired = fired.or_else(|| waiting.map(|fired| (key.clone(), fired)));
-        let then = fired.map_or(Then::Nothing, |fired| {
+        let then = fired.map_or(AfterChange::Nothing, |fired| {
             self.spacing = self.spacing.reset();
             self.spacing.fired(now);
-            Then::Fire(fired)
+            AfterChange::Fire(fired)
         });
         ((was_pending, dropped), then)
     }
 
-    pub(super) fn flush_all(&mut self, now: Timestamp) -> Changed<usize, K, T> {
+    pub(super) fn flush_all(&mut self, now: Timestamp) -> ChangeResult<usize, K, T> {
         let mut flushed = self.ready.len();
         // In the order in which their times would have come.
-        let mut timers: Vec<Timer> = self.timers.drain().map(|Reverse(timer)| timer).collect();
+        let mut timers: Vec<TimerEntry> = self.timers.drain().map(|Reverse(timer)| timer).collect();
         timers.sort_unstable();
         self.stale = 0;
         for (at, slot, stamp) in timers {
@@ -202,27 +212,31 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
                 }
             }
         }
-        (flushed, Then::Look)
+        (flushed, AfterChange::Look)
     }
 
-    pub(super) fn cancel(&mut self, key: &K) -> Changed<(bool, Cancelled<K, T>), K, T> {
+    pub(super) fn cancel(&mut self, key: &K) -> ChangeResult<(bool, CancelledKey<K, T>), K, T> {
         let was_pending = self.is_pending(key);
         let ready = self.ready.remove(key);
         if ready.is_some() {
             self.order.retain(|other| other != key);
         }
         let entry = self.find(key).and_then(|slot| self.remove(slot));
-        ((was_pending, (entry, ready)), Then::Nothing)
+        ((was_pending, (entry, ready)), AfterChange::Nothing)
     }
 
     /// Fires now, or as soon as firings are far enough apart.
-    fn fire(&mut self, (key, fired): KeyFired<K, T>, now: Timestamp) -> Then<KeyFired<K, T>> {
+    fn fire(
+        &mut self,
+        (key, fired): KeyFiring<K, T>,
+        now: Timestamp,
+    ) -> AfterChange<KeyFiring<K, T>> {
         if now < self.spacing.not_before() || self.ready.contains_key(&key) {
             self.put_off(key, fired);
-            return Then::Look;
+            return AfterChange::Look;
         }
         self.spacing.fired(now);
-        Then::Fire((key, fired))
+        AfterChange::Fire((key, fired))
     }
 
     /// It fires later, and by then the latest value of its key wins.
@@ -233,7 +247,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     /// The wait of an entry is over: whether there was one, what fires and what is dropped.
-    fn over(&mut self, slot: u32, now: Timestamp) -> (bool, Option<KeyFired<K, T>>, Option<T>) {
+    fn over(&mut self, slot: u32, now: Timestamp) -> (bool, Option<KeyFiring<K, T>>, Option<T>) {
         let entry = self.entry_mut(slot);
         let was_pending = entry.is_some_and(|entry| entry.line.flush());
         match self.end_wait(slot, now, was_pending) {
@@ -300,12 +314,12 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         }
     }
 
-    fn insert(&mut self, key: K, value: Option<T>, line: Timeline, at: Timestamp) {
+    fn insert(&mut self, key: K, value: Option<T>, line: CallTimeline, at: Timestamp) {
         let hash = self.hasher.hash_one(&key);
-        let entry = Some(Entry { key, value, line });
+        let entry = Some(KeyEntry { key, value, line });
         let slot = self.free.pop().unwrap_or_else(|| {
             grow(&mut self.slots);
-            self.slots.push(Slot {
+            self.slots.push(KeySlot {
                 entry: None,
                 stamp: 0,
             });
@@ -323,7 +337,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         self.push((at, slot, stamp));
     }
 
-    fn remove(&mut self, slot: u32) -> Option<Entry<K, T>> {
+    fn remove(&mut self, slot: u32) -> Option<KeyEntry<K, T>> {
         let place = self.slots.get_mut(index(slot))?;
         let entry = place.entry.take()?;
         place.stamp = place.stamp.wrapping_add(1);
@@ -350,7 +364,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         Some(entry)
     }
 
-    fn push(&mut self, timer: Timer) {
+    fn push(&mut self, timer: TimerEntry) {
         if self.timers.len() == self.timers.capacity() {
             self.timers.reserve_exact(more(self.timers.len()));
         }
@@ -364,11 +378,11 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         self.index.find(hash, is_same).copied()
     }
 
-    fn entry(&self, slot: u32) -> Option<&Entry<K, T>> {
+    fn entry(&self, slot: u32) -> Option<&KeyEntry<K, T>> {
         self.slots.get(index(slot))?.entry.as_ref()
     }
 
-    fn entry_mut(&mut self, slot: u32) -> Option<&mut Entry<K, T>> {
+    fn entry_mut(&mut self, slot: u32) -> Option<&mut KeyEntry<K, T>> {
         self.slots.get_mut(index(slot))?.entry.as_mut()
     }
 }
@@ -380,7 +394,7 @@ where
 {
     const NAME: &'static str = "keyed debouncer";
 
-    type Job = KeyFired<K, T>;
+    type Job = KeyFiring<K, T>;
     type Outcome = ();
     type Rest = Box<Self>;
 
@@ -397,7 +411,7 @@ where
         Some((*at).max(not_before))
     }
 
-    fn take(&mut self, now: Timestamp) -> Option<KeyFired<K, T>> {
+    fn take(&mut self, now: Timestamp) -> Option<KeyFiring<K, T>> {
         if now < self.spacing.not_before() {
             return None;
         }
@@ -432,7 +446,7 @@ where
                 self.push((timer, slot, stamp));
                 continue;
             }
-            if entry.line.ring(&times, now) == Rang::Again {
+            if entry.line.ring(&times, now) == TimerEffect::Again {
                 let again = entry.line.timer().unwrap_or(now);
                 self.push((again, slot, stamp));
                 continue;
@@ -445,7 +459,7 @@ where
         None
     }
 
-    fn defer(&mut self, (key, fired): KeyFired<K, T>) {
+    fn defer(&mut self, (key, fired): KeyFiring<K, T>) {
         self.spacing.put_off();
         self.put_off(key, fired);
     }
@@ -476,7 +490,7 @@ where
 
 impl<K: Hash + Eq + Clone, T> Table<K, T> {
     /// The wait of an entry whose timer is out of the heap is over.
-    fn rang(&mut self, slot: u32, stamp: u32, now: Timestamp) -> Option<KeyFired<K, T>> {
+    fn rang(&mut self, slot: u32, stamp: u32, now: Timestamp) -> Option<KeyFiring<K, T>> {
         let EndedWait { fired, until, .. } = self.end_wait(slot, now, true)?;
         if until > now {
             self.push((until, slot, stamp));

@@ -18,14 +18,14 @@ use tracing::Metadata;
 const PROBES: usize = 8;
 
 pub(super) struct Table<C: Clock> {
-    slots: Box<[Place<C>]>,
+    slots: Box<[CallsiteEntry<C>]>,
     /// For all that find no slot.
-    others: Place<C>,
+    others: CallsiteEntry<C>,
     suppressed: AtomicU64,
 }
 
 /// One place, or all that share a limit.
-pub(super) struct Place<C: Clock> {
+pub(super) struct CallsiteEntry<C: Clock> {
     key: AtomicU64,
     limiter: Limiter<C>,
     /// Since the last summary.
@@ -33,7 +33,7 @@ pub(super) struct Place<C: Clock> {
     metadata: OnceLock<&'static Metadata<'static>>,
 }
 
-impl<C: Clock> Place<C> {
+impl<C: Clock> CallsiteEntry<C> {
     fn new(limiter: Limiter<C>) -> Self {
         Self {
             key: AtomicU64::new(0),
@@ -66,17 +66,23 @@ impl<C: Clock> Table<C> {
         make: impl Fn() -> Result<Limiter<C>, LimitError>,
     ) -> Result<Self, LimitError> {
         let places = places.next_power_of_two();
-        let slots: Result<Vec<_>, _> = (0..places).map(|_| make().map(Place::new)).collect();
+        let slots: Result<Vec<_>, _> = (0..places)
+            .map(|_| make().map(CallsiteEntry::new))
+            .collect();
         Ok(Self {
             slots: slots?.into_boxed_slice(),
-            others: Place::new(make()?),
+            others: CallsiteEntry::new(make()?),
             suppressed: AtomicU64::new(0),
         })
     }
 
     /// The place of a key.
     #[inline]
-    pub(super) fn place(&self, key: u64, metadata: &'static Metadata<'static>) -> &Place<C> {
+    pub(super) fn place(
+        &self,
+        key: u64,
+        metadata: &'static Metadata<'static>,
+    ) -> &CallsiteEntry<C> {
         let mask = self.slots.len() - 1;
         // Metadata lies at multiples of eight, so the low bits say nothing: a multiplication mixes them.
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
@@ -113,7 +119,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// What was suppressed since this was asked last.
-    pub(super) fn take(&self, mut tell: impl FnMut(&Place<C>, u64)) {
+    pub(super) fn take(&self, mut tell: impl FnMut(&CallsiteEntry<C>, u64)) {
         for place in self.all() {
             let count = place.suppressed.swap(0, Ordering::Release);
             if count > 0 {
@@ -123,7 +129,7 @@ impl<C: Clock> Table<C> {
         }
     }
 
-    fn all(&self) -> impl Iterator<Item = &Place<C>> {
+    fn all(&self) -> impl Iterator<Item = &CallsiteEntry<C>> {
         self.slots.iter().chain([&self.others])
     }
 }

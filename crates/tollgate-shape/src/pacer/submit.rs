@@ -22,22 +22,22 @@ pub struct Gone;
 /// Work that waits for its turn or runs: await it for its result. Dropping it lets the work go on by itself;
 /// [`cancel`](Self::cancel) takes it out of the queue.
 pub struct Submitted<R> {
-    shared: Arc<Slot<R>>,
+    shared: Arc<TaskCell<R>>,
 }
 
-struct Slot<R> {
-    state: Mutex<State<R>>,
+struct TaskCell<R> {
+    state: Mutex<TaskState<R>>,
 }
 
-struct State<R> {
-    stage: Stage<R>,
+struct TaskState<R> {
+    stage: TaskStage<R>,
     /// Who awaits the result.
     waker: Option<Waker>,
     /// Wakes the task, to see that it was cancelled.
     task: Option<Waker>,
 }
 
-enum Stage<R> {
+enum TaskStage<R> {
     Queued,
     Cancelled,
     Running,
@@ -94,14 +94,14 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
             Poll::Ready(Err(refused)) => return Err(refused),
             Poll::Pending => Some(turn),
         };
-        let shared = Arc::new(Slot {
-            state: Mutex::new(State {
-                stage: Stage::Queued,
+        let shared = Arc::new(TaskCell {
+            state: Mutex::new(TaskState {
+                stage: TaskStage::Queued,
                 waker: None,
                 task: None,
             }),
         });
-        let end = End(Arc::clone(&shared));
+        let end = TaskGuard(Arc::clone(&shared));
         place::run(self.clock(), async move {
             if let Some(mut turn) = turn {
                 // Until its turn has come, or it is cancelled. It has a place already, so only a clock that was set refuses it.
@@ -125,7 +125,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
                 poll.map_or(Poll::Ready(None), |poll| poll.map(Some))
             });
             if let Some(result) = result.await {
-                end.0.finish(Stage::Done(result));
+                end.0.finish(TaskStage::Done(result));
             }
         });
         Ok(Submitted { shared })
@@ -133,22 +133,22 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
 }
 
 /// When the task is gone without a result, whoever awaits it is told.
-struct End<R>(Arc<Slot<R>>);
+struct TaskGuard<R>(Arc<TaskCell<R>>);
 
-impl<R> Drop for End<R> {
+impl<R> Drop for TaskGuard<R> {
     fn drop(&mut self) {
-        let is_over = matches!(self.0.lock().stage, Stage::Done(_) | Stage::Taken);
+        let is_over = matches!(self.0.lock().stage, TaskStage::Done(_) | TaskStage::Taken);
         if !is_over {
-            self.0.finish(Stage::Gone);
+            self.0.finish(TaskStage::Gone);
         }
     }
 }
 
-impl<R> Slot<R> {
+impl<R> TaskCell<R> {
     /// Whether it wasn't cancelled. If it is, it wakes this.
     fn is_queued(&self, task: &Waker) -> bool {
         let mut state = self.lock();
-        if matches!(state.stage, Stage::Cancelled) {
+        if matches!(state.stage, TaskStage::Cancelled) {
             return false;
         }
         let old = state.task.replace(task.clone());
@@ -160,14 +160,14 @@ impl<R> Slot<R> {
 
     fn begin(&self) -> bool {
         let mut state = self.lock();
-        let begins = matches!(state.stage, Stage::Queued);
+        let begins = matches!(state.stage, TaskStage::Queued);
         if begins {
-            state.stage = Stage::Running;
+            state.stage = TaskStage::Running;
         }
         begins
     }
 
-    fn finish(&self, stage: Stage<R>) {
+    fn finish(&self, stage: TaskStage<R>) {
         let mut state = self.lock();
         let old = std::mem::replace(&mut state.stage, stage);
         let waker = state.waker.take();
@@ -177,7 +177,7 @@ impl<R> Slot<R> {
         waker.into_iter().for_each(Waker::wake);
     }
 
-    fn lock(&self) -> MutexGuard<'_, State<R>> {
+    fn lock(&self) -> MutexGuard<'_, TaskState<R>> {
         unpoisoned(self.state.lock())
     }
 }
@@ -186,9 +186,9 @@ impl<R> Submitted<R> {
     /// Takes it out of the queue, so that its turn is the next one's. Whether it hadn't begun.
     pub fn cancel(self) -> bool {
         let mut state = self.shared.lock();
-        let is_queued = matches!(state.stage, Stage::Queued);
+        let is_queued = matches!(state.stage, TaskStage::Queued);
         if is_queued {
-            state.stage = Stage::Cancelled;
+            state.stage = TaskStage::Cancelled;
         }
         let task = state.task.take().filter(|_| is_queued);
         drop(state);
@@ -198,7 +198,10 @@ impl<R> Submitted<R> {
 
     /// Whether it has ended.
     pub fn is_done(&self) -> bool {
-        matches!(self.shared.lock().stage, Stage::Done(_) | Stage::Gone)
+        matches!(
+            self.shared.lock().stage,
+            TaskStage::Done(_) | TaskStage::Gone
+        )
     }
 }
 
@@ -207,9 +210,9 @@ impl<R> Future for Submitted<R> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.shared.lock();
-        match std::mem::replace(&mut state.stage, Stage::Taken) {
-            Stage::Done(result) => Poll::Ready(Ok(result)),
-            Stage::Gone | Stage::Taken | Stage::Cancelled => Poll::Ready(Err(Gone)),
+        match std::mem::replace(&mut state.stage, TaskStage::Taken) {
+            TaskStage::Done(result) => Poll::Ready(Ok(result)),
+            TaskStage::Gone | TaskStage::Taken | TaskStage::Cancelled => Poll::Ready(Err(Gone)),
             stage => {
                 state.stage = stage;
                 let old = state.waker.replace(context.waker().clone());

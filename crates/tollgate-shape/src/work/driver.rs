@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 use tollgate::clock::{Sleep, sleep_until};
 use tollgate::{Clock, Timestamp};
 
-use super::{Action, Ended, Inside, Next, Outcoming, Store, Work};
+use super::{Action, ActionScope, JobEnd, Next, OutcomeFuture, Runner, Store};
 
 /// How many actions run before other tasks of the executor get their turn.
 const BUDGET: usize = 32;
@@ -19,10 +19,10 @@ pin_project! {
     /// stopped. Dropping it stops what it drives.
     #[must_use = "nothing runs unless this is spawned or awaited"]
     pub(crate) struct Driver<S: Store, C: Clock> {
-        work: Arc<Work<S, C>>,
+        work: Arc<Runner<S, C>>,
         #[pin]
         sleep: Sleep<C>,
-        running: Option<Outcoming<S::Outcome>>,
+        running: Option<OutcomeFuture<S::Outcome>>,
     }
 
     impl<S: Store, C: Clock> PinnedDrop for Driver<S, C> {
@@ -32,7 +32,7 @@ pin_project! {
             drop(this.work.stop());
             if running.is_some() {
                 let dropped = catch_unwind(AssertUnwindSafe(|| drop(running)));
-                let ended = dropped.map_or(Ended::Panicked, |()| Ended::CutOff);
+                let ended = dropped.map_or(JobEnd::Panicked, |()| JobEnd::CutOff);
                 this.work.finish(ended);
             }
         }
@@ -40,7 +40,7 @@ pin_project! {
 }
 
 impl<S: Store, C: Clock + Clone> Driver<S, C> {
-    pub(crate) fn new(work: Arc<Work<S, C>>) -> Self {
+    pub(crate) fn new(work: Arc<Runner<S, C>>) -> Self {
         let sleep = sleep_until(work.clock.clone(), Timestamp::MAX);
         Self {
             work,
@@ -57,11 +57,11 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
         let mut this = self.project();
         for _ in 0..BUDGET {
             if let Some(running) = this.running {
-                let inside = Inside::enter(this.work.id());
+                let inside = ActionScope::enter(this.work.id());
                 let poll = || running.as_mut().poll(context);
                 let ended = match catch_unwind(AssertUnwindSafe(poll)) {
-                    Ok(poll) => Ended::With(ready!(poll)),
-                    Err(_) => Ended::Panicked,
+                    Ok(poll) => JobEnd::With(ready!(poll)),
+                    Err(_) => JobEnd::Panicked,
                 };
                 // What it has captured goes before it counts as ended.
                 let drops = || *this.running = None;
@@ -69,7 +69,7 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
                 drop(inside);
                 this.work.finish(match dropped {
                     Ok(()) => ended,
-                    Err(_) => Ended::Panicked,
+                    Err(_) => JobEnd::Panicked,
                 });
             }
             match this.work.next(context.waker()) {
@@ -78,13 +78,13 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
                         this.work.run(action, job);
                         continue;
                     };
-                    let inside = Inside::enter(this.work.id());
+                    let inside = ActionScope::enter(this.work.id());
                     let begun = catch_unwind(AssertUnwindSafe(|| begin(job)));
                     drop(action);
                     drop(inside);
                     match begun {
                         Ok(running) => *this.running = Some(running),
-                        Err(_) => this.work.finish(Ended::Panicked),
+                        Err(_) => this.work.finish(JobEnd::Panicked),
                     }
                 }
                 Next::Sleep(at) => {

@@ -9,7 +9,7 @@ const UNITS: u128 = units::PER_NANO as u128;
 
 /// What a time before the latest hit is taken for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Stale {
+enum StaleTimePolicy {
     /// The time of the latest hit: nothing drains, nothing is owed twice.
     LatestHit,
     /// Itself, on a line on which debt drains evenly: the past owed more.
@@ -26,7 +26,7 @@ pub struct LevelOracle {
     drain: u128,
     price: u128,
     burst: u64,
-    stale: Stale,
+    stale: StaleTimePolicy,
     hits: Vec<Hit>,
 }
 
@@ -39,7 +39,7 @@ impl LevelOracle {
             drain,
             price,
             burst: rate.burst_size(),
-            stale: Stale::LatestHit,
+            stale: StaleTimePolicy::LatestHit,
             hits: Vec::new(),
         }
     }
@@ -64,7 +64,7 @@ impl LevelOracle {
         Self {
             drain,
             price,
-            stale: Stale::Itself,
+            stale: StaleTimePolicy::Itself,
             ..exact
         }
     }
@@ -79,8 +79,8 @@ impl LevelOracle {
         }
         owed = owed.saturating_sub(self.drain * u128::from(now.nanos_since(last)));
         match self.stale {
-            Stale::LatestHit => owed,
-            Stale::Itself => owed + self.drain * u128::from(last.nanos_since(now)),
+            StaleTimePolicy::LatestHit => owed,
+            StaleTimePolicy::Itself => owed + self.drain * u128::from(last.nanos_since(now)),
         }
     }
 
@@ -109,8 +109,8 @@ impl Oracle for LevelOracle {
             return None;
         }
         let drains_from = match self.stale {
-            Stale::LatestHit => now.max(self.latest()),
-            Stale::Itself => now,
+            StaleTimePolicy::LatestHit => now.max(self.latest()),
+            StaleTimePolicy::Itself => now,
         };
         let wait = u64::try_from(over.div_ceil(self.drain)).ok()?;
         let at = drains_from.as_nanos().checked_add(wait)?;

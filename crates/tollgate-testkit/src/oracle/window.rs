@@ -6,7 +6,7 @@ use super::{Hit, Oracle, as_count};
 
 /// What the three have in common: the hits, and how many a window takes.
 #[derive(Clone, Debug)]
-struct History {
+struct HitHistory {
     unlimited: bool,
     count: u64,
     /// The window's length in nanoseconds.
@@ -14,7 +14,7 @@ struct History {
     hits: Vec<Hit>,
 }
 
-impl History {
+impl HitHistory {
     fn new(rate: Rate) -> Self {
         let period = rate.period().map_or(1_000_000_000, |p| p.as_nanos());
         Self {
@@ -58,14 +58,14 @@ fn after(time: Timestamp, nanos: u64) -> Option<Timestamp> {
 /// At most `count` in each window, windows placed by boundary or by the first hit.
 #[derive(Clone, Debug)]
 pub struct FixedOracle {
-    history: History,
+    history: HitHistory,
     align: Align,
 }
 
 impl FixedOracle {
     /// No hit yet.
     pub fn new(rate: Rate, align: Align) -> Self {
-        let history = History::new(rate);
+        let history = HitHistory::new(rate);
         Self { history, align }
     }
 
@@ -132,13 +132,13 @@ impl Oracle for FixedOracle {
 /// At most `count` in any `(t − length, t]`.
 #[derive(Clone, Debug)]
 pub struct LogOracle {
-    history: History,
+    history: HitHistory,
 }
 
 impl LogOracle {
     /// No hit yet.
     pub fn new(rate: Rate) -> Self {
-        let history = History::new(rate);
+        let history = HitHistory::new(rate);
         Self { history }
     }
 
@@ -178,14 +178,14 @@ impl Oracle for LogOracle {
 /// `floor(previous · share in view) + current + cost` at most the allowance.
 #[derive(Clone, Debug)]
 pub struct CounterOracle {
-    history: History,
+    history: HitHistory,
     burst: u64,
 }
 
 impl CounterOracle {
     /// No hit yet.
     pub fn new(rate: Rate) -> Self {
-        let history = History::new(rate);
+        let history = HitHistory::new(rate);
         let burst = if rate.is_zero() { 0 } else { rate.burst_size() };
         Self { history, burst }
     }

@@ -26,7 +26,7 @@ mod spells;
 mod together;
 mod turns;
 
-use spells::Spell;
+use spells::FaultSpell;
 
 /// Something that must not happen.
 ///
@@ -59,7 +59,7 @@ impl fmt::Display for Violation {
 /// The first thing that must not happen.
 pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
     let spells = &spells::of(story)[..];
-    let case = Case {
+    let case = CheckContext {
         story,
         record,
         spells,
@@ -77,7 +77,7 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
         let keys = 0..usize::try_from(keys).unwrap_or(1);
         for key in keys.filter(|key| rule.is_shared || rule.matches_request(*key)) {
             for period in rule.periods() {
-                let limit = Limit {
+                let limit = CheckedLimit {
                     case,
                     rule,
                     number,
@@ -106,17 +106,17 @@ const TICK: u64 = 4_000;
 
 /// A story and its record.
 #[derive(Clone, Copy)]
-struct Case<'a> {
+struct CheckContext<'a> {
     story: &'a Story,
     record: &'a Record,
     /// What was wrong when.
-    spells: &'a [Spell],
+    spells: &'a [FaultSpell],
 }
 
 /// One rule's limit of one key.
 #[derive(Clone, Copy)]
-struct Limit<'a> {
-    case: Case<'a>,
+struct CheckedLimit<'a> {
+    case: CheckContext<'a>,
     rule: &'a Rule,
     /// Which rule.
     number: usize,
@@ -125,7 +125,7 @@ struct Limit<'a> {
     key: usize,
 }
 
-impl<'a> Case<'a> {
+impl<'a> CheckContext<'a> {
     fn setting(&self) -> &'a Setting {
         &self.story.setting
     }
@@ -240,7 +240,7 @@ impl<'a> Case<'a> {
     }
 }
 
-impl<'a> Limit<'a> {
+impl<'a> CheckedLimit<'a> {
     fn judge(&self) -> Result<(), String> {
         if self.rule.is_shadow() {
             // Who is charged there while the store can't be asked isn't told.

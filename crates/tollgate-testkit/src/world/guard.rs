@@ -19,16 +19,16 @@ use super::story::Ends;
 /// What stands before a node's engine.
 pub(super) struct Guard {
     guard: guard::Guard<Ask, ByPolicy<Redis>>,
-    seen: Seen,
+    seen: LastDecision,
 }
 
 /// What the engine said last: to whom its middleware hands the answer in the same step, as there is one thread.
 #[derive(Clone, Default)]
-pub(super) struct Seen(Arc<Mutex<Option<Said>>>);
+pub(super) struct LastDecision(Arc<Mutex<Option<EngineDecision>>>);
 
 /// What an engine said of a request.
 #[derive(Clone, Copy)]
-pub(super) struct Said {
+pub(super) struct EngineDecision {
     pub(super) rule: Option<usize>,
     pub(super) decision: Decision,
     pub(super) fallback: Option<OnStoreFailure>,
@@ -36,7 +36,7 @@ pub(super) struct Said {
 
 /// What became of a request.
 pub(super) struct Answer {
-    pub(super) said: Said,
+    pub(super) said: EngineDecision,
     /// What goes along with it, or the status of its refusal.
     pub(super) came: Result<Passed, u16>,
 }
@@ -48,11 +48,11 @@ pub(super) struct Passed(Ticket<Option<Permits>>);
 pub(super) struct Ask(MoreFacts);
 
 /// The head of an answer: all is well.
-struct Well;
+struct OkResponse;
 
 impl Guard {
     /// Before this engine, which this observes.
-    pub(super) fn new(engine: &Arc<Engine<Redis>>, seen: Seen) -> Self {
+    pub(super) fn new(engine: &Arc<Engine<Redis>>, seen: LastDecision) -> Self {
         let limits = ByPolicy::new(Arc::clone(engine));
         // Without header fields: a list of all limits asks the store about some of them once more, so that a history
         // through the middleware would have other luck than the same one without it.
@@ -92,7 +92,7 @@ impl Passed {
         let usage = ticket.usage().cloned();
         match (ends, usage) {
             (Ends::Cost(cost), Some(usage)) => {
-                let (_, rest) = ticket.replied(&Well);
+                let (_, rest) = ticket.replied(&OkResponse);
                 tokio::time::sleep_until(end).await;
                 usage.set(cost);
                 drop(rest);
@@ -106,15 +106,15 @@ impl Passed {
     }
 }
 
-impl Seen {
-    fn take(&self) -> Option<Said> {
+impl LastDecision {
+    fn take(&self) -> Option<EngineDecision> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
     }
 }
 
-impl Observer for Seen {
+impl Observer for LastDecision {
     fn decided(&self, event: &Event<'_>) {
-        let said = Said {
+        let said = EngineDecision {
             rule: rule_of(&event.cause),
             decision: event.decision,
             fallback: event.fallback,
@@ -161,7 +161,7 @@ impl guard::Request for Ask {
     }
 }
 
-impl Reply for Well {
+impl Reply for OkResponse {
     fn status(&self) -> u16 {
         200
     }

@@ -22,13 +22,13 @@ use crate::traffic::Random;
 pub(super) const EPOCH: u64 = 1_900_000_000_000_000;
 
 /// What all nodes share: the time, the store, and the luck of the network.
-pub(super) struct Universe {
+pub(super) struct SimulatedNetwork {
     began: Instant,
     inner: Mutex<Inner>,
     /// How often the store went away; tasks that wait for it are told.
-    deaths: Bell,
+    deaths: WakeSignal,
     /// How often it was stopped or went on.
-    turns: Bell,
+    turns: WakeSignal,
 }
 
 struct Inner {
@@ -65,12 +65,12 @@ struct Shard {
 
 /// Wakes all listeners in the order in which they came; a channel would wake them in any order.
 #[derive(Debug, Default)]
-struct Bell {
+struct WakeSignal {
     rung: AtomicU64,
     listening: Notify,
 }
 
-impl Bell {
+impl WakeSignal {
     fn ring(&self) {
         self.rung.fetch_add(1, Ordering::Relaxed);
         self.listening.notify_waiters();
@@ -109,7 +109,7 @@ pub struct Weather {
     pub cut: u64,
 }
 
-impl Universe {
+impl SimulatedNetwork {
     pub(super) fn new(seed: u64, shards: usize) -> Arc<Self> {
         let shard = |_| Shard {
             store: Store::new(),
@@ -128,8 +128,8 @@ impl Universe {
                 carried_out: Vec::new(),
                 exchanges: Vec::new(),
             }),
-            deaths: Bell::default(),
-            turns: Bell::default(),
+            deaths: WakeSignal::default(),
+            turns: WakeSignal::default(),
         })
     }
 
@@ -227,12 +227,14 @@ impl Universe {
         let state = self.lock().state;
         match state {
             StoreState::Down => Err("Connection refused (os error 111)".to_owned()),
-            StoreState::Stopped | StoreState::Up => Ok(Arc::new(Line(Arc::new(Cable {
-                universe: Arc::clone(self),
-                node,
-                order: Mutex::default(),
-                cuts: Bell::default(),
-            })))),
+            StoreState::Stopped | StoreState::Up => {
+                Ok(Arc::new(SimulatedWire(Arc::new(NodeConnection {
+                    universe: Arc::clone(self),
+                    node,
+                    order: Mutex::default(),
+                    cuts: WakeSignal::default(),
+                }))))
+            }
         }
     }
 
@@ -281,19 +283,19 @@ fn store_time(now: u64, ahead: i64) -> u64 {
 }
 
 /// One connection of a node.
-struct Line(Arc<Cable>);
+struct SimulatedWire(Arc<NodeConnection>);
 
-struct Cable {
-    universe: Arc<Universe>,
+struct NodeConnection {
+    universe: Arc<SimulatedNetwork>,
     node: usize,
     /// When the latest command arrives, and its reply.
     order: Mutex<(u64, u64)>,
     /// How often it was cut.
-    cuts: Bell,
+    cuts: WakeSignal,
 }
 
 /// What the network does to one command.
-struct Luck {
+struct CommandFate {
     there: u64,
     back: u64,
     is_lost_before: bool,
@@ -301,8 +303,8 @@ struct Luck {
     is_cut: bool,
 }
 
-impl Cable {
-    fn luck(&self) -> Luck {
+impl NodeConnection {
+    fn luck(&self) -> CommandFate {
         let mut inner = self.universe.lock();
         let weather = inner.weather;
         let random = &mut inner.random;
@@ -310,7 +312,7 @@ impl Cable {
         let is_lost_before = one_of(weather.lost_before);
         let is_lost_after = one_of(weather.lost_after);
         let is_cut = one_of(weather.cut);
-        Luck {
+        CommandFate {
             there: random.below(weather.delay + 1),
             back: random.below(weather.delay + 1),
             is_lost_before,
@@ -328,7 +330,7 @@ impl Cable {
     }
 
     /// There, and back.
-    async fn travel(&self, command: &Command, luck: &Luck) -> io::Result<Vec<u8>> {
+    async fn travel(&self, command: &Command, luck: &CommandFate) -> io::Result<Vec<u8>> {
         let universe = &self.universe;
         sleep_until(self.in_order(luck.there, |order| &mut order.0)).await;
         if luck.is_lost_before || !universe.reaches(self.node) {
@@ -368,7 +370,7 @@ fn reset() -> io::Error {
     io::Error::from(io::ErrorKind::ConnectionReset)
 }
 
-impl Wire for Line {
+impl Wire for SimulatedWire {
     fn send(&self, command: Vec<u8>) -> Replying {
         let (tell, told) = oneshot::channel();
         let cable = Arc::clone(&self.0);

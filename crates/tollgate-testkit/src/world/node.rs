@@ -16,8 +16,8 @@ use tollgate_engine::{Engine, Policy};
 use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
-use super::guard::{Guard, Seen};
-use super::network::{EPOCH, Universe};
+use super::guard::{Guard, LastDecision};
+use super::network::{EPOCH, SimulatedNetwork};
 use super::play::Tallied;
 use super::story::Setting;
 use crate::traffic::Random;
@@ -30,7 +30,7 @@ const TALLIES: usize = 20;
 
 /// A process, from its start to its death.
 pub(super) struct Life {
-    universe: Arc<Universe>,
+    universe: Arc<SimulatedNetwork>,
     node: usize,
     random: Mutex<Random>,
     /// The tasks that wait to run while it is frozen; none if it runs.
@@ -41,7 +41,7 @@ pub(super) struct Life {
 }
 
 impl Life {
-    pub(super) fn new(universe: &Arc<Universe>, node: usize, seed: u64) -> Arc<Self> {
+    pub(super) fn new(universe: &Arc<SimulatedNetwork>, node: usize, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             universe: Arc::clone(universe),
             node,
@@ -242,7 +242,7 @@ impl Node {
             let engine = Engine::new(policy, redis(&life, setting, node)).expect("a policy");
             let engine = engine.with_seed(seed).with_tallies(TALLIES);
             let (engine, guard) = if setting.is_guarded {
-                let seen = Seen::default();
+                let seen = LastDecision::default();
                 let engine = Arc::new(engine.with_observer(seen.clone()));
                 let guard = Guard::new(&engine, seen);
                 (engine, Some(Arc::new(guard)))

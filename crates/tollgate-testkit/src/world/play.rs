@@ -7,7 +7,7 @@ use tokio::time::sleep_until;
 use tollgate_redis::simulation::{Paced, World};
 
 use super::Counts;
-use super::network::{StoreState, Universe};
+use super::network::{SimulatedNetwork, StoreState};
 use super::node::{Fleet, Life, Node};
 use super::store::Condition;
 use super::story::{Counted, Ends, Event, Gift, Keeps, Request, Rule, Setting, Sort, Story};
@@ -18,8 +18,8 @@ mod deciding;
 mod due;
 mod record;
 
-use asking::Asking;
-use due::{Due, Relief};
+use asking::RequestTask;
+use due::{FaultEnd, Schedule};
 pub use record::{Fault, Given, Record, Tallied, Told, Unanswered};
 
 /// A fleet in which nothing happens gives back what it holds in this time.
@@ -28,9 +28,9 @@ const SETTLES: u64 = 5_000_000;
 const QUIET: u64 = 90_000_000;
 
 /// What a story is played on.
-struct Stage {
+struct Simulation {
     setting: Arc<Setting>,
-    universe: Arc<Universe>,
+    universe: Arc<SimulatedNetwork>,
     nodes: Vec<Node>,
     lives: Vec<usize>,
     random: Random,
@@ -49,7 +49,7 @@ pub fn play(story: &Story) -> Record {
         .build()
         .expect("a runtime");
     let record = runtime.block_on(async {
-        let mut stage = Stage::new(story);
+        let mut stage = Simulation::new(story);
         stage.perform(&story.events).await;
         stage.end().await
     });
@@ -58,9 +58,9 @@ pub fn play(story: &Story) -> Record {
     record
 }
 
-impl Stage {
+impl Simulation {
     fn new(story: &Story) -> Self {
-        let universe = Universe::new(story.seed, story.setting.shards);
+        let universe = SimulatedNetwork::new(story.seed, story.setting.shards);
         let mut stage = Self {
             setting: Arc::new(story.setting.clone()),
             universe,
@@ -99,7 +99,7 @@ impl Stage {
 
     /// Lets everything happen when it does.
     async fn perform(&mut self, events: &[(u64, Event)]) {
-        let mut due = Due::default();
+        let mut due = Schedule::default();
         for (at, event) in events {
             while let Some((ends, relief)) = due.next(*at) {
                 sleep_until(self.universe.at(ends)).await;
@@ -114,7 +114,7 @@ impl Stage {
         }
     }
 
-    fn happen(&mut self, event: &Event, due: &mut Due) {
+    fn happen(&mut self, event: &Event, due: &mut Schedule) {
         let now = self.universe.now();
         match event {
             Event::Ask(_) | Event::Reload { .. } | Event::Gives(_) => {}
@@ -126,31 +126,31 @@ impl Stage {
             Event::Reload { node, version } => self.reload(*node, *version),
             Event::Freeze { node, micros } => {
                 self.nodes[*node].life.freeze();
-                due.add(now + micros, Relief::Thaw(*node));
+                due.add(now + micros, FaultEnd::Thaw(*node));
             }
             Event::Restart { node, micros } => {
                 self.nodes[*node].life.die();
-                due.add(now + micros, Relief::Start(*node));
+                due.add(now + micros, FaultEnd::Start(*node));
             }
             Event::WallSteps { node, by } => self.nodes[*node].life.step(*by),
             Event::Weather(weather) => self.universe.set_weather(*weather),
             Event::Apart { nodes, micros } => {
                 self.universe.set_apart(nodes.clone());
-                due.add(now + micros, Relief::Together);
+                due.add(now + micros, FaultEnd::Together);
             }
             Event::StoreStops { micros } => {
                 self.universe.set_state(StoreState::Stopped);
-                due.add(now + micros, Relief::Up);
+                due.add(now + micros, FaultEnd::Up);
             }
             Event::StoreDies { micros, keeps } => {
                 self.universe.set_state(StoreState::Down);
                 self.lose(*keeps);
-                due.add(now + micros, Relief::Up);
+                due.add(now + micros, FaultEnd::Up);
             }
             Event::StoreAils { condition, micros } => {
                 self.universe
                     .each_store(|store, _| store.set_condition(*condition));
-                due.add(now + micros, Relief::Well);
+                due.add(now + micros, FaultEnd::Well);
             }
             Event::StoreSteps { by } => {
                 self.universe.step(*by);
@@ -199,14 +199,14 @@ impl Stage {
         }
     }
 
-    fn relieve(&mut self, relief: Relief) {
+    fn relieve(&mut self, relief: FaultEnd) {
         self.fault(match relief {
-            Relief::Thaw(node) => Fault::Frozen(node),
+            FaultEnd::Thaw(node) => Fault::Frozen(node),
             _ => Fault::Other,
         });
         match relief {
-            Relief::Thaw(node) => self.nodes[node].life.thaw(),
-            Relief::Start(node) => {
+            FaultEnd::Thaw(node) => self.nodes[node].life.thaw(),
+            FaultEnd::Start(node) => {
                 if self.nodes[node].life.is_dead() {
                     let version = self.nodes[node].version();
                     self.note_counts(node);
@@ -215,9 +215,9 @@ impl Stage {
                     self.nodes[node] = self.start(node, version);
                 }
             }
-            Relief::Together => self.universe.set_apart(Vec::new()),
-            Relief::Up => self.universe.set_state(StoreState::Up),
-            Relief::Well => {
+            FaultEnd::Together => self.universe.set_apart(Vec::new()),
+            FaultEnd::Up => self.universe.set_state(StoreState::Up),
+            FaultEnd::Well => {
                 self.universe
                     .each_store(|store, _| store.set_condition(Condition::Well));
             }
@@ -237,7 +237,7 @@ impl Stage {
             return;
         }
         let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
-        let asking = Asking::new(
+        let asking = RequestTask::new(
             ask,
             self.lives[ask.node],
             node,
@@ -360,7 +360,7 @@ impl Stage {
         for node in 0..self.nodes.len() {
             self.nodes[node].life.thaw();
             if self.nodes[node].life.is_dead() {
-                self.relieve(Relief::Start(node));
+                self.relieve(FaultEnd::Start(node));
             }
         }
         let drains = self.setting.rules.iter().map(Rule::drains).max();
@@ -402,7 +402,7 @@ impl Stage {
 }
 
 /// Notes what the store keeps, and whether it keeps it for ever.
-fn look_at_keys(universe: &Universe, record: &Mutex<Record>) {
+fn look_at_keys(universe: &SimulatedNetwork, record: &Mutex<Record>) {
     universe.each_store(|store, _| {
         let keys = store.keys().into_iter().map(|key| {
             let ends = store.expires_at(&key).is_some();

@@ -20,7 +20,7 @@ pub use error::ServerError;
 use command::{Origin, Server};
 use error::{BUSY, LOADING, NO_SCRIPT};
 use lua::Vm;
-use space::Past;
+use space::ExpiredKeyAction;
 
 use crate::redis::Reply;
 use crate::traffic::Random;
@@ -180,8 +180,8 @@ impl Store {
         let mut server = self.vm().server();
         server.condition = condition;
         server.space.past = match condition {
-            Condition::ReadOnly => Past::Hides,
-            _ => Past::Deletes,
+            Condition::ReadOnly => ExpiredKeyAction::Hides,
+            _ => ExpiredKeyAction::Deletes,
         };
     }
 

@@ -188,7 +188,7 @@ impl Story {
         setting.take_away_a_rule(&mut Random::new(seed ^ 0x6162_7365_6e74));
         let mut events = Vec::new();
         let length = setting.length(&mut random);
-        let demand = traffic::Demand::new(&setting, length, &mut random);
+        let demand = traffic::TrafficPattern::new(&setting, length, &mut random);
         demand.ask(&setting, &mut random, &mut events);
         let mut rules = setting.rules.iter();
         if rules.any(|rule| rule.counted == Counted::Leased) && random.below(3) == 0 {

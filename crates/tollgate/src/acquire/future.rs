@@ -9,12 +9,12 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
-use super::{Acquire, Started, spread};
+use super::{Acquire, AcquireStart, spread};
 use crate::cell::Ticket;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
-use crate::line::{Await, Post};
+use crate::line::{Post, QueuedWaiterFuture};
 use crate::{Refused, Reservation};
 
 pin_project! {
@@ -22,19 +22,19 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Acquiring<H: Home> {
         #[pin]
-        stage: Stage<H>,
+        stage: AcquireStage<H>,
     }
 }
 
 pin_project! {
     #[project = StageProjection]
-    enum Stage<H: Home> {
+    enum AcquireStage<H: Home> {
         Start {
             acquire: Acquire<H>,
         },
         Waiting {
             #[pin]
-            wait: Await<H>,
+            wait: QueuedWaiterFuture<H>,
             jitter: Duration,
             arrived: Timestamp,
         },
@@ -75,9 +75,9 @@ impl<H: Home> Acquire<H> {
     pub async fn reserved(self) -> Result<Reservation<H>, Refused> {
         let arrived = self.arrival();
         let ticket = match self.start(arrived)? {
-            Started::Passed(ticket) => ticket,
-            Started::Waiting(standing) => {
-                let ticket = Await::new(standing).await?.ticket;
+            AcquireStart::Passed(ticket) => ticket,
+            AcquireStart::Waiting(standing) => {
+                let ticket = QueuedWaiterFuture::new(standing).await?.ticket;
                 ticket.unwrap_or(Ticket::Free(arrived))
             }
         };
@@ -91,7 +91,7 @@ impl<H: Home> IntoFuture for Acquire<H> {
 
     fn into_future(self) -> Acquiring<H> {
         Acquiring {
-            stage: Stage::Start { acquire: self },
+            stage: AcquireStage::Start { acquire: self },
         }
     }
 }
@@ -107,11 +107,11 @@ impl<H: Home> Future for Acquiring<H> {
                 StageProjection::Start { acquire } => {
                     let (arrived, jitter) = (acquire.arrival(), acquire.jitter);
                     let started = acquire.start(arrived);
-                    this.stage.set(Stage::Done);
+                    this.stage.set(AcquireStage::Done);
                     match started? {
-                        Started::Passed(_) => return Poll::Ready(Ok(Duration::ZERO)),
-                        Started::Waiting(standing) => this.stage.set(Stage::Waiting {
-                            wait: Await::new(standing),
+                        AcquireStart::Passed(_) => return Poll::Ready(Ok(Duration::ZERO)),
+                        AcquireStart::Waiting(standing) => this.stage.set(AcquireStage::Waiting {
+                            wait: QueuedWaiterFuture::new(standing),
                             jitter,
                             arrived,
                         }),
@@ -125,12 +125,12 @@ impl<H: Home> Future for Acquiring<H> {
                     let turn = ready!(wait.as_mut().poll(context));
                     let home = wait.as_ref().at().clone();
                     let (jitter, arrived) = (*jitter, *arrived);
-                    this.stage.set(Stage::Done);
+                    this.stage.set(AcquireStage::Done);
                     let at = turn?.at;
                     if jitter.is_zero() {
                         return Poll::Ready(Ok(home.limit().now() - arrived));
                     }
-                    this.stage.set(Stage::Spreading {
+                    this.stage.set(AcquireStage::Spreading {
                         home,
                         alarm: Alarm::new(),
                         until: spread(at, jitter),
@@ -146,7 +146,7 @@ impl<H: Home> Future for Acquiring<H> {
                     let limit = home.limit();
                     ready!(alarm.poll(limit.clock(), *until, context));
                     let waited = limit.now() - *arrived;
-                    this.stage.set(Stage::Done);
+                    this.stage.set(AcquireStage::Done);
                     return Poll::Ready(Ok(waited));
                 }
             }

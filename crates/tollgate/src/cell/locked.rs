@@ -6,17 +6,17 @@ use std::time::Duration;
 use tollgate_core::{Arithmetic, Book, Decision, Floor, LimitError, Rate, Timestamp, Unbooked};
 
 use super::switch::Switch;
-use super::{Out, Ticket, Undo};
+use super::{Outstanding, Ticket, Undo};
 use crate::Algorithm;
-use crate::holds::{HoldId, Holds};
-use crate::steps::Latest;
+use crate::holds::{HoldId, OpenHolds};
+use crate::steps::LatestTime;
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 
 /// A slot, whichever algorithm it is of: a limit of any kind that needs more than a word.
 pub(crate) trait Locked: fmt::Debug + Send + Sync {
     fn allow(&self, now: Timestamp, cost: u64) -> bool;
     fn check(&self, now: Timestamp, cost: u64) -> Decision;
-    fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision;
+    fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision;
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked>;
     fn settle(&self, now: Timestamp, id: HoldId, spent: u64);
     fn reserve(
@@ -24,13 +24,13 @@ pub(crate) trait Locked: fmt::Debug + Send + Sync {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-        out: Out,
+        out: Outstanding,
     ) -> Result<Ticket, Unbooked>;
     fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool;
     fn takes(&self, tokens: u128) -> Duration;
     /// Which it is; windows wherever they begin.
     fn algorithm(&self) -> Algorithm;
-    fn tokens(&self, now: Timestamp, out: Out) -> f64;
+    fn tokens(&self, now: Timestamp, out: Outstanding) -> f64;
     fn rate(&self) -> Rate;
     fn mode(&self) -> Switch;
     fn change_rate(&self, at: Timestamp, change: &dyn Fn(Rate) -> Rate) -> Result<(), LimitError>;
@@ -42,8 +42,8 @@ pub(crate) trait Locked: fmt::Debug + Send + Sync {
 pub(crate) struct Slot<A: Arithmetic> {
     algorithm: Algorithm,
     book: Book<A>,
-    holds: Holds,
-    latest: Latest,
+    holds: OpenHolds,
+    latest: LatestTime,
     mode: Switch,
 }
 
@@ -52,8 +52,8 @@ impl<A: Arithmetic> Slot<A> {
         Self {
             algorithm,
             book: Book::with_state(limit, state),
-            holds: Holds::default(),
-            latest: Latest::new(&limit),
+            holds: OpenHolds::default(),
+            latest: LatestTime::new(&limit),
             mode: Switch::Enforce,
         }
     }
@@ -125,7 +125,7 @@ where
         }
     }
 
-    fn look(&self, now: Timestamp, cost: u64, _out: Out) -> Decision {
+    fn look(&self, now: Timestamp, cost: u64, _out: Outstanding) -> Decision {
         lock(self).look(now, cost)
     }
 
@@ -153,7 +153,7 @@ where
         now: Timestamp,
         cost: u64,
         patience: Duration,
-        _out: Out,
+        _out: Outstanding,
     ) -> Result<Ticket, Unbooked> {
         let slot = &mut *lock(self);
         if slot.mode == Switch::Bypass {
@@ -187,7 +187,7 @@ where
     }
 
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
-    fn tokens(&self, now: Timestamp, _out: Out) -> f64 {
+    fn tokens(&self, now: Timestamp, _out: Outstanding) -> f64 {
         let mut slot = lock(self);
         if slot.mode == Switch::Bypass || slot.book.limit().rate().is_unlimited() {
             return f64::INFINITY;

@@ -24,8 +24,8 @@ use tollgate_core::{
     Arithmetic, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked, units,
 };
 
-use super::word::{Mover, Word};
-use super::{Out, Ticket, Undo};
+use super::word::{AnchorOwner, Word};
+use super::{Outstanding, Ticket, Undo};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
@@ -54,7 +54,7 @@ impl Striped {
     pub(crate) fn new(limit: Gcra, anchor: Timestamp, stripes: usize) -> Self {
         let count = stripes.max(1).next_power_of_two();
         let striped = Self {
-            shared: Word::new(limit, anchor, Mover::Holder),
+            shared: Word::new(limit, anchor, AnchorOwner::Holder),
             stripes: (0..count).map(|_| Padded(Stripe::empty())).collect(),
             lease: AtomicU64::new(0),
         };
@@ -87,7 +87,7 @@ impl Striped {
     }
 
     /// Decides by the shared word alone, without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
         self.shared_at(now).look(now, cost, out)
     }
 
@@ -102,7 +102,7 @@ impl Striped {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-        out: Out,
+        out: Outstanding,
     ) -> Result<Ticket, Unbooked> {
         let ticket = self.shared_at(now).reserve(now, cost, patience, out)?;
         self.age(now);
@@ -117,7 +117,7 @@ impl Striped {
         self.shared.takes(tokens)
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+    pub(crate) fn tokens(&self, now: Timestamp, out: Outstanding) -> f64 {
         self.shared_at(now).tokens(now, out)
     }
 

@@ -31,24 +31,24 @@ use tollgate_core::{
     Arithmetic, Decision, Gcra, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
 };
 
-use super::{Out, Ticket, Undo};
+use super::{Outstanding, Ticket, Undo};
 use crate::cell::switch::Switch;
-use crate::holds::Holds;
-use crate::steps::Latest;
+use crate::holds::OpenHolds;
+use crate::steps::LatestTime;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
 
 mod anchor;
 mod change;
 mod held;
 
-pub(crate) use anchor::Mover;
+pub(crate) use anchor::AnchorOwner;
 use anchor::{NEAR, SLACK};
 
 /// One limit's state on two cache lines of its own: one that charges write, and one that they only read.
 #[derive(Debug)]
 #[repr(align(128))]
 pub(crate) struct Word {
-    terms: Terms,
+    terms: WordTerms,
     tat: AtomicU64,
     /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
     booked: AtomicU64,
@@ -56,14 +56,14 @@ pub(crate) struct Word {
     /// Charges that left a TAT up to here aren't given back: something held came back since.
     sealed: AtomicU64,
     /// Boxed, so that all of this fits two cache lines.
-    settings: Mutex<Box<Settings>>,
+    settings: Mutex<Box<WordSettings>>,
 }
 
 /// What a charge reads and doesn't write. It has a cache line of its own, so that a thread has these words at hand while the
 /// line of the TAT is still at another core, and swaps the TAT as soon as it has come.
 #[derive(Debug)]
 #[repr(align(64))]
-struct Terms {
+struct WordTerms {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
@@ -72,25 +72,25 @@ struct Terms {
     /// Times are kept from here, in nanoseconds of the clock, so that nine years fit the word.
     anchor: AtomicU64,
     /// Who moves the anchor.
-    mover: Mover,
+    mover: AnchorOwner,
 }
 
 /// What a live change replaces; the words above are compiled from it.
 #[derive(Debug)]
-struct Settings {
+struct WordSettings {
     limit: Gcra,
     /// What the TAT counts by: the limit, or the last one that counted tokens.
     counted_by: Gcra,
     mode: Switch,
     /// What was taken as an estimate and is not settled yet.
-    holds: Holds<()>,
+    holds: OpenHolds<()>,
     /// The latest time seen while something is out.
-    latest: Latest,
+    latest: LatestTime,
 }
 
 /// A consistent reading of the words.
 #[derive(Clone, Copy)]
-struct View {
+struct WordView {
     pace: Pace,
     tat: Tat,
     /// The caller's time, counted as the TAT is: 1 ns at the anchor, so that there is always a TAT before it.
@@ -101,15 +101,15 @@ struct View {
 
 /// The result of one attempt to charge.
 #[derive(Clone, Copy)]
-struct Tried {
+struct WordAttempt {
     outcome: Outcome,
     /// The words as they were read; after a charge, the TAT that it left.
-    view: View,
+    view: WordView,
     /// How long the request has to wait, in word units: for a denial, until it would pass.
     wait: u64,
 }
 
-impl Tried {
+impl WordAttempt {
     /// Whether it was refused for so long that the clock may have been set back since the TAT was charged.
     #[inline]
     fn exceeds_slack(&self) -> bool {
@@ -123,10 +123,10 @@ const TRIES: usize = 2;
 
 impl Word {
     /// A limit that starts full.
-    pub(crate) fn new(limit: Gcra, anchor: Timestamp, mover: Mover) -> Self {
+    pub(crate) fn new(limit: Gcra, anchor: Timestamp, mover: AnchorOwner) -> Self {
         let pace = limit.pace();
         Self {
-            terms: Terms {
+            terms: WordTerms {
                 interval: AtomicU64::new(pace.interval),
                 capacity: AtomicU64::new(pace.capacity),
                 burst: AtomicU64::new(limit.limit()),
@@ -138,12 +138,12 @@ impl Word {
             booked: AtomicU64::new(0),
             booked_at: AtomicU64::new(0),
             sealed: AtomicU64::new(0),
-            settings: Mutex::new(Box::new(Settings {
+            settings: Mutex::new(Box::new(WordSettings {
                 limit,
                 counted_by: limit,
                 mode: Switch::Enforce,
-                holds: Holds::default(),
-                latest: Latest::new(&limit),
+                holds: OpenHolds::default(),
+                latest: LatestTime::new(&limit),
             })),
         }
     }
@@ -201,10 +201,10 @@ impl Word {
     }
 
     /// Decides without charging; with what is out by then, if anything is.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Out) -> Decision {
+    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
         let tried = match out {
-            Out::Nothing => self.judge(now, cost),
-            Out::Something => {
+            Outstanding::Nothing => self.judge(now, cost),
+            Outstanding::Something => {
                 // Follows a clock that was set, if it was.
                 self.judge(self.keep_near(now), cost);
                 judged(self.view_with_holds(now), cost)
@@ -221,7 +221,7 @@ impl Word {
 
     /// What an attempt to charge would result in.
     #[inline]
-    fn judge(&self, now: Timestamp, cost: u64) -> Tried {
+    fn judge(&self, now: Timestamp, cost: u64) -> WordAttempt {
         let judged = judged(self.view(now), cost);
         if judged.wait > SLACK && self.follow_back(now) {
             return self.evaluate_again(now, cost);
@@ -234,7 +234,7 @@ impl Word {
     #[inline]
     pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(Pace, Tat)> {
         let tried = self.attempt_near(now, cost)?;
-        let View { pace, tat, .. } = tried.view;
+        let WordView { pace, tat, .. } = tried.view;
         (tried.outcome == Outcome::Allowed).then_some((pace, tat))
     }
 
@@ -243,9 +243,9 @@ impl Word {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-        out: Out,
+        out: Outstanding,
     ) -> Result<Ticket, Unbooked> {
-        if out == Out::Something {
+        if out == Outstanding::Something {
             return self.reserve_beside(now, cost, patience);
         }
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
@@ -254,7 +254,7 @@ impl Word {
             let decision = self.report(tried);
             return Err(Unbooked::Refused(self.adjust_for_anchor(decision, now)));
         }
-        let View { pace, tat, .. } = tried.view;
+        let WordView { pace, tat, .. } = tried.view;
         // A time before the anchor was judged as the anchor.
         let reached = now.max(self.anchor());
         let at = match Pace::wait_nanos(tried.wait) {
@@ -272,7 +272,7 @@ impl Word {
         let Ticket::Charged(charge) = ticket else {
             return matches!(ticket, Ticket::Free(_));
         };
-        let View { tat, now, .. } = self.view(now);
+        let WordView { tat, now, .. } = self.view(now);
         if tat.to_word() <= self.sealed.load(Ordering::Relaxed) {
             return false;
         }
@@ -292,10 +292,10 @@ impl Word {
         pace.refill_time(tokens)
     }
 
-    pub(crate) fn tokens(&self, now: Timestamp, out: Out) -> f64 {
+    pub(crate) fn tokens(&self, now: Timestamp, out: Outstanding) -> f64 {
         let view = match out {
-            Out::Nothing => self.view(now),
-            Out::Something => self.view_with_holds(now),
+            Outstanding::Nothing => self.view(now),
+            Outstanding::Something => self.view_with_holds(now),
         };
         view.pace.tokens(view.tat, view.now)
     }
@@ -347,7 +347,7 @@ impl Word {
     /// The decision that reads like `outcome` with the words as they stand.
     pub(crate) fn describe(&self, now: Timestamp, outcome: Outcome) -> Decision {
         let view = self.view(now);
-        let tried = Tried {
+        let tried = WordAttempt {
             outcome,
             view,
             wait: 0,
@@ -357,7 +357,7 @@ impl Word {
 
     /// Charges `cost` if it has to wait at most `patience` nanoseconds.
     #[inline(always)]
-    fn take(&self, now: Timestamp, cost: u64, patience: u64) -> Tried {
+    fn take(&self, now: Timestamp, cost: u64, patience: u64) -> WordAttempt {
         let mut backoff = Backoff::default();
         loop {
             match self.attempt(self.keep_near(now), cost, patience) {
@@ -370,12 +370,12 @@ impl Word {
 
     /// As [`take`](Self::take), unless other threads move the TAT first, or change the words.
     #[inline(always)]
-    fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<Tried> {
+    fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<WordAttempt> {
         let mut view = self.glance(now)?;
         for _ in 0..TRIES {
-            let tried = |outcome, tat, wait| Tried {
+            let tried = |outcome, tat, wait| WordAttempt {
                 outcome,
-                view: View { tat, ..view },
+                view: WordView { tat, ..view },
                 wait,
             };
             let Some((after, wait)) = view.pace.plan(view.tat, view.now, cost) else {
@@ -399,22 +399,22 @@ impl Word {
     /// As [`attempt`](Self::attempt), but a wait of which it has to be found out first whether the clock was set back is
     /// left to [`take`](Self::take): that is rare, and out of line.
     #[inline]
-    fn attempt_near(&self, now: Timestamp, cost: u64) -> Option<Tried> {
+    fn attempt_near(&self, now: Timestamp, cost: u64) -> Option<WordAttempt> {
         let tried = self.attempt(now, cost, 0)?;
         (!tried.exceeds_slack()).then_some(tried)
     }
 
     /// The same words with the TAT that another thread has left, unless they have changed since they were read.
     #[inline]
-    fn view_after_loss(&self, view: View, tat: Tat) -> Option<View> {
+    fn view_after_loss(&self, view: WordView, tat: Tat) -> Option<WordView> {
         fence(Ordering::Acquire);
         let sequence = self.terms.sequence.load(Ordering::Relaxed);
-        (sequence == view.sequence).then_some(View { tat, ..view })
+        (sequence == view.sequence).then_some(WordView { tat, ..view })
     }
 
     /// Reads the words together, again if they changed meanwhile.
     #[inline]
-    fn view(&self, now: Timestamp) -> View {
+    fn view(&self, now: Timestamp) -> WordView {
         match self.glance(now) {
             Some(view) => view,
             None => self.view_after_change(now),
@@ -423,7 +423,7 @@ impl Word {
 
     #[cold]
     #[inline(never)]
-    fn view_after_change(&self, now: Timestamp) -> View {
+    fn view_after_change(&self, now: Timestamp) -> WordView {
         let mut backoff = Backoff::default();
         loop {
             if let Some(view) = self.glance(self.keep_near(now)) {
@@ -435,7 +435,7 @@ impl Word {
 
     /// Reads the words, unless they change at this moment, or the time is before the anchor, or far after it.
     #[inline]
-    fn glance(&self, now: Timestamp) -> Option<View> {
+    fn glance(&self, now: Timestamp) -> Option<WordView> {
         let before = self.terms.sequence.load(Ordering::Acquire);
         // One comparison tells both a time before the anchor, which wraps, and one far after it.
         let nanos = now
@@ -444,7 +444,7 @@ impl Word {
         if nanos >= NEAR {
             return None;
         }
-        let view = View {
+        let view = WordView {
             pace: Pace {
                 interval: self.terms.interval.load(Ordering::Relaxed),
                 capacity: self.terms.capacity.load(Ordering::Relaxed),
@@ -465,14 +465,14 @@ impl Word {
         swapped.map(drop).map_err(Tat::from_word)
     }
 
-    fn settings(&self) -> MutexGuard<'_, Box<Settings>> {
+    fn settings(&self) -> MutexGuard<'_, Box<WordSettings>> {
         unpoisoned(self.settings.lock())
     }
 
     #[inline]
-    fn report(&self, tried: Tried) -> Decision {
+    fn report(&self, tried: WordAttempt) -> Decision {
         let limit = self.terms.burst.load(Ordering::Relaxed);
-        let View { pace, tat, now, .. } = tried.view;
+        let WordView { pace, tat, now, .. } = tried.view;
         if pace.interval == 0 {
             let none = Duration::ZERO;
             return Decision::new(tried.outcome, limit, u64::MAX, none, none);
@@ -492,13 +492,13 @@ impl Word {
 
 /// What an attempt to charge would result in, by these words.
 #[inline]
-fn judged(view: View, cost: u64) -> Tried {
+fn judged(view: WordView, cost: u64) -> WordAttempt {
     let (outcome, wait) = match view.pace.plan(view.tat, view.now, cost) {
         None => (Outcome::Never, 0),
         Some((_, 0)) => (Outcome::Allowed, 0),
         Some((_, wait)) => (Outcome::Denied, wait),
     };
-    Tried {
+    WordAttempt {
         outcome,
         view,
         wait,

@@ -22,13 +22,13 @@ pin_project! {
         // What it is armed for, on the limiter's clock.
         at: Option<Timestamp>,
         #[pin]
-        timer: Timer,
+        timer: AlarmTimer,
     }
 }
 
 pin_project! {
     #[project = TimerProjection]
-    enum Timer {
+    enum AlarmTimer {
         Off,
         // Dropping it calls the wake-up off.
         Clock { wakeup: Wakeup },
@@ -37,7 +37,7 @@ pin_project! {
     }
 }
 
-impl Timer {
+impl AlarmTimer {
     /// Wakes the task after so long, when the clock shows `at`.
     fn new(clock: &dyn Clock, at: Timestamp, left: Duration, waker: &Waker) -> Self {
         if let Some(wakeup) = clock.wake_at(at, waker) {
@@ -56,7 +56,7 @@ impl Alarm {
     pub(crate) const fn new() -> Self {
         Self {
             at: None,
-            timer: Timer::Off,
+            timer: AlarmTimer::Off,
         }
     }
 
@@ -75,7 +75,7 @@ impl Alarm {
         loop {
             let left = at - clock.now();
             if left.is_zero() {
-                this.timer.set(Timer::Off);
+                this.timer.set(AlarmTimer::Off);
                 return Poll::Ready(());
             }
             let is_armed = *this.at == Some(at);
@@ -84,7 +84,7 @@ impl Alarm {
                     if ready!(sleeping.as_mut().poll(context)).is_err() {
                         // The runtime that it is polled in has ended, so the thread keeps the time.
                         let entry = Entry::new(left, context.waker());
-                        this.timer.set(Timer::Thread { entry });
+                        this.timer.set(AlarmTimer::Thread { entry });
                         return Poll::Pending;
                     }
                     assert!(
@@ -94,14 +94,14 @@ impl Alarm {
                          `clock::Manual`"
                     );
                     // The clock is a little behind, or stale: what is left of it is waited for too.
-                    this.timer.set(Timer::Off);
+                    this.timer.set(AlarmTimer::Off);
                 }
                 // Armed anew each time: it may have fired a little too soon, or for another task.
                 _ => {
                     *this.at = Some(at);
-                    this.timer.set(Timer::Off);
-                    let timer = Timer::new(clock, at, left, context.waker());
-                    let is_polled = matches!(timer, Timer::Runtime { .. });
+                    this.timer.set(AlarmTimer::Off);
+                    let timer = AlarmTimer::new(clock, at, left, context.waker());
+                    let is_polled = matches!(timer, AlarmTimer::Runtime { .. });
                     this.timer.set(timer);
                     if !is_polled {
                         return Poll::Pending;
@@ -113,6 +113,6 @@ impl Alarm {
 
     /// From now on it wakes no task.
     pub(crate) fn disarm(self: Pin<&mut Self>) {
-        self.project().timer.set(Timer::Off);
+        self.project().timer.set(AlarmTimer::Off);
     }
 }

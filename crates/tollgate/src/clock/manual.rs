@@ -39,19 +39,19 @@ use crate::sync::{Thread, current_thread, park, unpoisoned};
 /// ```
 #[derive(Clone, Debug, Default)]
 pub struct Manual {
-    shared: Arc<Shared>,
+    shared: Arc<ManualState>,
 }
 
 #[derive(Debug, Default)]
-struct Shared {
+struct ManualState {
     nanos: AtomicU64,
-    parked: Mutex<Parked>,
+    parked: Mutex<ManualWaiters>,
     moved: Condvar,
 }
 
 /// Who is blocked in a wait.
 #[derive(Debug, Default)]
-struct Parked {
+struct ManualWaiters {
     count: usize,
     /// Those who are unparked when time moves, because others unpark them too.
     napping: Vec<Thread>,
@@ -111,7 +111,7 @@ impl Manual {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, Parked> {
+    fn lock(&self) -> MutexGuard<'_, ManualWaiters> {
         unpoisoned(self.shared.parked.lock())
     }
 }

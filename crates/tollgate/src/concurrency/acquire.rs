@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::gate::{Joined, Told};
+use super::gate::{JoinOutcome, Told};
 use super::home::PermitHome;
 use super::stats::Count;
 use super::{NoPermit, Permit};
 use crate::clock::Clock;
 use crate::line::places::Id;
-use crate::patience::{Patience, Until, thread_waker};
+use crate::patience::{ClockAwareDeadline, WaitLimit, thread_waker};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
@@ -57,15 +57,15 @@ pub struct Acquire<H: PermitHome> {
     /// Or why the key has no gate.
     home: Result<H, NoPermit>,
     weight: u32,
-    patience: Patience,
+    patience: WaitLimit,
 }
 
 /// Where a wait stands after it was started.
-enum Started<H: PermitHome> {
+enum StartedAcquire<H: PermitHome> {
     Passed(Permit<H>),
     Waiting {
         place: QueuedAcquire<H>,
-        until: Option<Until>,
+        until: Option<ClockAwareDeadline>,
     },
 }
 
@@ -74,20 +74,20 @@ impl<H: PermitHome> Acquire<H> {
         Self {
             home,
             weight,
-            patience: Patience::Unsaid,
+            patience: WaitLimit::Unsaid,
         }
     }
 
     /// Fails if it takes longer than this. Zero asks once and doesn't wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.patience = Patience::Timeout(timeout);
+        self.patience = WaitLimit::Timeout(timeout);
         self
     }
 
     /// Fails if it takes until this time on the limiter's clock, and at once if that is over, even
     /// when there is room. If the clock is set back by more than a minute meanwhile, this moves with it.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
-        self.patience = Patience::Deadline(deadline);
+        self.patience = WaitLimit::Deadline(deadline);
         self
     }
 
@@ -115,8 +115,8 @@ impl<H: PermitHome> Acquire<H> {
     /// ```
     pub fn wait_blocking(self) -> Result<Permit<H>, NoPermit> {
         let (mut place, mut until) = match self.start()? {
-            Started::Passed(permit) => return Ok(permit),
-            Started::Waiting { place, until } => (place, until),
+            StartedAcquire::Passed(permit) => return Ok(permit),
+            StartedAcquire::Waiting { place, until } => (place, until),
         };
         let waker = thread_waker();
         loop {
@@ -136,12 +136,12 @@ impl<H: PermitHome> Acquire<H> {
     }
 
     /// Enters, joins the queue, or says at once why not.
-    fn start(self) -> Result<Started<H>, NoPermit> {
+    fn start(self) -> Result<StartedAcquire<H>, NoPermit> {
         let (home, weight) = (self.home?, self.weight);
         let until = match self.patience {
-            Patience::Unsaid => home.context().timeout.map(|timeout| home.now() + timeout),
-            Patience::Timeout(timeout) => Some(home.now() + timeout),
-            Patience::Deadline(deadline) => {
+            WaitLimit::Unsaid => home.context().timeout.map(|timeout| home.now() + timeout),
+            WaitLimit::Timeout(timeout) => Some(home.now() + timeout),
+            WaitLimit::Deadline(deadline) => {
                 if deadline < home.now() {
                     return Err(refused(&home, NoPermit::TooLate));
                 }
@@ -149,7 +149,7 @@ impl<H: PermitHome> Acquire<H> {
             }
         };
         if let Some(in_flight) = home.gate().try_enter(weight) {
-            return Ok(Started::Passed(Permit::new(home, weight, in_flight)));
+            return Ok(StartedAcquire::Passed(Permit::new(home, weight, in_flight)));
         }
         if until.is_some_and(|until| until <= home.now()) {
             let why = match super::permit::refuse(&home, weight) {
@@ -162,21 +162,23 @@ impl<H: PermitHome> Acquire<H> {
             return Err(refused(&home, NoPermit::QueueFull));
         }
         let place = match home.gate().join(weight, home.context().max_waiters) {
-            Joined::Queued { place } => place,
+            JoinOutcome::Queued { place } => place,
             other => {
                 home.context().leave_wait();
                 return match other {
-                    Joined::Entered { in_flight } => {
-                        Ok(Started::Passed(Permit::new(home, weight, in_flight)))
+                    JoinOutcome::Entered { in_flight } => {
+                        Ok(StartedAcquire::Passed(Permit::new(home, weight, in_flight)))
                     }
-                    Joined::QueueFull => Err(refused(&home, NoPermit::QueueFull)),
-                    Joined::Never | Joined::Queued { .. } => Err(refused(&home, NoPermit::Never)),
+                    JoinOutcome::QueueFull => Err(refused(&home, NoPermit::QueueFull)),
+                    JoinOutcome::Never | JoinOutcome::Queued { .. } => {
+                        Err(refused(&home, NoPermit::Never))
+                    }
                 };
             }
         };
-        let until = until.map(|at| Until::new(at, home.now()));
+        let until = until.map(|at| ClockAwareDeadline::new(at, home.now()));
         let home = Some(home);
-        Ok(Started::Waiting {
+        Ok(StartedAcquire::Waiting {
             place: QueuedAcquire {
                 home,
                 place,

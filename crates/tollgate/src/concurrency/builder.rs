@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::gate::Gate;
 use super::home::PermitContext;
-use super::stats::Tally;
+use super::stats::ConcurrencyCounters;
 use super::{ConcurrencyLimiter, PermitObserver};
 use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::line::waiting::Waiting;
@@ -75,7 +75,7 @@ impl<C: ClockChoice> Builder<C> {
     /// Builds it on the clock that was given, or the default one.
     pub fn build(self) -> ConcurrencyLimiter<C::Clock> {
         let context = PermitContext {
-            tally: Tally::new(),
+            tally: ConcurrencyCounters::new(),
             observer: self.settings.observer,
             max_waiters: self.settings.max_waiters,
             timeout: self.settings.timeout,

@@ -23,7 +23,7 @@ use tollgate_core::Timestamp;
 
 use super::Occupancy;
 use crate::line::places::{Fifo, Id, Places, WaiterPlace};
-use crate::line::seats::{Seats, Woken};
+use crate::line::seats::{PendingWakeups, WaiterWakers};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, unpoisoned};
 
 /// The highest limit: 31 bits of the word.
@@ -38,29 +38,29 @@ pub struct Gate {
     word: AtomicU64,
     /// How many are queued, to be read without the lock.
     queued: AtomicUsize,
-    queue: Mutex<Queue>,
+    queue: Mutex<WaitQueue>,
 }
 
 /// What the word says.
 #[derive(Clone, Copy, Debug)]
-struct Word(u64);
+struct GateWord(u64);
 
 /// Those who wait, in the order in which they came, and the results of waits whose tasks have not looked yet.
 #[derive(Debug)]
-struct Queue {
+struct WaitQueue {
     places: Places<Told>,
     line: Fifo,
-    seats: Seats,
+    seats: WaiterWakers,
     /// Waiters that needn't wait any more and haven't been woken.
     done: Vec<Id>,
 }
 
-impl Queue {
+impl WaitQueue {
     const fn new() -> Self {
         Self {
             places: Places::new(),
             line: Fifo::EMPTY,
-            seats: Seats::new(),
+            seats: WaiterWakers::new(),
             done: Vec::new(),
         }
     }
@@ -77,7 +77,7 @@ impl Queue {
     }
 
     /// Whom to wake after a change, once the lock is released.
-    fn settle(&mut self) -> Woken {
+    fn settle(&mut self) -> PendingWakeups {
         let woken = self.seats.settle(mem::take(&mut self.done), None, None);
         if self.seats.are_many() && self.places.used() == 0 {
             *self = Self::new();
@@ -101,14 +101,14 @@ pub(super) enum Told {
 
 /// What came of asking to enter or to be queued.
 #[derive(Debug)]
-pub(super) enum Joined {
+pub(super) enum JoinOutcome {
     Entered { in_flight: u32 },
     Queued { place: Id },
     Never,
     QueueFull,
 }
 
-impl Word {
+impl GateWord {
     fn new(limit: u32) -> Self {
         Self(u64::from(limit.min(MAX_LIMIT)) << LIMIT_SHIFT)
     }
@@ -150,20 +150,20 @@ impl Word {
 impl Gate {
     pub(super) fn new(limit: u32) -> Self {
         Self {
-            word: AtomicU64::new(Word::new(limit).0),
+            word: AtomicU64::new(GateWord::new(limit).0),
             queued: AtomicUsize::new(0),
-            queue: Mutex::new(Queue::new()),
+            queue: Mutex::new(WaitQueue::new()),
         }
     }
 
     /// The limit in force.
     #[inline]
     pub(super) fn limit(&self) -> u32 {
-        Word(self.word.load(Ordering::Relaxed)).limit()
+        GateWord(self.word.load(Ordering::Relaxed)).limit()
     }
 
     pub(super) fn occupancy(&self) -> Occupancy {
-        let word = Word(self.word.load(Ordering::Relaxed));
+        let word = GateWord(self.word.load(Ordering::Relaxed));
         Occupancy {
             limit: word.limit(),
             in_use: word.in_use(),
@@ -179,7 +179,7 @@ impl Gate {
     /// Whether a newcomer of this weight would enter.
     #[inline]
     pub(crate) fn fits(&self, weight: u32) -> bool {
-        let word = Word(self.word.load(Ordering::Relaxed));
+        let word = GateWord(self.word.load(Ordering::Relaxed));
         !word.is_queued() && word.fits(weight)
     }
 
@@ -189,7 +189,7 @@ impl Gate {
         self.step(Ordering::Acquire, |word| {
             (!word.is_queued() && word.fits(weight)).then(|| word.plus(weight))
         })
-        .map(Word::in_use)
+        .map(GateWord::in_use)
     }
 
     /// As [`try_enter`](Self::try_enter) while no more than this part of the limit is in use then, but one at least.
@@ -200,27 +200,27 @@ impl Gate {
             let fits = u64::from(word.in_use()) + u64::from(weight) <= u64::from(within);
             (!word.is_queued() && fits && word.fits(weight)).then(|| word.plus(weight))
         })
-        .map(Word::in_use)
+        .map(GateWord::in_use)
     }
 
     /// Enters whether it fits or not: somebody was promised that.
     pub(super) fn enter_anyway(&self, weight: u32) -> u32 {
         let before = self.word.fetch_add(u64::from(weight), Ordering::Acquire);
-        Word(before).in_use().saturating_add(weight)
+        GateWord(before).in_use().saturating_add(weight)
     }
 
     /// Gives back what was entered with, and admits whoever that makes room for.
     #[inline]
     pub(super) fn leave(&self, weight: u32) {
         let before = self.word.fetch_sub(u64::from(weight), Ordering::Release);
-        if Word(before).is_queued() {
+        if GateWord(before).is_queued() {
             self.admit();
         }
     }
 
     /// Enters, or takes a place at the end of the queue if fewer than `most` are there.
     /// A place has no waker until it is [asked](Self::ask) for its result.
-    pub(super) fn join(&self, weight: u32, most: usize) -> Joined {
+    pub(super) fn join(&self, weight: u32, most: usize) -> JoinOutcome {
         let mut queue = unpoisoned(self.queue.lock());
         if queue.line.len() == 0 {
             // What is given back up to the moment that sets the flag is seen here.
@@ -236,25 +236,25 @@ impl Gate {
             match stepped {
                 Some(word) if word.is_queued() => {}
                 Some(word) => {
-                    return Joined::Entered {
+                    return JoinOutcome::Entered {
                         in_flight: word.in_use(),
                     };
                 }
-                None if never => return Joined::Never,
-                None => return Joined::QueueFull,
+                None if never => return JoinOutcome::Never,
+                None => return JoinOutcome::QueueFull,
             }
-        } else if weight > Word(self.word.load(Ordering::Relaxed)).limit() {
-            return Joined::Never;
+        } else if weight > GateWord(self.word.load(Ordering::Relaxed)).limit() {
+            return JoinOutcome::Never;
         } else if queue.line.len() >= most {
-            return Joined::QueueFull;
+            return JoinOutcome::QueueFull;
         }
         // Whoever waits here keeps its own time.
         let waiter = WaiterPlace::new(Timestamp::ZERO, u64::from(weight), None, ());
-        let Queue { places, line, .. } = &mut *queue;
+        let WaitQueue { places, line, .. } = &mut *queue;
         let place = places.insert(waiter);
         places.push(line, place);
         self.store_queue_length(&queue);
-        Joined::Queued { place }
+        JoinOutcome::Queued { place }
     }
 
     /// How a wait ended. Nothing if it hasn't yet: then this waker is woken when it does.
@@ -275,7 +275,7 @@ impl Gate {
             let told = queue.places.collect(place);
             queue.seats.forget(place);
             if told.is_none() {
-                let Queue { places, line, .. } = &mut *queue;
+                let WaitQueue { places, line, .. } = &mut *queue;
                 places.unlink(line, place);
                 places.remove(place);
                 self.store_queue_length(queue);
@@ -292,7 +292,7 @@ impl Gate {
 
     /// Changes the limit: admits waiters that it makes room for, and refuses those that ask for more than it. They are
     /// woken by what this returns, under no lock.
-    pub(super) fn change_limit(&self, limit: u32) -> Woken {
+    pub(super) fn change_limit(&self, limit: u32) -> PendingWakeups {
         let mut queue = unpoisoned(self.queue.lock());
         self.step(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
         let limit = limit.min(MAX_LIMIT);
@@ -314,11 +314,11 @@ impl Gate {
         self.visit(|queue| self.admit_fitting(queue));
     }
 
-    fn admit_fitting(&self, queue: &mut Queue) {
+    fn admit_fitting(&self, queue: &mut WaitQueue) {
         while self.admit_first(queue).is_some() {}
     }
 
-    fn admit_first(&self, queue: &mut Queue) -> Option<()> {
+    fn admit_first(&self, queue: &mut WaitQueue) -> Option<()> {
         let (first, weight) = queue.first()?;
         let last = queue.line.len() == 1;
         // Acquire: the lock orders this after whoever took it to make room, but another may have
@@ -335,7 +335,7 @@ impl Gate {
     }
 
     /// Keeps the flag and the count in step with the queue, under its lock.
-    fn store_queue_length(&self, queue: &Queue) {
+    fn store_queue_length(&self, queue: &WaitQueue) {
         let length = queue.line.len();
         self.queued.store(length, Ordering::Relaxed);
         if length == 0 {
@@ -347,10 +347,14 @@ impl Gate {
 
     /// Changes the word by compare-and-swap unless `to` declines; what it became.
     #[inline]
-    fn step(&self, success: Ordering, mut to: impl FnMut(Word) -> Option<Word>) -> Option<Word> {
+    fn step(
+        &self,
+        success: Ordering,
+        mut to: impl FnMut(GateWord) -> Option<GateWord>,
+    ) -> Option<GateWord> {
         let mut word = self.word.load(Ordering::Relaxed);
         loop {
-            let next = to(Word(word))?;
+            let next = to(GateWord(word))?;
             match self
                 .word
                 .compare_exchange_weak(word, next.0, success, Ordering::Relaxed)
@@ -362,7 +366,7 @@ impl Gate {
     }
 
     /// Changes the queue, and wakes the waiters that are affected.
-    fn visit<T>(&self, change: impl FnOnce(&mut Queue) -> T) -> T {
+    fn visit<T>(&self, change: impl FnOnce(&mut WaitQueue) -> T) -> T {
         let mut queue = unpoisoned(self.queue.lock());
         let result = change(&mut queue);
         let woken = queue.settle();

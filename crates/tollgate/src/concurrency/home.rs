@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::gate::Gate;
-use super::stats::Tally;
+use super::stats::ConcurrencyCounters;
 use super::{ConcurrencyLimiter, NoPermit, PermitObserver};
 use crate::clock::Clock;
 use crate::line::waiting::Waiting;
@@ -37,7 +37,7 @@ pub(crate) mod sealed {
 
 /// What all gates of a limiter have in common.
 pub struct PermitContext<C: ?Sized> {
-    pub(super) tally: Tally,
+    pub(super) tally: ConcurrencyCounters,
     pub(super) observer: Option<Box<dyn PermitObserver>>,
     /// How many may wait at one gate.
     pub(super) max_waiters: usize,
@@ -122,4 +122,4 @@ impl<H, T> Deref for Attached<H, T> {
 }
 
 /// A limiter whatever its clock.
-pub(crate) type SharedHome = Arc<dyn PermitHome + Send + Sync>;
+pub(crate) type SharedSource = Arc<dyn PermitHome + Send + Sync>;

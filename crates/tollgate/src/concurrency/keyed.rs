@@ -11,9 +11,9 @@ use super::stats::Count;
 use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::AtCap;
 use crate::clock::{Clock, Monotonic};
-use crate::line::seats::Woken;
+use crate::line::seats::PendingWakeups;
 use crate::line::waiting::Waiting;
-use crate::shards::Shards;
+use crate::shards::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::hasher::KeyHasher;
 
@@ -24,7 +24,7 @@ mod shard;
 pub use builder::{KeyedBuilder, KeyedSettings};
 pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
 
-use shard::{LimitOf, Shard};
+use shard::{LimitSource, Shard};
 
 /// How many at once for each key, as a tenant: a [`ConcurrencyLimiter`](super::ConcurrencyLimiter)
 /// for each key that has anything in flight or queued.
@@ -51,7 +51,7 @@ use shard::{LimitOf, Shard};
 /// ```
 pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
-    sizes: Shards,
+    sizes: ShardLayout,
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
@@ -153,11 +153,13 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         woken.wake();
         for shard in &self.shards {
             let shard = lock(shard);
-            let gates = shard.entries().filter(|entry| entry.limit == LimitOf::All);
+            let gates = shard
+                .entries()
+                .filter(|entry| entry.limit == LimitSource::All);
             let woken = gates.map(|entry| entry.gate.change_limit(self.limit()));
             let woken: Vec<_> = woken.collect();
             drop(shard);
-            woken.into_iter().for_each(Woken::wake);
+            woken.into_iter().for_each(PendingWakeups::wake);
         }
     }
 
@@ -203,7 +205,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let limit_of = own_limit.map_or(LimitOf::All, |_| LimitOf::Call);
+        let limit_of = own_limit.map_or(LimitSource::All, |_| LimitSource::Call);
         let mut shard = self.shard(hash);
         let limit = own_limit.unwrap_or_else(|| self.limit()).min(MAX_LIMIT);
         if let Some((slot, entry)) = shard.pin(hash, key) {

@@ -37,7 +37,7 @@ use super::{Ended, Ending, NoPermit, PermitObserver};
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit<H: PermitHome> {
     home: H,
-    held: Held,
+    held: WeightAndInFlight,
     /// Read only if there is somebody to tell, and else the beginning of time.
     started: Timestamp,
     /// What is counted and told when it is dropped; `None` if it was told before, or cancelled.
@@ -49,9 +49,9 @@ pub struct Permit<H: PermitHome> {
 /// All fields of a permit are whole words. It is moved right after it was made, eight bytes at a time, and a processor that reads a
 /// word of which only a part was just written waits until that part has left for the cache: some 5 ns for each, as much as all the rest.
 #[derive(Clone, Copy)]
-struct Held(u64);
+struct WeightAndInFlight(u64);
 
-impl Held {
+impl WeightAndInFlight {
     #[inline]
     fn new(weight: u32, in_flight: u32) -> Self {
         Self(u64::from(weight) << 32 | u64::from(in_flight))
@@ -79,7 +79,7 @@ impl<H: PermitHome> Permit<H> {
         };
         Self {
             home,
-            held: Held::new(weight, in_flight),
+            held: WeightAndInFlight::new(weight, in_flight),
             started,
             ending: Some(Ending::Ignored),
         }

@@ -50,9 +50,9 @@ pub(super) enum Count {
 
 /// A count of each.
 #[derive(Debug)]
-pub(crate) struct Tally(Counters<7>);
+pub(crate) struct ConcurrencyCounters(Counters<7>);
 
-impl Tally {
+impl ConcurrencyCounters {
     pub(super) fn new() -> Self {
         Self(Counters::new())
     }

@@ -4,7 +4,7 @@
 use tollgate_core::{Booked, Decision, Outcome, Unbooked};
 
 /// What a question is answered with.
-pub(super) trait Reply {
+pub(super) trait StateAnswer {
     /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
     fn refused(decision: Decision) -> Self;
 
@@ -14,7 +14,7 @@ pub(super) trait Reply {
     fn retold(self, tell: impl FnOnce(Decision) -> Decision) -> Self;
 }
 
-impl Reply for Decision {
+impl StateAnswer for Decision {
     fn refused(decision: Decision) -> Self {
         decision
     }
@@ -31,7 +31,7 @@ impl Reply for Decision {
     }
 }
 
-impl Reply for bool {
+impl StateAnswer for bool {
     fn refused(_decision: Decision) -> Self {
         false
     }
@@ -49,7 +49,7 @@ impl Reply for bool {
     }
 }
 
-impl Reply for Result<Booked, Unbooked> {
+impl StateAnswer for Result<Booked, Unbooked> {
     fn refused(decision: Decision) -> Self {
         Err(Unbooked::Refused(decision))
     }
@@ -70,7 +70,7 @@ impl Reply for Result<Booked, Unbooked> {
 #[derive(Clone, Copy)]
 pub(super) struct Act<F> {
     pub(super) cost: u64,
-    pub(super) purpose: Purpose,
+    pub(super) purpose: RequestPurpose,
     /// Puts it to a ledger, at a limit and a time, of which so many tokens were taken and are not yet known to be
     /// spent.
     pub(super) on: F,
@@ -78,7 +78,7 @@ pub(super) struct Act<F> {
 
 /// Why a state is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Purpose {
+pub(super) enum RequestPurpose {
     /// To charge what passes.
     Charge,
     /// To decide what a waiter is told, which is a request: it counts for a key at a slower rate.
@@ -91,11 +91,11 @@ impl<F> Act<F> {
     /// Whether it only looks, and so changes nothing.
     #[inline]
     pub(super) fn looks(&self) -> bool {
-        self.cost == 0 || self.purpose != Purpose::Charge
+        self.cost == 0 || self.purpose != RequestPurpose::Charge
     }
 
     /// Whether there is a request that can be denied.
     pub(super) fn asks(&self) -> bool {
-        self.cost > 0 && self.purpose != Purpose::See
+        self.cost > 0 && self.purpose != RequestPurpose::See
     }
 }

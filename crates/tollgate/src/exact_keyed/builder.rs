@@ -3,16 +3,16 @@
 use tollgate_core::{LimitError, Rate};
 
 use super::ExactKeyedLimiter;
-use super::kept::RateOf;
+use super::kept::KeyTiers;
 use super::table::{Plan, Timeline};
-use super::tables::Tables;
+use super::tables::AlgorithmTable;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
 use crate::line::of_keys::KeyQueues;
 use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
-use crate::tier::{Choice, check_tier_algorithms};
+use crate::tier::{TierChooser, check_tier_algorithms};
 use crate::{Algorithm, Tier};
 
 /// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].
@@ -33,14 +33,14 @@ pub type Builder<K, C = DefaultClock> = Clocked<TableSettings<StoredKeys<K>>, C>
 #[derive(Debug)]
 pub struct StoredKeys<K> {
     pub(super) algorithm: Algorithm,
-    rate_of: RateOf<K>,
+    rate_of: KeyTiers<K>,
 }
 
 impl<K> Builder<K> {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
         let table = StoredKeys {
             algorithm: Algorithm::default(),
-            rate_of: RateOf(None),
+            rate_of: KeyTiers(None),
         };
         Self::of(TableSettings::new(rate, capacity, table))
     }
@@ -78,7 +78,7 @@ impl<K, C> Builder<K, C> {
         S: AsRef<[Tier]> + Send + Sync + 'static,
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
-        self.settings.table.rate_of = RateOf(Some(Box::new(Choice { tiers, choose })));
+        self.settings.table.rate_of = KeyTiers(Some(Box::new(TierChooser { tiers, choose })));
         self
     }
 }
@@ -111,7 +111,7 @@ impl<K, C: Clock> Builder<K, C> {
             rate_of: settings.table.rate_of,
         };
         Ok(ExactKeyedLimiter {
-            tables: Tables::new(settings.table.algorithm, settings.rate, plan, timeline)?,
+            tables: AlgorithmTable::new(settings.table.algorithm, settings.rate, plan, timeline)?,
             algorithm: settings.table.algorithm,
             hasher: KeyHasher::random(),
             counters: Counters::new(),

@@ -8,7 +8,7 @@ use tollgate_core::{
     SlidingLog, Tat, Timestamp, TokenBucket, Window,
 };
 
-use crate::tier::{Chooses, Tier};
+use crate::tier::{ChooseTier, Tier};
 
 /// An algorithm whose states a table keeps.
 pub(super) trait Kept: Arithmetic + PartialEq + 'static {
@@ -175,9 +175,9 @@ impl Kept for SlidingCounter {
 }
 
 /// The function of the key that a limiter was built with, if any.
-pub(super) struct RateOf<K>(pub(super) Option<Box<dyn Chooses<K>>>);
+pub(super) struct KeyTiers<K>(pub(super) Option<Box<dyn ChooseTier<K>>>);
 
-impl<K> RateOf<K> {
+impl<K> KeyTiers<K> {
     /// What it says of this key, compiled for the limiter's algorithm.
     pub(super) fn tier<A: Kept>(&self, key: &K) -> Option<Arc<A>> {
         let tier = self.0.as_ref()?.tier_of(key)?;
@@ -189,7 +189,7 @@ impl<K> RateOf<K> {
     }
 }
 
-impl<K> fmt::Debug for RateOf<K> {
+impl<K> fmt::Debug for KeyTiers<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(if self.is_none() { "None" } else { "Some(fn)" })
     }

@@ -9,9 +9,9 @@ use std::time::Duration;
 use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
-use super::act::Purpose;
+use super::act::RequestPurpose;
 use super::shard::{KeyQuery, Lookup};
-use super::tables::{Tables, each};
+use super::tables::{AlgorithmTable, each};
 use crate::Refused;
 use crate::Tier;
 use crate::cell::locked::takes;
@@ -234,7 +234,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
         if let Some(told) = self.decision_if_queued(now, cost) {
             return told;
         }
-        let (ask, charge) = (self.ask(now), (cost, Purpose::Charge));
+        let (ask, charge) = (self.ask(now), (cost, RequestPurpose::Charge));
         let decision = each!(&self.limiter.tables, table => {
             table.act(&ask, self.tier, charge, |ledger, limit, now, _| ledger.decide(limit, now, cost))
         });
@@ -285,7 +285,7 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
         if let Some(told) = self.decision_if_queued(now, cost) {
             return told.is_allowed();
         }
-        let (ask, charge) = (self.ask(now), (cost, Purpose::Charge));
+        let (ask, charge) = (self.ask(now), (cost, RequestPurpose::Charge));
         let allowed = each!(&self.limiter.tables, table => {
             table.act(&ask, self.tier, charge, |ledger, limit, now, _| ledger.allow(limit, now, cost))
         });
@@ -296,7 +296,12 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
     }
 
     /// What a request of this cost would be told, without charging it.
-    fn look_at(&self, ask: &Lookup<'a, Q>, tier: Option<&Tier>, look: (u64, Purpose)) -> Decision {
+    fn look_at(
+        &self,
+        ask: &Lookup<'a, Q>,
+        tier: Option<&Tier>,
+        look: (u64, RequestPurpose),
+    ) -> Decision {
         each!(&self.limiter.tables, table => {
             table.act(ask, tier, look, |ledger, limit, now, _| ledger.look(limit, now, look.0))
         })
@@ -411,7 +416,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
         self.look_at(
             &self.lookup_in_order(now),
             asks.tier.as_ref(),
-            (cost, Purpose::Ask),
+            (cost, RequestPurpose::Ask),
         )
     }
 
@@ -494,7 +499,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Home for StoredKey<'_, K, Q, C> {
     }
 
     fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        self.look_at(&self.ask(now), self.tier, (cost, Purpose::See))
+        self.look_at(&self.ask(now), self.tier, (cost, RequestPurpose::See))
     }
 
     fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {

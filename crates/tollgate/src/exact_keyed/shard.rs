@@ -11,14 +11,14 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::act::{Act, Reply};
+use super::act::{Act, StateAnswer};
 use super::entry::{Entry, HeapPosition};
-use super::kept::{Kept, RateOf};
-use crate::holds::Holds;
-use crate::steps::Latest;
+use super::kept::{Kept, KeyTiers};
+use crate::holds::OpenHolds;
+use crate::steps::LatestTime;
 use crate::table::Stats;
-use crate::table::heap::Heap;
-use crate::table::index::{Index, tag};
+use crate::table::heap::DueHeap;
+use crate::table::index::{SlotIndex, tag};
 use crate::table::slab::Slab;
 
 mod carry_over;
@@ -38,18 +38,18 @@ pub(super) struct Shard<K, A: Kept> {
     limit: A,
     /// In force instead of `limit`: a rate of zero or unlimited that counts nothing.
     uncounted: Option<A>,
-    index: Index,
+    index: SlotIndex,
     entries: Slab<Entry<K, A>>,
     /// The keys that aren't blocked, by when they are idle, or earlier.
-    open: Heap,
+    open: DueHeap,
     /// The blocked ones by when that is over, apart, so that eviction never meets them.
-    guarded: Heap,
+    guarded: DueHeap,
     /// How many keys it may hold, and how many blocked ones beyond.
     room: usize,
     room_for_blocks: usize,
     /// A key that was dropped was idle by this time, so no key starts anew before it.
     high_water: Timestamp,
-    latest: Latest,
+    latest: LatestTime,
     /// The rates that some keys have not been carried over to yet, each with the time from which it is in
     /// force, oldest first. The keys furthest behind are still under the first.
     changes: VecDeque<(Timestamp, A)>,
@@ -59,7 +59,7 @@ pub(super) struct Shard<K, A: Kept> {
     followed: u32,
     births: u32,
     /// What is held of the keys in some slots: an estimate, until it is settled.
-    held: BTreeMap<u32, Holds>,
+    held: BTreeMap<u32, OpenHolds>,
     /// What it has done; the decisions are counted elsewhere.
     stats: Stats,
 }
@@ -111,25 +111,25 @@ impl<K: Borrow<Q>, Q: Eq + ToOwned<Owned = K> + ?Sized> KeyQuery<K> for Q {
 
 /// Which limit a key is asked under.
 #[derive(Debug)]
-pub(super) enum Under<'a, K, A> {
+pub(super) enum LimitSource<'a, K, A> {
     /// The limiter's rate, or what its function says of the key.
-    Own(&'a RateOf<K>),
+    Own(&'a KeyTiers<K>),
     /// A tier that came with the call.
     Given(&'a Arc<A>),
     /// The one that the key is under now, or its own if it is new.
-    Present(&'a RateOf<K>),
+    Present(&'a KeyTiers<K>),
 }
 
 /// The result of an act.
 #[derive(Debug)]
-pub(super) enum Answer<T> {
+pub(super) enum ShardAnswer<T> {
     /// The key has an entry, of this birth, or needs none.
     Given(T, u64),
     /// The key is new and there is no slot for it: what a fresh state said at this time.
     Full(T, Timestamp),
 }
 
-impl<T> Answer<T> {
+impl<T> ShardAnswer<T> {
     /// The answer, and the birth of the key's entry; a key without a slot has none.
     pub(super) fn into_parts(self) -> (T, u64) {
         match self {
@@ -150,7 +150,7 @@ pub(super) struct Need {
 
 /// Why a key of a snapshot wasn't stored.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum NotRestored {
+pub(super) enum RestoreError {
     /// It is there already.
     Twice,
     /// There is no slot for it.
@@ -162,7 +162,7 @@ const KEYS_OF_ONE_BLOCK: usize = 64;
 
 /// A key to be stored.
 #[derive(Debug)]
-pub(super) struct New<K, A: Kept> {
+pub(super) struct NewEntry<K, A: Kept> {
     pub(super) key: K,
     pub(super) hash: u64,
     pub(super) ledger: Ledger<A>,
@@ -181,14 +181,14 @@ impl<K, A: Kept> Shard<K, A> {
         Self {
             limit,
             uncounted: (!limit.counts()).then_some(limit),
-            index: Index::new(slots),
+            index: SlotIndex::new(slots),
             entries: Slab::new(slots),
-            open: Heap::new(slots),
-            guarded: Heap::new(slots),
+            open: DueHeap::new(slots),
+            guarded: DueHeap::new(slots),
             room,
             room_for_blocks: slots - room,
             high_water: Timestamp::ZERO,
-            latest: Latest::new(&limit),
+            latest: LatestTime::new(&limit),
             changes: VecDeque::new(),
             version: 0,
             followed: 0,
@@ -207,20 +207,20 @@ impl<K, A: Kept> Shard<K, A> {
     pub(super) fn bytes(room: usize) -> usize {
         let slots = Self::slots(room);
         Slab::<Entry<K, A>>::bytes(slots)
-            + Index::bytes(slots)
-            + 2 * Heap::bytes(slots)
+            + SlotIndex::bytes(slots)
+            + 2 * DueHeap::bytes(slots)
             + carry_over::MAX_PENDING_CHANGES * size_of::<(Timestamp, A)>()
     }
 
     /// Puts a question to the key's state, which is stored if it is new and was charged.
     #[inline]
-    pub(super) fn act<T: Reply>(
+    pub(super) fn act<T: StateAnswer>(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        under: &Under<'_, K, A>,
+        under: &LimitSource<'_, K, A>,
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
-    ) -> Answer<T> {
+    ) -> ShardAnswer<T> {
         self.migrate_some();
         if !act.looks() {
             self.latest.pass(ask.now);
@@ -239,18 +239,18 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     #[inline]
-    fn act_on<T: Reply>(
+    fn act_on<T: StateAnswer>(
         &mut self,
         slot: u32,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        under: &Under<'_, K, A>,
+        under: &LimitSource<'_, K, A>,
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
-    ) -> Answer<T> {
+    ) -> ShardAnswer<T> {
         if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
             let told = T::refused(blocked)
                 .retold(|blocked| self.decision_after_block(slot, ask.now, act.cost, blocked));
-            return Answer::Given(told, birth);
+            return ShardAnswer::Given(told, birth);
         }
         let out = self.out(slot);
         let Some(entry) = self.entries.get_mut(slot) else {
@@ -258,14 +258,14 @@ impl<K, A: Kept> Shard<K, A> {
         };
         match (changed(entry, &self.limit, under, ask.now), under) {
             (Some(change), _) => self.apply_at_other_limit(slot, change, act, ask.now, out),
-            (None, Under::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
+            (None, LimitSource::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
                 self.apply_at_other_limit(slot, Change::OWN, act, ask.now, out)
             }
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
                 let answer = (act.on)(&mut entry.ledger, limit, ask.now, out);
-                Answer::Given(answer, u64::from(entry.birth.get()))
+                ShardAnswer::Given(answer, u64::from(entry.birth.get()))
             }
         }
     }
@@ -277,43 +277,43 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Asks a fresh state, and stores it if it was charged.
     #[cold]
-    fn apply_to_new_key<T: Reply>(
+    fn apply_to_new_key<T: StateAnswer>(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        under: &Under<'_, K, A>,
+        under: &LimitSource<'_, K, A>,
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         need: Need,
-    ) -> Answer<T> {
+    ) -> ShardAnswer<T> {
         let now = ask.now.max(self.high_water);
         let (mut key, mut tier) = (None, None);
         match under {
-            Under::Given(given) => tier = Some(Arc::clone(given)),
-            Under::Own(rate_of) | Under::Present(rate_of) if !rate_of.is_none() => {
+            LimitSource::Given(given) => tier = Some(Arc::clone(given)),
+            LimitSource::Own(rate_of) | LimitSource::Present(rate_of) if !rate_of.is_none() => {
                 let owned = ask.key.to_key();
                 tier = rate_of.tier(&owned);
                 key = Some(owned);
             }
-            Under::Own(_) | Under::Present(_) => {}
+            LimitSource::Own(_) | LimitSource::Present(_) => {}
         }
         let limit = tier.as_deref().unwrap_or(self.in_force());
         let mut ledger = Ledger::default();
         let answer = (act.on)(&mut ledger, limit, now, 0);
         if limit.rate().is_unlimited() || *ledger.state() == A::State::default() {
-            return Answer::Given(answer, NOBODY);
+            return ShardAnswer::Given(answer, NOBODY);
         }
         if !self.make_room(ask.now, need) {
-            return Answer::Full(answer, now);
+            return ShardAnswer::Full(answer, now);
         }
-        let birth = self.insert(New {
+        let birth = self.insert(NewEntry {
             // A call into the caller's code, before anything is half done.
             key: key.unwrap_or_else(|| ask.key.to_key()),
             hash: ask.hash,
             ledger,
             tier,
-            is_given: matches!(under, Under::Given(_)),
+            is_given: matches!(under, LimitSource::Given(_)),
             blocked_until: Timestamp::ZERO,
         });
-        Answer::Given(answer, birth)
+        ShardAnswer::Given(answer, birth)
     }
 
     /// The key's slot, with its state carried over to the limit in force.
@@ -342,7 +342,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Stores a key for which room was made; its birth.
-    fn insert(&mut self, new: New<K, A>) -> u64 {
+    fn insert(&mut self, new: NewEntry<K, A>) -> u64 {
         let birth = next_birth(&mut self.births);
         if let Some(tier) = &new.tier {
             self.latest.keep(tier.as_ref());
@@ -398,7 +398,7 @@ impl<K, A: Kept> Shard<K, A> {
         &mut self,
         slot: u32,
         now: Timestamp,
-        under: &Under<'_, K, A>,
+        under: &LimitSource<'_, K, A>,
         looks: bool,
     ) -> Option<(Decision, u64)> {
         let entry = self.entries.get(slot)?;

@@ -27,9 +27,9 @@ use tollgate_core::{Align, Ledger, Timestamp};
 
 use super::entry::Entry;
 use super::kept::Kept;
-use super::shard::{New, NotRestored};
+use super::shard::{NewEntry, RestoreError};
 use super::table::{Table, Timeline};
-use super::tables::{Tables, each};
+use super::tables::{AlgorithmTable, each};
 use super::{Builder, ExactKeyedLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, ClockChoice};
@@ -190,7 +190,7 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
         };
         let limiter = self.build_on(timeline).map_err(SnapshotError::Limit)?;
         let (tables, hasher) = (&limiter.tables, &limiter.hasher);
-        let section = Section {
+        let section = SnapshotSection {
             algorithm,
             elapsed,
             now: start,
@@ -278,7 +278,7 @@ fn limit_of<A: Kept>(words: [u64; 7]) -> Option<A> {
 }
 
 /// A section, and how its keys are taken over.
-struct Section<'a> {
+struct SnapshotSection<'a> {
     algorithm: u64,
     /// Since it was written, in nanoseconds.
     elapsed: u64,
@@ -288,7 +288,7 @@ struct Section<'a> {
     hasher: &'a KeyHasher,
 }
 
-impl Section<'_> {
+impl SnapshotSection<'_> {
     /// Stores what is still active of its keys.
     fn load<K: Hash + Eq + Clone, A: Kept>(
         mut self,
@@ -319,8 +319,8 @@ impl Section<'_> {
                     match stored.map(|new| table.restore(new, self.times.now)) {
                         None => {}
                         Some(Ok(())) => loaded.keys += 1,
-                        Some(Err(NotRestored::Full)) => loaded.left_out += 1,
-                        Some(Err(NotRestored::Twice)) => {
+                        Some(Err(RestoreError::Full)) => loaded.left_out += 1,
+                        Some(Err(RestoreError::Twice)) => {
                             let path = file.path().to_owned();
                             return Err(SnapshotError::Key { path });
                         }
@@ -342,7 +342,7 @@ impl Section<'_> {
         file: &mut SnapshotReader,
         limits: &[Arc<A>],
         decode: &mut impl FnMut(&[u8]) -> Decoded<K>,
-    ) -> Result<Option<New<K, A>>, SnapshotError> {
+    ) -> Result<Option<NewEntry<K, A>>, SnapshotError> {
         let (own, to) = (table.limit(), table.local_time(self.times.now));
         let [rate, until, floor] = file.words()?;
         let bytes = file.bytes()?;
@@ -377,7 +377,7 @@ impl Section<'_> {
                 return Err(SnapshotError::Key { path });
             }
         };
-        Ok(Some(New {
+        Ok(Some(NewEntry {
             hash: self.hasher.fingerprint(&key),
             key,
             ledger,

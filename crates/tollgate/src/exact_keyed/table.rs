@@ -4,12 +4,14 @@ use std::time::Duration;
 
 use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp, Unbooked, units};
 
-use super::act::{Act, Purpose, Reply};
+use super::act::{Act, RequestPurpose, StateAnswer};
 use super::entry::Entry;
-use super::kept::{Kept, RateOf};
-use super::shard::{Answer, KeyQuery, Lookup, NOBODY, Need, New, NotRestored, Shard, Under};
+use super::kept::{Kept, KeyTiers};
+use super::shard::{
+    KeyQuery, LimitSource, Lookup, NOBODY, Need, NewEntry, RestoreError, Shard, ShardAnswer,
+};
 use crate::cell::{Ticket, Undo};
-use crate::shards::Shards;
+use crate::shards::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::Stats;
 use crate::{Algorithm, AtCap, Tier};
@@ -25,22 +27,22 @@ const MAX_SHARDS: usize = 4_096;
 const SHARED: u64 = 1 << 63;
 
 /// A shard with its lock, on cache lines of its own.
-type Locked<K, A> = Padded<Mutex<Shard<K, A>>>;
+type LockedShard<K, A> = Padded<Mutex<Shard<K, A>>>;
 
 /// A table of keys for one algorithm.
 #[derive(Debug)]
 pub(super) struct Table<K, A: Kept> {
-    shards: Box<[Locked<K, A>]>,
-    sizes: Shards,
+    shards: Box<[LockedShard<K, A>]>,
+    sizes: ShardLayout,
     timeline: Option<Timeline>,
     /// The timeline's anchor, in nanoseconds of the clock. Read under the lock of a shard or of the shared
     /// bucket, and changed under all of them.
     anchor: AtomicU64,
     at_cap: AtCap,
-    rate_of: RateOf<K>,
+    rate_of: KeyTiers<K>,
     /// The bucket that keys without a slot share: the only key of its shard. Its lock is also held while the rate
     /// changes.
-    shared: Locked<K, A>,
+    shared: LockedShard<K, A>,
     overflowed: AtomicU64,
 }
 
@@ -84,7 +86,7 @@ impl Timeline {
 pub(super) struct Plan<K> {
     pub(super) capacity: usize,
     pub(super) at_cap: AtCap,
-    pub(super) rate_of: RateOf<K>,
+    pub(super) rate_of: KeyTiers<K>,
 }
 
 impl<K, A: Kept> Table<K, A> {
@@ -92,7 +94,7 @@ impl<K, A: Kept> Table<K, A> {
         let capacity = plan.capacity;
         let for_threads = (capacity / SHARD_KEYS).clamp(1, MAX_SHARDS_FOR_THREADS);
         let for_growth = (capacity / MAX_SHARD_KEYS).min(MAX_SHARDS);
-        let mut sizes = Shards::new(capacity, for_threads.max(for_growth));
+        let mut sizes = ShardLayout::new(capacity, for_threads.max(for_growth));
         sizes.room = sizes.room.min(Shard::<K, A>::MOST_ROOM);
         let shard = || Padded(Mutex::new(Shard::new(limit, sizes.room)));
         Self {
@@ -115,7 +117,7 @@ impl<K, A: Kept> Table<K, A> {
     /// The most bytes that it uses, but for what keys own, with all states under the rate in force.
     pub(super) fn memory_bound(&self) -> usize {
         let states = self.limit().heap_bytes();
-        let shard = size_of::<Locked<K, A>>()
+        let shard = size_of::<LockedShard<K, A>>()
             .saturating_add(Shard::<K, A>::bytes(self.sizes.room))
             .saturating_add(Shard::<K, A>::slots(self.sizes.room).saturating_mul(states));
         shard.saturating_mul(self.shards.len())
@@ -123,11 +125,11 @@ impl<K, A: Kept> Table<K, A> {
 
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<T: Reply>(
+    pub(super) fn act<T: StateAnswer>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
-        (cost, purpose): (u64, Purpose),
+        (cost, purpose): (u64, RequestPurpose),
         on: impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T,
     ) -> T {
         let act = Act { cost, purpose, on };
@@ -140,7 +142,7 @@ impl<K, A: Kept> Table<K, A> {
         requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
         mut each: impl FnMut(Decision, u64),
     ) {
-        let (under, need) = (Under::Own(&self.rate_of), self.need());
+        let (under, need) = (LimitSource::Own(&self.rate_of), self.need());
         let mut held: Option<(usize, MutexGuard<'_, Shard<K, A>>)> = None;
         for (ask, cost) in requests {
             let number = self.sizes.number(ask.hash);
@@ -160,12 +162,12 @@ impl<K, A: Kept> Table<K, A> {
             };
             let act = Act {
                 cost,
-                purpose: Purpose::Charge,
+                purpose: RequestPurpose::Charge,
                 on: |ledger: &mut Ledger<A>, limit: &A, now, _| ledger.decide(limit, now, cost),
             };
             let decision = match shard.act(&local, &under, &act, need) {
-                Answer::Given(decision, _) => decision,
-                Answer::Full(fresh, now) => {
+                ShardAnswer::Given(decision, _) => decision,
+                ShardAnswer::Full(fresh, now) => {
                     drop(held.take());
                     self.at_the_cap(&act, fresh, now, &ask).0
                 }
@@ -202,19 +204,19 @@ impl<K, A: Kept> Table<K, A> {
             let (mut shard, local) = self.enter(ask);
             shard.hold(&local, &under, &act, self.need(), self.local_time(until))
         };
-        let is_shared = matches!(answer, Answer::Full(..)) && self.at_cap == AtCap::ShareOne;
+        let is_shared = matches!(answer, ShardAnswer::Full(..)) && self.at_cap == AtCap::ShareOne;
         if is_shared {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             let (mut shared, local) = self.lock_shared_bucket(ask);
-            let (own, until) = (Under::Own(&RateOf(None)), self.local_time(until));
+            let (own, until) = (LimitSource::Own(&KeyTiers(None)), self.local_time(until));
             (answer, id) = shared.hold(&local, &own, &act, self.need(), until);
         }
         if let Some(id) = id {
             return Ok(Ticket::Held { id, is_shared });
         }
         let (booked, birth) = match answer {
-            Answer::Given(booked, birth) if !is_shared => (booked, birth),
-            Answer::Full(fresh, now) if !is_shared => {
+            ShardAnswer::Given(booked, birth) if !is_shared => (booked, birth),
+            ShardAnswer::Full(fresh, now) if !is_shared => {
                 let (booked, birth, _) = self.at_the_cap(&act, fresh, now, ask);
                 (booked, birth)
             }
@@ -303,20 +305,20 @@ impl<K, A: Kept> Table<K, A> {
         tokens: u64,
     ) -> bool {
         let under = match tier.and_then(A::of) {
-            None => Under::Present(&self.rate_of),
-            Some(limit) => Under::Given(limit),
+            None => LimitSource::Present(&self.rate_of),
+            Some(limit) => LimitSource::Given(limit),
         };
         let (mut shard, local) = self.enter(ask);
         let act = Act {
             cost: tokens,
-            purpose: Purpose::Charge,
+            purpose: RequestPurpose::Charge,
             on: |ledger: &mut Ledger<A>, limit: &A, now, _| {
                 ledger.penalize(limit, now, tokens);
                 true
             },
         };
         let answer = shard.act(&local, &under, &act, Need::default());
-        matches!(answer, Answer::Given(..))
+        matches!(answer, ShardAnswer::Given(..))
     }
 
     /// Blocks a key; no if it is new and there is no slot for it.
@@ -364,7 +366,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     /// Stores a key that a snapshot held.
-    pub(super) fn restore(&self, new: New<K, A>, now: Timestamp) -> Result<(), NotRestored>
+    pub(super) fn restore(&self, new: NewEntry<K, A>, now: Timestamp) -> Result<(), RestoreError>
     where
         K: Eq + Clone,
     {
@@ -384,7 +386,7 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn act_on<T: Reply>(
+    fn act_on<T: StateAnswer>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
@@ -397,16 +399,16 @@ impl<K, A: Kept> Table<K, A> {
             (shard.act(&local, &under, act, self.need()), local)
         };
         match answer {
-            Answer::Given(answer, birth) => (answer, birth, local.now),
-            Answer::Full(fresh, now) => self.at_the_cap(act, fresh, now, ask),
+            ShardAnswer::Given(answer, birth) => (answer, birth, local.now),
+            ShardAnswer::Full(fresh, now) => self.at_the_cap(act, fresh, now, ask),
         }
     }
 
-    fn under<'t>(&'t self, tier: Option<&'t Tier>) -> Under<'t, K, A> {
+    fn under<'t>(&'t self, tier: Option<&'t Tier>) -> LimitSource<'t, K, A> {
         // Handles are at tiers of this algorithm alone.
         match tier.and_then(A::of) {
-            None => Under::Own(&self.rate_of),
-            Some(limit) => Under::Given(limit),
+            None => LimitSource::Own(&self.rate_of),
+            Some(limit) => LimitSource::Given(limit),
         }
     }
 
@@ -420,7 +422,7 @@ impl<K, A: Kept> Table<K, A> {
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
-    fn at_the_cap<T: Reply>(
+    fn at_the_cap<T: StateAnswer>(
         &self,
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         fresh: T,
@@ -432,7 +434,8 @@ impl<K, A: Kept> Table<K, A> {
             AtCap::AdmitNew => (fresh, NOBODY, at),
             AtCap::ShareOne => {
                 let (mut shared, local) = self.lock_shared_bucket(ask);
-                let answer = shared.act(&local, &Under::Own(&RateOf(None)), act, self.need());
+                let answer =
+                    shared.act(&local, &LimitSource::Own(&KeyTiers(None)), act, self.need());
                 let (answer, birth) = answer.into_parts();
                 (answer, SHARED | birth, local.now)
             }
@@ -541,7 +544,7 @@ fn reserve<A: Kept>(
 ) -> Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booked, Unbooked>> {
     Act {
         cost,
-        purpose: Purpose::Charge,
+        purpose: RequestPurpose::Charge,
         on: move |ledger: &mut Ledger<A>, limit: &A, now, out| {
             ledger.reserve_beside(limit, out, now, cost, patience)
         },

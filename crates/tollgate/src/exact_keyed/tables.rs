@@ -12,7 +12,7 @@ use crate::tier::{Compiled, Tier};
 
 /// A table of any algorithm.
 #[derive(Debug)]
-pub(super) enum Tables<K> {
+pub(super) enum AlgorithmTable<K> {
     Gcra(Table<K, Gcra>),
     TokenBucket(Table<K, TokenBucket>),
     LeakyBucket(Table<K, LeakyBucket>),
@@ -25,19 +25,19 @@ pub(super) enum Tables<K> {
 macro_rules! each {
     ($self:expr, $table:ident => $call:expr) => {
         match $self {
-            Tables::Gcra($table) => $call,
-            Tables::TokenBucket($table) => $call,
-            Tables::LeakyBucket($table) => $call,
-            Tables::FixedWindow($table) => $call,
-            Tables::SlidingLog($table) => $call,
-            Tables::SlidingCounter($table) => $call,
+            AlgorithmTable::Gcra($table) => $call,
+            AlgorithmTable::TokenBucket($table) => $call,
+            AlgorithmTable::LeakyBucket($table) => $call,
+            AlgorithmTable::FixedWindow($table) => $call,
+            AlgorithmTable::SlidingLog($table) => $call,
+            AlgorithmTable::SlidingCounter($table) => $call,
         }
     };
 }
 
 pub(super) use each;
 
-impl<K> Tables<K> {
+impl<K> AlgorithmTable<K> {
     /// A table whose states count time like this.
     pub(super) fn new(
         algorithm: Algorithm,

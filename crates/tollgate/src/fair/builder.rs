@@ -9,7 +9,7 @@ use super::codel::Codel;
 use super::meter::Meter;
 use super::wfq::Fair;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::Line;
+use crate::line::SharedWaitQueue;
 use crate::table::hasher::KeyHasher;
 
 /// Builds a [`FairLimiter`]; made by [`FairLimiter::builder`].
@@ -102,7 +102,7 @@ impl<C: ClockChoice> Builder<C> {
             self.settings.codel,
         );
         Ok(FairLimiter {
-            line: Line::new(fair, self.settings.max_waiters, clock),
+            line: SharedWaitQueue::new(fair, self.settings.max_waiters, clock),
             hasher: KeyHasher::random(),
         })
     }

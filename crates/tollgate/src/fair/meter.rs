@@ -2,7 +2,7 @@
 
 use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Since, Tat, Timestamp};
 
-use crate::steps::Latest;
+use crate::steps::LatestTime;
 
 /// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
 const BEHIND: u64 = 86_400 * 1_000_000_000;
@@ -15,7 +15,7 @@ pub(super) struct Meter {
     limit: Gcra,
     tat: Tat,
     anchor: u64,
-    latest: Latest,
+    latest: LatestTime,
 }
 
 impl Meter {
@@ -25,7 +25,7 @@ impl Meter {
             limit,
             tat: Tat::default(),
             anchor: now.as_nanos().saturating_sub(BEHIND),
-            latest: Latest::new(&limit),
+            latest: LatestTime::new(&limit),
         }
     }
 

@@ -43,25 +43,25 @@ pub struct Fair {
     /// Counts who became first, so that equal claims pass in that order.
     turns: u64,
     index: HashMap<u64, u32, FixedState>,
-    clients: Slab<Client>,
-    order: BTreeSet<Turn>,
+    clients: Slab<QueuedClient>,
+    order: BTreeSet<FinishTag>,
     most_per_client: usize,
     codel: Option<Codel>,
 }
 
 #[derive(Debug)]
-struct Client {
+struct QueuedClient {
     key: u64,
     weight: u64,
     start: u128,
-    turn: Turn,
+    turn: FinishTag,
     cost: u64,
     standing: Standing,
 }
 
 /// A place in the order of clients.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-struct Turn {
+struct FinishTag {
     finish: u128,
     number: u64,
     owner: u32,
@@ -111,11 +111,11 @@ impl Fair {
     }
 
     fn add(&mut self, key: u64, weight: u64) -> u32 {
-        let owner = self.clients.insert(Client {
+        let owner = self.clients.insert(QueuedClient {
             key,
             weight,
             start: 0,
-            turn: Turn::default(),
+            turn: FinishTag::default(),
             cost: 0,
             standing: Standing::default(),
         });
@@ -232,7 +232,7 @@ impl Discipline for Fair {
         // Each finish is rounded up by less than one.
         let rounding = u128::try_from(line.len()).unwrap_or(0);
         let finish = start + span(before, weight) + rounding;
-        let ahead = |turn: &Turn| {
+        let ahead = |turn: &FinishTag| {
             let Some(client) = self
                 .clients
                 .get(turn.owner)

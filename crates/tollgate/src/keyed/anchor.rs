@@ -40,13 +40,13 @@ pub(crate) struct Anchor(AtomicU64);
 
 /// A time as words count it, and the anchor that it counts from.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Moment {
+pub(crate) struct TableTime {
     /// From 1 ns at the anchor.
     pub(crate) now: Timestamp,
     from: u64,
 }
 
-impl Moment {
+impl TableTime {
     /// The same time counted from another anchor; a time before that counts as the anchor itself.
     const fn counted_from(self, anchor: u64) -> Self {
         let clock = self.clock().as_nanos();
@@ -84,29 +84,29 @@ impl Anchor {
 
     /// A time of the clock, if it is within the span of the anchor.
     #[inline(always)]
-    pub(crate) fn near(&self, clock: Timestamp) -> Option<Moment> {
+    pub(crate) fn near(&self, clock: Timestamp) -> Option<TableTime> {
         let from = self.0.load(Ordering::Acquire);
         // One comparison tells a time before the anchor, which wraps, one far after it, and a move.
         let nanos = clock.as_nanos().wrapping_sub(from);
-        (nanos < SPAN).then(|| Moment::at(nanos, from))
+        (nanos < SPAN).then(|| TableTime::at(nanos, from))
     }
 
     /// A time of the clock before the anchor too; none if it is far after it.
-    pub(crate) fn reach(&self, clock: Timestamp) -> Option<Moment> {
+    pub(crate) fn reach(&self, clock: Timestamp) -> Option<TableTime> {
         let from = self.settled();
         // The anchor follows no further, so a time beyond is as the last.
         let nanos = clock.as_nanos().min(LAST).saturating_sub(from);
-        (nanos < SPAN).then(|| Moment::at(nanos, from))
+        (nanos < SPAN).then(|| TableTime::at(nanos, from))
     }
 
     /// Whether a time counts from what words count from. Asked after a word was read.
     #[inline(always)]
-    pub(crate) fn is_of(&self, moment: Moment) -> bool {
+    pub(crate) fn is_of(&self, moment: TableTime) -> bool {
         self.0.load(Ordering::Relaxed) == moment.from
     }
 
     /// The time as words count it now. It stays so while the caller holds the lock of a shard.
-    pub(crate) fn renew(&self, moment: Moment) -> Moment {
+    pub(crate) fn renew(&self, moment: TableTime) -> TableTime {
         if self.is_of(moment) {
             return moment;
         }
@@ -135,9 +135,9 @@ impl Anchor {
         clock: Timestamp,
         high: u64,
         reach: u64,
-        move_words: impl FnOnce(&Back),
+        move_words: impl FnOnce(&ClockSetBack),
     ) {
-        let back = Back::new(self.0.load(Ordering::Relaxed), clock.min(LAST_TIME), reach);
+        let back = ClockSetBack::new(self.0.load(Ordering::Relaxed), clock.min(LAST_TIME), reach);
         if back.is_behind(high) {
             self.0.store(MOVING, Ordering::Release);
             move_words(&back);
@@ -187,7 +187,7 @@ pub(crate) const SLACK: u64 = units::from_nanos(BEHIND);
 
 /// A clock that is behind what words were charged at.
 #[derive(Debug)]
-pub(crate) struct Back {
+pub(crate) struct ClockSetBack {
     /// What the clock shows, from the anchor as it was: before it, perhaps.
     before: i128,
     /// The same from the new anchor.
@@ -198,7 +198,7 @@ pub(crate) struct Back {
     reach: u64,
 }
 
-impl Back {
+impl ClockSetBack {
     pub(super) fn new(from: u64, clock: Timestamp, reach: u64) -> Self {
         let behind = clock.as_nanos().saturating_sub(BEHIND);
         // Never the same anchor again: a thread that counts from the old one, and has not seen the new

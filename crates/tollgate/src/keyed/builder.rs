@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
-use super::rates::{Intervals, PaceCell};
+use super::rates::{IntervalTable, RateCell};
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
 use crate::Tier;
@@ -16,7 +16,7 @@ use crate::stripes::Counters;
 use crate::sync::AtomicU64;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
-use crate::tier::{Choice, Chooses, check_tier_algorithms};
+use crate::tier::{ChooseTier, TierChooser, check_tier_algorithms};
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///
@@ -74,7 +74,7 @@ impl<C, T> Builder<C, T> {
         S: AsRef<[Tier]> + Send + Sync + 'static,
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
-        let choice: Box<dyn Chooses<K>> = Box::new(Choice { tiers, choose });
+        let choice: Box<dyn ChooseTier<K>> = Box::new(TierChooser { tiers, choose });
         let settings = self.settings.map_table(|table| Fingerprints {
             hasher: table.hasher,
             misfit: check_tier_algorithms(&*choice, crate::Algorithm::Gcra).err(),
@@ -108,7 +108,7 @@ impl<C: ClockChoice, T> Builder<C, T> {
 impl<C: Clock, T> Builder<C, T> {
     /// An empty table on a clock that shows this time.
     pub(super) fn table(&self, now: Timestamp) -> Table {
-        Table::new(self.settings.capacity, now, Arc::new(Intervals::new()))
+        Table::new(self.settings.capacity, now, Arc::new(IntervalTable::new()))
     }
 
     /// Builds it on a table, in which intervals may have their tags already.
@@ -119,7 +119,7 @@ impl<C: Clock, T> Builder<C, T> {
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = settings.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
-            pace: PaceCell::new(limit, table.intervals()),
+            pace: RateCell::new(limit, table.intervals()),
             table,
             hasher: settings.table.hasher,
             counters: Counters::new(),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
 
-use super::anchor::{Moment, SLACK};
+use super::anchor::{SLACK, TableTime};
 use super::rates::InForce;
 use super::shard::{Need, Shard};
 use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
@@ -46,7 +46,7 @@ pub struct Glance<'a, C: Clock = Monotonic, T = OneRate> {
     allowed: bool,
     /// The key's, after the charge if there was one.
     word: KeyWord,
-    moment: Moment,
+    moment: TableTime,
     cost: u64,
 }
 
@@ -67,7 +67,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     pub(super) fn check_candidates(
         &self,
         place: Candidates<'_>,
-        moment: Moment,
+        moment: TableTime,
         cost: u64,
     ) -> Decision {
         match self.decide(place, moment, cost) {
@@ -81,7 +81,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     pub(super) fn decide(
         &self,
         place: Candidates<'_>,
-        moment: Moment,
+        moment: TableTime,
         cost: u64,
     ) -> Option<Glance<'a, C, T>> {
         let ask = self.ask(moment, cost, 0);
@@ -100,7 +100,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 
     #[cold]
     #[inline(never)]
-    fn check_slowly(&self, now: Moment, cost: u64) -> Decision {
+    fn check_slowly(&self, now: TableTime, cost: u64) -> Decision {
         let judged = self.charge(now, cost);
         if cost > 0 {
             self.count(judged.outcome == Outcome::Allowed);
@@ -116,7 +116,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, moment: Moment, cost: u64, patience: u64) -> ChargeRequest<'a> {
+    pub(super) fn ask(&self, moment: TableTime, cost: u64, patience: u64) -> ChargeRequest<'a> {
         ChargeRequest {
             fingerprint: self.tagged(),
             tag: self.key.in_force.tag,
@@ -151,7 +151,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     }
 
     /// Charges the key, or what stands for it at the cap.
-    pub(super) fn charge(&self, now: Moment, cost: u64) -> Judged {
+    pub(super) fn charge(&self, now: TableTime, cost: u64) -> Judged {
         let shard = self.shard();
         let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, 0);
         let judged = shard.charge(&ask, self.need());
@@ -159,7 +159,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
-    pub(super) fn charge_or_book(&self, now: Moment, cost: u64, patience: u64) -> Judged {
+    pub(super) fn charge_or_book(&self, now: TableTime, cost: u64, patience: u64) -> Judged {
         let shard = self.shard();
         let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, patience);
         let judged = shard.charge_or_book(&ask, self.need());
@@ -175,7 +175,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 
     /// What would come of a charge, as far as a glance tells.
     #[inline(always)]
-    pub(super) fn glance(&self, now: Moment, cost: u64) -> Judged {
+    pub(super) fn glance(&self, now: TableTime, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.key.fingerprint);
         let ask = self.ask(now, cost, 0);
         let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
@@ -188,7 +188,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// Somebody is to wait for so long that the clock may have been set back.
     #[cold]
     #[inline(never)]
-    fn peek_word_again(&self, now: Moment, cost: u64) -> Judged {
+    fn peek_word_again(&self, now: TableTime, cost: u64) -> Judged {
         let place = self.limiter.table.place(self.key.fingerprint);
         let now = self.limiter.table.follow_clock(place.shard, now);
         let ask = self.ask(now, cost, 0);
@@ -198,7 +198,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
     /// the key's word counts by makes it count by that, so that the wait that is told begins.
     #[inline(always)]
-    pub(super) fn ask_for(&self, now: Moment, cost: u64) -> Judged {
+    pub(super) fn ask_for(&self, now: TableTime, cost: u64) -> Judged {
         let judged = self.glance(now, cost);
         if judged.takes_over {
             self.take_over(now, cost);
@@ -208,7 +208,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 
     #[cold]
     #[inline(never)]
-    fn take_over(&self, now: Moment, cost: u64) {
+    fn take_over(&self, now: TableTime, cost: u64) {
         let shard = self.shard();
         shard.take_over(&self.ask(now, cost, 0));
     }
@@ -456,7 +456,7 @@ impl<C: Clock, T> Home for Rated<'_, C, T> {
 
 impl<C: Clock, T> Rated<'_, C, T> {
     /// A time at which somebody's turn came, as words count it.
-    fn in_turn(&self, turn: Timestamp) -> Moment {
+    fn in_turn(&self, turn: Timestamp) -> TableTime {
         let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
         table.table_time_in_order(self.key.fingerprint, turn, clock)
     }

@@ -19,13 +19,13 @@ use crate::Tier;
 use crate::snapshot::{rate_of, words_of};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
 use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
-use crate::tier::Chooses;
+use crate::tier::ChooseTier;
 
 /// A rate in force, as the words that decide, behind a sequence number that is odd while they
 /// change. The ordering is that of `cell/word.rs`, without a TAT to rescale.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct PaceCell {
+pub(crate) struct RateCell {
     interval: AtomicU64,
     capacity: AtomicU64,
     burst: AtomicU64,
@@ -42,12 +42,12 @@ pub(crate) struct PaceCell {
 pub struct InForce {
     pub(crate) pace: Pace,
     pub(crate) burst: u64,
-    pub(crate) tag: Tag,
+    pub(crate) tag: IntervalTag,
 }
 
 impl InForce {
     #[inline(always)]
-    pub(crate) fn of(limit: &Gcra, intervals: &Intervals) -> Self {
+    pub(crate) fn of(limit: &Gcra, intervals: &IntervalTable) -> Self {
         Self {
             pace: limit.pace(),
             burst: limit.limit(),
@@ -56,8 +56,8 @@ impl InForce {
     }
 }
 
-impl PaceCell {
-    pub(crate) fn new(limit: Gcra, intervals: &Intervals) -> Self {
+impl RateCell {
+    pub(crate) fn new(limit: Gcra, intervals: &IntervalTable) -> Self {
         let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
         Self {
             interval: AtomicU64::new(pace.interval),
@@ -81,13 +81,13 @@ impl PaceCell {
 
     /// What decides, without what only a report needs.
     #[inline(always)]
-    pub(crate) fn read_pace(&self) -> (Pace, Tag) {
+    pub(crate) fn read_pace(&self) -> (Pace, IntervalTag) {
         self.read_by(|cell| (cell.pace_now(), cell.tag_now()))
     }
 
     #[inline(always)]
-    fn tag_now(&self) -> Tag {
-        Tag::from_bits(self.tag.load(Ordering::Relaxed))
+    fn tag_now(&self) -> IntervalTag {
+        IntervalTag::from_bits(self.tag.load(Ordering::Relaxed))
     }
 
     #[inline(always)]
@@ -138,7 +138,7 @@ impl PaceCell {
         rate.unwrap_or_else(|| self.lock().rate())
     }
 
-    pub(crate) fn set(&self, rate: Rate, intervals: &Intervals) -> Result<(), LimitError> {
+    pub(crate) fn set(&self, rate: Rate, intervals: &IntervalTable) -> Result<(), LimitError> {
         let limit = Gcra::new(rate)?;
         let mut current = self.lock();
         *current = limit;
@@ -168,7 +168,7 @@ impl PaceCell {
 pub struct OneRate(());
 
 /// A function of keys of this type, given to [`tier_of`](super::Builder::tier_of): which tier a key is in.
-pub struct ByKey<K: ?Sized>(pub(super) Box<dyn Chooses<K>>);
+pub struct ByKey<K: ?Sized>(pub(super) Box<dyn ChooseTier<K>>);
 
 /// What says which tier a key of this type is in: [`OneRate`] of any, [`ByKey`] of its own.
 ///
@@ -224,7 +224,7 @@ impl<K: ?Sized> fmt::Debug for ByKey<K> {
 const INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
 /// Which interval, as it lies in a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Tag(u64);
+pub(crate) struct IntervalTag(u64);
 
 /// The intervals of a limiter, each in the place that its tag says; they stay for good.
 ///
@@ -232,7 +232,7 @@ pub(crate) struct Tag(u64);
 /// gives a slot its tag has seen it there (acquire), and publishes the slot with release: so whoever
 /// finds the slot, or holds the lock after that, also finds the interval and how many there are.
 #[derive(Debug)]
-pub(crate) struct Intervals {
+pub(crate) struct IntervalTable {
     places: [AtomicU64; INTERVALS],
     /// The words of the buckets that keys without a slot share, one an interval.
     shared: [AtomicU64; INTERVALS],
@@ -242,7 +242,7 @@ pub(crate) struct Intervals {
     longest: AtomicU64,
 }
 
-impl Tag {
+impl IntervalTag {
     /// Of what counts no tokens, and of intervals beyond those that are told apart.
     pub(crate) const NONE: Self = Self(0);
 
@@ -282,7 +282,7 @@ impl Tag {
     }
 }
 
-impl Intervals {
+impl IntervalTable {
     pub(crate) fn new() -> Self {
         Self {
             places: std::array::from_fn(|_| AtomicU64::new(0)),
@@ -294,11 +294,11 @@ impl Intervals {
 
     /// The tag of an interval; it gets one if it is new.
     #[inline(always)]
-    pub(crate) fn tag(&self, interval: u64) -> Tag {
+    pub(crate) fn tag(&self, interval: u64) -> IntervalTag {
         let place = Self::first_place(interval);
         // No interval is zero but that of an unlimited rate, whose place is the first, which has none.
         if self.places[place].load(Ordering::Acquire) == interval {
-            return Tag::new(place);
+            return IntervalTag::new(place);
         }
         self.tag_elsewhere(interval, place)
     }
@@ -315,9 +315,9 @@ impl Intervals {
 
     #[cold]
     #[inline(never)]
-    fn tag_elsewhere(&self, interval: u64, first: usize) -> Tag {
+    fn tag_elsewhere(&self, interval: u64, first: usize) -> IntervalTag {
         if interval == 0 || interval == u64::MAX {
-            return Tag::NONE;
+            return IntervalTag::NONE;
         }
         let places = (0..INTERVALS).map(|step| (first + step) % INTERVALS);
         for place in places.filter(|place| *place > 0) {
@@ -334,39 +334,39 @@ impl Intervals {
                 there = taken.map_or_else(|there| there, |_| interval);
             }
             if there == interval {
-                return Tag::new(place);
+                return IntervalTag::new(place);
             }
         }
-        Tag::NONE
+        IntervalTag::NONE
     }
 
     /// The interval of a tag: zero if it is none, or of none that is known.
-    pub(crate) fn interval(&self, tag: Tag) -> u64 {
+    pub(crate) fn interval(&self, tag: IntervalTag) -> u64 {
         let place = self.places.get(tag.place());
         place.map_or(0, |place| place.load(Ordering::Relaxed))
     }
 
     /// Whether a slot may have this tag.
-    pub(crate) fn knows(&self, tag: Tag) -> bool {
-        tag == Tag::NONE || self.interval(tag) != 0
+    pub(crate) fn knows(&self, tag: IntervalTag) -> bool {
+        tag == IntervalTag::NONE || self.interval(tag) != 0
     }
 
     /// Whether a slot may have another tag than this one.
     #[inline]
-    pub(crate) fn has_other_intervals(&self, tag: Tag) -> bool {
-        self.taken.load(Ordering::Relaxed) > 1 || tag == Tag::NONE
+    pub(crate) fn has_other_intervals(&self, tag: IntervalTag) -> bool {
+        self.taken.load(Ordering::Relaxed) > 1 || tag == IntervalTag::NONE
     }
 
     /// A slot is about to get this tag. `NONE` differs from every interval, so from now on there are two tags
     /// at least.
-    pub(crate) fn note(&self, tag: Tag) {
-        if tag == Tag::NONE {
+    pub(crate) fn note(&self, tag: IntervalTag) {
+        if tag == IntervalTag::NONE {
             self.taken.fetch_max(2, Ordering::Relaxed);
         }
     }
 
     /// The bucket that keys without a slot share at this interval.
-    pub(crate) fn shared(&self, tag: Tag) -> &AtomicU64 {
+    pub(crate) fn shared(&self, tag: IntervalTag) -> &AtomicU64 {
         &self.shared[tag.place() % INTERVALS]
     }
 
@@ -389,16 +389,17 @@ impl Intervals {
 
     /// All of them, each as its tag's bits and itself.
     pub(crate) fn known(&self) -> impl Iterator<Item = (u64, u64)> {
-        let places = (0..INTERVALS).map(Tag::new);
+        let places = (0..INTERVALS).map(IntervalTag::new);
         let known = places.map(|tag| (tag.to_bits(), self.interval(tag)));
         known.filter(|(_, interval)| *interval > 0)
     }
 
     /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken. Nobody else uses
     /// the table yet.
-    pub(crate) fn restore(&self, tag: Tag, interval: u64) -> bool {
+    pub(crate) fn restore(&self, tag: IntervalTag, interval: u64) -> bool {
         let place = self.places.get(tag.place());
-        let Some(place) = place.filter(|_| tag != Tag::NONE && tag.0 & KEY_BITS == 0) else {
+        let Some(place) = place.filter(|_| tag != IntervalTag::NONE && tag.0 & KEY_BITS == 0)
+        else {
             return false;
         };
         if interval == 0 || place.load(Ordering::Relaxed) != 0 {
@@ -411,7 +412,7 @@ impl Intervals {
 
     /// The words of the buckets that keys without a slot share, each with the bits of its tag.
     pub(crate) fn shared_words(&self) -> impl Iterator<Item = (u64, KeyWord)> {
-        let tags = (0..INTERVALS).map(Tag::new);
+        let tags = (0..INTERVALS).map(IntervalTag::new);
         tags.map(|tag| {
             let word = self.shared(tag).load(Ordering::Acquire);
             (tag.to_bits(), KeyWord(word))
@@ -425,19 +426,26 @@ mod tests {
 
     #[test]
     fn an_interval_keeps_its_tag_and_those_beyond_have_none() {
-        let intervals = Intervals::new();
-        assert_eq!(intervals.tag(0), Tag::NONE);
-        assert_eq!(intervals.tag(u64::MAX), Tag::NONE);
+        let intervals = IntervalTable::new();
+        assert_eq!(intervals.tag(0), IntervalTag::NONE);
+        assert_eq!(intervals.tag(u64::MAX), IntervalTag::NONE);
         let tags: Vec<_> = (1..2_000).map(|interval| intervals.tag(interval)).collect();
-        let told_apart = tags.iter().filter(|tag| **tag != Tag::NONE).count();
+        let told_apart = tags.iter().filter(|tag| **tag != IntervalTag::NONE).count();
         assert_eq!(told_apart, INTERVALS - 1);
         for (interval, tag) in (1..).zip(tags) {
             assert_eq!(intervals.tag(interval), tag);
-            let known = if tag == Tag::NONE { 0 } else { interval };
+            let known = if tag == IntervalTag::NONE {
+                0
+            } else {
+                interval
+            };
             assert_eq!(intervals.interval(tag), known);
             let fingerprint = 0x0123_4567_89AB_CDEF;
-            assert_eq!(Tag::between(fingerprint, tag.on(fingerprint)), Some(tag));
+            assert_eq!(
+                IntervalTag::between(fingerprint, tag.on(fingerprint)),
+                Some(tag)
+            );
         }
-        assert_eq!(Tag::between(1, 2), None);
+        assert_eq!(IntervalTag::between(1, 2), None);
     }
 }

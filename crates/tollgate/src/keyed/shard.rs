@@ -36,12 +36,12 @@ use std::sync::Arc;
 
 use tollgate_core::{Outcome, Timestamp, units};
 
-use super::anchor::{Anchor, Moment};
+use super::anchor::{Anchor, TableTime};
 use super::memory::CacheLines;
-use super::rates::Intervals;
+use super::rates::IntervalTable;
 use super::slot::{BUSY, Foreign, Judged, KeyWord};
 use super::slot::{CacheLine, SLOTS, Slot};
-use super::slot::{ChargeRequest, Lost, attempt, is_free, passes, publish, swap, try_pass};
+use super::slot::{ChargeLost, ChargeRequest, attempt, is_free, passes, publish, swap, try_pass};
 use super::stash::Stash;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::table::Stats;
@@ -64,18 +64,18 @@ pub(crate) struct Shard {
     /// Those of all shards; the shape says which are in use.
     lines: Arc<CacheLines>,
     /// Those of the limiter.
-    intervals: Arc<Intervals>,
+    intervals: Arc<IntervalTable>,
     number: usize,
-    turns: Turns,
+    turns: ShardInterleaving,
     /// Cache lines are split so that at most this part of their slots holds keys, in percent.
     fill: usize,
     stash: Stash,
-    structure: Mutex<Structure>,
+    structure: Mutex<ShardStructure>,
 }
 
 /// What only the lock's holder reads or writes.
 #[derive(Debug, Default)]
-pub(crate) struct Structure {
+pub(crate) struct ShardStructure {
     /// Slots of lines in use that hold a fingerprint.
     used: usize,
     /// What the shard has done; the decisions are counted elsewhere.
@@ -97,12 +97,12 @@ impl Shard {
     /// Shard `number` of those that share these lines, filled up to `fill` percent.
     pub(crate) fn new(
         lines: Arc<CacheLines>,
-        intervals: Arc<Intervals>,
+        intervals: Arc<IntervalTable>,
         number: usize,
-        turns: Turns,
+        turns: ShardInterleaving,
         fill: usize,
     ) -> Self {
-        let shape = Shape::smallest(turns);
+        let shape = LineLayout::smallest(turns);
         let own = lines.len() / usize::try_from(shape.lines()).unwrap_or(usize::MAX);
         Self {
             shape: AtomicU64::new(shape.to_word()),
@@ -113,7 +113,7 @@ impl Shard {
             turns,
             fill,
             stash: Stash::new(own * SLOTS),
-            structure: Mutex::new(Structure::default()),
+            structure: Mutex::new(ShardStructure::default()),
         }
     }
 
@@ -127,8 +127,8 @@ impl Shard {
         while let Some(slot) = self.find(ask.fingerprint) {
             match attempt(slot, ask) {
                 Ok(judged) => return self.settle(ask, judged),
-                Err(Lost::Race) => backoff.lost(),
-                Err(Lost::Slot) => break,
+                Err(ChargeLost::Race) => backoff.lost(),
+                Err(ChargeLost::Slot) => break,
             }
         }
         if let Some(refused) = self.denied_at_other_interval(ask) {
@@ -166,8 +166,8 @@ impl Shard {
     }
 
     #[inline(always)]
-    pub(crate) fn shape(&self) -> Shape {
-        Shape::from_word(self.shape.load(Ordering::Acquire))
+    pub(crate) fn shape(&self) -> LineLayout {
+        LineLayout::from_word(self.shape.load(Ordering::Acquire))
     }
 
     fn lines_in_use(&self) -> usize {
@@ -178,7 +178,7 @@ impl Shard {
         self.lines_in(self.shape(), fingerprint)
     }
 
-    fn lines_in(&self, shape: Shape, fingerprint: u64) -> [&CacheLine; 2] {
+    fn lines_in(&self, shape: LineLayout, fingerprint: u64) -> [&CacheLine; 2] {
         let lines = shape.lines_of(fingerprint, self.turns);
         lines.map(|line| &self.lines[line])
     }
@@ -379,7 +379,7 @@ impl Shard {
     /// Under the lock, where it is known what the time counts from; once a second at most.
     #[cold]
     #[inline(never)]
-    fn raise_to(&self, anchor: &Anchor, moment: Moment) {
+    fn raise_to(&self, anchor: &Anchor, moment: TableTime) {
         let _structure = self.lock();
         let now = units::of(anchor.renew(moment).now);
         self.high_water.fetch_max(now, Ordering::AcqRel);
@@ -401,7 +401,7 @@ impl Shard {
         now.max(latest)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Structure> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, ShardStructure> {
         unpoisoned(self.structure.lock())
     }
 }
@@ -439,16 +439,16 @@ fn word_in(slot: &Slot, fingerprint: u64) -> Option<KeyWord> {
 /// line's number modulo the number of shards is its shard's, and `base` and `split` go by as many
 /// at a time.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Shape {
+pub(crate) struct LineLayout {
     base: u64,
     split: u64,
 }
 
 /// How many shards take turns: a power of two, kept as the mask of what does not tell a key's shard.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Turns(u64);
+pub(crate) struct ShardInterleaving(u64);
 
-impl Turns {
+impl ShardInterleaving {
     pub(crate) fn new(shards: usize) -> Self {
         Self(!(shards.next_power_of_two() as u64 - 1))
     }
@@ -469,9 +469,9 @@ impl Turns {
     }
 }
 
-impl Shape {
+impl LineLayout {
     /// A shard of one line.
-    pub(crate) const fn smallest(turns: Turns) -> Self {
+    pub(crate) const fn smallest(turns: ShardInterleaving) -> Self {
         Self {
             base: !turns.0 + 1,
             split: 0,
@@ -507,7 +507,7 @@ impl Shape {
         clippy::cast_possible_truncation,
         reason = "a line number is below the number of lines, which are in memory"
     )]
-    pub(crate) const fn grown(self, turns: Turns) -> (Self, usize, usize) {
+    pub(crate) const fn grown(self, turns: ShardInterleaving) -> (Self, usize, usize) {
         let split = self.split + !turns.0 + 1;
         let next = if split == self.base {
             Self {
@@ -523,7 +523,7 @@ impl Shape {
     /// The two lines that a key may be in, both computed from the fingerprint alone, without the bits
     /// that tell an interval, and both of its own shard.
     #[inline(always)]
-    pub(crate) const fn lines_of(self, fingerprint: u64, turns: Turns) -> [usize; 2] {
+    pub(crate) const fn lines_of(self, fingerprint: u64, turns: ShardInterleaving) -> [usize; 2] {
         let mixed = fingerprint
             .wrapping_mul(0x9E37_79B9_7F4A_7C15)
             .rotate_left(u32::BITS + KEY_BITS.leading_zeros());
@@ -554,10 +554,10 @@ mod tests {
 
     #[test]
     fn an_interval_moves_no_key() {
-        let turns = Turns::new(64);
-        let mut shape = Shape::smallest(turns);
+        let turns = ShardInterleaving::new(64);
+        let mut shape = LineLayout::smallest(turns);
         while shape.lines() < 1 << 32 {
-            let shapes = [shape, Shape { split: 64, ..shape }];
+            let shapes = [shape, LineLayout { split: 64, ..shape }];
             for fingerprint in (1..100u64).map(|key| key.wrapping_mul(0x1234_5678_9ABC_DEF1)) {
                 for tag in [1, 2, 512, 1_023].map(|tag| tag << 54) {
                     for shape in shapes {
@@ -573,13 +573,13 @@ mod tests {
     #[test]
     fn a_split_moves_keys_only_between_the_line_and_its_new_half() {
         for shards in [1, 2, 64] {
-            let turns = Turns::new(shards);
-            let mut shape = Shape::smallest(turns);
+            let turns = ShardInterleaving::new(shards);
+            let mut shape = LineLayout::smallest(turns);
             for _ in 0..1_000 {
                 let (next, from, to) = shape.grown(turns);
                 assert_eq!(to as u64, shape.lines());
                 assert_eq!(next.lines(), shape.lines() + shards as u64);
-                assert_eq!(Shape::from_word(next.to_word()), next);
+                assert_eq!(LineLayout::from_word(next.to_word()), next);
                 for key in 0..200u64 {
                     let fingerprint = key.wrapping_mul(0x1234_5678_9ABC_DEF1);
                     let shard = turns.shard_of(fingerprint);

@@ -5,8 +5,8 @@ use std::hint::select_unpredictable;
 
 use tollgate_core::{Outcome, Pace, Tat, Timestamp, units};
 
-use super::anchor::{Anchor, Moment, SLACK};
-use super::rates::Tag;
+use super::anchor::{Anchor, SLACK, TableTime};
+use super::rates::IntervalTag;
 use crate::sync::{AtomicU64, Ordering};
 
 /// One key's state: which key, and its word. Zero in both is an empty slot.
@@ -57,9 +57,9 @@ pub(crate) struct ChargeRequest<'a> {
     /// With the tag.
     pub(crate) fingerprint: u64,
     /// Of the pace's interval.
-    pub(crate) tag: Tag,
+    pub(crate) tag: IntervalTag,
     pub(crate) pace: Pace,
-    pub(crate) moment: Moment,
+    pub(crate) moment: TableTime,
     /// What words count from.
     pub(crate) anchor: &'a Anchor,
     pub(crate) cost: u64,
@@ -87,7 +87,7 @@ impl ChargeRequest<'_> {
 }
 
 /// Why a slot was not charged.
-pub(crate) enum Lost {
+pub(crate) enum ChargeLost {
     /// Another charge came first.
     Race,
     /// It is busy, or another key's.
@@ -131,11 +131,11 @@ pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, Ke
 
 /// Charges a slot once, or decides not to.
 #[inline(always)]
-pub(crate) fn attempt(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<Judged, Lost> {
+pub(crate) fn attempt(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<Judged, ChargeLost> {
     let word = slot.word.load(Ordering::Acquire);
     let here = slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
     if word == BUSY || !here || !ask.is_timely() {
-        return Err(Lost::Slot);
+        return Err(ChargeLost::Slot);
     }
     let judged = KeyWord(word).judge(ask.pace, ask.now(), ask.cost);
     let taken = passes(&judged, ask);
@@ -144,10 +144,10 @@ pub(crate) fn attempt(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<Judged, Lo
         return Ok(judged);
     }
     if !swap(slot, word, judged.after.0) {
-        return Err(Lost::Race);
+        return Err(ChargeLost::Race);
     }
     if slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint {
-        return Err(Lost::Slot);
+        return Err(ChargeLost::Slot);
     }
     Ok(judged)
 }
@@ -495,7 +495,7 @@ mod tests {
         ) {
             let anchor = Anchor::new(Timestamp::ZERO);
             let moment = anchor.near(Timestamp::from_nanos(nanos % SPAN)).expect("within the span");
-            let ask = ChargeRequest { fingerprint: 7, tag: Tag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
+            let ask = ChargeRequest { fingerprint: 7, tag: IntervalTag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
             let now = ask.now();
             let edge = match edge {
                 0 => units::of(now),

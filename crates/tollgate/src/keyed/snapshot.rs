@@ -20,8 +20,8 @@ use std::path::Path;
 
 use tollgate_core::{Pace, units};
 
-use super::anchor::Moment;
-use super::rates::Tag;
+use super::anchor::TableTime;
+use super::rates::IntervalTag;
 use super::shard::Need;
 use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;
@@ -151,14 +151,14 @@ impl<C: Clock, T> Builder<C, T> {
         let intervals = table.intervals();
         for _ in 0..file.word()? {
             let [tag, interval] = file.words()?;
-            if !intervals.restore(Tag::from_bits(tag), interval) {
+            if !intervals.restore(IntervalTag::from_bits(tag), interval) {
                 return Err(file.different_hash_error());
             }
         }
         for _ in 0..file.word()? {
             let [tag, word] = file.words()?;
             let word = KeyWord(word).at_moment(moment, elapsed);
-            let shared = intervals.shared(Tag::from_bits(tag));
+            let shared = intervals.shared(IntervalTag::from_bits(tag));
             shared.store(word.0, Ordering::Relaxed);
         }
         let limiter = self.adopting(seed).build_on(table);
@@ -171,7 +171,7 @@ impl<C: Clock, T> Builder<C, T> {
 fn load_keys(
     table: &Table,
     file: &mut SnapshotReader,
-    moment: Moment,
+    moment: TableTime,
     elapsed: u64,
 ) -> Result<Loaded, SnapshotError> {
     let mut loaded = Loaded::default();
@@ -195,7 +195,7 @@ fn load_keys(
         // At no rate, whatever the key's interval: nobody else uses the table yet.
         let ask = ChargeRequest {
             fingerprint,
-            tag: Tag::NONE,
+            tag: IntervalTag::NONE,
             pace: Pace::UNLIMITED,
             moment,
             anchor: table.anchor(),
@@ -216,7 +216,7 @@ fn load_keys(
 
 impl KeyWord {
     /// A word of a section as a table counts it at this moment, so many units after the section was written.
-    fn at_moment(self, moment: Moment, elapsed: u64) -> Self {
+    fn at_moment(self, moment: TableTime, elapsed: u64) -> Self {
         self.moved(elapsed).later(units::of(moment.now))
     }
 

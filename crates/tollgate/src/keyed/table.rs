@@ -4,12 +4,12 @@ use std::sync::Arc;
 
 use tollgate_core::{Timestamp, units};
 
-use super::anchor::{Anchor, Moment};
+use super::anchor::{Anchor, TableTime};
 use super::memory::{CacheLines, fetch};
-use super::rates::Intervals;
-use super::shard::{Shape, Shard, Turns};
+use super::rates::IntervalTable;
+use super::shard::{LineLayout, Shard, ShardInterleaving};
 use super::slot::{CacheLine, SLOTS, Slot, select};
-use crate::shards::Shards;
+use crate::shards::ShardLayout;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.
@@ -30,8 +30,8 @@ pub(crate) struct Table {
     /// hold no more than those.
     lines: Arc<CacheLines>,
     shards: Box<[Padded<Shard>]>,
-    intervals: Arc<Intervals>,
-    turns: Turns,
+    intervals: Arc<IntervalTable>,
+    turns: ShardInterleaving,
     /// Times are counted from here.
     anchor: Anchor,
 }
@@ -60,17 +60,21 @@ impl<'a> Candidates<'a> {
 }
 
 impl Table {
-    pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<Intervals>) -> Self {
-        let Shards { count, room, .. } = Shards::for_threads(capacity, SHARD_KEYS, MAX_SHARDS);
+    pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<IntervalTable>) -> Self {
+        let ShardLayout { count, room, .. } =
+            ShardLayout::for_threads(capacity, SHARD_KEYS, MAX_SHARDS);
         let fill = if count == 1 {
             SMALL_FILL_PERCENT
         } else {
             FILL_PERCENT
         };
         let slots = room.saturating_mul(100).div_ceil(fill);
-        let lines = slots.div_ceil(SLOTS).clamp(1, Shape::MOST_LINES / count) * count;
+        let lines = slots
+            .div_ceil(SLOTS)
+            .clamp(1, LineLayout::MOST_LINES / count)
+            * count;
         let lines = Arc::new(CacheLines::new(lines));
-        let turns = Turns::new(count);
+        let turns = ShardInterleaving::new(count);
         let shard = |number| {
             let (lines, intervals) = (Arc::clone(&lines), Arc::clone(&intervals));
             Padded(Shard::new(lines, intervals, number, turns, fill))
@@ -96,7 +100,7 @@ impl Table {
 
     /// The intervals that keys were asked at.
     #[inline(always)]
-    pub(crate) fn intervals(&self) -> &Intervals {
+    pub(crate) fn intervals(&self) -> &IntervalTable {
         &self.intervals
     }
 
@@ -118,7 +122,7 @@ impl Table {
 
     /// A time as the words count it.
     #[inline(always)]
-    pub(crate) fn table_time(&self, now: Timestamp) -> Moment {
+    pub(crate) fn table_time(&self, now: Timestamp) -> TableTime {
         match self.anchor.near(now) {
             Some(moment) => moment,
             None => self.table_time_when_far(now),
@@ -132,7 +136,7 @@ impl Table {
         fingerprint: u64,
         turn: Timestamp,
         clock: Timestamp,
-    ) -> Moment {
+    ) -> TableTime {
         if turn >= clock {
             return self.table_time(turn);
         }
@@ -145,7 +149,7 @@ impl Table {
 
     #[cold]
     #[inline(never)]
-    fn table_time_when_far(&self, now: Timestamp) -> Moment {
+    fn table_time_when_far(&self, now: Timestamp) -> TableTime {
         if self.anchor.is_ahead(now, self.intervals.reach()) {
             self.follow_back(now);
         }
@@ -160,7 +164,7 @@ impl Table {
     /// The same time, after all words have followed a clock that was set back by far since this shard was
     /// charged, if it was.
     #[inline]
-    pub(crate) fn follow_clock(&self, shard: &Shard, moment: Moment) -> Moment {
+    pub(crate) fn follow_clock(&self, shard: &Shard, moment: TableTime) -> TableTime {
         // A guess, as the anchor may just have moved: under the locks it is looked at again.
         let ahead = shard.high_water().saturating_sub(units::of(moment.now));
         if ahead <= self.intervals.reach() {
@@ -199,6 +203,6 @@ impl Table {
     /// The bytes that all shards may come to use.
     pub(crate) fn reserved_bytes(&self) -> usize {
         let stashed: usize = self.shards().map(Shard::stash_lines).sum();
-        (self.lines.len() + stashed) * size_of::<CacheLine>() + size_of::<Intervals>()
+        (self.lines.len() + stashed) * size_of::<CacheLine>() + size_of::<IntervalTable>()
     }
 }

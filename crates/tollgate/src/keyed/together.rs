@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Tat, Timestamp};
 
-use super::anchor::Moment;
+use super::anchor::TableTime;
 use super::shard::Shard;
 use super::slot::{KeyWord, Slot};
 use super::table::Candidates;
@@ -19,12 +19,12 @@ const FETCHED: usize = 8;
 
 /// What the keys' words were after they were charged, in the order of the keys: of most requests
 /// without an allocation.
-struct After {
+struct ChargedWords {
     first: [KeyWord; FETCHED],
     others: Vec<KeyWord>,
 }
 
-impl After {
+impl ChargedWords {
     const NOTHING: Self = Self {
         first: [KeyWord::NEW; FETCHED],
         others: Vec::new(),
@@ -144,7 +144,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// The refusal with the longest wait.
     #[cold]
     #[inline(never)]
-    fn refused(&self, keys: &[(Key<'_, C, T>, u64)], local: Moment) -> Together {
+    fn refused(&self, keys: &[(Key<'_, C, T>, u64)], local: TableTime) -> Together {
         self.counters.count(false);
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
@@ -176,7 +176,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     ) -> Together {
         let local = self.table.table_time(now);
         let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
-        let mut after = After::NOTHING;
+        let mut after = ChargedWords::NOTHING;
         let mut charged = 0;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.0.key();
@@ -232,7 +232,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     fn cancel_all(
         &self,
         charged: &[(Key<'_, C, T>, u64)],
-        after: &After,
+        after: &ChargedWords,
         now: Timestamp,
         decision: Decision,
     ) -> Together {

@@ -7,7 +7,7 @@ use tollgate_core::{LimitError, Rate};
 use super::Lanes;
 use super::shares::Shares;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::Line;
+use crate::line::SharedWaitQueue;
 
 /// Builds [`Lanes`]; made by [`Lanes::builder`].
 ///
@@ -182,7 +182,7 @@ impl<C: ClockChoice> Builder<C> {
                 .into_iter()
                 .map(|(name, _)| name)
                 .collect(),
-            line: Line::new(shares, most, clock),
+            line: SharedWaitQueue::new(shares, most, clock),
         })
     }
 }

@@ -13,16 +13,16 @@ use crate::Algorithm;
 use crate::cell::locked::takes;
 use crate::line::places::Fifo;
 use crate::line::queue::{Change, Discipline, Lines};
-use crate::steps::Latest;
+use crate::steps::LatestTime;
 
 /// All lanes, highest first.
 #[derive(Debug)]
 pub struct Shares {
-    total: Account,
-    lanes: Vec<State>,
+    total: RateBucket,
+    lanes: Vec<LaneState>,
     /// The latest visit: nobody passes at an earlier time.
     seen: Timestamp,
-    latest: Latest,
+    latest: LatestTime,
     most_per_lane: usize,
     /// Counts charges, so that a receipt knows whether it is the latest.
     charges: u64,
@@ -30,39 +30,39 @@ pub struct Shares {
 
 /// An exact bucket with its limit.
 #[derive(Clone, Copy, Debug)]
-struct Account {
+struct RateBucket {
     limit: TokenBucket,
     bucket: Bucket,
 }
 
 #[derive(Debug)]
-struct State {
-    own: Account,
+struct LaneState {
+    own: RateBucket,
     /// What the first in line asks for.
     first: Option<u64>,
     /// Tokens charged for waiters that left before noticing their turn: the next in this lane use them.
     credit: u64,
     /// The latest charge that became credit.
-    handed_on: Option<Undo>,
+    handed_on: Option<ChargeUndo>,
 }
 
 /// What a charge is given back by.
 #[derive(Debug)]
 pub struct Receipt {
     cost: u64,
-    undo: Undo,
+    undo: ChargeUndo,
 }
 
 /// Both buckets as they were before a charge; good while nothing was built on it.
 #[derive(Clone, Copy, Debug)]
-struct Undo {
+struct ChargeUndo {
     cost: u64,
     own: Bucket,
     total: Bucket,
     charges: u64,
 }
 
-impl Account {
+impl RateBucket {
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
             limit: TokenBucket::new(rate)?,
@@ -105,16 +105,16 @@ impl Shares {
         now: Timestamp,
     ) -> Result<Self, LimitError> {
         let state = |rate| {
-            Ok(State {
-                own: Account::new(rate)?,
+            Ok(LaneState {
+                own: RateBucket::new(rate)?,
                 first: None,
                 credit: 0,
                 handed_on: None,
             })
         };
-        let total = Account::new(total)?;
+        let total = RateBucket::new(total)?;
         let lanes = lanes.map(state).collect::<Result<Vec<_>, _>>()?;
-        let mut latest = Latest::new(&total.limit);
+        let mut latest = LatestTime::new(&total.limit);
         lanes.iter().for_each(|lane| latest.keep(&lane.own.limit));
         Ok(Self {
             total,
@@ -165,7 +165,7 @@ impl Shares {
         Some(at)
     }
 
-    fn others(&self, lane: u32) -> impl Iterator<Item = &State> {
+    fn others(&self, lane: u32) -> impl Iterator<Item = &LaneState> {
         let (before, rest) = self.lanes.split_at(index(lane));
         before.iter().chain(&rest[1..])
     }
@@ -269,7 +269,7 @@ impl Discipline for Shares {
     }
 
     fn next(&self) -> Option<(u32, Timestamp)> {
-        let turn = |(number, state): (usize, &State)| {
+        let turn = |(number, state): (usize, &LaneState)| {
             let lane = u32::try_from(number).ok()?;
             let cost = state.first?.saturating_sub(state.credit);
             let due = match cost {
@@ -301,7 +301,7 @@ impl Discipline for Shares {
         }
         let rest = cost - covered;
         self.charge(lane, due, rest);
-        let undo = Undo {
+        let undo = ChargeUndo {
             cost: rest,
             own,
             total,

@@ -10,9 +10,9 @@ use crate::Algorithm;
 use crate::cell::Cell;
 use crate::cell::locked::Slot;
 use crate::cell::striped::Striped;
-use crate::cell::word::{Mover, Word};
+use crate::cell::word::{AnchorOwner, Word};
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::lined::Lined;
+use crate::line::lined::LimiterQueue;
 use crate::line::waiting::Waiting;
 use crate::sync::Mutex;
 use crate::tier::{Compiled, Tier};
@@ -118,7 +118,7 @@ impl<C: ClockChoice> Builder<C> {
         Ok(Limiter {
             cell,
             clock,
-            line: Lined::new(),
+            line: LimiterQueue::new(),
             waiting: Waiting::new(settings.max_waiters),
         })
     }
@@ -128,7 +128,7 @@ impl Settings {
     fn word(&self, limit: Gcra, now: Timestamp) -> Cell {
         match self.stripes {
             None => {
-                let word = Word::new(limit, now, Mover::Word);
+                let word = Word::new(limit, now, AnchorOwner::Word);
                 if self.start_empty {
                     word.drain();
                 }

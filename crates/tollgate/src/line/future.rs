@@ -9,21 +9,21 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 
 use super::queue::Discipline;
-use super::{Line, Passed, Post, Progress, Standing, Stands, Turn};
+use super::{Passed, Post, QueuePointer, SharedWaitQueue, Standing, Turn, WaitProgress};
 use crate::Refused;
 use crate::clock::Clock;
 use crate::clock::alarm::Alarm;
 
 pin_project! {
     /// Waits for a place's turn: when it came, and how long that took.
-    pub(crate) struct Await<S: Stands> {
+    pub(crate) struct QueuedWaiterFuture<S: QueuePointer> {
         standing: Standing<S>,
         #[pin]
         alarm: Alarm,
     }
 }
 
-impl<S: Stands> Await<S> {
+impl<S: QueuePointer> QueuedWaiterFuture<S> {
     pub(crate) const fn new(standing: Standing<S>) -> Self {
         Self {
             standing,
@@ -37,18 +37,18 @@ impl<S: Stands> Await<S> {
     }
 }
 
-impl<S: Stands> Future for Await<S> {
+impl<S: QueuePointer> Future for QueuedWaiterFuture<S> {
     type Output = Result<Passed, Refused>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
             let until = match this.standing.look(context.waker()) {
-                Progress::Done(result) => {
+                WaitProgress::Done(result) => {
                     this.alarm.disarm();
                     return Poll::Ready(result);
                 }
-                Progress::Waiting(until) => until,
+                WaitProgress::Waiting(until) => until,
             };
             let Some(until) = until else {
                 this.alarm.as_mut().disarm();
@@ -66,15 +66,15 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     pub struct Turning<'a, D: Discipline, C: Clock> {
         #[pin]
-        stage: Stage<'a, D, C>,
+        stage: QueuedAcquireStage<'a, D, C>,
     }
 }
 
 pin_project! {
     #[project = StageProjection]
-    enum Stage<'a, D: Discipline, C: Clock> {
+    enum QueuedAcquireStage<'a, D: Discipline, C: Clock> {
         Start { turn: Option<Turn<'a, D, C>> },
-        Waiting { #[pin] wait: Await<&'a Line<D, C>> },
+        Waiting { #[pin] wait: QueuedWaiterFuture<&'a SharedWaitQueue<D, C>> },
         Done,
     }
 }
@@ -85,7 +85,7 @@ impl<'a, D: Discipline, C: Clock> IntoFuture for Turn<'a, D, C> {
 
     fn into_future(self) -> Turning<'a, D, C> {
         Turning {
-            stage: Stage::Start { turn: Some(self) },
+            stage: QueuedAcquireStage::Start { turn: Some(self) },
         }
     }
 }
@@ -100,17 +100,17 @@ impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
                 StageProjection::Done => panic!("`Turning` was polled after it had passed"),
                 StageProjection::Start { turn } => {
                     let started = turn.take().map_or(Ok(None), Turn::start);
-                    this.stage.set(Stage::Done);
+                    this.stage.set(QueuedAcquireStage::Done);
                     match started? {
                         None => return Poll::Ready(Ok(Duration::ZERO)),
-                        Some(standing) => this.stage.set(Stage::Waiting {
-                            wait: Await::new(standing),
+                        Some(standing) => this.stage.set(QueuedAcquireStage::Waiting {
+                            wait: QueuedWaiterFuture::new(standing),
                         }),
                     }
                 }
                 StageProjection::Waiting { wait } => {
                     let result = ready!(wait.poll(context));
-                    this.stage.set(Stage::Done);
+                    this.stage.set(QueuedAcquireStage::Done);
                     return Poll::Ready(result.map(|passed| passed.waited));
                 }
             }

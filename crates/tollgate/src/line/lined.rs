@@ -5,7 +5,7 @@ use std::fmt;
 use super::State;
 use super::places::Id;
 use super::single::Single;
-use crate::cell::Out;
+use crate::cell::Outstanding;
 use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
 
 /// There are waiters, and newcomers stand behind them.
@@ -24,12 +24,12 @@ const HELD: u32 = 2;
 /// A thread that takes a hold sets the mark and, after the fence, reads the clock. A check that hasn't seen the mark
 /// read the clock before, so its time is no later than that from which what is out must not drain.
 #[derive(Debug)]
-pub(crate) struct Lined<T> {
+pub(crate) struct LimiterQueue<T> {
     mark: AtomicU32,
     state: Mutex<State<Single<T>>>,
 }
 
-impl<T: Clone + fmt::Debug> Lined<T> {
+impl<T: Clone + fmt::Debug> LimiterQueue<T> {
     pub(crate) fn new() -> Self {
         Self {
             mark: AtomicU32::new(0),
@@ -44,10 +44,10 @@ impl<T: Clone + fmt::Debug> Lined<T> {
     }
 
     /// Whether something may be out.
-    pub(crate) fn out(&self) -> Out {
+    pub(crate) fn out(&self) -> Outstanding {
         match self.mark.load(Ordering::Relaxed) & HELD {
-            0 => Out::Nothing,
-            _ => Out::Something,
+            0 => Outstanding::Nothing,
+            _ => Outstanding::Something,
         }
     }
 

@@ -55,14 +55,14 @@ pub trait Meter {
 pub(crate) type DynQueueLimit<'a, T> = dyn Meter<Terms = T> + 'a;
 
 /// What is asked of a limit at a time, on which terms.
-pub(crate) struct Request<'a, T> {
+pub(crate) struct QueueRequest<'a, T> {
     pub(crate) meter: &'a DynQueueLimit<'a, T>,
     pub(crate) terms: &'a T,
     pub(crate) now: Timestamp,
     pub(crate) cost: u64,
 }
 
-impl<'a, T: Clone + fmt::Debug> Request<'a, T> {
+impl<'a, T: Clone + fmt::Debug> QueueRequest<'a, T> {
     pub(crate) fn new(
         meter: &'a DynQueueLimit<'a, T>,
         terms: &'a T,

@@ -7,7 +7,7 @@ use foldhash::fast::FixedState;
 
 use super::State;
 use super::places::Id;
-use super::seats::{KEPT, Woken};
+use super::seats::{KEPT, PendingWakeups};
 use super::single::Single;
 use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
 
@@ -17,7 +17,7 @@ const MARKS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 /// Lines by the hash of their key, and marks of which a check reads one.
 ///
 /// # Memory ordering
-/// As for the mark of [`Lined`](super::lined::Lined). A change of all keys uses the locks alone.
+/// As for the mark of [`LimiterQueue`](super::lined::Lined). A change of all keys uses the locks alone.
 pub(crate) struct KeyQueues<K, T> {
     marks: [AtomicU32; MARKS],
     shards: Box<[Mutex<Shard<K, T>>]>,
@@ -146,7 +146,7 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
                 }
             }
             drop(shard);
-            woken.into_iter().for_each(Woken::wake);
+            woken.into_iter().for_each(PendingWakeups::wake);
         }
     }
 }

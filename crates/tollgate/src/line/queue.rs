@@ -111,7 +111,7 @@ impl Lines {
 #[derive(Debug)]
 pub(crate) struct Queue<D: Discipline> {
     discipline: D,
-    places: Places<Ended<D>, Owner>,
+    places: Places<WaitResult<D>, ClientIndex>,
     lines: Lines,
     deadlines: BTreeSet<(Timestamp, Id)>,
     waiting: usize,
@@ -121,10 +121,10 @@ pub(crate) struct Queue<D: Discipline> {
 }
 
 /// Whose line a waiter stands in: a client, or a lane.
-type Owner = u32;
+type ClientIndex = u32;
 
 /// A waiter's receipt, by which its charge is given back, and when its turn came; or why it was refused, which is rare and large.
-type Ended<D> = Result<(<D as Discipline>::Receipt, Timestamp), Box<Refused>>;
+type WaitResult<D> = Result<(<D as Discipline>::Receipt, Timestamp), Box<Refused>>;
 
 /// What became of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -290,7 +290,7 @@ impl<D: Discipline> Queue<D> {
     }
 
     /// Takes a waiter out of its line and notes its result.
-    fn finish(&mut self, id: Id, result: Ended<D>, why: Change) {
+    fn finish(&mut self, id: Id, result: WaitResult<D>, why: Change) {
         self.take_out(id, why, |places, line| places.finish(line, id, result));
         self.done.push(id);
     }
@@ -299,7 +299,7 @@ impl<D: Discipline> Queue<D> {
         &mut self,
         id: Id,
         why: Change,
-        unlink: impl FnOnce(&mut Places<Ended<D>, Owner>, &mut Fifo),
+        unlink: impl FnOnce(&mut Places<WaitResult<D>, ClientIndex>, &mut Fifo),
     ) {
         let Some(place) = self.places.get(id) else {
             return;

@@ -13,21 +13,21 @@ pub(crate) const KEPT: usize = 64;
 
 /// How to wake those who wait in a queue.
 #[derive(Debug, Default)]
-pub(crate) struct Seats {
+pub(crate) struct WaiterWakers {
     /// By place.
-    seats: Vec<Seat>,
+    seats: Vec<WakerSlot>,
     /// Dropping a waker may drop a task, and with it a place in this very queue: not under the lock.
     discarded: Vec<Waker>,
 }
 
 #[derive(Debug)]
-struct Seat {
+struct WakerSlot {
     waker: Option<Waker>,
     /// When it looks again by itself, or was woken to do so; the end of time if neither.
     armed: Timestamp,
 }
 
-impl Default for Seat {
+impl Default for WakerSlot {
     fn default() -> Self {
         Self {
             waker: None,
@@ -36,7 +36,7 @@ impl Default for Seat {
     }
 }
 
-impl Seats {
+impl WaiterWakers {
     pub(crate) const fn new() -> Self {
         Self {
             seats: Vec::new(),
@@ -51,7 +51,7 @@ impl Seats {
         done: Vec<Id>,
         first: Option<(Id, Timestamp)>,
         present: Option<Id>,
-    ) -> Woken {
+    ) -> PendingWakeups {
         let mut wake = Vec::new();
         for id in done {
             let waker = self.seat(id).and_then(|seat| seat.waker.take());
@@ -71,7 +71,7 @@ impl Seats {
             wake.push(waker.clone());
             seat.armed = until;
         }
-        Woken {
+        PendingWakeups {
             wake,
             _discarded: mem::take(&mut self.discarded),
         }
@@ -87,7 +87,7 @@ impl Seats {
         self.seats = Vec::new();
     }
 
-    fn seat(&mut self, id: Id) -> Option<&mut Seat> {
+    fn seat(&mut self, id: Id) -> Option<&mut WakerSlot> {
         self.seats.get_mut(at(id))
     }
 
@@ -102,7 +102,7 @@ impl Seats {
         if at(id) >= self.seats.len() {
             let more = at(id) + 1 - self.seats.len();
             make_room(&mut self.seats, more);
-            self.seats.resize_with(at(id) + 1, Seat::default);
+            self.seats.resize_with(at(id) + 1, WakerSlot::default);
         }
         let seat = &mut self.seats[at(id)];
         seat.armed = armed.unwrap_or(Timestamp::MAX);
@@ -116,12 +116,12 @@ impl Seats {
 
 /// Wakers that are called, and some that are dropped, once no lock is held.
 #[must_use = "those who wait are woken by this"]
-pub(crate) struct Woken {
+pub(crate) struct PendingWakeups {
     wake: Vec<Waker>,
     _discarded: Vec<Waker>,
 }
 
-impl Woken {
+impl PendingWakeups {
     /// Under no lock.
     pub(crate) fn wake(self) {
         self.wake.into_iter().for_each(Waker::wake);

@@ -12,7 +12,7 @@ use tollgate_core::{Decision, Outcome, Timestamp};
 
 mod bookings;
 
-use super::meter::{DynQueueLimit, Request};
+use super::meter::{DynQueueLimit, QueueRequest};
 use super::places::{Fifo, Id, Places, WaiterPlace};
 use super::{Passed, Waits};
 use crate::Refused;
@@ -26,7 +26,7 @@ const BACKSTOP: Duration = Duration::from_millis(1);
 /// All waiters for one limit.
 #[derive(Debug)]
 pub struct Single<T> {
-    places: Places<Ended, Waiter<T>>,
+    places: Places<WaitResult, FifoWaiter<T>>,
     line: Fifo,
     deadlines: BTreeSet<(Timestamp, Id)>,
     /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
@@ -46,11 +46,11 @@ pub struct Single<T> {
 }
 
 /// When a waiter's turn came, or why it was refused, which is rare and large.
-type Ended = Result<Timestamp, Box<Refused>>;
+type WaitResult = Result<Timestamp, Box<Refused>>;
 
 /// What is kept of a waiter.
 #[derive(Debug)]
-struct Waiter<T> {
+struct FifoWaiter<T> {
     terms: T,
     /// When it was told that it would pass: it looks then, whatever happens to those before it.
     told: Timestamp,
@@ -134,7 +134,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             && deadline < self.due
         {
             let late_place = self.places.get(late).map(|place| &place.extra.terms);
-            let request = |terms| Request::new(meter, terms, now, 0);
+            let request = |terms| QueueRequest::new(meter, terms, now, 0);
             let decision = late_place.map(|terms| self.refusal(&request(terms), self.due));
             let decision = decision.unwrap_or(Decision::UNLIMITED);
             self.refuse(meter, now, late, Refused::TooLate(decision));
@@ -149,7 +149,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.pass_booked(meter, now);
             return true;
         }
-        let request = Request::new(meter, &place.extra.terms, now, place.cost);
+        let request = QueueRequest::new(meter, &place.extra.terms, now, place.cost);
         let charged = match place.extra.charged {
             Some(ticket) => Ok((ticket, self.due)),
             // At its own time, so that a late wake-up loses no rate.
@@ -210,7 +210,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
     }
 
-    fn first_place(&self) -> Option<(Id, &WaiterPlace<Ended, Waiter<T>>)> {
+    fn first_place(&self) -> Option<(Id, &WaiterPlace<WaitResult, FifoWaiter<T>>)> {
         let id = self.line.first()?;
         Some((id, self.places.get(id)?))
     }
@@ -218,10 +218,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Passes at once, takes a place in line, or says why it can do neither.
     pub(crate) fn enter(
         &mut self,
-        request: &Request<'_, T>,
+        request: &QueueRequest<'_, T>,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
-        let Request { meter, now, .. } = *request;
+        let QueueRequest { meter, now, .. } = *request;
         self.advance(meter, now);
         if self.is_empty() {
             match request.book(Duration::ZERO) {
@@ -246,7 +246,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         if deadline.is_some_and(|deadline| deadline < told) {
             return Err(Refused::TooLate(self.refusal(request, told)));
         }
-        let waiter = Waiter {
+        let waiter = FifoWaiter {
             terms: request.terms.clone(),
             told,
             charged: None,
@@ -259,7 +259,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// share has one order for all of them.
     fn join_booked(
         &mut self,
-        request: &Request<'_, T>,
+        request: &QueueRequest<'_, T>,
         deadline: Option<Timestamp>,
     ) -> Result<Entered, Refused> {
         let patience = deadline.map_or(Duration::MAX, |deadline| deadline - request.now);
@@ -272,7 +272,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             Err(Refused::TooFarAhead(decision)) => return Err(Refused::QueueFull(decision)),
             Err(refused) => return Err(refused),
         };
-        let waiter = Waiter {
+        let waiter = FifoWaiter {
             terms: request.terms.clone(),
             told: ticket.at(),
             charged: Some(ticket),
@@ -284,7 +284,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     fn stand(
         &mut self,
         meter: &DynQueueLimit<'_, T>,
-        place: WaiterPlace<Ended, Waiter<T>>,
+        place: WaiterPlace<WaitResult, FifoWaiter<T>>,
     ) -> Entered {
         let deadline = place.deadline();
         let id = self.places.insert(place);
@@ -343,7 +343,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Takes a waiter out of the line and notes its result.
-    fn finish(&mut self, id: Id, result: Ended) {
+    fn finish(&mut self, id: Id, result: WaitResult) {
         self.take_out(id, |places, line, id| places.finish(line, id, result));
         self.done.push(id);
     }
@@ -351,7 +351,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     fn take_out(
         &mut self,
         id: Id,
-        unlink: impl FnOnce(&mut Places<Ended, Waiter<T>>, &mut Fifo, Id),
+        unlink: impl FnOnce(&mut Places<WaitResult, FifoWaiter<T>>, &mut Fifo, Id),
     ) {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
@@ -367,7 +367,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// What a request is told that has to stand behind all waiters, after an [`advance`](Self::advance) to this
     /// time. None if there are no waiters.
-    pub(crate) fn behind(&self, request: &Request<'_, T>) -> Option<Decision> {
+    pub(crate) fn behind(&self, request: &QueueRequest<'_, T>) -> Option<Decision> {
         if self.is_empty() {
             return None;
         }
@@ -384,13 +384,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// What will be left at least at a time when all waiters have passed.
-    fn remaining_behind_waiters(&self, request: &Request<'_, T>) -> Decision {
-        let Request {
+    fn remaining_behind_waiters(&self, request: &QueueRequest<'_, T>) -> Decision {
+        let QueueRequest {
             meter, terms, now, ..
         } = *request;
         let left = request.left();
         let cost = self.unbooked();
-        let last = self.time_after_last(&Request {
+        let last = self.time_after_last(&QueueRequest {
             cost: 0,
             ..*request
         });
@@ -415,7 +415,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// When a waiter at the end passes, or as near as is known: by what is booked and nobody else needs, or by what is
     /// left. After an advance to this time.
-    fn earliest_turn_for(&self, request: &Request<'_, T>) -> Timestamp {
+    fn earliest_turn_for(&self, request: &QueueRequest<'_, T>) -> Timestamp {
         let last = self.turn_at_end(request);
         let spare = self.spare_booking(request.cost);
         let spare = spare.filter(|_| request.meter.books_ahead(request.terms));
@@ -423,7 +423,11 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Whether one that comes now to wait might pass by this time.
-    pub(crate) fn may_pass_before(&self, request: &Request<'_, T>, deadline: Timestamp) -> bool {
+    pub(crate) fn may_pass_before(
+        &self,
+        request: &QueueRequest<'_, T>,
+        deadline: Timestamp,
+    ) -> bool {
         self.earliest_turn_for(request) <= deadline
     }
 
@@ -433,15 +437,15 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// When a request at the end passes by what is left, or as near as is known. After an advance to this time.
-    fn turn_at_end(&self, request: &Request<'_, T>) -> Timestamp {
+    fn turn_at_end(&self, request: &QueueRequest<'_, T>) -> Timestamp {
         let own = request.now + request.look().wait();
         let behind = self.time_after_last(request);
         behind.map_or(own, |behind| own.max(behind))
     }
 
     /// When so much more passes than everybody in line asks for, or as near as is known.
-    fn time_after_last(&self, request: &Request<'_, T>) -> Option<Timestamp> {
-        let Request {
+    fn time_after_last(&self, request: &QueueRequest<'_, T>) -> Option<Timestamp> {
+        let QueueRequest {
             meter, terms, now, ..
         } = *request;
         let (_, first) = self.first_place()?;
@@ -458,7 +462,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// A refusal to one who may come again at this time.
-    fn refusal(&self, request: &Request<'_, T>, at: Timestamp) -> Decision {
+    fn refusal(&self, request: &QueueRequest<'_, T>, at: Timestamp) -> Decision {
         let left = request.left();
         let wait = at - request.now;
         let remaining = if self.is_empty() { left.remaining } else { 0 };

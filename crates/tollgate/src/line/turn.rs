@@ -6,10 +6,10 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::queue::Discipline;
-use super::{Line, Standing};
+use super::{SharedWaitQueue, Standing};
 use crate::Refused;
 use crate::clock::Clock;
-use crate::patience::Patience;
+use crate::patience::WaitLimit;
 
 /// A request to wait in line: await it, or call
 /// [`wait_blocking`](Self::wait_blocking). The result is how long it took.
@@ -51,32 +51,32 @@ use crate::patience::Patience;
 /// ```
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 pub struct Turn<'a, D: Discipline, C: Clock> {
-    line: &'a Line<D, C>,
+    line: &'a SharedWaitQueue<D, C>,
     pub(crate) ask: D::Asker,
     cost: u64,
-    patience: Patience,
+    patience: WaitLimit,
 }
 
 impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
-    pub(crate) const fn new(line: &'a Line<D, C>, ask: D::Asker, cost: u64) -> Self {
+    pub(crate) const fn new(line: &'a SharedWaitQueue<D, C>, ask: D::Asker, cost: u64) -> Self {
         Self {
             line,
             ask,
             cost,
-            patience: Patience::Unsaid,
+            patience: WaitLimit::Unsaid,
         }
     }
 
     /// Fails at once if it would take longer than this, and after this if others delayed it.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.patience = Patience::Timeout(timeout);
+        self.patience = WaitLimit::Timeout(timeout);
         self
     }
 
     /// Fails at once if it can't pass by this time on the limiter's clock, and at that time if
     /// others delayed it.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
-        self.patience = Patience::Deadline(deadline);
+        self.patience = WaitLimit::Deadline(deadline);
         self
     }
 
@@ -107,7 +107,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.
-    pub(super) fn start(self) -> Result<Option<Standing<&'a Line<D, C>>>, Refused> {
+    pub(super) fn start(self) -> Result<Option<Standing<&'a SharedWaitQueue<D, C>>>, Refused> {
         let patience = self.patience;
         self.line
             .enter(self.ask, self.cost, |now| patience.deadline(now))

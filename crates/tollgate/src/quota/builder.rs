@@ -8,10 +8,10 @@ use std::time::Duration;
 use tollgate_core::LimitError;
 
 use super::entry::Entry;
-use super::keeper::{Keeper, Limits, Saver};
-use super::store::{End, Store};
+use super::keeper::{BackgroundSaver, PersistenceSettings, QuotaSaver};
+use super::store::{FileEnd, QuotaFile};
 use super::table::Table;
-use super::{FileError, Observer, Quota, QuotaLimiter, ThresholdEvent};
+use super::{FileError, Quota, QuotaLimiter, ThresholdEvent, ThresholdObserver};
 use crate::AtCap;
 use crate::clock::{Clock, Clocked, Wall};
 use crate::stripes::Counters;
@@ -76,8 +76,8 @@ pub struct Settings {
     quota: Quota,
     capacity: usize,
     at_cap: AtCap,
-    observer: Option<Observer>,
-    limits: Limits,
+    observer: Option<ThresholdObserver>,
+    limits: PersistenceSettings,
 }
 
 impl Settings {
@@ -93,7 +93,7 @@ impl Builder {
             capacity,
             at_cap: AtCap::DenyNew,
             observer: None,
-            limits: Limits {
+            limits: PersistenceSettings {
                 flush_every: Duration::from_secs(1),
                 max_unsaved: 100_000,
                 on_failure: OnFileFailure::default(),
@@ -147,7 +147,7 @@ impl<C> Builder<C> {
         let mut percentages = percentages.to_vec();
         percentages.sort_unstable();
         percentages.dedup();
-        self.settings.observer = Some(Observer {
+        self.settings.observer = Some(ThresholdObserver {
             percentages,
             tell: Box::new(tell),
         });
@@ -217,7 +217,7 @@ impl<C: Clock> Builder<C> {
     pub fn open(self, path: impl AsRef<Path>) -> Result<QuotaLimiter<C>, FileError> {
         let path = path.as_ref();
         self.check_at_cap().map_err(FileError::Limit)?;
-        let (store, contents) = Store::open(path)?;
+        let (store, contents) = QuotaFile::open(path)?;
         let table = self.settings.table();
         let now = self.clock.now().as_nanos();
         table.raise_floor(contents.floor);
@@ -231,13 +231,14 @@ impl<C: Clock> Builder<C> {
                 capacity: self.settings.capacity,
             });
         }
-        let saver = Saver::new(store, self.settings.limits, contents.torn);
-        saver.save(&table, End::Open)?;
-        let keeper = Keeper::start(Arc::clone(&table), saver).map_err(FileError::io(path))?;
+        let saver = QuotaSaver::new(store, self.settings.limits, contents.torn);
+        saver.save(&table, FileEnd::Open)?;
+        let keeper =
+            BackgroundSaver::start(Arc::clone(&table), saver).map_err(FileError::io(path))?;
         Ok(self.with(table, Some(keeper)))
     }
 
-    fn with(self, table: Arc<Table>, keeper: Option<Keeper>) -> QuotaLimiter<C> {
+    fn with(self, table: Arc<Table>, keeper: Option<BackgroundSaver>) -> QuotaLimiter<C> {
         QuotaLimiter {
             table,
             keeper,

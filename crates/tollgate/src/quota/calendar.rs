@@ -17,12 +17,12 @@ const HOUR_NANOS: i128 = 3_600_000_000_000;
 /// The calendar periods of a zone.
 #[derive(Clone, PartialEq, Eq)]
 pub(super) struct Calendar {
-    pub(super) unit: Unit,
+    pub(super) unit: CalendarUnit,
     pub(super) zone: TimeZone,
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Unit {
+pub(super) enum CalendarUnit {
     Hour,
     Day,
     Week(Weekday),
@@ -46,7 +46,7 @@ impl Calendar {
             return whole;
         };
         let found = match self.unit {
-            Unit::Hour => Some(self.hour(time)),
+            CalendarUnit::Hour => Some(self.hour(time)),
             _ => self.dates(time),
         };
         found.map_or(whole, |(start, end)| (nanos(start), nanos(end)))
@@ -72,9 +72,9 @@ impl Calendar {
     /// The date that stands for the period around `date`, give or take one.
     fn first_date(&self, date: Date) -> Option<Date> {
         match self.unit {
-            Unit::Hour | Unit::Day => Some(date),
-            Unit::Month(_) => Some(date.first_of_month()),
-            Unit::Week(first) => {
+            CalendarUnit::Hour | CalendarUnit::Day => Some(date),
+            CalendarUnit::Month(_) => Some(date.first_of_month()),
+            CalendarUnit::Week(first) => {
                 let day = date.weekday().to_monday_zero_offset();
                 let since = (day - first as i8).rem_euclid(7);
                 date.checked_sub(Span::new().days(since)).ok()
@@ -84,9 +84,9 @@ impl Calendar {
 
     fn step(&self, date: Date, periods: i64) -> Option<Date> {
         let span = match self.unit {
-            Unit::Hour | Unit::Day => Span::new().try_days(periods),
-            Unit::Week(_) => Span::new().try_weeks(periods),
-            Unit::Month(_) => Span::new().try_months(periods),
+            CalendarUnit::Hour | CalendarUnit::Day => Span::new().try_days(periods),
+            CalendarUnit::Week(_) => Span::new().try_weeks(periods),
+            CalendarUnit::Month(_) => Span::new().try_months(periods),
         };
         date.checked_add(span.ok()?).ok()
     }
@@ -95,8 +95,10 @@ impl Calendar {
     /// that they show twice begins the first time.
     fn begin(&self, date: Date) -> Option<i128> {
         let begin = match self.unit {
-            Unit::Hour | Unit::Day | Unit::Week(_) => date.to_datetime(Time::midnight()),
-            Unit::Month(anchor) => {
+            CalendarUnit::Hour | CalendarUnit::Day | CalendarUnit::Week(_) => {
+                date.to_datetime(Time::midnight())
+            }
+            CalendarUnit::Month(anchor) => {
                 let (day, time) = self.day_and_time(anchor);
                 let day = day.min(date.days_in_month());
                 let date = Date::new(date.year(), date.month(), day).ok()?;
@@ -152,13 +154,15 @@ impl Calendar {
 impl fmt::Display for Calendar {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.unit {
-            Unit::Hour => f.write_str("hour")?,
-            Unit::Day => f.write_str("day")?,
-            Unit::Week(Weekday::Monday) => f.write_str("week")?,
-            Unit::Week(first) => write!(f, "week from {}", first.name())?,
-            Unit::Month(Anchor::Day(1)) => f.write_str("month")?,
-            Unit::Month(Anchor::Day(day)) => write!(f, "month on {day}")?,
-            Unit::Month(Anchor::Start(start)) => write!(f, "month since {}", timestamp(start))?,
+            CalendarUnit::Hour => f.write_str("hour")?,
+            CalendarUnit::Day => f.write_str("day")?,
+            CalendarUnit::Week(Weekday::Monday) => f.write_str("week")?,
+            CalendarUnit::Week(first) => write!(f, "week from {}", first.name())?,
+            CalendarUnit::Month(Anchor::Day(1)) => f.write_str("month")?,
+            CalendarUnit::Month(Anchor::Day(day)) => write!(f, "month on {day}")?,
+            CalendarUnit::Month(Anchor::Start(start)) => {
+                write!(f, "month since {}", timestamp(start))?
+            }
         }
         match self.zone.iana_name() {
             Some(name) if self.zone != TimeZone::UTC => write!(f, " in {name}"),

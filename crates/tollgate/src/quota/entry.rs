@@ -97,11 +97,11 @@ impl Entry {
     /// What counts under a quota of a period that it was not charged under yet: the most that any other
     /// knows of, as if all of it had been charged when the latest was. That doesn't move as time passes,
     /// so a wait that was told comes true.
-    fn carried(&self, quota: &Quota, at: u64) -> Option<Lot> {
+    fn carried(&self, quota: &Quota, at: u64) -> Option<UsageLot> {
         let until = quota.part_at(self.latest).until;
         let used = self.accounts().map(|account| account.used(at));
         let amount = used.max().unwrap_or(0);
-        (until > at && amount > 0).then_some(Lot { until, amount })
+        (until > at && amount > 0).then_some(UsageLot { until, amount })
     }
 
     /// Charges a cost that was judged to fit; returns what is used then by its quota, and the peak before.
@@ -194,7 +194,7 @@ impl Entry {
 
 /// What a quota finds of a key.
 #[derive(Default)]
-struct Seen {
+struct UsageSnapshot {
     used: u64,
     /// When nothing of it will be left.
     reset_at: u64,
@@ -202,7 +202,7 @@ struct Seen {
     fits_at: u64,
 }
 
-impl Seen {
+impl UsageSnapshot {
     fn of(entry: &Entry, quota: &Quota, at: u64, cost: u64) -> Self {
         let left = quota.count().saturating_sub(cost);
         if let Some(account) = entry.account(quota) {
@@ -238,7 +238,7 @@ pub(super) fn judge(
     part_at: impl FnOnce(u64) -> Part,
 ) -> Judged {
     let at = now.max(entry.map_or(floor, |entry| entry.latest));
-    let seen = entry.map(|entry| Seen::of(entry, quota, at, cost));
+    let seen = entry.map(|entry| UsageSnapshot::of(entry, quota, at, cost));
     let seen = seen.unwrap_or_default();
     let wait = |until: u64| Timestamp::from_nanos(until) - Timestamp::from_nanos(now);
     let count = quota.count();
@@ -274,7 +274,7 @@ pub(super) const MAX_LOTS: usize = 64;
 
 /// What was used in one part of a period, and when that counts no more.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Lot {
+pub(super) struct UsageLot {
     pub(super) until: u64,
     pub(super) amount: u64,
 }
@@ -288,9 +288,9 @@ pub(super) struct Account {
     pub(super) peak: u64,
     /// Where the latest charge was counted.
     part: Part,
-    pub(super) lots: Vec<Lot>,
+    pub(super) lots: Vec<UsageLot>,
     /// With [`Durability::Ahead`](super::Durability): what the file counts already of the latest lot.
-    pub(super) claim: Lot,
+    pub(super) claim: UsageLot,
 }
 
 impl Account {
@@ -301,7 +301,7 @@ impl Account {
             part: Part::default(),
             // A calendar quota needs no second.
             lots: Vec::with_capacity(1),
-            claim: Lot::default(),
+            claim: UsageLot::default(),
         }
     }
 
@@ -325,7 +325,7 @@ impl Account {
             .unwrap_or_else(|| self.period.part_at(at))
     }
 
-    fn live(&self, at: u64) -> impl Iterator<Item = &Lot> {
+    fn live(&self, at: u64) -> impl Iterator<Item = &UsageLot> {
         self.lots.iter().filter(move |lot| lot.until > at)
     }
 
@@ -354,7 +354,7 @@ impl Account {
     pub(super) fn time_until_at_most(&self, most: u64, at: u64) -> u64 {
         let over = u128::from(self.used(at)).saturating_sub(u128::from(most));
         let mut freed = 0;
-        let enough = |lot: &&Lot| {
+        let enough = |lot: &&UsageLot| {
             freed += u128::from(lot.amount);
             freed >= over
         };
@@ -381,7 +381,7 @@ impl Account {
             Some(lot) if lot.until >= self.part.until => {
                 lot.amount = lot.amount.saturating_add(cost);
             }
-            _ => self.lots.push(Lot {
+            _ => self.lots.push(UsageLot {
                 until: self.part.until,
                 amount: cost,
             }),
@@ -423,7 +423,7 @@ impl Account {
             Some(lot) if lot.until == until => lot.amount = lot.amount.saturating_add(missing),
             _ => {
                 let amount = missing;
-                self.lots.insert(place, Lot { until, amount });
+                self.lots.insert(place, UsageLot { until, amount });
             }
         }
     }
@@ -441,7 +441,7 @@ impl Account {
 
     /// What the next save counts of the latest lot, with this much more than was used: never less than
     /// one before did.
-    pub(super) fn next_claim(&self, wanted: u64) -> Lot {
+    pub(super) fn next_claim(&self, wanted: u64) -> UsageLot {
         let latest = self.lots.last().copied().unwrap_or_default();
         let amount = latest.amount.saturating_add(wanted);
         let before = if self.claim.until == latest.until {
@@ -449,7 +449,7 @@ impl Account {
         } else {
             0
         };
-        Lot {
+        UsageLot {
             until: latest.until,
             amount: amount.max(before),
         }
@@ -498,7 +498,7 @@ impl Account {
         self.lots
             .retain(|lot| lot.until <= from && lot.until.saturating_sub(to) <= reach);
         self.enter(Some(Part::default()));
-        self.claim = Lot::default();
+        self.claim = UsageLot::default();
         if counted > 0 {
             let amount = self.used(to).saturating_add(counted);
             self.raise_to(amount, to, to);

@@ -14,9 +14,9 @@ use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::entry::{Account, Entry, Lot};
-use super::record::Batch;
-use super::store::{End, FileError, Maker, Store};
+use super::entry::{Account, Entry, UsageLot};
+use super::record::RecordBatch;
+use super::store::{FileEnd, FileError, OwningProcess, QuotaFile};
 use super::table::Table;
 use super::{Durability, OnFileFailure};
 use crate::sync::{AtomicU64, Ordering, unpoisoned};
@@ -26,7 +26,7 @@ const CHUNK: usize = 256;
 
 /// How often to save, and how much may be unsaved.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Limits {
+pub(super) struct PersistenceSettings {
     pub(super) flush_every: Duration,
     pub(super) max_unsaved: u64,
     pub(super) on_failure: OnFileFailure,
@@ -36,14 +36,14 @@ pub(super) struct Limits {
 /// What was granted and isn't saved yet.
 pub(super) struct Unsaved {
     units: AtomicU64,
-    limits: Limits,
-    call: std::sync::Mutex<Call>,
+    limits: PersistenceSettings,
+    call: std::sync::Mutex<SaverSignal>,
     called: Condvar,
 }
 
 /// What the thread is to do next.
 #[derive(Clone, Copy, Default)]
-struct Call {
+struct SaverSignal {
     flush: bool,
     stop: bool,
 }
@@ -97,7 +97,7 @@ impl Unsaved {
         self.limits.flush_every
     }
 
-    fn call(&self, change: impl FnOnce(&mut Call)) {
+    fn call(&self, change: impl FnOnce(&mut SaverSignal)) {
         let mut call = unpoisoned(self.call.lock());
         let before = (call.flush, call.stop);
         change(&mut call);
@@ -121,13 +121,13 @@ impl Unsaved {
 }
 
 /// The store, and how its flushes went.
-pub(super) struct Saver {
+pub(super) struct QuotaSaver {
     pub(super) unsaved: Unsaved,
     /// A child that was forked since has a copy of everything but the thread: whatever both granted would be
     /// granted twice.
-    maker: Maker,
+    maker: OwningProcess,
     path: PathBuf,
-    store: std::sync::Mutex<Store>,
+    store: std::sync::Mutex<QuotaFile>,
     pub(super) flushes: AtomicU64,
     pub(super) failures: AtomicU64,
     pub(super) bytes: AtomicU64,
@@ -135,8 +135,8 @@ pub(super) struct Saver {
     last_error: std::sync::Mutex<Option<String>>,
 }
 
-impl Saver {
-    pub(super) fn new(store: Store, limits: Limits, recovered_bytes: u64) -> Self {
+impl QuotaSaver {
+    pub(super) fn new(store: QuotaFile, limits: PersistenceSettings, recovered_bytes: u64) -> Self {
         Self {
             unsaved: Unsaved {
                 units: AtomicU64::new(0),
@@ -144,7 +144,7 @@ impl Saver {
                 call: std::sync::Mutex::default(),
                 called: Condvar::new(),
             },
-            maker: Maker::new(),
+            maker: OwningProcess::new(),
             path: store.path().to_owned(),
             store: std::sync::Mutex::new(store),
             flushes: AtomicU64::new(0),
@@ -163,15 +163,15 @@ impl Saver {
     }
 
     /// Saves what has changed, or everything if the file has to be written anew.
-    pub(super) fn save(&self, table: &Table, end: End) -> Result<(), FileError> {
+    pub(super) fn save(&self, table: &Table, end: FileEnd) -> Result<(), FileError> {
         if self.is_forked() {
             let path = self.path.clone();
             return Err(FileError::Forked { path });
         }
         let mut store = unpoisoned(self.store.lock());
         let unsaved = self.unsaved.units();
-        let mut claims = Claims {
-            ahead: end == End::Open && self.unsaved.block().is_some(),
+        let mut claims = ClaimBatch {
+            ahead: end == FileEnd::Open && self.unsaved.block().is_some(),
             made: Vec::new(),
         };
         let saved = Self::write(&mut store, table, end, &mut claims);
@@ -194,9 +194,14 @@ impl Saver {
         }
     }
 
-    fn write(store: &mut Store, table: &Table, end: End, claims: &mut Claims) -> io::Result<bool> {
-        if end == End::Open && !store.needs_base() {
-            let changes = collect(table, Which::Changed, claims);
+    fn write(
+        store: &mut QuotaFile,
+        table: &Table,
+        end: FileEnd,
+        claims: &mut ClaimBatch,
+    ) -> io::Result<bool> {
+        if end == FileEnd::Open && !store.needs_base() {
+            let changes = collect(table, SaveScope::Changed, claims);
             if changes.is_empty() {
                 return Ok(false);
             }
@@ -205,7 +210,7 @@ impl Saver {
             }
         }
         store
-            .write_base(collect(table, Which::All, claims), end)
+            .write_base(collect(table, SaveScope::All, claims), end)
             .map(|()| true)
     }
 
@@ -216,26 +221,26 @@ impl Saver {
 }
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Which {
+enum SaveScope {
     Changed,
     All,
 }
 
 /// What a save counts ahead of its use.
-struct Claims {
+struct ClaimBatch {
     ahead: bool,
-    made: Vec<Claim>,
+    made: Vec<EntryClaim>,
 }
 
 /// What was written for the latest lots of a key, by the tags of their periods.
-struct Claim {
+struct EntryClaim {
     place: usize,
     key: Arc<[u8]>,
     id: u64,
-    lots: Vec<(u64, Lot)>,
+    lots: Vec<(u64, UsageLot)>,
 }
 
-impl Claim {
+impl EntryClaim {
     fn of(place: usize, entry: &Entry) -> Self {
         let accounts = entry.accounts();
         Self {
@@ -249,7 +254,7 @@ impl Claim {
     }
 }
 
-impl Claims {
+impl ClaimBatch {
     /// The save is on disk: that much may be granted.
     fn grant(self, table: &Table) {
         for claim in self.made {
@@ -260,7 +265,7 @@ impl Claims {
             };
             entry.wanted = 0;
             for account in entry.accounts_mut() {
-                let of = |(tag, _): &&(u64, Lot)| *tag == account.period.tag;
+                let of = |(tag, _): &&(u64, UsageLot)| *tag == account.period.tag;
                 if let Some((_, lot)) = claim.lots.iter().find(of) {
                     account.claim = *lot;
                 }
@@ -270,16 +275,16 @@ impl Claims {
 }
 
 /// Writes keys down, a few at a time so that nobody waits long for a shard.
-fn collect(table: &Table, which: Which, claims: &mut Claims) -> Batch {
-    let mut batch = Batch::new();
+fn collect(table: &Table, which: SaveScope, claims: &mut ClaimBatch) -> RecordBatch {
+    let mut batch = RecordBatch::new();
     claims.made.clear();
     for place in 0..table.len() {
         let keys = {
             let mut shard = table.shard_at(place);
             let changed = std::mem::take(&mut shard.keys.dirty);
             match which {
-                Which::Changed => changed,
-                Which::All => shard.keys.entries.keys().map(Arc::clone).collect(),
+                SaveScope::Changed => changed,
+                SaveScope::All => shard.keys.entries.keys().map(Arc::clone).collect(),
             }
         };
         for chunk in keys.chunks(CHUNK) {
@@ -292,12 +297,12 @@ fn collect(table: &Table, which: Which, claims: &mut Claims) -> Batch {
                         if claims.ahead {
                             let wanted = entry.wanted;
                             batch.put(entry, |account| account.next_claim(wanted).amount);
-                            claims.made.push(Claim::of(place, entry));
+                            claims.made.push(EntryClaim::of(place, entry));
                         } else {
                             batch.put(entry, Account::latest);
                         }
                     }
-                    None if which == Which::Changed => batch.erase(key),
+                    None if which == SaveScope::Changed => batch.erase(key),
                     None => {}
                 }
             }
@@ -309,14 +314,14 @@ fn collect(table: &Table, which: Which, claims: &mut Claims) -> Batch {
 }
 
 /// The thread that flushes; stopped, with a last flush, when it is dropped.
-pub(super) struct Keeper {
+pub(super) struct BackgroundSaver {
     table: Arc<Table>,
-    saver: Arc<Saver>,
+    saver: Arc<QuotaSaver>,
     thread: Option<JoinHandle<()>>,
 }
 
-impl Keeper {
-    pub(super) fn start(table: Arc<Table>, saver: Saver) -> io::Result<Self> {
+impl BackgroundSaver {
+    pub(super) fn start(table: Arc<Table>, saver: QuotaSaver) -> io::Result<Self> {
         let saver = Arc::new(saver);
         let (kept, by) = (Arc::clone(&table), Arc::clone(&saver));
         let thread = thread::Builder::new()
@@ -324,7 +329,7 @@ impl Keeper {
             .spawn(move || {
                 while !by.unsaved.wait() {
                     // The error is counted and kept for `stats`; the next round tries again.
-                    let _ = by.save(&kept, End::Open);
+                    let _ = by.save(&kept, FileEnd::Open);
                 }
             })?;
         let thread = Some(thread);
@@ -335,7 +340,7 @@ impl Keeper {
         })
     }
 
-    pub(super) fn saver(&self) -> &Saver {
+    pub(super) fn saver(&self) -> &QuotaSaver {
         &self.saver
     }
 
@@ -352,11 +357,11 @@ impl Keeper {
             // The thread doesn't panic; if it did, the file still has to be closed.
             let _ = thread.join();
         }
-        self.saver.save(&self.table, End::Closed)
+        self.saver.save(&self.table, FileEnd::Closed)
     }
 }
 
-impl Drop for Keeper {
+impl Drop for BackgroundSaver {
     fn drop(&mut self) {
         // There is nowhere to report the error; `QuotaLimiter::close` returns it.
         let _ = self.close();

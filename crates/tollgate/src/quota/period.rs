@@ -9,7 +9,7 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use tollgate_core::{TIME_UNITS, Timestamp};
 
-use super::calendar::{Anchor, Calendar, Unit};
+use super::calendar::{Anchor, Calendar, CalendarUnit};
 use super::parse;
 
 /// Into how many parts a rolling period is cut.
@@ -110,10 +110,10 @@ impl Period {
         match &self.kind {
             Kind::Rolling { nanos } => nanos.saturating_add(nanos.div_ceil(PARTS)),
             Kind::Calendar(calendar) => match calendar.unit {
-                Unit::Hour => 2 * HOUR,
-                Unit::Day => 2 * 24 * HOUR,
-                Unit::Week(_) => 8 * 24 * HOUR,
-                Unit::Month(_) => 33 * 24 * HOUR,
+                CalendarUnit::Hour => 2 * HOUR,
+                CalendarUnit::Day => 2 * 24 * HOUR,
+                CalendarUnit::Week(_) => 8 * 24 * HOUR,
+                CalendarUnit::Month(_) => 33 * 24 * HOUR,
             },
         }
     }
@@ -165,23 +165,23 @@ pub(super) enum Kind {
 impl Quota {
     /// `count` in each hour that the clock of its zone shows.
     pub fn per_hour(count: u64) -> Self {
-        Self::calendar(count, Unit::Hour)
+        Self::calendar(count, CalendarUnit::Hour)
     }
 
     /// `count` in each day, from midnight to midnight.
     pub fn per_day(count: u64) -> Self {
-        Self::calendar(count, Unit::Day)
+        Self::calendar(count, CalendarUnit::Day)
     }
 
     /// `count` in each week, from Monday unless [`starting`](Self::starting) says otherwise.
     pub fn per_week(count: u64) -> Self {
-        Self::calendar(count, Unit::Week(Weekday::Monday))
+        Self::calendar(count, CalendarUnit::Week(Weekday::Monday))
     }
 
     /// `count` in each month, from the first unless [`on_day`](Self::on_day) or
     /// [`since`](Self::since) says otherwise.
     pub fn per_month(count: u64) -> Self {
-        Self::calendar(count, Unit::Month(Anchor::Day(1)))
+        Self::calendar(count, CalendarUnit::Month(Anchor::Day(1)))
     }
 
     /// `count` in any span of this length.
@@ -231,7 +231,7 @@ impl Quota {
     /// # Errors
     /// If it isn't a weekly quota.
     pub fn starting(self, first: Weekday) -> Result<Self, QuotaError> {
-        self.with_unit("a first day of the week", Unit::Week(first))
+        self.with_unit("a first day of the week", CalendarUnit::Week(first))
     }
 
     /// The same with months that begin on this day, 1 to 31, or on the last day of a month that has
@@ -241,7 +241,9 @@ impl Quota {
     /// If there is no such day, or it isn't a monthly quota.
     pub fn on_day(self, day: u8) -> Result<Self, QuotaError> {
         match i8::try_from(day) {
-            Ok(day @ 1..=31) => self.with_unit("a day of the month", Unit::Month(Anchor::Day(day))),
+            Ok(day @ 1..=31) => {
+                self.with_unit("a day of the month", CalendarUnit::Month(Anchor::Day(day)))
+            }
             _ => Err(QuotaError::NoSuchDay(day)),
         }
     }
@@ -265,7 +267,7 @@ impl Quota {
     /// If it isn't a monthly quota.
     pub fn since(self, start: Timestamp) -> Result<Self, QuotaError> {
         let anchor = Anchor::Start(start.as_nanos());
-        self.with_unit("an anniversary", Unit::Month(anchor))
+        self.with_unit("an anniversary", CalendarUnit::Month(anchor))
     }
 
     /// The same period with another count.
@@ -341,7 +343,7 @@ impl Quota {
         self.period.as_ref().map(|period| &period.kind)
     }
 
-    fn calendar(count: u64, unit: Unit) -> Self {
+    fn calendar(count: u64, unit: CalendarUnit) -> Self {
         let zone = TimeZone::UTC;
         Self::of(count, Kind::Calendar(Calendar { unit, zone }))
     }
@@ -354,7 +356,7 @@ impl Quota {
     }
 
     /// The same with this unit instead of one of its kind.
-    fn with_unit(self, what: &'static str, unit: Unit) -> Result<Self, QuotaError> {
+    fn with_unit(self, what: &'static str, unit: CalendarUnit) -> Result<Self, QuotaError> {
         self.change(what, |calendar| {
             let is_of_kind = discriminant(&calendar.unit) == discriminant(&unit);
             is_of_kind.then_some(Calendar { unit, ..calendar })

@@ -17,12 +17,12 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::Quota;
-use super::entry::{Account, Entry, Lot, MAX_LOTS, MAX_PERIODS};
+use super::entry::{Account, Entry, MAX_LOTS, MAX_PERIODS, UsageLot};
 use super::period::Period;
 use super::refused::QuotaRefused;
 
 /// Records to be written together.
-pub(super) struct Batch {
+pub(super) struct RecordBatch {
     bytes: Vec<u8>,
     records: usize,
     floor: u64,
@@ -30,7 +30,7 @@ pub(super) struct Batch {
     text: String,
 }
 
-impl Batch {
+impl RecordBatch {
     pub(super) fn new() -> Self {
         Self {
             bytes: vec![0; 8],
@@ -111,9 +111,9 @@ impl Batch {
 
 /// The periods of a file by their texts, so that each is read once.
 #[derive(Default)]
-pub(super) struct Periods(HashMap<String, Arc<Period>>);
+pub(super) struct PeriodCache(HashMap<String, Arc<Period>>);
 
-impl Periods {
+impl PeriodCache {
     fn get(&mut self, text: &str) -> Option<Arc<Period>> {
         if let Some(period) = self.0.get(text) {
             return Some(Arc::clone(period));
@@ -129,8 +129,8 @@ impl Periods {
 pub(super) type Record = (Arc<[u8]>, Option<Entry>);
 
 /// Reads a batch; none if it isn't one.
-pub(super) fn read(bytes: &[u8], periods: &mut Periods) -> Option<(u64, Vec<Record>)> {
-    let mut reader = Reader {
+pub(super) fn read(bytes: &[u8], periods: &mut PeriodCache) -> Option<(u64, Vec<Record>)> {
+    let mut reader = RecordReader {
         rest: bytes,
         periods,
     };
@@ -142,12 +142,12 @@ pub(super) fn read(bytes: &[u8], periods: &mut Periods) -> Option<(u64, Vec<Reco
     Some((floor, records))
 }
 
-struct Reader<'a, 'p> {
+struct RecordReader<'a, 'p> {
     rest: &'a [u8],
-    periods: &'p mut Periods,
+    periods: &'p mut PeriodCache,
 }
 
-impl<'a> Reader<'a, '_> {
+impl<'a> RecordReader<'a, '_> {
     fn take<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (taken, rest) = self.rest.split_first_chunk::<N>()?;
         self.rest = rest;
@@ -205,7 +205,7 @@ impl<'a> Reader<'a, '_> {
             if until < account.idle_at() {
                 return None;
             }
-            account.lots.push(Lot { until, amount });
+            account.lots.push(UsageLot { until, amount });
         }
         Some(account)
     }

@@ -109,7 +109,7 @@ impl QuotaRefused {
 
 impl fmt::Display for QuotaRefused {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wait = Rounded(self.decision().wait());
+        let wait = RoundedDuration(self.decision().wait());
         match self {
             Self::UsedUp { quota, decision } if decision.remaining == 0 => {
                 write!(f, "quota: {quota} is used up; resets in {wait}")
@@ -171,9 +171,9 @@ impl Receipt {
 }
 
 /// A wait for people: its two largest units, rounded up.
-struct Rounded(Duration);
+struct RoundedDuration(Duration);
 
-impl fmt::Display for Rounded {
+impl fmt::Display for RoundedDuration {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let seconds = self.0.as_secs();
         let seconds = seconds.saturating_add(u64::from(self.0.subsec_nanos() > 0));

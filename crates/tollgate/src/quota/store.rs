@@ -35,7 +35,7 @@ use tollgate_core::LimitError;
 
 use super::crc::crc32c;
 use super::entry::Entry;
-use super::record::{self, Batch, Periods};
+use super::record::{self, PeriodCache, RecordBatch};
 use crate::snapshot::{beside, create_private, private_options, sync_folder};
 
 mod place;
@@ -53,28 +53,28 @@ const MIN_TAIL_BYTES: u64 = 1 << 20;
 const MAX_BATCH_BYTES: usize = 1 << 28;
 
 /// The file, open and locked.
-pub(super) struct Store {
+pub(super) struct QuotaFile {
     /// The real one, by which it is locked too.
     path: PathBuf,
     /// None before the first base, and after a write that failed.
     file: Option<File>,
-    secret: Secret,
+    secret: FrameSecret,
     batches: u32,
     base_bytes: u64,
     bytes: u64,
     /// Held for as long as the store is open.
     lock: File,
-    maker: Maker,
+    maker: OwningProcess,
 }
 
 /// What can't be known by those who choose keys, so that no key can look like a part of the file.
 #[derive(Clone, Copy)]
-struct Secret {
+struct FrameSecret {
     salt: [u8; 8],
     mark: [u8; 8],
 }
 
-impl Secret {
+impl FrameSecret {
     fn random() -> Self {
         // std seeds this from the operating system.
         let draw = || RandomState::new().hash_one(0).to_le_bytes();
@@ -118,9 +118,9 @@ impl Secret {
 
 /// What a file held.
 #[derive(Default)]
-pub(super) struct Contents {
+pub(super) struct FileContents {
     pub(super) entries: HashMap<Arc<[u8]>, Entry>,
-    periods: Periods,
+    periods: PeriodCache,
     pub(super) floor: u64,
     /// Bytes of an unfinished write that were left out.
     pub(super) torn: u64,
@@ -128,14 +128,14 @@ pub(super) struct Contents {
 
 /// How a file is left.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum End {
+pub(super) enum FileEnd {
     Open,
     Closed,
 }
 
-impl Store {
+impl QuotaFile {
     /// Locks and reads. A file that isn't there holds nothing; it is made by the first base.
-    pub(super) fn open(path: &Path) -> Result<(Self, Contents), FileError> {
+    pub(super) fn open(path: &Path) -> Result<(Self, FileContents), FileError> {
         let io = FileError::io(path);
         let real = place::real(path).map_err(&io)?;
         let lock = beside(&real, "lock").and_then(|path| open_lock(&path));
@@ -157,18 +157,18 @@ impl Store {
                 names: place::names(&real),
             }),
             Ok(bytes) => read(path, &bytes),
-            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(Contents::default()),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(FileContents::default()),
             Err(error) => Err(io(error)),
         };
         let store = Self {
             path: real,
             file: None,
-            secret: Secret::random(),
+            secret: FrameSecret::random(),
             batches: 0,
             base_bytes: 0,
             bytes: 0,
             lock,
-            maker: Maker::new(),
+            maker: OwningProcess::new(),
         };
         contents.map(|contents| (store, contents))
     }
@@ -211,7 +211,7 @@ impl Store {
     }
 
     /// Appends a batch. After an error only a base will do: nobody knows what the file holds then.
-    pub(super) fn append(&mut self, batch: Batch) -> io::Result<()> {
+    pub(super) fn append(&mut self, batch: RecordBatch) -> io::Result<()> {
         let batch = batch.into_bytes();
         let frame = self.secret.frame(self.batches + 1, &batch);
         let (Some(mut file), Some(frame)) = (self.file.take(), frame) else {
@@ -227,21 +227,21 @@ impl Store {
     }
 
     /// Whether a batch is small enough to be appended.
-    pub(super) fn fits(&self, batch: &Batch) -> bool {
+    pub(super) fn fits(&self, batch: &RecordBatch) -> bool {
         batch.len() <= MAX_BATCH_BYTES && self.batches < u32::MAX
     }
 
     /// Writes every key to a new file and puts it in the place of the old one.
-    pub(super) fn write_base(&mut self, base: Batch, end: End) -> io::Result<()> {
+    pub(super) fn write_base(&mut self, base: RecordBatch, end: FileEnd) -> io::Result<()> {
         self.file = None;
         self.ensure_lock()?;
         let base = base.into_bytes();
-        let secret = Secret::random();
+        let secret = FrameSecret::random();
         let secret_bytes = [secret.salt, secret.mark].concat();
         let mut bytes = Vec::with_capacity(HEADER + base.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
-        bytes.extend(u32::from(end == End::Closed).to_le_bytes());
+        bytes.extend(u32::from(end == FileEnd::Closed).to_le_bytes());
         bytes.extend((base.len() as u64).to_le_bytes());
         bytes.extend(crc32c(&[&secret_bytes, &base]).to_le_bytes());
         let sum = crc32c(&[&bytes]);
@@ -266,7 +266,7 @@ impl Store {
     }
 }
 
-impl Drop for Store {
+impl Drop for QuotaFile {
     fn drop(&mut self) {
         // Closing alone would leave the lock with a child that was forked and not yet replaced. Such a child
         // would open the lock for all.
@@ -276,7 +276,7 @@ impl Drop for Store {
     }
 }
 
-fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
+fn read(path: &Path, bytes: &[u8]) -> Result<FileContents, FileError> {
     let (header, secret, rest) = read_header(path, bytes)?;
     let length = header[16..].first_chunk().copied().map(u64::from_le_bytes);
     let length = length.and_then(|length| usize::try_from(length).ok());
@@ -288,7 +288,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
         let what = "the checksum of the base doesn't fit";
         return Err(corrupt(path, HEADER, what));
     }
-    let mut contents = Contents::default();
+    let mut contents = FileContents::default();
     if !contents.apply(base) {
         return Err(corrupt(path, HEADER, "the base can't be read"));
     }
@@ -307,7 +307,7 @@ fn read(path: &Path, bytes: &[u8]) -> Result<Contents, FileError> {
 fn read_header<'a>(
     path: &Path,
     bytes: &'a [u8],
-) -> Result<(&'a [u8], Secret, &'a [u8]), FileError> {
+) -> Result<(&'a [u8], FrameSecret, &'a [u8]), FileError> {
     if !bytes.starts_with(&MAGIC) {
         let path = path.to_owned();
         return Err(FileError::Foreign { path });
@@ -325,7 +325,7 @@ fn read_header<'a>(
     let rest = &bytes[SECRET..];
     let (salt, rest) = rest.split_first_chunk().ok_or_else(cut_short)?;
     let (mark, rest) = rest.split_first_chunk().ok_or_else(cut_short)?;
-    let secret = Secret {
+    let secret = FrameSecret {
         salt: *salt,
         mark: *mark,
     };
@@ -340,12 +340,12 @@ fn corrupt(path: &Path, at: usize, what: &'static str) -> FileError {
     }
 }
 
-impl Contents {
+impl FileContents {
     /// Applies the batches that follow a base. If one can't be read: how many bytes are left from it on, and
     /// what is wrong with it.
     fn read_batches(
         &mut self,
-        secret: Secret,
+        secret: FrameSecret,
         mut tail: &[u8],
     ) -> Result<(), (usize, &'static str)> {
         let mut number = 1;
@@ -401,9 +401,9 @@ fn write_new(path: &Path, bytes: &[u8]) -> io::Result<File> {
 
 /// The process that made it.
 #[derive(Debug)]
-pub(super) struct Maker(usize);
+pub(super) struct OwningProcess(usize);
 
-impl Maker {
+impl OwningProcess {
     pub(super) fn new() -> Self {
         Self(forks())
     }

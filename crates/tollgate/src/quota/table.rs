@@ -39,7 +39,7 @@ pub(super) struct Table {
 
 /// A part of the keys, and what they are judged by.
 pub(super) struct Shard {
-    pub(super) keys: Keys,
+    pub(super) keys: ShardKeys,
     quota: Quota,
     overrides: HashMap<Arc<[u8]>, Quota>,
     /// The part that a new key was last counted in, and its period.
@@ -47,7 +47,7 @@ pub(super) struct Shard {
 }
 
 /// What is kept of keys.
-pub(super) struct Keys {
+pub(super) struct ShardKeys {
     pub(super) entries: HashMap<Arc<[u8]>, Entry>,
     /// By when they are idle; the id tells keys of one time apart.
     pub(super) idle: BTreeMap<(u64, u64), Arc<[u8]>>,
@@ -78,7 +78,7 @@ impl Table {
     pub(super) fn new(quota: &Quota, capacity: usize, at_cap: AtCap) -> Self {
         let hasher = KeyHasher::random();
         let shard = || Shard {
-            keys: Keys {
+            keys: ShardKeys {
                 entries: HashMap::new(),
                 idle: BTreeMap::new(),
                 dirty: Vec::new(),
@@ -235,7 +235,7 @@ impl Table {
     /// The entry of a new key, not yet stored; none if it passes without being counted.
     fn new_entry(
         &self,
-        keys: &mut Keys,
+        keys: &mut ShardKeys,
         ask: &QuotaRequest<'_>,
         period: &Arc<Period>,
         judged: &Judged,
@@ -328,7 +328,7 @@ impl Table {
         self.next_id.fetch_add(1, Ordering::Relaxed)
     }
 
-    fn drop_idle(&self, keys: &mut Keys, now: u64, most: usize) {
+    fn drop_idle(&self, keys: &mut ShardKeys, now: u64, most: usize) {
         for _ in 0..most {
             match keys.idle.first_entry() {
                 Some(first) if first.key().0 <= now => {
@@ -348,7 +348,7 @@ impl Shard {
     fn split<'a>(
         &'a mut self,
         ask: &QuotaRequest<'a>,
-    ) -> (&'a mut Keys, &'a Quota, &'a mut Option<(u64, Part)>) {
+    ) -> (&'a mut ShardKeys, &'a Quota, &'a mut Option<(u64, Part)>) {
         let own = || self.overrides.get(ask.key).unwrap_or(&self.quota);
         let quota = ask.quota.unwrap_or_else(own);
         (&mut self.keys, quota, &mut self.cached)
@@ -473,7 +473,7 @@ fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
 /// Keys of each shard that a full table lets follow the clock at once.
 const CLOCK_UPDATES_WHEN_FULL: usize = 64;
 
-impl Keys {
+impl ShardKeys {
     /// No key that isn't here is judged at an earlier time than this.
     pub(super) fn floor_at(&self, now: u64) -> u64 {
         if self.floor.saturating_sub(now) > self.reach {

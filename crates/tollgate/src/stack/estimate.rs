@@ -103,12 +103,12 @@ pub trait TimedEstimate: Send + Sync {
 }
 
 /// A timed estimate until it is settled.
-pub(super) struct Timed<E: TimedEstimate> {
+pub(super) struct HeldEstimateSlot<E: TimedEstimate> {
     estimate: E,
     is_settled: bool,
 }
 
-impl<E: TimedEstimate> Timed<E> {
+impl<E: TimedEstimate> HeldEstimateSlot<E> {
     pub(super) fn new(estimate: E) -> Self {
         Self {
             estimate,
@@ -124,7 +124,7 @@ impl<E: TimedEstimate> Timed<E> {
     }
 }
 
-impl<E: TimedEstimate> Slot for Timed<E> {
+impl<E: TimedEstimate> Slot for HeldEstimateSlot<E> {
     fn end(mut self: Box<Self>, _: Ending) {
         self.call(Settled::Unsaid);
     }
@@ -162,7 +162,7 @@ impl<E: TimedEstimate> Slot for Timed<E> {
     }
 }
 
-impl<E: TimedEstimate> Drop for Timed<E> {
+impl<E: TimedEstimate> Drop for HeldEstimateSlot<E> {
     fn drop(&mut self) {
         self.call(Settled::Unsaid);
     }

@@ -6,7 +6,8 @@ use tollgate_core::Timestamp;
 
 use super::limit::{Seen, Taken};
 use super::{
-    Expire, Level, Pass, Refusal, Settled, Settlement, Stack, TimedEstimate, Worst, charge_in_order,
+    Expire, Level, MostRestrictive, Pass, Refusal, Settled, Settlement, Stack, TimedEstimate,
+    charge_in_order,
 };
 use crate::concurrency::Ending;
 
@@ -84,12 +85,12 @@ use crate::concurrency::Ending;
 #[derive(Debug)]
 #[must_use = "a hold that is dropped is charged as it stands, unless its terms say otherwise: settle it"]
 pub struct Hold<'a> {
-    parts: Vec<Part<'a>>,
+    parts: Vec<HeldLevel<'a>>,
 }
 
 /// What one level holds.
 #[derive(Debug)]
-struct Part<'a> {
+struct HeldLevel<'a> {
     level: Level<'a>,
     longest: Duration,
     until: Timestamp,
@@ -178,7 +179,7 @@ impl Hold<'_> {
     }
 }
 
-impl Part<'_> {
+impl HeldLevel<'_> {
     fn finish(&mut self, now: Timestamp, settled: Settled) -> Settlement {
         let limit = &self.level.limit;
         let mark_answered = match settled {
@@ -238,7 +239,7 @@ impl<'a> Hold<'a> {
         Terms { dropped, longest }: Terms,
         taken: Option<(Taken, Timestamp)>,
     ) -> Self {
-        let part = taken.map(|(taken, until)| Part {
+        let part = taken.map(|(taken, until)| HeldLevel {
             level,
             longest,
             until,
@@ -341,7 +342,7 @@ impl Stack {
         let terms = terms.into();
         let own = |level: &Level<'a>| level.terms.unwrap_or(terms);
         let mut seen = Seen::default();
-        let worst = Worst::of(levels, &mut seen, |level, now| {
+        let worst = MostRestrictive::of(levels, &mut seen, |level, now| {
             level.limit.ask(now, level.held())
         });
         if let Some(refusal) = worst.refusal() {
@@ -359,7 +360,7 @@ impl Stack {
         };
         let keep = &mut |level: &Level<'a>, now: Timestamp, taken| {
             let Terms { longest, dropped } = own(level);
-            parts.push(Part {
+            parts.push(HeldLevel {
                 level: level.clone(),
                 longest,
                 until: now + longest,

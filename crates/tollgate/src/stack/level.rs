@@ -8,7 +8,7 @@ use tollgate_core::{Decision, Timestamp};
 use super::Kind;
 use super::hold::Terms;
 pub(super) use super::limit::Breadth;
-use super::limit::{ComposableKeyedLimit, Limit, Mark, Seen, Taken};
+use super::limit::{ComposableKeyedLimit, FastCharge, Limit, Seen, Taken};
 use crate::keyed::RatedKey;
 
 /// One limit that a request meets, by name, and what the request costs it.
@@ -172,10 +172,10 @@ mod sealed {
 
 /// A limit of any kind, as a [`Level`] takes it. Made by `into()` from what [`Level::new`] lists.
 #[derive(Clone)]
-pub struct AnyLimit<'a>(pub(super) Inner<'a>);
+pub struct AnyLimit<'a>(pub(super) LimitPointer<'a>);
 
 #[derive(Clone)]
-pub(super) enum Inner<'a> {
+pub(super) enum LimitPointer<'a> {
     /// With who shares it, so that the order of charging is known without a call.
     Borrowed(Breadth, &'a (dyn Limit + 'a)),
     /// By value, because a key is made for one call.
@@ -193,7 +193,7 @@ pub(super) enum Inner<'a> {
 }
 
 /// What there is of one, whoever owns it.
-enum View<'v> {
+enum LimitView<'v> {
     Whole(&'v dyn Limit),
     KeyParts(&'v dyn ComposableKeyedLimit, &'v RatedKey),
 }
@@ -202,8 +202,8 @@ enum View<'v> {
 macro_rules! each {
     ($self:expr, $method:ident($($argument:expr),*)) => {
         match $self.view() {
-            View::Whole(limit) => limit.$method($($argument),*),
-            View::KeyParts(limiter, key) => limiter.$method(key, $($argument),*),
+            LimitView::Whole(limit) => limit.$method($($argument),*),
+            LimitView::KeyParts(limiter, key) => limiter.$method(key, $($argument),*),
         }
     };
 }
@@ -211,38 +211,38 @@ macro_rules! each {
 impl<'a, L: Limit> From<&'a L> for AnyLimit<'a> {
     #[inline]
     fn from(limit: &'a L) -> Self {
-        Self(Inner::Borrowed(limit.class().1, limit))
+        Self(LimitPointer::Borrowed(limit.class().1, limit))
     }
 }
 
 impl<'a> AnyLimit<'a> {
     pub(super) fn owned(limit: impl Limit + Send + 'a) -> Self {
-        Self(Inner::Owned(Arc::new(limit)))
+        Self(LimitPointer::Owned(Arc::new(limit)))
     }
 
     #[inline(always)]
-    fn view(&self) -> View<'_> {
+    fn view(&self) -> LimitView<'_> {
         match &self.0 {
-            Inner::Borrowed(_, limit) => View::Whole(*limit),
-            Inner::KeyParts { limiter, key } => View::KeyParts(*limiter, key),
-            Inner::OwnedKeyParts { limiter, key } => View::KeyParts(&**limiter, key),
-            Inner::Owned(limit) => View::Whole(&**limit),
+            LimitPointer::Borrowed(_, limit) => LimitView::Whole(*limit),
+            LimitPointer::KeyParts { limiter, key } => LimitView::KeyParts(*limiter, key),
+            LimitPointer::OwnedKeyParts { limiter, key } => LimitView::KeyParts(&**limiter, key),
+            LimitPointer::Owned(limit) => LimitView::Whole(&**limit),
         }
     }
 
     pub(super) fn kind(&self) -> Kind {
         match self.view() {
-            View::Whole(limit) => limit.class().0,
-            View::KeyParts(..) => Kind::Rate,
+            LimitView::Whole(limit) => limit.class().0,
+            LimitView::KeyParts(..) => Kind::Rate,
         }
     }
 
     #[inline]
     pub(super) fn breadth(&self) -> Breadth {
         match &self.0 {
-            Inner::Borrowed(breadth, _) => *breadth,
-            Inner::KeyParts { .. } | Inner::OwnedKeyParts { .. } => Breadth::Key,
-            Inner::Owned(limit) => limit.class().1,
+            LimitPointer::Borrowed(breadth, _) => *breadth,
+            LimitPointer::KeyParts { .. } | LimitPointer::OwnedKeyParts { .. } => Breadth::Key,
+            LimitPointer::Owned(limit) => limit.class().1,
         }
     }
 
@@ -252,7 +252,7 @@ impl<'a> AnyLimit<'a> {
 
     #[inline]
     pub(super) fn prefetch(&self) {
-        if let Inner::KeyParts { limiter, key } = &self.0 {
+        if let LimitPointer::KeyParts { limiter, key } = &self.0 {
             limiter.prefetch(key);
         }
     }
@@ -271,7 +271,7 @@ impl<'a> AnyLimit<'a> {
     }
 
     #[inline]
-    pub(super) fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+    pub(super) fn charge(&self, seen: &mut Seen, cost: u64) -> Option<FastCharge> {
         each!(self, charge(seen, cost))
     }
 
@@ -286,8 +286,8 @@ impl<'a> AnyLimit<'a> {
         until: Timestamp,
     ) -> Result<Taken, Decision> {
         match self.view() {
-            View::Whole(limit) => limit.hold(now, cost, until),
-            View::KeyParts(limiter, key) => limiter.take(key, now, cost),
+            LimitView::Whole(limit) => limit.hold(now, cost, until),
+            LimitView::KeyParts(limiter, key) => limiter.take(key, now, cost),
         }
     }
 
@@ -297,15 +297,15 @@ impl<'a> AnyLimit<'a> {
 
     pub(super) fn prolong(&self, taken: &mut Taken, until: Timestamp) {
         // Keys by their parts keep no track of estimates.
-        if let View::Whole(limit) = self.view() {
+        if let LimitView::Whole(limit) = self.view() {
             limit.prolong(taken, until);
         }
     }
 
     pub(super) fn charge_late(&self, now: Timestamp, cost: u64) {
         match self.view() {
-            View::Whole(limit) => limit.charge_late(now, cost),
-            View::KeyParts(limiter, key) => {
+            LimitView::Whole(limit) => limit.charge_late(now, cost),
+            LimitView::KeyParts(limiter, key) => {
                 let room = limiter.look(key, now, 0).remaining;
                 let _ = limiter.take(key, now, cost.min(room));
             }
@@ -316,8 +316,8 @@ impl<'a> AnyLimit<'a> {
 impl fmt::Debug for AnyLimit<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.view() {
-            View::Whole(limit) => limit.fmt(f),
-            View::KeyParts(..) => f.write_str("Key"),
+            LimitView::Whole(limit) => limit.fmt(f),
+            LimitView::KeyParts(..) => f.write_str("Key"),
         }
     }
 }

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use tollgate_core::{Decision, Pace, Tat, Timestamp};
 
 use super::Kind;
-use super::pass::AnyPermit;
+use super::pass::PermitPointer;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::keyed::RatedKey;
@@ -59,7 +59,7 @@ pub(crate) trait Limit: fmt::Debug + Sync {
 
     /// Charges the cost, if the quick way suffices and two words are all that is needed to give it back. `None`
     /// decides nothing: then [`take`](Self::take) has to be asked.
-    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<FastCharge> {
         let _ = (seen, cost);
         None
     }
@@ -95,7 +95,7 @@ pub(crate) trait ComposableKeyedLimit: Send + Sync {
     fn look(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
     fn ask(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Decision;
     fn take(&self, key: &RatedKey, now: Timestamp, cost: u64) -> Result<Taken, Decision>;
-    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<Mark>;
+    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<FastCharge>;
     fn settle(&self, key: &RatedKey, now: Timestamp, taken: Taken, spent: u64);
 }
 
@@ -126,18 +126,18 @@ pub(crate) enum Taken {
     /// A charge of every class from a leaf to the root.
     Tree(Box<Receipt>),
     /// A slot.
-    Slot(AnyPermit),
+    Slot(PermitPointer),
 }
 
 /// A charge of a word: what it left there, and its price. Two words, so that they come back in
 /// registers; moving a [`Taken`] costs more than the charge.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Mark {
+pub(crate) struct FastCharge {
     after: NonZeroU64,
     price: u64,
 }
 
-impl Mark {
+impl FastCharge {
     #[inline(always)]
     pub(crate) fn new(after: Tat, pace: Pace, cost: u64) -> Option<Self> {
         let after = NonZeroU64::new(after.to_word())?;

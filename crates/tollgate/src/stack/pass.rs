@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::estimate::{Expire, Settlement, Timed, TimedEstimate};
+use super::estimate::{Expire, HeldEstimateSlot, Settlement, TimedEstimate};
 use super::limit::Taken;
 use crate::clock::Clock;
-use crate::concurrency::{Ending, OwnedPermit, Permit, SharedHome};
+use crate::concurrency::{Ending, OwnedPermit, Permit, SharedSource};
 
 /// The slots that a request holds, of all concurrency limits that it met: given back when this is
 /// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
@@ -29,8 +29,8 @@ use crate::concurrency::{Ending, OwnedPermit, Permit, SharedHome};
 #[must_use = "a pass that is dropped gives back its slots"]
 pub struct Pass {
     /// Most requests meet one such limit at most.
-    first: Option<AnyPermit>,
-    more: Vec<AnyPermit>,
+    first: Option<PermitPointer>,
+    more: Vec<PermitPointer>,
 }
 
 impl Pass {
@@ -73,13 +73,13 @@ impl Pass {
     /// assert!(!held.load(Ordering::Relaxed));
     /// ```
     pub fn hold(&mut self, end: impl FnOnce(Ending) + Send + Sync + 'static) {
-        let held = AnyPermit::Keyed(Box::new(Held(Some(end))));
+        let held = PermitPointer::Keyed(Box::new(EndCallback(Some(end))));
         self.keep(Taken::Slot(held));
     }
 
     /// Also holds an estimate that is kept elsewhere, which is told what came of it.
     pub fn hold_timed_estimate(&mut self, estimate: impl TimedEstimate + 'static) {
-        let timed = AnyPermit::Keyed(Box::new(Timed::new(estimate)));
+        let timed = PermitPointer::Keyed(Box::new(HeldEstimateSlot::new(estimate)));
         self.keep(Taken::Slot(timed));
     }
 
@@ -97,7 +97,7 @@ impl Pass {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn hold_permit<C: Clock + 'static>(&mut self, permit: OwnedPermit<C>) {
-        self.keep(Taken::Slot(AnyPermit::Keyed(Box::new(permit))));
+        self.keep(Taken::Slot(PermitPointer::Keyed(Box::new(permit))));
     }
 
     /// Tells limits that learn from it how the request ended, while its slots are still needed: see
@@ -171,17 +171,17 @@ impl Pass {
         rest
     }
 
-    fn into_permits(self) -> impl Iterator<Item = AnyPermit> {
+    fn into_permits(self) -> impl Iterator<Item = PermitPointer> {
         self.first.into_iter().chain(self.more)
     }
 
     fn slots(&self) -> impl Iterator<Item = &dyn Slot> {
-        self.first.iter().chain(&self.more).map(AnyPermit::slot)
+        self.first.iter().chain(&self.more).map(PermitPointer::slot)
     }
 
     fn resources_mut(&mut self) -> impl Iterator<Item = &mut dyn Slot> {
         let all = self.first.iter_mut().chain(&mut self.more);
-        all.map(AnyPermit::as_resource_mut)
+        all.map(PermitPointer::as_resource_mut)
     }
 
     /// The request cost what its estimates are, whatever dropping this would mean. Its slots are held on; what is said
@@ -219,7 +219,7 @@ impl Pass {
     /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
     /// ```
     pub fn cancel(self) {
-        self.into_permits().for_each(AnyPermit::cancel);
+        self.into_permits().for_each(PermitPointer::cancel);
     }
 
     /// One pass that holds what both of these hold.
@@ -264,15 +264,15 @@ impl Pass {
 }
 
 /// A permit of any limiter.
-pub(crate) enum AnyPermit {
-    Shared(Permit<SharedHome>),
+pub(crate) enum PermitPointer {
+    Shared(Permit<SharedSource>),
     Keyed(Box<dyn Slot + Send>),
 }
 
 /// What is held elsewhere, and how that ends.
-struct Held<F: FnOnce(Ending)>(Option<F>);
+struct EndCallback<F: FnOnce(Ending)>(Option<F>);
 
-impl<F: FnOnce(Ending)> Held<F> {
+impl<F: FnOnce(Ending)> EndCallback<F> {
     fn call(&mut self, ending: Ending) {
         if let Some(end) = self.0.take() {
             end(ending);
@@ -280,7 +280,7 @@ impl<F: FnOnce(Ending)> Held<F> {
     }
 }
 
-impl<F: FnOnce(Ending) + Send + Sync> Slot for Held<F> {
+impl<F: FnOnce(Ending) + Send + Sync> Slot for EndCallback<F> {
     fn end(mut self: Box<Self>, ending: Ending) {
         self.call(ending);
     }
@@ -290,7 +290,7 @@ impl<F: FnOnce(Ending) + Send + Sync> Slot for Held<F> {
     }
 }
 
-impl<F: FnOnce(Ending)> Drop for Held<F> {
+impl<F: FnOnce(Ending)> Drop for EndCallback<F> {
     fn drop(&mut self) {
         self.call(Ending::Ignored);
     }
@@ -334,7 +334,7 @@ pub(crate) trait Slot: Send + Sync {
     }
 }
 
-impl AnyPermit {
+impl PermitPointer {
     fn slot(&self) -> &dyn Slot {
         match self {
             Self::Shared(permit) => permit,
@@ -364,7 +364,7 @@ impl AnyPermit {
     }
 }
 
-impl fmt::Debug for AnyPermit {
+impl fmt::Debug for PermitPointer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("Permit")
     }

@@ -154,7 +154,7 @@ pub struct Passed {
 }
 
 impl<'a> StackVerdict<'a> {
-    pub(super) fn new(met: &Worst<'_>, pass: Pass) -> Self {
+    pub(super) fn new(met: &MostRestrictive<'_>, pass: Pass) -> Self {
         let (decider, decision) = met.tightest();
         Self::Passed(Passed {
             pass,
@@ -217,12 +217,12 @@ impl<'a> StackVerdict<'a> {
 
 /// The tightest of all levels met so far, and the worst refusal.
 #[derive(Debug, Default)]
-pub(super) struct Worst<'a> {
+pub(super) struct MostRestrictive<'a> {
     refusal: Option<Refusal<'a>>,
     tightest: Option<(u64, usize, Decision)>,
 }
 
-impl<'a> Worst<'a> {
+impl<'a> MostRestrictive<'a> {
     /// Of what each level says.
     pub(super) fn of(
         levels: &[Level<'a>],

@@ -14,13 +14,13 @@ const WIDTH: usize = 4;
 /// takes the top looks at the key's real time first, and puts it back if that is later.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub(crate) struct Heap {
+pub(crate) struct DueHeap {
     dues: Vec<Timestamp>,
     slots: Vec<u32>,
     most: usize,
 }
 
-impl Heap {
+impl DueHeap {
     /// An empty heap that comes to this many slots at most.
     pub(crate) fn new(most: usize) -> Self {
         Self {
@@ -103,7 +103,7 @@ mod tests {
     #[test]
     fn the_top_is_always_the_least() {
         let mut random = Random::new(5);
-        let mut heap = Heap::new(50);
+        let mut heap = DueHeap::new(50);
         let mut places = [None; 50];
         let mut dues = [Timestamp::ZERO; 50];
         for _ in 0..20_000 {

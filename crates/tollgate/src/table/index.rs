@@ -10,14 +10,14 @@ const FEWEST_PLACES: usize = 16;
 /// four places for three keys. A word holds all that is needed to grow the array, so keys aren't read then.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub(crate) struct Index {
+pub(crate) struct SlotIndex {
     /// The low half of a hash, and a slot's number.
     words: Vec<u64>,
     used: usize,
     most_places: usize,
 }
 
-impl Index {
+impl SlotIndex {
     /// Room for this many keys, as they come.
     pub(crate) fn new(keys: usize) -> Self {
         Self {
@@ -162,7 +162,7 @@ mod tests {
     #[test]
     fn what_is_inserted_is_found_until_it_is_removed() {
         // Tags that crowd around the end of the array, so that searches wrap.
-        let mut index = Index::new(8);
+        let mut index = SlotIndex::new(8);
         let tag = |slot: u32| u32::MAX - slot % 4;
         for round in 0..100 {
             for slot in 0..8 {
@@ -185,13 +185,13 @@ mod tests {
         let tags: Vec<u32> = (0..keys)
             .map(|_| u32::try_from(random.below(1 << 32)).unwrap())
             .collect();
-        let mut index = Index::new(keys);
+        let mut index = SlotIndex::new(keys);
         assert_eq!(index.find(7, |_| true), None);
         for (slot, tag) in (0..).zip(&tags) {
             index.insert(*tag, slot);
             assert!(index.words.len() <= index.most_places);
         }
-        assert!(index.words.capacity() * 8 <= Index::bytes(keys));
+        assert!(index.words.capacity() * 8 <= SlotIndex::bytes(keys));
         for (slot, tag) in (0..).zip(&tags) {
             assert_eq!(index.find(*tag, |s| s == slot), Some(slot));
         }

@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use super::{Allowance, Directory, Plan, TierError, Tiers};
+use super::{Allowance, TierDirectory, TierError, TierPlan, Tiers};
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock, Wall};
 use crate::quota::{Quota, QuotaLimiter};
 use crate::{KeyedConcurrency, KeyedLimiter, Stack};
@@ -76,7 +76,7 @@ impl<C: ClockChoice<Clock: Clone>, W: Clock> Builder<C, W> {
         let Clocked { settings, clock } = self.with_clock();
         let mut tiers = HashMap::new();
         for (name, allowance) in settings.tiers {
-            let plan = Plan::new(&name, allowance)?;
+            let plan = TierPlan::new(&name, allowance)?;
             tiers.insert(name, plan);
         }
         let Some(default) = tiers.get(&settings.default).cloned() else {
@@ -95,7 +95,7 @@ impl<C: ClockChoice<Clock: Clone>, W: Clock> Builder<C, W> {
             rates: KeyedLimiter::builder(rate, settings.capacity)
                 .clock(clock)
                 .build()?,
-            directory: RwLock::new(Directory {
+            directory: RwLock::new(TierDirectory {
                 default,
                 tiers,
                 tenants: HashMap::new(),

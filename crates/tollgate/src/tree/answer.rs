@@ -5,12 +5,12 @@ use std::time::Duration;
 use tollgate_core::{Arithmetic, Book, Decision, Outcome, Timestamp, TokenBucket};
 
 use super::node::{MAX_DEPTH, NodeId};
-use super::walk::{Keep, Look, Way, Why};
+use super::walk::{DenyCause, LendingReserve, Look, NodePath};
 
 /// How many moments at which something changes are looked at before a time is searched for.
 const MOMENTS: usize = 4 * MAX_DEPTH;
 
-impl Way<'_> {
+impl NodePath<'_> {
     /// The decision for a request that `look` was about, after it was charged if it passed. No
     /// decision was made before the `latest` charge.
     pub(super) fn report(
@@ -135,7 +135,7 @@ impl Way<'_> {
             }
         };
         let ceil = self.nodes()[refused_by].ceil.as_ref();
-        let ceil = ceil.filter(|_| why != Why::Rate);
+        let ceil = ceil.filter(|_| why != DenyCause::Rate);
         (0..=refused_by)
             .filter(|place| !look.covers.has(*place))
             .filter_map(|place| when(place, &self.nodes()[place].rate))
@@ -155,7 +155,7 @@ impl Way<'_> {
     ) -> Option<Timestamp> {
         let (limit, state) = (book.limit(), book.state());
         let promised = self.nodes()[place].lending.as_ref()?.promised.bucket();
-        let keep = Keep {
+        let keep = LendingReserve {
             promised: promised.map_or(0, |promised| promised.limit().limit()),
             floor,
         };
@@ -196,7 +196,7 @@ impl Way<'_> {
 
     /// The largest cost that passes if all turns below a lender have to be left, and if none of them.
     fn bounds(&self, now: Timestamp) -> (u64, u64) {
-        let (mut all, mut none) = (Bound::default(), Bound::default());
+        let (mut all, mut none) = (RemainingBound::default(), RemainingBound::default());
         let mut turns = 0;
         for (place, node) in self.nodes().iter().enumerate() {
             let left = node.rate.limit().remaining(node.rate.state(), now);
@@ -209,7 +209,7 @@ impl Way<'_> {
             }
             let below = turns;
             let keep = self.keep(place, now, &mut turns);
-            let own = Keep {
+            let own = LendingReserve {
                 floor: keep.floor.saturating_sub(below),
                 ..keep
             };
@@ -223,13 +223,13 @@ impl Way<'_> {
 
 /// The largest cost that passes, from the leaf up.
 #[derive(Clone, Copy, Debug, Default)]
-struct Bound {
+struct RemainingBound {
     most: u64,
     /// What the class below covers.
     covered: u64,
 }
 
-impl Bound {
+impl RemainingBound {
     /// The leaf has this much left of its rate, and up to its ceil.
     fn start(&mut self, left: u64, to_ceil: Option<u64>) {
         // The ceil of a leaf is asked for the cost alone.
@@ -237,7 +237,7 @@ impl Bound {
     }
 
     /// A class above, with the bursts of its rate and of its ceil.
-    fn pass(&mut self, keep: &Keep, bursts: (u64, u64), left: u64, to_ceil: Option<u64>) {
+    fn pass(&mut self, keep: &LendingReserve, bursts: (u64, u64), left: u64, to_ceil: Option<u64>) {
         let (below, (burst, most)) = (self.covered, bursts);
         self.covered = left.min(below).max(keep.largest(burst, left));
         let own = match to_ceil {

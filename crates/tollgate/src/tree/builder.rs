@@ -4,7 +4,7 @@ use tollgate_core::Rate;
 
 use super::Tree;
 use super::class::{Class, TreeError};
-use super::nodes::Nodes;
+use super::nodes::NodeTable;
 use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::sync::Mutex;
 use crate::table::hasher::KeyHasher;
@@ -54,7 +54,7 @@ impl<C: ClockChoice> Builder<C> {
     /// If the rate can't be represented.
     pub fn build(self) -> Result<Tree<C::Clock>, TreeError> {
         let root = Class::new(self.settings.rate).compile("root", self.settings.strict)?;
-        let nodes = Nodes::new(&root, self.settings.strict);
+        let nodes = NodeTable::new(&root, self.settings.strict);
         Ok(Tree {
             root: nodes.root(),
             nodes: Mutex::new(nodes),

@@ -90,12 +90,12 @@ pub(super) struct Node {
     /// What only those have that others hang on.
     pub(super) lending: Option<Box<Lending>>,
     /// What only a key's leaf has.
-    pub(super) member: Option<Member>,
+    pub(super) member: Option<KeyedMember>,
 }
 
 /// A key's leaf.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Member {
+pub(super) struct KeyedMember {
     pub(super) leaves: Leaves,
     pub(super) hash: u64,
     /// Where it is in the heap of those that are idle next.

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use tollgate_core::Timestamp;
 
 use super::class::{Class, Compiled, TreeError};
-use super::node::{Branch, Id, Leaf, LeafAddress, Leaves, MAX_DEPTH, Member, Node, NodeId};
-use super::share::{Lending, Sum};
-use crate::table::heap::Heap;
-use crate::table::index::{Index, tag};
+use super::node::{Branch, Id, KeyedMember, Leaf, LeafAddress, Leaves, MAX_DEPTH, Node, NodeId};
+use super::share::{Lending, RateSum};
+use crate::table::heap::DueHeap;
+use crate::table::index::{SlotIndex, tag};
 use crate::table::slab::Slab;
 
 /// The nodes, and the sets of keyed leaves.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-pub(super) struct Nodes {
+pub(super) struct NodeTable {
     nodes: Slab<Node>,
     sets: Slab<Set>,
     root: u32,
@@ -34,9 +34,9 @@ struct Set {
     parent: u32,
     class: Compiled,
     capacity: u32,
-    index: Index,
+    index: SlotIndex,
     /// The keys by when they are idle.
-    heap: Heap,
+    heap: DueHeap,
     used: u32,
     /// The leaf that new keys share when there is no room.
     shared: Option<u32>,
@@ -44,7 +44,7 @@ struct Set {
     changed_at: Timestamp,
 }
 
-impl Nodes {
+impl NodeTable {
     pub(super) fn new(root: &Compiled, strict: bool) -> Self {
         let mut nodes = Slab::new(usize::MAX);
         let mut node = Node::new("root".into(), 0, None, root);
@@ -114,7 +114,7 @@ impl Nodes {
         let mut node = Node::new(name.into(), self.births, Some(parent.slot), &class);
         node.lending = lending;
         let slot = self.nodes.insert(node);
-        self.adopt(parent.slot, Sum::of(&class.rate, 1), class.stride);
+        self.adopt(parent.slot, RateSum::of(&class.rate, 1), class.stride);
         Ok((slot, self.births))
     }
 
@@ -135,8 +135,8 @@ impl Nodes {
             parent: parent.slot,
             class,
             capacity,
-            index: Index::new(room),
-            heap: Heap::new(room),
+            index: SlotIndex::new(room),
+            heap: DueHeap::new(room),
             used: 0,
             shared: None,
             version: 0,
@@ -158,7 +158,7 @@ impl Nodes {
         match id.0 {
             Id::Node { slot, birth } => {
                 let node = self.live(slot, birth).ok_or(TreeError::Gone)?;
-                let (parent, before) = (node.parent, Sum::of(node.rate.limit(), 1));
+                let (parent, before) = (node.parent, RateSum::of(node.rate.limit(), 1));
                 let compiled = class.compile(&node.name, self.strict)?;
                 if parent.is_none() && compiled.ceil.is_some() {
                     return Err(TreeError::CeilOfRoot);
@@ -166,7 +166,7 @@ impl Nodes {
                 let at = now.max(self.latest);
                 self.node_mut(slot).change(at, &compiled);
                 if let Some(parent) = parent {
-                    let after = Sum::of(&compiled.rate, 1);
+                    let after = RateSum::of(&compiled.rate, 1);
                     self.readopt(parent, before, after, compiled.stride);
                 }
             }
@@ -205,7 +205,7 @@ impl Nodes {
                         name: node.name.to_string(),
                     });
                 }
-                let promised = Sum::of(node.rate.limit(), 1);
+                let promised = RateSum::of(node.rate.limit(), 1);
                 self.nodes.remove(slot);
                 self.disown(parent, promised);
             }
@@ -309,15 +309,15 @@ impl Nodes {
     }
 
     /// A branch promises its rate to one child more.
-    fn adopt(&mut self, branch: u32, promised: Sum, stride: u64) {
+    fn adopt(&mut self, branch: u32, promised: RateSum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.children += 1;
         }
-        self.readopt(branch, Sum::default(), promised, stride);
+        self.readopt(branch, RateSum::default(), promised, stride);
     }
 
     /// A child of a branch has changed. One that is gone or lighter now makes turns coarser, no more.
-    fn readopt(&mut self, branch: u32, before: Sum, after: Sum, stride: u64) {
+    fn readopt(&mut self, branch: u32, before: RateSum, after: RateSum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.promised.change(before, after);
             lending.heaviest = lending.heaviest.min(stride);
@@ -325,9 +325,9 @@ impl Nodes {
     }
 
     /// And one is gone.
-    fn disown(&mut self, branch: u32, promised: Sum) {
+    fn disown(&mut self, branch: u32, promised: RateSum) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
-            lending.promised.change(promised, Sum::default());
+            lending.promised.change(promised, RateSum::default());
             lending.children -= 1;
         }
     }
@@ -365,7 +365,7 @@ impl Nodes {
             Some(set.parent),
             &set.class,
         );
-        node.member = Some(Member {
+        node.member = Some(KeyedMember {
             leaves,
             hash,
             place: 0,
@@ -402,8 +402,8 @@ impl Nodes {
 
 impl Set {
     /// What is promised to all its keys.
-    fn promised(&self) -> Sum {
-        Sum::of(&self.class.rate, self.capacity)
+    fn promised(&self) -> RateSum {
+        RateSum::of(&self.class.rate, self.capacity)
     }
 }
 

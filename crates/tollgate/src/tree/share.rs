@@ -20,19 +20,19 @@ pub(super) const WANTING: Duration = Duration::from_secs(1);
 #[derive(Clone, Debug)]
 pub(super) struct Lending {
     /// What is promised to the classes below, as one bucket.
-    pub(super) promised: Promised,
+    pub(super) promised: PromisedRate,
     /// The least stride, that of the heaviest class below.
     pub(super) heaviest: u64,
     /// How many classes hang on it.
     pub(super) children: u32,
-    shares: [Share; LEVELS],
+    shares: [PriorityShare; LEVELS],
     /// The virtual time of its own loans from its parent, one a priority.
     pub(super) tags: [u128; LEVELS],
 }
 
 /// Those of one priority.
 #[derive(Clone, Debug, Default)]
-struct Share {
+struct PriorityShare {
     /// The virtual time: the latest at which anyone was served.
     clock: u128,
     /// Who asked last, and when; and when anybody else did.
@@ -60,7 +60,7 @@ pub(super) struct Borrower {
 /// It never has less than they have together: their sums are the same when all are full, what they
 /// claim is taken from both, and it refills as fast as all of them, while a child that is full stops.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Promised {
+pub(super) struct PromisedRate {
     /// Tokens an hour.
     rate: u128,
     burst: u128,
@@ -70,7 +70,7 @@ pub(super) struct Promised {
 
 /// One class, or several, as they add up.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Sum {
+pub(super) struct RateSum {
     pub(super) rate: u128,
     pub(super) burst: u128,
 }
@@ -80,7 +80,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 const FASTEST_AN_HOUR: u64 = 100_000_000_000_000;
 const LARGEST_BURST: u64 = 1 << 60;
 
-impl Sum {
+impl RateSum {
     /// So many classes of this rate.
     pub(super) fn of(limit: &TokenBucket, classes: u32) -> Self {
         let rate = limit.rate();
@@ -99,9 +99,9 @@ impl Sum {
     }
 }
 
-impl Promised {
+impl PromisedRate {
     /// Promises `after` instead of `before`.
-    pub(super) fn change(&mut self, before: Sum, after: Sum) {
+    pub(super) fn change(&mut self, before: RateSum, after: RateSum) {
         let change = |sum: u128, less: u128, more| sum.saturating_sub(less).saturating_add(more);
         self.rate = change(self.rate, before.rate, after.rate);
         self.burst = change(self.burst, before.burst, after.burst);
@@ -149,7 +149,7 @@ const REMEMBERED: u64 = 8;
 impl Default for Lending {
     fn default() -> Self {
         Self {
-            promised: Promised::default(),
+            promised: PromisedRate::default(),
             heaviest: u64::MAX,
             children: 0,
             shares: Default::default(),
@@ -237,7 +237,7 @@ impl Lending {
     }
 }
 
-impl Share {
+impl PriorityShare {
     /// When anybody but this one asked.
     fn but(&self, who: &Borrower) -> Option<Timestamp> {
         if self.asker == who.slot {

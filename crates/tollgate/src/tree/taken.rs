@@ -3,7 +3,7 @@
 use tollgate_core::{Booked, Timestamp};
 
 use super::node::MAX_DEPTH;
-use super::nodes::Nodes;
+use super::nodes::NodeTable;
 
 /// A charge, class by class, in place: nothing is allocated for it.
 #[derive(Clone, Debug)]
@@ -54,7 +54,7 @@ impl Taken {
     }
 }
 
-impl Nodes {
+impl NodeTable {
     /// Gives back what nobody else relies on.
     pub(super) fn give_back(&mut self, now: Timestamp, taken: &Taken) {
         for (step, tags) in taken.steps[..taken.len].iter().zip(&taken.tags).rev() {

@@ -10,7 +10,7 @@
 use tollgate_core::Timestamp;
 
 use super::node::{LEVELS, MAX_DEPTH, Node};
-use super::nodes::Nodes;
+use super::nodes::NodeTable;
 use super::share::Borrower;
 use super::taken::{ClassCharge, Taken};
 
@@ -27,7 +27,7 @@ pub(super) struct Path {
 
 /// The same with the classes themselves, each found once, to be read several times.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way<'a> {
+pub(super) struct NodePath<'a> {
     nodes: [&'a Node; MAX_DEPTH],
     pub(super) path: Path,
 }
@@ -40,7 +40,7 @@ pub(super) struct Look {
     pub(super) asked: Places,
     /// What a loan has to leave there for borrowers who come first.
     pub(super) floors: [u64; MAX_DEPTH],
-    pub(super) refused: Option<(usize, Why)>,
+    pub(super) refused: Option<(usize, DenyCause)>,
 }
 
 /// Some of the places on the way, a bit each.
@@ -48,7 +48,7 @@ pub(super) struct Look {
 pub(super) struct Places(u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Why {
+pub(super) enum DenyCause {
     /// It is at its ceil.
     Ceil,
     /// It may not borrow, and has too few tokens or has to leave them to others.
@@ -86,7 +86,7 @@ impl Path {
     }
 }
 
-impl<'a> Way<'a> {
+impl<'a> NodePath<'a> {
     pub(super) fn nodes(&self) -> &[&'a Node] {
         &self.nodes[..self.path.len]
     }
@@ -115,14 +115,14 @@ impl<'a> Way<'a> {
             if let Some(ceil) = &node.ceil
                 && !ceil.limit().has(ceil.state(), now, ceil_need)
             {
-                look.refused = Some((place, Why::Ceil));
+                look.refused = Some((place, DenyCause::Ceil));
                 return look;
             }
             claim = (node.rate.limit()).has(node.rate.state(), now, need);
             if claim {
                 look.covers.add(place);
             } else if node.ceil.is_none() {
-                look.refused = Some((place, Why::Rate));
+                look.refused = Some((place, DenyCause::Rate));
                 return look;
             }
         }
@@ -130,13 +130,13 @@ impl<'a> Way<'a> {
     }
 
     /// What a loan from the class at `place` to the one below it has to leave.
-    pub(super) fn keep(&self, place: usize, now: Timestamp, turns: &mut u64) -> Keep {
+    pub(super) fn keep(&self, place: usize, now: Timestamp, turns: &mut u64) -> LendingReserve {
         let who = self.borrower(place);
         let Some(lending) = &self.nodes[place].lending else {
-            return Keep::default();
+            return LendingReserve::default();
         };
         *turns = turns.saturating_add(lending.turn(&who, now));
-        Keep {
+        LendingReserve {
             // The same for every borrower; otherwise the one with the least to leave would take everything.
             promised: lending.promised.at_most(now),
             floor: turns.saturating_add(lending.step(&who, now)),
@@ -162,9 +162,9 @@ impl Borrower {
     }
 }
 
-impl Nodes {
+impl NodeTable {
     /// The way from a leaf to the root.
-    pub(super) fn way(&self, leaf: u32) -> Way<'_> {
+    pub(super) fn way(&self, leaf: u32) -> NodePath<'_> {
         let mut node = self.node(leaf);
         let mut nodes = [node; MAX_DEPTH];
         let mut slots = [leaf; MAX_DEPTH];
@@ -179,7 +179,7 @@ impl Nodes {
         }
         let level = usize::from(level.unwrap_or(0)).min(LEVELS - 1);
         let path = Path { slots, len, level };
-        Way { nodes, path }
+        NodePath { nodes, path }
     }
 
     /// Takes what `look` found at the same time for the same cost.
@@ -231,9 +231,9 @@ impl Nodes {
     /// Notes who wanted to borrow and could not, if it was for want of tokens to lend.
     pub(super) fn note_demand(&mut self, path: &Path, look: &Look, now: Timestamp) {
         let for_want = match look.refused {
-            Some((_, Why::Rate)) => true,
+            Some((_, DenyCause::Rate)) => true,
             // Those below compete for what is left below the ceil.
-            Some((place, Why::Ceil)) => look.asked.has(place),
+            Some((place, DenyCause::Ceil)) => look.asked.has(place),
             None => false,
         };
         if !for_want || look.asked.is_empty() {
@@ -271,14 +271,14 @@ impl Nodes {
 
 /// What a loan has to leave in a lender's bucket.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Keep {
+pub(super) struct LendingReserve {
     /// For what its children could claim, at most three quarters of the bucket.
     pub(super) promised: u64,
     /// For borrowers who come first.
     pub(super) floor: u64,
 }
 
-impl Keep {
+impl LendingReserve {
     /// How many tokens have to be there for a loan of this cost, in a bucket of this burst.
     pub(super) fn need(&self, burst: u64, cost: u64) -> u64 {
         let most = burst.saturating_sub(burst.div_ceil(4).max(cost));

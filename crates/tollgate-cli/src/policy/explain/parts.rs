@@ -8,7 +8,9 @@ use tollgate_engine::envoy::{self, Hidden, Lookup};
 use tollgate_engine::explain::{Entry, Standing};
 use tollgate_engine::policy::{Counting, Limits, Mode, Over};
 
-use super::super::request::{Described, cause_name, descriptor_text, in_millis_or_null};
+use super::super::request::{
+    DescriptorRequestArgs, cause_name, descriptor_text, in_millis_or_null,
+};
 
 /// A rule, a tier, or an entry of `block` or `exempt`.
 #[derive(Serialize)]
@@ -105,7 +107,7 @@ impl<'a> Part<'a> {
 
 impl Found {
     /// What each descriptor of a request meets.
-    pub(super) fn all(policy: &Policy, request: &Described<'_>) -> Vec<Self> {
+    pub(super) fn all(policy: &Policy, request: &DescriptorRequestArgs<'_>) -> Vec<Self> {
         let compiled = envoy::Compiled::new(&policy.domains);
         let descriptors = request.descriptors();
         let lookup = |descriptor| compiled.lookup(request.domain, descriptor);

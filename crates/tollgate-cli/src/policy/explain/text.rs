@@ -6,11 +6,11 @@ use std::time::Duration;
 use tollgate_engine::render;
 
 use super::super::check::counted;
-use super::super::request::{Charged, DecidedRequest, OVER_LIMIT};
+use super::super::request::{DecidedRequest, DescriptorCharge, OVER_LIMIT};
 use super::super::stage::Store;
 use super::super::time::readable;
 use super::parts::{Found, Part};
-use super::{Color, Head};
+use super::{Color, ExplainHeader};
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug)]
@@ -22,7 +22,7 @@ pub(super) struct Text {
 impl Text {
     pub(super) fn write(
         self,
-        head: &Head<'_>,
+        head: &ExplainHeader<'_>,
         steps: &[DecidedRequest],
         out: &mut impl Write,
     ) -> io::Result<()> {
@@ -177,7 +177,7 @@ fn in_brackets(notes: &[String]) -> String {
 }
 
 /// What was charged for one descriptor, below its request.
-fn write_charge(each: &Charged, out: &mut impl Write) -> io::Result<()> {
+fn write_charge(each: &DescriptorCharge, out: &mut impl Write) -> io::Result<()> {
     let descriptor = render::escaped(&each.descriptor);
     let over = match each.status {
         OVER_LIMIT => "over its limit, ",

@@ -9,8 +9,8 @@ use tollgate::{
 };
 
 use super::Memory;
-use super::keys::{BorrowedFrom, CounterKey, QuotaBytes, UNNAMED, level};
-use crate::limits::{Answer, Check, CoreForm};
+use super::keys::{CounterKey, KeyStorage, QuotaBytes, UNNAMED, level};
+use crate::limits::{Answer, Check, CompiledLimit};
 use crate::policy::{Settle, Unsettled};
 
 /// What is held while others are asked is spent after so long. The request isn't served before.
@@ -116,7 +116,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let (numbers, plain) = without_estimates(checks);
         let owned: Vec<_> = plain
             .iter()
-            .map(|check| BorrowedFrom::of(Some(check)))
+            .map(|check| KeyStorage::of(Some(check)))
             .collect();
         let keys: Vec<_> = (plain.iter().zip(&owned))
             .map(|(check, owned)| self.hold(Some(check), owned))
@@ -145,23 +145,23 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             let terms = terms(check.limit.settle().filter(|_| is_held(check))?);
             let (key, cost) = (CounterKey::of(check), check.cost);
             let level = match &check.limit.form {
-                CoreForm::Exact(table, tier) => {
+                CompiledLimit::Exact(table, tier) => {
                     let key = self.exact[*table].key_owned(&key);
                     let key = key.at(tier).unwrap_or(key);
                     Level::estimated(UNNAMED, key, cost)
                 }
-                CoreForm::Window(tier) => {
+                CompiledLimit::Window(tier) => {
                     let key = self.windows.key_owned(&key);
                     let key = key.at(tier).unwrap_or(key);
                     Level::estimated(UNNAMED, key, cost)
                 }
-                CoreForm::Quota(quota) => {
+                CompiledLimit::Quota(quota) => {
                     let bytes = QuotaBytes::of(check);
                     let key = self.quotas.key_owned(bytes.as_slice()).at(quota);
                     Level::estimated(UNNAMED, key, cost)
                 }
                 // Kept in the table of buckets where it is estimated; and slots are never.
-                CoreForm::Gcra(_) | CoreForm::Concurrency(_) => return None,
+                CompiledLimit::Gcra(_) | CompiledLimit::Concurrency(_) => return None,
             };
             Some((number, level.on(terms)))
         };

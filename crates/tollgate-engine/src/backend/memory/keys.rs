@@ -8,7 +8,7 @@ use tollgate::{
 };
 
 use super::Memory;
-use crate::limits::{Check, CoreForm};
+use crate::limits::{Check, CompiledLimit};
 
 /// Bytes of a key of a quota, with the counter's name, that need no memory.
 const SHORT: usize = 80;
@@ -62,7 +62,7 @@ pub(super) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
 }
 
 /// What some keys are borrowed from.
-pub(super) enum BorrowedFrom {
+pub(super) enum KeyStorage {
     Nothing,
     Key(CounterKey),
     Bytes(QuotaBytes),
@@ -122,25 +122,25 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     pub(super) fn hold<'a>(
         &'a self,
         check: Option<&Check<'a>>,
-        owned: &'a BorrowedFrom,
+        owned: &'a KeyStorage,
     ) -> TableKey<'a, C, W> {
         let Some(check) = check else {
             return TableKey::Nothing;
         };
         match (&check.limit.form, owned) {
-            (CoreForm::Gcra(tier), _) => {
+            (CompiledLimit::Gcra(tier), _) => {
                 TableKey::Rate(rated(self.rates.key(&CounterKey::of(check)), tier))
             }
-            (CoreForm::Exact(table, tier), BorrowedFrom::Key(key)) => {
+            (CompiledLimit::Exact(table, tier), KeyStorage::Key(key)) => {
                 TableKey::Exact(exact(self.exact[*table].key(key), tier))
             }
-            (CoreForm::Window(tier), BorrowedFrom::Key(key)) => {
+            (CompiledLimit::Window(tier), KeyStorage::Key(key)) => {
                 TableKey::Window(exact(self.windows.key(key), tier))
             }
-            (CoreForm::Concurrency(limit), BorrowedFrom::Key(key)) => {
+            (CompiledLimit::Concurrency(limit), KeyStorage::Key(key)) => {
                 TableKey::Slot(self.slots.key_owned(key).at(*limit))
             }
-            (CoreForm::Quota(quota), BorrowedFrom::Bytes(bytes)) => {
+            (CompiledLimit::Quota(quota), KeyStorage::Bytes(bytes)) => {
                 TableKey::Quota(self.quotas.key(bytes.as_slice()).at(quota))
             }
             _ => TableKey::Nothing,
@@ -148,15 +148,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     }
 }
 
-impl BorrowedFrom {
+impl KeyStorage {
     #[inline]
     pub(super) fn of(check: Option<&Check<'_>>) -> Self {
         match check.map(|check| (&check.limit.form, check)) {
-            Some((CoreForm::Exact(..) | CoreForm::Window(_) | CoreForm::Concurrency(_), check)) => {
-                Self::Key(CounterKey::of(check))
-            }
-            Some((CoreForm::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
-            Some((CoreForm::Gcra(_), _)) | None => Self::Nothing,
+            Some((
+                CompiledLimit::Exact(..) | CompiledLimit::Window(_) | CompiledLimit::Concurrency(_),
+                check,
+            )) => Self::Key(CounterKey::of(check)),
+            Some((CompiledLimit::Quota(_), check)) => Self::Bytes(QuotaBytes::of(check)),
+            Some((CompiledLimit::Gcra(_), _)) | None => Self::Nothing,
         }
     }
 }
@@ -210,7 +211,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         look: impl Fn(&Level<'_>) -> Decision,
     ) -> Vec<Decision> {
         let each = checks.iter().map(|check| {
-            let owned = BorrowedFrom::of(Some(check));
+            let owned = KeyStorage::of(Some(check));
             let held = self.hold(Some(check), &owned);
             level(&held, check).map_or(Decision::UNLIMITED, |level| look(&level))
         });

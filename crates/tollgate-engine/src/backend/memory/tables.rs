@@ -18,7 +18,7 @@ const NAMES: [&str; 8] = [
 ];
 
 /// Keys that are active, how many may be, and what happened to others.
-type Counted = (usize, usize, keyed::Stats);
+type TableCounts = (usize, usize, keyed::Stats);
 
 /// One of the tables that keys are kept in, and what happened to keys there.
 ///
@@ -70,7 +70,7 @@ impl TableStats {
         }
     }
 
-    fn new(table: &'static str, (active, capacity, stats): Counted) -> Self {
+    fn new(table: &'static str, (active, capacity, stats): TableCounts) -> Self {
         Self {
             table,
             active,

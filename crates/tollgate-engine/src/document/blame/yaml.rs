@@ -1,9 +1,9 @@
 //! What is likely wrong with YAML: the commonest slips, each with a look at the lines around the place.
 
-use super::{Diagnostic, Open, Opened, Scene, bare, name, word};
+use super::{Diagnostic, OpenDelimiter, OpenDelimiters, ParseFailure, bare, name, word};
 
 /// From the surest sign to the vaguest.
-const GUESSES: [fn(&Scene<'_>) -> Option<Diagnostic>; 13] = [
+const GUESSES: [fn(&ParseFailure<'_>) -> Option<Diagnostic>; 13] = [
     conflict,
     template,
     tab,
@@ -19,12 +19,12 @@ const GUESSES: [fn(&Scene<'_>) -> Option<Diagnostic>; 13] = [
     indentation,
 ];
 
-pub(super) fn guess(scene: &Scene<'_>) -> Option<Diagnostic> {
+pub(super) fn guess(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     GUESSES.iter().find_map(|guess| guess(scene))
 }
 
 /// What a merge left.
-fn conflict(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn conflict(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
     let line = scene.lines.iter().position(is_mark)?;
@@ -38,7 +38,7 @@ fn conflict(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// What a template engine was to fill in.
-fn template(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn template(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let marks = ["{{", "{%"];
     let lines = scene.lines.iter().enumerate().take(scene.line + 1);
     let mut lines = lines.rev().take(2);
@@ -51,7 +51,7 @@ fn template(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A tab in the indentation of the line, or of the next: the parser may stop before it.
-fn tab(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn tab(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let lines = scene.line..scene.line + 2;
     let (line, column) = lines.into_iter().find_map(|line| {
         let text = scene.text(line);
@@ -63,7 +63,7 @@ fn tab(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A text that begins with a sign that means something.
-fn special(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn special(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let rest = scene.rest();
     let sign = rest.chars().next()?;
     let text = word(rest);
@@ -83,7 +83,7 @@ fn special(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A backslash in double quotes.
-fn escape(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn escape(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if !scene.says.contains("escape") {
         return None;
     }
@@ -104,13 +104,13 @@ fn escape(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A quote that isn't closed, or is too early.
-fn quote(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn quote(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if scene.says.contains("trailing content") {
         let message = "something follows a text in quotes";
         let help = "put all of it in one pair of quotes, or a comma between them";
         return Some(scene.here(word(scene.rest()).chars().count(), message, help));
     }
-    let here = Opened {
+    let here = OpenDelimiter {
         line: scene.line,
         column: scene.column,
         sign: scene.rest().chars().next().unwrap_or(' '),
@@ -118,9 +118,9 @@ fn quote(scene: &Scene<'_>) -> Option<Diagnostic> {
     let opened = if scene.says.contains("quoted scalar") && matches!(here.sign, '"' | '\'') {
         here
     } else {
-        Open::at(scene).quote?
+        OpenDelimiters::at(scene).quote?
     };
-    let Opened { line, column, sign } = opened;
+    let OpenDelimiter { line, column, sign } = opened;
     let message = format!("the text that begins with this {sign} isn't closed");
     Some(
         scene
@@ -130,8 +130,8 @@ fn quote(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A bracket that isn't closed, or a comma that is missing inside.
-fn bracket(scene: &Scene<'_>) -> Option<Diagnostic> {
-    let opened = *Open::at(scene).brackets.last()?;
+fn bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    let opened = *OpenDelimiters::at(scene).brackets.last()?;
     let close = match opened.sign {
         '[' => ']',
         _ => '}',
@@ -153,7 +153,7 @@ fn bracket(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A bracket that closes nothing.
-fn closing(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn closing(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let sign = scene.rest().chars().next()?;
     matches!(sign, '}' | ']').then(|| {
         let message = format!("this {sign} closes nothing");
@@ -162,13 +162,13 @@ fn closing(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// The line and the one before it.
-fn around(scene: &Scene<'_>) -> impl Iterator<Item = usize> {
+fn around(scene: &ParseFailure<'_>) -> impl Iterator<Item = usize> {
     let before = scene.before(scene.line);
     before.into_iter().chain([scene.line])
 }
 
 /// `rate:10/s`.
-fn space(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn space(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     around(scene).find_map(|line| {
         let bare = bare(scene.text(line));
         let (name, rest) = name(bare.text)?;
@@ -187,7 +187,7 @@ fn space(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// `-name: a`.
-fn dash(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn dash(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     around(scene).find_map(|line| {
         let bare = bare(scene.text(line));
         let rest = bare.text.strip_prefix('-')?;
@@ -198,7 +198,7 @@ fn dash(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// `name: a: b`.
-fn second_colon(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn second_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if !scene.says.contains("mapping values") {
         return None;
     }
@@ -213,7 +213,7 @@ fn second_colon(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// `name` without a colon, above a line that has one.
-fn colon(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let lines = if scene.is_at_end() {
         [Some(scene.line), scene.before(scene.line)]
     } else {
@@ -238,7 +238,7 @@ fn colon(scene: &Scene<'_>) -> Option<Diagnostic> {
 }
 
 /// A line that begins at a column where none above does.
-fn indentation(scene: &Scene<'_>) -> Option<Diagnostic> {
+fn indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let own = bare(scene.text(scene.line));
     let column = own.dash.unwrap_or(own.column);
     let mut left = usize::MAX;

@@ -3,7 +3,7 @@
 use tollgate::concurrency::OwnedPermit;
 use tollgate::{Decision, Outcome};
 
-use crate::engine::gather::{GateCheck, Gathered, Group};
+use crate::engine::gather::{CheckGroup, GateCheck, RequestMatch};
 use crate::engine::overload::Time;
 use crate::limits::Answer;
 use crate::policy::Mode;
@@ -11,16 +11,16 @@ use crate::verdict::RuleDecision;
 
 /// What is held of gates.
 #[derive(Debug, Default)]
-pub(in crate::engine) struct Entered {
+pub(in crate::engine) struct GatePermits {
     permits: Vec<OwnedPermit<Time>>,
     /// The gate that has the fewest places left, and what it said.
     tightest: Option<(usize, Decision)>,
 }
 
-impl Entered {
+impl GatePermits {
     /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
     #[inline(never)]
-    pub(in crate::engine) fn all(gathered: &Gathered<'_>) -> Result<Self, (usize, Decision)> {
+    pub(in crate::engine) fn all(gathered: &RequestMatch<'_>) -> Result<Self, (usize, Decision)> {
         let mut entered = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
             match gate.gate.enter(gate.class) {
@@ -49,7 +49,7 @@ impl Entered {
     }
 
     /// What looking at all of them says, of a request that the rest would answer like this.
-    pub(in crate::engine) fn look(gathered: &Gathered<'_>, mut answer: Answer) -> Answer {
+    pub(in crate::engine) fn look(gathered: &RequestMatch<'_>, mut answer: Answer) -> Answer {
         let mut looked = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
             let decision = gate.look();
@@ -70,7 +70,7 @@ impl Entered {
     }
 
     /// Of a request that passes, the limit decides that has the fewest such requests left.
-    pub(in crate::engine) fn decide(&self, group: &Group<'_>, answer: &mut Answer) {
+    pub(in crate::engine) fn decide(&self, group: &CheckGroup<'_>, answer: &mut Answer) {
         let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
             return;
         };

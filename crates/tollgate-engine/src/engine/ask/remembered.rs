@@ -2,22 +2,22 @@
 
 use tollgate::Timestamp;
 
-use super::Asking;
+use super::BackendQuery;
 use crate::backend::Backend;
-use crate::engine::gather::Group;
+use crate::engine::gather::CheckGroup;
 use crate::limits::{Answer, DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 
 /// What is known of a request's checks before they are asked.
-pub(super) enum Remembered<'e> {
+pub(super) enum DenyLookup<'e> {
     /// It is denied.
     Denied(Answer),
     /// The backend is asked.
-    Asked(Recheck<'e>),
+    Asked(PendingCheck<'e>),
 }
 
 /// A question to the backend, whose denial may be remembered.
 #[derive(Default)]
-pub(super) struct Recheck<'e> {
+pub(super) struct PendingCheck<'e> {
     /// Where it is remembered, if it is.
     deny: Option<&'e DenyCache>,
     version: DenyVersion,
@@ -27,13 +27,13 @@ pub(super) struct Recheck<'e> {
     recheck: Option<DenyRecheck<'e>>,
 }
 
-impl<'e> Remembered<'e> {
+impl<'e> DenyLookup<'e> {
     /// What is known before the backend is asked.
     #[inline]
-    pub(super) fn look_up<B: Backend>(asking: &Asking<'e, '_, B>) -> Self {
+    pub(super) fn look_up<B: Backend>(asking: &BackendQuery<'e, '_, B>) -> Self {
         let backend = asking.backend;
         let Some(own) = asking.deny else {
-            return Self::Asked(Recheck::default());
+            return Self::Asked(PendingCheck::default());
         };
         // Read before the question: an answer is of the epoch in which it was asked for.
         let version = DenyVersion(
@@ -48,7 +48,7 @@ impl<'e> Remembered<'e> {
             KnownDenial::Due(recheck) => Some(recheck),
             KnownDenial::None => None,
         };
-        Self::Asked(Recheck {
+        Self::Asked(PendingCheck {
             deny: asking.deny,
             version,
             at,
@@ -57,10 +57,10 @@ impl<'e> Remembered<'e> {
     }
 }
 
-impl Recheck<'_> {
+impl PendingCheck<'_> {
     /// The answer to a request, after the backend gave this one.
     #[inline]
-    pub(super) fn answered(self, group: &Group<'_>, answer: Answer) -> Answer {
+    pub(super) fn answered(self, group: &CheckGroup<'_>, answer: Answer) -> Answer {
         let Some(deny) = self.deny else {
             return answer;
         };

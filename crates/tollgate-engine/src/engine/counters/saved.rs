@@ -15,7 +15,7 @@ use tollgate::core::Align;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use tollgate::{Algorithm, Rate, Timestamp};
 
-use super::{Counters, Held, Sort, State};
+use super::{CounterKind, CounterState, CounterStates, Counters};
 
 const QUOTA: u64 = 0;
 const SLOTS: u64 = 1;
@@ -41,7 +41,7 @@ impl Counters {
             file.bytes(name.as_bytes())?;
             file.words(&sort.words())?;
             file.word(states.len() as u64)?;
-            for State { id, rate, retired } in states {
+            for CounterState { id, rate, retired } in states {
                 let retired = (*retired).min(u64::from(u32::MAX)) << 1;
                 file.words(&[*id, u64::from(rate.is_some()) | retired])?;
                 file.rate(rate.unwrap_or(Rate::unlimited()))?;
@@ -53,10 +53,10 @@ impl Counters {
     /// Reads what [`save`](Self::save) wrote.
     pub(crate) fn load(file: &mut SnapshotReader) -> Result<Self, SnapshotError> {
         let [next, groups] = file.words()?;
-        let (mut held, mut gone) = (Held::default(), Held::default());
+        let (mut held, mut gone) = (CounterStates::default(), CounterStates::default());
         for _ in 0..groups {
             let name = String::from_utf8(file.bytes()?).map_err(|_| file.corrupt())?;
-            let sort = Sort::of_words(file.words()?).ok_or_else(|| file.corrupt())?;
+            let sort = CounterKind::of_words(file.words()?).ok_or_else(|| file.corrupt())?;
             let (mut states, mut retired) = (Vec::new(), Vec::new());
             for _ in 0..file.word()? {
                 let [id, is_rate_and_age] = file.words()?;
@@ -64,7 +64,7 @@ impl Counters {
                 if id >= next {
                     return Err(file.corrupt());
                 }
-                let state = State {
+                let state = CounterState {
                     id,
                     rate: (is_rate_and_age & 1 != 0).then_some(rate),
                     retired: is_rate_and_age >> 1,
@@ -86,13 +86,13 @@ impl Counters {
         Ok(Self {
             held,
             retired: gone,
-            before: Held::default(),
+            before: CounterStates::default(),
             next,
         })
     }
 }
 
-impl Sort {
+impl CounterKind {
     fn words(self) -> [u64; 3] {
         let Self::Rate(algorithm) = self else {
             let number = if self == Self::Quota { QUOTA } else { SLOTS };
@@ -130,10 +130,10 @@ mod tests {
     fn every_sort_is_read_as_it_was_written() {
         let later = Align::Boundary(Timestamp::from_secs(7));
         let others = [Algorithm::FixedWindow(later), Algorithm::default()];
-        let rates = ALGORITHMS.into_iter().chain(others).map(Sort::Rate);
-        for sort in rates.chain([Sort::Quota, Sort::Concurrency]) {
-            assert_eq!(Sort::of_words(sort.words()), Some(sort));
+        let rates = ALGORITHMS.into_iter().chain(others).map(CounterKind::Rate);
+        for sort in rates.chain([CounterKind::Quota, CounterKind::Concurrency]) {
+            assert_eq!(CounterKind::of_words(sort.words()), Some(sort));
         }
-        assert_eq!(Sort::of_words([8, 0, 0]), None);
+        assert_eq!(CounterKind::of_words([8, 0, 0]), None);
     }
 }

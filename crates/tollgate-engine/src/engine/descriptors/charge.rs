@@ -7,12 +7,12 @@ use futures_util::future::join_all;
 use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
-use super::pool::{Pool, PooledAnswer};
+use super::pool::{CounterPool, PooledAnswer};
 use super::told::TreeRequest;
-use super::trees::{Force, Met};
+use super::trees::{DenialEffect, Met};
 use crate::backend::Backend;
 use crate::engine::gather::TreeMatch;
-use crate::engine::unanswered::Unanswered;
+use crate::engine::unanswered::RefundGuard;
 use crate::limits::{Check, Unavailable};
 use crate::policy::Charging;
 use crate::verdict::Permits;
@@ -28,7 +28,7 @@ pub(super) struct DescriptorResult {
 }
 
 /// What was decided about a request.
-pub(in crate::engine) struct Decided<'m, 'a> {
+pub(in crate::engine) struct TreeDecision<'m, 'a> {
     pub(super) request: TreeRequest<'m, 'a>,
     pub(super) allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
@@ -124,7 +124,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// The numbers of descriptors that meet a limit of this force.
-    fn of(&self, force: Force) -> impl Iterator<Item = usize> {
+    fn of(&self, force: DenialEffect) -> impl Iterator<Item = usize> {
         let met = self.request.met.iter().enumerate();
         met.filter(move |(_, met)| met.as_ref().is_some_and(|met| met.force() == force))
             .map(|(number, _)| number)
@@ -132,7 +132,10 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// The numbers of all whose refusal may count.
     fn in_force(&self) -> Vec<usize> {
-        let mut numbers: Vec<_> = self.of(Force::Alone).chain(self.of(Force::Quota)).collect();
+        let mut numbers: Vec<_> = self
+            .of(DenialEffect::Alone)
+            .chain(self.of(DenialEffect::Quota))
+            .collect();
         numbers.sort_unstable();
         numbers
     }
@@ -146,12 +149,12 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// Those in shadow, in groups of the same counter.
     fn in_shadow(&self) -> Vec<Vec<usize>> {
-        self.groups(self.asked(self.of(Force::Shadow).collect()))
+        self.groups(self.asked(self.of(DenialEffect::Shadow).collect()))
     }
 
-    fn pool(&self, numbers: &[usize]) -> Pool<'m, 'a> {
+    fn pool(&self, numbers: &[usize]) -> CounterPool<'m, 'a> {
         let met = self.request.met;
-        Pool::of(numbers.iter().filter_map(|number| met[*number].as_ref()))
+        CounterPool::of(numbers.iter().filter_map(|number| met[*number].as_ref()))
     }
 
     fn refuses(&self, number: &usize) -> bool {
@@ -162,13 +165,17 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     fn is_denied_by_quotas(&self) -> bool {
         let in_shadow =
             |number: usize| self.request.met[number].as_ref().is_some_and(Met::is_quota);
-        self.of(Force::Quota).next().is_some()
-            && self.of(Force::Quota).all(|number| self.refuses(&number))
-            && !self.of(Force::Shadow).any(in_shadow)
+        self.of(DenialEffect::Quota).next().is_some()
+            && self
+                .of(DenialEffect::Quota)
+                .all(|number| self.refuses(&number))
+            && !self.of(DenialEffect::Shadow).any(in_shadow)
     }
 
     fn is_refused(&self) -> bool {
-        self.of(Force::Alone).any(|number| self.refuses(&number)) || self.is_denied_by_quotas()
+        self.of(DenialEffect::Alone)
+            .any(|number| self.refuses(&number))
+            || self.is_denied_by_quotas()
     }
 
     /// Charges all, or none: but for those in quota mode that refuse while others of their kind don't.
@@ -248,7 +255,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let charged = self.charged_checks();
-        let mut unanswered = Unanswered::new(backend, held);
+        let mut unanswered = RefundGuard::new(backend, held);
         unanswered.is_charged(rules);
         unanswered.is_charged(&charged);
         let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
@@ -288,14 +295,14 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// The decision of the trees on the request.
-    pub(in crate::engine) fn decided(self) -> Decided<'m, 'a> {
+    pub(in crate::engine) fn decided(self) -> TreeDecision<'m, 'a> {
         let allowed = self.allowed;
         let (decider, retry_after) = if allowed {
             (self.tightest(), Duration::ZERO)
         } else {
             self.gravest()
         };
-        Decided {
+        TreeDecision {
             request: self.request,
             allowed,
             decider,
@@ -320,10 +327,12 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         };
         let by_wait = |(_, wait): &(usize, Duration)| *wait;
         // Of equals the first: `max_by_key` takes the last.
-        let alone: Vec<_> = self.of(Force::Alone).filter_map(wait).collect();
+        let alone: Vec<_> = self.of(DenialEffect::Alone).filter_map(wait).collect();
         let alone = alone.into_iter().rev().max_by_key(by_wait);
         let quota = if self.is_denied_by_quotas() {
-            self.of(Force::Quota).filter_map(wait).min_by_key(by_wait)
+            self.of(DenialEffect::Quota)
+                .filter_map(wait)
+                .min_by_key(by_wait)
         } else {
             None
         };
@@ -345,7 +354,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let passes =
             |number: &usize| self.each[*number].decision.is_some() && !self.refuses(number);
         let in_force = self.in_force().into_iter().filter(passes);
-        let in_shadow = || self.of(Force::Shadow).min_by_key(left);
+        let in_shadow = || self.of(DenialEffect::Shadow).min_by_key(left);
         in_force.min_by_key(left).or_else(in_shadow)
     }
 }

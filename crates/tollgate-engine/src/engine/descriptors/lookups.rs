@@ -5,7 +5,7 @@ use std::slice;
 use super::DescriptorRequest;
 use super::trees::{Met, RequestedLimit, fingerprint};
 use crate::engine::gather::blocked_until;
-use crate::engine::orders::{Held, Limiter, Timed};
+use crate::engine::orders::{Held, Limiter, OverrideRef};
 use crate::engine::rules::Rules;
 use crate::envoy::{self, Lookup};
 use crate::facts::Facts;
@@ -22,12 +22,12 @@ pub(in crate::engine) struct TreeInput<'a> {
 }
 
 /// What the descriptors of a request find, and the limits that they bring along.
-pub(in crate::engine) struct Lookups<'a> {
+pub(in crate::engine) struct TreeLookups<'a> {
     pub(in crate::engine) found: Vec<Lookup<'a>>,
     own: Vec<Option<RequestedLimit>>,
 }
 
-impl<'a> Lookups<'a> {
+impl<'a> TreeLookups<'a> {
     pub(in crate::engine) fn new(input: &TreeInput<'a>) -> Self {
         let (trees, request) = (&input.rules.trees, &input.request);
         let found = request.descriptors.iter();
@@ -101,7 +101,7 @@ impl<'a> Lookups<'a> {
 fn under<'a>(
     mut met: Met<'a>,
     orders: &'a Held,
-    everything: Option<Timed>,
+    everything: Option<OverrideRef>,
     lookup: &Lookup<'_>,
 ) -> Option<Met<'a>> {
     // Orders of trees name a descriptor, and have no patterns that facts could match.

@@ -10,11 +10,11 @@ use crate::backend::Backend;
 use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
 
 /// The checks of some descriptors.
-pub(super) struct Pool<'m, 'a> {
+pub(super) struct CounterPool<'m, 'a> {
     met: Vec<&'m Met<'a>>,
     checks: Vec<Check<'a>>,
     /// Of each check, what all descriptors ask of its counter, and the number of the check that does.
-    counted: Vec<Counted>,
+    counted: Vec<CounterShare>,
     /// Of each descriptor in turn, the numbers of its limits' checks.
     own: Vec<usize>,
 }
@@ -32,12 +32,12 @@ pub(in crate::engine) struct PooledAnswer {
 }
 
 #[derive(Clone, Copy)]
-struct Counted {
+struct CounterShare {
     cost: u64,
     judge: usize,
 }
 
-impl<'m, 'a> Pool<'m, 'a> {
+impl<'m, 'a> CounterPool<'m, 'a> {
     /// Hits on one counter add up. Where descriptors bring different limits for it, the strictest is asked, and
     /// the others only look.
     pub(super) fn of(met: impl Iterator<Item = &'m Met<'a>>) -> Self
@@ -60,7 +60,7 @@ impl<'m, 'a> Pool<'m, 'a> {
                 let number = number.unwrap_or_else(|| {
                     let judge = pool.checks.len();
                     pool.checks.push(Check { cost: 0, ..check });
-                    pool.counted.push(Counted { cost: 0, judge });
+                    pool.counted.push(CounterShare { cost: 0, judge });
                     judge
                 });
                 pool.own.push(number);
@@ -101,7 +101,7 @@ impl<'m, 'a> Pool<'m, 'a> {
         });
         let judge = strictest.unwrap_or(first);
         for number in of_counter() {
-            self.counted[number] = Counted { cost, judge };
+            self.counted[number] = CounterShare { cost, judge };
         }
         self.checks[judge].cost = cost;
     }
@@ -196,7 +196,7 @@ impl<'m, 'a> Pool<'m, 'a> {
             }
         }
         for number in 0..said.len() {
-            let Counted { cost, judge } = self.counted[number];
+            let CounterShare { cost, judge } = self.counted[number];
             if number != judge {
                 // It only looked. Limits of one counter wait for the same.
                 said[number] = without(said[number], cost, said[judge].wait());

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, Timestamp};
 
-use super::charge::Decided;
+use super::charge::TreeDecision;
 use super::trees::{LeafKey, Met};
 use super::{CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, TooMuch};
 use crate::backend::Backend;
@@ -16,7 +16,7 @@ use crate::facts::Unit;
 use crate::limits::{Limit, LimitKind};
 use crate::observer::{Event, Observer, Wants};
 use crate::policy::Mode;
-use crate::top::{Refusal, Top};
+use crate::top::{DeniedKey, TopDenials};
 use crate::verdict::{BLOCKED, Cause, DenyReason, is_near, percent_of, reason_of};
 
 /// A request of descriptors, with the limits that they match.
@@ -29,7 +29,7 @@ pub(in crate::engine) struct TreeRequest<'r, 'a> {
 
 /// How a request of descriptors is reported.
 #[derive(Clone, Copy)]
-pub(in crate::engine) struct Telling {
+pub(in crate::engine) struct ReportOptions {
     /// When its decision began, if somebody is to know how long it took.
     pub(in crate::engine) started: Option<Timestamp>,
     /// Whether the trees alone decide it, or deny it: it is counted here then. Otherwise the rules count it.
@@ -55,9 +55,9 @@ impl Recorder {
     #[cold]
     pub(in crate::engine) fn report_descriptors(
         &self,
-        decided: &Decided<'_, '_>,
+        decided: &TreeDecision<'_, '_>,
         told: &[DescriptorStatus],
-        telling: Telling,
+        telling: ReportOptions,
         backend: &impl Backend,
     ) {
         let request = decided.request;
@@ -93,7 +93,7 @@ impl Recorder {
         &self,
         mode: Mode,
         what: TooMuch<'static>,
-        telling: Telling,
+        telling: ReportOptions,
         backend: &impl Backend,
     ) {
         let started = telling.started;
@@ -111,7 +111,7 @@ impl Recorder {
     }
 }
 
-impl Decided<'_, '_> {
+impl TreeDecision<'_, '_> {
     /// What is told of a request.
     pub(in crate::engine) fn findings(&self) -> (StatusCode, DescriptorFindings) {
         let TreeRequest { rules, found, met } = self.request;
@@ -164,7 +164,7 @@ impl Decided<'_, '_> {
     }
 
     /// Counts a refusal by the limit and the key that refused.
-    fn note(&self, top: &Top) {
+    fn note(&self, top: &TopDenials) {
         let TreeRequest { found, met, .. } = self.request;
         for (number, said) in self.said() {
             let mode = match said {
@@ -173,7 +173,7 @@ impl Decided<'_, '_> {
                 Told::Passed { .. } => continue,
             };
             if let (Some(leaf), Some(met)) = (found[number].counts_as(), &met[number]) {
-                let refusal = Refusal {
+                let refusal = DeniedKey {
                     limiter: leaf,
                     fingerprint: met.key.fingerprint(),
                     mode,

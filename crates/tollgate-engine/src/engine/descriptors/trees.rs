@@ -9,9 +9,9 @@ use tollgate::{Algorithm, Decision, Rate, core::Align};
 use crate::engine::seen::FactPresence;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
-use crate::key_text::{Shown, write_pair};
+use crate::key_text::{QuotedText, write_pair};
 use crate::limits::{Check, Counter, KeyHashers, KeyPlan, Limit, LimitKind, RequestKey};
-use crate::matcher::Slots;
+use crate::matcher::FactIndex;
 use crate::policy::KeyPart;
 use crate::tally::UNCOUNTED;
 
@@ -51,7 +51,7 @@ impl Trees {
         let most = deepest.unwrap_or(0).max(APART);
         let places: Box<[_]> = (0..most).map(|place| format!("{place:02}")).collect();
         // Values are found by their places, not by numbers.
-        let mut slots = Slots::default();
+        let mut slots = FactIndex::default();
         let parts: Vec<_> = places.iter().cloned().map(KeyPart::Fact).collect();
         let plans = (0..=most).map(|length| KeyPlan::new(&parts[..length], &mut slots));
         Ok(Self {
@@ -248,14 +248,14 @@ impl fmt::Display for LeafKey<'_> {
         self.1.try_each(|place, value| {
             let name = steps.next().map_or(place, |step| &step.key);
             f.write_str(mem::replace(&mut space, " "))?;
-            write_pair(f, name, Shown(value))
+            write_pair(f, name, QuotedText(value))
         })
     }
 }
 
 /// What a refusal of one limit means for the request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Force {
+pub(super) enum DenialEffect {
     /// It is refused.
     Alone,
     /// It is refused if all others of this kind refuse it too.
@@ -307,12 +307,12 @@ impl<'a> Met<'a> {
         }
     }
 
-    pub(super) fn force(&self) -> Force {
+    pub(super) fn force(&self) -> DenialEffect {
         match self.leaf.map(|leaf| &leaf.limit) {
-            Some(limit) if limit.shadow => Force::Shadow,
+            Some(limit) if limit.shadow => DenialEffect::Shadow,
             // What is blocked is refused, whatever else has room.
-            Some(limit) if limit.quota_mode && self.blocked.is_none() => Force::Quota,
-            _ => Force::Alone,
+            Some(limit) if limit.quota_mode && self.blocked.is_none() => DenialEffect::Quota,
+            _ => DenialEffect::Alone,
         }
     }
 

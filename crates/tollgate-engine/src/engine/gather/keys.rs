@@ -4,23 +4,23 @@ use std::hint::black_box;
 
 use tollgate::OnMissingKey;
 
-use super::{Gathered, INLINE, MatchInput, Met, is_replaced, to_u32};
+use super::{INLINE, MatchInput, Met, RequestMatch, is_replaced, to_u32};
 use crate::backend::Backend;
-use crate::engine::rules::{Applied, Rules, Tiered};
+use crate::engine::rules::{Applied, Rules, TierMatch};
 use crate::limits::{KeyHashers, KeyPlan, RequestKey};
 use crate::matcher::Known;
-use crate::matcher::few::Few;
+use crate::matcher::few::InlineVec;
 use crate::policy::Mode;
-use crate::verdict::{BLOCKED, By, RuleDecision};
+use crate::verdict::{BLOCKED, DecidedBy, RuleDecision};
 
 /// Keys of rules that may match, found before it is known whether they do: what the backend needs for
 /// them is on its way meanwhile, and in no cache if there are many keys.
-pub(super) struct Early(Few<(u32, [u64; 2]), INLINE>);
+pub(super) struct PrefetchedKeys(InlineVec<(u32, [u64; 2]), INLINE>);
 
-impl Early {
+impl PrefetchedKeys {
     /// No key: each is hashed once its rule is known to match.
     pub(super) const fn none() -> Self {
-        Self(Few::new())
+        Self(InlineVec::new())
     }
 
     #[inline]
@@ -100,23 +100,23 @@ fn keyless(rule: &Applied, hashers: &KeyHashers) -> Option<[u64; 2]> {
 }
 
 /// What rules want of a request that it hasn't.
-pub(crate) struct Lacks {
+pub(crate) struct MissingFacts {
     /// Rules that match it, and whose key it lacks, by number.
-    pub(crate) keys: Few<u32, INLINE>,
+    pub(crate) keys: InlineVec<u32, INLINE>,
     /// Rules that take their cost from a fact that says none, by number.
-    pub(crate) costs: Few<u32, INLINE>,
+    pub(crate) costs: InlineVec<u32, INLINE>,
     /// How it stands to the tiers, if it isn't in one that it should be in.
-    pub(crate) tier: Tiered,
+    pub(crate) tier: TierMatch,
     /// Whether no rule is for it.
     pub(crate) rule: bool,
 }
 
-impl Lacks {
+impl MissingFacts {
     pub(super) const fn new() -> Self {
         Self {
-            keys: Few::new(),
-            costs: Few::new(),
-            tier: Tiered::NoTiers,
+            keys: InlineVec::new(),
+            costs: InlineVec::new(),
+            tier: TierMatch::NoTiers,
             rule: false,
         }
     }
@@ -125,7 +125,7 @@ impl Lacks {
     #[inline(always)]
     pub(crate) fn is_any(&self) -> bool {
         self.rule
-            || self.tier != Tiered::NoTiers
+            || self.tier != TierMatch::NoTiers
             || !self.keys.as_slice().is_empty()
             || !self.costs.as_slice().is_empty()
     }
@@ -136,7 +136,7 @@ impl Lacks {
         if self.keys.as_slice().is_empty() {
             return;
         }
-        let mut left = Few::new();
+        let mut left = InlineVec::new();
         for number in self.keys.as_slice() {
             let mode = rules.applied[*number as usize].mode;
             if !is_replaced(rules, met, *number, mode) {
@@ -149,14 +149,14 @@ impl Lacks {
 
 /// Rules that deny a request because it lacks their key.
 #[derive(Debug, Default)]
-pub(crate) struct Keyless {
+pub(crate) struct MissingKeyDenials {
     /// The first that is enforced.
     pub(crate) denied: Option<RuleDecision>,
     /// Those that would, if they weren't in shadow.
     pub(crate) shadows: Vec<RuleDecision>,
 }
 
-impl Gathered<'_> {
+impl RequestMatch<'_> {
     /// Notes whether a request says what it costs, by a rule that takes that from a fact.
     pub(super) fn record_cost(&mut self, rule: &Applied, number: u32, said: Option<u64>) {
         match said {
@@ -173,7 +173,7 @@ impl Gathered<'_> {
             return false;
         }
         let keyless = self.keyless.get_or_insert_default();
-        let denied = met.decided(By::MissingKey(met.number), BLOCKED);
+        let denied = met.decided(DecidedBy::MissingKey(met.number), BLOCKED);
         match met.mode {
             Mode::Enforce => {
                 keyless.denied.get_or_insert(denied);

@@ -5,27 +5,27 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::{Gathered, Met};
-use crate::engine::orders::{Held, Limiter, Override, Timed};
+use super::{Met, RequestMatch};
+use crate::engine::orders::{Held, Limiter, Override, OverrideRef};
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Facts, Scope};
 use crate::matcher::Known;
 use crate::policy::Mode;
-use crate::verdict::{By, RuleDecision};
+use crate::verdict::{DecidedBy, RuleDecision};
 
 /// What is ordered of a request.
 pub(crate) struct Ordered<'a> {
     orders: &'a Held,
     /// No rule is asked, because of this.
-    pub(super) bypass: Option<Timed>,
+    pub(super) bypass: Option<OverrideRef>,
     /// Orders that have let it pass a rule, or that hold it to other limits.
-    acted: Vec<Timed>,
+    acted: Vec<OverrideRef>,
     /// Whether it passed a rule by an order.
     pub(crate) is_bypassed: bool,
     /// What refuses it: the block that lasts longest.
-    pub(crate) block: Option<(Timed, RuleDecision)>,
+    pub(crate) block: Option<(OverrideRef, RuleDecision)>,
     /// What would, if it weren't in shadow.
-    pub(crate) shadow_blocks: Vec<(Timed, RuleDecision)>,
+    pub(crate) shadow_blocks: Vec<(OverrideRef, RuleDecision)>,
     /// Rules that have other limits for it.
     pub(crate) overrides: Vec<(u32, &'a Arc<Override>)>,
 }
@@ -45,7 +45,7 @@ pub(crate) fn blocked_until(until: Timestamp, now: Timestamp) -> Decision {
     Decision::new(Outcome::Denied, 0, 0, left, left)
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> RequestMatch<'a> {
     /// Notes what is ordered of a request as a whole, before any rule is looked for; of one that stands for several sets of facts, it
     /// stays what was noted of the sets before. A bypass of the whole request is one of each descriptor, too.
     #[cold]
@@ -54,7 +54,7 @@ impl<'a> Gathered<'a> {
         rules: &Rules,
         orders: &'a Held,
         facts: &Facts<'_>,
-        bypass: Option<Timed>,
+        bypass: Option<OverrideRef>,
     ) {
         let rulings = orders.for_request(facts);
         let ordered = self.ordered.get_or_insert_with(|| {
@@ -73,7 +73,7 @@ impl<'a> Gathered<'a> {
         let block = rulings.block;
         if let Some(order) = block.filter(|_| facts.scope != Scope::Descriptor) {
             let mode = rules.mode;
-            ordered.record_block(order, By::Ordered(order.id), Met { mode, ..NO_KEY });
+            ordered.record_block(order, DecidedBy::Ordered(order.id), Met { mode, ..NO_KEY });
         }
     }
 
@@ -92,7 +92,7 @@ impl<'a> Gathered<'a> {
             .orders
             .of(Limiter::Applied(met.number), met.fingerprint, known.facts);
         if let Some(order) = rulings.block {
-            let by = By::Blocked(met.number);
+            let by = DecidedBy::Blocked(met.number);
             ordered.record_block(order, by, met);
         }
         if let Some(bypass) = ordered.bypass.or(rulings.bypass) {
@@ -118,7 +118,7 @@ impl<'a> Gathered<'a> {
 
 impl<'a> Ordered<'a> {
     /// An order may let a request pass several rules, and acts once.
-    fn record_applied(&mut self, order: Timed) {
+    fn record_applied(&mut self, order: OverrideRef) {
         if !self.acted.contains(&order) {
             self.acted.push(order);
         }
@@ -137,7 +137,7 @@ impl<'a> Ordered<'a> {
             .for_each(|order| self.orders.note(*order));
     }
 
-    fn record_block(&mut self, order: Timed, by: By, met: Met) {
+    fn record_block(&mut self, order: OverrideRef, by: DecidedBy, met: Met) {
         let blocked = (
             order,
             met.decided(by, blocked_until(order.until, self.orders.now)),

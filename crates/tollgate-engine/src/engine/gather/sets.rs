@@ -3,7 +3,9 @@
 //! A proxy that sends two values of one fact means both, and rules with a condition on `descriptor` see each descriptor by
 //! itself. Single requests, which nearly all are, never come here.
 
-use super::{Early, Gathered, MatchInput, Met, replaces, rule_cost, stated_cost, to_u32};
+use super::{
+    MatchInput, Met, PrefetchedKeys, RequestMatch, replaces, rule_cost, stated_cost, to_u32,
+};
 use crate::backend::Backend;
 use crate::bounds::Excess;
 use crate::engine::orders::Limiter;
@@ -11,10 +13,10 @@ use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
 use crate::limits::{LimitKind, RequestKey};
 use crate::matcher::Numbers;
-use crate::verdict::By;
+use crate::verdict::DecidedBy;
 
 /// What came of a set.
-enum Matched {
+enum SetMatch {
     /// Rules may apply.
     Rules,
     /// It is exempt, by this entry.
@@ -23,7 +25,7 @@ enum Matched {
     Settled,
 }
 
-impl<'a> Gathered<'a> {
+impl<'a> RequestMatch<'a> {
     /// Finds out what is to be asked about a request of several sets of facts.
     #[cold]
     #[inline(never)]
@@ -42,17 +44,17 @@ impl<'a> Gathered<'a> {
         let (mut met, mut exempt, mut is_limited) = (Vec::new(), None, false);
         for (set, facts) in (0..).zip(facts.sets()) {
             match self.match_set(&input, facts, set, &mut met) {
-                Matched::Settled => return,
-                Matched::Exempt(entry) if facts.scope == Scope::Request => {
+                SetMatch::Settled => return,
+                SetMatch::Exempt(entry) if facts.scope == Scope::Request => {
                     exempt.get_or_insert(entry);
                 }
-                Matched::Exempt(_) => {}
-                Matched::Rules => is_limited |= facts.scope == Scope::Request,
+                SetMatch::Exempt(_) => {}
+                SetMatch::Rules => is_limited |= facts.scope == Scope::Request,
             }
         }
         // What is exempt as a whole is exempt in each of its descriptors.
         if let (Some(entry), false) = (exempt, is_limited) {
-            self.settled = Some(By::Exempt(entry));
+            self.settled = Some(DecidedBy::Exempt(entry));
             return;
         }
         if met.len() > bounds.checks {
@@ -73,14 +75,14 @@ impl<'a> Gathered<'a> {
         facts: &'a Facts<'a>,
         set: u32,
         met: &mut Vec<Met>,
-    ) -> Matched {
+    ) -> SetMatch {
         let MatchInput { rules, bounds, .. } = *input;
         let known = rules.known(facts);
         let (slot, bytes) = known.longest;
         if bytes > bounds.fact_bytes {
             let most = bounds.fact_bytes;
             self.exceed(rules, Excess::Fact { slot, bytes, most });
-            return Matched::Settled;
+            return SetMatch::Settled;
         }
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
@@ -97,9 +99,9 @@ impl<'a> Gathered<'a> {
                 match number.checked_sub(rules.block) {
                     // Each value by itself has to be exempt, not all of them in one text.
                     Some(_) if facts.scope == Scope::Joined => continue,
-                    Some(entry) => return Matched::Exempt(entry),
+                    Some(entry) => return SetMatch::Exempt(entry),
                     // The whole request is looked for in the list of what is blocked, not each part.
-                    None if is_whole && self.is_settled(rules, number) => return Matched::Settled,
+                    None if is_whole && self.is_settled(rules, number) => return SetMatch::Settled,
                     None => continue,
                 }
             };
@@ -107,13 +109,13 @@ impl<'a> Gathered<'a> {
                 continue;
             }
             let (applied, number) = (&rules.applied[rule], to_u32(rule));
-            match Early::none().meet(number, applied, &known, input.hashers) {
+            match PrefetchedKeys::none().meet(number, applied, &known, input.hashers) {
                 Some(own) => met.push(Met { set, ..own }),
                 None if self.lacks.keys.as_slice().contains(&number) => {}
                 None => self.lacks.keys.push(number),
             }
         }
-        Matched::Rules
+        SetMatch::Rules
     }
 
     /// Adds the checks of the rules that apply to the sets and that no other takes the place of.

@@ -12,20 +12,20 @@ use arc_swap::ArcSwapOption;
 use foldhash::fast::RandomState;
 use tollgate::Timestamp;
 
-use super::table::{Acts, Limiter, Override, Table, Timed, later};
+use super::table::{Limiter, Override, OverrideRef, Table, TargetOverrides, later};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 
 /// The orders over one policy, which may change while that is in force.
 #[derive(Debug, Default)]
-pub(crate) struct Overlay {
+pub(crate) struct PolicyOverrides {
     is_any: AtomicBool,
     table: ArcSwapOption<Table>,
     /// All that orders may be for, by name: found when the first is made.
     names: OnceLock<HashMap<Box<str>, Limiter, RandomState>>,
 }
 
-impl Overlay {
+impl PolicyOverrides {
     /// Whether there may be any.
     #[inline(always)]
     pub(crate) fn is_any(&self) -> bool {
@@ -76,13 +76,13 @@ pub(crate) struct Held {
 
 /// What is ordered of a key of one rule.
 #[derive(Clone, Copy, Default)]
-pub(crate) struct Rulings<'a> {
-    pub(crate) block: Option<Timed>,
-    pub(crate) bypass: Option<Timed>,
+pub(crate) struct OverrideMatch<'a> {
+    pub(crate) block: Option<OverrideRef>,
+    pub(crate) bypass: Option<OverrideRef>,
     pub(crate) changed: Option<&'a Arc<Override>>,
 }
 
-impl Rulings<'_> {
+impl OverrideMatch<'_> {
     /// The numbers of the overrides.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
         let changed = self.changed.map(|changed| changed.order);
@@ -111,7 +111,7 @@ impl Held {
     }
 
     /// Counts that an order has decided a request.
-    pub(crate) fn note(&self, timed: Timed) {
+    pub(crate) fn note(&self, timed: OverrideRef) {
         if self.is_counted {
             self.table.note(timed, self.now);
         }
@@ -123,21 +123,21 @@ impl Held {
         limiter: Limiter,
         fingerprint: [u64; 2],
         facts: &Facts<'_>,
-    ) -> Rulings<'_> {
+    ) -> OverrideMatch<'_> {
         if self.table.count(limiter) == 0 {
-            return Rulings::default();
+            return OverrideMatch::default();
         }
         let own = self.table.at(limiter, Some(fingerprint)).into_iter();
         let matching = self.table.matching_patterns(Some(limiter), facts);
         let all = self.table.at(limiter, None);
         // What is for one key goes before what is for several, and that before what is for all.
         let found: Vec<_> = own.chain(matching).chain(all).collect();
-        let timed = |timed: Option<Timed>| timed.filter(|timed| timed.until > self.now);
-        let last = |of: fn(&Acts) -> Option<Timed>| {
+        let timed = |timed: Option<OverrideRef>| timed.filter(|timed| timed.until > self.now);
+        let last = |of: fn(&TargetOverrides) -> Option<OverrideRef>| {
             let found = found.iter().filter_map(|acts| timed(of(acts)));
             found.max_by_key(|timed| timed.until)
         };
-        Rulings {
+        OverrideMatch {
             block: last(|acts| acts.block),
             bypass: last(|acts| acts.bypass),
             changed: found.iter().find_map(|acts| {
@@ -148,14 +148,14 @@ impl Held {
     }
 
     /// Of a request, whatever rules are for it.
-    pub(crate) fn for_request(&self, facts: &Facts<'_>) -> Rulings<'_> {
+    pub(crate) fn for_request(&self, facts: &Facts<'_>) -> OverrideMatch<'_> {
         let (mut block, mut bypass) = (None, self.table.everything);
         for acts in self.table.matching_facts(facts) {
             block = later(block, acts.block);
             bypass = later(bypass, acts.bypass);
         }
-        let timed = |timed: &Timed| timed.until > self.now;
-        Rulings {
+        let timed = |timed: &OverrideRef| timed.until > self.now;
+        OverrideMatch {
             block: block.filter(timed),
             bypass: bypass.filter(timed),
             changed: None,
@@ -163,7 +163,7 @@ impl Held {
     }
 
     /// Of all requests.
-    pub(crate) fn global_bypass(&self) -> Option<Timed> {
+    pub(crate) fn global_bypass(&self) -> Option<OverrideRef> {
         let everything = self.table.everything;
         everything.filter(|timed| timed.until > self.now)
     }

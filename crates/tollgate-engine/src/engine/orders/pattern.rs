@@ -12,11 +12,11 @@ const MOST_STARS: usize = 16;
 
 /// What the facts of a request have to match, all of them.
 #[derive(Debug)]
-pub(super) struct Conditions(Box<[(Box<str>, Test)]>);
+pub(super) struct Conditions(Box<[(Box<str>, FactTest)]>);
 
 /// What one value has to be.
 #[derive(Debug)]
-enum Test {
+enum FactTest {
     Exact(Box<str>),
     Glob(Box<Glob>),
     /// The network, and how it was written: a value may be that text itself.
@@ -27,15 +27,15 @@ impl Conditions {
     pub(super) fn new(facts: &[(String, FactPattern)]) -> Result<Self, OrderError> {
         let test = |(fact, pattern): &(String, FactPattern)| {
             let test = match pattern {
-                FactPattern::Exact(text) => Test::Exact(canonical(text).into()),
-                FactPattern::Glob(text) => Test::Glob(Box::new(glob(text)?)),
+                FactPattern::Exact(text) => FactTest::Exact(canonical(text).into()),
+                FactPattern::Glob(text) => FactTest::Glob(Box::new(glob(text)?)),
                 FactPattern::Network(text) => {
                     let network = Network::parse(text);
                     let network = network.ok_or_else(|| OrderError::NotAnAddress {
                         fact: fact.clone(),
                         value: text.clone(),
                     })?;
-                    Test::Network(network, text.as_str().into())
+                    FactTest::Network(network, text.as_str().into())
                 }
             };
             Ok((fact.as_str().into(), test))
@@ -45,7 +45,7 @@ impl Conditions {
 
     /// Whether all facts are there and match.
     pub(super) fn hold(&self, facts: &Facts<'_>) -> bool {
-        let holds = |(fact, test): &(Box<str>, Test)| {
+        let holds = |(fact, test): &(Box<str>, FactTest)| {
             let value = facts.get(fact);
             value.is_some_and(|value| test.holds(value))
         };
@@ -53,7 +53,7 @@ impl Conditions {
     }
 }
 
-impl Test {
+impl FactTest {
     fn holds(&self, value: &str) -> bool {
         match self {
             Self::Exact(text) => canonical(value) == **text,

@@ -14,7 +14,7 @@ use std::sync::Arc;
 use tollgate::Timestamp;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 
-use super::{Acted, Book, MAX_AUTHOR_BYTES, MAX_TARGET_BYTES};
+use super::{MAX_AUTHOR_BYTES, MAX_TARGET_BYTES, OverrideBook, OverrideStats};
 use crate::orders::{
     Act, Effect, FactPattern, MAX_OVERRIDE_DURATION, MOST_ORDERS, Order, Replacement, Target,
     TargetKey,
@@ -34,14 +34,14 @@ const MOST_RATES: u64 = 256;
 
 /// Which of the forms a snapshot has orders in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::engine) enum BookForm {
+pub(in crate::engine) enum SnapshotForm {
     /// As above.
     Now,
     /// Without what orders have done, and with one rate of an override: 1 and the rate, or 0 and any.
     Before,
 }
 
-impl Book {
+impl OverrideBook {
     /// Writes those that haven't ended.
     pub(in crate::engine) fn save(
         &self,
@@ -73,7 +73,7 @@ impl Book {
     /// Reads what [`save`](Self::save) wrote, but for those that have ended.
     pub(in crate::engine) fn load(
         file: &mut SnapshotReader,
-        form: BookForm,
+        form: SnapshotForm,
         now: Timestamp,
     ) -> Result<Self, SnapshotError> {
         let [made, count] = file.words()?;
@@ -84,11 +84,12 @@ impl Book {
         for _ in 0..count {
             let [id, made_at, until, act] = file.words()?;
             let [acted, last] = match form {
-                BookForm::Now => file.words()?,
-                BookForm::Before => [0, 0],
+                SnapshotForm::Now => file.words()?,
+                SnapshotForm::Before => [0, 0],
             };
             let last = (last > 0).then(|| Timestamp::from_nanos(last));
-            book.acted.insert(id, Arc::new(Acted::new(acted, last)));
+            book.acted
+                .insert(id, Arc::new(OverrideStats::new(acted, last)));
             let act = match act {
                 BLOCK => Act::Block,
                 BYPASS => Act::Bypass,
@@ -142,15 +143,15 @@ fn save_replacement(
 
 fn load_replacement(
     file: &mut SnapshotReader,
-    form: BookForm,
+    form: SnapshotForm,
 ) -> Result<Replacement, SnapshotError> {
     let count = file.word()?;
     if count > MOST_RATES {
         return Err(file.corrupt());
     }
     let read = match form {
-        BookForm::Now => count,
-        BookForm::Before => 1,
+        SnapshotForm::Now => count,
+        SnapshotForm::Before => 1,
     };
     let mut rates = (0..read)
         .map(|_| file.rate())

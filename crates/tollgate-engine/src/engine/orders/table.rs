@@ -32,7 +32,7 @@ pub(crate) enum Limiter {
 
 /// An order by number, and when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Timed {
+pub(crate) struct OverrideRef {
     pub(crate) id: u64,
     pub(crate) until: Timestamp,
     /// Where its table counts what it does.
@@ -42,15 +42,15 @@ pub(crate) struct Timed {
 /// The limits of a rule, some of them changed.
 #[derive(Debug)]
 pub(crate) struct Override {
-    pub(crate) order: Timed,
+    pub(crate) order: OverrideRef,
     pub(crate) limits: Box<[Limit]>,
 }
 
 /// What is ordered of one target.
 #[derive(Debug, Default)]
-pub(super) struct Acts {
-    pub(super) block: Option<Timed>,
-    pub(super) bypass: Option<Timed>,
+pub(super) struct TargetOverrides {
+    pub(super) block: Option<OverrideRef>,
+    pub(super) bypass: Option<OverrideRef>,
     /// From the first that was made: the last of them that hasn't ended counts.
     pub(super) changed: Vec<Arc<Override>>,
 }
@@ -60,14 +60,14 @@ pub(super) struct Acts {
 pub(super) struct Table {
     /// How many there are of each rule.
     limiters: HashMap<Limiter, usize, RandomState>,
-    places: HashMap<Place, Acts, RandomState>,
+    places: HashMap<Place, TargetOverrides, RandomState>,
     /// Those that name no rule, by the facts that they name.
-    sorts: Vec<Sort>,
+    sorts: Vec<FactSetOverrides>,
     /// Those by globs and networks, from the first that was made.
-    patterns: Vec<Matching>,
-    pub(super) everything: Option<Timed>,
+    patterns: Vec<PatternOverrides>,
+    pub(super) everything: Option<OverrideRef>,
     /// What each has done, by number.
-    acted: Vec<Arc<Acted>>,
+    acted: Vec<Arc<OverrideStats>>,
     /// When the first of them ends, and the last.
     ends_first: Option<Timestamp>,
     ends_last: Timestamp,
@@ -77,18 +77,18 @@ pub(super) struct Table {
 
 /// Orders by the same facts.
 #[derive(Debug)]
-struct Sort {
+struct FactSetOverrides {
     names: Box<[Box<str>]>,
     /// By the values, joined.
-    keys: HashMap<String, Acts, RandomState>,
+    keys: HashMap<String, TargetOverrides, RandomState>,
 }
 
 /// What is ordered of requests that match, by one rule or by all.
 #[derive(Debug)]
-struct Matching {
+struct PatternOverrides {
     limiter: Option<Limiter>,
     conditions: Conditions,
-    acts: Acts,
+    acts: TargetOverrides,
 }
 
 impl Table {
@@ -96,7 +96,7 @@ impl Table {
     pub(super) fn add<B: Backend>(
         &mut self,
         order: &Order,
-        acted: Arc<Acted>,
+        acted: Arc<OverrideStats>,
         context: &OverrideContext<'_, B>,
     ) -> Effect {
         self.acted.push(acted);
@@ -121,7 +121,7 @@ impl Table {
             hashers,
             backend,
         } = *context;
-        let timed = Timed {
+        let timed = OverrideRef {
             id: order.id,
             until: order.until,
             number: u32::try_from(self.acted.len() - 1).unwrap_or(u32::MAX),
@@ -171,11 +171,15 @@ impl Table {
         Ok(found.mode)
     }
 
-    fn matching(&mut self, limiter: Option<Limiter>, conditions: Conditions) -> &mut Acts {
-        self.patterns.push(Matching {
+    fn matching(
+        &mut self,
+        limiter: Option<Limiter>,
+        conditions: Conditions,
+    ) -> &mut TargetOverrides {
+        self.patterns.push(PatternOverrides {
             limiter,
             conditions,
-            acts: Acts::default(),
+            acts: TargetOverrides::default(),
         });
         let last = self.patterns.len() - 1;
         &mut self.patterns[last].acts
@@ -183,18 +187,18 @@ impl Table {
 
     /// Counts that an order has decided a request.
     #[cold]
-    pub(super) fn note(&self, timed: Timed, now: Timestamp) {
+    pub(super) fn note(&self, timed: OverrideRef, now: Timestamp) {
         if let Some(acted) = self.acted.get(timed.number as usize) {
             acted.note(now);
         }
     }
 
     /// What is ordered of those that have these facts.
-    fn sort(&mut self, facts: &[(String, String)]) -> &mut Acts {
+    fn sort(&mut self, facts: &[(String, String)]) -> &mut TargetOverrides {
         let names = || facts.iter().map(|(name, _)| name.as_str());
-        let is_own = |sort: &Sort| sort.names.iter().map(|name| &**name).eq(names());
+        let is_own = |sort: &FactSetOverrides| sort.names.iter().map(|name| &**name).eq(names());
         let place = self.sorts.iter().position(is_own).unwrap_or_else(|| {
-            self.sorts.push(Sort {
+            self.sorts.push(FactSetOverrides {
                 names: names().map(Box::from).collect(),
                 keys: HashMap::default(),
             });
@@ -218,7 +222,11 @@ impl Table {
         self.limiters.get(&limiter).copied().unwrap_or_default()
     }
 
-    pub(super) fn at(&self, limiter: Limiter, fingerprint: Option<[u64; 2]>) -> Option<&Acts> {
+    pub(super) fn at(
+        &self,
+        limiter: Limiter,
+        fingerprint: Option<[u64; 2]>,
+    ) -> Option<&TargetOverrides> {
         self.places.get(&Place {
             limiter,
             fingerprint,
@@ -230,7 +238,7 @@ impl Table {
         &'t self,
         limiter: Option<Limiter>,
         facts: &Facts<'_>,
-    ) -> impl Iterator<Item = &'t Acts> {
+    ) -> impl Iterator<Item = &'t TargetOverrides> {
         let own = self.patterns.iter().rev();
         let own = own.filter(move |own| own.limiter == limiter && own.conditions.hold(facts));
         own.map(|own| &own.acts)
@@ -240,7 +248,7 @@ impl Table {
     pub(super) fn matching_facts<'t>(
         &'t self,
         facts: &Facts<'_>,
-    ) -> impl Iterator<Item = &'t Acts> {
+    ) -> impl Iterator<Item = &'t TargetOverrides> {
         let by_value = self.sorts.iter().filter_map(|sort| {
             let values = sort.names.iter().map(|name| facts.get(name));
             sort.keys.get(&joined(values)?)
@@ -249,10 +257,10 @@ impl Table {
     }
 }
 
-impl Acts {
+impl TargetOverrides {
     /// Notes a block or a bypass. Two may be for the same, as a key can be written in several ways: then the one that
     /// ends last.
-    fn set(&mut self, act: &Act, timed: Timed) {
+    fn set(&mut self, act: &Act, timed: OverrideRef) {
         let place = match act {
             Act::Block => &mut self.block,
             Act::Bypass => &mut self.bypass,
@@ -263,7 +271,7 @@ impl Acts {
 }
 
 /// The one that ends last, of two equal ones the other.
-pub(super) fn later(one: Option<Timed>, other: Option<Timed>) -> Option<Timed> {
+pub(super) fn later(one: Option<OverrideRef>, other: Option<OverrideRef>) -> Option<OverrideRef> {
     one.into_iter().chain(other).max_by_key(|timed| timed.until)
 }
 
@@ -395,13 +403,13 @@ fn find_replaced_rate(
 
 /// What one order has done so far.
 #[derive(Debug, Default)]
-pub(crate) struct Acted {
+pub(crate) struct OverrideStats {
     count: AtomicU64,
     /// Nanoseconds of the wall clock; zero if never.
     last: AtomicU64,
 }
 
-impl Acted {
+impl OverrideStats {
     pub(super) fn new(count: u64, last: Option<Timestamp>) -> Self {
         Self {
             count: AtomicU64::new(count),

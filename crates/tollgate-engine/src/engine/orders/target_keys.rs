@@ -2,7 +2,7 @@
 
 use tollgate::Timestamp;
 
-use super::overlay::Rulings;
+use super::overlay::OverrideMatch;
 use super::place::{check_key_facts, in_one_network, key_of, place, rule_named};
 use super::table::Limiter;
 use crate::address::ClientBits;
@@ -27,7 +27,7 @@ pub(in crate::engine) struct Key<'a> {
 
 impl<'a> Key<'a> {
     /// As is ordered.
-    pub(in crate::engine) fn with_overrides(self, rulings: &Rulings<'a>) -> Self {
+    pub(in crate::engine) fn with_overrides(self, rulings: &OverrideMatch<'a>) -> Self {
         match rulings.changed {
             Some(changed) => Self {
                 limits: &changed.limits,
@@ -46,7 +46,7 @@ impl<'a> Key<'a> {
 }
 
 /// What a target names, to be borrowed from.
-pub(in crate::engine) struct Named<'a> {
+pub(in crate::engine) struct TargetFacts<'a> {
     target: &'a Target,
     context: KeyContext<'a>,
     pub(in crate::engine) facts: Facts<'a>,
@@ -108,7 +108,7 @@ fn many_keys<'t>(rule: &Applied, target: &'t Target) -> Option<(&'t str, &'t str
     })
 }
 
-impl<'a> Named<'a> {
+impl<'a> TargetFacts<'a> {
     pub(in crate::engine) fn of(
         target: &'a Target,
         texts: &'a TargetTexts<'a>,

@@ -7,12 +7,12 @@ use std::time::Duration;
 use tollgate::{OnMissingKey, Timestamp};
 use tollgate_adaptive::shed::Criticality;
 
-use super::{Draft, PolicyError, Rules, of};
+use super::{PolicyCompiler, PolicyError, Rules, of};
 use crate::backend::Clocks;
-use crate::engine::overload::{self, Adapting, Overload, PreviousGates, RetiredGates};
+use crate::engine::overload::{self, AdaptiveLimiter, Overload, PreviousGates, RetiredGates};
 use crate::engine::rollout::Rollout;
 use crate::engine::seen::FactPresence;
-use crate::engine::turns::Demand;
+use crate::engine::turns::QueueDemand;
 use crate::engine::warm::{WarmUp, is_gate};
 use crate::limits::{Check, KeyPlan, Limit, RequestKey};
 use crate::policy::{Mode, Rule};
@@ -30,7 +30,7 @@ pub(crate) struct Applied {
     pub(crate) is_missing_expected: bool,
     /// Whether any request had the key.
     pub(crate) seen: FactPresence,
-    pub(crate) limits: OwnLimits,
+    pub(crate) limits: RuleLimits,
     pub(crate) cost: Option<u32>,
     pub(crate) default_cost: u64,
     /// Whether any request said its cost, if a fact should.
@@ -83,8 +83,8 @@ impl Applied {
     }
 
     /// What a request that one of its checks refused asks for in line.
-    pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> Demand {
-        let demand = Demand::of(check).of_class(self.class_of(check.limit));
+    pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> QueueDemand {
+        let demand = QueueDemand::of(check).of_class(self.class_of(check.limit));
         let own = self.limits.as_slice().first();
         match (own, self.warm.as_ref().zip(now)) {
             (Some(own), Some((warm, now))) if is_gate(check.limit) => {
@@ -103,12 +103,12 @@ impl Applied {
 
 /// The limits of a rule: the only one, as most have, in place.
 #[derive(Debug)]
-pub(crate) enum OwnLimits {
+pub(crate) enum RuleLimits {
     One(Limit),
     Others(Box<[Limit]>),
 }
 
-impl OwnLimits {
+impl RuleLimits {
     pub(super) fn new(mut limits: Vec<Limit>) -> Self {
         match (limits.pop(), limits.is_empty()) {
             (Some(only), true) => Self::One(only),
@@ -136,7 +136,7 @@ impl Applied {
     }
 
     /// The slots that a law finds, if it has such.
-    pub(crate) fn adapting(&self) -> Option<&Adapting> {
+    pub(crate) fn adapting(&self) -> Option<&AdaptiveLimiter> {
         self.overload.as_ref()?.adaptive.as_ref()
     }
 
@@ -178,7 +178,7 @@ impl Rules {
     }
 }
 
-impl Draft<'_> {
+impl PolicyCompiler<'_> {
     /// What a rule does about overload, if that makes sense.
     pub(super) fn overload(
         &mut self,

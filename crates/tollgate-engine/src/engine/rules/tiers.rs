@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::{Applied, Draft, Place, PolicyError};
+use super::{Applied, LimitPlacement, PolicyCompiler, PolicyError};
 use crate::engine::counters::Sharing;
 use crate::engine::seen::FactPresence;
 use crate::facts::TENANT;
@@ -30,7 +30,7 @@ pub(crate) struct Tiers {
 
 /// How a request stands to the tiers.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Tiered {
+pub(crate) enum TierMatch {
     /// There are none.
     NoTiers,
     /// It has no tenant.
@@ -44,22 +44,22 @@ pub(crate) enum Tiered {
 impl Tiers {
     /// Which tier a request is in; a tenant that isn't listed and says no tier is meant for the default one.
     #[inline]
-    pub(crate) fn of<'f>(&self, text: impl Fn(u32) -> Option<&'f str>) -> Tiered {
+    pub(crate) fn of<'f>(&self, text: impl Fn(u32) -> Option<&'f str>) -> TierMatch {
         let Some(slot) = self.tenant else {
-            return Tiered::NoTiers;
+            return TierMatch::NoTiers;
         };
         let Some(tenant) = text(slot) else {
-            return Tiered::NoTenant;
+            return TierMatch::NoTenant;
         };
         if let Some(number) = self.by_tenant.get(tenant) {
-            return Tiered::In(*number);
+            return TierMatch::In(*number);
         }
         match (self.fact.and_then(text), self.default) {
-            (None, Some(default)) => Tiered::In(default),
-            (None, None) => Tiered::Unknown(None),
+            (None, Some(default)) => TierMatch::In(default),
+            (None, None) => TierMatch::Unknown(None),
             (Some(name), default) => match self.by_name.get(name) {
-                Some(number) => Tiered::In(*number),
-                None => Tiered::Unknown(default),
+                Some(number) => TierMatch::In(*number),
+                None => TierMatch::Unknown(default),
             },
         }
     }
@@ -72,7 +72,7 @@ impl Tiers {
     }
 }
 
-impl Draft<'_> {
+impl PolicyCompiler<'_> {
     /// Compiles the tiers, and adds each to what can be applied.
     pub(super) fn tiers(
         &mut self,
@@ -104,9 +104,9 @@ impl Draft<'_> {
                 ..Rule::new(name, tier.limits.clone())
             };
             // A tenant's counters are the same in every tier, so that it takes along what it spent.
-            let place = Place {
+            let place = LimitPlacement {
                 sharing: Sharing::Shared,
-                ..Place::of(&rule, TIERS, is_settled_elsewhere)
+                ..LimitPlacement::of(&rule, TIERS, is_settled_elsewhere)
             };
             let compiled = self.applied(&rule, &place, policy.mode)?;
             applied.push(Applied {

@@ -2,7 +2,7 @@
 
 use tollgate::{Decision, DenyReason, Outcome, Timestamp};
 
-use super::{RuleDecision, Said, percent_of};
+use super::{RequestDecision, RuleDecision, percent_of};
 use crate::bounds::{Excess, TooMuch};
 use crate::cause::Cause;
 use crate::engine::rules::Rules;
@@ -11,7 +11,7 @@ use crate::limits::{Limit, LimitKind, RequestKey};
 
 /// The same by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum By {
+pub(crate) enum DecidedBy {
     Nothing,
     Exempt(usize),
     Block(usize),
@@ -28,7 +28,7 @@ pub(crate) enum By {
     Excess(Excess),
 }
 
-impl By {
+impl DecidedBy {
     /// The number of the rule or tier.
     pub(crate) const fn rule(self) -> Option<u32> {
         match self {
@@ -85,7 +85,7 @@ pub(crate) fn reason_of(kind: Option<&LimitKind>, decision: &Decision) -> DenyRe
     }
 }
 
-impl Said {
+impl RequestDecision {
     /// Why it was refused, if it was.
     pub(crate) fn reason(&self, rules: &Rules) -> DenyReason {
         if self.is_queue_full {
@@ -98,7 +98,7 @@ impl Said {
 impl RuleDecision {
     /// Of no key and no limit.
     #[inline]
-    pub(crate) const fn new(by: By, decision: Decision) -> Self {
+    pub(crate) const fn new(by: DecidedBy, decision: Decision) -> Self {
         Self {
             by,
             fingerprint: [0; 2],
@@ -110,7 +110,7 @@ impl RuleDecision {
 
     /// The limit that decided, at this time.
     pub(crate) fn limit<'r>(&self, rules: &'r Rules, at: Option<Timestamp>) -> Option<&'r Limit> {
-        let (By::Applied(number) | By::StoreFailure(number)) = self.by else {
+        let (DecidedBy::Applied(number) | DecidedBy::StoreFailure(number)) = self.by else {
             return None;
         };
         let applied = &rules.applied[number as usize];
@@ -128,14 +128,16 @@ impl RuleDecision {
     /// Why it denies a request that was decided at this time.
     pub(crate) fn reason(&self, rules: &Rules, at: Option<Timestamp>) -> DenyReason {
         match self.by {
-            By::StoreFailure(_) => DenyReason::Store,
-            By::MissingKey(_) => DenyReason::MissingKey,
-            By::Block(_) | By::Blocked(_) | By::Ordered(_) => DenyReason::Blocked,
-            By::Excess(_) => DenyReason::TooLarge,
-            By::Applied(number) if rules.applied[number as usize].sheds(self.limit) => {
+            DecidedBy::StoreFailure(_) => DenyReason::Store,
+            DecidedBy::MissingKey(_) => DenyReason::MissingKey,
+            DecidedBy::Block(_) | DecidedBy::Blocked(_) | DecidedBy::Ordered(_) => {
+                DenyReason::Blocked
+            }
+            DecidedBy::Excess(_) => DenyReason::TooLarge,
+            DecidedBy::Applied(number) if rules.applied[number as usize].sheds(self.limit) => {
                 DenyReason::Shed
             }
-            By::Nothing | By::Exempt(_) | By::Applied(_) => {
+            DecidedBy::Nothing | DecidedBy::Exempt(_) | DecidedBy::Applied(_) => {
                 reason_of(self.limit(rules, at).map(Limit::kind), &self.decision)
             }
         }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use tollgate::Decision;
 
-use super::{By, Cause, DenyReason, Said, is_near};
+use super::{Cause, DecidedBy, DenyReason, RequestDecision, is_near};
 use crate::engine::rules::Rules;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
@@ -29,7 +29,7 @@ use crate::policy::{Mode, OnStoreFailure};
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 pub struct Findings<'f> {
-    pub(crate) said: Said,
+    pub(crate) said: RequestDecision,
     /// The policy that it was decided by.
     pub(crate) rules: Guard<Arc<Rules>>,
     pub(crate) facts: &'f Facts<'f>,
@@ -204,7 +204,7 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limit(&self) -> Option<&Limit> {
-        let Said { decided, at, .. } = &self.said;
+        let RequestDecision { decided, at, .. } = &self.said;
         let mut changed = self.said.changed.iter().flat_map(|own| &own.limits);
         let found = changed.find(|limit| limit.id == decided.limit);
         // A limit that adapts is the rule's, whatever was ordered of its others.
@@ -260,7 +260,7 @@ impl Findings<'_> {
 impl Findings<'_> {
     /// Whether no rule and no list has decided anything, in shadow or in force.
     pub(crate) fn is_unmatched(&self) -> bool {
-        self.said.decided.by == By::Nothing && self.said.shadows.as_slice().is_empty()
+        self.said.decided.by == DecidedBy::Nothing && self.said.shadows.as_slice().is_empty()
     }
 }
 

@@ -7,7 +7,7 @@ use tollgate::Timestamp;
 
 /// What is known of tokens that were spent, which leaves no other trace, and of those that are held for requests.
 #[derive(Debug, Default)]
-pub(super) struct Accounts {
+pub(super) struct TokenAccounts {
     /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
     /// it was spent, or is out.
     pub(super) had: u64,
@@ -37,7 +37,7 @@ pub(super) struct HeldEstimate {
     until: Timestamp,
 }
 
-impl Accounts {
+impl TokenAccounts {
     pub(super) fn open(&mut self, tokens: u64, until: Timestamp) -> u64 {
         let number = self.next;
         self.next += 1;

@@ -5,22 +5,22 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 
 use tollgate::Timestamp;
 
-use super::accounts::{Accounts, HeldEstimate};
-use super::{Book, Spent};
+use super::accounts::{HeldEstimate, TokenAccounts};
+use super::{LeaseBook, Spent};
 use crate::lease::request::EVERYTHING;
 
 /// When something was spent, in terms of what the store was told of it.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Stamp {
+pub(crate) struct SpendStamp {
     plans: u64,
     lapses: u64,
     at: Timestamp,
 }
 
-impl Book {
+impl LeaseBook {
     /// To be taken before something is spent that may be put back.
-    pub(in crate::lease) fn stamp(&self, at: Timestamp) -> Stamp {
-        Stamp {
+    pub(in crate::lease) fn stamp(&self, at: Timestamp) -> SpendStamp {
+        SpendStamp {
             plans: self.plans.load(Relaxed),
             lapses: self.lapses.load(Relaxed),
             at,
@@ -34,7 +34,7 @@ impl Book {
 
     /// Puts back what was spent after this. If the store was told meanwhile that it is spent, it goes to an account, and
     /// the next plan returns it; if the store has taken all of it for lost, so it is.
-    pub(in crate::lease) fn put_back(&self, now: Timestamp, cost: u64, stamp: Stamp) {
+    pub(in crate::lease) fn put_back(&self, now: Timestamp, cost: u64, stamp: SpendStamp) {
         // A plan counts first, and looks at what is here under the lock.
         let mut accounts = self.accounts();
         if self.lapses.load(Relaxed) != stamp.lapses {
@@ -59,7 +59,7 @@ impl Book {
     }
 
     /// The store counts all that was out as spent, and what isn't here any more.
-    pub(super) fn lapse(&self, accounts: &mut Accounts) {
+    pub(super) fn lapse(&self, accounts: &mut TokenAccounts) {
         self.lapses.fetch_add(1, Relaxed);
         accounts.lapse();
     }
@@ -125,7 +125,7 @@ impl Book {
     /// Spends from what is here, if that is live; the rest is owed.
     fn charge_overrun(
         &self,
-        accounts: &mut Accounts,
+        accounts: &mut TokenAccounts,
         now: Timestamp,
         mut beyond: u64,
         most_owed: u64,

@@ -13,7 +13,7 @@ impl Lessor {
     async fn ask(
         &mut self,
         store: &Store,
-        (rate, numbers): &(Rate, Numbers),
+        (rate, numbers): &(Rate, LimitParams),
         (holder, now): (u64, u64),
         wants: (u64, u64, u64),
     ) -> u64 {
@@ -34,7 +34,7 @@ impl Lessor {
     }
 }
 
-fn limits(texts: &[&str]) -> Vec<(Rate, Numbers)> {
+fn limits(texts: &[&str]) -> Vec<(Rate, LimitParams)> {
     let parse = |text: &&str| (text.parse().unwrap(), numbers(text));
     texts.iter().map(parse).collect()
 }
@@ -227,15 +227,15 @@ async fn what_was_spent_elsewhere_is_owed_beside_what_is_out() {
     node.ask(&store, &numbers, (1, NOW), (0, 30, 30)).await;
     // Another one has spent 50 while it couldn't ask: said once or twice, it is the same.
     let say = async |holder, spent: u64, more| {
-        let asks = Lessee {
+        let asks = LeaseRequest {
             holder,
             more,
             most: 100,
             spent: spent * price,
-            ..Lessee::of_nobody(Duration::from_micros(LIFE))
+            ..LeaseRequest::of_nobody(Duration::from_micros(LIFE))
         };
         let reply = store.lease("lease".into(), asks.record(&numbers), Some(NOW));
-        Lent::read(&reply.await.unwrap()).unwrap().granted
+        LeaseReply::read(&reply.await.unwrap()).unwrap().granted
     };
     for _ in 0..2 {
         assert_eq!(say(2, 50, 0).await, 0);

@@ -2,9 +2,9 @@
 //! settled; what lapsed counts whole, when the lease was over; and what is owed is paid.
 
 use super::*;
-use crate::lease::book::Care;
-use crate::lease::request::Lessee;
-use crate::lease::request::{Asks, Wants};
+use crate::lease::book::Upkeep;
+use crate::lease::request::LeaseRequest;
+use crate::lease::request::{LeaseQuery, RefillGoal};
 
 const START: u64 = 1_700_000_000_000_000;
 
@@ -21,18 +21,18 @@ struct Open {
 /// A call under way.
 #[derive(Clone, Debug)]
 struct Pending {
-    asks: Asks,
+    asks: LeaseQuery,
     record: Vec<u8>,
     before: u64,
     /// Until when what it is for is held; spent if it isn't.
     hold: Option<u64>,
-    reply: Option<Lent>,
+    reply: Option<LeaseReply>,
 }
 
 /// A process with the real book.
 #[derive(Debug, Default)]
 struct Process {
-    book: Book,
+    book: LeaseBook,
     name: u64,
     until: u64,
     asleep_until: u64,
@@ -53,7 +53,7 @@ enum World {
 
 struct Fleet<'a> {
     store: &'a Store,
-    numbers: Numbers,
+    numbers: LimitParams,
     world: World,
     /// What is taken ahead; nothing where each request is asked about.
     part: u64,
@@ -72,7 +72,7 @@ fn at(micros: u64) -> Timestamp {
 }
 
 impl<'a> Fleet<'a> {
-    fn new(store: &'a Store, (numbers, part): (Numbers, u64), world: World, seed: u64) -> Self {
+    fn new(store: &'a Store, (numbers, part): (LimitParams, u64), world: World, seed: u64) -> Self {
         let mut fleet = Self {
             store,
             numbers,
@@ -124,7 +124,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn say(&mut self, who: usize, wants: Wants, hold: Option<u64>) {
+    fn say(&mut self, who: usize, wants: RefillGoal, hold: Option<u64>) {
         let (now, numbers, part) = (self.now, self.numbers, self.part);
         let process = &mut self.processes[who];
         // Whatever the book says: the store has taken it for spent.
@@ -134,11 +134,11 @@ impl<'a> Fleet<'a> {
             open.over_at = Some(over_at);
             self.spent.push((over_at, open.tokens));
         }
-        let asks = Asks::new(&process.book, wants, at(now), part, numbers);
-        let question = asks.question(Lessee {
+        let asks = LeaseQuery::new(&process.book, wants, at(now), part, numbers);
+        let question = asks.question(LeaseRequest {
             holder: process.name,
             number: process.book.plans(),
-            ..Lessee::of_nobody(Duration::from_micros(LIFE))
+            ..LeaseRequest::of_nobody(Duration::from_micros(LIFE))
         });
         process.pending = Some(Pending {
             asks,
@@ -182,7 +182,7 @@ impl<'a> Fleet<'a> {
         }
     }
 
-    fn hear(&mut self, who: usize, pending: &Pending, reply: &Lent) {
+    fn hear(&mut self, who: usize, pending: &Pending, reply: &LeaseReply) {
         let now = self.now;
         let process = &mut self.processes[who];
         let granted = pending.asks.granted(reply, at(pending.before + LIFE));
@@ -235,7 +235,9 @@ impl<'a> Fleet<'a> {
                 self.spent.push((now, cost));
                 self.settled += cost;
             }
-            Spent::Unknown if process.pending.is_none() => self.say(who, Wants::More(cost), hold),
+            Spent::Unknown if process.pending.is_none() => {
+                self.say(who, RefillGoal::More(cost), hold)
+            }
             _ => {}
         }
     }
@@ -290,15 +292,15 @@ impl<'a> Fleet<'a> {
             && self.part == 0
             && process.book.has_unreported(now)
         {
-            return self.say(who, Wants::Nothing, None);
+            return self.say(who, RefillGoal::Nothing, None);
         }
         let care = process.book.look_after(now, Duration::from_micros(LIFE));
         let until = process.until;
         self.give_up(who, until);
         match care {
-            Care::Return => self.say(who, Wants::Nothing, None),
-            Care::Renew => self.say(who, Wants::Enough, None),
-            Care::None | Care::Forget => {}
+            Upkeep::Return => self.say(who, RefillGoal::Nothing, None),
+            Upkeep::Renew => self.say(who, RefillGoal::Enough, None),
+            Upkeep::None | Upkeep::Forget => {}
         }
     }
 
@@ -372,7 +374,7 @@ impl<'a> Fleet<'a> {
         }
         // What was paid is spent once the store has heard of it.
         for who in 0..3 {
-            self.say(who, Wants::Nothing, None);
+            self.say(who, RefillGoal::Nothing, None);
             self.proceed(who).await;
             self.proceed(who).await;
         }
@@ -427,7 +429,7 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
             rate: Rate::zero().burst(1_000_000),
             algorithm: tollgate::Algorithm::TokenBucket,
         };
-        let form = StoreForm::new(&kind, Duration::ZERO).unwrap();
+        let form = LimitForm::new(&kind, Duration::ZERO).unwrap();
         let numbers = form.params_at(0).unwrap();
         let part = [0, 60][seed as usize % 2];
         let mut fleet = Fleet::new(&store, (numbers, part), World::Fair, seed);
@@ -449,9 +451,9 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
 }
 
 /// A book that has ten, of which two requests hold five each.
-fn two_of_five() -> (Book, Timestamp, [u64; 2]) {
-    let (book, second) = (Book::default(), Timestamp::from_secs(1));
-    let granted = Granted {
+fn two_of_five() -> (LeaseBook, Timestamp, [u64; 2]) {
+    let (book, second) = (LeaseBook::default(), Timestamp::from_secs(1));
+    let granted = Grant {
         more: 10,
         dropped: 0,
         until: second + Duration::from_secs(1),

@@ -2,8 +2,8 @@
 
 use super::*;
 use crate::lease::request::EVERYTHING;
-use crate::lease::request::Lessee;
-use crate::lease::request::{Asks, Wants};
+use crate::lease::request::LeaseRequest;
+use crate::lease::request::{LeaseQuery, RefillGoal};
 
 #[test]
 fn what_came_back_late_and_a_refund_are_both_forgiven() {
@@ -16,8 +16,8 @@ fn what_came_back_late_and_a_refund_are_both_forgiven() {
         (10, 5, 15),
         (5, EVERYTHING, EVERYTHING),
     ] {
-        let book = Book::default();
-        let granted = Granted {
+        let book = LeaseBook::default();
+        let granted = Grant {
             more: 20,
             dropped: 0,
             until: now + Duration::from_secs(1),
@@ -27,12 +27,12 @@ fn what_came_back_late_and_a_refund_are_both_forgiven() {
         };
         book.take(now, &granted, 20, None).expect("it is enough");
         book.restore_after_report(late, now);
-        let asks = Asks::new(&book, Wants::Nothing, now, 10, numbers);
-        let question = asks.question(Lessee {
+        let asks = LeaseQuery::new(&book, RefillGoal::Nothing, now, 10, numbers);
+        let question = asks.question(LeaseRequest {
             holder: 1,
             number: 1,
             forgiven: refunded,
-            ..Lessee::of_nobody(Duration::from_secs(1))
+            ..LeaseRequest::of_nobody(Duration::from_secs(1))
         });
         assert_eq!(question.forgiven, expected, "{late} and {refunded}");
     }

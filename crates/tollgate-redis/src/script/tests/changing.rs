@@ -12,7 +12,7 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use super::{NOW, question, rate};
-use crate::question::{Numbers, Op, Question};
+use crate::question::{LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::tests::windows;
 
@@ -73,15 +73,15 @@ fn left(rate: Rate, judged: u128) -> i64 {
     ((capacity(rate) - judged) / token(rate)) as i64
 }
 
-fn limits(texts: &[&str]) -> Vec<(Rate, Numbers)> {
+fn limits(texts: &[&str]) -> Vec<(Rate, LimitParams)> {
     let parse = |text: &&str| (text.parse().expect("a rate"), rate(text, Algorithm::Gcra));
     texts.iter().map(parse).collect()
 }
 
-fn asked(key: &str, numbers: Numbers, cost: u64) -> Question {
-    Question {
+fn asked(key: &str, numbers: LimitParams, cost: u64) -> StoreQuery {
+    StoreQuery {
         key: key.into(),
-        ..question(numbers, Op::Decide, cost)
+        ..question(numbers, StoreOp::Decide, cost)
     }
 }
 
@@ -146,7 +146,7 @@ async fn limits_of_one_key_follow_the_rule_in_any_order() {
 /// Asks for one at a time, by limits in turn, as often as there are steps: how many passed.
 async fn in_turn(
     store: &Store,
-    limits: &[(Rate, Numbers)],
+    limits: &[(Rate, LimitParams)],
     (steps, length): (u64, u64),
     number: impl Fn(u64) -> usize,
 ) -> u64 {
@@ -231,25 +231,25 @@ async fn what_is_booked_ahead_counts_for_every_limit() {
     let store = Store::patient(&server);
     let limits = limits(&["10/s burst 1", "10/s burst 5", "5/s burst 1"]);
     let ask = async |number: usize, op, at| {
-        let asked = Question {
+        let asked = StoreQuery {
             op,
             ..asked("k", limits[number].1, 1)
         };
         let answers = store.ask(vec![asked], Some(at)).await.expect("an answer");
         (answers.each[0].outcome, answers.each[0].wait)
     };
-    let book = Op::Reserve(10_000_000);
+    let book = StoreOp::Reserve(10_000_000);
     for place in 0..4 {
         assert_eq!(ask(0, book, NOW).await, (1, place * 100_000));
     }
     // Four have been admitted, three of them ahead: a larger limit has room for one, a slower one waits for those
     // that are booked, and then for its own.
-    assert_eq!(ask(1, Op::Decide, NOW).await, (1, 0));
-    assert_eq!(ask(1, Op::Decide, NOW).await, (0, 100_000));
-    assert_eq!(ask(0, Op::Decide, NOW).await, (0, 400_000));
-    assert_eq!(ask(2, Op::Decide, NOW).await, (0, 800_000));
-    assert_eq!(ask(0, Op::Decide, NOW + 399_999).await, (0, 1));
-    assert_eq!(ask(0, Op::Decide, NOW + 400_000).await, (1, 0));
+    assert_eq!(ask(1, StoreOp::Decide, NOW).await, (1, 0));
+    assert_eq!(ask(1, StoreOp::Decide, NOW).await, (0, 100_000));
+    assert_eq!(ask(0, StoreOp::Decide, NOW).await, (0, 400_000));
+    assert_eq!(ask(2, StoreOp::Decide, NOW).await, (0, 800_000));
+    assert_eq!(ask(0, StoreOp::Decide, NOW + 399_999).await, (0, 1));
+    assert_eq!(ask(0, StoreOp::Decide, NOW + 400_000).await, (1, 0));
 }
 
 #[tokio::test]

@@ -12,13 +12,13 @@ const DAY: u64 = 24 * 60 * MINUTE;
 const MARCH: u64 = 1_740_787_200_000_000;
 
 /// Slots that are held for so long at a time.
-fn slots_for(most: u32, life: u64) -> Numbers {
+fn slots_for(most: u32, life: u64) -> LimitParams {
     let kind = LimitKind::Concurrency(most);
-    let form = StoreForm::new(&kind, Duration::from_micros(life)).expect("a limit for the store");
+    let form = LimitForm::new(&kind, Duration::from_micros(life)).expect("a limit for the store");
     form.params_at(NOW).expect("it is asked")
 }
 
-async fn ask_at(store: &Store, question: Question, at: u64) -> i64 {
+async fn ask_at(store: &Store, question: StoreQuery, at: u64) -> i64 {
     let answers = store.ask(vec![question], Some(at)).await;
     answers.expect("the server answers").each[0].outcome
 }
@@ -29,16 +29,16 @@ async fn a_clock_that_steps_back_keeps_no_slot_for_longer_than_its_life() {
     let store = Store::patient(&server);
     let one = slots_for(1, MINUTE);
     let ask = |name, op, at| ask_at(&store, held_by(name, one, op), at);
-    assert_eq!(ask("dead", Op::Decide, NOW).await, 1);
+    assert_eq!(ask("dead", StoreOp::Decide, NOW).await, 1);
     let back = NOW - 600 * MINUTE;
-    assert_eq!(ask("b", Op::Decide, back).await, 0);
+    assert_eq!(ask("b", StoreOp::Decide, back).await, 0);
     // Who asks meanwhile doesn't begin it anew.
-    assert_eq!(ask("b", Op::Decide, back + MINUTE / 2).await, 0);
-    assert_eq!(ask("b", Op::Decide, back + MINUTE - 1).await, 0);
-    assert_eq!(ask("b", Op::Decide, back + MINUTE).await, 1);
+    assert_eq!(ask("b", StoreOp::Decide, back + MINUTE / 2).await, 0);
+    assert_eq!(ask("b", StoreOp::Decide, back + MINUTE - 1).await, 0);
+    assert_eq!(ask("b", StoreOp::Decide, back + MINUTE).await, 1);
     // A refusal writes nothing else.
     let before = server.command(&["DUMP", "k"]);
-    assert_eq!(ask("c", Op::Decide, back + MINUTE).await, 0);
+    assert_eq!(ask("c", StoreOp::Decide, back + MINUTE).await, 0);
     assert_eq!(server.command(&["DUMP", "k"]), before);
 }
 
@@ -48,15 +48,18 @@ async fn a_slot_lives_as_long_as_its_holder_said() {
     let store = Store::patient(&server);
     let (long, short) = (slots_for(2, 10 * MINUTE), slots_for(2, MINUTE));
     let ask = |name, numbers, op, at| ask_at(&store, held_by(name, numbers, op), at);
-    assert_eq!(ask("a", long, Op::Decide, NOW).await, 1);
+    assert_eq!(ask("a", long, StoreOp::Decide, NOW).await, 1);
     for minute in 0..9 {
-        assert_eq!(ask("b", short, Op::Decide, NOW + minute * MINUTE).await, 1);
+        assert_eq!(
+            ask("b", short, StoreOp::Decide, NOW + minute * MINUTE).await,
+            1
+        );
         let now = NOW + minute * MINUTE + 1;
-        assert_eq!(ask("c", short, Op::Decide, now).await, 0, "{minute}");
+        assert_eq!(ask("c", short, StoreOp::Decide, now).await, 0, "{minute}");
     }
-    assert_eq!(ask("a", long, Op::Renew, NOW + 9 * MINUTE).await, 1);
-    ask("a", long, Op::Release, NOW + 9 * MINUTE).await;
-    assert_eq!(ask("c", short, Op::Decide, NOW + 9 * MINUTE).await, 1);
+    assert_eq!(ask("a", long, StoreOp::Renew, NOW + 9 * MINUTE).await, 1);
+    ask("a", long, StoreOp::Release, NOW + 9 * MINUTE).await;
+    assert_eq!(ask("c", short, StoreOp::Decide, NOW + 9 * MINUTE).await, 1);
 }
 
 #[tokio::test]
@@ -65,20 +68,20 @@ async fn a_renewal_that_finds_its_slot_gone_takes_it_again_if_there_is_room() {
     let store = Store::patient(&server);
     let one = slots_for(1, MINUTE);
     let ask = |name, op, at| ask_at(&store, held_by(name, one, op), at);
-    assert_eq!(ask("a", Op::Decide, NOW).await, 1);
+    assert_eq!(ask("a", StoreOp::Decide, NOW).await, 1);
     // The clock steps forward, and nobody has come between.
     let later = NOW + 600 * MINUTE;
-    assert_eq!(ask("a", Op::Renew, later).await, 1);
-    assert_eq!(ask("b", Op::Decide, later).await, 0);
+    assert_eq!(ask("a", StoreOp::Renew, later).await, 1);
+    assert_eq!(ask("b", StoreOp::Decide, later).await, 0);
     // Somebody has: its owner is told.
     let again = later + 600 * MINUTE;
-    assert_eq!(ask("b", Op::Decide, again).await, 1);
-    assert_eq!(ask("a", Op::Renew, again).await, 0);
-    assert_eq!(ask("b", Op::Renew, again).await, 1);
+    assert_eq!(ask("b", StoreOp::Decide, again).await, 1);
+    assert_eq!(ask("a", StoreOp::Renew, again).await, 0);
+    assert_eq!(ask("b", StoreOp::Renew, again).await, 1);
     // The store has lost it.
     server.command(&["FLUSHALL"]);
-    assert_eq!(ask("b", Op::Renew, again).await, 1);
-    assert_eq!(ask("a", Op::Decide, again).await, 0);
+    assert_eq!(ask("b", StoreOp::Renew, again).await, 1);
+    assert_eq!(ask("a", StoreOp::Decide, again).await, 0);
 }
 
 #[tokio::test]
@@ -97,13 +100,13 @@ async fn a_quota_tells_truly_however_far_the_clock_steps_back() {
     ];
     for round in 0..300 {
         let (quota, longest) = &quotas[round % quotas.len()];
-        let form = StoreForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
+        let form = LimitForm::new(&LimitKind::Quota(quota.clone()), Duration::ZERO);
         let form = form.expect("a limit for the store");
         let key = format!("{quota} {round}");
         let ask = async |cost, at: u64| {
-            let asked = Question {
+            let asked = StoreQuery {
                 key: key.as_str().into(),
-                ..question(form.params_at(at).expect("asked"), Op::Decide, cost)
+                ..question(form.params_at(at).expect("asked"), StoreOp::Decide, cost)
             };
             let answers = store.ask(vec![asked], Some(at)).await;
             answers.expect("an answer").each[0]

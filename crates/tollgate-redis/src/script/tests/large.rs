@@ -1,12 +1,12 @@
 //! Calls of very many questions: what they do is in proportion to how many they are.
 
 use super::*;
-use crate::script::Needs;
+use crate::script::ScriptParts;
 
 /// How often a call of one request with so many questions reads the name of a key, each of another key.
-fn reads(server: &Server, numbers: Numbers, count: usize) -> i64 {
-    let mut needs = Needs::default();
-    needs.add(&question(numbers, Op::Decide, 1));
+fn reads(server: &Server, numbers: LimitParams, count: usize) -> i64 {
+    let mut needs = ScriptParts::default();
+    needs.add(&question(numbers, StoreOp::Decide, 1));
     let text = &needs.script().text;
     // The script's own names come after this one, which hides the server's.
     let counted = format!(
@@ -20,7 +20,7 @@ return reads"
     );
     let mut records = Vec::new();
     for number in 1..=count {
-        let question = question(numbers, Op::Decide, 1);
+        let question = question(numbers, StoreOp::Decide, 1);
         question.write(&mut records, number == count, needs.is_plain());
     }
     let keys = (0..count).map(|number| format!("k{number}").into_bytes());

@@ -45,33 +45,33 @@ fn families() -> Vec<Vec<LimitKind>> {
     families
 }
 
-fn any_op(random: &mut Random, kind: Kind, now: u64) -> Op {
+fn any_op(random: &mut Random, kind: StoreKind, now: u64) -> StoreOp {
     let since = now - random.below(2_000_000);
     let units = random.below(4_000_000);
     match (kind, random.below(16)) {
-        (Kind::Slots, 0..2) => Op::Reset,
-        (Kind::Slots, 2..5) => Op::Renew,
-        (Kind::Slots, 5..8) => Op::Release,
-        (_, 0) => Op::Reset,
-        (Kind::Level, 1) => Op::Reserve(units),
-        (_, 2) if kind != Kind::Slots => Op::AtMost,
-        (_, 3) if kind != Kind::Slots => Op::Gift,
-        (_, 4) if kind != Kind::Slots => Op::GiveBack(since),
-        (_, 8) => Op::Raise(units / 3),
-        _ => Op::Decide,
+        (StoreKind::Slots, 0..2) => StoreOp::Reset,
+        (StoreKind::Slots, 2..5) => StoreOp::Renew,
+        (StoreKind::Slots, 5..8) => StoreOp::Release,
+        (_, 0) => StoreOp::Reset,
+        (StoreKind::Level, 1) => StoreOp::Reserve(units),
+        (_, 2) if kind != StoreKind::Slots => StoreOp::AtMost,
+        (_, 3) if kind != StoreKind::Slots => StoreOp::Gift,
+        (_, 4) if kind != StoreKind::Slots => StoreOp::GiveBack(since),
+        (_, 8) => StoreOp::Raise(units / 3),
+        _ => StoreOp::Decide,
     }
 }
 
 /// Some requests: each one act, or some decisions.
-fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<Vec<Question>> {
-    let mut any = |op: Option<Op>| {
+fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<Vec<StoreQuery>> {
+    let mut any = |op: Option<StoreOp>| {
         let family = random.below(families.len() as u64) as usize;
         let limits = &families[family];
         let limit = &limits[random.below(limits.len() as u64) as usize];
-        let form = StoreForm::new(limit, Duration::from_secs(1)).expect("a limit for the store");
+        let form = LimitForm::new(limit, Duration::from_secs(1)).expect("a limit for the store");
         let numbers = form.params_at(now).expect("asked");
-        let is_slots = numbers.kind == Kind::Slots;
-        Question {
+        let is_slots = numbers.kind == StoreKind::Slots;
+        StoreQuery {
             key: format!("{family} {}", random.below(2)).into(),
             op: op.unwrap_or_else(|| any_op(random, numbers.kind, now)),
             numbers,
@@ -83,13 +83,13 @@ fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<V
             holder: is_slots.then(|| format!("h{}", random.below(4)).into()),
         }
     };
-    let one = |any: &mut dyn FnMut(Option<Op>) -> Question| {
+    let one = |any: &mut dyn FnMut(Option<StoreOp>) -> StoreQuery| {
         let first = any(None);
         match first.op {
-            Op::Decide | Op::Raise(_) => {
+            StoreOp::Decide | StoreOp::Raise(_) => {
                 // More of the same sort, sometimes.
                 let others = first.cost / 2;
-                let more = (0..others).map(|_| any(Some(Op::Decide)));
+                let more = (0..others).map(|_| any(Some(StoreOp::Decide)));
                 let mut all: Vec<_> = std::iter::once(first)
                     .chain(more.collect::<Vec<_>>())
                     .collect();
@@ -107,8 +107,8 @@ fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<V
 }
 
 /// The same under other names.
-fn on_side(side: &str, request: &[Question]) -> Vec<Question> {
-    let of = |asked: &Question| Question {
+fn on_side(side: &str, request: &[StoreQuery]) -> Vec<StoreQuery> {
+    let of = |asked: &StoreQuery| StoreQuery {
         key: format!("{side} {}", asked.key).into(),
         ..asked.clone()
     };
@@ -163,15 +163,15 @@ async fn a_reset_leaves_slots_with_those_who_hold_them() {
     let store = Store::patient(&server);
     let one = slots(1);
     let ask = |name: &'static str, op| outcomes(&store, vec![held_by(name, one, op)]);
-    assert_eq!(ask("a", Op::Decide).await, [1]);
-    ask("b", Op::Reset).await;
-    assert_eq!(ask("b", Op::Decide).await, [0]);
-    assert_eq!(ask("a", Op::Renew).await, [1]);
+    assert_eq!(ask("a", StoreOp::Decide).await, [1]);
+    ask("b", StoreOp::Reset).await;
+    assert_eq!(ask("b", StoreOp::Decide).await, [0]);
+    assert_eq!(ask("a", StoreOp::Renew).await, [1]);
     // Nor does it take the name of another question's holder.
     let both = [
-        vec![held_by("b", one, Op::Reset)],
-        vec![held_by("a", one, Op::Release)],
+        vec![held_by("b", one, StoreOp::Reset)],
+        vec![held_by("a", one, StoreOp::Release)],
     ];
     join_all(both.map(|request| store.ask(request, Some(NOW)))).await;
-    assert_eq!(ask("b", Op::Decide).await, [1]);
+    assert_eq!(ask("b", StoreOp::Decide).await, [1]);
 }

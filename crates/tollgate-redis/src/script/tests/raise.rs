@@ -5,7 +5,7 @@ use tollgate_testkit::redis::Server;
 
 use super::*;
 
-async fn left(store: &Store, questions: Vec<Question>) -> Vec<(i64, i64)> {
+async fn left(store: &Store, questions: Vec<StoreQuery>) -> Vec<(i64, i64)> {
     let answers = ask(store, questions).await;
     let left = answers.each.iter().map(|raw| (raw.outcome, raw.remaining));
     left.collect()
@@ -26,9 +26,9 @@ fn kinds() -> Vec<LimitKind> {
 }
 
 /// That at least so many are used.
-fn raise(numbers: Numbers, used: u64) -> Question {
+fn raise(numbers: LimitParams, used: u64) -> StoreQuery {
     let [price, ..] = numbers.five;
-    question(numbers, Op::Raise(used * price), used)
+    question(numbers, StoreOp::Raise(used * price), used)
 }
 
 #[tokio::test]
@@ -42,7 +42,7 @@ async fn what_is_used_is_raised_once_however_often_it_is_said() {
             let said = left(&store, vec![raise(ten, used)]).await;
             assert_eq!(said, [(1, expect)], "{kind:?}: {used}");
         }
-        let charged = left(&store, vec![question(ten, Op::Decide, 2)]).await;
+        let charged = left(&store, vec![question(ten, StoreOp::Decide, 2)]).await;
         assert_eq!(charged, [(1, 1)], "{kind:?}");
         // What was charged since counts too.
         assert_eq!(
@@ -51,13 +51,13 @@ async fn what_is_used_is_raised_once_however_often_it_is_said() {
             "{kind:?}"
         );
         // It is written although the rest is refused, and comes before it.
-        let both = || vec![raise(ten, 10), question(ten, Op::Decide, 1)];
+        let both = || vec![raise(ten, 10), question(ten, StoreOp::Decide, 1)];
         assert_eq!(left(&store, both()).await, [(1, 0), (0, 0)], "{kind:?}");
-        let after = left(&store, vec![question(ten, Op::Decide, 1)]).await;
+        let after = left(&store, vec![question(ten, StoreOp::Decide, 1)]).await;
         assert_eq!(after, [(0, 0)], "{kind:?}");
         // It charges nothing by itself, whatever passes.
         server.command(&["DEL", "k"]);
-        let passes = vec![raise(ten, 3), question(ten, Op::Decide, 2)];
+        let passes = vec![raise(ten, 3), question(ten, StoreOp::Decide, 2)];
         assert_eq!(left(&store, passes).await, [(1, 5), (1, 5)], "{kind:?}");
         let lives = server.command(&["PTTL", "k"]).integer();
         assert!(lives.is_some_and(|lives| lives > 0), "{kind:?}: {lives:?}");
@@ -68,7 +68,7 @@ async fn what_is_used_is_raised_once_however_often_it_is_said() {
 async fn raising_slots_does_nothing() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let said = outcomes(&store, vec![held_by("a", slots(1), Op::Raise(9))]).await;
+    let said = outcomes(&store, vec![held_by("a", slots(1), StoreOp::Raise(9))]).await;
     assert_eq!(said, [1]);
     assert_eq!(server.command(&["EXISTS", "k"]).integer(), Some(0));
 }
@@ -80,13 +80,13 @@ async fn a_level_is_raised_in_units_of_whoever_asks() {
     // Tokens of 100,000 units, and of 1,000.
     let [slow, fast] =
         ["10/s burst 100", "1000/s burst 1000"].map(|text| rate(text, Algorithm::Gcra));
-    left(&store, vec![question(slow, Op::Decide, 30)]).await;
+    left(&store, vec![question(slow, StoreOp::Decide, 30)]).await;
     assert_eq!(left(&store, vec![raise(fast, 29)]).await, [(1, 970)]);
     assert_eq!(left(&store, vec![raise(fast, 500)]).await, [(1, 500)]);
     assert_eq!(left(&store, vec![raise(slow, 100)]).await, [(1, 0)]);
     // More is owed than the slow one has, and stays so.
     assert_eq!(
-        left(&store, vec![question(fast, Op::Decide, 0)]).await,
+        left(&store, vec![question(fast, StoreOp::Decide, 0)]).await,
         [(1, 500)]
     );
 }
@@ -95,7 +95,7 @@ async fn a_level_is_raised_in_units_of_whoever_asks() {
 async fn a_calendar_of_another_time_raises_nothing_and_says_so() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let form = StoreForm::new(&LimitKind::Quota(Quota::per_hour(10)), Duration::ZERO);
+    let form = LimitForm::new(&LimitKind::Quota(Quota::per_hour(10)), Duration::ZERO);
     let form = form.expect("a limit for the store");
     let old = form.params_at(NOW - 86_400_000_000).expect("asked");
     let said = left(&store, vec![raise(old, 4)]).await;

@@ -6,12 +6,12 @@ use std::time::Duration;
 
 use tokio::time::Instant;
 
-use super::{Driver, Map};
+use super::{Driver, SlotMap};
 use crate::address::Node;
 use crate::error::StoreError;
-use crate::store::link::Then;
+use crate::store::link::FailureAction;
 use crate::store::peer::{FIRST_PAUSE, Peer, PeerId, State, next_attempt_at};
-use crate::store::slots::{self, Looked, Range, SLOTS, Witness};
+use crate::store::slots::{self, SLOTS, SlotRange, SlotReply, SlotSource};
 
 /// Slots are asked for no more often, however many calls are told that their keys have moved.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
@@ -20,7 +20,7 @@ const WITNESSES: usize = 3;
 const MAX_UNCONNECTED_SOURCES: usize = 16;
 
 /// When slots are to be asked for.
-pub(super) struct Looks {
+pub(super) struct SlotRefresh {
     due: Option<Instant>,
     last: Option<Instant>,
     pause: Duration,
@@ -28,7 +28,7 @@ pub(super) struct Looks {
     known: Vec<Node>,
 }
 
-impl Looks {
+impl SlotRefresh {
     /// Immediately, of these nodes; never of a store that is no cluster.
     pub(super) fn new(seeds: Option<&[Node]>) -> Self {
         Self {
@@ -54,7 +54,7 @@ impl Driver {
     }
 
     pub(super) fn schedule_refresh(&mut self) {
-        if matches!(self.map, Map::One) {
+        if matches!(self.map, SlotMap::One) {
             return;
         }
         let now = Instant::now();
@@ -68,18 +68,24 @@ impl Driver {
     }
 
     /// Which nodes to ask who has which slot: some that are connected, chosen at random; or else all that were ever named.
-    fn witnesses(&self) -> Vec<Witness> {
+    fn witnesses(&self) -> Vec<SlotSource> {
         let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
             (Some(node), State::Up(up)) => {
                 let link = up.link.clone();
-                Some(Witness::Linked(node.clone(), link, (id, up.number)))
+                Some(SlotSource::Linked(node.clone(), link, (id, up.number)))
             }
             _ => None,
         };
         let mut all: Vec<_> = self.peers.iter().filter_map(linked).collect();
         let mut most = WITNESSES;
         if all.is_empty() {
-            all = self.looks.known.iter().cloned().map(Witness::Far).collect();
+            all = self
+                .looks
+                .known
+                .iter()
+                .cloned()
+                .map(SlotSource::Far)
+                .collect();
             most = MAX_UNCONNECTED_SOURCES;
         }
         while all.len() > most {
@@ -89,17 +95,17 @@ impl Driver {
         all
     }
 
-    pub(super) fn looked(&mut self, looked: Looked) {
+    pub(super) fn looked(&mut self, looked: SlotReply) {
         self.is_changed = true;
         for ((id, link), error) in looked.lost {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.lost(link, &Then::Lost, &error, &self.shared);
+                peer.lost(link, &FailureAction::Lost, &error, &self.shared);
             }
         }
         match looked.ranges {
             Ok(ranges) => self.adopt(ranges),
             Err(error) => {
-                if let Map::Unknown(before) = &mut self.map {
+                if let SlotMap::Unknown(before) = &mut self.map {
                     let was_told = before.as_ref().map(StoreError::kind) == Some(error.kind());
                     if !was_told {
                         let kind = error.kind().name();
@@ -109,7 +115,7 @@ impl Driver {
                 }
             }
         }
-        let Map::Slots(slots) = &self.map else {
+        let SlotMap::Slots(slots) = &self.map else {
             self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
             return self.unpark_all();
         };
@@ -129,11 +135,11 @@ impl Driver {
         self.unpark_all();
     }
 
-    fn adopt(&mut self, ranges: Vec<Range>) {
+    fn adopt(&mut self, ranges: Vec<SlotRange>) {
         let mut ids: HashMap<Node, PeerId> = HashMap::new();
         let mut slots = vec![None; usize::from(SLOTS)].into_boxed_slice();
         let mut known = self.connector.seeds().unwrap_or_default().to_vec();
-        for Range { first, last, nodes } in ranges {
+        for SlotRange { first, last, nodes } in ranges {
             let Some(master) = nodes.first() else {
                 continue;
             };
@@ -153,7 +159,7 @@ impl Driver {
         known.sort_unstable();
         known.dedup();
         self.looks.known = known;
-        self.map = Map::Slots(slots);
+        self.map = SlotMap::Slots(slots);
         self.drop_slotless_peers(&ids);
     }
 

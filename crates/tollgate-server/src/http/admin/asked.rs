@@ -8,7 +8,7 @@ use tollgate::Rate;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::orders::{Act, MAX_OVERRIDE_DURATION, OverrideFacts, Replacement, Target};
 
-use crate::http::body::Pairs;
+use crate::http::body::FactPairs;
 use crate::http::session::{Wrong, bad};
 use crate::http::usage::decoded;
 
@@ -26,7 +26,7 @@ pub(super) struct Asked<'b> {
     rule: Option<Cow<'b, str>>,
     /// What makes the key, as requests have it.
     #[serde(borrow, default)]
-    facts: Pairs<'b>,
+    facts: FactPairs<'b>,
     /// In place of facts: a key as lists and logs show it.
     #[serde(borrow)]
     key: Option<Cow<'b, str>>,
@@ -37,7 +37,7 @@ pub(super) struct Asked<'b> {
     #[serde(borrow)]
     domain: Option<Cow<'b, str>>,
     #[serde(borrow)]
-    descriptor: Option<Vec<Entry<'b>>>,
+    descriptor: Option<Vec<DescriptorEntry<'b>>>,
     /// That nobody is named on purpose.
     #[serde(default)]
     all: bool,
@@ -64,7 +64,7 @@ enum Rates<'b> {
 
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Entry<'b> {
+struct DescriptorEntry<'b> {
     #[serde(borrow)]
     key: Cow<'b, str>,
     #[serde(borrow, default)]
@@ -73,7 +73,7 @@ struct Entry<'b> {
 
 /// What of it a question may have, beside whom it is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(in crate::http) enum Takes {
+pub(in crate::http) enum RequestKind {
     /// Nothing.
     Target,
     /// Whether quotas are meant.
@@ -105,15 +105,15 @@ impl<'b> Asked<'b> {
     }
 
     /// Whether there is anything that wouldn't be heeded.
-    pub(super) fn check(&self, takes: Takes, most: usize) -> Result<(), Wrong> {
-        let is_order = !matches!(takes, Takes::Target | Takes::Reset);
-        let is_override = takes == Takes::Override;
+    pub(super) fn check(&self, takes: RequestKind, most: usize) -> Result<(), Wrong> {
+        let is_order = !matches!(takes, RequestKind::Target | RequestKind::Reset);
+        let is_override = takes == RequestKind::Override;
         let not_here = [
             ("for", self.lasts.is_some() && !is_order),
             ("why", self.why.is_some() && !is_order),
             ("any_fact", self.any_fact && !is_order),
-            ("quotas", self.quotas && takes != Takes::Reset),
-            ("all", self.all && takes != Takes::Bypass),
+            ("quotas", self.quotas && takes != RequestKind::Reset),
+            ("all", self.all && takes != RequestKind::Bypass),
             ("rate", self.rate.is_some() && !is_override),
             ("quota", self.quota.is_some() && !is_override),
             ("concurrency", self.concurrency.is_some() && !is_override),
@@ -130,11 +130,11 @@ impl<'b> Asked<'b> {
         let is_of_facts = is_of_facts && self.key.is_none();
         let names_nobody = self.rule.is_none() && !has_facts && is_of_facts;
         match takes {
-            Takes::Bypass if names_nobody != self.all => Err(bad(
+            RequestKind::Bypass if names_nobody != self.all => Err(bad(
                 "say whom it is for by rule, facts or both; or all: true, for all limits"
                     .to_owned(),
             )),
-            Takes::Bypass => Ok(()),
+            RequestKind::Bypass => Ok(()),
             _ if names_nobody => Err(bad("say whom it is for, by rule, facts or both".to_owned())),
             _ => Ok(()),
         }
@@ -195,10 +195,10 @@ impl<'b> Asked<'b> {
     }
 
     /// What is done.
-    pub(super) fn act(&self, takes: Takes) -> Result<Act, Wrong> {
+    pub(super) fn act(&self, takes: RequestKind) -> Result<Act, Wrong> {
         Ok(match takes {
-            Takes::Bypass => Act::Bypass,
-            Takes::Override => Act::Override(self.replacement()?),
+            RequestKind::Bypass => Act::Bypass,
+            RequestKind::Override => Act::Override(self.replacement()?),
             _ => Act::Block,
         })
     }

@@ -9,7 +9,7 @@ use tollgate_engine::engine::{Found, FoundLimit, ResetRule};
 use tollgate_engine::orders::Target;
 use tollgate_http::json;
 
-use super::asked::{Asked, Takes};
+use super::asked::{Asked, RequestKind};
 use super::orders::{write_override, wrong};
 use super::put;
 use crate::answers::{LOST, mode_name};
@@ -20,7 +20,7 @@ use crate::log::Quoted;
 impl<B: Store> Session<B> {
     /// Looks for a key.
     pub(super) async fn look_up(&mut self, asked: Asked<'_>) -> Result<(), Wrong> {
-        asked.check(Takes::Target, self.service.decider.bounds.arguments)?;
+        asked.check(RequestKind::Target, self.service.decider.bounds.arguments)?;
         let found = self.found(&asked.target()?).await?;
         let now = self.now();
         json::object(&mut self.answer.body, |object| {
@@ -37,7 +37,7 @@ impl<B: Store> Session<B> {
     }
 
     pub(super) async fn reset(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked = self.asked(body, Takes::Reset)?;
+        let asked = self.asked(body, RequestKind::Reset)?;
         let (target, scope) = (asked.target()?, asked.reset_scope());
         let before = in_words(&self.found(&target).await?);
         let engine = &self.service.decider.engine;

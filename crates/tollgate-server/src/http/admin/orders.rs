@@ -9,7 +9,7 @@ use tollgate::clock::Clock as _;
 use tollgate_engine::orders::{Act, NewOverride, Order, OrderError, Target, TargetKey};
 use tollgate_http::json;
 
-use super::asked::Takes;
+use super::asked::RequestKind;
 use super::put;
 use crate::decider::Store;
 use crate::http::session::{Session, Wrong};
@@ -20,7 +20,7 @@ use crate::vitals::report_bypasses;
 const SHOWS_ORDERS: &str = "tollgate admin orders shows all (GET /admin/orders)";
 
 impl<B: Store> Session<B> {
-    pub(super) fn order(&mut self, takes: Takes, body: &[u8]) -> Result<(), Wrong> {
+    pub(super) fn order(&mut self, takes: RequestKind, body: &[u8]) -> Result<(), Wrong> {
         let asked = self.asked(body, takes)?;
         let (act, from) = (asked.act(takes)?, self.from);
         let target = asked.target()?;
@@ -44,7 +44,7 @@ impl<B: Store> Session<B> {
     }
 
     pub(super) fn unblock(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let target = self.asked(body, Takes::Target)?.target()?;
+        let target = self.asked(body, RequestKind::Target)?.target()?;
         let engine = &self.service.decider.engine;
         let ended = engine.withdraw_from(&target, &Act::Block);
         self.ended("admin unblock", ended, &format!("block of {target}"))

@@ -100,28 +100,43 @@ fn what_could_be_read_in_two_ways_is_refused() {
     for (fields, bad) in [
         (
             "content-length: 2\r\ncontent-length: 2\r\n\r\n",
-            Bad::Length,
+            RequestError::Length,
         ),
-        ("content-length: +2\r\n\r\n", Bad::Length),
-        ("content-length: 2, 2\r\n\r\n", Bad::Length),
+        ("content-length: +2\r\n\r\n", RequestError::Length),
+        ("content-length: 2, 2\r\n\r\n", RequestError::Length),
         (
             "content-length: 2\r\ntransfer-encoding: chunked\r\n\r\n",
-            Bad::Length,
+            RequestError::Length,
         ),
-        ("transfer-encoding: gzip, chunked\r\n\r\n", Bad::Coding),
+        (
+            "transfer-encoding: gzip, chunked\r\n\r\n",
+            RequestError::Coding,
+        ),
         (
             "transfer-encoding: chunked\r\ntransfer-encoding: chunked\r\n\r\n",
-            Bad::Coding,
+            RequestError::Coding,
         ),
-        ("host: y\r\n\r\n", Bad::Host),
-        ("content-length: 101\r\n\r\n", Bad::Body { most: 100 }),
-        ("content-length: 99999999999999999999\r\n\r\n", Bad::Length),
-        ("transfer-encoding: chunked\r\n\r\nxyz\r\n", Bad::Chunks),
-        ("transfer-encoding: chunked\r\n\r\n1\r\nab\r\n", Bad::Chunks),
-        ("a b: c\r\n\r\n", Bad::Syntax),
-        (&long, Bad::Head { most: 600 }),
-        (&huge, Bad::Body { most: 100 }),
-        (&endless, Bad::Chunks),
+        ("host: y\r\n\r\n", RequestError::Host),
+        (
+            "content-length: 101\r\n\r\n",
+            RequestError::Body { most: 100 },
+        ),
+        (
+            "content-length: 99999999999999999999\r\n\r\n",
+            RequestError::Length,
+        ),
+        (
+            "transfer-encoding: chunked\r\n\r\nxyz\r\n",
+            RequestError::Chunks,
+        ),
+        (
+            "transfer-encoding: chunked\r\n\r\n1\r\nab\r\n",
+            RequestError::Chunks,
+        ),
+        ("a b: c\r\n\r\n", RequestError::Syntax),
+        (&long, RequestError::Head { most: 600 }),
+        (&huge, RequestError::Body { most: 100 }),
+        (&endless, RequestError::Chunks),
     ] {
         let text = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}");
         let found = find(text.as_bytes(), &MOST);
@@ -129,7 +144,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
     }
     assert_eq!(
         find(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()),
-        Err(Bad::Host)
+        Err(RequestError::Host)
     );
     assert_eq!(
         find(
@@ -137,10 +152,10 @@ fn what_could_be_read_in_two_ways_is_refused() {
             &MOST
         )
         .map(|_| ()),
-        Err(Bad::Coding)
+        Err(RequestError::Coding)
     );
     assert_eq!(
         find(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()),
-        Err(Bad::Version)
+        Err(RequestError::Version)
     );
 }

@@ -8,10 +8,10 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::{Engine, Policy};
 
 use super::*;
-use crate::cells::Here;
+use crate::cells::LocalThrottleKeys;
 use crate::credentials::Credentials;
 use crate::decider::Limits;
-use crate::monitor::Monitor;
+use crate::monitor::Telemetry;
 use crate::settings::Settings;
 
 #[test]
@@ -19,9 +19,9 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
     let clock = Manual::new();
     let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
     let engine = Engine::new(Policy::default(), memory.build()).expect("a policy");
-    let cells = Here::new(10, clock).expect("a table");
+    let cells = LocalThrottleKeys::new(10, clock).expect("a table");
     let settings = Settings::default();
-    let monitor = Monitor::new(&settings);
+    let monitor = Telemetry::new(&settings);
     let (credentials, _) = Credentials::begin(&settings, None, None, monitor.health.clone());
     let limits = Limits {
         engine,

@@ -2,18 +2,18 @@
 
 use tollgate::clock::{Clock, Wall};
 
-use super::{Named, Session, Standing, commands};
+use super::{ClientInfo, Role, Session, commands};
 use crate::address::Protocol;
 use crate::answers::mode_name;
 use crate::cells::Cells;
 use crate::decider::Store;
-use crate::resp::reply::{Replies, Version};
+use crate::resp::reply::{ReplyWriter, Version};
 use crate::service::Service;
 
 /// The version of Redis whose commands clients may expect of those that are here.
 const REDIS: &str = "7.0.15";
 
-type Answered = Result<(), String>;
+type CommandResult = Result<(), String>;
 
 /// A section of `INFO`: its name, and how its lines are made.
 type Section<S> = (&'static str, fn(&S) -> String);
@@ -29,8 +29,8 @@ impl<B: Store> Session<B> {
         &mut self,
         name: &'static str,
         mut words: impl ExactSizeIterator<Item = &'w [u8]> + Clone,
-        out: &mut Replies<'_>,
-    ) -> Answered {
+        out: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
         match name {
             "ping" => match words.next() {
                 Some(text) => out.bulk(text),
@@ -59,7 +59,7 @@ impl<B: Store> Session<B> {
                 out.simple("OK");
             }
             _ => {
-                (self.version, self.standing) = (Version::Two, Standing::default());
+                (self.version, self.standing) = (Version::Two, Role::default());
                 (self.named, self.queue) = (None, None);
                 out.version = self.version;
                 out.simple("RESET");
@@ -72,8 +72,8 @@ impl<B: Store> Session<B> {
     fn hello<'w>(
         &mut self,
         mut words: impl Iterator<Item = &'w [u8]>,
-        out: &mut Replies<'_>,
-    ) -> Answered {
+        out: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
         let version = match words.next() {
             None => self.version,
             Some(b"2") => Version::Two,
@@ -100,7 +100,7 @@ impl<B: Store> Session<B> {
             }
         }
         if let Some(name) = name {
-            Named::check(name)?;
+            ClientInfo::check(name)?;
         }
         if let Some((user, password)) = login {
             self.trust(user, password)?;
@@ -128,8 +128,8 @@ impl<B: Store> Session<B> {
     fn auth<'w>(
         &mut self,
         mut words: impl ExactSizeIterator<Item = &'w [u8]>,
-        out: &mut Replies<'_>,
-    ) -> Answered {
+        out: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
         let (user, password) = match words.len() {
             1 => (DEFAULT_USER, words.next()),
             2 => (words.next().unwrap_or_default(), words.next()),
@@ -143,15 +143,15 @@ impl<B: Store> Session<B> {
     fn client<'w>(
         &mut self,
         mut words: impl Iterator<Item = &'w [u8]>,
-        out: &mut Replies<'_>,
-    ) -> Answered {
+        out: &mut ReplyWriter<'_>,
+    ) -> CommandResult {
         let what = words.next().unwrap_or_default();
         let is = |name: &[u8]| what.eq_ignore_ascii_case(name);
         let value = words.next();
         let needs = |value: Option<&'w [u8]>| value.ok_or("ERR syntax error in CLIENT");
         if is(b"SETINFO") {
             let told = needs(words.next())?;
-            Named::check(told)?;
+            ClientInfo::check(told)?;
             if needs(value)?.eq_ignore_ascii_case(b"LIB-NAME") {
                 self.named().library = told.to_vec();
             } else if needs(value)?.eq_ignore_ascii_case(b"LIB-VER") {
@@ -162,7 +162,7 @@ impl<B: Store> Session<B> {
             out.simple("OK");
         } else if is(b"SETNAME") {
             let name = needs(value)?;
-            Named::check(name)?;
+            ClientInfo::check(name)?;
             self.named().name = name.to_vec();
             out.simple("OK");
         } else if is(b"GETNAME") {
@@ -193,7 +193,7 @@ impl<B: Store> Session<B> {
     /// One line about this connection. Of others nobody is told.
     fn told_of_itself(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-        let nothing = Named::default();
+        let nothing = ClientInfo::default();
         let named = self.named.as_deref().unwrap_or(&nothing);
         let multi = match &self.queue {
             Some(queue) => i64::try_from(queue.len()).unwrap_or(i64::MAX),
@@ -211,7 +211,7 @@ impl<B: Store> Session<B> {
     }
 
     /// The rules in force, each with its name, its key and its limits.
-    fn rules(&self, out: &mut Replies<'_>) {
+    fn rules(&self, out: &mut ReplyWriter<'_>) {
         let policy = self.service.decider.engine.policy();
         out.array(policy.rules.len());
         for rule in &policy.rules {
@@ -223,7 +223,10 @@ impl<B: Store> Session<B> {
 }
 
 /// `CONFIG GET name …`: what redis-benchmark looks at before it starts.
-fn config<'w>(mut words: impl Iterator<Item = &'w [u8]>, out: &mut Replies<'_>) -> Answered {
+fn config<'w>(
+    mut words: impl Iterator<Item = &'w [u8]>,
+    out: &mut ReplyWriter<'_>,
+) -> CommandResult {
     if !words
         .next()
         .is_some_and(|what| what.eq_ignore_ascii_case(b"GET"))
@@ -242,7 +245,7 @@ fn config<'w>(mut words: impl Iterator<Item = &'w [u8]>, out: &mut Replies<'_>) 
     Ok(())
 }
 
-fn time(out: &mut Replies<'_>) {
+fn time(out: &mut ReplyWriter<'_>) {
     let micros = Wall.now().as_nanos() / 1_000;
     out.array(2);
     out.text(&(micros / 1_000_000).to_string());

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::resp::reply::Replies;
+use crate::resp::reply::ReplyWriter;
 
 /// Each command: its name; the number of its words with that, negative if at least so many; what it is about; which of its
 /// words are keys; and what it does.
@@ -89,7 +89,7 @@ pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String
 /// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command word …]`.
 pub(super) fn describe<'w>(
     mut words: impl Iterator<Item = &'w [u8]>,
-    out: &mut Replies<'_>,
+    out: &mut ReplyWriter<'_>,
 ) -> Result<(), String> {
     let Some(what) = words.next() else {
         all(out);
@@ -135,13 +135,13 @@ pub(super) fn describe<'w>(
     Ok(())
 }
 
-fn all(out: &mut Replies<'_>) {
+fn all(out: &mut ReplyWriter<'_>) {
     out.array(COMMANDS.len());
     COMMANDS.iter().for_each(|one| one.write(out));
 }
 
 /// The keys of a command.
-fn keys(command: &[&[u8]], out: &mut Replies<'_>) -> Result<(), String> {
+fn keys(command: &[&[u8]], out: &mut ReplyWriter<'_>) -> Result<(), String> {
     let [name, words @ ..] = command else {
         return Err("ERR COMMAND GETKEYS is followed by a command".to_owned());
     };
@@ -161,7 +161,7 @@ impl Command {
     }
 
     /// The ten parts that Redis tells of a command; what it knows nothing of is empty.
-    fn write(&self, out: &mut Replies<'_>) {
+    fn write(&self, out: &mut ReplyWriter<'_>) {
         out.array(10);
         out.text(self.name);
         out.integer(self.words);

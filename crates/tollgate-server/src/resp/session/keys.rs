@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::Session;
 use crate::cells::Cells;
 use crate::decider::Store;
-use crate::resp::reply::Replies;
+use crate::resp::reply::ReplyWriter;
 
 impl<B: Store> Session<B> {
     /// Answers it.
@@ -15,7 +15,7 @@ impl<B: Store> Session<B> {
         &mut self,
         command: &str,
         words: impl Iterator<Item = &'w [u8]> + Send,
-        out: &mut Replies<'_>,
+        out: &mut ReplyWriter<'_>,
     ) -> Result<(), String> {
         let cells = &self.service.decider.cells;
         let most = self.service.decider.bounds.key_bytes;

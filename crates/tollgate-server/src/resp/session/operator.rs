@@ -9,11 +9,11 @@ use crate::address::Protocol;
 use crate::answers::LOST;
 use crate::decider::Store;
 use crate::guesses::TRIES;
-use crate::resp::reply::Replies;
+use crate::resp::reply::ReplyWriter;
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Standing {
+pub(super) enum Role {
     /// It has told no password.
     #[default]
     Unknown,
@@ -26,7 +26,7 @@ pub(super) enum Standing {
 impl<B: Store> Session<B> {
     /// Whether a command is answered at all. Without a password for clients, each is.
     pub(super) fn may_ask(&self, command: &[u8]) -> Result<(), String> {
-        if self.service.settings.client_password.is_none() || self.standing != Standing::Unknown {
+        if self.service.settings.client_password.is_none() || self.standing != Role::Unknown {
             return Ok(());
         }
         // As Redis has it: a client may still tell its password, or leave.
@@ -53,8 +53,8 @@ impl<B: Store> Session<B> {
             [operators, clients].map(|own| own.as_ref().is_some_and(|own| own.is(told)));
         self.standing = match (is_operator, is_client) {
             _ if user != DEFAULT_USER => return Err(self.wrong_password()),
-            (true, _) => Standing::Operator,
-            (false, true) => Standing::Client,
+            (true, _) => Role::Operator,
+            (false, true) => Role::Client,
             (false, false) => return Err(self.wrong_password()),
         };
         Ok(())
@@ -72,9 +72,9 @@ impl<B: Store> Session<B> {
 
     fn authorize_operator(&self) -> Result<(), String> {
         match (&self.service.settings.password, self.standing) {
-            (_, Standing::Operator) => Ok(()),
-            (Some(_), Standing::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
-            (Some(_), Standing::Client) => {
+            (_, Role::Operator) => Ok(()),
+            (Some(_), Role::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
+            (Some(_), Role::Client) => {
                 Err("NOPERM this is for operators: AUTH with their password".to_owned())
             }
             (None, _) => Err(
@@ -88,7 +88,7 @@ impl<B: Store> Session<B> {
     pub(super) async fn refund<'w>(
         &mut self,
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Replies<'_>,
+        out: &mut ReplyWriter<'_>,
     ) -> Result<(), String> {
         self.authorize_operator()?;
         let odd = owned_texts(words.clone());
@@ -101,7 +101,7 @@ impl<B: Store> Session<B> {
     pub(super) async fn reset_limits<'w>(
         &mut self,
         words: impl Iterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Replies<'_>,
+        out: &mut ReplyWriter<'_>,
     ) -> Result<(), String> {
         self.authorize_operator()?;
         let odd = owned_texts(words.clone());
@@ -116,7 +116,7 @@ impl<B: Store> Session<B> {
     }
 }
 
-fn tell(gift: Gift, out: &mut Replies<'_>) -> Result<(), String> {
+fn tell(gift: Gift, out: &mut ReplyWriter<'_>) -> Result<(), String> {
     match gift {
         Gift::Given => out.simple("OK"),
         Gift::Lost => return Err(format!("UNAVAILABLE {LOST}")),

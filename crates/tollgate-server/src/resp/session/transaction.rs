@@ -6,8 +6,8 @@
 
 use super::{Session, commands};
 use crate::decider::Store;
-use crate::resp::frame::{Frame, Most};
-use crate::resp::reply::{Replies, Version};
+use crate::resp::frame::{CommandParser, Most};
+use crate::resp::reply::{ReplyWriter, Version};
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
 const MOST: usize = 256 * 1024;
@@ -37,7 +37,7 @@ impl Queue {
         }
         self.size += size;
         self.count += 1;
-        let mut out = Replies {
+        let mut out = ReplyWriter {
             bytes: &mut self.bytes,
             version: Version::Two,
         };
@@ -112,7 +112,7 @@ impl<B: Store> Session<B> {
             return replies.error("EXECABORT Transaction discarded because of previous errors.");
         }
         replies.array(queue.count);
-        let (mut frame, mut rest) = (Frame::default(), queue.bytes.as_slice());
+        let (mut frame, mut rest) = (CommandParser::default(), queue.bytes.as_slice());
         let most = Most {
             bytes: usize::MAX,
             words: usize::MAX,

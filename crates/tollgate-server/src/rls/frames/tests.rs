@@ -8,7 +8,7 @@ struct Counts {
     controls: usize,
 }
 
-impl Watcher for Counts {
+impl FrameGate for Counts {
     fn may_open(&mut self) -> bool {
         let may_open = self.opens > 0;
         self.opens = self.opens.saturating_sub(1);
@@ -23,7 +23,7 @@ impl Watcher for Counts {
 
 fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
     let mut out = Vec::new();
-    let head = Head {
+    let head = FrameHead {
         length: payload.len(),
         kind,
         flags,
@@ -37,7 +37,7 @@ fn frame(kind: u8, flags: u8, payload: &[u8]) -> Vec<u8> {
 /// What passes of an input that comes in pieces of this size, how many control frames it has, and what is left.
 fn passed(input: &[u8], piece: usize, opens: usize) -> (Vec<u8>, usize, usize) {
     let mut counts = Counts { opens, controls: 0 };
-    let (mut reader, mut out, mut raw) = (Reader::default(), Vec::new(), Vec::new());
+    let (mut reader, mut out, mut raw) = (FrameReader::default(), Vec::new(), Vec::new());
     for piece in input.chunks(piece) {
         raw.extend(piece);
         let used = reader.read(&raw, &mut out, &mut counts);
@@ -163,15 +163,15 @@ fn errors_that_are_sent_are_found_whatever_the_pieces() {
     ]
     .concat();
     for piece in 1..=sent.len() {
-        let (mut own, mut found) = (Sent::default(), Vec::new());
+        let (mut own, mut found) = (SentFrames::default(), Vec::new());
         for piece in sent.chunks(piece) {
             own.read(piece, |scope, code| found.push((scope, code)));
         }
         let expected = [
-            (Scope::Stream, 8),
-            (Scope::Stream, 1),
-            (Scope::Connection, 11),
-            (Scope::Stream, 7),
+            (ErrorScope::Stream, 8),
+            (ErrorScope::Stream, 1),
+            (ErrorScope::Connection, 11),
+            (ErrorScope::Stream, 7),
         ];
         assert_eq!(found, expected, "{piece}");
     }

@@ -56,7 +56,7 @@ fn a_folder_of_the_version_before_goes_on() {
     }
     let wall = Manual::starting_at(Timestamp::from_nanos(WRITTEN));
     let log = Log::silent();
-    let opening = Opening {
+    let opening = StateOpener {
         policy: Policy::from_text(POLICY, Format::Yaml)
             .expect("a policy")
             .policy,

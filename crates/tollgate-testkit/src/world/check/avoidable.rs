@@ -1,8 +1,8 @@
 //! No node decides by itself while the store could be asked, even if the node was frozen for a while; and after an
 //! outage only for as long as its circuit stays open.
 
-use super::spells::{GIVE_UP_TIME, Ill, Spell};
-use super::{Case, Fault, Told};
+use super::spells::{FaultKind, FaultSpell, GIVE_UP_TIME};
+use super::{CheckContext, Fault, Told};
 use crate::world::story::{Counted, Failure, Sort};
 
 /// A circuit opens once a store was asked for so long without an answer.
@@ -14,7 +14,7 @@ const CALLS_WITHIN: u64 = 5_000_000;
 const OPENS_FOR: u64 = 1_000_000;
 const LONGEST_OPEN: u64 = 60_000_000;
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     let answers = case.record.answers.iter();
     for told in answers.filter(|told| told.fallback.is_some()) {
         if !is_excused(case, told) {
@@ -33,7 +33,7 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 
 /// Whether all that a node had asked was answered when it decided by itself: where one question is enough, and
 /// nobody waits for a connection.
-fn has_answer(case: Case<'_>, told: &Told) -> bool {
+fn has_answer(case: CheckContext<'_>, told: &Told) -> bool {
     let [rule] = &case.setting().rules[..] else {
         return false;
     };
@@ -44,8 +44,8 @@ fn has_answer(case: Case<'_>, told: &Told) -> bool {
         && rule.failure != Failure::Breaks
         && rule.sort != Sort::Quota("hour");
     let recent = told.asked_at.saturating_sub(GIVE_UP_TIME);
-    let is_cut =
-        spells_felt_by(case, told).any(|spell| spell.ill != Ill::Stopped && spell.to >= recent);
+    let is_cut = spells_felt_by(case, told)
+        .any(|spell| spell.ill != FaultKind::Stopped && spell.to >= recent);
     let mut exchanges = case.record.exchanges.iter().filter(|exchange| {
         exchange.node == told.ask.node && recent <= exchange.at && exchange.at <= told.at
     });
@@ -58,7 +58,7 @@ fn has_answer(case: Case<'_>, told: &Told) -> bool {
 }
 
 /// Whether the store couldn't be asked, or its circuit may have been open.
-fn is_excused(case: Case<'_>, told: &Told) -> bool {
+fn is_excused(case: CheckContext<'_>, told: &Told) -> bool {
     let stepped = case.record.faults.iter().any(|(at, fault)| {
         matches!(fault, Fault::Stepped(_))
             && case.first_possible_attempt(told) <= *at
@@ -87,7 +87,7 @@ fn is_excused(case: Case<'_>, told: &Told) -> bool {
 
 /// Whether another request was under way to the store: while a circuit is open, one request at a time tries whether it
 /// may close, and that may take long.
-fn is_probed(case: Case<'_>, told: &Told) -> bool {
+fn is_probed(case: CheckContext<'_>, told: &Told) -> bool {
     let mut answers = case.record.answers.iter();
     answers.any(|other| {
         other.ask.node == told.ask.node
@@ -98,7 +98,7 @@ fn is_probed(case: Case<'_>, told: &Told) -> bool {
 }
 
 /// Whether so many asked a node at once that they may have waited for each other: only one at a time asks for a lease.
-fn is_crowded(case: Case<'_>, told: &Told) -> bool {
+fn is_crowded(case: CheckContext<'_>, told: &Told) -> bool {
     let at_once = case.record.answers.iter().filter(|other| {
         other.ask.node == told.ask.node && other.asked_at <= told.at && told.asked_at <= other.at
     });
@@ -109,24 +109,26 @@ fn is_crowded(case: Case<'_>, told: &Told) -> bool {
 }
 
 /// What kept a node from asking, until it was told.
-fn spells_felt_by<'a>(case: Case<'a>, told: &'a Told) -> impl Iterator<Item = &'a Spell> {
+fn spells_felt_by<'a>(
+    case: CheckContext<'a>,
+    told: &'a Told,
+) -> impl Iterator<Item = &'a FaultSpell> {
     let spells = case.spells.iter();
     spells.filter(|spell| {
-        spell.ill != Ill::Frozen && spell.hits(told.ask.node) && spell.from <= told.at
+        spell.ill != FaultKind::Frozen && spell.hits(told.ask.node) && spell.from <= told.at
     })
 }
 
 /// For how long a node was frozen since then.
-fn frozen(case: Case<'_>, told: &Told, since: u64) -> u64 {
-    let spells = case
-        .spells
-        .iter()
-        .filter(|spell| spell.ill == Ill::Frozen && spell.hits(told.ask.node) && spell.to >= since);
+fn frozen(case: CheckContext<'_>, told: &Told, since: u64) -> u64 {
+    let spells = case.spells.iter().filter(|spell| {
+        spell.ill == FaultKind::Frozen && spell.hits(told.ask.node) && spell.to >= since
+    });
     spells.map(|spell| spell.to - spell.from).sum()
 }
 
 /// For how long a circuit may stay open after an outage.
-fn stays_open(case: Case<'_>, told: &Told, from: u64, to: u64) -> u64 {
+fn stays_open(case: CheckContext<'_>, told: &Told, from: u64, to: u64) -> u64 {
     let rules = case.setting().rules.iter().enumerate();
     let mut rules =
         rules.filter(|(number, rule)| rule.meets(*number, &told.ask) && !rule.is_shadow());

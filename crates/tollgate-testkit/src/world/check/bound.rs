@@ -4,7 +4,7 @@ use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
 use super::cost::Settled;
-use super::{Fault, Limit, Told};
+use super::{CheckedLimit, Fault, Told};
 use crate::world::story::{Amount, Counted, Event, Failure, Sort};
 
 /// All nodes have heard from each other by then, unless something kept them from it.
@@ -12,7 +12,7 @@ const LEARNED: u64 = 6_000_000;
 /// A node that left no sign of life for so long is gone, less the time between two of them.
 const FORGOTTEN: u64 = 10_000_000;
 
-impl Limit<'_> {
+impl CheckedLimit<'_> {
     pub(super) fn judge_bound(&self) -> Result<(), String> {
         let all: Vec<&Told> = self
             .passed()
@@ -33,14 +33,18 @@ impl Limit<'_> {
         }
         let (own, stores): (Vec<&Told>, Vec<&Told>) =
             all.iter().partition(|told| self.is_local(told));
-        self.windows(&stores, "admitted by the store", Who::Store)?;
+        self.windows(&stores, "admitted by the store", ChargedBy::Store)?;
         for node in 0..self.case.setting().nodes {
             let mine = |told: &&&Told| told.ask.node == node;
             let own = own.iter().filter(mine).copied().collect();
             self.each_life(own, "admitted by a node without the store")?;
         }
         if self.case.setting().nodes == 1 && self.rule.failure != Failure::Open {
-            self.windows(&all, "admitted by the store and the only node", Who::Both)?;
+            self.windows(
+                &all,
+                "admitted by the store and the only node",
+                ChargedBy::Both,
+            )?;
         }
         Ok(())
     }
@@ -48,29 +52,29 @@ impl Limit<'_> {
     /// A node that is started anew knows nothing.
     fn each_life(&self, told: Vec<&Told>, what: &str) -> Result<(), String> {
         for lives in told.chunk_by(|one, other| one.life == other.life) {
-            self.windows(lives, what, Who::Node)?;
+            self.windows(lives, what, ChargedBy::Node)?;
         }
         Ok(())
     }
 
     /// Looks at every window that begins and ends with something that passed. What is held is counted in two ways, each
     /// by itself: when it was admitted, and when it was settled.
-    fn windows(&self, told: &[&Told], what: &str, who: Who) -> Result<(), String> {
-        self.windows_of(&self.charges_by(told, When::Admitted), what, who)?;
+    fn windows(&self, told: &[&Told], what: &str, who: ChargedBy) -> Result<(), String> {
+        self.windows_of(&self.charges_by(told, ChargeTime::Admitted), what, who)?;
         // Windows are charged when it is admitted; and which limits were in force is known of then.
         let is_level = matches!(self.rule.sort, Sort::Level(_));
         let is_held = self.rule.estimated.is_some() && is_level;
         if is_held && self.case.setting().versions == 1 {
-            self.windows_of(&self.charges_by(told, When::Settled), what, who)
+            self.windows_of(&self.charges_by(told, ChargeTime::Settled), what, who)
         } else {
             Ok(())
         }
     }
 
-    fn charges_by(&self, told: &[&Told], when: When) -> Vec<Charge> {
+    fn charges_by(&self, told: &[&Told], when: ChargeTime) -> Vec<Charge> {
         let of = |told: &&Told| {
             let cost = self.cost(told);
-            match cost.settled.filter(|_| when == When::Settled) {
+            match cost.settled.filter(|_| when == ChargeTime::Settled) {
                 Some(Settled { out_until: at, .. }) => Charge {
                     from: at,
                     at,
@@ -84,7 +88,7 @@ impl Limit<'_> {
             }
         };
         let mut charges: Vec<_> = told.iter().map(of).collect();
-        if when == When::Settled {
+        if when == ChargeTime::Settled {
             charges.extend(self.beyond_estimates(told));
         }
         charges.sort_by_key(|charge| (charge.at, Reverse(charge.cost)));
@@ -123,7 +127,7 @@ impl Limit<'_> {
         paid.into_values().collect()
     }
 
-    fn windows_of(&self, charges: &[Charge], what: &str, who: Who) -> Result<(), String> {
+    fn windows_of(&self, charges: &[Charge], what: &str, who: ChargedBy) -> Result<(), String> {
         for (place, first) in charges.iter().enumerate() {
             let (mut sum, mut from, mut late) = (0, first.at, 0);
             for last in &charges[place..] {
@@ -153,14 +157,14 @@ impl Limit<'_> {
     }
 
     /// How much may pass in a window, in which answers came so late.
-    fn may_pass(&self, (from, to): (u64, u64), late: u64, who: Who) -> u64 {
+    fn may_pass(&self, (from, to): (u64, u64), late: u64, who: ChargedBy) -> u64 {
         let (burst, count) = self.allowed_between(from, to);
         let mut amount = Amount {
             count,
             period: self.period,
             burst,
         };
-        if who == Who::Node && self.rule.counted != Counted::Local && self.has_parts(from) {
+        if who == ChargedBy::Node && self.rule.counted != Counted::Local && self.has_parts(from) {
             amount = self.part(amount);
         }
         let Amount {
@@ -169,12 +173,12 @@ impl Limit<'_> {
             burst,
         } = amount;
         let mut length = to - from + self.stepped(from, to, who);
-        if who == Who::Both {
+        if who == ChargedBy::Both {
             // What the store counts is noted when it is heard of.
             length += late;
         }
         let limit = match self.rule.sort {
-            Sort::Level(_) if who != Who::Store && self.rule.is_moved() => {
+            Sort::Level(_) if who != ChargedBy::Store && self.rule.is_moved() => {
                 self.loosest((from, to), length)
             }
             Sort::Level(_) => burst + scaled(count, length, period),
@@ -221,22 +225,22 @@ impl Limit<'_> {
 
     /// For how much longer a limit has given something, by a store's clock that stepped forward: no longer than
     /// it takes to fill.
-    fn stepped(&self, from: u64, to: u64, who: Who) -> u64 {
+    fn stepped(&self, from: u64, to: u64, who: ChargedBy) -> u64 {
         let fills = self.rule.drains();
         let steps = self.faults_between(from.saturating_sub(self.lease_life()), to);
         let steps = steps.map(|(_, fault)| match fault {
-            Fault::Stepped(by) if *by > 0 && who != Who::Node => by.unsigned_abs().min(fills),
+            Fault::Stepped(by) if *by > 0 && who != ChargedBy::Node => by.unsigned_abs().min(fills),
             _ => 0,
         });
         steps.sum()
     }
 
     /// What stated faults allow in a window.
-    fn beside(&self, from: u64, to: u64, who: Who) -> u64 {
+    fn beside(&self, from: u64, to: u64, who: ChargedBy) -> u64 {
         let (burst, _) = self.allowed_between(from, to);
         let leased = |at: u64| self.leased_by_all() + self.held_at(at);
         let mut whole = 0;
-        if who != Who::Node {
+        if who != ChargedBy::Node {
             // Whatever is out when something is given back, it and what is there are no more than the burst: a window that
             // begins later has nothing of it.
             whole += self.refunds_between(from, to, burst);
@@ -252,13 +256,13 @@ impl Limit<'_> {
                     Fault::Stepped(_) if self.is_aligned() => burst,
                     Fault::Stepped(_) | Fault::Other | Fault::Frozen(_) => 0,
                     Fault::Started => match who {
-                        Who::Both => burst,
+                        ChargedBy::Both => burst,
                         _ => 0,
                     },
                 };
             }
         }
-        if who == Who::Both {
+        if who == ChargedBy::Both {
             // What exceeds a bucket isn't noted, nor is a part of a token.
             whole += 1 + self.in_flight(from, to) + burst * u64::from(self.is_windowed());
         }
@@ -310,14 +314,14 @@ struct Charge {
 
 /// When what was held counts: any time is possible until the store hears how it ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum When {
+enum ChargeTime {
     Admitted,
     Settled,
 }
 
 /// Who admitted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Who {
+enum ChargedBy {
     Store,
     Node,
     Both,

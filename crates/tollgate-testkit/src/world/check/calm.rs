@@ -4,10 +4,10 @@
 use tollgate_core::Outcome;
 
 use super::bucket::Bucket;
-use super::{Case, Fault, Told};
+use super::{CheckContext, Fault, Told};
 use crate::world::story::{Amount, Counted, Rule, Sort};
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     check_reported_waits(case)?;
     // It is decided when it is asked and answered only if nothing takes any time.
     let is_at_once = case.is_calm() && case.setting().delay == 0;
@@ -26,7 +26,7 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 
 /// Each answer is what a bucket would say that is asked in the same order, and so is each wait. A node that
 /// remembers what it was told doesn't know what passed since.
-fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
+fn as_the_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
     let keys = usize::try_from(case.setting().keys).unwrap_or(1);
     let mut buckets = vec![Bucket::default(); keys];
     // Of each: until when something is remembered, and until when something from before the last that passed.
@@ -64,7 +64,7 @@ fn as_the_oracle(case: Case<'_>, rule: &Rule, amount: Amount) -> Result<(), Stri
 
 /// A request that comes back at the time that it was told passes, unless another came between or something went
 /// wrong.
-fn check_reported_waits(case: Case<'_>) -> Result<(), String> {
+fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
     if case.setting().remembers {
         // What a node remembers was true when it was told; since then others may have passed.
         return Ok(());

@@ -1,6 +1,6 @@
 //! What a request costs in the end, where that was an estimate: at least, at most, and when it was known.
 
-use super::{Limit, TICK, Told};
+use super::{CheckedLimit, TICK, Told};
 use crate::world::story::{Ends, Estimated, Sort};
 
 /// What is said to the store when a request ends has arrived by then, beside the time it takes on its way.
@@ -37,7 +37,7 @@ pub(super) enum Timing {
     Unsure,
 }
 
-impl Limit<'_> {
+impl CheckedLimit<'_> {
     pub(super) fn cost(&self, told: &Told) -> Cost {
         let held = told.ask.cost;
         let known = Cost {

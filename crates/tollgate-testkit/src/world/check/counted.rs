@@ -1,9 +1,9 @@
 //! Each decision is counted once: what a process has counted is what those who asked were told.
 
-use super::{Case, Told};
+use super::{CheckContext, Told};
 use crate::world::play::Tallied;
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     for tallied in &case.record.counted {
         let answers = case.record.answers.iter();
         let own: Vec<&Told> = answers
@@ -38,7 +38,7 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 }
 
 /// Each rule and each limit of a tree has counted the requests that it let pass, and those that it denied.
-fn rules(case: Case<'_>, tallied: &Tallied, own: &[&Told]) -> Result<(), String> {
+fn rules(case: CheckContext<'_>, tallied: &Tallied, own: &[&Told]) -> Result<(), String> {
     for (number, passed, denied) in &tallied.rules {
         let rule = &case.setting().rules[*number];
         // A limit that a request brings along is counted by itself, whichever counter it counts in.

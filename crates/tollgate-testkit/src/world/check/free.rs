@@ -3,7 +3,7 @@
 
 use super::bucket::{Bucket, units};
 use super::cost::Settled;
-use super::{Fault, Limit, TICK, Told};
+use super::{CheckedLimit, Fault, TICK, Told};
 use crate::world::story::{Amount, Counted, Gift, Sort};
 
 /// After something went wrong, what was on its way then has arrived or never will.
@@ -13,7 +13,7 @@ const REPEATED: u64 = 1_000_000;
 /// A slot that was given back is free.
 const REFUND_DELAY: u64 = 50_000;
 
-impl Limit<'_> {
+impl CheckedLimit<'_> {
     pub(super) fn check_denials(&self) -> Result<(), String> {
         if self.rule.counted == Counted::Local {
             return Ok(());

@@ -1,10 +1,10 @@
 //! When a node decides without the store, it starts from what the store had admitted to it before.
 
 use super::bucket::{Bucket, units};
-use super::{Limit, Told};
+use super::{CheckedLimit, Told};
 use crate::world::story::{Amount, Counted, Event, Failure, Sort};
 
-impl Limit<'_> {
+impl CheckedLimit<'_> {
     /// Each node's part of the limit, charged with all that passed by this node whoever admitted it, has room
     /// for whatever the node admits by itself; and none is refused that it has room for.
     pub(super) fn check_local_decisions(&self) -> Result<(), String> {

@@ -1,9 +1,9 @@
 //! Once all is quiet, nothing is lost for good: every client can have its whole limit, and keys expire by
 //! themselves.
 
-use super::Case;
+use super::CheckContext;
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     let quiet_at = case.record.quiet_at;
     let mut last = case
         .record

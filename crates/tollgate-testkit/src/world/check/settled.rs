@@ -3,9 +3,9 @@
 use tollgate::stack::Settlement;
 
 use super::cost::Timing;
-use super::{Case, Limit, TICK, Told};
+use super::{CheckContext, CheckedLimit, TICK, Told};
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     for told in &case.record.answers {
         // What was decided without the store may be held nowhere.
         let Some(settled) = told.settled.filter(|_| told.fallback.is_none()) else {
@@ -26,13 +26,13 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 }
 
 /// By each rule that has estimated what a request would cost.
-fn timings(case: Case<'_>, told: &Told) -> Vec<Timing> {
+fn timings(case: CheckContext<'_>, told: &Told) -> Vec<Timing> {
     let rules = case.setting().rules.iter().enumerate();
     let estimated = rules.filter(|(number, rule)| {
         rule.estimated.is_some() && rule.is_in(told.version) && rule.meets(*number, &told.ask)
     });
     let timings = estimated.flat_map(|(number, rule)| {
-        let of = move |period: u64| Limit {
+        let of = move |period: u64| CheckedLimit {
             case,
             rule,
             number,

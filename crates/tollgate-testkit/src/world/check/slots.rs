@@ -1,8 +1,8 @@
 //! Slots: never more at once than the largest limit in force, unless their holders were taken for dead.
 
-use super::{Fault, Limit};
+use super::{CheckedLimit, Fault};
 
-impl Limit<'_> {
+impl CheckedLimit<'_> {
     pub(super) fn check_permits(&self) -> Result<(), String> {
         // A holder that is frozen, cut off or forgotten by the store may be taken for dead while it runs: that
         // is documented.

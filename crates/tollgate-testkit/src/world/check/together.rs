@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::bucket::Bucket;
-use super::{Case, Told};
+use super::{CheckContext, Told};
 use crate::world::network::EPOCH;
 use crate::world::story::{Amount, Counted, Rule, Sort};
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     if !case.setting().has_trees() {
         return Ok(());
     }
@@ -23,7 +23,7 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 }
 
 /// What a request is told to have been charged.
-fn charged(case: Case<'_>, told: &Told) -> Result<(), String> {
+fn charged(case: CheckContext<'_>, told: &Told) -> Result<(), String> {
     if told.version != told.last_version {
         return Ok(());
     }
@@ -41,7 +41,7 @@ fn charged(case: Case<'_>, told: &Told) -> Result<(), String> {
 
 /// Whether it is known what all limits have left at any time: nothing goes wrong or takes time, nobody waits, gives back or
 /// gives up, and all limits are exact.
-fn is_known(case: Case<'_>) -> bool {
+fn is_known(case: CheckContext<'_>) -> bool {
     let setting = case.setting();
     let is_simple = |rule: &Rule| {
         let is_counted = match rule.counted {
@@ -123,7 +123,7 @@ fn number_of(now: u64, amount: Amount) -> u64 {
 }
 
 /// Each request passes if all of its limits have room, and is charged to all or to none.
-fn as_the_oracle(case: Case<'_>) -> Result<(), String> {
+fn as_the_oracle(case: CheckContext<'_>) -> Result<(), String> {
     let setting = case.setting();
     let mut states: BTreeMap<(usize, usize, usize), State> = BTreeMap::new();
     for told in &case.record.answers {

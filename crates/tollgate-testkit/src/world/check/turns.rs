@@ -3,10 +3,10 @@
 
 use tollgate_core::Outcome;
 
-use super::{Case, TICK, TIMEOUTS, Told};
+use super::{CheckContext, TICK, TIMEOUTS, Told};
 use crate::world::story::Sort;
 
-pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
     if case.record.waiting > 0 {
         return Err(format!("{} wait in the end", case.record.waiting));
     }
@@ -24,7 +24,7 @@ pub(super) fn judge(case: Case<'_>) -> Result<(), String> {
 }
 
 /// No request is refused that could wait.
-fn check_no_early_denial(case: Case<'_>, told: &Told) -> Result<(), String> {
+fn check_no_early_denial(case: CheckContext<'_>, told: &Told) -> Result<(), String> {
     let rule = told.rule.map(|rule| &case.setting().rules[rule]);
     let Some(waits) = rule.and_then(|rule| rule.waits) else {
         return Ok(());
@@ -40,7 +40,7 @@ fn check_no_early_denial(case: Case<'_>, told: &Told) -> Result<(), String> {
 }
 
 /// No request passes one that came before it and still waits.
-fn in_order(case: Case<'_>) -> Result<(), String> {
+fn in_order(case: CheckContext<'_>) -> Result<(), String> {
     let [rule] = &case.setting().rules[..] else {
         return Ok(());
     };

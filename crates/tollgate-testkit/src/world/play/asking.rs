@@ -9,32 +9,32 @@ use tollgate_core::Outcome;
 use tollgate_engine::verdict::Permits;
 use tollgate_http::guard::MoreFacts;
 
-use super::deciding::{Decided, decide};
+use super::deciding::{DecisionOutcome, decide};
 use super::{Record, Told, Unanswered};
-use crate::world::guard::{Answer, Guard, Passed, Said};
-use crate::world::network::Universe;
+use crate::world::guard::{Answer, EngineDecision, Guard, Passed};
+use crate::world::network::SimulatedNetwork;
 use crate::world::node::{Fleet, Node};
 use crate::world::story::{Ends, Request, Setting};
 
 /// What a request holds that passed.
-enum Held {
+enum HeldResult {
     Permits(Permits),
     Ticket(Passed),
 }
 
 /// An answer to a request: what was said, which limits of trees were charged, and what came of it.
-struct Answered {
-    said: Said,
+struct AnsweredRequest {
+    said: EngineDecision,
     charged: u8,
-    came: Result<Held, Option<u16>>,
+    came: Result<HeldResult, Option<u16>>,
 }
 
 /// A request on its way.
-pub(super) struct Asking {
+pub(super) struct RequestTask {
     ask: Request,
     life: usize,
     asked_at: u64,
-    universe: Arc<Universe>,
+    universe: Arc<SimulatedNetwork>,
     record: Arc<Mutex<Record>>,
     setting: Arc<Setting>,
     engine: Fleet,
@@ -43,12 +43,12 @@ pub(super) struct Asking {
     returned: Option<usize>,
 }
 
-impl Asking {
+impl RequestTask {
     pub(super) fn new(
         mut ask: Request,
         life: usize,
         node: &Node,
-        universe: &Arc<Universe>,
+        universe: &Arc<SimulatedNetwork>,
         record: &Arc<Mutex<Record>>,
     ) -> Self {
         if node.guard.is_some() && ask.ends == Ends::Cancelled {
@@ -100,10 +100,10 @@ impl Asking {
                 let facts = MoreFacts::default().with("key", &who);
                 let facts = facts.with("cost", &cost).with("all", "all");
                 let Answer { said, came } = self.in_time(guard.ask(facts)).await?;
-                Answered {
+                AnsweredRequest {
                     said,
                     charged: 0,
-                    came: came.map(Held::Ticket).map_err(Some),
+                    came: came.map(HeldResult::Ticket).map_err(Some),
                 }
             }
         };
@@ -131,21 +131,21 @@ impl Asking {
     }
 
     /// What the engine says; nothing if the request is dropped before it does.
-    async fn decide(&self, version: usize) -> Option<Answered> {
+    async fn decide(&self, version: usize) -> Option<AnsweredRequest> {
         let (setting, ask) = (&*self.setting, &self.ask);
         let decided = match &self.engine {
             Fleet::Store(engine) => self.in_time(decide(engine, setting, version, ask)).await?,
             Fleet::Memory(engine) => self.in_time(decide(engine, setting, version, ask)).await?,
         };
-        let Decided {
+        let DecisionOutcome {
             said,
             charged,
             passed,
         } = decided;
-        Some(Answered {
+        Some(AnsweredRequest {
             said,
             charged,
-            came: passed.map(Held::Permits).ok_or(None),
+            came: passed.map(HeldResult::Permits).ok_or(None),
         })
     }
 
@@ -161,8 +161,8 @@ impl Asking {
     }
 
     /// What is noted of an answer by this version of the policy.
-    fn told(&self, answered: &Answered, version: usize) -> Told {
-        let Answered {
+    fn told(&self, answered: &AnsweredRequest, version: usize) -> Told {
+        let AnsweredRequest {
             said,
             charged,
             came,
@@ -187,11 +187,11 @@ impl Asking {
     }
 
     /// Runs for a while and gives back what it holds. Returns what it is told, if it says what it cost.
-    async fn go_on(&self, held: Held) -> Option<Settlement> {
+    async fn go_on(&self, held: HeldResult) -> Option<Settlement> {
         let time = Duration::from_micros(self.ask.runs);
         match held {
-            Held::Ticket(passed) => passed.run(time, self.ask.ends).await,
-            Held::Permits(mut permits) => {
+            HeldResult::Ticket(passed) => passed.run(time, self.ask.ends).await,
+            HeldResult::Permits(mut permits) => {
                 tokio::time::sleep(time).await;
                 match self.ask.ends {
                     Ends::Cost(cost) => return Some(permits.settle(cost)),

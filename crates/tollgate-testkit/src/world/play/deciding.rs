@@ -13,15 +13,15 @@ use tollgate_engine::verdict::{Findings, Permits};
 use tollgate_engine::{Conditions, Engine, Facts, Verdict};
 
 use crate::world::Rule;
-use crate::world::guard::{Said, rule_of};
+use crate::world::guard::{EngineDecision, rule_of};
 use crate::world::story::{Gift, Request, Setting, Sort};
 
 /// The domain of the trees.
 const DOMAIN: &str = "edge";
 
 /// What an engine decided about a request.
-pub(super) struct Decided {
-    pub(super) said: Said,
+pub(super) struct DecisionOutcome {
+    pub(super) said: EngineDecision,
     /// The limits of trees that were charged, by the bits of their numbers.
     pub(super) charged: u8,
     /// The permits of a request that passed.
@@ -29,12 +29,12 @@ pub(super) struct Decided {
 }
 
 /// The descriptors of a request: which limits of trees they name, and their entries.
-struct Described {
+struct DescriptorDecision {
     numbers: Vec<usize>,
     entries: Vec<(String, String)>,
 }
 
-impl Described {
+impl DescriptorDecision {
     fn new(setting: &Setting, ask: &Request) -> Self {
         let rules = setting.rules.iter().enumerate();
         let named = rules.filter(|(number, rule)| rule.leaf.is_some() && rule.meets(*number, ask));
@@ -51,11 +51,11 @@ impl Described {
     }
 
     /// What the findings say, as the rule of the descriptor that decided does: none in shadow, which decides nothing.
-    fn said(&self, setting: &Setting, findings: &DescriptorFindings) -> Said {
+    fn said(&self, setting: &Setting, findings: &DescriptorFindings) -> EngineDecision {
         let is_shadow = |number: &usize| setting.rules[self.numbers[*number]].is_shadow();
         let decider = findings.decider.filter(|number| !is_shadow(number));
         let decision = |number: usize| findings.statuses[number].decision;
-        Said {
+        EngineDecision {
             rule: decider.map(|number| self.numbers[number]),
             decision: decider.and_then(decision).unwrap_or(Decision::UNLIMITED),
             fallback: findings.fallback.filter(|_| decider.is_some()),
@@ -91,12 +91,12 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
     setting: &Setting,
     version: usize,
     ask: &Request,
-) -> Decided {
+) -> DecisionOutcome {
     let (who, cost) = (ask.who.to_string(), ask.cost.to_string());
     let facts: Facts<'_> = [("key", &*who), ("cost", &*cost), ("all", "all")]
         .into_iter()
         .collect();
-    let described = Described::new(setting, ask);
+    let described = DescriptorDecision::new(setting, ask);
     let entries: Vec<[(&str, &str); 1]> = described
         .entries
         .iter()
@@ -118,7 +118,7 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
     if descriptors.is_empty() {
         let Ok(verdict) = engine.decide_async(&facts).await;
         return match verdict {
-            Verdict::Passed(passed) => Decided {
+            Verdict::Passed(passed) => DecisionOutcome {
                 said: said(&passed),
                 charged: 0,
                 passed: Some(passed.into_permits()),
@@ -130,7 +130,7 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
         .decide_with_descriptors(Conditions::new(), &facts, request)
         .await;
     match verdict.expect("a verdict, as no facts are missing") {
-        CombinedVerdict::Passed(passed, findings) => Decided {
+        CombinedVerdict::Passed(passed, findings) => DecisionOutcome {
             said: said(&passed),
             charged: described.charged(&findings),
             passed: Some(passed.into_permits()),
@@ -150,23 +150,27 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
     }
 }
 
-fn said(findings: &Findings<'_>) -> Said {
-    Said {
+fn said(findings: &Findings<'_>) -> EngineDecision {
+    EngineDecision {
         rule: rule_of(&findings.cause()),
         decision: *findings.decision(),
         fallback: findings.fallback(),
     }
 }
 
-fn denied_by_rule(findings: &Findings<'_>, charged: u8) -> Decided {
-    Decided {
+fn denied_by_rule(findings: &Findings<'_>, charged: u8) -> DecisionOutcome {
+    DecisionOutcome {
         said: said(findings),
         charged,
         passed: None,
     }
 }
 
-fn by_descriptors(setting: &Setting, described: &Described, verdict: DescriptorVerdict) -> Decided {
+fn by_descriptors(
+    setting: &Setting,
+    described: &DescriptorDecision,
+    verdict: DescriptorVerdict,
+) -> DecisionOutcome {
     let (findings, passed) = match verdict {
         DescriptorVerdict::Passed(passed) => {
             let (findings, permits) = passed.into_parts();
@@ -174,7 +178,7 @@ fn by_descriptors(setting: &Setting, described: &Described, verdict: DescriptorV
         }
         DescriptorVerdict::Refused(findings) => (findings, None),
     };
-    Decided {
+    DecisionOutcome {
         said: described.said(setting, &findings),
         charged: described.charged(&findings),
         passed,

@@ -2,7 +2,7 @@
 
 /// What ends by itself.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Relief {
+pub(super) enum FaultEnd {
     Thaw(usize),
     Start(usize),
     Together,
@@ -12,16 +12,16 @@ pub(super) enum Relief {
 
 /// What ends when, in order.
 #[derive(Debug, Default)]
-pub(super) struct Due(Vec<(u64, Relief)>);
+pub(super) struct Schedule(Vec<(u64, FaultEnd)>);
 
-impl Due {
-    pub(super) fn add(&mut self, at: u64, relief: Relief) {
+impl Schedule {
+    pub(super) fn add(&mut self, at: u64, relief: FaultEnd) {
         let place = self.0.partition_point(|(other, _)| *other <= at);
         self.0.insert(place, (at, relief));
     }
 
     /// The next that is due until a time.
-    pub(super) fn next(&mut self, until: u64) -> Option<(u64, Relief)> {
+    pub(super) fn next(&mut self, until: u64) -> Option<(u64, FaultEnd)> {
         match self.0.first() {
             Some((at, _)) if *at <= until => Some(self.0.remove(0)),
             _ => None,

@@ -4,14 +4,14 @@ mod keys;
 mod sorted;
 
 use super::error::{Answer, OOM, READ_ONLY, ServerError};
-use super::space::Space;
+use super::space::Keyspace;
 use super::{Condition, Counts};
 use crate::redis::Reply;
 
 /// What commands run on.
 #[derive(Debug, Default)]
 pub(super) struct Server {
-    pub(super) space: Space,
+    pub(super) space: Keyspace,
     pub(super) condition: Condition,
     pub(super) counts: Counts,
     /// Whether the script that is running has come to write: from there on memory doesn't stop it.
@@ -30,7 +30,7 @@ struct Command {
     /// How many words it has, the name too; if negative, it may have more.
     words: isize,
     effect: Effect,
-    run: fn(&mut Space, &[&[u8]]) -> Answer,
+    run: fn(&mut Keyspace, &[&[u8]]) -> Answer,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -73,7 +73,7 @@ impl Command {
         name: &'static str,
         words: isize,
         effect: Effect,
-        run: fn(&mut Space, &[&[u8]]) -> Answer,
+        run: fn(&mut Keyspace, &[&[u8]]) -> Answer,
     ) -> Self {
         Self {
             name,

@@ -8,18 +8,18 @@ use crate::traffic::Random;
 
 /// Everything that is kept, in the order of the keys.
 #[derive(Debug, Default)]
-pub(super) struct Space {
+pub(super) struct Keyspace {
     keys: BTreeMap<Box<[u8]>, Entry>,
     /// Of keys that have changed since the replica caught up: what they were then.
     before: BTreeMap<Box<[u8]>, Option<Entry>>,
     /// In microseconds; it may be earlier than it was.
     pub(super) now: u64,
-    pub(super) past: Past,
+    pub(super) past: ExpiredKeyAction,
 }
 
 /// What a look at a key that is past its time does.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) enum Past {
+pub(super) enum ExpiredKeyAction {
     #[default]
     Deletes,
     /// Nothing is seen, and nothing is changed: that is for the master to do.
@@ -39,7 +39,7 @@ pub(super) enum Value {
     Sorted(Sorted),
 }
 
-impl Space {
+impl Keyspace {
     pub(super) fn millis(&self) -> i64 {
         i64::try_from(self.now / 1000).unwrap_or(i64::MAX)
     }
@@ -49,7 +49,7 @@ impl Space {
         let now = self.millis();
         let is_expired = self.keys.get(key)?.is_expired(now);
         if is_expired {
-            if let Past::Deletes = self.past {
+            if let ExpiredKeyAction::Deletes = self.past {
                 self.remove(key);
             }
             return None;
@@ -126,7 +126,7 @@ impl Space {
 
     /// Deletes some of those that are past their time.
     pub(super) fn expire_some(&mut self, random: &mut Random) {
-        if let Past::Hides = self.past {
+        if let ExpiredKeyAction::Hides = self.past {
             return;
         }
         let now = self.millis();

@@ -11,7 +11,7 @@ const RUSH: u64 = 30;
 
 /// What is asked for in a story.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Demand {
+pub(super) struct TrafficPattern {
     /// How long the story is, in microseconds.
     pub(super) length: u64,
     /// Whether many ask for more than one.
@@ -20,7 +20,7 @@ pub(super) struct Demand {
     is_hurried: bool,
 }
 
-impl Demand {
+impl TrafficPattern {
     pub(super) fn new(setting: &Setting, length: u64, random: &mut Random) -> Self {
         Self {
             length,

@@ -1,6 +1,6 @@
 //! What goes wrong in a story, mostly just when somebody asks.
 
-use super::traffic::Demand;
+use super::traffic::TrafficPattern;
 use super::{Event, Gift, Keeps, Request, Rule, Setting, Sort};
 use crate::traffic::Random;
 use crate::world::{Condition, Weather};
@@ -32,7 +32,7 @@ const BUSY: u64 = 300_000;
 /// As much as the setting says.
 pub(super) fn happen(
     setting: &Setting,
-    demand: &Demand,
+    demand: &TrafficPattern,
     random: &mut Random,
     events: &mut Vec<(u64, Event)>,
 ) {
@@ -54,7 +54,7 @@ pub(super) fn happen(
             // While something is under way.
             _ => at += random.below(4 * setting.delay + 2),
         }
-        let scene = Scene::new(setting, (at, node, ask.who), random);
+        let scene = FaultScheduler::new(setting, (at, node, ask.who), random);
         sort.happen(setting, &scene, random, events);
         if sort == Trouble::Operator {
             // In the same breath.
@@ -70,7 +70,12 @@ pub(super) fn happen(
 }
 
 /// Some nodes get another version of the policy, now and then while they are busy.
-fn reload(setting: &Setting, demand: &Demand, random: &mut Random, events: &mut Vec<(u64, Event)>) {
+fn reload(
+    setting: &Setting,
+    demand: &TrafficPattern,
+    random: &mut Random,
+    events: &mut Vec<(u64, Event)>,
+) {
     for _ in 0..1 + random.below(8) {
         let version = usize::try_from(random.below(setting.versions_u64())).unwrap_or(0);
         let node = setting.some_node(random);
@@ -93,14 +98,14 @@ fn asked((at, event): &(u64, Event)) -> Option<(u64, Request)> {
 
 /// When something goes wrong, for how long, and whom it hits if it hits one.
 #[derive(Clone, Copy, Debug)]
-struct Scene {
+struct FaultScheduler {
     at: u64,
     micros: u64,
     node: usize,
     who: usize,
 }
 
-impl Scene {
+impl FaultScheduler {
     fn new(setting: &Setting, (at, node, who): (u64, usize, usize), random: &mut Random) -> Self {
         // A moment, a timeout, some of them, or long.
         let timeout = setting.timeout * 1000;
@@ -134,11 +139,11 @@ impl Trouble {
     fn happen(
         self,
         setting: &Setting,
-        scene: &Scene,
+        scene: &FaultScheduler,
         random: &mut Random,
         events: &mut Vec<(u64, Event)>,
     ) {
-        let Scene {
+        let FaultScheduler {
             at,
             micros,
             node,

@@ -11,7 +11,7 @@
 
 use tollgate_core::{Tat, Timestamp, units};
 
-use super::{Tried, Word, judged};
+use super::{Word, WordAttempt, judged};
 use crate::sync::{Ordering, fence};
 
 /// Times up to here after the anchor, four and a half years, are surely within the word.
@@ -29,7 +29,7 @@ pub(super) const BEFORE_ANY_TIME: u64 = units::from_nanos(1) - 1;
 
 /// What moves a word's anchor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Mover {
+pub(crate) enum AnchorOwner {
     /// The word itself.
     Word,
     /// The stripes around it, which have to give back their parts of the TAT line first.
@@ -69,7 +69,7 @@ impl Word {
         if self.is_near(now) {
             return now;
         }
-        if self.terms.mover == Mover::Word && self.is_far(now) {
+        if self.terms.mover == AnchorOwner::Word && self.is_far(now) {
             self.move_anchor(now);
         }
         let anchor = self.anchor();
@@ -105,7 +105,7 @@ impl Word {
     /// change, which tells a clock that stepped back from something that was spent. The caller holds the lock.
     pub(super) fn extend_anchor_back(&self, now: Timestamp) {
         let anchor = self.anchor();
-        if now >= anchor || self.terms.mover != Mover::Word {
+        if now >= anchor || self.terms.mover != AnchorOwner::Word {
             return;
         }
         let to = now.as_nanos().saturating_sub(BEHIND);
@@ -142,7 +142,7 @@ impl Word {
     /// What an attempt to charge would result in, after the word has followed the clock.
     #[cold]
     #[inline(never)]
-    pub(super) fn evaluate_again(&self, now: Timestamp, cost: u64) -> Tried {
+    pub(super) fn evaluate_again(&self, now: Timestamp, cost: u64) -> WordAttempt {
         judged(self.view(now), cost)
     }
 

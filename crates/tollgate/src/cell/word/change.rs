@@ -3,12 +3,12 @@
 use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate, Tat, Timestamp, units};
 
 use super::anchor::BEFORE_ANY_TIME;
-use super::{NEAR, Settings, Word};
+use super::{NEAR, Word, WordSettings};
 use crate::cell::switch::Switch;
 use crate::sync::{Ordering, fence};
 
 /// How far the clock went back.
-enum Step {
+enum ClockStep {
     /// By so much, in word units; 0 if it didn't, as far as that shows.
     By(u64),
     /// The TAT is further ahead than it can have been charged, and nobody knows by how much the clock went back.
@@ -39,8 +39,8 @@ impl Word {
             self.change(&settings, now, |tat| {
                 match self.stepped_back(tat, &old, asked) {
                     // How much of it was spent can't be told, so the time that is left stays, up to an empty bucket.
-                    Step::Unknown => new.migrated_tat(tat, &Pace::UNLIMITED, now),
-                    Step::By(step) => {
+                    ClockStep::Unknown => new.migrated_tat(tat, &Pace::UNLIMITED, now),
+                    ClockStep::By(step) => {
                         let spent = Tat::from_word(tat.to_word().saturating_sub(step));
                         new.migrated_tat(spent, &old, now)
                     }
@@ -66,7 +66,7 @@ impl Word {
     }
 
     /// Publishes changed settings and moves the TAT to its new scale. The caller holds the lock.
-    fn change(&self, settings: &Settings, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
+    fn change(&self, settings: &WordSettings, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
         let (pace, burst) = match settings.mode {
             Switch::Enforce => (settings.limit.pace(), settings.limit.limit()),
             Switch::Bypass => (Pace::UNLIMITED, u64::MAX),
@@ -83,16 +83,16 @@ impl Word {
 
     /// How far the clock went back since the TAT was charged, as far as that shows. That isn't something that was spent:
     /// a rate that is a hundred times slower must not turn five seconds into five hundred tokens.
-    fn stepped_back(&self, tat: Tat, pace: &Pace, now: Timestamp) -> Step {
+    fn stepped_back(&self, tat: Tat, pace: &Pace, now: Timestamp) -> ClockStep {
         let ahead = tat.to_word().saturating_sub(units::of(self.local(now)));
         if ahead <= pace.capacity {
-            return Step::By(0);
+            return ClockStep::By(0);
         }
         if tat.to_word() <= self.booked.load(Ordering::Relaxed) {
             let booked_at = self.booked_at.load(Ordering::Relaxed);
-            return Step::By(units::from_nanos(booked_at.saturating_sub(now.as_nanos())));
+            return ClockStep::By(units::from_nanos(booked_at.saturating_sub(now.as_nanos())));
         }
-        Step::Unknown
+        ClockStep::Unknown
     }
 
     /// Rescales the TAT, and gives it a value that it didn't have before. The sequence is odd meanwhile.

@@ -15,8 +15,8 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Outcome, Pace, Tat, Timestamp, Unbooked};
 
-use super::super::{Out, Ticket};
-use super::{Settings, View, Word};
+use super::super::{Outstanding, Ticket};
+use super::{Word, WordSettings, WordView};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::Ordering;
@@ -96,9 +96,9 @@ impl Word {
             out == 0 || settings.limit.can_promise(cost, out)
         };
         if can_promise {
-            return self.reserve(now, cost, patience, Out::Nothing);
+            return self.reserve(now, cost, patience, Outstanding::Nothing);
         }
-        let reserved = self.reserve(now, cost, Duration::ZERO, Out::Nothing);
+        let reserved = self.reserve(now, cost, Duration::ZERO, Outstanding::Nothing);
         reserved.map_err(|unbooked| {
             let decision = unbooked.decision();
             let in_time = decision.wait() <= patience && !patience.is_zero();
@@ -110,14 +110,14 @@ impl Word {
     }
 
     /// The words as they would stand at this time.
-    pub(super) fn view_with_holds(&self, now: Timestamp) -> View {
+    pub(super) fn view_with_holds(&self, now: Timestamp) -> WordView {
         // All of them change under this lock, but for the TAT.
         let settings = self.settings();
         let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
         self.for_each_outstanding(&settings, now, |at, out| {
             settings.counted_by.keep_out(&mut tat, at, out);
         });
-        View {
+        WordView {
             pace: Pace {
                 interval: self.terms.interval.load(Ordering::Relaxed),
                 capacity: self.terms.capacity.load(Ordering::Relaxed),
@@ -129,7 +129,7 @@ impl Word {
     }
 
     /// Raises the TAT to what is out, and forgets holds that are over. The caller holds the lock.
-    pub(super) fn expire_holds_locked(&self, settings: &mut Settings, now: Timestamp) {
+    pub(super) fn expire_holds_locked(&self, settings: &mut WordSettings, now: Timestamp) {
         if settings.holds.is_empty() {
             return;
         }
@@ -152,7 +152,7 @@ impl Word {
 
     fn for_each_outstanding(
         &self,
-        settings: &Settings,
+        settings: &WordSettings,
         now: Timestamp,
         mut keep_out: impl FnMut(Timestamp, u64),
     ) {
@@ -187,7 +187,7 @@ impl Word {
 mod tests {
     use tollgate_core::{Gcra, Rate};
 
-    use super::super::Mover;
+    use super::super::AnchorOwner;
     use super::*;
     use crate::cell::Undo;
 
@@ -196,29 +196,29 @@ mod tests {
     fn what_was_charged_beside_a_hold_is_not_given_back_by_what_others_took_since() {
         let at = Timestamp::from_secs;
         let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
-        let word = Word::new(limit, at(0), Mover::Word);
+        let word = Word::new(limit, at(0), AnchorOwner::Word);
         let Ok(Ticket::Held { id, .. }) = word.hold(at(0), 3, at(60)) else {
             panic!("a full bucket");
         };
         let charged = word
-            .reserve(at(0), 5, Duration::ZERO, Out::Nothing)
+            .reserve(at(0), 5, Duration::ZERO, Outstanding::Nothing)
             .expect("seven left");
         word.settle(at(2), id, 0);
-        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 7);
+        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 7);
         // As many as came back, so that the TAT is where the charge had left it.
         let later = word
-            .reserve(at(2), 3, Duration::ZERO, Out::Nothing)
+            .reserve(at(2), 3, Duration::ZERO, Outstanding::Nothing)
             .expect("seven left");
         word.give_back(at(2), &charged, Undo::Rest);
-        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
+        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 4);
         // Nor is the later one, as nobody can tell them apart; but beyond what was sealed all is as before.
         word.give_back(at(2), &later, Undo::Rest);
-        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
+        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 4);
         let beyond = word
-            .reserve(at(2), 1, Duration::ZERO, Out::Nothing)
+            .reserve(at(2), 1, Duration::ZERO, Outstanding::Nothing)
             .expect("four left");
         word.give_back(at(2), &beyond, Undo::Rest);
-        assert_eq!(word.look(at(2), 0, Out::Nothing).remaining, 4);
+        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 4);
     }
 
     #[test]
@@ -227,14 +227,14 @@ mod tests {
         let year = 365 * 86_400;
         let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
         for now in [at(5 * year + 7), at(50 * year)] {
-            let word = Word::new(limit, at(7), Mover::Word);
+            let word = Word::new(limit, at(7), AnchorOwner::Word);
             let Ok(Ticket::Held { id, .. }) = word.hold(at(7), 6, at(90 * year)) else {
                 panic!("a full bucket");
             };
             assert!(word.pass_time(now));
-            assert_eq!(word.look(now, 0, Out::Something).remaining, 4);
+            assert_eq!(word.look(now, 0, Outstanding::Something).remaining, 4);
             word.settle(now, id, 2);
-            assert_eq!(word.look(now, 0, Out::Nothing).remaining, 8);
+            assert_eq!(word.look(now, 0, Outstanding::Nothing).remaining, 8);
             assert!(!word.pass_time(now));
         }
     }

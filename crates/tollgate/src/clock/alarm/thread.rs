@@ -17,12 +17,12 @@ const LONGEST: Duration = Duration::from_secs(3600);
 /// Everybody who waits, by when.
 #[derive(Debug)]
 struct Timers {
-    state: Mutex<State>,
+    state: Mutex<TimerState>,
     changed: Condvar,
 }
 
 #[derive(Debug)]
-struct State {
+struct TimerState {
     /// By time, and in the order in which they came.
     waiting: BTreeMap<(Instant, u64), Waker>,
     next: u64,
@@ -72,7 +72,7 @@ impl Drop for Entry {
 impl Timers {
     const fn new() -> Self {
         Self {
-            state: Mutex::new(State {
+            state: Mutex::new(TimerState {
                 waiting: BTreeMap::new(),
                 next: 0,
                 is_running: false,
@@ -119,7 +119,7 @@ impl Timers {
         }
     }
 
-    fn lock(&self) -> MutexGuard<'_, State> {
+    fn lock(&self) -> MutexGuard<'_, TimerState> {
         // No foreign code runs under the lock, so the state behind a poisoned one is good.
         unpoisoned(self.state.lock())
     }

@@ -7,24 +7,24 @@ use std::task::{Context, Poll};
 
 use pin_project_lite::pin_project;
 
-use super::{Acquire, QueuedAcquire, Started};
+use super::{Acquire, QueuedAcquire, StartedAcquire};
 use crate::clock::alarm::Alarm;
 use crate::concurrency::home::PermitHome;
 use crate::concurrency::{NoPermit, Permit};
-use crate::patience::Until;
+use crate::patience::ClockAwareDeadline;
 
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Acquiring<H: PermitHome> {
-        stage: Stage<H>,
-        until: Option<Until>,
+        stage: AcquireStage<H>,
+        until: Option<ClockAwareDeadline>,
         #[pin]
         alarm: Alarm,
     }
 }
 
-enum Stage<H: PermitHome> {
+enum AcquireStage<H: PermitHome> {
     Start(Acquire<H>),
     Waiting(QueuedAcquire<H>),
     Done,
@@ -36,7 +36,7 @@ impl<H: PermitHome> IntoFuture for Acquire<H> {
 
     fn into_future(self) -> Acquiring<H> {
         Acquiring {
-            stage: Stage::Start(self),
+            stage: AcquireStage::Start(self),
             until: None,
             alarm: Alarm::new(),
         }
@@ -48,12 +48,12 @@ impl<H: PermitHome> Future for Acquiring<H> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        let mut place = match std::mem::replace(this.stage, Stage::Done) {
-            Stage::Done => panic!("`Acquiring` was polled after it had ended"),
-            Stage::Waiting(place) => place,
-            Stage::Start(acquire) => match acquire.start()? {
-                Started::Passed(permit) => return Poll::Ready(Ok(permit)),
-                Started::Waiting { place, until } => {
+        let mut place = match std::mem::replace(this.stage, AcquireStage::Done) {
+            AcquireStage::Done => panic!("`Acquiring` was polled after it had ended"),
+            AcquireStage::Waiting(place) => place,
+            AcquireStage::Start(acquire) => match acquire.start()? {
+                StartedAcquire::Passed(permit) => return Poll::Ready(Ok(permit)),
+                StartedAcquire::Waiting { place, until } => {
                     *this.until = until;
                     place
                 }
@@ -68,7 +68,7 @@ impl<H: PermitHome> Future for Acquiring<H> {
         {
             return Poll::Ready(place.expire());
         }
-        *this.stage = Stage::Waiting(place);
+        *this.stage = AcquireStage::Waiting(place);
         Poll::Pending
     }
 }

@@ -12,9 +12,9 @@ use crate::AtCap;
 use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::home::PermitContext;
-use crate::concurrency::stats::Tally;
+use crate::concurrency::stats::ConcurrencyCounters;
 use crate::line::waiting::Waiting;
-use crate::shards::Shards;
+use crate::shards::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, Padded};
 use crate::table::hasher::KeyHasher;
 
@@ -111,7 +111,7 @@ impl<K, C: ClockChoice> KeyedBuilder<K, C> {
 
     pub(crate) fn finish(self) -> KeyedConcurrency<K, C::Clock> {
         let Clocked { settings, clock } = self.with_clock();
-        let sizes = Shards::for_threads(settings.capacity, SHARD_KEYS, MAX_SHARDS);
+        let sizes = ShardLayout::for_threads(settings.capacity, SHARD_KEYS, MAX_SHARDS);
         let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
         KeyedConcurrency {
             shards: (0..sizes.count).map(|_| shard()).collect(),
@@ -121,7 +121,7 @@ impl<K, C: ClockChoice> KeyedBuilder<K, C> {
             at_cap: settings.at_cap,
             shared: Arc::new(Gate::new(settings.limit)),
             context: PermitContext {
-                tally: Tally::new(),
+                tally: ConcurrencyCounters::new(),
                 observer: None,
                 max_waiters: settings.max_waiters_per_key,
                 timeout: settings.timeout,

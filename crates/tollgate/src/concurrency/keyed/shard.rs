@@ -4,13 +4,13 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::concurrency::gate::Gate;
-use crate::table::index::{Index, tag};
+use crate::table::index::{SlotIndex, tag};
 use crate::table::slab::Slab;
 
 /// Keys that are pinned by a permit or a wait.
 #[derive(Debug)]
 pub(super) struct Shard<K> {
-    index: Index,
+    index: SlotIndex,
     entries: Slab<Entry<K>>,
     room: usize,
 }
@@ -24,12 +24,12 @@ pub(super) struct Entry<K> {
     /// Permits and waits that are on it.
     pins: usize,
     /// Whether its limit is the one of all keys, and changes with that.
-    pub(super) limit: LimitOf,
+    pub(super) limit: LimitSource,
 }
 
 /// Whose limit a key has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum LimitOf {
+pub(super) enum LimitSource {
     All,
     Call,
 }
@@ -37,7 +37,7 @@ pub(super) enum LimitOf {
 impl<K> Shard<K> {
     pub(super) fn new(room: usize) -> Self {
         Self {
-            index: Index::new(room),
+            index: SlotIndex::new(room),
             entries: Slab::new(room),
             room,
         }
@@ -72,7 +72,7 @@ impl<K> Shard<K> {
     }
 
     /// Adds a key that isn't there, pinned once. The caller has seen that there is room.
-    pub(super) fn insert(&mut self, hash: u64, key: K, gate: Arc<Gate>, limit: LimitOf) -> u32 {
+    pub(super) fn insert(&mut self, hash: u64, key: K, gate: Arc<Gate>, limit: LimitSource) -> u32 {
         let slot = self.entries.insert(Entry {
             key,
             hash,

@@ -7,10 +7,10 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::super::act::{Act, Reply};
+use super::super::act::{Act, StateAnswer};
 use super::super::entry::Entry;
 use super::super::kept::Kept;
-use super::{Answer, NOBODY, Shard, Under, next_birth};
+use super::{LimitSource, NOBODY, Shard, ShardAnswer, next_birth};
 
 /// How many keys each call carries over to a new rate, besides its own.
 const MIGRATED_PER_CALL: usize = 2;
@@ -118,20 +118,20 @@ impl<K, A: Kept> Shard<K, A> {
 impl<K, A: Kept> Shard<K, A> {
     /// Puts a question to the state of the key in this slot, which is there, at another limit.
     #[cold]
-    pub(super) fn apply_at_other_limit<T: Reply>(
+    pub(super) fn apply_at_other_limit<T: StateAnswer>(
         &mut self,
         slot: u32,
         change: Change<A>,
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         now: Timestamp,
         out: u64,
-    ) -> Answer<T> {
+    ) -> ShardAnswer<T> {
         let Change { tier, is_given } = change;
         let (own, in_force) = (self.limit, *self.in_force());
         let Some(entry) = self.entries.get_mut(slot) else {
             // The caller has just found it.
             let mut fresh = Ledger::default();
-            return Answer::Given((act.on)(&mut fresh, &in_force, now, 0), NOBODY);
+            return ShardAnswer::Given((act.on)(&mut fresh, &in_force, now, 0), NOBODY);
         };
         let old = *entry.tier.as_deref().unwrap_or(&own);
         let new = *tier.as_deref().unwrap_or(&in_force);
@@ -140,7 +140,7 @@ impl<K, A: Kept> Shard<K, A> {
         if old != new {
             if !new.counts() {
                 // A limit that counts nothing doesn't touch what another has counted.
-                return Answer::Given((act.on)(&mut ledger, &new, now, 0), NOBODY);
+                return ShardAnswer::Given((act.on)(&mut ledger, &new, now, 0), NOBODY);
             }
             carry_over(&mut ledger, &old, &new, now);
             ledger.forget_bookings(&new, now);
@@ -163,7 +163,7 @@ impl<K, A: Kept> Shard<K, A> {
             } else {
                 answer
             };
-            return Answer::Given(answer, u64::from(entry.birth.get()));
+            return ShardAnswer::Given(answer, u64::from(entry.birth.get()));
         }
         entry.ledger = ledger;
         entry.tier = tier;
@@ -172,13 +172,13 @@ impl<K, A: Kept> Shard<K, A> {
         entry.follows = self.version;
         entry.place = entry.place.with_given(is_given);
         self.settle(slot);
-        Answer::Given(answer, u64::from(birth.get()))
+        ShardAnswer::Given(answer, u64::from(birth.get()))
     }
 }
 
 /// What happened to the clock that states count by.
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Shift {
+enum ClockShift {
     /// It was set back: what was charged while it was ahead keeps what it had left.
     SetBack,
     /// States count from another anchor.
@@ -192,7 +192,7 @@ impl<K, A: Kept> Shard<K, A> {
     #[inline]
     pub(super) fn keep_pace(&mut self, now: Timestamp) {
         if let Some(from) = self.latest.set_back(now) {
-            self.shift(from, now, Shift::SetBack);
+            self.shift(from, now, ClockShift::SetBack);
             self.high_water = self.high_water.min(now);
         }
     }
@@ -200,13 +200,13 @@ impl<K, A: Kept> Shard<K, A> {
     /// Counts from another anchor: every key keeps what it has left.
     pub(in super::super) fn move_to_clock(&mut self, from: Timestamp, to: Timestamp) {
         self.keep_pace(from);
-        self.shift(from, to, Shift::Anchor);
+        self.shift(from, to, ClockShift::Anchor);
         self.high_water = self.high_water.shifted(from, to);
         self.latest.shift(from, to);
     }
 
     #[cold]
-    fn shift(&mut self, from: Timestamp, to: Timestamp, shift: Shift) {
+    fn shift(&mut self, from: Timestamp, to: Timestamp, shift: ClockShift) {
         // Changes count from times of the clock as it was.
         self.migrate_all();
         for slot in 0..self.entries.slots() {
@@ -218,15 +218,15 @@ impl<K, A: Kept> Shard<K, A> {
             };
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             match shift {
-                Shift::SetBack => entry.ledger.set_back(limit, from, to),
-                Shift::Anchor => entry.ledger.shift(limit, from, to),
+                ClockShift::SetBack => entry.ledger.set_back(limit, from, to),
+                ClockShift::Anchor => entry.ledger.shift(limit, from, to),
             }
             if !entry.place.is_guarded() {
                 self.settle(slot);
                 continue;
             }
             let until = self.guarded.due(entry.place.number());
-            if shift == Shift::SetBack && until - to <= self.latest.reach() {
+            if shift == ClockShift::SetBack && until - to <= self.latest.reach() {
                 // The block may be from before the clock ran ahead.
             } else if until > from {
                 // It lasts as long as it had left.
@@ -261,7 +261,7 @@ impl<A> Change<A> {
 pub(super) fn changed<K, A: Kept>(
     entry: &Entry<K, A>,
     own: &A,
-    under: &Under<'_, K, A>,
+    under: &LimitSource<'_, K, A>,
     now: Timestamp,
 ) -> Option<Change<A>> {
     let idle = || {
@@ -269,16 +269,18 @@ pub(super) fn changed<K, A: Kept>(
         entry.ledger.is_idle(limit, now)
     };
     match under {
-        Under::Own(rate_of) if rate_of.is_none() => entry.tier.is_some().then_some(Change::OWN),
-        Under::Present(rate_of) if rate_of.is_none() => {
+        LimitSource::Own(rate_of) if rate_of.is_none() => {
+            entry.tier.is_some().then_some(Change::OWN)
+        }
+        LimitSource::Present(rate_of) if rate_of.is_none() => {
             (entry.tier.is_some() && idle()).then_some(Change::OWN)
         }
-        Under::Own(rate_of) if entry.place.is_given() || idle() => {
+        LimitSource::Own(rate_of) if entry.place.is_given() || idle() => {
             Some(Change::own(rate_of.tier(&entry.key)))
         }
-        Under::Present(rate_of) if idle() => Some(Change::own(rate_of.tier(&entry.key))),
-        Under::Own(_) | Under::Present(_) => None,
-        Under::Given(given) => {
+        LimitSource::Present(rate_of) if idle() => Some(Change::own(rate_of.tier(&entry.key))),
+        LimitSource::Own(_) | LimitSource::Present(_) => None,
+        LimitSource::Given(given) => {
             let same = match &entry.tier {
                 Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
                 None => own == given.as_ref(),

@@ -6,8 +6,8 @@ use tollgate_core::Timestamp;
 use super::super::entry::{Entry, HeapPosition};
 use super::super::kept::Kept;
 use super::{Need, Shard};
-use crate::holds::Holds;
-use crate::table::heap::Heap;
+use crate::holds::OpenHolds;
+use crate::table::heap::DueHeap;
 
 /// How many idle keys a new key drops at most: more than one, so that a table shrinks again.
 const DROPS_PER_NEW_KEY: usize = 4;
@@ -15,7 +15,7 @@ const DROPS_PER_NEW_KEY: usize = 4;
 const EXAMINED_PER_NEW_KEY: usize = 8;
 
 /// What was found when the key that is due next was looked at.
-enum Look {
+enum ExpiryStep {
     Dropped,
     PutBack,
 }
@@ -26,9 +26,9 @@ impl<K, A: Kept> Shard<K, A> {
         let mut drops = 0;
         for _ in 0..EXAMINED_PER_NEW_KEY {
             match self.look(now) {
-                Some(Look::Dropped) if drops + 1 < DROPS_PER_NEW_KEY => drops += 1,
-                Some(Look::PutBack) => {}
-                Some(Look::Dropped) | None => break,
+                Some(ExpiryStep::Dropped) if drops + 1 < DROPS_PER_NEW_KEY => drops += 1,
+                Some(ExpiryStep::PutBack) => {}
+                Some(ExpiryStep::Dropped) | None => break,
             }
         }
         // At the cap no key is refused, and none evicted, while another is idle.
@@ -50,7 +50,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Looks at the key that is due next, if any is before `now`.
-    fn look(&mut self, now: Timestamp) -> Option<Look> {
+    fn look(&mut self, now: Timestamp) -> Option<ExpiryStep> {
         let due = |(due, slot): (Timestamp, u32)| (due < now).then_some(slot);
         let open = self.open.first().and_then(due);
         let slot = open.or_else(|| self.guarded.first().and_then(due))?;
@@ -65,7 +65,7 @@ impl<K, A: Kept> Shard<K, A> {
             self.high_water = self.high_water.max(idle).max(self.until(entry));
             self.stats.expired += 1;
             self.remove(slot);
-            return Some(Look::Dropped);
+            return Some(ExpiryStep::Dropped);
         }
         // It was charged since, or has more to pay than its block was long.
         if entry.place.is_guarded() {
@@ -73,7 +73,7 @@ impl<K, A: Kept> Shard<K, A> {
         } else {
             self.settle(slot);
         }
-        Some(Look::PutBack)
+        Some(ExpiryStep::PutBack)
     }
 
     /// Drops the key that is idle next, though it is active.
@@ -111,7 +111,7 @@ impl<K, A: Kept> Shard<K, A> {
         let entry = self.entries.get(slot)?;
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         let idle = limit.idle_at(entry.ledger.state());
-        let held = self.held.get(&slot).map(Holds::last);
+        let held = self.held.get(&slot).map(OpenHolds::last);
         Some(held.map_or(idle, |last| last.max(idle)))
     }
 
@@ -173,7 +173,7 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// The heap of the blocked entries or of the others, and what notes where it puts them.
-    fn heap(&mut self, is_guarded: bool) -> (&mut Heap, impl FnMut(u32, u32)) {
+    fn heap(&mut self, is_guarded: bool) -> (&mut DueHeap, impl FnMut(u32, u32)) {
         let heap = if is_guarded {
             &mut self.guarded
         } else {

@@ -4,8 +4,8 @@ use tollgate_core::{Booked, Ledger, Timestamp, Unbooked};
 
 use super::super::act::Act;
 use super::super::kept::Kept;
-use super::{Answer, KeyQuery, Lookup, NOBODY, Need, Shard, Under};
-use crate::holds::{HoldId, Holds};
+use super::{KeyQuery, LimitSource, Lookup, NOBODY, Need, Shard, ShardAnswer};
+use crate::holds::{HoldId, OpenHolds};
 
 impl<K, A: Kept> Shard<K, A> {
     /// Keeps what is out of the key in this slot from draining.
@@ -22,7 +22,7 @@ impl<K, A: Kept> Shard<K, A> {
         if self.held.is_empty() {
             return 0;
         }
-        self.held.get(&slot).map_or(0, Holds::out)
+        self.held.get(&slot).map_or(0, OpenHolds::out)
     }
 
     /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
@@ -51,7 +51,7 @@ impl<K, A: Kept> Shard<K, A> {
     pub(super) fn change_holds(
         &mut self,
         slot: u32,
-        change: impl FnOnce(&mut Holds, &mut Ledger<A>, &A),
+        change: impl FnOnce(&mut OpenHolds, &mut Ledger<A>, &A),
     ) {
         if let Some(holds) = self.held.get_mut(&slot)
             && let Some(entry) = self.entries.get_mut(slot)
@@ -69,15 +69,15 @@ impl<K, A: Kept> Shard<K, A> {
     pub(in super::super) fn hold(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        under: &Under<'_, K, A>,
+        under: &LimitSource<'_, K, A>,
         act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booked, Unbooked>>,
         need: Need,
         until: Timestamp,
-    ) -> (Answer<Result<Booked, Unbooked>>, Option<HoldId>) {
+    ) -> (ShardAnswer<Result<Booked, Unbooked>>, Option<HoldId>) {
         let answer = self.act(ask, under, act, need);
         // Under the same lock, so that nothing drains between. What isn't counted isn't out.
         let id = match &answer {
-            Answer::Given(Ok(booked), birth) if *birth != NOBODY && act.cost > 0 => {
+            ShardAnswer::Given(Ok(booked), birth) if *birth != NOBODY && act.cost > 0 => {
                 self.find(ask).map(|slot| {
                     let holds = self.held.entry(slot).or_default();
                     let id = holds.open(*booked, act.cost, until);

@@ -4,7 +4,7 @@ use tollgate_core::{Booked, Ledger, Timestamp};
 
 use super::super::entry::Entry;
 use super::super::kept::Kept;
-use super::{KeyQuery, Lookup, Need, New, NotRestored, Shard};
+use super::{KeyQuery, Lookup, Need, NewEntry, RestoreError, Shard};
 use crate::cell::Undo;
 use crate::table::Stats;
 
@@ -33,7 +33,7 @@ impl<K, A: Kept> Shard<K, A> {
         if !self.make_room(ask.now, need) {
             return false;
         }
-        self.insert(New {
+        self.insert(NewEntry {
             key: ask.key.to_key(),
             hash: ask.hash,
             ledger: Ledger::default(),
@@ -75,9 +75,9 @@ impl<K, A: Kept> Shard<K, A> {
     /// Stores a key that a snapshot held.
     pub(in super::super) fn restore(
         &mut self,
-        new: New<K, A>,
+        new: NewEntry<K, A>,
         now: Timestamp,
-    ) -> Result<(), NotRestored>
+    ) -> Result<(), RestoreError>
     where
         K: Eq + Clone,
     {
@@ -86,10 +86,10 @@ impl<K, A: Kept> Shard<K, A> {
             block: new.blocked_until > now,
         };
         if self.find(&Lookup::new(&new.key, new.hash, now)).is_some() {
-            return Err(NotRestored::Twice);
+            return Err(RestoreError::Twice);
         }
         if !self.make_room(now, need) {
-            return Err(NotRestored::Full);
+            return Err(RestoreError::Full);
         }
         self.insert(new);
         Ok(())

@@ -3,7 +3,7 @@
 
 use tollgate_core::{Timestamp, units};
 
-use super::super::rates::Tag;
+use super::super::rates::IntervalTag;
 use super::super::slot::{BUSY, ChargeRequest, Foreign, Judged, KeyWord, Slot};
 use super::super::slot::{is_free, passes, publish, swap};
 use super::{Shard, is_still, word_in};
@@ -12,7 +12,10 @@ use crate::sync::Ordering;
 impl Shard {
     /// The key's slot if its word counts by another interval than asks, and the tag of that. Without
     /// the lock it may be on its way from one slot or interval to another, and is not found then.
-    pub(super) fn find_at_other_interval(&self, ask: &ChargeRequest<'_>) -> Option<(&Slot, Tag)> {
+    pub(super) fn find_at_other_interval(
+        &self,
+        ask: &ChargeRequest<'_>,
+    ) -> Option<(&Slot, IntervalTag)> {
         if !self.intervals.has_other_intervals(ask.tag) {
             return None;
         }
@@ -21,7 +24,7 @@ impl Shard {
         lines.chain(self.stash.lines_to(own)).find_map(|line| {
             line.0.iter().find_map(|slot| {
                 let fingerprint = slot.fingerprint.load(Ordering::Acquire);
-                let tag = Tag::between(own, fingerprint)?;
+                let tag = IntervalTag::between(own, fingerprint)?;
                 (tag != ask.tag && self.intervals.knows(tag)).then_some((slot, tag))
             })
         })
@@ -33,7 +36,7 @@ impl Shard {
     pub(super) fn charge_at_other_interval(
         &self,
         slot: &Slot,
-        tag: Tag,
+        tag: IntervalTag,
         ask: &ChargeRequest<'_>,
     ) -> Option<Judged> {
         let word = KeyWord(slot.word.load(Ordering::Acquire));
@@ -88,7 +91,7 @@ impl Shard {
         carry(slot, before, ask, word())
     }
 
-    pub(super) fn foreign(&self, word: KeyWord, tag: Tag) -> Foreign {
+    pub(super) fn foreign(&self, word: KeyWord, tag: IntervalTag) -> Foreign {
         let interval = self.intervals.interval(tag);
         Foreign { word, interval }
     }

@@ -1,10 +1,10 @@
 //! Room for a new key: a slot that is idle, one that another key leaves for its other line, or one of the
 //! stash; and lines that are split as keys become more. All of it under the shard's lock.
 
-use super::super::shard::Shape;
+use super::super::shard::LineLayout;
 use super::super::slot::{BUSY, CacheLine, KeyWord, SLOTS, Slot};
 use super::super::slot::{clear, publish, reusable, swap, take};
-use super::{Need, Shard, Structure};
+use super::{Need, Shard, ShardStructure};
 use crate::sync::Ordering;
 
 /// How many lines one insert may split, so that none takes long.
@@ -14,7 +14,7 @@ impl Shard {
     /// A busy slot for a key that has none. The caller holds the lock.
     pub(super) fn claim(
         &self,
-        structure: &mut Structure,
+        structure: &mut ShardStructure,
         fingerprint: u64,
         now: u64,
         need: Need,
@@ -44,8 +44,8 @@ impl Shard {
     /// Makes room by moving one of eight keys to its other line.
     fn displace<'a>(
         &'a self,
-        structure: &mut Structure,
-        shape: Shape,
+        structure: &mut ShardStructure,
+        shape: LineLayout,
         lines: [&'a CacheLine; 2],
         high: u64,
     ) -> Option<&'a Slot> {
@@ -68,7 +68,7 @@ impl Shard {
     }
 
     /// Splits lines until their fill is as it should be, a few at a time.
-    pub(super) fn grow(&self, structure: &mut Structure) {
+    pub(super) fn grow(&self, structure: &mut ShardStructure) {
         for _ in 0..SPLITS_PER_INSERT {
             let lines = self.lines_in_use();
             let full = lines * SLOTS * self.fill / 100;
@@ -80,7 +80,7 @@ impl Shard {
     }
 
     /// Moves the keys of one line that belong to its new half there.
-    fn split(&self, structure: &mut Structure, shape: Shape) {
+    fn split(&self, structure: &mut ShardStructure, shape: LineLayout) {
         let (next, from, to) = shape.grown(self.turns);
         let [from, to] = [from, to].map(|first| first + self.number);
         let high = self.high_water.load(Ordering::Acquire);
@@ -108,7 +108,11 @@ impl Shard {
 }
 
 /// Makes a reusable slot of the emptier line busy, or one of the other.
-fn reuse<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], high: u64) -> Option<&'a Slot> {
+fn reuse<'a>(
+    structure: &mut ShardStructure,
+    lines: [&'a CacheLine; 2],
+    high: u64,
+) -> Option<&'a Slot> {
     let idle = |line: &CacheLine| line.0.iter().filter(|slot| reusable(slot, high)).count();
     structure.stats.examined += 2 * SLOTS as u64;
     let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
@@ -125,7 +129,11 @@ fn reuse<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], high: u64) ->
 }
 
 /// Takes the slot of the key that is idle next, but never one that is blocked.
-fn evict<'a>(structure: &mut Structure, lines: [&'a CacheLine; 2], now: u64) -> Option<&'a Slot> {
+fn evict<'a>(
+    structure: &mut ShardStructure,
+    lines: [&'a CacheLine; 2],
+    now: u64,
+) -> Option<&'a Slot> {
     loop {
         let (slot, word) = lines
             .into_iter()

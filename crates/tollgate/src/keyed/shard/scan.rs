@@ -2,7 +2,7 @@
 
 use tollgate_core::{Timestamp, units};
 
-use super::super::anchor::{Anchor, Back, Moment, move_word};
+use super::super::anchor::{Anchor, ClockSetBack, TableTime, move_word};
 use super::super::slot::{KeyWord, Slot};
 use super::Shard;
 use crate::sync::Ordering;
@@ -13,7 +13,7 @@ impl Shard {
     pub(crate) fn for_each_active(
         &self,
         anchor: &Anchor,
-        moment: Moment,
+        moment: TableTime,
         mut each: impl FnMut(u64, KeyWord, Timestamp),
     ) {
         // Under the lock no key is on its way from one slot to another.
@@ -32,7 +32,7 @@ impl Shard {
     pub(crate) fn for_each_shared(
         &self,
         anchor: &Anchor,
-        moment: Moment,
+        moment: TableTime,
         mut each: impl FnMut(u64, KeyWord, Timestamp),
     ) {
         // Under the lock of any shard the anchor stays.
@@ -52,7 +52,7 @@ impl Shard {
     }
 
     /// Lets all words follow a clock that was set back. The caller holds the lock.
-    pub(crate) fn go_back(&self, back: &Back) {
+    pub(crate) fn go_back(&self, back: &ClockSetBack) {
         let high = self.high_water();
         self.rebase_words(back.high_water(high), |word| back.word(word, high));
     }

@@ -12,9 +12,9 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::super::meter::{DynQueueLimit, Request};
+use super::super::meter::{DynQueueLimit, QueueRequest};
 use super::super::places::{Id, WaiterPlace};
-use super::{Ended, Single, Waiter};
+use super::{FifoWaiter, Single, WaitResult};
 use crate::Refused;
 use crate::cell::{Ticket, Undo};
 
@@ -37,12 +37,12 @@ struct Booking<T> {
     ticket: Ticket,
     cost: u64,
     terms: T,
-    holder: Holder,
+    holder: BookingHolder,
 }
 
 /// Whom a booking is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Holder {
+enum BookingHolder {
     /// Whoever waits.
     Waiters,
     /// The reservation of this number.
@@ -52,7 +52,7 @@ enum Holder {
 }
 
 /// Which bookings serve which waiters, if nobody comes or leaves.
-struct Plan {
+struct BookingPlan {
     /// Waiters that no booking is left for, first come first.
     unserved: VecDeque<(Id, u64)>,
     /// A booking that no waiter needs.
@@ -85,12 +85,12 @@ impl<T> Bookings<T> {
     fn retire_first(&mut self) {
         let over = self.ahead.pop_front();
         self.past
-            .extend(over.filter(|it| it.holder != Holder::Kept));
+            .extend(over.filter(|it| it.holder != BookingHolder::Kept));
     }
 
     /// Takes out the first booking for waiters. The times of reservations before it have come, too.
     fn take_next(&mut self) -> Option<Booking<T>> {
-        while self.ahead.front()?.holder != Holder::Waiters {
+        while self.ahead.front()?.holder != BookingHolder::Waiters {
             self.retire_first();
         }
         let next = self.ahead.pop_front()?;
@@ -98,7 +98,7 @@ impl<T> Bookings<T> {
         Some(next)
     }
 
-    fn hand_over(&mut self, index: usize, holder: Holder) {
+    fn hand_over(&mut self, index: usize, holder: BookingHolder) {
         if let Some(booking) = self.ahead.get_mut(index) {
             let before = waiters_cost(booking);
             booking.holder = holder;
@@ -114,26 +114,26 @@ impl<T> Bookings<T> {
             .range(start..)
             .take_while(|it| it.ticket.at() == at);
         let mut same = same.enumerate();
-        same.find(|(_, it)| it.holder == Holder::Reservation(number))
+        same.find(|(_, it)| it.holder == BookingHolder::Reservation(number))
             .map(|(offset, _)| start + offset)
     }
 
     fn remove_past(&mut self, number: u64) -> Option<Booking<T>> {
         let mut past = self.past.iter();
-        let index = past.position(|it| it.holder == Holder::Reservation(number))?;
+        let index = past.position(|it| it.holder == BookingHolder::Reservation(number))?;
         Some(self.past.swap_remove(index))
     }
 
     fn has_reservations(&self) -> bool {
         let mut all = self.ahead.iter().chain(&self.past);
-        all.any(|it| matches!(it.holder, Holder::Reservation(_)))
+        all.any(|it| matches!(it.holder, BookingHolder::Reservation(_)))
     }
 }
 
 fn waiters_cost<T>(booking: &Booking<T>) -> u128 {
     match booking.holder {
-        Holder::Waiters => u128::from(booking.cost),
-        Holder::Reservation(_) | Holder::Kept => 0,
+        BookingHolder::Waiters => u128::from(booking.cost),
+        BookingHolder::Reservation(_) | BookingHolder::Kept => 0,
     }
 }
 
@@ -158,7 +158,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// When the first booking that is for waiters comes up.
     pub(super) fn next_booking(&self) -> Option<Timestamp> {
         let mut ahead = self.bookings.as_ref()?.ahead.iter();
-        let first = ahead.find(|it| it.holder == Holder::Waiters)?;
+        let first = ahead.find(|it| it.holder == BookingHolder::Waiters)?;
         Some(first.ticket.at())
     }
 
@@ -172,22 +172,22 @@ impl<T: Clone + fmt::Debug> Single<T> {
             behind += waiters_cost(&bookings.ahead[first]);
         }
         let mut spare = bookings.ahead.range(first..);
-        let found = spare.find(|it| it.holder == Holder::Waiters && it.cost >= cost)?;
+        let found = spare.find(|it| it.holder == BookingHolder::Waiters && it.cost >= cost)?;
         Some(found.ticket.at())
     }
 
     /// Makes a reservation behind all waiters, whose turns are booked first; or takes a booking that none of them needs.
     ///
     /// After an [`advance`](Self::advance) to this time.
-    pub(crate) fn reserve(&mut self, request: &Request<'_, T>) -> Result<Ticket, Refused> {
-        let Request {
+    pub(crate) fn reserve(&mut self, request: &QueueRequest<'_, T>) -> Result<Ticket, Refused> {
+        let QueueRequest {
             meter, now, cost, ..
         } = *request;
         let number = next_number();
         let plan = self.plan(meter, cost);
         let bookings = self.bookings.get_or_insert_default();
         let ticket = if let Some(free) = plan.free {
-            bookings.hand_over(free, Holder::Reservation(number));
+            bookings.hand_over(free, BookingHolder::Reservation(number));
             Ok(bookings.ahead[free].ticket)
         } else {
             self.book_for_waiters(meter, now, plan.unserved)
@@ -198,7 +198,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                         ticket: *ticket,
                         cost,
                         terms: request.terms.clone(),
-                        holder: Holder::Reservation(number),
+                        holder: BookingHolder::Reservation(number),
                     });
                 })
         };
@@ -231,14 +231,14 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 ticket,
                 cost,
                 terms: terms.clone(),
-                holder: Holder::Waiters,
+                holder: BookingHolder::Waiters,
             });
         }
         Ok(())
     }
 
     /// Plays the bookings that lie ahead as if their times came.
-    fn plan(&self, meter: &DynQueueLimit<'_, T>, cost: u64) -> Plan {
+    fn plan(&self, meter: &DynQueueLimit<'_, T>, cost: u64) -> BookingPlan {
         let mut unserved = VecDeque::with_capacity(self.line.len());
         let mut next = self.line.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
@@ -250,7 +250,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let mut free = None;
         let bookings = self.bookings.iter().flat_map(|it| it.ahead.iter());
         let open = bookings.enumerate();
-        for (index, booking) in open.filter(|(_, it)| it.holder == Holder::Waiters) {
+        for (index, booking) in open.filter(|(_, it)| it.holder == BookingHolder::Waiters) {
             let (mut left, mut looked_at, all) = (booking.cost, 0, unserved.len());
             while looked_at < unserved.len().min(LOOKAHEAD) {
                 let (id, cost) = unserved[looked_at];
@@ -265,7 +265,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
                 free = Some(index);
             }
         }
-        Plan { unserved, free }
+        BookingPlan { unserved, free }
     }
 
     fn can_use_bookings(&self, meter: &DynQueueLimit<'_, T>, id: Id) -> bool {
@@ -309,8 +309,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
             && first.ticket.at() <= now
         {
             match first.holder {
-                Holder::Waiters => self.pass_booked(meter, now),
-                Holder::Reservation(_) | Holder::Kept => bookings.retire_first(),
+                BookingHolder::Waiters => self.pass_booked(meter, now),
+                BookingHolder::Reservation(_) | BookingHolder::Kept => bookings.retire_first(),
             }
             self.tidy();
         }
@@ -329,7 +329,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             return;
         };
         if let Some(index) = bookings.find(number, at) {
-            bookings.hand_over(index, Holder::Waiters);
+            bookings.hand_over(index, BookingHolder::Waiters);
             self.cancel_trailing_bookings(meter, now);
         } else if let Some(past) = bookings.remove_past(number) {
             meter.give_back(&past.terms, now, &past.ticket, Undo::Rest);
@@ -345,7 +345,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             return;
         };
         if let Some(index) = bookings.find(number, at) {
-            bookings.hand_over(index, Holder::Kept);
+            bookings.hand_over(index, BookingHolder::Kept);
         } else {
             bookings.remove_past(number);
         }
@@ -360,7 +360,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     ) {
         while let Some(bookings) = &mut self.bookings
             && let Some(last) = bookings.ahead.back()
-            && last.holder == Holder::Waiters
+            && last.holder == BookingHolder::Waiters
         {
             // Something else was charged since, so waiters take it when its time comes.
             if !meter.give_back(&last.terms, now, &last.ticket, Undo::Whole) {
@@ -382,7 +382,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             if !meter.give_back(&booking.terms, now, &booking.ticket, Undo::Whole) {
                 break;
             }
-            if booking.holder != Holder::Waiters {
+            if booking.holder != BookingHolder::Waiters {
                 reserved.push(booking);
             }
         }
@@ -412,7 +412,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
 /// Whether a waiter can pass by what is booked.
 fn can_use_booking<T: Clone + fmt::Debug>(
     meter: &DynQueueLimit<'_, T>,
-    place: &WaiterPlace<Ended, Waiter<T>>,
+    place: &WaiterPlace<WaitResult, FifoWaiter<T>>,
 ) -> bool {
     place.extra.charged.is_none() && meter.books_ahead(&place.extra.terms)
 }

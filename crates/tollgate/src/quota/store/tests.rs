@@ -2,16 +2,16 @@
 
 use super::*;
 use crate::quota::Quota;
-use crate::quota::entry::{Account, Lot};
+use crate::quota::entry::{Account, UsageLot};
 
 /// What a file says of each key, by the periods of its accounts.
-type State = Vec<(Vec<u8>, Vec<(String, Vec<Lot>)>)>;
+type State = Vec<(Vec<u8>, Vec<(String, Vec<UsageLot>)>)>;
 
 fn account(quota: &Quota, lots: &[(u64, u64)]) -> Account {
     let mut account = Account::new(Arc::clone(quota.period().expect("a limited one")));
     account.lots = lots
         .iter()
-        .map(|&(until, amount)| Lot { until, amount })
+        .map(|&(until, amount)| UsageLot { until, amount })
         .collect();
     account
 }
@@ -30,8 +30,8 @@ fn entry(key: &str, lots: &[(u64, u64)]) -> Entry {
     entry
 }
 
-fn batch(entries: &[Entry], gone: &[&str]) -> Batch {
-    let mut batch = Batch::new();
+fn batch(entries: &[Entry], gone: &[&str]) -> RecordBatch {
+    let mut batch = RecordBatch::new();
     batch.raise_floor(5);
     for entry in entries {
         batch.put(entry, Account::latest);
@@ -40,7 +40,7 @@ fn batch(entries: &[Entry], gone: &[&str]) -> Batch {
     batch
 }
 
-fn state(contents: &Contents) -> State {
+fn state(contents: &FileContents) -> State {
     let entries = contents.entries.values();
     let accounts = |entry: &Entry| -> Vec<_> {
         let accounts = entry.accounts();
@@ -70,7 +70,7 @@ fn sample(name: &str) -> Sample {
     let folder = std::env::temp_dir().join(format!("tollgate-store-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("quotas");
-    let (mut store, contents) = Store::open(&path).unwrap();
+    let (mut store, contents) = QuotaFile::open(&path).unwrap();
     assert!(contents.entries.is_empty());
     let mut steps = Vec::new();
     let step = |steps: &mut Vec<(usize, State)>| {
@@ -81,7 +81,7 @@ fn sample(name: &str) -> Sample {
     };
     let [a, b, c] = ["a", "bb", "tenant-with-a-longer-name"];
     let base = [entry(a, &[(10, 1)]), entry(b, &[(10, 2), (20, 3)])];
-    store.write_base(batch(&base, &[]), End::Open).unwrap();
+    store.write_base(batch(&base, &[]), FileEnd::Open).unwrap();
     step(&mut steps);
     for (entries, gone) in [
         (vec![entry(a, &[(10, 9)])], vec![]),
@@ -123,10 +123,10 @@ fn after_a_failed_append_only_a_base_will_do() {
     let folder = std::env::temp_dir().join(format!("tollgate-store-append-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("quotas");
-    let (mut store, _) = Store::open(&path).unwrap();
+    let (mut store, _) = QuotaFile::open(&path).unwrap();
     assert!(store.needs_base());
     let a = entry("a", &[(10, 1)]);
-    store.write_base(batch(&[a], &[]), End::Open).unwrap();
+    store.write_base(batch(&[a], &[]), FileEnd::Open).unwrap();
     assert!(!store.needs_base());
     // A handle that can't be written to, as a disk that is full.
     let right = store.file.replace(File::open(&path).unwrap());
@@ -135,7 +135,7 @@ fn after_a_failed_append_only_a_base_will_do() {
     drop(right);
     assert!(store.needs_base());
     assert!(store.append(batch(std::slice::from_ref(&b), &[])).is_err());
-    store.write_base(batch(&[b], &[]), End::Open).unwrap();
+    store.write_base(batch(&[b], &[]), FileEnd::Open).unwrap();
     assert!(!store.needs_base());
     // Somebody else writes to the file, or takes it away.
     let right = fs::read(&path).unwrap();
@@ -158,15 +158,15 @@ fn a_folder_that_was_taken_away_and_is_anothers_by_now_is_left_to_it() {
     }
     fs::create_dir_all(&folder).unwrap();
     let base = |key: &str| batch(&[entry(key, &[(10, 1)])], &[]);
-    let (mut first, _) = Store::open(&path).unwrap();
-    first.write_base(base("a"), End::Open).unwrap();
+    let (mut first, _) = QuotaFile::open(&path).unwrap();
+    first.write_base(base("a"), FileEnd::Open).unwrap();
     fs::rename(&folder, &away).unwrap();
     fs::create_dir(&folder).unwrap();
-    let (mut second, _) = Store::open(&path).unwrap();
+    let (mut second, _) = QuotaFile::open(&path).unwrap();
     // As long as the other, and yet another.
-    second.write_base(base("b"), End::Open).unwrap();
+    second.write_base(base("b"), FileEnd::Open).unwrap();
     assert!(first.needs_base() && !second.needs_base());
-    let why = first.write_base(base("a"), End::Open).unwrap_err();
+    let why = first.write_base(base("a"), FileEnd::Open).unwrap_err();
     assert_eq!(
         why.to_string(),
         "its folder was taken away, and another limiter has the one that is there now"
@@ -178,9 +178,12 @@ fn a_folder_that_was_taken_away_and_is_anothers_by_now_is_left_to_it() {
     assert_eq!(keys(), [b"b"]);
     // Once nobody has it any more it is the first one's again.
     drop(second);
-    first.write_base(base("a"), End::Open).unwrap();
+    first.write_base(base("a"), FileEnd::Open).unwrap();
     assert_eq!(keys(), [b"a"]);
-    assert!(matches!(Store::open(&path), Err(FileError::Locked { .. })));
+    assert!(matches!(
+        QuotaFile::open(&path),
+        Err(FileError::Locked { .. })
+    ));
     for own in [folder, away] {
         fs::remove_dir_all(own).unwrap();
     }
@@ -268,9 +271,11 @@ fn with_keys(name: &str, keys: &[Vec<u8>]) -> (Vec<u8>, usize) {
     let folder = std::env::temp_dir().join(format!("tollgate-store-{name}-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("quotas");
-    let (mut store, _) = Store::open(&path).unwrap();
+    let (mut store, _) = QuotaFile::open(&path).unwrap();
     let first = entry("first", &[(10, 1)]);
-    store.write_base(batch(&[first], &[]), End::Open).unwrap();
+    store
+        .write_base(batch(&[first], &[]), FileEnd::Open)
+        .unwrap();
     let base = fs::read(&path).unwrap().len();
     let own = |key: &Vec<u8>| {
         Entry::new(
@@ -320,9 +325,11 @@ fn a_file_that_was_closed_has_nothing_to_lose() {
     let folder = std::env::temp_dir().join(format!("tollgate-store-closed-{}", std::process::id()));
     fs::create_dir_all(&folder).unwrap();
     let path = folder.join("quotas");
-    let (mut store, _) = Store::open(&path).unwrap();
+    let (mut store, _) = QuotaFile::open(&path).unwrap();
     let entries = [entry("a", &[(10, 1)]), entry("b", &[(10, 2)])];
-    store.write_base(batch(&entries, &[]), End::Closed).unwrap();
+    store
+        .write_base(batch(&entries, &[]), FileEnd::Closed)
+        .unwrap();
     let right = fs::read(&path).unwrap();
     fs::remove_dir_all(&folder).unwrap();
     assert_eq!(try_read(&right).unwrap().0.len(), 2);
@@ -397,8 +404,10 @@ fn a_period_that_nobody_knows_is_no_batch() {
     let zone = "Europe/Zurich";
     let quota = Quota::per_day(1).in_zone(zone).unwrap();
     let entry = Entry::new(Arc::from(&b"a"[..]), 0, account(&quota, &[(10, 1)]));
-    let (mut store, _) = Store::open(&path).unwrap();
-    store.write_base(batch(&[entry], &[]), End::Closed).unwrap();
+    let (mut store, _) = QuotaFile::open(&path).unwrap();
+    store
+        .write_base(batch(&[entry], &[]), FileEnd::Closed)
+        .unwrap();
     let right = fs::read(&path).unwrap();
     fs::remove_dir_all(&folder).unwrap();
     let place = right

@@ -80,9 +80,9 @@ where
         Ok(awaited.hold())
     }
 
-    fn awaited(self, terms: Terms) -> (Self, Awaited) {
+    fn awaited(self, terms: Terms) -> (Self, AwaitedHold) {
         let held = Arc::new(Held::new(terms.longest()));
-        let awaited = Awaited {
+        let awaited = AwaitedHold {
             level: Level::estimated("", self.home().clone(), self.cost()),
             terms,
             held: Arc::clone(&held),
@@ -96,13 +96,13 @@ where
 }
 
 /// What a wait holds if it passes.
-struct Awaited {
+struct AwaitedHold {
     level: Level<'static>,
     terms: Terms,
     held: Arc<Held>,
 }
 
-impl Awaited {
+impl AwaitedHold {
     /// It passed: what it got was put there before anybody could see that it had.
     fn hold(self) -> Hold<'static> {
         let taken = self.held.take();

@@ -12,12 +12,12 @@ use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::concurrency::{
     ConcurrencyLimiter, Ending, Key, KeyedConcurrency, NoPermit, Occupancy, Permit, PermitHome,
-    SharedHome,
+    SharedSource,
 };
 use crate::stack::Kind;
 use crate::stack::level::AnyLimit;
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
-use crate::stack::{AnyPermit, Slot};
+use crate::stack::{PermitPointer, Slot};
 
 /// How full a limit is, as a decision about so much more.
 fn decision(look: &Occupancy, cost: u64) -> Decision {
@@ -47,7 +47,7 @@ fn decision(look: &Occupancy, cost: u64) -> Decision {
 fn taken(
     now: Timestamp,
     cost: u64,
-    enter: impl FnOnce(u32) -> Result<AnyPermit, NoPermit>,
+    enter: impl FnOnce(u32) -> Result<PermitPointer, NoPermit>,
 ) -> Result<Taken, Decision> {
     if cost == 0 {
         return Ok(Taken::Charge(Ticket::Free(now)));
@@ -90,8 +90,8 @@ impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
 
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         taken(now, cost, |weight| {
-            let home: SharedHome = Arc::<ConcurrencyLimiter<C>>::clone(self);
-            Permit::try_new(home, weight).map(AnyPermit::Shared)
+            let home: SharedSource = Arc::<ConcurrencyLimiter<C>>::clone(self);
+            Permit::try_new(home, weight).map(PermitPointer::Shared)
         })
     }
 
@@ -121,7 +121,7 @@ where
     fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
         taken(now, cost, |weight| {
             let permit = self.try_acquire_n(weight)?;
-            Ok(AnyPermit::Keyed(Box::new(permit)))
+            Ok(PermitPointer::Keyed(Box::new(permit)))
         })
     }
 

@@ -7,8 +7,8 @@ use crate::home::sealed::{Home, Lends as _};
 use crate::key::sealed::KeyVerbs as _;
 use crate::keyed::{Key, KeyedLimiter, OwnedKey, RatedKey};
 use crate::line::meter::Meter;
-use crate::stack::level::{AnyLimit, Inner};
-use crate::stack::limit::{ComposableKeyedLimit, Mark, Seen, Taken};
+use crate::stack::level::{AnyLimit, LimitPointer};
+use crate::stack::limit::{ComposableKeyedLimit, FastCharge, Seen, Taken};
 
 impl<C: Clock, T: Send + Sync> ComposableKeyedLimit for KeyedLimiter<C, T> {
     fn now(&self, _: &RatedKey, seen: &mut Seen) -> Timestamp {
@@ -38,10 +38,10 @@ impl<C: Clock, T: Send + Sync> ComposableKeyedLimit for KeyedLimiter<C, T> {
         self.rated(*key).take(now, cost).map(Taken::Charge)
     }
 
-    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<Mark> {
+    fn charge(&self, key: &RatedKey, seen: &mut Seen, cost: u64) -> Option<FastCharge> {
         let now = || seen.read(self.clock());
         let (after, pace) = self.rated(*key).charge_fast(now, cost)?;
-        Mark::new(after, pace, cost)
+        FastCharge::new(after, pace, cost)
     }
 
     /// A word has no room to track what is out, so either all of it was spent or none.
@@ -56,21 +56,21 @@ impl<'a, C: Clock, T: Send + Sync> From<&Key<'a, C, T>> for AnyLimit<'a> {
     #[inline]
     fn from(key: &Key<'a, C, T>) -> Self {
         let (limiter, key) = (key.0.limiter, key.limit().key);
-        Self(Inner::KeyParts { limiter, key })
+        Self(LimitPointer::KeyParts { limiter, key })
     }
 }
 
 impl<'a, C: Clock, T: Send + Sync> From<&'a OwnedKey<C, T>> for AnyLimit<'a> {
     fn from(key: &'a OwnedKey<C, T>) -> Self {
         let (limiter, key) = (&*key.0.limiter, key.limit().key);
-        Self(Inner::KeyParts { limiter, key })
+        Self(LimitPointer::KeyParts { limiter, key })
     }
 }
 
 impl<'a, C: Clock + 'a, T: Send + Sync + 'a> From<OwnedKey<C, T>> for AnyLimit<'a> {
     fn from(key: OwnedKey<C, T>) -> Self {
         let rated = key.limit().key;
-        Self(Inner::OwnedKeyParts {
+        Self(LimitPointer::OwnedKeyParts {
             limiter: key.0.limiter,
             key: rated,
         })

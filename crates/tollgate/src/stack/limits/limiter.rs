@@ -10,10 +10,10 @@ use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
 use crate::line::Post;
-use crate::line::meter::Request;
+use crate::line::meter::QueueRequest;
 use crate::stack::Kind;
-use crate::stack::level::{AnyLimit, Exactly, Inner};
-use crate::stack::limit::{Breadth, Limit, Mark, Seen, Taken};
+use crate::stack::level::{AnyLimit, Exactly, LimitPointer};
+use crate::stack::limit::{Breadth, FastCharge, Limit, Seen, Taken};
 
 impl<C: Clock> Limit for Limiter<C> {
     fn class(&self) -> (Kind, Breadth) {
@@ -45,7 +45,7 @@ impl<C: Clock> Limit for Limiter<C> {
             .map_err(|refused| *refused.decision())
     }
 
-    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<Mark> {
+    fn charge(&self, seen: &mut Seen, cost: u64) -> Option<FastCharge> {
         let Cell::Word(word) = &self.cell else {
             return None;
         };
@@ -53,7 +53,7 @@ impl<C: Clock> Limit for Limiter<C> {
             return None;
         }
         let (pace, after) = word.charge(seen.read(&self.clock), cost)?;
-        Mark::new(after, pace, cost)
+        FastCharge::new(after, pace, cost)
     }
 
     fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
@@ -63,7 +63,9 @@ impl<C: Clock> Limit for Limiter<C> {
             // time than this.
             let now = now.max(self.clock.now());
             state.waits.advance(limiter, now);
-            if let Some(behind) = state.waits.behind(&Request::new(limiter, &(), now, cost))
+            if let Some(behind) = state
+                .waits
+                .behind(&QueueRequest::new(limiter, &(), now, cost))
                 && !behind.is_allowed()
             {
                 return Err(behind);
@@ -90,7 +92,7 @@ impl<'a, C: Clock> From<&'a Arc<Limiter<C>>> for AnyLimit<'a> {
 
 impl<'a, C: Clock + 'a> From<Arc<Limiter<C>>> for AnyLimit<'a> {
     fn from(limiter: Arc<Limiter<C>>) -> Self {
-        Self(Inner::Owned(limiter))
+        Self(LimitPointer::Owned(limiter))
     }
 }
 

@@ -4,21 +4,21 @@ use super::{number, option};
 use crate::redis::Reply;
 use crate::world::store::error::{Answer, NO_INTEGER, SYNTAX, ServerError};
 use crate::world::store::number::integer;
-use crate::world::store::space::{Entry, Space, Value};
+use crate::world::store::space::{Entry, Keyspace, Value};
 
-pub(super) fn time(space: &mut Space, _: &[&[u8]]) -> Answer {
+pub(super) fn time(space: &mut Keyspace, _: &[&[u8]]) -> Answer {
     let part = |number: u64| Reply::Bulk(number.to_string().into_bytes());
     let (seconds, micros) = (space.now / 1_000_000, space.now % 1_000_000);
     Ok(Reply::Array(vec![part(seconds), part(micros)]))
 }
 
-pub(super) fn get(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn get(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let text = space.text(words[1])?;
     Ok(text.map_or(Reply::Nil, |text| Reply::Bulk(text.to_vec())))
 }
 
-pub(super) fn set(space: &mut Space, words: &[&[u8]]) -> Answer {
-    enum Life<'a> {
+pub(super) fn set(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
+    enum SetExpiry<'a> {
         Endless,
         Kept,
         For(&'a [u8]),
@@ -26,18 +26,18 @@ pub(super) fn set(space: &mut Space, words: &[&[u8]]) -> Answer {
     }
     let syntax = || ServerError::new(SYNTAX);
     let (key, value) = (words[1], words[2]);
-    let (mut life, mut only_if_there) = (Life::Endless, None);
+    let (mut life, mut only_if_there) = (SetExpiry::Endless, None);
     let mut rest = words[3..].iter();
     while let Some(word) = rest.next() {
         match (option(word), &life) {
             ("NX", _) if only_if_there != Some(true) => only_if_there = Some(false),
             ("XX", _) if only_if_there != Some(false) => only_if_there = Some(true),
-            ("KEEPTTL", Life::Endless | Life::Kept) => life = Life::Kept,
-            ("PX", Life::Endless | Life::For(_)) => {
-                life = Life::For(rest.next().ok_or_else(syntax)?)
+            ("KEEPTTL", SetExpiry::Endless | SetExpiry::Kept) => life = SetExpiry::Kept,
+            ("PX", SetExpiry::Endless | SetExpiry::For(_)) => {
+                life = SetExpiry::For(rest.next().ok_or_else(syntax)?)
             }
-            ("PXAT", Life::Endless | Life::Until(_)) => {
-                life = Life::Until(rest.next().ok_or_else(syntax)?)
+            ("PXAT", SetExpiry::Endless | SetExpiry::Until(_)) => {
+                life = SetExpiry::Until(rest.next().ok_or_else(syntax)?)
             }
             _ => return Err(syntax()),
         }
@@ -50,15 +50,15 @@ pub(super) fn set(space: &mut Space, words: &[&[u8]]) -> Answer {
             .ok_or_else(invalid)
     };
     let expires = match life {
-        Life::Endless => None,
-        Life::Kept => space.look(key).and_then(|entry| entry.expires),
-        Life::For(text) => Some(
+        SetExpiry::Endless => None,
+        SetExpiry::Kept => space.look(key).and_then(|entry| entry.expires),
+        SetExpiry::For(text) => Some(
             space
                 .millis()
                 .checked_add(millis(text)?)
                 .ok_or_else(invalid)?,
         ),
-        Life::Until(text) => Some(millis(text)?),
+        SetExpiry::Until(text) => Some(millis(text)?),
     };
     if only_if_there.is_some_and(|wanted| wanted != space.look(key).is_some()) {
         return Ok(Reply::Nil);
@@ -68,13 +68,13 @@ pub(super) fn set(space: &mut Space, words: &[&[u8]]) -> Answer {
     Ok(Reply::Status("OK".to_owned()))
 }
 
-pub(super) fn delete(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn delete(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let keys = words[1..].iter();
     number(keys.filter(|key| take(space, key)).count())
 }
 
 /// Whether it was there.
-fn take(space: &mut Space, key: &[u8]) -> bool {
+fn take(space: &mut Keyspace, key: &[u8]) -> bool {
     let is_there = space.look(key).is_some();
     if is_there {
         space.remove(key);
@@ -82,12 +82,12 @@ fn take(space: &mut Space, key: &[u8]) -> bool {
     is_there
 }
 
-pub(super) fn exist(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn exist(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let keys = words[1..].iter();
     number(keys.filter(|key| space.look(key).is_some()).count())
 }
 
-pub(super) fn type_of(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn type_of(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let name = match space.look(words[1]).map(|entry| &entry.value) {
         None => "none",
         Some(Value::Text(_)) => "string",
@@ -96,16 +96,16 @@ pub(super) fn type_of(space: &mut Space, words: &[&[u8]]) -> Answer {
     Ok(Reply::Status(name.to_owned()))
 }
 
-pub(super) fn expire_in(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn expire_in(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     expire(space, words, space.millis(), "pexpire")
 }
 
-pub(super) fn expire_at(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn expire_at(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     expire(space, words, 0, "pexpireat")
 }
 
 /// Gives a key a time so long after another; a time that isn't ahead deletes it.
-fn expire(space: &mut Space, words: &[&[u8]], from: i64, name: &str) -> Answer {
+fn expire(space: &mut Keyspace, words: &[&[u8]], from: i64, name: &str) -> Answer {
     let options = &words[3..];
     let known = ["NX", "XX", "GT", "LT"];
     if let Some(word) = options.iter().find(|word| !known.contains(&option(word))) {
@@ -144,21 +144,21 @@ fn expire(space: &mut Space, words: &[&[u8]], from: i64, name: &str) -> Answer {
     number(1)
 }
 
-pub(super) fn persist(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn persist(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let entry = space.change(words[1]);
     number(usize::from(
         entry.is_some_and(|entry| entry.expires.take().is_some()),
     ))
 }
 
-pub(super) fn expires_at(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn expires_at(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     Ok(Reply::Integer(match space.look(words[1]) {
         None => -2,
         Some(entry) => entry.expires.unwrap_or(-1),
     }))
 }
 
-pub(super) fn life_left(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn life_left(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let now = space.millis();
     Ok(Reply::Integer(match space.look(words[1]) {
         None => -2,

@@ -7,9 +7,9 @@ use crate::redis::Reply;
 use crate::world::store::error::{Answer, NO_INTEGER, SYNTAX, ServerError};
 use crate::world::store::number as numbers;
 use crate::world::store::sorted::{Bounds, Sorted};
-use crate::world::store::space::{Entry, Space, Value};
+use crate::world::store::space::{Entry, Keyspace, Value};
 
-pub(super) fn add(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn add(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     const FLAGS: [&str; 5] = ["NX", "XX", "GT", "LT", "CH"];
     let flags = words[2..].iter().map(|word| option(word));
     let flags: Vec<&str> = flags.take_while(|name| FLAGS.contains(name)).collect();
@@ -62,10 +62,10 @@ pub(super) fn add(space: &mut Space, words: &[&[u8]]) -> Answer {
     number(space.change_sorted(words[1], put)?.unwrap_or(0))
 }
 
-pub(super) fn range(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn range(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let shown = match words[4..] {
-        [] => Shown::Members,
-        [word] if option(word) == "WITHSCORES" => Shown::Scores,
+        [] => RangeReply::Members,
+        [word] if option(word) == "WITHSCORES" => RangeReply::Scores,
         _ => return Err(ServerError::new(SYNTAX)),
     };
     let (first, last) = (integer(words[2])?, integer(words[3])?);
@@ -73,13 +73,13 @@ pub(super) fn range(space: &mut Space, words: &[&[u8]]) -> Answer {
     Ok(list(set, |set| set.between(first, last), shown))
 }
 
-pub(super) fn range_by_score(space: &mut Space, words: &[&[u8]]) -> Answer {
-    let (mut shown, mut skipped, mut most) = (Shown::Members, 0, -1);
+pub(super) fn range_by_score(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
+    let (mut shown, mut skipped, mut most) = (RangeReply::Members, 0, -1);
     let mut rest = &words[4..];
     while let [word, after @ ..] = rest {
         (rest, skipped, most) = match (option(word), after) {
             ("WITHSCORES", _) => {
-                shown = Shown::Scores;
+                shown = RangeReply::Scores;
                 (after, skipped, most)
             }
             ("LIMIT", [skip, count, after @ ..]) => (after, integer(skip)?, integer(count)?),
@@ -97,7 +97,7 @@ pub(super) fn range_by_score(space: &mut Space, words: &[&[u8]]) -> Answer {
     Ok(list(space.sorted(words[1])?, places, shown))
 }
 
-pub(super) fn count(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn count(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let bounds = bounds(words)?;
     number(
         space
@@ -106,53 +106,57 @@ pub(super) fn count(space: &mut Space, words: &[&[u8]]) -> Answer {
     )
 }
 
-pub(super) fn size(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn size(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     number(space.sorted(words[1])?.map_or(0, Sorted::len))
 }
 
-pub(super) fn score(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn score(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let score = space.sorted(words[1])?.and_then(|set| set.score(words[2]));
     Ok(score.map_or(Reply::Nil, printed))
 }
 
-pub(super) fn rank(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn rank(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     match space.sorted(words[1])?.and_then(|set| set.rank(words[2])) {
         None => Ok(Reply::Nil),
         Some(rank) => number(rank),
     }
 }
 
-pub(super) fn remove(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn remove(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let members = words[2..].iter();
     let remove = |set: &mut Sorted| members.filter(|member| set.remove(member)).count();
     number(space.change_sorted(words[1], remove)?.unwrap_or(0))
 }
 
-pub(super) fn remove_by_score(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn remove_by_score(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let bounds = bounds(words)?;
     let remove = |set: &mut Sorted| set.remove_at(set.within(bounds));
     number(space.change_sorted(words[1], remove)?.unwrap_or(0))
 }
 
-pub(super) fn remove_by_rank(space: &mut Space, words: &[&[u8]]) -> Answer {
+pub(super) fn remove_by_rank(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let (first, last) = (integer(words[2])?, integer(words[3])?);
     let remove = |set: &mut Sorted| set.remove_at(set.between(first, last));
     number(space.change_sorted(words[1], remove)?.unwrap_or(0))
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Shown {
+enum RangeReply {
     Members,
     Scores,
 }
 
 /// Some members, each with its score if that is asked for.
-fn list(set: Option<&Sorted>, places: impl FnOnce(&Sorted) -> Range<usize>, shown: Shown) -> Reply {
+fn list(
+    set: Option<&Sorted>,
+    places: impl FnOnce(&Sorted) -> Range<usize>,
+    shown: RangeReply,
+) -> Reply {
     let members = set.map_or(&[][..], |set| set.at(places(set)));
     let mut items = Vec::new();
     for (score, member) in members {
         items.push(Reply::Bulk(member.to_vec()));
-        if shown == Shown::Scores {
+        if shown == RangeReply::Scores {
             items.push(printed(*score));
         }
     }
