@@ -10,20 +10,20 @@ use crate::report::{Line, Report};
 use crate::runner::{as_f64, median};
 
 mod generator;
-mod programs;
-mod speak;
+mod processes;
 mod tools;
+mod wire_protocols;
 
 mod memory;
 mod reload;
 mod tail;
 
 use generator::{Generator, RequestPace};
-use programs::{BuiltServer, Server};
-use speak::Grpc;
+use processes::{BuiltServer, Server};
 use tools::{Answers, Files, Load};
+use wire_protocols::Grpc;
 
-pub(crate) use programs::command;
+pub(crate) use processes::command;
 
 type Failure = Box<dyn Error>;
 
@@ -44,7 +44,7 @@ const RULES: usize = 10_000;
 const POLICY_KEYS: u64 = 1_000_000;
 
 pub(crate) fn run(report: &mut Report) {
-    if let Some(missing) = programs::missing() {
+    if let Some(missing) = processes::missing() {
         return report.note(missing);
     }
     if let Err(error) = cases(report) {
@@ -66,7 +66,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     http(report, &all)?;
     resp(report, &all)?;
     refusals(report, &all, &built)?;
-    programs::pin_to_client_core()?;
+    processes::pin_to_client_core()?;
     policy(report, &built)?;
     tail::run(report, &all)?;
     drop(all);

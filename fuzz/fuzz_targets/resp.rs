@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 mod frame;
 #[path = "../../crates/tollgate-server/tests/common/resp_reading.rs"]
 mod reading;
-#[path = "../../crates/tollgate-server/src/throttle.rs"]
-mod throttle;
+#[path = "../../crates/tollgate-server/src/cl_throttle.rs"]
+mod cl_throttle;
 
 fuzz_target!(|input: &[u8]| {
     reading::read(input);

@@ -7,8 +7,8 @@ use libfuzzer_sys::fuzz_target;
 mod reading;
 #[path = "../../crates/tollgate-server/src/rls/request.rs"]
 mod request;
-#[path = "../../crates/tollgate-server/src/rls/wire.rs"]
-mod wire;
+#[path = "../../crates/tollgate-server/src/rls/protobuf_reader.rs"]
+mod protobuf_reader;
 
 fuzz_target!(|message: &[u8]| {
     reading::read(message);

@@ -12,7 +12,7 @@ use mio::net::TcpStream;
 use mio::{Events, Interest, Poll, Token};
 
 use super::Failure;
-use super::speak::WireProtocol;
+use super::wire_protocols::WireProtocol;
 use crate::timing::Stopwatch;
 
 /// When requests are sent.

@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use super::programs::{BuiltServer, Server};
-use super::speak::Resp;
+use super::processes::{BuiltServer, Server};
+use super::wire_protocols::Resp;
 use super::{Failure, POLICY, here};
 use crate::report::{Line, Report};
 use crate::runner::as_f64;

@@ -8,8 +8,8 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use super::generator::{Generator, RequestPace};
-use super::programs::{BuiltServer, Server};
-use super::speak::{Grpc, Http, Resp, WireProtocol};
+use super::processes::{BuiltServer, Server};
+use super::wire_protocols::{Grpc, Http, Resp, WireProtocol};
 use super::{Failure, POLICY, ROUNDS, here, tools};
 use crate::report::{Line, Report};
 use crate::runner::median;

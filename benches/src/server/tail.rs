@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::generator::{Generator, RequestPace};
-use super::speak::{Grpc, Http, Resp, WireProtocol};
+use super::wire_protocols::{Grpc, Http, Resp, WireProtocol};
 use super::{Failure, ROUNDS, ServerSet, here, tools};
 use crate::report::{Line, Report};
 use crate::runner::median;

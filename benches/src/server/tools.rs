@@ -8,8 +8,8 @@ use std::process::Command;
 use tollgate_testkit::scratch::Scratch;
 
 use super::Failure;
-use super::programs::asker;
-use super::speak;
+use super::processes::asker;
+use super::wire_protocols;
 
 /// Keys that requests are for.
 pub(super) const KEYS: u64 = 100_000;
@@ -31,7 +31,10 @@ impl Files {
         let files = Self {
             folder: Scratch::new("bench-load"),
         };
-        files.write("rls", &speak::framed(&speak::rate_limit_request(b"u12345")))?;
+        files.write(
+            "rls",
+            &wire_protocols::framed(&wire_protocols::rate_limit_request(b"u12345")),
+        )?;
         let check = script("/v1/check", r#"{"facts":{"user":"u' .. number .. '"}}"#);
         let same = script("/v1/check", r#"{"facts":{"user":"u12345"}}"#);
         files.write("same.lua", same.as_bytes())?;
@@ -73,7 +76,10 @@ pub(super) fn h2load(
             .args(["-n", &calls.to_string(), "-c", &width, "-m", &width, "-d"])
             .arg(body)
             .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
-            .arg(format!("http://{address}{}", speak::SHOULD_RATE_LIMIT)),
+            .arg(format!(
+                "http://{address}{}",
+                wire_protocols::SHOULD_RATE_LIMIT
+            )),
     )?;
     let succeeded = before(&out, " succeeded");
     let per_second = before(&out, " req/s");

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::sample::{ParameterRange, keeps_limit_in};
+use super::law::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.

@@ -2,7 +2,7 @@
 
 use tollgate::Timestamp;
 
-use super::sample::keeps_limit_in;
+use super::law::keeps_limit_in;
 use super::{Bounds, Law, Reason, Sample};
 
 /// The highest delivered rate of the last few rounds, times the quickest call: what is in flight without a queue.

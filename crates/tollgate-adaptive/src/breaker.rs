@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 
-use crate::undo::UndoGuard;
+use crate::undo_guard::UndoGuard;
 
 mod call;
 mod circuit;

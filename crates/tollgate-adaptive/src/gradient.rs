@@ -1,7 +1,7 @@
 //! Gradient: how much longer calls take than the quickest one, as a factor of the limit.
 
-use super::chance::SplitMix64;
-use super::sample::{ParameterRange, keeps_limit_in};
+use super::law::{ParameterRange, keeps_limit_in};
+use super::random::SplitMix64;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.

@@ -1,6 +1,6 @@
 //! Gradient2: each call against the mean of the last few hundred.
 
-use super::sample::{ParameterRange, keeps_limit_in};
+use super::law::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// How many samples the mean is plain over, before it becomes a running one.

@@ -39,16 +39,17 @@
 mod aimd;
 mod bbr;
 pub mod breaker;
-mod chance;
 mod controller;
 mod gauge;
 mod gradient;
 mod gradient2;
-mod little;
+mod latency_threshold;
+mod law;
+mod littles_law;
 mod named;
 #[cfg(not(any(loom, shuttle)))]
 pub mod protect;
-mod sample;
+mod random;
 mod self_tuning;
 pub mod shed;
 #[cfg(all(feature = "simulation", not(any(loom, shuttle))))]
@@ -56,8 +57,7 @@ pub mod simulation;
 mod steady;
 mod sync;
 mod target;
-mod threshold;
-mod undo;
+mod undo_guard;
 mod vegas;
 mod windowed;
 
@@ -67,13 +67,13 @@ pub use controller::{Change, Controller};
 pub use gauge::{CpuPressure, CpuUse, Gauge, GaugeError, GroupCpu};
 pub use gradient::Gradient;
 pub use gradient2::Gradient2;
-pub use little::Little;
+pub use latency_threshold::LatencyThreshold;
+pub use law::{Bounds, Law, LawError, Reason, Sample, Told};
+pub use littles_law::Little;
 pub use named::{NamedLaw, NoSuchLaw};
-pub use sample::{Bounds, Law, LawError, Reason, Sample, Told};
 pub use self_tuning::SelfTuning;
 pub use steady::Steady;
 pub use target::Target;
-pub use threshold::LatencyThreshold;
 pub use vegas::Vegas;
 pub use windowed::Windowed;
 

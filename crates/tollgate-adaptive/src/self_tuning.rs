@@ -1,6 +1,6 @@
 //! By the share of calls that succeed.
 
-use super::sample::{ParameterRange, keeps_limit_in};
+use super::law::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.

@@ -21,13 +21,13 @@
 use std::time::Duration;
 
 use super::Law;
-use super::chance::SplitMix64;
+use super::random::SplitMix64;
 
-mod run;
+mod result;
 mod scenarios;
-mod world;
+mod simulator;
 
-pub use run::{Judged, PhaseRun, Point, Run};
+pub use result::{Judged, PhaseRun, Point, Run};
 
 /// What happens to whom: servers, calls, and when what changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -163,7 +163,7 @@ impl Scenario {
 
     /// Plays it, with a limit for each client, by chance from this seed.
     pub fn run(&self, limit: impl Fn(u64) -> Limit, seed: u64) -> Run {
-        world::Simulator::new(self, limit, seed).play()
+        simulator::Simulator::new(self, limit, seed).play()
     }
 
     /// The best that any fixed limit does in each phase: answered in time a second.

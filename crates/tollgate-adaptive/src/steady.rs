@@ -1,7 +1,7 @@
 //! What keeps a law from swinging: changes only after several wishes in a row, damped, bounded and jittered.
 
-use super::chance::SplitMix64;
-use super::sample::ParameterRange;
+use super::law::ParameterRange;
+use super::random::SplitMix64;
 use super::{Bounds, Law, LawError, Reason};
 
 /// A law whose wishes are followed with care.

@@ -1,6 +1,6 @@
 //! By a gauge of the machine: how busy its processors are, or how long tasks wait for them.
 
-use super::sample::{ParameterRange, keeps_limit_in};
+use super::law::{ParameterRange, keeps_limit_in};
 use super::{Bounds, Law, LawError, Reason};
 
 /// Keeps a reading near a target, as the use of processors near 0.7: above 1.1 × target ×0.8, below 0.9 × target ×1.1.

@@ -1,7 +1,7 @@
 //! Vegas: the queue, as estimated from how much longer calls take than the quickest one.
 
-use super::chance::SplitMix64;
-use super::sample::{ParameterRange, keeps_limit_in};
+use super::law::{ParameterRange, keeps_limit_in};
+use super::random::SplitMix64;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.

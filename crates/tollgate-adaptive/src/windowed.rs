@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::sample::ParameterRange;
+use super::law::ParameterRange;
 use super::{Bounds, Law, LawError, Reason, Sample};
 
 /// Gathers samples over a window of time and gives the law one for all of them.

@@ -11,15 +11,15 @@ use tollgate_engine::orders::{
 };
 use tollgate_server::Level;
 
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::output::written;
 use crate::policy::{Entries, duration, one_value_each};
 
 mod connect;
 mod text;
 
-pub use crate::client::Place;
-use crate::client::Request;
+pub use crate::service_client::Place;
+use crate::service_client::Request;
 pub use connect::Connect;
 
 /// How a service is reached, and what it is asked.

@@ -6,10 +6,10 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use crate::client::{HttpResponse, Place, Request, connect, first_line, garbled};
-use crate::ended::{CliError, Ended};
+use crate::outcome::{CliError, Ended};
 use crate::output::written;
 use crate::policy::{Fact, one_value_each};
+use crate::service_client::{HttpResponse, Place, Request, connect, first_line, garbled};
 
 mod grpc;
 mod resp;

@@ -24,17 +24,17 @@
 pub mod admin;
 pub mod ask;
 mod cli;
-mod client;
 mod color;
-mod ended;
 pub mod load;
+mod outcome;
 mod output;
 pub mod pages;
 pub mod pipe;
 pub mod policy;
 pub mod serve;
+mod service_client;
 pub mod simulate;
 
 pub use cli::{Cli, Command};
 pub use color::Color;
-pub use ended::{CliError, Ended};
+pub use outcome::{CliError, Ended};

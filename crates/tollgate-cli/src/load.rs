@@ -15,7 +15,7 @@ use tollgate_engine::policy::OnStoreFailure;
 pub use report::{Failed, Latency, LoadReport};
 pub use target::LimitHome;
 
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use report::length;
 use target::{Target, since};
 

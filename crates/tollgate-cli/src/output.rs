@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use indicatif::HumanCount;
 use serde::Serialize;
 
-use crate::ended::CliError;
+use crate::outcome::CliError;
 
 /// What came of writing the output. A reader that went away, as `head` does, is no error.
 pub(crate) fn written(result: io::Result<()>) -> Result<(), CliError> {

@@ -16,7 +16,7 @@ use tokio::signal::unix::{SignalKind, signal};
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Rate};
 
-use crate::ended::CliError;
+use crate::outcome::CliError;
 
 mod lines;
 

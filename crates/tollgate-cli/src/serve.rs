@@ -11,25 +11,25 @@ use tollgate_http::Dialect;
 use tollgate_redis::{Address as Store, Redis};
 use tollgate_server::{Address, Level, Log, Server, StartError, StoreEvents};
 
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::policy;
 
 mod environment;
-mod notify;
 mod options;
 mod preflight;
 mod print_policy;
 mod settings;
 mod signals;
-mod told;
+mod startup;
+mod systemd;
 
 pub use options::{Instead, Keep, Lifetime, Most, Secure, Serve, Telling};
 pub(crate) use settings::read;
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
 
-use notify::ServiceManager;
 use signals::Signals;
+use systemd::ServiceManager;
 
 /// A store is given so long to answer for the first time.
 const MEET_STORE: Duration = Duration::from_secs(2);
@@ -215,9 +215,9 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
             _ = signals.end() => return Ok(()),
         };
         let manager = ServiceManager::from_environment();
-        manager.tell(notify::READY);
+        manager.tell(systemd::READY);
         signals.follow(&started.server, &manager).await;
-        manager.tell(notify::STOPPING);
+        manager.tell(systemd::STOPPING);
         let log = started.server.log().clone();
         let leave = async {
             if let Some(redis) = started.redis {

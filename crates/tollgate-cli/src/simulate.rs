@@ -27,7 +27,7 @@ pub use report::{Line, Report};
 
 pub(crate) use report::spelled_out;
 
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::output::{show, unwritten};
 use crate::policy::{Entries, Fact, duration};
 use runner::{Form, Run};

@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 use core::time::Duration;
 
-use crate::windows::{Counts, Window};
+use crate::window_states::{Counts, Window};
 use crate::{Decision, LimitError, Outcome, Rate, Timestamp};
 
 pub(crate) mod sealed {

@@ -120,7 +120,7 @@ impl fmt::Display for LimitError {
                  spread, so a larger burst would be undercounted as it slides out; \
                  use a token bucket or GCRA",
                 rate.count(),
-                crate::windows::largest_burst(rate.count())
+                crate::window_states::largest_burst(rate.count())
             ),
             Self::WindowOutOfRange { rate } => {
                 write!(f, "rate \"{rate}\": a window lasts from 1 ns to 292 years")

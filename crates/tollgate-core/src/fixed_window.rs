@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::span::WindowLength;
-use crate::windows::Window;
+use crate::window_length::WindowLength;
+use crate::window_states::Window;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in each window of one period.

@@ -7,7 +7,7 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::exact::check_rate_range;
+use crate::exact_units::check_rate_range;
 use crate::units::{self, of as word};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 

@@ -4,8 +4,8 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::exact::{LARGEST_CAPACITY, Level, compile_units};
-use crate::wide::{div, div_ceil, mul, mul_div_ceil};
+use crate::exact_units::{LARGEST_CAPACITY, Level, compile_units};
+use crate::wide_math::{div, div_ceil, mul, mul_div_ceil};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// A bucket that fills by each admitted cost and leaks at the rate; its capacity is the burst.

@@ -38,18 +38,18 @@ extern crate alloc;
 extern crate std;
 
 mod arithmetic;
-mod book;
 mod decision;
+mod deny_reason;
 mod error;
-mod exact;
+mod exact_units;
 mod ledger;
+mod limit_ledger;
 mod rate;
-mod reason;
-mod span;
 mod time;
 pub mod units;
-mod wide;
-mod windows;
+mod wide_math;
+mod window_length;
+mod window_states;
 
 mod fixed_window;
 mod gcra;
@@ -59,21 +59,21 @@ mod sliding_log;
 mod token_bucket;
 
 pub use arithmetic::{Arithmetic, Charge, Floor, Since};
-pub use book::Book;
 pub use decision::{Decision, Outcome};
+pub use deny_reason::DenyReason;
 pub use error::LimitError;
-pub use exact::Level;
+pub use exact_units::Level;
 pub use fixed_window::{Align, FixedWindow};
 pub use gcra::{Gcra, Pace, Tat};
 pub use leaky_bucket::LeakyBucket;
 pub use ledger::{Booked, Ledger, Unbooked};
+pub use limit_ledger::Book;
 pub use rate::{Rate, RateParseError, TIME_UNITS};
-pub use reason::DenyReason;
 pub use sliding_counter::SlidingCounter;
 pub use sliding_log::{Log, SlidingLog};
 pub use time::Timestamp;
 pub use token_bucket::{Bucket, TokenBucket};
-pub use windows::{Counts, Window};
+pub use window_states::{Counts, Window};
 
 /// The example of the crate's front page.
 #[cfg(doctest)]

@@ -4,7 +4,7 @@ use core::fmt;
 use core::str::FromStr;
 use core::time::Duration;
 
-use crate::wide::wide_mul;
+use crate::wide_math::wide_mul;
 
 mod parse;
 

@@ -4,8 +4,8 @@ use core::fmt;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::span::WindowLength;
-use crate::windows::{Counts, largest_burst};
+use crate::window_length::WindowLength;
+use crate::window_states::{Counts, largest_burst};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// About `count` in any trailing window, in constant memory.

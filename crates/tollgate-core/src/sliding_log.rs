@@ -4,7 +4,7 @@ use alloc::collections::VecDeque;
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::span::WindowLength;
+use crate::window_length::WindowLength;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in any trailing window `(t − period, t]`.

@@ -3,8 +3,8 @@
 use core::time::Duration;
 
 use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::exact::Level;
-use crate::wide::{div, div_ceil, mul};
+use crate::exact_units::Level;
+use crate::wide_math::{div, div_ceil, mul};
 use crate::{Arithmetic, LeakyBucket, LimitError, Rate, Timestamp};
 
 /// A bucket of `burst` tokens that refills at the rate. The exact form of arithmetic.

@@ -4,8 +4,8 @@
 use crate::diagnostic::{Code, Diagnostic};
 pub use crate::diagnostic::{LineColumn, Span};
 
-mod blame;
 pub(crate) mod columns;
+mod syntax_hints;
 mod toml;
 mod yaml;
 
@@ -167,7 +167,7 @@ pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnost
         Format::Yaml => return parse_yaml_document(text, file, 0),
         Format::Toml => toml::parse(text, file),
     };
-    parsed.map_err(|problem| vec![blame::likely(problem, text, format, 0)])
+    parsed.map_err(|problem| vec![syntax_hints::likely(problem, text, format, 0)])
 }
 
 /// A part of a file of YAML, before which there are so many lines.
@@ -179,7 +179,7 @@ pub(crate) fn parse_yaml_document(
     let parsed = yaml::parse(text, file, lines_before);
     parsed.map_err(|problems| {
         let problems = problems.into_iter();
-        let likely = |problem| blame::likely(problem, text, Format::Yaml, lines_before);
+        let likely = |problem| syntax_hints::likely(problem, text, Format::Yaml, lines_before);
         problems.map(likely).collect()
     })
 }

@@ -14,30 +14,30 @@ use crate::policy::{Policy, Settle, Unsettled};
 use crate::verdict::{Findings, RequestDecision, Verdict};
 
 mod admin;
-mod ask;
 mod conditions;
 pub(crate) mod counters;
-mod counting;
 mod descriptors;
-mod find;
-mod gather;
+mod key_state;
 mod limiters;
 pub(crate) mod orders;
-pub(crate) mod overload;
+pub(crate) mod overload_control;
 mod pipeline;
+pub(crate) mod presence;
+mod query;
 mod recorder;
-mod retired;
+mod refund_guard;
+mod request_decision;
+mod request_match;
+mod retired_policies;
 pub(crate) mod rollout;
 pub(crate) mod rules;
-mod said;
 mod saved;
-pub(crate) mod seen;
-mod turns;
-mod unanswered;
+mod tally_counting;
 pub mod verdict;
-mod wait;
+mod wait_queue;
+mod waiting;
 pub(crate) mod warm;
-mod warned;
+mod warnings;
 
 pub use crate::bounds::{Bounds, TooMuch};
 pub use conditions::{Conditions, FactsAsked};
@@ -45,18 +45,18 @@ pub use descriptors::{
     CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
     DescriptorsPassed,
 };
-pub use find::{Found, FoundLimit, Reset, ResetRule, ResetScope};
+pub use key_state::{Found, FoundLimit, Reset, ResetRule, ResetScope};
 pub use limiters::{LimiterSort, LimiterState, ThrottleDecision};
-pub use overload::AdaptiveState;
+pub use overload_control::AdaptiveState;
 pub use pipeline::{CombinedVerdict, Left};
 pub use rules::PolicyError;
 pub use saved::{RestoreError, Restored, Resume};
 
 use descriptors::TreeLookups;
-use gather::CheckGroup;
 use orders::Held;
 use pipeline::{Pipeline, ready};
-use retired::Retired;
+use request_match::CheckGroup;
+use retired_policies::Retired;
 use rules::{Before, Rules};
 
 /// Decides requests by a policy.

@@ -39,9 +39,9 @@
 //! that doesn't fit uses up what is left. Descriptors of one request that meet the same counter are judged by
 //! the sum of their costs, all alike; there one after the other.
 
-mod compiled;
 mod convert;
-mod decode;
+mod decoder;
+mod descriptor_index;
 mod fields;
 mod key;
 mod reader;
@@ -53,10 +53,10 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Value};
 use crate::policy::Domain;
 
-pub use compiled::{Compiled, Hidden, Leaf, Lookup, PathEntry};
 pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
-pub(crate) use decode::names;
-pub use decode::{Decoded, decode};
+pub(crate) use decoder::names;
+pub use decoder::{Decoded, decode};
+pub use descriptor_index::{Compiled, Hidden, Leaf, Lookup, PathEntry};
 pub(crate) use key::path_name;
 pub use key::{asked_key, counter_key};
 pub use verdict::{

@@ -14,8 +14,8 @@ use crate::policy::{
     Adaptive, Counting, FailureModes, KeyPart, Limits, Match, Mode, OnMissingKey, Over, Policy,
     Rule, Shed,
 };
-use crate::suggest::any_of;
-pub use crate::suggest::misspelt;
+use crate::suggestions::any_of;
+pub use crate::suggestions::misspelt;
 use crate::verdict::{Cause, percent_of};
 
 /// One part of a policy, and whether it applies to a request.

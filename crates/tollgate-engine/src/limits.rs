@@ -2,30 +2,30 @@
 
 mod answer;
 mod check;
-mod deny;
+mod deny_cache;
 mod form;
 mod hashers;
 mod key;
 mod kind;
 mod limit;
-mod prepared;
+mod prepared_state;
 mod request_key;
-mod sole;
-mod unavailable;
+mod standalone;
+mod store_failure;
 pub(crate) mod warm_up;
 
 pub use answer::{Answer, Source};
 pub use check::Check;
-pub use deny::{DenyCache, DenyRecheck, DenyVersion, KnownDenial};
+pub use deny_cache::{DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 pub use kind::LimitKind;
 pub use limit::{CarryOver, Counter, Limit};
-pub use prepared::Prepared;
+pub use prepared_state::Prepared;
 pub use request_key::RequestKey;
-pub use sole::SoleLimit;
-pub use unavailable::{CheckResult, FailureKind, Unavailable};
+pub use standalone::SoleLimit;
+pub use store_failure::{CheckResult, FailureKind, Unavailable};
 
 pub(crate) use form::{CompiledLimit, EXACT};
 pub(crate) use hashers::KeyHashers;
 pub(crate) use key::KeyPlan;
 pub(crate) use limit::Estimates;
-pub(crate) use unavailable::decisions;
+pub(crate) use store_failure::decisions;

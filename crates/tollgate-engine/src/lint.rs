@@ -10,17 +10,17 @@ use crate::envoy::{self, Domains};
 use crate::native::{PolicySpans, RuleSpans};
 use crate::policy::{Counting, Mode, OnStoreFailure, Over, Pattern, Policy, Rule, is_bucket};
 
-mod bound;
 mod codes;
+mod condition_texts;
 mod conditions;
-mod cover;
+mod coverage;
 mod keys;
-mod pairs;
-mod texts;
-mod unlimited;
+mod missing_limits;
+mod rate_bounds;
+mod redundant_limits;
 
 pub use codes::*;
-pub(crate) use texts::never_met;
+pub(crate) use condition_texts::never_met;
 
 /// Most warnings that are kept.
 const MOST: usize = 1_000;
@@ -48,7 +48,7 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let places = PolicySpans {
         rules: rules.collect(),
         tiers: tiers.collect(),
-        written: texts::written(policy),
+        written: condition_texts::written(policy),
         ..PolicySpans::default()
     };
     lint_with_spans(policy, &places)
@@ -63,7 +63,7 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
         let places = RuleSpans::all_at(rule.span, &rule.limits);
         rates(&mut found, &rule, &places);
-        pairs::within(&mut found, &rule, &places);
+        redundant_limits::within(&mut found, &rule, &places);
         keys::lint(&mut found, &rule, &places);
         open(&mut found, &rule, &places);
     }
@@ -80,11 +80,11 @@ pub(crate) fn lint_with_spans(policy: &Policy, places: &PolicySpans) -> Vec<Diag
         keys::overload(&mut found, policy, rule, place);
     }
     tiers(&mut found, policy, places);
-    pairs::lint(&mut found, policy, places);
-    texts::facts(&mut found, policy, places);
-    texts::lint(&mut found, &places.written);
+    redundant_limits::lint(&mut found, policy, places);
+    condition_texts::facts(&mut found, policy, places);
+    condition_texts::lint(&mut found, &places.written);
     conditions::lint(&mut found, policy, places);
-    unlimited::lint(&mut found, policy, places);
+    missing_limits::lint(&mut found, policy, places);
     let mut warnings = found.0;
     warnings.sort_by_key(|warning| warning.span);
     warnings
@@ -228,7 +228,7 @@ fn login_word(rule: &Rule) -> Option<&'static str> {
             // "sign-in" is two words here, and one in the list.
             let lower = text.to_ascii_lowercase();
             let joined = lower.replace("sign-", "sign").replace("log-", "log");
-            let mut words = texts::words(&joined).into_iter();
+            let mut words = condition_texts::words(&joined).into_iter();
             words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
         })
 }

@@ -14,12 +14,12 @@ use foldhash::fast::FixedState;
 use crate::facts::{Facts, head};
 use crate::policy::{Match, Pattern};
 
-pub(crate) mod few;
 pub(crate) mod glob;
-mod globs;
+mod glob_sets;
 mod index;
+pub(crate) mod inline_vec;
 mod pattern;
-mod prefix;
+mod prefix_index;
 pub(crate) mod regex;
 #[cfg(test)]
 mod tests;
@@ -28,10 +28,10 @@ mod text;
 pub use pattern::{Explained, explain};
 
 use crate::address::Address;
-use few::InlineVec;
 use glob::Glob;
-use globs::{Found, GlobSetBuilder, GlobSets};
+use glob_sets::{Found, GlobSetBuilder, GlobSets};
 use index::Index;
+use inline_vec::InlineVec;
 use pattern::Test;
 use regex::RegexCache;
 

@@ -9,14 +9,14 @@ use crate::facts::{COMMON_FACTS, is_known_fact};
 use crate::matcher::regex::RegexCache;
 use crate::policy::{FailureModes, Limits, Policy};
 use crate::sources::Sources;
-use crate::suggest;
+use crate::suggestions;
 
 pub mod codes;
 pub(crate) mod fields;
 mod limits;
 mod pattern;
 mod reader;
-mod refs;
+mod references;
 pub(crate) mod rule;
 pub(crate) mod text;
 
@@ -273,7 +273,7 @@ impl Reader<'_> {
                 let fact = reader::shorten(&mention.fact);
                 let message = format!("requests have no fact {fact:?}: facts doesn't list it");
                 let known = own.iter().map(String::as_str).chain(COMMON_FACTS);
-                let help = suggest::did_you_mean(&mention.fact, known).unwrap_or_else(|| {
+                let help = suggestions::did_you_mean(&mention.fact, known).unwrap_or_else(|| {
                     let all = own.iter().map(String::as_str).take(5);
                     let all: Vec<_> = all.chain([fact.as_str()]).collect();
                     format!("add it: facts: [{}], or leave facts out", all.join(", "))
@@ -292,7 +292,7 @@ impl Reader<'_> {
         };
         // Names may be in what wasn't read, or in a rule with another error.
         if self.problems.is_complete() {
-            refs::check(&mut self, &decoded);
+            references::check(&mut self, &decoded);
             let nothing = decoded.policy.rules.is_empty()
                 && decoded.places.tiers.is_empty()
                 && decoded.policy.block.is_empty();

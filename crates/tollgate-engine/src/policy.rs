@@ -13,12 +13,12 @@ use tollgate_adaptive::shed::Shares;
 use crate::document::Span;
 
 mod descriptor;
-mod divide;
-mod failure;
+mod failure_modes;
+mod replica_share;
 
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
-pub use divide::Divided;
-pub use failure::{FailureModes, OnStoreFailure};
+pub use failure_modes::{FailureModes, OnStoreFailure};
+pub use replica_share::Divided;
 pub use tollgate::OnMissingKey;
 
 /// All that one set of files says.

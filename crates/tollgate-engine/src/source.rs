@@ -11,12 +11,12 @@ use crate::native::codes;
 use crate::policy::Policy;
 use crate::{envoy, lint, native};
 
-mod joined;
-mod load;
+mod loader;
+mod single_text;
 
-pub use crate::checked::{Checked, Rejected, fingerprint};
+pub use crate::load_result::{Checked, Rejected, fingerprint};
 pub use crate::sources::{Source, Sources};
-pub use load::{MOST_FILES, MOST_INCLUDE_DEPTH};
+pub use loader::{MOST_FILES, MOST_INCLUDE_DEPTH};
 
 impl Policy {
     /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file
@@ -33,13 +33,13 @@ impl Policy {
     /// ```
     pub fn from_path(path: impl AsRef<Path>) -> Result<Checked, Rejected> {
         let path = path.as_ref();
-        let files = load::folder(path)?;
+        let files = loader::folder(path)?;
         if !files.is_empty() {
             return read_folder(&files);
         }
-        match load::envoy_text(path)? {
+        match loader::envoy_text(path)? {
             Some(text) => check_envoy(&[(path.display().to_string(), text)]),
-            None => check(load::from_path(path)),
+            None => check(loader::from_path(path)),
         }
     }
 
@@ -101,7 +101,7 @@ impl Policy {
     /// assert_eq!(rejected.errors[0].message, "can't read \"no/such/file.yaml\": there is no such file");
     /// ```
     pub fn from_envoy_paths(paths: &[impl AsRef<Path>]) -> Result<Checked, Rejected> {
-        check_envoy(&load::envoy_files(paths)?)
+        check_envoy(&loader::envoy_files(paths)?)
     }
 
     /// Reads a policy from text, which can't include files.
@@ -119,15 +119,15 @@ impl Policy {
     /// # Ok::<(), tollgate_engine::Rejected>(())
     /// ```
     pub fn from_text(text: &str, format: Format) -> Result<Checked, Rejected> {
-        if format == Format::Yaml && load::is_envoy_text(text) {
+        if format == Format::Yaml && loader::is_envoy_text(text) {
             return check_envoy(&[("<text>".to_owned(), text.to_owned())]);
         }
-        check(load::from_text(text, format))
+        check(loader::from_text(text, format))
     }
 }
 
-fn check(loaded: load::Loaded) -> Result<Checked, Rejected> {
-    let load::Loaded {
+fn check(loaded: loader::Loaded) -> Result<Checked, Rejected> {
+    let loader::Loaded {
         sources,
         trees,
         mut problems,
@@ -154,7 +154,7 @@ fn only_once(
     read: Result<Checked, Rejected>,
     first: &mut BTreeMap<String, DomainPlace>,
 ) -> Result<Checked, Rejected> {
-    let Ok(Some(text)) = load::envoy_text(path) else {
+    let Ok(Some(text)) = loader::envoy_text(path) else {
         return read;
     };
     let mut twice = Vec::new();
@@ -240,7 +240,7 @@ pub fn files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
 fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = folder.read_dir()?.flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
-    files.retain(|file| !is_hidden(file) && load::format_of(file).is_some() && file.is_file());
+    files.retain(|file| !is_hidden(file) && loader::format_of(file).is_some() && file.is_file());
     files.sort();
     Ok(files)
 }
@@ -255,7 +255,7 @@ fn is_hidden(file: &Path) -> bool {
 fn read_folder(files: &[PathBuf]) -> Result<Checked, Rejected> {
     let mut theirs = Vec::with_capacity(files.len());
     for file in files {
-        if load::envoy_text(file)?.is_some() {
+        if loader::envoy_text(file)?.is_some() {
             theirs.push(file);
         }
     }
@@ -267,7 +267,7 @@ fn read_folder(files: &[PathBuf]) -> Result<Checked, Rejected> {
             "a folder with this file of envoyproxy/ratelimit's form has files of ours too";
         let problem = Diagnostic::error(codes::CONFLICT, message, Span::default());
         let problem = problem.help("keep them in two folders, or convert theirs");
-        return Err(load::rejected(odd, problem));
+        return Err(loader::rejected(odd, problem));
     }
-    check(load::from_paths(files))
+    check(loader::from_paths(files))
 }

@@ -12,11 +12,11 @@ use tollgate::DenyReason;
 use tollgate::stripes::Stripes;
 
 mod histogram;
-mod name;
+mod limiter_name;
 
 pub use histogram::Histogram;
-pub(crate) use name::beginning;
-pub use name::limiter_name;
+pub(crate) use limiter_name::beginning;
+pub use limiter_name::limiter_name;
 
 /// What is counted of each limiter: allowed, near the limit, refused in shadow, without its key, and refused by each reason.
 const COLUMNS: usize = DENIED + DenyReason::ALL.len();

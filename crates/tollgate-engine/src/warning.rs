@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate::OnMissingKey;
 
-use crate::suggest::any_of;
+use crate::suggestions::any_of;
 
 /// Most names that a text lists.
 const MOST: usize = 12;

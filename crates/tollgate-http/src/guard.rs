@@ -14,35 +14,35 @@
 use derive_more::{Display, Error};
 
 mod admission;
-mod answers;
+mod blocking;
+mod builder;
 mod by_policy;
-mod concurrency;
+mod concurrency_limit;
 mod denial;
+mod events;
 mod facts;
+mod field_cache;
 mod fields;
-mod hooks;
-mod keyless;
 pub mod keys;
-mod memo;
-mod offenders;
+mod missing_key;
 mod per_key;
 mod request;
-mod settings;
-mod spread;
+mod response;
+mod retry_jitter;
 mod ticket;
 
 pub use admission::{Arrived, Later, ServiceWait};
-pub use answers::{Answers, Form, Refused};
+pub use blocking::{Block, Tarpit};
+pub use builder::Guard;
 pub use by_policy::{ByPolicy, Question};
-pub use concurrency::{AtOnce, Slot, SlotWait};
+pub use concurrency_limit::{AtOnce, Slot, SlotWait};
 pub use denial::Denial;
 pub use fields::Fields;
-pub use keyless::{ByKey, Fingerprint, KeySource, MissingKey};
 pub use keys::KeyOf;
-pub use offenders::{Block, Tarpit};
+pub use missing_key::{ByKey, Fingerprint, KeySource, MissingKey};
 pub use per_key::{ExactPerKey, ExactWaiting, PerKey, Waiting};
 pub use request::{Cost, MoreFacts, Request, Tenant, Tier, User};
-pub use settings::Guard;
+pub use response::{Answers, Form, Refused};
 pub use ticket::{
     Counts, CountsIf, Estimate, Held, Reply, Rest, Settle, Ticket, Usage, Used, ending_of,
 };

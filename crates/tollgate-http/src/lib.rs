@@ -39,7 +39,7 @@ pub mod outgoing;
 pub mod protobuf;
 pub mod refusal;
 #[cfg(any(feature = "guard", feature = "outgoing"))]
-mod seats;
+mod waiter_limit;
 
 #[cfg(feature = "engine")]
 pub use answered::{Answered, MOST_LISTED};

@@ -38,13 +38,13 @@ use tollgate::clock::{Clock, Monotonic, Wall, sleep_until};
 use tollgate::{KeyedLimiter, LimitError, Rate, Refused, Timestamp};
 
 mod advice;
-mod host;
-mod items;
+mod field_items;
+mod host_state;
 
 pub use advice::{Advice, Left, Reset};
 
-use crate::seats::WaiterLimit;
-use host::{Hosts, Line, NextStep, PacingBounds};
+use crate::waiter_limit::WaiterLimit;
+use host_state::{Hosts, Line, NextStep, PacingBounds};
 
 /// Paces calls, host by host. Share it in an `Arc`.
 pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {

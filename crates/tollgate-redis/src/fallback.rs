@@ -16,21 +16,21 @@ use tollgate_engine::backend::{
 };
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
-use crate::failure::FailureCounters;
-use crate::local::Local;
+use crate::failure_counters::FailureCounters;
+use crate::local_limits::Local;
 
 mod breaker;
-mod event;
+mod events;
 mod local_first;
-mod remote;
+mod remote_backend;
 
 pub use breaker::Breaker;
-pub use event::{FallbackStats, StoreEvent};
-pub use remote::{Extent, RemoteBackend, RemoteFailure};
+pub use events::{FallbackStats, StoreEvent};
+pub use remote_backend::{Extent, RemoteBackend, RemoteFailure};
 pub use tollgate_adaptive::breaker::State as BreakerState;
 
 use breaker::Probe;
-use event::{Counts, EventThrottle};
+use events::{Counts, EventThrottle};
 use local_first::Part;
 
 pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
@@ -40,7 +40,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// | [`OnStoreFailure`] | while the store can't be asked |
 /// |---|---|
 /// | `Open` | it passes, uncharged |
-/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
+/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::decision::Cause::StoreFailure) |
 /// | `Local` | it is judged in this process, by the limit divided by the number of nodes, times two |
 /// | `CircuitBreak` | likewise; and once the [`Breaker`] trips, the store isn't even asked for a while |
 ///

@@ -4,8 +4,8 @@
 //! what they hold. A node counts a lease's life on its own clock from *before* it asked, so no two
 //! clocks are compared, and it stops spending before the store takes the tokens for lost.
 
+mod admin;
 mod book;
-mod forgive;
 mod hold;
 mod refill;
 mod request;
@@ -28,10 +28,10 @@ use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
 use crate::host::{Host, HostClock, HostWall, ProcessIdentity};
-use crate::local::Local;
-use crate::question::LimitParams;
+use crate::local_limits::Local;
+use crate::query::LimitParams;
 use crate::store::{RequestDeadline, Store};
-use crate::stored::{LeaseCheck, LeaseKey};
+use crate::stored_limit::{LeaseCheck, LeaseKey};
 
 pub(crate) use book::SpendStamp;
 use book::{LeaseBook, Spent};

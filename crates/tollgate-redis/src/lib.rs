@@ -30,47 +30,47 @@
 #![forbid(unsafe_code)]
 
 mod address;
-mod backend;
-mod direct;
+mod client_backend;
+mod client_builder;
+mod decision;
+mod denials;
 mod error;
-mod failure;
+mod failure_counters;
+mod fake_store;
 mod fallback;
-mod holders;
+mod held_permits;
 mod host;
-mod key;
 mod lease;
 mod limiter;
-mod local;
+mod local_limits;
 mod lock;
-mod nodes;
-mod options;
-mod question;
+mod node_registry;
+mod query;
 mod redis;
-mod refusals;
-mod rehearsal;
 mod script;
 #[cfg(feature = "simulation")]
 pub mod simulation;
 mod store;
-mod stored;
+mod store_client;
+mod store_key;
+mod stored_limit;
 #[cfg(test)]
 mod tests;
-mod verdict;
 
 pub use address::{Address, AddressError};
-pub use direct::Direct;
+pub use client_builder::RedisBuilder;
+pub use decision::{LimitFindings, LimitPassed, LimitVerdict};
 pub use error::{ConnectError, FailureKind, StoreError, StoreLimitError};
-pub use failure::FailureStats;
+pub use failure_counters::FailureStats;
+pub use fake_store::{Fault, Rehearsal};
 pub use fallback::{
     Breaker, BreakerState, Extent, Fallback, FallbackStats, RemoteBackend, RemoteFailure,
     StoreEvent,
 };
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
-pub use local::{Local, Owed};
-pub use options::RedisBuilder;
+pub use local_limits::{Local, Owed};
 pub use redis::{Redis, RedisStats};
-pub use rehearsal::{Fault, Rehearsal};
-pub use verdict::{LimitFindings, LimitPassed, LimitVerdict};
+pub use store_client::Direct;
 
 /// What the documents show is compiled.
 #[cfg(doctest)]

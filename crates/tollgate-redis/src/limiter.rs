@@ -6,10 +6,10 @@ use tollgate::{Algorithm, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
+use crate::decision::LimitVerdict;
 use crate::error::{StoreError, StoreLimitError};
-use crate::question::{StoreOp, micros};
+use crate::query::{StoreOp, micros};
 use crate::redis::Redis;
-use crate::verdict::LimitVerdict;
 
 /// One limit, by key, that a whole fleet shares.
 ///

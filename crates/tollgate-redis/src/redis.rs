@@ -12,16 +12,16 @@ use tollgate_engine::backend::{
 };
 
 use crate::address::{Address, AddressError};
-use crate::backend::ClientBackend;
-use crate::direct::Direct;
+use crate::client_backend::ClientBackend;
+use crate::client_builder::RedisBuilder;
 use crate::error::{ConnectError, StoreError};
-use crate::failure::FailureStats;
+use crate::failure_counters::FailureStats;
+use crate::fake_store::{Rehearsal, memory};
 use crate::fallback::{BreakerState, Fallback, FallbackStats, StoreEvent};
-use crate::holders::HeldPermits;
+use crate::held_permits::HeldPermits;
 use crate::host::{Host, HostClock, HostWall};
-use crate::local::Local;
-use crate::options::RedisBuilder;
-use crate::rehearsal::{Rehearsal, memory};
+use crate::local_limits::Local;
+use crate::store_client::Direct;
 
 /// Limits of a fleet, kept in Redis or Valkey: a [`Backend`](tollgate_engine::backend::Backend) for the engine, and the source of
 /// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.

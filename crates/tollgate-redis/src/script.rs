@@ -8,7 +8,7 @@ use std::sync::OnceLock;
 
 use sha1_smol::Sha1;
 
-use crate::question::{StoreKind, StoreOp, StoreQuery};
+use crate::query::{StoreKind, StoreOp, StoreQuery};
 
 /// A script and the name that the store knows it by.
 #[derive(Debug)]

@@ -1,19 +1,19 @@
 //! How questions get to the store and answers back.
 
 mod batch;
+mod certificate_files;
+mod clock_skew;
 mod connect;
+mod deadline;
 mod driver;
-mod files;
+mod error_reason;
+mod hash_slots;
 mod link;
-mod patience;
 mod peer;
-mod probe;
 mod queue;
-mod reason;
 mod request;
-mod shared;
-mod skew;
-mod slots;
+mod shared_state;
+mod tls_probe;
 
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -25,18 +25,18 @@ use tokio::sync::oneshot;
 use crate::address::Address;
 use crate::error::StoreError;
 use crate::host::Host;
-use crate::question::{QueryReplies, RawReply, StoreQuery};
+use crate::query::{QueryReplies, RawReply, StoreQuery};
 
 use connect::Connector;
 use driver::Driver;
 use request::{CallReply, QueuedCall, StoreCall};
-use shared::DriverState;
-pub(crate) use shared::StoreCounters;
+use shared_state::DriverState;
+pub(crate) use shared_state::StoreCounters;
 
-pub(crate) use patience::RequestDeadline;
+pub(crate) use deadline::RequestDeadline;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
-const LEASES: u16 = slots::SLOTS;
+const LEASES: u16 = hash_slots::SLOTS;
 
 /// A store that can be asked.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Store {
     /// Which keys can go into one call.
     pub(crate) fn lane(&self, key: &str) -> u16 {
         if self.is_cluster {
-            crate::key::slot(key)
+            crate::store_key::slot(key)
         } else {
             0
         }
@@ -131,7 +131,7 @@ impl Store {
         at: Option<u64>,
     ) -> Result<Vec<i64>, StoreError> {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
-        let lane = LEASES + crate::key::slot(&key);
+        let lane = LEASES + crate::store_key::slot(&key);
         let (job, mut patience) = (StoreCall::Lease { key, numbers }, self.patience());
         let reply = self.send(job, at, lane, &mut patience).await?;
         Ok(reply.numbers)

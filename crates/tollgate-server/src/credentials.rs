@@ -4,15 +4,15 @@ use std::fmt::Display;
 use std::sync::Arc;
 
 use crate::address::{Address, Protocol};
-use crate::guesses::WrongSecrets;
+use crate::file_reload::FileReloader;
 use crate::health::Health;
 use crate::log::Level;
 use crate::operators::{AdminHosts, AdminToken, Made, Scheme};
-use crate::renew::FileReloader;
 use crate::secret::Secret;
 use crate::settings::Settings;
 use crate::start_error::StartError;
 use crate::tls::{Certificates, Tls};
+use crate::wrong_secrets::WrongSecrets;
 
 /// Who operates by the admin listener, and which secrets are read again. Those of other listeners are among the settings.
 pub(crate) struct Credentials {

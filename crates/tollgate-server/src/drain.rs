@@ -14,9 +14,9 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::timeout;
 
+use crate::connection_limit::Open;
 use crate::health::{Concern, Health};
 use crate::log::{Level, Log};
-use crate::places::Open;
 
 /// What clients who have just come are given to say what they want, and those of HTTP to ask once more.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);

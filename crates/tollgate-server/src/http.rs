@@ -5,7 +5,7 @@ mod answer;
 mod body;
 mod check;
 mod descriptors;
-mod envoy;
+mod envoy_json;
 mod hold;
 #[cfg(test)]
 #[path = "../tests/common/http_reading.rs"]

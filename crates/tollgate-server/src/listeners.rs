@@ -5,11 +5,11 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::{Address, Peer, Protocol};
 use crate::connection::ServeConnection;
-use crate::decider::Store;
+use crate::connection_limit::{ConnectionPermit, DescriptorLimit, Open, Shared};
+use crate::decision_service::Store;
 use crate::drain::{Closing, ListenerGroup};
-use crate::listen::{AcceptSettings, Client, Listener, take};
+use crate::listener::{AcceptSettings, Client, Listener, take};
 use crate::log::Level;
-use crate::places::{ConnectionPermit, DescriptorLimit, Open, Shared};
 use crate::protocol_errors::ErrorSource;
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};

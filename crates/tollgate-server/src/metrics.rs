@@ -14,10 +14,10 @@ use tollgate_engine::engine::{AdaptiveState, LimiterSort};
 use tollgate_engine::orders::{Effect, Order};
 use tollgate_engine::tally::{Tally, limiter_name};
 
-use crate::cells::Cells;
-use crate::decider::{BackendStats, Store};
+use crate::decision_service::{BackendStats, Store};
 use crate::service::Service;
 use crate::store_events::ProbeResult;
+use crate::throttle_keys::Cells;
 
 mod collect;
 

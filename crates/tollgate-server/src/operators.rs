@@ -1,9 +1,9 @@
 //! Who may operate a service on its admin listener: whoever tells its token, by a name that is the listener's own.
 
-mod hosts;
-mod token;
+mod admin_hosts;
+mod admin_token;
 
-pub use hosts::AdminHost;
-pub(crate) use hosts::{AdminHosts, Scheme};
-pub use token::{AdminToken, admin_token_files};
-pub(crate) use token::{Made, keep};
+pub use admin_hosts::AdminHost;
+pub(crate) use admin_hosts::{AdminHosts, Scheme};
+pub use admin_token::{AdminToken, admin_token_files};
+pub(crate) use admin_token::{Made, keep};

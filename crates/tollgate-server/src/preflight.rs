@@ -12,8 +12,8 @@ use std::path::Path;
 use tokio::net::{TcpSocket, UnixStream};
 
 use crate::address::Address;
+use crate::connection_limit::DescriptorLimit;
 use crate::credentials::check_admin_exposure;
-use crate::places::DescriptorLimit;
 use crate::settings::Settings;
 use crate::start_error::StartError;
 use crate::state;

@@ -4,13 +4,13 @@ mod frame;
 #[cfg(test)]
 #[path = "../tests/common/resp_reading.rs"]
 mod reading;
-mod reply;
+mod response;
 mod session;
 
 pub(crate) use session::Session;
 
 #[cfg(test)]
-use crate::throttle;
+use crate::cl_throttle;
 
 #[cfg(test)]
 mod tests {

@@ -3,30 +3,30 @@
 mod answer;
 mod call;
 mod calls;
+mod combined_decision;
 mod connection;
-mod decide;
-mod decided;
+mod descriptor_facts;
 mod descriptors;
-mod facts;
 mod frames;
 mod health;
 mod hpack;
-mod question;
+mod incomplete_calls;
+mod protobuf_reader;
 #[cfg(test)]
 #[path = "../tests/common/rls_reading.rs"]
 mod reading;
-mod reflect;
+mod reflection;
 mod request;
+mod rls_outcome;
+mod rls_request;
 mod transport;
-mod waiting;
-mod wire;
 
 pub(crate) use calls::Calls;
-pub(crate) use decide::{ask, decide};
-pub(crate) use decided::{DescriptorAnswer, Limit, RlsOutcome};
-pub(crate) use question::{RlsRequest, Undecided};
+pub(crate) use combined_decision::{ask, decide};
+pub(crate) use incomplete_calls::Waiting;
 pub(crate) use request::unit_of;
-pub(crate) use waiting::Waiting;
+pub(crate) use rls_outcome::{DescriptorAnswer, Limit, RlsOutcome};
+pub(crate) use rls_request::{RlsRequest, Undecided};
 
 #[cfg(test)]
 mod tests {

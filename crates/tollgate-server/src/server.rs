@@ -12,28 +12,28 @@ use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
-use crate::cells::{LocalThrottleKeys, StoreThrottleKeys};
+use crate::connection_limit::DescriptorLimit;
 use crate::credentials::{Credentials, check_admin_exposure};
-use crate::decider::{Limits, Store};
+use crate::decision_service::{Limits, Store};
 use crate::drain::{Drain, Drained, ListenerGroup};
+use crate::file_reload::{self, FileReloader};
 use crate::health::Health;
+use crate::health_watch;
 use crate::listeners::Listeners;
 use crate::log::Log;
-use crate::monitor::Telemetry;
 use crate::operators::{self, Made};
-use crate::places::DescriptorLimit;
-use crate::reload::{Reloadable, Reloader, Watch};
-use crate::renew::{self, FileReloader};
+use crate::policy_reload::{Reloadable, Reloader, Watch};
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
 use crate::state::{OpenedState, SaveProgress, StateOpener, StateOptions, StateTold};
+use crate::telemetry::Telemetry;
+use crate::throttle_keys::{LocalThrottleKeys, StoreThrottleKeys};
 use crate::tls::Certificates;
-use crate::vitals;
 
-mod keeper;
+mod state_saver;
 
-use keeper::{Begin, StateSaver};
+use state_saver::{Begin, StateSaver};
 
 /// A service that runs, until it is stopped or dropped.
 pub struct Server {
@@ -180,7 +180,7 @@ impl Server {
             cells: found.cells,
             whole: policy,
         };
-        let begin = keeper::begin(folder, options, lost);
+        let begin = state_saver::begin(folder, options, lost);
         Self::start(limits, settings, Some(begin)).await
     }
 
@@ -222,8 +222,8 @@ impl Server {
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&service);
         tasks.spawn(async move { watched.decider.holds.watch().await });
-        tasks.spawn(vitals::watch(Arc::clone(&service)));
-        tasks.spawn(renew::watch(Arc::clone(&renewed)));
+        tasks.spawn(health_watch::watch(Arc::clone(&service)));
+        tasks.spawn(file_reload::watch(Arc::clone(&renewed)));
         let made = made.map(Arc::new);
         if let Some(made) = &made {
             tasks.spawn(operators::keep(Arc::downgrade(made)));

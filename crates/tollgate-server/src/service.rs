@@ -5,13 +5,13 @@ use std::sync::Arc;
 use tollgate_engine::{Policy, PolicyError};
 
 use crate::credentials::Credentials;
-use crate::decider::{Decider, Limits, Store};
+use crate::decision_service::{Decider, Limits, Store};
 use crate::drain::Closing;
 use crate::log::Level;
-use crate::monitor::Telemetry;
-use crate::reload::{Reloadable, Reloader};
+use crate::policy_reload::{Reloadable, Reloader};
 use crate::settings::Settings;
 use crate::state::SaveProgress;
+use crate::telemetry::Telemetry;
 
 /// A service that runs.
 pub(crate) struct Service<B: Store> {

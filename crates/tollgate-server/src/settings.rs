@@ -8,12 +8,12 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_http::Dialect;
 
 use crate::address::Address;
-use crate::bounds::Bounds;
-use crate::denials::DenialLog;
+use crate::denial_log::DenialLog;
 use crate::log::Log;
 use crate::operators::{AdminHost, AdminToken};
-use crate::reload::Watch;
-use crate::rls_closed::RlsClosed;
+use crate::policy_reload::Watch;
+use crate::request_bounds::Bounds;
+use crate::rls_failure_mode::RlsClosed;
 use crate::secret::Secret;
 use crate::store_events::StoreEvents;
 use crate::tls::Tls;

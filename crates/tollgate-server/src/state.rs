@@ -22,14 +22,14 @@ use tollgate_engine::{Policy, RestoreError};
 use crate::log::{Level, Log};
 use crate::start_error::StartError;
 
-mod folder;
 mod snapshot;
+mod state_folder;
 #[cfg(test)]
 mod tests;
 mod uptime;
 
-pub(crate) use folder::{Folder, in_use};
 pub(crate) use snapshot::save as save_snapshot;
+pub(crate) use state_folder::{Folder, in_use};
 pub use uptime::Uptime;
 
 pub(crate) use snapshot::Found;

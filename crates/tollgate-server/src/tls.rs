@@ -19,13 +19,13 @@ use tokio_rustls::server::TlsStream;
 use tollgate::clock::{Clock, Wall};
 
 use crate::address::Protocol;
+use crate::connection_limit::ConnectionPermit;
 use crate::log::{Level, Log, utc};
-use crate::places::ConnectionPermit;
 
-mod dates;
-mod files;
+mod expiry_dates;
+mod tls_files;
 
-use files::{Files, InForce};
+use tls_files::{Files, InForce};
 
 const DAY: i64 = 86_400;
 /// A certificate that ends within so many days is worth a word each day.

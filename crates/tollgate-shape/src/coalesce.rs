@@ -10,13 +10,13 @@ use tollgate::Clock;
 use tollgate::clock::Monotonic;
 
 #[cfg(not(any(loom, shuttle)))]
-mod add;
+mod add_future;
 mod store;
 
-use crate::setup::{Builder, Handle};
-use crate::work::{Action, AfterChange, StillRunning, Store as _};
+use crate::builder::{Builder, Handle};
+use crate::runner::{Action, AfterChange, StillRunning, Store as _};
 #[cfg(not(any(loom, shuttle)))]
-pub use add::Adding;
+pub use add_future::Adding;
 use store::{Batches, Limits};
 
 /// How many items are held at most, unless something else is chosen.

@@ -7,9 +7,9 @@ use derive_where::derive_where;
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
-use crate::setup::{Builder, Handle};
+use crate::builder::{Builder, Handle};
+use crate::runner::{Action, AfterChange, RunnerOwner, Store};
 use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
-use crate::work::{Action, AfterChange, RunnerOwner, Store};
 
 /// How a debounce behaves; [`build`](Self::build) makes a [`Debouncer`] of it, and [`keyed`](Self::keyed) one debounce for each key.
 ///

@@ -8,10 +8,10 @@ use tollgate::{Clock, Timestamp};
 
 mod table;
 
+use crate::builder::Handle;
 use crate::debounce::Debounce;
-use crate::setup::Handle;
+use crate::runner::Action;
 use crate::timeline::Times;
-use crate::work::Action;
 use table::{KeyFiring, Table};
 
 /// What happens to a new key when as many keys as the capacity says are pending.

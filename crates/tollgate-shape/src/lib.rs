@@ -38,20 +38,23 @@
     allow(dead_code, reason = "models drive by hand, and await nothing")
 )]
 
+mod builder;
 mod coalesce;
 mod debounce;
+#[cfg(not(any(loom, shuttle)))]
+mod executor;
 mod keyed;
 #[cfg(all(feature = "log", not(any(loom, shuttle))))]
 mod log;
 #[cfg(not(any(loom, shuttle)))]
 mod pacer;
-#[cfg(not(any(loom, shuttle)))]
-mod place;
-mod setup;
+mod runner;
 mod sync;
 mod timeline;
-mod work;
 
+#[cfg(not(any(loom, shuttle)))]
+pub use builder::Driver;
+pub use builder::{Builder, Handle};
 #[cfg(not(any(loom, shuttle)))]
 pub use coalesce::Adding;
 pub use coalesce::{AddError, Batch, Coalesce, Coalescer, Flushed, NotAdded};
@@ -61,11 +64,8 @@ pub use keyed::{KeyedDebounce, KeyedDebouncer, NoRoom, WhenFull};
 pub use log::{LogThrottle, LogThrottleBuilder};
 #[cfg(not(any(loom, shuttle)))]
 pub use pacer::{Gone, Pace, PaceRefused, Paced, Pacer, PacerBuilder, Pacing, Submitted};
-#[cfg(not(any(loom, shuttle)))]
-pub use setup::Driver;
-pub use setup::{Builder, Handle};
+pub use runner::{Stats, StillRunning};
 pub use timeline::Edge;
-pub use work::{Stats, StillRunning};
 
 /// The example of the crate's front page.
 #[cfg(doctest)]

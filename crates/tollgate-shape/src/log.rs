@@ -17,7 +17,7 @@ use tracing_subscriber::layer::{Context, Filter, Layer};
 
 mod table;
 
-use crate::place;
+use crate::executor;
 use table::Table;
 
 /// How many places in the source, or places with their fields, are limited apart.
@@ -320,7 +320,7 @@ impl<C: Clock + Clone + 'static> ThrottleState<C> {
             began,
         };
         let sleep = sleep_until(clock.clone(), began + every);
-        place::run(&clock, async move {
+        executor::run(&clock, async move {
             sleep.await;
             drop(due);
         });

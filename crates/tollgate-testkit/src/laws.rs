@@ -36,18 +36,18 @@ use tollgate_core::{Decision, Rate, Timestamp};
 use crate::oracle::{Hit, Kind};
 use crate::traffic::{Arrival, Order, Traffic};
 
-mod answers;
-mod book;
 mod bound;
-mod lending;
+mod decisions;
+mod reservation_laws;
+mod reservations;
 mod state;
 
-pub use answers::{
+pub use bound::{law_2_bound, law_2_live_change, law_5_stale_times_grant_nothing};
+pub use decisions::{
     law_1_equals_the_oracle, law_1_exact_form_admits_it_too, law_3_retry_is_tight,
     law_8_remaining_is_true,
 };
-pub use bound::{law_2_bound, law_2_live_change, law_5_stale_times_grant_nothing};
-pub use lending::{law_9_bound_of_what_was_kept, law_9_reverse_order_restores};
+pub use reservation_laws::{law_9_bound_of_what_was_kept, law_9_reverse_order_restores};
 pub use state::{law_4_denied_writes_nothing, law_6_costs_add_up, law_7_idle_is_never_seen};
 
 /// A holder of one limit's state.

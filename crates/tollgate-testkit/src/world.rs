@@ -15,24 +15,24 @@
 //! small Redis, [`play`] lets it happen, [`judge`] says what must not have, [`shrink`] finds the shortest history
 //! that still fails. [`replay`] runs recorded calls on the store and on a real server, and says where they differ.
 
-mod check;
-mod guard;
+mod checks;
+mod http_guard;
 mod network;
 mod node;
-mod play;
 mod replay;
 mod resp;
+mod scenario;
 mod shrink;
+mod simulation;
 mod store;
-mod story;
 
-pub use check::{Violation, judge};
+pub use checks::{Violation, judge};
 pub use network::{Exchange, Weather};
-pub use play::{Fault, Given, Record, Tallied, Told, Unanswered, play};
 pub use replay::{Call, Difference, replay};
-pub use shrink::{shrink, try_seed, try_story};
-pub use store::{Condition, Counts, ServerError, Store};
-pub use story::{
+pub use scenario::{
     Amount, Counted, Ends, Estimated, Event, Failure, Gift, Keeps, Leaf, Request, Rule, Setting,
     Sort, Story, Trouble,
 };
+pub use shrink::{shrink, try_seed, try_story};
+pub use simulation::{Fault, Given, Record, Tallied, Told, Unanswered, play};
+pub use store::{Condition, Counts, ServerError, Store};

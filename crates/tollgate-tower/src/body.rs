@@ -12,7 +12,7 @@ use pin_project_lite::pin_project;
 use tollgate::concurrency::{Permit, PermitHome};
 use tollgate_http::guard::{Held, Rest, Ticket};
 
-use crate::reply::replied;
+use crate::response_head::replied;
 
 /// A type of body that any other can be put into, as the boxed ones of frameworks: so a refusal can be of the type that the
 /// service's own answers have, and nothing is put around those.

@@ -10,7 +10,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{
+use crate::client_layer::{
     CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture, failed, status_of,
 };
 

@@ -11,7 +11,7 @@ use pin_project_lite::pin_project;
 use tollgate_http::guard::{Held, Refused, Ticket};
 
 use crate::body::Bodies;
-use crate::reply::{replace, write};
+use crate::response_head::{replace, write};
 
 pin_project! {
     /// The answer to a request, on its way. Dropping it gives back what the request holds.

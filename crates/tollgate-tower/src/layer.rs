@@ -20,7 +20,7 @@ use tower_service::Service;
 
 use crate::body::{AnyBody, Bodies, SameBody};
 use crate::future::{ResponseFuture, State, refusal};
-use crate::parts::Head;
+use crate::head::Head;
 
 /// Puts limits around services. Clones, and all services that it makes, count together.
 ///

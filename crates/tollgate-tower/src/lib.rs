@@ -23,23 +23,23 @@
 
 mod body;
 mod breaker;
+mod client_layer;
+mod field_names;
 mod future;
+mod head;
 mod layer;
-mod layered;
-mod names;
 mod pace;
-mod parts;
-mod reply;
+mod response_head;
 mod retry;
 mod shed;
 
 pub use body::{AnyBody, Bodies, Body, HoldingBody, Holds, OpenBody, Polled, SameBody, ShedBody};
 pub use breaker::BreakerLayer;
+pub use client_layer::{BoxError, CallPolicy, Calling, Layered};
 pub use future::ResponseFuture;
+pub use head::{AnyRequest, Head};
 pub use layer::{RateLimit, RateLimitLayer};
-pub use layered::{BoxError, CallPolicy, Calling, Layered};
 pub use pace::PaceLayer;
-pub use parts::{AnyRequest, Head};
 pub use retry::RetryLayer;
 pub use shed::{Admits, By, ShedClientLayer, ShedFuture, ShedLayer};
 pub use tollgate::OnMissingKey;

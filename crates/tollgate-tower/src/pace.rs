@@ -9,7 +9,7 @@ use tollgate_http::outgoing::{Pacer, Patience};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::layered::{BoxError, CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
+use crate::client_layer::{BoxError, CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
 
 /// Paces the calls of a client. Clones, and all clients that it makes, count together.
 ///

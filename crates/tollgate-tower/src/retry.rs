@@ -11,7 +11,7 @@ use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::layered::{CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
+use crate::client_layer::{CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///

@@ -21,7 +21,7 @@ use tower_service::Service;
 
 use crate::BoxError;
 use crate::body::ShedBody;
-use crate::layered::{Layered, ReadyCall, failed, status_of};
+use crate::client_layer::{Layered, ReadyCall, failed, status_of};
 
 /// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
 const SOON: Duration = Duration::from_secs(1);

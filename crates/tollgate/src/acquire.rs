@@ -8,10 +8,10 @@ use crate::Refused;
 use crate::cell::Ticket;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
-use crate::line::single::Entered;
-use crate::line::waiting::Seat;
-use crate::line::{Post, Standing};
 use crate::patience::WaitLimit;
+use crate::wait_queue::single::Entered;
+use crate::wait_queue::waiting::Seat;
+use crate::wait_queue::{Post, Standing};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;

@@ -9,20 +9,20 @@ use tollgate_core::{Decision, LimitError, Rate, Timestamp};
 
 use crate::Algorithm;
 use crate::clock::{Clock, Monotonic};
-use crate::line::of_keys::KeyQueues;
-use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::table::hasher::KeyHasher;
+use crate::wait_queue::of_keys::KeyQueues;
+use crate::wait_queue::waiting::Waiting;
 
-mod act;
+mod algorithm_table;
 mod builder;
 mod entry;
-mod kept;
 mod key;
 mod shard;
 mod snapshot;
+mod state_request;
 mod table;
-mod tables;
+mod table_algorithm;
 
 pub use builder::{Builder, StoredKeys};
 pub use key::{Key, OwnedKey, OwnedStoredKey, StoredKey};
@@ -33,8 +33,8 @@ pub use snapshot::Decoded;
 
 pub(crate) use key::{Held, StoredPointer};
 
+use algorithm_table::{AlgorithmTable, each};
 use key::Asks;
-use tables::{AlgorithmTable, each};
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///

@@ -6,18 +6,18 @@ use std::hash::Hash;
 use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::line::{SharedWaitQueue, Turn};
 use crate::table::hasher::KeyHasher;
+use crate::wait_queue::{SharedWaitQueue, Turn};
 
 mod builder;
 mod codel;
+mod fair_queueing;
 mod meter;
 #[cfg(test)]
 mod tests;
-mod wfq;
 
 pub use builder::{Builder, Settings};
-use wfq::{Claim, Fair, MAX_WEIGHT};
+use fair_queueing::{Claim, Fair, MAX_WEIGHT};
 
 /// One limit shared fairly by the clients that wait for it.
 ///

@@ -17,11 +17,11 @@ pub(crate) mod sealed {
 
     use crate::Refused;
     use crate::cell::{Ticket, Undo};
-    use crate::line::meter::{Meter, QueueRequest};
-    use crate::line::single::{Entered, Single};
-    use crate::line::waiting::Waiting;
-    use crate::line::{Post, QueuePointer, State};
     use crate::sync::{Ordering, fence};
+    use crate::wait_queue::meter::{Meter, QueueRequest};
+    use crate::wait_queue::single::{Entered, Single};
+    use crate::wait_queue::waiting::Waiting;
+    use crate::wait_queue::{Post, QueuePointer, State};
 
     /// A limit, or a shared pointer to one.
     pub trait Lends {

@@ -7,8 +7,8 @@ use tollgate_core::{Decision, Timestamp};
 
 use crate::acquire::Acquire;
 use crate::home::sealed::{Home as _, Lends};
-use crate::line::meter::Meter as _;
 use crate::table::TableFull;
+use crate::wait_queue::meter::Meter as _;
 use crate::{Refused, Reservation};
 use sealed::{KeyPointer, KeyVerbs as _};
 

@@ -8,39 +8,39 @@ use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate, Timestamp, units}
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::key::sealed::KeyVerbs as _;
-use crate::line::of_keys::KeyQueues;
-use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use crate::table::hasher::{KEY_BITS, KeyHasher};
+use crate::wait_queue::of_keys::KeyQueues;
+use crate::wait_queue::waiting::Waiting;
 use crate::{Algorithm, AtCap, Tier};
 
 mod anchor;
 mod builder;
+mod check_all;
 mod key;
+mod key_at_rate;
 mod memory;
-mod rated;
-mod rates;
+mod rate_cell;
 mod shard;
 mod slot;
 mod snapshot;
 mod stash;
 mod table;
-mod together;
 
 pub use builder::{Builder, Fingerprints};
+pub use check_all::Together;
 pub use key::{FingerprintKey, Key, OwnedKey};
-pub use rated::Glance;
-pub(crate) use rated::RatedKey;
-pub use rates::{ByKey, OneRate, TierOf};
-pub use together::Together;
+pub use key_at_rate::Glance;
+pub(crate) use key_at_rate::RatedKey;
+pub use rate_cell::{ByKey, OneRate, TierOf};
 
 pub use crate::snapshot::SnapshotError;
 pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
 
 use anchor::TableTime;
-use rated::Rated;
-use rates::{InForce, RateCell};
+use key_at_rate::Rated;
+use rate_cell::{InForce, RateCell};
 use slot::{ChargeRequest, Judged, KeyWord};
 use table::Table;
 

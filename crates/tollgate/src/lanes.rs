@@ -5,15 +5,15 @@ use std::fmt;
 use tollgate_core::{Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::line::{SharedWaitQueue, Turn};
+use crate::wait_queue::{SharedWaitQueue, Turn};
 
 mod builder;
-mod shares;
+mod lane_shares;
 #[cfg(test)]
 mod tests;
 
 pub use builder::{Builder, LanesError, Settings};
-use shares::Shares;
+use lane_shares::Shares;
 
 /// One rate in priority lanes.
 ///

@@ -45,9 +45,9 @@
 
 mod acquire;
 mod algorithm;
-mod at_cap;
 mod cell;
 pub mod clock;
+mod clock_steps;
 pub mod concurrency;
 pub mod exact_keyed;
 pub mod fair;
@@ -57,17 +57,15 @@ pub mod key;
 pub mod keyed;
 pub mod lanes;
 pub mod limiter;
-mod line;
 mod missing_key;
 mod patience;
 #[cfg(feature = "quota")]
 pub mod quota;
 mod refused;
 mod reservation;
-mod shards;
+mod sharding;
 pub mod snapshot;
 pub mod stack;
-mod steps;
 /// Not of limits, but what the crates of this project count by.
 #[doc(hidden)]
 pub mod stripes;
@@ -78,9 +76,10 @@ mod tier;
 pub mod tiers;
 pub mod tree;
 pub mod wait;
+mod wait_queue;
+mod when_full;
 
 pub use algorithm::Algorithm;
-pub use at_cap::AtCap;
 pub use clock::Clock;
 pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
 pub use exact_keyed::ExactKeyedLimiter;
@@ -100,6 +99,7 @@ pub use tiers::Tiers;
 pub use tollgate_core as core;
 pub use tollgate_core::{Decision, DenyReason, LimitError, Outcome, Rate, Timestamp};
 pub use tree::Tree;
+pub use when_full::AtCap;
 
 /// What the crates of this project lock and wake by.
 #[doc(hidden)]

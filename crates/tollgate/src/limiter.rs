@@ -10,12 +10,12 @@ use crate::acquire::Acquire;
 use crate::cell::{Cell, Ticket, Undo};
 use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::{Home, Lends};
-use crate::line::lined::LimiterQueue;
-use crate::line::meter::Meter;
-use crate::line::places::Id;
-use crate::line::single::Single;
-use crate::line::waiting::Waiting;
-use crate::line::{Post, State};
+use crate::wait_queue::lined::LimiterQueue;
+use crate::wait_queue::meter::Meter;
+use crate::wait_queue::places::Id;
+use crate::wait_queue::single::Single;
+use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::{Post, State};
 use crate::{Refused, Reservation};
 
 mod builder;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use crate::steps::SLACK;
+use crate::clock_steps::SLACK;
 use crate::sync::{Thread, current_thread};
 
 /// How many may wait on one limiter, unless said otherwise.

@@ -45,15 +45,15 @@
 
 mod builder;
 mod calendar;
-mod crc;
+mod crc32c;
 mod entry;
-mod keeper;
+mod file;
 mod key;
 mod parse;
 mod period;
+mod persistence;
 mod record;
 mod refused;
-mod store;
 mod table;
 
 use std::fmt;
@@ -62,8 +62,8 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp};
 
-use self::keeper::{BackgroundSaver, QuotaSaver};
-use self::store::FileEnd;
+use self::file::FileEnd;
+use self::persistence::{BackgroundSaver, QuotaSaver};
 use self::table::{Done, QuotaRequest, Table};
 use crate::clock::{Clock, Wall};
 use crate::stripes::Counters;
@@ -71,10 +71,10 @@ use crate::sync::Ordering;
 use crate::table::TableFull;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
+pub use file::FileError;
 pub use key::{Key, OwnedKey, QuotaKey};
 pub use period::{Quota, QuotaError, Weekday};
 pub use refused::{QuotaRefused, Receipt};
-pub use store::FileError;
 
 /// How often a charge waits until more is saved ahead.
 const CLAIMS: usize = 8;

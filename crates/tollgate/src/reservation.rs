@@ -11,8 +11,8 @@ use crate::cell::Ticket;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
-use crate::line::Post;
-use crate::line::waiting::Seat;
+use crate::wait_queue::Post;
+use crate::wait_queue::waiting::Seat;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///

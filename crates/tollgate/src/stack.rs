@@ -5,24 +5,24 @@ use tollgate_core::{Decision, Timestamp};
 // Not loom's: no decision reads a count.
 use std::sync::atomic::{AtomicU64, Ordering};
 
+mod decision;
 mod estimate;
+mod held_permits;
 mod hold;
 mod level;
 mod limit;
 mod limits;
-mod pass;
-mod verdict;
 
+pub use decision::{Kind, Passed, Refusal, StackVerdict};
 pub use estimate::{Expire, Settled, Settlement, TimedEstimate};
+pub use held_permits::Pass;
+use held_permits::{PermitPointer, Slot};
 pub use hold::{Hold, Terms};
 pub use level::{AnyLimit, Level, Settles};
-pub use pass::Pass;
-use pass::{PermitPointer, Slot};
-pub use verdict::{Kind, Passed, Refusal, StackVerdict};
 
+use decision::MostRestrictive;
 use level::Breadth;
 use limit::{Seen, Taken};
-use verdict::MostRestrictive;
 
 /// Many limits, passed by a request all together or not at all.
 ///

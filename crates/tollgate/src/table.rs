@@ -10,10 +10,10 @@ use crate::AtCap;
 use crate::clock::Clocked;
 use crate::patience::DEFAULT_MAX_WAITERS;
 
+pub(crate) mod due_heap;
 pub(crate) mod hasher;
-pub(crate) mod heap;
-pub(crate) mod index;
 pub(crate) mod slab;
+pub(crate) mod slot_index;
 
 /// The settings of a limiter by key, but for its clock; `S` are those that only one kind of table has.
 #[derive(Debug)]

@@ -13,25 +13,25 @@ use crate::table::hasher::KeyHasher;
 mod answer;
 mod builder;
 mod class;
+mod lending;
 mod level;
 mod node;
 mod nodes;
-mod ruling;
-mod share;
-mod taken;
+mod path;
+mod path_charge;
+mod receipt;
 #[cfg(test)]
 mod tests;
-mod walk;
 
 pub use builder::{Builder, Settings};
 pub use class::{Class, TreeError};
 pub use level::TreeLevel;
 pub use node::{Branch, Leaf, Leaves, NodeId};
-pub use ruling::{Receipt, TreeVerdict};
+pub use receipt::{Receipt, TreeVerdict};
 
 use nodes::NodeTable;
-use taken::Taken;
-use walk::Look;
+use path::Look;
+use path_charge::Taken;
 
 /// A hierarchical token bucket: a tree of classes, each promised a rate, that share one root.
 ///

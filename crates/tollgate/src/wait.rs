@@ -4,6 +4,6 @@ pub use crate::acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use crate::acquire::Acquiring;
 pub use crate::home::Home;
-pub use crate::line::Turn;
+pub use crate::wait_queue::Turn;
 #[cfg(not(any(loom, shuttle)))]
-pub use crate::line::Turning;
+pub use crate::wait_queue::Turning;

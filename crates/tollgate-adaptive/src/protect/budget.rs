@@ -2,7 +2,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::undo::UndoGuard;
+use crate::undo_guard::UndoGuard;
 
 /// Allows retries up to a share of the calls that were made.
 ///

@@ -11,7 +11,7 @@ use tollgate::concurrency::{Ending, NoPermit, Permit};
 use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
 
 use crate::breaker::{Breaker, Call, Open};
-use crate::undo::UndoGuard;
+use crate::undo_guard::UndoGuard;
 
 /// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
 ///

@@ -10,8 +10,8 @@ use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, sleep_until};
 
 use super::Budget;
-use crate::chance::{SplitMix64, random_seed};
-use crate::undo::UndoGuard;
+use crate::random::{SplitMix64, random_seed};
+use crate::undo_guard::UndoGuard;
 
 /// How often a call is tried, and how long is waited in between: three times, at most 1 s and then 2 s, by chance.
 ///

@@ -9,7 +9,7 @@ use tollgate::clock::{Clock, Monotonic};
 
 use crate::breaker::Span;
 use crate::breaker::window::{CallResult, Window};
-use crate::chance::{SplitMix64, random_seed};
+use crate::random::{SplitMix64, random_seed};
 
 /// Rejects calls locally with a probability that rises as the backend accepts fewer of them.
 ///

@@ -14,10 +14,10 @@ use serde_json::Value;
 use tollgate_server::{Address, admin_token_files};
 
 use super::text::plain;
-use crate::client::{
+use crate::outcome::CliError;
+use crate::service_client::{
     Connection, HttpResponse, PATIENCE, Place, Request, connect, connect_tcp, first_line,
 };
-use crate::ended::CliError;
 
 /// How a service is reached.
 #[derive(Args, Clone, Debug)]

@@ -12,8 +12,8 @@ use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
 use super::{Ask, ServiceAnswer, told_by_service};
-use crate::client::{PATIENCE, Place, garbled};
 use crate::policy::Fact;
+use crate::service_client::{PATIENCE, Place, garbled};
 
 const CALL: &str = "http://tollgate/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// The most bytes of an answer.

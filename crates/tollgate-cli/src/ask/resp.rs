@@ -5,8 +5,8 @@ use std::io::{self, BufRead, BufReader, Read, Write};
 use serde_json::{Number, Value};
 
 use super::{Ask, ServiceAnswer, told_by_service};
-use crate::client::{Connection, Place, connect, garbled};
 use crate::policy::Fact;
+use crate::service_client::{Connection, Place, connect, garbled};
 
 /// The most bytes of an answer.
 const MOST: u64 = 1 << 20;

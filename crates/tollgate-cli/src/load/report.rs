@@ -10,7 +10,7 @@ use tollgate_redis::{FailureKind, FailureStats, RedisStats};
 
 use super::drive::RunResult;
 use super::{FleetCounting, LimitHome, Load, StoreFailureChoice, name};
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::output::thousands;
 use crate::policy::duration;
 use crate::simulate::spelled_out;

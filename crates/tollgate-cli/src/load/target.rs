@@ -14,7 +14,7 @@ use tollgate_redis::{
 };
 
 use super::{Counted, FleetCounting, Load, name};
-use crate::ended::CliError;
+use crate::outcome::CliError;
 
 /// How long the store is waited for before the run.
 const READY_TIMEOUT: Duration = Duration::from_secs(2);

@@ -8,7 +8,7 @@ use regex::bytes::Regex;
 use tollgate::{Clock, KeyedLimiter, Limiter};
 
 use super::{Interrupt, LONGEST, LOOK, Pipe, PipeReport};
-use crate::ended::CliError;
+use crate::outcome::CliError;
 
 pub(super) struct LineFilter<'a, C: Clock, W> {
     gate: LineLimiter<C>,

@@ -9,10 +9,10 @@ use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy, Rule};
 use tollgate_engine::source::files_in;
 use tollgate_engine::{Checked, Rejected, envoy, render};
 
-use super::input::{is_stdin, of_text, stdin};
+use super::policy_input::{is_stdin, of_text, stdin};
 use super::{leases, untold};
 use crate::color::Color;
-use crate::ended::{CliError, Ended};
+use crate::outcome::{CliError, Ended};
 use crate::output::{count, write_json, written};
 
 /// The files to check.

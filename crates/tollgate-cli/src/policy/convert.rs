@@ -11,8 +11,8 @@ use tollgate_engine::native::codes;
 use tollgate_engine::{Policy, render};
 
 use super::check::files_of;
-use super::input::{is_stdin, of_text, stdin};
-use crate::ended::CliError;
+use super::policy_input::{is_stdin, of_text, stdin};
+use crate::outcome::CliError;
 use crate::output::{write_json, written};
 
 /// The files to convert.

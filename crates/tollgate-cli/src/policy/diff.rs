@@ -6,8 +6,8 @@ use std::path::PathBuf;
 use clap::Args;
 use tollgate_engine::diff::Diff as Difference;
 
-use super::input::{is_stdin, policy};
-use crate::ended::{CliError, Ended};
+use super::policy_input::{is_stdin, policy};
+use crate::outcome::{CliError, Ended};
 use crate::output::show;
 
 /// The two policies to compare.

@@ -12,16 +12,16 @@ use tollgate_engine::explain;
 
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor};
 use super::request::{DescriptorOptions, Request, RunningRequests};
-use super::stage::{SimulatedEngine, Store};
+use super::simulated_engine::{SimulatedEngine, Store};
 use super::time::{Date, duration};
 use crate::color::Color;
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::output::{write_json, written};
 
-mod parts;
+mod entries;
 mod text;
 
-use parts::{Found, Part};
+use entries::{Found, Part};
 use text::Text;
 
 /// The policy, and the request to explain.

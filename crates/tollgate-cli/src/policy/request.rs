@@ -13,8 +13,8 @@ use tollgate_engine::verdict::{Cause, Passed, Permits};
 use tollgate_engine::{Facts, Policy, Verdict};
 
 use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, escape_commas, facts};
-use super::stage::SimulatedEngine;
-use crate::ended::CliError;
+use super::simulated_engine::SimulatedEngine;
+use crate::outcome::CliError;
 
 /// What is asked of a policy.
 #[derive(Debug)]

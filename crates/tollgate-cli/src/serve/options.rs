@@ -15,7 +15,7 @@ use tollgate_server::{
 
 use super::Setting;
 use super::settings::variable;
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::policy::duration;
 
 mod secure;

@@ -12,7 +12,7 @@ use tollgate_server::preflight::{self, Found};
 use tollgate_server::{Address, Log, Settings};
 
 use super::{MEET_STORE, Serve};
-use crate::ended::CliError;
+use crate::outcome::CliError;
 
 /// What a check is about, by the exit code if something of it is wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]

@@ -5,7 +5,7 @@ use std::io::Write;
 use tollgate_engine::Policy;
 
 use super::Serve;
-use crate::ended::CliError;
+use crate::outcome::CliError;
 
 impl Serve {
     /// Writes the policy: a file alone as it is written, several as one.

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tollgate_server::{Drain, Server};
 
-use super::notify::{self, ServiceManager};
+use super::systemd::{self, ServiceManager};
 
 /// What is saved after a second signal is given so long.
 const FINAL_SAVE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -84,14 +84,14 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {}
                 () = sign => {
-                    manager.tell(notify::ALIVE);
+                    manager.tell(systemd::ALIVE);
                     continue;
                 }
             }
-            manager.tell(notify::RELOADING);
+            manager.tell(systemd::RELOADING);
             tokio::select! {
                 // What came of it is in the log. Certificates and secrets are read again by the service itself.
-                _ = server.reload("SIGHUP") => manager.tell(notify::READY),
+                _ = server.reload("SIGHUP") => manager.tell(systemd::READY),
                 // A file that takes long to read keeps nobody from ending.
                 _ = self.end() => return,
             }

@@ -8,7 +8,7 @@ use tollgate::Timestamp;
 use tollgate_engine::render;
 
 use super::Options;
-use crate::ended::CliError;
+use crate::outcome::CliError;
 use crate::policy::{DescriptorOptions, Request, RunningRequests, SimulatedEngine, Store};
 
 /// What a policy did to the requests of a pattern.

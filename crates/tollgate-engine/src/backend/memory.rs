@@ -29,10 +29,10 @@ mod builder;
 mod estimates;
 mod keys;
 mod state;
-mod tables;
+mod table_stats;
 
 pub use builder::MemoryBuilder;
-pub use tables::TableStats;
+pub use table_stats::TableStats;
 
 use estimates::is_held;
 use keys::{CounterKey, KeyStorage, QuotaBytes, TableKey, UNNAMED, exact, level, rated};

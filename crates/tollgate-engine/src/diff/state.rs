@@ -7,7 +7,7 @@ use serde::Serialize;
 
 use super::{Field, Kind};
 use crate::engine::counters::{Counters, Sharing};
-use crate::engine::overload::gate_counter_name;
+use crate::engine::overload_control::gate_counter_name;
 use crate::engine::rules::{TIERS, counter_of, counter_of_leaf, kinds};
 use crate::envoy::Compiled;
 use crate::limits::LimitKind;

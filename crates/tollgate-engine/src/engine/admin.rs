@@ -6,7 +6,7 @@ use tollgate::Clock;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 
 use super::Engine;
-use super::find::{self, Found, Reset, ResetScope};
+use super::key_state::{self, Found, Reset, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
 use super::orders::{OverrideBook, OverrideContext};
 use super::pipeline::ready;
@@ -313,7 +313,7 @@ impl<B: Backend> Engine<B> {
         &self,
         target: &Target,
     ) -> Result<Result<Vec<Found>, OrderError>, B::Error> {
-        find::find(&self.pipeline, target).await
+        key_state::find(&self.pipeline, target).await
     }
 
     /// Forgets what the keys that [`find_async`](Self::find_async) finds have spent of these limits. Slots that are held stay held. Of a store
@@ -326,7 +326,7 @@ impl<B: Backend> Engine<B> {
         target: &Target,
         scope: ResetScope,
     ) -> Result<Result<Reset, OrderError>, B::Error> {
-        find::reset(&self.pipeline, target, scope).await
+        key_state::reset(&self.pipeline, target, scope).await
     }
 }
 

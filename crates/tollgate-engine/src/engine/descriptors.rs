@@ -12,17 +12,17 @@ use crate::limits::{LimitKind, Unavailable};
 use crate::policy::OnStoreFailure;
 use crate::verdict::{DenyReason, Permits};
 
-mod charge;
-mod lookups;
-mod pool;
-mod told;
+mod counter_pool;
+mod reporting;
+mod tree_charge;
+mod tree_lookup;
 mod trees;
 
 pub(crate) use trees::{LeafKey, Trees};
 
-pub(super) use charge::TreeCharge;
-pub(super) use lookups::{TreeInput, TreeLookups};
-pub(super) use told::{ReportOptions, TreeRequest};
+pub(super) use reporting::{ReportOptions, TreeRequest};
+pub(super) use tree_charge::TreeCharge;
+pub(super) use tree_lookup::{TreeInput, TreeLookups};
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.
 ///

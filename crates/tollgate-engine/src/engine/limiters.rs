@@ -3,7 +3,7 @@
 use tollgate::{DenyReason, OnMissingKey, Timestamp};
 
 use super::orders::Limiter;
-use super::overload::{AdaptiveLimiter, AdaptiveState};
+use super::overload_control::{AdaptiveLimiter, AdaptiveState};
 use super::pipeline::Pipeline;
 use crate::backend::Backend;
 use crate::limits::{Limit, LimitKind};

@@ -17,22 +17,22 @@ use crate::orders::{
     Act, Effect, MAX_OVERRIDE_DURATION, MOST_ORDERS, NewOverride, Order, OrderError, OverrideFacts,
     Replacement, Target, TargetKey,
 };
-use crate::suggest::closest;
+use crate::suggestions::closest;
 
-mod overlay;
+mod active;
+mod override_table;
 mod pattern;
-mod place;
 mod saved;
-mod table;
 mod target_keys;
+mod target_resolution;
 
-pub(crate) use overlay::{Held, PolicyOverrides};
-pub(super) use place::as_descriptor;
+pub(crate) use active::{Held, PolicyOverrides};
+pub(crate) use override_table::{Limiter, Override, OverrideRef};
 pub(super) use saved::SnapshotForm;
-pub(crate) use table::{Limiter, Override, OverrideRef};
 pub(super) use target_keys::{KeyContext, TargetFacts, TargetTexts};
+pub(super) use target_resolution::as_descriptor;
 
-use table::{OverrideStats, Table};
+use override_table::{OverrideStats, Table};
 
 /// How much text an order's target has at the most.
 const MAX_TARGET_BYTES: usize = 2_048;

@@ -10,17 +10,17 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use tollgate::{Clock, Decision, Timestamp};
 
-use super::ask::BackendQuery;
 use super::conditions::Conditions;
 use super::descriptors::{
     DescriptorFindings, DescriptorRequest, DescriptorVerdict, ReportOptions, TreeCharge, TreeInput,
     TreeLookups, TreeRequest,
 };
-use super::gather::{MatchInput, RequestMatch, TreeMatch};
 use super::orders::{Held, KeyContext, OverrideBook, OverrideContext};
+use super::query::BackendQuery;
 use super::recorder::Recorder;
+use super::request_match::{MatchInput, RequestMatch, TreeMatch};
 use super::rules::{Before, PolicyError, Rules};
-use super::turns::{QueueDemand, QueueKey, Standing, WaitQueues};
+use super::wait_queue::{QueueDemand, QueueKey, Standing, WaitQueues};
 use super::warm::is_gate;
 use crate::backend::{Backend, Clocks, Gift, Memory, Refund};
 use crate::bounds::{Bounds, TooMuch};

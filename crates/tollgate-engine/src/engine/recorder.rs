@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::gather::RequestMatch;
+use super::request_match::RequestMatch;
 use super::rules::Rules;
-use super::warned::Warnings;
+use super::warnings::Warnings;
 use crate::backend::Backend;
 use crate::limits::Answer;
 use crate::observer::{Event, Observer, Wants};

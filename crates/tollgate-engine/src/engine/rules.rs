@@ -10,9 +10,9 @@ use tollgate::{Algorithm, LimitError, OnMissingKey, Timestamp};
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
 use super::orders::PolicyOverrides;
-use super::overload::RetiredGates;
+use super::overload_control::RetiredGates;
+use super::presence::{FactPresence, FirstHundred};
 use super::rollout::Rollout;
-use super::seen::{FactPresence, FirstHundred};
 use super::warm::{NewWarmUp, WarmUp};
 use crate::backend::{Backend, Clocks};
 use crate::envoy::Leaf;
@@ -24,11 +24,11 @@ use crate::policy::{
 };
 use crate::tally::{Tallies, UNCOUNTED};
 
-mod applied;
+mod compiled_rule;
 mod error;
 mod tiers;
 
-pub(crate) use applied::{Applied, RuleLimits};
+pub(crate) use compiled_rule::{Applied, RuleLimits};
 pub use error::PolicyError;
 pub(crate) use tiers::{TIERS, TierMatch, Tiers};
 

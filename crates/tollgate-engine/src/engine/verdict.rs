@@ -10,7 +10,7 @@ pub use crate::bounds::TooMuch;
 pub use crate::cause::Cause;
 use crate::engine::orders::Override;
 use crate::limits::{LimitKind, Unavailable};
-use crate::matcher::few::InlineVec;
+use crate::matcher::inline_vec::InlineVec;
 use crate::policy::Mode;
 
 mod cause;

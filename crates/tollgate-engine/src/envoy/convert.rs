@@ -2,12 +2,12 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::compiled::Wildcard;
+use super::descriptor_index::Wildcard;
 use super::{Compiled, Domains, Leaf, PathEntry};
-use crate::checked::Rejected;
 use crate::document::Format;
 use crate::escape::is_hidden;
 use crate::facts::{DESCRIPTOR, DOMAIN, IP, descriptor_name, fact_name};
+use crate::load_result::Rejected;
 use crate::native::text::{self, quoted};
 use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
 use crate::policy::{

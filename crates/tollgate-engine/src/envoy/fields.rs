@@ -6,7 +6,7 @@ use super::{
 };
 use crate::document::Format;
 use crate::document::columns::Text;
-use crate::suggest::did_you_mean;
+use crate::suggestions::did_you_mean;
 
 /// What a map is.
 #[derive(Clone, Copy, PartialEq, Eq)]

@@ -24,7 +24,7 @@ use crate::policy::{
     Charging, Counting, DescriptorLimit, DescriptorRule, Domain, FailureModes, OnStoreFailure,
     is_bucket,
 };
-use crate::suggest::did_you_mean;
+use crate::suggestions::did_you_mean;
 
 /// Reads one document.
 pub(super) struct Reader<'a> {

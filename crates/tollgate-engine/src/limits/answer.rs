@@ -6,7 +6,7 @@ use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
 use super::check::Check;
-use super::unavailable::{CheckResult, Unavailable, decisions};
+use super::store_failure::{CheckResult, Unavailable, decisions};
 
 /// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
 /// [verdict](crate::Verdict) shows plainly what holds the slots of a request.

@@ -4,7 +4,7 @@ use tollgate::{Algorithm, LimitError, Rate};
 
 use super::form::CompiledLimit;
 use super::kind::LimitKind;
-use super::prepared::PreparedList;
+use super::prepared_state::PreparedList;
 use crate::policy::{Counting, OnStoreFailure, Settle};
 
 /// What one check is judged by.

@@ -1,6 +1,6 @@
 //! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
 
-use super::cover::StepBudget;
+use super::coverage::StepBudget;
 use super::{Warnings, codes, in_use, keys};
 use crate::address::Network;
 use crate::matcher::glob::Glob;
@@ -180,7 +180,7 @@ fn excludes(a: &Pattern, b: &Pattern, fuel: &StepBudget) -> bool {
             (Some(a), Some(b)) => !a.covers(&b) && !b.covers(&a),
             _ => false,
         },
-        _ => match (super::cover::start(a), super::cover::start(b)) {
+        _ => match (super::coverage::start(a), super::coverage::start(b)) {
             (Some(a), Some(b)) => !a.starts_with(b) && !b.starts_with(a),
             _ => false,
         },

@@ -6,7 +6,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 use super::pattern::Test;
-use super::prefix::{Buckets, PrefixTable};
+use super::prefix_index::{Buckets, PrefixTable};
 use super::{Condition, Known, Numbers};
 use crate::address::{Network, NetworkTree};
 

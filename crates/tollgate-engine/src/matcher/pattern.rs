@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::PatternError;
 use super::glob::{Glob, MOST_PARTS};
-use super::globs::GlobSetBuilder;
+use super::glob_sets::GlobSetBuilder;
 use super::regex::{FullMatchRegex, RegexCache};
 use super::text::Text;
 use crate::address::{Address, Network};

@@ -13,7 +13,7 @@ use super::fields::{ADAPTIVE, COST, LIMIT_KINDS, SHED, TIER, UNSETTLED, laws, na
 use super::reader::{Fields, Reader, first_line, shorten};
 use crate::document::{Node, Span, Value};
 use crate::policy::{Adaptive, Cost, Limits, Over, Settle, Shed};
-use crate::suggest;
+use crate::suggestions;
 
 /// Most rates of one rule or tier.
 const MOST_RATES: usize = 16;
@@ -227,7 +227,7 @@ impl Reader<'_> {
         }
         let own = self.fields(node, "a concurrency", ADAPTIVE)?;
         let message = "expected adaptive: the law by which the limit is found";
-        let known = suggest::any_of(&names(&laws()));
+        let known = suggestions::any_of(&names(&laws()));
         let help = format!("write {ADAPTIVE_EXAMPLE}; the laws are {known}");
         let law = self.required(&own, "adaptive", message, help);
         let law = law.and_then(|node| self.word(node, "law", &laws()));
@@ -424,7 +424,7 @@ impl Reader<'_> {
             ("wait", length) => self.length(length, node.span).map(Over::Wait),
             _ => {
                 let message = format!("unknown answer {:?} to what is over", shorten(text));
-                let help = match suggest::closest(word, ["refuse", "wait"]) {
+                let help = match suggestions::closest(word, ["refuse", "wait"]) {
                     None => EXPECTED.to_owned(),
                     Some("wait") => "write wait and for how long: wait 200ms".to_owned(),
                     Some(near) => format!("did you mean {near:?}?"),

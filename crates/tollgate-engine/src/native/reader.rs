@@ -13,7 +13,7 @@ use crate::facts::fact_name;
 use crate::matcher::regex::RegexCache;
 use crate::policy::{FailureModes, Policy};
 use crate::sources::Sources;
-use crate::suggest;
+use crate::suggestions;
 
 /// Most errors that are kept.
 const MAX_PROBLEMS: usize = 1_000;
@@ -289,7 +289,7 @@ impl Reader<'_> {
             _ => None,
         };
         let help = split_field_help(text, table).or_else(|| misnamed().map(str::to_owned));
-        let help = help.or_else(|| suggest::help(text, table));
+        let help = help.or_else(|| suggestions::help(text, table));
         let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
         self.problems.push(problem.help(help));
     }
@@ -438,14 +438,14 @@ impl Reader<'_> {
         table: &[(&'static str, T)],
     ) -> Option<T> {
         let words = names(table);
-        let expected = format!("{what}: {}", suggest::any_of(&words));
+        let expected = format!("{what}: {}", suggestions::any_of(&words));
         let Value::Text(text) = &node.value else {
             return self.mismatch(node, &expected);
         };
         let found = table.iter().find(|(word, _)| word == text);
         if found.is_none() {
             let message = format!("unknown {what} {:?}", shorten(text));
-            let help = suggest::help(text, &words).unwrap_or(expected);
+            let help = suggestions::help(text, &words).unwrap_or(expected);
             self.report_with_help(codes::UNKNOWN_VALUE, message, node.span, help);
         }
         found.map(|(_, value)| *value)

@@ -206,7 +206,7 @@ fn read_again_if_rejected<T, E>(
 
 /// The files that were read.
 fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
-    let sources = crate::checked::sources(read);
+    let sources = crate::load_result::sources(read);
     sources.iter().map(|source| PathBuf::from(source.name()))
 }
 

@@ -4,17 +4,17 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::answers::{self, Refused};
+use super::blocking::{TarpitPermit, Whom};
+use super::builder::{Guard, Prechecks};
 use super::denial::Denial;
+use super::events;
 use super::fields::Fields;
-use super::hooks;
-use super::keyless::MissingKey;
-use super::offenders::{TarpitPermit, Whom};
+use super::missing_key::MissingKey;
 use super::request::Request;
-use super::settings::{Guard, Prechecks};
+use super::response::{self, Refused};
 use super::ticket::ResponseWatch;
 use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
-use crate::seats::WaiterPermit;
+use crate::waiter_limit::WaiterPermit;
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
@@ -62,7 +62,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// What came of [asking](Self::ask).
     #[inline(always)]
     pub fn glance(&self, request: &R) -> Result<Fields, Arrived<L::Held, L::Question>> {
-        let is_simple = self.before.is_none() && self.after.is_none() && !hooks::is_tracing();
+        let is_simple = self.before.is_none() && self.after.is_none() && !events::is_tracing();
         if !is_simple {
             return Err(self.ask(request));
         }
@@ -229,7 +229,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         match admission {
             Admission::Passed(ticket) => Ok(ticket),
             Admission::Refused(denial) => Err(self.tell(request, &denial)),
-            Admission::Failed(_) => Err(answers::failed(request)),
+            Admission::Failed(_) => Err(response::failed(request)),
         }
     }
 
@@ -244,7 +244,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             (_, told) => told,
         };
         let mut refused = if request.is_grpc() {
-            answers::grpc_refused(denial, told)
+            response::grpc_refused(denial, told)
         } else {
             self.answers.refused(denial, told)
         };

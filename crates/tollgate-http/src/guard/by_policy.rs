@@ -11,13 +11,13 @@ use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Conditions, Engine, Facts, Verdict};
 
-use super::answers::Answers;
 use super::denial::Denial;
+use super::events;
 use super::facts::{self, OwnedFacts, Value};
 use super::fields::Fields;
-use super::hooks;
 use super::keys::Address;
 use super::request::Request;
+use super::response::Answers;
 use super::{Asked, Judged, Limits, Settles, Terms};
 use crate::Answered;
 
@@ -98,7 +98,7 @@ impl<B: Backend> ByPolicy<B> {
     /// once at WARN (target `tollgate`), with what the last request had and what the rule wants.
     pub fn new(engine: impl Into<Arc<Engine<B>>>) -> Self {
         let engine = engine.into();
-        engine.log_warnings(hooks::policy_warning);
+        engine.log_warnings(events::policy_warning);
         Self {
             engine,
             address: Address::new(),
@@ -160,7 +160,7 @@ fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>
     let answered = Answered::of(&verdict, held.is_some());
     if let Some(rule) = answered.rule() {
         let key = || verdict.key().map_or(0, |key| key.fingerprint()[0]);
-        hooks::trace_decision(rule, key, &answered.decision);
+        events::trace_decision(rule, key, &answered.decision);
     }
     match held {
         Some(held) => Judged::Passed {

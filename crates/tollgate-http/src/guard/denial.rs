@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::keyless::MissingKey;
+use super::missing_key::MissingKey;
 use crate::{DenyReason, Refusal, Shown, status_of};
 
 /// Why a request may not go on: what limits find, and a guard makes an answer of.

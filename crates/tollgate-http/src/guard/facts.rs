@@ -9,7 +9,7 @@ use std::borrow::Cow;
 use tollgate_engine::facts::text_of_bytes;
 use tollgate_engine::{Facts, FactsAsked};
 
-use super::keyless::{KeySource, MissingKey};
+use super::missing_key::{KeySource, MissingKey};
 use super::request::{MoreFacts, Request, Tenant, Tier, User};
 
 /// So many sets of facts may stand for one request.

@@ -6,7 +6,7 @@ use std::fmt;
 use bytes::Bytes;
 use smallvec::SmallVec;
 
-use super::memo;
+use super::field_cache;
 use crate::Shown;
 use crate::fields::{self, FieldSink, secs};
 
@@ -174,12 +174,12 @@ impl FieldSink for FieldWriter {
             write(&mut written, limit);
             written.value.take()
         };
-        let texts = || memo::PolicyTexts {
+        let texts = || field_cache::PolicyTexts {
             policy: written(fields::policy_item),
             name: written(fields::left_name),
         };
         if limit.remaining == 0 {
-            memo::same(limit, texts, |same| {
+            field_cache::same(limit, texts, |same| {
                 self.known("ratelimit-policy", same.policy.clone());
             });
             // No time is told in so many seconds.
@@ -188,11 +188,11 @@ impl FieldSink for FieldWriter {
             } else {
                 u64::MAX
             };
-            let value = memo::empty(limit.name, seconds, || written(fields::left_item));
+            let value = field_cache::empty(limit.name, seconds, || written(fields::left_item));
             self.known("ratelimit", value);
             return;
         }
-        memo::same(limit, texts, |same| {
+        field_cache::same(limit, texts, |same| {
             self.known("ratelimit-policy", same.policy.clone());
             self.name = Some("ratelimit");
             self.value.push(&same.name);

@@ -10,7 +10,7 @@ mod cookie;
 use std::hash::Hash;
 use std::marker::PhantomData;
 
-use super::keyless::{KeySource, MissingKey};
+use super::missing_key::{KeySource, MissingKey};
 use super::request::Request;
 
 pub use address::{Address, Connection};

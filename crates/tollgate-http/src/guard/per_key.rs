@@ -13,13 +13,13 @@ use tollgate::{
     Timestamp,
 };
 
-use super::answers::Answers;
 use super::denial::Denial;
+use super::events;
 use super::fields::Fields;
-use super::hooks;
-use super::keyless::{ByKey, Fingerprint, KeyFinder};
 use super::keys::KeyOf;
+use super::missing_key::{ByKey, Fingerprint, KeyFinder};
 use super::request::Request;
+use super::response::Answers;
 use super::ticket::Estimate;
 use super::{Asked, Judged, Limits, Look, Settles, Terms};
 use crate::{DenyReason, Shown};
@@ -98,7 +98,7 @@ impl<K, C: Clock> PerKey<K, C> {
     ) -> Asked<Judged<()>, Box<Waiting<C>>> {
         let one = self.limiter.key(key);
         let decision = one.check_at(now, terms.cost());
-        hooks::trace_decision(&self.finder.name, || one.fingerprint(), &decision);
+        events::trace_decision(&self.finder.name, || one.fingerprint(), &decision);
         if decision.is_allowed() {
             let fields = self.told(&decision, terms.answers);
             return Asked::Now(Judged::Passed { held: (), fields });
@@ -324,7 +324,7 @@ impl<K, C: Clock + 'static> ExactPerKey<K, C> {
             Err(decision) => (None, decision),
         };
         let [key, _] = print;
-        hooks::trace_decision(&self.finder.name, || key, &decision);
+        events::trace_decision(&self.finder.name, || key, &decision);
         if held.is_some() {
             let fields = terms.answers.passed(|| Some(self.shown(&decision)));
             return Judged::Passed { held, fields };

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::items::{items, number, seconds};
+use super::field_items::{items, number, seconds};
 
 /// Resets above this many seconds are times since 1970, unless it is said what they are: fifteen years from now, or 1986.
 const LEAST_EPOCH: u64 = 500_000_000;

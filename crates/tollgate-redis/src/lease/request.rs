@@ -7,7 +7,7 @@ use tollgate::Timestamp;
 
 use super::book::{Grant, LeaseBook, Plan};
 use crate::error::StoreError;
-use crate::question::{LimitParams, micros, put, wait};
+use crate::query::{LimitParams, micros, put, wait};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]

@@ -19,7 +19,7 @@ use tollgate_testkit::traffic::Random;
 
 use super::book::{Grant, LeaseBook, Spent};
 use super::request::{LeaseReply, LeaseRequest};
-use crate::question::{LimitForm, LimitParams, StoreOp, StoreQuery};
+use crate::query::{LimitForm, LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::tests::windows;
 

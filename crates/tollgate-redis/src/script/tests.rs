@@ -14,7 +14,7 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use crate::error::StoreError;
-use crate::question::{LimitForm, LimitParams, QueryReplies, StoreKind, StoreOp, StoreQuery};
+use crate::query::{LimitForm, LimitParams, QueryReplies, StoreKind, StoreOp, StoreQuery};
 use crate::store::Store;
 
 const NOW: u64 = 1_700_000_000_000_000;

@@ -3,7 +3,7 @@
 use ::redis::Cmd;
 
 use crate::error::StoreError;
-use crate::question::{Header, StoreKind};
+use crate::query::{Header, StoreKind};
 use crate::script::{self, ScriptParts};
 
 use super::request::{CallReply, QueuedCall, StoreCall};
@@ -145,7 +145,7 @@ mod tests {
     use tollgate_engine::backend::LimitKind;
 
     use super::*;
-    use crate::question::{LimitForm, StoreOp, StoreQuery};
+    use crate::query::{LimitForm, StoreOp, StoreQuery};
 
     #[test]
     fn what_gives_is_not_sent_again() {

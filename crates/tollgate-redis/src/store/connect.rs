@@ -14,9 +14,9 @@ use crate::address::{Address, Node, Topology};
 use crate::error::{FailureKind, StoreError};
 use crate::host::Host;
 
-use super::files::{CertificateFiles, Known};
+use super::certificate_files::{CertificateFiles, Known};
 use super::link::Link;
-use super::{probe, reason};
+use super::{error_reason, tls_probe};
 
 /// Without an answer for so long, a connection is given up; or for as long as decisions wait.
 const STALLED: Duration = Duration::from_secs(1);
@@ -97,7 +97,7 @@ impl Connector {
             Err(_) if self.was_met.load(Ordering::Relaxed) => {}
             #[cfg(feature = "simulation")]
             Err(_) if matches!(self.to, Target::World(_)) => {}
-            Err(error) => return Err(probe::explained(error, &self.address).await),
+            Err(error) => return Err(tls_probe::explained(error, &self.address).await),
         }
         connected
     }
@@ -118,7 +118,7 @@ impl Connector {
                 let connected = world.connect().await;
                 let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
                 linked.map_err(|why| {
-                    reason::store_error(&RedisError::from(std::io::Error::other(why)))
+                    error_reason::store_error(&RedisError::from(std::io::Error::other(why)))
                 })
             }
         }
@@ -161,7 +161,7 @@ impl Connector {
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         match connection.await {
             Ok(connection) => self.greeted(connection).await,
-            Err(error) => Err(reason::store_error(&error)),
+            Err(error) => Err(error_reason::store_error(&error)),
         }
     }
 
@@ -173,7 +173,7 @@ impl Connector {
             return Ok(link);
         }
         let greeting = link.send(&::redis::cmd("PING")).await;
-        match greeting.map_err(|error| reason::store_error(&error)) {
+        match greeting.map_err(|error| error_reason::store_error(&error)) {
             Err(error @ StoreError::Unreachable { .. }) => Err(error),
             Err(error) if error.kind() == FailureKind::Auth => Err(error),
             // Any other error is told to the requests that meet it.
@@ -214,13 +214,13 @@ impl Target {
 
 /// Why there is no connection to a master: whether the sentinels refused, who have a login of their own, or it.
 async fn attribute_rejection(client: &mut SentinelClient, error: &RedisError) -> StoreError {
-    let told = reason::store_error(error);
+    let told = error_reason::store_error(error);
     let is_refused = |kind| matches!(kind, FailureKind::Auth | FailureKind::NoPermission);
     if !is_refused(told.kind()) {
         return told;
     }
     let asked = query_sentinels(client).await;
-    match asked.map_err(|error| reason::sentinel_error(&error)) {
+    match asked.map_err(|error| error_reason::sentinel_error(&error)) {
         Err(theirs) if is_refused(theirs.kind()) => theirs,
         _ => told,
     }
@@ -239,7 +239,7 @@ fn unusable(address: &Address, error: &RedisError) -> StoreError {
     match address.tls {
         // Files that can't be read, or hold no certificate.
         Some(_) => StoreError::unreachable(FailureKind::Tls, error.to_string()),
-        None => reason::store_error(error),
+        None => error_reason::store_error(error),
     }
 }
 

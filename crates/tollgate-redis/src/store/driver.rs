@@ -1,6 +1,6 @@
 //! The task that keeps the connections and sends what waits: each question to the node that has its key.
 
-mod looks;
+mod slot_refresh;
 
 use std::collections::BTreeMap;
 use std::pin::Pin;
@@ -14,16 +14,16 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 
 use super::batch::Batch;
+use super::clock_skew;
 use super::connect::Connector;
+use super::hash_slots::{self, SLOTS, SlotReply};
 use super::link::{AskingMode, CallFailure, FailureAction, Link};
 use super::peer::{Peer, PeerId, State, Up};
-use super::shared::DriverState;
-use super::skew;
-use super::slots::{self, SLOTS, SlotReply};
+use super::shared_state::DriverState;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 
-use looks::SlotRefresh;
+use slot_refresh::SlotRefresh;
 
 /// How often a call follows its keys from node to node.
 const MOST_HOPS: u8 = 5;
@@ -240,7 +240,7 @@ impl Driver {
             Ok(link) => {
                 self.shared.stats.connects.fetch_add(1, Ordering::Relaxed);
                 let ended = peer.connected(link.clone());
-                skew::watch(id, link, ended, &self.shared);
+                clock_skew::watch(id, link, ended, &self.shared);
             }
             Err(error) => {
                 peer.unreachable(error, &self.shared);
@@ -323,7 +323,7 @@ impl Driver {
             }
             FailureAction::Keep | FailureAction::Lost | FailureAction::Wrong => return Some(batch),
         };
-        let Some(node) = slots::redirected(to, &asked) else {
+        let Some(node) = hash_slots::redirected(to, &asked) else {
             self.schedule_refresh();
             return Some(batch);
         };

@@ -6,7 +6,7 @@ use ::redis::{Cmd, ErrorKind, Pipeline, RedisError, ServerErrorKind, Value};
 use crate::error::StoreError;
 
 use super::batch::{Batch, ScriptReference};
-use super::reason;
+use super::error_reason;
 
 /// A connection that is up, shared by all calls.
 #[derive(Clone)]
@@ -142,7 +142,7 @@ pub(super) fn failure(error: &RedisError) -> CallFailure {
         ErrorKind::Server(_) | ErrorKind::Extension => FailureAction::Keep,
         _ => FailureAction::Lost,
     };
-    let error = reason::store_error(error);
+    let error = error_reason::store_error(error);
     CallFailure { error, then }
 }
 

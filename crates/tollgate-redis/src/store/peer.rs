@@ -7,7 +7,7 @@ use tokio::time::Instant;
 
 use super::batch::Batch;
 use super::link::{AskingMode, FailureAction, Link};
-use super::shared::DriverState;
+use super::shared_state::DriverState;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
 

@@ -3,7 +3,7 @@
 use tokio::sync::oneshot;
 
 use crate::error::StoreError;
-use crate::question::{RawReply, StoreOp, StoreQuery};
+use crate::query::{RawReply, StoreOp, StoreQuery};
 
 /// Numbers that the script of leases answers with.
 const LEASE_WIDTH: usize = 5;

@@ -22,7 +22,7 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
-use crate::question::{LimitForm, LimitParams, RawReply, StoreOp, StoreQuery};
+use crate::query::{LimitForm, LimitParams, RawReply, StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// What is done to one key.

@@ -13,16 +13,16 @@ use super::body::read;
 use super::request::Request;
 use super::routes::{Operation, is_for_operators};
 use super::session::{Session, Wrong, bad, check_token, is_json};
-use crate::decider::Store;
+use crate::decision_service::Store;
 
-mod asked;
+mod admin_request;
 mod keys;
 mod limiters;
-mod orders;
+mod overrides;
 mod policy;
 
-use asked::Asked;
-pub(super) use asked::RequestKind;
+use admin_request::Asked;
+pub(super) use admin_request::RequestKind;
 
 /// What is told where there is no operators' token, and to a request that doesn't tell it.
 const FOR_OPERATORS: [&str; 2] = [

@@ -9,8 +9,10 @@ use super::answer::HttpResponse;
 use super::body::{self, Asked};
 use super::descriptors::{self, DescriptorJson};
 use super::session::{Session, Wrong, bad};
-use crate::answers::{Answered, LimitText, Told, answered, looked_at, unavailable, unix_now};
-use crate::decider::Store;
+use crate::decision_answer::{
+    Answered, LimitText, Told, answered, looked_at, unavailable, unix_now,
+};
+use crate::decision_service::Store;
 use crate::rls::{RlsOutcome, RlsRequest, Undecided, ask};
 use crate::settings::Settings;
 

@@ -15,9 +15,9 @@ use super::check::{show, tell};
 use super::request::Request;
 use super::session::{Session, Wrong, bad};
 use crate::address::Peer;
-use crate::answers::{Told, answered};
-use crate::decider::{Decider, Store, name_of};
-use crate::holds::{Holds, Known};
+use crate::decision_answer::{Told, answered};
+use crate::decision_service::{Decider, Store, name_of};
+use crate::reservations::{Holds, Known};
 use crate::settings::ShadowAnswers;
 
 /// The longest that something is held without a word.

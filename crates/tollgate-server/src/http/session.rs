@@ -12,16 +12,16 @@ use super::body::{self, Asked};
 use super::request::{self, Found, Most, Request};
 use super::routes::{self, Route};
 use crate::address::{Peer, Protocol};
-use crate::answers::LOST;
 use crate::connection::{ByteProtocol, InputProgress, TimeLimits};
-use crate::decider::Store;
+use crate::decision_answer::LOST;
+use crate::decision_service::Store;
 use crate::drain::ENDS;
-use crate::guesses::TRIES;
 use crate::metrics::{self, Form};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::secret::Secret;
 use crate::service::Service;
 use crate::settings::HttpDate;
+use crate::wrong_secrets::TRIES;
 
 #[cfg(test)]
 mod tests;

@@ -12,8 +12,8 @@ use tollgate_http::json;
 
 use super::body::as_policies_name;
 use super::session::{Session, Wrong, bad};
-use crate::answers::unavailable;
-use crate::decider::Store;
+use crate::decision_answer::unavailable;
+use crate::decision_service::Store;
 
 /// The most facts of one request: all of them are told with each of its limits.
 const FACTS: usize = 64;

@@ -16,7 +16,7 @@ use tollgate_redis::FailureKind;
 
 use super::{LimiterCapacity, Scrape, allows, backend_stats, overrides, seconds};
 use crate::address::Protocol;
-use crate::decider::{BackendStats, Store};
+use crate::decision_service::{BackendStats, Store};
 use crate::health::Concern;
 use crate::protocol_errors::ErrorKind;
 

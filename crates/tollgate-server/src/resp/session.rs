@@ -11,25 +11,25 @@ use tollgate_engine::facts::{fact_name, text_of_bytes};
 use tollgate_engine::verdict::DenyReason;
 
 use super::frame::{CommandParser, Most};
-use super::reply::{ReplyWriter, Version};
+use super::response::{ReplyWriter, Version};
 use crate::address::{Peer, Protocol};
-use crate::answers::{Answered, Told, answered, looked_at, unavailable};
-use crate::cells::Cells;
+use crate::cl_throttle::{Ask, Throttle, ThrottleLimit};
 use crate::connection::{ByteProtocol, InputProgress, TimeLimits};
-use crate::decider::Store;
+use crate::decision_answer::{Answered, Told, answered, looked_at, unavailable};
+use crate::decision_service::Store;
 use crate::drain::ENDS;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
 use crate::settings::ShadowAnswers;
-use crate::throttle::{Ask, Throttle, ThrottleLimit};
+use crate::throttle_keys::Cells;
 
-mod about;
+mod auth;
 mod commands;
 mod keys;
-mod operator;
+mod server_commands;
 mod transaction;
 
-use operator::Role;
+use auth::Role;
 use transaction::Queue;
 
 /// What a client has told of itself.

@@ -5,8 +5,8 @@ use std::time::Duration;
 use tollgate_engine::facts::Unit;
 use tollgate_http::protobuf::{bytes, message, number, varint};
 
-use super::decided::{DescriptorAnswer, Limit, RlsOutcome};
 use super::request::UNITS;
+use super::rls_outcome::{DescriptorAnswer, Limit, RlsOutcome};
 
 /// The numbers of `RateLimitResponse.Code`.
 const OK: u64 = 1;

@@ -12,7 +12,7 @@ use http::{Request, Response, StatusCode};
 use percent_encoding::{AsciiSet, CONTROLS, utf8_percent_encode};
 use tollgate_http::grpc;
 
-use super::waiting::IncompleteCall;
+use super::incomplete_calls::IncompleteCall;
 
 /// The bytes before a message: whether it is compressed, and its length.
 pub(crate) const PREFIX: usize = 5;

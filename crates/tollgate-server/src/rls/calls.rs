@@ -15,14 +15,14 @@ use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
 use super::call::{self, Body, Failed, Method, PREFIX, PendingResponse, ReadError};
-use super::decide::{could_not_decide, decide};
-use super::decided::{RlsOutcome, denied};
-use super::question::{RlsRequest, Undecided};
+use super::combined_decision::{could_not_decide, decide};
+use super::incomplete_calls::{IncompleteCall, Waiting};
 use super::request::Request as Asked;
-use super::waiting::{IncompleteCall, Waiting};
-use super::{answer, health, reflect};
+use super::rls_outcome::{RlsOutcome, denied};
+use super::rls_request::{RlsRequest, Undecided};
+use super::{answer, health, reflection};
 use crate::address::Protocol;
-use crate::decider::Store;
+use crate::decision_service::Store;
 use crate::drain::{self, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
@@ -298,7 +298,11 @@ impl<B: Store> Calls<B> {
         };
         let service = Arc::clone(&self.service);
         self.open.push(Box::pin(async move {
-            let mut talk = pin!(reflect::serve(&service.decider.bounds, asks, &mut respond));
+            let mut talk = pin!(reflection::serve(
+                &service.decider.bounds,
+                asks,
+                &mut respond
+            ));
             // Its client may think for long, so it isn't waited for.
             poll_fn(|cx| match talk.as_mut().poll(cx) {
                 Poll::Pending if service.closing.stage() > Stage::Leaving => Poll::Ready(()),

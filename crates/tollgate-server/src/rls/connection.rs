@@ -18,11 +18,11 @@ use super::call::PREFIX;
 use super::calls::Calls;
 use super::frames::Turn;
 use super::transport::Transport;
-use crate::bounds::Bounds;
 use crate::connection::ServeConnection;
-use crate::decider::Store;
+use crate::decision_service::Store;
 use crate::drain::{self, ShutdownNotice, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
+use crate::request_bounds::Bounds;
 
 /// What clients may send of messages that aren't complete, all calls of a connection together.
 const WINDOW: u32 = 256 << 10;

@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use super::wire::{Fields, Value};
+use super::protobuf_reader::{Fields, Value};
 
 /// A `google.protobuf.FileDescriptorSet`, which `cargo xtask protos` compiles.
 static SET: &[u8] = include_bytes!("descriptors.bin");

@@ -11,8 +11,8 @@ use tollgate_http::protobuf;
 
 use super::call::{self, Failed, PREFIX};
 use super::descriptors::FILES;
-use super::wire::Fields;
-use crate::decider::Store;
+use super::protobuf_reader::Fields;
+use crate::decision_service::Store;
 use crate::drain::Stage;
 use crate::health::Health;
 use crate::protocol_errors::{ErrorKind, ErrorSource};

@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tollgate_engine::facts::{Descriptor, Unit, text_of_bytes};
 
-use super::wire::{Fields, Malformed, Value};
+use super::protobuf_reader::{Fields, Malformed, Value};
 
 /// Entries of all descriptors that need no allocation.
 const ENTRIES: usize = 16;

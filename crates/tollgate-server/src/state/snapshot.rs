@@ -18,9 +18,9 @@ use tollgate::{LimitError, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::{Engine, RestoreError, Restored, Resume};
 
-use super::folder::Folder;
+use super::state_folder::Folder;
 use super::{StateOpener, Uptime};
-use crate::cells::LocalThrottleKeys;
+use crate::throttle_keys::LocalThrottleKeys;
 
 const KIND: &[u8; 8] = b"tollserv";
 const VERSION: u64 = 1;

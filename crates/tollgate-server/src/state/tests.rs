@@ -17,9 +17,9 @@ use tollgate_testkit::scratch::Scratch;
 use tollgate_testkit::snapshot::tamper;
 
 use super::*;
-use crate::cells::Cells;
+use crate::cl_throttle::ThrottleLimit;
 use crate::log::{Log, LogForm};
-use crate::throttle::ThrottleLimit;
+use crate::throttle_keys::Cells;
 
 mod before;
 

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
+use super::cl_throttle::{Throttle, ThrottleOutcome};
 use super::frame::{CommandError, CommandParser, Most};
-use super::throttle::{Throttle, ThrottleOutcome};
 
 const MOST: Most = Most {
     bytes: 1_000,

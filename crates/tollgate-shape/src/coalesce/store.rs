@@ -16,7 +16,7 @@ use hashbrown::HashTable;
 use tollgate::Timestamp;
 
 use super::{Batch, Flushed, NextBatch, NotAdded};
-use crate::work::{AfterChange, Store};
+use crate::runner::{AfterChange, Store};
 
 /// When a batch that panicked is tried again, if no time was chosen at all.
 const RETRY_AFTER_PANIC: Duration = Duration::from_secs(1);

@@ -7,8 +7,8 @@
 
 use super::{NoRoom, WhenFull};
 use crate::debounce::{Fired, FiringSpacing};
+use crate::runner::{AfterChange, Store};
 use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
-use crate::work::{AfterChange, Store};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::cmp::Reverse;

@@ -12,7 +12,7 @@ use tollgate::Clock;
 use tollgate::internal::unpoisoned;
 
 use super::{PaceRefused, Pacer};
-use crate::place;
+use crate::executor;
 
 /// Work that was submitted won't end: it panicked, or the runtime that it was to run in is gone.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
@@ -102,7 +102,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
             }),
         });
         let end = TaskGuard(Arc::clone(&shared));
-        place::run(self.clock(), async move {
+        executor::run(self.clock(), async move {
             if let Some(mut turn) = turn {
                 // Until its turn has come, or it is cancelled. It has a place already, so only a clock that was set refuses it.
                 let has_turn = poll_fn(|context| {

@@ -16,10 +16,10 @@ use tollgate_engine::{Engine, Policy};
 use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
-use super::guard::{Guard, LastDecision};
+use super::http_guard::{Guard, LastDecision};
 use super::network::{EPOCH, SimulatedNetwork};
-use super::play::Tallied;
-use super::story::Setting;
+use super::scenario::Setting;
+use super::simulation::Tallied;
 use crate::traffic::Random;
 
 /// Where its clock begins: a time that can't be mistaken for another clock's.

@@ -1,8 +1,8 @@
 //! The shortest history that still fails, for people to read.
 
-use super::check::{Violation, judge};
-use super::play::play;
-use super::story::Story;
+use super::checks::{Violation, judge};
+use super::scenario::Story;
+use super::simulation::play;
 
 /// Shorter histories that are tried.
 const PLAYS: usize = 400;

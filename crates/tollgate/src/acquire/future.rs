@@ -14,7 +14,7 @@ use crate::cell::Ticket;
 use crate::clock::alarm::Alarm;
 use crate::home::Home;
 use crate::home::sealed::Home as _;
-use crate::line::{Post, QueuedWaiterFuture};
+use crate::wait_queue::{Post, QueuedWaiterFuture};
 use crate::{Refused, Reservation};
 
 pin_project! {

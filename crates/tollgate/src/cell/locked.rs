@@ -8,8 +8,8 @@ use tollgate_core::{Arithmetic, Book, Decision, Floor, LimitError, Rate, Timesta
 use super::switch::Switch;
 use super::{Outstanding, Ticket, Undo};
 use crate::Algorithm;
+use crate::clock_steps::LatestTime;
 use crate::holds::{HoldId, OpenHolds};
-use crate::steps::LatestTime;
 use crate::sync::{Mutex, MutexGuard, unpoisoned};
 
 /// A slot, whichever algorithm it is of: a limit of any kind that needs more than a word.

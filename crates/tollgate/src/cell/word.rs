@@ -33,8 +33,8 @@ use tollgate_core::{
 
 use super::{Outstanding, Ticket, Undo};
 use crate::cell::switch::Switch;
+use crate::clock_steps::LatestTime;
 use crate::holds::OpenHolds;
-use crate::steps::LatestTime;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
 
 mod anchor;

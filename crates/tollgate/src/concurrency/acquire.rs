@@ -10,8 +10,8 @@ use super::home::PermitHome;
 use super::stats::Count;
 use super::{NoPermit, Permit};
 use crate::clock::Clock;
-use crate::line::places::Id;
 use crate::patience::{ClockAwareDeadline, WaitLimit, thread_waker};
+use crate::wait_queue::places::Id;
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;

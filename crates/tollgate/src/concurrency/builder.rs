@@ -8,7 +8,7 @@ use super::home::PermitContext;
 use super::stats::ConcurrencyCounters;
 use super::{ConcurrencyLimiter, PermitObserver};
 use crate::clock::{ClockChoice, Clocked, DefaultClock};
-use crate::line::waiting::Waiting;
+use crate::wait_queue::waiting::Waiting;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
 ///

@@ -22,9 +22,9 @@ use std::task::Waker;
 use tollgate_core::Timestamp;
 
 use super::Occupancy;
-use crate::line::places::{Fifo, Id, Places, WaiterPlace};
-use crate::line::seats::{PendingWakeups, WaiterWakers};
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, unpoisoned};
+use crate::wait_queue::places::{Fifo, Id, Places, WaiterPlace};
+use crate::wait_queue::seats::{PendingWakeups, WaiterWakers};
 
 /// The highest limit: 31 bits of the word.
 pub(crate) const MAX_LIMIT: u32 = (1 << 31) - 1;

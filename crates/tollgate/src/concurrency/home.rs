@@ -11,7 +11,7 @@ use super::gate::Gate;
 use super::stats::ConcurrencyCounters;
 use super::{ConcurrencyLimiter, NoPermit, PermitObserver};
 use crate::clock::Clock;
-use crate::line::waiting::Waiting;
+use crate::wait_queue::waiting::Waiting;
 
 /// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
 /// [`KeyedConcurrency`](super::KeyedConcurrency), or one of these [with a value](Attached).

@@ -11,11 +11,11 @@ use super::stats::Count;
 use super::{Acquire, NoPermit, Occupancy, Stats};
 use crate::AtCap;
 use crate::clock::{Clock, Monotonic};
-use crate::line::seats::PendingWakeups;
-use crate::line::waiting::Waiting;
-use crate::shards::ShardLayout;
+use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::hasher::KeyHasher;
+use crate::wait_queue::seats::PendingWakeups;
+use crate::wait_queue::waiting::Waiting;
 
 mod builder;
 mod key;

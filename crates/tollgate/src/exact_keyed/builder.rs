@@ -3,16 +3,16 @@
 use tollgate_core::{LimitError, Rate};
 
 use super::ExactKeyedLimiter;
-use super::kept::KeyTiers;
+use super::algorithm_table::AlgorithmTable;
 use super::table::{Plan, Timeline};
-use super::tables::AlgorithmTable;
+use super::table_algorithm::KeyTiers;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::of_keys::KeyQueues;
-use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
 use crate::tier::{TierChooser, check_tier_algorithms};
+use crate::wait_queue::of_keys::KeyQueues;
+use crate::wait_queue::waiting::Waiting;
 use crate::{Algorithm, Tier};
 
 /// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].

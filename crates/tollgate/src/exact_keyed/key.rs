@@ -9,9 +9,9 @@ use std::time::Duration;
 use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
 
 use super::ExactKeyedLimiter;
-use super::act::RequestPurpose;
+use super::algorithm_table::{AlgorithmTable, each};
 use super::shard::{KeyQuery, Lookup};
-use super::tables::{AlgorithmTable, each};
+use super::state_request::RequestPurpose;
 use crate::Refused;
 use crate::Tier;
 use crate::cell::locked::takes;
@@ -20,13 +20,13 @@ use crate::clock::{Clock, Monotonic};
 use crate::home::sealed::Home;
 use crate::key::KeyHandle;
 use crate::key::sealed::{KeyPointer, KeyVerbs};
-use crate::line::meter::Meter;
-use crate::line::places::Id;
-use crate::line::single::Single;
-use crate::line::waiting::Waiting;
-use crate::line::{Post, State};
 use crate::sync::{Mutex, unpoisoned};
 use crate::table::TableFull;
+use crate::wait_queue::meter::Meter;
+use crate::wait_queue::places::Id;
+use crate::wait_queue::single::Single;
+use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::{Post, State};
 
 /// One key of an [`ExactKeyedLimiter`], which it borrows. Made by [`ExactKeyedLimiter::key`]; [`KeyHandle`] has the
 /// verbs.

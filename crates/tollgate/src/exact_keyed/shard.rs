@@ -11,22 +11,22 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::act::{Act, StateAnswer};
 use super::entry::{Entry, HeapPosition};
-use super::kept::{Kept, KeyTiers};
+use super::state_request::{Act, StateAnswer};
+use super::table_algorithm::{Kept, KeyTiers};
+use crate::clock_steps::LatestTime;
 use crate::holds::OpenHolds;
-use crate::steps::LatestTime;
 use crate::table::Stats;
-use crate::table::heap::DueHeap;
-use crate::table::index::{SlotIndex, tag};
+use crate::table::due_heap::DueHeap;
 use crate::table::slab::Slab;
+use crate::table::slot_index::{SlotIndex, tag};
 
-mod carry_over;
+mod administration;
 mod expiry;
 mod held;
-mod operator;
+mod migration;
 
-use carry_over::{Change, changed};
+use migration::{Change, changed};
 
 /// The birth of a charge without an entry: its key passed uncounted.
 pub(super) const NOBODY: u64 = 0;
@@ -209,7 +209,7 @@ impl<K, A: Kept> Shard<K, A> {
         Slab::<Entry<K, A>>::bytes(slots)
             + SlotIndex::bytes(slots)
             + 2 * DueHeap::bytes(slots)
-            + carry_over::MAX_PENDING_CHANGES * size_of::<(Timestamp, A)>()
+            + migration::MAX_PENDING_CHANGES * size_of::<(Timestamp, A)>()
     }
 
     /// Puts a question to the key's state, which is stored if it is new and was charged.

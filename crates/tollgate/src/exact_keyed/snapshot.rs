@@ -25,11 +25,11 @@ use std::sync::Arc;
 
 use tollgate_core::{Align, Ledger, Timestamp};
 
+use super::algorithm_table::{AlgorithmTable, each};
 use super::entry::Entry;
-use super::kept::Kept;
 use super::shard::{NewEntry, RestoreError};
 use super::table::{Table, Timeline};
-use super::tables::{AlgorithmTable, each};
+use super::table_algorithm::Kept;
 use super::{Builder, ExactKeyedLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, ClockChoice};

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp, Unbooked, units};
 
-use super::act::{Act, RequestPurpose, StateAnswer};
 use super::entry::Entry;
-use super::kept::{Kept, KeyTiers};
 use super::shard::{
     KeyQuery, LimitSource, Lookup, NOBODY, Need, NewEntry, RestoreError, Shard, ShardAnswer,
 };
+use super::state_request::{Act, RequestPurpose, StateAnswer};
+use super::table_algorithm::{Kept, KeyTiers};
 use crate::cell::{Ticket, Undo};
-use crate::shards::ShardLayout;
+use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
 use crate::table::Stats;
 use crate::{Algorithm, AtCap, Tier};

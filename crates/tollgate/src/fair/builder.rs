@@ -6,11 +6,11 @@ use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use super::FairLimiter;
 use super::codel::Codel;
+use super::fair_queueing::Fair;
 use super::meter::Meter;
-use super::wfq::Fair;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::SharedWaitQueue;
 use crate::table::hasher::KeyHasher;
+use crate::wait_queue::SharedWaitQueue;
 
 /// Builds a [`FairLimiter`]; made by [`FairLimiter::builder`].
 ///

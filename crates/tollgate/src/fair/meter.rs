@@ -2,7 +2,7 @@
 
 use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Since, Tat, Timestamp};
 
-use crate::steps::LatestTime;
+use crate::clock_steps::LatestTime;
 
 /// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
 const BEHIND: u64 = 86_400 * 1_000_000_000;

@@ -11,8 +11,8 @@ use tollgate_testkit::traffic::Random;
 
 use super::codel::Codel;
 use crate::Refused;
-use crate::line::Waits as _;
-use crate::line::queue::Entered;
+use crate::wait_queue::Waits as _;
+use crate::wait_queue::queue::Entered;
 use sim::{Arrival, Fate, Sim, at_millis};
 
 /// How requests of one client are spread over time.

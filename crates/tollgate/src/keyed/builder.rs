@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
-use super::rates::{IntervalTable, RateCell};
+use super::rate_cell::{IntervalTable, RateCell};
 use super::table::Table;
 use super::{ByKey, KeyedLimiter, OneRate};
 use crate::Tier;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::of_keys::KeyQueues;
-use crate::line::waiting::Waiting;
 use crate::stripes::Counters;
 use crate::sync::AtomicU64;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
 use crate::tier::{ChooseTier, TierChooser, check_tier_algorithms};
+use crate::wait_queue::of_keys::KeyQueues;
+use crate::wait_queue::waiting::Waiting;
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///

@@ -6,8 +6,8 @@ use std::sync::Arc;
 use sealed::LimiterPointer;
 use tollgate_core::{Gcra, LimitError, Timestamp};
 
-use super::rated::{Glance, Rated, RatedKey};
-use super::rates::InForce;
+use super::key_at_rate::{Glance, Rated, RatedKey};
+use super::rate_cell::InForce;
 use super::{KeyedLimiter, OneRate, TierOf};
 use crate::clock::{Clock, Monotonic};
 use crate::key::KeyHandle;

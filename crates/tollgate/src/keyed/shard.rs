@@ -38,7 +38,7 @@ use tollgate_core::{Outcome, Timestamp, units};
 
 use super::anchor::{Anchor, TableTime};
 use super::memory::CacheLines;
-use super::rates::IntervalTable;
+use super::rate_cell::IntervalTable;
 use super::slot::{BUSY, Foreign, Judged, KeyWord};
 use super::slot::{CacheLine, SLOTS, Slot};
 use super::slot::{ChargeLost, ChargeRequest, attempt, is_free, passes, publish, swap, try_pass};
@@ -47,9 +47,9 @@ use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, unpoisoned};
 use crate::table::Stats;
 use crate::table::hasher::KEY_BITS;
 
-mod other;
-mod room;
+mod other_interval;
 mod scan;
+mod slot_allocation;
 
 /// The high-water time moves at most this often: a millisecond, in word units.
 const HIGH_WATER_STEP: u64 = units::from_nanos(1_000_000);

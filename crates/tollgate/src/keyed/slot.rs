@@ -6,7 +6,7 @@ use std::hint::select_unpredictable;
 use tollgate_core::{Outcome, Pace, Tat, Timestamp, units};
 
 use super::anchor::{Anchor, SLACK, TableTime};
-use super::rates::IntervalTag;
+use super::rate_cell::IntervalTag;
 use crate::sync::{AtomicU64, Ordering};
 
 /// One key's state: which key, and its word. Zero in both is an empty slot.

@@ -21,7 +21,7 @@ use std::path::Path;
 use tollgate_core::{Pace, units};
 
 use super::anchor::TableTime;
-use super::rates::IntervalTag;
+use super::rate_cell::IntervalTag;
 use super::shard::Need;
 use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;

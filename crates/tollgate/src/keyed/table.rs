@@ -6,10 +6,10 @@ use tollgate_core::{Timestamp, units};
 
 use super::anchor::{Anchor, TableTime};
 use super::memory::{CacheLines, fetch};
-use super::rates::IntervalTable;
+use super::rate_cell::IntervalTable;
 use super::shard::{LineLayout, Shard, ShardInterleaving};
 use super::slot::{CacheLine, SLOTS, Slot, select};
-use crate::shards::ShardLayout;
+use crate::sharding::ShardLayout;
 use crate::sync::Padded;
 
 /// Fewest keys worth a shard of their own.

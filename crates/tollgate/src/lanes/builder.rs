@@ -5,9 +5,9 @@ use std::fmt;
 use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
-use super::shares::Shares;
+use super::lane_shares::Shares;
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::SharedWaitQueue;
+use crate::wait_queue::SharedWaitQueue;
 
 /// Builds [`Lanes`]; made by [`Lanes::builder`].
 ///

@@ -4,10 +4,10 @@ use proptest::prelude::*;
 use tollgate_core::{Arithmetic, Bucket, Outcome, Rate, Timestamp, TokenBucket};
 use tollgate_testkit::traffic::Random;
 
-use super::shares::Shares;
+use super::lane_shares::Shares;
 use crate::Refused;
-use crate::line::Waits as _;
-use crate::line::queue::{Entered, Queue};
+use crate::wait_queue::Waits as _;
+use crate::wait_queue::queue::{Entered, Queue};
 
 const SECOND: u64 = 1_000_000_000;
 

@@ -12,10 +12,10 @@ use crate::cell::locked::Slot;
 use crate::cell::striped::Striped;
 use crate::cell::word::{AnchorOwner, Word};
 use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
-use crate::line::lined::LimiterQueue;
-use crate::line::waiting::Waiting;
 use crate::sync::Mutex;
 use crate::tier::{Compiled, Tier};
+use crate::wait_queue::lined::LimiterQueue;
+use crate::wait_queue::waiting::Waiting;
 
 /// Builds a [`Limiter`]; made by [`Limiter::builder`].
 ///

@@ -8,8 +8,8 @@ use std::time::Duration;
 use tollgate_core::LimitError;
 
 use super::entry::Entry;
-use super::keeper::{BackgroundSaver, PersistenceSettings, QuotaSaver};
-use super::store::{FileEnd, QuotaFile};
+use super::file::{FileEnd, QuotaFile};
+use super::persistence::{BackgroundSaver, PersistenceSettings, QuotaSaver};
 use super::table::Table;
 use super::{FileError, Quota, QuotaLimiter, ThresholdEvent, ThresholdObserver};
 use crate::AtCap;

@@ -12,7 +12,7 @@ use tollgate_core::{Decision, Outcome};
 use super::Quota;
 use super::period::{Part, Period};
 use crate::Timestamp;
-use crate::steps::SLACK;
+use crate::clock_steps::SLACK;
 
 /// The most sorts of periods that are told apart for one key. Of more, the two that were asked longest ago
 /// are counted as one, that lasts as long as either can.

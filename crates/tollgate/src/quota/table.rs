@@ -13,8 +13,8 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Timestamp};
 
 use super::entry::{self, Account, Entry, Judged, reach};
-use super::keeper::Unsaved;
 use super::period::{Part, Period};
+use super::persistence::Unsaved;
 use super::{Quota, QuotaRefused, Receipt};
 use crate::AtCap;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, unpoisoned};

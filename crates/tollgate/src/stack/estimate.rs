@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::pass::Slot;
+use super::held_permits::Slot;
 use crate::concurrency::Ending;
 
 /// How an estimate ended.

@@ -6,7 +6,7 @@ use std::num::NonZeroU64;
 use tollgate_core::{Decision, Pace, Tat, Timestamp};
 
 use super::Kind;
-use super::pass::PermitPointer;
+use super::held_permits::PermitPointer;
 use crate::cell::Ticket;
 use crate::clock::Clock;
 use crate::keyed::RatedKey;

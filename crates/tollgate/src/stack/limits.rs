@@ -1,6 +1,6 @@
 //! Each kind of limit as a level of a stack: the stack knows the limiters, and no limiter knows the stack.
 
-mod awaited;
+mod awaited_hold;
 mod concurrency;
 mod exact_keyed;
 mod keyed;

@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_core::{Arithmetic, Book, Decision, Outcome, Timestamp, TokenBucket};
 
 use super::node::{MAX_DEPTH, NodeId};
-use super::walk::{DenyCause, LendingReserve, Look, NodePath};
+use super::path::{DenyCause, LendingReserve, Look, NodePath};
 
 /// How many moments at which something changes are looked at before a time is searched for.
 const MOMENTS: usize = 4 * MAX_DEPTH;

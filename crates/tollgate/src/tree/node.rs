@@ -5,7 +5,7 @@ use std::sync::Arc;
 use tollgate_core::{Arithmetic, Book, Timestamp, TokenBucket};
 
 use super::class::{Class, Compiled};
-use super::share::Lending;
+use super::lending::Lending;
 
 /// How many priorities there are.
 pub(super) const LEVELS: usize = 8;

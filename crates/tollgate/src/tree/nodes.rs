@@ -5,11 +5,11 @@ use std::sync::Arc;
 use tollgate_core::Timestamp;
 
 use super::class::{Class, Compiled, TreeError};
+use super::lending::{Lending, RateSum};
 use super::node::{Branch, Id, KeyedMember, Leaf, LeafAddress, Leaves, MAX_DEPTH, Node, NodeId};
-use super::share::{Lending, RateSum};
-use crate::table::heap::DueHeap;
-use crate::table::index::{SlotIndex, tag};
+use crate::table::due_heap::DueHeap;
 use crate::table::slab::Slab;
+use crate::table::slot_index::{SlotIndex, tag};
 
 /// The nodes, and the sets of keyed leaves.
 #[derive(Debug)]

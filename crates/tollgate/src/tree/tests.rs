@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate_core::{Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
-use super::share::WANTING;
+use super::lending::WANTING;
 use super::{Class, Leaf, Tree};
 use crate::clock::Manual;
 

@@ -7,9 +7,9 @@ use tollgate_engine::render;
 
 use super::super::check::counted;
 use super::super::request::{DecidedRequest, DescriptorCharge, OVER_LIMIT};
-use super::super::stage::Store;
+use super::super::simulated_engine::Store;
 use super::super::time::readable;
-use super::parts::{Found, Part};
+use super::entries::{Found, Part};
 use super::{Color, ExplainHeader};
 
 /// How it is shown.

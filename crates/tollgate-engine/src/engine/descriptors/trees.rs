@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::Align};
 
-use crate::engine::seen::FactPresence;
+use crate::engine::presence::FactPresence;
 use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
 use crate::facts::{Descriptor, Facts};
 use crate::key_text::{QuotedText, write_pair};

@@ -2,9 +2,9 @@
 
 use tollgate::Timestamp;
 
-use super::overlay::OverrideMatch;
-use super::place::{check_key_facts, in_one_network, key_of, place, rule_named};
-use super::table::Limiter;
+use super::active::OverrideMatch;
+use super::override_table::Limiter;
+use super::target_resolution::{check_key_facts, in_one_network, key_of, place, rule_named};
 use crate::address::ClientBits;
 use crate::engine::descriptors::LeafKey;
 use crate::engine::rules::{Applied, Rules};

@@ -6,7 +6,7 @@ use foldhash::fast::FixedState;
 
 use super::{Applied, LimitPlacement, PolicyCompiler, PolicyError};
 use crate::engine::counters::Sharing;
-use crate::engine::seen::FactPresence;
+use crate::engine::presence::FactPresence;
 use crate::facts::TENANT;
 use crate::policy::{KeyPart, Mode, Policy, Rule};
 

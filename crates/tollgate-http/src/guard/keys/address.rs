@@ -7,7 +7,7 @@ use std::sync::{Arc, OnceLock};
 
 use super::{KeyOf, KeySource, MissingKey};
 use crate::client::{Network, Told, Trust};
-use crate::guard::hooks;
+use crate::guard::events;
 use crate::guard::request::Request;
 
 /// So many requests of a thread are searched for addresses that nobody believes, and then one of so many: a proxy that isn't
@@ -179,7 +179,7 @@ impl Address {
         let warned = self.warned.get_or_init(Arc::default);
         if !warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                target: hooks::TARGET,
+                target: events::TARGET,
                 field = self.trust.field().name(),
                 "a client's address was told by somebody who isn't trusted, and wasn't believed: if that is a proxy of \
                  yours, all of its clients share one limit until you name it (Address::behind)"

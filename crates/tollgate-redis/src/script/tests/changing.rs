@@ -12,7 +12,7 @@ use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
 use super::{NOW, question, rate};
-use crate::question::{LimitParams, StoreOp, StoreQuery};
+use crate::query::{LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::tests::windows;
 

@@ -9,11 +9,11 @@ use tollgate_engine::engine::{Found, FoundLimit, ResetRule};
 use tollgate_engine::orders::Target;
 use tollgate_http::json;
 
-use super::asked::{Asked, RequestKind};
-use super::orders::{write_override, wrong};
+use super::admin_request::{Asked, RequestKind};
+use super::overrides::{write_override, wrong};
 use super::put;
-use crate::answers::{LOST, mode_name};
-use crate::decider::Store;
+use crate::decision_answer::{LOST, mode_name};
+use crate::decision_service::Store;
 use crate::http::session::{Session, Wrong};
 use crate::log::Quoted;
 

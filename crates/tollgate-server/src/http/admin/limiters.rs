@@ -9,8 +9,8 @@ use tollgate_http::json;
 
 use super::put;
 
-use crate::answers::mode_name;
-use crate::decider::Store;
+use crate::decision_answer::mode_name;
+use crate::decision_service::Store;
 use crate::http::session::{Session, Wrong};
 use crate::log::date;
 

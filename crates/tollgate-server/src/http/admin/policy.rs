@@ -12,11 +12,11 @@ use tollgate_http::json;
 
 use super::put;
 
-use crate::decider::Store;
+use crate::decision_service::Store;
 use crate::http::body::read;
 use crate::http::session::{Session, Wrong, bad};
 use crate::log::Level;
-use crate::reload::Reloadable;
+use crate::policy_reload::Reloadable;
 
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]

@@ -8,11 +8,11 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::{Engine, Policy};
 
 use super::*;
-use crate::cells::LocalThrottleKeys;
 use crate::credentials::Credentials;
-use crate::decider::Limits;
-use crate::monitor::Telemetry;
+use crate::decision_service::Limits;
 use crate::settings::Settings;
+use crate::telemetry::Telemetry;
+use crate::throttle_keys::LocalThrottleKeys;
 
 #[test]
 fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {

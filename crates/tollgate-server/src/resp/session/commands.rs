@@ -2,7 +2,7 @@
 
 use std::sync::LazyLock;
 
-use crate::resp::reply::ReplyWriter;
+use crate::resp::response::ReplyWriter;
 
 /// Each command: its name; the number of its words with that, negative if at least so many; what it is about; which of its
 /// words are keys; and what it does.

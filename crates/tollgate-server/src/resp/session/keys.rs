@@ -5,9 +5,9 @@
 use std::time::Duration;
 
 use super::Session;
-use crate::cells::Cells;
-use crate::decider::Store;
-use crate::resp::reply::ReplyWriter;
+use crate::decision_service::Store;
+use crate::resp::response::ReplyWriter;
+use crate::throttle_keys::Cells;
 
 impl<B: Store> Session<B> {
     /// Answers it.

@@ -5,9 +5,9 @@
 //! `EXEC` run nothing, so nothing is charged.
 
 use super::{Session, commands};
-use crate::decider::Store;
+use crate::decision_service::Store;
 use crate::resp::frame::{CommandParser, Most};
-use crate::resp::reply::{ReplyWriter, Version};
+use crate::resp::response::{ReplyWriter, Version};
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
 const MOST: usize = 256 * 1024;

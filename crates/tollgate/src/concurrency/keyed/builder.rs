@@ -13,10 +13,10 @@ use crate::clock::{ClockChoice, Clocked, DefaultClock};
 use crate::concurrency::gate::Gate;
 use crate::concurrency::home::PermitContext;
 use crate::concurrency::stats::ConcurrencyCounters;
-use crate::line::waiting::Waiting;
-use crate::shards::ShardLayout;
+use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, Padded};
 use crate::table::hasher::KeyHasher;
+use crate::wait_queue::waiting::Waiting;
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;

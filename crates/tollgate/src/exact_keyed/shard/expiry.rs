@@ -4,10 +4,10 @@
 use tollgate_core::Timestamp;
 
 use super::super::entry::{Entry, HeapPosition};
-use super::super::kept::Kept;
+use super::super::table_algorithm::Kept;
 use super::{Need, Shard};
 use crate::holds::OpenHolds;
-use crate::table::heap::DueHeap;
+use crate::table::due_heap::DueHeap;
 
 /// How many idle keys a new key drops at most: more than one, so that a table shrinks again.
 const DROPS_PER_NEW_KEY: usize = 4;

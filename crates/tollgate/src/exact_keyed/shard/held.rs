@@ -2,8 +2,8 @@
 
 use tollgate_core::{Booked, Ledger, Timestamp, Unbooked};
 
-use super::super::act::Act;
-use super::super::kept::Kept;
+use super::super::state_request::Act;
+use super::super::table_algorithm::Kept;
 use super::{KeyQuery, LimitSource, Lookup, NOBODY, Need, Shard, ShardAnswer};
 use crate::holds::{HoldId, OpenHolds};
 

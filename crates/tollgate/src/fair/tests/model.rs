@@ -6,9 +6,9 @@ use proptest::prelude::*;
 use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
 
 use super::sim::{Arrival, Sim};
-use crate::line::Waits as _;
-use crate::line::places::Id;
-use crate::line::queue::Entered;
+use crate::wait_queue::Waits as _;
+use crate::wait_queue::places::Id;
+use crate::wait_queue::queue::Entered;
 
 /// Everybody in one list, in the order in which they came; whose turn it is, is found by looking at
 /// all of them.

@@ -6,11 +6,11 @@ use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
 
 use crate::Refused;
 use crate::fair::codel::Codel;
+use crate::fair::fair_queueing::{Claim, Fair};
 use crate::fair::meter::Meter;
-use crate::fair::wfq::{Claim, Fair};
-use crate::line::Waits as _;
-use crate::line::places::Id;
-use crate::line::queue::{Entered, Queue};
+use crate::wait_queue::Waits as _;
+use crate::wait_queue::places::Id;
+use crate::wait_queue::queue::{Entered, Queue};
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -7,10 +7,10 @@ use crate::exact_keyed::{Key, OwnedKey, StoredPointer};
 use crate::home::sealed::Home;
 use crate::key::KeyHandle;
 use crate::key::sealed::KeyVerbs as _;
-use crate::line::meter::Meter;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly};
 use crate::stack::limit::{Breadth, Limit, Seen, Taken};
+use crate::wait_queue::meter::Meter;
 
 impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
     fn class(&self) -> (Kind, Breadth) {

@@ -6,9 +6,9 @@ use crate::clock::Clock;
 use crate::home::sealed::{Home, Lends as _};
 use crate::key::sealed::KeyVerbs as _;
 use crate::keyed::{Key, KeyedLimiter, OwnedKey, RatedKey};
-use crate::line::meter::Meter;
 use crate::stack::level::{AnyLimit, LimitPointer};
 use crate::stack::limit::{ComposableKeyedLimit, FastCharge, Seen, Taken};
+use crate::wait_queue::meter::Meter;
 
 impl<C: Clock, T: Send + Sync> ComposableKeyedLimit for KeyedLimiter<C, T> {
     fn now(&self, _: &RatedKey, seen: &mut Seen) -> Timestamp {

@@ -9,11 +9,11 @@ use crate::Limiter;
 use crate::cell::Cell;
 use crate::clock::Clock;
 use crate::home::sealed::Home;
-use crate::line::Post;
-use crate::line::meter::QueueRequest;
 use crate::stack::Kind;
 use crate::stack::level::{AnyLimit, Exactly, LimitPointer};
 use crate::stack::limit::{Breadth, FastCharge, Limit, Seen, Taken};
+use crate::wait_queue::Post;
+use crate::wait_queue::meter::QueueRequest;
 
 impl<C: Clock> Limit for Limiter<C> {
     fn class(&self) -> (Kind, Breadth) {

@@ -1,0 +1,143 @@
+//! AIMD by latency: a call above a threshold is a sign of overload.
+
+use std::time::Duration;
+
+use super::law::ParameterRange;
+use super::{Aimd, Bounds, Law, LawError, Reason, Sample};
+
+/// How fast the running percentile follows.
+const FOLLOWS: f64 = 0.02;
+
+/// AIMD that takes each call above a threshold for a sign of overload, as it does drops.
+///
+/// The threshold is a duration that was promised to users, or a multiple of a running percentile of the
+/// calls' own durations. A running one follows what it sees, so choose a fixed one where there is a promise.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_adaptive::{Bounds, LatencyThreshold, Law, Reason, Sample};
+///
+/// let promised = Duration::from_millis(50);
+/// let mut law = LatencyThreshold::fixed(Bounds::new(1.0, 100.0)?, promised).initial(40.0);
+/// law.observe(&Sample::new(Duration::from_millis(20), 30));
+/// assert_eq!(law.limit(), 41.0);
+/// let slow = Sample::new(Duration::from_millis(60), 41);
+/// assert_eq!(law.observe(&slow), Some(Reason::Slow));
+/// assert_eq!(law.limit(), 20.5);
+/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LatencyThreshold {
+    aimd: Aimd,
+    threshold: Threshold,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq)]
+enum Threshold {
+    Fixed(Duration),
+    /// So many times a percentile, whose estimate (in nanoseconds) is 0 before the first sample.
+    Running {
+        times: f64,
+        part: f64,
+        estimate: f64,
+    },
+}
+
+impl LatencyThreshold {
+    /// Calls should take no longer than this.
+    pub fn fixed(bounds: Bounds, threshold: Duration) -> Self {
+        Self {
+            aimd: Aimd::new(bounds),
+            threshold: Threshold::Fixed(threshold),
+        }
+    }
+
+    /// Calls should take no longer than so many times this percentile of them, such as 2 × 0.9.
+    ///
+    /// # Errors
+    /// Unless `times` is a number from 1 on, and `part` is above 0 and below 1.
+    ///
+    /// ```
+    /// use std::time::Duration;
+    /// use tollgate_adaptive::{Bounds, LatencyThreshold, Law, Sample};
+    ///
+    /// let mut law = LatencyThreshold::running(Bounds::new(1.0, 50.0)?, 3.0, 0.5)?;
+    /// for _ in 0..100 {
+    ///     law.observe(&Sample::new(Duration::from_millis(10), 50));
+    /// }
+    /// assert_eq!(law.limit(), 50.0);
+    /// law.observe(&Sample::new(Duration::from_millis(100), 50));
+    /// assert_eq!(law.limit(), 25.0);
+    /// # Ok::<(), tollgate_adaptive::LawError>(())
+    /// ```
+    pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, LawError> {
+        let times = ParameterRange::MULTIPLE.check("a multiple", times)?;
+        let part = ParameterRange::BELOW_ONE.check("a percentile", part)?;
+        Ok(Self {
+            aimd: Aimd::new(bounds),
+            threshold: Threshold::Running {
+                times,
+                part,
+                estimate: 0.0,
+            },
+        })
+    }
+
+    /// Steps of its own: see [`Aimd::increase`] and [`Aimd::backoff`].
+    ///
+    /// # Errors
+    /// As those.
+    pub fn steps(mut self, increase: f64, backoff: f64) -> Result<Self, LawError> {
+        self.aimd = self.aimd.increase(increase)?.backoff(backoff)?;
+        Ok(self)
+    }
+
+    /// Whether a call took too long. A running threshold judges by what it was before this call.
+    fn is_slow(&mut self, sample: &Sample) -> bool {
+        match &mut self.threshold {
+            Threshold::Fixed(threshold) => sample.rtt > *threshold,
+            Threshold::Running {
+                times,
+                part,
+                estimate,
+            } => {
+                let rtt = sample.nanos();
+                if *estimate == 0.0 {
+                    *estimate = rtt;
+                    return false;
+                }
+                let is_slow = rtt > *times * *estimate;
+                // Up for those above it, down for those below, so that both are in balance at the percentile.
+                *estimate *= if rtt > *estimate {
+                    1.0 + FOLLOWS * *part
+                } else {
+                    1.0 - FOLLOWS * (1.0 - *part)
+                };
+                is_slow
+            }
+        }
+    }
+}
+
+impl Law for LatencyThreshold {
+    fn bounds(&self) -> Bounds {
+        self.aimd.bounds()
+    }
+
+    fn limit(&self) -> f64 {
+        self.aimd.limit()
+    }
+
+    fn set_limit(&mut self, limit: f64) {
+        self.aimd.set_limit(limit);
+    }
+
+    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+        let overload = if sample.is_dropped() {
+            Some(Reason::Dropped)
+        } else {
+            self.is_slow(sample).then_some(Reason::Slow)
+        };
+        self.aimd.judge(overload, sample.in_flight)
+    }
+}

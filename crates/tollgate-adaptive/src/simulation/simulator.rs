@@ -1,0 +1,286 @@
+//! The events of a simulation, one after another: calls come, are served, are given up, and servers change.
+
+use std::cmp::Reverse;
+use std::collections::{BinaryHeap, VecDeque};
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::Manual;
+use tollgate::concurrency::OwnedPermit;
+use tollgate::{ConcurrencyLimiter, Timestamp};
+
+use super::result::{Gathered, number};
+use super::{Limit, Phase, Point, Run, Scenario, exponential};
+use crate::Controller;
+use crate::random::SplitMix64;
+
+const TICK: Duration = Duration::from_millis(100);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+enum SimulationEvent {
+    Comes,
+    /// A call is done, if it is still served as it was when this was foreseen.
+    Done {
+        job: usize,
+        pace: u64,
+    },
+    GivenUp {
+        job: usize,
+    },
+    Changes {
+        phase: usize,
+    },
+    Tick,
+}
+
+struct Job {
+    /// Gone once the call is over for its client.
+    permit: Option<OwnedPermit<Manual>>,
+    came: Timestamp,
+    /// What servers still have to do at full speed, in nanoseconds.
+    left: f64,
+    /// Since when servers work on that, if they do.
+    since: Option<Timestamp>,
+}
+
+pub(super) struct Simulator<'a> {
+    scenario: &'a Scenario,
+    clock: Manual,
+    clients: Vec<Arc<ConcurrencyLimiter<Manual>>>,
+    chance: SplitMix64,
+    events: BinaryHeap<Reverse<(Timestamp, u64, SimulationEvent)>>,
+    next_event: u64,
+    jobs: Vec<Job>,
+    free: Vec<usize>,
+    queue: VecDeque<usize>,
+    served: Vec<usize>,
+    /// Counts changes of speed: what was foreseen before isn't so any more.
+    pace: u64,
+    phase: usize,
+    gathered: Vec<Gathered>,
+    judged_from: Timestamp,
+    ends: Timestamp,
+    tick: (f64, usize),
+    points: Vec<Point>,
+}
+
+impl<'a> Simulator<'a> {
+    pub(super) fn new(scenario: &'a Scenario, limit: impl Fn(u64) -> Limit, seed: u64) -> Self {
+        let clock = Manual::new();
+        let client = |number: u64| {
+            let builder = match limit(number) {
+                Limit::Fixed(limit) => ConcurrencyLimiter::builder(limit),
+                Limit::Law(law) => Controller::new(law).concurrency(),
+            };
+            Arc::new(builder.clock(clock.clone()).build())
+        };
+        let clients = (0..u64::from(scenario.clients)).map(client).collect();
+        let lasts: Duration = scenario.phases.iter().map(|phase| phase.lasts).sum();
+        Self {
+            scenario,
+            clients,
+            chance: SplitMix64::new(seed),
+            events: BinaryHeap::new(),
+            next_event: 0,
+            jobs: Vec::new(),
+            free: Vec::new(),
+            queue: VecDeque::new(),
+            served: Vec::new(),
+            pace: 0,
+            phase: 0,
+            gathered: scenario
+                .phases
+                .iter()
+                .map(|_| Gathered::default())
+                .collect(),
+            judged_from: Timestamp::ZERO + scenario.settle,
+            ends: Timestamp::ZERO + lasts,
+            tick: (0.0, 0),
+            points: Vec::new(),
+            clock,
+        }
+    }
+
+    pub(super) fn play(mut self) -> Run {
+        let mut from = Timestamp::ZERO;
+        for (number, phase) in self.scenario.phases.iter().enumerate() {
+            self.plan(from, SimulationEvent::Changes { phase: number });
+            from += phase.lasts;
+        }
+        self.plan(Timestamp::ZERO, SimulationEvent::Comes);
+        self.plan(Timestamp::ZERO + TICK, SimulationEvent::Tick);
+        while let Some(Reverse((now, _, event))) = self.events.pop() {
+            if now > self.ends {
+                break;
+            }
+            self.clock.set(now);
+            match event {
+                SimulationEvent::Comes => self.comes(now),
+                SimulationEvent::Done { job, pace } if pace == self.pace => self.done(now, job),
+                SimulationEvent::Done { .. } => {}
+                SimulationEvent::GivenUp { job } => self.on_timeout(job),
+                SimulationEvent::Changes { phase } => self.changes(now, phase),
+                SimulationEvent::Tick => self.tick(now),
+            }
+        }
+        self.told()
+    }
+
+    fn told(self) -> Run {
+        let Scenario {
+            settle, service, ..
+        } = self.scenario;
+        let phases = self.gathered.into_iter().zip(&self.scenario.phases);
+        let phases = phases.map(|(gathered, phase)| {
+            let seconds = phase.lasts.saturating_sub(*settle).as_secs_f64();
+            let unloaded = (phase.speed > 0.0).then(|| service.p99().div_f64(phase.speed));
+            gathered.phase(seconds, unloaded)
+        });
+        Run {
+            phases: phases.collect(),
+            points: self.points,
+        }
+    }
+
+    fn plan(&mut self, at: Timestamp, event: SimulationEvent) {
+        self.events.push(Reverse((at, self.next_event, event)));
+        self.next_event += 1;
+    }
+
+    fn current_phase(&self) -> Phase {
+        self.scenario.phases[self.phase]
+    }
+
+    /// A call comes to one of the clients, and passes its limit or is gone.
+    fn comes(&mut self, now: Timestamp) {
+        let wait = exponential(&mut self.chance) / self.scenario.arrivals;
+        self.plan(now + Duration::from_secs_f64(wait), SimulationEvent::Comes);
+        let clients = u64::try_from(self.clients.len()).unwrap_or(1);
+        let client = usize::try_from(self.chance.next() % clients).unwrap_or(0);
+        // Drawn for those who are refused, too, so that all limits meet the same calls.
+        let left = self.scenario.service.draw(&mut self.chance);
+        let Ok(permit) = self.clients[client].try_acquire_owned() else {
+            return;
+        };
+        let job = Job {
+            permit: Some(permit),
+            came: now,
+            left,
+            since: None,
+        };
+        let number = match self.free.pop() {
+            Some(number) => {
+                self.jobs[number] = job;
+                number
+            }
+            None => {
+                self.jobs.push(job);
+                self.jobs.len() - 1
+            }
+        };
+        self.plan(
+            now + self.scenario.timeout,
+            SimulationEvent::GivenUp { job: number },
+        );
+        self.queue.push_back(number);
+        self.serve(now);
+    }
+
+    /// Gives free servers what waits.
+    fn serve(&mut self, now: Timestamp) {
+        let phase = self.current_phase();
+        while self.served.len() < usize::try_from(phase.servers).unwrap_or(usize::MAX)
+            && phase.speed > 0.0
+        {
+            let Some(job) = self.queue.pop_front() else {
+                return;
+            };
+            self.jobs[job].since = Some(now);
+            self.served.push(job);
+            self.foresee(now, job);
+        }
+    }
+
+    /// Plans when a call will be done at the present speed.
+    #[expect(
+        clippy::cast_possible_truncation,
+        clippy::cast_sign_loss,
+        reason = "some nanoseconds, and the cast saturates"
+    )]
+    fn foresee(&mut self, now: Timestamp, job: usize) {
+        let takes = (self.jobs[job].left / self.current_phase().speed) as u64;
+        let pace = self.pace;
+        self.plan(now.plus_nanos(takes), SimulationEvent::Done { job, pace });
+    }
+
+    fn done(&mut self, now: Timestamp, job: usize) {
+        self.served.retain(|served| *served != job);
+        let latency = now - self.jobs[job].came;
+        if let Some(permit) = self.jobs[job].permit.take() {
+            permit.success();
+            let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
+            if now >= self.judged_from {
+                self.gathered[self.phase].latencies.push(nanos);
+            }
+            self.tick.0 += latency.as_secs_f64() * 1e3;
+            self.tick.1 += 1;
+            self.jobs[job].since = None;
+        } else {
+            // It was given up long ago: nothing more is planned for it.
+            self.free.push(job);
+        }
+        self.serve(now);
+    }
+
+    /// A call's client gives it up, if it isn't over; servers go on with it.
+    fn on_timeout(&mut self, job: usize) {
+        match self.jobs[job].permit.take() {
+            Some(permit) => permit.dropped(),
+            None => self.free.push(job),
+        }
+    }
+
+    fn changes(&mut self, now: Timestamp, phase: usize) {
+        let speed = self.current_phase().speed;
+        for job in &self.served {
+            let job = &mut self.jobs[*job];
+            let worked = job
+                .since
+                .replace(now)
+                .map_or(Duration::ZERO, |since| now - since);
+            job.left = (job.left - worked.as_secs_f64() * 1e9 * speed).max(0.0);
+        }
+        self.phase = phase;
+        self.judged_from = now + self.scenario.settle;
+        self.pace += 1;
+        if self.current_phase().speed > 0.0 {
+            for job in self.served.clone() {
+                self.foresee(now, job);
+            }
+            self.serve(now);
+        }
+    }
+
+    fn tick(&mut self, now: Timestamp) {
+        self.plan(now + TICK, SimulationEvent::Tick);
+        let seen = self.clients.iter().map(|client| client.peek());
+        let (limit, in_flight) = seen.fold((0.0, 0.0), |sum, seen| {
+            (
+                sum.0 + f64::from(seen.limit),
+                sum.1 + f64::from(seen.in_use),
+            )
+        });
+        let (sum, count) = std::mem::take(&mut self.tick);
+        self.points.push(Point {
+            at: now.as_secs_f64(),
+            limit,
+            in_flight,
+            latency: sum / number(count.max(1)),
+            goodput: number(count) / TICK.as_secs_f64(),
+        });
+        self.gathered[self.phase].answered.push(count);
+        if now > self.judged_from {
+            self.gathered[self.phase].limits.push(limit);
+        }
+    }
+}

@@ -1,0 +1,56 @@
+//! Where policies come from: files by their paths, and `-`, which is standard input.
+
+use std::io::{self, Read};
+use std::path::Path;
+
+use tollgate_engine::document::{Format, MOST_BYTES, SYNTAX};
+use tollgate_engine::{Checked, Policy, Rejected};
+
+use crate::outcome::CliError;
+
+/// Whether a path stands for standard input.
+pub(super) fn is_stdin(path: &Path) -> bool {
+    path == Path::new("-")
+}
+
+/// The policy at a path.
+pub(crate) fn policy(path: &Path) -> Result<Policy, CliError> {
+    Ok(checked(path)?.policy)
+}
+
+/// The same with what may not be meant in it.
+pub(crate) fn checked(path: &Path) -> Result<Checked, CliError> {
+    let checked = if is_stdin(path) {
+        of_text(&stdin()?)
+    } else {
+        Policy::from_path(path)
+    };
+    Ok(checked?)
+}
+
+/// A policy that nobody says the format of: TOML if it is nothing else, and else YAML.
+pub(super) fn of_text(text: &str) -> Result<Checked, Rejected> {
+    let as_toml = Policy::from_text(text, Format::Toml);
+    let is_toml = match &as_toml {
+        Ok(_) => true,
+        Err(rejected) => rejected.errors.iter().all(|error| error.code != SYNTAX),
+    };
+    if is_toml {
+        as_toml
+    } else {
+        Policy::from_text(text, Format::Yaml)
+    }
+}
+
+/// All of standard input, as far as a policy may go.
+pub(super) fn stdin() -> Result<String, CliError> {
+    let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
+    let mut text = String::new();
+    let read = io::stdin().lock().take(most + 1).read_to_string(&mut text);
+    match read {
+        Ok(_) => Ok(text),
+        Err(error) => Err(CliError::usage(format_args!(
+            "can't read standard input: {error}"
+        ))),
+    }
+}

@@ -1,0 +1,296 @@
+//! What is counted and told of a request of descriptors.
+
+use std::time::Duration;
+
+use tollgate::{Decision, Timestamp};
+
+use super::tree_charge::TreeDecision;
+use super::trees::{LeafKey, Met};
+use super::{CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, TooMuch};
+use crate::backend::Backend;
+use crate::engine::recorder::Recorder;
+use crate::engine::rules::Rules;
+use crate::engine::tally_counting::Told;
+use crate::envoy::{self, Leaf, Lookup, Status, StatusCode};
+use crate::facts::Unit;
+use crate::limits::{Limit, LimitKind};
+use crate::observer::{Event, Observer, Wants};
+use crate::policy::Mode;
+use crate::top::{DeniedKey, TopDenials};
+use crate::verdict::{BLOCKED, Cause, DenyReason, is_near, percent_of, reason_of};
+
+/// A request of descriptors, with the limits that they match.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct TreeRequest<'r, 'a> {
+    pub(in crate::engine) rules: &'r Rules,
+    pub(in crate::engine) found: &'r [Lookup<'a>],
+    pub(in crate::engine) met: &'r [Option<Met<'a>>],
+}
+
+/// How a request of descriptors is reported.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct ReportOptions {
+    /// When its decision began, if somebody is to know how long it took.
+    pub(in crate::engine) started: Option<Timestamp>,
+    /// Whether the trees alone decide it, or deny it: it is counted here then. Otherwise the rules count it.
+    pub(in crate::engine) counts_request: bool,
+}
+
+impl Recorder {
+    /// Notes whether any descriptor meets a limit.
+    pub(in crate::engine) fn record_tree_match(
+        &self,
+        rules: &Rules,
+        request: &DescriptorRequest<'_>,
+        met: &[Option<Met<'_>>],
+    ) {
+        if met.iter().any(Option::is_some) {
+            rules.trees.seen.record_found();
+        } else {
+            self.record_unmatched_descriptors(rules, request.domain, request.descriptors);
+        }
+    }
+
+    /// Counts a request, and tells of it.
+    #[cold]
+    pub(in crate::engine) fn report_descriptors(
+        &self,
+        decided: &TreeDecision<'_, '_>,
+        told: &[DescriptorStatus],
+        telling: ReportOptions,
+        backend: &impl Backend,
+    ) {
+        let request = decided.request;
+        if let Some(tallies) = &self.tallies {
+            match decided.allowed || request.rules.mode != Mode::Enforce {
+                _ if !telling.counts_request => {}
+                true => tallies.add_passed(),
+                false => tallies.add_refused(),
+            }
+            for (number, said) in decided.said() {
+                tallies.descriptor(request.rules, &request.found[number], said);
+            }
+            if telling.counts_request && request.met.iter().all(Option::is_none) {
+                tallies.count_unmatched(request.rules, request.found);
+            }
+        }
+        if let Some(top) = &self.top {
+            decided.note(top);
+        }
+        if let Some(observer) = &self.observer {
+            let started = telling.started;
+            let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
+            let is_any = decided.tell(&**observer, told, took);
+            if !is_any && telling.counts_request && observer.wants() == Wants::Everything {
+                observer.decided(&event(Cause::Nothing, request.rules.mode, took));
+            }
+        }
+    }
+
+    /// Counts a request that has too much of something, and tells of it.
+    #[cold]
+    pub(in crate::engine) fn tell_exceeded(
+        &self,
+        mode: Mode,
+        what: TooMuch<'static>,
+        telling: ReportOptions,
+        backend: &impl Backend,
+    ) {
+        let started = telling.started;
+        if let Some(tallies) = &self.tallies {
+            tallies.exceeded(mode, telling.counts_request);
+        }
+        if let Some(observer) = &self.observer {
+            let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
+            observer.decided(&Event {
+                reason: Some(DenyReason::TooLarge),
+                decision: BLOCKED,
+                ..event(Cause::TooMuch(what), mode, took)
+            });
+        }
+    }
+}
+
+impl TreeDecision<'_, '_> {
+    /// What is told of a request.
+    pub(in crate::engine) fn findings(&self) -> (StatusCode, DescriptorFindings) {
+        let TreeRequest { rules, found, met } = self.request;
+        let each = || found.iter().zip(met).zip(&self.each);
+        let statuses = || {
+            each().map(|((lookup, met), result)| {
+                let status = envoy::status(*lookup, result.decision.as_slice());
+                apply_overrides_to_status(status, met.as_ref())
+            })
+        };
+        let told = each().zip(statuses());
+        let told = told.map(|(((lookup, _), result), status)| DescriptorStatus {
+            code: status.code,
+            current_limit: status.current_limit.as_ref().map(CurrentLimit::of),
+            remaining: status.remaining,
+            limit: lookup.leaf().map(|leaf| rules.trees.name(leaf).to_owned()),
+            decision: result.decision,
+            would_refuse: status.would_refuse,
+            charged: result.charged,
+        });
+        let told = told.collect();
+        let code = match rules.mode {
+            Mode::Enforce if !self.allowed => StatusCode::OverLimit,
+            _ => StatusCode::Ok,
+        };
+        debug_assert_eq!(
+            code,
+            envoy::overall(&statuses().collect::<Vec<_>>(), rules.mode),
+        );
+        let is_denied = code == StatusCode::OverLimit;
+        let has_decided = |number: &usize| is_denied && self.each[*number].decision.is_some();
+        let decider = self.decider.filter(has_decided);
+        let reason = decider.map_or(DenyReason::Rate, |number| self.reason(number));
+        let limit = decider.filter(|_| reason != DenyReason::Blocked);
+        let findings = DescriptorFindings {
+            statuses: told,
+            decider: self.decider,
+            reason: is_denied.then_some(reason),
+            limit: limit.and_then(|number| Some(self.limit(number)?.kind().clone())),
+            retry_after: if is_denied {
+                self.retry_after
+            } else {
+                Duration::ZERO
+            },
+            fallback: self.unavailable.map(|store| store.fallback),
+            unavailable: self.unavailable,
+            too_much: None,
+        };
+        (code, findings)
+    }
+
+    /// Counts a refusal by the limit and the key that refused.
+    fn note(&self, top: &TopDenials) {
+        let TreeRequest { found, met, .. } = self.request;
+        for (number, said) in self.said() {
+            let mode = match said {
+                Told::Refused(_) => Mode::Enforce,
+                Told::InShadow => Mode::Shadow,
+                Told::Passed { .. } => continue,
+            };
+            if let (Some(leaf), Some(met)) = (found[number].counts_as(), &met[number]) {
+                let refusal = DeniedKey {
+                    limiter: leaf,
+                    fingerprint: met.key.fingerprint(),
+                    mode,
+                };
+                top.add(refusal, LeafKey(leaf, met.key));
+            }
+        }
+    }
+
+    /// What each descriptor that takes something counts. Of a request that is refused, that is what decided, and what
+    /// was charged all the same.
+    fn said(&self) -> impl Iterator<Item = (usize, Told)> {
+        let TreeRequest { rules, met, .. } = self.request;
+        let refuses = rules.mode == Mode::Enforce && !self.allowed;
+        let met = met.iter().enumerate();
+        met.filter_map(move |(number, met)| {
+            let (met, decision) = (met.as_ref()?, self.each[number].decision?);
+            if met.cost() == 0 {
+                return None;
+            }
+            let told = if decision.is_allowed() {
+                let near_limit = is_near(&decision, rules.near_limit_percent);
+                (!refuses || self.each[number].charged > 0).then_some(Told::Passed { near_limit })
+            } else if refuses && self.decider == Some(number) {
+                Some(Told::Refused(self.reason(number)))
+            } else if !refuses || self.mode(number) != Mode::Enforce {
+                Some(Told::InShadow)
+            } else {
+                None
+            };
+            told.map(|told| (number, told))
+        })
+    }
+
+    /// Why a descriptor is refused: of several limits, the first that has as much as is told.
+    fn reason(&self, number: usize) -> DenyReason {
+        let (met, result) = (&self.request.met[number], &self.each[number]);
+        if met.as_ref().is_some_and(|met| met.blocked.is_some()) {
+            return DenyReason::Blocked;
+        }
+        if result.unavailable.is_some_and(|store| store.is_closed()) {
+            return DenyReason::Store;
+        }
+        let decision = result.decision.unwrap_or(Decision::UNLIMITED);
+        reason_of(self.limit(number).map(Limit::kind), &decision)
+    }
+
+    /// The limit of a descriptor that its decision is of: of several, the first that has as much as is told.
+    fn limit(&self, number: usize) -> Option<&Limit> {
+        let told = self.each[number].decision?.limit;
+        let limits = self.request.met[number].as_ref()?.limits;
+        let found = limits
+            .iter()
+            .find(|limit| limit.kind().quota() == Some(told));
+        found.or(limits.first())
+    }
+
+    fn mode(&self, number: usize) -> Mode {
+        let own = self.request.found[number].leaf().map(Leaf::mode);
+        self.request.rules.mode.max(own.unwrap_or_default())
+    }
+
+    /// Reports each descriptor that matches a limit; whether any does.
+    fn tell(&self, observer: &dyn Observer, told: &[DescriptorStatus], took: Duration) -> bool {
+        let TreeRequest { rules, met, .. } = self.request;
+        let wants_all = observer.wants() == Wants::Everything;
+        let mut is_any = false;
+        for (number, status) in told.iter().enumerate() {
+            let Some(decision) = status.decision else {
+                continue;
+            };
+            is_any = true;
+            let is_refused = !decision.is_allowed();
+            if !(is_refused || wants_all) {
+                continue;
+            }
+            let (limit, mode) = (status.limit.as_deref(), self.mode(number));
+            let cause = limit.map_or(Cause::Asked, Cause::Descriptor);
+            observer.decided(&Event {
+                key: met[number].as_ref().map(|met| met.key),
+                reason: is_refused.then(|| self.reason(number)),
+                decision,
+                fallback: self.each[number].unavailable.map(|store| store.fallback),
+                near_limit: is_near(&decision, rules.near_limit_percent),
+                ..event(cause, mode, took)
+            });
+        }
+        is_any
+    }
+}
+
+/// The event of something that passes, and is no rule's.
+fn event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
+    Event {
+        cause,
+        key: None,
+        reason: None,
+        mode,
+        enforced_percent: percent_of(mode),
+        decision: Decision::UNLIMITED,
+        fallback: None,
+        near_limit: false,
+        took,
+    }
+}
+
+/// What is told of a descriptor, by what was ordered of it.
+fn apply_overrides_to_status<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<'p> {
+    let Some(met) = met else {
+        return status;
+    };
+    status.quota_mode &= met.blocked.is_none();
+    if let (Some(told), true) = (&mut status.current_limit, met.is_changed)
+        && let Some(LimitKind::Rate { rate, .. }) = met.limits.first().map(Limit::kind)
+    {
+        told.requests_per_unit = u32::try_from(rate.count()).unwrap_or(u32::MAX);
+        told.unit = rate.period().and_then(Unit::of);
+    }
+    status
+}

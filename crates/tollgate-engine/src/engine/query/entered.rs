@@ -1,0 +1,104 @@
+//! The gates that a request has to enter, and what it holds of them until the backend has answered.
+
+use tollgate::concurrency::OwnedPermit;
+use tollgate::{Decision, Outcome};
+
+use crate::engine::overload_control::Time;
+use crate::engine::request_match::{CheckGroup, GateCheck, RequestMatch};
+use crate::limits::Answer;
+use crate::policy::Mode;
+use crate::verdict::RuleDecision;
+
+/// What is held of gates.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct GatePermits {
+    permits: Vec<OwnedPermit<Time>>,
+    /// The gate that has the fewest places left, and what it said.
+    tightest: Option<(usize, Decision)>,
+}
+
+impl GatePermits {
+    /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
+    #[inline(never)]
+    pub(in crate::engine) fn all(gathered: &RequestMatch<'_>) -> Result<Self, (usize, Decision)> {
+        let mut entered = Self::default();
+        for (number, gate) in gathered.gates_in(Mode::Enforce) {
+            match gate.gate.enter(gate.class) {
+                Ok((permit, decision)) => {
+                    entered.permits.push(permit);
+                    entered.note(number, decision);
+                }
+                Err(decision) => {
+                    entered.leave();
+                    return Err((number, decision));
+                }
+            }
+        }
+        Ok(entered)
+    }
+
+    /// Enters the gate of a rule in shadow, if it has one; an error is what would have denied the request.
+    pub(in crate::engine) fn in_shadow(gate: Option<&GateCheck<'_>>) -> Result<Self, RuleDecision> {
+        let mut entered = Self::default();
+        if let Some(gate) = gate {
+            let own = gate.gate.enter(gate.class);
+            let (permit, _) = own.map_err(|decision| gate.decided(decision))?;
+            entered.permits.push(permit);
+        }
+        Ok(entered)
+    }
+
+    /// What looking at all of them says, of a request that the rest would answer like this.
+    pub(in crate::engine) fn look(gathered: &RequestMatch<'_>, mut answer: Answer) -> Answer {
+        let mut looked = Self::default();
+        for (number, gate) in gathered.gates_in(Mode::Enforce) {
+            let decision = gate.look();
+            if decision.outcome != Outcome::Allowed {
+                return Answer::new(Some(number), decision);
+            }
+            looked.note(number, decision);
+        }
+        looked.decide(&gathered.enforced, &mut answer);
+        answer
+    }
+
+    fn note(&mut self, number: usize, decision: Decision) {
+        let tightest = self.tightest;
+        if tightest.is_none_or(|(_, least)| decision.remaining < least.remaining) {
+            self.tightest = Some((number, decision));
+        }
+    }
+
+    /// Of a request that passes, the limit decides that has the fewest such requests left.
+    pub(in crate::engine) fn decide(&self, group: &CheckGroup<'_>, answer: &mut Answer) {
+        let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
+            return;
+        };
+        let decider = answer
+            .decider
+            .and_then(|own| group.checks.as_slice().get(own));
+        let left = decider.map(|check| answer.decision.remaining / check.units().max(1));
+        if left.is_none_or(|left| decision.remaining < left) {
+            (answer.decider, answer.decision) = (Some(number), decision);
+        }
+    }
+
+    /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
+    pub(in crate::engine) fn hold(self, answer: &mut Answer) {
+        if !answer.allowed {
+            return self.leave();
+        }
+        for mut permit in self.permits {
+            // What a backend took is none of the time that the request takes.
+            permit.restart();
+            answer.pass.hold_permit(permit);
+        }
+    }
+
+    /// The request never ran.
+    pub(in crate::engine) fn leave(self) {
+        for permit in self.permits {
+            permit.cancel();
+        }
+    }
+}

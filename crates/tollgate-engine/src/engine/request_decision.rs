@@ -1,0 +1,170 @@
+//! What is said about a request, step by step: by what settles it, by rules in force, by those in shadow.
+
+use tollgate::{Decision, Outcome};
+
+use super::request_match::{MissingKeyDenials, Ordered, RequestMatch, ShadowQuery};
+use super::warm::is_gate;
+use crate::limits::Answer;
+use crate::verdict::{BLOCKED, DecidedBy, ListedLimit, Permits, RequestDecision, RuleDecision};
+
+impl RequestDecision {
+    /// Whether nothing has to be asked.
+    #[inline]
+    pub(super) fn settle(&mut self, gathered: &RequestMatch<'_>) -> bool {
+        if let Some(entry) = gathered.shadow_block {
+            self.shadows
+                .push(RuleDecision::new(DecidedBy::Block(entry), BLOCKED));
+        }
+        if let Some(excess) = gathered.shadow_excess {
+            self.shadows
+                .push(RuleDecision::new(DecidedBy::Excess(excess), BLOCKED));
+        }
+        if let Some(ordered) = &gathered.ordered
+            && self.is_blocked(ordered)
+        {
+            return true;
+        }
+        let Some(by) = gathered.settled else {
+            return match &gathered.keyless {
+                Some(keyless) => self.is_keyless(keyless),
+                None => false,
+            };
+        };
+        self.decided.by = by;
+        if let DecidedBy::Block(_) | DecidedBy::Excess(_) = by {
+            self.allowed = false;
+            self.decided.decision = BLOCKED;
+        }
+        true
+    }
+
+    /// Whether a rule denies it because it lacks a key.
+    #[cold]
+    fn is_keyless(&mut self, keyless: &MissingKeyDenials) -> bool {
+        let Some(denied) = keyless.denied else {
+            let shadows = keyless.shadows.iter();
+            shadows.for_each(|shadowed| self.shadows.push(*shadowed));
+            return false;
+        };
+        (self.allowed, self.decided) = (false, denied);
+        true
+    }
+
+    /// Whether an order blocks it.
+    #[cold]
+    fn is_blocked(&mut self, ordered: &Ordered<'_>) -> bool {
+        let shadows = ordered.shadow_blocks.iter();
+        shadows.for_each(|(_, shadowed)| self.shadows.push(*shadowed));
+        let Some((order, denied)) = ordered.block else {
+            return false;
+        };
+        (self.allowed, self.decided) = (false, denied);
+        self.blocked_by = Some(order.id);
+        true
+    }
+
+    /// What the rules in force say.
+    #[inline]
+    pub(super) fn hear(&mut self, gathered: &RequestMatch<'_>, answer: Answer) {
+        self.allowed = answer.allowed;
+        self.decided.decision = answer.decision;
+        let is_unavailable = answer.is_unavailable();
+        self.permits = Permits(answer.pass);
+        self.unavailable = answer.unavailable;
+        self.at = gathered.now;
+        let group = &gathered.enforced;
+        let check = answer.decider.and_then(|decider| {
+            let number = *group.askers.as_slice().get(decider)?;
+            let check = group.checks.as_slice().get(decider)?;
+            let set = gathered.facts_set_of(&check.key);
+            Some((number, check.key.fingerprint(), set, check.limit.id))
+        });
+        let gate = || {
+            let gate = gathered.gate(answer.decider?)?;
+            let (met, limit) = (gate.met, gate.adapting.limit.id);
+            Some((met.number, met.fingerprint, met.set, limit))
+        };
+        let unasked = || {
+            let met = gathered.unasked?;
+            Some((met.number, met.fingerprint, met.set, 0))
+        };
+        if let Some((number, fingerprint, set, limit)) = check.or_else(gate).or_else(unasked) {
+            self.decided = RuleDecision {
+                by: if is_unavailable {
+                    DecidedBy::StoreFailure(number)
+                } else {
+                    DecidedBy::Applied(number)
+                },
+                fingerprint,
+                set,
+                limit,
+                decision: answer.decision,
+            };
+            if let Some(ordered) = &gathered.ordered {
+                self.changed = ordered.changed(number).cloned();
+            }
+        }
+    }
+
+    /// Keeps what each limit in force said, the most urgent first, if there are several.
+    pub(super) fn list_limits(&mut self, gathered: &RequestMatch<'_>, each: &[Decision]) {
+        let group = &gathered.enforced;
+        let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
+        // A request that never passes is told of that limit alone: a store isn't asked about the others.
+        let never = self.decided.decision.outcome == Outcome::Never;
+        if never || each.len() < 2 || each.len() != checks.len() {
+            return;
+        }
+        let limits = checks.iter().zip(askers).zip(each);
+        // One that stands beside a rate only until the rule is warm is told of if it denies.
+        let limits =
+            limits.filter(|((check, _), said)| !is_gate(check.limit) || !said.is_allowed());
+        let mut limits: Vec<_> = limits
+            .map(|((check, asker), decision)| {
+                let mut decision = *decision;
+                if self.allowed {
+                    // Others may have come between the charge and the look.
+                    decision.outcome = Outcome::Allowed;
+                }
+                ListedLimit {
+                    by: DecidedBy::Applied(*asker),
+                    kind: check.limit.kind().clone(),
+                    decision,
+                    cost: check.cost.max(1),
+                }
+            })
+            .collect();
+        // What denied may have come back by now, or is no limit of these: then it is told alone.
+        if !self.allowed && limits.iter().all(|met| met.decision.is_allowed()) {
+            return;
+        }
+        limits.sort_by_key(ListedLimit::urgency);
+        self.limits = Some(limits.into());
+    }
+}
+
+impl ShadowQuery<'_, '_> {
+    /// What the rule says to a request that it would refuse; none if it lets it pass.
+    pub(super) fn denial(
+        &self,
+        gathered: &RequestMatch<'_>,
+        answer: &Answer,
+    ) -> Option<RuleDecision> {
+        if answer.allowed {
+            return None;
+        }
+        let decider = answer.decider.and_then(|decider| self.checks.get(decider));
+        let key = decider.or(self.checks.first()).map(|check| {
+            let set = gathered.facts_set_of(&check.key);
+            (check.key.fingerprint(), set, check.limit.id)
+        });
+        let (fingerprint, set, limit) = key.unwrap_or_default();
+        Some(RuleDecision {
+            by: DecidedBy::Applied(self.rule),
+            fingerprint,
+            set,
+            limit,
+            decision: answer.decision,
+        })
+    }
+}

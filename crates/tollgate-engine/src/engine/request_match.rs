@@ -1,0 +1,589 @@
+//! From facts to checks: which rules a request meets, and what each asks.
+//!
+//! A match is a rule's number, its limits, a key and a cost, wherever it came from: everything after
+//! this file knows no more of it.
+
+use std::num::{IntErrorKind, ParseIntError};
+
+use tollgate::{Decision, Timestamp};
+use tollgate_adaptive::shed::Criticality;
+
+use super::orders::Held;
+use super::overload_control::{AdaptiveGate, AdaptiveLimiter};
+use super::rules::{Applied, Rules, TierMatch};
+use super::wait_queue::QueueDemand;
+use super::warm::is_gate;
+use crate::backend::Backend;
+use crate::bounds::{Bounds, Excess};
+use crate::facts::Facts;
+use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
+use crate::matcher::inline_vec::InlineVec;
+use crate::matcher::{Known, Numbers};
+use crate::policy::Mode;
+use crate::tally::UNCOUNTED;
+use crate::verdict::{DecidedBy, RuleDecision};
+
+mod keys;
+mod ordered;
+mod sets;
+
+use keys::PrefetchedKeys;
+pub(crate) use keys::{MissingFacts, MissingKeyDenials};
+pub(crate) use ordered::{Ordered, blocked_until};
+
+/// Checks that need no memory.
+const INLINE: usize = 8;
+
+/// What is to be asked about a request.
+pub(crate) struct RequestMatch<'a> {
+    /// The facts of the request, if it stands for several sets of them.
+    first: Option<&'a Facts<'a>>,
+    /// Decided without any check.
+    pub(crate) settled: Option<DecidedBy>,
+    /// What the request has too much of, if the policy were enforced.
+    pub(crate) shadow_excess: Option<Excess>,
+    /// What would be blocked, if the policy were enforced.
+    pub(crate) shadow_block: Option<usize>,
+    pub(crate) enforced: CheckGroup<'a>,
+    /// Each rule by itself.
+    pub(crate) shadow: CheckGroup<'a>,
+    /// The first rule that applies, if none asks anything.
+    pub(crate) unasked: Option<Met>,
+    /// The time, if a rule of the policy warms up.
+    pub(crate) now: Option<Timestamp>,
+    /// Where the rules in force are counted, if they are.
+    pub(crate) counted: InlineVec<u32, INLINE>,
+    /// What operators have ordered, if there are any orders.
+    pub(crate) ordered: Option<Box<Ordered<'a>>>,
+    /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
+    #[expect(
+        clippy::box_collection,
+        reason = "most requests meet none, and pay for one word"
+    )]
+    pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
+    /// What rules want of the request that it hasn't.
+    pub(crate) lacks: MissingFacts,
+    /// Rules that deny it for want of a key.
+    pub(crate) keyless: Option<Box<MissingKeyDenials>>,
+    /// Whether the trees limit the request, too.
+    pub(crate) trees: TreeMatch,
+}
+
+/// Whether trees of descriptors limit a request of facts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TreeMatch {
+    /// No tree does.
+    None,
+    /// Operators have let it pass all trees that would.
+    Bypassed,
+    /// Some do.
+    Some,
+}
+
+/// A request of facts, and what it is matched with.
+#[derive(Clone, Copy)]
+pub(crate) struct MatchInput<'a, 'e> {
+    pub(crate) rules: &'a Rules,
+    /// The overrides of operators, if there are any.
+    pub(crate) orders: Option<&'a Held>,
+    pub(crate) facts: &'a Facts<'a>,
+    pub(crate) hashers: &'e KeyHashers,
+    pub(crate) bounds: &'e Bounds,
+}
+
+/// A rule that applies to a request, by number, and the fingerprint of its key there.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Met {
+    pub(crate) number: u32,
+    pub(crate) fingerprint: [u64; 2],
+    /// Whether the request lacks the key, and the fingerprint is that of all who do.
+    pub(crate) is_keyless: bool,
+    /// The set of facts that it applies to.
+    pub(crate) set: u32,
+    /// Whether the rule is enforced for this key.
+    pub(crate) mode: Mode,
+}
+
+/// A gate that a rule has for a request.
+#[derive(Debug)]
+pub(crate) struct GateCheck<'a> {
+    /// The rule, and its key.
+    pub(crate) met: Met,
+    pub(crate) adapting: &'a AdaptiveLimiter,
+    pub(crate) gate: &'a AdaptiveGate,
+    pub(crate) class: Criticality,
+}
+
+impl<'a> GateCheck<'a> {
+    /// It as a question, to stand in line for it.
+    pub(crate) fn check(&self) -> Check<'a> {
+        self.adapting.check()
+    }
+
+    /// What the request asks for in line.
+    pub(crate) fn demand(&self) -> QueueDemand {
+        QueueDemand::of(&self.check()).of_class(self.class)
+    }
+
+    /// What the request would be told by it alone.
+    pub(crate) fn look(&self) -> Decision {
+        self.gate.look(self.class)
+    }
+
+    /// What it says to a request, as the rule's decision.
+    pub(super) fn decided(&self, decision: Decision) -> RuleDecision {
+        let limit = self.adapting.limit.id;
+        let by = DecidedBy::Applied(self.met.number);
+        RuleDecision {
+            limit,
+            ..self.met.decided(by, decision)
+        }
+    }
+}
+
+impl Met {
+    /// What was decided by its key, and by no limit.
+    fn decided(&self, by: DecidedBy, decision: Decision) -> RuleDecision {
+        RuleDecision {
+            fingerprint: self.fingerprint,
+            set: self.set,
+            ..RuleDecision::new(by, decision)
+        }
+    }
+}
+
+/// The checks of some rules.
+pub(crate) struct CheckGroup<'a> {
+    pub(crate) checks: InlineVec<Check<'a>, INLINE>,
+    /// Which rule asks each.
+    pub(crate) askers: InlineVec<u32, INLINE>,
+}
+
+/// What one rule in shadow asks, by number.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct ShadowQuery<'g, 'a> {
+    pub(crate) rule: u32,
+    pub(crate) checks: &'g [Check<'a>],
+    pub(crate) gate: Option<&'g GateCheck<'a>>,
+}
+
+impl<'a> CheckGroup<'a> {
+    const fn new() -> Self {
+        Self {
+            checks: InlineVec::new(),
+            askers: InlineVec::new(),
+        }
+    }
+
+    /// Each check, and the number of the rule that asks it.
+    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Check<'a>, u32)> {
+        let askers = self.askers.as_slice().iter().copied();
+        self.checks.as_slice().iter().zip(askers)
+    }
+
+    /// The place of a check of the same limit and key.
+    fn find(&self, check: &Check<'_>) -> Option<usize> {
+        self.checks.as_slice().iter().position(|other| {
+            other.limit.id == check.limit.id
+                && other.limit.kind() == check.limit.kind()
+                && other.key.fingerprint() == check.key.fingerprint()
+        })
+    }
+
+    fn remove(&mut self, place: usize) {
+        let last = self.checks.as_slice().len() - 1;
+        self.checks.as_mut_slice()[place..].rotate_left(1);
+        self.askers.as_mut_slice()[place..].rotate_left(1);
+        self.checks.truncate(last);
+        self.askers.truncate(last);
+    }
+}
+
+impl<'a> RequestMatch<'a> {
+    pub(crate) const fn new() -> Self {
+        Self {
+            first: None,
+            settled: None,
+            shadow_excess: None,
+            shadow_block: None,
+            enforced: CheckGroup::new(),
+            shadow: CheckGroup::new(),
+            unasked: None,
+            now: None,
+            counted: InlineVec::new(),
+            ordered: None,
+            gates: None,
+            lacks: MissingFacts::new(),
+            keyless: None,
+            trees: TreeMatch::None,
+        }
+    }
+
+    /// Whether operators have let it pass a rule.
+    pub(crate) fn is_bypassed(&self) -> bool {
+        let ordered = self.ordered.as_ref();
+        ordered.is_some_and(|ordered| ordered.is_bypassed)
+    }
+
+    /// Whether anything in shadow applies to it, which counts it then.
+    pub(crate) fn has_shadow_match(&self) -> bool {
+        let ordered = self.ordered.as_ref();
+        !self.shadow.checks.as_slice().is_empty()
+            || self.shadow_block.is_some()
+            || self.shadow_excess.is_some()
+            || ordered.is_some_and(|ordered| !ordered.shadow_blocks.is_empty())
+            || self.gates_in(Mode::Shadow).next().is_some()
+    }
+
+    /// The gates of rules in this mode, each with its number.
+    pub(crate) fn gates_in(&self, mode: Mode) -> impl Iterator<Item = (usize, &GateCheck<'a>)> {
+        let first = self.enforced.checks.as_slice().len();
+        let gates = self.gates.as_deref().into_iter().flatten();
+        let gates = gates
+            .enumerate()
+            .filter(move |(_, gate)| gate.met.mode == mode);
+        gates.map(move |(number, gate)| (first + number, gate))
+    }
+
+    /// Whether rules in shadow ask anything.
+    pub(crate) fn has_shadows(&self) -> bool {
+        self.gates.is_some() || !self.shadow.checks.as_slice().is_empty()
+    }
+
+    /// What each rule in shadow asks: first those with limits, then those that have a gate alone.
+    pub(crate) fn shadow_queries(&self) -> impl Iterator<Item = ShadowQuery<'_, 'a>> {
+        let (checks, askers) = (self.shadow.checks.as_slice(), self.shadow.askers.as_slice());
+        let gates = || self.gates_in(Mode::Shadow).map(|(_, gate)| gate);
+        let mut start = 0;
+        let runs = askers.chunk_by(|one, other| one == other).map(move |run| {
+            let (rule, own) = (run[0], &checks[start..start + run.len()]);
+            start += run.len();
+            ShadowQuery {
+                rule,
+                checks: own,
+                gate: gates().find(|gate| gate.met.number == rule),
+            }
+        });
+        let alone = gates().filter(|gate| !askers.contains(&gate.met.number));
+        runs.chain(alone.map(|gate| ShadowQuery {
+            rule: gate.met.number,
+            checks: &[],
+            gate: Some(gate),
+        }))
+    }
+
+    /// The gate of this number.
+    pub(crate) fn gate(&self, number: usize) -> Option<&GateCheck<'a>> {
+        let number = number.checked_sub(self.enforced.checks.as_slice().len())?;
+        self.gates.as_ref()?.get(number)
+    }
+
+    /// Finds out what is to be asked about a request.
+    #[inline]
+    pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
+        let (rules, facts, bounds) = (input.rules, input.facts, input.bounds);
+        if !facts.is_single() {
+            return self.match_sets(input, backend);
+        }
+        if let Some(orders) = input.orders {
+            self.heed(rules, orders, facts, None);
+        }
+        let mut known = Known::new(&rules.matcher.slots, facts);
+        known.look_up();
+        let (slot, bytes) = known.longest;
+        if bytes > bounds.fact_bytes {
+            let most = bounds.fact_bytes;
+            return self.exceed(rules, Excess::Fact { slot, bytes, most });
+        }
+        known.read_addresses();
+        let mut matching = Numbers::new();
+        rules.matcher.candidates(&known, &mut matching);
+        let first = rules.block + rules.exempt;
+        let early = PrefetchedKeys::of(&input, matching.as_slice(), &known, backend);
+        rules.matcher.keep_matching(&known, &mut matching);
+        if let Some(tier) = self.tier(rules, &known) {
+            matching.push(tier.saturating_add(to_u32(first)));
+        }
+        self.lacks.rule = matching.as_slice().is_empty();
+        if let Some(found) = too_many_rules(rules, matching.as_slice(), bounds) {
+            return self.deny_excess_checks(rules, found, bounds);
+        }
+        if rules.warms {
+            self.now = Some(backend.now());
+        }
+        let mut met = InlineVec::<Met, INLINE>::new();
+        for number in matching.as_slice() {
+            let Some(rule) = (*number as usize).checked_sub(first) else {
+                if self.is_settled(rules, *number as usize) {
+                    return;
+                }
+                continue;
+            };
+            let (applied, number) = (&rules.applied[rule], to_u32(rule));
+            match early.meet(number, applied, &known, input.hashers) {
+                None => self.lacks.keys.push(number),
+                Some(own) if rules.replacing => met.push(own),
+                Some(own) => self.ask(applied, own, &known),
+            }
+        }
+        if rules.replacing {
+            self.lacks.forget_replaced(rules, met.as_slice());
+            self.add_unreplaced_rules(rules, met.as_slice(), &known);
+        }
+        let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
+        if found > bounds.checks {
+            self.deny_excess_limits(rules, found, bounds);
+        }
+    }
+
+    /// The tier that a request is in, if any.
+    #[inline]
+    fn tier(&mut self, rules: &Rules, known: &Known<'_, '_>) -> Option<u32> {
+        let tiers = &rules.tiers;
+        let tiered = tiers.of(|slot| known.text(slot));
+        if let TierMatch::In(number) = tiered {
+            tiers.tenants_seen.record_found();
+            tiers.tiers_seen.record_found();
+            return Some(number);
+        }
+        self.lacks.tier = tiered;
+        match tiered {
+            TierMatch::Unknown(default) => {
+                tiers.tenants_seen.record_found();
+                default
+            }
+            _ => None,
+        }
+    }
+
+    /// There are so many checks; gates are no limits of the request, and aren't counted.
+    #[cold]
+    fn deny_excess_limits(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+        let checks = [&self.enforced, &self.shadow].map(|group| group.checks.as_slice());
+        let gates = checks.into_iter().flatten();
+        let gates = gates.filter(|check| is_gate(check.limit)).count();
+        if found - gates > bounds.checks {
+            self.deny_excess_checks(rules, found - gates, bounds);
+        }
+    }
+
+    #[cold]
+    fn deny_excess_checks(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+        let most = bounds.checks;
+        self.exceed(rules, Excess::Checks { found, most });
+    }
+
+    /// Asks nothing, as the request has too much of something.
+    #[cold]
+    fn exceed(&mut self, rules: &Rules, excess: Excess) {
+        (self.enforced, self.shadow, self.gates) = (CheckGroup::new(), CheckGroup::new(), None);
+        self.keyless = None;
+        self.settled = Some(match rules.mode {
+            Mode::Enforce => DecidedBy::Excess(excess),
+            Mode::Shadow => {
+                self.shadow_excess = Some(excess);
+                DecidedBy::Nothing
+            }
+            Mode::Off => DecidedBy::Nothing,
+        });
+    }
+
+    /// Whether an entry of the lists of what is blocked and exempt decides.
+    #[cold]
+    fn is_settled(&mut self, rules: &Rules, entry: usize) -> bool {
+        self.settled = match entry.checked_sub(rules.block) {
+            Some(entry) => Some(DecidedBy::Exempt(entry)),
+            None if rules.mode == Mode::Enforce => Some(DecidedBy::Block(entry)),
+            None => {
+                self.shadow_block.get_or_insert(entry);
+                None
+            }
+        };
+        self.settled.is_some()
+    }
+
+    /// Adds the checks of rules that no other takes the place of.
+    #[inline(never)]
+    fn add_unreplaced_rules(&mut self, rules: &'a Rules, met: &[Met], known: &Known<'_, 'a>) {
+        for own in met {
+            if !is_replaced(rules, met, own.number, own.mode) {
+                self.ask(&rules.applied[own.number as usize], *own, known);
+            }
+        }
+    }
+
+    /// Adds the checks of one rule.
+    #[inline(always)]
+    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>) {
+        if self.ordered.is_some() {
+            self.add_rule_with_overrides(rule, met, known);
+        } else {
+            self.ask_limits(rule, rule.limits.as_slice(), met, known);
+        }
+    }
+
+    /// Adds the checks of some limits of a rule.
+    #[inline(always)]
+    fn ask_limits(
+        &mut self,
+        rule: &'a Applied,
+        limits: &'a [Limit],
+        met: Met,
+        known: &Known<'_, 'a>,
+    ) {
+        if met.is_keyless && self.is_denied_for_missing_key(rule, met) {
+            return;
+        }
+        self.unasked.get_or_insert(met);
+        if rule.tally != UNCOUNTED && met.mode == Mode::Enforce {
+            self.counted.push(rule.tally);
+        }
+        let said = stated_cost(rule, known);
+        if rule.cost.is_some() {
+            self.record_cost(rule, met.number, said);
+        }
+        let cost = rule_cost(rule, said);
+        let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
+        for limit in limits {
+            // A limit is likely in no cache, so it isn't read here.
+            let check = Check { limit, key, cost };
+            if rule.shares && self.is_asked(check, met) {
+                continue;
+            }
+            self.add(check, met);
+        }
+        if rule.has_more {
+            self.add_gates(rule, met, known, cost);
+        }
+    }
+
+    #[inline(always)]
+    fn add(&mut self, check: Check<'a>, met: Met) {
+        let group = match met.mode {
+            Mode::Enforce => &mut self.enforced,
+            Mode::Shadow => &mut self.shadow,
+            Mode::Off => return,
+        };
+        group.checks.push(check);
+        group.askers.push(met.number);
+    }
+
+    /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
+    /// slots that the request's class may use, and its gate.
+    #[cold]
+    fn add_gates(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
+        let is_changed = self.is_changed(met.number);
+        let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
+        if rule.warm.is_some() && !is_changed {
+            for limit in rule.gates(self.now) {
+                // A request that costs more than is let through at once takes all of that: it is for the rule itself to say
+                // what never passes.
+                let cost = match limit.kind() {
+                    LimitKind::Rate { rate, .. } => cost.min(rate.burst_size()),
+                    _ => cost,
+                };
+                self.add(Check { limit, key, cost }, met);
+            }
+        }
+        let Some(overload) = &rule.overload else {
+            return;
+        };
+        let class = overload.class(|by| known.text(by));
+        // What an operator has put in the place of slots is for all alike.
+        if let Some(part) = overload.part(class).filter(|_| !is_changed) {
+            let group = match met.mode {
+                Mode::Enforce => &mut self.enforced,
+                Mode::Shadow | Mode::Off => &mut self.shadow,
+            };
+            let checks = group.checks.as_mut_slice().iter_mut();
+            let whole = checks.rev().find(|check| check.limit.id == part.id);
+            if let Some(check) = whole {
+                check.limit = part;
+            }
+        }
+        if let Some(adapting) = &overload.adaptive
+            && let Some(gate) = &adapting.gate
+        {
+            self.gates.get_or_insert_default().push(GateCheck {
+                met,
+                adapting,
+                gate,
+                class,
+            });
+        }
+    }
+
+    /// Whether another rule that shares the counter asks the same already. A request is charged to it once, at
+    /// the highest of their costs, and by a rule in force rather than one in shadow. If one of them has estimated
+    /// it, it is settled.
+    #[cold]
+    fn is_asked(&mut self, check: Check<'a>, met: Met) -> bool {
+        let in_force = self.enforced.find(&check);
+        let (group, place) = match (met.mode, in_force, self.shadow.find(&check)) {
+            (Mode::Shadow, Some(_), _) => return true,
+            (Mode::Shadow, None, in_shadow) => (&mut self.shadow, in_shadow),
+            (_, _, in_shadow) => {
+                if let Some(place) = in_shadow {
+                    self.shadow.remove(place);
+                }
+                (&mut self.enforced, in_force)
+            }
+        };
+        let Some(place) = place else { return false };
+        let other = &mut group.checks.as_mut_slice()[place];
+        other.cost = other.cost.max(check.cost);
+        if check.limit.is_estimated && !other.limit.is_estimated {
+            other.limit = check.limit;
+            group.askers.as_mut_slice()[place] = met.number;
+        }
+        true
+    }
+}
+
+/// How many rules match, if they are more than a request may meet. Entries of the lists of what is blocked and exempt aren't
+/// counted.
+#[inline]
+fn too_many_rules(rules: &Rules, matching: &[u32], bounds: &Bounds) -> Option<usize> {
+    if matching.len() <= bounds.checks {
+        return None;
+    }
+    let first = rules.block + rules.exempt;
+    let numbers = matching.iter();
+    let found = numbers.filter(|number| **number as usize >= first).count();
+    (found > bounds.checks).then_some(found)
+}
+
+/// Whether another rule that applies takes the place of one.
+#[inline]
+fn is_replaced(rules: &Rules, met: &[Met], number: u32, mode: Mode) -> bool {
+    let mut met = met.iter();
+    met.any(|other| replaces(rules, other, number, mode))
+}
+
+/// Whether a rule that applies takes the place of one in this mode.
+fn replaces(rules: &Rules, other: &Met, number: u32, mode: Mode) -> bool {
+    let rule = &rules.applied[other.number as usize];
+    other.mode <= mode && rule.replaces.contains(&number)
+}
+
+/// What a request says that it costs by a rule; none if it says nothing that can be read. A number that is too large counts as the
+/// largest, not as the default.
+#[inline(always)]
+fn stated_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
+    let cost_of = |slot| match known.text(slot)?.parse() {
+        Err(error) if *ParseIntError::kind(&error) != IntErrorKind::PosOverflow => None,
+        cost => Some(cost.unwrap_or(u64::MAX)),
+    };
+    rule.cost.and_then(cost_of).or(known.facts.cost())
+}
+
+/// What a request costs by a rule.
+#[inline(always)]
+fn rule_cost(rule: &Applied, said: Option<u64>) -> u64 {
+    let cost = said.unwrap_or(rule.default_cost);
+    cost.max(u64::from(rule.is_estimated))
+}
+
+fn to_u32(number: usize) -> u32 {
+    u32::try_from(number).unwrap_or(u32::MAX)
+}

@@ -1,0 +1,274 @@
+//! Waiting for a turn, where a rule says so: which queue a request joins, and what it is told if its turn doesn't come in time.
+
+use std::future::poll_fn;
+use std::pin::pin;
+use std::task::{Context, Poll, Waker};
+use std::time::Duration;
+
+use tollgate::Timestamp;
+use tollgate::clock::{Clock, Wakeup, sleep_until};
+
+use super::conditions::Conditions;
+use super::descriptors::{DescriptorFindings, DescriptorRequest, ReportOptions};
+use super::pipeline::{Attempt, CombinedVerdict, Pipeline, Request, TreeOutcome};
+use super::wait_queue::{QueueDemand, QueueKey, QueueRequest, QueueStatus, SOON, Standing};
+use crate::backend::Backend;
+use crate::envoy::StatusCode;
+use crate::facts::Facts;
+use crate::policy::Charging;
+use crate::verdict::{Permits, Verdict};
+
+/// If it isn't known when there is room, as of slots, it is looked for so often.
+const POLL: Duration = Duration::from_millis(10);
+
+/// A request that is run later than this after its time is over isn't asked about any more: a timer and a busy machine take
+/// less, and a client that was promised a time has gone.
+const LATE: Duration = Duration::from_millis(100);
+
+/// The time of a backend, as a clock.
+struct BackendTime<'a, B: Backend>(&'a Pipeline<B>);
+
+impl<B: Backend> Clock for BackendTime<'_, B> {
+    fn now(&self) -> Timestamp {
+        self.0.backend.now()
+    }
+
+    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.0.clocks.timer.wake_at(at, waker)
+    }
+}
+
+/// What came of standing in line.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum QueueResult {
+    InLine,
+    /// Its turn would come too late.
+    TooLate,
+    /// As many wait as may.
+    QueueFull,
+}
+
+impl<B: Backend> Pipeline<B> {
+    /// Asks until the request passes, or doesn't.
+    pub(super) async fn attempts(
+        &self,
+        request: &Request<'_>,
+        on: Conditions<'_>,
+    ) -> Result<Attempt, B::Error> {
+        let attempt = self.attempt(request, on, None).await?;
+        if attempt.tried.over.is_some() && !on.is_immediate {
+            return Box::pin(self.wait_and_retry(request, on, attempt)).await;
+        }
+        Ok(attempt)
+    }
+
+    /// Decides a request by trees and rules together.
+    pub(super) async fn decide_combined<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+        descriptors: DescriptorRequest<'_>,
+    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+        let mut request = self.request(facts);
+        let (mut by_trees, mut held) = (DescriptorFindings::default(), Permits::default());
+        if let Some(first) = self
+            .decide_trees_first(descriptors, on, request.started)
+            .await?
+        {
+            if first.code == StatusCode::OverLimit {
+                return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
+            }
+            (by_trees, held) = (first.findings, first.permits);
+            request.trees = first.tree_match;
+        } else {
+            request.descriptors = Some(descriptors);
+        }
+        let mut attempt = self.attempts(&request, on).await?;
+        if attempt.is_outdated {
+            return Ok(None);
+        }
+        if let Some(trees) = attempt.trees.take() {
+            if trees.code == StatusCode::OverLimit {
+                return Ok(Some(CombinedVerdict::DeniedByDescriptor(trees.findings)));
+            }
+            by_trees = trees.findings;
+        }
+        attempt.is_by_trees = by_trees.decider.is_some() || by_trees.too_much.is_some();
+        Ok(Some(match self.conclude(facts, attempt, request.started) {
+            Verdict::Passed(mut passed) => {
+                passed.hold(held);
+                CombinedVerdict::Passed(passed, by_trees)
+            }
+            Verdict::Refused(refused) => CombinedVerdict::DeniedByRule(refused),
+        }))
+    }
+
+    /// Decides a request by its trees before the rules, if its domain charges each limit by itself, or if it has too many
+    /// descriptors; none if trees and rules are to be asked together.
+    async fn decide_trees_first(
+        &self,
+        request: DescriptorRequest<'_>,
+        on: Conditions<'_>,
+        started: Option<Timestamp>,
+    ) -> Result<Option<TreeOutcome>, B::Error> {
+        let now = self.in_force();
+        let telling = ReportOptions {
+            started,
+            counts_request: false,
+        };
+        let charges_each = now.rules.trees.compiled.charging(request.domain) == Charging::Each;
+        let is_first = charges_each && !on.lacks_facts_for(&now.rules);
+        if !is_first && self.too_much(request.descriptors).is_none() {
+            return Ok(None);
+        }
+        let deciding = Box::pin(self.decide_by_trees_alone(&now, request, telling));
+        deciding.await.map(Some)
+    }
+
+    /// Waits and asks, until the request passes, or can't in time.
+    async fn wait_and_retry(
+        &self,
+        request: &Request<'_>,
+        on: Conditions<'_>,
+        mut attempt: Attempt,
+    ) -> Result<Attempt, B::Error> {
+        let since = self.backend.now();
+        let (mut told_at, mut place) = (since, None);
+        while let Some((demand, longest)) = attempt.tried.over {
+            let deadline = since + longest;
+            match self.stand(&mut place, demand, &attempt, deadline) {
+                QueueResult::InLine => {}
+                QueueResult::TooLate => break,
+                QueueResult::QueueFull => {
+                    attempt.tried.said.is_queue_full = true;
+                    break;
+                }
+            }
+            let Some(standing) = &place else {
+                break;
+            };
+            let is_its_turn = self.is_its_turn(standing, deadline).await;
+            if !is_its_turn || self.backend.now() > deadline + LATE {
+                break;
+            }
+            attempt = self.attempt(request, on, Some(standing)).await?;
+            if attempt.is_outdated {
+                return Ok(attempt);
+            }
+            told_at = self.backend.now();
+        }
+        let now = self.backend.now();
+        if let (Some(_), Some(tallies)) = (&place, &self.recorder.tallies) {
+            tallies.waits.add(now - since);
+        }
+        match place {
+            Some(standing) if attempt.tried.said.allowed => {
+                // What another limit has left says nothing of this one.
+                let own = &attempt.tried.said.decided;
+                let left = if QueueKey::new(own.limit, own.fingerprint) == standing.spot() {
+                    own.decision.remaining
+                } else {
+                    u64::MAX
+                };
+                standing.passed(left, now);
+            }
+            standing => {
+                let turn = standing.map_or(Duration::ZERO, |standing| standing.turn_in(now));
+                self.set_retry_after(&mut attempt, turn, now - told_at);
+            }
+        }
+        Ok(attempt)
+    }
+
+    /// Sets how long a request that waited in vain would have to wait if it came again: so long it stands before its turn,
+    /// and so long ago its limit denied it last.
+    fn set_retry_after(&self, attempt: &mut Attempt, turn: Duration, ago: Duration) {
+        let now = self.backend.now();
+        let line = attempt
+            .tried
+            .over
+            .and_then(|(demand, _)| self.turns.behind(&demand, now));
+        let decision = &mut attempt.tried.said.decided.decision;
+        let rest = decision.wait().saturating_sub(ago);
+        let least = match decision.wait() {
+            Duration::ZERO => Duration::ZERO,
+            _ => SOON,
+        };
+        *decision = line.unwrap_or(*decision);
+        let behind = line.map_or(Duration::ZERO, |line| line.wait());
+        decision.set_wait(rest.max(turn).max(behind).max(least));
+    }
+
+    /// Stands in the line for what refused, or stays there, unless that can't end in time or too many wait already.
+    fn stand<'a>(
+        &'a self,
+        place: &mut Option<Standing<'a>>,
+        demand: QueueDemand,
+        attempt: &Attempt,
+        deadline: Timestamp,
+    ) -> QueueResult {
+        let (said, pokes) = (attempt.tried.said.decided.decision, attempt.pokes);
+        let now = self.backend.now();
+        if now >= deadline {
+            return QueueResult::TooLate;
+        }
+        let asks_at = match said.wait() {
+            Duration::ZERO => (now + POLL).min(deadline),
+            wait => now + wait,
+        };
+        let asks_at = demand.until.map_or(asks_at, |until| asks_at.min(until));
+        let is_own = |standing: &&mut Standing<'_>| standing.spot() == demand.spot;
+        match place.as_mut().filter(is_own) {
+            Some(standing) => standing.asks_again(demand, said, asks_at),
+            // What it stood in line for has room, and something else hasn't.
+            None => {
+                let most = self.bounds.waiting;
+                *place = None;
+                let behind = self.turns.behind(&demand, now);
+                let turn = behind.map_or(asks_at, |behind| now + behind.wait());
+                if turn > deadline {
+                    return QueueResult::TooLate;
+                }
+                let coming = QueueRequest {
+                    said,
+                    asks_at,
+                    deadline,
+                    pokes,
+                };
+                *place = self.turns.join(demand, coming, most);
+                return match place {
+                    Some(_) => QueueResult::InLine,
+                    None => QueueResult::QueueFull,
+                };
+            }
+        }
+        if asks_at <= deadline {
+            QueueResult::InLine
+        } else {
+            QueueResult::TooLate
+        }
+    }
+
+    /// Whether it is the first in line and there may be room, before its time is over.
+    async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
+        let mut sleep = pin!(sleep_until(BackendTime(self), deadline));
+        poll_fn(|context: &mut Context<'_>| {
+            loop {
+                let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {
+                    QueueStatus::First(asks_at) if asks_at <= deadline => (asks_at, Some(true)),
+                    QueueStatus::Behind(until) if until < deadline => (until.plus_nanos(1), None),
+                    QueueStatus::First(_) | QueueStatus::Behind(_) => (deadline, Some(false)),
+                    QueueStatus::Lost => return Poll::Ready(false),
+                };
+                sleep.as_mut().reset(at);
+                match (sleep.as_mut().poll(context), is_turn) {
+                    (Poll::Pending, _) => return Poll::Pending,
+                    (Poll::Ready(()), Some(is_turn)) => return Poll::Ready(is_turn),
+                    // The one before it is lost: it looks where it stands now.
+                    (Poll::Ready(()), None) => {}
+                }
+            }
+        })
+        .await
+    }
+}

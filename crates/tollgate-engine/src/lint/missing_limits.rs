@@ -1,0 +1,167 @@
+//! Whom a policy leaves without a limit of their own: tenants in no tier, and users who share one counter.
+
+use super::{Warnings, codes, condition_texts, in_use};
+use crate::address::{ClientBits, Family};
+use crate::document::Span;
+use crate::facts::IP;
+use crate::native::{PolicySpans, RuleSpans};
+use crate::policy::{KeyPart, Mode, Pattern, Policy, Rule};
+
+/// The fact that carries a tier.
+const TIER: &str = "tier";
+
+pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    for (rule, place) in in_use(policy, places) {
+        no_key(found, rule, place);
+        for part in rule.keys().flatten() {
+            network(found, part, place.key);
+        }
+    }
+    no_default_tier(found, policy, places);
+    patterns(found, policy, places);
+    let fills =
+        policy.tier_fact.as_deref() == Some(TIER) || policy.facts.iter().any(|own| own == TIER);
+    if policy.tiers.is_empty() || fills {
+        return;
+    }
+    for mention in places.facts.iter().filter(|mention| mention.fact == TIER) {
+        let message =
+            "\"tier\" is a fact that requests bring, not the tier that tenants are in here"
+                .to_owned();
+        let help = "put the limit into the tier, or match the tenants; if requests do bring it, say so: facts: [tier]";
+        found.warn(codes::TIER_IS_NO_FACT, mention.span, message, help);
+    }
+}
+
+/// Networks of what is no address, and networks that are smaller than what one client has.
+fn network(found: &mut Warnings, part: &KeyPart, place: Span) {
+    let KeyPart::Network { fact, bits } = part else {
+        return;
+    };
+    if condition_texts::is_no_address(fact) {
+        let message = format!("{fact:?} is no address, so it has no network of {bits} bits");
+        let help = format!("write {fact} alone, or ip/{bits}");
+        found.warn(codes::NETWORK_OF_TEXT, place, message, help);
+    } else if *bits > ClientBits::USUAL.of(Family::V6) {
+        let message = format!(
+            "{fact}/{bits} counts by {bits} bits of an IPv6 address, and a client has all addresses that begin with the same 64: \
+             with another one in each request, it isn't limited"
+        );
+        let help = match &**fact {
+            IP => {
+                "write ip, which is ip/64, or ip/56 or ip/48 for networks of providers".to_owned()
+            }
+            fact => format!("write {fact}/64, or {fact}/56 or {fact}/48 for networks of providers"),
+        };
+        found.warn(codes::EACH_IPV6_ADDRESS, place, message, help);
+    }
+}
+
+/// Words that say that each has a counter of its own.
+const EACH: [&str; 4] = ["per", "each", "every", "by"];
+/// And words for whom, with the fact that tells them apart.
+const WHOM: [(&str, &str); 9] = [
+    ("user", "user users login"),
+    ("ip", "ip address client"),
+    (
+        "tenant",
+        "tenant customer account org organisation organization",
+    ),
+    ("team", "team"),
+    ("api_key", "key apikey api token"),
+    ("session", "session"),
+    ("device", "device"),
+    ("host", "host"),
+    ("route", "route endpoint"),
+];
+/// Facts of which each request has its own: who asks whether there is one is likely to count by it.
+const OWN: [&str; 3] = ["user", "tenant", "api_key"];
+
+/// Warns of a rule that is one for each by its name or match, and has one counter for all.
+fn no_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+    if !rule.key.is_empty() || rule.limits.unlimited || rule.adaptive.is_some() {
+        return;
+    }
+    let lower = rule.name.to_ascii_lowercase();
+    let words = condition_texts::words(&lower);
+    let named = words.windows(2).find_map(|pair| {
+        let mut whom = WHOM.iter();
+        let (fact, _) = whom.find(|(_, words)| words.split(' ').any(|word| word == pair[1]))?;
+        EACH.contains(&pair[0]).then_some((pair, *fact))
+    });
+    let (says, fact) = match named {
+        Some((pair, fact)) => (format!("the name says {:?}", pair.join(" ")), fact),
+        None => {
+            let mut conditions = rule.matches.conditions.iter();
+            let known =
+                conditions.find(|(fact, pattern)| OWN.contains(&fact.as_str()) && is_any(pattern));
+            let Some((fact, _)) = known else {
+                return;
+            };
+            (format!("it is for requests with any {fact}"), fact.as_str())
+        }
+    };
+    let message = format!("{says}, but without a key all of them share one counter");
+    let help = format!("add key: {fact}, or another name if one counter is meant");
+    found.warn(codes::NO_KEY, place.name, message, help);
+}
+
+fn is_any(pattern: &Pattern) -> bool {
+    match pattern {
+        Pattern::Present => true,
+        Pattern::Glob(glob) => matches!(glob.as_str(), "*" | "**"),
+        _ => false,
+    }
+}
+
+/// Warns of tenants that no tier is for, unless a rule is for all tenants.
+fn no_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    let is_used = !policy.tenants.is_empty() || policy.tier_fact.is_some();
+    let limits_all = |rule: &Rule| {
+        rule.mode == Mode::Enforce
+            && !rule.limits.unlimited
+            && rule.matches.conditions.is_empty()
+            && rule.key.iter().all(|part| part.fact() == "tenant")
+    };
+    if policy.tiers.is_empty()
+        || policy.default_tier.is_some()
+        || !is_used
+        || policy.rules.iter().any(limits_all)
+    {
+        return;
+    }
+    let message = match &policy.tier_fact {
+        Some(fact) => format!(
+            "a tenant that isn't listed and whose requests have no {fact} of a tier is in no tier, and unlimited"
+        ),
+        None => "a tenant that isn't listed is in no tier, and unlimited".to_owned(),
+    };
+    let tier = policy.tiers.keys().next().map_or("free", String::as_str);
+    let help = format!(
+        "say default_tier: {tier}; if they are to be unlimited, name a tier with unlimited: true"
+    );
+    let tenants = policy.tenants.keys().next();
+    let tenants = tenants.and_then(|tenant| places.tenants.get(tenant).copied());
+    let own = places.tier_fact;
+    let first = policy.tiers.values().next().map(|tier| tier.span);
+    let known = |span: &Span| *span != Span::default();
+    let span = Some(own).filter(known).or(tenants).or(first);
+    found.warn(
+        codes::NO_DEFAULT_TIER,
+        span.unwrap_or_default(),
+        message,
+        help,
+    );
+}
+
+/// Warns of tenants that look like a pattern: they are names.
+fn patterns(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    for tenant in policy.tenants.keys() {
+        if tenant.contains('*') || tenant.starts_with('^') {
+            let message = format!("tenants are names, and none is called {tenant:?}");
+            let help = "name each of them, carry the tier in a fact (tier_fact), or make it the default_tier";
+            let span = places.tenants.get(tenant).copied().unwrap_or_default();
+            found.warn(codes::TENANT_IS_NO_PATTERN, span, message, help);
+        }
+    }
+}

@@ -1,0 +1,296 @@
+//! Rules that another makes pointless: unreachable, never deciding, or said twice.
+
+use std::collections::{HashMap, HashSet};
+
+use super::coverage::{Index, StepBudget, always_has_key_of, covers};
+use super::rate_bounds::{Counted, quota_never_refuses};
+use super::{Warnings, codes, in_use};
+use crate::native::{PolicySpans, RuleSpans};
+use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
+
+pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    let search = CoverageSearch {
+        policy,
+        places,
+        index: Index::new(&policy.rules),
+        fuel: StepBudget::new(),
+    };
+    let unreachable = unreachable(found, &search);
+    let twice = twice(found, policy, places);
+    for (rule, place) in in_use(policy, places) {
+        within(found, rule, place);
+    }
+    for (name, tier) in &policy.tiers {
+        if let Some(place) = places.tiers.get(name) {
+            within(found, &tier.as_rule(name), place);
+        }
+    }
+    across(found, &search, &unreachable, &twice);
+}
+
+/// Which rules a condition covers, as far as there is time to look.
+struct CoverageSearch<'a> {
+    policy: &'a Policy,
+    places: &'a PolicySpans,
+    index: Index<'a>,
+    fuel: StepBudget,
+}
+
+impl CoverageSearch<'_> {
+    /// The rules that may be covered; none once there was enough of looking.
+    fn candidates(&self, outer: &Match) -> Option<Vec<usize>> {
+        let candidates = self.index.covered_candidates(outer);
+        self.fuel.burn(candidates.len() + 1).then_some(candidates)
+    }
+}
+
+/// Warns of rules that no request can reach, and has them by index.
+fn unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usize> {
+    let (policy, places) = (search.policy, search.places);
+    let fuel = &search.fuel;
+    let inside = |list: &[Match]| {
+        let mut covered = HashSet::new();
+        for outer in list {
+            let Some(rules) = search.candidates(outer) else {
+                break;
+            };
+            let rules = rules.into_iter();
+            covered.extend(rules.filter(|rule| covers(outer, &policy.rules[*rule].matches, fuel)));
+        }
+        covered
+    };
+    let (exempt, blocked) = (inside(&policy.exempt), inside(&policy.block));
+    let mut replacing: HashMap<&str, Vec<&Rule>> = HashMap::new();
+    // One that is enforced for a part of its keys leaves the others to what it replaces.
+    let for_all = |(rule, _): &(&Rule, &RuleSpans)| rule.enforced_percent == 100;
+    for (rule, _) in in_use(policy, places).filter(for_all) {
+        for replaced in &rule.replaces {
+            replacing.entry(replaced).or_default().push(rule);
+        }
+    }
+    let mut indices = HashSet::new();
+    for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
+        if rule.mode == Mode::Off {
+            continue;
+        }
+        let why = if exempt.contains(&index) {
+            "every request that it matches is exempt".to_owned()
+        } else if blocked.contains(&index) {
+            "every request that it matches is blocked".to_owned()
+        } else if let Some(missing) = absent_key_fact(rule) {
+            format!("it counts by {missing:?}, but matches only requests without it")
+        } else if let Some(by) = replaced(rule, replacing.get(rule.name.as_str()), fuel) {
+            format!(
+                "{:?} replaces it for every request that it matches",
+                by.name
+            )
+        } else {
+            continue;
+        };
+        indices.insert(index);
+        let message = format!("the rule {:?} is never reached: {why}", rule.name);
+        let help = "take it out, or change what either of them matches";
+        found.warn(codes::NEVER_REACHED, place.name, message, help);
+    }
+    indices
+}
+
+/// A fact of the key that the rule's own conditions rule out, if there is no other key.
+fn absent_key_fact(rule: &Rule) -> Option<&str> {
+    let is_ruled_out = |fact: &&str| {
+        let mut conditions = rule.matches.conditions.iter();
+        conditions.any(|(name, pattern)| name == fact && is_absent(pattern))
+    };
+    let absent = |key: &'_ [KeyPart]| key.iter().position(|part| is_ruled_out(&part.fact()));
+    // Each of its keys lacks something, and without one it doesn't apply.
+    let is_unknown = rule.needs_its_key() && rule.keys().all(|key| absent(key).is_some());
+    let mut facts = rule.key_facts().filter(|_| is_unknown);
+    facts.find(is_ruled_out)
+}
+
+/// Whether only requests without the fact meet a pattern.
+fn is_absent(pattern: &Pattern) -> bool {
+    let mut each = pattern.alternatives().into_iter();
+    each.all(|one| match one {
+        Pattern::Absent => true,
+        Pattern::Not(inner) => match &**inner {
+            Pattern::Present => true,
+            inner => matches!(inner, Pattern::Glob(glob) if glob == "**"),
+        },
+        _ => false,
+    })
+}
+
+/// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
+fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &StepBudget) -> Option<&'a Rule> {
+    let mut by = by?.iter().copied();
+    by.find(|other| {
+        other.mode <= rule.mode
+            && covers(&other.matches, &rule.matches, fuel)
+            && always_has_key_of(rule, other)
+    })
+}
+
+/// Whether it is enforced for all its keys.
+fn is_enforced(rule: &Rule) -> bool {
+    rule.mode == Mode::Enforce && rule.enforced_percent == 100
+}
+
+/// Enforced limits that have the same key and match as one before, as pairs of indices.
+fn twice(found: &mut Warnings, policy: &Policy, places: &PolicySpans) -> HashSet<(usize, usize)> {
+    let mut firsts: HashMap<String, usize> = HashMap::new();
+    let mut pairs = HashSet::new();
+    for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
+        if !is_enforced(rule) || rule.limits.unlimited {
+            continue;
+        }
+        let mut conditions: Vec<_> = rule.matches.conditions.iter().collect();
+        conditions.sort_by_key(|(fact, _)| fact);
+        let sorted = |key: &[KeyPart]| {
+            let mut key: Vec<_> = key.iter().map(|part| format!("{part:?}")).collect();
+            key.sort();
+            key
+        };
+        let keys: Vec<_> = rule.keys().map(sorted).collect();
+        let is_for_all = rule.needs_its_key();
+        let first = *firsts
+            .entry(format!("{conditions:?} {keys:?} {is_for_all}"))
+            .or_insert(index);
+        let other = &policy.rules[first];
+        let replaces = |a: &Rule, b: &Rule| a.replaces.contains(&b.name);
+        // Other costs count other things, such as requests and tokens.
+        let same = rule.cost == other.cost;
+        if first != index && same && !replaces(rule, other) && !replaces(other, rule) {
+            pairs.insert((first, index));
+            let message = format!(
+                "{:?} has the same key and match as {:?}, and both are enforced",
+                rule.name, other.name
+            );
+            let help = "write one rule with both limits, as in rate: [10/s burst 20, 1000/h]";
+            found.warn(codes::SAME_KEY_AND_MATCH, place.name, message, help);
+        }
+    }
+    pairs
+}
+
+/// Limits of one rule or tier that never decide.
+pub(super) fn within(found: &mut Warnings, rule: &Rule, places: &RuleSpans) {
+    let limits = &rule.limits;
+    let counted = |index: usize| Counted::new(limits.rates[index], rule.algorithm);
+    let count = limits.rates.len().min(places.rates.len());
+    for index in 0..count {
+        let first = (0..count).find(|other| {
+            let (a, b) = (counted(index), counted(*other));
+            // Of two that are equal, the later is the one too many.
+            let equal = b.never_refuses_after(&a);
+            *other != index && a.never_refuses_after(&b) && (!equal || *other < index)
+        });
+        if let Some(other) = first {
+            let message = format!(
+                "{} never decides: {} beside it always refuses first",
+                limits.rates[index], limits.rates[other]
+            );
+            let help = "take it out, or make it stricter over a longer period";
+            found.warn(codes::NEVER_DECIDES, places.rates[index], message, help);
+        }
+    }
+    if let Some(quota) = &limits.quota {
+        let rate = (0..count).find(|index| quota_never_refuses(quota, &counted(*index)));
+        if let Some(index) = rate {
+            let message = format!(
+                "{quota} never decides: {} beside it never lets as much pass",
+                limits.rates[index]
+            );
+            let help = "take it out, or make it smaller";
+            found.warn(codes::NEVER_DECIDES, places.quota, message, help);
+        }
+    }
+}
+
+/// Warns of rates that never decide because of another rule's, but for rules that a warning was given for already.
+fn across(
+    found: &mut Warnings,
+    search: &CoverageSearch<'_>,
+    unreachable: &HashSet<usize>,
+    twice: &HashSet<(usize, usize)>,
+) {
+    let (policy, places) = (search.policy, search.places);
+    let replaced = policy.rules.iter().flat_map(|rule| &rule.replaces);
+    let gives_way: HashSet<&str> = replaced.map(String::as_str).collect();
+    // Rules that always apply, and are enforced.
+    let firm = |index: &usize| {
+        let rule = &policy.rules[*index];
+        let enforced = is_enforced(rule) && policy.mode != Mode::Off;
+        enforced && !rule.limits.rates.is_empty() && !gives_way.contains(rule.name.as_str())
+    };
+    let mut wide: Vec<usize> = (0..policy.rules.len()).filter(firm).collect();
+    // Those with the fewest conditions are the ones that cover others.
+    wide.sort_by_key(|index| policy.rules[*index].matches.conditions.len());
+    let mut told: HashSet<(usize, usize)> = HashSet::new();
+    for outer in wide {
+        let other = &policy.rules[outer];
+        let Some(candidates) = search.candidates(&other.matches) else {
+            return;
+        };
+        for inner in candidates {
+            let (rule, place) = (&policy.rules[inner], &places.rules[inner]);
+            let pair = (outer.min(inner), outer.max(inner));
+            let skip = outer == inner
+                || rule.mode == Mode::Off
+                || rule.limits.rates.is_empty()
+                // What others count in the same counter, the other rule may not see.
+                || rule.shared.is_some()
+                || unreachable.contains(&inner)
+                || unreachable.contains(&outer)
+                || twice.contains(&pair);
+            if skip
+                || rule.cost != other.cost
+                || !counts_as_part_of(rule, other)
+                || !covers(&other.matches, &rule.matches, &search.fuel)
+            {
+                continue;
+            }
+            check_never_decides(found, rule, place, other, |number| {
+                told.insert((inner, number))
+            });
+        }
+    }
+}
+
+/// Whether all that a rule counts in one counter, another counts in one, too.
+fn counts_as_part_of(rule: &Rule, other: &Rule) -> bool {
+    let by_one_key = |rule: &Rule| rule.fallback_keys.is_empty() && rule.needs_its_key();
+    let is_part = other.key.iter().all(|part| rule.key.contains(part));
+    let is_same = rule.keys().eq(other.keys()) && rule.on_missing_key == other.on_missing_key;
+    is_same || (is_part && by_one_key(rule) && other.fallback_keys.is_empty())
+}
+
+/// Warns of each rate of a rule that another rule's rates make pointless, once each.
+fn check_never_decides(
+    found: &mut Warnings,
+    rule: &Rule,
+    place: &RuleSpans,
+    other: &Rule,
+    mut is_new: impl FnMut(usize) -> bool,
+) {
+    let rates = rule.limits.rates.iter().zip(&place.rates);
+    for (number, (rate, span)) in rates.enumerate() {
+        let own = Counted::new(*rate, rule.algorithm);
+        let mut others = other.limits.rates.iter();
+        let first =
+            others.find(|first| own.never_refuses_after(&Counted::new(**first, other.algorithm)));
+        if let Some(first) = first
+            && is_new(number)
+        {
+            let message = format!(
+                "{rate} never decides: {:?} with {first} always refuses first",
+                other.name
+            );
+            let help = format!(
+                "take it out, make it stricter, or let it replace {:?}",
+                other.name
+            );
+            found.warn(codes::NEVER_DECIDES, *span, message, help);
+        }
+    }
+}

@@ -1,0 +1,184 @@
+//! The files of a policy as one text.
+
+use std::fmt::Write as _;
+use std::path::Path;
+
+use super::loader::{self, Loaded};
+use super::{Rejected, Sources, check, files_in};
+use crate::document::{Node, Value};
+use crate::escape::escaped;
+use crate::native::text::{flow, quoted};
+use crate::policy::Policy;
+
+/// Fields whose items of all files count, and may be one alone.
+const LISTS: [&str; 4] = ["limits", "exempt", "block", "facts"];
+/// Fields whose entries of all files count.
+const MAPS: [&str; 2] = ["tiers", "tenants"];
+
+impl Policy {
+    /// The policy at a path as one text: a file that includes none as it is written, several of ours as one file of
+    /// YAML that says the same, and those of envoyproxy/ratelimit's form one after the other, as a file has one domain.
+    ///
+    /// # Errors
+    /// Every error in these files.
+    ///
+    /// ```
+    /// use tollgate_engine::Policy;
+    ///
+    /// # let folder = std::env::temp_dir().join(format!("tollgate-text-of-{}", std::process::id()));
+    /// # std::fs::create_dir_all(&folder)?;
+    /// std::fs::write(folder.join("a.yaml"), "limits: [{name: login, key: ip, rate: 5/m}]\n")?;
+    /// std::fs::write(folder.join("b.toml"), "near_limit = '90%'\n")?;
+    /// let text = Policy::text_of(&folder)?;
+    /// assert!(text.contains("- {\"name\": \"login\", \"key\": \"ip\", \"rate\": \"5/m\"}\n"));
+    /// assert!(text.ends_with("b.toml\nnear_limit: \"90%\"\n"));
+    /// # std::fs::remove_dir_all(&folder)?;
+    /// # Ok::<(), Box<dyn std::error::Error>>(())
+    /// ```
+    pub fn text_of(path: impl AsRef<Path>) -> Result<String, Rejected> {
+        let path = path.as_ref();
+        // Whatever is wrong is said as ever.
+        let checked = Self::from_path(path)?;
+        let mut sources = checked.sources.iter();
+        if let (Some(only), None) = (sources.next(), sources.next()) {
+            return Ok(only.text().to_owned());
+        }
+        if !checked.policy.domains.is_empty() {
+            return Ok(one_by_one(&checked.sources));
+        }
+        let load = || match files_in(path) {
+            files if files.is_empty() => loader::from_path(path),
+            files => loader::from_paths(&files),
+        };
+        // They may have changed since.
+        let Loaded { sources, trees, .. } = load();
+        let text = together(&trees, &sources);
+        check(loader::from_text(&text, crate::document::Format::Yaml))?;
+        Ok(text)
+    }
+}
+
+/// Each file below its name.
+fn one_by_one(sources: &Sources) -> String {
+    let mut text = String::new();
+    for source in sources.iter() {
+        let (name, own) = (escaped(source.name()), source.text().trim_end());
+        // Writing to a string can't fail.
+        let _ = write!(text, "---\n# {name}\n{own}\n");
+    }
+    text
+}
+
+/// One field of a policy, as all files say it.
+struct MergedField<'t> {
+    name: &'t str,
+    values: Vec<&'t Node>,
+}
+
+/// All files as one, the included ones first, as they are read.
+fn together(trees: &[Node], sources: &Sources) -> String {
+    let mut fields: Vec<MergedField<'_>> = Vec::new();
+    for tree in trees {
+        for (name, value) in tree.fields() {
+            let Some(name) = name.text().filter(|name| *name != "include") else {
+                continue;
+            };
+            match fields.iter_mut().find(|field| field.name == name) {
+                Some(field) => field.values.push(value),
+                None => fields.push(MergedField {
+                    name,
+                    values: vec![value],
+                }),
+            }
+        }
+    }
+    let mut text = String::new();
+    for field in &fields {
+        field.write(sources, &mut text);
+    }
+    text
+}
+
+impl MergedField<'_> {
+    fn write(&self, sources: &Sources, text: &mut String) {
+        let name = self.name;
+        if LISTS.contains(&name) {
+            *text += &format!("{name}:\n");
+            let before = text.len();
+            let values = self.values.iter();
+            for value in values.filter(|value| value.value != Value::Null) {
+                origin(value.items().first(), sources, text);
+                for item in value.items() {
+                    *text += &format!("- {}\n", flow(&item.value, quoted));
+                }
+            }
+            if text.len() == before {
+                text.truncate(before - 1);
+                text.push_str(" []\n");
+            }
+        } else if MAPS.contains(&name) {
+            *text += &format!("{name}:\n");
+            for value in &self.values {
+                let entries = value.fields();
+                origin(entries.first().map(|(key, _)| key), sources, text);
+                for (key, value) in entries {
+                    let (key, value) = (flow(&key.value, quoted), flow(&value.value, quoted));
+                    *text += &format!("  {key}: {value}\n");
+                }
+            }
+        } else if let Some(value) = self.values.first() {
+            origin(Some(value), sources, text);
+            *text += &format!("{name}: {}\n", flow(&value.value, quoted));
+        }
+    }
+}
+
+/// Says which file the next lines are from.
+fn origin(first: Option<&Node>, sources: &Sources, text: &mut String) {
+    let source = first.and_then(|node| sources.get(node.span.file));
+    if let Some(source) = source {
+        // Writing to a string can't fail.
+        let _ = writeln!(text, "# {}", escaped(source.name()));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use crate::diff::Diff;
+    use crate::document::Format;
+    use crate::policy::Policy;
+
+    #[test]
+    fn several_files_say_the_same_as_the_one_that_is_made_of_them() {
+        let folder = std::env::temp_dir().join(format!("tollgate-joined-{}", std::process::id()));
+        std::fs::create_dir_all(&folder).unwrap();
+        let write = |name: &str, text: &str| std::fs::write(folder.join(name), text).unwrap();
+        write(
+            "first.yaml",
+            "include: [second.yaml, third.toml]\nlimits:\n- {name: all, rate: [5/s, 90/h]}\n\
+             block: [{user: \"a\\\"\\\\\\t\\u2028b: #\"}]\ndefault_tier: free\nfacts: [region]\nmode: shadow\n",
+        );
+        write(
+            "second.yaml",
+            "limits: [{name: login, key: [ip, region], match: {path: [/a/**, /b]}, rate: 5/m, cost: 2}]\n\
+             tiers: {free: {rate: 10/s burst 20}}\ntenants: {\"007\": free, \"true\": free}\nexempt: [{ip: 10.0.0.0/8}]\n",
+        );
+        write(
+            "third.toml",
+            "near_limit = '90%'\n[tiers.pro]\nquota = '10000/month'\n[tenants]\nacme = 'pro'\n",
+        );
+        let path = folder.join("first.yaml");
+        let text = Policy::text_of(&path).unwrap();
+        let (one, several) = (
+            Policy::from_text(&text, Format::Yaml).unwrap().policy,
+            Policy::from_path(&path).unwrap().policy,
+        );
+        let names = |policy: &Policy| -> Vec<String> {
+            policy.rules.iter().map(|rule| rule.name.clone()).collect()
+        };
+        std::fs::remove_dir_all(&folder).unwrap();
+        assert_eq!(Diff::between(&several, &one).to_string(), "", "{text}");
+        assert_eq!(names(&one), ["login", "all"]);
+        assert_eq!((one.tenants.len(), one.near_limit_percent), (3, 90));
+    }
+}

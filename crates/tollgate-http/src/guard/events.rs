@@ -1,0 +1,166 @@
+//! What operators see of single requests: events of `tracing`, on the span that is current.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use tollgate::{Decision, Limiter, Rate};
+use tollgate_engine::warning::Warning;
+use tracing::level_filters::LevelFilter;
+
+use super::blocking::AnyClock;
+use super::denial::Denial;
+use super::{Mistake, Mode};
+use crate::DenyReason;
+
+/// The target of all events.
+pub(super) const TARGET: &str = "tollgate";
+
+/// Tells of a decision, to those who ask for everything.
+#[inline]
+pub(super) fn trace_decision(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
+    if is_tracing() {
+        tell(rule, key(), decision);
+    }
+}
+
+/// Whether anybody asks for every decision: hardly ever, which is known at one look.
+#[inline(always)]
+pub(super) fn is_tracing() -> bool {
+    LevelFilter::current() >= LevelFilter::TRACE && are_asked_for()
+}
+
+#[cold]
+#[inline(never)]
+fn are_asked_for() -> bool {
+    tracing::enabled!(target: "tollgate", tracing::Level::TRACE)
+}
+
+#[cold]
+fn tell(rule: &str, key: u64, decision: &Decision) {
+    let outcome = if decision.is_allowed() {
+        "passed"
+    } else {
+        "over"
+    };
+    tracing::trace!(
+        target: TARGET,
+        rule,
+        key = format_args!("{key:016x}"),
+        outcome,
+        remaining = decision.remaining,
+        "decided"
+    );
+}
+
+/// Logs that a limit of a policy applies to nothing. What supplies a fact in middleware isn't known to the engine.
+#[cold]
+pub(super) fn policy_warning(warning: &Warning) {
+    let help = match warning {
+        Warning::KeyNeverFound { .. } | Warning::TenantNeverFound { .. } => {
+            "user, tenant and tier are extensions that a layer sets: put that layer outside of this one, which in axum means \
+             to add it after this one"
+        }
+        _ => "",
+    };
+    tracing::warn!(target: TARGET, rule = warning.rule(), help, "{warning}");
+}
+
+/// The log of denials and mistakes. It is limited, as whoever can send one such request can send many.
+#[derive(Debug)]
+pub(super) struct DenialLog {
+    limiter: Limiter<AnyClock>,
+    /// How many weren't logged since the last that was.
+    untold: AtomicU64,
+}
+
+impl DenialLog {
+    pub(super) fn new(rate: Rate, clock: &AnyClock) -> Self {
+        Self {
+            limiter: Limiter::with_clock(rate, Arc::clone(clock)),
+            untold: AtomicU64::new(0),
+        }
+    }
+
+    /// Hands on how many weren't logged before this one, or counts it as one of them.
+    fn limited(&self, log: impl FnOnce(u64)) {
+        // Only a number for people; nothing is ordered by it.
+        if self.limiter.allow() {
+            log(self.untold.swap(0, Ordering::Relaxed));
+        } else {
+            self.untold.fetch_add(1, Ordering::Relaxed);
+        }
+    }
+
+    #[cold]
+    pub(super) fn mistake(&self, why: &Mistake) {
+        self.limited(|untold| tracing::error!(target: TARGET, untold, "{why}"));
+    }
+
+    pub(super) fn denied(&self, denial: &Denial, mode: Mode) {
+        if is_heard(denial) {
+            self.limited(|untold| refused(denial, mode, untold));
+        }
+    }
+}
+
+/// Whether anybody hears of such a refusal.
+fn is_heard(denial: &Denial) -> bool {
+    if denial.error.is_some() {
+        return tracing::enabled!(target: "tollgate", tracing::Level::ERROR);
+    }
+    match denial.reason {
+        DenyReason::MissingKey => tracing::enabled!(target: "tollgate", tracing::Level::DEBUG),
+        _ => tracing::enabled!(target: "tollgate", tracing::Level::INFO),
+    }
+}
+
+/// Tells of a refusal, and of how many nothing was told since the last one.
+fn refused(denial: &Denial, mode: Mode, untold: u64) {
+    let outcome = match mode {
+        Mode::Enforce => "refused",
+        Mode::Shadow => "shadow",
+    };
+    let Denial {
+        reason,
+        limit,
+        decision,
+        key,
+        ..
+    } = denial;
+    if let Some(error) = &denial.error {
+        tracing::error!(target: TARGET, error = &**error, outcome, untold, "the limits can't be asked");
+        return;
+    }
+    if *reason == DenyReason::MissingKey {
+        // The client's mistake, so it isn't for the operator's log.
+        let wanted = denial.missing.as_ref().map(|missing| &*missing.wanted);
+        tracing::debug!(
+            target: TARGET,
+            rule = &**limit,
+            outcome,
+            reason = reason.name(),
+            wanted,
+            untold,
+            "a request lacks the key of its limit"
+        );
+        return;
+    }
+    let retry_after_ms = denial.wait().map(|wait| wait.as_millis());
+    let what = match (reason, denial.wait()) {
+        (DenyReason::Blocked, Some(_)) => "blocked",
+        (DenyReason::Blocked, None) => "denied",
+        (DenyReason::Store, _) => "the limits couldn't be asked",
+        _ => "over the limit",
+    };
+    tracing::info!(
+        target: TARGET,
+        rule = &**limit,
+        key = key.map(|key| tracing::field::display(format!("{key:016x}"))),
+        outcome,
+        reason = reason.name(),
+        retry_after_ms,
+        limit = decision.limit,
+        untold,
+        "{what}"
+    );
+}

@@ -1,0 +1,199 @@
+//! What was written before: `RateLimit-Policy` is the same in all answers that show a limit, and who floods a service is
+//! refused in the same words again and again.
+
+use std::cell::RefCell;
+use std::thread::LocalKey;
+use std::time::Duration;
+
+use bytes::Bytes;
+
+use super::response::Form;
+use crate::{DenyReason, Refusal, Shown};
+
+/// So many limits are remembered by each thread. A power of two.
+const PLACES: usize = 64;
+
+thread_local! {
+    /// Of each thread its own, so that nobody waits for the count of who shares a text.
+    static POLICIES: CacheSlots<LimitKey, PolicyTexts> = const { RefCell::new([const { None }; PLACES]) };
+    static REFUSALS: CacheSlots<DenialKey, DenialTexts> = const { RefCell::new([const { None }; PLACES]) };
+    static EMPTY: CacheSlots<(Box<str>, u64), Bytes> = const { RefCell::new([const { None }; PLACES]) };
+}
+
+/// Texts, each with what it was written of.
+type CacheSlots<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
+
+/// A limit: its name, quota and window.
+type LimitKey = (Box<str>, u64, Option<Duration>);
+
+/// A refusal: the name of its limit, its form and reason, and when to come again.
+type DenialKey = (Box<str>, Form, DenyReason, Option<u64>);
+
+/// What a refusal says that doesn't depend on who is refused.
+#[derive(Clone)]
+pub(super) struct DenialTexts {
+    pub(super) body: Bytes,
+    /// The value of `Retry-Settlement`.
+    pub(super) retry_after: Bytes,
+}
+
+/// What all answers say that show a limit.
+pub(super) struct PolicyTexts {
+    /// The value of `RateLimit-Policy`.
+    pub(super) policy: Bytes,
+    /// What the value of `RateLimit` begins with.
+    pub(super) name: Bytes,
+}
+
+/// Takes the text at this place if it is the one that is looked for, and writes it there if not.
+#[inline]
+fn remembered<K, T, R>(
+    places: &'static LocalKey<CacheSlots<K, T>>,
+    place: usize,
+    is_it: impl FnOnce(&K) -> bool,
+    write: impl Fn() -> (K, T),
+    mut take: impl FnMut(&T) -> R,
+) -> R {
+    let taken = places.try_with(|places| {
+        let place = &mut places.borrow_mut()[place];
+        match place {
+            Some((of, text)) if is_it(of) => take(text),
+            _ => take(put(place, write())),
+        }
+    });
+    // A thread that ends remembers nothing, and may still have something to answer.
+    taken.unwrap_or_else(|_| take(&write().1))
+}
+
+#[cold]
+fn put<K, T>(place: &mut Option<(K, T)>, written: (K, T)) -> &T {
+    &place.insert(written).1
+}
+
+/// Takes what is written of this limit whatever is left, by the first function if it isn't remembered.
+#[inline]
+pub(super) fn same<R>(
+    limit: &Shown<'_>,
+    write: impl Fn() -> PolicyTexts,
+    take: impl FnMut(&PolicyTexts) -> R,
+) -> R {
+    let &Shown {
+        name,
+        quota,
+        window,
+        ..
+    } = limit;
+    remembered(
+        &POLICIES,
+        cache_index(name, quota),
+        |of| (&*of.0, of.1, of.2) == (name, quota, window),
+        || ((name.into(), quota, window), write()),
+        take,
+    )
+}
+
+/// What is written of a refusal, by this function if it isn't remembered.
+pub(super) fn refusal(
+    form: Form,
+    refusal: &Refusal<'_>,
+    write: impl Fn() -> DenialTexts,
+) -> DenialTexts {
+    let &Refusal {
+        reason,
+        limit,
+        retry_after,
+    } = refusal;
+    remembered(
+        &REFUSALS,
+        cache_index(limit, retry_after.unwrap_or(u64::MAX)),
+        |of| (&*of.0, of.1, of.2, of.3) == (limit, form, reason, retry_after),
+        || ((limit.into(), form, reason, retry_after), write()),
+        DenialTexts::clone,
+    )
+}
+
+/// The value of `RateLimit` while nothing is left of the limit with this name for so many seconds, by this function if it isn't
+/// remembered.
+pub(super) fn empty(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
+    remembered(
+        &EMPTY,
+        cache_index(name, seconds),
+        |of| (&*of.0, of.1) == (name, seconds),
+        || ((name.into(), seconds), write()),
+        Bytes::clone,
+    )
+}
+
+/// Where what is known of a limit is kept, with this number of its. Those that share a place take turns.
+#[inline]
+fn cache_index(name: &str, number: u64) -> usize {
+    let name = name.as_bytes();
+    let last = name.last().copied().unwrap_or_default();
+    // Names of rules are often numbered, and differ at their end.
+    let mixed = number ^ (u64::from(last) << 3) ^ (name.len() as u64);
+    (mixed.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 58) as usize % PLACES
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::Dialect;
+    use crate::fields::write;
+    use tollgate::{Decision, Outcome};
+
+    #[test]
+    fn limits_that_share_a_place_are_told_apart() {
+        // More than there are places, in an order in which each comes again after the others.
+        for round in 0..3 {
+            for number in 0..3 * PLACES as u64 {
+                let name = format!("rule-{}", number % 100);
+                let window = Duration::from_secs(1 + number % 2);
+                // With something left, and with nothing for more times than there are places.
+                let full = Duration::from_secs(number % 150);
+                let decision =
+                    Decision::new(Outcome::Allowed, number, round % 2, Duration::ZERO, full);
+                let shown = Shown::of(&name, &decision).window(window);
+                let mut written = super::super::fields::FieldWriter::default();
+                crate::fields::write_to(&[Dialect::Draft8], &[shown], 0, &mut written);
+                let fields = super::super::Fields::from(written);
+                let mut plain = Vec::new();
+                write(&[Dialect::Draft8], &[shown], 0, |name, value| {
+                    plain.push((name, value.to_owned()));
+                });
+                let found: Vec<_> = fields
+                    .iter()
+                    .map(|(name, value)| (name, value.to_owned()))
+                    .collect();
+                assert_eq!(found, plain, "{number} in round {round}");
+            }
+        }
+    }
+
+    #[test]
+    fn refusals_that_share_a_place_are_told_apart() {
+        let reasons = [DenyReason::Rate, DenyReason::Quota, DenyReason::TooLarge];
+        for round in 0..3 {
+            for number in 0..3 * PLACES as u64 {
+                for (reason, form) in
+                    reasons
+                        .into_iter()
+                        .zip([Form::Problem, Form::Plain, Form::Empty])
+                {
+                    let limit = format!("rule-{}", number % 50);
+                    let one = Refusal {
+                        reason,
+                        limit: &limit,
+                        retry_after: (reason != DenyReason::TooLarge).then_some(number % 70),
+                    };
+                    let write = || DenialTexts {
+                        body: format!("{form:?} {one:?}").into(),
+                        retry_after: format!("{:?}", one.retry_after).into(),
+                    };
+                    let (found, fresh) = (refusal(form, &one, write), write());
+                    assert_eq!(found.body, fresh.body, "{number} in round {round}");
+                    assert_eq!(found.retry_after, fresh.retry_after);
+                }
+            }
+        }
+    }
+}

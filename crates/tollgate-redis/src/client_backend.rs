@@ -1,0 +1,184 @@
+//! The backend of a `Redis`: the store, or the fake one of a test. Nothing in front of it asks which.
+
+use std::future::ready;
+use std::time::Duration;
+
+use futures_util::future::Either;
+use tollgate::{Decision, Timestamp};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Refund};
+
+use crate::denials::RememberedDenials;
+use crate::error::{StoreError, StoreLimitError};
+use crate::fake_store::Rehearsal;
+use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
+use crate::query::StoreOp;
+use crate::store::StoreCounters;
+use crate::store_client::Direct;
+
+/// Where the limits of a client are.
+#[derive(Debug)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "a client has one, behind an `Arc`"
+)]
+pub(crate) enum ClientBackend {
+    Remote(Direct),
+    Fake(Rehearsal),
+}
+
+use ClientBackend::{Fake, Remote};
+
+impl ClientBackend {
+    /// What was sent, and what came of it.
+    pub(crate) fn stats(&self) -> &StoreCounters {
+        match self {
+            Remote(direct) => direct.store.stats(),
+            Fake(fake) => &fake.stats,
+        }
+    }
+
+    /// Tokens that this node holds of leased limits.
+    pub(crate) fn leased(&self) -> u64 {
+        match self {
+            Remote(direct) => direct.leases.held(),
+            Fake(fake) => fake.leased(),
+        }
+    }
+
+    /// The denials that are remembered.
+    pub(crate) fn refusals(&self) -> &RememberedDenials {
+        match self {
+            Remote(direct) => &direct.refusals,
+            Fake(fake) => &fake.refusals,
+        }
+    }
+
+    pub(crate) async fn ready(&self, within: Duration) -> Result<(), StoreError> {
+        match self {
+            Remote(direct) => direct.ready(within).await,
+            Fake(fake) => fake.ready(),
+        }
+    }
+
+    pub(crate) async fn close(&self) -> Gift {
+        match self {
+            Remote(direct) => direct.close().await,
+            Fake(fake) => fake.close(),
+        }
+    }
+
+    /// The decision of a limit whose state doesn't matter.
+    pub(crate) fn known(
+        &self,
+        limit: &Limit,
+        cost: u64,
+    ) -> Result<Option<Decision>, StoreLimitError> {
+        match self {
+            Remote(direct) => Ok(direct.stored(limit)?.form.known(cost)),
+            Fake(fake) => Ok(fake.form(limit)?.known(cost)),
+        }
+    }
+
+    /// Asks one question about a key of a limit by itself, as of this time if one is given. The number is what was taken, or
+    /// for how many microseconds to wait; there is none if nothing was asked.
+    pub(crate) async fn act(
+        &self,
+        check: &Check<'_>,
+        op: StoreOp,
+        at: Option<Timestamp>,
+    ) -> Result<(Decision, Option<u64>), StoreError> {
+        match self {
+            Remote(direct) => {
+                let at = at.map(|at| at.as_nanos() / 1000);
+                let mut patience = direct.store.patience();
+                direct.run_operation(check, op, at, &mut patience).await
+            }
+            Fake(fake) => fake.act(check, op, at),
+        }
+    }
+}
+
+impl Backend for ClientBackend {
+    type Error = StoreError;
+
+    fn ask<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        each: Option<&'a mut Vec<CheckResult>>,
+    ) -> impl Future<Output = Result<Answer, StoreError>> + Send + 'a {
+        match self {
+            Remote(direct) => Either::Left(direct.ask(checks, each)),
+            Fake(fake) => Either::Right(ready(fake.ask(checks, each))),
+        }
+    }
+
+    async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, StoreError> {
+        match self {
+            Remote(direct) => direct.peek(checks).await,
+            Fake(fake) => fake.peek(checks),
+        }
+    }
+
+    async fn refund<'a>(
+        &'a self,
+        checks: &'a [Check<'a>],
+        refund: Refund,
+    ) -> Result<Gift, StoreError> {
+        match self {
+            Remote(direct) => direct.refund(checks, refund).await,
+            Fake(fake) => fake.refund(checks, refund),
+        }
+    }
+
+    fn now(&self) -> Timestamp {
+        match self {
+            Remote(direct) => direct.now(),
+            Fake(fake) => fake.now(),
+        }
+    }
+
+    fn clocks(&self) -> Clocks {
+        match self {
+            Remote(direct) => direct.clocks(),
+            Fake(fake) => fake.clocks(),
+        }
+    }
+
+    fn supports(&self, limit: &Limit) -> Result<(), String> {
+        let known = self.known(limit, 0);
+        known.map(drop).map_err(|error| error.to_string())
+    }
+
+    fn deny_epoch(&self) -> Option<u64> {
+        match self {
+            Remote(direct) => direct.deny_epoch(),
+            Fake(fake) => fake.deny_epoch(),
+        }
+    }
+}
+
+impl RemoteBackend for ClientBackend {
+    fn failure(&self, error: &StoreError) -> RemoteFailure {
+        let extent = match (error, self) {
+            (StoreError::Foreign { .. }, _) => Extent::Key,
+            (_, Remote(direct)) if direct.store.answers_in_part() => Extent::Part,
+            _ => Extent::Whole,
+        };
+        let kind = error.kind();
+        RemoteFailure { kind, extent }
+    }
+
+    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+        match self {
+            Remote(direct) => direct.spent_ahead(check),
+            Fake(_) => 0,
+        }
+    }
+
+    fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        match self {
+            Remote(direct) => direct.denial_of(checks),
+            Fake(fake) => fake.denial_of(checks),
+        }
+    }
+}

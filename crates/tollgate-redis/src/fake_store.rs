@@ -1,0 +1,506 @@
+//! A store of a test, in this process: it fails and comes back on command.
+
+mod act;
+mod lease;
+
+use std::collections::HashMap;
+use std::hash::BuildHasher;
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use derive_more::Debug;
+use foldhash::fast::FixedState;
+use tollgate::clock::{Clock, Manual};
+use tollgate::{Decision, ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, DenyRecheck, DenyVersion, FailureKind, Gift,
+    KnownDenial, Limit, LimitKind, Memory, Refund, Source,
+};
+use tollgate_engine::policy::Counting;
+
+use crate::client_builder::RedisBuilder;
+use crate::denials::{RememberedDenials, finish_recheck};
+use crate::error::{StoreError, StoreLimitError};
+use crate::host::{ClockSource, HostClock, HostWall};
+use crate::lease::LeaseTerms;
+use crate::local_limits::Local;
+use crate::lock::lock;
+use crate::query::LimitForm;
+use crate::store::StoreCounters;
+
+use lease::Leases;
+
+/// Keys that a test may use.
+const KEYS: usize = 10_000;
+
+/// The store of a test: limits in this process, by a clock that is set by hand, which fails when it is told
+/// to. [`Redis::rehearsal`](crate::Redis::rehearsal) has it.
+///
+/// In front of it is what is in front of a real store: a request that it can't be asked about gets what its
+/// limit has chosen, circuits break, events are told and counted. Leased limits are leased: this node holds a
+/// tenth of the burst for a second, and spends that without asking.
+///
+/// ```
+/// use tollgate::clock::Manual;
+/// use tollgate_engine::document::Format;
+/// use tollgate_engine::decision::{Cause, Verdict};
+/// use tollgate_engine::{Engine, Facts, Policy};
+/// use tollgate_redis::{Fault, Redis};
+///
+/// // What is to be tested: a policy, and what the service makes of a verdict.
+/// const POLICY: &str = "
+/// limits:
+///   - {name: exports, match: {path: /export}, key: user, quota: 100/month}
+///   - {name: searches, match: {path: /search}, key: user, rate: 2/s}
+/// ";
+/// fn status(verdict: &Verdict<'_>) -> u16 {
+///     match verdict {
+///         Verdict::Passed(_) => 200,
+///         Verdict::Refused(refused) => match refused.cause() {
+///             Cause::StoreFailure(_) => 503,
+///             _ => 429,
+///         },
+///     }
+/// }
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::in_memory(Manual::new());
+/// let engine = Engine::new(Policy::from_text(POLICY, Format::Yaml)?.policy, redis.clone())?;
+/// let export = Facts::new().with("path", "/export").with("user", "ada");
+/// let search = Facts::new().with("path", "/search").with("user", "ada");
+/// assert_eq!(status(&engine.decide_async(&export).await?), 200);
+///
+/// let store = redis.rehearsal().expect("it is in memory");
+/// store.fail(Fault::Down);
+/// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
+/// assert_eq!(status(&engine.decide_async(&export).await?), 503);
+/// // A rate is judged in this process.
+/// for expected in [200, 200, 429] {
+///     let verdict = engine.decide_async(&search).await?;
+///     assert_eq!(status(&verdict), expected);
+///     assert!(verdict.fallback().is_some());
+/// }
+/// assert!(redis.is_fallback_active());
+///
+/// store.recover();
+/// assert_eq!(status(&engine.decide_async(&export).await?), 200);
+/// assert!(!redis.is_fallback_active());
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+#[debug("Rehearsal({state:?})")]
+pub struct Rehearsal {
+    clock: Manual,
+    timeout: Duration,
+    terms: LeaseTerms,
+    slot_life: Duration,
+    pub(crate) refusals: RememberedDenials,
+    /// What was asked of the store, and what came of it.
+    pub(crate) stats: StoreCounters,
+    /// This process's part of the limits, which is told what the store admits.
+    local: Arc<Local<HostClock, HostWall>>,
+    state: Mutex<FakeState>,
+}
+
+/// What can be wrong with the store of a test.
+///
+/// ```
+/// use tollgate::{Rate, clock::Manual};
+/// use tollgate_redis::{FailureKind, Fault, Redis};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+/// let redis = Redis::in_memory(Manual::new());
+/// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
+/// redis.rehearsal().expect("it is in memory").fail(Fault::Slow);
+/// let error = logins.try_check("ada", 1).await.unwrap_err();
+/// assert_eq!(error.kind(), FailureKind::TimedOut);
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Fault {
+    /// Nothing listens there.
+    Down,
+    /// Every answer comes too late, without anybody having to wait for it. What was asked is carried out.
+    Slow,
+    /// It takes no writes, as a replica.
+    ReadOnly,
+}
+
+/// What changes.
+#[derive(Debug)]
+#[debug("{fault:?}, {memory:?}")]
+struct FakeState {
+    fault: Option<Fault>,
+    memory: Memory<HostClock, HostWall>,
+    /// Reservations are booked apart, by counter.
+    paced: HashMap<u64, Arc<Pacer>>,
+    leases: Leases,
+    /// How often something could pass sooner than was said, before all was forgotten.
+    improved: u64,
+}
+
+type Pacer = ExactKeyedLimiter<[u64; 2], Manual>;
+
+/// So many parts is a token, where levels are compared.
+const PARTS: u64 = 1_000_000;
+
+impl Rehearsal {
+    /// From now on every question fails so.
+    pub fn fail(&self, fault: Fault) {
+        lock(&self.state).fault = Some(fault);
+    }
+
+    /// It works again, with all that it kept.
+    pub fn recover(&self) {
+        lock(&self.state).fault = None;
+    }
+
+    /// It loses all that it kept, as one that restarts with nothing: limits start full. What this node holds
+    /// of leased limits it still holds.
+    ///
+    /// ```
+    /// # use tollgate::{Rate, clock::Manual};
+    /// # #[tokio::main(flavor = "current_thread")]
+    /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
+    /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
+    /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
+    /// assert!(logins.check("ada").await.passed().is_some());
+    /// redis.rehearsal().expect("it is in memory").forget();
+    /// assert!(logins.check("ada").await.passed().is_some());
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn forget(&self) {
+        let mut state = lock(&self.state);
+        state.improved = state.epoch() + 1;
+        state.memory = memory(&self.clock);
+        state.paced.clear();
+    }
+
+    /// The store that was chosen.
+    pub(crate) fn new(
+        options: &RedisBuilder,
+        clock: &Manual,
+        local: Arc<Local<HostClock, HostWall>>,
+    ) -> Self {
+        Self {
+            clock: clock.clone(),
+            timeout: options.timeout,
+            terms: options.terms,
+            slot_life: options.slot_life,
+            refusals: RememberedDenials::new(options.near),
+            stats: StoreCounters::default(),
+            local,
+            state: Mutex::new(FakeState {
+                fault: None,
+                memory: memory(clock),
+                paced: HashMap::new(),
+                leases: Leases::default(),
+                improved: 0,
+            }),
+        }
+    }
+
+    pub(crate) fn ready(&self) -> Result<(), StoreError> {
+        let fault = lock(&self.state).fault;
+        fault.map_or(Ok(()), |fault| Err(self.error(fault)))
+    }
+
+    /// Tokens that this node holds.
+    pub(crate) fn leased(&self) -> u64 {
+        lock(&self.state).leases.held(self.clock.now())
+    }
+
+    /// Returns the tokens that this node holds.
+    pub(crate) fn close(&self) -> Gift {
+        let mut state = lock(&self.state);
+        let held = state.leases.held(self.clock.now());
+        state.leases = Leases::default();
+        match state.fault {
+            Some(_) if held > 0 => Gift::Lost,
+            _ => Gift::Given,
+        }
+    }
+
+    /// The limit as the store would read it.
+    pub(crate) fn form(&self, limit: &Limit) -> Result<LimitForm, StoreLimitError> {
+        let form = LimitForm::of(limit, self.slot_life)?;
+        let is_other = form.level().is_none() && form.known(0).is_none();
+        if limit.counting() == Counting::Leased && is_other {
+            return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
+        }
+        Ok(form)
+    }
+
+    fn decide(&self, checks: &[Check<'_>]) -> Result<Answer, StoreError> {
+        let mut state = lock(&self.state);
+        let now = self.clock.now();
+        let recheck = match self.remembered(&state, checks, now) {
+            Ok(recheck) => recheck,
+            Err((number, known)) => return Ok(Answer::known(Some(number), known)),
+        };
+        let decided = self.decide_by(&mut state, checks, now);
+        if let Some(recheck) = recheck {
+            finish_recheck(recheck, &decided);
+        }
+        decided
+    }
+
+    /// What one check says after all were answered so.
+    fn own_decision(
+        &self,
+        number: usize,
+        check: &Check<'_>,
+        answer: &Answer,
+    ) -> Result<Decision, StoreError> {
+        if !answer.allowed && answer.decider == Some(number) {
+            return Ok(answer.decision);
+        }
+        if let LimitKind::Concurrency(most) = check.limit.kind() {
+            // Asking would take one more permit. It isn't the check that denied the request.
+            let (most, zero) = (u64::from(*most), Duration::ZERO);
+            return Ok(Decision::new(Outcome::Allowed, most, most, zero, zero));
+        }
+        let mut decision = self.decide(&[peek(check)])?.decision;
+        if !answer.allowed && decision.remaining < check.cost {
+            decision.outcome = if check.cost > decision.limit {
+                Outcome::Never
+            } else {
+                Outcome::Denied
+            };
+            decision.retry_after = answer.decision.retry_after;
+        }
+        Ok(decision)
+    }
+
+    /// Decides by what is leased, or asks.
+    fn decide_by(
+        &self,
+        state: &mut FakeState,
+        checks: &[Check<'_>],
+        now: Timestamp,
+    ) -> Result<Answer, StoreError> {
+        let (mut asks, mut planned) = (false, HashMap::new());
+        for check in checks {
+            let is_known = self.form(check.limit)?.known(check.cost).is_some();
+            let mut covers =
+                || is_leased(check.limit) && state.leases.covers(check, now, &mut planned);
+            asks |= !(is_known || covers());
+        }
+        let judge = |state: &mut FakeState| {
+            checks.iter().for_each(|check| self.tell(state, check));
+            state.memory.answer(checks)
+        };
+        let mut answer = if asks {
+            self.asked(state, checks.len(), judge)?
+        } else {
+            judge(state)
+        };
+        if !asks {
+            answer.source = Source::Known;
+        }
+        if answer.allowed {
+            for check in checks {
+                let left = state.memory.answer(&[peek(check)]).decision;
+                self.local.note(check, &left);
+                if let Some(slot) = self.local.hold_permit(check) {
+                    answer.pass = std::mem::take(&mut answer.pass).and(slot);
+                }
+            }
+            for check in checks.iter().filter(|check| is_leased(check.limit)) {
+                let burst = state.memory.answer(&[peek(check)]).decision.limit;
+                let part = (burst / self.terms.part).max(1);
+                let is_low = state.leases.spend(check, now, part, self.terms.life);
+                if state.fault.is_none() && (asks || is_low) {
+                    self.take(state, check, part);
+                    // Ahead, by a question of its own.
+                    self.stats.count(usize::from(!asks));
+                }
+            }
+        } else if let Some(check) = answer.decider.map(|number| &checks[number])
+            && !is_leased(check.limit)
+        {
+            (self.refusals).note(check, &answer.decision, now, state.version(check));
+        }
+        self.show_held_tokens(state, checks, &mut answer);
+        Ok(answer)
+    }
+
+    /// Asks the store: what it does then, unless it fails.
+    fn asked<T>(
+        &self,
+        state: &mut FakeState,
+        questions: usize,
+        carry_out: impl FnOnce(&mut FakeState) -> T,
+    ) -> Result<T, StoreError> {
+        self.stats.count(questions);
+        let Some(fault) = state.fault else {
+            return Ok(carry_out(state));
+        };
+        self.stats.failed_calls.fetch_add(1, Ordering::Relaxed);
+        if fault == Fault::Slow {
+            self.stats.timeouts.fetch_add(1, Ordering::Relaxed);
+            // Carried out, but too late for the request.
+            drop(carry_out(state));
+        }
+        Err(self.error(fault))
+    }
+
+    fn error(&self, fault: Fault) -> StoreError {
+        let (after, is_down) = (self.timeout, "a test has put it down");
+        match fault {
+            Fault::Down => StoreError::unreachable(FailureKind::Refused, is_down),
+            Fault::Slow => StoreError::TimedOut { after },
+            Fault::ReadOnly => StoreError::Answered {
+                kind: FailureKind::ReadOnly,
+                error: "READONLY a test has made it so".to_owned(),
+            },
+        }
+    }
+}
+
+impl FakeState {
+    /// How often something could pass sooner than was said.
+    fn epoch(&self) -> u64 {
+        self.improved + self.memory.deny_epoch().unwrap_or_default()
+    }
+
+    /// What a remembered refusal of a check depends on.
+    fn version(&self, check: &Check<'_>) -> DenyVersion {
+        let kind = FixedState::default().hash_one(format!("{:?}", check.limit.kind()));
+        DenyVersion(kind, self.epoch())
+    }
+}
+
+/// As a backend.
+impl Rehearsal {
+    pub(crate) fn ask(
+        &self,
+        checks: &[Check<'_>],
+        each: Option<&mut Vec<CheckResult>>,
+    ) -> Result<Answer, StoreError> {
+        let answer = self.decide(checks)?;
+        if let Some(each) = each
+            && (answer.allowed || answer.source != Source::Known)
+        {
+            for (number, check) in checks.iter().enumerate() {
+                each.push(Ok(self.own_decision(number, check, &answer)?));
+            }
+        }
+        Ok(answer)
+    }
+
+    pub(crate) fn peek(&self, checks: &[Check<'_>]) -> Result<Vec<CheckResult>, StoreError> {
+        let peek = |state: &mut FakeState| state.memory.peek_each(checks);
+        let each = self.asked(&mut lock(&self.state), checks.len(), peek)?;
+        Ok(each.into_iter().map(Ok).collect())
+    }
+
+    pub(crate) fn refund(&self, checks: &[Check<'_>], refund: Refund) -> Result<Gift, StoreError> {
+        let carry_out = |state: &mut FakeState| match refund {
+            Refund::Cost | Refund::Dropped => state.memory.give_back(checks),
+            Refund::Everything => {
+                state.memory.forget(checks);
+                checks.iter().for_each(|check| state.leases.forget(check));
+            }
+        };
+        self.asked(&mut lock(&self.state), checks.len(), carry_out)?;
+        Ok(Gift::Given)
+    }
+
+    pub(crate) fn now(&self) -> Timestamp {
+        self.clock.now()
+    }
+
+    pub(crate) fn clocks(&self) -> Clocks {
+        Clocks {
+            timer: Arc::new(self.clock.clone()),
+            wall: Arc::new(self.clock.clone()),
+        }
+    }
+
+    pub(crate) fn deny_epoch(&self) -> Option<u64> {
+        (!self.refusals.are_kept()).then(|| lock(&self.state).epoch())
+    }
+
+    /// A denial that was told before and still holds as far as is known.
+    pub(crate) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        let state = lock(&self.state);
+        (self.refusals).find(checks, self.now(), |check| Some(state.version(check)))
+    }
+
+    /// A denial that is repeated, without asking the store; or else the one that this request asks about again.
+    fn remembered(
+        &self,
+        state: &FakeState,
+        checks: &[Check<'_>],
+        now: Timestamp,
+    ) -> Result<Option<DenyRecheck<'_>>, (usize, Decision)> {
+        let mut due = None;
+        for (number, check) in checks.iter().enumerate() {
+            match self.refusals.look_up(check, now, state.version(check)) {
+                KnownDenial::None => {}
+                KnownDenial::Due(recheck) => due = due.or(Some(recheck)),
+                KnownDenial::Repeat(_, decision) => return Err((number, decision)),
+            }
+        }
+        Ok(due)
+    }
+
+    /// Tells the store what was decided without it: as much is used at least.
+    fn tell(&self, state: &FakeState, check: &Check<'_>) {
+        let Some(owed) = self.local.owed(check) else {
+            return;
+        };
+        let left = state.memory.answer(&[peek(check)]).decision;
+        let missing = match used_parts(check.limit, &left) {
+            // To a part of a token, rounded up: a level that flaps would lose one each time.
+            Some(used) => {
+                let missing = owed.tokens(PARTS).saturating_sub(used);
+                u64::try_from(missing.div_ceil(PARTS.into())).unwrap_or(u64::MAX)
+            }
+            None => (owed.used).saturating_sub(left.limit.saturating_sub(left.remaining)),
+        };
+        let cost = missing.min(left.remaining);
+        if cost > 0 {
+            let mut charged = state.memory.answer(&[Check { cost, ..*check }]);
+            charged.pass.settle(cost);
+        }
+        self.local.told(check, &owed);
+    }
+}
+
+/// Limits in this process, by a clock that is set by hand.
+pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
+    let clock: Arc<dyn Clock> = Arc::new(clock.clone());
+    let memory = Memory::builder().capacity(KEYS);
+    let memory = memory.clock(ClockSource::Other(Arc::clone(&clock)));
+    memory.wall(ClockSource::Other(clock)).build()
+}
+
+/// Whether tokens are taken ahead of it.
+fn is_leased(limit: &Limit) -> bool {
+    let form = || LimitForm::of(limit, Duration::ZERO);
+    limit.counting() == Counting::Leased && form().is_ok_and(|form| form.level().is_some())
+}
+
+/// A look that charges nothing.
+fn peek<'a>(check: &Check<'a>) -> Check<'a> {
+    Check { cost: 0, ..*check }
+}
+
+/// What is used of a level, in parts of a token; nothing of other limits.
+fn used_parts(limit: &Limit, left: &Decision) -> Option<u128> {
+    LimitForm::of(limit, Duration::ZERO).ok()?.level()?;
+    let LimitKind::Rate { rate, .. } = limit.kind() else {
+        return None;
+    };
+    let each = rate.period()?.as_nanos().max(1);
+    Some(left.reset_after.as_nanos() * u128::from(rate.count()) * u128::from(PARTS) / each)
+}

@@ -1,0 +1,109 @@
+//! What only one limit by itself can be asked, without a store.
+
+use std::sync::Arc;
+use std::time::Duration;
+
+use tollgate::clock::Clock;
+use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate_engine::backend::{Check, LimitKind};
+
+use super::{FakeState, KEYS, Pacer, Rehearsal};
+use crate::error::{StoreError, StoreLimitError};
+use crate::lock::lock;
+use crate::query::{StoreOp, micros, possible};
+
+impl Rehearsal {
+    /// What the store would do, and the number that it would tell.
+    pub(crate) fn act(
+        &self,
+        check: &Check<'_>,
+        op: StoreOp,
+        at: Option<Timestamp>,
+    ) -> Result<(Decision, Option<u64>), StoreError> {
+        if let Some(at) = at {
+            // A time before the clock's counts as now.
+            self.clock.advance(at - self.clock.now());
+        }
+        let form = self.form(check.limit)?;
+        if let Some(known) = form.known(check.cost) {
+            return Ok((known, None));
+        }
+        if let Some(numbers) = form.params_at(self.clock.now().as_nanos() / 1000) {
+            possible(op, &numbers, check.limit)?;
+        }
+        let (decision, number) = self.asked(&mut lock(&self.state), 1, |state| match op {
+            StoreOp::Reserve(longest) => self.reserve(state, check, longest),
+            _ => Ok(carry_out(state, check, op)),
+        })??;
+        Ok((decision, Some(number)))
+    }
+
+    fn reserve(
+        &self,
+        state: &mut FakeState,
+        check: &Check<'_>,
+        longest: u64,
+    ) -> Result<(Decision, u64), StoreError> {
+        let (paced, key) = (self.paced(state, check)?, check.key.fingerprint());
+        let (mut decision, mut delay) = (paced.check_n(&key, 0), Duration::ZERO);
+        decision.outcome = Outcome::Denied;
+        // Dropped, what was reserved for later is given back.
+        if let Ok(reserved) = paced.key(&key).reserve(check.cost)
+            && reserved.delay() <= Duration::from_micros(longest)
+        {
+            (decision.outcome, delay) = (Outcome::Allowed, reserved.delay());
+            reserved.keep();
+        }
+        Ok((decision, micros(delay)))
+    }
+
+    fn paced(&self, state: &mut FakeState, check: &Check<'_>) -> Result<Arc<Pacer>, StoreError> {
+        let id = check.limit.counter().id;
+        if let Some(paced) = state.paced.get(&id) {
+            return Ok(Arc::clone(paced));
+        }
+        let kind = check.limit.kind();
+        let LimitKind::Rate { rate, algorithm } = kind else {
+            return Err(StoreLimitError::not_a_level("a reservation", kind).into());
+        };
+        let made = ExactKeyedLimiter::builder(*rate, KEYS)
+            .algorithm(match algorithm {
+                Algorithm::Gcra => Algorithm::LeakyBucket,
+                level => *level,
+            })
+            .longest_wait(Duration::from_secs(86_400))
+            .clock(self.clock.clone())
+            .build();
+        let made = Arc::new(made.map_err(StoreLimitError::Rate)?);
+        state.paced.insert(id, Arc::clone(&made));
+        Ok(made)
+    }
+}
+
+/// What the store would do, and how much it would take.
+fn carry_out(state: &mut FakeState, check: &Check<'_>, op: StoreOp) -> (Decision, u64) {
+    let memory = &state.memory;
+    let ask = |cost| memory.answer(&[Check { cost, ..*check }]).decision;
+    let decision = match op {
+        StoreOp::Decide | StoreOp::Hold => ask(check.cost),
+        StoreOp::Look => {
+            let said = memory.peek_each(&[*check]);
+            said.first().copied().unwrap_or(Decision::UNLIMITED)
+        }
+        StoreOp::AtMost => {
+            let most = ask(0).remaining.min(check.cost);
+            return (ask(most.max(1)), most);
+        }
+        StoreOp::Gift | StoreOp::GiveBack(_) | StoreOp::GiveBackHeld { .. } => {
+            memory.give_back(&[*check]);
+            ask(0)
+        }
+        StoreOp::Reset => {
+            memory.forget(&[*check]);
+            state.leases.forget(check);
+            ask(0)
+        }
+        StoreOp::Reserve(_) | StoreOp::Renew | StoreOp::Release | StoreOp::Raise(_) => ask(0),
+    };
+    (decision, 0)
+}

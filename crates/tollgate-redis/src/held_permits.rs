@@ -1,0 +1,287 @@
+//! Slots that requests of this node hold, renewed while they do: those of a dead node run out.
+
+use std::collections::{BTreeMap, VecDeque};
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use derive_more::Debug;
+use futures_util::StreamExt;
+use futures_util::future::join_all;
+use futures_util::stream;
+use tokio::sync::Notify;
+use tokio::time::Instant;
+
+use crate::error::StoreError;
+use crate::host::{Host, ProcessIdentity, Time};
+use crate::lock::lock;
+use crate::query::{QueryReplies, StoreOp, StoreQuery};
+use crate::store::Store;
+
+/// So many are renewed or given back at once: more would wait for each other for too long, and let
+/// decisions wait.
+const AT_ONCE: usize = 128;
+/// Slots that wait to be given back. Others run out.
+const MAX_PENDING_RELEASES: usize = 65_536;
+/// Between attempts to give slots back: so long at first, twice as long each time, and no longer than this.
+const FIRST_PAUSE: Duration = Duration::from_millis(10);
+const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+
+/// All slots of this node.
+#[derive(Debug)]
+pub(crate) struct HeldPermits {
+    inner: Arc<PermitKeeper>,
+}
+
+#[derive(Debug)]
+#[debug("Inner({life:?})")]
+struct PermitKeeper {
+    store: Arc<Store>,
+    /// The question that took each, by the name of its holder.
+    held: Mutex<BTreeMap<Box<str>, StoreQuery>>,
+    ended: Mutex<ReleaseQueue>,
+    life: Duration,
+    /// Instead of the store's clock.
+    time: Option<Time>,
+    /// Tells this node from all others.
+    node: ProcessIdentity,
+    next: AtomicU64,
+    /// Slots that ran out although they were held, and that others have now: the node was asleep, the store
+    /// away, or its clock stepped.
+    lost: AtomicU64,
+    /// Held while slots are renewed.
+    renewing: tokio::sync::Mutex<()>,
+    /// The store was told of all that has ended.
+    said: Notify,
+    host: Host,
+}
+
+/// Slots to give back.
+#[derive(Debug, Default)]
+struct ReleaseQueue {
+    /// In the order in which they ended, and since when that is due.
+    slots: VecDeque<(StoreQuery, Instant)>,
+    /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
+    /// after those that weren't tried.
+    unsaid: VecDeque<(StoreQuery, Instant)>,
+    /// Whether someone does.
+    is_said: bool,
+}
+
+impl HeldPermits {
+    pub(crate) fn new(store: Arc<Store>, time: Option<Time>, host: Host, life: Duration) -> Self {
+        let inner = Arc::new(PermitKeeper {
+            store,
+            held: Mutex::default(),
+            ended: Mutex::default(),
+            life,
+            time,
+            node: ProcessIdentity::new(&host),
+            next: AtomicU64::new(1),
+            lost: AtomicU64::new(0),
+            renewing: tokio::sync::Mutex::default(),
+            said: Notify::new(),
+            host,
+        });
+        // A renewal may fail twice before a slot is lost.
+        let renew = async |inner: Arc<PermitKeeper>| inner.renew_all().await;
+        inner.host.spawn_every(life / 3, &inner, renew);
+        Self { inner }
+    }
+
+    /// A name for who takes a slot.
+    pub(crate) fn name(&self) -> Box<str> {
+        let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
+        let node = self.inner.node.number(&self.inner.host);
+        format!("{node:016x}-{number:x}").into()
+    }
+
+    /// A slot was taken: it is renewed until the returned closure is called.
+    pub(crate) fn hold(
+        &self,
+        question: &StoreQuery,
+    ) -> Option<impl FnOnce() + Send + Sync + 'static + use<>> {
+        let name = question.holder.clone()?;
+        lock(&self.inner.held).insert(name.clone(), question.clone());
+        let inner = Arc::clone(&self.inner);
+        Some(move || {
+            let held = lock(&inner.held).remove(&name);
+            held.into_iter().for_each(|held| inner.end(held));
+        })
+    }
+
+    /// Gives back a slot that may or may not have been taken.
+    pub(crate) fn forget(&self, question: &StoreQuery) {
+        if let Some(end) = self.hold(question) {
+            end();
+        }
+    }
+
+    /// Gives back all slots, held or not, and waits until that is said.
+    pub(crate) async fn close(&self) {
+        let inner = &self.inner;
+        // A renewal that is under way would take them again.
+        let renewing = inner.renewing.lock().await;
+        let held = std::mem::take(&mut *lock(&inner.held));
+        drop(renewing);
+        held.into_values().for_each(|held| inner.end(held));
+        loop {
+            let said = inner.said.notified();
+            if !lock(&inner.ended).is_said {
+                return;
+            }
+            said.await;
+        }
+    }
+
+    pub(crate) fn held(&self) -> usize {
+        lock(&self.inner.held).len()
+    }
+
+    pub(crate) fn lost(&self) -> u64 {
+        self.inner.lost.load(Ordering::Relaxed)
+    }
+}
+
+impl PermitKeeper {
+    async fn ask(&self, held: &StoreQuery, op: StoreOp) -> Result<QueryReplies, StoreError> {
+        let at = self.time.as_ref().map(|time| time.now().as_nanos() / 1000);
+        let question = StoreQuery {
+            op,
+            cost: 1,
+            ..held.clone()
+        };
+        self.store.ask(vec![question], at).await
+    }
+
+    /// Has a slot given back.
+    fn end(self: &Arc<Self>, held: StoreQuery) {
+        let mut ended = lock(&self.ended);
+        if ended.slots.len() + ended.unsaid.len() < MAX_PENDING_RELEASES {
+            ended.slots.push_back((held, Instant::now()));
+        }
+        let is_said = std::mem::replace(&mut ended.is_said, true);
+        drop(ended);
+        if !is_said {
+            self.host.spawn(release_ended_permits(Arc::clone(self)));
+        }
+    }
+
+    /// Holds on to all slots.
+    async fn renew_all(self: &Arc<Self>) -> bool {
+        let _renewing = self.renewing.lock().await;
+        let held = lock(&self.held).clone();
+        let renewals = held.into_iter().map(|(name, held)| self.renew(name, held));
+        let renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
+        renewals.collect::<()>().await;
+        true
+    }
+
+    /// Holds on to a slot. One that was gone is taken again by that if there is room.
+    async fn renew(self: &Arc<Self>, name: Box<str>, held: StoreQuery) {
+        // It may have been given back since.
+        if !lock(&self.held).contains_key(&name) {
+            return;
+        }
+        // What fails is tried again.
+        if let Ok(answers) = self.ask(&held, StoreOp::Renew).await {
+            self.renewed(&name, held, &answers);
+        }
+    }
+
+    fn renewed(self: &Arc<Self>, name: &str, held: StoreQuery, answers: &QueryReplies) {
+        let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
+        let mut all = lock(&self.held);
+        if !is_had {
+            // Others have it now: it can't be renewed, nor given back.
+            let lost = all.remove(name).is_some();
+            self.lost.fetch_add(u64::from(lost), Ordering::Relaxed);
+        } else if !all.contains_key(name) {
+            // It has ended while this was asked, and may have been taken again after it was given back.
+            drop(all);
+            self.end(held);
+        }
+    }
+
+    /// What has ended and is to be said next; nothing once all is said.
+    fn next_releases(&self) -> Option<Vec<(StoreQuery, Instant)>> {
+        let mut guard = lock(&self.ended);
+        let ended = &mut *guard;
+        if ended.slots.is_empty() && ended.unsaid.is_empty() {
+            ended.is_said = false;
+            self.said.notify_waiters();
+            return None;
+        }
+        let untried = ended.slots.len().min(AT_ONCE);
+        let again = ended.unsaid.len().min(AT_ONCE - untried);
+        let next = ended.slots.drain(..untried);
+        Some(next.chain(ended.unsaid.drain(..again)).collect())
+    }
+
+    /// These couldn't be given back. Whether all others were tried too.
+    fn requeue_failed(&self, slots: Vec<(StoreQuery, Instant)>) -> bool {
+        let mut ended = lock(&self.ended);
+        ended.unsaid.extend(slots);
+        ended.slots.is_empty()
+    }
+}
+
+/// Gives back what has ended, until all of it is said or has run out.
+async fn release_ended_permits(inner: Arc<PermitKeeper>) {
+    let mut pause = FIRST_PAUSE;
+    while let Some(some) = inner.next_releases() {
+        let said = some.into_iter().map(async |(held, since)| {
+            let said = inner.ask(&held, StoreOp::Release).await;
+            said.is_err().then_some((held, since))
+        });
+        let unsaid = join_all(said).await.into_iter().flatten();
+        let is_due = |(_, since): &(_, Instant)| since.elapsed() < inner.life;
+        let due: Vec<_> = unsaid.filter(is_due).collect();
+        if due.is_empty() {
+            pause = FIRST_PAUSE;
+            continue;
+        }
+        if inner.requeue_failed(due) {
+            tokio::time::sleep(pause).await;
+            pause = (pause * 2).min(LONGEST_PAUSE);
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use tollgate_engine::backend::LimitKind;
+    use tollgate_testkit::redis::Server;
+
+    use super::*;
+    use crate::Redis;
+
+    #[tokio::test]
+    async fn a_slot_that_was_given_back_while_it_was_renewed_is_free() {
+        let server = Server::start();
+        let builder = Redis::builder(&server.url()).unwrap();
+        let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
+        let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(1));
+        let jobs = jobs.build().unwrap();
+        let free = async |want: u64| {
+            let freed = async {
+                while jobs.peek("k").await.unwrap().remaining != want {
+                    tokio::task::yield_now().await;
+                }
+            };
+            let deadline = Duration::from_secs(20);
+            tokio::time::timeout(deadline, freed).await.unwrap();
+        };
+        let pass = jobs.try_check("k", 1).await.unwrap();
+        let inner = &redis.direct().unwrap().holders.inner;
+        let (name, held) = lock(&inner.held).clone().into_iter().next().unwrap();
+        drop(pass);
+        free(1).await;
+        // A renewal that was under way comes after it.
+        let answers = inner.ask(&held, StoreOp::Renew).await.unwrap();
+        free(0).await;
+        inner.renewed(&name, held, &answers);
+        free(1).await;
+        assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
+    }
+}

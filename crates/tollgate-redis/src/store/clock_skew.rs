@@ -1,0 +1,97 @@
+//! How far the store's clock is from this machine's: its clock decides, so one that is wrong is worth knowing.
+
+use std::collections::BTreeMap;
+use std::sync::{Arc, Mutex};
+use std::time::Duration;
+
+use ::redis::Value;
+use tokio::sync::watch;
+use tokio::time::sleep;
+use tollgate::Clock;
+
+use super::link::Link;
+use super::peer::PeerId;
+use super::shared_state::DriverState;
+use crate::lock::lock;
+
+/// Between two looks at a node's clock.
+const EVERY: Duration = Duration::from_secs(10);
+
+/// By node, how many microseconds its clock is ahead of this machine's.
+#[derive(Debug, Default)]
+pub(crate) struct ClockSkew(Mutex<BTreeMap<PeerId, i64>>);
+
+impl ClockSkew {
+    /// That of the node which is farthest off; none if no clock is known.
+    pub(crate) fn worst(&self) -> Option<i64> {
+        let nodes = lock(&self.0);
+        nodes.values().copied().max_by_key(|micros| micros.abs())
+    }
+}
+
+/// Looks at the clock of a node from time to time, until its connection ends. In a simulated world nobody asks.
+pub(super) fn watch<T: Send + Sync + 'static>(
+    peer: PeerId,
+    link: Link,
+    mut ended: watch::Receiver<T>,
+    shared: &Arc<DriverState>,
+) {
+    let own = Arc::clone(shared);
+    let look = async move {
+        let mut link = link;
+        loop {
+            if let Some(micros) = ahead(&mut link, &own).await {
+                lock(&own.stats.skew.0).insert(peer, micros);
+            }
+            sleep(EVERY).await;
+        }
+    };
+    #[cfg(feature = "simulation")]
+    if shared.host.world().is_some() {
+        return;
+    }
+    let own = Arc::clone(shared);
+    shared.host.spawn(async move {
+        tokio::select! {
+            () = look => {}
+            // Nobody says when the connection is dropped.
+            _ = ended.changed() => {}
+        }
+        lock(&own.stats.skew.0).remove(&peer);
+    });
+}
+
+/// How many microseconds the clock at the other end is ahead; none if it doesn't tell.
+async fn ahead(link: &mut Link, shared: &DriverState) -> Option<i64> {
+    let wall = shared.host.wall();
+    let before = wall.now().as_nanos();
+    let reply = link.send(&::redis::cmd("TIME")).await.ok()?;
+    let after = wall.now().as_nanos();
+    // It was asked half-way.
+    let here = i64::try_from((before / 2 + after / 2) / 1_000).ok()?;
+    micros(&reply).map(|there| there - here)
+}
+
+/// The time that `TIME` told: seconds, and microseconds of the second.
+fn micros(reply: &Value) -> Option<i64> {
+    let (seconds, micros): (i64, i64) = ::redis::from_redis_value_ref(reply).ok()?;
+    seconds.checked_mul(1_000_000)?.checked_add(micros)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_time_is_two_numbers_and_the_farthest_node_is_told() {
+        let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
+        let told = Value::Array(vec![text("1700000000"), text("250000")]);
+        assert_eq!(micros(&told), Some(1_700_000_000_250_000));
+        assert_eq!(micros(&Value::Array(vec![text("17")])), None);
+        assert_eq!(micros(&text("17")), None);
+        let skew = ClockSkew::default();
+        assert_eq!(skew.worst(), None);
+        lock(&skew.0).extend([(1, 20), (2, -3_000), (3, 400)]);
+        assert_eq!(skew.worst(), Some(-3_000));
+    }
+}

@@ -1,0 +1,181 @@
+//! When nodes are asked which of them has which slot of a cluster, and what the driver makes of the answer.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::time::Duration;
+
+use tokio::time::Instant;
+
+use super::{Driver, SlotMap};
+use crate::address::Node;
+use crate::error::StoreError;
+use crate::store::hash_slots::{self, SLOTS, SlotRange, SlotReply, SlotSource};
+use crate::store::link::FailureAction;
+use crate::store::peer::{FIRST_PAUSE, Peer, PeerId, State, next_attempt_at};
+
+/// Slots are asked for no more often, however many calls are told that their keys have moved.
+const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
+/// So many nodes are asked at once: of those that are connected, or else of all that are known.
+const WITNESSES: usize = 3;
+const MAX_UNCONNECTED_SOURCES: usize = 16;
+
+/// When slots are to be asked for.
+pub(super) struct SlotRefresh {
+    due: Option<Instant>,
+    last: Option<Instant>,
+    pause: Duration,
+    /// All nodes of the cluster, to be asked when none is connected.
+    known: Vec<Node>,
+}
+
+impl SlotRefresh {
+    /// Immediately, of these nodes; never of a store that is no cluster.
+    pub(super) fn new(seeds: Option<&[Node]>) -> Self {
+        Self {
+            due: seeds.map(|_| Instant::now()),
+            last: None,
+            pause: FIRST_PAUSE,
+            known: seeds.unwrap_or_default().to_vec(),
+        }
+    }
+}
+
+impl Driver {
+    /// Asks for slots if it is time to, or else says when it will be.
+    pub(super) fn refresh_slots_if_due(&mut self, now: Instant) -> Option<Instant> {
+        let due = self.looks.due.filter(|_| self.looking.is_none())?;
+        if now < due {
+            return Some(due);
+        }
+        (self.looks.due, self.looks.last) = (None, Some(now));
+        let looking = hash_slots::look(Arc::clone(&self.connector), self.witnesses());
+        self.looking = Some(Box::pin(looking));
+        None
+    }
+
+    pub(super) fn schedule_refresh(&mut self) {
+        if matches!(self.map, SlotMap::One) {
+            return;
+        }
+        let now = Instant::now();
+        let due = self
+            .looks
+            .last
+            .map_or(now, |last| last + MIN_REFRESH_INTERVAL);
+        let due = due.max(now);
+        self.looks.due = Some(self.looks.due.map_or(due, |before| before.min(due)));
+        self.is_changed = true;
+    }
+
+    /// Which nodes to ask who has which slot: some that are connected, chosen at random; or else all that were ever named.
+    fn witnesses(&self) -> Vec<SlotSource> {
+        let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
+            (Some(node), State::Up(up)) => {
+                let link = up.link.clone();
+                Some(SlotSource::Linked(node.clone(), link, (id, up.number)))
+            }
+            _ => None,
+        };
+        let mut all: Vec<_> = self.peers.iter().filter_map(linked).collect();
+        let mut most = WITNESSES;
+        if all.is_empty() {
+            all = self
+                .looks
+                .known
+                .iter()
+                .cloned()
+                .map(SlotSource::Far)
+                .collect();
+            most = MAX_UNCONNECTED_SOURCES;
+        }
+        while all.len() > most {
+            let number = self.shared.chance(all.len() as u128).as_nanos();
+            all.swap_remove(usize::try_from(number).unwrap_or(0));
+        }
+        all
+    }
+
+    pub(super) fn looked(&mut self, looked: SlotReply) {
+        self.is_changed = true;
+        for ((id, link), error) in looked.lost {
+            if let Some(peer) = self.peers.get_mut(&id) {
+                peer.lost(link, &FailureAction::Lost, &error, &self.shared);
+            }
+        }
+        match looked.ranges {
+            Ok(ranges) => self.adopt(ranges),
+            Err(error) => {
+                if let SlotMap::Unknown(before) = &mut self.map {
+                    let was_told = before.as_ref().map(StoreError::kind) == Some(error.kind());
+                    if !was_told {
+                        let kind = error.kind().name();
+                        tracing::warn!(target: "tollgate", kind, "no rate-limit store: {error}");
+                    }
+                    *before = Some(error);
+                }
+            }
+        }
+        let SlotMap::Slots(slots) = &self.map else {
+            self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
+            return self.unpark_all();
+        };
+        // While a node is away others may take its place, and it isn't there to tell.
+        let is_away = |id: &PeerId| {
+            let peer = self.peers.get(id);
+            peer.is_none_or(|peer| matches!(peer.state, State::Down(_)))
+        };
+        let mut owners: Vec<PeerId> = slots.iter().flatten().copied().collect();
+        owners.dedup();
+        let is_settled = slots.iter().all(Option::is_some) && !owners.iter().any(is_away);
+        if is_settled {
+            self.looks.pause = FIRST_PAUSE;
+        } else if self.looks.due.is_none() {
+            self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
+        }
+        self.unpark_all();
+    }
+
+    fn adopt(&mut self, ranges: Vec<SlotRange>) {
+        let mut ids: HashMap<Node, PeerId> = HashMap::new();
+        let mut slots = vec![None; usize::from(SLOTS)].into_boxed_slice();
+        let mut known = self.connector.seeds().unwrap_or_default().to_vec();
+        for SlotRange { first, last, nodes } in ranges {
+            let Some(master) = nodes.first() else {
+                continue;
+            };
+            let id = match ids.get(master) {
+                Some(id) => *id,
+                None => {
+                    let id = self.peer_for_node(master.clone());
+                    ids.insert(master.clone(), id);
+                    known.extend(nodes.iter().cloned());
+                    id
+                }
+            };
+            if let Some(own) = slots.get_mut(usize::from(first)..=usize::from(last)) {
+                own.fill(Some(id));
+            }
+        }
+        known.sort_unstable();
+        known.dedup();
+        self.looks.known = known;
+        self.map = SlotMap::Slots(slots);
+        self.drop_slotless_peers(&ids);
+    }
+
+    /// A node that has no slot isn't connected to again once its connection is lost; one that still answers may get some.
+    fn drop_slotless_peers(&mut self, owners: &HashMap<Node, PeerId>) {
+        let owners: Vec<PeerId> = owners.values().copied().collect();
+        let mut parked = Vec::new();
+        self.peers.retain(|id, peer| {
+            let stays = peer.is_up() || owners.contains(id);
+            if !stays {
+                parked.append(&mut peer.parked);
+            }
+            stays
+        });
+        for (batch, _) in parked {
+            self.unpark(batch, None);
+        }
+    }
+}

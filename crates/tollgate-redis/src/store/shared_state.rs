@@ -1,0 +1,69 @@
+//! What the driver and requests share: the queue, and what is counted.
+
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::time::Duration;
+
+use super::clock_skew::ClockSkew;
+use super::queue::Queue;
+use crate::error::StoreError;
+use crate::host::Host;
+
+/// What was sent, and what came of it.
+#[derive(Debug, Default)]
+pub(crate) struct StoreCounters {
+    /// Scripts that were run: round trips.
+    pub(crate) calls: AtomicU64,
+    /// Questions in them.
+    pub(crate) questions: AtomicU64,
+    pub(crate) failed_calls: AtomicU64,
+    pub(crate) timeouts: AtomicU64,
+    pub(crate) connects: AtomicU64,
+    pub(crate) strange_keys: AtomicU64,
+    /// Whether the latest that is known of the store is a failure.
+    pub(crate) is_failing: AtomicBool,
+    /// Whether some node of a cluster has answered, and its connection wasn't lost since.
+    pub(super) answers_in_part: AtomicBool,
+    /// How far its clock is off.
+    pub(crate) skew: ClockSkew,
+}
+
+impl StoreCounters {
+    /// A call with so many questions has come back; none is no call.
+    pub(crate) fn count(&self, questions: usize) {
+        let questions = u64::try_from(questions).unwrap_or(u64::MAX);
+        self.calls.fetch_add(questions.min(1), Ordering::Relaxed);
+        self.questions.fetch_add(questions, Ordering::Relaxed);
+    }
+
+    /// A request has given up waiting after this time.
+    pub(crate) fn timed_out(&self, after: Duration) -> StoreError {
+        self.timeouts.fetch_add(1, Ordering::Relaxed);
+        self.is_failing.store(true, Ordering::Relaxed);
+        StoreError::TimedOut { after }
+    }
+}
+
+/// What the driver and requests share.
+#[derive(Debug)]
+pub(crate) struct DriverState {
+    pub(crate) queue: Queue,
+    pub(crate) stats: StoreCounters,
+    pub(super) host: Host,
+}
+
+impl DriverState {
+    pub(super) fn new(host: &Host) -> Self {
+        Self {
+            queue: Queue::default(),
+            stats: StoreCounters::default(),
+            host: host.clone(),
+        }
+    }
+
+    /// A random part of a time.
+    pub(super) fn chance(&self, most: u128) -> Duration {
+        let number = u128::from(self.host.random());
+        let nanos = (most * number) >> 64;
+        Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))
+    }
+}

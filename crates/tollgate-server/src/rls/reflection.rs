@@ -1,0 +1,168 @@
+//! `grpc.reflection`: a stream of questions about the services, each answered before the next is read.
+
+use std::future::poll_fn;
+use std::time::Duration;
+
+use bytes::Bytes;
+use h2::server::SendResponse;
+use h2::{Reason, RecvStream, SendStream};
+use tokio::time::timeout;
+use tollgate_http::protobuf;
+
+use super::call::{self, Failed, PREFIX};
+use super::descriptors::FILES;
+use super::protobuf_reader::{Fields, Malformed};
+use crate::request_bounds::Bounds;
+
+/// gRPC's number for what isn't there.
+const NOT_FOUND: u64 = 5;
+
+/// What a client asks.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum ReflectionQuery<'m> {
+    File(&'m str),
+    Symbol(&'m str),
+    /// Extensions, of which there are none.
+    Extension,
+    Services,
+    /// A question of another version.
+    Unknown,
+}
+
+/// The messages of a stream that the client sends.
+struct QueryStream<'b> {
+    stream: RecvStream,
+    bytes: Vec<u8>,
+    bounds: &'b Bounds,
+}
+
+/// Answers until the client has no more questions.
+pub(crate) async fn serve(bounds: &Bounds, asks: RecvStream, respond: &mut SendResponse<Bytes>) {
+    let Ok(mut answers) = call::begin(respond) else {
+        return;
+    };
+    let mut questions = QueryStream {
+        stream: asks,
+        bytes: Vec::new(),
+        bounds,
+    };
+    let ended = converse(&mut questions, &mut answers).await;
+    if call::end(&mut answers, ended).is_err() {
+        answers.send_reset(Reason::CANCEL);
+    }
+}
+
+async fn converse(
+    questions: &mut QueryStream<'_>,
+    answers: &mut SendStream<Bytes>,
+) -> Result<(), Failed> {
+    while let Some(question) = questions.next().await? {
+        let answer = answer(&question).map_err(Failed::invalid)?;
+        let time = questions.bounds.request_time;
+        let sent = timeout(time, call::send(answers, answer)).await;
+        let sent = sent.map_err(|_| slow("the answer wasn't read", time))?;
+        sent.map_err(Failed::invalid)?;
+    }
+    Ok(())
+}
+
+fn slow(what: &str, time: Duration) -> Failed {
+    let seconds = time.as_secs();
+    Failed::too_slow(format_args!("{what} within {seconds} s"))
+}
+
+impl QueryStream<'_> {
+    /// The next message; none if there won't be one.
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, Failed> {
+        loop {
+            if let Some(message) = self.take()? {
+                return Ok(Some(message));
+            }
+            // Between questions a client may think for long; within one it is sending.
+            let (time, what) = match self.bytes.len() {
+                0 => (self.bounds.idle_time, "nothing was asked"),
+                _ => (self.bounds.request_time, "the message wasn't sent"),
+            };
+            let data = timeout(time, poll_fn(|cx| self.stream.poll_data(cx))).await;
+            match data.map_err(|_| slow(what, time))? {
+                Some(Ok(bytes)) => {
+                    self.bytes.extend_from_slice(&bytes);
+                    // It fails if the connection is over, which is seen when more is read.
+                    let _ = self.stream.flow_control().release_capacity(bytes.len());
+                }
+                Some(Err(error)) => return Err(Failed::invalid(error)),
+                None if self.bytes.is_empty() => return Ok(None),
+                None => return Err(Failed::invalid("the stream ends inside a message")),
+            }
+        }
+    }
+
+    /// A message that is there as a whole.
+    fn take(&mut self) -> Result<Option<Vec<u8>>, Failed> {
+        let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else {
+            return Ok(None);
+        };
+        let length = call::length(*prefix, self.bounds.request_bytes)?;
+        let end = PREFIX + length;
+        if self.bytes.len() < end {
+            return Ok(None);
+        }
+        let rest = self.bytes.split_off(end);
+        let mut message = std::mem::replace(&mut self.bytes, rest);
+        message.drain(..PREFIX);
+        Ok(Some(message))
+    }
+}
+
+impl<'m> ReflectionQuery<'m> {
+    fn read(message: &'m [u8]) -> Result<Self, Malformed> {
+        let mut asked = Self::Unknown;
+        for field in Fields::of(message) {
+            asked = match field? {
+                (3, value) => Self::File(value.text(3)?),
+                (4, value) => Self::Symbol(value.text(4)?),
+                (5 | 6, _) => Self::Extension,
+                (7, _) => Self::Services,
+                _ => asked,
+            };
+        }
+        Ok(asked)
+    }
+}
+
+/// A `ServerReflectionResponse`, with the question in it.
+fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
+    let asked = ReflectionQuery::read(question)?;
+    let mut out = vec![0; PREFIX];
+    protobuf::bytes(&mut out, 2, question);
+    match asked {
+        ReflectionQuery::File(name) => file(&mut out, FILES.named(name), "file", name),
+        ReflectionQuery::Symbol(name) => {
+            // Some clients begin full names with a dot.
+            let full = name.strip_prefix('.').unwrap_or(name);
+            file(&mut out, FILES.containing(full), "symbol", name);
+        }
+        ReflectionQuery::Services => protobuf::message(&mut out, 6, |out| {
+            for name in FILES.services() {
+                protobuf::message(out, 1, |out| protobuf::bytes(out, 1, name.as_bytes()));
+            }
+        }),
+        ReflectionQuery::Extension => wrong(&mut out, NOT_FOUND, "there are no extensions"),
+        ReflectionQuery::Unknown => wrong(&mut out, 12, "a question that isn't known here"),
+    }
+    Ok(call::framed(out))
+}
+
+fn file(out: &mut Vec<u8>, found: Option<&[u8]>, kind: &str, name: &str) {
+    match found {
+        Some(file) => protobuf::message(out, 4, |out| protobuf::bytes(out, 1, file)),
+        None => wrong(out, NOT_FOUND, &format!("no {kind} {name:?}")),
+    }
+}
+
+fn wrong(out: &mut Vec<u8>, code: u64, why: &str) {
+    protobuf::message(out, 7, |out| {
+        protobuf::number(out, 1, code);
+        protobuf::bytes(out, 2, why.as_bytes());
+    });
+}

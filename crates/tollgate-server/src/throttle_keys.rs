@@ -1,0 +1,245 @@
+//! The keys of `CL.THROTTLE`, which brings its limit along: in memory, or in the store.
+//!
+//! A key has one theoretical arrival time (TAT), whatever limit it is asked by, as in redis-cell. In memory it is the word
+//! of a GCRA whose tokens are nanoseconds: a request costs the time that its tokens take, and the burst is the tolerance.
+//! In a store it is kept by a script of its own.
+
+use std::collections::HashMap;
+use std::fmt::Write;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tollgate::clock::Clock;
+use tollgate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
+use tollgate::{Algorithm, KeyedLimiter, LimitError, Rate, Tier};
+use tollgate_engine::backend::TableStats;
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_redis::{Redis, RedisLimiter, StoreError, StoreLimitError};
+
+use crate::cl_throttle::{ThrottleLimit, ThrottleOutcome};
+
+/// Limits that are kept ready at the same time.
+const LIMITS: usize = 1_024;
+
+/// Where keys are kept that bring their limits along.
+pub(crate) trait Cells: Send + Sync + 'static {
+    /// A limit, ready to be asked.
+    type Limit: Send + Sync;
+
+    /// Gets a limit ready.
+    fn limit(&self, limit: ThrottleLimit) -> Result<Self::Limit, String>;
+
+    /// Charges a key. It fails if nobody could be asked.
+    fn charge(
+        &self,
+        limit: &Self::Limit,
+        key: &[u8],
+        quantity: u64,
+    ) -> impl Future<Output = Result<ThrottleOutcome, String>> + Send;
+
+    /// How long until a key is as one never seen.
+    fn owed(&self, key: &[u8]) -> impl Future<Output = Result<Duration, String>> + Send;
+
+    /// Forgets what a key owes; says whether it owed anything.
+    fn forget(&self, key: &[u8]) -> impl Future<Output = Result<bool, String>> + Send;
+
+    /// How many keys owe something, if that is known here.
+    fn count(&self) -> Option<usize>;
+
+    /// The table of keys.
+    fn table(&self) -> TableStats;
+}
+
+/// What the table is called in metrics.
+const TABLE: &str = "throttle";
+
+/// Keys in this process.
+pub(crate) struct LocalThrottleKeys<C: Clock>(KeyedLimiter<C>);
+
+/// A limit of keys in this process.
+#[derive(Debug)]
+pub(crate) struct LocalThrottleLimit {
+    limit: ThrottleLimit,
+    tier: Tier,
+}
+
+/// Tokens are nanoseconds.
+fn nanos(burst: u64) -> Rate {
+    Rate::new(1, Duration::from_nanos(1)).burst(burst)
+}
+
+impl<C: Clock> LocalThrottleKeys<C> {
+    /// So many keys at most; those beyond share one limit.
+    pub(crate) fn new(keys: usize, clock: C) -> Result<Self, LimitError> {
+        // Each call brings its own tolerance; this is nobody's.
+        let builder = KeyedLimiter::builder(nanos(1), keys);
+        Ok(Self(builder.clock(clock).build()?))
+    }
+
+    /// The same with the keys of a snapshot, as they are at these times; how many.
+    pub(crate) fn load(
+        keys: usize,
+        clock: C,
+        file: &mut SnapshotReader,
+        times: Times,
+    ) -> Result<(Self, Loaded), SnapshotError> {
+        let builder = KeyedLimiter::builder(nanos(1), keys);
+        let (limiter, loaded) = builder.clock(clock).load(file, times)?;
+        Ok((Self(limiter), loaded))
+    }
+
+    /// Writes the keys that are active at these times, and says how many they are.
+    pub(crate) fn save(
+        &self,
+        file: &mut SnapshotWriter,
+        times: Times,
+    ) -> Result<u64, SnapshotError> {
+        self.0.save(file, times)
+    }
+
+    /// A number that grows with what keys spend.
+    pub(crate) fn changes(&self) -> u64 {
+        self.0.stats().allowed
+    }
+}
+
+impl<C: Clock + 'static> Cells for LocalThrottleKeys<C> {
+    type Limit = LocalThrottleLimit;
+
+    fn limit(&self, limit: ThrottleLimit) -> Result<LocalThrottleLimit, String> {
+        let tier = Tier::new(Algorithm::Gcra, nanos(limit.tolerance));
+        Ok(LocalThrottleLimit {
+            limit,
+            tier: tier.map_err(|error| error.to_string())?,
+        })
+    }
+
+    async fn charge(
+        &self,
+        limit: &LocalThrottleLimit,
+        key: &[u8],
+        quantity: u64,
+    ) -> Result<ThrottleOutcome, String> {
+        let key = self.0.key(key).at(&limit.tier);
+        let key = key.map_err(|error| error.to_string())?;
+        let decision = key.check_n(limit.limit.time(quantity));
+        Ok(ThrottleOutcome {
+            is_allowed: decision.is_allowed(),
+            owed: decision.reset_after,
+            wait: None,
+        })
+    }
+
+    async fn owed(&self, key: &[u8]) -> Result<Duration, String> {
+        Ok(self.0.key(key).peek().reset_after)
+    }
+
+    async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+        let key = self.0.key(key);
+        let owed = key.peek().reset_after;
+        key.reset();
+        Ok(owed > Duration::ZERO)
+    }
+
+    fn count(&self) -> Option<usize> {
+        Some(self.0.len())
+    }
+
+    fn table(&self) -> TableStats {
+        TableStats::of(TABLE, &self.0)
+    }
+}
+
+/// Keys in the store.
+pub(crate) struct StoreThrottleKeys {
+    /// By whichever rate: all others count in its keys.
+    any: RedisLimiter,
+    limits: Mutex<HashMap<ThrottleLimit, Arc<RedisLimiter>>>,
+}
+
+impl StoreThrottleKeys {
+    pub(crate) fn new(redis: &Redis, on_failure: OnStoreFailure) -> Result<Self, StoreLimitError> {
+        let any = redis.limiter("cl.throttle", Rate::per_second(1));
+        let any = any.carry_over_time().on_store_failure(on_failure);
+        Ok(Self {
+            any: any.build()?,
+            limits: Mutex::default(),
+        })
+    }
+}
+
+/// Why a store didn't tell of a key.
+fn unasked(error: &StoreError) -> String {
+    format!("the store can't be asked: {error}")
+}
+
+impl Cells for StoreThrottleKeys {
+    type Limit = Arc<RedisLimiter>;
+
+    fn limit(&self, limit: ThrottleLimit) -> Result<Arc<RedisLimiter>, String> {
+        let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(ready) = limits.get(&limit) {
+            return Ok(Arc::clone(ready));
+        }
+        let ready = self.any.at(limit.rate());
+        let ready = Arc::new(ready.map_err(|error| error.to_string())?);
+        if limits.len() >= LIMITS {
+            limits.clear();
+        }
+        limits.insert(limit, Arc::clone(&ready));
+        Ok(ready)
+    }
+
+    async fn charge(
+        &self,
+        limit: &Arc<RedisLimiter>,
+        key: &[u8],
+        quantity: u64,
+    ) -> Result<ThrottleOutcome, String> {
+        let key = text_of(key);
+        let verdict = limit.check_n(&key, quantity).await;
+        if verdict.fallback == Some(OnStoreFailure::Closed) {
+            return Err("the store can't be asked, and nothing passes without it".to_owned());
+        }
+        let decision = verdict.decision;
+        Ok(ThrottleOutcome {
+            is_allowed: decision.is_allowed(),
+            owed: decision.reset_after,
+            wait: verdict.fallback.map(|_| decision.wait()),
+        })
+    }
+
+    async fn owed(&self, key: &[u8]) -> Result<Duration, String> {
+        let left = self.any.peek(&text_of(key)).await;
+        Ok(left.map_err(|error| unasked(&error))?.reset_after)
+    }
+
+    async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+        let owed = self.owed(key).await?;
+        let reset = self.any.reset(&text_of(key)).await;
+        reset.map_err(|error| unasked(&error))?;
+        Ok(owed > Duration::ZERO)
+    }
+
+    /// Keys are in the store, and nobody counts them.
+    fn count(&self) -> Option<usize> {
+        None
+    }
+
+    /// Keys are in the store, and none is here.
+    fn table(&self) -> TableStats {
+        TableStats::empty(TABLE)
+    }
+}
+
+/// A key as text: any bytes, and no two alike.
+fn text_of(key: &[u8]) -> String {
+    match std::str::from_utf8(key) {
+        Ok(text) if !text.starts_with('\0') => text.to_owned(),
+        _ => key.iter().fold("\0".to_owned(), |mut text, byte| {
+            // Text never fails to be written to a string.
+            let _ = write!(text, "{byte:02x}");
+            text
+        }),
+    }
+}

@@ -1,0 +1,217 @@
+//! What all builders of this crate have (the clock, the executor, what happens at the end), and what all handles can do.
+
+use std::fmt;
+#[cfg(not(any(loom, shuttle)))]
+use std::pin::Pin;
+use std::sync::Arc;
+use std::time::Duration;
+
+use derive_where::derive_where;
+use tollgate::Clock;
+use tollgate::clock::Monotonic;
+
+#[cfg(not(any(loom, shuttle)))]
+use crate::executor;
+use crate::runner::{Action, OnDrop, Runner, RunnerOwner, Stats, StillRunning, Store};
+
+/// Keeps the time and runs actions: a future that ends when what it drives was stopped. Dropping it stops that.
+///
+/// Only builders that were told to `spawn_with` an executor hand one out.
+///
+/// ```
+/// use std::sync::mpsc;
+/// use std::time::Duration;
+/// use tollgate_shape::{Debounce, Driver};
+///
+/// let (sender, drivers) = mpsc::channel::<Driver>();
+/// let debouncer = Debounce::new(Duration::from_millis(5))
+///     .spawn_with(move |driver| drop(sender.send(driver)))
+///     .build(|name: &str| println!("saved {name}"));
+/// debouncer.call("notes.txt");
+/// drop(drivers.recv()); // this would go to an executor: without its driver a debouncer is stopped
+/// assert!(debouncer.is_stopped());
+/// ```
+#[cfg(not(any(loom, shuttle)))]
+pub type Driver = Pin<Box<dyn Future<Output = ()> + Send>>;
+
+#[cfg(not(any(loom, shuttle)))]
+type SpawnFn = Box<dyn FnOnce(Driver) + Send>;
+
+/// How something waits, merges or fires (`S`), with the clock that it reads: [`Debounce`](crate::Debounce) and
+/// [`Coalesce`](crate::Coalesce) are builders.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate::clock::Manual;
+/// use tollgate_shape::Debounce;
+///
+/// let clock = Manual::new();
+/// let save = Debounce::new(Duration::from_secs(1)).clock(clock).flush_on_drop();
+/// let save = save.build(|text: &str| println!("saved {text:?}"));
+/// save.call("toll");
+/// drop(save); // saved "toll"
+/// ```
+#[must_use = "a builder does nothing until it is built"]
+#[derive(derive_more::Debug)]
+pub struct Builder<S, C = Monotonic> {
+    pub(crate) settings: S,
+    clock: C,
+    at_end: OnDrop,
+    #[cfg(not(any(loom, shuttle)))]
+    #[debug(skip)]
+    spawner: Option<SpawnFn>,
+}
+
+impl<S> Builder<S> {
+    pub(crate) fn of(settings: S) -> Self {
+        Self {
+            settings,
+            clock: Monotonic::new(),
+            at_end: OnDrop::Discard,
+            #[cfg(not(any(loom, shuttle)))]
+            spawner: None,
+        }
+    }
+}
+
+impl<S, C> Builder<S, C> {
+    /// When the last handle is dropped, what is pending fires, or is flushed. Without this it is discarded.
+    pub fn flush_on_drop(mut self) -> Self {
+        self.at_end = OnDrop::Flush;
+        self
+    }
+
+    /// Runs on this executor instead of tokio's runtime or threads of this crate.
+    #[cfg(not(any(loom, shuttle)))]
+    pub fn spawn_with(mut self, spawn: impl FnOnce(Driver) + Send + 'static) -> Self {
+        self.spawner = Some(Box::new(spawn));
+        self
+    }
+
+    /// Reads this clock instead of the default one.
+    pub fn clock<D: Clock>(self, clock: D) -> Builder<S, D> {
+        Builder {
+            settings: self.settings,
+            clock,
+            at_end: self.at_end,
+            #[cfg(not(any(loom, shuttle)))]
+            spawner: self.spawner,
+        }
+    }
+}
+
+impl<S, C: Clock + Clone + 'static> Builder<S, C> {
+    /// Starts something, and hands out what callers have of it.
+    pub(crate) fn start<W: Store>(
+        self,
+        store: impl FnOnce(S) -> W,
+        action: Action<W>,
+    ) -> Handle<W, C> {
+        let work = Arc::new(Runner::new(store(self.settings), action, self.clock));
+        #[cfg(not(any(loom, shuttle)))]
+        {
+            let driver = crate::runner::Driver::new(Arc::clone(&work));
+            match self.spawner {
+                Some(spawn) => spawn(Box::pin(driver)),
+                None => executor::run(&work.clock, driver),
+            }
+        }
+        let at_end = self.at_end;
+        Handle(Arc::new(RunnerOwner { work, at_end }))
+    }
+}
+
+/// What callers have of something that waits, merges or fires: [`Debouncer`](crate::Debouncer),
+/// [`KeyedDebouncer`](crate::KeyedDebouncer) and [`Coalescer`](crate::Coalescer) are handles. Clones share it.
+///
+/// ```
+/// use std::time::Duration;
+/// use tollgate_shape::Debounce;
+///
+/// let save = Debounce::new(Duration::from_secs(1)).build(|text: &str| println!("saved {text:?}"));
+/// let other = save.clone();
+/// other.stop();
+/// assert!(save.is_stopped());
+/// ```
+#[derive_where(Clone)]
+pub struct Handle<S: Store, C: Clock = Monotonic>(pub(crate) Arc<RunnerOwner<S, C>>);
+
+impl<S: Store, C: Clock> Handle<S, C> {
+    /// Stops it for good: after this has returned no action starts. The action is dropped with all that it has
+    /// captured (when it has ended, if it runs). Stopping twice is as good as once.
+    ///
+    /// What is pending in a debouncer is discarded; what a coalescer has not flushed is kept for
+    /// [`take_leftover`](crate::Coalescer::take_leftover).
+    pub fn stop(&self) {
+        drop(self.0.stop());
+    }
+
+    /// Whether it was stopped.
+    pub fn is_stopped(&self) -> bool {
+        self.0.is_stopped()
+    }
+
+    /// How often it fired, or flushed.
+    pub fn stats(&self) -> Stats {
+        self.0.stats()
+    }
+
+    /// What a driver does when it wakes up, for models of races. Whether anything was due.
+    #[cfg(any(loom, shuttle))]
+    #[doc(hidden)]
+    pub fn tick(&self) -> bool {
+        self.0.tick()
+    }
+}
+
+/// What debouncers can do.
+impl<S: Store<Outcome = ()>, C: Clock> Handle<S, C> {
+    /// Stops it, and blocks until the action that runs has ended, or for at most so long. From inside of the
+    /// action it returns at once.
+    ///
+    /// # Errors
+    /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
+    pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+        self.stop();
+        self.0.drain_blocking(most)
+    }
+}
+
+#[cfg(not(any(loom, shuttle)))]
+impl<S: Store<Outcome = ()>, C: Clock + Clone + 'static> Handle<S, C> {
+    /// Stops it at once, and then waits until the action that runs has ended, or for at most so long. Awaited
+    /// inside of the action it is ready at once.
+    ///
+    /// # Errors
+    /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
+    ///
+    /// ```
+    /// use std::pin::pin;
+    /// use std::task::{Context, Poll, Waker};
+    /// use std::time::Duration;
+    /// use tollgate_shape::Debounce;
+    ///
+    /// let index = Debounce::new(Duration::from_secs(1)).build(|path: &str| println!("indexed {path}"));
+    /// index.call("src");
+    /// let mut closed = pin!(index.stop_and_wait(Duration::from_secs(5)));
+    /// let mut context = Context::from_waker(Waker::noop());
+    /// assert_eq!(closed.as_mut().poll(&mut context), Poll::Ready(Ok(())), "nothing runs");
+    /// ```
+    pub fn stop_and_wait(
+        &self,
+        most: Duration,
+    ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<S, C> {
+        self.stop();
+        Arc::clone(&self.0.work).drain(most)
+    }
+}
+
+impl<S: Store, C: Clock> fmt::Debug for Handle<S, C> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Handle")
+            .field("of", &S::NAME)
+            .field("pending", &self.0.read(S::pending))
+            .field("stats", &self.stats())
+            .finish_non_exhaustive()
+    }
+}

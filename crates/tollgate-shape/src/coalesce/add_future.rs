@@ -1,0 +1,74 @@
+//! Waiting for room for an item.
+
+use std::hash::Hash;
+use std::pin::Pin;
+use std::task::{Context, Poll};
+
+use tollgate::Clock;
+
+use super::{AddError, Coalescer, NotAdded};
+use crate::runner::AfterChange;
+
+/// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
+/// is dropped with it.
+#[must_use = "futures do nothing unless awaited"]
+#[derive(derive_more::Debug)]
+#[debug("Adding {{ .. }}")]
+pub struct Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock,
+{
+    pub(super) coalescer: Coalescer<K, V, C>,
+    pub(super) item: Option<(K, V)>,
+    /// Its place among those who wait.
+    pub(super) waiter: Option<u64>,
+}
+
+impl<K, V, C> Future for Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + Unpin + 'static,
+    V: Send + Sync + Unpin + 'static,
+    C: Clock,
+{
+    type Output = Result<(), AddError<K, V>>;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
+        let this = &mut *self;
+        let (item, waiter) = (&mut this.item, &mut this.waiter);
+        let handle = &this.coalescer.0;
+        let added = handle.change(|store, now| {
+            let (added, then) = store.add(item, *waiter, now);
+            let waits = matches!(added, Err(NotAdded::Full { .. }));
+            if waits {
+                *waiter = Some(store.wait(*waiter, context.waker()));
+                return ((added, None), AfterChange::Nothing);
+            }
+            let left = waiter.take().and_then(|waiter| store.leave(waiter));
+            ((added, left), then)
+        });
+        // The waker that was left goes under no lock.
+        match added.map(|(added, _left)| added) {
+            Some(Ok(())) => Poll::Ready(Ok(())),
+            Some(Err(NotAdded::Full { .. })) => Poll::Pending,
+            Some(Err(why)) => Poll::Ready(Err(AddError::new(why, this.item.take()))),
+            None => Poll::Ready(Err(AddError::new(NotAdded::Stopped, this.item.take()))),
+        }
+    }
+}
+
+impl<K, V, C> Drop for Adding<K, V, C>
+where
+    K: Hash + Eq + Send + Sync + 'static,
+    V: Send + Sync + 'static,
+    C: Clock,
+{
+    fn drop(&mut self) {
+        if let Some(waiter) = self.waiter.take() {
+            // The next one may have its place.
+            let left = self.coalescer.0.with(|store| store.leave(waiter));
+            drop(left);
+        }
+    }
+}

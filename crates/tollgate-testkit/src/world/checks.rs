@@ -1,0 +1,375 @@
+//! What may pass, and whether more did: the judge of a played story.
+//!
+//! It looks at every window of every limit (the largest burst and the fastest rate in force in it, plus what a
+//! stated fault allows), at conservation, at liveness and at what was told.
+
+use std::fmt;
+
+use tollgate_core::Outcome;
+use tollgate_engine::policy::OnStoreFailure;
+
+use super::scenario::{Amount, Counted, Failure, Request, Rule, Setting, Sort, Story};
+use super::simulation::{Fault, Record, Told};
+
+mod avoidable;
+mod bound;
+mod bucket;
+mod calm;
+mod cost;
+mod counted;
+mod free;
+mod own;
+mod quiet;
+mod settled;
+mod slots;
+mod spells;
+mod together;
+mod turns;
+
+use spells::FaultSpell;
+
+/// Something that must not happen.
+///
+/// ```
+/// use tollgate_testkit::world::Violation;
+///
+/// let violation = Violation { rule: Some(0), what: "two held one slot".to_owned() };
+/// assert_eq!(violation.to_string(), "rule r0: two held one slot");
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Violation {
+    /// Of which rule.
+    pub rule: Option<usize>,
+    /// What.
+    pub what: String,
+}
+
+impl fmt::Display for Violation {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.rule {
+            Some(rule) => write!(f, "rule r{rule}: {}", self.what),
+            None => f.write_str(&self.what),
+        }
+    }
+}
+
+/// Judges the record of a story.
+///
+/// # Errors
+/// The first thing that must not happen.
+pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
+    let spells = &spells::of(story)[..];
+    let case = CheckContext {
+        story,
+        record,
+        spells,
+    };
+    for (number, rule) in story.setting.rules.iter().enumerate() {
+        let of_rule = |what: String| Violation {
+            rule: Some(number),
+            what,
+        };
+        let keys = if rule.is_shared {
+            1
+        } else {
+            story.setting.keys
+        };
+        let keys = 0..usize::try_from(keys).unwrap_or(1);
+        for key in keys.filter(|key| rule.is_shared || rule.matches_request(*key)) {
+            for period in rule.periods() {
+                let limit = CheckedLimit {
+                    case,
+                    rule,
+                    number,
+                    period,
+                    key,
+                };
+                limit.judge().map_err(of_rule)?;
+            }
+        }
+    }
+    let overall = |what: String| Violation { rule: None, what };
+    case.failures().map_err(overall)?;
+    avoidable::judge(case).map_err(overall)?;
+    calm::judge(case).map_err(overall)?;
+    turns::judge(case).map_err(overall)?;
+    settled::judge(case).map_err(overall)?;
+    together::judge(case).map_err(overall)?;
+    counted::judge(case).map_err(overall)?;
+    quiet::judge(case).map_err(overall)
+}
+
+/// A request is asked about for so many timeouts at most: of the store, and by the node itself.
+const TIMEOUTS: u64 = 1;
+/// Time passes by whole milliseconds, and a few of them are rounded up.
+const TICK: u64 = 4_000;
+
+/// A story and its record.
+#[derive(Clone, Copy)]
+struct CheckContext<'a> {
+    story: &'a Story,
+    record: &'a Record,
+    /// What was wrong when.
+    spells: &'a [FaultSpell],
+}
+
+/// One rule's limit of one key.
+#[derive(Clone, Copy)]
+struct CheckedLimit<'a> {
+    case: CheckContext<'a>,
+    rule: &'a Rule,
+    /// Which rule.
+    number: usize,
+    /// Which of its limits: each period is counted by itself.
+    period: u64,
+    key: usize,
+}
+
+impl<'a> CheckContext<'a> {
+    fn setting(&self) -> &'a Setting {
+        &self.story.setting
+    }
+
+    /// Nothing went wrong.
+    fn is_calm(&self) -> bool {
+        self.record.faults.is_empty() && self.record.gifts.is_empty()
+    }
+
+    /// Until when a version may decide, after the node has got another: requests that were under way.
+    fn lingers(&self) -> u64 {
+        let latest = self
+            .record
+            .answers
+            .iter()
+            .map(|told| told.at - self.first_possible_attempt(told));
+        latest.max().unwrap_or(0)
+    }
+
+    /// The earliest time at which a request may have been asked about last: one that waits is asked about again
+    /// and again.
+    fn first_possible_attempt(&self, told: &Told) -> u64 {
+        let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
+        let longest = TIMEOUTS * self.setting().timeout * 1_000 + TICK;
+        if self.setting().longest_wait() > 0 && !is_frozen {
+            told.asked_at.max(told.at.saturating_sub(longest))
+        } else {
+            told.asked_at
+        }
+    }
+
+    /// Whether it isn't known which version a request was judged by.
+    fn is_of_two_versions(&self, told: &Told) -> bool {
+        self.setting().longest_wait() > 0 && told.version != told.last_version
+    }
+
+    /// Whether rules deny a request, whatever has room.
+    fn is_blocked(&self, ask: &Request) -> bool {
+        ask.has_facts && self.setting().blocked == Some(ask.who)
+    }
+
+    /// For how long the node was frozen within this time.
+    fn frozen_between(&self, node: usize, from: u64, to: u64) -> u64 {
+        let frozen = self.spells.iter().filter(|spell| spell.freezes(node));
+        frozen
+            .map(|spell| spell.to.min(to).saturating_sub(spell.from.max(from)))
+            .sum()
+    }
+
+    /// A failure never looks like a denial, and a denial never like an admission: a denial says that there isn't enough
+    /// and for how long, and "never" only for what can never pass.
+    fn failures(&self) -> Result<(), String> {
+        for told in &self.record.answers {
+            if self.is_blocked(&told.ask) {
+                if told.allowed {
+                    return Err(format!("it passed, though it is blocked: {told:?}"));
+                }
+                continue;
+            }
+            let decision = told.decision;
+            let rule = told.rule.map(|rule| &self.setting().rules[rule]);
+            let is_timed = rule.is_some_and(|rule| rule.sort != Sort::Slots);
+            if decision.outcome == Outcome::Denied && is_timed && decision.wait().is_zero() {
+                return Err(format!("refused, to come back at once: {told:?}"));
+            }
+            let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
+            // A request behind others in line is refused whatever is left.
+            let is_alone = self.setting().longest_wait() == 0;
+            if decision.outcome == Outcome::Denied
+                && is_counted
+                && is_alone
+                && decision.remaining >= told.ask.cost
+            {
+                return Err(format!("refused, with enough left: {told:?}"));
+            }
+            let is_refusal = !told.allowed && told.fallback.is_none();
+            let was_reached = self
+                .record
+                .carried_out
+                .iter()
+                .any(|(at, node)| *at <= told.at && *node == told.ask.node);
+            let is_local = |rule: &Rule| rule.counted == Counted::Local;
+            // For a request behind others in line, the wait comes from them.
+            if is_refusal && is_alone && !was_reached && !self.setting().rules.iter().any(is_local)
+            {
+                return Err(format!(
+                    "a denial by a store that was never reached: {told:?}"
+                ));
+            }
+            let is_closed = told.fallback == Some(OnStoreFailure::Closed);
+            if told
+                .status
+                .is_some_and(|status| (status == 503) != is_closed)
+            {
+                return Err(format!(
+                    "a failure that looks like a denial, or the other way round: {told:?}"
+                ));
+            }
+            if is_closed && told.allowed {
+                return Err(format!("it passed without a store, closed: {told:?}"));
+            }
+            let bursts = self.setting().rules.iter().flat_map(Rule::amounts);
+            let least = bursts.map(|amount| amount.burst).min().unwrap_or(0);
+            if told.decision.outcome == Outcome::Never
+                && told.ask.cost <= least
+                && self.setting().nodes == 1
+            {
+                return Err(format!("never, though it may pass: {told:?}"));
+            }
+        }
+        Ok(())
+    }
+}
+
+impl<'a> CheckedLimit<'a> {
+    fn judge(&self) -> Result<(), String> {
+        if self.rule.is_shadow() {
+            // Who is charged there while the store can't be asked isn't told.
+            let has_trouble = !self.case.record.faults.is_empty();
+            return if has_trouble || self.rule.sort == Sort::Slots {
+                Ok(())
+            } else {
+                self.judge_bound()
+            };
+        }
+        match self.rule.sort {
+            Sort::Slots => self.check_permits()?,
+            Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => {
+                self.judge_bound()?;
+                self.check_local_decisions()?;
+            }
+        }
+        self.check_denials()
+    }
+
+    /// Answers about it, in their order.
+    fn answers(&self) -> impl Iterator<Item = &'a Told> {
+        let answers = self.case.record.answers.iter();
+        let own = *self;
+        answers.filter(move |told| own.is_of(&told.ask))
+    }
+
+    /// Whether it counts this request.
+    fn is_of(&self, ask: &Request) -> bool {
+        self.rule.meets(self.number, ask) && (self.rule.is_shared || ask.who == self.key)
+    }
+
+    /// Whether it was charged what a request takes.
+    fn is_charged(&self, told: &Told) -> bool {
+        match self.rule.leaf {
+            None => told.allowed,
+            Some(_) => (told.charged >> self.number) & 1 == 1,
+        }
+    }
+
+    /// What passed this limit, by the store or by a node itself.
+    fn passed(&self) -> impl Iterator<Item = &'a Told> {
+        let own = *self;
+        self.answers().filter(move |told| {
+            own.is_charged(told) && own.rule.of_period(told.version, own.period).is_some()
+        })
+    }
+
+    /// Whether it was counted nowhere: this rule let it pass because the store couldn't be asked.
+    fn is_uncounted(&self, told: &Told) -> bool {
+        let is_open = self.rule.failure == Failure::Open && self.rule.counted != Counted::Local;
+        told.fallback.is_some() && is_open
+    }
+
+    /// Whether this node decided by itself.
+    fn is_local(&self, told: &Told) -> bool {
+        told.fallback.is_some() && !self.is_uncounted(told)
+    }
+
+    /// Versions that a node had between these times.
+    fn in_force(&self, from: u64, to: u64) -> impl Iterator<Item = usize> {
+        let lingers = self.case.lingers() + self.lease_life();
+        let versions = &self.case.record.versions;
+        let in_force = versions
+            .iter()
+            .enumerate()
+            .filter(move |(number, (began, node, _))| {
+                let next = versions[number + 1..]
+                    .iter()
+                    .find(|(_, other, _)| other == node);
+                let ended = next.map_or(u64::MAX, |(at, _, _)| at.saturating_add(lingers));
+                *began <= to && from <= ended
+            });
+        in_force.map(|(_, (_, _, version))| *version)
+    }
+
+    /// The largest burst and the highest count of those versions.
+    fn allowed_between(&self, from: u64, to: u64) -> (u64, u64) {
+        let versions = self.in_force(from, to);
+        let amounts = versions.filter_map(|version| self.rule.of_period(version, self.period));
+        amounts.fold((0, 0), |(burst, count), amount| {
+            (burst.max(amount.burst), count.max(amount.count))
+        })
+    }
+
+    /// What was leased under a version may be spent for so long after another is in force.
+    fn lease_life(&self) -> u64 {
+        if self.rule.has_leases() {
+            let longest = self.case.setting().lease_life.iter().max().copied();
+            longest.unwrap_or(0) * 1000
+        } else {
+            0
+        }
+    }
+
+    /// The most that a node holds of it by leases, whatever the version.
+    fn leased_by_one(&self) -> u64 {
+        let of = |amount: &Amount| (amount.burst / self.case.setting().lease_part).max(1);
+        let amounts = self
+            .rule
+            .amounts()
+            .filter(|amount| amount.period == self.period);
+        // Of tokens that come back, a node keeps twice what it is likely to need.
+        let twice = 1 + u64::from(self.rule.estimated.is_some());
+        match self.rule.counted {
+            Counted::Leased => twice * amounts.map(of).sum::<u64>(),
+            _ => 0,
+        }
+    }
+
+    fn leased_by_all(&self) -> u64 {
+        let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
+        nodes * self.leased_by_one()
+    }
+
+    /// What an operator may have given back within a time. If everything was, that is as much as there can be.
+    fn refunds_between(&self, from: u64, to: u64, all: u64) -> u64 {
+        let gifts = self.case.record.gifts.iter().filter(|given| {
+            let gift = given.gift;
+            gift.rule == self.number
+                && gift.who == self.key
+                && given.from <= to
+                && given.to.is_none_or(|at| from <= at)
+        });
+        gifts.map(|given| given.gift.units.unwrap_or(all)).sum()
+    }
+
+    fn faults_between(&self, from: u64, to: u64) -> impl Iterator<Item = &'a (u64, Fault)> {
+        let faults = self.case.record.faults.iter();
+        faults.filter(move |(at, _)| from <= *at && *at <= to)
+    }
+}

@@ -1,0 +1,128 @@
+//! Where nothing goes wrong, more can be checked: what a slow oracle admits passes, and a wait that was told is long
+//! enough.
+
+use tollgate_core::Outcome;
+
+use super::bucket::Bucket;
+use super::{CheckContext, Fault, Told};
+use crate::world::scenario::{Amount, Counted, Rule, Sort};
+
+pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+    check_reported_waits(case)?;
+    // It is decided when it is asked and answered only if nothing takes any time.
+    let is_at_once = case.is_calm() && case.setting().delay == 0;
+    if !is_at_once || case.setting().rules.len() > 1 || case.setting().versions > 1 {
+        return Ok(());
+    }
+    let rule = &case.setting().rules[0];
+    if rule.estimated.is_some() || rule.waits.is_some() {
+        return Ok(());
+    }
+    match (rule.sort, rule.counted, &rule.versions[0][..]) {
+        (Sort::Level(_), Counted::Exact, [amount]) => as_the_oracle(case, rule, *amount),
+        _ => Ok(()),
+    }
+}
+
+/// Each answer is what a bucket would say that is asked in the same order, and so is each wait. A node that
+/// remembers what it was told doesn't know what passed since.
+fn as_the_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
+    let keys = usize::try_from(case.setting().keys).unwrap_or(1);
+    let mut buckets = vec![Bucket::default(); keys];
+    // Of each: until when something is remembered, and until when something from before the last that passed.
+    let mut remembered = vec![(0, 0); keys];
+    for told in &case.record.answers {
+        let key = if rule.is_shared { 0 } else { told.ask.who };
+        let (bucket, (latest, stale)) = (&mut buckets[key], &mut remembered[key]);
+        // What was refused is repeated from memory for as long as it holds: at the time of the answer.
+        let passes = bucket.take(told.at, told.ask.cost, amount);
+        if passes != told.allowed {
+            let says = if passes { "passes" } else { "doesn't pass" };
+            return Err(format!("it {says} by the oracle, and not here: {told:?}"));
+        }
+        let said = u64::try_from(told.decision.wait().as_micros()).unwrap_or(u64::MAX);
+        match told.decision.outcome {
+            Outcome::Allowed => *stale = *latest,
+            Outcome::Denied => {
+                let wait = bucket.wait(told.ask.cost, amount);
+                // What is worked out from what is remembered is rounded up more than once.
+                let (is_fresh, rounded) = if case.setting().remembers {
+                    (*stale <= told.at, 2)
+                } else {
+                    (true, 0)
+                };
+                if is_fresh && !(wait..=wait.saturating_add(rounded)).contains(&said) {
+                    return Err(format!("it passes in {wait} µs by the oracle: {told:?}"));
+                }
+                *latest = (*latest).max(told.at.saturating_add(said));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// A request that comes back at the time that it was told passes, unless another came between or something went
+/// wrong.
+fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
+    if case.setting().remembers {
+        // What a node remembers was true when it was told; since then others may have passed.
+        return Ok(());
+    }
+    let answers = &case.record.answers;
+    for back in answers.iter().filter(|told| !told.allowed) {
+        let Some(number) = back.returned else {
+            continue;
+        };
+        let before = &answers[number];
+        let Some(rule) = before.rule.filter(|rule| back.rule == Some(*rule)) else {
+            continue;
+        };
+        let rule = &case.setting().rules[rule];
+        // Nobody knows when what is held comes back, and a request that waits stands behind others.
+        let is_known = rule.estimated.is_none() && case.setting().longest_wait() == 0;
+        let is_exact = rule.counted == Counted::Exact && rule.sort != Sort::Slots && is_known;
+        let by_store = before.fallback.is_none() && back.fallback.is_none();
+        let is_told = back.decision.outcome == Outcome::Denied && before.version == back.version;
+        // Since it was asked about first: what was under way may have been counted after it.
+        let from = before.asked_at.saturating_sub(case.lingers());
+        let is_between = |other: &&Told| {
+            let is_another = !std::ptr::eq(*other, before) && !std::ptr::eq(*other, back);
+            // What one limit refused, another may have charged and given back.
+            is_another
+                && (other.allowed || case.setting().rules.len() > 1)
+                && from <= other.at
+                && other.asked_at <= back.at
+                && rule.counts_both(other.ask.who, back.ask.who)
+        };
+        // What was decided without the store is told to it some time.
+        let untold = from.saturating_sub(rule.drains());
+        let is_untold = |other: &Told| other.fallback.is_some() && untold <= other.at;
+        let moved = case.record.faults.iter().any(|(at, fault)| {
+            // A clock that was set back may take as long to catch up as a bucket to fill.
+            let from = match fault {
+                Fault::Stepped(by) if *by < 0 => untold,
+                _ => from,
+            };
+            from <= *at && *at <= back.at
+        });
+        let changed = case
+            .record
+            .versions
+            .iter()
+            .any(|(at, _, _)| from <= *at && *at <= back.at);
+        if is_exact
+            && by_store
+            && is_told
+            && !moved
+            && !changed
+            && !answers[..number].iter().any(is_untold)
+            && !answers.iter().any(|other| is_between(&other))
+        {
+            return Err(format!(
+                "told to come back, and refused: {before:?}, then {back:?}"
+            ));
+        }
+    }
+    Ok(())
+}

@@ -1,0 +1,176 @@
+//! The middleware in front of a node: the real guard, without a framework around it.
+
+use std::any::Any;
+use std::net::SocketAddr;
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::Instant;
+use tollgate_core::Decision;
+use tollgate_engine::Engine;
+use tollgate_engine::observer::{Event, Observer};
+use tollgate_engine::policy::OnStoreFailure;
+use tollgate_engine::verdict::{Cause, Permits};
+use tollgate_http::guard::{self, Admission, Answers, ByPolicy, MoreFacts, Reply, Settle, Ticket};
+use tollgate_redis::Redis;
+
+use super::scenario::Ends;
+
+/// What stands before a node's engine.
+pub(super) struct Guard {
+    guard: guard::Guard<Ask, ByPolicy<Redis>>,
+    seen: LastDecision,
+}
+
+/// What the engine said last: to whom its middleware hands the answer in the same step, as there is one thread.
+#[derive(Clone, Default)]
+pub(super) struct LastDecision(Arc<Mutex<Option<EngineDecision>>>);
+
+/// What an engine said of a request.
+#[derive(Clone, Copy)]
+pub(super) struct EngineDecision {
+    pub(super) rule: Option<usize>,
+    pub(super) decision: Decision,
+    pub(super) fallback: Option<OnStoreFailure>,
+}
+
+/// What became of a request.
+pub(super) struct Answer {
+    pub(super) said: EngineDecision,
+    /// What goes along with it, or the status of its refusal.
+    pub(super) came: Result<Passed, u16>,
+}
+
+/// What a request holds that passed.
+pub(super) struct Passed(Ticket<Option<Permits>>);
+
+/// A request of which nothing but facts is known.
+pub(super) struct Ask(MoreFacts);
+
+/// The head of an answer: all is well.
+struct OkResponse;
+
+impl Guard {
+    /// Before this engine, which this observes.
+    pub(super) fn new(engine: &Arc<Engine<Redis>>, seen: LastDecision) -> Self {
+        let limits = ByPolicy::new(Arc::clone(engine));
+        // Without header fields: a list of all limits asks the store about some of them once more, so that a history
+        // through the middleware would have other luck than the same one without it.
+        let answers = Answers::new().dialects([]);
+        Self {
+            guard: guard::Guard::new(limits)
+                .answers(answers)
+                .settle(Settle::Told),
+            seen,
+        }
+    }
+
+    /// What becomes of a request with these facts.
+    ///
+    /// # Panics
+    /// If it is no answer of the engine.
+    pub(super) async fn ask(&self, facts: MoreFacts) -> Answer {
+        let ask = Ask(facts);
+        let asked = self.guard.ask(&ask);
+        let admission = self.guard.admission_of(&ask, asked).await;
+        let said = self.seen.take().expect("the engine has just said so");
+        let came = match admission {
+            Admission::Passed(ticket) => Ok(Passed(ticket)),
+            Admission::Refused(denial) => Err(self.guard.tell(&ask, &denial).status),
+            Admission::Failed(why) => panic!("{why}"),
+        };
+        Answer { said, came }
+    }
+}
+
+impl Passed {
+    /// Runs for so long, half of it while the answer is being sent, and ends like this.
+    pub(super) async fn run(self, time: Duration, ends: Ends) {
+        let Self(ticket) = self;
+        let end = Instant::now() + time;
+        tokio::time::sleep(time / 2).await;
+        let usage = ticket.usage().cloned();
+        match (ends, usage) {
+            (Ends::Cost(cost), Some(usage)) => {
+                let (_, rest) = ticket.replied(&OkResponse);
+                tokio::time::sleep_until(end).await;
+                usage.set(cost);
+                drop(rest);
+            }
+            // Whoever asked has gone before it had an answer.
+            _ => {
+                tokio::time::sleep_until(end).await;
+                drop(ticket);
+            }
+        }
+    }
+}
+
+impl LastDecision {
+    fn take(&self) -> Option<EngineDecision> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).take()
+    }
+}
+
+impl Observer for LastDecision {
+    fn decided(&self, event: &Event<'_>) {
+        let said = EngineDecision {
+            rule: rule_of(&event.cause),
+            decision: event.decision,
+            fallback: event.fallback,
+        };
+        *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some(said);
+    }
+}
+
+/// The number of the rule that decided; none if no rule did.
+pub(super) fn rule_of(cause: &Cause<'_>) -> Option<usize> {
+    match cause {
+        Cause::Rule(name) | Cause::StoreFailure(name) => name[1..].parse().ok(),
+        _ => None,
+    }
+}
+
+impl guard::Request for Ask {
+    fn peer(&self) -> Option<SocketAddr> {
+        None
+    }
+
+    fn method(&self) -> &str {
+        "GET"
+    }
+
+    fn path(&self) -> &str {
+        "/"
+    }
+
+    fn host(&self) -> Option<&str> {
+        None
+    }
+
+    fn route(&self) -> Option<&str> {
+        None
+    }
+
+    fn lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
+        std::iter::empty()
+    }
+
+    fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> {
+        (&self.0 as &dyn Any).downcast_ref()
+    }
+}
+
+impl Reply for OkResponse {
+    fn status(&self) -> u16 {
+        200
+    }
+
+    fn line(&self, _: &str) -> Option<&[u8]> {
+        None
+    }
+
+    fn used(&self) -> Option<u64> {
+        None
+    }
+}

@@ -1,0 +1,414 @@
+//! Plays a story, on one thread and on a clock of its own, and keeps a record.
+
+use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
+
+use tokio::time::sleep_until;
+use tollgate_redis::simulation::{Paced, World};
+
+use super::Counts;
+use super::network::{SimulatedNetwork, StoreState};
+use super::node::{Fleet, Life, Node};
+use super::scenario::{Counted, Ends, Event, Gift, Keeps, Request, Rule, Setting, Sort, Story};
+use super::store::Condition;
+use crate::traffic::Random;
+
+mod asking;
+mod deciding;
+mod due;
+mod record;
+
+use asking::RequestTask;
+use due::{FaultEnd, Schedule};
+pub use record::{Fault, Given, Record, Tallied, Told, Unanswered};
+
+/// A fleet in which nothing happens gives back what it holds in this time.
+const SETTLES: u64 = 5_000_000;
+/// After so long no circuit is open and no slot is held, beside what the rules take.
+const QUIET: u64 = 90_000_000;
+
+/// What a story is played on.
+struct Simulation {
+    setting: Arc<Setting>,
+    universe: Arc<SimulatedNetwork>,
+    nodes: Vec<Node>,
+    lives: Vec<usize>,
+    random: Random,
+    record: Arc<Mutex<Record>>,
+    replicated_at: u64,
+}
+
+/// Plays a story.
+///
+/// # Panics
+/// If it isn't one that can be played.
+pub fn play(story: &Story) -> Record {
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_time()
+        .start_paused(true)
+        .build()
+        .expect("a runtime");
+    let record = runtime.block_on(async {
+        let mut stage = Simulation::new(story);
+        stage.perform(&story.events).await;
+        stage.end().await
+    });
+    // What nodes left behind ends with it, and none of it counts.
+    runtime.shutdown_background();
+    record
+}
+
+impl Simulation {
+    fn new(story: &Story) -> Self {
+        let universe = SimulatedNetwork::new(story.seed, story.setting.shards);
+        let mut stage = Self {
+            setting: Arc::new(story.setting.clone()),
+            universe,
+            nodes: Vec::new(),
+            lives: vec![0; story.setting.nodes],
+            random: Random::new(story.seed ^ 0x7374_6167_6500),
+            record: Arc::new(Mutex::new(Record::new())),
+            replicated_at: 0,
+        };
+        stage.universe.set_weather(story.setting.weather());
+        for node in 0..story.setting.nodes {
+            // Old and new processes from the beginning.
+            let version = stage.random.below(story.setting.versions as u64);
+            let version = usize::try_from(version).unwrap_or(0);
+            let started = stage.start(node, version);
+            stage.nodes.push(started);
+        }
+        stage
+    }
+
+    fn start(&mut self, node: usize, version: usize) -> Node {
+        let life = Life::new(&self.universe, node, self.random.next());
+        let now = self.universe.now();
+        self.note(|record| record.versions.push((now, node, version)));
+        Node::start(life, &self.setting, (node, version))
+    }
+
+    fn note<R>(&self, note: impl FnOnce(&mut Record) -> R) -> R {
+        note(&mut self.record.lock().unwrap_or_else(PoisonError::into_inner))
+    }
+
+    fn fault(&self, fault: Fault) {
+        let now = self.universe.now();
+        self.note(|record| record.faults.push((now, fault)));
+    }
+
+    /// Lets everything happen when it does.
+    async fn perform(&mut self, events: &[(u64, Event)]) {
+        let mut due = Schedule::default();
+        for (at, event) in events {
+            while let Some((ends, relief)) = due.next(*at) {
+                sleep_until(self.universe.at(ends)).await;
+                self.relieve(relief);
+            }
+            sleep_until(self.universe.at(*at)).await;
+            self.happen(event, &mut due);
+        }
+        while let Some((ends, relief)) = due.next(u64::MAX) {
+            sleep_until(self.universe.at(ends)).await;
+            self.relieve(relief);
+        }
+    }
+
+    fn happen(&mut self, event: &Event, due: &mut Schedule) {
+        let now = self.universe.now();
+        match event {
+            Event::Ask(_) | Event::Reload { .. } | Event::Gives(_) => {}
+            Event::Freeze { node, .. } => self.fault(Fault::Frozen(*node)),
+            _ => self.fault(Fault::Other),
+        }
+        match event {
+            Event::Ask(ask) => self.ask(*ask),
+            Event::Reload { node, version } => self.reload(*node, *version),
+            Event::Freeze { node, micros } => {
+                self.nodes[*node].life.freeze();
+                due.add(now + micros, FaultEnd::Thaw(*node));
+            }
+            Event::Restart { node, micros } => {
+                self.nodes[*node].life.die();
+                due.add(now + micros, FaultEnd::Start(*node));
+            }
+            Event::WallSteps { node, by } => self.nodes[*node].life.step(*by),
+            Event::Weather(weather) => self.universe.set_weather(*weather),
+            Event::Apart { nodes, micros } => {
+                self.universe.set_apart(nodes.clone());
+                due.add(now + micros, FaultEnd::Together);
+            }
+            Event::StoreStops { micros } => {
+                self.universe.set_state(StoreState::Stopped);
+                due.add(now + micros, FaultEnd::Up);
+            }
+            Event::StoreDies { micros, keeps } => {
+                self.universe.set_state(StoreState::Down);
+                self.lose(*keeps);
+                due.add(now + micros, FaultEnd::Up);
+            }
+            Event::StoreAils { condition, micros } => {
+                self.universe
+                    .each_store(|store, _| store.set_condition(*condition));
+                due.add(now + micros, FaultEnd::Well);
+            }
+            Event::StoreSteps { by } => {
+                self.universe.step(*by);
+                self.fault(Fault::Stepped(*by));
+            }
+            Event::Replicates => {
+                self.replicated_at = now;
+                self.universe.each_store(|store, _| store.replicate());
+            }
+            Event::ScriptsFlushed => self.universe.each_store(|store, _| store.flush_scripts()),
+            Event::Expires => {
+                let choice = self.random.next();
+                self.universe
+                    .each_store(|store, now| store.expire_some(now, choice));
+            }
+            Event::Evicts => {
+                let choice = self.random.next();
+                self.universe
+                    .each_store(|store, _| drop(store.evict(choice)));
+                self.fault(Fault::Forgot);
+            }
+            Event::Gives(gift) => self.give(*gift),
+        }
+    }
+
+    /// Gives a node that lives this version of the policy.
+    fn reload(&mut self, node: usize, version: usize) {
+        if !self.nodes[node].life.is_dead() {
+            self.nodes[node].reload(version);
+            let entry = (self.universe.now(), node, version);
+            self.note(|record| record.versions.push(entry));
+        }
+    }
+
+    fn lose(&mut self, keeps: Keeps) {
+        match keeps {
+            Keeps::All => self.universe.each_store(|store, _| store.flush_scripts()),
+            Keeps::Nothing => {
+                self.universe.each_store(|store, _| store.restart_empty());
+                self.fault(Fault::Forgot);
+            }
+            Keeps::Replicated => {
+                self.universe.each_store(|store, _| store.fail_over());
+                self.fault(Fault::ForgotSince(self.replicated_at));
+            }
+        }
+    }
+
+    fn relieve(&mut self, relief: FaultEnd) {
+        self.fault(match relief {
+            FaultEnd::Thaw(node) => Fault::Frozen(node),
+            _ => Fault::Other,
+        });
+        match relief {
+            FaultEnd::Thaw(node) => self.nodes[node].life.thaw(),
+            FaultEnd::Start(node) => {
+                if self.nodes[node].life.is_dead() {
+                    let version = self.nodes[node].version();
+                    self.note_counts(node);
+                    self.lives[node] += 1;
+                    self.fault(Fault::Started);
+                    self.nodes[node] = self.start(node, version);
+                }
+            }
+            FaultEnd::Together => self.universe.set_apart(Vec::new()),
+            FaultEnd::Up => self.universe.set_state(StoreState::Up),
+            FaultEnd::Well => {
+                self.universe
+                    .each_store(|store, _| store.set_condition(Condition::Well));
+            }
+        }
+    }
+
+    /// Notes what a node has counted in its life.
+    fn note_counts(&self, node: usize) {
+        let counted = self.nodes[node].engine.tallied(node, self.lives[node]);
+        self.note(|record| record.counted.push(counted));
+    }
+
+    /// Someone asks a node, if it lives.
+    fn ask(&self, ask: Request) {
+        let node = &self.nodes[ask.node];
+        if node.life.is_dead() {
+            return;
+        }
+        let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
+        let asking = RequestTask::new(
+            ask,
+            self.lives[ask.node],
+            node,
+            &self.universe,
+            &self.record,
+        );
+        tokio::spawn(Paced::new(world, asking.run()));
+    }
+
+    /// An operator gives something back by a node, if it lives.
+    fn give(&self, gift: Gift) {
+        let (node, from) = (&self.nodes[gift.node], self.universe.now());
+        let rule = &self.setting.rules[gift.rule];
+        let is_absent = !rule.is_in(node.version());
+        if node.life.is_dead() || is_absent || rule.is_shared || rule.counted == Counted::Local {
+            return;
+        }
+        let is_of_tree = rule.leaf.is_some();
+        if is_of_tree && rule.sort == Sort::Slots {
+            return;
+        }
+        let (gift, from, to) = (gift, from, None);
+        let number = self.note(|record| {
+            record.gifts.push(Given { gift, from, to });
+            record.gifts.len() - 1
+        });
+        let limiters = if is_of_tree {
+            Vec::new()
+        } else {
+            node.limiters(gift.rule)
+        };
+        let (engine, life) = (node.engine.clone(), self.lives[gift.node]);
+        let (record, universe) = (Arc::clone(&self.record), Arc::clone(&self.universe));
+        let giving = async move {
+            let mut is_given = true;
+            if let (true, Fleet::Store(engine)) = (is_of_tree, &engine) {
+                is_given = deciding::give(engine, gift).await;
+                if gift.units.is_some() {
+                    let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+                    record.refunds.push((gift.node, life));
+                }
+            }
+            for limiter in limiters {
+                let who = gift.who.to_string();
+                is_given &= match gift.units {
+                    Some(units) => limiter.refund(&who, units).await.is_ok(),
+                    None => limiter.reset(&who).await.is_ok(),
+                };
+            }
+            // Before anyone else writes what it has left.
+            look_at_keys(&universe, &record);
+            if is_given {
+                let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+                record.gifts[number].to = Some(universe.now());
+            }
+        };
+        let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
+        tokio::spawn(Paced::new(world, giving));
+    }
+
+    async fn settle(&self) {
+        sleep_until(self.universe.at(self.universe.now() + SETTLES)).await;
+    }
+
+    /// Lets time pass in which nobody asks.
+    async fn advance_to(&self, at: u64) {
+        self.settle().await;
+        // The nodes would do nothing but look at their clocks.
+        self.nodes.iter().for_each(|node| node.life.freeze());
+        sleep_until(self.universe.at(at - SETTLES)).await;
+        self.nodes.iter().for_each(|node| node.life.thaw());
+        sleep_until(self.universe.at(at)).await;
+    }
+
+    /// Every client asks, one after the other, for the cost that this makes of the burst in force.
+    async fn request_from_each_node(&self, cost: impl Fn(u64) -> u64) {
+        // What all clients share is asked for by the first alone.
+        let is_shared = self.setting.rules.iter().any(|rule| rule.is_shared);
+        let keys = if is_shared { 1 } else { self.setting.keys };
+        for who in 0..usize::try_from(keys).unwrap_or(1) {
+            let node = who % self.nodes.len();
+            let version = self.nodes[node].version();
+            let rules = self.setting.rules.iter();
+            let burst = rules.clone().filter_map(|rule| rule.burst(version)).min();
+            // All slots at once, and all else in one.
+            let times = if rules.clone().all(|rule| rule.sort == Sort::Slots) {
+                cost(burst.unwrap_or(1))
+            } else {
+                1
+            };
+            for _ in 0..times {
+                self.ask(Request {
+                    node,
+                    who,
+                    cost: if times > 1 {
+                        1
+                    } else {
+                        cost(burst.unwrap_or(1))
+                    },
+                    patience: None,
+                    runs: 100_000,
+                    ends: Ends::Unsaid,
+                    returns: false,
+                    descriptors: self.setting.leaves(),
+                    has_facts: true,
+                    brings: None,
+                });
+            }
+            tokio::time::sleep(Duration::from_millis(300)).await;
+        }
+    }
+
+    /// Trouble ends, and after a while all is quiet: then every client must be able to have its whole limit.
+    async fn end(mut self) -> Record {
+        self.universe.set_weather(self.setting.weather());
+        self.universe.set_apart(Vec::new());
+        self.universe.set_state(StoreState::Up);
+        self.universe
+            .each_store(|store, _| store.set_condition(Condition::Well));
+        for node in 0..self.nodes.len() {
+            self.nodes[node].life.thaw();
+            if self.nodes[node].life.is_dead() {
+                self.relieve(FaultEnd::Start(node));
+            }
+        }
+        let drains = self.setting.rules.iter().map(Rule::drains).max();
+        let drains = drains.unwrap_or(0) + QUIET;
+        let quiet_at = self.universe.now() + 2 * drains;
+        self.note(|record| record.quiet_at = quiet_at);
+        self.settle().await;
+        look_at_keys(&self.universe, &self.record);
+        // That a clock was set back is noticed by the next request, and over after the time that a bucket takes to
+        // fill. A node that remembers a refusal asks only once that is over.
+        self.request_from_each_node(|_| 1).await;
+        self.advance_to(quiet_at - drains).await;
+        self.request_from_each_node(|_| 1).await;
+        self.advance_to(quiet_at).await;
+        self.request_from_each_node(|burst| burst).await;
+        let longest = Duration::from_micros(self.setting.longest_wait());
+        tokio::time::sleep(Duration::from_secs(1) + longest).await;
+        let waiting = self.nodes.iter().map(|node| node.engine.waiting()).sum();
+        let (carried_out, exchanges) = (self.universe.carried_out(), self.universe.exchanges());
+        look_at_keys(&self.universe, &self.record);
+        let mut counts = Counts::default();
+        self.universe.each_store(|store, _| {
+            let own = store.counts();
+            counts.calls += own.calls;
+            counts.scripts += own.scripts;
+            counts.commands += own.commands;
+        });
+        let calls = self.universe.recorded();
+        (0..self.nodes.len()).for_each(|node| self.note_counts(node));
+        self.note(|record| Record {
+            carried_out,
+            exchanges,
+            calls,
+            counts,
+            waiting,
+            ..std::mem::replace(record, Record::new())
+        })
+    }
+}
+
+/// Notes what the store keeps, and whether it keeps it for ever.
+fn look_at_keys(universe: &SimulatedNetwork, record: &Mutex<Record>) {
+    universe.each_store(|store, _| {
+        let keys = store.keys().into_iter().map(|key| {
+            let ends = store.expires_at(&key).is_some();
+            (String::from_utf8_lossy(&key).into_owned(), ends)
+        });
+        let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
+        record.keys.extend(keys);
+    });
+}

@@ -1,0 +1,89 @@
+//! The head of an answer: the fields that a layer writes there, and what a guard reads of it.
+
+use http::header::Entry;
+use http::{HeaderMap, HeaderName, HeaderValue, Response};
+use tollgate_http::guard::{Fields, Held, Reply, Rest, Ticket, Used};
+
+use crate::field_names;
+
+/// Writes what is to be said of the limit, and says what is held until the body has ended.
+#[inline(always)]
+pub(crate) fn replied<O, E, H: Held>(
+    result: &mut Result<Response<O>, E>,
+    ticket: Ticket<H>,
+) -> Option<Rest<H>> {
+    let Ok(response) = result else {
+        ticket.failed();
+        return None;
+    };
+    let (fields, rest) = ticket.replied(&ResponseHead(response));
+    if !fields.is_empty() {
+        write(fields, response.headers_mut(), add);
+    }
+    rest
+}
+
+/// Writes the fields by one of the ways below.
+pub(crate) fn write(
+    fields: Fields,
+    headers: &mut HeaderMap,
+    put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
+) {
+    fields.for_each_owned(|name, value| {
+        // Ours are made of printable signs; of those that a handler added, what can't be written isn't.
+        let Ok(value) = HeaderValue::from_maybe_shared(value) else {
+            return;
+        };
+        match field_names::known(name) {
+            Some(name) => put(headers, name, value),
+            None => other(name, value, headers),
+        }
+    });
+}
+
+/// In an answer of the service, what a layer inside has told stays: that one knows better why it refused. Lists of limits
+/// (draft 8, whose items begin with a quote) grow by ours.
+fn add(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    let is_list = |value: &HeaderValue| value.as_bytes().starts_with(b"\"");
+    match headers.entry(name) {
+        Entry::Vacant(place) => {
+            place.insert(value);
+        }
+        Entry::Occupied(mut told) if is_list(told.get()) && is_list(&value) => told.append(value),
+        Entry::Occupied(_) => {}
+    }
+}
+
+/// In a refusal the last counts.
+pub(crate) fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
+    headers.insert(name, value);
+}
+
+#[cold]
+fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
+    let Ok(name) = HeaderName::try_from(name) else {
+        return;
+    };
+    if name == http::header::ACCESS_CONTROL_EXPOSE_HEADERS {
+        headers.append(name, value);
+    } else {
+        headers.insert(name, value);
+    }
+}
+
+/// The head of an answer, as a guard looks at it.
+struct ResponseHead<'r, O>(&'r Response<O>);
+
+impl<O> Reply for ResponseHead<'_, O> {
+    fn status(&self) -> u16 {
+        self.0.status().as_u16()
+    }
+
+    fn line(&self, field: &str) -> Option<&[u8]> {
+        self.0.headers().get(field).map(HeaderValue::as_bytes)
+    }
+
+    fn used(&self) -> Option<u64> {
+        self.0.extensions().get::<Used>().map(|used| used.0)
+    }
+}

@@ -1,0 +1,135 @@
+//! What is done to the keys of a shard besides asking: blocks, gifts, resets, what a snapshot reads and restores.
+
+use tollgate_core::{Booked, Ledger, Timestamp};
+
+use super::super::entry::Entry;
+use super::super::table_algorithm::Kept;
+use super::{KeyQuery, Lookup, Need, NewEntry, RestoreError, Shard};
+use crate::cell::Undo;
+use crate::table::Stats;
+
+impl<K, A: Kept> Shard<K, A> {
+    /// Whether the key is blocked.
+    pub(in super::super) fn is_blocked(&self, slot: u32, now: Timestamp) -> bool {
+        let entry = self.entries.get(slot);
+        entry.is_some_and(|entry| entry.place.is_guarded() && now < self.until(entry))
+    }
+
+    /// Blocks the key; no if it is new and there is no slot for it.
+    pub(in super::super) fn block(
+        &mut self,
+        ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
+        until: Timestamp,
+        need: Need,
+    ) -> bool {
+        if until <= ask.now {
+            return true;
+        }
+        self.latest.pass(ask.now);
+        if let Some(slot) = self.find(ask) {
+            self.guard(slot, until);
+            return true;
+        }
+        if !self.make_room(ask.now, need) {
+            return false;
+        }
+        self.insert(NewEntry {
+            key: ask.key.to_key(),
+            hash: ask.hash,
+            ledger: Ledger::default(),
+            tier: None,
+            // The first call that passes says which limit it is under.
+            is_given: true,
+            blocked_until: until,
+        });
+        true
+    }
+
+    /// Gives the key tokens, if it has spent any.
+    pub(in super::super) fn gift(&mut self, slot: u32, now: Timestamp, tokens: u64) {
+        self.update(slot, |ledger, limit, _| ledger.gift(limit, now, tokens));
+    }
+
+    /// Gives a booking back, if it was made in the entry that is there now.
+    pub(in super::super) fn give_back(
+        &mut self,
+        slot: u32,
+        now: Timestamp,
+        booked: &Booked,
+        birth: u64,
+        undo: Undo,
+    ) -> bool {
+        let mut is_undone = false;
+        self.update(slot, |ledger, limit, own| {
+            is_undone = own == birth && undo.booking(ledger, limit, now, booked);
+        });
+        is_undone
+    }
+
+    /// Forgets the key.
+    pub(in super::super) fn reset(&mut self, slot: u32) {
+        self.stats.reset += 1;
+        self.remove(slot);
+    }
+
+    /// Stores a key that a snapshot held.
+    pub(in super::super) fn restore(
+        &mut self,
+        new: NewEntry<K, A>,
+        now: Timestamp,
+    ) -> Result<(), RestoreError>
+    where
+        K: Eq + Clone,
+    {
+        let need = Need {
+            evict: false,
+            block: new.blocked_until > now,
+        };
+        if self.find(&Lookup::new(&new.key, new.hash, now)).is_some() {
+            return Err(RestoreError::Twice);
+        }
+        if !self.make_room(now, need) {
+            return Err(RestoreError::Full);
+        }
+        self.insert(new);
+        Ok(())
+    }
+
+    /// Visits every key that is active at `now`: its entry, the limit that it is under, when it is
+    /// idle and until when it is blocked.
+    pub(in super::super) fn for_each(
+        &mut self,
+        now: Timestamp,
+        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+    ) {
+        self.keep_pace(now);
+        for slot in 0..self.entries.slots() {
+            self.follow(slot);
+            self.keep_out(slot, now);
+            let Some(entry) = self.entries.get(slot) else {
+                continue;
+            };
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            let (idle, until) = (limit.idle_at(entry.ledger.state()), self.until(entry));
+            if idle.max(until) > now {
+                each(entry, limit, idle, until);
+            }
+        }
+    }
+
+    pub(in super::super) fn stats(&self) -> Stats {
+        Stats {
+            slots: u64::from(self.entries.slots()),
+            ..self.stats
+        }
+    }
+
+    /// Changes the state of a key that is there, and puts it where it belongs.
+    fn update(&mut self, slot: u32, change: impl FnOnce(&mut Ledger<A>, &A, u64)) {
+        if let Some(entry) = self.entries.get_mut(slot) {
+            let limit = entry.tier.as_deref().unwrap_or(&self.limit);
+            change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
+            self.settle(slot);
+        }
+    }
+}

@@ -1,0 +1,555 @@
+//! One key of a keyed limiter at the rate that is in force for it: what is asked of the table.
+
+use std::fmt;
+use std::time::Duration;
+
+use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
+
+use super::anchor::{SLACK, TableTime};
+use super::rate_cell::InForce;
+use super::shard::{Need, Shard};
+use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
+use super::table::Candidates;
+use super::{KeyedLimiter, OneRate, TableFull};
+use crate::cell::{Ticket, Undo};
+use crate::clock::{Clock, Monotonic};
+use crate::home::sealed::Home;
+use crate::key::sealed::KeyVerbs;
+use crate::wait_queue::meter::Meter;
+use crate::wait_queue::places::Id;
+use crate::wait_queue::single::Single;
+use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::{Post, State};
+use crate::{AtCap, Refused};
+
+/// A key at the rate that is in force for it now: what its handle, reservations and waits ask.
+pub struct Rated<'a, C: Clock, T> {
+    pub(super) limiter: &'a KeyedLimiter<C, T>,
+    pub(crate) key: RatedKey,
+}
+
+/// The same without its limiter.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RatedKey {
+    /// Without the tag of the rate's interval.
+    pub(super) fingerprint: u64,
+    pub(super) in_force: InForce,
+    /// Whether that is the limiter's own rate, which may change while somebody waits.
+    pub(super) is_own: bool,
+}
+
+/// The result of the [fast path](super::Key::check_at_a_glance): whether a request passed, and its decision for callers that
+/// need it.
+#[must_use = "a request that isn't allowed mustn't pass"]
+pub struct Glance<'a, C: Clock = Monotonic, T = OneRate> {
+    rated: Rated<'a, C, T>,
+    allowed: bool,
+    /// The key's, after the charge if there was one.
+    word: KeyWord,
+    moment: TableTime,
+    cost: u64,
+}
+
+impl<'a, C: Clock, T> Rated<'a, C, T> {
+    /// Decides a request if the fast path tells its result.
+    #[inline(always)]
+    pub(super) fn check_at_a_glance(self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
+        let moment = self.limiter.table.table_time(now);
+        if self.is_marked() {
+            return None;
+        }
+        let place = self.limiter.table.place(self.key.fingerprint);
+        self.decide(place, moment, cost)
+    }
+
+    /// Decides a request of a key that may be here.
+    #[inline(always)]
+    pub(super) fn check_candidates(
+        &self,
+        place: Candidates<'_>,
+        moment: TableTime,
+        cost: u64,
+    ) -> Decision {
+        match self.decide(place, moment, cost) {
+            Some(glance) => glance.decision(),
+            None => self.check_slowly(moment, cost),
+        }
+    }
+
+    /// Decides a request of a key that may be here, if that takes no closer look, and counts it.
+    #[inline(always)]
+    pub(super) fn decide(
+        &self,
+        place: Candidates<'_>,
+        moment: TableTime,
+        cost: u64,
+    ) -> Option<Glance<'a, C, T>> {
+        let ask = self.ask(moment, cost, 0);
+        let (allowed, word) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
+        if allowed || cost > 0 {
+            self.count(allowed);
+        }
+        Some(Glance {
+            rated: *self,
+            allowed,
+            word,
+            moment,
+            cost,
+        })
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn check_slowly(&self, now: TableTime, cost: u64) -> Decision {
+        let judged = self.charge(now, cost);
+        if cost > 0 {
+            self.count(judged.outcome == Outcome::Allowed);
+        }
+        self.report(&judged, cost)
+    }
+
+    /// Counts a decision and says all about it.
+    /// What its slot holds while its word counts by this rate's interval.
+    #[inline(always)]
+    pub(super) fn tagged(&self) -> u64 {
+        self.key.in_force.tag.on(self.key.fingerprint)
+    }
+
+    #[inline(always)]
+    pub(super) fn ask(&self, moment: TableTime, cost: u64, patience: u64) -> ChargeRequest<'a> {
+        ChargeRequest {
+            fingerprint: self.tagged(),
+            tag: self.key.in_force.tag,
+            pace: self.key.in_force.pace,
+            moment,
+            anchor: self.limiter.table.anchor(),
+            cost,
+            patience,
+        }
+    }
+
+    /// What an operator asks of the table now, and the time of the clock.
+    fn ask_now(&self) -> (Timestamp, ChargeRequest<'a>) {
+        let clock = self.limiter.clock.now();
+        (clock, self.ask(self.limiter.table.table_time(clock), 0, 0))
+    }
+
+    fn shard(&self) -> &'a Shard {
+        self.limiter.table.shard(self.key.fingerprint)
+    }
+
+    fn set(
+        &self,
+        ask: &ChargeRequest<'_>,
+        need: Need,
+        change: impl Fn(Foreign, Timestamp) -> KeyWord,
+    ) -> Result<(), TableFull> {
+        let is_set = self.shard().set(ask, need, change);
+        is_set
+            .then_some(())
+            .ok_or(TableFull::new(self.limiter.capacity))
+    }
+
+    /// Charges the key, or what stands for it at the cap.
+    pub(super) fn charge(&self, now: TableTime, cost: u64) -> Judged {
+        let shard = self.shard();
+        let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, 0);
+        let judged = shard.charge(&ask, self.need());
+        judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
+    }
+
+    /// The same, exactly once, for somebody who may give the charge back.
+    pub(super) fn charge_or_book(&self, now: TableTime, cost: u64, patience: u64) -> Judged {
+        let shard = self.shard();
+        let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, patience);
+        let judged = shard.charge_or_book(&ask, self.need());
+        judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
+    }
+
+    fn need(&self) -> Need {
+        match self.limiter.at_cap {
+            AtCap::EvictNearestIdle => Need::Evict,
+            _ => Need::Idle,
+        }
+    }
+
+    /// What would come of a charge, as far as a glance tells.
+    #[inline(always)]
+    pub(super) fn glance(&self, now: TableTime, cost: u64) -> Judged {
+        let place = self.limiter.table.place(self.key.fingerprint);
+        let ask = self.ask(now, cost, 0);
+        let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
+        if judged.wait > SLACK {
+            return self.peek_word_again(now, cost);
+        }
+        judged
+    }
+
+    /// Somebody is to wait for so long that the clock may have been set back.
+    #[cold]
+    #[inline(never)]
+    fn peek_word_again(&self, now: TableTime, cost: u64) -> Judged {
+        let place = self.limiter.table.place(self.key.fingerprint);
+        let now = self.limiter.table.follow_clock(place.shard, now);
+        let ask = self.ask(now, cost, 0);
+        place.shard.look(place.guess(ask.fingerprint), &ask)
+    }
+
+    /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
+    /// the key's word counts by makes it count by that, so that the wait that is told begins.
+    #[inline(always)]
+    pub(super) fn ask_for(&self, now: TableTime, cost: u64) -> Judged {
+        let judged = self.glance(now, cost);
+        if judged.takes_over {
+            self.take_over(now, cost);
+        }
+        judged
+    }
+
+    #[cold]
+    #[inline(never)]
+    fn take_over(&self, now: TableTime, cost: u64) {
+        let shard = self.shard();
+        shard.take_over(&self.ask(now, cost, 0));
+    }
+
+    pub(super) fn report(&self, judged: &Judged, cost: u64) -> Decision {
+        let now = judged.now;
+        let InForce { pace, burst, .. } = self.key.in_force;
+        let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
+        let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
+        let word = if charged { judged.after } else { judged.before };
+        let word = word.at(units::of(now));
+        if word.is_blocked() {
+            let reset_after =
+                Duration::from_nanos(units::to_nanos(word.idle_at() - units::of(now)));
+            return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
+        }
+        let retry_after = match judged.outcome {
+            Outcome::Allowed => Duration::ZERO,
+            Outcome::Denied => wait,
+            Outcome::Never => Duration::MAX,
+        };
+        self.left(judged.outcome, retry_after, word, now)
+    }
+
+    /// What a key with this word, which isn't blocked, has left.
+    #[inline(always)]
+    pub(super) fn left(
+        &self,
+        outcome: Outcome,
+        retry_after: Duration,
+        word: KeyWord,
+        now: Timestamp,
+    ) -> Decision {
+        let InForce { pace, burst, .. } = self.key.in_force;
+        let tat = Tat::from_word(word.0);
+        let reset_after = if pace.interval == 0 {
+            Duration::ZERO
+        } else {
+            tat.time() - now
+        };
+        let remaining = pace.remaining(tat, now);
+        Decision::new(outcome, burst, remaining, retry_after, reset_after)
+    }
+}
+
+impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
+    #[inline(always)]
+    fn count(&self, allowed: bool) {
+        self.limiter.counters.count(allowed);
+    }
+
+    #[inline(always)]
+    fn is_marked(&self) -> bool {
+        self.limiter.lines.is_marked(self.key.fingerprint)
+    }
+
+    #[inline]
+    fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
+        if let Some(told) = self.decision_if_queued(now, cost) {
+            return told;
+        }
+        let place = self.limiter.table.place(self.key.fingerprint);
+        let now = self.limiter.table.table_time(now);
+        self.check_candidates(place, now, cost)
+    }
+
+    fn refund(&self, tokens: u64) {
+        if tokens == 0 {
+            return;
+        }
+        let (clock, ask) = self.ask_now();
+        let refund = |found: Foreign, now: Timestamp| {
+            let pace = found.pace_with(self.key.in_force.pace, self.key.in_force.burst);
+            let word = found.word.at(units::of(now));
+            (!word.is_blocked())
+                .then(|| word.changed(|tat| pace.tat_after_final_refund(tat, now, tokens)))
+        };
+        self.refund_in_order(clock, || self.shard().update_any(&ask, refund));
+    }
+
+    fn penalize(&self, tokens: u64) -> Result<(), TableFull> {
+        let InForce { pace, burst, .. } = self.key.in_force;
+        if pace.interval == 0 || tokens == 0 {
+            return Ok(());
+        }
+        self.set(&self.ask_now().1, Need::Idle, |found, now| {
+            let pace = found.pace_with(pace, burst);
+            match found.word.at(units::of(now)) {
+                word if word.is_blocked() => word,
+                word => word.changed(|tat| pace.penalized(tat, now, tokens)),
+            }
+        })
+    }
+
+    fn reset(&self) {
+        let (clock, ask) = self.ask_now();
+        self.reset_in_order(clock, || self.shard().reset(&ask));
+    }
+
+    fn block_for(&self, duration: Duration) -> Result<(), TableFull> {
+        if duration.is_zero() {
+            return Ok(());
+        }
+        let (clock, ask) = self.ask_now();
+        let set = self.set(&ask, Need::Block, |found, now| {
+            let until = units::of(now + duration);
+            match found.word {
+                word if word.is_blocked() && word.until() > until => word,
+                word => KeyWord::blocked(until, word.idle_at()),
+            }
+        });
+        // Those who wait are refused too.
+        self.improve(clock, || ());
+        set
+    }
+}
+
+impl<C: Clock, T> Clone for Rated<'_, C, T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<C: Clock, T> Copy for Rated<'_, C, T> {}
+
+impl<C: Clock, T> fmt::Debug for Rated<'_, C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Key").finish_non_exhaustive()
+    }
+}
+
+impl<C: Clock, T> Post for Rated<'_, C, T> {
+    type Waits = Single<Option<InForce>>;
+
+    fn clock(&self) -> &dyn Clock {
+        &self.limiter.clock
+    }
+
+    fn visit<R>(
+        &self,
+        present: Option<Id>,
+        change: impl FnOnce(&mut State<Self::Waits>) -> R,
+    ) -> R {
+        let key = (self.key.fingerprint, |(): &()| true);
+        self.limiter.lines.visit(key, || (), present, change)
+    }
+
+    fn advance(&self, waits: &mut Self::Waits, now: Timestamp) {
+        waits.advance(self, now);
+    }
+
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
+        waits.leave(self, now, id);
+    }
+
+    fn gone(&self) {
+        self.waiting().leave();
+    }
+}
+
+impl<C: Clock, T> Meter for Rated<'_, C, T> {
+    /// None stands for the limiter's own rate.
+    type Terms = Option<InForce>;
+
+    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
+        let (key, local) = (self.on(terms), self.in_turn(now));
+        key.report(&key.ask_for(local, cost), 0)
+    }
+
+    fn book(
+        &self,
+        terms: &Self::Terms,
+        now: Timestamp,
+        cost: u64,
+        patience: Duration,
+    ) -> Result<Ticket, Refused> {
+        let (key, local) = (self.on(terms), self.in_turn(now));
+        let patience = patience.min(self.longest_booking());
+        let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
+        let judged = key.charge_or_book(local, cost, patience);
+        if !judged.taken {
+            return Err(Refused::from_decision(key.report(&judged, cost)));
+        }
+        let wait = Pace::wait_nanos(judged.wait);
+        let after = Tat::from_word(judged.after.0);
+        let pace = key.key.in_force.pace;
+        let charge = pace.receipt(after, now.plus_nanos(wait), cost);
+        Ok(Ticket::Charged(charge))
+    }
+
+    fn longest_booking(&self) -> Duration {
+        Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait))
+    }
+
+    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
+        let Ticket::Charged(charge) = ticket else {
+            return matches!(ticket, Ticket::Free(_));
+        };
+        let now = self.limiter.table.table_time(now);
+        let is_undone = std::cell::Cell::new(false);
+        let update = |word: KeyWord, now| {
+            let before = undo.tat(Tat::from_word(word.0), now, charge);
+            is_undone.set(before.is_some());
+            before.map(|tat| KeyWord(tat.to_word()))
+        };
+        let ask = self.on(terms).ask(now, 0, 0);
+        self.shard().update(&ask, update);
+        is_undone.get()
+    }
+
+    fn shows(&self) -> Timestamp {
+        self.limiter.clock.now()
+    }
+
+    fn is_blocked(&self, now: Timestamp) -> bool {
+        let now = self.limiter.table.table_time(now);
+        let judged = self.glance(now, 0);
+        judged.before.is_blocked_at(units::of(judged.now))
+    }
+
+    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
+        self.on(terms).key.in_force.pace.refill_time(tokens)
+    }
+}
+
+impl<C: Clock, T> Home for Rated<'_, C, T> {
+    fn terms(&self) -> Self::Terms {
+        (!self.key.is_own).then_some(self.key.in_force)
+    }
+
+    fn waiting(&self) -> &Waiting {
+        &self.limiter.waiting
+    }
+
+    fn see(&self, now: Timestamp, cost: u64) -> Decision {
+        let local = self.limiter.table.table_time(now);
+        self.report(&self.glance(local, cost), 0)
+    }
+
+    fn visit_if_any<R>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> R) -> Option<R> {
+        let key = (self.key.fingerprint, |(): &()| true);
+        self.limiter.lines.visit_if_any(key, change)
+    }
+}
+
+impl<C: Clock, T> Rated<'_, C, T> {
+    /// A time at which somebody's turn came, as words count it.
+    fn in_turn(&self, turn: Timestamp) -> TableTime {
+        let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
+        table.table_time_in_order(self.key.fingerprint, turn, clock)
+    }
+
+    /// The same key on these terms.
+    fn on(&self, terms: &Option<InForce>) -> Self {
+        let in_force = terms.unwrap_or_else(|| self.limiter.pace.read());
+        Self {
+            key: RatedKey {
+                in_force,
+                ..self.key
+            },
+            ..*self
+        }
+    }
+}
+
+/// What a stack asks of a key.
+impl<C: Clock, T> Rated<'_, C, T> {
+    /// Starts to bring the key's state into the cache.
+    #[inline]
+    pub(crate) fn prefetch(&self) {
+        self.limiter.table.place(self.key.fingerprint).prefetch();
+    }
+
+    /// Whether the cost would pass, for a real request.
+    #[inline]
+    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+        if self.is_marked()
+            && let Some(behind) = self.behind(now, cost)
+        {
+            return behind.is_allowed();
+        }
+        let local = self.limiter.table.table_time(now);
+        self.ask_for(local, cost).outcome == Outcome::Allowed
+    }
+
+    /// Charges the cost if nobody waits for the key and the fast path suffices: what that left in the key's word, and the
+    /// pace. `None` decides nothing. Callers read the clock only if nobody waits.
+    #[inline]
+    pub(crate) fn charge_fast(
+        &self,
+        now: impl FnOnce() -> Timestamp,
+        cost: u64,
+    ) -> Option<(Tat, Pace)> {
+        let limiter = self.limiter;
+        if self.is_marked() {
+            return None;
+        }
+        let ask = self.ask(limiter.table.table_time(now()), cost, 0);
+        let place = limiter.table.place(self.key.fingerprint);
+        let (passed, after) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
+        if !passed {
+            return None;
+        }
+        limiter.counters.count(true);
+        Some((Tat::from_word(after.0), ask.pace))
+    }
+}
+
+impl<C: Clock, T> Glance<'_, C, T> {
+    /// Whether the request passed.
+    #[inline(always)]
+    pub const fn is_allowed(&self) -> bool {
+        self.allowed
+    }
+
+    /// How much is left, and when to come back.
+    #[inline(always)]
+    pub fn decision(&self) -> Decision {
+        let now = self.moment.now;
+        if self.allowed {
+            let none = Duration::ZERO;
+            self.rated.left(Outcome::Allowed, none, self.word, now)
+        } else {
+            refusal(self.rated, self.word, now, self.cost)
+        }
+    }
+}
+
+/// What is said of a refusal by a key with this word. Apart, so that those who pass needn't have all this in memory.
+#[inline(never)]
+fn refusal<C: Clock, T>(
+    rated: Rated<'_, C, T>,
+    word: KeyWord,
+    now: Timestamp,
+    cost: u64,
+) -> Decision {
+    rated.report(&word.judge(rated.key.in_force.pace, now, cost), cost)
+}
+
+impl<C: Clock, T> fmt::Debug for Glance<'_, C, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_tuple("Glance").field(&self.decision()).finish()
+    }
+}

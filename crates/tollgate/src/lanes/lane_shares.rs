@@ -1,0 +1,340 @@
+//! Whose turn it is among lanes: each within its own share, and on what the others leave.
+//!
+//! Every lane has a bucket of its own, and all of them one more together. The invariant: the common bucket holds at
+//! least as much as all lanes' buckets together. A lane that spends its own tokens takes them from both buckets. A lane
+//! that borrows spends what it has, and takes the rest from what the common bucket holds beyond the other lanes'
+//! tokens. So a lane within its share always passes, and what a full lane's bucket can't hold is there for the others.
+
+use tollgate_core::{
+    Arithmetic, Bucket, Decision, LimitError, Outcome, Rate, Timestamp, TokenBucket,
+};
+
+use crate::Algorithm;
+use crate::cell::locked::takes;
+use crate::clock_steps::LatestTime;
+use crate::wait_queue::places::Fifo;
+use crate::wait_queue::queue::{Change, Discipline, Lines};
+
+/// All lanes, highest first.
+#[derive(Debug)]
+pub struct Shares {
+    total: RateBucket,
+    lanes: Vec<LaneState>,
+    /// The latest visit: nobody passes at an earlier time.
+    seen: Timestamp,
+    latest: LatestTime,
+    most_per_lane: usize,
+    /// Counts charges, so that a receipt knows whether it is the latest.
+    charges: u64,
+}
+
+/// An exact bucket with its limit.
+#[derive(Clone, Copy, Debug)]
+struct RateBucket {
+    limit: TokenBucket,
+    bucket: Bucket,
+}
+
+#[derive(Debug)]
+struct LaneState {
+    own: RateBucket,
+    /// What the first in line asks for.
+    first: Option<u64>,
+    /// Tokens charged for waiters that left before noticing their turn: the next in this lane use them.
+    credit: u64,
+    /// The latest charge that became credit.
+    handed_on: Option<ChargeUndo>,
+}
+
+/// What a charge is given back by.
+#[derive(Debug)]
+pub struct Receipt {
+    cost: u64,
+    undo: ChargeUndo,
+}
+
+/// Both buckets as they were before a charge; good while nothing was built on it.
+#[derive(Clone, Copy, Debug)]
+struct ChargeUndo {
+    cost: u64,
+    own: Bucket,
+    total: Bucket,
+    charges: u64,
+}
+
+impl RateBucket {
+    fn new(rate: Rate) -> Result<Self, LimitError> {
+        Ok(Self {
+            limit: TokenBucket::new(rate)?,
+            bucket: Bucket::default(),
+        })
+    }
+
+    fn earliest(&self, from: Timestamp, cost: u64) -> Option<Timestamp> {
+        self.limit.earliest(&self.bucket, from, cost)
+    }
+
+    fn charge(&mut self, at: Timestamp, cost: u64) {
+        self.limit.charge(&mut self.bucket, at, at, cost);
+    }
+
+    /// The tokens there, counting a part as a whole one.
+    fn available_tokens(&self, at: Timestamp) -> u64 {
+        let whole = self.limit.remaining(&self.bucket, at);
+        self.limit.limit().min(whole.saturating_add(1))
+    }
+
+    /// When so much has passed from `from` on, one after the other.
+    fn passed_by(&self, from: Timestamp, cost: u128) -> Timestamp {
+        let burst = self.limit.limit();
+        let at_once = u64::try_from(cost).unwrap_or(u64::MAX).min(burst);
+        let Some(at) = self.earliest(from, at_once) else {
+            return Timestamp::MAX;
+        };
+        let later = cost - u128::from(at_once);
+        at + takes(Algorithm::TokenBucket, self.limit.rate(), later)
+    }
+}
+
+impl Shares {
+    /// `lanes` have the rates of their shares, which in sum are within `total`.
+    pub(super) fn new(
+        total: Rate,
+        lanes: impl Iterator<Item = Rate>,
+        most_per_lane: usize,
+        now: Timestamp,
+    ) -> Result<Self, LimitError> {
+        let state = |rate| {
+            Ok(LaneState {
+                own: RateBucket::new(rate)?,
+                first: None,
+                credit: 0,
+                handed_on: None,
+            })
+        };
+        let total = RateBucket::new(total)?;
+        let lanes = lanes.map(state).collect::<Result<Vec<_>, _>>()?;
+        let mut latest = LatestTime::new(&total.limit);
+        lanes.iter().for_each(|lane| latest.keep(&lane.own.limit));
+        Ok(Self {
+            total,
+            lanes,
+            seen: now,
+            latest,
+            most_per_lane,
+            charges: 0,
+        })
+    }
+
+    /// What a lane is guaranteed.
+    pub(super) fn rate_of(&self, lane: u32) -> Rate {
+        self.lanes[index(lane)].own.limit.rate()
+    }
+
+    /// Whether somebody waits in a lane above this one.
+    fn has_higher_waiter(&self, lane: u32) -> bool {
+        let above = &self.lanes[..index(lane)];
+        above.iter().any(|lane| lane.first.is_some())
+    }
+
+    /// When this cost passes in this lane, by its own share or by what others leave; `None` if never.
+    fn earliest(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
+        let own = self.lanes[index(lane)].own.earliest(from, cost)?;
+        let own = own.max(self.total.earliest(from, cost)?);
+        if own == from || self.has_higher_waiter(lane) {
+            return Some(own);
+        }
+        let spare = self.spare(lane, from, cost);
+        Some(spare.map_or(own, |spare| own.min(spare)))
+    }
+
+    /// When there is so much beyond what the other lanes hold.
+    fn spare(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
+        let mut at = from;
+        // What the others hold only grows while this lane waits, until they are full. So each round comes
+        // closer to the right time from below, and few are needed. A time that is still too early is corrected
+        // when it comes.
+        for _ in 0..32 {
+            let need = self.reserved_by_others(lane, at).saturating_add(cost);
+            let next = self.total.earliest(from, need)?;
+            if next <= at {
+                break;
+            }
+            at = next;
+        }
+        Some(at)
+    }
+
+    fn others(&self, lane: u32) -> impl Iterator<Item = &LaneState> {
+        let (before, rest) = self.lanes.split_at(index(lane));
+        before.iter().chain(&rest[1..])
+    }
+
+    fn reserved_by_others(&self, lane: u32, at: Timestamp) -> u64 {
+        let held = self
+            .others(lane)
+            .map(|other| other.own.available_tokens(at));
+        held.fold(0, u64::saturating_add)
+    }
+
+    /// Follows a clock that was set back: all buckets hold what they held.
+    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+        let lanes = self.lanes.iter_mut().map(|lane| &mut lane.own);
+        for account in lanes.chain([&mut self.total]) {
+            account.limit.shift(&mut account.bucket, from, to);
+        }
+        // What was charged before isn't undone.
+        self.charges += 1;
+    }
+
+    fn charge(&mut self, lane: u32, at: Timestamp, cost: u64) {
+        if cost == 0 {
+            return;
+        }
+        let own = &mut self.lanes[index(lane)].own;
+        if own.earliest(at, cost) == Some(at) {
+            own.charge(at, cost);
+        } else {
+            own.bucket = own.limit.empty(at);
+        }
+        self.total.charge(at, cost);
+        self.charges += 1;
+    }
+}
+
+impl Discipline for Shares {
+    /// The number of a lane.
+    type Asker = u32;
+    type Receipt = Receipt;
+
+    fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let before = self.latest.set_back(now);
+        if let Some(from) = before {
+            self.set_back(from, now);
+        }
+        self.latest.pass(now);
+        self.seen = now;
+        before
+    }
+
+    fn pass_at_once(&mut self, now: Timestamp, lane: &u32, cost: u64) -> Outcome {
+        match self.earliest(*lane, now, cost) {
+            None => Outcome::Never,
+            Some(at) if at <= now && self.lanes[index(*lane)].first.is_none() => {
+                self.charge(*lane, now, cost);
+                Outcome::Allowed
+            }
+            Some(_) => Outcome::Denied,
+        }
+    }
+
+    fn stand_in(&mut self, lines: &Lines, lane: u32) -> Result<u32, Timestamp> {
+        let line = lines.of(lane);
+        if line.len() < self.most_per_lane {
+            return Ok(lane);
+        }
+        let first = self.lanes[index(lane)].first.unwrap_or(0);
+        Err(self.earliest(lane, self.seen, first).unwrap_or(self.seen))
+    }
+
+    fn estimate(
+        &self,
+        lines: &Lines,
+        now: Timestamp,
+        lane: &u32,
+        cost: u64,
+        _deadline: Timestamp,
+    ) -> Timestamp {
+        if lines.cost() == 0 {
+            return self.earliest(*lane, now, cost).unwrap_or(Timestamp::MAX);
+        }
+        let state = &self.lanes[index(*lane)];
+        let credit = u128::from(state.credit);
+        let own = (lines.of(*lane).cost() + u128::from(cost)).saturating_sub(credit);
+        let own = state.own.passed_by(now, own);
+        // With everybody before it, and all other lanes full.
+        let bursts = self.others(*lane).map(|other| other.own.limit.limit());
+        let held: u128 = bursts.map(u128::from).sum();
+        let all = lines.cost() + u128::from(cost) + held;
+        own.min(self.total.passed_by(now, all))
+    }
+
+    fn first_changed(&mut self, lane: u32, first: Option<u64>, _why: Change) {
+        let state = &mut self.lanes[index(lane)];
+        state.first = first;
+        if first.is_none() {
+            state.credit = 0;
+            state.handed_on = None;
+        }
+    }
+
+    fn next(&self) -> Option<(u32, Timestamp)> {
+        let turn = |(number, state): (usize, &LaneState)| {
+            let lane = u32::try_from(number).ok()?;
+            let cost = state.first?.saturating_sub(state.credit);
+            let due = match cost {
+                0 => self.seen,
+                _ => self.earliest(lane, self.seen, cost)?,
+            };
+            Some((lane, due))
+        };
+        let turns = self.lanes.iter().enumerate().filter_map(turn);
+        // The least by time, the highest lane among equals.
+        turns.min_by_key(|(lane, due)| (*due, *lane))
+    }
+
+    fn sheds(&mut self, _lane: u32, _line: &Fifo, _due: Timestamp, _arrived: Timestamp) -> bool {
+        false
+    }
+
+    fn pass(&mut self, lane: u32, due: Timestamp, cost: u64) -> Receipt {
+        let (total, state) = (self.total.bucket, &mut self.lanes[index(lane)]);
+        let own = state.own.bucket;
+        let covered = state.credit.min(cost);
+        state.credit -= covered;
+        self.seen = due;
+        let handed_on = state.handed_on.take_if(|undo| undo.cost == cost);
+        if covered == cost
+            && let Some(undo) = handed_on
+        {
+            return Receipt { cost, undo };
+        }
+        let rest = cost - covered;
+        self.charge(lane, due, rest);
+        let undo = ChargeUndo {
+            cost: rest,
+            own,
+            total,
+            charges: self.charges,
+        };
+        Receipt { cost, undo }
+    }
+
+    fn give_back(&mut self, _now: Timestamp, lane: u32, receipt: Receipt) {
+        let Receipt { cost, undo } = receipt;
+        let state = &mut self.lanes[index(lane)];
+        if state.first.is_some() {
+            state.credit = state.credit.saturating_add(cost);
+            state.handed_on = Some(undo);
+        } else if undo.charges == self.charges && undo.cost == cost {
+            state.own.bucket = undo.own;
+            self.total.bucket = undo.total;
+            self.charges += 1;
+        }
+    }
+
+    fn decision(&self, now: Timestamp, outcome: Outcome, at: Timestamp) -> Decision {
+        let at = (outcome != Outcome::Never).then_some(at);
+        let mut decision = self.total.limit.report(&self.total.bucket, now, at);
+        decision.outcome = outcome;
+        decision
+    }
+
+    fn all_passed(&self, lines: &Lines) -> Timestamp {
+        self.total.passed_by(self.seen, lines.cost())
+    }
+}
+
+fn index(lane: u32) -> usize {
+    usize::try_from(lane).unwrap_or(usize::MAX)
+}

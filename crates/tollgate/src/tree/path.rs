@@ -1,0 +1,299 @@
+//! One request on its way from a leaf to the root: who covers it, who lends, who refuses.
+//!
+//! Each class on the way either *covers* the request from its own rate, or passes it on to its parent
+//! as a loan, which only a class with a ceil may do. To the parent, what a child covers is a *claim*,
+//! and passes as long as the parent has the tokens. A *loan* also has to leave in the parent's bucket
+//! what its children could claim (at most three quarters of the bucket) and its floor, see `share`.
+//! So a claim finds its tokens whatever the borrowers do. The root has no parent: it covers, or the
+//! request is refused.
+
+use tollgate_core::Timestamp;
+
+use super::lending::Borrower;
+use super::node::{LEVELS, MAX_DEPTH, Node};
+use super::nodes::NodeTable;
+use super::path_charge::{ClassCharge, Taken};
+
+/// How many quanta a lender's burst has.
+const QUANTA: u64 = 64;
+
+/// The slots from a leaf to the root, and the priority that the leaf borrows with.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Path {
+    pub(super) slots: [u32; MAX_DEPTH],
+    pub(super) len: usize,
+    level: usize,
+}
+
+/// The same with the classes themselves, each found once, to be read several times.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct NodePath<'a> {
+    nodes: [&'a Node; MAX_DEPTH],
+    pub(super) path: Path,
+}
+
+/// What each class on the way says, the leaf first.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Look {
+    /// Who covers the request, and who was asked by its child for a loan.
+    pub(super) covers: Places,
+    pub(super) asked: Places,
+    /// What a loan has to leave there for borrowers who come first.
+    pub(super) floors: [u64; MAX_DEPTH],
+    pub(super) refused: Option<(usize, DenyCause)>,
+}
+
+/// Some of the places on the way, a bit each.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Places(u8);
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum DenyCause {
+    /// It is at its ceil.
+    Ceil,
+    /// It may not borrow, and has too few tokens or has to leave them to others.
+    Rate,
+}
+
+impl Places {
+    fn add(&mut self, place: usize) {
+        self.0 |= 1 << place;
+    }
+
+    pub(super) const fn has(self, place: usize) -> bool {
+        self.0 >> place & 1 == 1
+    }
+
+    /// The lowest of them.
+    pub(super) fn first(self) -> Option<usize> {
+        (0..MAX_DEPTH).find(|place| self.has(*place))
+    }
+
+    pub(super) const fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl Look {
+    pub(super) fn passes(&self) -> bool {
+        self.refused.is_none()
+    }
+}
+
+impl Path {
+    pub(super) fn slots(&self) -> &[u32] {
+        &self.slots[..self.len]
+    }
+}
+
+impl<'a> NodePath<'a> {
+    pub(super) fn nodes(&self) -> &[&'a Node] {
+        &self.nodes[..self.path.len]
+    }
+
+    /// What would come of a request; nothing is written.
+    pub(super) fn look(&self, now: Timestamp, cost: u64) -> Look {
+        let mut look = Look {
+            covers: Places::default(),
+            asked: Places::default(),
+            floors: [0; MAX_DEPTH],
+            refused: None,
+        };
+        // Nothing is below the leaf: what it is asked for is its own.
+        let (mut claim, mut turns) = (true, 0);
+        for (place, node) in self.nodes().iter().enumerate() {
+            let (mut need, mut ceil_need) = (cost, cost);
+            if claim {
+                turns = 0;
+            } else {
+                look.asked.add(place);
+                let keep = self.keep(place, now, &mut turns);
+                look.floors[place] = keep.floor;
+                need = keep.need(node.burst(), cost);
+                ceil_need = keep.need(node.most(), cost);
+            }
+            if let Some(ceil) = &node.ceil
+                && !ceil.limit().has(ceil.state(), now, ceil_need)
+            {
+                look.refused = Some((place, DenyCause::Ceil));
+                return look;
+            }
+            claim = (node.rate.limit()).has(node.rate.state(), now, need);
+            if claim {
+                look.covers.add(place);
+            } else if node.ceil.is_none() {
+                look.refused = Some((place, DenyCause::Rate));
+                return look;
+            }
+        }
+        look
+    }
+
+    /// What a loan from the class at `place` to the one below it has to leave.
+    pub(super) fn keep(&self, place: usize, now: Timestamp, turns: &mut u64) -> LendingReserve {
+        let who = self.borrower(place);
+        let Some(lending) = &self.nodes[place].lending else {
+            return LendingReserve::default();
+        };
+        *turns = turns.saturating_add(lending.turn(&who, now));
+        LendingReserve {
+            // The same for every borrower; otherwise the one with the least to leave would take everything.
+            promised: lending.promised.at_most(now),
+            floor: turns.saturating_add(lending.step(&who, now)),
+        }
+    }
+
+    /// Who asks the class at `place` for a loan.
+    pub(super) fn borrower(&self, place: usize) -> Borrower {
+        let path = &self.path;
+        Borrower::new(path, place, self.nodes[place - 1], self.nodes[place])
+    }
+}
+
+impl Borrower {
+    fn new(path: &Path, place: usize, child: &Node, lender: &Node) -> Self {
+        Self {
+            slot: path.slots[place - 1],
+            level: path.level,
+            tag: child.tag(path.level),
+            stride: child.stride,
+            quantum: (lender.burst() / QUANTA).clamp(1, 1 << 32),
+        }
+    }
+}
+
+impl NodeTable {
+    /// The way from a leaf to the root.
+    pub(super) fn way(&self, leaf: u32) -> NodePath<'_> {
+        let mut node = self.node(leaf);
+        let mut nodes = [node; MAX_DEPTH];
+        let mut slots = [leaf; MAX_DEPTH];
+        let (mut len, mut level) = (1, node.level);
+        while let Some(slot) = node.parent
+            && len < MAX_DEPTH
+        {
+            node = self.node(slot);
+            (slots[len], nodes[len]) = (slot, node);
+            len += 1;
+            level = level.or(node.level);
+        }
+        let level = usize::from(level.unwrap_or(0)).min(LEVELS - 1);
+        let path = Path { slots, len, level };
+        NodePath { nodes, path }
+    }
+
+    /// Takes what `look` found at the same time for the same cost.
+    pub(super) fn charge(
+        &mut self,
+        path: &Path,
+        look: &Look,
+        now: Timestamp,
+        cost: u64,
+        mut taken: Option<&mut Taken>,
+    ) {
+        self.latest = self.latest.max(now);
+        for (place, slot) in path.slots().iter().enumerate() {
+            let moved = if look.asked.has(place) {
+                self.lend(path, place, now, cost)
+            } else {
+                None
+            };
+            let node = self.node_mut(*slot);
+            let claimed = match &mut node.lending {
+                Some(lending) if !look.asked.has(place) => {
+                    lending.promised.claimed(now, cost);
+                    true
+                }
+                _ => false,
+            };
+            let rate = Some(&mut node.rate).filter(|_| look.covers.has(place));
+            // `look` saw that both pass.
+            let Some(taken) = taken.as_deref_mut() else {
+                for book in rate.into_iter().chain(&mut node.ceil) {
+                    book.charge(now, cost);
+                }
+                continue;
+            };
+            taken.note(ClassCharge {
+                slot: *slot,
+                birth: node.birth,
+                rate: rate.map(|rate| rate.charge(now, cost)),
+                ceil: node.ceil.as_mut().map(|ceil| ceil.charge(now, cost)),
+                claimed,
+            });
+            if let Some(moved) = moved {
+                taken.moved(place - 1, path.level, moved);
+            }
+        }
+        self.settle(path.slots[0]);
+    }
+
+    /// Notes who wanted to borrow and could not, if it was for want of tokens to lend.
+    pub(super) fn note_demand(&mut self, path: &Path, look: &Look, now: Timestamp) {
+        let for_want = match look.refused {
+            Some((_, DenyCause::Rate)) => true,
+            // Those below compete for what is left below the ceil.
+            Some((place, DenyCause::Ceil)) => look.asked.has(place),
+            None => false,
+        };
+        if !for_want || look.asked.is_empty() {
+            return;
+        }
+        for place in (1..path.len).filter(|place| look.asked.has(*place)) {
+            let who = self.borrower(path, place);
+            if let Some(lending) = &mut self.node_mut(path.slots[place]).lending {
+                lending.asked(&who, now);
+            }
+        }
+    }
+
+    fn borrower(&self, path: &Path, place: usize) -> Borrower {
+        let [child, lender] = [place - 1, place].map(|place| self.node(path.slots[place]));
+        Borrower::new(path, place, child, lender)
+    }
+
+    /// Lends to the class below `place`; its virtual time before and after.
+    fn lend(
+        &mut self,
+        path: &Path,
+        place: usize,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<(u128, u128)> {
+        let who = self.borrower(path, place);
+        let lending = self.node_mut(path.slots[place]).lending.as_mut()?;
+        lending.asked(&who, now);
+        let tag = lending.lent(&who, cost);
+        *self.node_mut(who.slot).tag_mut(path.level) = tag;
+        Some((who.tag, tag))
+    }
+}
+
+/// What a loan has to leave in a lender's bucket.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct LendingReserve {
+    /// For what its children could claim, at most three quarters of the bucket.
+    pub(super) promised: u64,
+    /// For borrowers who come first.
+    pub(super) floor: u64,
+}
+
+impl LendingReserve {
+    /// How many tokens have to be there for a loan of this cost, in a bucket of this burst.
+    pub(super) fn need(&self, burst: u64, cost: u64) -> u64 {
+        let most = burst.saturating_sub(burst.div_ceil(4).max(cost));
+        let reserve = self.promised.min(most);
+        // A full bucket lends to anyone: what it doesn't lend is lost.
+        let need = cost.saturating_add(reserve).saturating_add(self.floor);
+        need.min(burst).max(cost)
+    }
+
+    /// The largest cost whose need is within what is left.
+    pub(super) fn largest(&self, burst: u64, left: u64) -> u64 {
+        if left >= burst {
+            return burst;
+        }
+        let reserve = self.promised.min(burst - burst.div_ceil(4));
+        left.saturating_sub(reserve).saturating_sub(self.floor)
+    }
+}
