@@ -44,7 +44,7 @@ const KEYS: usize = 10_000;
 /// ```
 /// use tollgate::clock::Manual;
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::decision::{Cause, Verdict};
+/// use tollgate_engine::verdict::{Cause, Verdict};
 /// use tollgate_engine::{Engine, Facts, Policy};
 /// use tollgate_redis::{Fault, Redis};
 ///

@@ -40,7 +40,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// | [`OnStoreFailure`] | while the store can't be asked |
 /// |---|---|
 /// | `Open` | it passes, uncharged |
-/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::decision::Cause::StoreFailure) |
+/// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
 /// | `Local` | it is judged in this process, by the limit divided by the number of nodes, times two |
 /// | `CircuitBreak` | likewise; and once the [`Breaker`] trips, the store isn't even asked for a while |
 ///
