@@ -101,7 +101,7 @@ impl RequestDecision {
                 decision: answer.decision,
             };
             if let Some(ordered) = &gathered.ordered {
-                self.changed = ordered.changed(number).cloned();
+                self.changed = ordered.changed(number, fingerprint).cloned();
             }
         }
     }

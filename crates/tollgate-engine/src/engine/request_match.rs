@@ -323,7 +323,7 @@ impl<'a> RequestMatch<'a> {
             match early.meet(number, applied, &known, input.hashers) {
                 None => self.lacks.keys.push(number),
                 Some(own) if rules.replacing => met.push(own),
-                Some(own) => self.ask(applied, own, &known),
+                Some(own) => self.ask(applied, own, &known, None),
             }
         }
         if rules.replacing {
@@ -407,30 +407,26 @@ impl<'a> RequestMatch<'a> {
     fn add_unreplaced_rules(&mut self, rules: &'a Rules, met: &[Met], known: &Known<'_, 'a>) {
         for own in met {
             if !is_replaced(rules, met, own.number, own.mode) {
-                self.ask(&rules.applied[own.number as usize], *own, known);
+                self.ask(&rules.applied[own.number as usize], *own, known, None);
             }
         }
     }
 
-    /// Adds the checks of one rule.
+    /// Adds the checks of one rule, at this cost if it isn't that of the facts alone.
     #[inline(always)]
-    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>) {
+    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: Option<u64>) {
         if self.ordered.is_some() {
-            self.add_rule_with_overrides(rule, met, known);
+            self.add_rule_with_overrides(rule, met, known, cost);
         } else {
-            self.ask_limits(rule, rule.limits.as_slice(), met, known);
+            let limits = rule.limits.as_slice();
+            self.ask_limits(RuleLimits { rule, limits, cost }, met, known);
         }
     }
 
     /// Adds the checks of some limits of a rule.
     #[inline(always)]
-    fn ask_limits(
-        &mut self,
-        rule: &'a Applied,
-        limits: &'a [Limit],
-        met: Met,
-        known: &Known<'_, 'a>,
-    ) {
+    fn ask_limits(&mut self, asked: RuleLimits<'a>, met: Met, known: &Known<'_, 'a>) {
+        let RuleLimits { rule, limits, cost } = asked;
         if met.is_keyless && self.is_denied_for_missing_key(rule, met) {
             return;
         }
@@ -442,7 +438,7 @@ impl<'a> RequestMatch<'a> {
         if rule.cost.is_some() {
             self.record_cost(rule, met.number, said);
         }
-        let cost = rule_cost(rule, said);
+        let cost = cost.unwrap_or_else(|| rule_cost(rule, said));
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
@@ -453,7 +449,11 @@ impl<'a> RequestMatch<'a> {
             self.add(check, met);
         }
         if rule.has_more {
-            self.add_gates(rule, met, known, cost);
+            let limits = RuleLimits {
+                cost: Some(cost),
+                ..asked
+            };
+            self.add_gates(limits, met, known);
         }
     }
 
@@ -471,8 +471,11 @@ impl<'a> RequestMatch<'a> {
     /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
     /// slots that the request's class may use, and its gate.
     #[cold]
-    fn add_gates(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: u64) {
-        let is_changed = self.is_changed(met.number);
+    fn add_gates(&mut self, asked: RuleLimits<'a>, met: Met, known: &Known<'_, 'a>) {
+        let RuleLimits { rule, limits, cost } = asked;
+        let cost = cost.unwrap_or(1);
+        // Limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
+        let is_changed = !std::ptr::eq(limits, rule.limits.as_slice());
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
         if rule.warm.is_some() && !is_changed {
             for limit in rule.gates(self.now) {
@@ -501,8 +504,14 @@ impl<'a> RequestMatch<'a> {
                 check.limit = part;
             }
         }
+        // A request takes one place of a gate, however many keys of the rule it has.
+        let has_entered = |adapting: &AdaptiveLimiter| {
+            let mut gates = self.gates.iter().flat_map(|gates| gates.iter());
+            gates.any(|own| std::ptr::eq(own.adapting, adapting) && own.met.mode == met.mode)
+        };
         if let Some(adapting) = &overload.adaptive
             && let Some(gate) = &adapting.gate
+            && !has_entered(adapting)
         {
             self.gates.get_or_insert_default().push(GateCheck {
                 met,
@@ -538,6 +547,15 @@ impl<'a> RequestMatch<'a> {
         }
         true
     }
+}
+
+/// The limits that a rule asks about, its own or those that an operator has put in their place, and the cost if it isn't that of the
+/// facts alone.
+#[derive(Clone, Copy)]
+struct RuleLimits<'a> {
+    rule: &'a Applied,
+    limits: &'a [Limit],
+    cost: Option<u64>,
 }
 
 /// How many rules match, if they are more than a request may meet. Entries of the lists of what is blocked and exempt aren't

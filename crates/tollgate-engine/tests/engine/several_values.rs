@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
-use tollgate_engine::orders::{Act, NewOverride, Target};
+use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::{Bounds, Facts};
 
@@ -128,5 +128,128 @@ fn a_value_that_is_too_long_is_one_among_several_too() {
         let refused = verdict.refused().expect("one of them is too long");
         let cause = refused.cause().to_string();
         assert!(cause.contains("has 101 bytes"), "{cause}");
+    }
+}
+
+/// One descriptor of a request of this user.
+fn descriptor<'a>(user: &'a str, name: &'a str) -> Facts<'a> {
+    let facts = Facts::new().with("user", user).with("descriptor", name);
+    facts.of_descriptor()
+}
+
+#[test]
+fn a_shared_counter_is_charged_the_dearest_cost_of_all_values_and_rules() {
+    let text = "
+limits:
+- {name: a, match: {app: good}, key: user, rate: 100/h, cost: {fact: tokens}, shared: s}
+- {name: b, key: user, rate: 100/h, cost: {fact: tokens}, shared: s}
+";
+    let engine = engine(policy(text), &Manual::new());
+    let of = |app, tokens| {
+        let facts = Facts::new().with("user", "ada").with("app", app);
+        facts.with("tokens", tokens)
+    };
+    let other = [of("other", "90")];
+    let both = of("good", "1").also(&other);
+    assert_eq!(engine.decide(&both).decision().remaining, 10);
+}
+
+#[test]
+fn descriptors_add_up_on_a_shared_counter() {
+    let text = "
+limits:
+- {name: a, match: {descriptor: one}, key: user, rate: 100/h, shared: s}
+- {name: b, match: {descriptor: two}, key: user, rate: 100/h, shared: s}
+";
+    let engine = engine(policy(text), &Manual::new());
+    let descriptors = ["one", "two", "two", "two"].map(|name| descriptor("ada", name));
+    let request = Facts::new().with("x", "y").also(&descriptors);
+    assert_eq!(engine.decide(&request).decision().remaining, 97);
+}
+
+#[test]
+fn a_rule_that_warms_up_lets_requests_of_several_descriptors_and_costs_pass() {
+    for cost in ["", "cost: {fact: tokens, default: 1}, "] {
+        let text = format!(
+            "limits: [{{name: r, match: {{descriptor: user}}, key: user, rate: 10/s burst 10, {cost}warm_up: 30s}}]"
+        );
+        let clock = Manual::starting_at(tollgate::Timestamp::from_secs(1_000));
+        let engine = engine(policy(&text), &clock);
+        clock.advance(Duration::from_secs(1));
+        let others = ["1", "5"].map(|tokens| descriptor("ada", "user").with("tokens", tokens));
+        let request = Facts::new().with("x", "y").also(&others);
+        assert!(engine.decide(&request).passed().is_some(), "{cost}");
+    }
+}
+
+#[test]
+fn a_request_counts_once_however_many_keys_of_a_rule_it_has() {
+    for (mode, allowed, shadow_denied) in [("enforce", 1, 0), ("shadow", 1, 1)] {
+        let text = format!(
+            "limits: [{{name: r, key: user, rate: 1/h, mode: {mode}}}, {{name: q, key: user, rate: 1/h, mode: {mode}}}]"
+        );
+        let engine = engine(policy(&text), &Manual::new()).with_tallies(10);
+        let others = ["bob", "eve"].map(|user| of("user", user));
+        let request = of("user", "ada").also(&others);
+        assert!(engine.decide(&request).passed().is_some());
+        let _ = engine.decide(&request);
+        let tallies = engine.tallies();
+        let rule = tallies.iter().find(|own| &*own.limiter == "r");
+        let rule = rule.expect("it is counted");
+        let counted = (rule.allowed, rule.shadow_denied);
+        assert_eq!(counted, (allowed, shadow_denied), "{mode}");
+    }
+}
+
+#[test]
+fn a_request_takes_one_place_of_an_adaptive_rule() {
+    let text = "limits: [{name: r, key: user, concurrency: {adaptive: aimd, min: 1, max: 200}}]";
+    let engine = engine(policy(text), &Manual::new());
+    let others = ["bob", "eve"].map(|user| of("user", user));
+    let request = of("user", "ada").also(&others);
+    let permits = engine
+        .decide(&request)
+        .passed()
+        .expect("room")
+        .into_permits();
+    let state = engine.limiter_states()[0].adaptive.expect("it adapts");
+    assert_eq!(state.in_flight, 1);
+    drop(permits);
+}
+
+#[test]
+fn an_override_of_one_value_leaves_what_a_rule_adds_for_others() {
+    let hour = Duration::from_secs(3_600);
+    let rate = Replacement {
+        rates: vec!["1000/h".parse().expect("a rate")],
+        ..Replacement::default()
+    };
+    let concurrency = Replacement {
+        concurrency: Some(100),
+        ..Replacement::default()
+    };
+    for (beside, replacement) in [
+        ("warm_up: 30s, rate: 100/h", rate),
+        (
+            "shed: {by: prio, sheddable: 10%}, concurrency: 10",
+            concurrency,
+        ),
+    ] {
+        let text = format!("limits: [{{name: r, match: {{app: '*'}}, key: app, {beside}}}]");
+        let engine = engine(policy(&text), &Manual::new());
+        let target = Target::from_text(Some("r"), "app=good").expect("a target");
+        let order = NewOverride::new(Act::Override(replacement), target, hour);
+        engine.order(order).expect("it can be done");
+        let of = |app| of("app", app).with("prio", "sheddable");
+        let mut held = Vec::new();
+        while let Some(passed) = engine.decide(&of("evil")).passed() {
+            held.push(passed.into_permits());
+            assert!(held.len() < 50, "a part of the limit");
+        }
+        let evil = [of("evil")];
+        assert!(
+            engine.decide(&of("good").also(&evil)).refused().is_some(),
+            "{beside}"
+        );
     }
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::{Met, RequestMatch};
+use super::{Met, RequestMatch, RuleLimits};
 use crate::engine::orders::{Held, Limiter, Override, OverrideRef};
 use crate::engine::rules::{Applied, Rules};
 use crate::facts::{Facts, Scope};
@@ -27,7 +27,7 @@ pub(crate) struct Ordered<'a> {
     /// What would, if it weren't in shadow.
     pub(crate) shadow_blocks: Vec<(OverrideRef, RuleDecision)>,
     /// Rules that have other limits for it.
-    pub(crate) overrides: Vec<(u32, &'a Arc<Override>)>,
+    pub(crate) overrides: Vec<(u32, [u64; 2], &'a Arc<Override>)>,
 }
 
 /// What is met where no rule is.
@@ -84,6 +84,7 @@ impl<'a> RequestMatch<'a> {
         rule: &'a Applied,
         met: Met,
         known: &Known<'_, 'a>,
+        cost: Option<u64>,
     ) {
         let Some(ordered) = &mut self.ordered else {
             return;
@@ -101,18 +102,15 @@ impl<'a> RequestMatch<'a> {
             return;
         }
         let Some(changed) = rulings.changed else {
-            return self.ask_limits(rule, rule.limits.as_slice(), met, known);
+            let limits = rule.limits.as_slice();
+            return self.ask_limits(RuleLimits { rule, limits, cost }, met, known);
         };
-        ordered.overrides.push((met.number, changed));
+        ordered
+            .overrides
+            .push((met.number, met.fingerprint, changed));
         ordered.record_applied(changed.order);
-        self.ask_limits(rule, &changed.limits, met, known);
-    }
-
-    /// Whether limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
-    pub(super) fn is_changed(&self, number: u32) -> bool {
-        self.ordered
-            .as_ref()
-            .is_some_and(|ordered| ordered.changed(number).is_some())
+        let limits = &*changed.limits;
+        self.ask_limits(RuleLimits { rule, limits, cost }, met, known);
     }
 }
 
@@ -147,16 +145,18 @@ impl<'a> Ordered<'a> {
                 let others = self.block.filter(|(other, _)| other.until >= order.until);
                 self.block = others.or(Some(blocked));
             }
+            // Several keys of a request may meet one order, which has acted once.
+            Mode::Shadow if self.shadow_blocks.iter().any(|(own, _)| *own == order) => {}
             Mode::Shadow => self.shadow_blocks.push(blocked),
             Mode::Off => {}
         }
     }
 
-    /// The limits that a rule has instead of its own.
-    pub(crate) fn changed(&self, number: u32) -> Option<&'a Arc<Override>> {
+    /// The limits that a rule has instead of its own for a key.
+    pub(crate) fn changed(&self, number: u32, fingerprint: [u64; 2]) -> Option<&'a Arc<Override>> {
         let mut overrides = self.overrides.iter();
         overrides
-            .find(|(own, _)| *own == number)
-            .map(|(_, changed)| *changed)
+            .find(|(own, key, _)| (*own, *key) == (number, fingerprint))
+            .map(|(_, _, changed)| *changed)
     }
 }

@@ -8,11 +8,12 @@ use super::{
 };
 use crate::backend::Backend;
 use crate::bounds::Excess;
-use crate::engine::orders::Limiter;
+use crate::engine::orders::{Limiter, Override};
 use crate::engine::rules::Rules;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
-use crate::limits::{LimitKind, RequestKey};
+use crate::limits::RequestKey;
 use crate::matcher::Numbers;
+use crate::policy::Mode;
 use crate::verdict::DecidedBy;
 
 /// What came of a set.
@@ -23,6 +24,31 @@ enum SetMatch {
     Exempt(usize),
     /// The whole request is decided.
     Settled,
+}
+
+/// A rule that sets of a request are asked about, by one key.
+struct SetCheck {
+    /// The first that met it.
+    met: Met,
+    /// The limits that an operator has put in the place of the rule's own, if any.
+    limits: Option<*const Override>,
+    cost: u64,
+}
+
+impl SetCheck {
+    /// Whether another set is counted by the same key and limits.
+    fn is_same(&self, other: &Met, limits: Option<*const Override>) -> bool {
+        let own = (self.met.number, self.met.fingerprint, self.limits);
+        own == (other.number, other.fingerprint, limits)
+    }
+
+    /// Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
+    fn add_cost(&mut self, cost: u64, scope: Scope) {
+        self.cost = match scope {
+            Scope::Descriptor => self.cost.saturating_add(cost),
+            Scope::Request | Scope::Joined => self.cost.max(cost),
+        };
+    }
 }
 
 impl<'a> RequestMatch<'a> {
@@ -136,7 +162,7 @@ impl<'a> RequestMatch<'a> {
             is_all.then_some(first)
         });
         let scopes: Vec<_> = facts.sets().map(|set| set.scope).collect();
-        let mut asked = Vec::new();
+        let mut asked: Vec<SetCheck> = Vec::new();
         for (number, set) in (0..).zip(facts.sets()) {
             if let Some(orders) = orders {
                 self.heed(rules, orders, set, bypass);
@@ -151,40 +177,44 @@ impl<'a> RequestMatch<'a> {
                 let rulings = orders
                     .map(|orders| orders.of(Limiter::Applied(own.number), own.fingerprint, set));
                 let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass);
-                let is_bypassed =
-                    ordered.is_some() || rulings.as_ref().is_some_and(|own| own.bypass.is_some());
-                let changed = rulings
-                    .and_then(|own| own.changed)
-                    .map(std::sync::Arc::as_ptr);
-                let question = (own.number, own.fingerprint, changed);
-                if is_bypassed || !asked.contains(&question) {
-                    self.ask(applied, *own, &known);
-                    if !is_bypassed {
-                        asked.push(question);
-                    }
+                if ordered.is_some() || rulings.as_ref().is_some_and(|own| own.bypass.is_some()) {
+                    self.ask(applied, *own, &known, None);
                     continue;
                 }
+                let limits = rulings
+                    .and_then(|own| own.changed)
+                    .map(std::sync::Arc::as_ptr);
                 let cost = rule_cost(applied, stated_cost(applied, &known));
-                // Hits of several descriptors on one counter add up. Of several values of the whole request the dearest counts.
-                match set.scope {
-                    Scope::Descriptor => self.update_cost(*own, |known| known.saturating_add(cost)),
-                    Scope::Request | Scope::Joined => {
-                        self.update_cost(*own, |known| known.max(cost));
-                    }
+                match asked.iter_mut().find(|other| other.is_same(own, limits)) {
+                    Some(other) => other.add_cost(cost, set.scope),
+                    None => asked.push(SetCheck {
+                        met: *own,
+                        limits,
+                        cost,
+                    }),
                 }
             }
         }
-    }
-
-    /// Changes what a rule is asked already, but for slots: a request holds one, however often it is named.
-    fn update_cost(&mut self, met: Met, change: impl Fn(u64) -> u64) {
-        for group in [&mut self.enforced, &mut self.shadow] {
-            let checks = group.checks.as_mut_slice().iter_mut();
-            for (check, asker) in checks.zip(group.askers.as_slice()) {
-                let is_own = *asker == met.number && check.key.fingerprint() == met.fingerprint;
-                if is_own && !matches!(check.limit.kind(), LimitKind::Concurrency(_)) {
-                    check.cost = change(check.cost);
-                }
+        if let Some(ordered) = &mut self.ordered {
+            // Those that a bypass of a whole set lets pass are gone.
+            ordered.bypass = None;
+        }
+        // A rule in shadow is asked about all of its keys in one go.
+        asked.sort_by_key(|own| match own.met.mode {
+            Mode::Shadow => own.met.number.saturating_add(1),
+            Mode::Enforce | Mode::Off => 0,
+        });
+        for (place, own) in asked.iter().enumerate() {
+            let Some(set) = facts.sets().nth(own.met.set as usize) else {
+                continue;
+            };
+            let (applied, known) = (&rules.applied[own.met.number as usize], rules.known(set));
+            let counted = self.counted.as_slice().len();
+            self.ask(applied, own.met, &known, Some(own.cost));
+            // A request counts once, however many keys of a rule it has.
+            let is_counted = |other: &SetCheck| other.met.number == own.met.number;
+            if asked[..place].iter().any(is_counted) {
+                self.counted.truncate(counted);
             }
         }
     }
