@@ -257,10 +257,10 @@ impl RedisBuilder {
     ///
     /// # Errors
     /// If a certificate can't be read, or there is no Tokio runtime.
-    pub fn build(mut self) -> Result<Redis, ConnectError> {
+    pub fn build(self) -> Result<Redis, ConnectError> {
         let host = Host::system().map_err(|_| ConnectError::NoRuntime)?;
         #[cfg(feature = "simulation")]
-        let host = match self.world.take() {
+        let host = match self.world.clone() {
             Some(world) => host.simulated(world),
             None => host,
         };
