@@ -195,6 +195,11 @@ impl<'a> RequestMatch<'a> {
                 }
             }
         }
+        self.ask_once(rules, facts, asked);
+    }
+
+    /// Adds the checks of each rule and key once, at what all sets cost.
+    fn ask_once(&mut self, rules: &'a Rules, facts: &'a Facts<'a>, mut asked: Vec<SetCheck>) {
         if let Some(ordered) = &mut self.ordered {
             // Those that a bypass of a whole set lets pass are gone.
             ordered.bypass = None;
