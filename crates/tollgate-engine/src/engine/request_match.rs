@@ -419,14 +419,20 @@ impl<'a> RequestMatch<'a> {
             self.add_rule_with_overrides(rule, met, known, cost);
         } else {
             let limits = rule.limits.as_slice();
-            self.ask_limits(RuleLimits { rule, limits, cost }, met, known);
+            self.ask_limits(RuleLimits { rule, limits }, met, known, cost);
         }
     }
 
-    /// Adds the checks of some limits of a rule.
+    /// Adds the checks of some limits of a rule, at this cost if it isn't that of the facts alone.
     #[inline(always)]
-    fn ask_limits(&mut self, asked: RuleLimits<'a>, met: Met, known: &Known<'_, 'a>) {
-        let RuleLimits { rule, limits, cost } = asked;
+    fn ask_limits(
+        &mut self,
+        asked: RuleLimits<'a>,
+        met: Met,
+        known: &Known<'_, 'a>,
+        cost: Option<u64>,
+    ) {
+        let RuleLimits { rule, limits } = asked;
         if met.is_keyless && self.is_denied_for_missing_key(rule, met) {
             return;
         }
@@ -449,11 +455,7 @@ impl<'a> RequestMatch<'a> {
             self.add(check, met);
         }
         if rule.has_more {
-            let limits = RuleLimits {
-                cost: Some(cost),
-                ..asked
-            };
-            self.add_gates(limits, met, known);
+            self.add_gates(asked, met, known, cost);
         }
     }
 
@@ -471,9 +473,8 @@ impl<'a> RequestMatch<'a> {
     /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
     /// slots that the request's class may use, and its gate.
     #[cold]
-    fn add_gates(&mut self, asked: RuleLimits<'a>, met: Met, known: &Known<'_, 'a>) {
-        let RuleLimits { rule, limits, cost } = asked;
-        let cost = cost.unwrap_or(1);
+    fn add_gates(&mut self, asked: RuleLimits<'a>, met: Met, known: &Known<'_, 'a>, cost: u64) {
+        let RuleLimits { rule, limits } = asked;
         // Limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
         let is_changed = !std::ptr::eq(limits, rule.limits.as_slice());
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
@@ -549,13 +550,11 @@ impl<'a> RequestMatch<'a> {
     }
 }
 
-/// The limits that a rule asks about, its own or those that an operator has put in their place, and the cost if it isn't that of the
-/// facts alone.
+/// The limits that a rule asks about: its own, or those that an operator has put in their place.
 #[derive(Clone, Copy)]
 struct RuleLimits<'a> {
     rule: &'a Applied,
     limits: &'a [Limit],
-    cost: Option<u64>,
 }
 
 /// How many rules match, if they are more than a request may meet. Entries of the lists of what is blocked and exempt aren't

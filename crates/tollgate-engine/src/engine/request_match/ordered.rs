@@ -103,14 +103,14 @@ impl<'a> RequestMatch<'a> {
         }
         let Some(changed) = rulings.changed else {
             let limits = rule.limits.as_slice();
-            return self.ask_limits(RuleLimits { rule, limits, cost }, met, known);
+            return self.ask_limits(RuleLimits { rule, limits }, met, known, cost);
         };
         ordered
             .overrides
             .push((met.number, met.fingerprint, changed));
         ordered.record_applied(changed.order);
         let limits = &*changed.limits;
-        self.ask_limits(RuleLimits { rule, limits, cost }, met, known);
+        self.ask_limits(RuleLimits { rule, limits }, met, known, cost);
     }
 }
 
