@@ -33,6 +33,7 @@ pub(crate) mod rollout;
 pub(crate) mod rules;
 mod saved;
 mod tally_counting;
+mod tree_decisions;
 pub mod verdict;
 mod wait_queue;
 mod waiting;

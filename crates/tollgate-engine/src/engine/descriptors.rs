@@ -21,7 +21,7 @@ mod trees;
 pub(crate) use trees::{LeafKey, Trees};
 
 pub(super) use reporting::{ReportOptions, TreeRequest};
-pub(super) use tree_charge::TreeCharge;
+pub(super) use tree_charge::{TreeCharge, TreeDecision};
 pub(super) use tree_lookup::{TreeInput, TreeLookups};
 
 /// The answer to a request of several descriptors: it passes and holds what it takes, or it is refused.

@@ -11,10 +11,7 @@ use arc_swap::{ArcSwap, Guard};
 use tollgate::{Clock, Decision, Timestamp};
 
 use super::conditions::Conditions;
-use super::descriptors::{
-    DescriptorFindings, DescriptorRequest, DescriptorVerdict, ReportOptions, TreeCharge, TreeInput,
-    TreeLookups, TreeRequest,
-};
+use super::descriptors::{DescriptorFindings, DescriptorRequest, ReportOptions, TreeCharge};
 use super::orders::{Held, KeyContext, OverrideBook, OverrideContext};
 use super::query::BackendQuery;
 use super::recorder::Recorder;
@@ -23,12 +20,12 @@ use super::rules::{Before, PolicyError, Rules};
 use super::wait_queue::{QueueDemand, QueueKey, Standing, WaitQueues};
 use super::warm::is_gate;
 use crate::backend::{Backend, Clocks, Gift, Memory, Refund};
-use crate::bounds::{Bounds, TooMuch};
+use crate::bounds::Bounds;
 use crate::envoy::StatusCode;
-use crate::facts::{Descriptor, Facts};
+use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, KeyHashers, Limit, LimitKind};
-use crate::policy::{Charging, Mode, Policy};
-use crate::verdict::{DenyReason, Findings, Passed, Permits, Refused, RequestDecision, Verdict};
+use crate::policy::{Mode, Policy};
+use crate::verdict::{Findings, Passed, Permits, Refused, RequestDecision, Verdict};
 
 /// What all requests of an engine share.
 pub(super) struct Pipeline<B> {
@@ -65,7 +62,7 @@ pub(super) struct AttemptInput<'t> {
     orders: Option<&'t Held>,
     request: &'t Request<'t>,
     on: Conditions<'t>,
-    standing: Option<&'t Standing<'t>>,
+    pub(super) standing: Option<&'t Standing<'t>>,
 }
 
 /// What a trial came to.
@@ -419,7 +416,7 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Asks the limits of all rules that match, and those of the trees with them.
-    async fn try_once(
+    pub(super) async fn try_once(
         &self,
         trial: &AttemptInput<'_>,
         tried: &mut AttemptResult,
@@ -487,7 +484,7 @@ impl<B: Backend> Pipeline<B> {
         trees: &'r mut TreeCharge<'_, 'a>,
     ) -> BoxedFuture<'r, Vec<Check<'a>>> {
         Box::pin(async move {
-            said.permits.hold(trees.take_permits());
+            said.permits.hold(trees.take_permits().0);
             // What decided instead of a store has charged nothing there.
             let checks = match said.unavailable {
                 None => gathered.enforced.checks.as_slice(),
@@ -496,70 +493,6 @@ impl<B: Backend> Pipeline<B> {
             (trees.charge_or_peek_shadows(&self.backend, &mut said.permits, checks)).await;
             trees.charged_checks()
         })
-    }
-
-    /// Decides a request by its descriptors: alone, or in a trial together with the rules. None if a rule denies it.
-    pub(super) async fn decide_trees(
-        &self,
-        input: TreeInput<'_>,
-        telling: ReportOptions,
-        together: Option<(&AttemptInput<'_>, &mut AttemptResult)>,
-    ) -> Result<Option<TreeOutcome>, B::Error> {
-        let rules = input.rules;
-        let lookups = TreeLookups::new(&input);
-        let keys = lookups.keys(&input);
-        let met = lookups.meet(&input, &keys);
-        let is_first = together
-            .as_ref()
-            .is_none_or(|(trial, _)| trial.standing.is_none());
-        // One that waits and asks again is the same request.
-        if is_first {
-            (self.recorder).record_tree_match(rules, &input.request, &met);
-            for refund in met.iter().flatten().filter_map(|met| met.refunded()) {
-                self.backend.refund(&refund, Refund::Cost).await?;
-            }
-        }
-        let request = TreeRequest {
-            rules,
-            found: &lookups.found,
-            met: &met,
-        };
-        let mut charge = TreeCharge::new(request, input.request.domain);
-        let (mut permits, mut telling) = (Permits::default(), telling);
-        let is_alone = together.is_none();
-        match together {
-            None => {
-                if let Some(asked) = charge.charge(&self.backend, &[]).await? {
-                    permits = Permits(asked.answer.pass.and(charge.take_permits()));
-                }
-            }
-            Some((trial, tried)) => {
-                // A policy that charges each since the request began to wait would charge it again with every attempt.
-                charge.charging = Charging::AllOrNone;
-                self.try_once(trial, tried, Some(&mut charge)).await?;
-                if !tried.said.allowed {
-                    // A rule denies it, so nothing was charged to the trees.
-                    return Ok(None);
-                }
-            }
-        }
-        let is_denied = !charge.allowed && rules.mode == Mode::Enforce;
-        if is_alone || is_denied {
-            let settling = charge.charge_or_peek_shadows(&self.backend, &mut permits, &[]);
-            settling.await;
-        }
-        telling.counts_request |= is_denied;
-        let tree_match = charge.tree_match();
-        let decided = charge.decided();
-        let (code, findings) = decided.findings();
-        let statuses = &findings.statuses;
-        (self.recorder).report_descriptors(&decided, statuses, telling, &self.backend);
-        Ok(Some(TreeOutcome {
-            code,
-            findings,
-            permits,
-            tree_match,
-        }))
     }
 
     /// What is left of each limit that a request meets.
@@ -618,101 +551,6 @@ impl<B: Backend> Pipeline<B> {
             self.turns.poke(QueueKey::of(check));
         }
         Ok(gift)
-    }
-
-    /// Decides a request by trees alone.
-    pub(super) async fn decide_descriptors(
-        &self,
-        request: DescriptorRequest<'_>,
-    ) -> Result<DescriptorVerdict, B::Error> {
-        let (started, counts_request) = (self.recorder.started(&self.backend), true);
-        let telling = ReportOptions {
-            started,
-            counts_request,
-        };
-        let now = self.in_force();
-        let outcome = self.decide_by_trees_alone(&now, request, telling).await?;
-        Ok(DescriptorVerdict::new(
-            outcome.code,
-            outcome.findings,
-            outcome.permits,
-        ))
-    }
-
-    /// What trees decide of a request that has no more of anything than is taken.
-    pub(super) async fn decide_by_trees_alone(
-        &self,
-        now: &ActivePolicy,
-        request: DescriptorRequest<'_>,
-        telling: ReportOptions,
-    ) -> Result<TreeOutcome, B::Error> {
-        if let Some(what) = self.too_much(request.descriptors) {
-            return Ok(self.exceeded(now.rules.mode, what, telling));
-        }
-        let input = self.tree_input(&now.rules, now.orders.as_ref(), request);
-        let outcome = self.decide_trees(input, telling, None).await?;
-        Ok(outcome.expect("no rule is asked that could deny it"))
-    }
-
-    /// What trees need of a request.
-    pub(super) fn tree_input<'a>(
-        &'a self,
-        rules: &'a Rules,
-        orders: Option<&'a Held>,
-        request: DescriptorRequest<'a>,
-    ) -> TreeInput<'a> {
-        TreeInput {
-            rules,
-            hashers: &self.hashers,
-            orders,
-            request,
-        }
-    }
-
-    pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
-        let Bounds {
-            descriptors: most,
-            fact_bytes,
-            ..
-        } = self.bounds;
-        if descriptors.len() > most {
-            let found = descriptors.len();
-            return Some(TooMuch::Descriptors { found, most });
-        }
-        let entries = descriptors.iter().flat_map(|one| one.entries);
-        let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
-        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
-        let most = fact_bytes;
-        Some(TooMuch::Entry { bytes, most })
-    }
-
-    /// The answer to a request that has too much of something.
-    #[cold]
-    pub(super) fn exceeded(
-        &self,
-        mode: Mode,
-        what: TooMuch<'static>,
-        mut telling: ReportOptions,
-    ) -> TreeOutcome {
-        telling.counts_request |= mode == Mode::Enforce;
-        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
-        let (code, retry_after) = match mode {
-            Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
-            Mode::Shadow | Mode::Off => (StatusCode::Ok, Duration::ZERO),
-        };
-        let findings = DescriptorFindings {
-            reason: (code == StatusCode::OverLimit).then_some(DenyReason::TooLarge),
-            retry_after,
-            too_much: Some(what),
-            ..DescriptorFindings::default()
-        };
-        let (permits, tree_match) = (Permits::default(), TreeMatch::Some);
-        TreeOutcome {
-            code,
-            findings,
-            permits,
-            tree_match,
-        }
     }
 }
 

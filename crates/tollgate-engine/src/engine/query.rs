@@ -1,6 +1,7 @@
 //! Asks about what a request met: the queues of others, gates that adapt, denials that are remembered, and the backend; about the
 //! limits in force, and then about each rule in shadow.
 
+use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -179,7 +180,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         let gathered = self.gathered;
         // What decided instead of a store has charged nothing there.
         let is_charged = said.unavailable.is_none() && self.may_be_dropped;
-        let mut unanswered = RefundGuard::new(self.backend, &mut said.permits);
+        let mut unanswered = RefundGuard::new(self.backend, mem::take(&mut said.permits));
         if !gathered.shadow.checks.as_slice().is_empty() {
             unanswered.is_charged(charged_to_trees);
             if is_charged {
@@ -214,7 +215,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
                 None => {}
             }
         }
-        unanswered.answered();
+        said.permits = unanswered.answered();
     }
 
     /// What a request would be told that only looks: by the limits in force, and by rules in shadow if it would pass.

@@ -9,17 +9,18 @@ use crate::verdict::Permits;
 
 /// A request that passed and isn't answered yet. Dropped before it is [answered](Self::answered), it gives back what it
 /// was charged, and holds nothing.
+#[must_use = "dropped, it gives back what the request was charged"]
 pub(super) struct RefundGuard<'a, 'c, B: Backend> {
     backend: &'a B,
     /// What it holds.
-    pub(super) held: &'a mut Permits,
+    pub(super) held: Permits,
     /// What it was charged, until it is answered.
     charged: Option<Vec<Check<'c>>>,
 }
 
 impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
     /// A request that holds this, and was charged nothing so far.
-    pub(super) fn new(backend: &'a B, held: &'a mut Permits) -> Self {
+    pub(super) fn new(backend: &'a B, held: Permits) -> Self {
         Self {
             backend,
             held,
@@ -37,17 +38,20 @@ impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
         charged.extend(checks.iter().filter(is_spent).copied());
     }
 
-    /// All is asked: what was charged stays so.
-    pub(super) fn answered(mut self) {
+    /// All is asked: what was charged stays so, and what it holds is the caller's.
+    pub(super) fn answered(mut self) -> Permits {
         self.charged = None;
+        mem::take(&mut self.held)
     }
 }
 
 impl<B: Backend> Drop for RefundGuard<'_, '_, B> {
     fn drop(&mut self) {
         if let Some(charged) = self.charged.take() {
-            mem::take(self.held).cancel();
-            refund_detached(self.backend, &charged);
+            mem::take(&mut self.held).cancel();
+            if !charged.is_empty() {
+                refund_detached(self.backend, &charged);
+            }
         }
     }
 }

@@ -9,14 +9,9 @@ use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 
 use super::conditions::Conditions;
-use super::descriptors::{DescriptorFindings, DescriptorRequest, ReportOptions};
-use super::pipeline::{Attempt, CombinedVerdict, Pipeline, Request, TreeOutcome};
+use super::pipeline::{Attempt, Pipeline, Request};
 use super::wait_queue::{QueueDemand, QueueKey, QueueRequest, QueueStatus, SOON, Standing};
 use crate::backend::Backend;
-use crate::envoy::StatusCode;
-use crate::facts::Facts;
-use crate::policy::Charging;
-use crate::verdict::{Permits, Verdict};
 
 /// If it isn't known when there is room, as of slots, it is looked for so often.
 const POLL: Duration = Duration::from_millis(10);
@@ -60,69 +55,6 @@ impl<B: Backend> Pipeline<B> {
             return Box::pin(self.wait_and_retry(request, on, attempt)).await;
         }
         Ok(attempt)
-    }
-
-    /// Decides a request by trees and rules together.
-    pub(super) async fn decide_combined<'f>(
-        &self,
-        on: Conditions<'_>,
-        facts: &'f Facts<'f>,
-        descriptors: DescriptorRequest<'_>,
-    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
-        let mut request = self.request(facts);
-        let (mut by_trees, mut held) = (DescriptorFindings::default(), Permits::default());
-        if let Some(first) = self
-            .decide_trees_first(descriptors, on, request.started)
-            .await?
-        {
-            if first.code == StatusCode::OverLimit {
-                return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
-            }
-            (by_trees, held) = (first.findings, first.permits);
-            request.trees = first.tree_match;
-        } else {
-            request.descriptors = Some(descriptors);
-        }
-        let mut attempt = self.attempts(&request, on).await?;
-        if attempt.is_outdated {
-            return Ok(None);
-        }
-        if let Some(trees) = attempt.trees.take() {
-            if trees.code == StatusCode::OverLimit {
-                return Ok(Some(CombinedVerdict::DeniedByDescriptor(trees.findings)));
-            }
-            by_trees = trees.findings;
-        }
-        attempt.is_by_trees = by_trees.decider.is_some() || by_trees.too_much.is_some();
-        Ok(Some(match self.conclude(facts, attempt, request.started) {
-            Verdict::Passed(mut passed) => {
-                passed.hold(held);
-                CombinedVerdict::Passed(passed, by_trees)
-            }
-            Verdict::Refused(refused) => CombinedVerdict::DeniedByRule(refused),
-        }))
-    }
-
-    /// Decides a request by its trees before the rules, if its domain charges each limit by itself, or if it has too many
-    /// descriptors; none if trees and rules are to be asked together.
-    async fn decide_trees_first(
-        &self,
-        request: DescriptorRequest<'_>,
-        on: Conditions<'_>,
-        started: Option<Timestamp>,
-    ) -> Result<Option<TreeOutcome>, B::Error> {
-        let now = self.in_force();
-        let telling = ReportOptions {
-            started,
-            counts_request: false,
-        };
-        let charges_each = now.rules.trees.compiled.charging(request.domain) == Charging::Each;
-        let is_first = charges_each && !on.lacks_facts_for(&now.rules);
-        if !is_first && self.too_much(request.descriptors).is_none() {
-            return Ok(None);
-        }
-        let deciding = Box::pin(self.decide_by_trees_alone(&now, request, telling));
-        deciding.await.map(Some)
     }
 
     /// Waits and asks, until the request passes, or can't in time.

@@ -1,13 +1,16 @@
 //! What several descriptors of a request ask of their counters together: one check a counter, at the cost of
 //! all that meet it.
 
+use std::mem;
 use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
 use super::trees::{CounterId, Met};
 use crate::backend::Backend;
+use crate::engine::refund_guard::RefundGuard;
 use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
+use crate::verdict::Permits;
 
 /// The checks of some descriptors.
 pub(super) struct CounterPool<'m, 'a> {
@@ -143,7 +146,12 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                 });
             }
             // Each descriptor has a status of its own, also where the denial was known without a question.
-            _ if results.is_empty() => decisions(&backend.peek(checks).await?),
+            _ if results.is_empty() => {
+                let unanswered = guard(backend, &mut answer, checks);
+                let peeked = backend.peek(checks).await?;
+                answer.pass = unanswered.answered().0;
+                decisions(&peeked)
+            }
             _ => decisions(&results),
         };
         said.resize(checks.len(), Decision::UNLIMITED);
@@ -166,6 +174,16 @@ impl<'m, 'a> CounterPool<'m, 'a> {
             rules: said,
             each,
         })
+    }
+
+    /// Asks all or none. Unless the request is answered, the guard gives back what was charged, and it has the permits.
+    pub(super) async fn ask_guarded<'p, B: Backend>(
+        &self,
+        backend: &'p B,
+    ) -> Result<(PooledAnswer, RefundGuard<'p, 'a, B>), B::Error> {
+        let mut asked = self.ask(backend, &[]).await?;
+        let unanswered = guard(backend, &mut asked.answer, &self.checks);
+        Ok((asked, unanswered))
     }
 
     /// What each would say, without charging anything. Slots are left out: to look at them is to take one.
@@ -231,6 +249,20 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         });
         each.collect()
     }
+}
+
+/// Guards what was charged by an answer to these checks, and takes its permits.
+fn guard<'p, 'c, B: Backend>(
+    backend: &'p B,
+    answer: &mut Answer,
+    checks: &[Check<'c>],
+) -> RefundGuard<'p, 'c, B> {
+    let mut unanswered = RefundGuard::new(backend, Permits(mem::take(&mut answer.pass)));
+    // What decided instead of a store has charged nothing there.
+    if answer.allowed && answer.unavailable.is_none() {
+        unanswered.is_charged(checks);
+    }
+    unanswered
 }
 
 fn counter(check: &Check<'_>) -> CounterId {

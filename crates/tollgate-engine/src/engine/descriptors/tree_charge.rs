@@ -4,7 +4,6 @@ use std::mem;
 use std::time::Duration;
 
 use futures_util::future::join_all;
-use tollgate::stack::Pass;
 use tollgate::{Decision, Outcome};
 
 use super::counter_pool::{CounterPool, PooledAnswer};
@@ -47,7 +46,14 @@ pub(in crate::engine) struct TreeCharge<'m, 'a> {
     pub(in crate::engine) allowed: bool,
     each: Vec<DescriptorResult>,
     /// Permits of counters that were charged one by one.
-    permits: Pass,
+    permits: Permits,
+}
+
+impl<'a> TreeDecision<'_, 'a> {
+    /// The checks of all counters that the store has charged.
+    pub(in crate::engine) fn charged_checks(&self) -> Vec<Check<'a>> {
+        charged_checks(self.request, &self.each)
+    }
 }
 
 impl<'m, 'a> TreeCharge<'m, 'a> {
@@ -62,7 +68,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
             charging: request.rules.trees.compiled.charging(domain),
             allowed: false,
             each: request.met.iter().map(blocked).collect(),
-            permits: Pass::default(),
+            permits: Permits::default(),
         }
     }
 
@@ -94,7 +100,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// Permits of counters that were charged one by one: those of a request that passes.
-    pub(in crate::engine) fn take_permits(&mut self) -> Pass {
+    pub(in crate::engine) fn take_permits(&mut self) -> Permits {
         mem::take(&mut self.permits)
     }
 
@@ -115,12 +121,7 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 
     /// The checks of all counters that the store has charged.
     pub(in crate::engine) fn charged_checks(&self) -> Vec<Check<'a>> {
-        let is_charged = |number: &usize| {
-            let result = &self.each[*number];
-            result.charged > 0 && result.unavailable.is_none()
-        };
-        let charged: Vec<_> = (0..self.request.met.len()).filter(is_charged).collect();
-        self.pool(&charged).into_checks()
+        charged_checks(self.request, &self.each)
     }
 
     /// The numbers of descriptors that meet a limit of this force.
@@ -213,22 +214,27 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     ) -> Result<Option<PooledAnswer>, B::Error> {
         let groups = self.groups(self.asked(self.in_force()));
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
-        let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
-        let mut permits = Pass::default();
+        let answers = join_all(pools.iter().map(|pool| pool.ask_guarded(backend))).await;
+        let mut unanswered = Vec::with_capacity(groups.len());
         for (numbers, asked) in groups.iter().zip(answers) {
-            let mut asked = asked?;
+            let (mut asked, guard) = asked?;
             self.note(numbers, &mut asked);
-            permits = permits.and(asked.answer.pass);
+            unanswered.push(guard);
         }
-        if self.is_refused() {
-            // It doesn't run, so it holds no permits.
-            return Ok(None);
+        let asked = if self.is_refused() {
+            None
+        } else {
+            Some(self.pool(&[]).ask(backend, rules).await?)
+        };
+        let mut permits = Permits::default();
+        for guard in unanswered {
+            permits.hold(guard.answered().0);
         }
-        let asked = self.pool(&[]).ask(backend, rules).await?;
-        if asked.answer.allowed {
+        // One that is denied doesn't run, so it holds no permits.
+        if asked.as_ref().is_some_and(|asked| asked.answer.allowed) {
             self.permits = permits;
         }
-        Ok(Some(asked))
+        Ok(asked)
     }
 
     /// What each would say to a request that is refused. One that can't be asked about is left out.
@@ -255,15 +261,15 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         }
         let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
         let charged = self.charged_checks();
-        let mut unanswered = RefundGuard::new(backend, held);
+        let mut unanswered = RefundGuard::new(backend, mem::take(held));
         unanswered.is_charged(rules);
         unanswered.is_charged(&charged);
-        let answers = join_all(pools.iter().map(|pool| pool.ask(backend, &[]))).await;
-        unanswered.answered();
+        let answers = join_all(pools.iter().map(|pool| pool.ask_guarded(backend))).await;
+        *held = unanswered.answered();
         for (numbers, asked) in groups.iter().zip(answers) {
-            if let Ok(mut asked) = asked {
+            if let Ok((mut asked, guard)) = asked {
                 self.note(numbers, &mut asked);
-                held.hold(asked.answer.pass);
+                held.hold(guard.answered().0);
             }
         }
     }
@@ -357,4 +363,11 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         let in_shadow = || self.of(DenialEffect::Shadow).min_by_key(left);
         in_force.min_by_key(left).or_else(in_shadow)
     }
+}
+
+/// The checks of all counters that the store has charged to a request, by what came of its descriptors.
+fn charged_checks<'a>(request: TreeRequest<'_, 'a>, each: &[DescriptorResult]) -> Vec<Check<'a>> {
+    let met = request.met.iter().zip(each);
+    let charged = met.filter(|(_, result)| result.charged > 0 && result.unavailable.is_none());
+    CounterPool::of(charged.filter_map(|(met, _)| met.as_ref())).into_checks()
 }

@@ -1,0 +1,300 @@
+//! Requests of descriptors: decided by trees alone, together with the rules, or before them.
+
+use std::time::Duration;
+
+use super::conditions::Conditions;
+use super::descriptors::{
+    DescriptorFindings, DescriptorRequest, DescriptorVerdict, ReportOptions, TreeCharge,
+    TreeDecision, TreeInput, TreeLookups, TreeRequest,
+};
+use super::orders::Held;
+use super::pipeline::{
+    ActivePolicy, AttemptInput, AttemptResult, CombinedVerdict, Pipeline, Request, TreeOutcome,
+};
+use super::refund_guard::RefundGuard;
+use super::request_match::TreeMatch;
+use super::rules::Rules;
+use crate::backend::{Backend, Refund};
+use crate::bounds::{Bounds, TooMuch};
+use crate::envoy::StatusCode;
+use crate::facts::{Descriptor, Facts};
+use crate::policy::{Charging, Mode};
+use crate::verdict::{DenyReason, Permits, Verdict};
+
+/// Why trees that are asked alone have an outcome.
+const NO_RULE: &str = "no rule is asked that could deny it";
+
+/// How trees report a request that the rules count.
+fn before_rules(request: &Request<'_>) -> ReportOptions {
+    ReportOptions {
+        started: request.started,
+        counts_request: false,
+    }
+}
+
+impl<B: Backend> Pipeline<B> {
+    /// Decides a request by its descriptors: alone, or in a trial together with the rules. None if a rule denies it.
+    pub(super) async fn decide_trees(
+        &self,
+        input: TreeInput<'_>,
+        telling: ReportOptions,
+        together: Option<(&AttemptInput<'_>, &mut AttemptResult)>,
+    ) -> Result<Option<TreeOutcome>, B::Error> {
+        let lookups = TreeLookups::new(&input);
+        let keys = lookups.keys(&input);
+        let met = lookups.meet(&input, &keys);
+        let trees = TreeRequest {
+            rules: input.rules,
+            found: &lookups.found,
+            met: &met,
+        };
+        let decided = self.decide_matched(trees, &input.request, telling, together);
+        Ok(decided.await?.map(|(outcome, _)| outcome))
+    }
+
+    /// The same of a request that was matched, and what its trees were charged.
+    async fn decide_matched<'m, 'a>(
+        &self,
+        trees: TreeRequest<'m, 'a>,
+        request: &DescriptorRequest<'_>,
+        mut telling: ReportOptions,
+        together: Option<(&AttemptInput<'_>, &mut AttemptResult)>,
+    ) -> Result<Option<(TreeOutcome, TreeDecision<'m, 'a>)>, B::Error> {
+        let TreeRequest { rules, met, .. } = trees;
+        let is_first = together
+            .as_ref()
+            .is_none_or(|(trial, _)| trial.standing.is_none());
+        // One that waits and asks again is the same request.
+        if is_first {
+            (self.recorder).record_tree_match(rules, request, met);
+            for refund in met.iter().flatten().filter_map(|met| met.refunded()) {
+                self.backend.refund(&refund, Refund::Cost).await?;
+            }
+        }
+        let mut charge = TreeCharge::new(trees, request.domain);
+        let mut permits = Permits::default();
+        let is_alone = together.is_none();
+        match together {
+            None => {
+                if let Some(asked) = charge.charge(&self.backend, &[]).await? {
+                    permits = charge.take_permits();
+                    permits.hold(asked.answer.pass);
+                }
+            }
+            Some((trial, tried)) => {
+                // A policy that charges each since the request began to wait would charge it again with every attempt.
+                charge.charging = Charging::AllOrNone;
+                self.try_once(trial, tried, Some(&mut charge)).await?;
+                if !tried.said.allowed {
+                    // A rule denies it, so nothing was charged to the trees.
+                    return Ok(None);
+                }
+            }
+        }
+        let is_denied = !charge.allowed && rules.mode == Mode::Enforce;
+        if is_alone || is_denied {
+            let settling = charge.charge_or_peek_shadows(&self.backend, &mut permits, &[]);
+            settling.await;
+        }
+        telling.counts_request |= is_denied;
+        let tree_match = charge.tree_match();
+        let decided = charge.decided();
+        let (code, findings) = decided.findings();
+        let statuses = &findings.statuses;
+        (self.recorder).report_descriptors(&decided, statuses, telling, &self.backend);
+        let outcome = TreeOutcome {
+            code,
+            findings,
+            permits,
+            tree_match,
+        };
+        Ok(Some((outcome, decided)))
+    }
+
+    /// Decides a request by trees and rules: together, unless its domain charges each limit by itself, or it has too many
+    /// descriptors.
+    pub(super) async fn decide_combined<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+        descriptors: DescriptorRequest<'_>,
+    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+        let mut request = self.request(facts);
+        let mut by_trees = DescriptorFindings::default();
+        let now = self.in_force();
+        let charging = now.rules.trees.compiled.charging(descriptors.domain);
+        if let Some(what) = self.too_much(descriptors.descriptors) {
+            let first = self.exceeded(now.rules.mode, what, before_rules(&request));
+            if first.code == StatusCode::OverLimit {
+                return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
+            }
+            (by_trees, request.trees) = (first.findings, first.tree_match);
+        } else if charging == Charging::Each && !on.lacks_facts_for(&now.rules) {
+            // In a box: few domains do, and every connection has room for the largest step.
+            let deciding = Box::pin(self.charge_trees_first(on, facts, request, descriptors, now));
+            return deciding.await;
+        } else {
+            request.descriptors = Some(descriptors);
+        }
+        drop(now);
+        self.decide_by_rules(on, facts, request, by_trees).await
+    }
+
+    /// Decides a request by its trees, and then by the rules. If those don't answer, the trees get back what they charged; a
+    /// denial by a rule keeps it.
+    async fn charge_trees_first<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+        mut request: Request<'_>,
+        descriptors: DescriptorRequest<'_>,
+        now: ActivePolicy,
+    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+        let input = self.tree_input(&now.rules, now.orders.as_ref(), descriptors);
+        let lookups = TreeLookups::new(&input);
+        let keys = lookups.keys(&input);
+        let met = lookups.meet(&input, &keys);
+        let trees = TreeRequest {
+            rules: input.rules,
+            found: &lookups.found,
+            met: &met,
+        };
+        let deciding = self.decide_matched(trees, &descriptors, before_rules(&request), None);
+        let (first, decided) = deciding.await?.expect(NO_RULE);
+        if first.code == StatusCode::OverLimit {
+            return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
+        }
+        let mut unanswered = RefundGuard::new(&self.backend, first.permits);
+        unanswered.is_charged(&decided.charged_checks());
+        request.trees = first.tree_match;
+        let deciding = self.decide_by_rules(on, facts, request, first.findings);
+        let Some(mut verdict) = deciding.await? else {
+            return Ok(None);
+        };
+        let held = unanswered.answered();
+        if let CombinedVerdict::Passed(passed, _) = &mut verdict {
+            passed.hold(held);
+        }
+        Ok(Some(verdict))
+    }
+
+    /// Decides a request by the rules, with the trees or after them.
+    async fn decide_by_rules<'f>(
+        &self,
+        on: Conditions<'_>,
+        facts: &'f Facts<'f>,
+        request: Request<'_>,
+        mut by_trees: DescriptorFindings,
+    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+        let mut attempt = self.attempts(&request, on).await?;
+        if attempt.is_outdated {
+            return Ok(None);
+        }
+        if let Some(trees) = attempt.trees.take() {
+            if trees.code == StatusCode::OverLimit {
+                return Ok(Some(CombinedVerdict::DeniedByDescriptor(trees.findings)));
+            }
+            by_trees = trees.findings;
+        }
+        attempt.is_by_trees = by_trees.decider.is_some() || by_trees.too_much.is_some();
+        Ok(Some(match self.conclude(facts, attempt, request.started) {
+            Verdict::Passed(passed) => CombinedVerdict::Passed(passed, by_trees),
+            Verdict::Refused(refused) => CombinedVerdict::DeniedByRule(refused),
+        }))
+    }
+
+    /// Decides a request by trees alone.
+    pub(super) async fn decide_descriptors(
+        &self,
+        request: DescriptorRequest<'_>,
+    ) -> Result<DescriptorVerdict, B::Error> {
+        let (started, counts_request) = (self.recorder.started(&self.backend), true);
+        let telling = ReportOptions {
+            started,
+            counts_request,
+        };
+        let now = self.in_force();
+        let outcome = self.decide_by_trees_alone(&now, request, telling).await?;
+        Ok(DescriptorVerdict::new(
+            outcome.code,
+            outcome.findings,
+            outcome.permits,
+        ))
+    }
+
+    /// What trees decide of a request that has no more of anything than is taken.
+    pub(super) async fn decide_by_trees_alone(
+        &self,
+        now: &ActivePolicy,
+        request: DescriptorRequest<'_>,
+        telling: ReportOptions,
+    ) -> Result<TreeOutcome, B::Error> {
+        if let Some(what) = self.too_much(request.descriptors) {
+            return Ok(self.exceeded(now.rules.mode, what, telling));
+        }
+        let input = self.tree_input(&now.rules, now.orders.as_ref(), request);
+        let outcome = self.decide_trees(input, telling, None).await?;
+        Ok(outcome.expect(NO_RULE))
+    }
+
+    /// What trees need of a request.
+    pub(super) fn tree_input<'a>(
+        &'a self,
+        rules: &'a Rules,
+        orders: Option<&'a Held>,
+        request: DescriptorRequest<'a>,
+    ) -> TreeInput<'a> {
+        TreeInput {
+            rules,
+            hashers: &self.hashers,
+            orders,
+            request,
+        }
+    }
+
+    pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
+        let Bounds {
+            descriptors: most,
+            fact_bytes,
+            ..
+        } = self.bounds;
+        if descriptors.len() > most {
+            let found = descriptors.len();
+            return Some(TooMuch::Descriptors { found, most });
+        }
+        let entries = descriptors.iter().flat_map(|one| one.entries);
+        let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
+        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
+        let most = fact_bytes;
+        Some(TooMuch::Entry { bytes, most })
+    }
+
+    /// The answer to a request that has too much of something.
+    #[cold]
+    pub(super) fn exceeded(
+        &self,
+        mode: Mode,
+        what: TooMuch<'static>,
+        mut telling: ReportOptions,
+    ) -> TreeOutcome {
+        telling.counts_request |= mode == Mode::Enforce;
+        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
+        let (code, retry_after) = match mode {
+            Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
+            Mode::Shadow | Mode::Off => (StatusCode::Ok, Duration::ZERO),
+        };
+        let findings = DescriptorFindings {
+            reason: (code == StatusCode::OverLimit).then_some(DenyReason::TooLarge),
+            retry_after,
+            too_much: Some(what),
+            ..DescriptorFindings::default()
+        };
+        let (permits, tree_match) = (Permits::default(), TreeMatch::Some);
+        TreeOutcome {
+            code,
+            findings,
+            permits,
+            tree_match,
+        }
+    }
+}
