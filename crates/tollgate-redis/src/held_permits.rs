@@ -29,13 +29,8 @@ const LONGEST_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of this node.
 #[derive(Debug)]
+#[debug("HeldPermits({life:?})")]
 pub(crate) struct HeldPermits {
-    inner: Arc<PermitKeeper>,
-}
-
-#[derive(Debug)]
-#[debug("Inner({life:?})")]
-struct PermitKeeper {
     store: Arc<Store>,
     /// The question that took each, by the name of its holder.
     held: Mutex<BTreeMap<Box<str>, StoreQuery>>,
@@ -69,8 +64,13 @@ struct ReleaseQueue {
 }
 
 impl HeldPermits {
-    pub(crate) fn new(store: Arc<Store>, time: Option<Time>, host: Host, life: Duration) -> Self {
-        let inner = Arc::new(PermitKeeper {
+    pub(crate) fn new(
+        store: Arc<Store>,
+        time: Option<Time>,
+        host: Host,
+        life: Duration,
+    ) -> Arc<Self> {
+        let permits = Arc::new(Self {
             store,
             held: Mutex::default(),
             ended: Mutex::default(),
@@ -84,50 +84,49 @@ impl HeldPermits {
             host,
         });
         // A renewal may fail twice before a slot is lost.
-        let renew = async |inner: Arc<PermitKeeper>| inner.renew_all().await;
-        inner.host.spawn_every(life / 3, &inner, renew);
-        Self { inner }
+        let renew = async |permits: Arc<Self>| permits.renew_all().await;
+        permits.host.spawn_every(life / 3, &permits, renew);
+        permits
     }
 
     /// A name for who takes a slot.
     pub(crate) fn name(&self) -> Box<str> {
-        let number = self.inner.next.fetch_add(1, Ordering::Relaxed);
-        let node = self.inner.node.number(&self.inner.host);
+        let number = self.next.fetch_add(1, Ordering::Relaxed);
+        let node = self.node.number(&self.host);
         format!("{node:016x}-{number:x}").into()
     }
 
     /// A slot was taken: it is renewed until the returned closure is called.
     pub(crate) fn hold(
-        &self,
+        self: &Arc<Self>,
         question: &StoreQuery,
     ) -> Option<impl FnOnce() + Send + Sync + 'static + use<>> {
         let name = question.holder.clone()?;
-        lock(&self.inner.held).insert(name.clone(), question.clone());
-        let inner = Arc::clone(&self.inner);
+        lock(&self.held).insert(name.clone(), question.clone());
+        let permits = Arc::clone(self);
         Some(move || {
-            let held = lock(&inner.held).remove(&name);
-            held.into_iter().for_each(|held| inner.end(held));
+            let held = lock(&permits.held).remove(&name);
+            held.into_iter().for_each(|held| permits.end(held));
         })
     }
 
     /// Gives back a slot that may or may not have been taken.
-    pub(crate) fn forget(&self, question: &StoreQuery) {
+    pub(crate) fn forget(self: &Arc<Self>, question: &StoreQuery) {
         if let Some(end) = self.hold(question) {
             end();
         }
     }
 
     /// Gives back all slots, held or not, and waits until that is said.
-    pub(crate) async fn close(&self) {
-        let inner = &self.inner;
+    pub(crate) async fn close(self: &Arc<Self>) {
         // A renewal that is under way would take them again.
-        let renewing = inner.renewing.lock().await;
-        let held = std::mem::take(&mut *lock(&inner.held));
+        let renewing = self.renewing.lock().await;
+        let held = std::mem::take(&mut *lock(&self.held));
         drop(renewing);
-        held.into_values().for_each(|held| inner.end(held));
+        held.into_values().for_each(|held| self.end(held));
         loop {
-            let said = inner.said.notified();
-            if !lock(&inner.ended).is_said {
+            let said = self.said.notified();
+            if !lock(&self.ended).is_said {
                 return;
             }
             said.await;
@@ -135,15 +134,13 @@ impl HeldPermits {
     }
 
     pub(crate) fn held(&self) -> usize {
-        lock(&self.inner.held).len()
+        lock(&self.held).len()
     }
 
     pub(crate) fn lost(&self) -> u64 {
-        self.inner.lost.load(Ordering::Relaxed)
+        self.lost.load(Ordering::Relaxed)
     }
-}
 
-impl PermitKeeper {
     async fn ask(&self, held: &StoreQuery, op: StoreOp) -> Result<QueryReplies, StoreError> {
         let at = self.time.as_ref().map(|time| time.now().as_nanos() / 1000);
         let question = StoreQuery {
@@ -227,21 +224,21 @@ impl PermitKeeper {
 }
 
 /// Gives back what has ended, until all of it is said or has run out.
-async fn release_ended_permits(inner: Arc<PermitKeeper>) {
+async fn release_ended_permits(permits: Arc<HeldPermits>) {
     let mut pause = FIRST_PAUSE;
-    while let Some(some) = inner.next_releases() {
+    while let Some(some) = permits.next_releases() {
         let said = some.into_iter().map(async |(held, since)| {
-            let said = inner.ask(&held, StoreOp::Release).await;
+            let said = permits.ask(&held, StoreOp::Release).await;
             said.is_err().then_some((held, since))
         });
         let unsaid = join_all(said).await.into_iter().flatten();
-        let is_due = |(_, since): &(_, Instant)| since.elapsed() < inner.life;
+        let is_due = |(_, since): &(_, Instant)| since.elapsed() < permits.life;
         let due: Vec<_> = unsaid.filter(is_due).collect();
         if due.is_empty() {
             pause = FIRST_PAUSE;
             continue;
         }
-        if inner.requeue_failed(due) {
+        if permits.requeue_failed(due) {
             tokio::time::sleep(pause).await;
             pause = (pause * 2).min(LONGEST_PAUSE);
         }
@@ -273,14 +270,14 @@ mod tests {
             tokio::time::timeout(deadline, freed).await.unwrap();
         };
         let pass = jobs.try_check("k", 1).await.unwrap();
-        let inner = &redis.direct().unwrap().holders.inner;
-        let (name, held) = lock(&inner.held).clone().into_iter().next().unwrap();
+        let permits = &redis.direct().unwrap().holders;
+        let (name, held) = lock(&permits.held).clone().into_iter().next().unwrap();
         drop(pass);
         free(1).await;
         // A renewal that was under way comes after it.
-        let answers = inner.ask(&held, StoreOp::Renew).await.unwrap();
+        let answers = permits.ask(&held, StoreOp::Renew).await.unwrap();
         free(0).await;
-        inner.renewed(&name, held, &answers);
+        permits.renewed(&name, held, &answers);
         free(1).await;
         assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
     }

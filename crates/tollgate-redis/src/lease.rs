@@ -58,13 +58,8 @@ pub(crate) struct LeaseTerms {
 
 /// All leases of this node.
 #[derive(Debug)]
+#[debug("Leases({terms:?})")]
 pub(crate) struct Leases {
-    inner: Arc<LeaseManager>,
-}
-
-#[derive(Debug)]
-#[debug("{terms:?}")]
-struct LeaseManager {
     store: Arc<Store>,
     terms: LeaseTerms,
     /// The holder of what is spent at once, and not kept.
@@ -124,11 +119,11 @@ impl Leases {
         local: Arc<Local<HostClock, HostWall>>,
         terms: LeaseTerms,
         host: Host,
-    ) -> Self {
+    ) -> Arc<Self> {
         // Its keys are fingerprints by a secret seed already.
         let hasher = SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed());
         let shard = |_| Shard::from_pointee(HashMap::with_hasher(hasher.clone()));
-        let inner = Arc::new(LeaseManager {
+        let leases = Arc::new(Self {
             store,
             terms,
             passing: ProcessIdentity::new(&host),
@@ -138,74 +133,72 @@ impl Leases {
             clock: host.clock(),
             host,
         });
-        let keep = async |inner: Arc<LeaseManager>| inner.keep().await;
-        inner.host.spawn_every(terms.life / 4, &inner, keep);
-        Self { inner }
+        let keep = async |leases: Arc<Self>| leases.keep().await;
+        leases.host.spawn_every(terms.life / 4, &leases, keep);
+        leases
     }
 
     /// Spends a cost of what is held, if that can be decided without a question to the store.
     #[inline]
-    pub(crate) fn try_spend(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
-        let shard = self.inner.shard(place).load();
+    pub(crate) fn try_spend(self: &Arc<Self>, place: LeaseKey, cost: u64) -> Option<Decision> {
+        let shard = self.shard(place).load();
         let lease = shard.get(&place)?;
-        self.inner.try_spend(lease, cost)
+        self.spend(lease, cost)
     }
 
     /// What [`try_spend`](Self::try_spend) would say, without spending anything.
-    pub(crate) fn peek_held(&self, place: LeaseKey, cost: u64) -> Option<Decision> {
-        let (inner, shard) = (&self.inner, self.inner.shard(place).load());
-        let (lease, now) = (shard.get(&place)?, inner.clock.now());
-        let said = || inner.said(lease, now, lease.book.look(now, cost));
-        inner.never(lease, cost).or_else(said)
+    pub(crate) fn peek_held(self: &Arc<Self>, place: LeaseKey, cost: u64) -> Option<Decision> {
+        let shard = self.shard(place).load();
+        let (lease, now) = (shard.get(&place)?, self.clock.now());
+        let said = || self.said(lease, now, lease.book.look(now, cost));
+        self.never(lease, cost).or_else(said)
     }
 
     /// Spends a cost that is here, to be [put back](Self::put_back) if another limit denies it at the same moment.
     pub(crate) fn try_spend_revocable(
-        &self,
+        self: &Arc<Self>,
         place: LeaseKey,
         cost: u64,
     ) -> Option<(Decision, SpendStamp)> {
-        let shard = self.inner.shard(place).load();
+        let shard = self.shard(place).load();
         let lease = shard.get(&place)?;
-        let stamp = lease.book.stamp(self.inner.clock.now());
-        let said = self.inner.try_spend(lease, cost)?;
+        let stamp = lease.book.stamp(self.clock.now());
+        let said = self.spend(lease, cost)?;
         said.is_allowed().then_some((said, stamp))
     }
 
     /// Puts back what was spent of a lease.
     pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, stamp: SpendStamp) {
-        if let Some(lease) = self.inner.shard(place).load().get(&place) {
-            lease.book.put_back(self.inner.clock.now(), cost, stamp);
+        if let Some(lease) = self.shard(place).load().get(&place) {
+            lease.book.put_back(self.clock.now(), cost, stamp);
         }
     }
 
     /// Puts back what a request has spent that was given up after all of its limits had passed.
     pub(crate) fn restore_after_report(&self, place: LeaseKey, cost: u64) {
-        if let Some(lease) = self.inner.shard(place).load().get(&place) {
-            lease
-                .book
-                .restore_after_report(cost, self.inner.clock.now());
+        if let Some(lease) = self.shard(place).load().get(&place) {
+            lease.book.restore_after_report(cost, self.clock.now());
         }
     }
 
     /// Takes what a check costs, after asking the store for more if need be. Of one node and key there is one record in the
     /// store, however many requests hold some.
     pub(crate) async fn take(
-        &self,
+        self: &Arc<Self>,
         check: LeaseCheck<'_>,
         charge: ChargeTiming,
         patience: &mut RequestDeadline,
     ) -> Result<TakenTokens, StoreError> {
-        let (inner, place, cost) = (&self.inner, check.lease_key(), check.check.cost);
+        let (place, cost) = (check.lease_key(), check.check.cost);
         let until = match charge {
             ChargeTiming::Now => None,
             ChargeTiming::WithOthers => Some(Timestamp::MAX),
-            ChargeTiming::Estimate(within) => Some(inner.clock.now() + within),
+            ChargeTiming::Estimate(within) => Some(self.clock.now() + within),
         };
         // The shard isn't kept while the store is asked.
         let had = {
-            let here = inner.shard(place).load();
-            (here.get(&place)).and_then(|lease| inner.try_take(lease, cost, until))
+            let here = self.shard(place).load();
+            (here.get(&place)).and_then(|lease| self.try_take(lease, cost, until))
         };
         if let Some((decision, hold)) = had {
             return Ok(TakenTokens {
@@ -214,7 +207,7 @@ impl Leases {
                 hold,
             });
         }
-        let (lease, finish_handshake) = inner.get_or_create(check);
+        let (lease, finish_handshake) = self.get_or_create(check);
         let (wants, until) = match charge {
             ChargeTiming::Now | ChargeTiming::WithOthers if !finish_handshake => {
                 (RefillGoal::Just(cost), None)
@@ -234,27 +227,26 @@ impl Leases {
 
     /// Has a cost, of what is here or by asking the store.
     async fn have(
-        &self,
+        self: &Arc<Self>,
         lease: Arc<Lease>,
         cost: u64,
         wants: RefillGoal,
         hold: Option<Timestamp>,
         patience: &mut RequestDeadline,
     ) -> Result<(Decision, Option<LeaseHold>), StoreError> {
-        let inner = &self.inner;
         let asking = async {
             loop {
-                if let Some(had) = inner.try_take(&lease, cost, hold) {
+                if let Some(had) = self.try_take(&lease, cost, hold) {
                     return Ok(had);
                 }
                 let alone = Arc::clone(&lease.asking).lock_owned().await;
                 // Another one may have asked meanwhile.
-                if let Some(had) = inner.try_take(&lease, cost, hold) {
+                if let Some(had) = self.try_take(&lease, cost, hold) {
                     return Ok(had);
                 }
                 // A task of its own: what the store gives isn't lost if the caller gives up.
-                let (asker, own) = (Arc::clone(inner), Arc::clone(&lease));
-                let asked = inner.host.spawn(async move {
+                let (asker, own) = (Arc::clone(self), Arc::clone(&lease));
+                let asked = self.host.spawn(async move {
                     let asked = asker.ask(&own, wants, hold).await;
                     drop(alone);
                     asked
@@ -265,7 +257,7 @@ impl Leases {
                         return Ok((decision, Some(had)));
                     }
                     RefillOutcome::TooLittle(retry_after) => {
-                        let left = lease.book.held(inner.clock.now());
+                        let left = lease.book.held(self.clock.now());
                         if left.saturating_add(lease.book.spared()) >= cost {
                             // Some of what requests held came back meanwhile, here or there.
                             continue;
@@ -282,26 +274,24 @@ impl Leases {
 
     /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
     pub(crate) fn spent_ahead(&self, place: LeaseKey) -> u64 {
-        let shard = self.inner.shard(place).load();
+        let shard = self.shard(place).load();
         let lease = shard.get(&place);
-        lease.map_or(0, |lease| {
-            lease.book.take_all_as_spent(self.inner.clock.now())
-        })
+        lease.map_or(0, |lease| lease.book.take_all_as_spent(self.clock.now()))
     }
 
     /// How much is held of all keys together.
     pub(crate) fn held(&self) -> u64 {
-        let now = self.inner.clock.now();
-        let leases = self.inner.all();
+        let now = self.clock.now();
+        let leases = self.all();
         leases.iter().map(|lease| lease.book.held(now)).sum()
     }
 
     /// Returns all that is held: whether the store has heard of it. What can't be returned runs out by itself.
-    pub(crate) async fn close(&self) -> Gift {
-        let returning = stream::iter(self.inner.all()).map(|lease| async move {
+    pub(crate) async fn close(self: &Arc<Self>) -> Gift {
+        let returning = stream::iter(self.all()).map(|lease| async move {
             let _asking = lease.asking.lock().await;
-            let has_any = lease.book.has_unreported(self.inner.clock.now());
-            let asked = self.inner.ask(&lease, RefillGoal::Nothing, None).await;
+            let has_any = lease.book.has_unreported(self.clock.now());
+            let asked = self.ask(&lease, RefillGoal::Nothing, None).await;
             if has_any && asked.is_err() {
                 Gift::Lost
             } else {
@@ -313,9 +303,7 @@ impl Leases {
             .fold(Gift::Given, |all, one| async move { all.max(one) })
             .await
     }
-}
 
-impl LeaseManager {
     #[inline]
     fn shard(&self, place: LeaseKey) -> &Shard {
         // Fingerprints are as evenly spread as random numbers.
@@ -368,7 +356,7 @@ impl LeaseManager {
         shards.flat_map(of).collect()
     }
 
-    fn try_spend(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) -> Option<Decision> {
+    fn spend(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) -> Option<Decision> {
         let now = self.clock.now();
         self.never(lease, cost)
             .or_else(|| self.said(lease, now, lease.book.spend(now, cost)))
@@ -382,7 +370,7 @@ impl LeaseManager {
         hold: Option<Timestamp>,
     ) -> Option<(Decision, Option<LeaseHold>)> {
         let Some(until) = hold else {
-            return Some((self.try_spend(lease, cost)?, None));
+            return Some((self.spend(lease, cost)?, None));
         };
         if let Some(never) = self.never(lease, cost) {
             return Some((never, None));

@@ -225,7 +225,7 @@ impl Redis {
     /// What it has counted.
     pub fn stats(&self) -> RedisStats {
         let (fallback, store) = (&self.fallback, self.fallback.store());
-        let (stats, holders) = (store.stats(), self.direct().map(|direct| &direct.holders));
+        let (stats, holders) = (store.stats(), self.direct().map(|direct| &*direct.holders));
         RedisStats {
             round_trips: stats.calls.load(Ordering::Relaxed),
             questions: stats.questions.load(Ordering::Relaxed),

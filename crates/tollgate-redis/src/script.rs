@@ -54,7 +54,6 @@ const CLOSE: &str = include_str!("scripts/close.lua");
 const LEASE: &str = include_str!("scripts/lease.lua");
 
 const LEVELS: u16 = 1 << StoreKind::Level as u8;
-const QUOTAS: u16 = 1 << StoreKind::Calendar as u8 | 1 << StoreKind::Rolling as u8;
 
 impl ScriptParts {
     /// Deciding about levels alone.
@@ -91,48 +90,27 @@ impl ScriptParts {
         if self.is_plain() {
             return Script::new(&[OPEN, UNITS, LEVEL, PLAIN]);
         }
-        let has = |kinds: u16| self.kinds & kinds != 0;
-        let bit = |kind: StoreKind| 1 << kind as u8;
+        let has = |kind: StoreKind| self.kinds & 1 << kind as u8 != 0;
         let mut parts = vec![OPEN, WRITE];
         let mut kinds = String::from("local kinds = {}\n");
-        for (wanted, kind, name, part) in [
-            (
-                LEVELS,
-                StoreKind::Level,
-                "level",
-                &[UNITS, LEVEL, LEVEL_BACK][..],
-            ),
-            (
-                bit(StoreKind::Window),
-                StoreKind::Window,
-                "window",
-                &[WINDOW],
-            ),
-            (
-                bit(StoreKind::Counter),
-                StoreKind::Counter,
-                "counter",
-                &[COUNTER],
-            ),
-            (bit(StoreKind::Log), StoreKind::Log, "log", &[LOG]),
-            (QUOTAS, StoreKind::Calendar, "calendar", &[QUOTA]),
-            (0, StoreKind::Rolling, "rolling", &[]),
-            (bit(StoreKind::Slots), StoreKind::Slots, "slots", &[SLOTS]),
-            (
-                bit(StoreKind::Arrival),
-                StoreKind::Arrival,
-                "arrival",
-                &[ARRIVAL],
-            ),
-        ] {
-            if has(wanted) {
+        let all = [
+            (StoreKind::Level, "level", &[UNITS, LEVEL, LEVEL_BACK][..]),
+            (StoreKind::Window, "window", &[WINDOW]),
+            (StoreKind::Counter, "counter", &[COUNTER]),
+            (StoreKind::Log, "log", &[LOG]),
+            (StoreKind::Calendar, "calendar", &[QUOTA]),
+            (StoreKind::Rolling, "rolling", &[QUOTA]),
+            (StoreKind::Slots, "slots", &[SLOTS]),
+            (StoreKind::Arrival, "arrival", &[ARRIVAL]),
+        ];
+        for (kind, name, part) in all.into_iter().filter(|(kind, ..)| has(*kind)) {
+            // Quotas of both kinds have one part.
+            if !parts.ends_with(part) {
                 parts.extend(part);
             }
-            if has(bit(kind)) {
-                kinds += &format!("kinds[{}] = {name}\n", kind as u8);
-            }
+            kinds += &format!("kinds[{}] = {name}\n", kind as u8);
         }
-        if !has(bit(StoreKind::Slots)) {
+        if !has(StoreKind::Slots) {
             kinds += "local slots, next_holder\n";
         }
         parts.push(&kinds);

@@ -68,8 +68,8 @@ const CLOSING: Duration = Duration::from_secs(5);
 #[debug("Direct({store:?}, {leases:?})")]
 pub struct Direct {
     pub(crate) store: Arc<Store>,
-    pub(crate) leases: Leases,
-    pub(crate) holders: HeldPermits,
+    pub(crate) leases: Arc<Leases>,
+    pub(crate) holders: Arc<HeldPermits>,
     pub(crate) nodes: Arc<Nodes>,
     /// This process's part of the limits, which is told what the store admits.
     local: Arc<Local<HostClock, HostWall>>,

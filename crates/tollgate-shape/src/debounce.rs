@@ -337,6 +337,16 @@ impl FiringSpacing {
         self.before = self.before.shifted(from, to);
     }
 
+    /// Fires without regard to what fired before.
+    pub(crate) fn fire_now<J>(&mut self, job: Option<J>, now: Timestamp) -> AfterChange<J> {
+        let Some(job) = job else {
+            return AfterChange::Nothing;
+        };
+        *self = self.reset();
+        self.fired(now);
+        AfterChange::Fire(job)
+    }
+
     /// The next firing is as good as the first.
     pub(crate) const fn reset(self) -> Self {
         Self::new(self.interval)
@@ -384,24 +394,16 @@ impl<T> Single<T> {
     }
 
     fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), AfterChange<Fired<T>>) {
-        if let Some(ready) = self.ready.take() {
-            // It fired already, and only waits for its distance, which a flush overrules; what was called since
-            // is later.
-            let fired = self.over(now).unwrap_or(ready);
-            self.line.flush();
-            self.spacing = self.spacing.reset();
-            self.spacing.fired(now);
-            return ((true, None), AfterChange::Fire(fired));
-        }
-        let was_pending = self.line.flush();
-        let fired = if was_pending { self.over(now) } else { None };
+        let ready = self.ready.take();
+        let was_pending = self.line.flush() || ready.is_some();
+        // What fired already only waits for its distance, which a flush overrules; what was called since is later.
+        let fired = if was_pending {
+            self.over(now).or(ready)
+        } else {
+            None
+        };
         let dropped = self.value.take();
-        let then = fired.map_or(AfterChange::Nothing, |fired| {
-            self.spacing = self.spacing.reset();
-            self.spacing.fired(now);
-            AfterChange::Fire(fired)
-        });
-        ((was_pending, dropped), then)
+        ((was_pending, dropped), self.spacing.fire_now(fired, now))
     }
 
     fn cancel(&mut self) -> (bool, (Option<T>, Option<Fired<T>>)) {

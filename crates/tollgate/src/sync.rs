@@ -5,35 +5,17 @@ use std::sync::atomic::AtomicUsize as PlainAtomicUsize;
 use std::time::Duration;
 
 #[cfg(loom)]
-use loom::{hint::spin_loop, thread::yield_now};
+use loom as threads;
 #[cfg(shuttle)]
-use shuttle::{hint::spin_loop, thread::yield_now};
+use shuttle as threads;
 #[cfg(not(any(loom, shuttle)))]
-use std::{hint::spin_loop, thread::yield_now};
+use std as threads;
 
-#[cfg(loom)]
-pub(crate) use loom::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
-};
-#[cfg(shuttle)]
-pub(crate) use shuttle::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
-};
 pub(crate) use std::sync::{LockResult, PoisonError, atomic::Ordering};
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::sync::{
-    Mutex, MutexGuard,
-    atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence},
-};
-
-#[cfg(loom)]
-pub(crate) use loom::thread::{Thread, current as current_thread, park};
-#[cfg(shuttle)]
-pub(crate) use shuttle::thread::{Thread, current as current_thread, park};
-#[cfg(not(any(loom, shuttle)))]
-pub(crate) use std::thread::{Thread, current as current_thread, park};
+pub(crate) use threads::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, AtomicUsize, fence};
+pub(crate) use threads::sync::{Mutex, MutexGuard};
+pub(crate) use threads::thread::{Thread, current as current_thread, park};
+use threads::{hint::spin_loop, thread::yield_now};
 
 /// Blocks until the thread is unparked or so much real time has passed, of which models have none.
 pub(crate) fn park_timeout(timeout: Duration) {

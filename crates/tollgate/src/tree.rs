@@ -263,8 +263,7 @@ impl<C: Clock> Tree<C> {
     /// Whether a request passes at a time on the tree's clock; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
-        let nodes = &mut *self.lock();
-        decide(nodes, now, leaf, cost, Effect::Charge).is_some_and(|(_, look)| look.passes())
+        self.passes(now, leaf, cost, Effect::Charge)
     }
 
     /// Decides one request, and says who decided.
@@ -279,9 +278,7 @@ impl<C: Clock> Tree<C> {
 
     /// Decides a request of this cost at a time on the tree's clock.
     pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
-        let nodes = &mut *self.lock();
-        let decided = decide(nodes, now, leaf, cost, Effect::Charge);
-        rule(nodes, decided, now, leaf, cost)
+        self.rule(now, leaf, cost, Effect::Charge)
     }
 
     /// What would come of a request of this cost now. Nothing is charged, and a refusal isn't noted as
@@ -292,9 +289,7 @@ impl<C: Clock> Tree<C> {
 
     /// What would come of a request of this cost at a time on the tree's clock.
     pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
-        let nodes = &mut *self.lock();
-        let seen = decide(nodes, now, leaf, cost, Effect::Peek);
-        rule(nodes, seen, now, leaf, cost)
+        self.rule(now, leaf, cost, Effect::Peek)
     }
 
     /// As [`peek`](Self::peek), but for a real request: a refusal is noted as a want, as if the request had
@@ -326,9 +321,7 @@ impl<C: Clock> Tree<C> {
     /// What would come of a request of this cost at a time on the tree's clock, with a refusal noted
     /// as a want.
     pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
-        let nodes = &mut *self.lock();
-        let seen = decide(nodes, now, leaf, cost, Effect::Ask);
-        rule(nodes, seen, now, leaf, cost)
+        self.rule(now, leaf, cost, Effect::Ask)
     }
 
     /// Whether a request of this cost would pass now: [`ask`](Self::ask) without the details, which take most
@@ -339,8 +332,7 @@ impl<C: Clock> Tree<C> {
 
     /// Whether a request of this cost would pass at a time on the tree's clock.
     pub fn would_allow_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> bool {
-        let nodes = &mut *self.lock();
-        decide(nodes, now, leaf, cost, Effect::Ask).is_some_and(|(_, look)| look.passes())
+        self.passes(now, leaf, cost, Effect::Ask)
     }
 
     /// Takes a cost, to be given back if something else refuses after all.
@@ -369,9 +361,7 @@ impl<C: Clock> Tree<C> {
     /// As [`take`](Self::take).
     pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
         let mut taken = Taken::new(cost);
-        let nodes = &mut *self.lock();
-        let decided = decide(nodes, now, leaf, cost, Effect::Take(&mut taken));
-        let ruling = rule(nodes, decided, now, leaf, cost);
+        let ruling = self.rule(now, leaf, cost, Effect::Take(&mut taken));
         if ruling.is_allowed() {
             Ok(Receipt { taken, ruling })
         } else {
@@ -398,6 +388,24 @@ impl<C: Clock> Tree<C> {
     /// The clock it reads.
     pub const fn clock(&self) -> &C {
         &self.clock
+    }
+
+    /// Decides, and says only whether the request passes.
+    fn passes(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> bool {
+        let decided = decide(&mut self.lock(), now, leaf, cost, act);
+        decided.is_some_and(|(_, look)| look.passes())
+    }
+
+    /// Decides, and says who decided.
+    fn rule(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> TreeVerdict {
+        let nodes = &mut *self.lock();
+        let Some((slot, look)) = decide(nodes, now, leaf, cost, act) else {
+            let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
+            return TreeVerdict::new(never, leaf.into());
+        };
+        let way = nodes.way(slot);
+        let decision = way.report(&look, now, nodes.latest, cost);
+        TreeVerdict::new(decision, way.deciding_node(&look))
     }
 
     fn lock(&self) -> MutexGuard<'_, NodeTable> {
@@ -438,23 +446,6 @@ fn decide(
         Effect::Take(taken) => nodes.charge(&path, &look, now, cost, Some(taken)),
     }
     Some((slot, look))
-}
-
-/// The answer to what was seen of the leaf in a slot.
-fn rule(
-    nodes: &NodeTable,
-    seen: Option<(u32, Look)>,
-    now: Timestamp,
-    leaf: Leaf,
-    cost: u64,
-) -> TreeVerdict {
-    let Some((slot, look)) = seen else {
-        let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
-        return TreeVerdict::new(never, leaf.into());
-    };
-    let way = nodes.way(slot);
-    let decision = way.report(&look, now, nodes.latest, cost);
-    TreeVerdict::new(decision, way.deciding_node(&look))
 }
 
 impl<C: Clock> fmt::Debug for Tree<C> {

@@ -126,17 +126,16 @@ impl<C: Clock> Throttle<C> {
 impl<C: Clock> Attempt<'_, C> {
     /// The backend took it, whatever came of it.
     pub fn accepted(self) {
-        let throttle = self.throttle;
-        throttle
-            .window
-            .count(throttle.clock.now(), CallResult::Fine);
+        self.count(CallResult::Fine);
     }
 
     /// The backend rejected it for overload, or can't be reached.
     pub fn rejected(self) {
-        let throttle = self.throttle;
-        throttle
-            .window
-            .count(throttle.clock.now(), CallResult::Failed);
+        self.count(CallResult::Failed);
+    }
+
+    fn count(&self, result: CallResult) {
+        let Throttle { window, clock, .. } = self.throttle;
+        window.count(clock.now(), result);
     }
 }

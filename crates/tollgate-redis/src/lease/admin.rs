@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::{Clock, Decision, Outcome};
 
+use super::Leases;
 use super::request::{LeaseReply, LeaseRequest, RefillGoal};
-use super::{LeaseManager, Leases};
 use crate::error::StoreError;
 use crate::store::RequestDeadline;
 use crate::stored_limit::LeaseCheck;
@@ -18,37 +18,37 @@ impl Leases {
     /// Forgives so many tokens that are owed of a check's key, or all of them (`EVERYTHING`). What this node has spent is told in the same call, so that it is
     /// forgiven too; what other nodes have spent and not told stays owed.
     pub(crate) async fn forgive(
-        &self,
+        self: &Arc<Self>,
         check: LeaseCheck<'_>,
         forgiven: u64,
         patience: &mut RequestDeadline,
     ) -> Result<(), StoreError> {
         let done = self.forgive_owed(check, forgiven, patience).await;
         // A limit was reset, even if that failed: what was refused is asked about again.
-        self.inner.resets.fetch_add(1, Ordering::Release);
+        self.resets.fetch_add(1, Ordering::Release);
         done
     }
 
     async fn forgive_owed(
-        &self,
+        self: &Arc<Self>,
         check: LeaseCheck<'_>,
         forgiven: u64,
         patience: &mut RequestDeadline,
     ) -> Result<(), StoreError> {
-        let (inner, place) = (&self.inner, check.lease_key());
-        let lease = inner.shard(place).load().get(&place).cloned();
+        let place = check.lease_key();
+        let lease = self.shard(place).load().get(&place).cloned();
         let Some(lease) = lease else {
             let question = LeaseRequest {
                 forgiven,
-                ..LeaseRequest::of_nobody(inner.terms.life)
+                ..LeaseRequest::of_nobody(self.terms.life)
             };
-            return inner.ask_alone(check, question, patience).await.map(drop);
+            return self.ask_alone(check, question, patience).await.map(drop);
         };
         let asking = async {
             let alone = Arc::clone(&lease.asking).lock_owned().await;
             // A task of its own: what the store gives isn't lost if the caller gives up.
-            let asker = Arc::clone(inner);
-            let asked = inner.host.spawn(async move {
+            let asker = Arc::clone(self);
+            let asked = self.host.spawn(async move {
                 // What is here goes back, so that it is there for whoever asks first.
                 let asked = asker
                     .ask(&lease, RefillGoal::Forgiveness(forgiven), None)
@@ -67,17 +67,17 @@ impl Leases {
         check: LeaseCheck<'_>,
         patience: &mut RequestDeadline,
     ) -> Result<Decision, StoreError> {
-        let (inner, place) = (&self.inner, check.lease_key());
+        let place = check.lease_key();
         let (cost, limit) = (check.check.cost, check.numbers.limit);
-        let here = match inner.shard(place).load().get(&place) {
-            Some(lease) => lease.book.held(inner.clock.now()),
+        let here = match self.shard(place).load().get(&place) {
+            Some(lease) => lease.book.held(self.clock.now()),
             None => 0,
         };
         let question = LeaseRequest {
             least: cost.saturating_sub(here).min(limit),
-            ..LeaseRequest::of_nobody(inner.terms.life)
+            ..LeaseRequest::of_nobody(self.terms.life)
         };
-        let reply = inner.ask_alone(check, question, patience).await?;
+        let reply = self.ask_alone(check, question, patience).await?;
         let left = here.saturating_add(reply.remaining).min(limit);
         let (outcome, wait) = match cost {
             cost if cost > limit => (Outcome::Never, Duration::MAX),
@@ -86,9 +86,7 @@ impl Leases {
         };
         Ok(Decision::new(outcome, limit, left, wait, Duration::ZERO))
     }
-}
 
-impl LeaseManager {
     /// Asks the store about a key in the name of nobody.
     async fn ask_alone(
         &self,

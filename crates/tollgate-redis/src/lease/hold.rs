@@ -7,7 +7,7 @@ use tollgate::{Clock, Timestamp};
 use tollgate_engine::policy::Counting;
 
 use super::book::SpendStamp;
-use super::{Lease, LeaseManager};
+use super::{Lease, Leases};
 
 /// A charge that is corrected when it is known what the request cost.
 pub(crate) trait Charged: Send + Sync {
@@ -25,7 +25,7 @@ pub(crate) trait Charged: Send + Sync {
 /// What a request has of a lease, until it is [spent](Self::spend) or [corrected](Charged::correct). Dropped, all of it
 /// comes back, whatever the store was told meanwhile.
 pub(crate) struct LeaseHold {
-    pub(super) leases: Arc<LeaseManager>,
+    pub(super) leases: Arc<Leases>,
     pub(super) lease: Arc<Lease>,
     pub(super) cost: u64,
     /// None once it has ended.

@@ -12,7 +12,7 @@ use tollgate_engine::policy::Counting;
 use super::book::Upkeep;
 use super::hold::HoldKind;
 use super::request::{LeaseQuery, LeaseReply, LeaseRequest, RefillGoal};
-use super::{Lease, LeaseHold, LeaseManager};
+use super::{Lease, LeaseHold, Leases};
 use crate::error::StoreError;
 
 /// What came of asking for a cost.
@@ -25,7 +25,7 @@ pub(super) enum RefillOutcome {
     TooLate,
 }
 
-impl LeaseManager {
+impl Leases {
     /// Asks for more before it is needed, off the path of requests.
     #[cold]
     pub(super) fn refill_in_background(self: &Arc<Self>, lease: &Arc<Lease>) {

@@ -183,12 +183,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         let (was_pending, fired, dropped) = flushed.unwrap_or((false, None, None));
         let was_pending = was_pending || waiting.is_some();
         let fired = fired.or_else(|| waiting.map(|fired| (key.clone(), fired)));
-        let then = fired.map_or(AfterChange::Nothing, |fired| {
-            self.spacing = self.spacing.reset();
-            self.spacing.fired(now);
-            AfterChange::Fire(fired)
-        });
-        ((was_pending, dropped), then)
+        ((was_pending, dropped), self.spacing.fire_now(fired, now))
     }
 
     pub(super) fn flush_all(&mut self, now: Timestamp) -> ChangeResult<usize, K, T> {

@@ -16,7 +16,6 @@
 //! releases and entering acquires, so that what was done under a permit is seen by whoever has it
 //! next; those who enter from the queue get the same from the lock, which both sides take.
 
-use std::mem;
 use std::task::Waker;
 
 use tollgate_core::Timestamp;
@@ -51,8 +50,6 @@ struct WaitQueue {
     places: Places<Told>,
     line: Fifo,
     seats: WaiterWakers,
-    /// Waiters that needn't wait any more and haven't been woken.
-    done: Vec<Id>,
 }
 
 impl WaitQueue {
@@ -61,7 +58,6 @@ impl WaitQueue {
             places: Places::new(),
             line: Fifo::EMPTY,
             seats: WaiterWakers::new(),
-            done: Vec::new(),
         }
     }
 
@@ -73,12 +69,11 @@ impl WaitQueue {
 
     fn finish(&mut self, id: Id, told: Told) {
         self.places.finish(&mut self.line, id, told);
-        self.done.push(id);
     }
 
     /// Whom to wake after a change, once the lock is released.
     fn settle(&mut self) -> PendingWakeups {
-        let woken = self.seats.settle(mem::take(&mut self.done), None, None);
+        let woken = self.seats.settle(self.places.take_done(), None, None);
         if self.seats.are_many() && self.places.used() == 0 {
             *self = Self::new();
         }

@@ -65,17 +65,11 @@ pin_project! {
     /// The future that [`Turn`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
     pub struct Turning<'a, D: Discipline, C: Clock> {
+        // Until it is polled for the first time.
+        turn: Option<Turn<'a, D, C>>,
+        // While it is in line.
         #[pin]
-        stage: QueuedAcquireStage<'a, D, C>,
-    }
-}
-
-pin_project! {
-    #[project = StageProjection]
-    enum QueuedAcquireStage<'a, D: Discipline, C: Clock> {
-        Start { turn: Option<Turn<'a, D, C>> },
-        Waiting { #[pin] wait: QueuedWaiterFuture<&'a SharedWaitQueue<D, C>> },
-        Done,
+        wait: Option<QueuedWaiterFuture<&'a SharedWaitQueue<D, C>>>,
     }
 }
 
@@ -85,7 +79,8 @@ impl<'a, D: Discipline, C: Clock> IntoFuture for Turn<'a, D, C> {
 
     fn into_future(self) -> Turning<'a, D, C> {
         Turning {
-            stage: QueuedAcquireStage::Start { turn: Some(self) },
+            turn: Some(self),
+            wait: None,
         }
     }
 }
@@ -95,26 +90,18 @@ impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
-        loop {
-            match this.stage.as_mut().project() {
-                StageProjection::Done => panic!("`Turning` was polled after it had passed"),
-                StageProjection::Start { turn } => {
-                    let started = turn.take().map_or(Ok(None), Turn::start);
-                    this.stage.set(QueuedAcquireStage::Done);
-                    match started? {
-                        None => return Poll::Ready(Ok(Duration::ZERO)),
-                        Some(standing) => this.stage.set(QueuedAcquireStage::Waiting {
-                            wait: QueuedWaiterFuture::new(standing),
-                        }),
-                    }
-                }
-                StageProjection::Waiting { wait } => {
-                    let result = ready!(wait.poll(context));
-                    this.stage.set(QueuedAcquireStage::Done);
-                    return Poll::Ready(result.map(|passed| passed.waited));
-                }
-            }
+        if let Some(turn) = this.turn.take() {
+            let Some(standing) = turn.start()? else {
+                return Poll::Ready(Ok(Duration::ZERO));
+            };
+            this.wait.set(Some(QueuedWaiterFuture::new(standing)));
         }
+        let Some(wait) = this.wait.as_mut().as_pin_mut() else {
+            panic!("`Turning` was polled after it had passed");
+        };
+        let result = ready!(wait.poll(context));
+        this.wait.set(None);
+        Poll::Ready(result.map(|passed| passed.waited))
     }
 }
 

@@ -36,7 +36,13 @@ pub(super) enum Stage<R> {
 
 /// All places of a queue.
 #[derive(Debug)]
-pub(crate) struct Places<R, X = ()>(Slab<WaiterPlace<R, X>>);
+pub(crate) struct Places<R, X = ()> {
+    places: Slab<WaiterPlace<R, X>>,
+    /// Of waiters that stand in line.
+    deadlines: BTreeSet<(Timestamp, Id)>,
+    /// Waiters that needn't wait any more and haven't been woken.
+    done: Vec<Id>,
+}
 
 /// First to last of one owner's places.
 #[derive(Clone, Copy, Debug, Default)]
@@ -112,46 +118,54 @@ impl<R, X> WaiterPlace<R, X> {
 
 impl<R, X> Places<R, X> {
     /// Moves deadlines with a clock that was set back, so that no waiter waits longer than it asked for.
-    pub(super) fn shift_deadlines(
-        &mut self,
-        deadlines: &mut BTreeSet<(Timestamp, Id)>,
-        from: Timestamp,
-        to: Timestamp,
-    ) {
-        let shifted = mem::take(deadlines).into_iter().map(|(deadline, id)| {
+    pub(super) fn shift_deadlines(&mut self, from: Timestamp, to: Timestamp) {
+        for (deadline, id) in mem::take(&mut self.deadlines) {
             let deadline = deadline.shifted(from, to);
             if let Some(place) = self.get_mut(id) {
                 place.deadline = deadline;
             }
-            (deadline, id)
-        });
-        deadlines.extend(shifted);
+            self.deadlines.insert((deadline, id));
+        }
     }
 
     pub(crate) const fn new() -> Self {
-        Self(Slab::new(usize::MAX))
+        Self {
+            places: Slab::new(usize::MAX),
+            deadlines: BTreeSet::new(),
+            done: Vec::new(),
+        }
+    }
+
+    /// Whose deadline comes first, and when.
+    pub(super) fn first_deadline(&self) -> Option<(Timestamp, Id)> {
+        self.deadlines.first().copied()
+    }
+
+    /// Who needn't wait any more since this was asked last.
+    pub(crate) fn take_done(&mut self) -> Vec<Id> {
+        mem::take(&mut self.done)
     }
 
     /// How many places are taken, by waiters and by those that haven't noticed that they needn't wait any more.
     pub(crate) const fn used(&self) -> usize {
-        self.0.used()
+        self.places.used()
     }
 
     pub(crate) fn get(&self, id: Id) -> Option<&WaiterPlace<R, X>> {
-        self.0.get(id)
+        self.places.get(id)
     }
 
     pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut WaiterPlace<R, X>> {
-        self.0.get_mut(id)
+        self.places.get_mut(id)
     }
 
     pub(crate) fn insert(&mut self, place: WaiterPlace<R, X>) -> Id {
-        self.0.make_room();
-        self.0.insert(place)
+        self.places.make_room();
+        self.places.insert(place)
     }
 
     pub(crate) fn remove(&mut self, id: Id) -> Option<WaiterPlace<R, X>> {
-        self.0.remove(id)
+        self.places.remove(id)
     }
 
     /// The result for a waiter, whose place is free then; none while it has to wait.
@@ -170,6 +184,7 @@ impl<R, X> Places<R, X> {
         self.unlink(fifo, id);
         if let Some(place) = self.get_mut(id) {
             place.stage = Stage::Ended(result);
+            self.done.push(id);
         }
     }
 
@@ -186,6 +201,9 @@ impl<R, X> Places<R, X> {
         fifo.cost += u128::from(place.cost);
         fifo.len += 1;
         fifo.last = Some(id);
+        let deadline = place.deadline();
+        self.deadlines
+            .extend(deadline.map(|deadline| (deadline, id)));
         match before {
             None => fifo.first = Some(id),
             Some(before) => self.link(before, |_, after| *after = Some(id)),
@@ -200,6 +218,8 @@ impl<R, X> Places<R, X> {
         };
         fifo.cost -= u128::from(place.cost);
         fifo.len -= 1;
+        let deadline = place.deadline;
+        self.deadlines.remove(&(deadline, id));
         match before {
             None => fifo.first = after,
             Some(before) => self.link(before, |_, next| *next = after),

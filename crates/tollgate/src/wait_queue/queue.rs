@@ -1,8 +1,6 @@
 //! Who waits, in what order, and until when: the line itself, which reads no clock and wakes nobody.
 
-use std::collections::BTreeSet;
 use std::fmt;
-use std::mem;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
@@ -113,11 +111,8 @@ pub(crate) struct Queue<D: Discipline> {
     discipline: D,
     places: Places<WaitResult<D>, ClientIndex>,
     lines: Lines,
-    deadlines: BTreeSet<(Timestamp, Id)>,
     waiting: usize,
     most: usize,
-    /// Waiters that needn't wait any more and haven't been told.
-    done: Vec<Id>,
 }
 
 /// Whose line a waiter stands in: a client, or a lane.
@@ -145,10 +140,8 @@ impl<D: Discipline> Queue<D> {
                 fifos: Vec::new(),
                 cost: 0,
             },
-            deadlines: BTreeSet::new(),
             waiting: 0,
             most,
-            done: Vec::new(),
         }
     }
 
@@ -233,9 +226,6 @@ impl<D: Discipline> Queue<D> {
         let id = self.places.insert(place);
         self.lines.change(owner, |line| self.places.push(line, id));
         self.waiting += 1;
-        if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, id));
-        }
         if self.lines.of(owner).len() == 1 {
             self.discipline
                 .first_changed(owner, Some(cost), Change::Came);
@@ -250,14 +240,14 @@ impl<D: Discipline> Queue<D> {
             while self.step(now) {}
         }
         if let Some(from) = self.discipline.visited(now) {
-            self.places.shift_deadlines(&mut self.deadlines, from, now);
+            self.places.shift_deadlines(from, now);
         }
     }
 
     /// Lets one waiter pass, or drops it, if one is due by `now`.
     fn step(&mut self, now: Timestamp) -> bool {
         let turn = self.discipline.next().filter(|(_, due)| *due <= now);
-        let over = self.deadlines.first().copied();
+        let over = self.places.first_deadline();
         if let Some((deadline, id)) = over.filter(|(deadline, _)| *deadline < now)
             && turn.is_none_or(|(_, due)| deadline < due)
         {
@@ -292,7 +282,6 @@ impl<D: Discipline> Queue<D> {
     /// Takes a waiter out of its line and notes its result.
     fn finish(&mut self, id: Id, result: WaitResult<D>, why: Change) {
         self.take_out(id, why, |places, line| places.finish(line, id, result));
-        self.done.push(id);
     }
 
     fn take_out(
@@ -305,9 +294,6 @@ impl<D: Discipline> Queue<D> {
             return;
         };
         let owner = place.extra;
-        if let Some(deadline) = place.deadline() {
-            self.deadlines.remove(&(deadline, id));
-        }
         self.waiting -= 1;
         let was_first = self.lines.of(owner).first() == Some(id);
         let places = &mut self.places;
@@ -358,7 +344,7 @@ impl<D: Discipline> Waits for Queue<D> {
     }
 
     fn take_done(&mut self) -> Vec<Id> {
-        mem::take(&mut self.done)
+        self.places.take_done()
     }
 
     fn collect(&mut self, id: Id, now: Timestamp) -> Option<Result<Passed, Refused>> {
@@ -384,7 +370,7 @@ impl<D: Discipline> Queue<D> {
     /// When something happens next if no waiter comes or leaves.
     pub(crate) fn next_at(&self) -> Option<Timestamp> {
         let turn = self.first().map(|(_, due)| due);
-        let over = self.deadlines.first();
+        let over = self.places.first_deadline();
         let over = over.map(|(deadline, _)| deadline.plus_nanos(1));
         turn.into_iter().chain(over).min()
     }
@@ -392,7 +378,8 @@ impl<D: Discipline> Queue<D> {
     /// The line is empty, and nothing is kept of earlier waiters.
     pub(crate) fn is_clean(&self) -> bool {
         let lines = self.lines.fifos.iter().all(|line| line.len() == 0);
-        let empty = self.places.used() == 0 && self.waiting == 0 && self.deadlines.is_empty();
+        let empty =
+            self.places.used() == 0 && self.waiting == 0 && self.places.first_deadline().is_none();
         lines && empty && self.lines.cost == 0
     }
 }

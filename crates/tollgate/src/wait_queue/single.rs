@@ -3,7 +3,6 @@
 //!
 //! It reads no clock, wakes nobody, and doesn't keep the limit's state: each call is handed the meter.
 
-use std::collections::BTreeSet;
 use std::fmt;
 use std::mem;
 use std::time::Duration;
@@ -28,7 +27,6 @@ const BACKSTOP: Duration = Duration::from_millis(1);
 pub struct Single<T> {
     places: Places<WaitResult, FifoWaiter<T>>,
     line: Fifo,
-    deadlines: BTreeSet<(Timestamp, Id)>,
     /// The latest visit or turn: no waiter passes at an earlier time, unless the clock was set back.
     seen: Timestamp,
     /// When the next waiter passes, as of the latest look.
@@ -41,8 +39,6 @@ pub struct Single<T> {
     lacks_room: bool,
     /// Whether something was out at the latest visit, and the limit doesn't keep it from draining by itself.
     pub(crate) is_held: bool,
-    /// Waiters that needn't wait any more and haven't been told.
-    done: Vec<Id>,
 }
 
 /// When a waiter's turn came, or why it was refused, which is rare and large.
@@ -72,14 +68,12 @@ impl<T: Clone + fmt::Debug> Single<T> {
         Self {
             places: Places::new(),
             line: Fifo::EMPTY,
-            deadlines: BTreeSet::new(),
             seen: Timestamp::ZERO,
             due: Timestamp::MAX,
             bookings: None,
             refused_until: Timestamp::ZERO,
             lacks_room: false,
             is_held: false,
-            done: Vec::new(),
         }
     }
 
@@ -129,7 +123,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.refuse(meter, now, id, Refused::Blocked(decision));
             return true;
         }
-        let over = self.deadlines.first().copied();
+        let over = self.places.first_deadline();
         if let Some((deadline, late)) = over.filter(|(deadline, _)| *deadline < now)
             && deadline < self.due
         {
@@ -286,12 +280,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         meter: &DynQueueLimit<'_, T>,
         place: WaiterPlace<WaitResult, FifoWaiter<T>>,
     ) -> Entered {
-        let deadline = place.deadline();
         let id = self.places.insert(place);
         self.places.push(&mut self.line, id);
-        if let Some(deadline) = deadline {
-            self.deadlines.insert((deadline, id));
-        }
         self.update_due(meter);
         Entered::Waiting(id)
     }
@@ -305,7 +295,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
             self.advance(meter, Timestamp::from_nanos(before));
         }
         self.seen_at(meter, now);
-        self.take_out(id, Places::unlink);
+        self.retry_if_first_leaves(id);
+        self.places.unlink(&mut self.line, id);
         if let Some(place) = self.places.remove(id)
             && let Some(ticket) = place.extra.charged
         {
@@ -344,23 +335,15 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// Takes a waiter out of the line and notes its result.
     fn finish(&mut self, id: Id, result: WaitResult) {
-        self.take_out(id, |places, line, id| places.finish(line, id, result));
-        self.done.push(id);
+        self.retry_if_first_leaves(id);
+        self.places.finish(&mut self.line, id, result);
     }
 
-    fn take_out(
-        &mut self,
-        id: Id,
-        unlink: impl FnOnce(&mut Places<WaitResult, FifoWaiter<T>>, &mut Fifo, Id),
-    ) {
+    /// What the limit has refused to the first waiter says nothing of the next one.
+    fn retry_if_first_leaves(&mut self, id: Id) {
         if self.line.first() == Some(id) {
             self.refused_until = Timestamp::ZERO;
         }
-        let deadline = self.places.get(id).and_then(WaiterPlace::deadline);
-        if let Some(deadline) = deadline {
-            self.deadlines.remove(&(deadline, id));
-        }
-        unlink(&mut self.places, &mut self.line, id);
     }
 
     // What a request is told that comes while others wait.
@@ -486,7 +469,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
     fn set_back(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let from = mem::replace(&mut self.seen, now);
         self.refused_until = Timestamp::ZERO;
-        self.places.shift_deadlines(&mut self.deadlines, from, now);
+        self.places.shift_deadlines(from, now);
         // What was booked acts at a time of the clock as it was, so waiters ask again.
         self.unbook_all(meter, now);
         let mut next = self.line.first();
@@ -526,7 +509,7 @@ impl<T: Clone + fmt::Debug> Waits for Single<T> {
     }
 
     fn take_done(&mut self) -> Vec<Id> {
-        mem::take(&mut self.done)
+        self.places.take_done()
     }
 
     fn collect(&mut self, id: Id, now: Timestamp) -> Option<Result<Passed, Refused>> {
