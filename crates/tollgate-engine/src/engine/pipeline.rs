@@ -209,20 +209,14 @@ impl<B: Backend> Pipeline<B> {
 
     /// What overrides are put over.
     pub(super) fn override_context<'a>(&'a self, rules: &'a Rules) -> OverrideContext<'a, B> {
-        OverrideContext {
-            rules,
-            hashers: &self.hashers,
-            backend: &self.backend,
-        }
+        let (keys, backend) = (self.key_context(rules), &self.backend);
+        OverrideContext { keys, backend }
     }
 
     /// What the keys of operators' targets are made by.
     pub(super) fn key_context<'a>(&'a self, rules: &'a Rules) -> KeyContext<'a> {
-        KeyContext {
-            rules,
-            hashers: &self.hashers,
-            now: self.backend.now(),
-        }
+        let hashers = &self.hashers;
+        KeyContext { rules, hashers }
     }
 
     /// Changes the overrides, and has those who wait look again.
@@ -670,19 +664,14 @@ impl<B: Backend> Pipeline<B> {
     }
 
     pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
-        let Bounds {
-            descriptors: most,
-            fact_bytes,
-            ..
-        } = self.bounds;
-        if descriptors.len() > most {
-            let found = descriptors.len();
+        let (found, most) = (descriptors.len(), self.bounds.descriptors);
+        if found > most {
             return Some(TooMuch::Descriptors { found, most });
         }
         let entries = descriptors.iter().flat_map(|one| one.entries);
         let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
-        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
-        let most = fact_bytes;
+        let most = self.bounds.fact_bytes;
+        let bytes = lengths.max().filter(|bytes| *bytes > most)?;
         Some(TooMuch::Entry { bytes, most })
     }
 
