@@ -9,7 +9,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::{Checked, Policy};
 use tollgate_http::Dialect;
 use tollgate_redis::{Address as Store, Redis};
-use tollgate_server::{Address, Level, Log, Server, StartError, StoreEvents};
+use tollgate_server::{Address, Log, Server, StartError, StoreEvents};
 
 use crate::outcome::CliError;
 use crate::policy;
@@ -119,7 +119,7 @@ impl Serve {
         let checked = self.policy().map_err(CliError::in_one_line)?;
         let mut settings = self.settings(log)?;
         for warning in self.warnings(&checked) {
-            log.say(Level::Warn, &warning, &[]);
+            log.warn(&warning, &[]);
         }
         // Whoever starts it reads them before all else.
         log.drain(LAST_WORDS);
@@ -169,7 +169,7 @@ impl Serve {
         let why = format!(
             "{shown}: {error}; until it can be asked, each rule's on_store_failure decides"
         );
-        log.say(Level::Warn, &why, &[]);
+        log.warn(&why, &[]);
         log.drain(LAST_WORDS);
         Ok(redis)
     }
@@ -189,7 +189,7 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
     let log = options.telling.log().map_err(CliError::failed)?;
     let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
     for unknown in environment::unknown(set) {
-        log.say(Level::Warn, &unknown, &[]);
+        log.warn(&unknown, &[]);
     }
     if options.instead.print_policy {
         log.drain(LAST_WORDS);
@@ -246,12 +246,12 @@ fn log_store_close(log: &Log, closed: Gift) {
     match closed {
         Gift::Given => {
             let event = "what was taken from the store in advance is given back";
-            log.say(Level::Info, event, &[]);
+            log.info(event, &[]);
         }
         Gift::Lost => {
             let event = "what was taken from the store in advance could not be given back";
             let help = "the store gave no answer; others can have it when it has run out";
-            log.say(Level::Warn, event, &[("help", &help)]);
+            log.warn(event, &[("help", &help)]);
         }
     }
 }

@@ -1,6 +1,5 @@
 //! The engine: facts in, a verdict out, by a policy that can be changed at any time.
 
-use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::Guard;
@@ -99,6 +98,13 @@ use rules::{Before, Rules};
 /// assert!(engine.decide(&Facts::new().with("path", "/healthz")).passed().is_some());
 /// # Ok::<(), tollgate_engine::PolicyError>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug(
+    "Engine {{ rules: {}, backend: {:?}, .. }}",
+    pipeline.rules.load().applied.len(),
+    pipeline.backend
+)]
+#[debug(bound(B: std::fmt::Debug))]
 pub struct Engine<B: Backend = Memory> {
     pipeline: Pipeline<B>,
     /// Held while a policy is compiled, so that each follows the one before.
@@ -786,14 +792,5 @@ impl<B: Backend> Engine<B> {
     pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
         let stays = |limit: &Limit| !limit.is_estimated();
         self.pipeline.refund(facts, Refund::Cost, stays).await
-    }
-}
-
-impl<B: Backend + fmt::Debug> fmt::Debug for Engine<B> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Engine")
-            .field("rules", &self.pipeline.rules.load().applied.len())
-            .field("backend", &self.pipeline.backend)
-            .finish_non_exhaustive()
     }
 }

@@ -1,6 +1,5 @@
 //! What came of reading a policy: without errors, or with every one of them.
 
-use std::fmt;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
 use crate::diagnostic::Diagnostic;
@@ -44,28 +43,16 @@ pub struct Checked {
 /// assert!(text.contains("unknown field \"limitz\""));
 /// assert!(text.contains("did you mean \"limits\"?"));
 /// ```
-#[derive(Clone, PartialEq)]
+#[derive(Clone, PartialEq, derive_more::Debug, derive_more::Display, derive_more::Error)]
+// `Debug` is for a `main` that returns it.
+#[debug("the policy has errors\n{self}")]
+#[display("{}", render::human(errors, sources))]
 pub struct Rejected {
     /// What is wrong, in the order of the files.
     pub errors: Vec<Diagnostic>,
     /// The files, as far as they were read; one that couldn't be is there without a text.
     pub sources: Sources,
 }
-
-/// The same as `Display`, because a `main` that returns it prints this.
-impl fmt::Debug for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "the policy has errors\n{self}")
-    }
-}
-
-impl fmt::Display for Rejected {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(&render::human(&self.errors, &self.sources))
-    }
-}
-
-impl std::error::Error for Rejected {}
 
 impl Rejected {
     /// The error that is the likeliest cause of the others in one line, with its place and what to do about it, and

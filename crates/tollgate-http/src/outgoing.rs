@@ -26,7 +26,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-use std::fmt;
 use std::future::poll_fn;
 use std::pin::pin;
 use std::sync::Arc;
@@ -47,6 +46,13 @@ use crate::waiter_limit::WaiterLimit;
 use host_state::{Hosts, Line, NextStep, PacingBounds};
 
 /// Paces calls, host by host. Share it in an `Arc`.
+#[derive(derive_more::Debug)]
+#[debug(
+    "Pacer {{ rate: {:?}, bounds: {:?}, waiting: {:?}, .. }}",
+    own.rate(),
+    settings.bounds,
+    self.waiting()
+)]
 pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
     /// One's own rate.
     own: KeyedLimiter<Arc<C>>,
@@ -250,16 +256,6 @@ impl Call {
     /// Who is asked.
     pub fn host(&self) -> &str {
         &self.host
-    }
-}
-
-impl<C: Clock, W: Clock> fmt::Debug for Pacer<C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pacer")
-            .field("rate", &self.own.rate())
-            .field("bounds", &self.settings.bounds)
-            .field("waiting", &self.waiting())
-            .finish_non_exhaustive()
     }
 }
 

@@ -6,7 +6,6 @@ use std::sync::Arc;
 use crate::address::{Address, Protocol};
 use crate::file_reload::FileReloader;
 use crate::health::Health;
-use crate::log::Level;
 use crate::operators::{AdminHosts, AdminToken, Made, Scheme};
 use crate::secret::Secret;
 use crate::settings::Settings;
@@ -54,12 +53,12 @@ impl Credentials {
         let log = &settings.log;
         let (admin_token, made) = settings.admin_token.begin(admin).unwrap_or_else(|why| {
             let event = "nobody can operate this service: give a token by --admin-token-file";
-            log.say(Level::Warn, event, &[("why", &why)]);
+            log.warn(event, &[("why", &why)]);
             (None, None)
         });
         if let Some(made) = &made {
             let fields: [(&str, &dyn Display); 1] = [("file", &made.path().display())];
-            log.say(Level::Info, "admin token made", &fields);
+            log.info("admin token made", &fields);
         }
         let is_tls_listener = |tls: &Tls| tls.on.contains(&Protocol::Admin);
         let scheme = match &settings.tls {

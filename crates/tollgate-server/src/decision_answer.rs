@@ -8,7 +8,6 @@ use tollgate::Decision;
 use tollgate::clock::{Clock, Wall};
 use tollgate_engine::Verdict;
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::policy::Mode;
 use tollgate_engine::verdict::{DenyReason, Findings};
 pub(crate) use tollgate_http::Answered;
 use tollgate_http::Dialect;
@@ -118,14 +117,5 @@ pub(crate) fn unix_now(dialects: &[Dialect]) -> u64 {
         Wall.now().as_nanos() / 1_000_000_000
     } else {
         0
-    }
-}
-
-/// As a policy calls it.
-pub(crate) const fn mode_name(mode: Mode) -> &'static str {
-    match mode {
-        Mode::Enforce => "enforce",
-        Mode::Shadow => "shadow",
-        Mode::Off => "off",
     }
 }

@@ -91,6 +91,8 @@ impl Display for Share {
 }
 
 /// Says some of the refusals.
+#[derive(derive_more::Debug)]
+#[debug("Denials {{ share: {:?}, .. }}", Share(*share))]
 pub(crate) struct Denials<C: Clock = Monotonic> {
     log: Log,
     share: u32,
@@ -152,7 +154,7 @@ impl<C: Clock> Denials<C> {
         let key = hash.map_or_else(|| "-".to_owned(), |hash| format!("{hash:016x}"));
         let said: [(&str, &dyn Display); 3] =
             [("rule", &cause), ("reason", &reason), ("key_hash", &key)];
-        self.log.say(Level::Info, what, &said);
+        self.log.info(what, &said);
     }
 
     /// Says how many were left out since it was said last, if any were.
@@ -160,8 +162,7 @@ impl<C: Clock> Denials<C> {
         let count = self.left_out.swap(0, Ordering::Relaxed);
         if count > 0 {
             let said: [(&str, &dyn Display); 1] = [("count", &count)];
-            self.log
-                .say(Level::Info, "more denials were left out", &said);
+            self.log.info("more denials were left out", &said);
         }
     }
 }
@@ -179,7 +180,7 @@ impl<C: Clock + 'static> Observer for Told<C> {
             Warning::CostNeverFound { .. } => "a limit finds no cost",
             _ => "a limit applies to nobody",
         };
-        self.0.log.say(Level::Warn, headline, &said);
+        self.0.log.warn(headline, &said);
     }
 
     fn wants(&self) -> Wants {
@@ -203,14 +204,6 @@ fn is_sampled(share: u32) -> bool {
     STATE.set(state);
     let drawn = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32;
     (drawn * u64::from(WHOLE)) >> 32 < u64::from(share)
-}
-
-impl<C: Clock> fmt::Debug for Denials<C> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut shown = f.debug_struct("Denials");
-        shown.field("share", &Share(self.share));
-        shown.finish_non_exhaustive()
-    }
 }
 
 #[cfg(test)]

@@ -16,7 +16,7 @@ use tokio::time::timeout;
 
 use crate::connection_limit::Open;
 use crate::health::{Concern, Health};
-use crate::log::{Level, Log};
+use crate::log::Log;
 
 /// What clients who have just come are given to say what they want, and those of HTTP to ask once more.
 pub(crate) const GRACE: Duration = Duration::from_millis(250);
@@ -256,8 +256,7 @@ impl Drain {
     ) -> Drained {
         health.raise(Concern::Draining, "the service ends");
         let (delay, time) = (Seconds(self.delay), Seconds(self.time));
-        log.say(
-            Level::Info,
+        log.info(
             "draining: clients should go elsewhere",
             &[
                 ("delay", &delay),
@@ -273,18 +272,14 @@ impl Drain {
         }
         let connections = clients.connections();
         let event = "draining: no more clients are taken";
-        log.say(Level::Info, event, &[("connections", &connections)]);
+        log.info(event, &[("connections", &connections)]);
         let cut = clients.close(self.time).await;
         operators.close(OPERATORS).await;
         if cut == 0 {
-            log.say(Level::Info, "drained: all clients were answered", &[]);
+            log.info("drained: all clients were answered", &[]);
         } else {
             let event = "drained: the time is over, and some were cut";
-            log.say(
-                Level::Warn,
-                event,
-                &[("time", &time), ("connections", &cut)],
-            );
+            log.warn(event, &[("time", &time), ("connections", &cut)]);
         }
         Drained { cut }
     }

@@ -65,7 +65,7 @@ impl FileReloader {
         let keys = self.certificates.iter().map(|own| own.key().as_path());
         let files = self.secrets.iter().map(|(_, secret)| secret.file());
         for open in keys.chain(files).filter_map(secret::is_open) {
-            self.log.say(Level::Warn, &open, &[]);
+            self.log.warn(&open, &[]);
         }
         // Nothing has changed yet, and what should be known of it is said.
         let _ = self.renew();
@@ -81,8 +81,7 @@ impl FileReloader {
             let renewed = certificates.renew();
             if renewed == Ok(true) {
                 let until = certificates.not_after_shown();
-                self.log
-                    .say(Level::Info, "certificates reloaded", &[("until", &until)]);
+                self.log.info("certificates reloaded", &[("until", &until)]);
             }
             let why = renewed.err().map(|why| format!("{why}; those before stay"));
             let concern = Concern::Certificate;
@@ -108,15 +107,13 @@ impl FileReloader {
         for (flag, secret) in &self.secrets {
             match secret.renew() {
                 Ok(false) => {}
-                Ok(true) => self
-                    .log
-                    .say(Level::Info, "secret reloaded", &[("flag", flag)]),
+                Ok(true) => self.log.info("secret reloaded", &[("flag", flag)]),
                 Err(why) => whys.push(format!("--{flag} {why}; what it was before stays")),
             }
         }
         if whys.is_empty() {
             if self.health.settle(Concern::Secret) {
-                self.log.say(Level::Info, "secrets can be read again", &[]);
+                self.log.info("secrets can be read again", &[]);
             }
         } else {
             let why = whys.join("; ");

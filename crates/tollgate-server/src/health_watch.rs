@@ -85,7 +85,7 @@ async fn probe_store<B: Store>(service: &Service<B>) {
             }
             monitor.store_probes.note(requests, ProbeResult::Answers);
             if monitor.health.settle(Concern::Store) {
-                monitor.log.say(Level::Info, "store: it answers again", &[]);
+                monitor.log.info("store: it answers again", &[]);
             }
         }
         Err(why) => {
@@ -93,7 +93,7 @@ async fn probe_store<B: Store>(service: &Service<B>) {
             let known = monitor.health.raise(Concern::Store, why.clone());
             if known.is_none() && before != ProbeResult::Missing {
                 let event = "store: it doesn't answer, though no request asks it";
-                monitor.log.say(Level::Error, event, &[("why", &why)]);
+                monitor.log.error(event, &[("why", &why)]);
             }
         }
     }
@@ -161,7 +161,7 @@ fn report(
 ) {
     let Some(why) = why else {
         if monitor.health.settle(concern) {
-            monitor.log.say(Level::Info, over, &[]);
+            monitor.log.info(over, &[]);
         }
         return;
     };

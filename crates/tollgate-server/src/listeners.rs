@@ -9,7 +9,6 @@ use crate::connection_limit::{ConnectionPermit, DescriptorLimit, Open, Shared};
 use crate::decision_service::Store;
 use crate::drain::{Closing, ListenerGroup};
 use crate::listener::{AcceptSettings, Client, Listener, take};
-use crate::log::Level;
 use crate::protocol_errors::ErrorSource;
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
@@ -107,9 +106,7 @@ fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: Descript
     let wanted = service.decider.bounds.connections;
     let granted = descriptors.for_clients();
     if wanted > granted {
-        service.monitor.log.say(
-            Level::Warn,
-            "fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), or lower --max-connections",
+        service.monitor.log.warn("fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), or lower --max-connections",
             &[
                 ("descriptors", &descriptors.limit),
                 ("reserved", &descriptors.reserve()),

@@ -47,11 +47,12 @@ pub enum LogForm {
 /// use tollgate_server::{Level, Log, LogForm};
 ///
 /// let log = Log::to(std::io::sink(), LogForm::Text);
-/// log.say(Level::Info, "policy reloaded", &[("rules", &3)]);
+/// log.info("policy reloaded", &[("rules", &3)]);
 /// log.set_level(Level::Error);
 /// assert_eq!(log.level(), Level::Error);
 /// ```
-#[derive(Clone)]
+#[derive(Clone, derive_more::Debug)]
+#[debug("Log {{ level: {:?}, form: {:?}, .. }}", self.level(), _0.form)]
 pub struct Log(Arc<LogInner>);
 
 struct LogInner {
@@ -84,7 +85,7 @@ impl Log {
     /// use tollgate_server::{Level, Log, LogForm};
     ///
     /// let log = Log::queued(std::io::sink(), LogForm::Json)?;
-    /// log.say(Level::Info, "policy reloaded", &[("rules", &3)]);
+    /// log.info("policy reloaded", &[("rules", &3)]);
     /// log.drain(Duration::from_secs(1));
     /// assert_eq!(log.dropped(), 0);
     /// # Ok::<(), std::io::Error>(())
@@ -143,6 +144,21 @@ impl Log {
         if level <= self.level() {
             self.write(level, event, fields);
         }
+    }
+
+    /// Says what operators have to mend.
+    pub fn error(&self, event: &str, fields: &[(&str, &dyn Display)]) {
+        self.say(Level::Error, event, fields);
+    }
+
+    /// Says what operators should look at.
+    pub fn warn(&self, event: &str, fields: &[(&str, &dyn Display)]) {
+        self.say(Level::Warn, event, fields);
+    }
+
+    /// Says what operators may want to know.
+    pub fn info(&self, event: &str, fields: &[(&str, &dyn Display)]) {
+        self.say(Level::Info, event, fields);
     }
 
     /// Writes down what somebody has changed, at whatever level.
@@ -229,15 +245,6 @@ fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8>
     let _ = Serializer::new(&mut line).collect_map(known.into_iter().chain(fields));
     line.push(b'\n');
     line
-}
-
-impl fmt::Debug for Log {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Log")
-            .field("level", &self.level())
-            .field("form", &self.0.form)
-            .finish_non_exhaustive()
-    }
 }
 
 impl FromStr for Level {

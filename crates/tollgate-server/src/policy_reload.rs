@@ -14,7 +14,7 @@ use tollgate_engine::watch::{FileWatcher, POLL_INTERVAL, read_settled};
 use tollgate_engine::{Checked, Policy, PolicyError, Rejected};
 
 use crate::health::{Concern, Health};
-use crate::log::{Level, Log};
+use crate::log::Log;
 
 /// Whether the policy's file is looked after while it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -96,7 +96,7 @@ impl Reloader {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let read = self.read().inspect_err(|why| {
             let fields: [(&str, &dyn Display); 2] = [("from", &from), ("why", why)];
-            self.log.say(Level::Warn, "nothing to reload", &fields);
+            self.log.warn("nothing to reload", &fields);
         })?;
         *last = Some(fingerprint(&read));
         self.follow(service, from, read)
@@ -118,7 +118,7 @@ impl Reloader {
                 let event = format!(
                     "the system can't tell of changes: files are looked at every {seconds} s"
                 );
-                log.say(Level::Warn, &event, &[("why", &why)]);
+                log.warn(&event, &[("why", &why)]);
             }
             loop {
                 let looked = own.upgrade().map(|own| own.reloader().look(&*own));
@@ -189,8 +189,7 @@ impl Reloader {
             Ok((diff, _)) if diff.is_empty() => {
                 counts.unchanged += 1;
                 self.health.settle(Concern::Reload);
-                self.log
-                    .say(Level::Info, "policy unchanged", &[("from", &from)]);
+                self.log.info("policy unchanged", &[("from", &from)]);
             }
             Ok((diff, warnings)) => {
                 counts.ok += 1;
@@ -201,14 +200,13 @@ impl Reloader {
                     ("changes", &summary),
                     ("warnings", warnings),
                 ];
-                self.log.say(Level::Info, "policy reloaded", &said);
+                self.log.info("policy reloaded", &said);
             }
             Err(why) => {
                 counts.rejected += 1;
                 self.health.raise(Concern::Reload, why.as_str());
                 let event = "policy not reloaded, the one before stays in force";
-                self.log
-                    .say(Level::Error, event, &[("from", &from), ("why", why)]);
+                self.log.error(event, &[("from", &from), ("why", why)]);
             }
         }
         put.map(|(diff, _)| diff)

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use tollgate::clock::{Clock, Monotonic};
 
 use crate::address::{Peer, Protocol};
-use crate::log::{Level, Log};
+use crate::log::Log;
 
 /// The time between two lines of one kind, in nanoseconds.
 const BETWEEN: u64 = 10_000_000_000;
@@ -122,8 +122,7 @@ impl ErrorSource {
         }
         let logged = counter.logged.swap(count, Ordering::Relaxed);
         let since = count.saturating_sub(logged);
-        self.errors.log.say(
-            Level::Warn,
+        self.errors.log.warn(
             "protocol error",
             &[
                 ("listener", &self.protocol),

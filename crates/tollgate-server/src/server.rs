@@ -1,6 +1,5 @@
 //! Starts and ends: listeners are bound before anything is served, and end together.
 
-use std::fmt;
 use std::path::PathBuf;
 use std::sync::Arc;
 
@@ -26,7 +25,7 @@ use crate::policy_reload::{Reloadable, Reloader, Watch};
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
-use crate::state::{OpenedState, SaveProgress, StateOpener, StateOptions, StateTold};
+use crate::state::{SaveProgress, StateOpener, StateOptions, StateTold};
 use crate::telemetry::Telemetry;
 use crate::throttle_keys::{LocalThrottleKeys, StoreThrottleKeys};
 use crate::tls::Certificates;
@@ -36,6 +35,8 @@ mod state_saver;
 use state_saver::{Begin, StateSaver};
 
 /// A service that runs, until it is stopped or dropped.
+#[derive(derive_more::Debug)]
+#[debug("Server {{ addresses: {addresses:?}, concerns: {:?}, .. }}", health.concerns())]
 pub struct Server {
     addresses: Addresses,
     /// Listeners for those who ask, and those who operate.
@@ -170,17 +171,13 @@ impl Server {
             options: &options,
             log: &settings.log,
         };
-        let OpenedState {
-            lost,
-            folder,
-            found,
-        } = opening.open()?;
+        let opened = opening.open()?;
         let limits = Limits {
-            engine: found.engine,
-            cells: found.cells,
+            engine: opened.found.engine,
+            cells: opened.found.cells,
             whole: policy,
         };
-        let begin = state_saver::begin(folder, options, lost);
+        let begin = state_saver::begin(opened.folder, options, opened.lost);
         Self::start(limits, settings, Some(begin)).await
     }
 
@@ -375,13 +372,4 @@ fn write_atomically(path: &std::path::Path, text: &[u8]) -> Result<(), StartErro
     beside.push(".new");
     let written = std::fs::write(&beside, text).and_then(|()| std::fs::rename(&beside, path));
     written.map_err(|error| StartError::ReadyFile(path.to_owned(), error))
-}
-
-impl fmt::Debug for Server {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Server")
-            .field("addresses", &self.addresses)
-            .field("concerns", &self.health.concerns())
-            .finish_non_exhaustive()
-    }
 }

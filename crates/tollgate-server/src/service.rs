@@ -7,7 +7,6 @@ use tollgate_engine::{Policy, PolicyError};
 use crate::credentials::Credentials;
 use crate::decision_service::{Decider, Limits, Store};
 use crate::drain::Closing;
-use crate::log::Level;
 use crate::policy_reload::{Reloadable, Reloader};
 use crate::settings::Settings;
 use crate::state::SaveProgress;
@@ -51,7 +50,7 @@ impl<B: Store> Reloadable for Service<B> {
     fn put_in_force(&self, policy: Policy) -> Result<(), PolicyError> {
         for note in self.decider.put_in_force(policy)? {
             // As at the start: who shares limits hears what is lost by that.
-            self.monitor.log.say(Level::Warn, &note, &[]);
+            self.monitor.log.warn(&note, &[]);
         }
         Ok(())
     }

@@ -19,7 +19,7 @@ use tollgate::snapshot::SnapshotError;
 use tollgate_engine::backend::MemoryBuilder;
 use tollgate_engine::{Policy, RestoreError};
 
-use crate::log::{Level, Log};
+use crate::log::Log;
 use crate::start_error::StartError;
 
 mod snapshot;
@@ -199,8 +199,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
         })?;
         let event = "state can't be read, and is set aside: the service starts without it";
         let aside = aside.display();
-        self.log
-            .say(Level::Error, event, &[("why", &why), ("kept_as", &aside)]);
+        self.log.error(event, &[("why", &why), ("kept_as", &aside)]);
         Ok(())
     }
 
@@ -212,12 +211,10 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
             None => {
                 let said: [(&str, &dyn std::fmt::Display); 2] =
                     [("folder", &place), ("quotas", &quotas.keys)];
-                self.log
-                    .say(Level::Info, "no snapshot to go on from", &said);
+                self.log.info("no snapshot to go on from", &said);
             }
             Some(restored) => {
-                self.log.say(
-                    Level::Info,
+                self.log.info(
                     "state restored",
                     &[
                         ("folder", &place),
@@ -230,7 +227,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
                 if !restored.retired.is_empty() {
                     let event = "limits that the policy has no more, or counts in another way: what was spent of them is kept until it is idle, in case they return";
                     let limits = named(&restored.retired);
-                    self.log.say(Level::Warn, event, &[("limits", &limits)]);
+                    self.log.warn(event, &[("limits", &limits)]);
                 }
             }
         }
@@ -238,7 +235,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
             let event =
                 "the end of the quotas' journal, which a crash left unfinished, is left out";
             let bytes = quotas.recovered_bytes;
-            self.log.say(Level::Warn, event, &[("bytes", &bytes)]);
+            self.log.warn(event, &[("bytes", &bytes)]);
         }
     }
 }

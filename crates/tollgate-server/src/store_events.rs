@@ -46,16 +46,11 @@ impl StoreEvents {
         let StoreEventsInner { log, health, last } = &*self.0;
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let level = match event {
-            StoreEvent::Failed { error, .. } => {
-                health.raise(Concern::Store, *error);
-                if *last == *error {
-                    return;
+            StoreEvent::Failed { error, .. } | StoreEvent::KeyFailed { error, .. } => {
+                // If a key failed, the store itself is well.
+                if matches!(event, StoreEvent::Failed { .. }) {
+                    health.raise(Concern::Store, *error);
                 }
-                (*error).clone_into(&mut last);
-                Level::Error
-            }
-            StoreEvent::KeyFailed { error, .. } => {
-                // The store itself is well.
                 if *last == *error {
                     return;
                 }

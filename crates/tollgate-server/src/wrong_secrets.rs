@@ -11,7 +11,7 @@ use tollgate::clock::Monotonic;
 use tollgate::{KeyedLimiter, Limiter, Rate};
 
 use crate::address::{Peer, Protocol};
-use crate::log::{Level, Log};
+use crate::log::Log;
 
 /// So many wrong secrets end a connection.
 pub(crate) const TRIES: u8 = 5;
@@ -51,8 +51,7 @@ impl WrongSecrets {
             let more = self.left_out.swap(0, Ordering::Relaxed);
             let fields: [(&str, &dyn Display); 3] =
                 [("protocol", &protocol), ("from", &from), ("more", &more)];
-            self.log
-                .say(Level::Warn, "wrong password or token", &fields);
+            self.log.warn("wrong password or token", &fields);
         } else {
             self.left_out.fetch_add(1, Ordering::Relaxed);
         }

@@ -71,19 +71,14 @@ impl PreflightReport {
         }
     }
 
-    fn end(self, out: &mut impl Write) -> Result<(), CliError> {
-        let Self {
-            mut lines,
-            checks,
-            failed,
-            areas,
-        } = self;
+    fn end(mut self, out: &mut impl Write) -> Result<(), CliError> {
+        let (checks, failed) = (self.checks, self.failed);
         if failed == 0 {
-            lines.push_str("it could start\n");
+            self.lines.push_str("it could start\n");
         }
-        let written = out.write_all(lines.as_bytes()).and_then(|()| out.flush());
-        written.map_err(CliError::failed)?;
-        match areas.first() {
+        let written = out.write_all(self.lines.as_bytes());
+        (written.and_then(|()| out.flush())).map_err(CliError::failed)?;
+        match self.areas.first() {
             None => Ok(()),
             Some(&area) => Err(CliError::new(
                 area as u8,

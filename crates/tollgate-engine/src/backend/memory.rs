@@ -5,7 +5,6 @@
 
 use std::array;
 use std::convert::Infallible;
-use std::fmt;
 use std::future::ready;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -60,6 +59,8 @@ const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
 /// let memory = Memory::builder().capacity(10_000).clock(clock.clone()).wall(clock).build();
 /// assert_eq!(memory.lost_races(), 0);
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("Memory {{ rates: {rates:?}, quotas: {}, slots: {slots:?}, .. }}", quotas.stats().keys)]
 pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     rates: KeyedLimiter<C>,
     // What may be held by a request is shared with it.
@@ -388,15 +389,5 @@ impl<C: Clock> Clock for TableClock<KeyedConcurrency<CounterKey, C>> {
 impl<W: Clock> Clock for TableClock<ExactKeyedLimiter<CounterKey, W>> {
     fn now(&self) -> Timestamp {
         self.0.clock().now()
-    }
-}
-
-impl<C: Clock, W: Clock> fmt::Debug for Memory<C, W> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Memory")
-            .field("rates", &self.rates)
-            .field("quotas", &self.quotas.stats().keys)
-            .field("slots", &self.slots)
-            .finish_non_exhaustive()
     }
 }

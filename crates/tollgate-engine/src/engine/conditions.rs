@@ -1,6 +1,5 @@
 //! On which conditions a request is decided that may take its time.
 
-use std::fmt;
 use std::ops::Deref;
 use std::sync::Arc;
 
@@ -85,6 +84,8 @@ impl<'a> Conditions<'a> {
 ///     asked.iter().any(|name| &**name == "ip")
 /// }
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("{:?}", &**self)]
 pub struct FactsAsked(pub(super) Guard<Arc<Rules>>);
 
 impl FactsAsked {
@@ -127,11 +128,5 @@ impl Deref for FactsAsked {
     #[inline]
     fn deref(&self) -> &[Box<str>] {
         self.0.matcher.slots.names()
-    }
-}
-
-impl fmt::Debug for FactsAsked {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_list().entries(self.iter()).finish()
     }
 }

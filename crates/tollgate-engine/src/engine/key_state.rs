@@ -166,7 +166,8 @@ pub(super) async fn find<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = TargetFacts::of(&target, &texts, pipeline.key_context(rules));
+    let (keys, time) = (pipeline.key_context(rules), pipeline.backend.now());
+    let named = TargetFacts::of(&target, &texts, keys, time);
     let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
@@ -226,7 +227,8 @@ pub(super) async fn reset<B: Backend>(
         Err(why) => return Ok(Err(why)),
     };
     let texts = TargetTexts::new(&target);
-    let named = TargetFacts::of(&target, &texts, pipeline.key_context(rules));
+    let (keys, time) = (pipeline.key_context(rules), pipeline.backend.now());
+    let named = TargetFacts::of(&target, &texts, keys, time);
     let keys = match named.keys() {
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),

@@ -11,7 +11,6 @@ use super::rules::Rules;
 use crate::address::Network;
 use crate::backend::Backend;
 use crate::facts::{COMMON_FACTS, IP, is_known_fact};
-use crate::limits::KeyHashers;
 use crate::lint::never_met;
 use crate::orders::{
     Act, Effect, MAX_OVERRIDE_DURATION, MOST_ORDERS, NewOverride, Order, OrderError, OverrideFacts,
@@ -29,8 +28,8 @@ mod target_resolution;
 pub(crate) use active::{Held, PolicyOverrides};
 pub(crate) use override_table::{Limiter, Override, OverrideRef};
 pub(super) use saved::SnapshotForm;
-pub(super) use target_keys::{KeyContext, TargetFacts, TargetTexts};
-pub(super) use target_resolution::as_descriptor;
+pub(super) use target_keys::{TargetFacts, TargetTexts};
+pub(super) use target_resolution::{KeyContext, as_descriptor};
 
 use override_table::{OverrideStats, Table};
 
@@ -58,8 +57,7 @@ pub(super) struct OverrideBook {
 /// What overrides are put over.
 #[derive(Clone, Copy)]
 pub(super) struct OverrideContext<'a, B> {
-    pub(super) rules: &'a Rules,
-    pub(super) hashers: &'a KeyHashers,
+    pub(super) keys: KeyContext<'a>,
     pub(super) backend: &'a B,
 }
 
@@ -72,7 +70,7 @@ impl OverrideBook {
         now: Timestamp,
     ) -> Result<Order, OrderError> {
         is_sound(&new)?;
-        validate_facts(context.rules, &new.target, new.facts)?;
+        validate_facts(context.keys.rules, &new.target, new.facts)?;
         let mut order = Order {
             id: self.made + 1,
             act: new.act,
@@ -125,7 +123,7 @@ impl OverrideBook {
             order.effect = table.add(order, acted, context);
         }
         let table = (!self.orders.is_empty()).then_some(table);
-        context.rules.orders.set(table);
+        context.keys.rules.orders.set(table);
     }
 
     /// Takes out those that have ended; whether anything is another than before. Where the clock was set back, none lasts

@@ -206,20 +206,14 @@ impl<B: Backend> Pipeline<B> {
 
     /// What overrides are put over.
     pub(super) fn override_context<'a>(&'a self, rules: &'a Rules) -> OverrideContext<'a, B> {
-        OverrideContext {
-            rules,
-            hashers: &self.hashers,
-            backend: &self.backend,
-        }
+        let (keys, backend) = (self.key_context(rules), &self.backend);
+        OverrideContext { keys, backend }
     }
 
     /// What the keys of operators' targets are made by.
     pub(super) fn key_context<'a>(&'a self, rules: &'a Rules) -> KeyContext<'a> {
-        KeyContext {
-            rules,
-            hashers: &self.hashers,
-            now: self.backend.now(),
-        }
+        let hashers = &self.hashers;
+        KeyContext { rules, hashers }
     }
 
     /// Changes the overrides, and has those who wait look again.

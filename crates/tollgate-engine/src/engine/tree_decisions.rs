@@ -15,7 +15,7 @@ use super::refund_guard::RefundGuard;
 use super::request_match::TreeMatch;
 use super::rules::Rules;
 use crate::backend::{Backend, Refund};
-use crate::bounds::{Bounds, TooMuch};
+use crate::bounds::TooMuch;
 use crate::envoy::StatusCode;
 use crate::facts::{Descriptor, Facts};
 use crate::policy::{Charging, Mode};
@@ -253,19 +253,14 @@ impl<B: Backend> Pipeline<B> {
     }
 
     pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
-        let Bounds {
-            descriptors: most,
-            fact_bytes,
-            ..
-        } = self.bounds;
-        if descriptors.len() > most {
-            let found = descriptors.len();
+        let (found, most) = (descriptors.len(), self.bounds.descriptors);
+        if found > most {
             return Some(TooMuch::Descriptors { found, most });
         }
         let entries = descriptors.iter().flat_map(|one| one.entries);
         let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
-        let bytes = lengths.max().filter(|bytes| *bytes > fact_bytes)?;
-        let most = fact_bytes;
+        let most = self.bounds.fact_bytes;
+        let bytes = lengths.max().filter(|bytes| *bytes > most)?;
         Some(TooMuch::Entry { bytes, most })
     }
 

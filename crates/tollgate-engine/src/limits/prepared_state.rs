@@ -1,7 +1,6 @@
 //! What a backend has prepared of a limit, kept with the limit: found without a look-up, and gone with it.
 
 use std::any::Any;
-use std::fmt;
 use std::marker::PhantomData;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,6 +24,8 @@ use super::limit::Limit;
 /// assert!(theirs.get(jobs.limit()).is_none());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug("Prepared {{ .. }}")]
 pub struct Prepared<T> {
     /// Tells it from all others of this process.
     owner: u64,
@@ -91,14 +92,9 @@ impl<T: Send + Sync + 'static> Default for Prepared<T> {
     }
 }
 
-impl<T> fmt::Debug for Prepared<T> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Prepared").finish_non_exhaustive()
-    }
-}
-
 /// What backends have prepared of one limit, in the order in which they first asked: there are one or two.
-#[derive(Default)]
+#[derive(Default, derive_more::Debug)]
+#[debug("PreparedList")]
 pub(crate) struct PreparedList(OnceLock<Box<Entry<dyn Any + Send + Sync>>>);
 
 struct Entry<T: ?Sized> {
@@ -111,12 +107,6 @@ struct Entry<T: ?Sized> {
 impl Clone for PreparedList {
     fn clone(&self) -> Self {
         Self::default()
-    }
-}
-
-impl fmt::Debug for PreparedList {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("PreparedList")
     }
 }
 

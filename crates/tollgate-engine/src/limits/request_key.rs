@@ -63,7 +63,8 @@ impl KeyValue<'_> {
 /// assert!(!key.is_empty());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, derive_more::Debug)]
+#[debug("RequestKey({self})")]
 pub struct RequestKey<'a> {
     plan: &'a KeyPlan,
     facts: &'a Facts<'a>,
@@ -170,12 +171,6 @@ impl fmt::Display for RequestKey<'_> {
             f.write_str(mem::replace(&mut space, " "))?;
             write_pair(f, fact, QuotedText(value))
         })
-    }
-}
-
-impl fmt::Debug for RequestKey<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "RequestKey({self})")
     }
 }
 

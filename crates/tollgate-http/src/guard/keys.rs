@@ -352,71 +352,50 @@ pub const fn first<K>(keys: K) -> First<K> {
 }
 
 macro_rules! alternatives {
-    ($found:ident: $first:ident $(, $other:ident)*; last $last:ident) => {
+    ($found:ident: $($name:ident),*) => {
         /// Which of the alternatives a request has, and its key. The hash says which, so no two alternatives share a key.
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-        pub enum $found<$first $(, $other)*, $last> {
-            /// The key of this alternative.
-            $first($first),
+        pub enum $found<$($name),*> {
             $(
                 /// The key of this alternative.
-                $other($other),
+                $name($name),
             )*
-            /// The key of this alternative.
-            $last($last),
         }
 
         #[expect(non_snake_case, reason = "named as their types are")]
-        impl<R, $first $(, $other)*, $last> KeyOf<R> for First<($first $(, $other)*, $last)>
-        where
-            R: Request + ?Sized,
-            $first: KeyOf<R>,
-            $($other: KeyOf<R>,)*
-            $last: KeyOf<R>,
-        {
-            type Key<'r> = $found<$first::Key<'r> $(, $other::Key<'r>)*, $last::Key<'r>>;
+        impl<R: Request + ?Sized, $($name: KeyOf<R>),*> KeyOf<R> for First<($($name,)*)> {
+            type Key<'r> = $found<$($name::Key<'r>),*>;
 
             fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
-                let ($first $(, $other)*, $last) = &self.0;
-                if let Some(key) = $first.key(request) {
-                    return Some($found::$first(key));
-                }
-                if $first.doubled(request).is_some() {
-                    return None;
-                }
+                let ($($name,)*) = &self.0;
                 $(
-                    if let Some(key) = $other.key(request) {
-                        return Some($found::$other(key));
+                    if let Some(key) = $name.key(request) {
+                        return Some($found::$name(key));
                     }
-                    if $other.doubled(request).is_some() {
+                    if $name.doubled(request).is_some() {
                         return None;
                     }
                 )*
-                $last.key(request).map($found::$last)
+                None
             }
 
             /// Only the first alternative: if it isn't found at one look, it may still be found at a closer one.
             #[inline(always)]
             fn glance<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
-                self.0.0.glance(request).map($found::$first)
+                self.0.0.glance(request).map($found::A)
             }
 
             fn missing(&self, request: &R) -> MissingKey {
-                let ($first $(, $other)*, $last) = &self.0;
-                let last = $last.missing(request);
-                let wanted = [
-                    $first.missing(request).wanted
-                    $(, $other.missing(request).wanted)*
-                ].join(", ");
-                MissingKey::new(last.source, &format!("{wanted} or {}", last.wanted))
+                let ($($name,)*) = &self.0;
+                let each = [$($name.missing(request)),*];
+                let last = &each[each.len() - 1];
+                let others: Vec<_> = each[..each.len() - 1].iter().map(|one| &*one.wanted).collect();
+                MissingKey::new(last.source, &format!("{} or {}", others.join(", "), last.wanted))
             }
 
             fn doubled(&self, request: &R) -> Option<MissingKey> {
-                let ($first $(, $other)*, $last) = &self.0;
-                $first
-                    .doubled(request)
-                    $(.or_else(|| $other.doubled(request)))*
-                    .or_else(|| $last.doubled(request))
+                let ($($name,)*) = &self.0;
+                None$(.or_else(|| $name.doubled(request)))*
             }
 
             /// If the first one is everybody's, no other is ever looked for.
@@ -427,9 +406,9 @@ macro_rules! alternatives {
     };
 }
 
-alternatives!(FirstOfTwo: A; last B);
-alternatives!(FirstOfThree: A, B; last C);
-alternatives!(FirstOfFour: A, B, C; last D);
+alternatives!(FirstOfTwo: A, B);
+alternatives!(FirstOfThree: A, B, C);
+alternatives!(FirstOfFour: A, B, C, D);
 
 macro_rules! or {
     ($($key:ident $(<$of:ident>)?),* $(,)?) => {$(

@@ -209,17 +209,16 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
     }
 
     async fn answer(&self, waiting: Box<Waiting<C>>, terms: &Terms<'_>) -> Judged<()> {
-        let Waiting {
-            key,
-            cost,
-            fingerprint,
-        } = *waiting;
-        match key.acquire_n(cost).timeout(self.finder.wait).await {
+        let acquire = waiting.key.acquire_n(waiting.cost);
+        match acquire.timeout(self.finder.wait).await {
             Ok(_) => Judged::Passed {
                 held: (),
-                fields: self.told(&key.peek(), terms.answers),
+                fields: self.told(&waiting.key.peek(), terms.answers),
             },
-            Err(refused) => Judged::Refused(Box::new(self.denial(refused.decision(), fingerprint))),
+            Err(refused) => {
+                let denial = self.denial(refused.decision(), waiting.fingerprint);
+                Judged::Refused(Box::new(denial))
+            }
         }
     }
 

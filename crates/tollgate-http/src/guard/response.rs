@@ -146,8 +146,8 @@ impl Answers {
         });
         let status = denial.status();
         let field_cache::DenialTexts { body, retry_after } = match &denial.missing {
-            Some(missing) => self.missing_key_texts(&refusal, missing),
-            None => field_cache::refusal(self.form, &refusal, || self.texts(&refusal)),
+            Some(missing) => self.texts(&refusal, Some(missing)),
+            None => field_cache::refusal(self.form, &refusal, || self.texts(&refusal, None)),
         };
         if status == 401 {
             // RFC 9110 wants a challenge in each 401.
@@ -170,34 +170,26 @@ impl Answers {
         }
     }
 
-    fn texts(&self, refusal: &Refusal<'_>) -> field_cache::DenialTexts {
+    /// Says what the request lacks, if that is why, as its client can mend that.
+    fn texts(
+        &self,
+        refusal: &Refusal<'_>,
+        missing: Option<&MissingKey>,
+    ) -> field_cache::DenialTexts {
         let mut body = Vec::new();
-        match self.form {
-            Form::Problem => refusal.problem_json(&mut body),
-            Form::Plain => refusal.plain_json(&mut body),
-            Form::Empty => {}
+        match (self.form, missing) {
+            (Form::Problem, Some(missing)) => {
+                refusal.missing_key_json(missing.source.status(), &missing.wanted, &mut body);
+            }
+            (Form::Problem, None) => refusal.problem_json(&mut body),
+            (Form::Plain, _) => refusal.plain_json(&mut body),
+            (Form::Empty, _) => {}
         }
         let seconds = refusal.retry_after.map(|seconds| seconds.to_string());
         field_cache::DenialTexts {
             body: body.into(),
             retry_after: seconds.unwrap_or_default().into(),
         }
-    }
-
-    /// Says what the request lacks, as its client can mend that.
-    #[cold]
-    fn missing_key_texts(
-        &self,
-        refusal: &Refusal<'_>,
-        missing: &MissingKey,
-    ) -> field_cache::DenialTexts {
-        let mut texts = self.texts(refusal);
-        if self.form == Form::Problem {
-            let mut body = Vec::new();
-            refusal.missing_key_json(missing.source.status(), &missing.wanted, &mut body);
-            texts.body = body.into();
-        }
-        texts
     }
 
     fn show(&self, limits: &[Shown<'_>], fields: &mut FieldWriter) {

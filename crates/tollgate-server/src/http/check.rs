@@ -125,7 +125,7 @@ impl<B: Store> Session<B> {
     ) -> Result<RlsOutcome, Wrong> {
         if !asked.facts.0.is_empty() {
             let why = "descriptors: they are the facts of the request, so send one of both";
-            return Err(bad(why.to_owned()));
+            return Err(bad(why));
         }
         let all = asked.descriptors.as_deref().unwrap_or_default();
         let entries: Vec<_> = all.iter().map(DescriptorJson::entries).collect();

@@ -80,17 +80,12 @@ impl Drop for Undecided<'_> {
 impl<B: Store> Session<B> {
     /// Takes what the rules want held while a request runs: its slots, and what it is thought to cost.
     pub(super) async fn begin_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let HoldRequest {
-            id,
-            facts,
-            cost,
-            ttl,
-        } = body::read(&request.body).map_err(bad)?;
-        let (name, life) = (self.name_of(&id, request)?, life(ttl)?);
+        let begun: HoldRequest<'_> = body::read(&request.body).map_err(bad)?;
+        let (name, life) = (self.name_of(&begun.id, request)?, life(begun.ttl)?);
         let service = std::sync::Arc::clone(&self.service);
         let asked = Asked {
-            facts,
-            cost,
+            facts: begun.facts,
+            cost: begun.cost,
             ..Asked::default()
         };
         let (decider, dialects) = (&service.decider, &service.settings.dialects);
@@ -105,7 +100,7 @@ impl<B: Store> Session<B> {
             }
             Known::Nothing => {}
             // Before anything is decided or charged.
-            taken => return Err(hold_error(&id, &taken)),
+            taken => return Err(hold_error(&begun.id, &taken)),
         }
         let _undecided = Undecided(&decider.holds, &name);
         let verdict = B::decide(&decider.engine, &facts, dialects).await;
@@ -152,7 +147,7 @@ impl<B: Store> Session<B> {
         let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
         let spent = named
             .spent
-            .ok_or_else(|| bad("spent: it is missing: what the request did cost".to_owned()))?;
+            .ok_or_else(|| bad("spent: it is missing: what the request did cost"))?;
         let name = self.name_of(&named.id, request)?;
         let holds = &self.service.decider.holds;
         let answer: &[u8] = match holds.settle(&name, spent, named.ending()) {
@@ -166,9 +161,9 @@ impl<B: Store> Session<B> {
     /// What an id stands for: that of another client is another.
     fn name_of(&self, id: &str, request: &Request<'_>) -> Result<Vec<u8>, Wrong> {
         let id = match id.len() {
-            0 => return Err(bad("id: it is empty".to_owned())),
+            0 => return Err(bad("id: it is empty")),
             1..=256 => id.as_bytes(),
-            _ => return Err(bad("id: it is longer than 256 bytes".to_owned())),
+            _ => return Err(bad("id: it is longer than 256 bytes")),
         };
         // Only a token that was looked at says who it is.
         let token = request.bearer();
@@ -203,10 +198,10 @@ fn known<B: Store>(decider: &Decider<B>, name: &[u8], what: &[u8], facts: &Facts
 fn hold_error(id: &str, taken: &Known) -> Wrong {
     match taken {
         Known::Full(full) => (503, full.to_string()),
-        Known::Undecided => {
-            let why = format!("another call with the id {id:?} is being decided");
-            (409, why)
-        }
+        Known::Undecided => (
+            409,
+            format!("another call with the id {id:?} is being decided"),
+        ),
         _ => {
             let why = format!("id: {id:?} is held by a request of other facts or another cost");
             (409, why)

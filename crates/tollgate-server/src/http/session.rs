@@ -321,8 +321,8 @@ impl<B: Store> ByteProtocol for Session<B> {
     }
 }
 
-pub(crate) fn bad(why: String) -> Wrong {
-    (400, why)
+pub(crate) fn bad(why: impl Into<String>) -> Wrong {
+    (400, why.into())
 }
 
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking

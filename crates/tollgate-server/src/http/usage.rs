@@ -102,7 +102,7 @@ impl<'q> UsageRequest<'q> {
                 asked.is_lines = match &*value {
                     "lines" => true,
                     "list" => false,
-                    _ => return Err(bad("format: it is lines or list".to_owned())),
+                    _ => return Err(bad("format: it is lines or list")),
                 };
                 continue;
             }

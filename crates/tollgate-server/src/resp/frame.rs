@@ -4,6 +4,7 @@
 //! that has come in part is read on from where it stopped, so bytes that trickle in cost no more than others.
 
 use std::ops::Range;
+use std::slice;
 
 use derive_more::Display;
 
@@ -63,6 +64,27 @@ pub(crate) enum CommandError {
     Tls,
 }
 
+/// The words of a command, one after another.
+#[derive(Clone, Debug)]
+pub(crate) struct Words<'i> {
+    input: &'i [u8],
+    rest: slice::Iter<'i, Range<usize>>,
+}
+
+impl<'i> Iterator for Words<'i> {
+    type Item = &'i [u8];
+
+    fn next(&mut self) -> Option<&'i [u8]> {
+        self.rest.next().map(|word| &self.input[word.clone()])
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.rest.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Words<'_> {}
+
 impl CommandParser {
     /// Reads on in a command that begins where `input` does. Its length once all of it is there.
     pub(crate) fn read(
@@ -118,11 +140,9 @@ impl CommandParser {
     }
 
     /// The words of a command that is whole.
-    pub(crate) fn words<'i>(
-        &self,
-        input: &'i [u8],
-    ) -> impl ExactSizeIterator<Item = &'i [u8]> + Clone {
-        self.words.iter().map(move |word| &input[word.clone()])
+    pub(crate) fn words<'i>(&'i self, input: &'i [u8]) -> Words<'i> {
+        let rest = self.words.iter();
+        Words { input, rest }
     }
 
     /// Ready for the next command.

@@ -10,7 +10,7 @@ use tollgate_engine::engine::ThrottleDecision;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
 use tollgate_engine::verdict::DenyReason;
 
-use super::frame::{CommandParser, Most};
+use super::frame::{CommandParser, Most, Words};
 use super::response::{ReplyWriter, Version};
 use crate::address::{Peer, Protocol};
 use crate::cl_throttle::{Ask, Throttle, ThrottleLimit};
@@ -31,6 +31,9 @@ mod transaction;
 
 use auth::Role;
 use transaction::Queue;
+
+/// Whether a command was answered; else what is answered in its place.
+type CommandResult = Result<(), String>;
 
 /// What a client has told of itself.
 #[derive(Debug, Default)]
@@ -114,11 +117,7 @@ impl<B: Store> Session<B> {
     }
 
     /// Answers one command, or queues it.
-    async fn command<'w>(
-        &mut self,
-        words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Vec<u8>,
-    ) {
+    async fn command(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
         if self.queue.is_some() {
             // In a box, as that is seldom: each connection is as large as what it may do.
             return Box::pin(self.queue_command(words, out)).await;
@@ -127,11 +126,7 @@ impl<B: Store> Session<B> {
     }
 
     /// Answers one command.
-    async fn dispatch<'w>(
-        &mut self,
-        mut words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Vec<u8>,
-    ) {
+    async fn dispatch(&mut self, mut words: Words<'_>, out: &mut Vec<u8>) {
         let count = words.len();
         let Some(name) = words.next() else {
             return;
@@ -164,11 +159,7 @@ impl<B: Store> Session<B> {
         }
     }
 
-    async fn throttle<'w>(
-        &mut self,
-        words: impl ExactSizeIterator<Item = &'w [u8]> + Send,
-        out: &mut ReplyWriter<'_>,
-    ) -> Result<(), String> {
+    async fn throttle(&mut self, words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let mut asked = Throttle::read(words).map_err(wrong)?;
         if self.service.decider.replicas > 1 {
             asked.ask = asked.ask.divided(self.service.decider.replicas);
@@ -209,11 +200,7 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    async fn check<'w>(
-        &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut ReplyWriter<'_>,
-    ) -> Result<(), String> {
+    async fn check(&mut self, words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
@@ -223,11 +210,7 @@ impl<B: Store> Session<B> {
         tell(out, &answered(&verdict), service.settings.shadow_answers)
     }
 
-    async fn peek<'w>(
-        &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut ReplyWriter<'_>,
-    ) -> Result<(), String> {
+    async fn peek(&mut self, words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
@@ -320,7 +303,7 @@ fn wrong(why: impl std::fmt::Display) -> String {
 }
 
 /// Words that aren't facts as they are, in their order, as the text that stands for them.
-fn owned_texts<'w>(words: impl Iterator<Item = &'w [u8]>) -> Vec<String> {
+fn owned_texts(words: Words<'_>) -> Vec<String> {
     let odd = words.filter_map(|word| match text_of_word(word) {
         Cow::Owned(text) => Some(text),
         Cow::Borrowed(_) => None,
@@ -346,10 +329,10 @@ fn text_of_word(word: &[u8]) -> Cow<'_, str> {
 /// Reads `name=value … [COST n]`, with the texts of words that are none. Into facts that are there already: they are large
 /// to be moved.
 fn read_facts<'f, 'w: 'f>(
-    mut words: impl Iterator<Item = &'w [u8]>,
+    mut words: Words<'w>,
     odd: &'f [String],
     facts: &mut Facts<'f>,
-) -> Result<(), String> {
+) -> CommandResult {
     let mut odd = odd.iter();
     while let Some(word) = words.next() {
         let text = match text_of_word(word) {
@@ -378,11 +361,7 @@ fn read_facts<'f, 'w: 'f>(
 /// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
 /// more: why, and by which limit of the rule, if one did. If an operator wants clients to see them, the rules in shadow that would
 /// have refused what passes.
-fn tell(
-    out: &mut ReplyWriter<'_>,
-    answer: &Answered<'_>,
-    shadow: ShadowAnswers,
-) -> Result<(), String> {
+fn tell(out: &mut ReplyWriter<'_>, answer: &Answered<'_>, shadow: ShadowAnswers) -> CommandResult {
     if let Some(rule) = answer.failure() {
         return Err(format!("UNAVAILABLE {}", unavailable(rule)));
     }

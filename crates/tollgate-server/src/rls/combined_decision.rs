@@ -17,7 +17,6 @@ use super::rls_outcome::{
 use super::rls_request::{RlsRequest, Undecided};
 use crate::decision_answer::{Answered, answered, looked_at};
 use crate::decision_service::{Store, conditions, name_of};
-use crate::log::Level;
 use crate::reservations::Room;
 use crate::rls_failure_mode::RlsClosed;
 use crate::service::Service;
@@ -133,7 +132,7 @@ fn log_unknown_domain<B: Store>(service: &Service<B>, domain: &str) {
     if monitor.measured.is_new_unknown_domain(domain) {
         let help = "the policy has no limit for this domain, so its requests pass: add it, or send another domain";
         let fields: [(&str, &dyn fmt::Display); 2] = [("domain", &domain), ("help", &help)];
-        monitor.log.say(Level::Warn, "unknown_domain", &fields);
+        monitor.log.warn("unknown_domain", &fields);
     }
 }
 

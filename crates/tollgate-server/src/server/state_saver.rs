@@ -13,7 +13,6 @@ use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 
 use crate::health::Concern;
-use crate::log::Level;
 use crate::service::Service;
 use crate::start_error::StartError;
 use crate::state::{Folder, StateOptions, Uptime, save_snapshot};
@@ -231,19 +230,19 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
         match (&why, turn) {
             (None, _) if self.failing.is_some() => {
                 health.settle(Concern::State);
-                log.say(Level::Info, "state is saved again", &[]);
+                log.info("state is saved again", &[]);
             }
             (None, SaveReason::Interval) => {}
-            (None, SaveReason::End) => log.say(Level::Info, "state is saved", &[]),
+            (None, SaveReason::End) => log.info("state is saved", &[]),
             (Some(why), SaveReason::End) => {
                 let event =
                     "state not saved at the end: what was decided since it was saved last is lost";
-                log.say(Level::Error, event, &[("why", why)]);
+                log.error(event, &[("why", why)]);
             }
             (Some(why), SaveReason::Interval) if self.failing.as_ref() != Some(why) => {
                 health.raise(Concern::State, why.as_str());
                 let event = "state not saved: decisions go on, and it is tried again";
-                log.say(Level::Error, event, &[("why", why)]);
+                log.error(event, &[("why", why)]);
             }
             (Some(_), SaveReason::Interval) => {}
         }

@@ -10,7 +10,7 @@ use foldhash::fast::RandomState;
 use tollgate::{Algorithm, Rate, Timestamp};
 
 use super::pattern::{Conditions, canonical};
-use super::target_resolution::{Place, as_descriptor, place};
+use super::target_resolution::{Place, as_descriptor};
 use super::{CLOCK_SLACK, OverrideContext};
 use crate::backend::Backend;
 use crate::engine::rules::Rules;
@@ -116,11 +116,7 @@ impl Table {
         order: &Order,
         context: &OverrideContext<'_, B>,
     ) -> Result<Mode, OrderError> {
-        let OverrideContext {
-            rules,
-            hashers,
-            backend,
-        } = *context;
+        let rules = context.keys.rules;
         let timed = OverrideRef {
             id: order.id,
             until: order.until,
@@ -145,13 +141,13 @@ impl Table {
             }
             _ => {}
         }
-        let found = place(rules, hashers, target)?;
+        let found = context.keys.place(target)?;
         let limits = match &order.act {
             Act::Override(replacement) => Some(changed(&found.name, found.limits, replacement)?),
             _ => None,
         };
         for limit in limits.iter().flatten() {
-            let supported = backend.supports(limit);
+            let supported = context.backend.supports(limit);
             supported.map_err(|why| OrderError::limit(&found.name, why))?;
         }
         *self.limiters.entry(found.place.limiter).or_default() += 1;

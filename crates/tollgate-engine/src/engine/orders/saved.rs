@@ -125,17 +125,12 @@ fn save_replacement(
     file: &mut SnapshotWriter,
     replacement: &Replacement,
 ) -> Result<(), SnapshotError> {
-    let Replacement {
-        rates,
-        quota,
-        concurrency,
-    } = replacement;
-    file.word(rates.len() as u64)?;
-    for rate in rates {
+    file.word(replacement.rates.len() as u64)?;
+    for rate in &replacement.rates {
         file.rate(*rate)?;
     }
-    let slots = concurrency.map(u64::from);
-    for number in [*quota, slots] {
+    let slots = replacement.concurrency.map(u64::from);
+    for number in [replacement.quota, slots] {
         file.words(&[u64::from(number.is_some()), number.unwrap_or_default()])?;
     }
     Ok(())

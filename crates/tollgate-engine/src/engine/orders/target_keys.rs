@@ -4,12 +4,12 @@ use tollgate::Timestamp;
 
 use super::active::OverrideMatch;
 use super::override_table::Limiter;
-use super::target_resolution::{check_key_facts, in_one_network, key_of, place, rule_named};
+use super::target_resolution::{KeyContext, check_key_facts, in_one_network};
 use crate::address::ClientBits;
 use crate::engine::descriptors::LeafKey;
-use crate::engine::rules::{Applied, Rules};
+use crate::engine::rules::Applied;
 use crate::facts::{Descriptor, Facts};
-use crate::limits::{Check, KeyHashers, Limit, RequestKey};
+use crate::limits::{Check, Limit, RequestKey};
 use crate::orders::{FactPattern, OrderError, Target, TargetKey, borrowed};
 use crate::policy::Mode;
 
@@ -49,6 +49,7 @@ impl<'a> Key<'a> {
 pub(in crate::engine) struct TargetFacts<'a> {
     target: &'a Target,
     context: KeyContext<'a>,
+    now: Timestamp,
     pub(in crate::engine) facts: Facts<'a>,
     /// With networks as they are written, for keys of which they are no addresses.
     pub(in crate::engine) literal: Facts<'a>,
@@ -85,14 +86,6 @@ impl<'t> TargetTexts<'t> {
     }
 }
 
-/// What keys are made by.
-#[derive(Clone, Copy)]
-pub(in crate::engine) struct KeyContext<'c> {
-    pub(in crate::engine) rules: &'c Rules,
-    pub(in crate::engine) hashers: &'c KeyHashers,
-    pub(in crate::engine) now: Timestamp,
-}
-
 /// A network that is several keys of a rule, by name and as it is written.
 fn many_keys<'t>(rule: &Applied, target: &'t Target) -> Option<(&'t str, &'t str)> {
     let TargetKey::Patterns(facts) = &target.key else {
@@ -113,6 +106,7 @@ impl<'a> TargetFacts<'a> {
         target: &'a Target,
         texts: &'a TargetTexts<'a>,
         context: KeyContext<'a>,
+        now: Timestamp,
     ) -> Self {
         let literal: Facts<'_> = target.key.facts().collect();
         let facts = match &target.key {
@@ -126,6 +120,7 @@ impl<'a> TargetFacts<'a> {
         Self {
             target,
             context,
+            now,
             facts,
             literal,
         }
@@ -136,7 +131,7 @@ impl<'a> TargetFacts<'a> {
         match (&self.target.rule, &self.target.key) {
             (_, TargetKey::Descriptor { .. }) => Ok(vec![self.descriptor_key()?]),
             (Some(name), _) => {
-                let (number, rule) = rule_named(self.context.rules, name)?;
+                let (number, rule) = self.context.rule_named(name)?;
                 let fingerprint = self.fingerprint(rule)?;
                 check_key_facts(rule, self.facts_for(rule))?;
                 Ok(vec![self.key_of_rule(number, rule, fingerprint)])
@@ -147,13 +142,13 @@ impl<'a> TargetFacts<'a> {
 
     /// The key of the limit of a tree that a descriptor meets.
     fn descriptor_key(&'a self) -> Result<Key<'a>, OrderError> {
-        let KeyContext { rules, hashers, .. } = self.context;
-        let placed = place(rules, hashers, self.target)?;
+        let trees = &self.context.rules.trees;
+        let placed = self.context.place(self.target)?;
         let fingerprint = placed.place.fingerprint.unwrap_or_default();
         let found = match placed.place.limiter {
             Limiter::Leaf(number) if !placed.limits.is_empty() => {
-                let key = rules.trees.key(&self.facts, fingerprint);
-                key.map(|key| (rules.trees.leaf(number).0, key))
+                let key = trees.key(&self.facts, fingerprint);
+                key.map(|key| (trees.leaf(number).0, key))
             }
             _ => None,
         };
@@ -204,7 +199,7 @@ impl<'a> TargetFacts<'a> {
             shown: key.to_string(),
             key,
             limits: rule.limits.as_slice(),
-            gates: rule.gates(Some(self.context.now)),
+            gates: rule.gates(Some(self.now)),
             cost: rule.default_cost,
         }
     }
@@ -218,8 +213,7 @@ impl<'a> TargetFacts<'a> {
                 value: value.to_owned(),
             });
         }
-        let KeyContext { rules, hashers, .. } = self.context;
-        key_of(rules, hashers, rule, self.facts_for(rule))
+        self.context.fingerprint(rule, self.facts_for(rule))
     }
 
     /// The facts that make the rule's key: an address where it counts networks, and else the text.

@@ -29,9 +29,30 @@ pub(super) struct Placed<'r> {
     pub(super) conditions: Option<Conditions>,
 }
 
-impl<'r> Placed<'r> {
+/// The rules in force, and what the fingerprints of their keys are made by.
+#[derive(Clone, Copy)]
+pub(in crate::engine) struct KeyContext<'r> {
+    pub(in crate::engine) rules: &'r Rules,
+    pub(in crate::engine) hashers: &'r KeyHashers,
+}
+
+impl<'r> KeyContext<'r> {
+    /// Finds a target that names a rule or a descriptor.
+    pub(super) fn place(self, target: &Target) -> Result<Placed<'r>, OrderError> {
+        match (&target.rule, &target.key) {
+            (rule, TargetKey::Descriptor { domain, entries }) => {
+                self.of_descriptor(rule.as_deref(), domain, entries)
+            }
+            (Some(rule), TargetKey::Everybody) => Ok(self.placed(self.limiter(rule)?, None)),
+            (Some(rule), TargetKey::Facts(facts)) => self.key(rule, &borrowed(facts).collect()),
+            (Some(rule), TargetKey::Patterns(facts)) => self.patterns(rule, facts),
+            (None, _) => Err(OrderError::NamesNobody),
+        }
+    }
+
     /// One key of a limiter, or all of it.
-    fn new(rules: &'r Rules, limiter: Limiter, fingerprint: Option<[u64; 2]>) -> Self {
+    fn placed(self, limiter: Limiter, fingerprint: Option<[u64; 2]>) -> Placed<'r> {
+        let rules = self.rules;
         let (name, limits, mode) = match limiter {
             Limiter::Applied(number) => {
                 let rule = &rules.applied[number as usize];
@@ -42,38 +63,108 @@ impl<'r> Placed<'r> {
                 (leaf.to_string(), limits, rules.mode.max(leaf.mode()))
             }
         };
-        Self {
-            place: Place {
-                limiter,
-                fingerprint,
-            },
+        let place = Place {
+            limiter,
+            fingerprint,
+        };
+        Placed {
+            place,
             name,
             limits,
             mode,
             conditions: None,
         }
     }
-}
 
-/// Finds a target that names a rule or a descriptor.
-pub(super) fn place<'r>(
-    rules: &'r Rules,
-    hashers: &KeyHashers,
-    target: &Target,
-) -> Result<Placed<'r>, OrderError> {
-    match (&target.rule, &target.key) {
-        (rule, TargetKey::Descriptor { domain, entries }) => {
-            of_descriptor(rules, hashers, rule.as_deref(), domain, entries)
+    /// A key, or several, by globs and networks.
+    fn patterns(
+        self,
+        name: &str,
+        facts: &[(String, FactPattern)],
+    ) -> Result<Placed<'r>, OrderError> {
+        let (number, rule) = self.rule_named(name)?;
+        if let Some(one) = one_key(rule, facts) {
+            return self.key(name, &borrowed(&one).collect());
         }
-        (Some(rule), TargetKey::Everybody) => {
-            Ok(Placed::new(rules, limiter_named(rules, rule)?, None))
+        let texts = facts.iter().map(|(fact, own)| (fact.as_str(), own.text()));
+        // What it lacks, or has too much, is said as of one key.
+        self.key(name, &texts.collect())?;
+        Ok(Placed {
+            conditions: Some(Conditions::new(facts)?),
+            ..self.placed(Limiter::Applied(number), None)
+        })
+    }
+
+    /// What has this name in force.
+    fn limiter(self, name: &str) -> Result<Limiter, OrderError> {
+        let found = self.rules.orders.limiter(self.rules, name);
+        found.ok_or_else(|| unknown(self.rules, name))
+    }
+
+    /// A rule or tier by name, and its number; a rule if both have it.
+    pub(super) fn rule_named(self, name: &str) -> Result<(u32, &'r Applied), OrderError> {
+        match self.limiter(name)? {
+            Limiter::Applied(number) => Ok((number, &self.rules.applied[number as usize])),
+            Limiter::Leaf(_) => Err(OrderError::WantsDescriptor {
+                rule: name.to_owned(),
+            }),
         }
-        (Some(rule), TargetKey::Facts(facts)) => {
-            let facts: Facts<'_> = borrowed(facts).collect();
-            resolve_key(rules, hashers, rule, &facts)
+    }
+
+    /// A key by facts: all that make it, and no others.
+    fn key(self, name: &str, facts: &Facts<'_>) -> Result<Placed<'r>, OrderError> {
+        let (number, rule) = self.rule_named(name)?;
+        let fingerprint = self.fingerprint(rule, facts)?;
+        check_key_facts(rule, facts)?;
+        Ok(self.placed(Limiter::Applied(number), Some(fingerprint)))
+    }
+
+    /// The fingerprint of a rule's key, as a request with these facts has it.
+    pub(super) fn fingerprint(
+        self,
+        rule: &Applied,
+        facts: &Facts<'_>,
+    ) -> Result<[u64; 2], OrderError> {
+        let known = self.rules.known(facts);
+        // Nobody's facts name the counter of those who have none of the key.
+        let is_for_all =
+            rule.on_missing_key == OnMissingKey::OneCounter && facts.iter().next().is_none();
+        let missing = || is_for_all.then(|| KeyPlan::missing(self.hashers));
+        let found = rule.key.fingerprint(&known, self.hashers).or_else(missing);
+        found.ok_or_else(|| {
+            let mut own = rule.key.facts();
+            let fact = own.find(|fact| facts.get(fact).is_none());
+            OrderError::LacksFact {
+                rule: rule.name.to_string(),
+                fact: fact.unwrap_or_default().to_owned(),
+            }
+        })
+    }
+
+    fn of_descriptor(
+        self,
+        rule: Option<&str>,
+        domain: &str,
+        entries: &[(String, String)],
+    ) -> Result<Placed<'r>, OrderError> {
+        let is_network = |value: &str| value.contains('/') && Network::parse(value).is_some();
+        if let Some((key, value)) = entries.iter().find(|(_, value)| is_network(value)) {
+            return Err(OrderError::NetworkInDescriptor {
+                key: key.clone(),
+                value: value.clone(),
+            });
         }
-        (Some(rule), TargetKey::Patterns(facts)) => resolve_patterns(rules, hashers, rule, facts),
-        (None, _) => Err(OrderError::NamesNobody),
+        let entries: Vec<_> = borrowed(entries).collect();
+        let trees = &self.rules.trees;
+        let met = trees.leaf_of(self.hashers, domain, &Descriptor::new(&entries));
+        let placed = met.map(|(leaf, key)| self.placed(Limiter::Leaf(leaf.id), Some(key)));
+        match placed {
+            Some(placed) if rule.is_none_or(|rule| rule == placed.name) => Ok(placed),
+            placed => Err(OrderError::OtherLimit {
+                rule: rule.map(str::to_owned),
+                met: placed.map(|placed| placed.name),
+            }),
+        }
     }
 }
 
@@ -114,32 +205,8 @@ pub(in crate::engine) fn as_descriptor<'t>(
     Ok(Cow::Owned(target))
 }
 
-/// A key, or several, by globs and networks.
-fn resolve_patterns<'r>(
-    rules: &'r Rules,
-    hashers: &KeyHashers,
-    name: &str,
-    facts: &[(String, FactPattern)],
-) -> Result<Placed<'r>, OrderError> {
-    let (number, rule) = rule_named(rules, name)?;
-    if let Some(one) = one_key(rule, facts) {
-        let facts: Facts<'_> = borrowed(&one).collect();
-        return resolve_key(rules, hashers, name, &facts);
-    }
-    let texts = facts.iter().map(|(fact, own)| (fact.as_str(), own.text()));
-    // What it lacks, or has too much, is said as of one key.
-    resolve_key(rules, hashers, name, &texts.collect())?;
-    Ok(Placed {
-        conditions: Some(Conditions::new(facts)?),
-        ..Placed::new(rules, Limiter::Applied(number), None)
-    })
-}
-
 /// The facts of the only key of a rule that patterns can mean; none if they match several.
-pub(super) fn one_key(
-    rule: &Applied,
-    facts: &[(String, FactPattern)],
-) -> Option<Vec<(String, String)>> {
+fn one_key(rule: &Applied, facts: &[(String, FactPattern)]) -> Option<Vec<(String, String)>> {
     let one = facts.iter().map(|(fact, pattern)| {
         let value = match pattern {
             FactPattern::Exact(text) => text.clone(),
@@ -160,39 +227,6 @@ pub(super) fn in_one_network(text: &str, bits: ClientBits) -> Option<String> {
     address.map(|address| address.to_string())
 }
 
-/// What has this name in force.
-fn limiter_named(rules: &Rules, name: &str) -> Result<Limiter, OrderError> {
-    let found = rules.orders.limiter(rules, name);
-    found.ok_or_else(|| unknown(rules, name))
-}
-
-/// A rule or tier by name, and its number; a rule if both have it.
-pub(super) fn rule_named<'r>(
-    rules: &'r Rules,
-    name: &str,
-) -> Result<(u32, &'r Applied), OrderError> {
-    match limiter_named(rules, name)? {
-        Limiter::Applied(number) => Ok((number, &rules.applied[number as usize])),
-        Limiter::Leaf(_) => Err(OrderError::WantsDescriptor {
-            rule: name.to_owned(),
-        }),
-    }
-}
-
-/// A key by facts: all that make it, and no others.
-fn resolve_key<'r>(
-    rules: &'r Rules,
-    hashers: &KeyHashers,
-    name: &str,
-    facts: &Facts<'_>,
-) -> Result<Placed<'r>, OrderError> {
-    let (number, rule) = rule_named(rules, name)?;
-    let fingerprint = key_of(rules, hashers, rule, facts)?;
-    check_key_facts(rule, facts)?;
-    let limiter = Limiter::Applied(number);
-    Ok(Placed::new(rules, limiter, Some(fingerprint)))
-}
-
 /// Whether a rule's key is made of all of these facts.
 pub(super) fn check_key_facts(rule: &Applied, facts: &Facts<'_>) -> Result<(), OrderError> {
     let own = rule.key.facts_for(facts);
@@ -204,56 +238,6 @@ pub(super) fn check_key_facts(rule: &Applied, facts: &Facts<'_>) -> Result<(), O
             fact: fact.to_owned(),
         }),
         None => Ok(()),
-    }
-}
-
-/// The fingerprint of a rule's key, as a request with these facts has it.
-pub(super) fn key_of(
-    rules: &Rules,
-    hashers: &KeyHashers,
-    rule: &Applied,
-    facts: &Facts<'_>,
-) -> Result<[u64; 2], OrderError> {
-    let known = rules.known(facts);
-    // Nobody's facts name the counter of those who have none of the key.
-    let is_for_all =
-        rule.on_missing_key == OnMissingKey::OneCounter && facts.iter().next().is_none();
-    let missing = || is_for_all.then(|| KeyPlan::missing(hashers));
-    let found = rule.key.fingerprint(&known, hashers).or_else(missing);
-    found.ok_or_else(|| {
-        let mut own = rule.key.facts();
-        let fact = own.find(|fact| facts.get(fact).is_none());
-        OrderError::LacksFact {
-            rule: rule.name.to_string(),
-            fact: fact.unwrap_or_default().to_owned(),
-        }
-    })
-}
-
-fn of_descriptor<'r>(
-    rules: &'r Rules,
-    hashers: &KeyHashers,
-    rule: Option<&str>,
-    domain: &str,
-    entries: &[(String, String)],
-) -> Result<Placed<'r>, OrderError> {
-    let is_network = |value: &str| value.contains('/') && Network::parse(value).is_some();
-    if let Some((key, value)) = entries.iter().find(|(_, value)| is_network(value)) {
-        return Err(OrderError::NetworkInDescriptor {
-            key: key.clone(),
-            value: value.clone(),
-        });
-    }
-    let entries: Vec<_> = borrowed(entries).collect();
-    let met = (rules.trees).leaf_of(hashers, domain, &Descriptor::new(&entries));
-    let placed = met
-        .map(|(leaf, fingerprint)| Placed::new(rules, Limiter::Leaf(leaf.id), Some(fingerprint)));
-    match placed {
-        Some(placed) if rule.is_none_or(|rule| rule == placed.name) => Ok(placed),
-        placed => Err(OrderError::OtherLimit {
-            rule: rule.map(str::to_owned),
-            met: placed.map(|placed| placed.name),
-        }),
     }
 }
 

@@ -1,6 +1,5 @@
 //! What a verdict tells, whichever it is: what decided, by which key and limit, and what rules in shadow would have refused.
 
-use std::fmt;
 use std::sync::Arc;
 
 use arc_swap::Guard;
@@ -28,6 +27,12 @@ use crate::policy::{Mode, OnStoreFailure};
 /// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
+#[derive(derive_more::Debug)]
+#[debug(
+    "Findings {{ cause: {:?}, decision: {:?}, .. }}",
+    self.cause(),
+    said.decided.decision
+)]
 pub struct Findings<'f> {
     pub(crate) said: RequestDecision,
     /// The policy that it was decided by.
@@ -261,14 +266,5 @@ impl Findings<'_> {
     /// Whether no rule and no list has decided anything, in shadow or in force.
     pub(crate) fn is_unmatched(&self) -> bool {
         self.said.decided.by == DecidedBy::Nothing && self.said.shadows.as_slice().is_empty()
-    }
-}
-
-impl fmt::Debug for Findings<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Findings")
-            .field("cause", &self.cause())
-            .field("decision", &self.said.decided.decision)
-            .finish_non_exhaustive()
     }
 }

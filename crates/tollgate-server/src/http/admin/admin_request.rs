@@ -125,17 +125,16 @@ impl<'b> Asked<'b> {
         let has_facts = !self.facts.0.is_empty();
         let is_of_facts = self.domain.is_none() && self.descriptor.is_none();
         if self.key.is_some() && (has_facts || !is_of_facts) {
-            return Err(bad("key: it stands in place of facts".to_owned()));
+            return Err(bad("key: it stands in place of facts"));
         }
         let is_of_facts = is_of_facts && self.key.is_none();
         let names_nobody = self.rule.is_none() && !has_facts && is_of_facts;
         match takes {
             RequestKind::Bypass if names_nobody != self.all => Err(bad(
-                "say whom it is for by rule, facts or both; or all: true, for all limits"
-                    .to_owned(),
+                "say whom it is for by rule, facts or both; or all: true, for all limits",
             )),
             RequestKind::Bypass => Ok(()),
-            _ if names_nobody => Err(bad("say whom it is for, by rule, facts or both".to_owned())),
+            _ if names_nobody => Err(bad("say whom it is for, by rule, facts or both")),
             _ => Ok(()),
         }
     }
@@ -158,10 +157,10 @@ impl<'b> Asked<'b> {
                 Ok(Target::descriptor(&**domain, entries))
             }
             (Some(_), Some(_), _) => Err(bad(
-                "descriptor: it names a limit by itself, without rule and facts".to_owned(),
+                "descriptor: it names a limit by itself, without rule and facts",
             )),
-            (Some(_), None, _) => Err(bad("domain: it goes with descriptor".to_owned())),
-            (None, Some(_), _) => Err(bad("descriptor: it goes with domain".to_owned())),
+            (Some(_), None, _) => Err(bad("domain: it goes with descriptor")),
+            (None, Some(_), _) => Err(bad("descriptor: it goes with domain")),
         }
     }
 

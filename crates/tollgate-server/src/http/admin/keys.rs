@@ -12,7 +12,7 @@ use tollgate_http::json;
 use super::admin_request::{Asked, RequestKind};
 use super::overrides::{write_override, wrong};
 use super::put;
-use crate::decision_answer::{LOST, mode_name};
+use crate::decision_answer::LOST;
 use crate::decision_service::Store;
 use crate::http::session::{Session, Wrong};
 use crate::log::Quoted;
@@ -65,7 +65,7 @@ fn write_key(out: &mut Vec<u8>, found: &Found, now: Timestamp) {
     json::object(out, |object| {
         put(object, "rule", &found.rule);
         put(object, "key", &found.key);
-        put(object, "mode", mode_name(found.mode));
+        put(object, "mode", found.mode.name());
         // Of a tier, whether it is the key's own.
         if let Some(applies) = found.applies {
             put(object, "applies", applies);

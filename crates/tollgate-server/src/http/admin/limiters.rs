@@ -9,7 +9,6 @@ use tollgate_http::json;
 
 use super::put;
 
-use crate::decision_answer::mode_name;
 use crate::decision_service::Store;
 use crate::http::session::{Session, Wrong};
 use crate::log::date;
@@ -95,7 +94,7 @@ fn write_limiter(
         put(object, "fallback_keys", &state.fallback_keys);
         let choice = state.on_missing_key.map(|choice| choice.name());
         put(object, "on_missing_key", choice);
-        put(object, "mode", mode_name(state.mode));
+        put(object, "mode", state.mode.name());
         put(object, "limit", kind.to_string());
         put(object, "algorithm", algorithm);
         put(object, "rate", a_second);

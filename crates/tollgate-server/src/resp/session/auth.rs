@@ -4,10 +4,11 @@ use tollgate_engine::Facts;
 use tollgate_engine::backend::Gift;
 
 use super::server_commands::DEFAULT_USER;
-use super::{Session, owned_texts, read_facts};
+use super::{CommandResult, Session, owned_texts, read_facts};
 use crate::address::Protocol;
 use crate::decision_answer::LOST;
 use crate::decision_service::Store;
+use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
 use crate::wrong_secrets::TRIES;
 
@@ -85,11 +86,11 @@ impl<B: Store> Session<B> {
     }
 
     /// Gives back what a request like this cost, and ends the oldest that one holds.
-    pub(super) async fn refund<'w>(
+    pub(super) async fn refund(
         &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
+        words: Words<'_>,
         out: &mut ReplyWriter<'_>,
-    ) -> Result<(), String> {
+    ) -> CommandResult {
         self.authorize_operator()?;
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
@@ -98,11 +99,11 @@ impl<B: Store> Session<B> {
     }
 
     /// Forgets what requests like this have spent.
-    pub(super) async fn reset_limits<'w>(
+    pub(super) async fn reset_limits(
         &mut self,
-        words: impl Iterator<Item = &'w [u8]> + Clone + Send,
+        words: Words<'_>,
         out: &mut ReplyWriter<'_>,
-    ) -> Result<(), String> {
+    ) -> CommandResult {
         self.authorize_operator()?;
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();

@@ -2,6 +2,8 @@
 
 use std::sync::LazyLock;
 
+use super::CommandResult;
+use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
 
 /// Each command: its name; the number of its words with that, negative if at least so many; what it is about; which of its
@@ -87,10 +89,7 @@ pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String
 }
 
 /// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command word …]`.
-pub(super) fn describe<'w>(
-    mut words: impl Iterator<Item = &'w [u8]>,
-    out: &mut ReplyWriter<'_>,
-) -> Result<(), String> {
+pub(super) fn describe(mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
     let Some(what) = words.next() else {
         all(out);
         return Ok(());
@@ -141,7 +140,7 @@ fn all(out: &mut ReplyWriter<'_>) {
 }
 
 /// The keys of a command.
-fn keys(command: &[&[u8]], out: &mut ReplyWriter<'_>) -> Result<(), String> {
+fn keys(command: &[&[u8]], out: &mut ReplyWriter<'_>) -> CommandResult {
     let [name, words @ ..] = command else {
         return Err("ERR COMMAND GETKEYS is followed by a command".to_owned());
     };

@@ -4,19 +4,20 @@
 
 use std::time::Duration;
 
-use super::Session;
+use super::{CommandResult, Session};
 use crate::decision_service::Store;
+use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
 use crate::throttle_keys::Cells;
 
 impl<B: Store> Session<B> {
     /// Answers it.
-    pub(super) async fn answer_key_command<'w>(
+    pub(super) async fn answer_key_command(
         &mut self,
         command: &str,
-        words: impl Iterator<Item = &'w [u8]> + Send,
+        words: Words<'_>,
         out: &mut ReplyWriter<'_>,
-    ) -> Result<(), String> {
+    ) -> CommandResult {
         let cells = &self.service.decider.cells;
         let most = self.service.decider.bounds.key_bytes;
         let mut found = 0;

@@ -2,18 +2,16 @@
 
 use tollgate::clock::{Clock, Wall};
 
-use super::{ClientInfo, Role, Session, commands};
+use super::{ClientInfo, CommandResult, Role, Session, commands};
 use crate::address::Protocol;
-use crate::decision_answer::mode_name;
 use crate::decision_service::Store;
+use crate::resp::frame::Words;
 use crate::resp::response::{ReplyWriter, Version};
 use crate::service::Service;
 use crate::throttle_keys::Cells;
 
 /// The version of Redis whose commands clients may expect of those that are here.
 const REDIS: &str = "7.0.15";
-
-type CommandResult = Result<(), String>;
 
 /// A section of `INFO`: its name, and how its lines are made.
 type Section<S> = (&'static str, fn(&S) -> String);
@@ -24,11 +22,13 @@ pub(super) const DEFAULT_USER: &[u8] = b"default";
 /// What Redis says: its clients may look for it.
 const NO_AUTH_IN_HELLO: &str = "NOAUTH HELLO must be called with the client already authenticated, otherwise the HELLO <proto> AUTH <user> <pass> option can be used to authenticate the client and select the RESP protocol version at the same time";
 
+const LACKS_VALUE: &str = "ERR syntax error in CLIENT";
+
 impl<B: Store> Session<B> {
-    pub(super) fn about<'w>(
+    pub(super) fn about(
         &mut self,
         name: &'static str,
-        mut words: impl ExactSizeIterator<Item = &'w [u8]> + Clone,
+        mut words: Words<'_>,
         out: &mut ReplyWriter<'_>,
     ) -> CommandResult {
         match name {
@@ -69,11 +69,7 @@ impl<B: Store> Session<B> {
     }
 
     /// `HELLO [2 | 3 [AUTH user password] [SETNAME name]]`: all of it, or nothing.
-    fn hello<'w>(
-        &mut self,
-        mut words: impl Iterator<Item = &'w [u8]>,
-        out: &mut ReplyWriter<'_>,
-    ) -> CommandResult {
+    fn hello(&mut self, mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let version = match words.next() {
             None => self.version,
             Some(b"2") => Version::Two,
@@ -125,11 +121,7 @@ impl<B: Store> Session<B> {
     }
 
     /// `AUTH password` or `AUTH user password`.
-    fn auth<'w>(
-        &mut self,
-        mut words: impl ExactSizeIterator<Item = &'w [u8]>,
-        out: &mut ReplyWriter<'_>,
-    ) -> CommandResult {
+    fn auth(&mut self, mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let (user, password) = match words.len() {
             1 => (DEFAULT_USER, words.next()),
             2 => (words.next().unwrap_or_default(), words.next()),
@@ -140,28 +132,23 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    fn client<'w>(
-        &mut self,
-        mut words: impl Iterator<Item = &'w [u8]>,
-        out: &mut ReplyWriter<'_>,
-    ) -> CommandResult {
+    fn client(&mut self, mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let what = words.next().unwrap_or_default();
         let is = |name: &[u8]| what.eq_ignore_ascii_case(name);
         let value = words.next();
-        let needs = |value: Option<&'w [u8]>| value.ok_or("ERR syntax error in CLIENT");
         if is(b"SETINFO") {
-            let told = needs(words.next())?;
+            let told = words.next().ok_or(LACKS_VALUE)?;
             ClientInfo::check(told)?;
-            if needs(value)?.eq_ignore_ascii_case(b"LIB-NAME") {
+            if value.ok_or(LACKS_VALUE)?.eq_ignore_ascii_case(b"LIB-NAME") {
                 self.named().library = told.to_vec();
-            } else if needs(value)?.eq_ignore_ascii_case(b"LIB-VER") {
+            } else if value.ok_or(LACKS_VALUE)?.eq_ignore_ascii_case(b"LIB-VER") {
                 self.named().library_version = told.to_vec();
             } else {
                 return Err("ERR CLIENT SETINFO knows LIB-NAME and LIB-VER".to_owned());
             }
             out.simple("OK");
         } else if is(b"SETNAME") {
-            let name = needs(value)?;
+            let name = value.ok_or(LACKS_VALUE)?;
             ClientInfo::check(name)?;
             self.named().name = name.to_vec();
             out.simple("OK");
@@ -176,7 +163,7 @@ impl<B: Store> Session<B> {
             out.text(&self.told_of_itself());
         } else if is(b"NO-EVICT") || is(b"NO-TOUCH") {
             // Nobody is evicted, and looking at a key changes nothing.
-            let on_or_off = needs(value)?;
+            let on_or_off = value.ok_or(LACKS_VALUE)?;
             if !on_or_off.eq_ignore_ascii_case(b"ON") && !on_or_off.eq_ignore_ascii_case(b"OFF") {
                 return Err("ERR syntax error in CLIENT: say ON or OFF".to_owned());
             }
@@ -217,16 +204,13 @@ impl<B: Store> Session<B> {
         for rule in &policy.rules {
             out.map(2);
             out.pair("name", &rule.name);
-            out.pair("mode", mode_name(rule.mode));
+            out.pair("mode", rule.mode.name());
         }
     }
 }
 
 /// `CONFIG GET name …`: what redis-benchmark looks at before it starts.
-fn config<'w>(
-    mut words: impl Iterator<Item = &'w [u8]>,
-    out: &mut ReplyWriter<'_>,
-) -> CommandResult {
+fn config(mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
     if !words
         .next()
         .is_some_and(|what| what.eq_ignore_ascii_case(b"GET"))
@@ -254,7 +238,7 @@ fn time(out: &mut ReplyWriter<'_>) {
 
 impl<B: Store> Session<B> {
     /// The sections that are asked for: all without a name, and for `all`, `default` and `everything`.
-    fn info<'w>(&self, words: impl Iterator<Item = &'w [u8]> + Clone) -> String {
+    fn info(&self, words: Words<'_>) -> String {
         let is_named = |section: &str| {
             let mut names = words.clone().peekable();
             names.peek().is_none()

@@ -6,7 +6,7 @@
 
 use super::{Session, commands};
 use crate::decision_service::Store;
-use crate::resp::frame::{CommandParser, Most};
+use crate::resp::frame::{CommandParser, Most, Words};
 use crate::resp::response::{ReplyWriter, Version};
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
@@ -30,7 +30,7 @@ impl Queue {
         self.count
     }
 
-    fn push<'w>(&mut self, words: impl ExactSizeIterator<Item = &'w [u8]> + Clone) -> bool {
+    fn push(&mut self, words: Words<'_>) -> bool {
         let size = words.clone().map(|word| word.len() + 4).sum::<usize>() + 4;
         if self.size + size > MOST {
             return false;
@@ -49,11 +49,7 @@ impl Queue {
 
 impl<B: Store> Session<B> {
     /// Answers a command between `MULTI` and `EXEC`.
-    pub(super) async fn queue_command<'w>(
-        &mut self,
-        words: impl ExactSizeIterator<Item = &'w [u8]> + Clone + Send,
-        out: &mut Vec<u8>,
-    ) {
+    pub(super) async fn queue_command(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
         let name = words.clone().next().unwrap_or_default();
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
         if is("EXEC") && words.len() == 1 {
