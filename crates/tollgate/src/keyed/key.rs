@@ -77,33 +77,26 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 }
 
 mod sealed {
+    use std::ops::Deref;
+
     use super::{Arc, Clock, KeyedLimiter};
 
     /// A reference to a limiter, or an `Arc` of one.
-    pub trait LimiterPointer: Clone {
+    pub trait LimiterPointer:
+        Clone + Deref<Target = KeyedLimiter<Self::Clock, Self::Tiers>>
+    {
         type Clock: Clock;
         type Tiers;
-
-        fn limiter(&self) -> &KeyedLimiter<Self::Clock, Self::Tiers>;
     }
 
     impl<C: Clock, T> LimiterPointer for &KeyedLimiter<C, T> {
         type Clock = C;
         type Tiers = T;
-
-        #[inline(always)]
-        fn limiter(&self) -> &KeyedLimiter<C, T> {
-            self
-        }
     }
 
     impl<C: Clock, T> LimiterPointer for Arc<KeyedLimiter<C, T>> {
         type Clock = C;
         type Tiers = T;
-
-        fn limiter(&self) -> &KeyedLimiter<C, T> {
-            self
-        }
     }
 }
 
@@ -152,7 +145,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// The same key by this limit.
     #[inline]
     pub(crate) fn counted_by(&self, limit: &Gcra) -> Self {
-        let intervals = self.0.limiter.limiter().table.intervals();
+        let intervals = self.0.limiter.table.intervals();
         let tier = Some(InForce::of(limit, intervals));
         Self(FingerprintKey {
             tier,
@@ -215,7 +208,7 @@ impl<L: LimiterPointer> KeyPointer for FingerprintKey<L> {
 
     #[inline(always)]
     fn key(&self) -> Rated<'_, L::Clock, L::Tiers> {
-        let limiter = self.limiter.limiter();
+        let limiter = &*self.limiter;
         let (in_force, is_own) = match self.tier {
             Some(tier) => (tier, false),
             None => (limiter.pace.read(), true),
@@ -232,7 +225,7 @@ impl<L: LimiterPointer> KeyPointer for FingerprintKey<L> {
 
     #[inline]
     fn allow(&self, cost: u64) -> bool {
-        let limiter = self.limiter.limiter();
+        let limiter = &*self.limiter;
         let allowed = limiter.admit(self.fingerprint, self.tier, cost);
         if cost > 0 {
             limiter.counters.count(allowed);
@@ -241,6 +234,6 @@ impl<L: LimiterPointer> KeyPointer for FingerprintKey<L> {
     }
 
     fn nap_until(&self, at: Timestamp) {
-        self.limiter.limiter().clock.nap_until(at);
+        self.limiter.clock.nap_until(at);
     }
 }

@@ -131,10 +131,8 @@ impl Shard {
                 Err(ChargeLost::Slot) => break,
             }
         }
-        if let Some(refused) = self.denied_at_other_interval(ask) {
-            return Some(refused);
-        }
-        self.charge_slowly(ask, need)
+        self.denied_at_other_interval(ask)
+            .or_else(|| self.charge_slowly(ask, need))
     }
 
     /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
@@ -148,10 +146,8 @@ impl Shard {
                 return Some(judged);
             }
         }
-        if let Some(refused) = self.denied_at_other_interval(ask) {
-            return Some(refused);
-        }
-        self.charge_slowly(ask, need)
+        self.denied_at_other_interval(ask)
+            .or_else(|| self.charge_slowly(ask, need))
     }
 
     /// Whether a request passes now, and the key's word then, unless that takes a closer look: then
