@@ -704,7 +704,8 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
-    /// one that passed and then wasn't served. Slots, and estimates that are still held, come back with what holds them.
+    /// one that passed and then wasn't served. One that was denied was charged nothing, and a refund of it would give back what
+    /// others have spent, as a limit doesn't know by whom. Slots, and estimates that are still held, come back with what holds them.
     ///
     /// # Errors
     /// If the backend couldn't be asked.

@@ -434,7 +434,9 @@ pub struct Descriptor<'a> {
     pub limit: Option<(u32, Unit)>,
     /// What this request costs here, if not what the whole request says; 0 peeks.
     pub cost: Option<u64>,
-    /// Gives the cost back instead of taking it.
+    /// Gives the cost back instead of taking it: at most what its counter has counted, whoever took it. A counter knows no
+    /// requests, so give back what a request [was charged](crate::engine::DescriptorStatus::charged) and no more: nothing of
+    /// one that was denied, whose refund would give back what others took.
     pub refund: bool,
 }
 

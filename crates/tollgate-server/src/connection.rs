@@ -1,14 +1,14 @@
 //! One connection, whatever is spoken on it: bytes in, answers out, neither too slow nor for ever.
 //!
 //! All that is whole in what was read is answered before anything is written, so the answers to a pipeline leave in one
-//! write. A connection on which nothing happens keeps next to no memory: bytes are read into the stack, and copied from
-//! there.
+//! write; but while a request waits, the answers before it are written. A connection on which nothing happens keeps next
+//! to no memory: bytes are read into the stack, and copied from there.
 
 use std::future::{Future, poll_fn};
 use std::io;
-use std::mem::MaybeUninit;
+use std::mem::{self, MaybeUninit};
 use std::pin::{Pin, pin};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use tokio::io::{AsyncRead, AsyncWrite, AsyncWriteExt, ReadBuf};
@@ -129,6 +129,8 @@ struct Connection<S, P> {
     /// What was read before it was its turn.
     ahead: Vec<u8>,
     out: Vec<u8>,
+    /// Answers that go before `out`: those before a request that may wait.
+    ready: Vec<u8>,
     /// Nothing of a request is there.
     was_idle: bool,
     /// It has said something.
@@ -168,17 +170,13 @@ where
         let (mut answered, mut heard) = (0, InputProgress::Answered(0));
         while let InputProgress::Answered(_) = heard
             && answered < patience.pipeline
-            && own.out.len() < ENOUGH
+            && own.out.len() + own.ready.len() < ENOUGH
         {
-            let lets_wait = own.protocol.lets_wait();
-            let answer = own.protocol.answer(&own.input[own.done..], &mut own.out);
-            heard = if lets_wait {
-                let (ahead, notice) = (&mut own.ahead, &mut own.notice);
-                let heard =
-                    while_client_stays(&mut own.stream, ahead, notice, pin!(answer)).await?;
-                heard.unwrap_or_else(|| own.write_shutdown())
+            heard = if own.protocol.lets_wait() {
+                own.answer_or_wait(timer.as_mut()).await?
             } else {
-                answer.await
+                let input = &own.input[own.done..];
+                own.protocol.answer(input, &mut own.out).await
             };
             answered += match heard {
                 InputProgress::Answered(bytes) => {
@@ -190,6 +188,7 @@ where
             };
         }
         own.protocol.took(since, answered);
+        own.join_answers();
         if !own.out.is_empty() {
             timer.as_mut().set(patience.request);
             in_time(timer.as_mut(), pin!(write(&mut own.stream, &own.out))).await?;
@@ -230,10 +229,68 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
             done: 0,
             ahead: Vec::new(),
             out: Vec::new(),
+            ready: Vec::new(),
             was_idle: true,
             has_spoken: false,
             stage: Stage::Serving,
             late_bytes: 0,
+        }
+    }
+
+    /// Answers a request that may wait. As long as it does, the answers before it are written.
+    async fn answer_or_wait(
+        &mut self,
+        mut timer: Pin<&mut IdleTimer>,
+    ) -> io::Result<InputProgress> {
+        if !self.out.is_empty() {
+            self.set_answers_aside();
+        }
+        if !self.ready.is_empty() {
+            timer.as_mut().set(self.patience.request);
+        }
+        let waited = {
+            let mut client = WaitingClient {
+                stream: &mut self.stream,
+                ahead: &mut self.ahead,
+                notice: &mut self.notice,
+                is_flushed: self.ready.is_empty(),
+                ready: &mut self.ready,
+            };
+            let input = &self.input[self.done..];
+            let mut answer = pin!(self.protocol.answer(input, &mut self.out));
+            poll_fn(|cx| match answer.as_mut().poll(cx) {
+                Poll::Ready(answer) => Poll::Ready(Ok(WaitOutcome::Answered(answer))),
+                Poll::Pending => client.poll(cx, timer.as_mut()),
+            })
+            .await?
+        };
+        Ok(match waited {
+            WaitOutcome::Answered(answer) => answer,
+            WaitOutcome::ClientLeaves => {
+                self.out.clear();
+                InputProgress::Last(0)
+            }
+            WaitOutcome::ServiceEnds => {
+                self.out.clear();
+                self.write_shutdown()
+            }
+        })
+    }
+
+    /// Puts all answers so far before those that follow.
+    fn set_answers_aside(&mut self) {
+        if self.ready.is_empty() {
+            mem::swap(&mut self.ready, &mut self.out);
+        } else {
+            self.ready.append(&mut self.out);
+        }
+    }
+
+    /// Puts all answers into one buffer, to be written together.
+    fn join_answers(&mut self) {
+        if !self.ready.is_empty() {
+            self.set_answers_aside();
+            mem::swap(&mut self.ready, &mut self.out);
         }
     }
 
@@ -268,6 +325,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
             self.was_idle = true;
             self.input.shrink_to(KEPT);
             self.out.shrink_to(KEPT);
+            self.ready = Vec::new();
             timer.as_mut().set(self.patience.idle);
         } else if has_answered {
             timer.as_mut().set(self.patience.request);
@@ -358,30 +416,65 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
     }
 }
 
-/// Waits for an answer, as long as its client does: one that has closed its side is gone, and leaves the line. None if
-/// the service ends before.
-async fn while_client_stays<S: AsyncRead + Unpin, T>(
-    stream: &mut S,
-    ahead: &mut Vec<u8>,
-    notice: &mut ShutdownNotice,
-    mut answer: Pin<&mut impl Future<Output = T>>,
-) -> io::Result<Option<T>> {
-    poll_fn(|cx| {
-        if let Poll::Ready(answer) = answer.as_mut().poll(cx) {
-            return Poll::Ready(Ok(Some(answer)));
+/// What came of waiting for an answer.
+enum WaitOutcome {
+    Answered(InputProgress),
+    /// The client has closed its side, so its request leaves the queue.
+    ClientLeaves,
+    ServiceEnds,
+}
+
+/// A client whose request waits.
+struct WaitingClient<'a, S> {
+    stream: &'a mut S,
+    ahead: &'a mut Vec<u8>,
+    notice: &'a mut ShutdownNotice,
+    /// The answers before that to the request, as far as they aren't written.
+    ready: &'a mut Vec<u8>,
+    /// Whether those that are written are on the network.
+    is_flushed: bool,
+}
+
+impl<S: AsyncRead + AsyncWrite + Unpin> WaitingClient<'_, S> {
+    /// Writes the answers that are ready, in time, and waits until the client leaves or the service ends.
+    fn poll(
+        &mut self,
+        cx: &mut Context<'_>,
+        timer: Pin<&mut IdleTimer>,
+    ) -> Poll<io::Result<WaitOutcome>> {
+        match self.poll_write(cx) {
+            Poll::Ready(written) => written?,
+            Poll::Pending if timer.poll_elapsed(cx).is_ready() => {
+                return Poll::Ready(Err(io::ErrorKind::TimedOut.into()));
+            }
+            Poll::Pending => {}
         }
         // One that sends more than that meanwhile is still there.
-        while ahead.len() < READ {
-            match poll_read(stream, cx, ahead) {
+        while self.ahead.len() < READ {
+            match poll_read(self.stream, cx, self.ahead) {
                 Poll::Pending => break,
-                Poll::Ready(Ok(0)) => return Poll::Ready(Err(io::ErrorKind::UnexpectedEof.into())),
+                Poll::Ready(Ok(0)) => return Poll::Ready(Ok(WaitOutcome::ClientLeaves)),
                 Poll::Ready(Ok(_)) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
-        notice.poll_stage(cx, Stage::Hurry).map(|()| Ok(None))
-    })
-    .await
+        let ends = self.notice.poll_stage(cx, Stage::Hurry);
+        ends.map(|()| Ok(WaitOutcome::ServiceEnds))
+    }
+
+    fn poll_write(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        while !self.ready.is_empty() {
+            match ready!(Pin::new(&mut *self.stream).poll_write(cx, self.ready))? {
+                0 => return Poll::Ready(Err(io::ErrorKind::WriteZero.into())),
+                written => drop(self.ready.drain(..written)),
+            }
+        }
+        if !self.is_flushed {
+            ready!(Pin::new(&mut *self.stream).poll_flush(cx))?;
+            self.is_flushed = true;
+        }
+        Poll::Ready(Ok(()))
+    }
 }
 
 /// Reads what is there, once something is.
@@ -473,80 +566,4 @@ impl IdleTimer {
 }
 
 #[cfg(test)]
-mod tests {
-    use tokio::io::{AsyncReadExt, duplex};
-    use tokio::time::Instant;
-
-    use super::*;
-    use crate::drain::Closing;
-
-    const PATIENCE: TimeLimits = TimeLimits {
-        idle: Duration::from_secs(600),
-        request: Duration::from_secs(10),
-        pipeline: 1_000,
-    };
-
-    /// Answers each byte with many, but for the last, which begins a request.
-    struct Many;
-
-    impl ByteProtocol for Many {
-        fn patience(&self) -> TimeLimits {
-            PATIENCE
-        }
-
-        fn begin(&mut self) -> Timestamp {
-            Timestamp::ZERO
-        }
-
-        async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
-            if input.len() <= 1 {
-                return InputProgress::Part;
-            }
-            out.extend([b'!'; 100]);
-            InputProgress::Answered(1)
-        }
-
-        fn took(&mut self, _: Timestamp, _: u64) {}
-
-        fn lets_wait(&self) -> bool {
-            false
-        }
-
-        fn too_slow(&mut self, out: &mut Vec<u8>) {
-            out.extend([b'?'; 100]);
-        }
-
-        const TELLS_THE_LAST: bool = false;
-
-        fn is_last(&mut self) {}
-
-        fn ends_first(&mut self, _: &mut Vec<u8>) {}
-    }
-
-    /// How many seconds a client is served that says so much, reads so much, and stays; and what it reads.
-    async fn served(said: &[u8], reads: usize) -> (u64, Vec<u8>) {
-        // Room for less than one answer.
-        let (mut client, service) = duplex(16);
-        let begun = Instant::now();
-        let serving = tokio::spawn(serve(service, Many, PATIENCE, Closing::default().notice()));
-        client.write_all(said).await.expect("written");
-        let mut heard = vec![0; reads];
-        client.read_exact(&mut heard).await.expect("read");
-        // Nobody is told that there is nobody to tell.
-        let _ = serving.await.expect("an end");
-        (begun.elapsed().as_secs(), heard)
-    }
-
-    #[tokio::test(start_paused = true)]
-    async fn who_is_slow_is_let_go_whether_it_reads_or_not() {
-        assert_eq!(served(b"", 0).await, (600, Vec::new()));
-        // An answer that isn't read.
-        assert_eq!(served(b"ab", 0).await.0, 10);
-        assert_eq!(served(b"ab", 50).await.0, 10);
-        // A request that doesn't end, and what is said of it, which is read or not.
-        assert_eq!(served(b"a", 100).await, (10, vec![b'?'; 100]));
-        assert_eq!(served(b"a", 0).await.0, 20);
-        let (seconds, heard) = served(b"ab", 200).await;
-        assert_eq!((seconds, &heard[99..101]), (10, &b"!?"[..]));
-    }
-}
+mod tests;

@@ -94,7 +94,7 @@ pub(crate) struct ListenerGroup {
 }
 
 impl Closing {
-    fn enter(&self, stage: Stage) {
+    pub(crate) fn enter(&self, stage: Stage) {
         self.0.send_replace(stage);
     }
 

@@ -22,7 +22,7 @@ use crate::policy::Mode;
 pub enum Charge {
     /// Takes so much; 0 only looks.
     Take(u64),
-    /// Gives so much back; it always passes.
+    /// Gives so much back, whoever took it; it always passes.
     GiveBack(u64),
 }
 

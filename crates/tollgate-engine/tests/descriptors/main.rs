@@ -247,3 +247,32 @@ fn what_is_given_back_can_be_taken_again() {
         assert_eq!(edge.passed(&[&entries]), 2);
     }
 }
+
+#[test]
+fn what_a_request_was_charged_is_all_that_its_refund_gives_back() {
+    let edge = Edge::new("- {key: user, rate_limit: {unit: day, requests_per_unit: 5}}\n");
+    let entries = [("user", "ada")];
+    let ask = |hits| {
+        edge.engine
+            .decide_descriptors("edge", &[Descriptor::new(&entries)], hits)
+    };
+    let give_back = |cost| {
+        let back = Descriptor {
+            refund: true,
+            cost: Some(cost),
+            ..Descriptor::new(&entries)
+        };
+        let verdict = edge.engine.decide_descriptors("edge", &[back], 1);
+        verdict.statuses[0].decision.map(|it| it.remaining)
+    };
+    let passed = ask(3);
+    let denied = ask(3);
+    assert!(passed.refused().is_none() && denied.refused().is_some());
+    let charged = [&passed, &denied].map(|verdict| verdict.statuses[0].charged);
+    assert_eq!(charged, [3, 0]);
+    assert_eq!(give_back(charged[1]), Some(2));
+    // The counter has three, whoever gives them back: more than that never comes.
+    assert_eq!(give_back(2), Some(4));
+    assert_eq!(give_back(2), Some(5));
+    assert_eq!(give_back(charged[0]), Some(5));
+}

@@ -26,6 +26,7 @@ mod metrics;
 mod metrics_flood;
 mod missing_key;
 mod openapi;
+mod pipelined_waits;
 mod protocol_details;
 mod reload;
 mod replicas;
