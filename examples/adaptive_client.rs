@@ -13,12 +13,12 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::Semaphore;
 use tokio::time::Instant;
 use tollgate::clock::Tokio;
-use tollgate_adaptive::{Bounds, Controller, Law, Little};
+use tollgate_adaptive::{AdaptiveController, Bounds, LimitAlgorithm, Little};
 
 type BoxError = Box<dyn std::error::Error>;
 
 const CALLS: u32 = 5_000;
-const STRETCHES: usize = 5;
+const PHASE_COUNT: usize = 5;
 const TASKS: u32 = 60;
 
 /// Answers calls with 200, four at a time and 5 ms each.
@@ -68,10 +68,12 @@ async fn main() -> Result<(), BoxError> {
     tokio::spawn(serve(listener));
 
     let law = Little::new(Bounds::new(1.0, 100.0)?).initial(60.0);
-    let limiter = Controller::new(law).concurrency().clock(Tokio::new());
+    let limiter = AdaptiveController::new(law)
+        .concurrency()
+        .clock(Tokio::new());
     let limiter = Arc::new(limiter.build());
     let sent = Arc::new(AtomicU32::new(0));
-    let seen: Arc<Mutex<[LoadPhase; STRETCHES]>> = Arc::default();
+    let seen: Arc<Mutex<[LoadPhase; PHASE_COUNT]>> = Arc::default();
     let began = Instant::now();
     let tasks: Vec<_> = (0..TASKS)
         .map(|_| {
@@ -88,7 +90,7 @@ async fn main() -> Result<(), BoxError> {
                     }
                     let mut seen = seen.lock().map_err(|_| std::io::ErrorKind::Other)?;
                     let done: u32 = seen.iter().map(|stretch| stretch.calls).sum();
-                    let stretch = &mut seen[(done / (CALLS / STRETCHES as u32)) as usize];
+                    let stretch = &mut seen[(done / (CALLS / PHASE_COUNT as u32)) as usize];
                     stretch.calls += 1;
                     stretch.latency += started.elapsed();
                     stretch.limits += limiter.peek().limit;
@@ -119,7 +121,7 @@ async fn main() -> Result<(), BoxError> {
         );
         rows.push((limit, latency, rate));
     }
-    let (first, last) = (rows[0], rows[STRETCHES - 1]);
+    let (first, last) = (rows[0], rows[PHASE_COUNT - 1]);
     let stats = limiter.stats();
     assert_eq!(stats.succeeded, u64::from(CALLS));
     assert!(

@@ -37,7 +37,7 @@ async fn main() -> Result<(), BoxError> {
         .route("/", get(|Extension(user): Extension<User>| async move { user.0.to_string() }))
         .route("/export", get(|| async { "rows" }))
         // The last layer is the first to see a request: by address, then who it is, then by that.
-        .layer(RateLimitLayer::by_policy(engine))
+        .layer(RateLimitLayer::from_policy(engine))
         .layer(from_fn(authenticate))
         .layer(RateLimitLayer::per_client(Rate::per_second(1_000)));
     let listener = TcpListener::bind("127.0.0.1:0").await?;

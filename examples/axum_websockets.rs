@@ -12,11 +12,11 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tollgate::{KeyedConcurrency, Rate};
+use tollgate::{KeyedConcurrencyLimiter, Rate};
 use tollgate_tower::RateLimitLayer;
 
 type BoxError = Box<dyn std::error::Error>;
-type Sockets = Arc<KeyedConcurrency<IpAddr>>;
+type Sockets = Arc<KeyedConcurrencyLimiter<IpAddr>>;
 
 async fn upgrade(
     State(sockets): State<Sockets>,
@@ -43,7 +43,7 @@ async fn echo(mut socket: WebSocket) {
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
-    let sockets: Sockets = Arc::new(KeyedConcurrency::new(2, 10_000));
+    let sockets: Sockets = Arc::new(KeyedConcurrencyLimiter::new(2, 10_000));
     let app = Router::new()
         .route("/ws", get(upgrade))
         .with_state(Arc::clone(&sockets))

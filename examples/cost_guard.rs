@@ -5,13 +5,13 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate_adaptive::breaker::{Breaker, State, Thresholds};
+use tollgate_adaptive::breaker::{CircuitBreaker, CircuitState, Thresholds};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 /// What is paid for never exceeds this, also while nobody can count.
 const POLICY: &str = "
@@ -43,15 +43,15 @@ fn paid_api(call: u32) -> Result<&'static str, &'static str> {
 /// One call, if both the breaker and the quota let it pass.
 async fn call(
     engine: &Engine<Redis>,
-    breaker: &Breaker<Manual>,
+    breaker: &CircuitBreaker<Manual>,
     made: &mut u32,
-) -> Result<CallOutcome, Failed> {
+) -> Result<CallOutcome, BoxError> {
     // The breaker first: while it is open nothing is charged.
     let Ok(call) = breaker.try_call() else {
         return Ok(CallOutcome::Open);
     };
     let facts = Facts::new().with("account", "acme");
-    if engine.decide_async(&facts).await?.passed().is_none() {
+    if engine.decide_async(&facts).await?.allowed().is_none() {
         return Ok(CallOutcome::OverQuota);
     }
     *made += 1;
@@ -68,7 +68,7 @@ async fn call(
 }
 
 #[tokio::main]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     use CallOutcome::{Done, Failed as Down, Open, OverQuota};
     let server = Server::start();
     // Patient, as this may run on a machine with much else to do; a service would rather not wait for long.
@@ -83,8 +83,8 @@ async fn main() -> Result<(), Failed> {
     };
     // Its time is the program's to move, so that nobody has to wait for half a minute.
     let clock = Manual::new();
-    let breaker =
-        Breaker::with_clock(terms, clock.clone()).on_event(|event| println!("        {event}"));
+    let breaker = CircuitBreaker::with_clock(terms, clock.clone())
+        .on_event(|event| println!("        {event}"));
 
     let (mut made, mut came) = (0, Vec::new());
     for number in 1..=9 {
@@ -101,7 +101,7 @@ async fn main() -> Result<(), Failed> {
         [Done, Done, Down, Down, Open, Open, Done, Done, OverQuota],
         "two weren't made while the API was down, and weren't charged"
     );
-    assert_eq!((made, breaker.state()), (6, State::Closed));
+    assert_eq!((made, breaker.state()), (6, CircuitState::Closed));
 
     drop(server);
     let blind = call(&engine, &breaker, &mut made).await?;

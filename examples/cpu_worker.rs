@@ -5,7 +5,10 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Limiter, Rate, Timestamp};
-use tollgate_adaptive::{Bounds, Controller, CpuPressure, CpuUse, Gauge, GaugeError, Law, Target};
+use tollgate_adaptive::{
+    AdaptiveController, Bounds, CpuPressure, CpuUsage, Gauge, GaugeError, GaugeTarget,
+    LimitAlgorithm,
+};
 
 type BoxError = Box<dyn std::error::Error>;
 
@@ -15,7 +18,7 @@ fn gauge() -> Option<(Box<dyn Gauge>, f64)> {
         Ok(pressure) => return Some((Box::new(pressure), 0.2)),
         Err(error) => println!("{error}"),
     }
-    match CpuUse::open() {
+    match CpuUsage::open() {
         Ok(used) => Some((Box::new(used), 0.7)),
         Err(error) => {
             println!("{error}");
@@ -36,24 +39,24 @@ impl Gauge for RecordedGauges {
 /// A worker and what steers it.
 struct Worker {
     limiter: Limiter,
-    controller: Controller<Target>,
+    controller: AdaptiveController<GaugeTarget>,
     target: f64,
     done: u64,
 }
 
 impl Worker {
     fn new(target: f64) -> Result<Self, BoxError> {
-        let law = Target::new(Bounds::new(100.0, 10_000.0)?, target)?.initial(2_000.0);
+        let law = GaugeTarget::new(Bounds::new(100.0, 10_000.0)?, target)?.initial(2_000.0);
         Ok(Self {
             limiter: Limiter::new(Rate::per_second(2_000).burst(100)),
-            controller: Controller::new(law).on_change(|change| println!("  {change}")),
+            controller: AdaptiveController::new(law).on_change(|change| println!("  {change}")),
             target,
             done: 0,
         })
     }
 
     /// Works for a while, looks at the gauge, and goes on at the rate that follows from it.
-    async fn turn(&mut self, gauge: &mut dyn Gauge) -> Result<f64, BoxError> {
+    async fn run_turn(&mut self, gauge: &mut dyn Gauge) -> Result<f64, BoxError> {
         let clock = Monotonic::new();
         // Target::EVERY, 10 s, is what its steps are made for; an example is shorter.
         let until = clock.now() + Duration::from_millis(20);
@@ -85,7 +88,7 @@ async fn main() -> Result<(), BoxError> {
         println!("this machine, now:");
         let mut worker = Worker::new(target)?;
         for _ in 0..3 {
-            worker.turn(&mut *gauge).await?;
+            worker.run_turn(&mut *gauge).await?;
         }
         let limit = worker.controller.limit();
         println!("{} pieces of work, now {limit:.0} a second", worker.done);
@@ -97,7 +100,7 @@ async fn main() -> Result<(), BoxError> {
     let (mut worker, mut limits) = (Worker::new(0.7)?, Vec::new());
     let mut gauge = RecordedGauges(day.into_iter());
     for _ in 0..7 {
-        limits.push(worker.turn(&mut gauge).await?.round());
+        limits.push(worker.run_turn(&mut gauge).await?.round());
     }
     assert_eq!(
         limits,

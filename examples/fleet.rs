@@ -36,7 +36,7 @@ async fn main() -> Result<(), BoxError> {
         let mut admitted = [0; 3];
         for _ in 0..50 {
             for (limiter, admitted) in limiters.iter().zip(&mut admitted) {
-                *admitted += u32::from(limiter.check("acme").await.passed().is_some());
+                *admitted += u32::from(limiter.check("acme").await.allowed().is_some());
             }
         }
         let how = if is_leased { "leased" } else { "exact" };
@@ -53,7 +53,7 @@ async fn main() -> Result<(), BoxError> {
         server.kill();
         let mut admitted = 0;
         for _ in 0..150 {
-            admitted += u32::from(limiter.check("other").await.passed().is_some());
+            admitted += u32::from(limiter.check("other").await.allowed().is_some());
         }
         let stats = node.stats().fallback;
         println!(
@@ -66,6 +66,6 @@ async fn main() -> Result<(), BoxError> {
 }
 
 fn node(url: &str) -> Result<Redis, BoxError> {
-    let builder = Redis::builder(url)?.nodes(3);
+    let builder = Redis::builder(url)?.node_count(3);
     Ok(builder.timeout(Duration::from_millis(100)).build()?)
 }

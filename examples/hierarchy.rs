@@ -6,35 +6,35 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Rate, Tree,
+    ClassTree, Rate,
     tree::{Class, Leaf},
 };
 
 const USERS: u32 = 100;
 /// The first seconds are not counted: buckets start full, and what those could claim who never come
 /// fills up first.
-const SETTLE: u32 = 8;
-const COUNTED: u32 = 5;
+const SETTLE_TIME: u32 = 8;
+const COUNTED_TIME: u32 = 5;
 
 /// Requests a second of search, upload and all users together.
 type Rates = [u64; 3];
 
 /// What passes a second if so much is asked for.
-fn passed(asked: Rates) -> Result<Rates, Box<dyn Error>> {
+fn count_passed(asked: Rates) -> Result<Rates, Box<dyn Error>> {
     let clock = Manual::new();
     let root = Rate::per_second(10_000);
-    let tree = Tree::builder(root).clock(clock.clone()).build()?;
+    let tree = ClassTree::builder(root).clock(clock.clone()).build()?;
     let rate = Rate::per_second;
-    let routes = tree.add_branch("routes", tree.root(), Class::new(rate(6_000)).ceil(root))?;
-    let search = tree.add_leaf("search", routes, Class::new(rate(5_000)).ceil(root))?;
-    let upload = tree.add_leaf("upload", routes, Class::new(rate(1_000)).ceil(root))?;
-    let class = Class::new(rate(10)).ceil(rate(100));
+    let routes = tree.add_branch("routes", tree.root(), Class::new(rate(6_000)).ceiling(root))?;
+    let search = tree.add_leaf("search", routes, Class::new(rate(5_000)).ceiling(root))?;
+    let upload = tree.add_leaf("upload", routes, Class::new(rate(1_000)).ceiling(root))?;
+    let class = Class::new(rate(10)).ceiling(rate(100));
     let users = tree.add_leaves("user", tree.root(), class, USERS)?;
     let users: Vec<Leaf> = (0..USERS).map(|user| tree.leaf(users, &user)).collect();
 
     let mut passed = [0; 3];
     let mut next_user = users.iter().cycle();
-    for tick in 0..u64::from(SETTLE + COUNTED) * 10_000 {
+    for tick in 0..u64::from(SETTLE_TIME + COUNTED_TIME) * 10_000 {
         for (kind, asked) in asked.iter().enumerate() {
             let due = (tick + 1) * asked / 10_000 - tick * asked / 10_000;
             for _ in 0..due {
@@ -44,14 +44,14 @@ fn passed(asked: Rates) -> Result<Rates, Box<dyn Error>> {
                     _ => *next_user.next().ok_or("there are users")?,
                 };
                 let allowed = tree.allow(leaf);
-                if tick >= u64::from(SETTLE) * 10_000 {
+                if tick >= u64::from(SETTLE_TIME) * 10_000 {
                     passed[kind] += u64::from(allowed);
                 }
             }
         }
         clock.advance(Duration::from_micros(100));
     }
-    Ok(passed.map(|in_all| in_all / u64::from(COUNTED)))
+    Ok(passed.map(|in_all| in_all / u64::from(COUNTED_TIME)))
 }
 
 fn main() -> Result<(), Box<dyn Error>> {
@@ -72,7 +72,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ("users to ceil", [0, 0, 20_000], [0, 0, 10_000]),
     ];
     for (name, asked, expected) in mixes {
-        let passed = passed(asked)?;
+        let passed = count_passed(asked)?;
         let columns = |rates: Rates| rates.map(|rate| format!("{rate:>8}")).concat();
         println!("{}     {}   {name}", columns(asked), columns(passed));
         for kind in 0..3 {

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::Clock;
 use tollgate::clock::{Manual, Monotonic};
-use tollgate_shape::{Debounce, KeyedDebouncer, StillRunning};
+use tollgate_shape::{Debounce, DrainTimeout, KeyedDebouncer};
 
 type Index = Arc<Mutex<BTreeMap<String, String>>>;
 
@@ -40,7 +40,7 @@ impl<C: Clock + Clone + 'static> Indexer<C> {
     }
 
     /// Nothing is indexed after this has returned.
-    fn close(self) -> Result<Index, StillRunning> {
+    fn close(self) -> Result<Index, DrainTimeout> {
         self.documents.flush_all();
         self.documents
             .stop_and_wait_blocking(Duration::from_secs(30))?;
@@ -48,7 +48,7 @@ impl<C: Clock + Clone + 'static> Indexer<C> {
     }
 }
 
-fn main() -> Result<(), StillRunning> {
+fn main() -> Result<(), DrainTimeout> {
     let clock = Manual::new();
     let indexer = Indexer::new(clock.clone());
     for version in 1..=5 {

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate_shape::{Coalesce, Flushed};
+use tollgate_shape::{Coalesce, FlushOutcome};
 
 fn main() {
     let clock = Manual::new();
@@ -21,11 +21,11 @@ fn main() {
             // The first command meets a store that is away, twice.
             if sent.fetch_add(1, Ordering::Relaxed) == 0 || batch.attempt() == 1 {
                 println!("store is away, {} keys later", batch.len());
-                return Flushed::RetryIn(Duration::from_millis(100 << batch.attempt()));
+                return FlushOutcome::RetryIn(Duration::from_millis(100 << batch.attempt()));
             }
             keys.fetch_add(batch.len(), Ordering::Relaxed);
             println!("DEL of {} keys, first {}", batch.len(), batch.items()[0].0);
-            Flushed::Done
+            FlushOutcome::Done
         });
 
     // 1,000 writes to 60 keys in a tenth of a second.

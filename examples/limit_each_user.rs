@@ -31,7 +31,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         .block_for(Duration::from_secs(3_600))?;
     println!(
         "mallory retries after {:?}",
-        limiter.check("mallory").wait()
+        limiter.check("mallory").wait_or_max()
     );
 
     // A hundred thousand made-up keys: memory stays as it is, and nobody gets free by them.

@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, ExactKeyedLimiter, Level, Quota, QuotaLimiter, Rate, Stack, stack::Hold,
+    Algorithm, CompositeLimiter, Limit, Quota, QuotaLimiter, Rate, StoredKeyLimiter,
+    stack::CostReservation,
 };
 
 /// What a tenant may spend: a minute's worth at once.
@@ -31,7 +32,7 @@ const fn cost(number: u64) -> u64 {
 }
 
 /// How long it will run, in seconds.
-const fn runs(number: u64) -> u64 {
+const fn run_time(number: u64) -> u64 {
     match number {
         DROPPED | CANCELLED => 2,
         HUNG => LONGEST + 40,
@@ -57,7 +58,7 @@ impl MinuteTotals {
     /// The part of what the limit allows that was put to use, in percent.
     fn utilisation(&self) -> u64 {
         let last = self.spent.iter().map(|(_, done, _)| *done).max();
-        100 * self.tokens() / bound(last.unwrap_or(0).max(BUSY))
+        100 * self.tokens() / max_possible(last.unwrap_or(0).max(BUSY))
     }
 
     /// The most that was spent in any span of so many seconds, whether tokens are thought to be spent
@@ -75,15 +76,15 @@ impl MinuteTotals {
 }
 
 /// What the limit lets pass in so many seconds.
-const fn bound(seconds: u64) -> u64 {
+const fn max_possible(seconds: u64) -> u64 {
     A_MINUTE + A_MINUTE * seconds / 60
 }
 
 /// A tenant's limits on a clock of its own.
 struct Budget {
-    minute: ExactKeyedLimiter<String, Manual>,
+    minute: StoredKeyLimiter<String, Manual>,
     day: QuotaLimiter<Manual>,
-    stack: Stack,
+    stack: CompositeLimiter,
     clock: Manual,
 }
 
@@ -91,30 +92,31 @@ impl Budget {
     fn new() -> Result<Self, Box<dyn Error>> {
         let clock = Manual::new();
         Ok(Self {
-            minute: ExactKeyedLimiter::builder(Rate::per_minute(A_MINUTE), 1_000)
+            minute: StoredKeyLimiter::builder(Rate::per_minute(A_MINUTE), 1_000)
                 .algorithm(Algorithm::TokenBucket)
                 .clock(clock.clone())
                 .build()?,
             day: QuotaLimiter::builder(Quota::per_day(A_DAY), 1_000_000)
                 .clock(clock.clone())
                 .build()?,
-            stack: Stack::new(),
+            stack: CompositeLimiter::new(),
             clock,
         })
     }
 
     /// Holds the estimate while a request runs, then settles what it cost.
-    fn settling(&self) -> MinuteTotals {
+    fn with_settlement(&self) -> MinuteTotals {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
-            Level::estimated("tokens a minute", &minute, ESTIMATE),
-            Level::estimated("tokens a day", &day, ESTIMATE),
+            Limit::estimated("tokens a minute", &minute, ESTIMATE),
+            Limit::estimated("tokens a day", &day, ESTIMATE),
         ];
-        let mut running: Vec<(u64, u64, Hold<'_>)> = Vec::new();
+        let mut running: Vec<(u64, u64, CostReservation<'_>)> = Vec::new();
         let (mut served, mut refused, mut spent) = (0, 0, Vec::new());
         for second in 0..BUSY + 2 * LONGEST {
-            let done =
-                |&mut (number, came, _): &mut (u64, u64, Hold<'_>)| second >= came + runs(number);
+            let done = |&mut (number, came, _): &mut (u64, u64, CostReservation<'_>)| {
+                second >= came + run_time(number)
+            };
             for (number, came, hold) in running.extract_if(.., done) {
                 match number {
                     DROPPED => {
@@ -154,14 +156,14 @@ impl Budget {
     fn without_settlement(&self) -> MinuteTotals {
         let (minute, day) = (self.minute.key("acme"), self.day.key("acme"));
         let levels = [
-            Level::new("tokens a minute", &minute).cost(ESTIMATE),
-            Level::new("tokens a day", &day).cost(ESTIMATE),
+            Limit::new("tokens a minute", &minute).cost(ESTIMATE),
+            Limit::new("tokens a day", &day).cost(ESTIMATE),
         ];
         let (mut served, mut refused, mut spent) = (0, 0, Vec::new());
         for second in 0..BUSY {
             for _ in 0..2 {
                 if self.stack.allow(&levels).is_some() {
-                    spent.push((second, second + runs(served), cost(served)));
+                    spent.push((second, second + run_time(served), cost(served)));
                     served += 1;
                 } else {
                     refused += 1;
@@ -186,7 +188,7 @@ impl Budget {
 fn step_by_step() -> Result<(), Box<dyn Error>> {
     let budget = Budget::new()?;
     let acme = budget.minute.key("acme");
-    let levels = [Level::estimated("tokens a minute", &acme, ESTIMATE)];
+    let levels = [Limit::estimated("tokens a minute", &acme, ESTIMATE)];
     let left = |what: &str, expected: u64| {
         let left = budget.minute.key("acme").peek().remaining;
         println!("{what:<46} {left:>6} left");
@@ -215,7 +217,7 @@ fn step_by_step() -> Result<(), Box<dyn Error>> {
 fn main() -> Result<(), Box<dyn Error>> {
     step_by_step()?;
 
-    let settled = Budget::new()?.settling();
+    let settled = Budget::new()?.with_settlement();
     let charged = Budget::new()?.without_settlement();
     println!("ten minutes, two requests a second, 60,000 tokens a minute:");
     println!("                       served  refused   tokens  of what is allowed");
@@ -237,7 +239,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     // In every span of time no more than the limit allows, however long requests run.
     println!();
     for seconds in [1, 10, 60, 300] {
-        let (most, bound) = (settled.most_within(seconds), bound(seconds));
+        let (most, bound) = (settled.most_within(seconds), max_possible(seconds));
         println!("most in any {seconds:>3} s: {most:>7} of {bound:>7} tokens");
         assert!(most <= bound, "{most} in {seconds} s, above {bound}");
     }

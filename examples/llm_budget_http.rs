@@ -7,7 +7,7 @@ use axum::routing::post;
 use axum::{Extension, Router};
 use tokio::net::TcpListener;
 use tollgate::Rate;
-use tollgate_tower::{ExactPerKey, RateLimitLayer, Request, Settle, Usage, keys};
+use tollgate_tower::{RateLimitLayer, Request, Settle, SettlingRatePerKey, UsageReporter, keys};
 
 type BoxError = Box<dyn std::error::Error>;
 
@@ -17,15 +17,15 @@ const ESTIMATE: u64 = 4_000;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
     // 10,000 tokens for each API key: twice the estimate and a bit.
-    let limits = ExactPerKey::new(Rate::per_hour(10_000), keys::Header::new("x-api-key"))?;
-    let limit = RateLimitLayer::new(limits.named("tokens")).with(|guard| {
-        let estimate = |head: &tollgate_tower::Head| {
+    let limits = SettlingRatePerKey::new(Rate::per_hour(10_000), keys::Header::new("x-api-key"))?;
+    let limit = RateLimitLayer::new(limits.named("tokens")).configure(|guard| {
+        let estimate = |head: &tollgate_tower::RequestHead| {
             let told = head
-                .line("x-max-tokens")
+                .single_line("x-max-tokens")
                 .and_then(|line| str::from_utf8(line).ok());
             told.and_then(|told| told.parse().ok()).unwrap_or(ESTIMATE)
         };
-        guard.cost(estimate).settle(Settle::Told)
+        guard.cost(estimate).settle(Settle::ReportedByHandler)
     });
     let app = Router::new()
         .route("/complete", post(complete))
@@ -64,7 +64,7 @@ async fn main() -> Result<(), BoxError> {
 }
 
 /// What the model used is told as it is used.
-async fn complete(Extension(usage): Extension<Usage>) -> String {
+async fn complete(Extension(usage): Extension<UsageReporter>) -> String {
     let mut story = String::new();
     for word in ["once ", "upon ", "a ", "time"] {
         story.push_str(word);

@@ -27,7 +27,7 @@ async fn main() -> Result<(), BoxError> {
     }
     // 50 guesses at once: each holds its place until it is answered, so no more than five are looked at.
     let guesses: Vec<_> = (0..50)
-        .map(|_| tokio::spawn(guess(client.clone(), url.clone())))
+        .map(|_| tokio::spawn(try_password(client.clone(), url.clone())))
         .collect();
     let (mut looked_at, mut refused) = (0, 0);
     for guess in guesses {
@@ -52,7 +52,7 @@ async fn serve() -> Result<String, BoxError> {
             _ => StatusCode::UNAUTHORIZED,
         }
     };
-    let limit = RateLimitLayer::failures(Rate::per_hour(5), keys::Address::new());
+    let limit = RateLimitLayer::limit_failures(Rate::per_hour(5), keys::ClientAddress::new());
     // On this route alone: elsewhere a 404 would count as well.
     let app = Router::new().route("/login", post(login).layer(limit));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
@@ -62,7 +62,7 @@ async fn serve() -> Result<String, BoxError> {
     Ok(url)
 }
 
-async fn guess(client: reqwest::Client, url: String) -> Result<u16, reqwest::Error> {
+async fn try_password(client: reqwest::Client, url: String) -> Result<u16, reqwest::Error> {
     Ok(client
         .post(url)
         .body("guess")

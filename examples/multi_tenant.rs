@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Quota, QuotaLimiter, Rate, Stack,
-    stack::StackVerdict,
+    CompositeLimiter, ConcurrencyLimiter, KeyedLimiter, Limit, Limiter, Quota, QuotaLimiter, Rate,
+    stack::CompositeDecision,
 };
 
 /// Names of the limits, from the narrowest to the broadest.
@@ -42,7 +42,7 @@ struct Service {
     login: Limiter<Manual>,
     all: Limiter<Manual>,
     slots: Arc<ConcurrencyLimiter<Manual>>,
-    stack: Stack,
+    stack: CompositeLimiter,
     clock: Manual,
 }
 
@@ -64,7 +64,7 @@ impl Service {
             login: Limiter::with_clock(Rate::per_second(500), clock.clone()),
             all: Limiter::with_clock(Rate::per_second(10_000), clock.clone()),
             slots: Arc::new(ConcurrencyLimiter::builder(50).clock(clock.clone()).build()),
-            stack: Stack::new(),
+            stack: CompositeLimiter::new(),
             clock,
         })
     }
@@ -73,23 +73,25 @@ impl Service {
     fn serve(&self, request: &Request) -> Result<(), (String, String)> {
         let day = self.days.key(&request.tenant);
         let mut levels = vec![
-            Level::new("user", &self.users.key(&request.user)),
-            Level::new("address", &self.addresses.key(&request.address)),
-            Level::new("tenant", &self.tenants.key(&request.tenant)),
-            Level::new("daily", &day),
+            Limit::new("user", &self.users.key(&request.user)),
+            Limit::new("address", &self.addresses.key(&request.address)),
+            Limit::new("tenant", &self.tenants.key(&request.tenant)),
+            Limit::new("daily", &day),
         ];
         if request.route == "/login" {
-            levels.push(Level::new("/login", &self.login));
+            levels.push(Limit::new("/login", &self.login));
         }
-        levels.push(Level::new("service", &self.all));
-        levels.push(Level::new("slots", &self.slots));
+        levels.push(Limit::new("service", &self.all));
+        levels.push(Limit::new("slots", &self.slots));
         match self.stack.check(&levels) {
-            StackVerdict::Passed(passed) => {
+            CompositeDecision::Allowed(passed) => {
                 // The request would run here, in its slot.
-                passed.pass.success();
+                passed.permits.success();
                 Ok(())
             }
-            StackVerdict::Refused(refusal) => Err((refusal.name.to_owned(), refusal.to_string())),
+            CompositeDecision::Denied(refusal) => {
+                Err((refusal.name.to_owned(), refusal.to_string()))
+            }
         }
     }
 
@@ -108,7 +110,7 @@ impl Service {
         }
         print!("{what:<34} {:>7}", tally.passed);
         for limit in LIMITS {
-            print!(" {:>7}", tally.by(limit));
+            print!(" {:>7}", tally.count_by(limit));
         }
         println!();
         tally
@@ -124,7 +126,7 @@ struct OutcomeCounts {
 }
 
 impl OutcomeCounts {
-    fn by(&self, limit: &str) -> u32 {
+    fn count_by(&self, limit: &str) -> u32 {
         self.refused.get(limit).copied().unwrap_or(0)
     }
 }
@@ -137,7 +139,7 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let flood = (0..100).map(|_| request(1, 1, 1, "/search"));
     let user = service.traffic("one user, 100 requests", flood);
-    assert_eq!((user.passed, user.by("user")), (10, 90));
+    assert_eq!((user.passed, user.count_by("user")), (10, 90));
     // The 90 were charged nowhere: neither to the address and tenant, nor to what all share.
     assert_eq!(service.addresses.key("10.0.0.1").peek().remaining, 40);
     assert_eq!(service.tenants.key("tenant-1").peek().remaining, 90);
@@ -146,36 +148,36 @@ fn main() -> Result<(), Box<dyn Error>> {
 
     let flood = (0..500).map(|n| request(n % 50, n % 50, 1, "/search"));
     let tenant = service.traffic("one tenant, 50 users, 500 requests", flood);
-    assert_eq!((tenant.passed, tenant.by("tenant")), (100, 400));
+    assert_eq!((tenant.passed, tenant.count_by("tenant")), (100, 400));
     assert_eq!(service.all.peek().remaining, 9_900);
     assert!(service.serve(&request(60, 60, 2, "/search")).is_ok());
 
     let flood = (0..200).map(|n| request(n, 1, n % 20, "/search"));
     let address = service.traffic("one address, 200 users", flood);
-    assert_eq!((address.passed, address.by("address")), (50, 150));
+    assert_eq!((address.passed, address.count_by("address")), (50, 150));
 
     let flood = (0..2_000).map(|n| request(n, n, n % 100, "/login"));
     let login = service.traffic("/login from 2,000 addresses", flood);
-    assert_eq!((login.passed, login.by("/login")), (500, 1_500));
+    assert_eq!((login.passed, login.count_by("/login")), (500, 1_500));
     assert!(service.serve(&request(1, 1, 1, "/search")).is_ok());
     assert_eq!(service.all.peek().remaining, 9_499);
 
     let crowd = (0..12_000).map(|n| request(n % 2_000, n % 2_000, n % 200, "/search"));
     let all = service.traffic("12,000 from everybody", crowd);
-    assert_eq!((all.passed, all.by("service")), (10_000, 2_000));
+    assert_eq!((all.passed, all.count_by("service")), (10_000, 2_000));
 
     let used = 100_000 - service.days.peek("tenant-7").remaining;
     let small = Quota::per_day(used + 20);
     service.days.set_override("tenant-7", small)?;
     let rest = (0..80).map(|n| request(n, n, 7, "/search"));
     let quota = service.traffic("a tenant with 20 left of its day", rest);
-    assert_eq!((quota.passed, quota.by("daily")), (20, 60));
+    assert_eq!((quota.passed, quota.count_by("daily")), (20, 60));
 
-    let upload = |_| service.stack.allow(&[Level::new("slots", &service.slots)]);
+    let upload = |_| service.stack.allow(&[Limit::new("slots", &service.slots)]);
     let uploads: Vec<_> = (0..50).filter_map(upload).collect();
     let crowd = (0..100).map(|n| request(n, n, 50 + n % 50, "/search"));
     let slots = service.traffic("while 50 uploads hold all slots", crowd);
-    assert_eq!((slots.passed, slots.by("slots")), (0, 100));
+    assert_eq!((slots.passed, slots.count_by("slots")), (0, 100));
     assert_eq!(service.all.peek().remaining, 10_000);
     drop(uploads);
     assert!(service.serve(&request(1, 1, 1, "/search")).is_ok());

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use tollgate::{Limiter, Rate, Refused};
+use tollgate::{Limiter, Rate, RateDenied};
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Refused> {
+async fn main() -> Result<(), RateDenied> {
     let limiter = Limiter::new(Rate::per_second(100).burst(10));
     let mut waited = Duration::ZERO;
     for _ in 0..30 {
@@ -19,8 +19,8 @@ async fn main() -> Result<(), Refused> {
         .timeout(Duration::from_millis(20))
         .await
     {
-        Err(Refused::TooLate(decision)) => {
-            println!("gave up: ready in {:.0?}", decision.wait())
+        Err(RateDenied::DeadlineExceeded(decision)) => {
+            println!("gave up: ready in {:.0?}", decision.wait_or_max())
         }
         other => println!("unexpected: {other:?}"),
     }

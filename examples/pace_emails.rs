@@ -8,7 +8,7 @@ use std::time::Duration;
 use futures_core::Stream;
 use tollgate::Rate;
 use tollgate::clock::{Clock, Tokio};
-use tollgate_shape::Pacer;
+use tollgate_shape::WorkPacer;
 
 /// The addresses of a campaign.
 struct Campaign(u32);
@@ -26,7 +26,7 @@ impl Stream for Campaign {
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Tokio::new();
     let began = clock.now();
-    let relay = Pacer::builder(Rate::per_second(1), 30)
+    let relay = WorkPacer::builder(Rate::per_second(1), 30)
         .clock(clock)
         .build()?;
 

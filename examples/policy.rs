@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::{Engine, Facts, Policy, Verdict, render};
+use tollgate_engine::{Engine, Facts, Policy, RequestDecision, render};
 
 const POLICY: &str = "
 limits:
@@ -28,7 +28,7 @@ fn main() -> Result<(), Box<dyn Error>> {
     let clock = Manual::new();
     let memory = Memory::builder().clock(clock.clone());
     let checked = Policy::from_text(POLICY, Format::Yaml)?;
-    print!("{}", render::human(&checked.warnings, &checked.sources));
+    print!("{}", render::to_text(&checked.warnings, &checked.sources));
     let engine = Engine::new(checked.policy, memory.build())?;
 
     for (tenant, method, path) in [
@@ -65,8 +65,8 @@ fn facts<'r>(tenant: &'r str, method: &'r str, path: &'r str) -> Facts<'r> {
 fn show(engine: &Engine<Memory<Manual>>, facts: &Facts<'_>) {
     for _ in 0..5 {
         match engine.decide(facts) {
-            Verdict::Passed(passed) => println!("  served: {}", passed.decision()),
-            Verdict::Refused(refused) => {
+            RequestDecision::Allowed(passed) => println!("  served: {}", passed.decision()),
+            RequestDecision::Denied(refused) => {
                 println!("  429 by {}: {}", refused.cause(), refused.decision());
             }
         }

@@ -10,8 +10,8 @@ use tokio::net::TcpListener;
 use tollgate_engine::{Engine, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::scratch::Scratch;
-use tollgate_tower::{ByPolicy, RateLimitLayer};
+use tollgate_testkit::scratch::TempFolder;
+use tollgate_tower::{PolicyLimits, RateLimitLayer};
 
 type BoxError = Box<dyn std::error::Error>;
 
@@ -25,7 +25,7 @@ limits:
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
     let store = Server::start();
-    let folder = Scratch::new("policy-and-redis");
+    let folder = TempFolder::new("policy-and-redis");
     let file = folder.path("policy.yaml");
     std::fs::write(&file, POLICY)?;
     let instances = [
@@ -64,7 +64,7 @@ async fn instance(store: &str, policy: &std::path::Path) -> Result<String, BoxEr
         .route("/", get(|| async { "hello" }))
         .route("/search", get(|| async { "found" }))
         .route("/export", get(|| async { "rows" }))
-        .layer(RateLimitLayer::new(ByPolicy::new(engine)));
+        .layer(RateLimitLayer::new(PolicyLimits::new(engine)));
     let listener = TcpListener::bind("127.0.0.1:0").await?;
     let url = format!("http://{}", listener.local_addr()?);
     let app = app.into_make_service_with_connect_info::<SocketAddr>();

@@ -4,13 +4,13 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Tokio};
 use tollgate::{Rate, Timestamp};
-use tollgate_shape::{PaceRefused, Pacer};
+use tollgate_shape::{PaceDenied, WorkPacer};
 
 #[tokio::main(flavor = "current_thread", start_paused = true)]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Tokio::new();
     let began = clock.now();
-    let pacer = Pacer::builder(Rate::per_second(5), 10)
+    let pacer = WorkPacer::builder(Rate::per_second(5), 10)
         .clock(clock)
         .build()?;
     println!("a page waits {:?} at most", pacer.longest_wait());
@@ -25,7 +25,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
         });
         match fetch {
             Ok(fetch) => fetches.push(fetch),
-            Err(PaceRefused::Full {
+            Err(PaceDenied::QueueFull {
                 waiting, turn_in, ..
             }) => {
                 println!("link {link}: {waiting} wait already, come back in {turn_in:?}");

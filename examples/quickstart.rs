@@ -9,7 +9,10 @@ fn main() {
         if decision.is_allowed() {
             println!("request {request}: served, {} left", decision.remaining);
         } else {
-            println!("request {request}: 429, retry after {:?}", decision.wait());
+            println!(
+                "request {request}: 429, retry after {:?}",
+                decision.wait_or_max()
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Manual};
-use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate};
+use tollgate::{Algorithm, KeyedLimiter, Limiter, Rate, StoredKeyLimiter};
 
 type BoxError = Box<dyn std::error::Error>;
 
@@ -65,7 +65,7 @@ fn user() -> Result<(), BoxError> {
 /// than it takes, and whoever is refused by the second gets back what the first has taken.
 fn bucket_before_a_meter() -> Result<(), BoxError> {
     let clock = Manual::new();
-    let bucket = ExactKeyedLimiter::<String>::builder(Rate::per_second(10).burst(20), 10_000);
+    let bucket = StoredKeyLimiter::<String>::builder(Rate::per_second(10).burst(20), 10_000);
     let bucket = bucket
         .algorithm(Algorithm::TokenBucket)
         .clock(clock.clone())

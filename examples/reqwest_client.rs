@@ -13,7 +13,7 @@ use axum::routing::get;
 use reqwest_middleware::ClientBuilder;
 use tokio::net::TcpListener;
 use tollgate::Rate;
-use tollgate_reqwest::{Pace, Pacer, Patience, stalled};
+use tollgate_reqwest::{HostPacer, MaxWait, PaceMiddleware, pace_error};
 use tollgate_tower::RateLimitLayer;
 
 type BoxError = Box<dyn std::error::Error>;
@@ -23,12 +23,12 @@ async fn main() -> Result<(), BoxError> {
     let (url, refused) = api().await?;
 
     // Our own limit is far above what the API allows; what it says counts. No answer stops us for more than a minute.
-    let pacer = Pacer::builder(Rate::per_second(500))
-        .longest_wait(Duration::from_secs(30))
-        .longest_stop(Duration::from_secs(60))
+    let pacer = HostPacer::builder(Rate::per_second(500))
+        .max_wait(Duration::from_secs(30))
+        .max_stop(Duration::from_secs(60))
         .build()?;
     let client = ClientBuilder::new(reqwest::Client::new())
-        .with(Pace::by(Arc::new(pacer)).retries(3))
+        .with(PaceMiddleware::with_pacer(Arc::new(pacer)).retries(3))
         .build();
     for _ in 0..40 {
         let answer = client.get(&url).send().await?;
@@ -38,17 +38,17 @@ async fn main() -> Result<(), BoxError> {
     println!("40 calls were served, {refused} were refused on the way");
 
     // A call that can't wait says so, and fails at once.
-    let slow = Pace::new(Rate::per_hour(1));
+    let slow = PaceMiddleware::new(Rate::per_hour(1));
     let client = ClientBuilder::new(reqwest::Client::new())
         .with(slow)
         .build();
     client.get(&url).send().await?;
     let hasty = client
         .get(&url)
-        .with_extension(Patience(Duration::from_millis(100)));
+        .with_extension(MaxWait(Duration::from_millis(100)));
     match hasty.send().await {
         Ok(_) => return Err("it should have waited for an hour".into()),
-        Err(error) => match stalled(&error) {
+        Err(error) => match pace_error(&error) {
             Some(stalled) => println!("not asked: {stalled}"),
             None => return Err(error.into()),
         },

@@ -9,49 +9,51 @@ use axum::Router;
 use axum::http::StatusCode;
 use axum::routing::get;
 use tokio::net::TcpListener;
-use tollgate::concurrency::Ending;
-use tollgate_adaptive::breaker::{Breaker, Thresholds};
-use tollgate_adaptive::protect::{Advice, Backoff, Budget, CallError, NotCalled, Protected, Retry};
-use tollgate_adaptive::{Bounds, Controller, Little};
+use tollgate::concurrency::PermitOutcome;
+use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
+use tollgate_adaptive::protect::{
+    Backoff, CallDenied, CallError, CallGuard, Retry, RetryAdvice, RetryBudget,
+};
+use tollgate_adaptive::{AdaptiveController, Bounds, Little};
 
-type Failed = Box<dyn std::error::Error>;
+type BoxError = Box<dyn std::error::Error>;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Failed> {
+async fn main() -> Result<(), BoxError> {
     let (url, calls) = api().await?;
     let client = reqwest::Client::new();
 
     // As many concurrent calls as the API turns out to bear, between 2 and 50.
-    let bulkhead = Controller::new(Little::new(Bounds::new(2.0, 50.0)?)).concurrency();
-    let backend = Protected::new()
-        .breaker(Arc::new(Breaker::new(Thresholds::default())))
+    let bulkhead = AdaptiveController::new(Little::new(Bounds::new(2.0, 50.0)?)).concurrency();
+    let backend = CallGuard::new()
+        .breaker(Arc::new(CircuitBreaker::new(Thresholds::default())))
         .bulkhead(Arc::new(bulkhead.build()));
     // At most one retry for ten calls, so that retries don't overload what has just failed.
     let backoff = Backoff::new().waits(Duration::from_millis(1), Duration::from_millis(10));
-    let retry = Retry::new(backoff).budget(Arc::new(Budget::percent(10)));
+    let retry = Retry::new(backoff).budget(Arc::new(RetryBudget::percent(10)));
 
     let fetch = async || {
         let call = || async { client.get(&url).send().await?.error_for_status() };
         let means = |result: &Result<reqwest::Response, reqwest::Error>| match result {
-            Ok(_) => Ending::Success,
+            Ok(_) => PermitOutcome::Success,
             // The request was wrong: that says nothing of how the API is.
             Err(error)
                 if error
                     .status()
                     .is_some_and(|status| status.is_client_error()) =>
             {
-                Ending::Ignored
+                PermitOutcome::Ignored
             }
-            Err(_) => Ending::Dropped,
+            Err(_) => PermitOutcome::Dropped,
         };
         let advise = |error: &CallError<reqwest::Error>| match error {
             CallError::Failed(error)
                 if error.status().is_none_or(|status| status.is_server_error()) =>
             {
-                Advice::Retry
+                RetryAdvice::Retry
             }
             // What isn't sent because the breaker is open isn't tried again: that is what the breaker is for.
-            _ => Advice::Stop,
+            _ => RetryAdvice::Stop,
         };
         retry.call(|| backend.call(call, means), advise).await
     };
@@ -72,7 +74,7 @@ async fn main() -> Result<(), Failed> {
     let mut kept_back = 0;
     for _ in 0..200 {
         if let Err(gave_up) = fetch().await
-            && let CallError::NotCalled(NotCalled::Open(_)) = gave_up.error
+            && let CallError::NotCalled(CallDenied::Open(_)) = gave_up.error
         {
             kept_back += 1;
         }
@@ -86,7 +88,7 @@ async fn main() -> Result<(), Failed> {
 const BROKEN: u32 = 1_000_000;
 
 /// An API of which one call in twenty fails; and how often it was called.
-async fn api() -> Result<(String, Arc<AtomicU32>), Failed> {
+async fn api() -> Result<(String, Arc<AtomicU32>), BoxError> {
     let calls = Arc::new(AtomicU32::new(0));
     let count = Arc::clone(&calls);
     let answer = move || {

@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::{Limiter, Rate, Refused};
+use tollgate::{Limiter, Rate, RateDenied};
 
-fn main() -> Result<(), Refused> {
+fn main() -> Result<(), RateDenied> {
     let limiter = Limiter::new(Rate::per_second(10).burst(1));
     limiter.reserve(1)?.wait_blocking();
 

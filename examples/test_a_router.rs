@@ -7,13 +7,17 @@ use axum::body::Body;
 use axum::http::Request;
 use axum::{Router, routing::get};
 use tollgate::{Rate, clock::Manual};
-use tollgate_tower::{PerKey, RateLimitLayer, keys};
+use tollgate_tower::{RateLimitLayer, RatePerKey, keys};
 use tower::ServiceExt;
 
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), Box<dyn std::error::Error>> {
     let clock = Manual::new();
-    let limits = PerKey::with_clock(Rate::per_minute(1), keys::Address::new(), clock.clone())?;
+    let limits = RatePerKey::with_clock(
+        Rate::per_minute(1),
+        keys::ClientAddress::new(),
+        clock.clone(),
+    )?;
     let app: Router = Router::new()
         .route("/", get(|| async { "hello" }))
         .layer(RateLimitLayer::new(limits));

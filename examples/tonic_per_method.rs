@@ -2,7 +2,7 @@
 
 use tokio::net::TcpListener;
 use tollgate::Rate;
-use tollgate_tower::{Head, RateLimitLayer, Request, keys};
+use tollgate_tower::{RateLimitLayer, Request, RequestHead, keys};
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
 use tonic::{Code, Status};
@@ -14,8 +14,8 @@ type BoxError = Box<dyn std::error::Error>;
 #[tokio::main(flavor = "current_thread")]
 async fn main() -> Result<(), BoxError> {
     // The path of a call is its method, as "/grpc.health.v1.Health/Check".
-    let method = keys::by(|head: &Head| Some(head.path().to_owned()));
-    let limit = RateLimitLayer::per_key(Rate::per_hour(2), (keys::Address::new(), method));
+    let method = keys::from_fn(|head: &RequestHead| Some(head.path().to_owned()));
+    let limit = RateLimitLayer::per_key(Rate::per_hour(2), (keys::ClientAddress::new(), method));
 
     // A service that is there already, for the sake of the example.
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -29,7 +29,7 @@ async fn main() -> Result<(), BoxError> {
     let mut codes = Vec::new();
     for _ in 0..4 {
         let answer = client.check(HealthCheckRequest::default()).await;
-        codes.push(answer.map_or_else(|status| told(&status), |_| Code::Ok));
+        codes.push(answer.map_or_else(|status| status_text(&status), |_| Code::Ok));
     }
     // Another method has a limit of its own.
     let watch = client.watch(HealthCheckRequest::default()).await;
@@ -41,7 +41,7 @@ async fn main() -> Result<(), BoxError> {
 }
 
 /// What the status of a refused call says.
-fn told(status: &Status) -> Code {
+fn status_text(status: &Status) -> Code {
     let pushback = status.metadata().get("grpc-retry-pushback-ms");
     let pushback = pushback.and_then(|value| value.to_str().ok());
     println!(

@@ -8,7 +8,7 @@ use tollgate::clock::Manual;
 use tollgate::{Lanes, Rate};
 
 /// What passes in each lane within ten seconds, if so many a second are asked for.
-fn passed(interactive: u64, batch: u64) -> Result<[u64; 2], Box<dyn Error>> {
+fn count_passed(interactive: u64, batch: u64) -> Result<[u64; 2], Box<dyn Error>> {
     let clock = Manual::new();
     let lanes = Lanes::builder(Rate::per_second(100).burst(10))
         .lane("interactive", 60)
@@ -42,7 +42,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         ([20, 500], [20, 80]),
     ];
     for ([interactive, batch], expected) in mixes {
-        let passed = passed(interactive, batch)?;
+        let passed = count_passed(interactive, batch)?;
         println!(
             "{interactive:>11} {batch:>8} {:>17} {:>8}",
             passed[0], passed[1]

@@ -6,8 +6,10 @@ use std::time::Duration;
 
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
-use tollgate_adaptive::breaker::{Breaker, Thresholds};
-use tollgate_adaptive::{Bounds, Controller, Law, Little, NamedLaw, Sample};
+use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
+use tollgate_adaptive::{
+    AdaptiveAlgorithm, AdaptiveController, Bounds, LimitAlgorithm, Little, Sample,
+};
 
 use crate::alloc;
 use crate::report::{Line, Report};
@@ -26,13 +28,15 @@ pub(crate) fn run(report: &mut Report) {
     memory(report);
 }
 
-fn bounds() -> Bounds {
+fn limit_bounds() -> Bounds {
     Bounds::new(10.0, 200.0).expect("bounds in order")
 }
 
 /// A permit taken and given back as a success, beside a semaphore's with two reads of the same clock.
 fn permit(report: &mut Report) {
-    let limiter = Controller::new(Little::new(bounds())).concurrency().build();
+    let limiter = AdaptiveController::new(Little::new(limit_bounds()))
+        .concurrency()
+        .build();
     let mut ours = OneThread::new(|calls| {
         for _ in 0..calls {
             let permit = limiter.try_acquire().expect("nobody else takes any");
@@ -57,7 +61,7 @@ fn permit(report: &mut Report) {
 
 /// What a call through a closed breaker takes over two reads of its clock, as a part of what is promised.
 fn breaker_closed(report: &mut Report) {
-    let breaker = Breaker::new(Thresholds::default());
+    let breaker = CircuitBreaker::new(Thresholds::default());
     let mut ours = OneThread::new(|calls| {
         for _ in 0..calls {
             let call = breaker.try_call().expect("it is closed");
@@ -82,8 +86,8 @@ fn breaker_closed(report: &mut Report) {
 
 /// A step of each law, as a part of what is promised.
 fn law_steps(report: &mut Report) {
-    for named in NamedLaw::ALL {
-        let mut law = named.make(bounds(), 1).expect("bounds in order");
+    for named in AdaptiveAlgorithm::ALL {
+        let mut law = named.make(limit_bounds(), 1).expect("bounds in order");
         let mut at = 0;
         let mut steps = OneThread::new(|calls| {
             for number in 0..calls {
@@ -103,8 +107,10 @@ fn law_steps(report: &mut Report) {
 
 /// That none of it allocates.
 fn memory(report: &mut Report) {
-    let limiter = Controller::new(Little::new(bounds())).concurrency().build();
-    let breaker = Breaker::new(Thresholds::default());
+    let limiter = AdaptiveController::new(Little::new(limit_bounds()))
+        .concurrency()
+        .build();
+    let breaker = CircuitBreaker::new(Thresholds::default());
     let work = || {
         for _ in 0..10_000 {
             let permit = limiter.try_acquire().expect("nobody else takes any");

@@ -5,13 +5,13 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::{
-    Algorithm, ConcurrencyLimiter, ExactKeyedLimiter, FairLimiter, Level, Limiter, Quota,
-    QuotaLimiter, Rate, Stack,
+    Algorithm, CompositeLimiter, ConcurrencyLimiter, FairLimiter, Limit, Limiter, Quota,
+    QuotaLimiter, Rate, StoredKeyLimiter,
 };
 
-use crate::peers::{Load, drained, ours};
+use crate::peers::{Load, drained, tollgate_gate};
 use crate::report::Report;
-use crate::runner::{ENOUGH, OneThread, Peer, ROUNDS, compare};
+use crate::runner::{MIN_CLEAN_ROUNDS, OneThread, Peer, ROUNDS, compare};
 
 mod limits;
 mod trees;
@@ -21,20 +21,20 @@ use limits::{Limits, Names};
 /// What five limits may cost, in checks of one.
 const FIVE: f64 = 10.0;
 /// What a refusal at the first of five may cost, in refusals by one.
-const FIRST: f64 = 1.5;
+const MAX_FIRST_DENIAL_RATIO: f64 = 1.5;
 
 pub(crate) fn run(report: &mut Report) {
     five_allow(report);
     five_check(report);
-    six_with_slots(report);
-    refused_first(report);
+    six_with_permits(report);
+    denied_first(report);
     hold_and_settle(report);
     trees::run(report);
     permit(report);
     fair(report);
     quota(report);
     report.note(format!(
-        "medians of {ENOUGH} to {ROUNDS} rounds that ran ours next to the peer, without a context \
+        "medians of {MIN_CLEAN_ROUNDS} to {ROUNDS} rounds that ran ours next to the peer, without a context \
          switch but for those marked *; ns for one call on one thread"
     ));
     report.note(
@@ -45,7 +45,7 @@ pub(crate) fn run(report: &mut Report) {
 }
 
 /// A loop on this thread over something that has to say the same each time.
-fn looped<'a>(expect: bool, mut call: impl FnMut(u64) -> bool + 'a) -> OneThread<'a> {
+fn loop_on_this_thread<'a>(expect: bool, mut call: impl FnMut(u64) -> bool + 'a) -> OneThread<'a> {
     let mut step = 0;
     OneThread::new(move |calls| {
         let mut passed = 0;
@@ -58,23 +58,23 @@ fn looped<'a>(expect: bool, mut call: impl FnMut(u64) -> bool + 'a) -> OneThread
 }
 
 fn one_key(limits: &Limits, pass: bool) -> OneThread<'_> {
-    looped(pass, move |step| {
+    loop_on_this_thread(pass, move |step| {
         black_box(&limits.users).allow(limits.names.user(step))
     })
 }
 
 fn one_limit(limiter: &Limiter, pass: bool) -> OneThread<'_> {
-    looped(pass, move |_| black_box(limiter).allow())
+    loop_on_this_thread(pass, move |_| black_box(limiter).allow())
 }
 
 fn five_allow(report: &mut Report) {
-    let (limits, one) = (Limits::wide(), Limits::wide());
-    let stack = Stack::new();
-    let mut five = looped(true, |step| {
+    let (limits, one) = (Limits::unlimited(), Limits::unlimited());
+    let stack = CompositeLimiter::new();
+    let mut five = loop_on_this_thread(true, |step| {
         let levels = black_box(&limits).five(step);
         stack.allow(&levels).is_some()
     });
-    let limiter = ours(Load::ADMIT);
+    let limiter = tollgate_gate(Load::ADMIT);
     let mut peers = [
         Peer::new("keyed-allow", one_key(&one, true)).target(FIVE),
         // Three of the five are by key, so this is no like for like.
@@ -82,11 +82,11 @@ fn five_allow(report: &mut Report) {
     ];
     compare(report, "stack-5-allow-1t", &mut five, &mut peers);
 
-    let plain = [(); 5].map(|()| ours(Load::ADMIT));
-    let mut five = looped(true, |_| {
+    let plain = [(); 5].map(|()| tollgate_gate(Load::ADMIT));
+    let mut five = loop_on_this_thread(true, |_| {
         let levels = black_box(&plain)
             .each_ref()
-            .map(|limiter| Level::new("plain", limiter));
+            .map(|limiter| Limit::new("plain", limiter));
         stack.allow(&levels).is_some()
     });
     let mut peers = [Peer::new("limiter-allow", one_limit(&limiter, true)).target(FIVE)];
@@ -94,18 +94,18 @@ fn five_allow(report: &mut Report) {
 }
 
 fn five_check(report: &mut Report) {
-    let (limits, one) = (Limits::wide(), Limits::wide());
-    let stack = Stack::new();
-    let mut five = looped(true, |step| {
+    let (limits, one) = (Limits::unlimited(), Limits::unlimited());
+    let stack = CompositeLimiter::new();
+    let mut five = loop_on_this_thread(true, |step| {
         let levels = black_box(&limits).five(step);
-        black_box(&stack.check(&levels)).refusal().is_none()
+        black_box(&stack.check(&levels)).denial().is_none()
     });
-    let keyed = looped(true, |step| {
+    let keyed = loop_on_this_thread(true, |step| {
         let user = one.names.user(step);
         black_box(&black_box(&one.users).check(user)).is_allowed()
     });
-    let limiter = ours(Load::ADMIT);
-    let single = looped(true, |_| {
+    let limiter = tollgate_gate(Load::ADMIT);
+    let single = loop_on_this_thread(true, |_| {
         black_box(&black_box(&limiter).check()).is_allowed()
     });
     let mut peers = [
@@ -115,13 +115,16 @@ fn five_check(report: &mut Report) {
     compare(report, "stack-5-check-1t", &mut five, &mut peers);
 }
 
-fn six_with_slots(report: &mut Report) {
-    let (limits, one) = (Limits::wide(), Limits::wide());
-    let (stack, slots) = (Stack::new(), Arc::new(ConcurrencyLimiter::new(50)));
-    let mut six = looped(true, |step| {
+fn six_with_permits(report: &mut Report) {
+    let (limits, one) = (Limits::unlimited(), Limits::unlimited());
+    let (stack, slots) = (
+        CompositeLimiter::new(),
+        Arc::new(ConcurrencyLimiter::new(50)),
+    );
+    let mut six = loop_on_this_thread(true, |step| {
         let limits = black_box(&limits);
         let [user, address, tenant, route, service] = limits.five(step);
-        let slots = Level::new("slots", &slots);
+        let slots = Limit::new("slots", &slots);
         let levels = [user, address, tenant, route, service, slots];
         stack.allow(&levels).is_some()
     });
@@ -130,26 +133,31 @@ fn six_with_slots(report: &mut Report) {
 }
 
 /// The user is out of tokens, and nothing after it is looked at.
-fn refused_first(report: &mut Report) {
+fn denied_first(report: &mut Report) {
     let (limits, one) = (Limits::users_drained(), Limits::users_drained());
-    let stack = Stack::new();
-    let mut refused = looped(false, |step| {
+    let stack = CompositeLimiter::new();
+    let mut refused = loop_on_this_thread(false, |step| {
         let levels = black_box(&limits).five(step);
         stack.allow(&levels).is_some()
     });
-    let mut peers = [Peer::new("keyed-refused", one_key(&one, false)).target(FIRST)];
+    let mut peers =
+        [Peer::new("keyed-refused", one_key(&one, false)).target(MAX_FIRST_DENIAL_RATIO)];
     compare(report, "stack-5-refused-first-1t", &mut refused, &mut peers);
 
-    let (narrow, service) = (drained(ours(Load::DENY)), ours(Load::ADMIT));
-    let mut refused = looped(false, |_| {
+    let (narrow, service) = (
+        drained(tollgate_gate(Load::DENY)),
+        tollgate_gate(Load::ADMIT),
+    );
+    let mut refused = loop_on_this_thread(false, |_| {
         let narrow = black_box(&narrow);
-        let levels = [("narrow", narrow); 4].map(|(name, limit)| Level::new(name, limit));
+        let levels = [("narrow", narrow); 4].map(|(name, limit)| Limit::new(name, limit));
         let [first, second, third, fourth] = levels;
-        let levels = [first, second, third, fourth, Level::new("all", &service)];
+        let levels = [first, second, third, fourth, Limit::new("all", &service)];
         stack.allow(&levels).is_some()
     });
-    let limiter = drained(ours(Load::DENY));
-    let mut peers = [Peer::new("limiter-refused", one_limit(&limiter, false)).target(FIRST)];
+    let limiter = drained(tollgate_gate(Load::DENY));
+    let mut peers =
+        [Peer::new("limiter-refused", one_limit(&limiter, false)).target(MAX_FIRST_DENIAL_RATIO)];
     compare(
         report,
         "stack-5-plain-refused-first-1t",
@@ -161,16 +169,16 @@ fn refused_first(report: &mut Report) {
 fn hold_and_settle(report: &mut Report) {
     let tokens = || {
         let rate = Rate::per_second(1_000_000_000);
-        ExactKeyedLimiter::<String>::builder(rate, limits::USERS)
+        StoredKeyLimiter::<String>::builder(rate, limits::USERS)
             .algorithm(Algorithm::TokenBucket)
             .build()
             .expect("a rate that a token bucket can represent")
     };
     let (held, checked) = (tokens(), tokens());
-    let (names, stack) = (Names::new(), Stack::new());
-    let mut hold = looped(true, |step| {
+    let (names, stack) = (Names::new(), CompositeLimiter::new());
+    let mut hold = loop_on_this_thread(true, |step| {
         let user = black_box(&held).key(names.user(step));
-        let levels = [Level::estimated("tokens", &user, 20)];
+        let levels = [Limit::estimated("tokens", &user, 20)];
         match stack.hold(&levels, Duration::from_secs(60)) {
             Ok(hold) => {
                 hold.settle(10);
@@ -179,7 +187,7 @@ fn hold_and_settle(report: &mut Report) {
             Err(_) => false,
         }
     });
-    let check = looped(true, |step| {
+    let check = loop_on_this_thread(true, |step| {
         let user = names.user(step);
         black_box(&black_box(&checked).check_n(user, 10)).is_allowed()
     });
@@ -189,9 +197,9 @@ fn hold_and_settle(report: &mut Report) {
 
 fn permit(report: &mut Report) {
     let ours = ConcurrencyLimiter::new(50);
-    let mut permit = looped(true, |_| black_box(&ours).try_acquire().is_ok());
+    let mut permit = loop_on_this_thread(true, |_| black_box(&ours).try_acquire().is_ok());
     let tokio = tokio::sync::Semaphore::new(50);
-    let theirs = looped(true, |_| black_box(&tokio).try_acquire().is_ok());
+    let theirs = loop_on_this_thread(true, |_| black_box(&tokio).try_acquire().is_ok());
     let mut peers = [Peer::new("tokio-semaphore", theirs)];
     compare(report, "permit-1t", &mut permit, &mut peers);
 }
@@ -200,16 +208,16 @@ fn permit(report: &mut Report) {
 fn fair(report: &mut Report) {
     let fair = FairLimiter::new(Load::ADMIT.rate());
     let names = Names::new();
-    let mut client = looped(true, |step| black_box(&fair).allow(names.user(step)));
-    let limiter = ours(Load::ADMIT);
+    let mut client = loop_on_this_thread(true, |step| black_box(&fair).allow(names.user(step)));
+    let limiter = tollgate_gate(Load::ADMIT);
     let mut peers = [Peer::new("limiter-allow", one_limit(&limiter, true))];
     compare(report, "fair-uncontended-1t", &mut client, &mut peers);
 }
 
 fn quota(report: &mut Report) {
-    let (limits, names) = (Limits::wide(), Names::new());
+    let (limits, names) = (Limits::unlimited(), Names::new());
     let quota = QuotaLimiter::new(Quota::per_month(1_000_000_000_000), 1_000_000);
-    let mut check = looped(true, |step| {
+    let mut check = loop_on_this_thread(true, |step| {
         black_box(&black_box(&quota).check(names.user(step))).is_allowed()
     });
     let mut peers = [Peer::new("keyed-allow", one_key(&limits, true))];

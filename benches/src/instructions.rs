@@ -21,7 +21,7 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::report::{Line, Report};
 use crate::runner::as_f64;
@@ -121,7 +121,7 @@ fn rls_request() -> Result<f64, Failure> {
     let program = server::command()?;
     let count = |requests: u64| {
         counted(|callgrind| {
-            let folder = Scratch::new(&format!("bench-instructions-{requests}"));
+            let folder = TempFolder::new(&format!("bench-instructions-{requests}"));
             let (policy, ready) = (folder.path("policy.yaml"), folder.path("ready"));
             fs::write(&policy, POLICY)?;
             callgrind.arg(&program).arg("serve").arg(&policy);
@@ -139,7 +139,7 @@ fn rls_request() -> Result<f64, Failure> {
 
 /// Instructions of the program that `run` adds to this command, and waits for.
 fn counted(run: impl FnOnce(&mut Command) -> Result<(), Failure>) -> Result<f64, Failure> {
-    let folder = Scratch::new("bench-callgrind");
+    let folder = TempFolder::new("bench-callgrind");
     let file = folder.path("counts");
     let mut callgrind = Command::new("valgrind");
     callgrind
@@ -220,7 +220,7 @@ fn call(case: &str, calls: u64) -> Result<(), Failure> {
             keys.for_each(|key| {
                 let facts = Facts::new().with("user", key).with("tenant", "acme");
                 let facts = facts.with("address", "127.0.0.1");
-                black_box(engine.decide(&facts).passed().is_some());
+                black_box(engine.decide(&facts).allowed().is_some());
             });
         }
         "decide-descriptors" => {

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use serde::{Deserialize, Serialize, de::DeserializeOwned};
 
 use crate::report::{Line, Report};
-use crate::runner::{ENOUGH, Measure, Peer, ROUNDS, Sample, compare, median};
+use crate::runner::{MIN_CLEAN_ROUNDS, Measure, Peer, ROUNDS, Sample, compare, median};
 use crate::two_threads::ThreadPair;
 
 mod gates;
@@ -76,7 +76,7 @@ pub(crate) fn run(report: &mut Report) {
         report.add(line.target(Some(1.0)));
     }
     report.note(format!(
-        "medians of {ENOUGH} to {ROUNDS} rounds that ran ours next to the peer, without a context \
+        "medians of {MIN_CLEAN_ROUNDS} to {ROUNDS} rounds that ran ours next to the peer, without a context \
          switch but for those marked *, each side warmed up before; ns for one call on one thread, the copying of a 16-byte key \
          included; each case and peer in a process of its own"
     ));
@@ -147,7 +147,7 @@ pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Option<ExitC
     let found = if case == GROWTH {
         growth::run(&peer).map(|growth| serde_json::to_string(&growth))
     } else if case == FLOOD {
-        Some(serde_json::to_string(&growth::flood()))
+        Some(serde_json::to_string(&growth::flood_table()))
     } else {
         measured(&case, &peer).map(|found| serde_json::to_string(&found))
     };
@@ -162,16 +162,24 @@ pub(crate) fn child(mut arguments: impl Iterator<Item = String>) -> Option<ExitC
 fn measured(case: &str, peer: &str) -> Option<Measurement> {
     match (case, peer) {
         (COUNTER, _) => Some(counter()),
-        ("uniform-1m-deny-1t", "governor") => Some(against(case, gates::governor(KeyedLoad::DENY))),
-        ("uniform-1m-deny-1t", _) => Some(against(case, gates::governor_ahash(KeyedLoad::DENY))),
-        (_, "governor") => Some(against(case, gates::governor(KeyedLoad::ADMIT))),
-        (_, "governor-ahash") => Some(against(case, gates::governor_ahash(KeyedLoad::ADMIT))),
+        ("uniform-1m-deny-1t", "governor") => {
+            Some(compare_with_peers(case, gates::governor(KeyedLoad::DENY)))
+        }
+        ("uniform-1m-deny-1t", _) => Some(compare_with_peers(
+            case,
+            gates::governor_ahash(KeyedLoad::DENY),
+        )),
+        (_, "governor") => Some(compare_with_peers(case, gates::governor(KeyedLoad::ADMIT))),
+        (_, "governor-ahash") => Some(compare_with_peers(
+            case,
+            gates::governor_ahash(KeyedLoad::ADMIT),
+        )),
         _ => None,
     }
 }
 
 /// One case against one peer.
-fn against(case: &str, theirs: impl KeyedGate) -> Measurement {
+fn compare_with_peers(case: &str, theirs: impl KeyedGate) -> Measurement {
     let keys = || Keys::uniform(MANY);
     match case {
         "hot-1k-1t" => one_thread(KeyedLoad::ADMIT, &Keys::uniform(HOT), HOT, theirs),
@@ -181,32 +189,32 @@ fn against(case: &str, theirs: impl KeyedGate) -> Measurement {
         "zipf-1m-1t" => one_thread(KeyedLoad::ADMIT, &Keys::zipf(MANY), MANY, theirs),
         "batch16-1m-1t" => {
             let keys = keys();
-            let ours = filled(gates::ours(KeyedLoad::ADMIT, MANY), MANY);
+            let ours = filled(gates::tollgate_gate(KeyedLoad::ADMIT, MANY), MANY);
             let theirs = filled(theirs, MANY);
-            settled(batches(ours, &keys), alone(theirs, &keys, true))
+            settled_rounds(batches(ours, &keys), alone(theirs, &keys, true))
         }
         _ => one_thread(KeyedLoad::ADMIT, &keys(), MANY, theirs),
     }
 }
 
 fn one_thread(load: KeyedLoad, keys: &Keys, count: u64, theirs: impl KeyedGate) -> Measurement {
-    let ours = filled(gates::ours(load, count), count);
+    let ours = filled(gates::tollgate_gate(load, count), count);
     let theirs = filled(theirs, count);
     let pass = load == KeyedLoad::ADMIT;
-    settled(alone(ours, keys, pass), alone(theirs, keys, pass))
+    settled_rounds(alone(ours, keys, pass), alone(theirs, keys, pass))
 }
 
 fn two_threads(keys: Keys, count: u64, theirs: impl KeyedGate) -> Measurement {
     let (crew, keys) = (ThreadPair::new(), Arc::new(keys));
-    let ours = filled(gates::ours(KeyedLoad::ADMIT, count), count);
+    let ours = filled(gates::tollgate_gate(KeyedLoad::ADMIT, count), count);
     let theirs = filled(theirs, count);
-    settled(
+    settled_rounds(
         crew.both_fixed(gates::CALLS, gates::work(ours, Arc::clone(&keys))),
         crew.both_fixed(gates::CALLS, gates::work(theirs, keys)),
     )
 }
 
-fn settled(ours: impl Measure, theirs: impl Measure) -> Measurement {
+fn settled_rounds(ours: impl Measure, theirs: impl Measure) -> Measurement {
     let mut report = Report::new(false);
     let mut peers = [Peer::new("", WarmedUp(theirs))];
     compare(&mut report, "", &mut WarmedUp(ours), &mut peers);
@@ -224,10 +232,10 @@ fn settled(ours: impl Measure, theirs: impl Measure) -> Measurement {
 fn counter() -> Measurement {
     let keys = Keys::uniform(HOT);
     let with = filled(
-        RecountedLimiter::new(gates::ours(KeyedLoad::ADMIT, HOT)),
+        RecountedLimiter::new(gates::tollgate_gate(KeyedLoad::ADMIT, HOT)),
         HOT,
     );
-    let without = filled(gates::ours(KeyedLoad::ADMIT, HOT), HOT);
+    let without = filled(gates::tollgate_gate(KeyedLoad::ADMIT, HOT), HOT);
     let (mut with, mut without) = (alone(with, &keys, true), alone(without, &keys, true));
     let mut differences = Vec::new();
     for _ in 0..ROUNDS * 4 {

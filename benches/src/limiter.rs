@@ -8,9 +8,9 @@ use tollgate::clock::{Cached, Monotonic};
 use tollgate::{Clock, Limiter};
 
 use crate::handmade::{MutexBucket, SharedTokens, TickerBucket};
-use crate::peers::{self, AtomicFloor, Full, Gate, Load, drained};
+use crate::peers::{self, AtomicFloor, FullDecision, Gate, Load, drained};
 use crate::report::{Line, Report};
-use crate::runner::{ENOUGH, Measure, OneThread, Peer, ROUNDS, as_count, compare};
+use crate::runner::{MIN_CLEAN_ROUNDS, Measure, OneThread, Peer, ROUNDS, as_count, compare};
 use crate::two_threads::ThreadPair;
 use crate::{tail, timing};
 
@@ -20,7 +20,7 @@ pub(crate) fn run(report: &mut Report) {
     admit_two_threads(report);
     cached_clock(report);
     decision_with_all_fields(report);
-    neighbours(report);
+    adjacent_limiters(report);
     half_denied(report);
     mostly_denied(report);
     mutex_bucket(report);
@@ -28,7 +28,7 @@ pub(crate) fn run(report: &mut Report) {
     tail::run(report);
     clock_reads(report);
     report.note(format!(
-        "medians of {ENOUGH} to {ROUNDS} rounds that ran ours next to the peer, without a context \
+        "medians of {MIN_CLEAN_ROUNDS} to {ROUNDS} rounds that ran ours next to the peer, without a context \
          switch but for those marked *; ns for one call on one thread"
     ));
     report.note("tail: a call with a read of the counter, which may step by 10 ns");
@@ -37,16 +37,16 @@ pub(crate) fn run(report: &mut Report) {
 /// A loop over one limiter on this thread.
 fn alone(gate: Arc<dyn Gate>) -> OneThread<'static> {
     OneThread::new(move |calls| {
-        black_box(gate.hammer(calls));
+        black_box(gate.run_calls(calls));
     })
 }
 
-fn ours(load: Load) -> Arc<dyn Gate> {
-    Arc::new(peers::ours(load))
+fn tollgate_peer(load: Load) -> Arc<dyn Gate> {
+    Arc::new(peers::tollgate_gate(load))
 }
 
 /// What this project promises against a peer, out of a list.
-fn targeted<'a>(peer: Peer<'a>, targets: &[(&str, f64)]) -> Peer<'a> {
+fn with_target<'a>(peer: Peer<'a>, targets: &[(&str, f64)]) -> Peer<'a> {
     match targets.iter().find(|(name, _)| *name == peer.name) {
         Some((_, target)) => peer.target(*target),
         None => peer,
@@ -55,11 +55,11 @@ fn targeted<'a>(peer: Peer<'a>, targets: &[(&str, f64)]) -> Peer<'a> {
 
 fn admit_one_thread(report: &mut Report) {
     let mut peers = peers::all(Load::ADMIT)
-        .map(|(name, gate)| targeted(Peer::new(name, alone(gate)), &[("floor", 1.05)]));
+        .map(|(name, gate)| with_target(Peer::new(name, alone(gate)), &[("floor", 1.05)]));
     compare(
         report,
         "admit-1t",
-        &mut alone(ours(Load::ADMIT)),
+        &mut alone(tollgate_peer(Load::ADMIT)),
         &mut peers,
     );
 }
@@ -67,17 +67,17 @@ fn admit_one_thread(report: &mut Report) {
 fn deny_one_thread(report: &mut Report) {
     let mut peers = peers::all(Load::DENY).map(|(name, gate)| {
         while gate.allow() {}
-        targeted(Peer::new(name, alone(gate)), &[("floor", 1.05)])
+        with_target(Peer::new(name, alone(gate)), &[("floor", 1.05)])
     });
-    let ours = drained(peers::ours(Load::DENY));
+    let ours = drained(peers::tollgate_gate(Load::DENY));
     compare(report, "deny-1t", &mut alone(Arc::new(ours)), &mut peers);
 }
 
 fn admit_two_threads(report: &mut Report) {
     let crew = ThreadPair::new();
     let mut peers = peers::all(Load::ADMIT)
-        .map(|(name, gate)| targeted(Peer::new(name, crew.share(gate)), &[("governor", 1.1)]));
-    let mut one_word = crew.share(ours(Load::ADMIT));
+        .map(|(name, gate)| with_target(Peer::new(name, crew.share(gate)), &[("governor", 1.1)]));
+    let mut one_word = crew.share(tollgate_peer(Load::ADMIT));
     compare(report, "admit-2t", &mut one_word, &mut peers);
 
     let striped = Limiter::builder(Load::ADMIT.rate()).striped().build();
@@ -100,32 +100,40 @@ fn cached_clock(report: &mut Report) {
 }
 
 fn decision_with_all_fields(report: &mut Report) {
-    let full = Arc::new(Full(peers::ours(Load::ADMIT)));
-    let mut peers = [Peer::new("bool", alone(ours(Load::ADMIT))).target(1.3)];
+    let full = Arc::new(FullDecision(peers::tollgate_gate(Load::ADMIT)));
+    let mut peers = [Peer::new("bool", alone(tollgate_peer(Load::ADMIT))).target(1.3)];
     compare(report, "decision-full-1t", &mut alone(full), &mut peers);
 }
 
 /// Two limiters side by side in memory, a thread each: neither may feel the other.
-fn neighbours(report: &mut Report) {
+fn adjacent_limiters(report: &mut Report) {
     let crew = ThreadPair::new();
-    let pair = Arc::new(vec![peers::ours(Load::ADMIT), peers::ours(Load::ADMIT)]);
-    let mut ours = crew.both(Arc::new(move |index, calls| pair[index].hammer(calls)));
-    let single = peers::ours(Load::ADMIT);
-    let single = crew.one(Arc::new(move |_, calls| single.hammer(calls)));
+    let pair = Arc::new(vec![
+        peers::tollgate_gate(Load::ADMIT),
+        peers::tollgate_gate(Load::ADMIT),
+    ]);
+    let mut ours = crew.both(Arc::new(move |index, calls| pair[index].run_calls(calls)));
+    let single = peers::tollgate_gate(Load::ADMIT);
+    let single = crew.one(Arc::new(move |_, calls| single.run_calls(calls)));
     let mut peers = [Peer::new("admit-1t", single).target(1.1)];
     compare(report, "neighbours-2t", &mut ours, &mut peers);
 }
 
 /// A limit at half the speed of the loop, so that no branch can be guessed.
 fn half_denied(report: &mut Report) {
-    let nanos = alone(ours(Load::ADMIT)).sample().nanos;
+    let nanos = alone(tollgate_peer(Load::ADMIT)).sample().nanos;
     let rate = u32::try_from(as_count(0.5e9 / nanos)).unwrap_or(u32::MAX);
     let load = Load::per_second(rate, 100);
     let mut peers = [
         Peer::new("floor", alone(Arc::new(AtomicFloor::new(load)))),
         Peer::new("governor", alone(Arc::new(peers::governor(load)))),
     ];
-    compare(report, "half-denied-1t", &mut alone(ours(load)), &mut peers);
+    compare(
+        report,
+        "half-denied-1t",
+        &mut alone(tollgate_peer(load)),
+        &mut peers,
+    );
 }
 
 /// Two threads that ask far more than a million a second gives.
@@ -140,14 +148,14 @@ fn mostly_denied(report: &mut Report) {
     compare(
         report,
         "mostly-denied-2t",
-        &mut crew.share(ours(load)),
+        &mut crew.share(tollgate_peer(load)),
         &mut peers,
     );
 
     // A burst of 10 ms, so that nothing is lost while both threads are off their cores.
     let time = Duration::from_millis(300);
     let load = Load::per_second(RATE, RATE / 100);
-    let admitted = crew.admitted_per_second(ours(load), time);
+    let admitted = crew.admitted_per_second(tollgate_peer(load), time);
     let theirs = crew.admitted_per_second(Arc::new(peers::governor(load)), time);
     for (peer, theirs) in [("rate", f64::from(RATE)), ("governor", theirs)] {
         let numbers = (admitted, theirs, "1/s");
@@ -163,11 +171,11 @@ fn mostly_denied(report: &mut Report) {
 fn mutex_bucket(report: &mut Report) {
     let bucket = || Arc::new(MutexBucket::new(1e9, 1e9));
     let mut peers = [Peer::new("mutex-bucket", alone(bucket()))];
-    let mut one = alone(ours(Load::ADMIT));
+    let mut one = alone(tollgate_peer(Load::ADMIT));
     compare(report, "mutex-bucket-1t", &mut one, &mut peers);
     let crew = ThreadPair::new();
     let mut peers = [Peer::new("mutex-bucket", crew.share(bucket()))];
-    let mut two = crew.share(ours(Load::ADMIT));
+    let mut two = crew.share(tollgate_peer(Load::ADMIT));
     compare(report, "mutex-bucket-2t", &mut two, &mut peers);
 }
 
@@ -180,7 +188,7 @@ fn ticker_channel(report: &mut Report) {
         }
     });
     let mut peers = [Peer::new("ticker-channel", ticker.filled(receive))];
-    let mut one = alone(ours(Load::ADMIT));
+    let mut one = alone(tollgate_peer(Load::ADMIT));
     compare(report, "ticker-channel-1t", &mut one, &mut peers);
 
     let (ticker, tokens) = TickerBucket::start();
@@ -188,7 +196,7 @@ fn ticker_channel(report: &mut Report) {
     let crew = ThreadPair::new();
     let receive = crew.share_fixed(TickerBucket::SAMPLE / 2, tokens);
     let mut peers = [Peer::new("ticker-channel", ticker.filled(receive))];
-    let mut two = crew.share(ours(Load::ADMIT));
+    let mut two = crew.share(tollgate_peer(Load::ADMIT));
     compare(report, "ticker-channel-2t", &mut two, &mut peers);
 }
 

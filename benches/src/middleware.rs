@@ -7,7 +7,7 @@ use tollgate::Rate;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{Answers, RateLimitLayer};
+use tollgate_tower::{RateLimitLayer, ResponseFormat};
 use tower_governor::GovernorLayer;
 use tower_governor::governor::GovernorConfigBuilder;
 use tower_layer::Layer;
@@ -33,27 +33,30 @@ const RULES: u64 = 100;
 const CLIENTS: u64 = 1_000;
 
 pub(crate) fn run(report: &mut Report) {
-    let quiet = || ours(plenty()).answers(Answers::new().dialects([]));
+    let quiet = || ours(ample_rate()).response_format(ResponseFormat::new().dialects([]));
     let mut bare = Calls::new(Clients::One, EmptyService::<false>);
     let mut admitted = Calls::new(Clients::One, quiet().layer(EmptyService::<false>));
     let mut typed = Calls::new(Clients::One, quiet().layer(EmptyService::<true>));
-    let mut with_fields = Calls::new(Clients::One, ours(plenty()).layer(EmptyService::<true>));
-    let mut refused = DroppedCalls::new(ours(nothing_left()).layer(EmptyService::<false>));
+    let mut with_fields = Calls::new(Clients::One, ours(ample_rate()).layer(EmptyService::<true>));
+    let mut refused = DroppedCalls::new(ours(exhausted_rate()).layer(EmptyService::<false>));
 
-    let governor = Calls::new(Clients::One, theirs(PLENTY).layer(EmptyService::<false>));
+    let governor = Calls::new(
+        Clients::One,
+        theirs(AMPLE_QUOTA).layer(EmptyService::<false>),
+    );
     let mut peers = [Peer::new("tower_governor", governor).target(0.9)];
     compare(report, "admitted", &mut admitted, &mut peers);
 
-    let governor = DroppedCalls::new(theirs(NOTHING_LEFT).layer(EmptyService::<false>));
+    let governor = DroppedCalls::new(theirs(EXHAUSTED_QUOTA).layer(EmptyService::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.03)];
     compare(report, "refused", &mut refused, &mut peers);
 
     // Both drop their requests, as whoever has one last does.
-    let fields = DroppedCalls::new(ours(plenty()).layer(DropService));
+    let fields = DroppedCalls::new(ours(ample_rate()).layer(DropService));
     let mut peers = [Peer::new("admitted-headers", fields).target(2.0)];
     compare(report, "refused-vs-admitted", &mut refused, &mut peers);
 
-    more(
+    extra_nanos(
         report,
         ("admitted-bare", "bare", BARE),
         &mut admitted,
@@ -61,7 +64,7 @@ pub(crate) fn run(report: &mut Report) {
     );
     let none = (allocations(&mut admitted), allocations(&mut bare));
     allocated(report, ("admitted-bare", "bare"), none, 0.0);
-    more(
+    extra_nanos(
         report,
         ("admitted-headers", "admitted-bare", HEADERS),
         &mut with_fields,
@@ -80,23 +83,24 @@ pub(crate) fn run(report: &mut Report) {
     ));
 }
 
-fn plenty() -> Rate {
+fn ample_rate() -> Rate {
     Rate::per_second(1_000_000_000).burst(1_000_000_000)
 }
 
-fn nothing_left() -> Rate {
+fn exhausted_rate() -> Rate {
     Rate::per_day(1)
 }
 
-type TollgateService = RateLimitLayer<tollgate_tower::PerKey<tollgate_tower::keys::Address>>;
+type TollgateService =
+    RateLimitLayer<tollgate_tower::RatePerKey<tollgate_tower::keys::ClientAddress>>;
 
 fn ours(rate: Rate) -> TollgateService {
     RateLimitLayer::per_client(rate)
 }
 
 /// Nanoseconds between two, and how many at once.
-const PLENTY: (u64, u32) = (1, u32::MAX);
-const NOTHING_LEFT: (u64, u32) = (86_400_000_000_000, 1);
+const AMPLE_QUOTA: (u64, u32) = (1, u32::MAX);
+const EXHAUSTED_QUOTA: (u64, u32) = (86_400_000_000_000, 1);
 
 type PeerService = GovernorLayer<
     tower_governor::key_extractor::PeerIpKeyExtractor,
@@ -111,7 +115,7 @@ fn theirs((nanos, burst): (u64, u32)) -> PeerService {
 }
 
 /// How many nanoseconds more than the other a call takes.
-fn more(
+fn extra_nanos(
     report: &mut Report,
     (case, peer, most): (&'static str, &'static str, f64),
     ours: &mut dyn Measure,
@@ -130,7 +134,7 @@ fn more(
         })
         .collect();
     let clean = rounds.iter().filter(|(_, switched)| !switched).count();
-    if clean >= crate::runner::ENOUGH {
+    if clean >= crate::runner::MIN_CLEAN_ROUNDS {
         rounds.retain(|(_, switched)| !switched);
     }
     let disturbed = rounds.iter().filter(|(_, switched)| *switched).count();
@@ -164,19 +168,20 @@ fn by_policy(report: &mut Report, bare: &mut Calls<EmptyService<false>>) {
     text.push_str("- {name: tenant, key: tenant, rate: 1000000000/s}\n");
     let policy = Policy::from_text(&text, Format::Yaml).expect("a policy that is one");
     let engine = Engine::new(policy.policy, Memory::new()).expect("an engine in memory");
-    let layer = RateLimitLayer::by_policy(engine).answers(Answers::new().dialects([]));
+    let layer =
+        RateLimitLayer::from_policy(engine).response_format(ResponseFormat::new().dialects([]));
     let mut ours = Calls::new(Clients::Known, layer.layer(EmptyService::<false>));
-    more(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
+    extra_nanos(report, ("policy-3-of-100", "bare", POLICY), &mut ours, bare);
 }
 
 fn two_threads(report: &mut Report) {
-    fn both<'c, S: Serve>(crew: &'c ThreadPair, service: S) -> impl Measure + 'c {
+    fn compare_both<'c, S: Serve>(crew: &'c ThreadPair, service: S) -> impl Measure + 'c {
         on_two_threads(crew, Clients::Many(CLIENTS), service)
     }
     let crew = ThreadPair::new();
-    let quiet = ours(plenty()).answers(Answers::new().dialects([]));
-    let mut ours = both(&crew, quiet.layer(EmptyService::<false>));
-    let governor = both(&crew, theirs(PLENTY).layer(EmptyService::<false>));
+    let quiet = ours(ample_rate()).response_format(ResponseFormat::new().dialects([]));
+    let mut ours = compare_both(&crew, quiet.layer(EmptyService::<false>));
+    let governor = compare_both(&crew, theirs(AMPLE_QUOTA).layer(EmptyService::<false>));
     let mut peers = [Peer::new("tower_governor", governor).target(0.6)];
     compare(report, "two-threads", &mut ours, &mut peers);
 }

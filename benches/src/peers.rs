@@ -19,7 +19,7 @@ pub(crate) trait Gate: Send + Sync {
     fn allow(&self) -> bool;
 
     /// Calls `allow` in a tight loop; how many passed. One virtual call covers the whole loop.
-    fn hammer(&self, calls: u64) -> u64 {
+    fn run_calls(&self, calls: u64) -> u64 {
         let mut passed = 0;
         for _ in 0..calls {
             passed += u64::from(black_box(black_box(self).allow()));
@@ -83,14 +83,14 @@ impl<C: Clock> Gate for Limiter<C> {
     }
 }
 
-pub(crate) fn ours(load: Load) -> Limiter {
+pub(crate) fn tollgate_gate(load: Load) -> Limiter {
     Limiter::new(load.rate())
 }
 
 /// Ours, asked for every field of its answer.
-pub(crate) struct Full(pub(crate) Limiter);
+pub(crate) struct FullDecision(pub(crate) Limiter);
 
-impl Gate for Full {
+impl Gate for FullDecision {
     #[inline(always)]
     fn allow(&self) -> bool {
         // All of it has to be in memory for whoever looks behind the reference.

@@ -6,7 +6,7 @@ use std::thread;
 
 use tollgate::Rate;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::policy::{KeyPart, Limits, Match, Pattern, Policy, Rule};
+use tollgate_engine::policy::{KeyPart, Limits, MatchConditions, Pattern, Policy, Rule};
 use tollgate_engine::{Engine, Facts};
 
 use crate::alloc;
@@ -40,7 +40,7 @@ pub(crate) fn run(report: &mut Report) {
         };
         for key in 0..KEYS / 2 {
             let request = Request::new(key, key, services);
-            black_box(engine.decide(&request.facts()).passed().is_some());
+            black_box(engine.decide(&request.facts()).allowed().is_some());
         }
         let (nanos, allocated, disturbed) = decisions(&engine, services, &mut random);
         let mut line = Line::new(case, "target", (nanos, DECIDE, "ns"), nanos / DECIDE);
@@ -85,16 +85,16 @@ fn decisions(engine: &Engine, services: u64, random: &mut Random) -> (f64, f64, 
     while times.len() < ROUNDS {
         let users = |_| Request::new(random.below(KEYS / 2), random.below(KEYS / 2), services);
         let requests: Vec<_> = (0..BATCH).map(users).collect();
-        let before = timing::switches();
+        let before = timing::context_switches();
         alloc::take_peak();
         let live = alloc::live();
         let watch = Stopwatch::start();
         for request in &requests {
-            black_box(engine.decide(&request.facts()).passed().is_some());
+            black_box(engine.decide(&request.facts()).allowed().is_some());
         }
         let nanos = watch.nanos();
         allocated = allocated.max(alloc::take_peak() - live);
-        let switched = timing::switches() != before;
+        let switched = timing::context_switches() != before;
         if switched && reruns < 5 * ROUNDS {
             reruns += 1;
             continue;
@@ -114,11 +114,11 @@ fn reloads(report: &mut Report, engine: &Engine) {
             while !stop.load(Ordering::Relaxed) {
                 let (user, address) = (random.below(KEYS / 2), random.below(KEYS / 2));
                 let request = Request::new(user, address, SERVICES);
-                let (waited, watch) = (timing::waited_for_core(), Stopwatch::start());
-                black_box(engine.decide(&request.facts()).passed().is_some());
+                let (waited, watch) = (timing::core_wait_time(), Stopwatch::start());
+                black_box(engine.decide(&request.facts()).allowed().is_some());
                 let nanos = watch.nanos();
                 if nanos > 10_000.0 {
-                    let waited = timing::waited_for_core() - waited;
+                    let waited = timing::core_wait_time() - waited;
                     times.push(nanos - waited.as_secs_f64() * 1e9);
                 } else {
                     times.push(nanos);
@@ -159,12 +159,12 @@ fn policy(rate: Rate) -> Policy {
         ..Limits::default()
     };
     let rule = |name: String, conditions: Vec<(&str, Pattern)>, key: &str| Rule {
-        matches: Match {
+        matches: MatchConditions {
             conditions: conditions
                 .into_iter()
                 .map(|(fact, pattern)| (fact.to_owned(), pattern))
                 .collect(),
-            ..Match::default()
+            ..MatchConditions::default()
         },
         key: vec![KeyPart::Fact(key.to_owned())],
         ..Rule::new(&name, limits.clone())

@@ -15,7 +15,7 @@ mod load;
 mod lua;
 mod memory;
 
-use load::{Bench, Ran};
+use load::{Bench, RunTotals};
 pub(crate) use lua::TEXT as GCRA_IN_LUA;
 
 /// Keys that requests are for, by chance.
@@ -59,7 +59,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     exact(report, &bench)?;
     merged(report, &bench)?;
     leased(report, &bench)?;
-    refusals(report, &bench)?;
+    denials(report, &bench)?;
     stopped(report, &bench)?;
     memory::run(report, &bench)?;
     let workers = bench.workers;
@@ -90,7 +90,7 @@ fn fastest(
 }
 
 /// Rounds of two sides in turns: the medians of each, and of the ratios of their rounds.
-fn turns(
+fn alternate_rounds(
     ours: impl FnMut() -> Result<f64, Failure>,
     theirs: impl FnMut() -> Result<f64, Failure>,
 ) -> Result<(f64, f64, f64), Failure> {
@@ -133,10 +133,10 @@ fn exact(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let redis = bench.connect(|builder| builder)?;
     let limiter = redis.limiter("exact", rate()).build()?.into();
     let script = lua::Script::new(bench)?;
-    bench.touch(&limiter, KEYS);
+    bench.warm_keys(&limiter, KEYS);
     let calls = script.calls_for(LONG)?;
-    let numbers = turns(
-        || Ok(passed(bench.ask(&limiter, KEYS, TASKS, LONG))?.server),
+    let numbers = alternate_rounds(
+        || Ok(passed(bench.run_decisions(&limiter, KEYS, TASKS, LONG))?.server),
         || script.run(calls),
     )?;
     add(report, "exact-cpu", "lua", numbers, 1.15);
@@ -149,12 +149,12 @@ fn merged(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let limiter = redis.limiter("exact", rate()).build()?.into();
     let before = redis.stats();
     let numbers = fastest(
-        || Ok(passed(bench.ask(&limiter, KEYS, TASKS, SHORT))?.wall),
-        || Ok(passed(bench.ask(&limiter, KEYS, 1, SHORT))?.wall),
+        || Ok(passed(bench.run_decisions(&limiter, KEYS, TASKS, SHORT))?.wall),
+        || Ok(passed(bench.run_decisions(&limiter, KEYS, 1, SHORT))?.wall),
     )?;
     let stats = redis.stats();
     add(report, "merged-64", "one-at-a-time", numbers, 0.2);
-    let questions = as_f64(stats.questions - before.questions);
+    let questions = as_f64(stats.queries - before.queries);
     let trips = as_f64(stats.round_trips - before.round_trips);
     report.note(format!(
         "merged-64 and its peer: {:.1} decisions a round trip",
@@ -169,18 +169,18 @@ fn leased(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let rate = Rate::per_second(1_000_000).burst(1_000_000);
     let leased = redis.limiter("million", rate).leased().build()?.into();
     let exact = redis.limiter("million-exact", rate).build()?.into();
-    bench.ask(&leased, 1, 1, SHORT);
+    bench.run_decisions(&leased, 1, 1, SHORT);
     let (mut decisions, mut trips) = (0, 0);
     for (case, tasks) in [("leased", 1), ("leased-64", TASKS)] {
         let numbers = fastest(
             || {
                 let before = redis.stats().round_trips;
-                let ran = bench.ask(&leased, 1, tasks, SHORT);
+                let ran = bench.run_decisions(&leased, 1, tasks, SHORT);
                 decisions += ran.decisions;
                 trips += redis.stats().round_trips - before;
                 Ok(ran.wall)
             },
-            || Ok(bench.ask(&exact, 1, tasks, SHORT).wall),
+            || Ok(bench.run_decisions(&exact, 1, tasks, SHORT).wall),
         )?;
         add(report, case, "exact", numbers, 0.02);
     }
@@ -189,8 +189,8 @@ fn leased(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     report.add(Line::new("leased-round-trips", "target", numbers, each).target(Some(1.0)));
     let mut p99s = Vec::new();
     for _ in 0..ROUNDS {
-        let times = bench.times(&leased, 1, 500_000);
-        p99s.push(tail::at(&times, 0.99) / 1e3);
+        let times = bench.decision_times(&leased, 1, 500_000);
+        p99s.push(tail::percentile_at(&times, 0.99) / 1e3);
     }
     let p99 = median(p99s);
     report.add(Line::new("leased-p99", "target", (p99, 10.0, "us"), p99 / 10.0).target(Some(1.0)));
@@ -198,33 +198,33 @@ fn leased(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
 }
 
 /// What a refusal costs, by the server and by the client, against an admission.
-fn refusals(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
-    let far = bench.connect(|builder| builder.near_cache(0))?;
+fn denials(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
+    let far = bench.connect(|builder| builder.deny_cache(0))?;
     let near = bench.connect(|builder| builder)?;
     let once = Rate::per_hour(1);
     let admits = far.limiter("exact", rate()).build()?.into();
     let refuses = far.limiter("once", once).build()?.into();
     let repeats = near.limiter("once", once).build()?.into();
-    bench.touch(&refuses, KEYS);
+    bench.warm_keys(&refuses, KEYS);
     // As many as are remembered.
     let few = 1_000;
-    bench.touch(&repeats, few);
+    bench.warm_keys(&repeats, few);
     for (case, limiter, keys) in [("refusal", &refuses, KEYS), ("refusal-near", &repeats, few)] {
         let (mut ours, mut theirs) = (Vec::new(), Vec::new());
         for _ in 0..ROUNDS {
-            let ran: Ran = bench.ask(limiter, keys, TASKS, LONG / 2);
+            let ran: RunTotals = bench.run_decisions(limiter, keys, TASKS, LONG / 2);
             if ran.admitted > 0 {
                 return Err(format!("{} of {case} were admitted", ran.admitted).into());
             }
             ours.push(ran);
-            theirs.push(passed(bench.ask(&admits, KEYS, TASKS, LONG / 2))?);
+            theirs.push(passed(bench.run_decisions(&admits, KEYS, TASKS, LONG / 2))?);
         }
         for (what, pick) in [
-            ("server-cpu", (|ran| ran.server) as fn(&Ran) -> f64),
+            ("server-cpu", (|ran| ran.server) as fn(&RunTotals) -> f64),
             ("client-cpu", |ran| ran.client),
             ("time", |ran| ran.wall),
         ] {
-            let column = |of: &[Ran]| median(of.iter().map(pick).collect());
+            let column = |of: &[RunTotals]| median(of.iter().map(pick).collect());
             let ratios = ours
                 .iter()
                 .zip(&theirs)
@@ -240,15 +240,15 @@ fn refusals(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
 fn stopped(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     let redis = bench.connect(|builder| builder.timeout(TIMEOUT))?;
     let limiter = redis.limiter("stopped", rate()).build()?.into();
-    bench.touch(&limiter, 1);
-    bench.server.stop();
+    bench.warm_keys(&limiter, 1);
+    bench.server.pause();
     // One stall of this machine is late for all tasks, and by that alone more than one in a thousand.
     let p999s = (0..ROUNDS).map(|_| {
-        let times = bench.times(&limiter, TASKS, STOPPED_EACH);
-        tail::at(&times, 0.999) / 1e6
+        let times = bench.decision_times(&limiter, TASKS, STOPPED_EACH);
+        tail::percentile_at(&times, 0.999) / 1e6
     });
     let p999s: Vec<f64> = p999s.collect();
-    bench.server.cont();
+    bench.server.resume();
     let most = (TIMEOUT + LATE).as_secs_f64() * 1e3;
     let worst = p999s.iter().copied().fold(0.0, f64::max);
     let p999 = median(p999s);
@@ -262,7 +262,7 @@ fn stopped(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
 }
 
 /// A run in which all passed; else it measured something else.
-fn passed(ran: Ran) -> Result<Ran, Failure> {
+fn passed(ran: RunTotals) -> Result<RunTotals, Failure> {
     match ran.decisions - ran.admitted {
         0 => Ok(ran),
         refused => Err(format!("{refused} of {} were refused", ran.decisions).into()),

@@ -9,7 +9,7 @@ use crate::timing::{self, Stopwatch};
 /// Rounds for each case and peer.
 pub(crate) const ROUNDS: usize = 51;
 /// With this many undisturbed rounds a result needs no disturbed ones.
-pub(crate) const ENOUGH: usize = 15;
+pub(crate) const MIN_CLEAN_ROUNDS: usize = 15;
 /// How often a round is run again because a thread lost its core.
 pub(crate) const RERUNS: usize = 5;
 /// How long one measurement takes: short, so that most see no context switch.
@@ -80,13 +80,13 @@ impl<'a> OneThread<'a> {
 
 impl Measure for OneThread<'_> {
     fn sample(&mut self) -> Sample {
-        let before = timing::switches();
+        let before = timing::context_switches();
         let watch = Stopwatch::start();
         (self.run)(self.calls);
         let nanos = watch.nanos();
         Sample {
             nanos: nanos / as_f64(self.calls),
-            switched: timing::switches() != before,
+            switched: timing::context_switches() != before,
         }
     }
 }
@@ -115,7 +115,7 @@ pub(crate) fn compare(
     let mut results: Vec<Rounds> = peers.iter().map(|_| Rounds::default()).collect();
     for round in 0..ROUNDS {
         for (peer, result) in peers.iter_mut().zip(&mut results) {
-            result.add(round % 2 == 0, ours, peer.measure.as_mut());
+            result.add_round(round % 2 == 0, ours, peer.measure.as_mut());
         }
     }
     for (peer, result) in peers.iter().zip(results) {
@@ -148,7 +148,7 @@ struct Rounds {
 
 impl Rounds {
     /// Runs a round, and again if a thread lost its core in it.
-    fn add(&mut self, ours_first: bool, ours: &mut dyn Measure, theirs: &mut dyn Measure) {
+    fn add_round(&mut self, ours_first: bool, ours: &mut dyn Measure, theirs: &mut dyn Measure) {
         let mut run = || {
             let (ours, theirs) = if ours_first {
                 let ours = ours.sample();
@@ -179,7 +179,7 @@ impl Rounds {
 
     /// The rounds that count, and how many of them were disturbed: none if enough were not.
     fn settled(mut self) -> (Vec<Round>, usize) {
-        let missing = ENOUGH.saturating_sub(self.clean.len());
+        let missing = MIN_CLEAN_ROUNDS.saturating_sub(self.clean.len());
         self.disturbed.truncate(missing);
         let disturbed = self.disturbed.len();
         self.clean.append(&mut self.disturbed);
@@ -232,7 +232,7 @@ mod tests {
         let mut ours = script(&[(1.0, true), (2.0, false), (3.0, false)]);
         let mut theirs = script(&[(4.0, false), (5.0, true), (6.0, false)]);
         let mut rounds = Rounds::default();
-        rounds.add(true, &mut ours, &mut theirs);
+        rounds.add_round(true, &mut ours, &mut theirs);
         let expect = Round {
             ours: 3.0,
             theirs: 6.0,

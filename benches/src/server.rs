@@ -20,7 +20,7 @@ mod tail;
 
 use generator::{Generator, RequestPace};
 use processes::{BuiltServer, Server};
-use tools::{Answers, Files, Load};
+use tools::{ExpectedAnswers, Files, Load};
 use wire_protocols::Grpc;
 
 pub(crate) use processes::command;
@@ -44,7 +44,7 @@ const RULES: usize = 10_000;
 const POLICY_KEYS: u64 = 1_000_000;
 
 pub(crate) fn run(report: &mut Report) {
-    if let Some(missing) = processes::missing() {
+    if let Some(missing) = processes::missing_programs() {
         return report.note(missing);
     }
     if let Err(error) = cases(report) {
@@ -65,7 +65,7 @@ fn cases(report: &mut Report) -> Result<(), Failure> {
     rls(report, &all)?;
     http(report, &all)?;
     resp(report, &all)?;
-    refusals(report, &all, &built)?;
+    denials(report, &all, &built)?;
     processes::pin_to_client_core()?;
     policy(report, &built)?;
     tail::run(report, &all)?;
@@ -189,7 +189,7 @@ fn rls(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
 fn http(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
     let load = |server: &Server, script: &str| {
         let (address, script) = (server.http, all.files.path(script));
-        move || tools::wrk(here(address)?, &script, SECONDS, Answers::Pass)
+        move || tools::wrk(here(address)?, &script, SECONDS, ExpectedAnswers::Pass)
     };
     let crab = load(&all.crab, "throttle.lua");
     let hyper = load(&all.hyper, "check.lua");
@@ -202,7 +202,7 @@ fn http(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
 }
 
 fn resp(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
-    let sha = all.redis.say(&["SCRIPT", "LOAD", GCRA_IN_LUA])?;
+    let sha = all.redis.send_command(&["SCRIPT", "LOAD", GCRA_IN_LUA])?;
     // By a limit that the command brings along, which has targets; and by the policy, which has none.
     let asks: [(&str, Vec<&str>, bool); 2] = [
         ("resp", [&["CL.THROTTLE"][..], &THROTTLE].concat(), true),
@@ -258,7 +258,7 @@ fn resp(report: &mut Report, all: &ServerSet) -> Result<(), Failure> {
 }
 
 /// Ours where all are refused beside ours where all pass, by one key each.
-fn refusals(report: &mut Report, all: &ServerSet, built: &BuiltServer) -> Result<(), Failure> {
+fn denials(report: &mut Report, all: &ServerSet, built: &BuiltServer) -> Result<(), Failure> {
     let full = Server::tollgate(built, "limits: [{name: per-user, key: user, rate: 1/d}]")?;
     let body = all.files.path("rls");
     let load = |server: &Server| {
@@ -276,9 +276,9 @@ fn refusals(report: &mut Report, all: &ServerSet, built: &BuiltServer) -> Result
         let (address, script) = (server.http, &script);
         move || tools::wrk(here(address)?, script, SECONDS, answers)
     };
-    let admit = load(&all.ours, Answers::Pass);
+    let admit = load(&all.ours, ExpectedAnswers::Pass);
     let mut sides = [
-        ServerSide::new("refusal", None, &full, load(&full, Answers::Refuse)),
+        ServerSide::new("refusal", None, &full, load(&full, ExpectedAnswers::Refuse)),
         ServerSide::new("admission", target, &all.ours, admit),
     ];
     compare(report, "refusal-http", &mut sides)?;

@@ -6,18 +6,18 @@ use std::hint::black_box;
 use std::time::Duration;
 
 use tollgate::Rate;
-use tollgate_shape::{Coalesce, Debounce, Flushed, Pacer};
+use tollgate_shape::{Coalesce, Debounce, FlushOutcome, WorkPacer};
 
 use crate::alloc;
 use crate::report::{Line, Report};
-use crate::runner::{ENOUGH, Measure, OneThread, RERUNS, ROUNDS, as_f64, median};
+use crate::runner::{MIN_CLEAN_ROUNDS, Measure, OneThread, RERUNS, ROUNDS, as_f64, median};
 use crate::timing::Stopwatch;
 
 mod logs;
 mod pipes;
 
 /// So long that nothing fires while it is measured.
-const LONG: Duration = Duration::from_secs(3600);
+const LONG_DELAY: Duration = Duration::from_secs(3600);
 const KEYS: u64 = 1_000_000;
 /// What a pacer lets go, and how fast.
 const PACED: u64 = 200_000;
@@ -31,7 +31,7 @@ pub(crate) fn run(report: &mut Report) {
     logs::run(report);
     pipes::run(report);
     report.note(format!(
-        "medians of {ENOUGH} to {ROUNDS} rounds without a context switch if there are enough; ns for one call on one thread"
+        "medians of {MIN_CLEAN_ROUNDS} to {ROUNDS} rounds without a context switch if there are enough; ns for one call on one thread"
     ));
     report.note(
         "keyed-debounce-1m: a million keys of 8 bytes with values of 8 are pending, and are triggered at random; bytes are those \
@@ -41,7 +41,7 @@ pub(crate) fn run(report: &mut Report) {
 }
 
 /// The median of rounds of a measurement, those without a context switch if there are enough.
-fn settled(measure: &mut dyn Measure) -> (f64, usize) {
+fn settled_measurement(measure: &mut dyn Measure) -> (f64, usize) {
     let (mut clean, mut disturbed) = (Vec::new(), Vec::new());
     for _ in 0..ROUNDS {
         let mut sample = measure.sample();
@@ -58,7 +58,7 @@ fn settled(measure: &mut dyn Measure) -> (f64, usize) {
         };
         kept.push(sample.nanos);
     }
-    disturbed.truncate(ENOUGH.saturating_sub(clean.len()));
+    disturbed.truncate(MIN_CLEAN_ROUNDS.saturating_sub(clean.len()));
     let many = disturbed.len();
     clean.append(&mut disturbed);
     (median(clean), many)
@@ -70,14 +70,14 @@ fn against_target(report: &mut Report, case: &str, (ours, most, unit): (f64, f64
 }
 
 fn timed(report: &mut Report, case: &str, most: f64, measure: &mut dyn Measure) {
-    let (nanos, disturbed) = settled(measure);
+    let (nanos, disturbed) = settled_measurement(measure);
     let mut line = Line::new(case, "target", (nanos, most, "ns"), nanos / most).target(Some(1.0));
     line.disturbed = disturbed;
     report.add(line);
 }
 
 fn debounce(report: &mut Report) {
-    let debouncer = Debounce::new(LONG).build(|value: u64| {
+    let debouncer = Debounce::new(LONG_DELAY).build(|value: u64| {
         black_box(value);
     });
     debouncer.call(0);
@@ -103,7 +103,7 @@ fn debounce(report: &mut Report) {
 
 fn keyed(report: &mut Report) {
     let before = alloc::live();
-    let debouncer = Debounce::new(LONG)
+    let debouncer = Debounce::new(LONG_DELAY)
         .keyed(usize::try_from(KEYS).unwrap_or(usize::MAX))
         .build(|key: u64, value: u64| {
             black_box((key, value));
@@ -136,7 +136,7 @@ fn pacer(report: &mut Report) {
     let mut times: Vec<f64> = Vec::new();
     for _ in 0..3 {
         let capacity = usize::try_from(PACED).unwrap_or(usize::MAX);
-        let Ok(pacer) = Pacer::new(Rate::per_second(PER_SECOND), capacity) else {
+        let Ok(pacer) = WorkPacer::new(Rate::per_second(PER_SECOND), capacity) else {
             report.note("no pacer at this rate");
             return;
         };
@@ -165,12 +165,12 @@ fn pacer(report: &mut Report) {
 }
 
 fn coalescer(report: &mut Report) {
-    let coalescer = Coalesce::window(LONG)
+    let coalescer = Coalesce::window(LONG_DELAY)
         .max_items(1_000)
         .max_pending(1_000_000)
         .build(|batch| {
             black_box(batch.len());
-            Flushed::Done
+            FlushOutcome::Done
         });
     let mut key = 0u64;
     let mut add = OneThread::new(|calls| {

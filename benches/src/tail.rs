@@ -17,12 +17,12 @@ const PERCENTILES: [(&str, f64); 3] = [("ns-p50", 0.5), ("ns-p99", 0.99), ("ns-p
 /// takes to time a call.
 pub(crate) fn run(report: &mut Report) {
     let clock = quanta::Clock::new();
-    let ours = peers::ours(Load::ADMIT);
+    let ours = peers::tollgate_gate(Load::ADMIT);
     let theirs = peers::governor(Load::ADMIT);
     let mut rounds: Vec<[(f64, f64); 3]> = Vec::new();
     let (mut reruns, mut disturbed) = (0, 0);
     while rounds.len() < ROUNDS {
-        let before = timing::switches();
+        let before = timing::context_switches();
         let (our_times, their_times) = if rounds.len().is_multiple_of(2) {
             let ours = times(&clock, &ours);
             (ours, times(&clock, &theirs))
@@ -30,13 +30,18 @@ pub(crate) fn run(report: &mut Report) {
             let theirs = times(&clock, &theirs);
             (times(&clock, &ours), theirs)
         };
-        let switched = timing::switches() != before;
+        let switched = timing::context_switches() != before;
         if switched && reruns < RERUNS * ROUNDS {
             reruns += 1;
             continue;
         }
         disturbed += usize::from(switched);
-        rounds.push(PERCENTILES.map(|(_, share)| (at(&our_times, share), at(&their_times, share))));
+        rounds.push(PERCENTILES.map(|(_, share)| {
+            (
+                percentile_at(&our_times, share),
+                percentile_at(&their_times, share),
+            )
+        }));
     }
     for (index, (unit, _)) in PERCENTILES.into_iter().enumerate() {
         let column = |pick: fn((f64, f64)) -> f64| {
@@ -63,7 +68,7 @@ fn times(clock: &quanta::Clock, gate: &impl Gate) -> Vec<u64> {
     times
 }
 
-pub(crate) fn at(sorted: &[u64], share: f64) -> f64 {
+pub(crate) fn percentile_at(sorted: &[u64], share: f64) -> f64 {
     let last = as_f64(sorted.len() as u64 - 1);
     let index = usize::try_from(as_count(last * share)).unwrap_or(usize::MAX);
     as_f64(sorted[index])

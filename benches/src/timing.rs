@@ -55,7 +55,7 @@ pub(crate) fn sleep(time: Duration) {
 
 /// How often the calling thread lost its core so far, of its own accord or not. Without Linux's
 /// `/proc` it is always 0, and then no round is run again.
-pub(crate) fn switches() -> u64 {
+pub(crate) fn context_switches() -> u64 {
     let status = fs::read_to_string("/proc/thread-self/status").unwrap_or_default();
     status
         .lines()
@@ -66,7 +66,7 @@ pub(crate) fn switches() -> u64 {
 
 /// How long the calling thread was ready to run but had no core so far. Without Linux's `/proc` it
 /// is always zero.
-pub(crate) fn waited_for_core() -> Duration {
+pub(crate) fn core_wait_time() -> Duration {
     let stat = fs::read_to_string("/proc/thread-self/schedstat").unwrap_or_default();
     let nanos = stat.split_whitespace().nth(1).map(str::parse);
     Duration::from_nanos(nanos.and_then(Result::ok).unwrap_or(0))

@@ -84,12 +84,12 @@ impl ThreadPair {
 
     /// Both threads on one limiter.
     pub(crate) fn share(&self, gate: Arc<dyn Gate>) -> TwoThreadPeer<'_> {
-        self.both(Arc::new(move |_, calls| gate.hammer(calls)))
+        self.both(Arc::new(move |_, calls| gate.run_calls(calls)))
     }
 
     /// Both threads on one limiter, for this many calls each.
     pub(crate) fn share_fixed(&self, calls: u64, gate: Arc<dyn Gate>) -> TwoThreadPeer<'_> {
-        self.both_fixed(calls, Arc::new(move |_, calls| gate.hammer(calls)))
+        self.both_fixed(calls, Arc::new(move |_, calls| gate.run_calls(calls)))
     }
 
     /// As [`both`](Self::both), for this many calls each.
@@ -107,7 +107,7 @@ impl ThreadPair {
     pub(crate) fn admitted_per_second(&self, gate: Arc<dyn Gate>, time: Duration) -> f64 {
         while gate.allow() {}
         let watch = Stopwatch::start();
-        let work: Work = Arc::new(move |_, calls| gate.hammer(calls));
+        let work: Work = Arc::new(move |_, calls| gate.run_calls(calls));
         let shares = self.run(2, RunLength::Time(time), work);
         let admitted = shares.iter().map(|share| share.admitted).sum();
         as_f64(admitted) * 1e9 / watch.nanos()
@@ -178,11 +178,12 @@ impl Job {
     fn run(&self, index: usize) -> ThreadShare {
         // Once to come together, and once more after the slow read of the counters.
         self.meeting.wait(1);
-        let before = timing::switches();
+        let before = timing::context_switches();
         self.meeting.wait(2);
         let watch = Stopwatch::start();
         let (mut calls, mut admitted) = (0, 0);
-        while !self.meeting.done.0.load(Ordering::Relaxed) && !self.length.reached(calls, watch) {
+        while !self.meeting.done.0.load(Ordering::Relaxed) && !self.length.is_reached(calls, watch)
+        {
             admitted += (self.work)(index, BATCH);
             calls += BATCH;
         }
@@ -191,13 +192,13 @@ impl Job {
             nanos: watch.nanos(),
             calls,
             admitted,
-            switched: timing::switches() != before,
+            switched: timing::context_switches() != before,
         }
     }
 }
 
 impl RunLength {
-    fn reached(self, calls: u64, watch: Stopwatch) -> bool {
+    fn is_reached(self, calls: u64, watch: Stopwatch) -> bool {
         match self {
             Self::Calls(most) => calls >= most,
             Self::Time(time) => watch.elapsed() >= time,

@@ -16,10 +16,10 @@ use crate::{alloc, timing};
 /// A limiter that tasks can wait on.
 pub(crate) trait Queue: Send + Sync + 'static {
     /// Waits as the task of this number.
-    fn pass(&self, who: u32) -> impl Future<Output = ()> + Send + '_;
+    fn wait_to_pass(&self, who: u32) -> impl Future<Output = ()> + Send + '_;
 
     /// All tasks are in the queue: turns begin, if they haven't yet.
-    fn begin(&self) {}
+    fn start_wait(&self) {}
 }
 
 /// Tasks that wait again and again, and give up when it takes too long.
@@ -75,7 +75,7 @@ pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
         while crowd.came.load(Ordering::Relaxed) < crowd.order.len() {
             tokio::task::yield_now().await;
         }
-        crowd.queue.begin();
+        crowd.queue.start_wait();
         crowd.all_passed.notified().await;
         let seconds = watch.elapsed().as_secs_f64();
         let cpu = timing::cpu_time().saturating_sub(cpu);
@@ -85,14 +85,14 @@ pub(crate) fn run<Q: Queue>(count: u32, queue: impl FnOnce() -> Q) -> Outcome {
             seconds,
             cpu_micros: cpu.as_secs_f64() * 1e6 / waiters,
             bytes: as_f64(bytes as u64) / waiters,
-            overtaken: as_f64(overtaken(&crowd.order)),
+            overtaken: as_f64(count_overtaken(&crowd.order)),
         }
     })
 }
 
 async fn wait<Q: Queue>(crowd: Arc<WaiterCrowd<Q>>, who: u32) {
     crowd.came.fetch_add(1, Ordering::Relaxed);
-    crowd.queue.pass(who).await;
+    crowd.queue.wait_to_pass(who).await;
     let place = crowd.passed.fetch_add(1, Ordering::Relaxed);
     crowd.order[place].store(who, Ordering::Relaxed);
     if place + 1 == crowd.order.len() {
@@ -101,7 +101,7 @@ async fn wait<Q: Queue>(crowd: Arc<WaiterCrowd<Q>>, who: u32) {
 }
 
 /// How many passed after somebody who had come later.
-fn overtaken(order: &[AtomicU32]) -> u64 {
+fn count_overtaken(order: &[AtomicU32]) -> u64 {
     let mut latest = 0;
     let mut count = 0;
     for who in order {
@@ -121,7 +121,7 @@ pub(crate) fn pace<Q: Queue>(queue: impl FnOnce() -> Q, seconds: f64) -> f64 {
         let watch = Stopwatch::start();
         let mut passed = 0;
         loop {
-            queue.pass(0).await;
+            queue.wait_to_pass(0).await;
             passed += 1;
             let elapsed = watch.elapsed().as_secs_f64();
             if elapsed >= seconds {
@@ -143,7 +143,7 @@ pub(crate) fn storm<Q: Queue>(queue: impl FnOnce() -> Q, storm: CancelStorm) -> 
             tokio::spawn(async move {
                 let (queue, passed) = &*shared;
                 while watch.elapsed() < storm.lasts {
-                    let turn = tokio::time::timeout(storm.patience, queue.pass(who));
+                    let turn = tokio::time::timeout(storm.patience, queue.wait_to_pass(who));
                     if turn.await.is_ok() && watch.elapsed() < storm.lasts {
                         passed.fetch_add(1, Ordering::Relaxed);
                     }
@@ -169,7 +169,7 @@ mod tests {
             (vec![1, 0], 1),
         ] {
             let order: Vec<AtomicU32> = order.into_iter().map(AtomicU32::new).collect();
-            assert_eq!(overtaken(&order), expect);
+            assert_eq!(count_overtaken(&order), expect);
         }
     }
 }

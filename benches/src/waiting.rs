@@ -29,7 +29,7 @@ const PACE_BURST: u32 = 100;
 const PACE_SECONDS: f64 = 0.7;
 
 impl Queue for Limiter {
-    async fn pass(&self, _who: u32) {
+    async fn wait_to_pass(&self, _who: u32) {
         let passed = self.acquire().await;
         passed.expect("one token is within any burst, and the queue is unbounded");
     }
@@ -42,31 +42,31 @@ struct OpenedLimiter {
 }
 
 impl Queue for OpenedLimiter {
-    async fn pass(&self, who: u32) {
-        self.limiter.pass(who).await;
+    async fn wait_to_pass(&self, who: u32) {
+        self.limiter.wait_to_pass(who).await;
     }
 
-    fn begin(&self) {
+    fn start_wait(&self) {
         let set = self.limiter.set_rate(self.rate);
         set.expect("a rate that GCRA can represent");
     }
 }
 
 impl Queue for Governor {
-    async fn pass(&self, _who: u32) {
+    async fn wait_to_pass(&self, _who: u32) {
         self.until_ready().await;
     }
 }
 
 impl Queue for leaky_bucket::RateLimiter {
-    async fn pass(&self, _who: u32) {
+    async fn wait_to_pass(&self, _who: u32) {
         self.acquire_one().await;
     }
 }
 
 /// Each task waits for a key of its own, for one token more than the task before it.
 impl Queue for KeyedLimiter {
-    async fn pass(&self, who: u32) {
+    async fn wait_to_pass(&self, who: u32) {
         let passed = self.key(&who).acquire_n(u64::from(who) + 1).await;
         passed.expect("it is within the burst, and so many may wait");
     }
@@ -230,20 +230,15 @@ fn against_target(
 ) {
     let value = |who: usize| median(rounds.iter().map(|round| pick(&round[who])).collect());
     let numbers = (value(0), target, unit);
-    report.add(Line::new(case, "target", numbers, quotient(value(0), target)).target(Some(1.0)));
+    report.add(Line::new(case, "target", numbers, ratio(value(0), target)).target(Some(1.0)));
     for (who, peer) in [(1, "governor"), (2, "leaky-bucket")] {
         let numbers = (value(0), value(who), unit);
-        report.add(Line::new(
-            case,
-            peer,
-            numbers,
-            quotient(value(0), value(who)),
-        ));
+        report.add(Line::new(case, peer, numbers, ratio(value(0), value(who))));
     }
 }
 
 /// Nothing against nothing is even.
-fn quotient(ours: f64, theirs: f64) -> f64 {
+fn ratio(ours: f64, theirs: f64) -> f64 {
     if ours == theirs { 1.0 } else { ours / theirs }
 }
 

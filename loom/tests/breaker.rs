@@ -11,7 +11,9 @@ use std::time::Duration;
 use loom::sync::Arc;
 use loom::thread;
 use tollgate::Timestamp;
-use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, State, Thresholds};
+use tollgate_adaptive::breaker::{
+    Admission, AdmittedCall, BreakerEvent, Circuit, CircuitState, Thresholds,
+};
 
 fn at(seconds: u64) -> Timestamp {
     Timestamp::from_secs(100 + seconds)
@@ -27,7 +29,7 @@ fn circuit(probes: u8) -> Arc<Circuit> {
 }
 
 /// Runs both at once, and returns what they say.
-fn both<T: 'static + Send>(
+fn run_both<T: 'static + Send>(
     circuit: &Arc<Circuit>,
     run: impl Fn(&Circuit) -> T + Copy + Send + 'static,
 ) -> [T; 2] {
@@ -41,9 +43,14 @@ fn both<T: 'static + Send>(
 fn of_two_that_fail_at_once_one_opens_it() {
     loom::model(|| {
         let circuit = circuit(1);
-        let events = both(&circuit, |circuit| circuit.fails(Entry::beside(), at(0)));
+        let events = run_both(&circuit, |circuit| {
+            circuit.record_failure(AdmittedCall::untracked(), at(0))
+        });
         assert_eq!(events.iter().flatten().count(), 1);
-        assert_eq!((circuit.trips(), circuit.state(at(0))), (1, State::Open));
+        assert_eq!(
+            (circuit.trips(), circuit.state(at(0))),
+            (1, CircuitState::Open)
+        );
     });
 }
 
@@ -51,8 +58,8 @@ fn of_two_that_fail_at_once_one_opens_it() {
 fn of_two_that_ask_when_its_time_is_over_one_is_the_probe() {
     loom::model(|| {
         let circuit = circuit(1);
-        circuit.fails(Entry::beside(), at(0));
-        let asked = both(&circuit, |circuit| circuit.enter(at(1)));
+        circuit.record_failure(AdmittedCall::untracked(), at(0));
+        let asked = run_both(&circuit, |circuit| circuit.admit(at(1)));
         let probes = asked
             .iter()
             .filter(|asked| matches!(asked, Admission::Probe(_)));
@@ -64,12 +71,12 @@ fn of_two_that_ask_when_its_time_is_over_one_is_the_probe() {
 fn probes_never_are_more_than_are_allowed_and_the_last_success_closes_it() {
     loom::model(|| {
         let circuit = circuit(2);
-        circuit.fails(Entry::beside(), at(0));
-        let events = both(&circuit, |circuit| {
-            let Admission::Probe(probe) = circuit.enter(at(1)) else {
+        circuit.record_failure(AdmittedCall::untracked(), at(0));
+        let events = run_both(&circuit, |circuit| {
+            let Admission::Probe(probe) = circuit.admit(at(1)) else {
                 panic!("both are probes");
             };
-            circuit.answered(probe, at(1), Duration::ZERO)
+            circuit.record_answer(probe, at(1), Duration::ZERO)
         });
         assert_eq!(
             events.iter().flatten().collect::<Vec<_>>(),
@@ -83,23 +90,23 @@ fn probes_never_are_more_than_are_allowed_and_the_last_success_closes_it() {
 fn a_probe_that_fails_beside_one_that_succeeds_leaves_one_of_both_and_nothing_in_between() {
     loom::model(|| {
         let circuit = circuit(2);
-        circuit.fails(Entry::beside(), at(0));
+        circuit.record_failure(AdmittedCall::untracked(), at(0));
         let (Admission::Probe(good), Admission::Probe(bad)) =
-            (circuit.enter(at(1)), circuit.enter(at(1)))
+            (circuit.admit(at(1)), circuit.admit(at(1)))
         else {
             panic!("both are probes");
         };
         let other = Arc::clone(&circuit);
-        let thread = thread::spawn(move || other.fails(bad, at(1)));
-        let closed = circuit.answered(good, at(1), Duration::ZERO);
+        let thread = thread::spawn(move || other.record_failure(bad, at(1)));
+        let closed = circuit.record_answer(good, at(1), Duration::ZERO);
         let opened = thread.join().unwrap();
         assert_eq!(closed, None, "one success of two");
         assert!(matches!(opened, Some(BreakerEvent::Opened { .. })));
-        assert_eq!(circuit.state(at(1)), State::Open);
+        assert_eq!(circuit.state(at(1)), CircuitState::Open);
         // Its time is twice as long, and no place of a probe is lost.
-        assert!(matches!(circuit.enter(at(3)), Admission::Probe(_)));
-        assert!(matches!(circuit.enter(at(3)), Admission::Probe(_)));
-        assert!(matches!(circuit.enter(at(3)), Admission::Refused { .. }));
+        assert!(matches!(circuit.admit(at(3)), Admission::Probe(_)));
+        assert!(matches!(circuit.admit(at(3)), Admission::Probe(_)));
+        assert!(matches!(circuit.admit(at(3)), Admission::Denied { .. }));
     });
 }
 
@@ -107,15 +114,15 @@ fn a_probe_that_fails_beside_one_that_succeeds_leaves_one_of_both_and_nothing_in
 fn a_probe_that_is_given_up_while_another_asks_leaves_its_place() {
     loom::model(|| {
         let circuit = circuit(1);
-        circuit.fails(Entry::beside(), at(0));
-        let Admission::Probe(probe) = circuit.enter(at(1)) else {
+        circuit.record_failure(AdmittedCall::untracked(), at(0));
+        let Admission::Probe(probe) = circuit.admit(at(1)) else {
             panic!("a probe");
         };
         let other = Arc::clone(&circuit);
-        let thread = thread::spawn(move || other.enter(at(1)));
-        circuit.gives_up(probe);
+        let thread = thread::spawn(move || other.admit(at(1)));
+        circuit.abandon(probe);
         let asked = thread.join().unwrap();
-        let last = circuit.enter(at(1));
+        let last = circuit.admit(at(1));
         let probes = [asked, last]
             .iter()
             .filter(|asked| matches!(asked, Admission::Probe(_)))
@@ -128,14 +135,14 @@ fn a_probe_that_is_given_up_while_another_asks_leaves_its_place() {
 fn a_probe_that_comes_back_late_frees_no_place_of_the_next() {
     loom::model(|| {
         let circuit = circuit(1);
-        circuit.fails(Entry::beside(), at(0));
-        let Admission::Probe(late) = circuit.enter(at(1)) else {
+        circuit.record_failure(AdmittedCall::untracked(), at(0));
+        let Admission::Probe(late) = circuit.admit(at(1)) else {
             panic!("its time is over");
         };
-        let asks = |circuit: &Circuit| matches!(circuit.enter(at(3)), Admission::Probe(_));
+        let asks = |circuit: &Circuit| matches!(circuit.admit(at(3)), Admission::Probe(_));
         let other = Arc::clone(&circuit);
         let thread = thread::spawn(move || {
-            other.gives_up(late);
+            other.abandon(late);
             asks(&other)
         });
         let mine = asks(&circuit);

@@ -123,7 +123,7 @@ fn a_permit_given_back_as_another_joins_the_queue_is_not_lost() {
         waiter.join().unwrap();
         guarded.check();
         let look = limiter.peek();
-        assert_eq!((look.in_use, look.queued), (0, 0));
+        assert_eq!((look.in_use, look.waiting), (0, 0));
     });
 }
 

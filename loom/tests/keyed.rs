@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use loom::thread;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, KeyedLimiter, Rate, Tier, Timestamp};
+use tollgate::{Algorithm, KeyedLimiter, Rate, Tier, Timestamp, WhenFull};
 
 const NOW: Timestamp = Timestamp::from_secs(5);
 const HOUR: Duration = Duration::from_secs(3_600);
@@ -19,7 +19,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 type Table = KeyedLimiter<Manual>;
 
 /// A table with a burst of two for each key, with one token of each of the keys below `keys` spent.
-fn table(capacity: usize, at_cap: AtCap, keys: u32) -> Arc<Table> {
+fn table(capacity: usize, at_cap: WhenFull, keys: u32) -> Arc<Table> {
     let table = KeyedLimiter::builder(Rate::per_second(1).burst(2), capacity)
         .at_cap(at_cap)
         .clock(Manual::starting_at(NOW))
@@ -40,7 +40,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Runs both at once; what they return.
-fn both(table: &Arc<Table>, bodies: [fn(&Table) -> u64; 2]) -> [u64; 2] {
+fn run_both(table: &Arc<Table>, bodies: [fn(&Table) -> u64; 2]) -> [u64; 2] {
     let threads = bodies.map(|body| {
         let table = Arc::clone(table);
         thread::spawn(move || body(&table))
@@ -66,9 +66,9 @@ fn left(table: &Table, key: u32) -> u64 {
 #[test]
 fn threads_share_the_burst_of_a_new_key_exactly() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 0);
+        let table = table(1, WhenFull::DenyNew, 0);
         let each = |table: &Table| passes(table, 0) + passes(table, 0);
-        let passed = both(&table, [each, each]);
+        let passed = run_both(&table, [each, each]);
         assert_eq!(passed.iter().sum::<u64>(), 2);
         assert_eq!((left(&table, 0), table.len()), (0, 1));
     });
@@ -77,9 +77,9 @@ fn threads_share_the_burst_of_a_new_key_exactly() {
 #[test]
 fn threads_share_what_is_left_of_a_known_key_exactly() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 1);
+        let table = table(1, WhenFull::DenyNew, 1);
         let each = |table: &Table| passes(table, 0) + passes(table, 0);
-        let passed = both(&table, [each, each]);
+        let passed = run_both(&table, [each, each]);
         assert_eq!(passed.iter().sum::<u64>(), 1);
         assert_eq!(left(&table, 0), 0);
     });
@@ -88,9 +88,9 @@ fn threads_share_what_is_left_of_a_known_key_exactly() {
 #[test]
 fn an_idle_key_that_is_charged_while_its_slot_is_taken_over_loses_nothing() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 1);
+        let table = table(1, WhenFull::DenyNew, 1);
         table.clock().advance(Duration::from_secs(10));
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes(table, 0) + passes(table, 0) + passes(table, 0),
@@ -106,9 +106,9 @@ fn an_idle_key_that_is_charged_while_its_slot_is_taken_over_loses_nothing() {
 #[test]
 fn two_new_keys_after_one_idle_slot_get_one_each() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 1);
+        let table = table(1, WhenFull::DenyNew, 1);
         table.clock().advance(Duration::from_secs(10));
-        let passed = both(&table, [|table| passes(table, 1), |table| passes(table, 2)]);
+        let passed = run_both(&table, [|table| passes(table, 1), |table| passes(table, 2)]);
         assert_eq!(passed, [1, 1]);
         assert_eq!((left(&table, 1), left(&table, 2)), (1, 1));
     });
@@ -118,9 +118,9 @@ fn two_new_keys_after_one_idle_slot_get_one_each() {
 fn a_key_that_is_charged_while_growth_moves_it_gets_no_more_than_its_burst() {
     check(3, || {
         // The third key splits the only line, and key 3 moves to the new one.
-        let table = table(3, AtCap::DenyNew, 0);
+        let table = table(3, WhenFull::DenyNew, 0);
         assert_eq!([3, 1].map(|key| passes(&table, key)), [1, 1]);
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes(table, 3) + passes(table, 3),
@@ -138,9 +138,9 @@ fn a_key_that_is_charged_while_growth_moves_it_gets_no_more_than_its_burst() {
 fn a_key_that_is_charged_while_it_is_displaced_gets_no_more_than_its_burst() {
     check(2, || {
         // Both lines of the tenth key are full; the sixth makes room.
-        let table = table(7, AtCap::DenyNew, 9);
+        let table = table(7, WhenFull::DenyNew, 9);
         let moved = table.stats().moved;
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes(table, 5) + passes(table, 5),
@@ -160,9 +160,9 @@ fn a_key_that_is_charged_while_it_is_displaced_gets_no_more_than_its_burst() {
 fn a_gift_never_reaches_the_key_that_got_the_slot() {
     check(3, || {
         // The third key moves key 3, and the fourth gets its slot, with the same word.
-        let table = table(3, AtCap::DenyNew, 0);
+        let table = table(3, WhenFull::DenyNew, 0);
         assert_eq!([3, 1].map(|key| passes(&table, key)), [1, 1]);
-        both(
+        run_both(
             &table,
             [
                 |table| {
@@ -180,8 +180,8 @@ fn a_gift_never_reaches_the_key_that_got_the_slot() {
 #[test]
 fn a_block_holds_whatever_is_charged_meanwhile() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 0);
-        let [passed, _] = both(
+        let table = table(1, WhenFull::DenyNew, 0);
+        let [passed, _] = run_both(
             &table,
             [
                 |table| passes(table, 0) + passes(table, 0),
@@ -194,22 +194,22 @@ fn a_block_holds_whatever_is_charged_meanwhile() {
         );
         assert!(passed <= 2);
         assert_eq!(passes(&table, 0), 0);
-        assert_eq!(table.key(&0).peek().wait(), HOUR);
+        assert_eq!(table.key(&0).peek().wait_or_max(), HOUR);
     });
 }
 
 #[test]
 fn the_longer_of_two_blocks_holds() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 0);
-        both(
+        let table = table(1, WhenFull::DenyNew, 0);
+        run_both(
             &table,
             [
                 |table| u64::from(table.key(&0).block_for(HOUR).is_ok()),
                 |table| u64::from(table.key(&0).block_for(2 * HOUR).is_ok()),
             ],
         );
-        assert_eq!(table.key(&0).peek().wait(), 2 * HOUR);
+        assert_eq!(table.key(&0).peek().wait_or_max(), 2 * HOUR);
     });
 }
 
@@ -217,8 +217,8 @@ fn the_longer_of_two_blocks_holds() {
 fn a_key_that_is_blocked_at_the_moment_of_an_eviction_stays_blocked() {
     check(2, || {
         // Four keys in the line and four in the stash: the ninth evicts the first.
-        let table = table(1, AtCap::EvictNearestIdle, 8);
-        let [_, passed] = both(
+        let table = table(1, WhenFull::EvictNearestIdle, 8);
+        let [_, passed] = run_both(
             &table,
             [
                 |table| u64::from(table.key(&0).block_for(HOUR).is_ok()),
@@ -226,15 +226,15 @@ fn a_key_that_is_blocked_at_the_moment_of_an_eviction_stays_blocked() {
             ],
         );
         assert_eq!((passed, table.stats().evicted), (1, 1));
-        assert_eq!(table.key(&0).peek().wait(), HOUR);
+        assert_eq!(table.key(&0).peek().wait_or_max(), HOUR);
     });
 }
 
 #[test]
 fn keys_without_a_slot_share_one_bucket_exactly() {
     check(2, || {
-        let table = table(1, AtCap::ShareOne, 8);
-        let passed = both(
+        let table = table(1, WhenFull::SharedBucket, 8);
+        let passed = run_both(
             &table,
             [
                 |table| passes(table, 100) + passes(table, 101),
@@ -249,8 +249,8 @@ fn keys_without_a_slot_share_one_bucket_exactly() {
 #[test]
 fn a_cancelled_slot_comes_back_or_not_but_never_twice() {
     check(3, || {
-        let table = table(3, AtCap::DenyNew, 2);
-        let [passed, _] = both(
+        let table = table(3, WhenFull::DenyNew, 2);
+        let [passed, _] = run_both(
             &table,
             [
                 |table| {
@@ -269,11 +269,11 @@ fn a_cancelled_slot_comes_back_or_not_but_never_twice() {
 fn a_key_is_never_judged_by_the_word_of_the_one_whose_slot_it_got() {
     check(3, || {
         // Key 0 is in the first slot, is idle next, and has nothing left; the others are idle later.
-        let table = table(1, AtCap::EvictNearestIdle, 0);
+        let table = table(1, WhenFull::EvictNearestIdle, 0);
         assert!(table.key(&0u32).allow_n(2));
         (1..8).for_each(|key| table.key(&key).block_for(HOUR).unwrap());
         let new = |table: &Table| passes(table, 8);
-        let passed = both(&table, [new, new]);
+        let passed = run_both(&table, [new, new]);
         assert_eq!(table.stats().evicted, 1);
         assert_eq!(passed, [1, 1]);
     });
@@ -282,8 +282,8 @@ fn a_key_is_never_judged_by_the_word_of_the_one_whose_slot_it_got() {
 #[test]
 fn threads_at_two_rates_share_the_burst_of_a_new_key() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 0);
-        let passed = both(
+        let table = table(1, WhenFull::DenyNew, 0);
+        let passed = run_both(
             &table,
             [
                 |table| passes(table, 0) + passes(table, 0),
@@ -300,8 +300,8 @@ fn threads_at_two_rates_share_the_burst_of_a_new_key() {
 #[test]
 fn a_key_that_is_charged_while_a_faster_rate_refuses_it_gets_no_more_than_its_burst() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 1);
-        let passed = both(
+        let table = table(1, WhenFull::DenyNew, 1);
+        let passed = run_both(
             &table,
             [
                 |table| passes(table, 0) + passes(table, 0),
@@ -318,9 +318,9 @@ fn a_key_that_is_charged_while_a_faster_rate_refuses_it_gets_no_more_than_its_bu
 fn a_key_that_changes_its_rate_while_growth_moves_it_gets_no_more_than_its_burst() {
     check(3, || {
         // The third key splits the only line, and key 3 moves to the new one.
-        let table = table(3, AtCap::DenyNew, 0);
+        let table = table(3, WhenFull::DenyNew, 0);
         assert_eq!([3, 1].map(|key| passes(&table, key)), [1, 1]);
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes_at(table, 3, 600) + passes(table, 3),
@@ -337,8 +337,8 @@ fn a_key_that_changes_its_rate_while_growth_moves_it_gets_no_more_than_its_burst
 #[test]
 fn a_gift_reaches_a_key_once_at_whichever_rate_it_counts() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 1);
-        let [_, passed] = both(
+        let table = table(1, WhenFull::DenyNew, 1);
+        let [_, passed] = run_both(
             &table,
             [
                 |table| {
@@ -371,7 +371,7 @@ fn passes_on(table: &Table, key: u32, days: u32) -> u64 {
 /// of the year two are there.
 fn slow_table() -> Arc<Table> {
     let table = KeyedLimiter::builder(Rate::every(219 * DAY).burst(3), 1)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(Manual::starting_at(NOW))
         .build()
         .unwrap();
@@ -383,7 +383,7 @@ fn slow_table() -> Arc<Table> {
 fn a_key_that_is_charged_while_its_word_is_counted_anew_gets_what_it_has() {
     check(3, || {
         let table = slow_table();
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes_on(table, 0, 364) + passes_on(table, 0, 364),
@@ -403,7 +403,7 @@ fn a_key_that_is_charged_while_its_word_is_counted_anew_gets_what_it_has() {
 fn a_key_that_comes_while_words_are_counted_anew_is_counted_from_there() {
     check(3, || {
         let table = slow_table();
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes_on(table, 1, 364) + passes_on(table, 1, 364),
@@ -423,7 +423,7 @@ fn two_who_move_what_words_count_from_move_it_once() {
     check(3, || {
         let table = slow_table();
         let each = |table: &Table| passes_on(table, 0, 366);
-        assert_eq!(both(&table, [each, each]), [1, 1]);
+        assert_eq!(run_both(&table, [each, each]), [1, 1]);
         let left = table.key(&0u32).check_at(day(366), 0);
         assert_eq!(
             (left.remaining, left.reset_after),
@@ -435,9 +435,9 @@ fn two_who_move_what_words_count_from_move_it_once() {
 #[test]
 fn a_key_that_is_charged_while_the_clock_is_set_back_gets_one_burst_more_at_most() {
     check(3, || {
-        let table = table(1, AtCap::DenyNew, 0);
+        let table = table(1, WhenFull::DenyNew, 0);
         assert_eq!(passes_on(&table, 0, 300), 1);
-        let passed = both(
+        let passed = run_both(
             &table,
             [
                 |table| passes_on(table, 0, 300) + passes_on(table, 0, 300),

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use loom::sync::atomic::{AtomicU64, Ordering};
 use loom::thread;
-use tollgate::{Clock, KeyedLimiter, Level, Limiter, Rate, Stack, Timestamp};
+use tollgate::{Clock, CompositeLimiter, KeyedLimiter, Limit, Limiter, Rate, Timestamp};
 
 const SECOND: u64 = 1_000_000_000;
 
@@ -38,7 +38,7 @@ impl Clock for ManualClock {
         Timestamp::from_nanos(self.nanos.load(Ordering::Acquire))
     }
 
-    fn nap_until(&self, at: Timestamp) {
+    fn park_until_woken(&self, at: Timestamp) {
         if at.as_nanos() > self.last {
             thread::park();
         } else {
@@ -51,7 +51,7 @@ type FairLimiter = Limiter<Arc<ManualClock>>;
 type Keys = KeyedLimiter<Arc<ManualClock>>;
 
 /// One in a second, and the first is taken.
-fn line(last: u64) -> Arc<FairLimiter> {
+fn fair_limiter(last: u64) -> Arc<FairLimiter> {
     let line = Limiter::with_clock(Rate::per_second(1), ManualClock::seconds(last));
     assert!(line.allow());
     Arc::new(line)
@@ -73,7 +73,7 @@ fn check(preemptions: usize, model: impl Fn() + Sync + Send + 'static) {
 }
 
 /// Runs `other` while this thread runs `own`.
-fn both<T: Send + Sync + 'static>(shared: &Arc<T>, other: fn(&T), own: fn(&T)) {
+fn run_both<T: Send + Sync + 'static>(shared: &Arc<T>, other: fn(&T), own: fn(&T)) {
     let theirs = Arc::clone(shared);
     let thread = thread::spawn(move || other(&theirs));
     own(shared);
@@ -93,17 +93,17 @@ fn has_passed(line: &FairLimiter) {
 fn whoever_is_behind_one_that_leaves_moves_up() {
     check(3, || {
         // There is no second turn.
-        let line = line(1);
-        both(&line, |line| assert!(!passes_at_once(line)), has_passed);
+        let line = fair_limiter(1);
+        run_both(&line, |line| assert!(!passes_at_once(line)), has_passed);
         assert_eq!(line.waiters(), 0);
-        assert_eq!(line.check().wait().as_secs(), 1);
+        assert_eq!(line.check().wait_or_max().as_secs(), 1);
     });
 }
 
 #[test]
 fn one_whose_turn_comes_while_it_leaves_passes_it_on() {
     check(2, || {
-        let line = line(1);
+        let line = fair_limiter(1);
         let threads = [
             // A check lets the first pass, who may not notice any more.
             |line: &FairLimiter| {
@@ -130,7 +130,7 @@ fn a_change_is_not_missed_by_one_who_comes() {
     check(3, || {
         // No turn ever comes by itself.
         let change = |line: &FairLimiter| line.set_rate(Rate::per_second(1).burst(2)).unwrap();
-        both(&line(0), change, has_passed);
+        run_both(&fair_limiter(0), change, has_passed);
     });
 }
 
@@ -151,13 +151,13 @@ fn a_cancelled_reservation_is_not_missed_by_one_who_comes() {
 fn a_key_that_one_leaves_is_anothers_turn() {
     check(2, || {
         let keys = keys(1);
-        both(
+        run_both(
             &keys,
             |keys| assert!(keys.key(&1).acquire().wait_for_polls(1).is_none()),
             |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
         );
         assert_eq!(keys.waiters(), 0);
-        assert_eq!(keys.check(&1).wait().as_secs(), 1);
+        assert_eq!(keys.check(&1).wait_or_max().as_secs(), 1);
     });
 }
 
@@ -165,7 +165,7 @@ fn a_key_that_one_leaves_is_anothers_turn() {
 fn a_key_that_is_given_back_is_not_missed_by_one_who_comes() {
     check(2, || {
         let keys = keys(0);
-        both(
+        run_both(
             &keys,
             |keys| keys.key(&1).refund(1),
             |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
@@ -177,7 +177,7 @@ fn a_key_that_is_given_back_is_not_missed_by_one_who_comes() {
 fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
     check(2, || {
         let keys = keys(0);
-        both(
+        run_both(
             &keys,
             |keys| keys.set_rate(Rate::per_second(1).burst(2)).unwrap(),
             |keys| assert!(keys.key(&1).acquire().wait_blocking().is_ok()),
@@ -187,8 +187,8 @@ fn a_change_of_rate_is_not_missed_by_one_who_comes_to_a_key() {
 
 /// Two of two are held for a second, of which one is spent: whether they were.
 fn hold_two(line: &FairLimiter) -> bool {
-    let levels = [Level::estimated("two", line, 2)];
-    let held = Stack::new().hold(&levels, Duration::from_secs(9));
+    let levels = [Limit::estimated("two", line, 2)];
+    let held = CompositeLimiter::new().hold(&levels, Duration::from_secs(9));
     line.clock().go_to(SECOND);
     let is_held = held.is_ok();
     if let Ok(hold) = held {

@@ -105,7 +105,7 @@ fn reservations_act_one_interval_apart() {
             let limiter = Arc::clone(&limiter);
             thread::spawn(move || {
                 let slot = limiter.reserve_at(NOW, 1).unwrap();
-                let at = slot.act_at();
+                let at = slot.ready_at();
                 slot.keep();
                 at
             })
@@ -230,15 +230,15 @@ fn a_locked_bucket_restores_what_is_cancelled() {
 #[test]
 fn a_handle_on_the_cached_time_always_finds_somebody_who_keeps_it() {
     check(|| {
-        let upkeep = Arc::new(tollgate::models::Upkeep::new());
-        assert!(upkeep.enter());
-        upkeep.leave();
+        let upkeep = Arc::new(tollgate::models::UpkeepState::new());
+        assert!(upkeep.add_handle());
+        upkeep.remove_handle();
         // The thread ends for want of handles while a new one comes.
         let ending = {
             let upkeep = Arc::clone(&upkeep);
-            thread::spawn(move || !upkeep.is_needed() && !upkeep.retire())
+            thread::spawn(move || !upkeep.is_needed() && !upkeep.retire_or_continue())
         };
-        let started = upkeep.enter();
+        let started = upkeep.add_handle();
         let ended = ending.join().unwrap();
         // Exactly one keeps it: the old thread if it did not end, or the one that was started.
         assert!(upkeep.is_running());

@@ -7,7 +7,7 @@ use std::time::Duration;
 use loom::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use loom::thread;
 use tollgate::clock::Manual;
-use tollgate_shape::{Coalesce, Coalescer, Debounce, Debouncer, Edge, Flushed};
+use tollgate_shape::{Coalesce, Coalescer, Debounce, Debouncer, Edge, FlushOutcome};
 
 const WAIT: Duration = Duration::from_millis(10);
 
@@ -97,7 +97,7 @@ fn coalescer(flushed: &Arc<[AtomicUsize; 3]>, clock: &Manual) -> Made {
             for (key, ()) in batch.items() {
                 flushed[*key as usize].fetch_add(1, Ordering::SeqCst);
             }
-            Flushed::Done
+            FlushOutcome::Done
         })
 }
 
@@ -119,7 +119,7 @@ fn every_item_is_flushed_once_or_left_over() {
         coalescer.stop();
         let added = adder.join().ok();
         assert!(flusher.join().is_ok());
-        let leftover = coalescer.take_leftover();
+        let leftover = coalescer.take_unflushed();
         let is_left = |key| {
             leftover
                 .iter()
@@ -143,14 +143,14 @@ fn a_batch_whose_flush_fails_while_it_is_stopped_is_left_over_once() {
         let clock = Manual::new();
         let coalescer = Coalesce::window(WAIT)
             .clock(clock.clone())
-            .build(|_| Flushed::RetryIn(WAIT));
+            .build(|_| FlushOutcome::RetryIn(WAIT));
         coalescer.try_add(0_u32, ()).ok();
         let flushes = coalescer.clone();
         let flusher = thread::spawn(move || flushes.flush());
         coalescer.stop();
         assert!(flusher.join().is_ok());
         let left: usize = coalescer
-            .take_leftover()
+            .take_unflushed()
             .iter()
             .map(|batch| batch.len())
             .sum();

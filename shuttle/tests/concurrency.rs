@@ -9,7 +9,7 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicU32, Ordering};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
-use tollgate::{ConcurrencyLimiter, KeyedConcurrency, Timestamp, concurrency::NoPermit};
+use tollgate::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Timestamp, concurrency::PermitDenied};
 
 fn check(model: fn()) {
     const RUNS: usize = 10_000;
@@ -64,7 +64,7 @@ fn everybody_passes() {
         thread.join().expect("no panic");
     }
     let look = limiter.peek();
-    assert_eq!((look.in_use, look.queued), (0, 0));
+    assert_eq!((look.in_use, look.waiting), (0, 0));
 }
 
 /// A wait times out at any moment: before, while and after it is given its permit.
@@ -83,7 +83,7 @@ fn deadlines_lose_nothing() {
                     inside.visit(1, 1);
                     permit.success();
                 }
-                Err(NoPermit::TooLate(_)) if patience.is_some() => {}
+                Err(PermitDenied::DeadlineExceeded(_)) if patience.is_some() => {}
                 Err(other) => panic!("{other}"),
             }
         })
@@ -101,7 +101,7 @@ fn deadlines_lose_nothing() {
         thread.join().expect("no panic");
     }
     let look = limiter.peek();
-    assert_eq!((look.in_use, look.queued), (0, 0));
+    assert_eq!((look.in_use, look.waiting), (0, 0));
 }
 
 /// The head of the queue never fits, and those behind it do once it has given up.
@@ -113,7 +113,7 @@ fn an_expired_head_makes_way() {
         let limiter = Arc::clone(&limiter);
         thread::spawn(move || {
             let late = limiter.acquire_n(2).deadline(deadline).wait_blocking();
-            assert!(matches!(late, Err(NoPermit::TooLate(_))));
+            assert!(matches!(late, Err(PermitDenied::DeadlineExceeded(_))));
         })
     };
     let small = [(); 2].map(|()| {
@@ -129,7 +129,7 @@ fn an_expired_head_makes_way() {
     }
     drop(held);
     let look = limiter.peek();
-    assert_eq!((look.in_use, look.queued), (0, 0));
+    assert_eq!((look.in_use, look.waiting), (0, 0));
 }
 
 fn live_changes_strand_nobody() {
@@ -141,7 +141,7 @@ fn live_changes_strand_nobody() {
                 inside.visit(weight, 3);
                 permit.success();
             }
-            Err(NoPermit::Never(_)) if weight == 3 => {}
+            Err(PermitDenied::ExceedsLimit(_)) if weight == 3 => {}
             Err(other) => panic!("{other}"),
         })
     });
@@ -152,13 +152,13 @@ fn live_changes_strand_nobody() {
         wait.join().expect("no panic");
     }
     let look = limiter.peek();
-    assert_eq!((look.limit, look.in_use, look.queued), (2, 0, 0));
+    assert_eq!((look.limit, look.in_use, look.waiting), (2, 0, 0));
 }
 
 /// The last permit of a key takes its entry away while another asks for the key.
 fn keys_come_and_go() {
     let limiter = Arc::new(
-        KeyedConcurrency::<u32>::builder(1, 2)
+        KeyedConcurrencyLimiter::<u32>::builder(1, 2)
             .clock(Manual::new())
             .build()
             .unwrap(),
@@ -214,7 +214,7 @@ fn a_key_that_is_asked_for_as_it_leaves_keeps_its_limit() {
 #[test]
 fn two_who_change_the_limit_at_once_leave_one_of_them_for_all_keys() {
     check(|| {
-        let limiter = Arc::new(KeyedConcurrency::<u32>::new(5, 1));
+        let limiter = Arc::new(KeyedConcurrencyLimiter::<u32>::new(5, 1));
         let permit = limiter.try_acquire(&0).expect("room");
         let threads = [1u32, 2].map(|limit| {
             let limiter = Arc::clone(&limiter);

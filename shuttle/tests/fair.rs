@@ -10,7 +10,7 @@ use std::time::Duration;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::{Config, Runner, thread};
-use tollgate::{Clock, FairLimiter, Lanes, Rate, Refused, Timestamp};
+use tollgate::{Clock, FairLimiter, Lanes, Rate, RateDenied, Timestamp};
 
 /// A nap that has an end ends when the schedule says, and time has come that far then; one that has
 /// none ends only when somebody unparks the thread.
@@ -24,7 +24,7 @@ impl Clock for SimulatedTimers {
         Timestamp::from_nanos(self.nanos.load(Ordering::SeqCst))
     }
 
-    fn nap_until(&self, at: Timestamp) {
+    fn park_until_woken(&self, at: Timestamp) {
         if at == Timestamp::MAX {
             thread::park();
         } else {
@@ -38,7 +38,7 @@ const SECOND: Duration = Duration::from_secs(1);
 
 type TimedFairLimiter = FairLimiter<SimulatedTimers>;
 
-fn line() -> Arc<TimedFairLimiter> {
+fn fair_limiter() -> Arc<TimedFairLimiter> {
     let line = FairLimiter::builder(Rate::every(SECOND))
         .clock(SimulatedTimers::default())
         .build();
@@ -72,7 +72,7 @@ fn passed(line: &Arc<TimedFairLimiter>, bodies: &[fn(&TimedFairLimiter) -> bool]
 #[test]
 fn everybody_who_waits_is_served() {
     check(|| {
-        let line = line();
+        let line = fair_limiter();
         let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&0).wait_blocking().is_ok(),
@@ -88,7 +88,7 @@ fn everybody_who_waits_is_served() {
 #[test]
 fn those_who_go_leave_the_time_to_others() {
     check(|| {
-        let line = line();
+        let line = fair_limiter();
         let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&0).wait_blocking().is_ok(),
@@ -103,13 +103,13 @@ fn those_who_go_leave_the_time_to_others() {
 #[test]
 fn those_whose_deadline_passes_leave_the_time_to_others() {
     check(|| {
-        let line = line();
+        let line = fair_limiter();
         let bodies: [fn(&TimedFairLimiter) -> bool; 4] = [
             |line| line.acquire(&0).wait_blocking().is_ok(),
             |line| line.acquire(&1).weight(5).wait_blocking().is_ok(),
             |line| match line.acquire(&2).timeout(SECOND).wait_blocking() {
                 Ok(_) => true,
-                Err(Refused::TooLate(_)) => false,
+                Err(RateDenied::DeadlineExceeded(_)) => false,
                 Err(other) => panic!("{other}"),
             },
             |line| line.allow(&3),

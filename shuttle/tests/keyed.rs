@@ -11,14 +11,14 @@ use std::time::Duration;
 use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
-use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
+use tollgate::{KeyedLimiter, Rate, Timestamp, WhenFull};
 
 const BURST: u64 = 3;
 const THREADS: u32 = 3;
 
 type Table = KeyedLimiter<Manual>;
 
-fn table(capacity: usize, at_cap: AtCap) -> Arc<Table> {
+fn table(capacity: usize, at_cap: WhenFull) -> Arc<Table> {
     let table = KeyedLimiter::builder(Rate::per_second(1).burst(BURST), capacity)
         .at_cap(at_cap)
         .clock(Manual::starting_at(Timestamp::from_secs(5)))
@@ -59,7 +59,7 @@ fn a_table_that_grows_under_its_threads_limits_every_key() {
     // Whether a split moves a key depends on who comes first, so over all runs.
     static MOVED: AtomicU64 = AtomicU64::new(0);
     check(|| {
-        let table = table(12, AtCap::DenyNew);
+        let table = table(12, WhenFull::DenyNew);
         let passed = together(&table, |table, number| {
             let mut passed = vec![0; 12];
             for turn in 0..24u32 {
@@ -85,7 +85,7 @@ fn a_table_that_grows_under_its_threads_limits_every_key() {
 #[test]
 fn a_table_that_overflows_keeps_those_who_are_there_and_shares_one_bucket() {
     check(|| {
-        let table = table(1, AtCap::ShareOne);
+        let table = table(1, WhenFull::SharedBucket);
         for key in 0..8u32 {
             assert!(table.key(&key).allow_n(BURST));
         }
@@ -105,7 +105,7 @@ fn a_table_that_overflows_keeps_those_who_are_there_and_shares_one_bucket() {
 #[test]
 fn keys_that_go_idle_are_taken_over_while_they_come_back() {
     check(|| {
-        let table = table(3, AtCap::DenyNew);
+        let table = table(3, WhenFull::DenyNew);
         for key in 0..12u32 {
             assert!(table.key(&key).allow_n(BURST));
         }
@@ -128,7 +128,7 @@ fn keys_that_go_idle_are_taken_over_while_they_come_back() {
 #[test]
 fn blocks_survive_eviction_and_growth() {
     check(|| {
-        let table = table(3, AtCap::EvictNearestIdle);
+        let table = table(3, WhenFull::EvictNearestIdle);
         together(&table, |table, number| {
             let hour = Duration::from_secs(3_600);
             let blocked = table.key(&number).block_for(hour).is_ok();
@@ -145,7 +145,7 @@ fn blocks_survive_eviction_and_growth() {
 fn what_is_cancelled_comes_back_whole_while_the_table_grows() {
     static MOVED: AtomicU64 = AtomicU64::new(0);
     check(|| {
-        let table = table(12, AtCap::DenyNew);
+        let table = table(12, WhenFull::DenyNew);
         together(&table, |table, number| {
             for turn in 0..4u32 {
                 // Nobody else asks for these keys, but all of them are moved to make room.

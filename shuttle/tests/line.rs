@@ -10,7 +10,7 @@ use shuttle::sync::atomic::{AtomicU64, Ordering};
 use shuttle::{Config, Runner, thread};
 use tollgate::{
     Clock, KeyedLimiter, Limiter, Rate, Timestamp,
-    wait::{Acquire, Home},
+    wait::{Acquire, LimitHandle},
 };
 
 const SECOND: u64 = 1_000_000_000;
@@ -26,7 +26,7 @@ impl Clock for SimulatedTimers {
         Timestamp::from_nanos(self.nanos.load(Ordering::SeqCst))
     }
 
-    fn nap_until(&self, at: Timestamp) {
+    fn park_until_woken(&self, at: Timestamp) {
         assert!(at < Timestamp::MAX, "whoever waits has a timer");
         thread::yield_now();
         self.nanos.fetch_max(at.as_nanos(), Ordering::SeqCst);
@@ -41,7 +41,7 @@ fn check(model: impl Fn() + Sync + Send + Copy + 'static) {
 
 /// What can be waited for: a limit, or a key.
 trait Waited: Send + Sync + 'static {
-    type Home<'a>: Home
+    type Home<'a>: LimitHandle
     where
         Self: 'a;
 
@@ -50,7 +50,7 @@ trait Waited: Send + Sync + 'static {
     fn now(&self) -> u64;
     fn waiters(&self) -> usize;
 
-    fn stays(&self) -> u64 {
+    fn wait_and_pass(&self) -> u64 {
         let passed = self.acquire().wait_blocking();
         passed.expect("it may wait for ever");
         1
@@ -106,7 +106,7 @@ impl Waited for KeyedLimiter<SimulatedTimers> {
 }
 
 /// Runs every body on a thread of its own; one in a second may pass, and one at first.
-fn storm<W: Waited>(limiter: &Arc<W>, bodies: &[fn(&W) -> u64]) -> u64 {
+fn run_storm<W: Waited>(limiter: &Arc<W>, bodies: &[fn(&W) -> u64]) -> u64 {
     let start = |body: &fn(&W) -> u64| {
         let (limiter, body) = (Arc::clone(limiter), *body);
         thread::spawn(move || body(&limiter))
@@ -120,7 +120,7 @@ fn storm<W: Waited>(limiter: &Arc<W>, bodies: &[fn(&W) -> u64]) -> u64 {
     assert!(passed <= 1 + now / SECOND, "{passed} by {now}");
     assert_eq!(limiter.waiters(), 0);
     // What is left is at most the latest charge.
-    assert!(limiter.check().wait().as_secs() <= 1);
+    assert!(limiter.check().wait_or_max().as_secs() <= 1);
     passed
 }
 
@@ -132,13 +132,13 @@ fn limiter() -> Arc<Limiter<SimulatedTimers>> {
 }
 
 fn stays_and_goes<W: Waited>(limiter: &Arc<W>) {
-    let passed = storm(
+    let passed = run_storm(
         limiter,
         &[
-            W::stays,
+            W::wait_and_pass,
             |limiter| limiter.wait_and_cancel(1),
             |limiter| limiter.wait_and_cancel(2),
-            W::stays,
+            W::wait_and_pass,
             |limiter| limiter.checks() + limiter.checks(),
         ],
     );
@@ -173,15 +173,15 @@ fn reservations_behind_waits_keep_the_bound() {
     check(|| {
         let limiter = limiter();
         let bodies: [fn(&Limiter<SimulatedTimers>) -> u64; 4] = [
-            Waited::stays,
+            Waited::wait_and_pass,
             |limiter| limiter.wait_and_cancel(2),
             |limiter| {
                 limiter.reserve(1).expect("no wait is too long").cancel();
                 0
             },
-            Waited::stays,
+            Waited::wait_and_pass,
         ];
-        assert!(storm(&limiter, &bodies) >= 2);
+        assert!(run_storm(&limiter, &bodies) >= 2);
     });
 }
 
@@ -192,15 +192,15 @@ fn a_change_reaches_those_who_wait() {
         let (limiter, bodies): (_, [fn(&Limiter<SimulatedTimers>) -> u64; 4]) = (
             Arc::new(limiter),
             [
-                Waited::stays,
+                Waited::wait_and_pass,
                 |limiter| limiter.wait_and_cancel(1),
                 |limiter| {
                     let changed = limiter.set_rate(Rate::per_second(1));
                     changed.map_or(9, |()| 0)
                 },
-                Waited::stays,
+                Waited::wait_and_pass,
             ],
         );
-        assert!(storm(&limiter, &bodies) >= 2);
+        assert!(run_storm(&limiter, &bodies) >= 2);
     });
 }

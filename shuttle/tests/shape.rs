@@ -7,7 +7,7 @@ use std::time::Duration;
 use shuttle::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use shuttle::thread;
 use tollgate::clock::Manual;
-use tollgate_shape::{Batch, Coalesce, Debounce, Edge, Flushed};
+use tollgate_shape::{Batch, Coalesce, Debounce, Edge, FlushOutcome};
 
 const WAIT: Duration = Duration::from_millis(10);
 const ITEMS: usize = 12;
@@ -75,12 +75,12 @@ fn a_coalescer_under_adds_flushes_failures_and_a_stop() {
                 .clock(clock.clone())
                 .build(move |batch: &Batch<usize, ()>| {
                     if batch.attempt() == 0 && batch.items()[0].0 % 2 == 0 {
-                        return Flushed::RetryIn(WAIT);
+                        return FlushOutcome::RetryIn(WAIT);
                     }
                     for (key, ()) in batch.items() {
                         counts[*key].fetch_add(1, Ordering::SeqCst);
                     }
-                    Flushed::Done
+                    FlushOutcome::Done
                 });
             let threads: Vec<_> = (0..3)
                 .map(|number| {
@@ -107,7 +107,7 @@ fn a_coalescer_under_adds_flushes_failures_and_a_stop() {
             for thread in threads {
                 added.extend(thread.join().unwrap_or_default());
             }
-            let leftover = coalescer.take_leftover();
+            let leftover = coalescer.take_unflushed();
             for key in 0..ITEMS {
                 let left = leftover
                     .iter()

@@ -10,20 +10,20 @@ use shuttle::sync::atomic::{AtomicU32, AtomicU64 as Nanos, Ordering as Order};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate,
-    Stack, Timestamp,
+    Algorithm, Clock, CompositeLimiter, ConcurrencyLimiter, KeyedLimiter, Limit, Limiter, Rate,
+    StoredKeyLimiter, Timestamp,
 };
 
-const SLOTS: u32 = 2;
+const PERMITS: u32 = 2;
 const BURST: u64 = 9;
 
 /// Over all schedules, so that it shows that races are lost in some.
 static LOST: AtomicU64 = AtomicU64::new(0);
 
 struct Model {
-    stacks: [Stack; 2],
+    stacks: [CompositeLimiter; 2],
     keyed: KeyedLimiter<Manual>,
-    exact: ExactKeyedLimiter<u8, Manual>,
+    exact: StoredKeyLimiter<u8, Manual>,
     shared: Limiter<Manual>,
     slots: Arc<ConcurrencyLimiter<Manual>>,
     inside: AtomicU32,
@@ -34,11 +34,11 @@ impl Model {
     fn new() -> Self {
         let (clock, rate) = (Manual::new(), Rate::per_hour(BURST));
         let algorithm = Algorithm::TokenBucket;
-        let exact = ExactKeyedLimiter::builder(rate, 4).algorithm(algorithm);
+        let exact = StoredKeyLimiter::builder(rate, 4).algorithm(algorithm);
         // One word, which keeps what is out behind its line.
         let shared = Limiter::builder(rate);
         Self {
-            stacks: [Stack::new(), Stack::new()],
+            stacks: [CompositeLimiter::new(), CompositeLimiter::new()],
             keyed: KeyedLimiter::builder(rate, 4)
                 .clock(clock.clone())
                 .build()
@@ -51,14 +51,14 @@ impl Model {
                 .clock(clock.clone())
                 .build()
                 .expect("a rate that fits"),
-            slots: Arc::new(ConcurrencyLimiter::builder(SLOTS).clock(clock).build()),
+            slots: Arc::new(ConcurrencyLimiter::builder(PERMITS).clock(clock).build()),
             inside: AtomicU32::new(0),
         }
     }
 
     fn visit(&self) {
         let now = self.inside.fetch_add(1, Order::SeqCst) + 1;
-        assert!(now <= SLOTS, "{now} at once");
+        assert!(now <= PERMITS, "{now} at once");
         self.inside.fetch_sub(1, Order::SeqCst);
     }
 
@@ -67,14 +67,14 @@ impl Model {
         let stack = &self.stacks[number % 2];
         let key = self.exact.key(&1);
         let mut levels = [
-            Level::estimated("exact", &key, 3),
-            Level::estimated("shared", &self.shared, 3),
-            Level::new("slots", &self.slots),
+            Limit::estimated("exact", &key, 3),
+            Limit::estimated("shared", &self.shared, 3),
+            Limit::new("slots", &self.slots),
         ];
         let mut plain = [
-            Level::new("keyed", &self.keyed.key(&1)),
-            Level::new("shared", &self.shared),
-            Level::new("slots", &self.slots),
+            Limit::new("keyed", &self.keyed.key(&1)),
+            Limit::new("shared", &self.shared),
+            Limit::new("slots", &self.slots),
         ];
         if number % 2 == 1 {
             levels.reverse();
@@ -96,7 +96,7 @@ impl Model {
             pass.success();
             spent += 1;
         }
-        if let Some(passed) = stack.check(&plain).passed() {
+        if let Some(passed) = stack.check(&plain).allowed() {
             self.visit();
             drop(passed);
             spent += 1;
@@ -115,7 +115,7 @@ fn model() {
         .into_iter()
         .map(|one| one.join().expect("no panic"))
         .sum();
-    let lost: u64 = model.stacks.iter().map(Stack::lost_races).sum();
+    let lost: u64 = model.stacks.iter().map(CompositeLimiter::lost_races).sum();
     LOST.fetch_add(lost, Ordering::Relaxed);
     assert_eq!(model.slots.peek().in_use, 0);
     // Held tokens come back exactly; what a lost race had charged, unless others built on it.
@@ -146,7 +146,7 @@ impl Clock for TickingClock {
     }
 
     /// So that a request reads it once, long before it takes what it holds.
-    fn identity(&self) -> Option<usize> {
+    fn source_id(&self) -> Option<usize> {
         Some(1)
     }
 }
@@ -160,7 +160,7 @@ fn beside_a_clock() {
     let ticking = thread::spawn(move || ticks.0.store(1_000_000_000, Order::SeqCst));
     let held = Arc::clone(&limiter);
     let holding = thread::spawn(move || {
-        let hold = Stack::new().hold(&[Level::estimated("two", &*held, 2)], second * 9);
+        let hold = CompositeLimiter::new().hold(&[Limit::estimated("two", &*held, 2)], second * 9);
         ticking.join().expect("no panic");
         hold.is_ok_and(|hold| {
             hold.settle(2);
@@ -186,7 +186,7 @@ fn no_time_passes_between_the_clock_and_the_mark() {
 
 /// Time stands still, and of three that want one of two estimates all have theirs: who settles wakes who waits.
 fn estimates_by_turns() {
-    let exact = ExactKeyedLimiter::<u8, _>::builder(Rate::per_hour(2), 4)
+    let exact = StoredKeyLimiter::<u8, _>::builder(Rate::per_hour(2), 4)
         .algorithm(Algorithm::TokenBucket)
         .clock(Manual::new());
     let exact = Arc::new(exact.build().expect("a rate that fits"));

@@ -7,32 +7,32 @@ use shuttle::scheduler::{PctScheduler, RandomScheduler};
 use shuttle::{Config, Runner, thread};
 use tollgate::clock::Manual;
 use tollgate::{
-    Rate, Timestamp, Tree,
-    tree::{Class, Leaf, Leaves},
+    ClassTree, Rate, Timestamp,
+    tree::{Class, Leaf, LeafSet},
 };
 
 const NOW: Timestamp = Timestamp::from_secs(5);
 const BURST: u64 = 40;
 
 struct Model {
-    tree: Tree<Manual>,
+    tree: ClassTree<Manual>,
     leaves: [Leaf; 2],
-    users: Leaves,
+    users: LeafSet,
 }
 
 impl Model {
     fn new() -> Self {
         let rate = |burst| Rate::per_second(100).burst(burst);
-        let tree = Tree::builder(rate(BURST))
+        let tree = ClassTree::builder(rate(BURST))
             .clock(Manual::starting_at(NOW))
             .build()
             .expect("a rate that fits");
-        let class = Class::new(rate(8)).ceil(rate(30));
+        let class = Class::new(rate(8)).ceiling(rate(30));
         let branch = tree
             .add_branch("branch", tree.root(), class)
             .expect("a class that fits");
         let leaves = ["a", "b"].map(|name| {
-            tree.add_leaf(name, branch, Class::new(rate(3)).ceil(rate(20)))
+            tree.add_leaf(name, branch, Class::new(rate(3)).ceiling(rate(20)))
                 .expect("a class that fits")
         });
         let users = tree
@@ -57,16 +57,16 @@ fn model() {
             let passed = model.passes(model.leaves[0], 3) + model.passes(model.leaves[0], 5);
             // Looked, took, and something else refused: it goes back.
             if model.tree.would_allow_at(NOW, model.leaves[0], 4)
-                && let Ok(receipt) = model.tree.take_at(NOW, model.leaves[0], 4)
+                && let Ok(receipt) = model.tree.charge_at(NOW, model.leaves[0], 4)
             {
-                model.tree.give_back_at(NOW, receipt);
+                model.tree.refund_at(NOW, receipt);
             }
             passed + model.passes(model.leaves[0], 1)
         },
         |model| {
             let passed = model.passes(model.leaves[1], 9);
-            if let Ok(receipt) = model.tree.take_at(NOW, model.leaves[1], 7) {
-                model.tree.give_back_at(NOW, receipt);
+            if let Ok(receipt) = model.tree.charge_at(NOW, model.leaves[1], 7) {
+                model.tree.refund_at(NOW, receipt);
             }
             passed + model.passes(model.leaves[1], 6)
         },

@@ -56,7 +56,7 @@ impl Part {
 
 impl Lines {
     /// The lines of one file; all of them are a test's if the file is.
-    fn of(text: &str, is_test: bool) -> Self {
+    fn total_of(text: &str, is_test: bool) -> Self {
         let (mut lines, mut part) = (Self::default(), Part::Code);
         for raw in text.lines() {
             let line = raw.trim();
@@ -95,15 +95,15 @@ pub(crate) fn run(out: &mut impl Write) -> io::Result<()> {
         let name = folder.file_name().unwrap_or_default().to_string_lossy();
         let mut lines = Lines::default();
         count(folder, false, &mut lines)?;
-        row(out, &name, lines)?;
+        format_row(out, &name, lines)?;
         if name != "tollgate-testkit" {
             total += lines;
         }
     }
-    row(out, "without the test kit", total)
+    format_row(out, "without the test kit", total)
 }
 
-fn row(out: &mut impl Write, name: &str, lines: Lines) -> io::Result<()> {
+fn format_row(out: &mut impl Write, name: &str, lines: Lines) -> io::Result<()> {
     let Lines {
         code,
         comments,
@@ -120,7 +120,7 @@ fn count(folder: &Path, is_test: bool, lines: &mut Lines) -> io::Result<()> {
         if path.is_dir() {
             count(&path, is_test, lines)?;
         } else if name.ends_with(".rs") {
-            *lines += Lines::of(&fs::read_to_string(&path)?, is_test);
+            *lines += Lines::total_of(&fs::read_to_string(&path)?, is_test);
         }
     }
     Ok(())
@@ -138,11 +138,11 @@ mod tests {
             comments,
             tests,
         };
-        assert_eq!(Lines::of(text, false), lines(3, 2, 4));
-        assert_eq!(Lines::of(text, true), lines(0, 0, 9));
+        assert_eq!(Lines::total_of(text, false), lines(3, 2, 4));
+        assert_eq!(Lines::total_of(text, true), lines(0, 0, 9));
         let named = "#[cfg(test)]\nmod tests;\n\nfn a() {}\n";
-        assert_eq!(Lines::of(named, false), lines(1, 0, 2));
+        assert_eq!(Lines::total_of(named, false), lines(1, 0, 2));
         let among = "struct A {\n    #[cfg(test)]\n    b: u8,\n}\n\n#[cfg(test)]\n#[inline]\nfn b(\n) {\n    c();\n}\n\nfn d() {}\n";
-        assert_eq!(Lines::of(among, false), lines(3, 0, 8));
+        assert_eq!(Lines::total_of(among, false), lines(3, 0, 8));
     }
 }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{KeyedLimiter, Level, Limiter, Rate};
+use tollgate::{KeyedLimiter, Limit, Limiter, Rate};
 
 use crate::peers::{self, Load};
 
@@ -29,13 +29,13 @@ impl Names {
 
     #[inline(always)]
     pub(crate) fn user(&self, step: u64) -> &str {
-        of(&self.users, step)
+        name_of(&self.users, step)
     }
 }
 
 /// The name of this step, in an order that jumps around.
 #[inline(always)]
-pub(crate) fn of(names: &[String], step: u64) -> &str {
+pub(crate) fn name_of(names: &[String], step: u64) -> &str {
     let mixed = step.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32;
     let index = (mixed * names.len() as u64) >> 32;
     &names[usize::try_from(index).unwrap_or(0)]
@@ -53,7 +53,7 @@ pub(crate) struct Limits {
 
 impl Limits {
     /// Limits that let everything pass.
-    pub(crate) fn wide() -> Self {
+    pub(crate) fn unlimited() -> Self {
         let wide = || Rate::new(1, Duration::from_secs(60)).burst(1_000_000);
         Self::new(wide(), wide())
     }
@@ -73,22 +73,25 @@ impl Limits {
             users: KeyedLimiter::new(users, USERS),
             addresses: KeyedLimiter::new(others, USERS),
             tenants: KeyedLimiter::new(others, TENANTS),
-            route: peers::ours(Load::ADMIT),
-            service: peers::ours(Load::ADMIT),
+            route: peers::tollgate_gate(Load::ADMIT),
+            service: peers::tollgate_gate(Load::ADMIT),
             names: Names::new(),
         }
     }
 
     /// What a request meets, narrowest first.
     #[inline(always)]
-    pub(crate) fn five(&self, step: u64) -> [Level<'_>; 5] {
+    pub(crate) fn five(&self, step: u64) -> [Limit<'_>; 5] {
         let names = &self.names;
         [
-            Level::new("user", &self.users.key(of(&names.users, step))),
-            Level::new("address", &self.addresses.key(of(&names.addresses, step))),
-            Level::new("tenant", &self.tenants.key(of(&names.tenants, step))),
-            Level::new("route", &self.route),
-            Level::new("service", &self.service),
+            Limit::new("user", &self.users.key(name_of(&names.users, step))),
+            Limit::new(
+                "address",
+                &self.addresses.key(name_of(&names.addresses, step)),
+            ),
+            Limit::new("tenant", &self.tenants.key(name_of(&names.tenants, step))),
+            Limit::new("route", &self.route),
+            Limit::new("service", &self.service),
         ]
     }
 }

@@ -4,14 +4,14 @@ use std::hint::black_box;
 use std::sync::Arc;
 
 use tollgate::{
-    Rate, Tree,
-    tree::{Class, Leaf, Leaves},
+    ClassTree, Rate,
+    tree::{Class, Leaf, LeafSet},
 };
 
-use super::limits::of;
-use super::looped;
+use super::limits::name_of;
+use super::loop_on_this_thread;
 use crate::report::{Line, Report};
-use crate::runner::{ENOUGH, Measure, ROUNDS, median};
+use crate::runner::{MIN_CLEAN_ROUNDS, Measure, ROUNDS, median};
 use crate::two_threads::ThreadPair;
 
 /// What a decision may take, in nanoseconds.
@@ -21,14 +21,14 @@ const KEYS: u32 = 100;
 
 /// A root, its branches, and the keys of each.
 struct TreeFixture {
-    tree: Tree,
-    leaves: Vec<Leaves>,
+    tree: ClassTree,
+    leaves: Vec<LeafSet>,
     names: Vec<String>,
 }
 
 impl TreeFixture {
     fn new(branch: Class, leaf: Class) -> Self {
-        let tree = Tree::new(Rate::per_second(1_000_000_000));
+        let tree = ClassTree::new(Rate::per_second(1_000_000_000));
         let leaves = (0..BRANCHES)
             .map(|number| {
                 let branch = tree.add_branch(&format!("route {number}"), tree.root(), branch);
@@ -46,15 +46,15 @@ impl TreeFixture {
     }
 
     /// Everybody stays within what is promised.
-    fn promised() -> Self {
+    fn within_guarantee() -> Self {
         let branch = Class::new(Rate::per_second(100_000_000));
         Self::new(branch, Class::new(Rate::per_second(1_000_000)))
     }
 
     /// Everybody borrows from a branch, which borrows from the root.
-    fn borrowing() -> Self {
+    fn borrowing_from_root() -> Self {
         let (little, much) = (Rate::per_second(1), Rate::per_second(1_000_000_000));
-        let class = Class::new(little).ceil(much);
+        let class = Class::new(little).ceiling(much);
         Self::new(class, class)
     }
 
@@ -74,7 +74,8 @@ impl TreeFixture {
     #[inline(always)]
     fn leaf(&self, step: u64) -> Leaf {
         let branch = usize::try_from(step % BRANCHES).unwrap_or(0);
-        self.tree.leaf(self.leaves[branch], of(&self.names, step))
+        self.tree
+            .leaf(self.leaves[branch], name_of(&self.names, step))
     }
 
     #[inline(always)]
@@ -84,30 +85,30 @@ impl TreeFixture {
 }
 
 pub(crate) fn run(report: &mut Report) {
-    let wood = TreeFixture::promised();
+    let wood = TreeFixture::within_guarantee();
     within(
         report,
         "tree-1000-allow-1t",
-        &mut looped(true, |step| wood.allow(step)),
+        &mut loop_on_this_thread(true, |step| wood.allow(step)),
     );
-    let mut check = looped(true, |step| {
+    let mut check = loop_on_this_thread(true, |step| {
         black_box(&black_box(&wood.tree).check(wood.leaf(step))).is_allowed()
     });
     within(report, "tree-1000-check-1t", &mut check);
-    let wood = TreeFixture::borrowing();
+    let wood = TreeFixture::borrowing_from_root();
     within(
         report,
         "tree-1000-borrow-1t",
-        &mut looped(true, |step| wood.allow(step)),
+        &mut loop_on_this_thread(true, |step| wood.allow(step)),
     );
     let wood = TreeFixture::drained();
     within(
         report,
         "tree-1000-refused-1t",
-        &mut looped(false, |step| wood.allow(step)),
+        &mut loop_on_this_thread(false, |step| wood.allow(step)),
     );
     let crew = ThreadPair::new();
-    let wood = Arc::new(TreeFixture::promised());
+    let wood = Arc::new(TreeFixture::within_guarantee());
     let mut both = crew.both(Arc::new(move |thread, calls| {
         let first = thread as u64 * 7;
         let steps = first..first + calls;
@@ -130,7 +131,7 @@ fn within(report: &mut Report, case: &str, ours: &mut dyn Measure) {
         };
         kept.push(sample.nanos);
     }
-    disturbed.truncate(ENOUGH.saturating_sub(clean.len()));
+    disturbed.truncate(MIN_CLEAN_ROUNDS.saturating_sub(clean.len()));
     let kept = disturbed.len();
     clean.append(&mut disturbed);
     let nanos = median(clean);

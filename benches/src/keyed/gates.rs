@@ -50,7 +50,7 @@ impl KeyedLoad {
     }
 }
 
-pub(crate) fn ours(load: KeyedLoad, keys: u64) -> KeyedLimiter {
+pub(crate) fn tollgate_gate(load: KeyedLoad, keys: u64) -> KeyedLimiter {
     let rate = Rate::new(1, load.period).burst(u64::from(load.burst));
     KeyedLimiter::new(rate, usize::try_from(keys).expect("keys fit into memory"))
 }
@@ -116,7 +116,7 @@ impl<S: std::hash::BuildHasher + Clone + Send + Sync + 'static> KeyedGate for Ke
 
 /// Asks for keys one by one, from a step on; how many passed.
 #[inline(always)]
-pub(crate) fn hammer(
+pub(crate) fn run_calls(
     gate: &impl KeyedGate,
     keys: &Keys,
     buffer: &mut Buffer,
@@ -161,7 +161,7 @@ impl<M: Measure> Measure for WarmedUp<M> {
 pub(crate) fn alone<'a>(gate: Arc<impl KeyedGate>, keys: &'a Keys, pass: bool) -> OneThread<'a> {
     let (mut buffer, mut step) = (Buffer::new(), 0);
     OneThread::fixed(CALLS, move |calls| {
-        let passed = hammer(gate.as_ref(), keys, &mut buffer, step..step + calls);
+        let passed = run_calls(gate.as_ref(), keys, &mut buffer, step..step + calls);
         step += calls;
         assert_eq!(passed, if pass { calls } else { 0 });
     })
@@ -173,7 +173,7 @@ pub(crate) fn work(gate: Arc<impl KeyedGate>, keys: Arc<Keys>) -> Work {
     Arc::new(move |thread, calls| {
         let step = steps[thread].0.load(Ordering::Relaxed);
         steps[thread].0.store(step + calls, Ordering::Relaxed);
-        hammer(gate.as_ref(), &keys, &mut Buffer::new(), step..step + calls)
+        run_calls(gate.as_ref(), &keys, &mut Buffer::new(), step..step + calls)
     })
 }
 

@@ -29,7 +29,7 @@ pub(crate) struct Growth {
 pub(crate) fn run(who: &str) -> Option<Growth> {
     let load = KeyedLoad::DENY;
     Some(match who {
-        "ours" => grow(|| gates::ours(load, KEYS)),
+        "ours" => grow(|| gates::tollgate_gate(load, KEYS)),
         "governor" => grow(|| gates::governor(load)),
         "governor-ahash" => grow(|| gates::governor_ahash(load)),
         _ => return None,
@@ -38,11 +38,11 @@ pub(crate) fn run(who: &str) -> Option<Growth> {
 
 /// What the slowest check of a flood took, in microseconds: ten times as many hostile keys as there
 /// is room for.
-pub(crate) fn flood() -> f64 {
-    const ROOM: u64 = 100_000;
-    let gate = gates::ours(KeyedLoad::DENY, ROOM);
+pub(crate) fn flood_table() -> f64 {
+    const TABLE_ROOM: u64 = 100_000;
+    let gate = gates::tollgate_gate(KeyedLoad::DENY, TABLE_ROOM);
     let mut timer = CallTimer::new();
-    let chunks = (0..10 * ROOM).step_by(usize::try_from(CHUNK).unwrap_or(1));
+    let chunks = (0..10 * TABLE_ROOM).step_by(usize::try_from(CHUNK).unwrap_or(1));
     let ask = |key: &String| {
         std::hint::black_box(gate.allow(key.as_str()));
     };
@@ -67,7 +67,7 @@ impl CallTimer {
 
     /// The slowest of a chunk of calls, one for each key, in microseconds.
     fn slowest(&mut self, first: u64, call: impl Fn(&String)) -> f64 {
-        let waited = timing::waited_for_core();
+        let waited = timing::core_wait_time();
         let mut slowest = 0;
         for index in first..first + CHUNK {
             let key = self.buffer.set(&name(index));
@@ -77,7 +77,7 @@ impl CallTimer {
         }
         // All waits of the chunk may have been in its slowest call, so this is what that took at
         // least. Time that a hypervisor took away can't be seen, and stays in.
-        let waited = timing::waited_for_core().saturating_sub(waited);
+        let waited = timing::core_wait_time().saturating_sub(waited);
         (as_f64(slowest) - waited.as_secs_f64() * 1e9) / 1e3
     }
 }

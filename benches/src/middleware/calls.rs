@@ -301,12 +301,12 @@ impl<S: Serve> Measure for DroppedCalls<S> {
 }
 
 fn timed(run: impl FnOnce()) -> Sample {
-    let before = timing::switches();
+    let before = timing::context_switches();
     let watch = Stopwatch::start();
     run();
     Sample {
         nanos: watch.nanos() / as_f64(CALLS),
-        switched: timing::switches() != before,
+        switched: timing::context_switches() != before,
     }
 }
 

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tokio::runtime::{self, Runtime};
 use tokio::task::JoinHandle;
-use tollgate_redis::{LimitVerdict, Redis, RedisBuilder};
+use tollgate_redis::{LimitDecision, Redis, RedisBuilder};
 use tollgate_testkit::redis::Server;
 
 use super::{Failure, KEYS, Limiter, TASKS};
@@ -25,7 +25,7 @@ pub(super) struct Bench {
 
 /// What a run took: nanoseconds for a decision.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Ran {
+pub(super) struct RunTotals {
     pub(super) decisions: u64,
     pub(super) admitted: u64,
     pub(super) wall: f64,
@@ -62,7 +62,13 @@ impl Bench {
     }
 
     /// Asks about random keys for so long, with so many requests in flight.
-    pub(super) fn ask(&self, limiter: &Limiter, keys: usize, tasks: usize, span: Duration) -> Ran {
+    pub(super) fn run_decisions(
+        &self,
+        limiter: &Limiter,
+        keys: usize,
+        tasks: usize,
+        span: Duration,
+    ) -> RunTotals {
         let stop = Arc::new(AtomicBool::new(false));
         let (server, client) = (self.server.cpu_time(), timing::cpu_time());
         let watch = Stopwatch::start();
@@ -74,7 +80,7 @@ impl Bench {
                     let (mut decisions, mut admitted) = (0, 0);
                     while !stop.load(Ordering::Relaxed) {
                         let key = &all[random.index(keys)];
-                        admitted += u64::from(limiter.check(key).await.passed().is_some());
+                        admitted += u64::from(limiter.check(key).await.allowed().is_some());
                         decisions += 1;
                         // What needs no store lets others have their turn all the same.
                         tokio::task::coop::consume_budget().await;
@@ -94,7 +100,7 @@ impl Bench {
         let nanos = |time: f64| time / as_f64(decisions);
         let wall = watch.nanos();
         let spent = |now: Duration, before: Duration| (now - before).as_secs_f64() * 1e9;
-        Ran {
+        RunTotals {
             decisions,
             admitted,
             wall: nanos(wall),
@@ -104,7 +110,7 @@ impl Bench {
     }
 
     /// Asks about each of the first keys once. What they hold is held as long as the answers.
-    pub(super) fn touch(&self, limiter: &Limiter, keys: usize) -> Vec<LimitVerdict> {
+    pub(super) fn warm_keys(&self, limiter: &Limiter, keys: usize) -> Vec<LimitDecision> {
         let tasks: Vec<_> = (0..TASKS)
             .map(|first| {
                 let (limiter, all) = (Arc::clone(limiter), Arc::clone(&self.keys));
@@ -118,12 +124,12 @@ impl Bench {
             })
             .collect();
         let answers =
-            |task: JoinHandle<Vec<LimitVerdict>>| self.runtime.block_on(task).unwrap_or_default();
+            |task: JoinHandle<Vec<LimitDecision>>| self.runtime.block_on(task).unwrap_or_default();
         tasks.into_iter().flat_map(answers).collect()
     }
 
     /// Nanoseconds of each decision about the first key, shortest first.
-    pub(super) fn times(&self, limiter: &Limiter, tasks: usize, each: usize) -> Vec<u64> {
+    pub(super) fn decision_times(&self, limiter: &Limiter, tasks: usize, each: usize) -> Vec<u64> {
         let tasks: Vec<_> = (0..tasks)
             .map(|_| {
                 let (limiter, all) = (Arc::clone(limiter), Arc::clone(&self.keys));

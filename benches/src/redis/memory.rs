@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Rate, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 
 use super::load::Bench;
@@ -19,7 +19,7 @@ pub(super) fn run(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
         ("gcra leased", kind(Algorithm::Gcra), true),
         (
             "fixed-window",
-            kind(Algorithm::FixedWindow(Align::FirstHit)),
+            kind(Algorithm::FixedWindow(WindowAlignment::FirstHit)),
             false,
         ),
         ("sliding-counter", kind(Algorithm::SlidingCounter), false),
@@ -34,13 +34,13 @@ pub(super) fn run(report: &mut Report, bench: &Bench) -> Result<(), Failure> {
     ] {
         bench.server.command(&["FLUSHALL", "SYNC"]);
         let life = Duration::from_secs(600);
-        let redis = bench.connect(|builder| builder.lease_life(life).slot_life(life))?;
-        let limiter = redis.limiter_of(name, kind);
+        let redis = bench.connect(|builder| builder.lease_duration(life).permit_ttl(life))?;
+        let limiter = redis.limiter_with_kind(name, kind);
         let limiter = if is_leased { limiter.leased() } else { limiter };
         let limiter = limiter.build()?.into();
-        bench.touch(&limiter, 1);
+        bench.warm_keys(&limiter, 1);
         let before = used(bench)?;
-        let held = bench.touch(&limiter, KEYS);
+        let held = bench.warm_keys(&limiter, KEYS);
         let bytes = used(bench)?.saturating_sub(before);
         drop(held);
         told.push(format!("{name} {:.0}", as_f64(bytes) / as_f64(KEYS as u64)));

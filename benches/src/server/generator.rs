@@ -28,7 +28,7 @@ pub(super) enum RequestPace {
 
 /// What a run saw.
 #[derive(Debug)]
-pub(super) struct Ran {
+pub(super) struct RunTotals {
     /// Nanoseconds from due to answered, shortest first.
     pub(super) times: Vec<u64>,
     pub(super) per_second: f64,
@@ -69,7 +69,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
             poll.registry()
                 .register(&mut stream, Token(token), Interest::READABLE)?;
             let (mut speaks, mut out) = (speaks.clone(), Vec::new());
-            speaks.greet(&mut out);
+            speaks.handshake(&mut out);
             all.push(Connection {
                 stream,
                 speaks,
@@ -77,7 +77,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
                 out,
             });
         }
-        let free = (0..S::ROOM).flat_map(|_| 0..connections).collect();
+        let free = (0..S::MAX_PIPELINED).flat_map(|_| 0..connections).collect();
         Ok(Self {
             poll,
             connections: all,
@@ -88,7 +88,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
     }
 
     /// Asks for so long, and hears what is still on its way.
-    pub(super) fn run(&mut self, pace: RequestPace, span: Duration) -> Result<Ran, Failure> {
+    pub(super) fn run(&mut self, pace: RequestPace, span: Duration) -> Result<RunTotals, Failure> {
         let (watch, mut events) = (Stopwatch::start(), Events::with_capacity(1_024));
         let (mut times, mut answered) = (Vec::new(), Vec::new());
         let now = || u64::try_from(watch.elapsed().as_nanos()).unwrap_or(u64::MAX);
@@ -114,7 +114,9 @@ impl<S: WireProtocol + Clone> Generator<S> {
                 };
                 let key = self.next_key();
                 let connection = &mut self.connections[free];
-                connection.speaks.ask(key, due(sent), &mut connection.out);
+                connection
+                    .speaks
+                    .encode_request(key, due(sent), &mut connection.out);
                 sent += 1;
                 if let RequestPace::Every(_) = pace {
                     connection.write()?;
@@ -137,7 +139,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
             }
             for event in &events {
                 let Token(token) = event.token();
-                self.connections[token].hear(&mut answered)?;
+                self.connections[token].read_replies(&mut answered)?;
                 let heard = now();
                 for due in answered.drain(..) {
                     times.push(heard - due);
@@ -147,7 +149,7 @@ impl<S: WireProtocol + Clone> Generator<S> {
         }
         let per_second = crate::runner::as_f64(times.len() as u64) / watch.elapsed().as_secs_f64();
         times.sort_unstable();
-        Ok(Ran { times, per_second })
+        Ok(RunTotals { times, per_second })
     }
 
     /// All keys, in an order without a pattern that a cache would see.
@@ -173,14 +175,16 @@ impl<S: WireProtocol> Connection<S> {
     }
 
     /// Reads all that is there.
-    fn hear(&mut self, answered: &mut Vec<u64>) -> Result<(), Failure> {
+    fn read_replies(&mut self, answered: &mut Vec<u64>) -> Result<(), Failure> {
         let mut bytes = [0; 16 * 1024];
         loop {
             match self.stream.read(&mut bytes) {
                 Ok(0) => return Err("the server closed a connection".into()),
                 Ok(read) => {
                     self.input.extend(&bytes[..read]);
-                    let used = self.speaks.hear(&self.input, &mut self.out, answered)?;
+                    let used = self
+                        .speaks
+                        .decode_replies(&self.input, &mut self.out, answered)?;
                     self.input.drain(..used);
                 }
                 Err(error) if error.kind() == ErrorKind::WouldBlock => return Ok(()),

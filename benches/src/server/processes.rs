@@ -9,14 +9,14 @@ use std::process::{Child, Command, Stdio};
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::Failure;
 use crate::timing;
 
 /// Where servers run, and where those run that ask them.
 const SERVERS: &str = "0";
-const ASKERS: &str = "1";
+const CLIENT_CORE: &str = "1";
 const THROTTLECRAB: &str = "0.4.40";
 
 /// A program and what installs it.
@@ -31,7 +31,7 @@ const NEEDED: [(&str, &str); 6] = [
 ];
 
 /// Which of the programs is missing that this can't build, and what installs it.
-pub(super) fn missing() -> Option<String> {
+pub(super) fn missing_programs() -> Option<String> {
     let is_there = |program: &str| {
         env::var_os("PATH")
             .is_some_and(|path| env::split_paths(&path).any(|folder| folder.join(program).exists()))
@@ -41,9 +41,9 @@ pub(super) fn missing() -> Option<String> {
 }
 
 /// A command on the core of those who ask.
-pub(super) fn asker(program: &str) -> Command {
+pub(super) fn client_command(program: &str) -> Command {
     let mut command = Command::new("taskset");
-    command.args(["-c", ASKERS, program]);
+    command.args(["-c", CLIENT_CORE, program]);
     command
 }
 
@@ -52,7 +52,7 @@ pub(super) fn pin_to_client_core() -> Result<(), Failure> {
     let id = fs::read_link("/proc/thread-self")?;
     let id = id.file_name().ok_or("no id of this thread")?;
     let status = Command::new("taskset")
-        .args(["-c", "-p", ASKERS])
+        .args(["-c", "-p", CLIENT_CORE])
         .arg(id)
         .stdout(Stdio::null())
         .status()?;
@@ -146,7 +146,7 @@ pub(super) struct Server {
     pub(super) resp: Option<SocketAddr>,
     /// The file of its policy; empty if it has none.
     pub(super) policy: PathBuf,
-    _folder: Option<Scratch>,
+    _folder: Option<TempFolder>,
 }
 
 impl Server {
@@ -154,7 +154,7 @@ impl Server {
     pub(super) fn tollgate(built: &BuiltServer, policy: &str) -> Result<Self, Failure> {
         static STARTED: AtomicUsize = AtomicUsize::new(0);
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let folder = Scratch::new(&format!("bench-server-{number}"));
+        let folder = TempFolder::new(&format!("bench-server-{number}"));
         let (file, ready) = (folder.path("policy.yaml"), folder.path("ready"));
         fs::write(&file, policy)?;
         let any = "127.0.0.1:0";
@@ -274,7 +274,7 @@ impl Server {
     }
 
     /// Says one command to its Redis port; what it answers first.
-    pub(super) fn say(&self, words: &[&str]) -> Result<String, Failure> {
+    pub(super) fn send_command(&self, words: &[&str]) -> Result<String, Failure> {
         let mut stream = TcpStream::connect(self.resp.ok_or("it speaks no RESP")?)?;
         let mut command = format!("*{}\r\n", words.len());
         for word in words {

@@ -13,7 +13,7 @@ use super::wire_protocols::{Grpc, Http, Resp, WireProtocol};
 use super::{Failure, POLICY, ROUNDS, here, tools};
 use crate::report::{Line, Report};
 use crate::runner::median;
-use crate::tail::at;
+use crate::tail::percentile_at;
 use crate::timing;
 
 /// Of the highest rate.
@@ -49,7 +49,7 @@ fn compare<S: WireProtocol + Clone>(
     let highest = (0..3).map(|_| Ok(load.run(RequestPace::Full, SPAN)?.per_second));
     let highest = median(highest.collect::<Result<Vec<_>, Failure>>()?);
     let pace = RequestPace::Every(1e9 / (highest * SHARE));
-    let mut late = || Ok::<_, Failure>(at(&load.run(pace, SPAN)?.times, 0.99) / 1e3);
+    let mut late = || Ok::<_, Failure>(percentile_at(&load.run(pace, SPAN)?.times, 0.99) / 1e3);
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {
         let without = late()?;

@@ -7,7 +7,7 @@ use super::wire_protocols::{Grpc, Http, Resp, WireProtocol};
 use super::{Failure, ROUNDS, ServerSet, here, tools};
 use crate::report::{Line, Report};
 use crate::runner::median;
-use crate::tail::at;
+use crate::tail::percentile_at;
 
 /// Of the peer's highest rate.
 const SHARE: f64 = 0.7;
@@ -54,7 +54,7 @@ fn compare<S: WireProtocol + Clone>(
     let highest = median(highest.collect::<Result<Vec<_>, Failure>>()?);
     let pace = RequestPace::Every(1e9 / (highest * SHARE));
     let late = |side: &mut Generator<S>, share| {
-        Ok::<_, Failure>(at(&side.run(pace, SPAN)?.times, share) / 1e3)
+        Ok::<_, Failure>(percentile_at(&side.run(pace, SPAN)?.times, share) / 1e3)
     };
     let mut rounds = Vec::new();
     for _ in 0..ROUNDS {

@@ -5,10 +5,10 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::Failure;
-use super::processes::asker;
+use super::processes::client_command;
 use super::wire_protocols;
 
 /// Keys that requests are for.
@@ -23,13 +23,13 @@ pub(super) struct Load {
 
 /// Files that the tools read.
 pub(super) struct Files {
-    folder: Scratch,
+    folder: TempFolder,
 }
 
 impl Files {
     pub(super) fn new() -> Result<Self, Failure> {
         let files = Self {
-            folder: Scratch::new("bench-load"),
+            folder: TempFolder::new("bench-load"),
         };
         files.write(
             "rls",
@@ -72,7 +72,7 @@ pub(super) fn h2load(
 ) -> Result<Load, Failure> {
     let width = connections.to_string();
     let out = output(
-        asker("h2load")
+        client_command("h2load")
             .args(["-n", &calls.to_string(), "-c", &width, "-m", &width, "-d"])
             .arg(body)
             .args(["-H", "content-type: application/grpc", "-H", "te: trailers"])
@@ -81,8 +81,8 @@ pub(super) fn h2load(
                 wire_protocols::SHOULD_RATE_LIMIT
             )),
     )?;
-    let succeeded = before(&out, " succeeded");
-    let per_second = before(&out, " req/s");
+    let succeeded = number_before(&out, " succeeded");
+    let per_second = number_before(&out, " req/s");
     let (Some(decisions), Some(per_second)) = (succeeded, per_second) else {
         return Err(format!("h2load said {out:?}").into());
     };
@@ -94,7 +94,7 @@ pub(super) fn h2load(
 
 /// What the answers of a load should be.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Answers {
+pub(super) enum ExpectedAnswers {
     Pass,
     Refuse,
 }
@@ -104,24 +104,26 @@ pub(super) fn wrk(
     address: SocketAddr,
     script: &Path,
     seconds: u64,
-    answers: Answers,
+    answers: ExpectedAnswers,
 ) -> Result<Load, Failure> {
     let out = output(
-        asker("wrk")
+        client_command("wrk")
             .args(["-t1", "-c50", &format!("-d{seconds}s"), "-s"])
             .arg(script)
             .arg(format!("http://{address}")),
     )?;
-    let decisions = before(&out, " requests in");
+    let decisions = number_before(&out, " requests in");
     let per_second = out
         .lines()
         .find_map(|line| line.strip_prefix("Requests/sec:")?.trim().parse().ok());
     let passes = !out.contains("Non-2xx");
     match (decisions, per_second) {
-        (Some(decisions), Some(per_second)) if passes == (answers == Answers::Pass) => Ok(Load {
-            decisions,
-            per_second,
-        }),
+        (Some(decisions), Some(per_second)) if passes == (answers == ExpectedAnswers::Pass) => {
+            Ok(Load {
+                decisions,
+                per_second,
+            })
+        }
         _ => Err(format!("wrk said {out:?}").into()),
     }
 }
@@ -134,14 +136,14 @@ pub(super) fn redis_benchmark(
     command: &[&str],
 ) -> Result<Load, Failure> {
     let out = output(
-        asker("redis-benchmark")
+        client_command("redis-benchmark")
             .args(["-q", "-c", "50", "-p", &address.port().to_string()])
             .args(["-P", &pipeline.to_string(), "-n", &calls.to_string()])
             .args(["-r", &KEYS.to_string()])
             .args(command),
     )?;
     // It tells how far it is on the same line.
-    let per_second = before(&out, " requests per second");
+    let per_second = number_before(&out, " requests per second");
     let per_second = per_second.ok_or_else(|| format!("redis-benchmark said {out:?}"))?;
     #[expect(clippy::cast_precision_loss, reason = "calls stay far below 2^53")]
     let decisions = calls as f64;
@@ -162,7 +164,7 @@ fn output(command: &mut Command) -> Result<String, Failure> {
 }
 
 /// The last number right before some words.
-fn before(text: &str, words: &str) -> Option<f64> {
+fn number_before(text: &str, words: &str) -> Option<f64> {
     let (front, _) = text.rsplit_once(words)?;
     let start = front.rfind(|c: char| !c.is_ascii_digit() && c != '.');
     front[start.map_or(0, |start| start + 1)..].parse().ok()
@@ -175,8 +177,8 @@ mod tests {
     #[test]
     fn numbers_are_found_before_words() {
         let said = "finished in 1.02s, 98273.50 req/s, 5MB/s\nrequests: 100 total, 99 succeeded";
-        assert_eq!(before(said, " req/s"), Some(98_273.5));
-        assert_eq!(before(said, " succeeded"), Some(99.0));
-        assert_eq!(before(said, " failed"), None);
+        assert_eq!(number_before(said, " req/s"), Some(98_273.5));
+        assert_eq!(number_before(said, " succeeded"), Some(99.0));
+        assert_eq!(number_before(said, " failed"), None);
     }
 }

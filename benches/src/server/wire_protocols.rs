@@ -10,16 +10,16 @@ pub(super) const SHOULD_RATE_LIMIT: &str =
 /// One connection's side of a protocol. A request is known by the time at which it was due.
 pub(super) trait WireProtocol {
     /// Requests that may be on the way at once.
-    const ROOM: usize;
+    const MAX_PIPELINED: usize;
 
     /// What is said first.
-    fn greet(&mut self, _out: &mut Vec<u8>) {}
+    fn handshake(&mut self, _out: &mut Vec<u8>) {}
 
     /// Asks for a key.
-    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>);
+    fn encode_request(&mut self, key: u64, due: u64, out: &mut Vec<u8>);
 
     /// Hears what was answered: the bytes that are done with. When each was due goes to `answered`.
-    fn hear(
+    fn decode_replies(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
@@ -72,14 +72,14 @@ impl Resp {
 }
 
 impl WireProtocol for Resp {
-    const ROOM: usize = 1;
+    const MAX_PIPELINED: usize = 1;
 
-    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
+    fn encode_request(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
         self.asked.push_back(due);
         self.command(key, out);
     }
 
-    fn hear(
+    fn decode_replies(
         &mut self,
         input: &[u8],
         _: &mut Vec<u8>,
@@ -122,9 +122,9 @@ impl Http {
 }
 
 impl WireProtocol for Http {
-    const ROOM: usize = 1;
+    const MAX_PIPELINED: usize = 1;
 
-    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
+    fn encode_request(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
         self.asked.push_back(due);
         let body = format!("{}u{key}{}", self.body[0], self.body[1]);
         let (path, length) = (self.path, body.len());
@@ -137,7 +137,7 @@ impl WireProtocol for Http {
         );
     }
 
-    fn hear(
+    fn decode_replies(
         &mut self,
         input: &[u8],
         _: &mut Vec<u8>,
@@ -186,16 +186,16 @@ const END: u8 = 1;
 const WHOLE: u8 = 4;
 
 impl WireProtocol for Grpc {
-    const ROOM: usize = 10;
+    const MAX_PIPELINED: usize = 10;
 
-    fn greet(&mut self, out: &mut Vec<u8>) {
+    fn handshake(&mut self, out: &mut Vec<u8>) {
         out.extend(PREFACE);
         frame(out, SETTINGS, 0, 0, &[]);
         // No run gets more than this connection may be sent.
         frame(out, WINDOW, 0, 0, &(1u32 << 30).to_be_bytes());
     }
 
-    fn ask(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
+    fn encode_request(&mut self, key: u64, due: u64, out: &mut Vec<u8>) {
         let is_first = self.stream == 0;
         self.stream = if is_first { 1 } else { self.stream + 2 };
         self.asked.push((self.stream, due));
@@ -204,7 +204,7 @@ impl WireProtocol for Grpc {
         frame(out, DATA, END, self.stream, &body);
     }
 
-    fn hear(
+    fn decode_replies(
         &mut self,
         input: &[u8],
         out: &mut Vec<u8>,
@@ -293,42 +293,48 @@ mod tests {
     fn answers_are_found_however_they_are_cut() {
         let mut resp = Resp::new("INCRBY", &["1"], 2);
         let mut out = Vec::new();
-        resp.ask(7, 70, &mut out);
+        resp.encode_request(7, 70, &mut out);
         assert_eq!(
             out,
             b"*3\r\n$6\r\nINCRBY\r\n$16\r\nkey:000000000007\r\n$1\r\n1\r\n"
         );
         let mut answered = Vec::new();
-        let heard = resp.hear(b"*1\r\n:", &mut out, &mut answered);
+        let heard = resp.decode_replies(b"*1\r\n:", &mut out, &mut answered);
         assert_eq!((heard.unwrap(), answered.len()), (4, 0));
-        let heard = resp.hear(b":5\r\n", &mut out, &mut answered);
+        let heard = resp.decode_replies(b":5\r\n", &mut out, &mut answered);
         assert_eq!((heard.unwrap(), &*answered), (4, &[70][..]));
-        assert!(resp.hear(b"-ERR no\r\n", &mut out, &mut answered).is_err());
+        assert!(
+            resp.decode_replies(b"-ERR no\r\n", &mut out, &mut answered)
+                .is_err()
+        );
 
         let mut http = Http::new("/v1/check", ["{", "}"]);
-        http.ask(1, 10, &mut out);
+        http.encode_request(1, 10, &mut out);
         answered.clear();
         let answer = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\n{}";
         let cut = answer.len() - 1;
-        let heard = http.hear(&answer[..cut], &mut out, &mut answered);
+        let heard = http.decode_replies(&answer[..cut], &mut out, &mut answered);
         assert_eq!((heard.unwrap(), answered.len()), (0, 0));
-        let heard = http.hear(answer, &mut out, &mut answered);
+        let heard = http.decode_replies(answer, &mut out, &mut answered);
         assert_eq!((heard.unwrap(), &*answered), (answer.len(), &[10][..]));
     }
 
     #[test]
     fn calls_are_answered_in_any_order() {
         let (mut grpc, mut out, mut answered) = (Grpc::default(), Vec::new(), Vec::new());
-        grpc.ask(1, 10, &mut out);
-        grpc.ask(2, 20, &mut out);
+        grpc.encode_request(1, 10, &mut out);
+        grpc.encode_request(2, 20, &mut out);
         let mut answer = Vec::new();
         frame(&mut answer, DATA, 0, 3, &framed(&[8, 1]));
         frame(&mut answer, HEADERS, END | WHOLE, 3, &[]);
         frame(&mut answer, HEADERS, END | WHOLE, 1, &[]);
-        let heard = grpc.hear(&answer, &mut out, &mut answered);
+        let heard = grpc.decode_replies(&answer, &mut out, &mut answered);
         assert_eq!((heard.unwrap(), &*answered), (answer.len(), &[20, 10][..]));
         let mut refused = Vec::new();
         frame(&mut refused, DATA, 0, 5, &framed(&[8, 2]));
-        assert!(grpc.hear(&refused, &mut out, &mut answered).is_err());
+        assert!(
+            grpc.decode_replies(&refused, &mut out, &mut answered)
+                .is_err()
+        );
     }
 }

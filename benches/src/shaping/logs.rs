@@ -11,7 +11,7 @@ use tracing::{Event, Subscriber};
 use tracing_subscriber::Layer;
 use tracing_subscriber::layer::{Context, SubscriberExt};
 
-use super::settled;
+use super::settled_measurement;
 use crate::report::{Line, Report};
 use crate::runner::OneThread;
 
@@ -29,7 +29,7 @@ impl<S: Subscriber> Layer<S> for Counts {
 /// Nanoseconds for one line.
 fn line(subscriber: impl Subscriber + Send + Sync + 'static) -> (f64, usize) {
     with_default(subscriber, || {
-        settled(&mut OneThread::new(|calls| {
+        settled_measurement(&mut OneThread::new(|calls| {
             for call in 0..calls {
                 tracing::warn!(call, "no connection");
             }

@@ -6,16 +6,16 @@ use std::task::{Context, Poll};
 use actix_web::body::{BodySize, MessageBody};
 use actix_web::web::Bytes;
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Held, Rest};
+use tollgate_http::guard::{BodyPermit, HoldRequest};
 
 pin_project! {
     /// The body of an answer: that of the app, or of a refusal. What its request holds is given back when it has ended or
     /// is dropped.
     #[derive(Debug)]
-    pub struct Body<B, H: Held> {
+    pub struct Body<B, H: HoldRequest> {
         #[pin]
         of: Of<B>,
-        rest: Option<Rest<H>>,
+        rest: Option<BodyPermit<H>>,
     }
 }
 
@@ -28,8 +28,8 @@ pin_project! {
     }
 }
 
-impl<B, H: Held> Body<B, H> {
-    pub(crate) const fn of_service(body: B, rest: Option<Rest<H>>) -> Self {
+impl<B, H: HoldRequest> Body<B, H> {
+    pub(crate) const fn of_service(body: B, rest: Option<BodyPermit<H>>) -> Self {
         Self {
             of: Of::App { body },
             rest,
@@ -44,7 +44,7 @@ impl<B, H: Held> Body<B, H> {
     }
 }
 
-impl<B: MessageBody, H: Held> MessageBody for Body<B, H> {
+impl<B: MessageBody, H: HoldRequest> MessageBody for Body<B, H> {
     type Error = B::Error;
 
     fn size(&self) -> BodySize {

@@ -11,7 +11,7 @@ use tollgate_http::guard::Request;
 
 /// A request, while a guard looks at it.
 #[derive(derive_more::Debug)]
-pub struct Head {
+pub struct RequestHead {
     request: ServiceRequest,
     /// Taken out of the request meanwhile, because there they are lent for a moment only.
     #[debug(skip)]
@@ -21,7 +21,7 @@ pub struct Head {
     route: OnceCell<Option<String>>,
 }
 
-impl Head {
+impl RequestHead {
     pub(crate) fn new(request: ServiceRequest) -> Self {
         let extensions = std::mem::take(&mut *request.extensions_mut());
         Self {
@@ -43,7 +43,7 @@ impl Head {
     }
 }
 
-impl Request for Head {
+impl Request for RequestHead {
     fn peer(&self) -> Option<SocketAddr> {
         self.request.peer_addr()
     }
@@ -60,7 +60,7 @@ impl Request for Head {
     fn host(&self) -> Option<&str> {
         let own = self.request.uri().host();
         // Of several, the one that those who look for one find.
-        own.or_else(|| str::from_utf8(self.lines("host").next()?).ok())
+        own.or_else(|| str::from_utf8(self.header_lines("host").next()?).ok())
     }
 
     fn route(&self) -> Option<&str> {
@@ -68,7 +68,7 @@ impl Request for Head {
         self.route.get_or_init(find).as_deref()
     }
 
-    fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
+    fn header_lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
         let lines = self.request.headers().get_all(field);
         let lines: SmallVec<[&[u8]; 4]> = lines.map(|value| value.as_bytes()).collect();
         lines.into_iter()
@@ -80,7 +80,7 @@ impl Request for Head {
         let is_websocket = |line: &[u8]| line.trim_ascii().eq_ignore_ascii_case(b"websocket");
         let has_length = self.request.headers().contains_key("content-length");
         let is_tunnel = self.method() == "CONNECT" && !has_length;
-        !self.is_http2() && (is_tunnel || self.lines("upgrade").any(is_websocket))
+        !self.is_http2() && (is_tunnel || self.header_lines("upgrade").any(is_websocket))
     }
 
     fn is_http2(&self) -> bool {

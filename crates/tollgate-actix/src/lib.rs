@@ -23,16 +23,18 @@ mod limit;
 mod service;
 
 pub use body::Body;
-pub use head::Head;
+pub use head::RequestHead;
 pub use limit::RateLimit;
-pub use service::Limited;
+pub use service::RateLimitService;
 pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
-    Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
-    Form, Guard, Judged, KeyOf, KeySource, Limits, MissingKey, MoreFacts, PerKey, Refused, Reply,
-    Request, Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
+    ActualCost, Admission, AskOutcome, BlockAfter, ConcurrencyLimit, Cost, CountedResponses,
+    Denial, DenialBodyFormat, DeniedResponse, ExtraFacts, HeaderFields, KeyExtractor, KeySource,
+    LimitOutcome, MissingKey, PolicyLimits, RatePerKey, Request, RequestLimiter, RequestLimits,
+    ResponseFormat, ResponseHead, Settle, SettleCosts, SettlingRatePerKey, Tarpit, Tenant, Terms,
+    Tier, UsageReporter, User, keys,
 };
-pub use tollgate_http::{DenyReason, Dialect, client};
+pub use tollgate_http::{DenyReason, HeaderDialect, client};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

@@ -11,12 +11,13 @@ use tollgate::{Clock, Rate};
 use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
 use tollgate_http::guard::{
-    Answers, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, KeyOf, Limits, PerKey, keys,
+    ConcurrencyLimit, CountedResponses, KeyExtractor, PolicyLimits, RatePerKey, RequestLimiter,
+    RequestLimits, ResponseFormat, SettlingRatePerKey, keys,
 };
 
 use crate::body::Body;
-use crate::head::Head;
-use crate::service::Limited;
+use crate::head::RequestHead;
+use crate::service::RateLimitService;
 
 /// Puts limits around apps. Clones count together.
 ///
@@ -35,30 +36,30 @@ use crate::service::Limited;
 #[derive_where::derive_where(Clone)]
 #[must_use]
 pub struct RateLimit<L> {
-    guard: Arc<Guard<Head, L>>,
+    guard: Arc<RequestLimiter<RequestHead, L>>,
 }
 
-impl RateLimit<PerKey<keys::Address>> {
+impl RateLimit<RatePerKey<keys::ClientAddress>> {
     /// Each address that connects has this rate.
     ///
     /// # Panics
     /// If the rate can't be kept (its burst takes more than two years): see [`PerKey::new`] for an error in place of that.
     pub fn per_client(rate: Rate) -> Self {
-        Self::per_key(rate, keys::Address::new())
+        Self::per_key(rate, keys::ClientAddress::new())
     }
 }
 
-impl<K: KeyOf<Head>> RateLimit<PerKey<K>> {
+impl<K: KeyExtractor<RequestHead>> RateLimit<RatePerKey<K>> {
     /// Each key has this rate.
     ///
     /// # Panics
     /// As [`per_client`](RateLimit::per_client).
     pub fn per_key(rate: Rate, key: K) -> Self {
-        Self::new(PerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}")))
+        Self::new(RatePerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}")))
     }
 }
 
-impl<C: Clock + 'static, W: Clock + 'static> RateLimit<ByPolicy<Memory<C, W>>> {
+impl<C: Clock + 'static, W: Clock + 'static> RateLimit<PolicyLimits<Memory<C, W>>> {
     /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(ByPolicy::new(engine))`, behind
     /// proxies [`ByPolicy::address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
     ///
@@ -74,12 +75,12 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimit<ByPolicy<Memory<C, W>>> {
     /// # let _ = limit;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn by_policy(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
-        Self::new(ByPolicy::in_memory(engine))
+    pub fn from_policy(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
+        Self::new(PolicyLimits::in_memory(engine))
     }
 }
 
-impl<K: KeyOf<Head>> RateLimit<ExactPerKey<K>> {
+impl<K: KeyExtractor<RequestHead>> RateLimit<SettlingRatePerKey<K>> {
     /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
     /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
     /// by [`Counts::By`] on an [`ExactPerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
@@ -87,45 +88,48 @@ impl<K: KeyOf<Head>> RateLimit<ExactPerKey<K>> {
     ///
     /// # Panics
     /// As [`per_client`](RateLimit::per_client).
-    pub fn failures(rate: Rate, key: K) -> Self {
-        let limits = ExactPerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}"));
-        Self::of(Guard::new(limits.named("failures")).count(Counts::Failures))
+    pub fn limit_failures(rate: Rate, key: K) -> Self {
+        let limits = SettlingRatePerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}"));
+        Self::from_limiter(
+            RequestLimiter::new(limits.named("failures"))
+                .count_responses(CountedResponses::Failures),
+        )
     }
 }
 
-impl<K: KeyOf<Head>> RateLimit<AtOnce<K>> {
+impl<K: KeyExtractor<RequestHead>> RateLimit<ConcurrencyLimit<K>> {
     /// So many requests of each key may be under way at once, until the bodies of their answers have ended.
-    pub fn at_once(limit: u32, key: K) -> Self {
-        Self::new(AtOnce::new(limit, key))
+    pub fn concurrency(limit: u32, key: K) -> Self {
+        Self::new(ConcurrencyLimit::new(limit, key))
     }
 }
 
-impl<L: Limits<Head>> RateLimit<L> {
+impl<L: RequestLimits<RequestHead>> RateLimit<L> {
     /// These limits are asked about every request.
     pub fn new(limits: L) -> Self {
-        Self::of(Guard::new(limits))
+        Self::from_limiter(RequestLimiter::new(limits))
     }
 
     /// This guard is asked about every request.
-    pub fn of(guard: Guard<Head, L>) -> Self {
+    pub fn from_limiter(guard: RequestLimiter<RequestHead, L>) -> Self {
         Self {
             guard: Arc::new(guard),
         }
     }
 
     /// How clients are told.
-    pub fn answers(self, answers: Answers) -> Self {
-        self.with(|guard| guard.answers(answers))
+    pub fn response_format(self, answers: ResponseFormat) -> Self {
+        self.configure(|guard| guard.response_format(answers))
     }
 
     /// No limit is for requests like this.
-    pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|guard| guard.exempt(is_exempt))
+    pub fn exempt(self, is_exempt: impl Fn(&RequestHead) -> bool + Send + Sync + 'static) -> Self {
+        self.configure(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
     pub fn exempt_probes(self) -> Self {
-        self.with(Guard::exempt_probes)
+        self.configure(RequestLimiter::exempt_probes)
     }
 
     /// All else that can be chosen of a [`Guard`]. Clones that were made before, and apps, stay as they are, and count together with
@@ -139,9 +143,12 @@ impl<L: Limits<Head>> RateLimit<L> {
     ///     .with(|guard| guard.cost(|head| if head.path() == "/search" { 5 } else { 1 }));
     /// # let _ = limit;
     /// ```
-    pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
+    pub fn configure(
+        self,
+        change: impl FnOnce(RequestLimiter<RequestHead, L>) -> RequestLimiter<RequestHead, L>,
+    ) -> Self {
         Self {
-            guard: Guard::with(self.guard, change),
+            guard: RequestLimiter::configure(self.guard, change),
         }
     }
 }
@@ -151,15 +158,18 @@ where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     S::Future: 'static,
     B: MessageBody + 'static,
-    L: Limits<Head>,
+    L: RequestLimits<RequestHead>,
 {
     type Response = ServiceResponse<Body<B, L::Held>>;
     type Error = Error;
-    type Transform = Limited<S, L>;
+    type Transform = RateLimitService<S, L>;
     type InitError = ();
-    type Future = Ready<Result<Limited<S, L>, ()>>;
+    type Future = Ready<Result<RateLimitService<S, L>, ()>>;
 
     fn new_transform(&self, service: S) -> Self::Future {
-        ready(Ok(Limited::new(Rc::new(service), Arc::clone(&self.guard))))
+        ready(Ok(RateLimitService::new(
+            Rc::new(service),
+            Arc::clone(&self.guard),
+        )))
     }
 }

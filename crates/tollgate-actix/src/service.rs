@@ -11,33 +11,36 @@ use actix_web::http::StatusCode;
 use actix_web::http::header::{ACCESS_CONTROL_EXPOSE_HEADERS, HeaderMap, HeaderName, HeaderValue};
 use actix_web::{Error, HttpMessage, HttpResponse, ResponseError};
 use derive_more::{Debug, Display};
-use tollgate_http::guard::{Fields, Guard, Held, Limits, Refused, Reply, Ticket, Usage, Used};
+use tollgate_http::guard::{
+    ActualCost, DeniedResponse, HeaderFields, HoldRequest, RequestLimiter, RequestLimits,
+    RequestPermit, ResponseHead, UsageReporter,
+};
 
 use crate::body::Body;
-use crate::head::Head;
+use crate::head::RequestHead;
 
 /// An app, a scope or a resource behind limits.
 #[derive(Debug)]
-pub struct Limited<S, L> {
+pub struct RateLimitService<S, L> {
     #[debug(skip)]
     inner: Rc<S>,
-    guard: Arc<Guard<Head, L>>,
+    guard: Arc<RequestLimiter<RequestHead, L>>,
 }
 
-impl<S, L> Limited<S, L> {
-    pub(crate) const fn new(inner: Rc<S>, guard: Arc<Guard<Head, L>>) -> Self {
+impl<S, L> RateLimitService<S, L> {
+    pub(crate) const fn new(inner: Rc<S>, guard: Arc<RequestLimiter<RequestHead, L>>) -> Self {
         Self { inner, guard }
     }
 }
 
 type Answer<B, H> = Result<ServiceResponse<Body<B, H>>, Error>;
 
-impl<S, B, L> Service<ServiceRequest> for Limited<S, L>
+impl<S, B, L> Service<ServiceRequest> for RateLimitService<S, L>
 where
     S: Service<ServiceRequest, Response = ServiceResponse<B>, Error = Error> + 'static,
     S::Future: 'static,
     B: MessageBody + 'static,
-    L: Limits<Head>,
+    L: RequestLimits<RequestHead>,
 {
     type Response = ServiceResponse<Body<B, L::Held>>;
     type Error = Error;
@@ -48,28 +51,28 @@ where
     }
 
     fn call(&self, request: ServiceRequest) -> Self::Future {
-        let head = Head::new(request);
+        let head = RequestHead::new(request);
         let asked = self.guard.ask(&head);
         let (inner, guard) = (Rc::clone(&self.inner), Arc::clone(&self.guard));
         Box::pin(async move {
             let admission = guard.admission_of(&head, asked).await;
             let mut ticket = match guard.admit(&head, admission) {
                 Ok(ticket) => ticket,
-                Err(refused) => return Ok(refusal(head, refused)),
+                Err(refused) => return Ok(denial_response(head, refused)),
             };
             let request = head.into_request();
             attach_usage(&mut ticket, &request);
-            answer(inner.call(request).await, ticket)
+            write_limit_fields(inner.call(request).await, ticket)
         })
     }
 }
 
 /// Tells the app where to say what it used.
-fn attach_usage<H: Held>(ticket: &mut Ticket<H>, request: &ServiceRequest) {
+fn attach_usage<H: HoldRequest>(ticket: &mut RequestPermit<H>, request: &ServiceRequest) {
     let Some(usage) = ticket.usage() else { return };
     let mut extensions = request.extensions_mut();
-    match extensions.get::<Usage>() {
-        Some(outer) => ticket.share(outer.clone()),
+    match extensions.get::<UsageReporter>() {
+        Some(outer) => ticket.use_outer_usage(outer.clone()),
         None => {
             extensions.insert(usage.clone());
         }
@@ -77,14 +80,14 @@ fn attach_usage<H: Held>(ticket: &mut Ticket<H>, request: &ServiceRequest) {
 }
 
 /// The app's answer, with what it says of the limit.
-fn answer<B: MessageBody, H: Held>(
+fn write_limit_fields<B: MessageBody, H: HoldRequest>(
     result: Result<ServiceResponse<B>, Error>,
-    ticket: Ticket<H>,
+    ticket: RequestPermit<H>,
 ) -> Answer<B, H> {
     match result {
         Ok(mut response) => {
             let used = response.response().extensions().get().copied();
-            let (fields, rest) = ticket.replied(&ResponseHead {
+            let (fields, rest) = ticket.replied(&ActixResponse {
                 status: response.status(),
                 headers: response.headers(),
                 used,
@@ -94,7 +97,7 @@ fn answer<B: MessageBody, H: Held>(
         }
         Err(error) => {
             // What actix-web makes of it: an answer with this status, which other middleware may still write.
-            let (fields, _) = ticket.replied(&ResponseHead {
+            let (fields, _) = ticket.replied(&ActixResponse {
                 status: error.as_response_error().status_code(),
                 headers: &HeaderMap::new(),
                 used: None,
@@ -108,7 +111,10 @@ fn answer<B: MessageBody, H: Held>(
 }
 
 /// The answer to a refused request.
-fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResponse<Body<B, H>> {
+fn denial_response<B: MessageBody, H: HoldRequest>(
+    head: RequestHead,
+    refused: DeniedResponse,
+) -> ServiceResponse<Body<B, H>> {
     let status = StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
     let mut response = HttpResponse::with_body(status, Body::of_refusal(refused.body));
     write(refused.fields, response.headers_mut(), replace);
@@ -116,13 +122,13 @@ fn refusal<B: MessageBody, H: Held>(head: Head, refused: Refused) -> ServiceResp
 }
 
 /// The head of an answer.
-struct ResponseHead<'a> {
+struct ActixResponse<'a> {
     status: StatusCode,
     headers: &'a HeaderMap,
-    used: Option<Used>,
+    used: Option<ActualCost>,
 }
 
-impl Reply for ResponseHead<'_> {
+impl ResponseHead for ActixResponse<'_> {
     fn status(&self) -> u16 {
         self.status.as_u16()
     }
@@ -138,7 +144,7 @@ impl Reply for ResponseHead<'_> {
 
 /// Writes the fields by one of the ways below.
 fn write(
-    fields: Fields,
+    fields: HeaderFields,
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
@@ -180,7 +186,7 @@ fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderValue) {
 #[display("{error}")]
 struct ErrorWithFields {
     error: Error,
-    fields: Fields,
+    fields: HeaderFields,
 }
 
 impl ResponseError for ErrorWithFields {

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::law::{ParameterRange, keeps_limit_in};
-use super::{Bounds, Law, LawError, Reason, Sample};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// Additive increase, multiplicative decrease: what TCP does. It needs no clear latency, only a sign of overload.
 ///
@@ -34,7 +34,7 @@ pub struct Aimd {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rounding {
-    Any,
+    Exact,
     Whole,
 }
 
@@ -47,7 +47,7 @@ impl Aimd {
             increase: 1.0,
             backoff: 0.5,
             timeout: Duration::MAX,
-            numbers: Rounding::Any,
+            numbers: Rounding::Exact,
         }
     }
 
@@ -66,7 +66,7 @@ impl Aimd {
     ///
     /// # Errors
     /// Unless it is a number above 0.
-    pub fn increase(mut self, by: f64) -> Result<Self, LawError> {
+    pub fn increase(mut self, by: f64) -> Result<Self, AlgorithmError> {
         self.increase = ParameterRange::POSITIVE.check("an increase", by)?;
         Ok(self)
     }
@@ -75,7 +75,7 @@ impl Aimd {
     ///
     /// # Errors
     /// Unless it is above 0 and below 1.
-    pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
+    pub fn backoff(mut self, factor: f64) -> Result<Self, AlgorithmError> {
         self.backoff = ParameterRange::BELOW_ONE.check("a backoff", factor)?;
         Ok(self)
     }
@@ -88,17 +88,21 @@ impl Aimd {
     }
 
     /// The step for a sample that is a sign of overload for this reason, or else a success.
-    pub(super) fn judge(&mut self, overload: Option<Reason>, in_flight: u32) -> Option<Reason> {
+    pub(super) fn apply_signal(
+        &mut self,
+        overload: Option<ChangeReason>,
+        in_flight: u32,
+    ) -> Option<ChangeReason> {
         let before = self.limit;
         let reason = if overload.is_some() {
             self.limit = match self.numbers {
-                Rounding::Any => self.limit * self.backoff,
+                Rounding::Exact => self.limit * self.backoff,
                 Rounding::Whole => (self.limit * self.backoff).trunc(),
             };
             overload
         } else if f64::from(in_flight) * 2.0 >= self.limit {
             self.limit += self.increase;
-            Some(Reason::Room)
+            Some(ChangeReason::Room)
         } else {
             None
         };
@@ -107,15 +111,15 @@ impl Aimd {
     }
 }
 
-impl Law for Aimd {
+impl LimitAlgorithm for Aimd {
     keeps_limit_in!(limit);
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let overload = if sample.is_dropped() {
-            Some(Reason::Dropped)
+            Some(ChangeReason::Dropped)
         } else {
-            (sample.rtt > self.timeout).then_some(Reason::Slow)
+            (sample.rtt > self.timeout).then_some(ChangeReason::Slow)
         };
-        self.judge(overload, sample.in_flight)
+        self.apply_signal(overload, sample.in_flight)
     }
 }

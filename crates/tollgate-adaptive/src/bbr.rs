@@ -3,7 +3,7 @@
 use tollgate::Timestamp;
 
 use super::law::keeps_limit_in;
-use super::{Bounds, Law, Reason, Sample};
+use super::{Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// The highest delivered rate of the last few rounds, times the quickest call: what is in flight without a queue.
 ///
@@ -40,8 +40,8 @@ pub struct Bbr {
     round: usize,
     quickest: f64,
     quickest_at: Timestamp,
-    began: Option<Timestamp>,
-    seen: u32,
+    round_start: Option<Timestamp>,
+    round_samples: u32,
     is_probing: bool,
 }
 
@@ -61,8 +61,8 @@ impl Bbr {
             round: 0,
             quickest: f64::INFINITY,
             quickest_at: Timestamp::ZERO,
-            began: None,
-            seen: 0,
+            round_start: None,
+            round_samples: 0,
             is_probing: false,
         }
     }
@@ -75,7 +75,7 @@ impl Bbr {
     }
 
     /// A round is over: what it delivered decides.
-    fn turn(&mut self, now: Timestamp, rate: f64) -> Reason {
+    fn end_round(&mut self, now: Timestamp, rate: f64) -> ChangeReason {
         if self.is_probing {
             self.is_probing = false;
         } else {
@@ -86,56 +86,56 @@ impl Bbr {
             (self.quickest, self.quickest_at) = (f64::INFINITY, now);
             self.is_probing = true;
             self.limit = self.bounds.min();
-            return Reason::Probing;
+            return ChangeReason::Probing;
         }
         let best = self.rates.iter().copied().fold(0.0, f64::max);
         let wanted = best * self.quickest * GAINS[self.round % ROUNDS];
         // Room for two more than that, or a small limit would never deliver more than it does.
         let wanted = self.bounds.clamp(wanted + 2.0);
         let reason = if wanted > self.limit {
-            Reason::Room
+            ChangeReason::Room
         } else {
-            Reason::Queueing
+            ChangeReason::Queueing
         };
         self.limit = wanted;
         reason
     }
 }
 
-impl Law for Bbr {
+impl LimitAlgorithm for Bbr {
     keeps_limit_in!(limit);
 
     #[expect(
         clippy::cast_precision_loss,
         reason = "a round lasts less than 2^53 ns"
     )]
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let now = sample.ended();
-        if self.began.is_some_and(|began| now < began) {
+        if self.round_start.is_some_and(|began| now < began) {
             // The clock was set back, and it would be long until those times come again: a new round.
-            (self.began, self.seen) = (Some(now), 0);
+            (self.round_start, self.round_samples) = (Some(now), 0);
             self.quickest_at = self.quickest_at.min(now);
         }
         if sample.nanos() < self.quickest && !sample.is_dropped() {
             (self.quickest, self.quickest_at) = (sample.nanos(), now);
         }
-        let Some(began) = self.began else {
-            self.began = Some(now);
+        let Some(began) = self.round_start else {
+            self.round_start = Some(now);
             return None;
         };
-        self.seen += u32::from(!sample.is_dropped());
+        self.round_samples += u32::from(!sample.is_dropped());
         let took = now.nanos_since(began);
-        if self.seen < self.samples || took == 0 || !self.quickest.is_finite() {
+        if self.round_samples < self.samples || took == 0 || !self.quickest.is_finite() {
             return None;
         }
-        let rate = f64::from(self.seen) / took as f64;
-        (self.began, self.seen) = (Some(now), 0);
+        let rate = f64::from(self.round_samples) / took as f64;
+        (self.round_start, self.round_samples) = (Some(now), 0);
         if f64::from(sample.in_flight) * 2.0 < self.limit && !self.is_probing {
             // The limit isn't what holds calls back, so what was delivered says little about it.
             return None;
         }
         let before = self.limit;
-        let reason = self.turn(now, rate);
+        let reason = self.end_round(now, rate);
         (self.limit.to_bits() != before.to_bits()).then_some(reason)
     }
 }

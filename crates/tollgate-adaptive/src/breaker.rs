@@ -13,10 +13,10 @@ mod event;
 pub(crate) mod window;
 mod word;
 
-pub use call::{Call, Open};
-pub use circuit::{Admission, Circuit, Entry};
-pub use event::{BreakerEvent, Force, State, Trip};
-pub use window::Span;
+pub use call::{BreakerCall, CircuitOpen};
+pub use circuit::{Admission, AdmittedCall, Circuit};
+pub use event::{BreakerEvent, CircuitState, ForcedState, TripReason};
+pub use window::FailureWindow;
 
 /// When a breaker opens, and for how long.
 ///
@@ -41,7 +41,7 @@ pub struct Thresholds {
     /// A call that takes longer is slow.
     pub slow_after: Duration,
     /// Over these calls: those of the last 5 seconds unless said otherwise.
-    pub span: Span,
+    pub span: FailureWindow,
     /// If there were so many at least: 20 unless said otherwise.
     pub min_calls: u32,
     /// Or once it was called for so long without an answer, however few the calls, whether they failed or were given up by
@@ -62,7 +62,7 @@ impl Default for Thresholds {
             failing_percent: 50,
             slow_percent: 101,
             slow_after: Duration::MAX,
-            span: Span::Time(Duration::from_secs(5)),
+            span: FailureWindow::Time(Duration::from_secs(5)),
             min_calls: 20,
             silent_for: Duration::MAX,
             opens_for: Duration::from_secs(1),
@@ -100,25 +100,25 @@ type EventListener = dyn Fn(&BreakerEvent) + Send + Sync;
 /// assert_eq!(breaker.state(), State::Closed);
 /// # Ok::<(), tollgate_adaptive::breaker::Open>(())
 /// ```
-pub struct Breaker<C: Clock = Monotonic> {
+pub struct CircuitBreaker<C: Clock = Monotonic> {
     circuit: Circuit,
-    tell: Option<Box<EventListener>>,
+    on_event: Option<Box<EventListener>>,
     clock: C,
 }
 
-impl Breaker {
+impl CircuitBreaker {
     /// By these terms, on the default clock.
     pub fn new(terms: Thresholds) -> Self {
         Self::with_clock(terms, Monotonic::new())
     }
 }
 
-impl<C: Clock> Breaker<C> {
+impl<C: Clock> CircuitBreaker<C> {
     /// The same on a clock of one's own.
     pub fn with_clock(terms: Thresholds, clock: C) -> Self {
         Self {
             circuit: Circuit::new(terms),
-            tell: None,
+            on_event: None,
             clock,
         }
     }
@@ -126,7 +126,7 @@ impl<C: Clock> Breaker<C> {
     /// Tells this what happens, on the thread that caused it.
     #[must_use]
     pub fn on_event(mut self, tell: impl Fn(&BreakerEvent) + Send + Sync + 'static) -> Self {
-        self.tell = Some(Box::new(tell));
+        self.on_event = Some(Box::new(tell));
         self
     }
 
@@ -136,28 +136,28 @@ impl<C: Clock> Breaker<C> {
     /// # Errors
     /// [`Open`]: nothing was called.
     #[inline]
-    pub fn try_call(&self) -> Result<Call<'_, C>, Open> {
+    pub fn try_call(&self) -> Result<BreakerCall<'_, C>, CircuitOpen> {
         let now = self.clock.now();
-        let call = |entry| Call {
+        let call = |entry| BreakerCall {
             breaker: self,
             entry,
             started: now,
-            is_told: false,
+            is_reported: false,
         };
-        match self.circuit.enter(now) {
+        match self.circuit.admit(now) {
             Admission::Pass(entry) => Ok(call(entry)),
             Admission::Probe(entry) => {
                 // First, so that a listener that panics gives the probe up: nothing was called.
-                let probe = UndoGuard::new(Some(call(entry)), Call::ignored);
-                self.report(Some(BreakerEvent::Probing));
-                probe.keep().ok_or(Open { wait: None })
+                let probe = UndoGuard::new(Some(call(entry)), BreakerCall::ignored);
+                self.notify(Some(BreakerEvent::Probing));
+                probe.disarm().ok_or(CircuitOpen { wait: None })
             }
-            Admission::Refused { wait } => Err(Open { wait }),
+            Admission::Denied { wait } => Err(CircuitOpen { wait }),
         }
     }
 
     /// Whether calls pass now.
-    pub fn state(&self) -> State {
+    pub fn state(&self) -> CircuitState {
         self.circuit.state(self.clock.now())
     }
 
@@ -177,9 +177,9 @@ impl<C: Clock> Breaker<C> {
     /// breaker.force(Force::No);
     /// assert!(breaker.try_call().is_ok());
     /// ```
-    pub fn force(&self, force: Force) {
+    pub fn force(&self, force: ForcedState) {
         self.circuit.force(force);
-        self.report(Some(BreakerEvent::Forced(force)));
+        self.notify(Some(BreakerEvent::Forced(force)));
     }
 
     /// The clock it reads.
@@ -189,14 +189,14 @@ impl<C: Clock> Breaker<C> {
 
     /// Tells what happened, if anything did.
     #[inline]
-    fn report(&self, happened: Option<BreakerEvent>) {
-        if let (Some(event), Some(tell)) = (happened, &self.tell) {
+    fn notify(&self, happened: Option<BreakerEvent>) {
+        if let (Some(event), Some(tell)) = (happened, &self.on_event) {
             tell(&event);
         }
     }
 }
 
-impl<C: Clock> fmt::Debug for Breaker<C> {
+impl<C: Clock> fmt::Debug for CircuitBreaker<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Breaker")
             .field("state", &self.state())

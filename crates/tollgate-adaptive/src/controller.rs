@@ -8,11 +8,11 @@ use std::time::Duration;
 use derive_more::Display;
 use derive_where::derive_where;
 use tollgate::clock::Clock;
-use tollgate::concurrency::{self, Ended, Ending, PermitObserver};
-use tollgate::internal::unpoisoned;
+use tollgate::concurrency::{self, CompletedCall, PermitObserver, PermitOutcome};
+use tollgate::internal::ignore_poison;
 use tollgate::{ConcurrencyLimiter, LimitError, Limiter, Rate};
 
-use super::{Bounds, Law, Reason, Sample, Told};
+use super::{Bounds, ChangeReason, LimitAlgorithm, Observation, Sample};
 use crate::sync::Mutex;
 
 /// A limit that was changed, and why.
@@ -34,21 +34,21 @@ use crate::sync::Mutex;
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display("limit {from:.1} → {to:.1}: {reason}")]
 #[non_exhaustive]
-pub struct Change {
+pub struct LimitChange {
     /// The limit before.
     pub from: f64,
     /// The limit from now on.
     pub to: f64,
     /// Why.
-    pub reason: Reason,
+    pub reason: ChangeReason,
 }
 
-type ChangeListener = dyn Fn(&Change) + Send + Sync;
+type ChangeListener = dyn Fn(&LimitChange) + Send + Sync;
 
 struct Shared<L> {
     law: Mutex<L>,
     /// Taken where a limit changes, under no other lock.
-    tell: Mutex<Option<Arc<ChangeListener>>>,
+    on_change: Mutex<Option<Arc<ChangeListener>>>,
 }
 
 /// Puts what a law says in force, within its bounds, and tells of every change.
@@ -71,17 +71,17 @@ struct Shared<L> {
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive_where(Clone)]
-pub struct Controller<L> {
+pub struct AdaptiveController<L> {
     shared: Arc<Shared<L>>,
 }
 
-impl<L> Controller<L> {
+impl<L> AdaptiveController<L> {
     /// Steers by this law.
     pub fn new(law: L) -> Self {
         Self {
             shared: Arc::new(Shared {
                 law: Mutex::new(law),
-                tell: Mutex::new(None),
+                on_change: Mutex::new(None),
             }),
         }
     }
@@ -89,28 +89,28 @@ impl<L> Controller<L> {
     /// Reports every change to this from now on, in place of whom it was reported to before: on the thread that caused it and
     /// under no lock. It holds for all clones, as they share the law.
     #[must_use]
-    pub fn on_change(self, tell: impl Fn(&Change) + Send + Sync + 'static) -> Self {
-        *unpoisoned(self.shared.tell.lock()) = Some(Arc::new(tell));
+    pub fn on_change(self, tell: impl Fn(&LimitChange) + Send + Sync + 'static) -> Self {
+        *ignore_poison(self.shared.on_change.lock()) = Some(Arc::new(tell));
         self
     }
 
     /// Looks at the law.
     pub fn with_law<T>(&self, look: impl FnOnce(&L) -> T) -> T {
-        look(&*unpoisoned(self.shared.law.lock()))
+        look(&*ignore_poison(self.shared.law.lock()))
     }
 
     /// Takes a sample into account, and returns what changed, if anything did.
-    pub fn observe<S: Told>(&self, sample: &S) -> Option<Change>
+    pub fn observe<S: Observation>(&self, sample: &S) -> Option<LimitChange>
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
-        self.shared.change(|law| law.observe(sample)).0
+        self.shared.update_law(|law| law.observe(sample)).0
     }
 
     /// The limit in force, within the bounds.
     pub fn limit<S>(&self) -> f64
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
         self.with_law(|law| law.bounds().clamp(law.limit()))
     }
@@ -119,14 +119,14 @@ impl<L> Controller<L> {
     /// [`put_in_force`](Self::put_in_force) or [`apply_rate_to`](Self::apply_rate_to).
     pub fn set_limit<S>(&self, limit: f64)
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
         let set = |law: &mut L| {
             let limit = law.bounds().clamp(limit);
             law.set_limit(limit);
-            Some(Reason::Ordered)
+            Some(ChangeReason::SetByOperator)
         };
-        self.shared.change(set);
+        self.shared.update_law(set);
     }
 
     /// Goes on by another law, from the limit in force, as far as that is within its bounds. What a limiter allows
@@ -146,25 +146,25 @@ impl<L> Controller<L> {
     /// ```
     pub fn set_law<S>(&self, law: L)
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
         let set = |own: &mut L| {
             let limit = own.bounds().clamp(own.limit());
             *own = law;
             let limit = own.bounds().clamp(limit);
             own.set_limit(limit);
-            Some(Reason::Ordered)
+            Some(ChangeReason::SetByOperator)
         };
-        self.shared.change(set);
+        self.shared.update_law(set);
     }
 
     /// Makes the law's limit that of a limiter, for when it was [set](Self::set_limit) or the [law](Self::set_law) was.
-    pub fn put_in_force<S, C: Clock>(&self, limiter: &ConcurrencyLimiter<C>)
+    pub fn apply_to<S, C: Clock>(&self, limiter: &ConcurrencyLimiter<C>)
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
-        let put = self.put(self.limit(), |to| {
-            limiter.set_limit(whole(to));
+        let put = self.apply_until_stable(self.limit(), |to| {
+            limiter.set_limit(to_permits(to));
             Ok::<_, Infallible>(())
         });
         let Ok(()) = put;
@@ -177,13 +177,13 @@ impl<L> Controller<L> {
     ///
     /// # Errors
     /// If the limiter can't have such a rate; then it keeps the one that it has.
-    pub fn observe_and_apply_rate<S: Told, C: Clock>(
+    pub fn observe_and_apply_rate<S: Observation, C: Clock>(
         &self,
         limiter: &Limiter<C>,
         sample: &S,
-    ) -> Result<Option<Change>, LimitError>
+    ) -> Result<Option<LimitChange>, LimitError>
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
         let change = self.observe(sample);
         self.apply_rate_to(limiter)?;
@@ -209,9 +209,9 @@ impl<L> Controller<L> {
     /// ```
     pub fn apply_rate_to<S, C: Clock>(&self, limiter: &Limiter<C>) -> Result<(), LimitError>
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
-        self.put(self.limit(), |to| {
+        self.apply_until_stable(self.limit(), |to| {
             let before = limiter.rate();
             let rate = per_second(to, before);
             if is_same_rate(rate, before) {
@@ -223,26 +223,30 @@ impl<L> Controller<L> {
 
     /// As [`observe`](Self::observe); the law's limit becomes the limiter's at once, whoever changed it. For laws that learn from a
     /// gauge; those that learn from calls are told by permits ([`concurrency`](Self::concurrency)).
-    pub fn observe_and_apply<S: Told, C: Clock>(
+    pub fn observe_and_apply<S: Observation, C: Clock>(
         &self,
         limiter: &ConcurrencyLimiter<C>,
         sample: &S,
-    ) -> Option<Change>
+    ) -> Option<LimitChange>
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
         let change = self.observe(sample);
-        if change.is_some() || limiter.peek().limit != whole(self.limit()) {
-            self.put_in_force(limiter);
+        if change.is_some() || limiter.peek().limit != to_permits(self.limit()) {
+            self.apply_to(limiter);
         }
         change
     }
 
     /// Puts a limit in force, and looks again: of two changes at once the earlier may come last, and nothing would put
     /// the later one in force until there is another.
-    fn put<S, E>(&self, mut limit: f64, put: impl Fn(f64) -> Result<(), E>) -> Result<(), E>
+    fn apply_until_stable<S, E>(
+        &self,
+        mut limit: f64,
+        put: impl Fn(f64) -> Result<(), E>,
+    ) -> Result<(), E>
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
         loop {
             put(limit)?;
@@ -255,22 +259,25 @@ impl<L> Controller<L> {
     }
 }
 
-impl<L: Law + 'static> Controller<L> {
+impl<L: LimitAlgorithm + 'static> AdaptiveController<L> {
     /// Begins a limit of how many at once that follows the law: every permit that ends is a sample, and the
     /// limit changes by what the law says of it.
     pub fn concurrency(&self) -> concurrency::Builder {
-        ConcurrencyLimiter::builder(whole(self.limit())).observer(self.clone())
+        ConcurrencyLimiter::builder(to_permits(self.limit())).observer(self.clone())
     }
 }
 
 impl<L> Shared<L> {
     /// Changes the law under its lock; tells what came of it, under none. Returns the limit, too.
     #[inline]
-    fn change<S>(&self, change: impl FnOnce(&mut L) -> Option<Reason>) -> (Option<Change>, f64)
+    fn update_law<S>(
+        &self,
+        change: impl FnOnce(&mut L) -> Option<ChangeReason>,
+    ) -> (Option<LimitChange>, f64)
     where
-        L: Law<S>,
+        L: LimitAlgorithm<S>,
     {
-        let mut law = unpoisoned(self.law.lock());
+        let mut law = ignore_poison(self.law.lock());
         let before = law.limit();
         let reason = change(&mut law);
         let (bounds, after): (Bounds, f64) = (law.bounds(), law.limit());
@@ -278,16 +285,16 @@ impl<L> Shared<L> {
         let to = bounds.clamp(after);
         let changed = reason.and_then(|reason| {
             let from = bounds.clamp(before);
-            let change = Change { from, to, reason };
-            (from.to_bits() != to.to_bits()).then(|| self.changed(change))
+            let change = LimitChange { from, to, reason };
+            (from.to_bits() != to.to_bits()).then(|| self.notify(change))
         });
         (changed, to)
     }
 
     /// Few samples change anything.
     #[cold]
-    fn changed(&self, change: Change) -> Change {
-        let tell = unpoisoned(self.tell.lock()).clone();
+    fn notify(&self, change: LimitChange) -> LimitChange {
+        let tell = ignore_poison(self.on_change.lock()).clone();
         if let Some(tell) = tell {
             tell(&change);
         }
@@ -295,21 +302,21 @@ impl<L> Shared<L> {
     }
 }
 
-impl<L: Law> PermitObserver for Controller<L> {
+impl<L: LimitAlgorithm> PermitObserver for AdaptiveController<L> {
     /// The limit as the law has it, whenever it isn't the one in force: also if two permits ended at the
     /// same time, and what the first one said was put in force last.
-    fn ended(&self, ended: &Ended) -> Option<u32> {
-        if ended.ending == Ending::Ignored {
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
+        if ended.ending == PermitOutcome::Ignored {
             return None;
         }
         let sample = Sample::from(ended);
-        let (_, limit) = self.shared.change(|law| law.observe(&sample));
-        let limit = whole(limit);
+        let (_, limit) = self.shared.update_law(|law| law.observe(&sample));
+        let limit = to_permits(limit);
         (limit != ended.limit).then_some(limit)
     }
 
     fn limit(&self) -> Option<u32> {
-        Some(whole(Self::limit(self)))
+        Some(to_permits(Self::limit(self)))
     }
 }
 
@@ -319,7 +326,7 @@ impl<L: Law> PermitObserver for Controller<L> {
     clippy::cast_sign_loss,
     reason = "the cast saturates, and a part of a call is none"
 )]
-pub(super) fn whole(limit: f64) -> u32 {
+pub(super) fn to_permits(limit: f64) -> u32 {
     (limit as u32).clamp(1, ConcurrencyLimiter::MAX_LIMIT)
 }
 
@@ -339,7 +346,7 @@ fn is_same_rate(one: Rate, other: Rate) -> bool {
     !one.is_faster_than(other) && !other.is_faster_than(one)
 }
 
-impl<L: fmt::Debug> fmt::Debug for Controller<L> {
+impl<L: fmt::Debug> fmt::Debug for AdaptiveController<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.with_law(|law| f.debug_struct("Controller").field("law", law).finish())
     }

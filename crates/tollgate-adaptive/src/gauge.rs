@@ -56,7 +56,7 @@ pub enum GaugeError {
     },
 }
 
-fn text(path: &Path, help: &'static str) -> Result<String, GaugeError> {
+fn read_text(path: &Path, help: &'static str) -> Result<String, GaugeError> {
     fs::read_to_string(path).map_err(|source| GaugeError::File {
         path: path.to_owned(),
         help,
@@ -64,7 +64,7 @@ fn text(path: &Path, help: &'static str) -> Result<String, GaugeError> {
     })
 }
 
-fn missing(path: &Path, wanted: &'static str) -> GaugeError {
+fn missing_text(path: &Path, wanted: &'static str) -> GaugeError {
     GaugeError::Text {
         path: path.to_owned(),
         wanted,
@@ -75,7 +75,7 @@ fn missing(path: &Path, wanted: &'static str) -> GaugeError {
     clippy::cast_precision_loss,
     reason = "counts of ticks and microseconds since the last reading are small"
 )]
-fn share(part: u64, whole: u64) -> f64 {
+fn ratio(part: u64, whole: u64) -> f64 {
     if whole == 0 {
         f64::NAN
     } else {
@@ -94,14 +94,14 @@ fn share(part: u64, whole: u64) -> f64 {
 /// # Ok::<(), tollgate_adaptive::GaugeError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct CpuUse {
+pub struct CpuUsage {
     path: PathBuf,
     /// Busy and all ticks as of the last reading.
     last: (u64, u64),
 }
 
-impl CpuUse {
-    const HELP: &str = "only Linux has it; elsewhere write a Gauge of your own";
+impl CpuUsage {
+    const READ_HELP: &str = "only Linux has it; elsewhere write a Gauge of your own";
 
     /// Of this machine.
     ///
@@ -117,15 +117,15 @@ impl CpuUse {
     /// If it can't be read.
     pub fn at(path: impl Into<PathBuf>) -> Result<Self, GaugeError> {
         let path = path.into();
-        let last = Self::ticks(&path)?;
+        let last = Self::read_ticks(&path)?;
         Ok(Self { path, last })
     }
 
-    fn ticks(path: &Path) -> Result<(u64, u64), GaugeError> {
-        let text = text(path, Self::HELP)?;
+    fn read_ticks(path: &Path) -> Result<(u64, u64), GaugeError> {
+        let text = read_text(path, Self::READ_HELP)?;
         let wanted = "line of times that begins with cpu";
         let line = text.lines().find_map(|line| line.strip_prefix("cpu "));
-        let line = line.ok_or_else(|| missing(path, wanted))?;
+        let line = line.ok_or_else(|| missing_text(path, wanted))?;
         // user, nice, system, idle, iowait, irq, softirq, steal; guests are counted among users already.
         let ticks: Vec<u64> = line
             .split_whitespace()
@@ -133,7 +133,7 @@ impl CpuUse {
             .map_while(|word| word.parse().ok())
             .collect();
         if ticks.len() < 4 {
-            return Err(missing(path, wanted));
+            return Err(missing_text(path, wanted));
         }
         let all = ticks.iter().sum::<u64>();
         let idle = ticks[3] + ticks.get(4).copied().unwrap_or(0);
@@ -141,12 +141,12 @@ impl CpuUse {
     }
 }
 
-impl Gauge for CpuUse {
+impl Gauge for CpuUsage {
     /// What isn't a number if no tick has passed since the last reading, which laws take for saying nothing.
     fn read(&mut self, _now: Timestamp) -> Result<f64, GaugeError> {
-        let (busy, all) = Self::ticks(&self.path)?;
+        let (busy, all) = Self::read_ticks(&self.path)?;
         let last = std::mem::replace(&mut self.last, (busy, all));
-        Ok(share(
+        Ok(ratio(
             busy.saturating_sub(last.0),
             all.saturating_sub(last.1),
         ))
@@ -170,7 +170,7 @@ pub struct CpuPressure {
 }
 
 impl CpuPressure {
-    const HELP: &str =
+    const READ_HELP: &str =
         "a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUse needs neither";
 
     /// Of this machine.
@@ -187,24 +187,24 @@ impl CpuPressure {
     /// If it can't be read.
     pub fn at(path: impl Into<PathBuf>) -> Result<Self, GaugeError> {
         let gauge = Self { path: path.into() };
-        gauge.pressure()?;
+        gauge.read_pressure()?;
         Ok(gauge)
     }
 
-    fn pressure(&self) -> Result<f64, GaugeError> {
-        let text = text(&self.path, Self::HELP)?;
+    fn read_pressure(&self) -> Result<f64, GaugeError> {
+        let text = read_text(&self.path, Self::READ_HELP)?;
         let some = text.lines().find_map(|line| line.strip_prefix("some "));
         let mut words = some.unwrap_or_default().split_whitespace();
         let percent = words.find_map(|word| word.strip_prefix("avg10="));
         let percent: Option<f64> = percent.and_then(|percent| percent.parse().ok());
         let wanted = "share of ten seconds (some avg10=)";
-        Ok(percent.ok_or_else(|| missing(&self.path, wanted))? / 100.0)
+        Ok(percent.ok_or_else(|| missing_text(&self.path, wanted))? / 100.0)
     }
 }
 
 impl Gauge for CpuPressure {
     fn read(&mut self, _now: Timestamp) -> Result<f64, GaugeError> {
-        self.pressure()
+        self.read_pressure()
     }
 }
 
@@ -220,14 +220,15 @@ impl Gauge for CpuPressure {
 /// # Ok::<(), tollgate_adaptive::GaugeError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct GroupCpu {
+pub struct CgroupCpu {
     folder: PathBuf,
     /// Microseconds used, and when that was read; no time before the first reading.
     last: (u64, Option<Timestamp>),
 }
 
-impl GroupCpu {
-    const HELP: &str = "it has to be the folder of a control group of version 2; CpuUse needs none";
+impl CgroupCpu {
+    const READ_HELP: &str =
+        "it has to be the folder of a control group of version 2; CpuUse needs none";
 
     /// Of the group with this folder; inside a container that is mostly `/sys/fs/cgroup`.
     ///
@@ -235,45 +236,45 @@ impl GroupCpu {
     /// If the folder has no `cpu.stat`.
     pub fn open(folder: impl Into<PathBuf>) -> Result<Self, GaugeError> {
         let folder = folder.into();
-        let used = Self::used(&folder)?;
+        let used = Self::read_used(&folder)?;
         Ok(Self {
             folder,
             last: (used, None),
         })
     }
 
-    fn used(folder: &Path) -> Result<u64, GaugeError> {
+    fn read_used(folder: &Path) -> Result<u64, GaugeError> {
         let path = folder.join("cpu.stat");
-        let text = text(&path, Self::HELP)?;
+        let text = read_text(&path, Self::READ_HELP)?;
         let used = text
             .lines()
             .find_map(|line| line.strip_prefix("usage_usec "));
         let used = used.and_then(|used| used.trim().parse().ok());
-        used.ok_or_else(|| missing(&path, "usage_usec"))
+        used.ok_or_else(|| missing_text(&path, "usage_usec"))
     }
 
     /// How many processors it may use: all, unless `cpu.max` says fewer.
-    fn processors(&self) -> f64 {
+    fn read_processors(&self) -> f64 {
         let all = std::thread::available_parallelism().map_or(1, usize::from);
         let all = f64::from(u32::try_from(all).unwrap_or(u32::MAX));
         let text = fs::read_to_string(self.folder.join("cpu.max")).unwrap_or_default();
         let mut words = text.split_whitespace().map(str::parse::<u64>);
         match (words.next(), words.next()) {
-            (Some(Ok(quota)), Some(Ok(period))) if period > 0 => share(quota, period).min(all),
+            (Some(Ok(quota)), Some(Ok(period))) if period > 0 => ratio(quota, period).min(all),
             _ => all,
         }
     }
 }
 
-impl Gauge for GroupCpu {
+impl Gauge for CgroupCpu {
     /// What isn't a number the first time, because it is a rate.
     fn read(&mut self, now: Timestamp) -> Result<f64, GaugeError> {
-        let used = Self::used(&self.folder)?;
+        let used = Self::read_used(&self.folder)?;
         let last = std::mem::replace(&mut self.last, (used, Some(now)));
         let Some(then) = last.1 else {
             return Ok(f64::NAN);
         };
         let micros = now.nanos_since(then) / 1_000;
-        Ok(share(used.saturating_sub(last.0), micros) / self.processors())
+        Ok(ratio(used.saturating_sub(last.0), micros) / self.read_processors())
     }
 }

@@ -2,7 +2,7 @@
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::random::SplitMix64;
-use super::{Bounds, Law, LawError, Reason, Sample};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// Multiplies the limit by how many times quicker the quickest call was, and adds room for a queue.
 ///
@@ -27,7 +27,7 @@ pub struct Gradient {
     smoothing: f64,
     tolerance: f64,
     backoff: f64,
-    quickest: f64,
+    min_latency_nanos: f64,
     /// How many samples there are between probes, at least and then by chance as many again; `None` for no probes.
     probe_every: Option<u32>,
     until_probe: u64,
@@ -43,12 +43,12 @@ impl Gradient {
             smoothing: 0.2,
             tolerance: 2.0,
             backoff: 0.9,
-            quickest: 0.0,
+            min_latency_nanos: 0.0,
             probe_every: Some(1_000),
             until_probe: 0,
             chance: SplitMix64::new(0),
         };
-        law.schedule();
+        law.schedule_probe();
         law
     }
 
@@ -56,8 +56,8 @@ impl Gradient {
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
-    pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = ParameterRange::PART.check("a smoothing", part)?;
+    pub fn smoothing(mut self, part: f64) -> Result<Self, AlgorithmError> {
+        self.smoothing = ParameterRange::FRACTION.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -65,7 +65,7 @@ impl Gradient {
     ///
     /// # Errors
     /// Unless it is a number from 1 on.
-    pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
+    pub fn tolerance(mut self, times: f64) -> Result<Self, AlgorithmError> {
         self.tolerance = ParameterRange::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
@@ -74,7 +74,7 @@ impl Gradient {
     ///
     /// # Errors
     /// Unless it is above 0 and below 1.
-    pub fn backoff(mut self, factor: f64) -> Result<Self, LawError> {
+    pub fn backoff(mut self, factor: f64) -> Result<Self, AlgorithmError> {
         self.backoff = ParameterRange::BELOW_ONE.check("a backoff", factor)?;
         Ok(self)
     }
@@ -83,7 +83,7 @@ impl Gradient {
     #[must_use]
     pub fn probe_every(mut self, samples: Option<u32>) -> Self {
         self.probe_every = samples;
-        self.schedule();
+        self.schedule_probe();
         self
     }
 
@@ -91,35 +91,35 @@ impl Gradient {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.chance = SplitMix64::new(seed);
-        self.schedule();
+        self.schedule_probe();
         self
     }
 
-    fn schedule(&mut self) {
+    fn schedule_probe(&mut self) {
         let every = u64::from(self.probe_every.unwrap_or(0)).max(1);
         self.until_probe = every + self.chance.next() % every;
     }
 }
 
-impl Law for Gradient {
+impl LimitAlgorithm for Gradient {
     keeps_limit_in!(estimate);
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let queue = self.estimate.trunc().sqrt().trunc().max(4.0);
         if self.probe_every.is_some() {
             if self.until_probe == 0 {
-                self.schedule();
+                self.schedule_probe();
                 self.estimate = self.bounds.min().max(queue);
-                self.quickest = 0.0;
-                return Some(Reason::Probing);
+                self.min_latency_nanos = 0.0;
+                return Some(ChangeReason::Probing);
             }
             self.until_probe -= 1;
         }
         let rtt = sample.nanos();
-        if self.quickest == 0.0 || rtt < self.quickest {
-            self.quickest = rtt;
+        if self.min_latency_nanos == 0.0 || rtt < self.min_latency_nanos {
+            self.min_latency_nanos = rtt;
         }
-        let gradient = (self.tolerance * self.quickest / rtt).clamp(0.5, 1.0);
+        let gradient = (self.tolerance * self.min_latency_nanos / rtt).clamp(0.5, 1.0);
         let mut wanted = if sample.is_dropped() {
             self.estimate * self.backoff
         } else if f64::from(sample.in_flight) < self.estimate / 2.0 {
@@ -136,11 +136,11 @@ impl Law for Gradient {
             .min(self.bounds.max())
             .max(queue.min(self.bounds.max()));
         (self.estimate.to_bits() != before.to_bits()).then_some(if self.estimate > before {
-            Reason::Room
+            ChangeReason::Room
         } else if sample.is_dropped() {
-            Reason::Dropped
+            ChangeReason::Dropped
         } else {
-            Reason::Queueing
+            ChangeReason::Queueing
         })
     }
 }

@@ -1,10 +1,10 @@
 //! Gradient2: each call against the mean of the last few hundred.
 
 use super::law::{ParameterRange, keeps_limit_in};
-use super::{Bounds, Law, LawError, Reason, Sample};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// How many samples the mean is plain over, before it becomes a running one.
-const WARM_UP: f64 = 10.0;
+const WARM_UP_SAMPLES: f64 = 10.0;
 
 /// Compares each call with a long running mean, and lowers the limit while calls take longer than that.
 ///
@@ -31,7 +31,7 @@ pub struct Gradient2 {
     window: f64,
     count: f64,
     sum: f64,
-    long: f64,
+    long_average_nanos: f64,
 }
 
 impl Gradient2 {
@@ -46,7 +46,7 @@ impl Gradient2 {
             window: 600.0,
             count: 0.0,
             sum: 0.0,
-            long: 0.0,
+            long_average_nanos: 0.0,
         }
     }
 
@@ -54,8 +54,8 @@ impl Gradient2 {
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
-    pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = ParameterRange::PART.check("a smoothing", part)?;
+    pub fn smoothing(mut self, part: f64) -> Result<Self, AlgorithmError> {
+        self.smoothing = ParameterRange::FRACTION.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -70,7 +70,7 @@ impl Gradient2 {
     ///
     /// # Errors
     /// Unless it is a number from 1 on.
-    pub fn tolerance(mut self, times: f64) -> Result<Self, LawError> {
+    pub fn tolerance(mut self, times: f64) -> Result<Self, AlgorithmError> {
         self.tolerance = ParameterRange::MULTIPLE.check("a tolerance", times)?;
         Ok(self)
     }
@@ -84,31 +84,31 @@ impl Gradient2 {
 
     /// The long mean, in nanoseconds.
     pub fn long_nanos(&self) -> f64 {
-        self.long
+        self.long_average_nanos
     }
 
-    fn average(&mut self, rtt: f64) {
-        if self.count < WARM_UP {
+    fn update_average(&mut self, rtt: f64) {
+        if self.count < WARM_UP_SAMPLES {
             self.count += 1.0;
             self.sum += rtt;
-            self.long = self.sum / self.count;
+            self.long_average_nanos = self.sum / self.count;
         } else {
             let factor = 2.0 / (self.window + 1.0);
-            self.long = self.long * (1.0 - factor) + rtt * factor;
+            self.long_average_nanos = self.long_average_nanos * (1.0 - factor) + rtt * factor;
         }
     }
 }
 
-impl Law for Gradient2 {
+impl LimitAlgorithm for Gradient2 {
     keeps_limit_in!(estimate);
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let short = sample.nanos();
-        self.average(short);
-        let long = self.long;
+        self.update_average(short);
+        let long = self.long_average_nanos;
         // Calls have become much quicker: the mean follows faster than it would by itself.
         if long / short > 2.0 {
-            self.long *= 0.95;
+            self.long_average_nanos *= 0.95;
         }
         if f64::from(sample.in_flight) < self.estimate / 2.0 {
             return None;
@@ -119,9 +119,9 @@ impl Law for Gradient2 {
         let smoothed = before * (1.0 - self.smoothing) + wanted * self.smoothing;
         self.estimate = smoothed.min(self.bounds.max()).max(self.bounds.min());
         (self.estimate.to_bits() != before.to_bits()).then_some(if self.estimate > before {
-            Reason::Room
+            ChangeReason::Room
         } else {
-            Reason::Queueing
+            ChangeReason::Queueing
         })
     }
 }

@@ -3,10 +3,10 @@
 use std::time::Duration;
 
 use super::law::ParameterRange;
-use super::{Aimd, Bounds, Law, LawError, Reason, Sample};
+use super::{Aimd, AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// How fast the running percentile follows.
-const FOLLOWS: f64 = 0.02;
+const PERCENTILE_STEP: f64 = 0.02;
 
 /// AIMD that takes each call above a threshold for a sign of overload, as it does drops.
 ///
@@ -70,7 +70,7 @@ impl LatencyThreshold {
     /// assert_eq!(law.limit(), 25.0);
     /// # Ok::<(), tollgate_adaptive::LawError>(())
     /// ```
-    pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, LawError> {
+    pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, AlgorithmError> {
         let times = ParameterRange::MULTIPLE.check("a multiple", times)?;
         let part = ParameterRange::BELOW_ONE.check("a percentile", part)?;
         Ok(Self {
@@ -87,7 +87,7 @@ impl LatencyThreshold {
     ///
     /// # Errors
     /// As those.
-    pub fn steps(mut self, increase: f64, backoff: f64) -> Result<Self, LawError> {
+    pub fn steps(mut self, increase: f64, backoff: f64) -> Result<Self, AlgorithmError> {
         self.aimd = self.aimd.increase(increase)?.backoff(backoff)?;
         Ok(self)
     }
@@ -109,9 +109,9 @@ impl LatencyThreshold {
                 let is_slow = rtt > *times * *estimate;
                 // Up for those above it, down for those below, so that both are in balance at the percentile.
                 *estimate *= if rtt > *estimate {
-                    1.0 + FOLLOWS * *part
+                    1.0 + PERCENTILE_STEP * *part
                 } else {
-                    1.0 - FOLLOWS * (1.0 - *part)
+                    1.0 - PERCENTILE_STEP * (1.0 - *part)
                 };
                 is_slow
             }
@@ -119,7 +119,7 @@ impl LatencyThreshold {
     }
 }
 
-impl Law for LatencyThreshold {
+impl LimitAlgorithm for LatencyThreshold {
     fn bounds(&self) -> Bounds {
         self.aimd.bounds()
     }
@@ -132,12 +132,12 @@ impl Law for LatencyThreshold {
         self.aimd.set_limit(limit);
     }
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let overload = if sample.is_dropped() {
-            Some(Reason::Dropped)
+            Some(ChangeReason::Dropped)
         } else {
-            self.is_slow(sample).then_some(Reason::Slow)
+            self.is_slow(sample).then_some(ChangeReason::Slow)
         };
-        self.aimd.judge(overload, sample.in_flight)
+        self.aimd.apply_signal(overload, sample.in_flight)
     }
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use derive_more::{Display, Error};
 use tollgate::Timestamp;
-use tollgate::concurrency::{Ended, Ending};
+use tollgate::concurrency::{CompletedCall, PermitOutcome};
 
 /// What is known of one call when it is over.
 ///
@@ -27,7 +27,7 @@ pub struct Sample {
     /// How many were in flight when it began, itself included.
     pub in_flight: u32,
     /// How it ended.
-    pub ending: Ending,
+    pub ending: PermitOutcome,
 }
 
 impl Sample {
@@ -37,7 +37,7 @@ impl Sample {
             started: Timestamp::ZERO,
             rtt,
             in_flight,
-            ending: Ending::Success,
+            ending: PermitOutcome::Success,
         }
     }
 
@@ -51,13 +51,13 @@ impl Sample {
     /// The same, but it timed out or was rejected for overload.
     #[must_use]
     pub const fn dropped(mut self) -> Self {
-        self.ending = Ending::Dropped;
+        self.ending = PermitOutcome::Dropped;
         self
     }
 
     /// Whether it was a sign of overload.
     pub fn is_dropped(&self) -> bool {
-        self.ending == Ending::Dropped
+        self.ending == PermitOutcome::Dropped
     }
 
     /// When it was over.
@@ -78,9 +78,9 @@ impl Sample {
     }
 }
 
-impl From<&Ended> for Sample {
+impl From<&CompletedCall> for Sample {
     #[inline]
-    fn from(ended: &Ended) -> Self {
+    fn from(ended: &CompletedCall) -> Self {
         Self {
             started: ended.started,
             rtt: ended.latency,
@@ -93,7 +93,7 @@ impl From<&Ended> for Sample {
 /// Why a law changed its limit.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Reason {
+pub enum ChangeReason {
     /// Calls are as quick as ever, and the limit is in use: there is room.
     #[display("calls are as quick as ever and the limit is in use")]
     Room,
@@ -123,7 +123,7 @@ pub enum Reason {
     Relaxed,
     /// Somebody set the limit by hand.
     #[display("set by hand")]
-    Ordered,
+    SetByOperator,
 }
 
 /// A rule that says, after each sample, what the limit should be.
@@ -164,7 +164,7 @@ pub enum Reason {
 /// assert_eq!(law.limit(), 1.0);
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
-pub trait Law<S = Sample>: Send {
+pub trait LimitAlgorithm<S = Sample>: Send {
     /// Between what the limit stays, whatever the samples say.
     fn bounds(&self) -> Bounds;
 
@@ -186,15 +186,15 @@ pub trait Law<S = Sample>: Send {
     }
 
     /// Takes a sample into account. The answer is why the limit changed, or `None` if it didn't.
-    fn step(&mut self, sample: &S) -> Option<Reason>;
+    fn step(&mut self, sample: &S) -> Option<ChangeReason>;
 
     /// As [`step`](Self::step), but nothing changes by samples that say nothing: of no duration, as from a
     /// clock that was set back, ignored, or not a number.
-    fn observe(&mut self, sample: &S) -> Option<Reason>
+    fn observe(&mut self, sample: &S) -> Option<ChangeReason>
     where
-        S: Told,
+        S: Observation,
     {
-        if sample.tells() {
+        if sample.is_informative() {
             self.step(sample)
         } else {
             None
@@ -214,13 +214,13 @@ macro_rules! keeps_limit_in {
         }
 
         fn set_limit(&mut self, limit: f64) {
-            self.$limit = self.bounds.begins(limit);
+            self.$limit = self.bounds.initial_limit(limit);
         }
     };
 }
 pub(super) use keeps_limit_in;
 
-impl<S, L: Law<S> + ?Sized> Law<S> for Box<L> {
+impl<S, L: LimitAlgorithm<S> + ?Sized> LimitAlgorithm<S> for Box<L> {
     fn bounds(&self) -> Bounds {
         (**self).bounds()
     }
@@ -233,26 +233,26 @@ impl<S, L: Law<S> + ?Sized> Law<S> for Box<L> {
         (**self).set_limit(limit);
     }
 
-    fn step(&mut self, sample: &S) -> Option<Reason> {
+    fn step(&mut self, sample: &S) -> Option<ChangeReason> {
         (**self).step(sample)
     }
 }
 
 /// What laws are told: a [`Sample`], or a reading of a gauge.
-pub trait Told {
+pub trait Observation {
     /// Whether it says anything.
-    fn tells(&self) -> bool;
+    fn is_informative(&self) -> bool;
 }
 
-impl Told for Sample {
+impl Observation for Sample {
     #[inline]
-    fn tells(&self) -> bool {
-        !self.rtt.is_zero() && self.ending != Ending::Ignored
+    fn is_informative(&self) -> bool {
+        !self.rtt.is_zero() && self.ending != PermitOutcome::Ignored
     }
 }
 
-impl Told for f64 {
-    fn tells(&self) -> bool {
+impl Observation for f64 {
+    fn is_informative(&self) -> bool {
         self.is_finite() && *self >= 0.0
     }
 }
@@ -282,11 +282,11 @@ impl Bounds {
     ///
     /// # Errors
     /// If one isn't a finite number above 0, or the least is more than the most.
-    pub fn new(min: f64, max: f64) -> Result<Self, LawError> {
+    pub fn new(min: f64, max: f64) -> Result<Self, AlgorithmError> {
         if min.is_finite() && max.is_finite() && 0.0 < min && min <= max {
             Ok(Self { min, max })
         } else {
-            Err(LawError::Bounds { min, max })
+            Err(AlgorithmError::Bounds { min, max })
         }
     }
 
@@ -301,7 +301,7 @@ impl Bounds {
     }
 
     /// What a law may begin at: also a number outside of the bounds, but none that it would never come back from.
-    pub(super) fn begins(&self, limit: f64) -> f64 {
+    pub(super) fn initial_limit(&self, limit: f64) -> f64 {
         if limit.is_finite() && limit > 0.0 {
             limit
         } else {
@@ -323,7 +323,7 @@ impl Bounds {
 /// A law that can't be.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq)]
 #[non_exhaustive]
-pub enum LawError {
+pub enum AlgorithmError {
     /// The least and the most of a limit don't go together.
     #[display(
         "a limit between {min} and {max}: both have to be numbers above 0, and the least no more than the most"
@@ -351,7 +351,7 @@ pub(super) struct ParameterRange(fn(f64) -> bool, &'static str);
 
 impl ParameterRange {
     /// A part of something that may be all of it.
-    pub(super) const PART: Self = Self(|n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
+    pub(super) const FRACTION: Self = Self(|n| n > 0.0 && n <= 1.0, "above 0 and at most 1");
     /// A part of something that is never all of it.
     pub(super) const BELOW_ONE: Self = Self(|n| n > 0.0 && n < 1.0, "above 0 and below 1");
     /// None of something, or a part of it.
@@ -359,18 +359,20 @@ impl ParameterRange {
     /// So many times something, and not less of it.
     pub(super) const MULTIPLE: Self = Self(|n| n.is_finite() && n >= 1.0, "1 or more");
     /// More of something.
-    pub(super) const MORE: Self = Self(|n| n.is_finite() && n > 1.0, "above 1");
+    pub(super) const ABOVE_ONE: Self = Self(|n| n.is_finite() && n > 1.0, "above 1");
     pub(super) const POSITIVE: Self = Self(|n| n.is_finite() && n > 0.0, "above 0");
     pub(super) const ABOVE_ZERO: Self = Self(|n| n > 0.0, "above 0");
     pub(super) const NOT_NEGATIVE: Self = Self(|n| n.is_finite() && n >= 0.0, "0 or more");
 
     /// The number that has this name, if it may be so.
-    pub(super) fn check(&self, name: &'static str, given: f64) -> Result<f64, LawError> {
+    pub(super) fn check(&self, name: &'static str, given: f64) -> Result<f64, AlgorithmError> {
         let Self(is_fine, expected) = *self;
-        is_fine(given).then_some(given).ok_or(LawError::Parameter {
-            name,
-            given,
-            expected,
-        })
+        is_fine(given)
+            .then_some(given)
+            .ok_or(AlgorithmError::Parameter {
+                name,
+                given,
+                expected,
+            })
     }
 }

@@ -63,17 +63,17 @@ mod windowed;
 
 pub use aimd::Aimd;
 pub use bbr::Bbr;
-pub use controller::{Change, Controller};
-pub use gauge::{CpuPressure, CpuUse, Gauge, GaugeError, GroupCpu};
+pub use controller::{AdaptiveController, LimitChange};
+pub use gauge::{CgroupCpu, CpuPressure, CpuUsage, Gauge, GaugeError};
 pub use gradient::Gradient;
 pub use gradient2::Gradient2;
 pub use latency_threshold::LatencyThreshold;
-pub use law::{Bounds, Law, LawError, Reason, Sample, Told};
+pub use law::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Observation, Sample};
 pub use littles_law::Little;
-pub use named::{NamedLaw, NoSuchLaw};
+pub use named::{AdaptiveAlgorithm, UnknownAlgorithm};
 pub use self_tuning::SelfTuning;
-pub use steady::Steady;
-pub use target::Target;
+pub use steady::Damped;
+pub use target::GaugeTarget;
 pub use vegas::Vegas;
 pub use windowed::Windowed;
 

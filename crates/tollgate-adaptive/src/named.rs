@@ -6,8 +6,8 @@ use std::str::FromStr;
 use derive_more::{Display, Error};
 
 use super::{
-    Aimd, Bbr, Bounds, Gradient, Gradient2, LatencyThreshold, Law, LawError, Little, SelfTuning,
-    Vegas, Windowed,
+    Aimd, AlgorithmError, Bbr, Bounds, Gradient, Gradient2, LatencyThreshold, LimitAlgorithm,
+    Little, SelfTuning, Vegas, Windowed,
 };
 
 /// A law by its name, with the numbers that it has unless others are chosen.
@@ -26,7 +26,7 @@ use super::{
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum NamedLaw {
+pub enum AdaptiveAlgorithm {
     /// [`Little`], the default.
     Little,
     /// [`Aimd`], ×0.9 for drops.
@@ -47,7 +47,7 @@ pub enum NamedLaw {
     SelfTuning,
 }
 
-impl NamedLaw {
+impl AdaptiveAlgorithm {
     /// All of them, the default first.
     pub const ALL: [Self; 9] = [
         Self::Little,
@@ -80,7 +80,11 @@ impl NamedLaw {
     ///
     /// # Errors
     /// None of those that there are now.
-    pub fn make(self, bounds: Bounds, seed: u64) -> Result<Box<dyn Law>, LawError> {
+    pub fn make(
+        self,
+        bounds: Bounds,
+        seed: u64,
+    ) -> Result<Box<dyn LimitAlgorithm>, AlgorithmError> {
         let from = bounds.clamp(20.0);
         Ok(match self {
             Self::Little => Box::new(Little::new(bounds).seed(seed)),
@@ -100,7 +104,7 @@ impl NamedLaw {
     }
 }
 
-impl fmt::Display for NamedLaw {
+impl fmt::Display for AdaptiveAlgorithm {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.pad(self.name())
     }
@@ -108,14 +112,14 @@ impl fmt::Display for NamedLaw {
 
 /// A name that no law has.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
-#[display("no law is named {_0}; there are {}", NamedLaw::ALL.map(NamedLaw::name).join(", "))]
-pub struct NoSuchLaw(#[error(not(source))] String);
+#[display("no law is named {_0}; there are {}", AdaptiveAlgorithm::ALL.map(AdaptiveAlgorithm::name).join(", "))]
+pub struct UnknownAlgorithm(#[error(not(source))] String);
 
-impl FromStr for NamedLaw {
-    type Err = NoSuchLaw;
+impl FromStr for AdaptiveAlgorithm {
+    type Err = UnknownAlgorithm;
 
-    fn from_str(name: &str) -> Result<Self, NoSuchLaw> {
+    fn from_str(name: &str) -> Result<Self, UnknownAlgorithm> {
         let law = Self::ALL.into_iter().find(|law| law.name() == name);
-        law.ok_or_else(|| NoSuchLaw(name.to_owned()))
+        law.ok_or_else(|| UnknownAlgorithm(name.to_owned()))
     }
 }

@@ -12,7 +12,7 @@ mod call;
 mod retry;
 mod throttle;
 
-pub use budget::Budget;
-pub use call::{CallError, Entered, NotCalled, Protected};
-pub use retry::{Advice, Backoff, GaveUp, Retry, Stopped};
-pub use throttle::{Attempt, Throttle, Throttled};
+pub use budget::RetryBudget;
+pub use call::{ActiveCall, CallDenied, CallError, CallGuard};
+pub use retry::{Backoff, RetriesExhausted, Retry, RetryAdvice, StopReason};
+pub use throttle::{Attempt, ClientThrottle, Throttled};

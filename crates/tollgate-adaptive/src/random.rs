@@ -13,7 +13,7 @@ impl SplitMix64 {
 
     pub(crate) fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
-        mixed(self.0)
+        mix_bits(self.0)
     }
 
     /// A number from 0 up to, but not, 1.
@@ -21,7 +21,7 @@ impl SplitMix64 {
         clippy::cast_precision_loss,
         reason = "53 bits are what a double holds exactly"
     )]
-    pub(crate) fn part(&mut self) -> f64 {
+    pub(crate) fn next_fraction(&mut self) -> f64 {
         (self.next() >> 11) as f64 / (1_u64 << 53) as f64
     }
 }
@@ -32,7 +32,7 @@ pub(crate) fn random_seed() -> u64 {
 }
 
 /// The bits of a word, each of which depends on all of it.
-pub(crate) const fn mixed(word: u64) -> u64 {
+pub(crate) const fn mix_bits(word: u64) -> u64 {
     let word = (word ^ (word >> 30)).wrapping_mul(0xBF58_476D_1CE4_E5B9);
     let word = (word ^ (word >> 27)).wrapping_mul(0x94D0_49BB_1331_11EB);
     word ^ (word >> 31)

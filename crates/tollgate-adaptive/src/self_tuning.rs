@@ -1,7 +1,7 @@
 //! By the share of calls that succeed.
 
 use super::law::{ParameterRange, keeps_limit_in};
-use super::{Bounds, Law, LawError, Reason, Sample};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// Lowers the limit while too few calls succeed, and raises it while more do than are asked for.
 ///
@@ -39,7 +39,7 @@ impl SelfTuning {
     ///
     /// # Errors
     /// Unless it is above 0 and below 1.
-    pub fn new(bounds: Bounds, target: f64) -> Result<Self, LawError> {
+    pub fn new(bounds: Bounds, target: f64) -> Result<Self, AlgorithmError> {
         Ok(Self {
             bounds,
             limit: bounds.min(),
@@ -60,10 +60,10 @@ impl SelfTuning {
     }
 }
 
-impl Law for SelfTuning {
+impl LimitAlgorithm for SelfTuning {
     keeps_limit_in!(limit);
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         self.seen += 1;
         self.succeeded += u32::from(!sample.is_dropped());
         if self.seen < self.samples {
@@ -73,9 +73,9 @@ impl Law for SelfTuning {
         (self.seen, self.succeeded) = (0, 0);
         let enough = self.target + 0.05_f64.min((1.0 - self.target) / 2.0);
         let (wanted, reason) = if share < self.target {
-            (self.limit * self.lower, Reason::Failing)
+            (self.limit * self.lower, ChangeReason::Failing)
         } else if share > enough {
-            (self.limit * self.raise, Reason::Succeeding)
+            (self.limit * self.raise, ChangeReason::Succeeding)
         } else {
             return None;
         };

@@ -8,7 +8,9 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use derive_more::{Display, Error};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::concurrency::{Attached, NoPermit, OwnedPermit, Permit, PermitHome, part};
+use tollgate::concurrency::{
+    OwnedPermit, Permit, PermitDenied, PermitSource, PermitSourceWith, percent_of_limit,
+};
 
 /// How much a request matters.
 ///
@@ -74,9 +76,9 @@ pub struct UnknownCriticality(#[error(not(source))] String);
 /// assert_eq!(Shares::new(50, 80).percent(Criticality::Default), 80);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Shares([u8; 3]);
+pub struct CriticalityShares([u8; 3]);
 
-impl Shares {
+impl CriticalityShares {
     /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
     pub const fn new(sheddable: u8, default: u8) -> Self {
         let default = if default < 100 { default } else { 100 };
@@ -95,11 +97,11 @@ impl Shares {
 
     /// How many a class may use of so many, rounded down, and one at least if there is any.
     pub fn of(self, class: Criticality, limit: u32) -> u32 {
-        part(limit, self.percent(class))
+        percent_of_limit(limit, self.percent(class))
     }
 }
 
-impl Default for Shares {
+impl Default for CriticalityShares {
     fn default() -> Self {
         Self::new(70, 90)
     }
@@ -125,18 +127,18 @@ impl Default for Shares {
 /// assert_eq!(shedder.shed(Criticality::Sheddable), 3);
 /// ```
 #[derive(Debug)]
-pub struct Shedder<C: Clock = Monotonic> {
+pub struct LoadShedder<C: Clock = Monotonic> {
     limiter: Arc<ConcurrencyLimiter<C>>,
-    shares: Shares,
+    shares: CriticalityShares,
     shed: [AtomicU64; 3],
 }
 
-impl<C: Clock> Shedder<C> {
+impl<C: Clock> LoadShedder<C> {
     /// 70 %, 90 % and 100 % of this limit.
     pub fn new(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
         Self {
             limiter,
-            shares: Shares::default(),
+            shares: CriticalityShares::default(),
             shed: [const { AtomicU64::new(0) }; 3],
         }
     }
@@ -144,12 +146,12 @@ impl<C: Clock> Shedder<C> {
     /// So many percent for sheddable requests, and for default ones. No class has more than one above it.
     #[must_use]
     pub fn percents(self, sheddable: u8, default: u8) -> Self {
-        self.shares(Shares::new(sheddable, default))
+        self.shares(CriticalityShares::new(sheddable, default))
     }
 
     /// These parts of the limit.
     #[must_use]
-    pub const fn shares(mut self, shares: Shares) -> Self {
+    pub const fn shares(mut self, shares: CriticalityShares) -> Self {
         self.shares = shares;
         self
     }
@@ -161,7 +163,7 @@ impl<C: Clock> Shedder<C> {
     pub fn try_acquire(
         &self,
         class: Criticality,
-    ) -> Result<Permit<&ConcurrencyLimiter<C>>, NoPermit> {
+    ) -> Result<Permit<&ConcurrencyLimiter<C>>, PermitDenied> {
         self.take(&*self.limiter, class)
     }
 
@@ -181,11 +183,15 @@ impl<C: Clock> Shedder<C> {
     /// assert_eq!(shedder.limiter().available(), 10);
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
-    pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, NoPermit> {
+    pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, PermitDenied> {
         self.take(Arc::clone(&self.limiter), class)
     }
 
-    fn take<H: PermitHome>(&self, home: H, class: Criticality) -> Result<Permit<H>, NoPermit> {
+    fn take<H: PermitSource>(
+        &self,
+        home: H,
+        class: Criticality,
+    ) -> Result<Permit<H>, PermitDenied> {
         let percent = self.shares.percent(class);
         Permit::try_new_within(home, percent).inspect_err(|_| {
             self.shed[class as usize].fetch_add(1, Ordering::Relaxed);
@@ -224,7 +230,7 @@ impl<C: Clock> Shedder<C> {
 #[derive(Debug)]
 pub struct Partitions<C: Clock = Monotonic> {
     limiter: Arc<ConcurrencyLimiter<C>>,
-    parts: Vec<PartitionState>,
+    partitions: Vec<PartitionState>,
 }
 
 #[derive(Debug)]
@@ -235,16 +241,16 @@ struct PartitionState {
 }
 
 /// Who gave a permit of a partition: the limiter `H`, and the partition that counts the permit as its own.
-pub type Share<H> = Attached<H, Counted>;
+pub type PartitionPermitSource<H> = PermitSourceWith<H, PartitionCount>;
 
 /// One permit in the count of its partition, until this is dropped.
 #[derive(Debug)]
-pub struct Counted {
+pub struct PartitionCount {
     /// None if no partition has the name.
     in_use: Option<Arc<AtomicU32>>,
 }
 
-impl Drop for Counted {
+impl Drop for PartitionCount {
     fn drop(&mut self) {
         if let Some(in_use) = &self.in_use {
             in_use.fetch_sub(1, Ordering::Relaxed);
@@ -270,7 +276,7 @@ impl<C: Clock> Partitions<C> {
         };
         Self {
             limiter,
-            parts: shares.iter().map(part).collect(),
+            partitions: shares.iter().map(part).collect(),
         }
     }
 
@@ -282,7 +288,7 @@ impl<C: Clock> Partitions<C> {
     pub fn try_acquire(
         &self,
         name: &str,
-    ) -> Result<Permit<Share<&ConcurrencyLimiter<C>>>, NoPermit> {
+    ) -> Result<Permit<PartitionPermitSource<&ConcurrencyLimiter<C>>>, PermitDenied> {
         self.take(&*self.limiter, name)
     }
 
@@ -293,18 +299,22 @@ impl<C: Clock> Partitions<C> {
     pub fn try_acquire_owned(
         &self,
         name: &str,
-    ) -> Result<Permit<Share<Arc<ConcurrencyLimiter<C>>>>, NoPermit> {
+    ) -> Result<Permit<PartitionPermitSource<Arc<ConcurrencyLimiter<C>>>>, PermitDenied> {
         self.take(Arc::clone(&self.limiter), name)
     }
 
-    fn take<H: PermitHome>(&self, home: H, name: &str) -> Result<Permit<Share<H>>, NoPermit> {
-        let part = self.parts.iter().find(|part| part.name == name);
+    fn take<H: PermitSource>(
+        &self,
+        home: H,
+        name: &str,
+    ) -> Result<Permit<PartitionPermitSource<H>>, PermitDenied> {
+        let part = self.partitions.iter().find(|part| part.name == name);
         let before = part.map_or(0, |part| part.in_use.fetch_add(1, Ordering::Relaxed));
         // Made after it was counted, so that it is counted down if there is no permit.
         let in_use = part.map(|part| Arc::clone(&part.in_use));
-        let share = Attached {
+        let share = PermitSourceWith {
             home,
-            value: Counted { in_use },
+            value: PartitionCount { in_use },
         };
         Permit::try_new_promised(share, |limit| {
             let promised =
@@ -315,7 +325,7 @@ impl<C: Clock> Partitions<C> {
 
     /// How many a partition uses now.
     pub fn in_use(&self, name: &str) -> u32 {
-        let part = self.parts.iter().find(|part| part.name == name);
+        let part = self.partitions.iter().find(|part| part.name == name);
         part.map_or(0, |part| part.in_use.load(Ordering::Relaxed))
     }
 }

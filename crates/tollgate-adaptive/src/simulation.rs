@@ -20,14 +20,14 @@
 
 use std::time::Duration;
 
-use super::Law;
+use super::LimitAlgorithm;
 use super::random::SplitMix64;
 
 mod result;
 mod scenarios;
 mod simulator;
 
-pub use result::{Judged, PhaseRun, Point, Run};
+pub use result::{PhaseResult, Score, SimulationResult, TimePoint};
 
 /// What happens to whom: servers, calls, and when what changes.
 #[derive(Clone, Debug, PartialEq)]
@@ -94,15 +94,17 @@ impl Service {
             Self::Fixed(mean) => nanos(mean),
             Self::Exponential(mean) => nanos(mean) * exponential(chance),
             Self::Lognormal { mean, deviation } => {
-                let (middle, sigma) = spread(deviation);
+                let (middle, sigma) = lognormal_parameters(deviation);
                 // Two even numbers make a normal one (Box and Muller).
                 let normal = (2.0 * exponential(chance)).sqrt()
-                    * (std::f64::consts::TAU * chance.part()).cos();
+                    * (std::f64::consts::TAU * chance.next_fraction()).cos();
                 nanos(mean) * (middle + sigma * normal).exp()
             }
-            Self::Bimodal { quick, slow, part } => {
-                nanos(if chance.part() < part { slow } else { quick })
-            }
+            Self::Bimodal { quick, slow, part } => nanos(if chance.next_fraction() < part {
+                slow
+            } else {
+                quick
+            }),
         }
     }
 
@@ -112,7 +114,7 @@ impl Service {
             Self::Fixed(mean) => mean,
             Self::Exponential(mean) => mean.mul_f64(100_f64.ln()),
             Self::Lognormal { mean, deviation } => {
-                let (middle, sigma) = spread(deviation);
+                let (middle, sigma) = lognormal_parameters(deviation);
                 mean.mul_f64((middle + 2.326_347_874 * sigma).exp())
             }
             Self::Bimodal { quick, slow, part } => {
@@ -127,14 +129,14 @@ impl Service {
 }
 
 /// The logarithm's mean and deviation of a lognormal number of mean 1.
-fn spread(deviation: f64) -> (f64, f64) {
+fn lognormal_parameters(deviation: f64) -> (f64, f64) {
     let variance = (1.0 + deviation * deviation).ln();
     (-variance / 2.0, variance.sqrt())
 }
 
 /// An exponentially distributed number of mean 1.
 fn exponential(chance: &mut SplitMix64) -> f64 {
-    -(1.0 - chance.part()).ln()
+    -(1.0 - chance.next_fraction()).ln()
 }
 
 /// What holds a client's calls back.
@@ -144,12 +146,12 @@ pub enum Limit {
     Fixed(u32),
     /// As many as a law says.
     #[debug("Law({:?})", _0.limit())]
-    Law(Box<dyn Law>),
+    Law(Box<dyn LimitAlgorithm>),
 }
 
 impl Limit {
     /// As many as this law says.
-    pub fn law(law: impl Law + 'static) -> Self {
+    pub fn law(law: impl LimitAlgorithm + 'static) -> Self {
         Self::Law(Box::new(law))
     }
 }
@@ -162,8 +164,8 @@ impl Scenario {
     }
 
     /// Plays it, with a limit for each client, by chance from this seed.
-    pub fn run(&self, limit: impl Fn(u64) -> Limit, seed: u64) -> Run {
-        simulator::Simulator::new(self, limit, seed).play()
+    pub fn run(&self, limit: impl Fn(u64) -> Limit, seed: u64) -> SimulationResult {
+        simulator::Simulator::new(self, limit, seed).run()
     }
 
     /// The best that any fixed limit does in each phase: answered in time a second.

@@ -2,7 +2,7 @@
 
 use super::law::ParameterRange;
 use super::random::SplitMix64;
-use super::{Bounds, Law, LawError, Reason};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 
 /// A law whose wishes are followed with care.
 ///
@@ -28,7 +28,7 @@ use super::{Bounds, Law, LawError, Reason};
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Steady<L> {
+pub struct Damped<L> {
     law: L,
     in_a_row: u32,
     damping: f64,
@@ -36,7 +36,7 @@ pub struct Steady<L> {
     max_step: f64,
     chance: SplitMix64,
     /// How many wishes there were in this direction.
-    wished: (Direction, u32),
+    recent_direction: (Direction, u32),
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -45,7 +45,7 @@ enum Direction {
     Down,
 }
 
-impl<L> Steady<L> {
+impl<L> Damped<L> {
     /// Follows this law as it is, until something is chosen.
     pub fn new(law: L) -> Self {
         Self {
@@ -55,7 +55,7 @@ impl<L> Steady<L> {
             jitter: 0.0,
             max_step: f64::INFINITY,
             chance: SplitMix64::new(0),
-            wished: (Direction::Up, 0),
+            recent_direction: (Direction::Up, 0),
         }
     }
 
@@ -70,8 +70,8 @@ impl<L> Steady<L> {
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
-    pub fn damping(mut self, part: f64) -> Result<Self, LawError> {
-        self.damping = ParameterRange::PART.check("a damping", part)?;
+    pub fn damping(mut self, part: f64) -> Result<Self, AlgorithmError> {
+        self.damping = ParameterRange::FRACTION.check("a damping", part)?;
         Ok(self)
     }
 
@@ -79,7 +79,7 @@ impl<L> Steady<L> {
     ///
     /// # Errors
     /// Unless the part is from 0 on and below 1.
-    pub fn jitter(mut self, part: f64, seed: u64) -> Result<Self, LawError> {
+    pub fn jitter(mut self, part: f64, seed: u64) -> Result<Self, AlgorithmError> {
         self.jitter = ParameterRange::FROM_ZERO.check("a jitter", part)?;
         self.chance = SplitMix64::new(seed);
         Ok(self)
@@ -89,7 +89,7 @@ impl<L> Steady<L> {
     ///
     /// # Errors
     /// Unless it is a number above 0.
-    pub fn max_step(mut self, part: f64) -> Result<Self, LawError> {
+    pub fn max_step(mut self, part: f64) -> Result<Self, AlgorithmError> {
         self.max_step = ParameterRange::ABOVE_ZERO.check("a step", part)?;
         Ok(self)
     }
@@ -100,7 +100,7 @@ impl<L> Steady<L> {
     }
 }
 
-impl<S, L: Law<S>> Law<S> for Steady<L> {
+impl<S, L: LimitAlgorithm<S>> LimitAlgorithm<S> for Damped<L> {
     fn bounds(&self) -> Bounds {
         self.law.bounds()
     }
@@ -113,7 +113,7 @@ impl<S, L: Law<S>> Law<S> for Steady<L> {
         self.law.set_limit(limit);
     }
 
-    fn step(&mut self, sample: &S) -> Option<Reason> {
+    fn step(&mut self, sample: &S) -> Option<ChangeReason> {
         // A law may begin outside of its bounds, where a part of the limit is no length of a step.
         let before = self.law.bounds().clamp(self.law.limit());
         let reason = self.law.step(sample)?;
@@ -123,16 +123,16 @@ impl<S, L: Law<S>> Law<S> for Steady<L> {
         } else {
             Direction::Down
         };
-        self.wished = match self.wished {
+        self.recent_direction = match self.recent_direction {
             (last, count) if last == direction => (last, count.saturating_add(1)),
             _ => (direction, 1),
         };
-        if self.wished.1 < self.in_a_row {
+        if self.recent_direction.1 < self.in_a_row {
             self.law.set_limit(before);
             return None;
         }
-        self.wished.1 = 0;
-        let sway = 1.0 + self.jitter * (2.0 * self.chance.part() - 1.0);
+        self.recent_direction.1 = 0;
+        let sway = 1.0 + self.jitter * (2.0 * self.chance.next_fraction() - 1.0);
         let most = self.max_step * before;
         let step = ((wished - before) * self.damping * sway).clamp(-most, most);
         self.law.set_limit(self.law.bounds().clamp(before + step));

@@ -1,7 +1,7 @@
 //! By a gauge of the machine: how busy its processors are, or how long tasks wait for them.
 
 use super::law::{ParameterRange, keeps_limit_in};
-use super::{Bounds, Law, LawError, Reason};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 
 /// Keeps a reading near a target, as the use of processors near 0.7: above 1.1 × target ×0.8, below 0.9 × target ×1.1.
 ///
@@ -21,13 +21,13 @@ use super::{Bounds, Law, LawError, Reason};
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Target {
+pub struct GaugeTarget {
     bounds: Bounds,
     limit: f64,
     target: f64,
 }
 
-impl Target {
+impl GaugeTarget {
     /// How often a reading is taken, unless there is a reason for another time.
     pub const EVERY: std::time::Duration = std::time::Duration::from_secs(10);
 
@@ -35,7 +35,7 @@ impl Target {
     ///
     /// # Errors
     /// Unless it is a number above 0.
-    pub fn new(bounds: Bounds, target: f64) -> Result<Self, LawError> {
+    pub fn new(bounds: Bounds, target: f64) -> Result<Self, AlgorithmError> {
         Ok(Self {
             bounds,
             limit: bounds.min(),
@@ -44,14 +44,14 @@ impl Target {
     }
 }
 
-impl Law<f64> for Target {
+impl LimitAlgorithm<f64> for GaugeTarget {
     keeps_limit_in!(limit);
 
-    fn step(&mut self, reading: &f64) -> Option<Reason> {
+    fn step(&mut self, reading: &f64) -> Option<ChangeReason> {
         let (wanted, reason) = if *reading > self.target * 1.1 {
-            (self.limit * 0.8, Reason::Pressed)
+            (self.limit * 0.8, ChangeReason::Pressed)
         } else if *reading < self.target * 0.9 {
-            (self.limit * 1.1, Reason::Relaxed)
+            (self.limit * 1.1, ChangeReason::Relaxed)
         } else {
             return None;
         };

@@ -9,7 +9,7 @@ impl<T> UndoGuard<T> {
         Self(done, undo)
     }
 
-    pub(crate) fn keep(mut self) -> Option<T> {
+    pub(crate) fn disarm(mut self) -> Option<T> {
         self.0.take()
     }
 }

@@ -2,7 +2,7 @@
 
 use super::law::{ParameterRange, keeps_limit_in};
 use super::random::SplitMix64;
-use super::{Bounds, Law, LawError, Reason, Sample};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// Keeps a short queue: compares each call with the quickest one, and wants between α and β calls to queue.
 ///
@@ -29,8 +29,8 @@ pub struct Vegas {
     estimate: f64,
     smoothing: f64,
     probe_multiplier: f64,
-    fixed: Option<(f64, f64)>,
-    quickest: f64,
+    fixed_queue: Option<(f64, f64)>,
+    min_latency_nanos: f64,
     count: f64,
     jitter: f64,
     chance: SplitMix64,
@@ -45,10 +45,10 @@ impl Vegas {
             estimate: 20.0,
             smoothing: 1.0,
             probe_multiplier: 30.0,
-            fixed: None,
-            quickest: 0.0,
+            fixed_queue: None,
+            min_latency_nanos: 0.0,
             count: 0.0,
-            jitter: jitter(&mut chance),
+            jitter: draw_jitter(&mut chance),
             chance,
         }
     }
@@ -57,8 +57,8 @@ impl Vegas {
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
-    pub fn smoothing(mut self, part: f64) -> Result<Self, LawError> {
-        self.smoothing = ParameterRange::PART.check("a smoothing", part)?;
+    pub fn smoothing(mut self, part: f64) -> Result<Self, AlgorithmError> {
+        self.smoothing = ParameterRange::FRACTION.check("a smoothing", part)?;
         Ok(self)
     }
 
@@ -72,7 +72,7 @@ impl Vegas {
     /// Wants between `alpha` and `beta` calls to queue, whatever the limit.
     #[must_use]
     pub fn queue(mut self, alpha: u32, beta: u32) -> Self {
-        self.fixed = Some((f64::from(alpha), f64::from(beta)));
+        self.fixed_queue = Some((f64::from(alpha), f64::from(beta)));
         self
     }
 
@@ -80,7 +80,7 @@ impl Vegas {
     #[must_use]
     pub fn seed(mut self, seed: u64) -> Self {
         self.chance = SplitMix64::new(seed);
-        self.jitter = jitter(&mut self.chance);
+        self.jitter = draw_jitter(&mut self.chance);
         self
     }
 
@@ -91,13 +91,13 @@ impl Vegas {
 
     /// The quickest call since the last probe, in nanoseconds; 0 before the first.
     pub fn quickest_nanos(&self) -> f64 {
-        self.quickest
+        self.min_latency_nanos
     }
 }
 
 /// When the next probe is: a part of its time, so that instances don't probe together.
-fn jitter(chance: &mut SplitMix64) -> f64 {
-    0.5 + chance.part() / 2.0
+fn draw_jitter(chance: &mut SplitMix64) -> f64 {
+    0.5 + chance.next_fraction() / 2.0
 }
 
 /// How many decimal digits follow the first one of the limit's whole part, and 1 at least.
@@ -106,39 +106,39 @@ fn jitter(chance: &mut SplitMix64) -> f64 {
     clippy::cast_sign_loss,
     reason = "a cast of a double saturates, and the whole part is what is asked for"
 )]
-fn digits(limit: f64) -> f64 {
+fn log10_step(limit: f64) -> f64 {
     f64::from((limit as u32).checked_ilog10().unwrap_or(0).max(1))
 }
 
-impl Law for Vegas {
+impl LimitAlgorithm for Vegas {
     keeps_limit_in!(estimate);
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         let rtt = sample.nanos();
         self.count += 1.0;
         if self.jitter * self.probe_multiplier * self.estimate <= self.count {
-            self.jitter = jitter(&mut self.chance);
+            self.jitter = draw_jitter(&mut self.chance);
             self.count = 0.0;
-            self.quickest = rtt;
+            self.min_latency_nanos = rtt;
             return None;
         }
-        if self.quickest == 0.0 || rtt < self.quickest {
-            self.quickest = rtt;
+        if self.min_latency_nanos == 0.0 || rtt < self.min_latency_nanos {
+            self.min_latency_nanos = rtt;
             return None;
         }
-        let queue = (self.estimate * (1.0 - self.quickest / rtt)).ceil();
-        let step = digits(self.estimate);
-        let (alpha, beta) = self.fixed.unwrap_or((3.0 * step, 6.0 * step));
+        let queue = (self.estimate * (1.0 - self.min_latency_nanos / rtt)).ceil();
+        let step = log10_step(self.estimate);
+        let (alpha, beta) = self.fixed_queue.unwrap_or((3.0 * step, 6.0 * step));
         let (wanted, reason) = if sample.is_dropped() {
-            (self.estimate - step, Reason::Dropped)
+            (self.estimate - step, ChangeReason::Dropped)
         } else if f64::from(sample.in_flight) * 2.0 < self.estimate {
             return None;
         } else if queue <= step {
-            (self.estimate + beta, Reason::Room)
+            (self.estimate + beta, ChangeReason::Room)
         } else if queue < alpha {
-            (self.estimate + step, Reason::Room)
+            (self.estimate + step, ChangeReason::Room)
         } else if queue > beta {
-            (self.estimate - step, Reason::Queueing)
+            (self.estimate - step, ChangeReason::Queueing)
         } else {
             return None;
         };

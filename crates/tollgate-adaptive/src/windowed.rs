@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use super::law::ParameterRange;
-use super::{Bounds, Law, LawError, Reason, Sample};
+use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 /// Gathers samples over a window of time and gives the law one for all of them.
 ///
@@ -34,12 +34,12 @@ pub struct Windowed<L> {
     size: usize,
     threshold: Duration,
     tracked: LatencyStatistic,
-    next: Timestamp,
+    window_end: Timestamp,
     window: WindowSamples,
 }
 
 /// Samples of calls that end in another order than they are told may be as late as this, and aren't from a clock that was set back.
-const LATE: Duration = Duration::from_secs(60);
+const CLOCK_SLACK: Duration = Duration::from_secs(60);
 
 /// What stands for the durations of a window.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -54,9 +54,9 @@ struct WindowSamples {
     sum: u128,
     quickest: Option<Duration>,
     most_in_flight: u32,
-    dropped: bool,
+    has_drops: bool,
     /// Only for a percentile; as much as it holds is kept ready, so that no sample allocates.
-    each: Vec<Duration>,
+    latencies: Vec<Duration>,
 }
 
 impl<L> Windowed<L> {
@@ -69,7 +69,7 @@ impl<L> Windowed<L> {
             size: 10,
             threshold: Duration::from_micros(100),
             tracked: LatencyStatistic::Mean,
-            next: Timestamp::ZERO,
+            window_end: Timestamp::ZERO,
             window: WindowSamples::default(),
         }
     }
@@ -99,10 +99,10 @@ impl<L> Windowed<L> {
     ///
     /// # Errors
     /// Unless it is above 0 and at most 1.
-    pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, LawError> {
-        let part = ParameterRange::PART.check("a percentile", part)?;
+    pub fn percentile(mut self, part: f64, capacity: usize) -> Result<Self, AlgorithmError> {
+        let part = ParameterRange::FRACTION.check("a percentile", part)?;
         self.tracked = LatencyStatistic::Percentile { part, capacity };
-        self.window.each.reserve_exact(capacity);
+        self.window.latencies.reserve_exact(capacity);
         Ok(self)
     }
 
@@ -126,32 +126,32 @@ impl WindowSamples {
                 .map_or(sample.rtt, |least| least.min(sample.rtt)),
         );
         self.most_in_flight = self.most_in_flight.max(sample.in_flight);
-        self.dropped |= sample.is_dropped();
+        self.has_drops |= sample.is_dropped();
         if let LatencyStatistic::Percentile { capacity, .. } = tracked
-            && self.each.len() < capacity
+            && self.latencies.len() < capacity
         {
-            self.each.push(sample.rtt);
+            self.latencies.push(sample.rtt);
         }
     }
 
-    fn stands_for(&mut self, tracked: LatencyStatistic) -> Duration {
+    fn summarize(&mut self, tracked: LatencyStatistic) -> Duration {
         let mean = self.sum / (self.count as u128).max(1);
         let mean = Duration::from_nanos(u64::try_from(mean).unwrap_or(u64::MAX));
         match tracked {
             LatencyStatistic::Mean => mean,
             LatencyStatistic::Percentile { part, .. } => {
-                self.each.sort_unstable();
-                let rank = rank(self.each.len(), part);
-                self.each.get(rank).copied().unwrap_or(mean)
+                self.latencies.sort_unstable();
+                let rank = percentile_rank(self.latencies.len(), part);
+                self.latencies.get(rank).copied().unwrap_or(mean)
             }
         }
     }
 
     fn clear(&mut self) {
-        let mut each = std::mem::take(&mut self.each);
+        let mut each = std::mem::take(&mut self.latencies);
         each.clear();
         *self = Self {
-            each,
+            latencies: each,
             ..Self::default()
         };
     }
@@ -164,11 +164,11 @@ impl WindowSamples {
     clippy::cast_sign_loss,
     reason = "a window has few samples, and the cast saturates"
 )]
-fn rank(count: usize, part: f64) -> usize {
+fn percentile_rank(count: usize, part: f64) -> usize {
     ((count as f64 * part + 0.5).floor() as usize).saturating_sub(1)
 }
 
-impl<L: Law> Law for Windowed<L> {
+impl<L: LimitAlgorithm> LimitAlgorithm for Windowed<L> {
     fn bounds(&self) -> Bounds {
         self.law.bounds()
     }
@@ -181,28 +181,28 @@ impl<L: Law> Law for Windowed<L> {
         self.law.set_limit(limit);
     }
 
-    fn step(&mut self, sample: &Sample) -> Option<Reason> {
+    fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
         if sample.rtt < self.threshold {
             return None;
         }
         self.window.add(sample, self.tracked);
         let end = sample.ended();
         // A clock that was set back: it would be long until that time comes again.
-        if self.next > end + self.longest + LATE {
-            self.next = end + self.longest;
+        if self.window_end > end + self.longest + CLOCK_SLACK {
+            self.window_end = end + self.longest;
         }
-        if end <= self.next {
+        if end <= self.window_end {
             return None;
         }
         let twice = self.window.quickest.unwrap_or_default().saturating_mul(2);
-        self.next = end + twice.max(self.shortest).min(self.longest);
+        self.window_end = end + twice.max(self.shortest).min(self.longest);
         let reason = if self.window.count >= self.size {
             let whole = Sample {
                 started: sample.started,
-                rtt: self.window.stands_for(self.tracked),
+                rtt: self.window.summarize(self.tracked),
                 in_flight: self.window.most_in_flight,
-                ending: if self.window.dropped {
-                    tollgate::concurrency::Ending::Dropped
+                ending: if self.window.has_drops {
+                    tollgate::concurrency::PermitOutcome::Dropped
                 } else {
                     sample.ending
                 },

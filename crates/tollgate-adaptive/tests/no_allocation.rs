@@ -3,22 +3,22 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate_adaptive::breaker::{Breaker, Thresholds};
-use tollgate_adaptive::{Bounds, Controller, NamedLaw};
-use tollgate_testkit::memory::{Counting, calls};
+use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
+use tollgate_adaptive::{AdaptiveAlgorithm, AdaptiveController, Bounds};
+use tollgate_testkit::memory::{CountingAllocator, allocation_count};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 #[test]
 fn a_permit_that_adapts_a_law_and_a_closed_breaker_allocate_nothing() {
     let clock = Manual::new();
     let bounds = Bounds::new(5.0, 100.0).unwrap();
-    let breaker = Breaker::with_clock(Thresholds::default(), clock.clone());
-    for law in NamedLaw::ALL {
-        let controller = Controller::new(law.make(bounds, 1).unwrap());
+    let breaker = CircuitBreaker::with_clock(Thresholds::default(), clock.clone());
+    for law in AdaptiveAlgorithm::ALL {
+        let controller = AdaptiveController::new(law.make(bounds, 1).unwrap());
         let limiter = controller.concurrency().clock(clock.clone()).build();
-        let before = calls();
+        let before = allocation_count();
         for number in 0..5_000 {
             let call = breaker.try_call().unwrap();
             let permit = limiter.try_acquire().unwrap();
@@ -31,6 +31,6 @@ fn a_permit_that_adapts_a_law_and_a_closed_breaker_allocate_nothing() {
                 call.success();
             }
         }
-        assert_eq!(calls(), before, "{law}");
+        assert_eq!(allocation_count(), before, "{law}");
     }
 }

@@ -12,15 +12,15 @@ use tollgate_engine::orders::{
 use tollgate_server::Level;
 
 use crate::outcome::CliError;
-use crate::output::written;
-use crate::policy::{Entries, duration, one_value_each};
+use crate::output::map_write_error;
+use crate::policy::{DescriptorArg, facts_object, parse_duration};
 
 mod connect;
 mod text;
 
-pub use crate::service_client::Place;
-use crate::service_client::Request;
-pub use connect::Connect;
+use crate::service_client::HttpRequest;
+pub use crate::service_client::ServiceAddress;
+pub use connect::ConnectOptions;
 
 /// How a service is reached, and what it is asked.
 #[derive(Args, Clone, Debug)]
@@ -43,44 +43,44 @@ Examples:
 pub struct Admin {
     /// How the service is reached.
     #[command(flatten)]
-    pub connect: Connect,
+    pub connect: ConnectOptions,
     /// Print what the service answers: one JSON object.
     #[arg(long, global = true)]
     pub json: bool,
     /// What to ask or change.
     #[command(subcommand)]
-    pub ask: Ask,
+    pub command: AdminCommand,
 }
 
 /// What can be asked and changed.
 #[derive(Clone, Debug, Subcommand)]
 #[non_exhaustive]
-pub enum Ask {
+pub enum AdminCommand {
     /// Show all rules, and what each has decided since the service started.
     Rules,
     /// Show the keys that are refused most.
     Top,
     /// Show what a key has left of its limits, and what is ordered of it.
-    Key(Whose),
+    Key(KeySelector),
     /// Refuse all requests of a key, or of a rule, for a while.
-    Block(Order),
+    Block(OverrideOptions),
     /// End such a block before its time.
-    Unblock(Whose),
+    Unblock(KeySelector),
     /// Forget what a key has spent of its rates, and with --quotas of its quotas.
     Reset {
         /// Whose limits are meant.
         #[command(flatten)]
-        whose: Whose,
+        whose: KeySelector,
         /// Forget what was used of quotas (daily, monthly), too, not of rates only.
         #[arg(long)]
         quotas: bool,
     },
     /// Give a key, or all of a rule, another limit for a while.
-    Override(Override),
+    Override(LimitOverrideOptions),
     /// Let requests pass one rule, or all, for a while: they are neither counted nor refused.
-    Bypass(Bypass),
+    Bypass(BypassOptions),
     /// Show all blocks, overrides and bypasses; or end one.
-    Orders {
+    Overrides {
         /// End the one with this number.
         #[arg(long, value_name = "ID")]
         end: Option<u64>,
@@ -102,7 +102,7 @@ pub enum Ask {
 
 /// Whose limits are meant.
 #[derive(Args, Clone, Debug)]
-pub struct Whose {
+pub struct KeySelector {
     /// Facts that make the key, as requests have them: user=ada; or the key as top shows it.
     #[arg(value_name = "FACT=VALUE")]
     pub facts: Vec<KeyArgument>,
@@ -114,21 +114,21 @@ pub struct Whose {
     pub domain: Option<String>,
     /// A counter of Envoy's trees: key=value,key2=value2.
     #[arg(long, value_name = "ENTRIES", requires = "domain", conflicts_with_all = ["facts", "rule"])]
-    pub descriptor: Option<Entries>,
+    pub descriptor: Option<DescriptorArg>,
 }
 
 /// Whose, and for how long.
 #[derive(Args, Clone, Debug)]
-pub struct Order {
+pub struct OverrideOptions {
     /// Whose limits are meant.
     #[command(flatten)]
-    pub whose: Whose,
+    pub whose: KeySelector,
     /// How long it lasts, up to 30d.
-    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = seconds)]
-    pub lasts: u64,
+    #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = parse_duration_seconds)]
+    pub duration_seconds: u64,
     /// Why, for those who see it later.
     #[arg(long, value_name = "TEXT")]
-    pub why: Option<String>,
+    pub reason: Option<String>,
     /// Take facts that the policy doesn't name: requests have them all the same.
     #[arg(long)]
     pub any_fact: bool,
@@ -136,15 +136,15 @@ pub struct Order {
 
 /// Another limit.
 #[derive(Args, Clone, Debug)]
-pub struct Override {
+pub struct LimitOverrideOptions {
     /// Whose, and for how long.
     #[command(flatten)]
-    pub order: Order,
+    pub order: OverrideOptions,
     /// The rate: '100/s', '100/s burst 200'. Of a rule with several rates, give it once for each that is to be another.
     #[arg(long)]
     pub rate: Vec<String>,
     /// The quota: how many in the rule's own period, which stays.
-    #[arg(long, value_name = "N", value_parser = quota)]
+    #[arg(long, value_name = "N", value_parser = parse_quota)]
     pub quota: Option<u64>,
     /// How many at once.
     #[arg(long, value_name = "N")]
@@ -153,18 +153,18 @@ pub struct Override {
 
 /// Which limits don't count.
 #[derive(Args, Clone, Debug)]
-pub struct Bypass {
+pub struct BypassOptions {
     /// Whose, and for how long.
     #[command(flatten)]
-    pub order: Order,
+    pub order: OverrideOptions,
     /// All limits, for everybody.
     #[arg(long, conflicts_with_all = ["rule", "facts", "descriptor"])]
     pub all: bool,
 }
 
 /// Whole seconds of a length of time, and one more for what is left over.
-fn seconds(text: &str) -> Result<u64, String> {
-    let lasts = duration(text)?;
+fn parse_duration_seconds(text: &str) -> Result<u64, String> {
+    let lasts = parse_duration(text)?;
     if lasts.is_zero() || lasts > MAX_OVERRIDE_DURATION {
         return Err("it should be at least 1s, and at most 30d".to_owned());
     }
@@ -172,7 +172,7 @@ fn seconds(text: &str) -> Result<u64, String> {
 }
 
 /// A number alone: the period of a quota is the rule's.
-fn quota(text: &str) -> Result<u64, String> {
+fn parse_quota(text: &str) -> Result<u64, String> {
     text.parse().map_err(|_| {
         "it should be a whole number, as 1000: an override leaves the period as it is".to_owned()
     })
@@ -181,7 +181,7 @@ fn quota(text: &str) -> Result<u64, String> {
 type JsonObject = Map<String, Value>;
 
 /// An object with those fields of another that have a value.
-fn object(fields: Value) -> JsonObject {
+fn without_nulls(fields: Value) -> JsonObject {
     let Value::Object(mut fields) = fields else {
         return JsonObject::new();
     };
@@ -189,75 +189,79 @@ fn object(fields: Value) -> JsonObject {
     fields
 }
 
-impl Whose {
+impl KeySelector {
     fn body(&self) -> Result<JsonObject, CliError> {
-        let entries = self.descriptor.iter().flat_map(Entries::pairs);
+        let entries = self.descriptor.iter().flat_map(DescriptorArg::pairs);
         let entries = entries.map(|(key, value)| json!({"key": key, "value": value}));
         let entries: Vec<_> = entries.collect();
         let descriptor = self.descriptor.is_some().then_some(entries);
-        let mut body = object(json!({
+        let mut body = without_nulls(json!({
             "rule": self.rule,
             "domain": self.domain,
             "descriptor": descriptor,
         }));
-        add_facts(&mut body, &self.facts).map_err(CliError::usage)?;
+        add_key_facts(&mut body, &self.facts).map_err(CliError::usage)?;
         Ok(body)
     }
 
     /// The same, which must name someone.
-    fn someone(&self) -> Result<JsonObject, CliError> {
+    fn require_target(&self) -> Result<JsonObject, CliError> {
         let why = "say whose limits are meant: --rule NAME, facts as user=ada, or both";
         let body = Some(self.body()?).filter(|body| !body.is_empty());
         body.ok_or_else(|| CliError::usage(why))
     }
 }
 
-impl Order {
+impl OverrideOptions {
     /// The fields of an order, beside those of whose it is.
-    fn with(&self, mut body: JsonObject) -> JsonObject {
-        body.extend(object(json!({
-            "for": format!("{}s", self.lasts),
-            "why": self.why,
+    fn with_override_fields(&self, mut body: JsonObject) -> JsonObject {
+        body.extend(without_nulls(json!({
+            "for": format!("{}s", self.duration_seconds),
+            "why": self.reason,
             "any_fact": self.any_fact.then_some(true),
         })));
         body
     }
 }
 
-impl Override {
+impl LimitOverrideOptions {
     fn body(&self) -> Result<JsonObject, CliError> {
         let rate = match self.rate.as_slice() {
             [] => Value::Null,
             [rate] => json!(rate),
             rates => json!(rates),
         };
-        let mut body = self.order.with(self.order.whose.someone()?);
-        body.extend(object(
+        let mut body = self
+            .order
+            .with_override_fields(self.order.whose.require_target()?);
+        body.extend(without_nulls(
             json!({"rate": rate, "quota": self.quota, "concurrency": self.concurrency}),
         ));
         Ok(body)
     }
 }
 
-impl Bypass {
+impl BypassOptions {
     fn body(&self) -> Result<JsonObject, CliError> {
         if self.all {
-            return Ok(self.order.with(object(json!({"all": true}))));
+            return Ok(self
+                .order
+                .with_override_fields(without_nulls(json!({"all": true}))));
         }
         let body = self.order.whose.body()?;
         if body.is_empty() {
             let why = "say which rule doesn't count: --rule NAME, facts as user=ada, or --all";
             return Err(CliError::usage(why));
         }
-        Ok(self.order.with(body))
+        Ok(self.order.with_override_fields(body))
     }
 }
 
-impl Ask {
+impl AdminCommand {
     /// What is sent to the service.
-    fn request(&self) -> Result<Request, CliError> {
+    fn request(&self) -> Result<HttpRequest, CliError> {
         let request = |method, path: &str, body: String| {
-            Ok(Request {
+            Ok(HttpRequest {
                 method,
                 path: path.to_owned(),
                 token: None,
@@ -272,25 +276,28 @@ impl Ask {
             Self::Rules => get("/admin/rules"),
             Self::Top => get("/admin/top"),
             Self::Limiters => get("/debug/limiters"),
-            Self::Key(whose) => post("/admin/key", whose.someone()?),
-            Self::Unblock(whose) => post("/admin/unblock", whose.someone()?),
+            Self::Key(whose) => post("/admin/key", whose.require_target()?),
+            Self::Unblock(whose) => post("/admin/unblock", whose.require_target()?),
             Self::Reset { whose, quotas } => {
-                let mut body = whose.someone()?;
-                body.extend(object(json!({"quotas": quotas.then_some(true)})));
+                let mut body = whose.require_target()?;
+                body.extend(without_nulls(json!({"quotas": quotas.then_some(true)})));
                 post("/admin/reset", body)
             }
-            Self::Block(order) => post("/admin/block", order.with(order.whose.someone()?)),
+            Self::Block(order) => post(
+                "/admin/block",
+                order.with_override_fields(order.whose.require_target()?),
+            ),
             Self::Override(asked) => post("/admin/override", asked.body()?),
             Self::Bypass(bypass) => post("/admin/bypass", bypass.body()?),
-            Self::Orders { end: None } => get("/admin/orders"),
-            Self::Orders { end: Some(id) } => {
+            Self::Overrides { end: None } => get("/admin/orders"),
+            Self::Overrides { end: Some(id) } => {
                 with("DELETE", &format!("/admin/orders/{id}"), JsonObject::new())
             }
             Self::Reload { dry_run: true } => get("/admin/reload"),
             Self::Reload { dry_run: false } => post("/admin/reload", JsonObject::new()),
             Self::Log { level: None } => get("/admin/log"),
             Self::Log { level: Some(level) } => {
-                let body = object(json!({"level": level.to_string()}));
+                let body = without_nulls(json!({"level": level.to_string()}));
                 with("PUT", "/admin/log", body)
             }
         }
@@ -306,14 +313,14 @@ pub fn admin(
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), CliError> {
-    let answer = options.connect.ask(options.ask.request()?, notes)?;
+    let answer = options.connect.send(options.command.request()?, notes)?;
     if options.json {
-        return written(writeln!(out, "{answer}"));
+        return map_write_error(writeln!(out, "{answer}"));
     }
     let answer: Value = serde_json::from_str(&answer).map_err(|error| {
         CliError::failed(format_args!("what was answered can't be read: {error}"))
     })?;
-    written(out.write_all(text::of(&options.ask, &answer).as_bytes()))
+    map_write_error(out.write_all(text::render_response(&options.command, &answer).as_bytes()))
 }
 
 /// One argument of a key: `user=ada`; or a key as lists and logs show it, in one argument: `user="a b" plan=free`.
@@ -321,7 +328,7 @@ pub fn admin(
 pub struct KeyArgument {
     text: String,
     /// It stands for itself, as a list has shown it.
-    is_shown: bool,
+    is_list_text: bool,
 }
 
 impl FromStr for KeyArgument {
@@ -330,7 +337,10 @@ impl FromStr for KeyArgument {
     fn from_str(text: &str) -> Result<Self, String> {
         let own = |is_shown| {
             let text = text.to_owned();
-            Ok(Self { text, is_shown })
+            Ok(Self {
+                text,
+                is_list_text: is_shown,
+            })
         };
         let no_fact = || format!("{text:?} is no fact; write it as name=value");
         let (name, value) = text.split_once('=').ok_or_else(no_fact)?;
@@ -350,30 +360,30 @@ impl FromStr for KeyArgument {
 ///
 /// # Errors
 /// A fact has two values, of which one would be left out.
-fn add_facts(body: &mut Map<String, Value>, args: &[KeyArgument]) -> Result<(), String> {
+fn add_key_facts(body: &mut Map<String, Value>, args: &[KeyArgument]) -> Result<(), String> {
     if args.is_empty() {
         return Ok(());
     }
-    if args.iter().any(|arg| arg.is_shown) {
-        let text = args.iter().map(shown).collect::<Vec<_>>().join(" ");
+    if args.iter().any(|arg| arg.is_list_text) {
+        let text = args.iter().map(shown_key).collect::<Vec<_>>().join(" ");
         body.insert("key".to_owned(), json!(text));
         return Ok(());
     }
-    let facts = one_value_each(args.iter().filter_map(|arg| arg.text.split_once('=')))?;
+    let facts = facts_object(args.iter().filter_map(|arg| arg.text.split_once('=')))?;
     body.insert("facts".to_owned(), facts.into());
     Ok(())
 }
 
 /// An argument as lists show it.
-fn shown(arg: &KeyArgument) -> String {
-    if arg.is_shown {
+fn shown_key(arg: &KeyArgument) -> String {
+    if arg.is_list_text {
         return arg.text.clone();
     }
     let pairs = arg.text.split_once('=');
-    let target = Target::written(None, pairs);
+    let target = Target::parse_facts(None, pairs);
     let mut text = String::new();
     // Writing to a text doesn't fail. A glob stays one: only where it has to stand in quotes it is a text of its own.
-    let _ = match target.whose() {
+    let _ = match target.target_key() {
         TargetKey::Patterns(facts) => facts.iter().try_for_each(|(name, pattern)| match pattern {
             FactPattern::Exact(value) => write!(text, "{name}={value:?}"),
             other => write!(text, "{name}={other}"),
@@ -391,7 +401,7 @@ mod tests {
         let args = args.iter().map(|arg| arg.parse::<KeyArgument>());
         let args: Vec<_> = args.collect::<Result<_, _>>().expect("arguments");
         let mut body = Map::new();
-        add_facts(&mut body, &args).expect("one value each");
+        add_key_facts(&mut body, &args).expect("one value each");
         body.into()
     }
 

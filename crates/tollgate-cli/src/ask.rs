@@ -6,10 +6,12 @@ use std::path::PathBuf;
 use clap::{Args, ValueEnum};
 use serde_json::{Map, Value, json};
 
-use crate::outcome::{CliError, Ended};
-use crate::output::written;
-use crate::policy::{Fact, one_value_each};
-use crate::service_client::{HttpResponse, Place, Request, connect, first_line, garbled};
+use crate::outcome::{CliError, CommandOutcome};
+use crate::output::map_write_error;
+use crate::policy::{FactArg, facts_object};
+use crate::service_client::{
+    HttpRequest, HttpResponse, ServiceAddress, connect, invalid_response, read_secret_line,
+};
 
 mod grpc;
 mod resp;
@@ -30,19 +32,19 @@ Examples:
   tollgate ask user=ada path=/export --cost 5 --via resp
   tollgate ask user=ada --via grpc --domain example
   for i in $(seq 11); do tollgate ask user=ada; done")]
-pub struct Ask {
+pub struct AskOptions {
     /// What is known of the request, as name=value.
     #[arg(value_name = "FACT=VALUE", required = true)]
-    pub facts: Vec<Fact>,
+    pub facts: Vec<FactArg>,
     /// What the request costs.
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub cost: u64,
     /// The protocol that the service is asked by.
     #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t)]
-    pub via: Via,
+    pub protocol: Protocol,
     /// Where the listener is: an address, a port, or unix:PATH. By default where `tollgate serve` listens.
     #[arg(long, value_name = "ADDR")]
-    pub to: Option<Place>,
+    pub to: Option<ServiceAddress>,
     /// Look without charging anything; not by gRPC.
     #[arg(long)]
     pub peek: bool,
@@ -59,7 +61,7 @@ pub struct Ask {
 
 /// A protocol of the service.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, derive_more::Display)]
-pub enum Via {
+pub enum Protocol {
     /// HTTP and JSON.
     #[default]
     #[display("HTTP")]
@@ -72,9 +74,9 @@ pub enum Via {
     Grpc,
 }
 
-impl Via {
+impl Protocol {
     /// Where `tollgate serve` listens unless told otherwise.
-    const fn port(self) -> u16 {
+    const fn default_port(self) -> u16 {
         match self {
             Self::Http => 8080,
             Self::Resp => 6380,
@@ -86,82 +88,82 @@ impl Via {
 /// What is known of a decision: names and values as the service told them.
 type ServiceAnswer = Map<String, Value>;
 
-impl Ask {
-    fn place(&self) -> Place {
-        self.to.clone().unwrap_or_else(|| Place::Tcp {
+impl AskOptions {
+    fn service_address(&self) -> ServiceAddress {
+        self.to.clone().unwrap_or_else(|| ServiceAddress::Tcp {
             host: "127.0.0.1".to_owned(),
-            port: self.via.port(),
+            port: self.protocol.default_port(),
             is_https: false,
         })
     }
 
     /// The token or the password, if there is a file with one.
-    fn secret(&self) -> Result<Option<String>, CliError> {
+    fn read_secret(&self) -> Result<Option<String>, CliError> {
         let Some(file) = &self.token_file else {
             return Ok(None);
         };
         let shown = file.display();
-        let line = first_line(file);
+        let line = read_secret_line(file);
         let line = line.map_err(|error| CliError::usage(format_args!("{shown}: {error}")))?;
         let line = line.ok_or_else(|| CliError::usage(format_args!("{shown} is empty")))?;
         Ok(Some(line))
     }
 
-    fn answer(&self) -> Result<ServiceAnswer, CliError> {
-        let place = self.place();
-        if let Place::Tcp { is_https: true, .. } = place {
+    fn query_service(&self) -> Result<ServiceAnswer, CliError> {
+        let place = self.service_address();
+        if let ServiceAddress::Tcp { is_https: true, .. } = place {
             let why = "ask speaks no TLS: ask a listener without, or by curl";
             return Err(CliError::usage(why));
         }
-        let secret = self.secret()?;
-        let answer = match self.via {
-            Via::Http => {
-                let facts = one_value_each(self.facts.iter().map(Fact::pair));
+        let secret = self.read_secret()?;
+        let answer = match self.protocol {
+            Protocol::Http => {
+                let facts = facts_object(self.facts.iter().map(FactArg::pair));
                 let body = json!({"facts": facts.map_err(CliError::usage)?, "cost": self.cost});
-                self.ask_http(&place, body.to_string(), secret)
+                self.query_http(&place, body.to_string(), secret)
             }
-            Via::Resp => resp::ask(self, &place, secret.as_deref()),
-            Via::Grpc if self.peek => {
+            Protocol::Resp => resp::query_resp(self, &place, secret.as_deref()),
+            Protocol::Grpc if self.peek => {
                 let why = "gRPC has no call that only looks: --peek is for HTTP and RESP";
                 return Err(CliError::usage(why));
             }
-            Via::Grpc => grpc::ask(self, &place),
+            Protocol::Grpc => grpc::query_grpc(self, &place),
         };
         answer.map_err(|error| match error.kind() {
             io::ErrorKind::Other => CliError::failed(error),
             _ => CliError::failed(format_args!(
                 "no answer by {} from {place}: {error}; is tollgate serve running there?",
-                self.via,
+                self.protocol,
             )),
         })
     }
 
-    fn ask_http(
+    fn query_http(
         &self,
-        place: &Place,
+        place: &ServiceAddress,
         body: String,
         token: Option<String>,
     ) -> io::Result<ServiceAnswer> {
-        let request = Request {
+        let request = HttpRequest {
             method: "POST",
             path: if self.peek { "/v1/peek" } else { "/v1/check" }.to_owned(),
             token,
             body,
         };
-        decision(request.send(place, connect(place)?)?)
+        parse_decision(request.send(place, connect(place)?)?)
     }
 }
 
 /// The decision that was answered by HTTP, whatever its status.
-fn decision(HttpResponse { status, body }: HttpResponse) -> io::Result<ServiceAnswer> {
+fn parse_decision(HttpResponse { status, body }: HttpResponse) -> io::Result<ServiceAnswer> {
     let body: Value = serde_json::from_str(&body)
-        .map_err(|error| garbled(&format!("its answer can't be read: {error}")))?;
+        .map_err(|error| invalid_response(&format!("its answer can't be read: {error}")))?;
     match body {
         Value::Object(told) if told.contains_key("allowed") => Ok(told),
         body => {
             let detail = body["detail"].as_str();
             let why = detail.map_or_else(|| format!("status {status}"), str::to_owned);
-            Err(told_by_service(&why))
+            Err(service_error(&why))
         }
     }
 }
@@ -170,34 +172,34 @@ fn decision(HttpResponse { status, body }: HttpResponse) -> io::Result<ServiceAn
 ///
 /// # Errors
 /// The arguments make no sense, the service can't be reached, or it couldn't decide.
-pub fn ask(options: &Ask, out: &mut impl Write) -> Result<Ended, CliError> {
-    let told = options.answer()?;
+pub fn ask(options: &AskOptions, out: &mut impl Write) -> Result<CommandOutcome, CliError> {
+    let told = options.query_service()?;
     let ended = match told.get("allowed") {
-        Some(Value::Bool(true)) => Ended::Well,
-        Some(Value::Bool(false)) => Ended::Denied,
+        Some(Value::Bool(true)) => CommandOutcome::Success,
+        Some(Value::Bool(false)) => CommandOutcome::Denied,
         _ => {
             let why = "what was answered doesn't say whether it is allowed";
             return Err(CliError::failed(why));
         }
     };
-    written(if options.json {
+    map_write_error(if options.json {
         writeln!(out, "{}", Value::Object(told))
     } else {
-        out.write_all(shown(ended, &told).as_bytes())
+        out.write_all(render_decision(ended, &told).as_bytes())
     })?;
     Ok(ended)
 }
 
 /// One line for the decision, and one for each thing that is known of it.
-fn shown(ended: Ended, told: &ServiceAnswer) -> String {
+fn render_decision(ended: CommandOutcome, told: &ServiceAnswer) -> String {
     let mut text = match ended {
-        Ended::Denied => "denied".to_owned(),
+        CommandOutcome::Denied => "denied".to_owned(),
         _ => "allowed".to_owned(),
     };
     let known = |name: &str| told.get(name).filter(|value| !value.is_null());
     match known("rule").and_then(Value::as_str) {
         Some(rule) => text.push_str(&format!(" by {rule}")),
-        None if ended == Ended::Well => {
+        None if ended == CommandOutcome::Success => {
             text.push_str(": no limit is for these facts, or they are exempt or bypassed")
         }
         None => {}
@@ -229,7 +231,7 @@ fn shown(ended: Ended, told: &ServiceAnswer) -> String {
 }
 
 /// A failure that the service told of.
-fn told_by_service(why: &str) -> io::Error {
+fn service_error(why: &str) -> io::Error {
     io::Error::other(format!("the service couldn't decide: {why}"))
 }
 
@@ -241,7 +243,7 @@ mod tests {
     fn a_decision_is_read_whatever_its_status_and_all_else_is_a_failure() {
         let read = |status, body: &str| {
             let body = body.to_owned();
-            decision(HttpResponse { status, body })
+            parse_decision(HttpResponse { status, body })
         };
         let denied = read(429, "{\"allowed\":false,\"rule\":\"a\"}").unwrap();
         assert_eq!(denied["allowed"], false);

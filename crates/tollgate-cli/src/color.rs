@@ -3,7 +3,7 @@
 use anstream::{AutoStream, ColorChoice, stream::RawStream};
 use anstyle::{AnsiColor, Style};
 use clap::ValueEnum;
-use tollgate_engine::render::{self, Piece};
+use tollgate_engine::render::{self, TextStyle};
 use tollgate_engine::{Diagnostic, Sources};
 
 /// Whether what people read has colours.
@@ -28,7 +28,7 @@ impl Color {
     /// assert_eq!(Color::Auto.on(&Vec::new()), Color::Never); // It is no terminal.
     /// ```
     #[must_use]
-    pub fn on(self, stream: &impl RawStream) -> Self {
+    pub fn resolve_for(self, stream: &impl RawStream) -> Self {
         match self {
             Self::Auto if AutoStream::choice(stream) == ColorChoice::Never => Self::Never,
             Self::Auto => Self::Always,
@@ -37,18 +37,18 @@ impl Color {
     }
 
     /// Diagnostics, in colours if that was chosen.
-    pub(crate) fn diagnostics(self, diagnostics: &[Diagnostic], sources: &Sources) -> String {
-        let paint = |piece: Piece, text: &str| self.paint(style(piece), text);
-        render::painted(diagnostics, sources, &paint)
+    pub(crate) fn paint_diagnostics(self, diagnostics: &[Diagnostic], sources: &Sources) -> String {
+        let paint = |piece: TextStyle, text: &str| self.paint(piece_style(piece), text);
+        render::to_styled_text(diagnostics, sources, &paint)
     }
 
     /// The word that an error of a command begins with.
-    pub(crate) fn error(self) -> String {
-        self.paint(style(Piece::Error), "error:")
+    pub(crate) fn error_label(self) -> String {
+        self.paint(piece_style(TextStyle::Error), "error:")
     }
 
     /// Whether a request passes, in a field of this width.
-    pub(crate) fn outcome(self, text: &str, width: usize) -> String {
+    pub(crate) fn paint_outcome(self, text: &str, width: usize) -> String {
         let color = match text {
             "allowed" => AnsiColor::Green,
             _ => AnsiColor::Red,
@@ -64,12 +64,12 @@ impl Color {
     }
 }
 
-fn style(piece: Piece) -> Style {
+fn piece_style(piece: TextStyle) -> Style {
     match piece {
-        Piece::Error => AnsiColor::Red.on_default().bold(),
-        Piece::Warning => AnsiColor::Yellow.on_default().bold(),
-        Piece::Frame => AnsiColor::Blue.on_default(),
-        Piece::Help => AnsiColor::Green.on_default(),
+        TextStyle::Error => AnsiColor::Red.on_default().bold(),
+        TextStyle::Warning => AnsiColor::Yellow.on_default().bold(),
+        TextStyle::Frame => AnsiColor::Blue.on_default(),
+        TextStyle::Help => AnsiColor::Green.on_default(),
         _ => Style::new(),
     }
 }

@@ -37,4 +37,4 @@ pub mod simulate;
 
 pub use cli::{Cli, Command};
 pub use color::Color;
-pub use outcome::{CliError, Ended};
+pub use outcome::{CliError, CommandOutcome};

@@ -9,15 +9,15 @@ mod target;
 use std::time::Duration;
 
 use clap::{Args, ValueEnum};
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Rate, core::WindowAlignment};
 use tollgate_engine::policy::OnStoreFailure;
 
-pub use report::{Failed, Latency, LoadReport};
-pub use target::LimitHome;
+pub use report::{FailureReport, Latency, LoadReport};
+pub use target::BackendAddress;
 
 use crate::outcome::CliError;
-use report::length;
-use target::{Target, since};
+use report::parse_positive_duration;
+use target::{LoadTarget, stats_since};
 
 /// The limit, where it is kept and how hard it is driven, in the words of `tollgate load`.
 ///
@@ -71,10 +71,10 @@ Examples:
   tollgate load --backend redis://127.0.0.1:6379 --rate 1000/s --tasks 32 --duration 5s
   tollgate load --backend redis://127.0.0.1:6379 --mode leased --rate 100000/s --json
   tollgate load --backend redis+cluster://10.0.0.1:7000 --keys 10000 --on-failure closed")]
-pub struct Load {
+pub struct LoadOptions {
     /// Where the limit is kept: memory, or the URL of a Redis or Valkey.
     #[arg(long, value_name = "memory|URL", default_value = "memory")]
-    pub backend: LimitHome,
+    pub backend: BackendAddress,
     /// How a fleet counts: each decision in the store, or tokens that are taken ahead. In memory
     /// it is the same.
     #[arg(long, value_enum, value_name = "MODE", default_value_t)]
@@ -84,7 +84,7 @@ pub struct Load {
     pub rate: Rate,
     /// How it is counted.
     #[arg(long, value_enum, value_name = "NAME", default_value_t)]
-    pub algorithm: Counted,
+    pub algorithm: AlgorithmName,
     /// What the limit is kept under: those with the same name and rate share it.
     #[arg(long, value_name = "NAME", default_value = "load")]
     pub name: String,
@@ -97,7 +97,7 @@ pub struct Load {
           value_parser = clap::value_parser!(u32).range(1..=4_096))]
     pub tasks: u32,
     /// For how long, such as 300ms, 5s or 1m.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = length)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_positive_duration)]
     pub duration: Duration,
     /// What each decision costs.
     #[arg(long, value_name = "UNITS", default_value_t = 1,
@@ -111,7 +111,7 @@ pub struct Load {
           value_parser = clap::value_parser!(u64).range(1..))]
     pub nodes: u64,
     /// How long a decision waits for the store.
-    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = length)]
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = parse_positive_duration)]
     pub timeout: Duration,
     /// Print one JSON object instead of the text.
     #[arg(long)]
@@ -130,7 +130,7 @@ pub enum FleetCounting {
 
 /// The algorithm, by its name in a policy.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Counted {
+pub enum AlgorithmName {
     /// GCRA.
     #[default]
     Gcra,
@@ -159,13 +159,13 @@ pub enum StoreFailureChoice {
     CircuitBreak,
 }
 
-impl Counted {
+impl AlgorithmName {
     fn algorithm(self) -> Algorithm {
         match self {
             Self::Gcra => Algorithm::Gcra,
             Self::TokenBucket => Algorithm::TokenBucket,
             Self::Leaky => Algorithm::LeakyBucket,
-            Self::FixedWindow => Algorithm::FixedWindow(Align::default()),
+            Self::FixedWindow => Algorithm::FixedWindow(WindowAlignment::default()),
             Self::SlidingWindow => Algorithm::SlidingCounter,
             Self::SlidingLog => Algorithm::SlidingLog,
         }
@@ -173,7 +173,7 @@ impl Counted {
 }
 
 impl StoreFailureChoice {
-    const fn policy(self) -> OnStoreFailure {
+    const fn store_failure_policy(self) -> OnStoreFailure {
         match self {
             Self::Open => OnStoreFailure::Open,
             Self::Closed => OnStoreFailure::Closed,
@@ -184,49 +184,49 @@ impl StoreFailureChoice {
 }
 
 /// Threads that the tasks run on: a node of a fleet is rarely larger, and the store needs some too.
-const WORKERS: usize = 2;
+const WORKER_THREADS: usize = 2;
 /// Tasks that never wait take so many turns before the store's answers are looked for: few, so that those
 /// who do wait aren't late because of them.
-const TURNS: u32 = 7;
+const EVENT_INTERVAL: u32 = 7;
 
 /// Drives the limit, with a progress bar on standard error if that is a terminal.
 ///
 /// # Errors
 /// If the place, the limit or the cost can't be used, or the store can't be asked at the start.
-pub fn load(options: &Load) -> Result<LoadReport, CliError> {
+pub fn load(options: &LoadOptions) -> Result<LoadReport, CliError> {
     let threads = |workers| {
         tokio::runtime::Builder::new_multi_thread()
             .worker_threads(workers)
-            .event_interval(TURNS)
+            .event_interval(EVENT_INTERVAL)
             .enable_all()
             .build()
-            .map_err(cant_run)
+            .map_err(runtime_error)
     };
     // Tasks that never wait would keep a connection on their own threads waiting.
-    let (runtime, connection) = (threads(WORKERS)?, threads(1)?);
+    let (runtime, connection) = (threads(WORKER_THREADS)?, threads(1)?);
     let target = {
         let _here = connection.enter();
-        Target::new(options)?
+        LoadTarget::new(options)?
     };
     runtime.block_on(async {
-        target.meet(options).await?;
-        let before = target.counts();
-        let driven = drive::drive(&target, options).await;
-        let counts = target.counts().zip(before);
-        let counts = counts.map(|(now, before)| since(now, &before));
+        target.wait_until_ready(options).await?;
+        let before = target.store_stats();
+        let driven = drive::run_tasks(&target, options).await;
+        let counts = target.store_stats().zip(before);
+        let counts = counts.map(|(now, before)| stats_since(now, &before));
         target.close().await;
         driven
             .map(|driven| LoadReport::new(options, &driven, counts))
-            .map_err(cant_run)
+            .map_err(runtime_error)
     })
 }
 
-fn cant_run(error: std::io::Error) -> CliError {
+fn runtime_error(error: std::io::Error) -> CliError {
     CliError::failed(format_args!("can't run tasks: {error}"))
 }
 
 /// The word of the command line for a choice.
-fn name(choice: impl ValueEnum) -> String {
+fn value_name(choice: impl ValueEnum) -> String {
     let value = choice.to_possible_value();
     value.map_or_else(String::new, |value| value.get_name().to_owned())
 }

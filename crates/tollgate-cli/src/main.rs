@@ -3,20 +3,20 @@
 use std::io::{self, BufWriter, Write};
 use std::process::ExitCode;
 
-use tollgate_cli::{Cli, Ended};
+use tollgate_cli::{Cli, CommandOutcome};
 
 fn main() -> ExitCode {
     // Clap prints usage errors itself and exits with 2.
     let mut cli = Cli::read(std::env::args_os()).unwrap_or_else(|error| error.exit());
-    let on_errors = cli.color.on(&io::stderr());
-    cli.color = cli.color.on(&io::stdout());
+    let on_errors = cli.color.resolve_for(&io::stderr());
+    cli.color = cli.color.resolve_for(&io::stdout());
     match cli.run(&mut BufWriter::new(io::stdout().lock()), &mut io::stderr()) {
-        Ok(Ended::Well) => ExitCode::SUCCESS,
-        Ok(Ended::Invalid | Ended::Different) => ExitCode::FAILURE,
-        Ok(Ended::Denied) => ExitCode::from(3),
+        Ok(CommandOutcome::Success) => ExitCode::SUCCESS,
+        Ok(CommandOutcome::InvalidPolicy | CommandOutcome::PoliciesDiffer) => ExitCode::FAILURE,
+        Ok(CommandOutcome::Denied) => ExitCode::from(3),
         Err(error) => {
             // There is nobody left to tell when standard error is closed too.
-            let _ = writeln!(io::stderr(), "{}", error.shown(on_errors));
+            let _ = writeln!(io::stderr(), "{}", error.rendered(on_errors));
             ExitCode::from(error.exit_code())
         }
     }

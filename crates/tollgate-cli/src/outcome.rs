@@ -3,19 +3,19 @@
 use std::fmt;
 
 use derive_more::{Display, Error};
-use tollgate_engine::{PolicyError, Rejected};
+use tollgate_engine::{LoadError, PolicyError};
 
 use crate::color::Color;
 
 /// How a command ended that did what it was asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ended {
+pub enum CommandOutcome {
     /// As one hopes: exit code 0.
-    Well,
+    Success,
     /// A policy is invalid: exit code 1.
-    Invalid,
+    InvalidPolicy,
     /// Two policies differ: exit code 1, as for diff(1).
-    Different,
+    PoliciesDiffer,
     /// A request was denied: exit code 3.
     Denied,
 }
@@ -32,11 +32,11 @@ pub struct CliError {
 enum ErrorCause {
     Text(String),
     /// The policy has errors, each of which is shown.
-    #[display("{HAS_ERRORS}\n{_0}")]
-    Rejected(Box<Rejected>),
+    #[display("{POLICY_HAS_ERRORS}\n{_0}")]
+    Rejected(Box<LoadError>),
 }
 
-const HAS_ERRORS: &str = "the policy has errors";
+const POLICY_HAS_ERRORS: &str = "the policy has errors";
 
 impl CliError {
     pub(crate) fn new(exit_code: u8, why: impl fmt::Display) -> Self {
@@ -55,7 +55,7 @@ impl CliError {
     }
 
     /// The errors of the policy, if they are why.
-    pub(crate) fn rejected(&self) -> Option<&Rejected> {
+    pub(crate) fn policy_errors(&self) -> Option<&LoadError> {
         match &self.why {
             ErrorCause::Rejected(rejected) => Some(rejected),
             ErrorCause::Text(_) => None,
@@ -64,8 +64,8 @@ impl CliError {
 
     /// The same, of the errors of a policy only the likeliest cause, as a log has it.
     pub(crate) fn in_one_line(self) -> Self {
-        match self.rejected() {
-            Some(rejected) => Self::failed(rejected.in_one_line()),
+        match self.policy_errors() {
+            Some(rejected) => Self::failed(rejected.summary()),
             None => self,
         }
     }
@@ -82,20 +82,20 @@ impl CliError {
     }
 
     /// The error as text with what it is, in color where there is to be some.
-    pub fn shown(&self, color: Color) -> String {
-        let error = color.error();
+    pub fn rendered(&self, color: Color) -> String {
+        let error = color.error_label();
         match &self.why {
             ErrorCause::Rejected(rejected) => {
-                let shown = color.diagnostics(&rejected.errors, &rejected.sources);
-                format!("{error} {HAS_ERRORS}\n{shown}")
+                let shown = color.paint_diagnostics(&rejected.errors, &rejected.sources);
+                format!("{error} {POLICY_HAS_ERRORS}\n{shown}")
             }
             ErrorCause::Text(text) => format!("{error} {text}"),
         }
     }
 }
 
-impl From<Rejected> for CliError {
-    fn from(rejected: Rejected) -> Self {
+impl From<LoadError> for CliError {
+    fn from(rejected: LoadError) -> Self {
         let why = ErrorCause::Rejected(Box::new(rejected));
         Self { exit_code: 1, why }
     }

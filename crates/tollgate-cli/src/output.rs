@@ -9,15 +9,15 @@ use serde::Serialize;
 use crate::outcome::CliError;
 
 /// What came of writing the output. A reader that went away, as `head` does, is no error.
-pub(crate) fn written(result: io::Result<()>) -> Result<(), CliError> {
+pub(crate) fn map_write_error(result: io::Result<()>) -> Result<(), CliError> {
     match result {
-        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(unwritten(error)),
+        Err(error) if error.kind() != io::ErrorKind::BrokenPipe => Err(write_error(error)),
         _ => Ok(()),
     }
 }
 
 /// The output can't be written.
-pub(crate) fn unwritten(error: impl fmt::Display) -> CliError {
+pub(crate) fn write_error(error: impl fmt::Display) -> CliError {
     CliError::failed(format_args!("can't write the output: {error}"))
 }
 
@@ -28,12 +28,12 @@ pub(crate) fn write_json(report: &impl Serialize, out: &mut impl Write) -> io::R
 }
 
 /// Writes a report as JSON or as text.
-pub(crate) fn show(
+pub(crate) fn write_report(
     report: &(impl Serialize + fmt::Display),
     json: bool,
     out: &mut impl Write,
 ) -> Result<(), CliError> {
-    written(if json {
+    map_write_error(if json {
         write_json(report, out)
     } else {
         write!(out, "{report}")
@@ -42,13 +42,13 @@ pub(crate) fn show(
 
 /// Where the cells of a column stand.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Align {
+pub(crate) enum ColumnAlign {
     Left,
     Right,
 }
 
 /// Rows of as many cells, two spaces between them, without space at the end of a line.
-pub(crate) fn grid(rows: &[Vec<String>], align: impl Fn(usize) -> Align) -> String {
+pub(crate) fn format_columns(rows: &[Vec<String>], align: impl Fn(usize) -> ColumnAlign) -> String {
     let columns = rows.iter().map(Vec::len).max().unwrap_or(0);
     let width = |column: usize| {
         let cells = rows.iter().filter_map(|row| row.get(column));
@@ -59,8 +59,8 @@ pub(crate) fn grid(rows: &[Vec<String>], align: impl Fn(usize) -> Align) -> Stri
     for row in rows {
         let cells = row.iter().zip(&widths).enumerate();
         let cells = cells.map(|(column, (cell, &width))| match align(column) {
-            Align::Left => format!("{cell:<width$}"),
-            Align::Right => format!("{cell:>width$}"),
+            ColumnAlign::Left => format!("{cell:<width$}"),
+            ColumnAlign::Right => format!("{cell:>width$}"),
         });
         let line = cells.collect::<Vec<_>>().join("  ");
         lines.push_str(line.trim_end());
@@ -70,7 +70,7 @@ pub(crate) fn grid(rows: &[Vec<String>], align: impl Fn(usize) -> Align) -> Stri
 }
 
 /// How many there are of something, such as `2 warnings`.
-pub(crate) fn count(number: usize, what: &str) -> String {
+pub(crate) fn pluralize(number: usize, what: &str) -> String {
     match number {
         1 => format!("1 {what}"),
         _ => format!("{number} {what}s"),
@@ -78,7 +78,7 @@ pub(crate) fn count(number: usize, what: &str) -> String {
 }
 
 /// A number with its thousands apart: `1,234,567`.
-pub(crate) fn thousands(number: u64) -> String {
+pub(crate) fn format_thousands(number: u64) -> String {
     HumanCount(number).to_string()
 }
 
@@ -92,11 +92,14 @@ mod tests {
         let rows = rows.map(|row| row.into_iter().map(str::to_owned).collect());
         let align = |column| {
             if column == 0 {
-                Align::Left
+                ColumnAlign::Left
             } else {
-                Align::Right
+                ColumnAlign::Right
             }
         };
-        assert_eq!(grid(&rows, align), "a       b  long\nname  200     1\n");
+        assert_eq!(
+            format_columns(&rows, align),
+            "a       b  long\nname  200     1\n"
+        );
     }
 }

@@ -12,7 +12,7 @@ Examples:
   tollgate completions bash > ~/.local/share/bash-completion/completions/tollgate
   tollgate completions zsh > ~/.zfunc/_tollgate
   tollgate completions fish > ~/.config/fish/completions/tollgate.fish")]
-pub struct Completions {
+pub struct CompletionsOptions {
     /// The shell.
     #[arg(value_enum)]
     pub shell: Shell,
@@ -24,7 +24,7 @@ pub struct Completions {
 Examples:
   tollgate man | man -l -
   tollgate man check > tollgate-check.1")]
-pub struct Man {
+pub struct ManOptions {
     /// The command; without one, the page that lists them all.
     #[arg(value_parser = PAGES)]
     pub command: Option<String>,
@@ -36,7 +36,7 @@ const PAGES: [&str; 10] = [
 ];
 
 pub(crate) fn completions(
-    options: &Completions,
+    options: &CompletionsOptions,
     all: &mut Command,
     out: &mut impl Write,
 ) -> io::Result<()> {
@@ -46,7 +46,7 @@ pub(crate) fn completions(
     out.write_all(&text)
 }
 
-pub(crate) fn man(options: &Man, all: Command, out: &mut impl Write) -> io::Result<()> {
+pub(crate) fn man(options: &ManOptions, all: Command, out: &mut impl Write) -> io::Result<()> {
     let page = options.command.as_deref();
     let command = match page.and_then(|name| all.find_subcommand(name).cloned()) {
         Some(page) => {

@@ -23,11 +23,11 @@ mod lines;
 use lines::{LineFilter, LineLimiter};
 
 /// How much is read at once.
-const CHUNK: usize = 256 << 10;
+const READ_BUFFER_BYTES: usize = 256 << 10;
 /// How many buffers are read ahead.
-const AHEAD: usize = 4;
+const READ_AHEAD_BUFFERS: usize = 4;
 /// The longest line that is held together; a longer one is decided by its beginning, and passes or not as a whole.
-const LONGEST: usize = 1 << 20;
+const MAX_LINE_BYTES: usize = 1 << 20;
 
 /// The limit, in the words of `tollgate pipe`.
 ///
@@ -62,7 +62,7 @@ Examples:
   tollgate pipe --rate 10/s --wait < urls.txt | xargs -n1 curl -s
   journalctl -f | tollgate pipe --rate 5/m --key 'unit=(\\S+)'")]
 #[group(skip)]
-pub struct Pipe {
+pub struct PipeOptions {
     /// How many lines may pass, such as 100/s or 5/m; a burst may be part of it.
     #[arg(long, value_name = "RATE")]
     pub rate: Rate,
@@ -111,7 +111,7 @@ pub struct PipeReport {
 
 impl PipeReport {
     /// Whether people are told.
-    pub fn is_told(&self, summary: Summary) -> bool {
+    pub fn should_print(&self, summary: Summary) -> bool {
         match summary {
             Summary::Auto => self.dropped > 0,
             Summary::Always => true,
@@ -133,14 +133,14 @@ impl fmt::Display for PipeReport {
 /// # Errors
 /// As [`pipe`], and when a signal ended it.
 pub fn pipe_standard_input(
-    options: &Pipe,
+    options: &PipeOptions,
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), CliError> {
     let wrong = |error| CliError::failed(format_args!("can't listen for signals: {error}"));
-    let interrupt = Interrupt::by(listen().map_err(wrong)?);
+    let interrupt = InterruptSource::by(listen_for_signals().map_err(wrong)?);
     let report = pipe(options, io::stdin(), out, Monotonic::new(), &interrupt)?;
-    if report.is_told(options.summary) {
+    if report.should_print(options.summary) {
         // There is nobody left to tell when standard error is closed.
         let _ = writeln!(notes, "tollgate pipe: {report}");
     }
@@ -163,30 +163,30 @@ enum InputEvent {
 
 /// Says that it is enough, from another thread.
 #[derive(Debug)]
-pub struct Interrupt {
-    hear: Option<Receiver<i32>>,
+pub struct InterruptSource {
+    signals: Option<Receiver<i32>>,
 }
 
-impl Interrupt {
+impl InterruptSource {
     /// Nothing ends it but the end of its input.
     pub const fn never() -> Self {
-        Self { hear: None }
+        Self { signals: None }
     }
 
     /// It ends when a number of a signal comes out of this.
     pub const fn by(signals: Receiver<i32>) -> Self {
         Self {
-            hear: Some(signals),
+            signals: Some(signals),
         }
     }
 
-    fn heard(&self) -> Option<i32> {
-        self.hear.as_ref()?.try_recv().ok()
+    fn received_signal(&self) -> Option<i32> {
+        self.signals.as_ref()?.try_recv().ok()
     }
 
     /// Waits for so long, or until it is enough.
-    fn pause(&self, time: Duration) -> Option<i32> {
-        match self.hear.as_ref().map(|hear| hear.recv_timeout(time)) {
+    fn wait_for_signal(&self, time: Duration) -> Option<i32> {
+        match self.signals.as_ref().map(|hear| hear.recv_timeout(time)) {
             Some(Ok(signal)) => Some(signal),
             Some(Err(mpsc::RecvTimeoutError::Timeout)) => None,
             // Nobody will say so any more, but the time is waited for all the same.
@@ -204,20 +204,20 @@ impl Interrupt {
 /// [`CliError`], for arguments that can't be used, and for what can't be read or written. A reader of `out` that
 /// went away is none.
 pub fn pipe<C: Clock + Clone>(
-    options: &Pipe,
+    options: &PipeOptions,
     input: impl Read + Send + 'static,
     out: &mut impl Write,
     clock: C,
-    interrupt: &Interrupt,
+    interrupt: &InterruptSource,
 ) -> Result<PipeReport, CliError> {
     let gate = LineLimiter::new(options, clock)?;
-    let (sender, inputs) = mpsc::sync_channel(AHEAD);
+    let (sender, inputs) = mpsc::sync_channel(READ_AHEAD_BUFFERS);
     let (back, empty) = mpsc::channel();
     // It may be blocked in a read for ever, so nobody waits for it.
-    thread::spawn(move || read(input, &sender, &empty));
+    thread::spawn(move || read_input(input, &sender, &empty));
     let mut lines = LineFilter::new(gate, out, interrupt);
     let failed = |what: &str, error| CliError::failed(format_args!("can't {what}: {error}"));
-    match run(&inputs, &back, &mut lines, interrupt) {
+    match process_inputs(&inputs, &back, &mut lines, interrupt) {
         Ok(Ok(interrupted)) => Ok(PipeReport {
             interrupted,
             ..lines.report()
@@ -228,48 +228,48 @@ pub fn pipe<C: Clock + Clone>(
     }
 }
 
-fn run<C: Clock>(
+fn process_inputs<C: Clock>(
     inputs: &Receiver<InputEvent>,
     back: &mpsc::Sender<Vec<u8>>,
     lines: &mut LineFilter<'_, C, impl Write>,
-    interrupt: &Interrupt,
+    interrupt: &InterruptSource,
 ) -> io::Result<io::Result<Option<i32>>> {
     let ended = loop {
-        match next(inputs, interrupt) {
+        match next_input(inputs, interrupt) {
             InputEvent::Bytes(bytes) => {
-                lines.push(&bytes)?;
+                lines.process_bytes(&bytes)?;
                 lines.flush()?;
                 // A reader that has ended needs no more buffers.
                 let _ = back.send(bytes);
             }
             InputEvent::End => break Ok(()),
             InputEvent::Failed(error) => break Err(error),
-            InputEvent::Signal(signal) => lines.hurry(signal),
+            InputEvent::Signal(signal) => lines.interrupt(signal),
         }
         if lines.signal().is_some() {
             // What was read by now is the last.
             while let Ok(InputEvent::Bytes(bytes)) = inputs.try_recv() {
-                lines.push(&bytes)?;
+                lines.process_bytes(&bytes)?;
             }
             break Ok(());
         }
     };
-    lines.end()?;
+    lines.finish()?;
     Ok(ended.map(|()| lines.signal()))
 }
 
 /// How long a signal may take to be noticed while nothing comes, or a line waits.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-fn next(inputs: &Receiver<InputEvent>, interrupt: &Interrupt) -> InputEvent {
-    if interrupt.hear.is_none() {
+fn next_input(inputs: &Receiver<InputEvent>, interrupt: &InterruptSource) -> InputEvent {
+    if interrupt.signals.is_none() {
         return inputs.recv().unwrap_or(InputEvent::End);
     }
     loop {
-        if let Some(signal) = interrupt.heard() {
+        if let Some(signal) = interrupt.received_signal() {
             return InputEvent::Signal(signal);
         }
-        match inputs.recv_timeout(LOOK) {
+        match inputs.recv_timeout(POLL_INTERVAL) {
             Ok(input) => return input,
             Err(mpsc::RecvTimeoutError::Timeout) => {}
             Err(mpsc::RecvTimeoutError::Disconnected) => return InputEvent::End,
@@ -277,10 +277,10 @@ fn next(inputs: &Receiver<InputEvent>, interrupt: &Interrupt) -> InputEvent {
     }
 }
 
-fn read(mut input: impl Read, sender: &SyncSender<InputEvent>, empty: &Receiver<Vec<u8>>) {
+fn read_input(mut input: impl Read, sender: &SyncSender<InputEvent>, empty: &Receiver<Vec<u8>>) {
     loop {
         let mut buffer = empty.try_recv().unwrap_or_default();
-        buffer.resize(CHUNK, 0);
+        buffer.resize(READ_BUFFER_BYTES, 0);
         let read = match input.read(&mut buffer) {
             Ok(0) => InputEvent::End,
             Ok(many) => {
@@ -299,7 +299,7 @@ fn read(mut input: impl Read, sender: &SyncSender<InputEvent>, empty: &Receiver<
 
 /// The numbers of signals that ask to end, as they come. From when this returns the first doesn't end the process by itself; the
 /// second does, at once: whoever asks twice may have a reader that takes nothing, and then the first is never looked at.
-fn listen() -> io::Result<Receiver<i32>> {
+fn listen_for_signals() -> io::Result<Receiver<i32>> {
     let runtime = Builder::new_current_thread().enable_io().build()?;
     let (sender, signals) = mpsc::channel();
     let (interrupt, terminate) = (SignalKind::interrupt(), SignalKind::terminate());

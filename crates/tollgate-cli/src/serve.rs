@@ -4,10 +4,10 @@ use std::io::{self, Write};
 use std::time::Duration;
 
 use tollgate::clock::Monotonic;
-use tollgate_engine::backend::{Gift, Memory};
+use tollgate_engine::backend::{Memory, RefundResult};
 use tollgate_engine::document::Format;
-use tollgate_engine::{Checked, Policy};
-use tollgate_http::Dialect;
+use tollgate_engine::{LoadedPolicy, Policy};
+use tollgate_http::HeaderDialect;
 use tollgate_redis::{Address as Store, Redis};
 use tollgate_server::{Address, Log, Server, StartError, StoreEvents};
 
@@ -23,8 +23,11 @@ mod signals;
 mod startup;
 mod systemd;
 
-pub use options::{Instead, Keep, Lifetime, Most, Secure, Serve, Telling};
-pub(crate) use settings::read;
+pub use options::{
+    CheckOptions, LifecycleOptions, LimitOptions, ObservabilityOptions, PersistenceOptions,
+    SecurityOptions, ServeOptions,
+};
+pub(crate) use settings::read_command_line;
 pub use settings::{Origin, Setting};
 pub use signals::EndSignal;
 
@@ -32,28 +35,28 @@ use signals::Signals;
 use systemd::ServiceManager;
 
 /// A store is given so long to answer for the first time.
-const MEET_STORE: Duration = Duration::from_secs(2);
+const STORE_READY_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// What was said before it serves, and when it ends, is given so long to be written.
-const LAST_WORDS: Duration = Duration::from_secs(1);
+const LOG_DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The policy of those who have none yet.
-const EXAMPLE: &str = include_str!("serve/example.yaml");
+const EXAMPLE_POLICY: &str = include_str!("serve/example.yaml");
 
-impl Serve {
+impl ServeOptions {
     fn is_in_memory(&self) -> bool {
         self.backend == "memory"
     }
 
-    fn policy(&self) -> Result<Checked, CliError> {
+    fn load_policy(&self) -> Result<LoadedPolicy, CliError> {
         match &self.policy {
-            Some(path) => policy::checked(path),
-            None => Ok(Policy::from_text(EXAMPLE, Format::Yaml)?),
+            Some(path) => policy::read_checked_policy(path),
+            None => Ok(Policy::from_text(EXAMPLE_POLICY, Format::Yaml)?),
         }
     }
 
     /// What was asked for makes sense together.
-    fn check(&self) -> Result<(), CliError> {
+    fn validate(&self) -> Result<(), CliError> {
         let wrong = |why: String| Err(CliError::usage(why));
         if self.is_in_memory() && self.require_store {
             return wrong("--require-store needs a store: give its URL by --backend".to_owned());
@@ -71,18 +74,18 @@ impl Serve {
                 self.replicas
             ));
         }
-        if let (false, Some(folder)) = (self.is_in_memory(), &self.keep.state) {
+        if let (false, Some(folder)) = (self.is_in_memory(), &self.state_options.state) {
             return wrong(format!(
                 "--state {} is for --backend memory: a store keeps what is counted there by itself",
                 folder.display()
             ));
         }
-        self.secure.check().map_err(CliError::usage)?;
+        self.security.validate().map_err(CliError::usage)?;
         for (flag, dialects) in [
             ("headers", &self.headers),
             ("rls-headers", &self.rls_headers),
         ] {
-            let mut alike = [Dialect::Draft3, Dialect::Github].iter();
+            let mut alike = [HeaderDialect::Draft3, HeaderDialect::XRateLimit].iter();
             if alike.all(|one| dialects.contains(one)) {
                 return wrong(format!(
                     "--{flag}: draft-3 and github have the same names for different things: choose one of both"
@@ -95,7 +98,7 @@ impl Serve {
     /// Somebody can ask, and each listener has an address of its own.
     fn validate_addresses(&self) -> Result<(), String> {
         let all = self.listeners();
-        let is_off = |(.., address): &(_, _, &Address)| **address == Address::Off;
+        let is_off = |(.., address): &(_, _, &Address)| **address == Address::Disabled;
         if all[..3].iter().all(is_off) {
             let why = "--http, --grpc and --resp are all off: nobody could ask anything";
             return Err(why.to_owned());
@@ -104,7 +107,8 @@ impl Serve {
             let is_any = matches!(address, Address::Tcp(tcp) if tcp.port() == 0);
             let mut before = all[..number].iter();
             let same = before.find(|(.., other)| other == address);
-            if let Some((_, other, _)) = same.filter(|_| !is_any && **address != Address::Off) {
+            if let Some((_, other, _)) = same.filter(|_| !is_any && **address != Address::Disabled)
+            {
                 let [other, name] = [other, name].map(|name| name.to_lowercase());
                 return Err(format!(
                     "--{other} and --{name} are both {address}: each needs an address of its own"
@@ -114,18 +118,22 @@ impl Serve {
         Ok(())
     }
 
-    async fn start(&self, out: &mut impl Write, log: &Log) -> Result<RunningService, CliError> {
-        self.check()?;
-        let checked = self.policy().map_err(CliError::in_one_line)?;
+    async fn start_service(
+        &self,
+        out: &mut impl Write,
+        log: &Log,
+    ) -> Result<RunningService, CliError> {
+        self.validate()?;
+        let checked = self.load_policy().map_err(CliError::in_one_line)?;
         let mut settings = self.settings(log)?;
         for warning in self.warnings(&checked) {
             log.warn(&warning, &[]);
         }
         // Whoever starts it reads them before all else.
-        log.drain(LAST_WORDS);
+        log.drain(LOG_DRAIN_TIMEOUT);
         let policy = checked.policy;
         let (server, redis) = if self.is_in_memory() {
-            let server = match self.keep.options() {
+            let server = match self.state_options.state_options() {
                 Some(keep) => Server::with_state(policy, Memory::builder(), keep, settings).await,
                 None => {
                     let clock = Monotonic::default();
@@ -136,7 +144,7 @@ impl Serve {
         } else {
             let events = StoreEvents::new(log.clone());
             settings.store_events = Some(events.clone());
-            let redis = self.store(log, events).await?;
+            let redis = self.connect_store(log, events).await?;
             let server = Server::on_store(policy, redis.clone(), settings).await;
             (server, Some(redis))
         };
@@ -144,21 +152,21 @@ impl Serve {
             StartError::OpenAdmin(_) => CliError::usage(error),
             error => CliError::failed(error),
         })?;
-        let _ = self.say(out, server.addresses());
+        let _ = self.print_listeners(out, server.addresses());
         Ok(RunningService { server, redis })
     }
 
     /// The store. One that can't be asked now may be later; one that won't be without a change is an error.
-    async fn store(&self, log: &Log, events: StoreEvents) -> Result<Redis, CliError> {
+    async fn connect_store(&self, log: &Log, events: StoreEvents) -> Result<Redis, CliError> {
         let builder = Redis::builder(&self.backend);
         let builder = builder.map_err(CliError::usage)?;
         let own = events.clone();
         let redis = builder
             .timeout(self.store_timeout)
-            .on_event(move |event| own.hear(event))
+            .on_event(move |event| own.record(event))
             .build()
             .map_err(CliError::failed)?;
-        let Err(error) = redis.ready(MEET_STORE).await else {
+        let Err(error) = redis.ready(STORE_READY_TIMEOUT).await else {
             return Ok(redis);
         };
         let shown = Store::without_login(&self.backend);
@@ -170,7 +178,7 @@ impl Serve {
             "{shown}: {error}; until it can be asked, each rule's on_store_failure decides"
         );
         log.warn(&why, &[]);
-        log.drain(LAST_WORDS);
+        log.drain(LOG_DRAIN_TIMEOUT);
         Ok(redis)
     }
 }
@@ -185,39 +193,39 @@ struct RunningService {
 ///
 /// # Errors
 /// What keeps it from starting.
-pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
-    let log = options.telling.log().map_err(CliError::failed)?;
+pub fn run_service(options: &ServeOptions, out: &mut impl Write) -> Result<(), CliError> {
+    let log = options.observability.open_log().map_err(CliError::failed)?;
     let set = std::env::vars_os().map(|(name, _)| name.to_string_lossy().into_owned());
-    for unknown in environment::unknown(set) {
+    for unknown in environment::unknown_variable_warnings(set) {
         log.warn(&unknown, &[]);
     }
-    if options.instead.print_policy {
-        log.drain(LAST_WORDS);
+    if options.checks.print_policy {
+        log.drain(LOG_DRAIN_TIMEOUT);
         return options.print_policy(out);
     }
-    if options.instead.print_config {
-        log.drain(LAST_WORDS);
-        options.check()?;
+    if options.checks.print_config {
+        log.drain(LOG_DRAIN_TIMEOUT);
+        options.validate()?;
         let lines: String = options.origins.iter().map(Setting::line).collect();
         return out.write_all(lines.as_bytes()).map_err(CliError::failed);
     }
-    let runtime = runtime().map_err(CliError::failed)?;
-    if options.instead.check {
+    let runtime = build_runtime().map_err(CliError::failed)?;
+    if options.checks.check {
         let checked = runtime.block_on(options.preflight(out, &log));
         runtime.shutdown_background();
-        log.drain(LAST_WORDS);
+        log.drain(LOG_DRAIN_TIMEOUT);
         return checked;
     }
     let ended = runtime.block_on(async {
         let mut signals = Signals::listen().map_err(CliError::failed)?;
         let started = tokio::select! {
-            started = options.start(out, &log) => started?,
-            _ = signals.end() => return Ok(()),
+            started = options.start_service(out, &log) => started?,
+            _ = signals.next_end_signal() => return Ok(()),
         };
         let manager = ServiceManager::from_environment();
-        manager.tell(systemd::READY);
-        signals.follow(&started.server, &manager).await;
-        manager.tell(systemd::STOPPING);
+        manager.notify(systemd::READY);
+        signals.handle_until_end(&started.server, &manager).await;
+        manager.notify(systemd::STOPPING);
         let log = started.server.log().clone();
         let leave = async {
             if let Some(redis) = started.redis {
@@ -237,18 +245,18 @@ pub fn serve(options: &Serve, out: &mut impl Write) -> Result<(), CliError> {
     });
     // What still runs in the background isn't waited for.
     runtime.shutdown_background();
-    log.drain(LAST_WORDS);
+    log.drain(LOG_DRAIN_TIMEOUT);
     ended
 }
 
 /// Says whether what was taken in advance went back.
-fn log_store_close(log: &Log, closed: Gift) {
+fn log_store_close(log: &Log, closed: RefundResult) {
     match closed {
-        Gift::Given => {
+        RefundResult::Refunded => {
             let event = "what was taken from the store in advance is given back";
             log.info(event, &[]);
         }
-        Gift::Lost => {
+        RefundResult::Lost => {
             let event = "what was taken from the store in advance could not be given back";
             let help = "the store gave no answer; others can have it when it has run out";
             log.warn(event, &[("help", &help)]);
@@ -257,7 +265,7 @@ fn log_store_close(log: &Log, closed: Gift) {
 }
 
 /// A thread for each core; with one core the thread that is there already, which has nobody to share with.
-fn runtime() -> io::Result<tokio::runtime::Runtime> {
+fn build_runtime() -> io::Result<tokio::runtime::Runtime> {
     let cores = std::thread::available_parallelism().map_or(1, usize::from);
     let mut builder = if cores == 1 {
         tokio::runtime::Builder::new_current_thread()

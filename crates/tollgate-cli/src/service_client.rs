@@ -12,16 +12,16 @@ use std::str::FromStr;
 use std::time::Duration;
 
 /// How long a service may take to connect, to read and to answer.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(10);
+pub(crate) const TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The longest answer that is read.
-const MOST: usize = 64 << 20;
+const MAX_RESPONSE_BYTES: usize = 64 << 20;
 /// The most header fields of an answer.
-const MOST_FIELDS: usize = 64;
+const MAX_RESPONSE_HEADERS: usize = 64;
 
 /// Where a service listens.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Place {
+pub enum ServiceAddress {
     /// On TCP.
     Tcp {
         /// A name or an address.
@@ -35,7 +35,7 @@ pub enum Place {
     Unix(PathBuf),
 }
 
-impl FromStr for Place {
+impl FromStr for ServiceAddress {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -70,7 +70,7 @@ impl FromStr for Place {
     }
 }
 
-impl fmt::Display for Place {
+impl fmt::Display for ServiceAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp { host, port, .. } => write!(f, "{host}:{port}"),
@@ -84,13 +84,13 @@ pub(crate) trait Connection: Read + Write {}
 impl<T: Read + Write> Connection for T {}
 
 /// Connects to a listener without TLS.
-pub(crate) fn connect(place: &Place) -> io::Result<Box<dyn Connection>> {
+pub(crate) fn connect(place: &ServiceAddress) -> io::Result<Box<dyn Connection>> {
     match place {
-        Place::Tcp { host, port, .. } => Ok(Box::new(connect_tcp(host, *port)?)),
-        Place::Unix(path) => {
+        ServiceAddress::Tcp { host, port, .. } => Ok(Box::new(connect_tcp(host, *port)?)),
+        ServiceAddress::Unix(path) => {
             let stream = UnixStream::connect(path)?;
-            stream.set_read_timeout(Some(PATIENCE))?;
-            stream.set_write_timeout(Some(PATIENCE))?;
+            stream.set_read_timeout(Some(TIMEOUT))?;
+            stream.set_write_timeout(Some(TIMEOUT))?;
             Ok(Box::new(stream))
         }
     }
@@ -100,11 +100,11 @@ pub(crate) fn connect(place: &Place) -> io::Result<Box<dyn Connection>> {
 pub(crate) fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
     let mut last = io::Error::other("the name leads nowhere");
     for address in format!("{host}:{port}").to_socket_addrs()? {
-        match TcpStream::connect_timeout(&address, PATIENCE) {
+        match TcpStream::connect_timeout(&address, TIMEOUT) {
             Ok(stream) => {
                 stream.set_nodelay(true)?;
-                stream.set_read_timeout(Some(PATIENCE))?;
-                stream.set_write_timeout(Some(PATIENCE))?;
+                stream.set_read_timeout(Some(TIMEOUT))?;
+                stream.set_write_timeout(Some(TIMEOUT))?;
                 return Ok(stream);
             }
             Err(error) => last = error,
@@ -115,7 +115,7 @@ pub(crate) fn connect_tcp(host: &str, port: u16) -> io::Result<TcpStream> {
 
 /// One request of HTTP.
 #[derive(Debug)]
-pub(crate) struct Request {
+pub(crate) struct HttpRequest {
     pub(crate) method: &'static str,
     pub(crate) path: String,
     pub(crate) token: Option<String>,
@@ -130,16 +130,16 @@ pub(crate) struct HttpResponse {
     pub(crate) body: String,
 }
 
-impl Request {
+impl HttpRequest {
     /// Sends it to a place that `stream` leads to, and reads the answer.
     pub(crate) fn send(
         &self,
-        place: &Place,
+        place: &ServiceAddress,
         mut stream: impl Connection,
     ) -> io::Result<HttpResponse> {
         let host = match place {
-            Place::Tcp { .. } => place.to_string(),
-            Place::Unix(_) => "localhost".to_owned(),
+            ServiceAddress::Tcp { .. } => place.to_string(),
+            ServiceAddress::Unix(_) => "localhost".to_owned(),
         };
         let token = self.token.as_ref();
         let token = token.map(|token| format!("authorization: Bearer {token}\r\n"));
@@ -161,13 +161,15 @@ impl Request {
                 return Ok(reply);
             }
             match stream.read(&mut bytes) {
-                Ok(0) => return Err(garbled("it ended before its answer did")),
+                Ok(0) => return Err(invalid_response("it ended before its answer did")),
                 Ok(length) => read.extend_from_slice(&bytes[..length]),
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
                 Err(error) => return Err(error),
             }
-            if read.len() > MOST {
-                return Err(garbled("its answer is longer than anything that it says"));
+            if read.len() > MAX_RESPONSE_BYTES {
+                return Err(invalid_response(
+                    "its answer is longer than anything that it says",
+                ));
             }
         }
     }
@@ -176,33 +178,33 @@ impl Request {
 impl HttpResponse {
     /// The answer, once all of it was read.
     fn parse(read: &[u8]) -> io::Result<Option<Self>> {
-        let mut fields = [httparse::EMPTY_HEADER; MOST_FIELDS];
+        let mut fields = [httparse::EMPTY_HEADER; MAX_RESPONSE_HEADERS];
         let mut head = httparse::Response::new(&mut fields);
         let parsed = head.parse(read);
-        let parsed = parsed.map_err(|_| garbled("it doesn't speak HTTP"))?;
+        let parsed = parsed.map_err(|_| invalid_response("it doesn't speak HTTP"))?;
         let (httparse::Status::Complete(end), Some(status)) = (parsed, head.code) else {
             return Ok(None);
         };
         let mut fields = head.headers.iter();
         let length = fields.find(|field| field.name.eq_ignore_ascii_case("content-length"));
         let length = length.and_then(|field| str::from_utf8(field.value).ok()?.parse().ok());
-        let length: usize = length.ok_or_else(|| garbled("its answer has no length"))?;
+        let length: usize = length.ok_or_else(|| invalid_response("its answer has no length"))?;
         let Some(body) = read[end..].get(..length) else {
             return Ok(None);
         };
-        let body = str::from_utf8(body).map_err(|_| garbled("its answer is no text"))?;
+        let body = str::from_utf8(body).map_err(|_| invalid_response("its answer is no text"))?;
         let body = body.to_owned();
         Ok(Some(Self { status, body }))
     }
 }
 
 /// What was answered isn't what such a service answers.
-pub(crate) fn garbled(why: &str) -> io::Error {
+pub(crate) fn invalid_response(why: &str) -> io::Error {
     io::Error::new(io::ErrorKind::InvalidData, why)
 }
 
 /// The first line of a file that holds a secret.
-pub(crate) fn first_line(file: &std::path::Path) -> io::Result<Option<String>> {
+pub(crate) fn read_secret_line(file: &std::path::Path) -> io::Result<Option<String>> {
     let text = std::fs::read_to_string(file)?;
     let line = text.lines().map(str::trim).find(|line| !line.is_empty());
     Ok(line.map(str::to_owned))

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::{Args, FromArgMatches};
-use tollgate_adaptive::NamedLaw;
+use tollgate_adaptive::AdaptiveAlgorithm;
 use tollgate_adaptive::simulation::Scenario;
 use tollgate_core::{LimitError, Rate};
 
@@ -23,14 +23,14 @@ mod text;
 pub use adaptive::{AdaptiveLine, AdaptiveReport, simulate_adaptive};
 pub use pattern::{Pattern, PatternError};
 pub use policy::{PolicyReport, simulate_policy};
-pub use report::{Line, Report};
+pub use report::{AlgorithmReport, AlgorithmResult};
 
-pub(crate) use report::spelled_out;
+pub(crate) use report::rate_with_burst;
 
 use crate::outcome::CliError;
-use crate::output::{show, unwritten};
-use crate::policy::{Entries, Fact, duration};
-use runner::{Form, Run};
+use crate::output::{write_error, write_report};
+use crate::policy::{DescriptorArg, FactArg, parse_duration};
+use runner::{AlgorithmForm, RunResult};
 
 /// The limit and the traffic, in the words of `tollgate simulate`.
 ///
@@ -58,20 +58,20 @@ Examples:
   tollgate simulate --rate '50/s burst 10' --pattern poisson --seed 7 --json
   tollgate simulate --adaptive
   tollgate simulate --adaptive --law little --law gradient2 --scenario recovers --svg limits.svg")]
-pub struct Options {
+pub struct SimulateOptions {
     /// A policy file, or a folder whose files are one policy, or - for standard input: plays the
     /// traffic against it instead of against each algorithm.
     #[arg(value_name = "FILE")]
     pub file: Option<PathBuf>,
     /// What is known of every request, as name=value, for a policy; again for each fact.
     #[arg(long = "fact", value_name = "NAME=VALUE", requires = "file")]
-    pub facts: Vec<Fact>,
+    pub facts: Vec<FactArg>,
     /// The domain of every request, for a file in envoyproxy/ratelimit's form.
     #[arg(long, value_name = "NAME", requires = "file", requires = "descriptors")]
     pub domain: Option<String>,
     /// A descriptor of every request, as key=value,key2=value2; again for each.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,…", requires = "domain")]
-    pub descriptors: Vec<Entries>,
+    pub descriptors: Vec<DescriptorArg>,
     /// The limit, such as "100/s burst 200", "10 per 250ms", "zero" or "unlimited"; with a policy
     /// it only says how much traffic there is.
     #[arg(long, value_name = "RATE", default_value = DEFAULT_RATE)]
@@ -83,7 +83,7 @@ pub struct Options {
     #[arg(long, value_name = "NUMBER", default_value_t = DEFAULT_SEED)]
     pub seed: u64,
     /// How long each request that passes runs, for a policy with slots: 0ms lets it end at once.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration, requires = "file")]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration, requires = "file")]
     pub hold: Duration,
     /// Plays laws that find a limit by themselves instead, in a queueing simulator.
     #[arg(long, conflicts_with_all = ["file", "rate", "pattern"])]
@@ -91,7 +91,7 @@ pub struct Options {
     /// The law to play: little, aimd, vegas, gradient, gradient2, windowed, bbr, latency or self-tuning; again for
     /// each. The default is little.
     #[arg(long = "law", value_name = "LAW", requires = "adaptive")]
-    pub laws: Vec<NamedLaw>,
+    pub laws: Vec<AdaptiveAlgorithm>,
     /// The scenario to play it in, instead of all.
     #[arg(long, value_name = "SCENARIO", requires = "adaptive", value_parser = scenario_names())]
     pub scenario: Option<String>,
@@ -103,7 +103,7 @@ pub struct Options {
     pub json: bool,
 }
 
-impl Default for Options {
+impl Default for SimulateOptions {
     /// What they are where the command line says nothing.
     fn default() -> Self {
         let matches = Self::augment_args(clap::Command::new("simulate")).get_matches_from([""]);
@@ -125,26 +125,29 @@ const DEFAULT_SEED: u64 = 1;
 /// What became of one algorithm: its run, unless it refused the rate, and what there is to say.
 #[derive(Debug)]
 struct AlgorithmRun {
-    form: Form,
-    run: Option<Run>,
+    form: AlgorithmForm,
+    run: Option<RunResult>,
     note: Option<String>,
 }
 
 /// Plays what the options say, and writes the report.
-pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<(), CliError> {
+pub(crate) fn run_simulation(
+    options: &SimulateOptions,
+    out: &mut impl Write,
+) -> Result<(), CliError> {
     if options.file.is_some() {
-        return show(&simulate_policy(options)?, options.json, out);
+        return write_report(&simulate_policy(options)?, options.json, out);
     }
     if !options.adaptive {
-        let report = simulate(options).map_err(CliError::usage)?;
-        return show(&report, options.json, out);
+        let report = simulate_algorithms(options).map_err(CliError::usage)?;
+        return write_report(&report, options.json, out);
     }
-    let report = simulate_adaptive(options).map_err(unwritten)?;
+    let report = simulate_adaptive(options).map_err(write_error)?;
     if let Some(file) = &options.svg {
         let drawn = std::fs::write(file, report.svg());
-        drawn.map_err(|error| unwritten(format_args!("{}: {error}", file.display())))?;
+        drawn.map_err(|error| write_error(format_args!("{}: {error}", file.display())))?;
     }
-    show(&report, options.json, out)
+    write_report(&report, options.json, out)
 }
 
 /// Plays the traffic through every algorithm.
@@ -152,20 +155,20 @@ pub(crate) fn run(options: &Options, out: &mut impl Write) -> Result<(), CliErro
 /// # Errors
 /// The pattern can't be played at this rate. An algorithm that refuses the rate is no error: its
 /// line says why.
-pub fn simulate(options: &Options) -> Result<Report, PatternError> {
+pub fn simulate_algorithms(options: &SimulateOptions) -> Result<AlgorithmReport, PatternError> {
     let traffic = options.pattern.traffic(options.rate, options.seed)?;
-    let trials = Form::ALL.map(|form| AlgorithmRun::new(form, options.rate, &traffic));
-    Ok(Report::new(options, &traffic, &trials))
+    let trials = AlgorithmForm::ALL.map(|form| AlgorithmRun::new(form, options.rate, &traffic));
+    Ok(AlgorithmReport::new(options, &traffic, &trials))
 }
 
 impl AlgorithmRun {
-    fn new(form: Form, rate: Rate, traffic: &pattern::Traffic) -> Self {
+    fn new(form: AlgorithmForm, rate: Rate, traffic: &pattern::Traffic) -> Self {
         let (run, note) = match runner::run(form, rate, &traffic.arrivals) {
             Ok(run) => (Some(run), None),
             Err(refusal) => {
                 // A window knows only its count, so it can still be compared without the burst.
                 let plain = rate.burst(rate.count());
-                let reason = reason(rate, &refusal);
+                let reason = rejection_reason(rate, &refusal);
                 match runner::run(form, plain, &traffic.arrivals) {
                     Ok(run) if form.is_window() => {
                         (Some(run), Some(format!("run at {plain}: {reason}")))
@@ -175,8 +178,10 @@ impl AlgorithmRun {
             }
         };
         let note = match (form, &run) {
-            (Form::FixedWindow, Some(run)) => join(note, doubling(rate, run)),
-            (Form::Queue, Some(_)) => join(note, Some(queue_note(rate))),
+            (AlgorithmForm::FixedWindow, Some(run)) => {
+                join_notes(note, boundary_burst_note(rate, run))
+            }
+            (AlgorithmForm::LeakyBucketQueue, Some(_)) => join_notes(note, Some(queue_note(rate))),
             _ => note,
         };
         Self { form, run, note }
@@ -184,7 +189,7 @@ impl AlgorithmRun {
 }
 
 /// Why an algorithm refused the rate, without naming the rate again: the report opens with it.
-fn reason(rate: Rate, refusal: &LimitError) -> String {
+fn rejection_reason(rate: Rate, refusal: &LimitError) -> String {
     let text = refusal.to_string();
     match text.strip_prefix(&format!("rate \"{rate}\": ")) {
         Some(reason) => reason.to_owned(),
@@ -193,14 +198,14 @@ fn reason(rate: Rate, refusal: &LimitError) -> String {
 }
 
 /// Says so when more than the count passed within one period, which only a boundary explains.
-fn doubling(rate: Rate, run: &Run) -> Option<String> {
+fn boundary_burst_note(rate: Rate, run: &RunResult) -> Option<String> {
     let period = rate.period()?;
     let peak = run.peak(period);
     let over = u64::try_from(peak).is_ok_and(|peak| peak > rate.count());
     over.then(|| {
         format!(
             "{peak} passed within {} across a window boundary, and its count is {}",
-            text::pretty(period.as_nanos()),
+            text::format_nanos(period.as_nanos()),
             rate.count()
         )
     })
@@ -211,7 +216,7 @@ fn queue_note(rate: Rate) -> String {
     match rate.period() {
         Some(period) => format!(
             "releases one every {}, and at most {} wait",
-            text::pretty(period.as_nanos() / u128::from(rate.count())),
+            text::format_nanos(period.as_nanos() / u128::from(rate.count())),
             rate.burst_size()
         ),
         None if rate.is_zero() => "releases nothing".to_owned(),
@@ -219,7 +224,7 @@ fn queue_note(rate: Rate) -> String {
     }
 }
 
-fn join(first: Option<String>, second: Option<String>) -> Option<String> {
+fn join_notes(first: Option<String>, second: Option<String>) -> Option<String> {
     match (first, second) {
         (Some(first), Some(second)) => Some(format!("{first}; {second}")),
         (first, second) => first.or(second),
@@ -230,19 +235,19 @@ fn join(first: Option<String>, second: Option<String>) -> Option<String> {
 mod tests {
     use super::*;
 
-    fn line(rate: &str, name: &str) -> Line {
-        let options = Options {
+    fn line(rate: &str, name: &str) -> AlgorithmResult {
+        let options = SimulateOptions {
             rate: rate.parse().unwrap(),
-            ..Options::default()
+            ..SimulateOptions::default()
         };
-        let report = simulate(&options).unwrap();
+        let report = simulate_algorithms(&options).unwrap();
         let mut lines = report.algorithms.into_iter();
         lines.find(|line| line.name == name).unwrap()
     }
 
     #[test]
     fn the_default_is_the_default_of_the_command_line() {
-        assert_eq!(DEFAULT_RATE.parse(), Ok(Options::default().rate));
+        assert_eq!(DEFAULT_RATE.parse(), Ok(SimulateOptions::default().rate));
     }
 
     #[test]
@@ -280,10 +285,15 @@ mod tests {
             ("zero", 0, "releases nothing"),
             ("unlimited", 400, "releases at once"),
         ] {
-            for form in Form::ALL {
+            for form in AlgorithmForm::ALL {
                 assert_eq!(line(rate, form.name()).admitted, Some(admitted), "{form:?}");
             }
-            assert_eq!(line(rate, Form::Queue.name()).note.as_deref(), Some(terms));
+            assert_eq!(
+                line(rate, AlgorithmForm::LeakyBucketQueue.name())
+                    .note
+                    .as_deref(),
+                Some(terms)
+            );
         }
     }
 }

@@ -3,7 +3,7 @@
 use core::fmt::Debug;
 use core::time::Duration;
 
-use crate::window_states::{Counts, Window};
+use crate::window_states::{SlidingCounts, WindowCount};
 use crate::{Decision, LimitError, Outcome, Rate, Timestamp};
 
 pub(crate) mod sealed {
@@ -12,7 +12,7 @@ pub(crate) mod sealed {
 
 /// A time before which nobody passes, kept beside a state: a [`Timestamp`], or nothing at all where
 /// the state says it by itself.
-pub trait Floor: sealed::Sealed + Copy + Debug + Default + PartialEq {
+pub trait BookedUntil: sealed::Sealed + Copy + Debug + Default + PartialEq {
     /// Whether what is charged is kept as a debt, which delays everybody after it.
     const IS_DEBT: bool;
 
@@ -26,7 +26,7 @@ pub trait Floor: sealed::Sealed + Copy + Debug + Default + PartialEq {
 impl sealed::Sealed for Timestamp {}
 impl sealed::Sealed for () {}
 
-impl Floor for Timestamp {
+impl BookedUntil for Timestamp {
     const IS_DEBT: bool = false;
 
     fn time(self) -> Timestamp {
@@ -38,7 +38,7 @@ impl Floor for Timestamp {
     }
 }
 
-impl Floor for () {
+impl BookedUntil for () {
     const IS_DEBT: bool = true;
 
     fn time(self) -> Timestamp {
@@ -74,7 +74,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// What is remembered of reservations, which are charged now and act later. An algorithm that keeps
     /// them as debt needs nothing (`()`): the debt delays everyone after them. One that keeps them as hits at
     /// the time they act needs that time, because nobody may pass before the latest of them.
-    type Floor: Floor;
+    type Floor: BookedUntil;
 
     /// Compiles a rate, or says why it can't be represented and what can.
     ///
@@ -115,26 +115,26 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     fn idle_at(&self, state: &Self::State) -> Timestamp;
 
     /// Gives back what `charge` took, as far as nothing was built on it.
-    fn give_back(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, since: Since);
+    fn cancel(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, since: LaterCharges);
 
     /// Gives back `tokens` without a receipt: a gift. What was spent last comes back first, and never
     /// more than was spent.
-    fn gift(&self, state: &mut Self::State, now: Timestamp, tokens: u64);
+    fn refund(&self, state: &mut Self::State, now: Timestamp, tokens: u64);
 
     /// Keeps tokens that are *out*, taken but not yet known to be spent, from draining: after this the
     /// state owes at least `out` tokens at `now`. It does nothing where charges count as hits at a time:
     /// those stay where they were counted.
-    fn keep_out(&self, state: &mut Self::State, now: Timestamp, out: u64) {
+    fn keep_outstanding(&self, state: &mut Self::State, now: Timestamp, out: u64) {
         let _ = (state, now, out);
     }
 
     /// Gives back `tokens` of a charge that were out and turned out not to be spent: from the debt that
     /// [`keep_out`](Self::keep_out) has kept, or from the window or entry that was charged, if it still counts.
-    fn hand_in(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
+    fn settle_charge(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
         if Self::Floor::IS_DEBT {
-            return self.gift(state, now, tokens);
+            return self.refund(state, now, tokens);
         }
-        self.give_back(state, now, &charge.part(tokens), Since::Others);
+        self.cancel(state, now, &charge.partial(tokens), LaterCharges::Others);
     }
 
     /// Whether a cost may be promised for later while `out` tokens are out. Not if the promise relied on some of
@@ -145,7 +145,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
 
     /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or,
     /// where there is no debt, as much as is left.
-    fn overdraw(&self, state: &mut Self::State, now: Timestamp, tokens: u64) {
+    fn charge_overrun(&self, state: &mut Self::State, now: Timestamp, tokens: u64) {
         let cost = self.remaining(state, now).min(tokens);
         if cost > 0 && self.earliest(state, now, cost) == Some(now) {
             self.charge(state, now, now, cost);
@@ -163,17 +163,17 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// assert!(!LeakyBucket::new(Rate::unlimited())?.counts());
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    fn counts(&self) -> bool {
+    fn is_counting(&self) -> bool {
         self.rate().period().is_some()
     }
 
     /// Carries a state kept under the limit `old` over to this one, at a live change.
-    fn adopt(&self, state: &mut Self::State, old: &Self, now: Timestamp);
+    fn migrate_state(&self, state: &mut Self::State, old: &Self, now: Timestamp);
 
     /// As [`adopt`](Self::adopt), but what was spent stays spent in every algorithm, also beyond what
     /// this limit's own bucket holds: for a state that may be carried over again, to a larger one.
-    fn keep_spent(&self, state: &mut Self::State, old: &Self, now: Timestamp) {
-        self.adopt(state, old, now);
+    fn migrate_spent(&self, state: &mut Self::State, old: &Self, now: Timestamp) {
+        self.migrate_state(state, old, now);
     }
 
     /// When this cost would first pass if the state stayed under the limit `old` until then, and what
@@ -190,7 +190,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// assert_eq!(at, Some(Timestamp::from_secs(1)));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
         state: &Self::State,
         old: &Self,
@@ -198,14 +198,14 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         cost: u64,
     ) -> Option<Timestamp> {
         let mut state = state.clone();
-        self.keep_spent(&mut state, old, now);
+        self.migrate_spent(&mut state, old, now);
         self.earliest(&state, now, cost)
     }
 
     /// Moves a state to a clock that shows `to` when this one shows `from`. What is left of it stays
     /// as it is; where the other clock can't show it (a window's boundaries lie elsewhere), it
     /// grants less, never more.
-    fn shift(&self, state: &mut Self::State, from: Timestamp, to: Timestamp);
+    fn move_to_clock(&self, state: &mut Self::State, from: Timestamp, to: Timestamp);
 
     /// The state of a limit that has nothing to give at `now`.
     fn empty(&self, now: Timestamp) -> Self::State;
@@ -224,10 +224,10 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// assert_eq!(LeakyBucket::new(minute.burst(5))?.lasts(), Duration::from_secs(5));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    fn lasts(&self) -> Duration;
+    fn state_lifetime(&self) -> Duration;
 
     /// How far ahead of now a charge may act.
-    fn horizon(&self) -> Duration {
+    fn max_booking_delay(&self) -> Duration {
         Duration::MAX
     }
 
@@ -249,12 +249,12 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
         if at.is_some_and(|at| at <= now) && cost > 0 {
             self.charge(state, now, now, cost);
         }
-        self.report(state, now, at)
+        self.decision_at(state, now, at)
     }
 
     /// The decision for a cost whose [`earliest`](Self::earliest) time is `at`, read off the state
     /// as it stands.
-    fn report(&self, state: &Self::State, now: Timestamp, at: Option<Timestamp>) -> Decision {
+    fn decision_at(&self, state: &Self::State, now: Timestamp, at: Option<Timestamp>) -> Decision {
         let (outcome, retry_after) = match at {
             None => (Outcome::Never, Duration::MAX),
             Some(at) if at <= now => (Outcome::Allowed, Duration::ZERO),
@@ -275,7 +275,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
 pub struct Charge {
     pub(crate) at: Timestamp,
     pub(crate) cost: u64,
-    pub(crate) mark: UndoData,
+    pub(crate) undo_data: UndoData,
 }
 
 impl Charge {
@@ -291,11 +291,11 @@ impl Charge {
 
     /// A receipt for a part of it, the one that was taken last.
     #[must_use]
-    pub fn part(&self, tokens: u64) -> Self {
+    pub fn partial(&self, tokens: u64) -> Self {
         let cost = tokens.min(self.cost);
-        let mark = match self.mark {
+        let mark = match self.undo_data {
             // The price is a whole number of intervals, one for each token.
-            UndoData::Tat { after, price } if self.cost > 0 => UndoData::Tat {
+            UndoData::TatInterval { after, price } if self.cost > 0 => UndoData::TatInterval {
                 after,
                 price: price / self.cost * cost,
             },
@@ -304,7 +304,7 @@ impl Charge {
         Self {
             at: self.at,
             cost,
-            mark,
+            undo_data: mark,
         }
     }
 }
@@ -315,7 +315,7 @@ pub(crate) enum UndoData {
     /// Nothing was charged (cost 0, or no limit).
     Nothing,
     /// The interval `(after − price, after]` of the TAT line.
-    Tat { after: u64, price: u64 },
+    TatInterval { after: u64, price: u64 },
     /// What one nanosecond drained and one token cost when the charge was made; and, of a bucket that knows it, when the
     /// latest reservation before it acts.
     Debt {
@@ -324,16 +324,16 @@ pub(crate) enum UndoData {
         last_act: Timestamp,
     },
     /// The window as it stood before.
-    Window(Window),
+    WindowCount(WindowCount),
     /// The two counts as they stood before.
-    Counts(Counts),
+    SlidingCounts(SlidingCounts),
     /// The entry at the charge's time.
-    Entry,
+    LogEntry,
 }
 
 /// What was charged to the same state after the charge that is being given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Since {
+pub enum LaterCharges {
     /// Nothing: the charge is the latest one, so it can be undone exactly.
     Nothing,
     /// Other charges, which may have been built on it.

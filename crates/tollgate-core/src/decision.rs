@@ -63,7 +63,7 @@ impl Decision {
             outcome,
             limit,
             remaining,
-            retry_after: finite(wait),
+            retry_after: finite_wait(wait),
             reset_after,
         }
     }
@@ -77,7 +77,7 @@ impl Decision {
     /// let never = Decision::new(Outcome::Never, 5, 5, Duration::MAX, Duration::ZERO);
     /// assert_eq!((never.retry_after, never.wait()), (None, Duration::MAX));
     /// ```
-    pub const fn wait(&self) -> Duration {
+    pub const fn wait_or_max(&self) -> Duration {
         match self.retry_after {
             Some(wait) => wait,
             None => Duration::MAX,
@@ -95,7 +95,7 @@ impl Decision {
     /// assert_eq!(decision.retry_after, Some(Duration::from_secs(2)));
     /// ```
     pub const fn set_wait(&mut self, wait: Duration) {
-        self.retry_after = finite(wait);
+        self.retry_after = finite_wait(wait);
     }
 
     /// The answer of a limit that limits nothing.
@@ -132,7 +132,7 @@ impl Decision {
     pub const fn retry_after_secs(&self) -> Option<u64> {
         match self.outcome {
             Outcome::Never => None,
-            _ => secs(self.wait()),
+            _ => ceil_secs(self.wait_or_max()),
         }
     }
 
@@ -147,12 +147,12 @@ impl Decision {
     /// assert_eq!(allowed.reset_after_secs(), Some(1));
     /// ```
     pub const fn reset_after_secs(&self) -> Option<u64> {
-        secs(self.reset_after)
+        ceil_secs(self.reset_after)
     }
 }
 
 /// A wait that ends; none for [`Duration::MAX`].
-const fn finite(wait: Duration) -> Option<Duration> {
+const fn finite_wait(wait: Duration) -> Option<Duration> {
     match wait {
         Duration::MAX => None,
         _ => Some(wait),
@@ -160,7 +160,7 @@ const fn finite(wait: Duration) -> Option<Duration> {
 }
 
 /// Whole seconds, rounded up; none for the time that never comes.
-const fn secs(time: Duration) -> Option<u64> {
+const fn ceil_secs(time: Duration) -> Option<u64> {
     match (time.as_secs(), time.subsec_nanos()) {
         (u64::MAX, _) => None,
         (secs, 0) => Some(secs),
@@ -193,7 +193,7 @@ impl fmt::Debug for Decision {
 }
 
 /// A wait as people read it: up to the next millisecond, if it is that long.
-fn rounded(wait: Duration) -> Duration {
+fn round_up_to_millis(wait: Duration) -> Duration {
     const MILLI: u32 = 1_000_000;
     if wait < Duration::from_millis(1) {
         return wait;
@@ -219,14 +219,16 @@ impl fmt::Display for Decision {
         let Self {
             limit, remaining, ..
         } = self;
-        match (self.outcome, self.wait()) {
+        match (self.outcome, self.wait_or_max()) {
             (Outcome::Allowed, _) if self.is_unlimited() => f.write_str("allowed, unlimited"),
             (Outcome::Allowed, _) => write!(f, "allowed, {remaining} of {limit} left"),
             (Outcome::Denied, Duration::MAX) => f.write_str("denied, and it never passes"),
             (Outcome::Denied, Duration::ZERO) => {
                 f.write_str("denied, until another gives back what it holds")
             }
-            (Outcome::Denied, wait) => write!(f, "denied, retry after {:?}", rounded(wait)),
+            (Outcome::Denied, wait) => {
+                write!(f, "denied, retry after {:?}", round_up_to_millis(wait))
+            }
             (Outcome::Never, _) => {
                 write!(f, "denied, and it never passes: it costs more than {limit}")
             }

@@ -64,7 +64,7 @@ pub enum LimitError {
         rate: Rate,
     },
     /// A tier was made for another algorithm than that of the limiter it was given to.
-    OtherAlgorithm {
+    TierAlgorithmMismatch {
         /// The rate of the tier.
         rate: Rate,
         /// What the tier was made for.
@@ -73,7 +73,7 @@ pub enum LimitError {
         limiter: &'static str,
     },
     /// A limiter was told to treat new keys at its cap in a way that it can't.
-    AtCap {
+    UnsupportedWhenFull {
         /// What it was told.
         policy: &'static str,
         /// Which sort of limiter.
@@ -98,7 +98,7 @@ impl fmt::Display for LimitError {
             Self::TooLongForOneWord {
                 rate,
                 largest_burst,
-            } => too_long(f, rate, *largest_burst),
+            } => write_too_long(f, rate, *largest_burst),
             Self::BurstTooLarge {
                 rate,
                 largest_burst,
@@ -120,12 +120,12 @@ impl fmt::Display for LimitError {
                  spread, so a larger burst would be undercounted as it slides out; \
                  use a token bucket or GCRA",
                 rate.count(),
-                crate::window_states::largest_burst(rate.count())
+                crate::window_states::largest_sliding_burst(rate.count())
             ),
             Self::WindowOutOfRange { rate } => {
                 write!(f, "rate \"{rate}\": a window lasts from 1 ns to 292 years")
             }
-            Self::OtherAlgorithm {
+            Self::TierAlgorithmMismatch {
                 rate,
                 tier,
                 limiter,
@@ -134,7 +134,7 @@ impl fmt::Display for LimitError {
                 "tier \"{rate}\" was made for {tier}, and this limiter counts by {limiter}; \
                  make the tier with the limiter's algorithm"
             ),
-            Self::AtCap {
+            Self::UnsupportedWhenFull {
                 policy,
                 limiter,
                 instead,
@@ -147,7 +147,7 @@ impl fmt::Display for LimitError {
 }
 
 /// For a rate of which GCRA's word can't hold the burst; or not even one interval, if no burst is small enough.
-fn too_long(f: &mut fmt::Formatter<'_>, rate: &Rate, largest_burst: u64) -> fmt::Result {
+fn write_too_long(f: &mut fmt::Formatter<'_>, rate: &Rate, largest_burst: u64) -> fmt::Result {
     if largest_burst == 0 {
         return write!(
             f,

@@ -19,7 +19,7 @@ use crate::{LimitError, Rate, Timestamp};
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Level {
+pub struct BucketLevel {
     /// Units that have not drained yet.
     pub debt: u128,
     /// The time of that debt; never moves back.
@@ -38,7 +38,7 @@ const FASTEST_TOKENS_PER_NANO: u128 = 30;
 
 /// Refuses what lies outside 10⁻¹⁵ to 3·10¹⁰ per second.
 pub(crate) fn check_rate_range(rate: Rate) -> Result<(), LimitError> {
-    let Some((count, period)) = rate.finite() else {
+    let Some((count, period)) = rate.count_and_nanos() else {
         return Ok(());
     };
     if period == 0 {
@@ -58,10 +58,10 @@ pub(crate) fn check_rate_range(rate: Rate) -> Result<(), LimitError> {
 /// The units that one nanosecond drains, that one token costs, and that may be owed when a request passes.
 pub(crate) fn compile_units(rate: Rate) -> Result<[u128; 3], LimitError> {
     check_rate_range(rate)?;
-    let (drain, price) = match rate.finite() {
+    let (drain, price) = match rate.count_and_nanos() {
         None => (0, LEAST_PRICE),
         Some((count, period)) => {
-            let shared = gcd(u128::from(count), period);
+            let shared = greatest_common_divisor(u128::from(count), period);
             let (drain, price) = (u128::from(count) / shared, period / shared);
             let scale = LEAST_PRICE.div_ceil(price).next_power_of_two();
             (drain * scale, price * scale)
@@ -77,7 +77,7 @@ pub(crate) fn compile_units(rate: Rate) -> Result<[u128; 3], LimitError> {
     Ok([drain, price, capacity])
 }
 
-fn gcd(mut a: u128, mut b: u128) -> u128 {
+fn greatest_common_divisor(mut a: u128, mut b: u128) -> u128 {
     while b > 0 {
         (a, b) = (b, a % b);
     }

@@ -2,9 +2,9 @@
 
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::arithmetic::{Charge, LaterCharges, UndoData, sealed};
 use crate::window_length::WindowLength;
-use crate::window_states::Window;
+use crate::window_states::WindowCount;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// At most `count` in each window of one period.
@@ -27,19 +27,19 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FixedWindow {
     span: WindowLength,
-    align: Align,
+    align: WindowAlignment,
 }
 
 /// Where the windows of a [`FixedWindow`] begin.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Align {
+pub enum WindowAlignment {
     /// At this time and whole windows before and after it.
     Boundary(Timestamp),
     /// At the first hit that finds no open window.
     FirstHit,
 }
 
-impl Default for Align {
+impl Default for WindowAlignment {
     fn default() -> Self {
         Self::Boundary(Timestamp::ZERO)
     }
@@ -48,7 +48,7 @@ impl Default for Align {
 impl FixedWindow {
     /// The same limit with its windows placed elsewhere.
     #[must_use]
-    pub const fn align(self, align: Align) -> Self {
+    pub const fn with_alignment(self, align: WindowAlignment) -> Self {
         Self {
             span: self.span,
             align,
@@ -56,11 +56,11 @@ impl FixedWindow {
     }
 
     /// When this window ends; `None` if that lies beyond the last representable time.
-    fn end_of(&self, window: &Window) -> Option<Timestamp> {
+    fn window_end(&self, window: &WindowCount) -> Option<Timestamp> {
         let start = window.start.as_nanos();
         let first_boundary = match self.align {
-            Align::Boundary(boundary) => boundary.as_nanos() % self.span.nanos,
-            Align::FirstHit => 0,
+            WindowAlignment::Boundary(boundary) => boundary.as_nanos() % self.span.nanos,
+            WindowAlignment::FirstHit => 0,
         };
         if start < first_boundary {
             // The window that began before the origin was cut off by it, and is shorter.
@@ -72,20 +72,20 @@ impl FixedWindow {
     }
 
     /// Where its windows begin.
-    pub const fn alignment(&self) -> Align {
+    pub const fn alignment(&self) -> WindowAlignment {
         self.align
     }
 
     /// The window open at `now`. A time before the state's window counts in that window.
-    fn open(&self, window: &Window, now: Timestamp) -> Window {
+    fn open_window_at(&self, window: &WindowCount, now: Timestamp) -> WindowCount {
         let never_used = window.count == 0;
-        if !never_used && self.end_of(window).is_none_or(|end| now < end) {
+        if !never_used && self.window_end(window).is_none_or(|end| now < end) {
             return *window;
         }
-        if self.align != Align::FirstHit && now < window.start {
+        if self.align != WindowAlignment::FirstHit && now < window.start {
             return *window;
         }
-        Window {
+        WindowCount {
             start: self.new_window_start(now),
             count: 0,
         }
@@ -94,8 +94,8 @@ impl FixedWindow {
     /// Where a window begins that is opened at `now`.
     fn new_window_start(&self, now: Timestamp) -> Timestamp {
         match self.align {
-            Align::FirstHit => now,
-            Align::Boundary(boundary) => self.span.start_of(now, boundary),
+            WindowAlignment::FirstHit => now,
+            WindowAlignment::Boundary(boundary) => self.span.window_start(now, boundary),
         }
     }
 }
@@ -103,139 +103,159 @@ impl FixedWindow {
 impl sealed::Sealed for FixedWindow {}
 
 impl Arithmetic for FixedWindow {
-    type State = Window;
+    type State = WindowCount;
     type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
-            span: WindowLength::exactly(rate, "fixed window")?,
-            align: Align::default(),
+            span: WindowLength::with_burst_of_count(rate, "fixed window")?,
+            align: WindowAlignment::default(),
         })
     }
 
     fn at_rate(&self, rate: Rate) -> Result<Self, LimitError> {
-        Ok(Self::new(rate)?.align(self.align))
+        Ok(Self::new(rate)?.with_alignment(self.align))
     }
 
     fn rate(&self) -> Rate {
         self.span.rate
     }
 
-    fn earliest(&self, window: &Window, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest(&self, window: &WindowCount, now: Timestamp, cost: u64) -> Option<Timestamp> {
         if self.span.rate.is_unlimited() {
             return Some(now);
         }
         if cost > self.span.limit {
             return None;
         }
-        let open = self.open(window, now);
+        let open = self.open_window_at(window, now);
         if cost <= self.span.limit.saturating_sub(open.count) || cost == 0 {
             return Some(now);
         }
-        self.end_of(&open)
+        self.window_end(&open)
     }
 
-    fn charge(&self, window: &mut Window, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+    fn charge(
+        &self,
+        window: &mut WindowCount,
+        _now: Timestamp,
+        at: Timestamp,
+        cost: u64,
+    ) -> Charge {
         let mark = if self.span.rate.is_unlimited() {
             UndoData::Nothing
         } else {
             let before = *window;
-            *window = self.open(window, at);
+            *window = self.open_window_at(window, at);
             window.count = window.count.saturating_add(cost);
-            UndoData::Window(before)
+            UndoData::WindowCount(before)
         };
-        Charge { at, cost, mark }
+        Charge {
+            at,
+            cost,
+            undo_data: mark,
+        }
     }
 
-    fn remaining(&self, window: &Window, now: Timestamp) -> u64 {
+    fn remaining(&self, window: &WindowCount, now: Timestamp) -> u64 {
         if self.span.rate.is_unlimited() {
             return u64::MAX;
         }
-        self.span.limit.saturating_sub(self.open(window, now).count)
+        self.span
+            .limit
+            .saturating_sub(self.open_window_at(window, now).count)
     }
 
-    fn idle_at(&self, window: &Window) -> Timestamp {
+    fn idle_at(&self, window: &WindowCount) -> Timestamp {
         if self.span.rate.is_unlimited() || window.count == 0 {
             return window.start;
         }
-        self.end_of(window).unwrap_or(Timestamp::MAX)
+        self.window_end(window).unwrap_or(Timestamp::MAX)
     }
 
     /// Uncounts the hit in the window that it was counted in; a later window owes it nothing.
-    fn give_back(&self, window: &mut Window, _now: Timestamp, charge: &Charge, since: Since) {
-        let UndoData::Window(before) = charge.mark else {
+    fn cancel(
+        &self,
+        window: &mut WindowCount,
+        _now: Timestamp,
+        charge: &Charge,
+        since: LaterCharges,
+    ) {
+        let UndoData::WindowCount(before) = charge.undo_data else {
             return;
         };
         let same_window =
-            charge.at >= window.start && self.end_of(window).is_none_or(|end| charge.at < end);
+            charge.at >= window.start && self.window_end(window).is_none_or(|end| charge.at < end);
         match since {
             // It opened this window, so the one before it is open again.
-            Since::Nothing if before.start != window.start => *window = before,
+            LaterCharges::Nothing if before.start != window.start => *window = before,
             _ if same_window => window.count = window.count.saturating_sub(charge.cost),
             _ => {}
         }
     }
 
     /// Uncounts in the window now open; one that is over owes nothing.
-    fn gift(&self, window: &mut Window, now: Timestamp, tokens: u64) {
-        if self.open(window, now) == *window {
+    fn refund(&self, window: &mut WindowCount, now: Timestamp, tokens: u64) {
+        if self.open_window_at(window, now) == *window {
             window.count = window.count.saturating_sub(tokens);
         }
     }
 
     /// Keeps what was counted in the window now open, and its start if its length stays.
-    fn adopt(&self, window: &mut Window, old: &Self, now: Timestamp) {
+    fn migrate_state(&self, window: &mut WindowCount, old: &Self, now: Timestamp) {
         if self.span.rate.period().is_none() || old.span.rate.period().is_none() {
             // Zero and unlimited have no windows of their own: the count waits for the next that has.
             return;
         }
-        *window = old.open(window, now);
+        *window = old.open_window_at(window, now);
         if (self.span.nanos, self.align) != (old.span.nanos, old.align) {
             window.start = self.new_window_start(now);
         }
     }
 
     /// The count moves to whichever window of the new limit is open, so it stays until the old window ends.
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
-        window: &Window,
+        window: &WindowCount,
         old: &Self,
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
         let mut carried = *window;
-        self.adopt(&mut carried, old, now);
+        self.migrate_state(&mut carried, old, now);
         let at = self.earliest(&carried, now, cost)?;
         if at <= now {
             return Some(at);
         }
         let has_windows = old.span.rate.period().is_some() && self.span.rate.period().is_some();
-        let end = old.end_of(&old.open(window, now));
+        let end = old.window_end(&old.open_window_at(window, now));
         Some(end.filter(|_| has_windows).unwrap_or(at))
     }
 
     /// Where boundaries are fixed, the count goes on in the window that is open at that time.
-    fn shift(&self, window: &mut Window, from: Timestamp, to: Timestamp) {
+    fn move_to_clock(&self, window: &mut WindowCount, from: Timestamp, to: Timestamp) {
         if self.span.rate.period().is_none() {
             window.start = to;
             return;
         }
-        *window = self.open(window, from);
+        *window = self.open_window_at(window, from);
         window.start = match self.align {
             _ if window.count == 0 => Timestamp::ZERO,
-            Align::FirstHit => window.start.shifted(from, to),
-            Align::Boundary(_) => self.new_window_start(window.start.max(from).shifted(from, to)),
+            WindowAlignment::FirstHit => window.start.shifted(from, to),
+            WindowAlignment::Boundary(_) => {
+                self.new_window_start(window.start.max(from).shifted(from, to))
+            }
         };
     }
 
-    fn lasts(&self) -> Duration {
-        self.span.lasts(1)
+    fn state_lifetime(&self) -> Duration {
+        self.span.duration_of(1)
     }
 
-    fn empty(&self, now: Timestamp) -> Window {
-        Window {
+    fn empty(&self, now: Timestamp) -> WindowCount {
+        WindowCount {
             count: self.span.limit,
-            ..self.open(&Window::default(), now)
+            ..self.open_window_at(&WindowCount::default(), now)
         }
     }
 }
@@ -243,7 +263,7 @@ impl Arithmetic for FixedWindow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Book;
+    use crate::LimitLedger;
 
     #[test]
     fn windows_stand_around_any_boundary() {
@@ -256,7 +276,7 @@ mod tests {
             (1_300, 5_300, 1_300),
             (200, 300, 0),
         ] {
-            assert_eq!(span.start_of(at(now), at(boundary)), at(start));
+            assert_eq!(span.window_start(at(now), at(boundary)), at(start));
         }
     }
 
@@ -265,11 +285,11 @@ mod tests {
         let at = Timestamp::from_millis;
         let limit = FixedWindow::new(Rate::per_second(1))
             .unwrap()
-            .align(Align::Boundary(at(300)));
-        let mut window = Window::default();
+            .with_alignment(WindowAlignment::Boundary(at(300)));
+        let mut window = WindowCount::default();
         assert!(limit.decide(&mut window, at(200), 1).is_allowed());
         let refused = limit.decide(&mut window, at(299), 1);
-        assert_eq!(refused.wait(), Duration::from_millis(1));
+        assert_eq!(refused.wait_or_max(), Duration::from_millis(1));
         assert_eq!(refused.reset_after, Duration::from_millis(1));
         // [300, 1300) is one window: it admits one, not one before and one after 1000.
         assert!(limit.decide(&mut window, at(300), 1).is_allowed());
@@ -279,9 +299,11 @@ mod tests {
 
     #[test]
     fn the_last_representable_time_grants_nothing_extra() {
-        for align in [Align::default(), Align::FirstHit] {
-            let limit = FixedWindow::new(Rate::per_second(1)).unwrap().align(align);
-            let mut window = Window::default();
+        for align in [WindowAlignment::default(), WindowAlignment::FirstHit] {
+            let limit = FixedWindow::new(Rate::per_second(1))
+                .unwrap()
+                .with_alignment(align);
+            let mut window = WindowCount::default();
             let end = Timestamp::MAX;
             assert!(limit.decide(&mut window, end, 1).is_allowed());
             assert!(!limit.decide(&mut window, end, 1).is_allowed());
@@ -292,8 +314,8 @@ mod tests {
     fn a_window_from_the_first_hit_starts_anew_after_it_ends() {
         let limit = FixedWindow::new(Rate::per_second(2))
             .unwrap()
-            .align(Align::FirstHit);
-        let mut window = Window::default();
+            .with_alignment(WindowAlignment::FirstHit);
+        let mut window = WindowCount::default();
         let mut hit = |millis| {
             limit
                 .decide(&mut window, Timestamp::from_millis(millis), 1)
@@ -309,12 +331,12 @@ mod tests {
 
     #[test]
     fn cancelling_oldest_first_leaves_nothing_counted() {
-        let mut book = Book::new(FixedWindow::new(Rate::per_second(2)).unwrap());
+        let mut book = LimitLedger::new(FixedWindow::new(Rate::per_second(2)).unwrap());
         let now = Timestamp::ZERO;
         assert!(book.decide(now, 2).is_allowed());
         let booked = [1, 1].map(|cost| book.reserve(now, cost, Duration::MAX).unwrap());
         for booked in &booked {
-            book.give_back(now, booked);
+            book.cancel(now, booked);
         }
         assert_eq!(book.decide(Timestamp::from_secs(1), 0).remaining, 2);
     }
@@ -323,10 +345,10 @@ mod tests {
     fn a_rate_of_zero_in_between_forgets_nothing() {
         let limit = FixedWindow::new(Rate::per_minute(10)).unwrap();
         let zero = FixedWindow::new(Rate::zero()).unwrap();
-        let mut window = Window::default();
+        let mut window = WindowCount::default();
         let _ = limit.decide(&mut window, Timestamp::ZERO, 10);
-        zero.adopt(&mut window, &limit, Timestamp::from_secs(1));
-        limit.adopt(&mut window, &zero, Timestamp::from_secs(4));
+        zero.migrate_state(&mut window, &limit, Timestamp::from_secs(1));
+        limit.migrate_state(&mut window, &zero, Timestamp::from_secs(4));
         assert_eq!(limit.remaining(&window, Timestamp::from_secs(4)), 0);
     }
 

@@ -6,9 +6,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::arithmetic::{Charge, LaterCharges, UndoData, sealed};
 use crate::exact_units::check_rate_range;
-use crate::units::{self, of as word};
+use crate::units::{self, from_time as word};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// Burst × interval may be this long: two years, which leaves seven for "now".
@@ -35,7 +35,7 @@ const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub struct Gcra {
     rate: Rate,
-    pace: Pace,
+    pace: GcraParams,
 }
 
 /// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
@@ -51,7 +51,7 @@ pub struct Gcra {
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub struct Pace {
+pub struct GcraParams {
     /// Word units between two tokens: 0 when unlimited, the maximum when nothing refills.
     pub interval: u64,
     /// How far the TAT may lie ahead of now after a request passed: burst × interval.
@@ -60,9 +60,9 @@ pub struct Pace {
 
 /// The state of a [`Gcra`]: one word. The default is "never seen".
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Tat(u64);
+pub struct TatState(u64);
 
-impl Tat {
+impl TatState {
     /// The state as the word it is kept in.
     pub const fn to_word(self) -> u64 {
         self.0
@@ -88,7 +88,7 @@ impl fmt::Debug for Gcra {
 
 impl Gcra {
     /// The two words that decide.
-    pub const fn pace(&self) -> Pace {
+    pub const fn params(&self) -> GcraParams {
         self.pace
     }
 
@@ -101,20 +101,20 @@ impl Gcra {
 impl sealed::Sealed for Gcra {}
 
 impl Arithmetic for Gcra {
-    type State = Tat;
+    type State = TatState;
     type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         check_rate_range(rate)?;
         let made = |interval, capacity| Self {
             rate,
-            pace: Pace { interval, capacity },
+            pace: GcraParams { interval, capacity },
         };
-        let Some((count, period)) = rate.finite() else {
+        let Some((count, period)) = rate.count_and_nanos() else {
             let pace = if rate.is_unlimited() {
-                Pace::UNLIMITED
+                GcraParams::UNLIMITED
             } else {
-                Pace::ZERO
+                GcraParams::ZERO
             };
             return Ok(made(pace.interval, pace.capacity));
         };
@@ -139,62 +139,62 @@ impl Arithmetic for Gcra {
     }
 
     #[inline]
-    fn earliest(&self, tat: &Tat, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest(&self, tat: &TatState, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let (_, wait) = self.pace.plan(*tat, now, cost)?;
-        Some(now.plus_nanos(Pace::wait_nanos(wait)))
+        Some(now.plus_nanos(GcraParams::wait_nanos(wait)))
     }
 
-    fn charge(&self, tat: &mut Tat, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+    fn charge(&self, tat: &mut TatState, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         if let Some((after, _)) = self.pace.plan(*tat, now, cost)
             && cost > 0
         {
             *tat = after;
         }
-        self.pace.receipt(*tat, at, cost)
+        self.pace.charge_receipt(*tat, at, cost)
     }
 
     #[inline]
-    fn remaining(&self, tat: &Tat, now: Timestamp) -> u64 {
+    fn remaining(&self, tat: &TatState, now: Timestamp) -> u64 {
         self.pace.remaining(*tat, now)
     }
 
     #[inline]
-    fn idle_at(&self, tat: &Tat) -> Timestamp {
+    fn idle_at(&self, tat: &TatState) -> Timestamp {
         if self.pace.interval == 0 {
             return Timestamp::ZERO;
         }
         tat.time()
     }
 
-    fn give_back(&self, tat: &mut Tat, now: Timestamp, charge: &Charge, _since: Since) {
+    fn cancel(&self, tat: &mut TatState, now: Timestamp, charge: &Charge, _since: LaterCharges) {
         // The word itself shows whether anything was built on the charge.
-        if let Some(returned) = Pace::returned(*tat, now, charge) {
+        if let Some(returned) = GcraParams::tat_after_cancel(*tat, now, charge) {
             *tat = returned;
         }
     }
 
-    fn keep_out(&self, tat: &mut Tat, now: Timestamp, out: u64) {
+    fn keep_outstanding(&self, tat: &mut TatState, now: Timestamp, out: u64) {
         let owed = self.pace.interval.saturating_mul(out);
         tat.0 = tat.0.max(word(now).saturating_add(owed));
     }
 
-    fn overdraw(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
+    fn charge_overrun(&self, tat: &mut TatState, now: Timestamp, tokens: u64) {
         let price = self.pace.interval.saturating_mul(tokens);
         let owed = tat.0.max(word(now));
         tat.0 = owed.saturating_add(price.min(self.pace.capacity));
     }
 
-    fn gift(&self, tat: &mut Tat, now: Timestamp, tokens: u64) {
-        *tat = self.pace.refunded(*tat, now, tokens);
+    fn refund(&self, tat: &mut TatState, now: Timestamp, tokens: u64) {
+        *tat = self.pace.tat_after_refund(*tat, now, tokens);
     }
 
-    fn adopt(&self, tat: &mut Tat, old: &Self, now: Timestamp) {
+    fn migrate_state(&self, tat: &mut TatState, old: &Self, now: Timestamp) {
         *tat = self.pace.migrated_tat(*tat, &old.pace, now);
     }
 
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
-        tat: &Tat,
+        tat: &TatState,
         old: &Self,
         now: Timestamp,
         cost: u64,
@@ -203,29 +203,29 @@ impl Arithmetic for Gcra {
             return None;
         }
         let wait = self.pace.wait_before_migration(*tat, &old.pace, now, cost);
-        Some(now.plus_nanos(Pace::wait_nanos(wait)))
+        Some(now.plus_nanos(GcraParams::wait_nanos(wait)))
     }
 
-    fn shift(&self, tat: &mut Tat, from: Timestamp, to: Timestamp) {
+    fn move_to_clock(&self, tat: &mut TatState, from: Timestamp, to: Timestamp) {
         tat.0 = match tat.0.saturating_sub(word(from)) {
             0 => 0,
             ahead => word(to).saturating_add(ahead),
         };
     }
 
-    fn lasts(&self) -> Duration {
-        if !self.counts() {
+    fn state_lifetime(&self) -> Duration {
+        if !self.is_counting() {
             return Duration::ZERO;
         }
-        Duration::from_nanos(Pace::wait_nanos(self.pace.capacity))
+        Duration::from_nanos(GcraParams::wait_nanos(self.pace.capacity))
     }
 
-    fn empty(&self, now: Timestamp) -> Tat {
+    fn empty(&self, now: Timestamp) -> TatState {
         self.pace.empty(now)
     }
 }
 
-impl fmt::Debug for Pace {
+impl fmt::Debug for GcraParams {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.interval {
             0 => f.write_str("Pace(unlimited)"),
@@ -239,7 +239,7 @@ impl fmt::Debug for Pace {
     }
 }
 
-impl Pace {
+impl GcraParams {
     /// Admits any cost and charges nothing.
     pub const UNLIMITED: Self = Self {
         interval: 0,
@@ -256,7 +256,7 @@ impl Pace {
     ///
     /// This is the whole of the algorithm: everything else reads its two numbers.
     #[inline]
-    pub fn plan(&self, tat: Tat, now: Timestamp, cost: u64) -> Option<(Tat, u64)> {
+    pub fn plan(&self, tat: TatState, now: Timestamp, cost: u64) -> Option<(TatState, u64)> {
         let now = word(now);
         let price = self.interval.checked_mul(cost)?;
         let after = tat.0.max(now).checked_add(price)?;
@@ -265,7 +265,7 @@ impl Pace {
         if wait > 0 && price > self.capacity {
             return None;
         }
-        Some((Tat(after), wait))
+        Some((TatState(after), wait))
     }
 
     /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
@@ -279,7 +279,7 @@ impl Pace {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline(always)]
-    pub fn pass(&self, tat: Tat, now: Timestamp, cost: u64) -> Option<Tat> {
+    pub fn try_pass(&self, tat: TatState, now: Timestamp, cost: u64) -> Option<TatState> {
         match self.plan(tat, now, cost)? {
             (after, 0) => Some(after),
             _ => None,
@@ -294,7 +294,7 @@ impl Pace {
 
     /// What may still pass at `now`, as a count.
     #[inline]
-    pub fn remaining(&self, tat: Tat, now: Timestamp) -> u64 {
+    pub fn remaining(&self, tat: TatState, now: Timestamp) -> u64 {
         if self.interval == 0 {
             return u64::MAX;
         }
@@ -304,7 +304,7 @@ impl Pace {
 
     /// Tokens there at `now`, negative in debt. For people to read; nothing decides by it.
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
-    pub fn tokens(&self, tat: Tat, now: Timestamp) -> f64 {
+    pub fn tokens(&self, tat: TatState, now: Timestamp) -> f64 {
         match *self {
             Self::UNLIMITED => f64::INFINITY,
             Self::ZERO => 0.0,
@@ -317,14 +317,14 @@ impl Pace {
 
     /// The TAT after giving back a charge, if nothing was built on it.
     #[inline]
-    pub fn returned(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
-        let UndoData::Tat { after, price } = charge.mark else {
+    pub fn tat_after_cancel(tat: TatState, now: Timestamp, charge: &Charge) -> Option<TatState> {
+        let UndoData::TatInterval { after, price } = charge.undo_data else {
             return None;
         };
         if tat.0 != after {
             return None;
         }
-        Some(Tat(after - price.min(after.saturating_sub(word(now)))))
+        Some(TatState(after - price.min(after.saturating_sub(word(now)))))
     }
 
     /// The TAT as it was before a charge, if nothing was built on it and all of it lies ahead.
@@ -342,12 +342,12 @@ impl Pace {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
-    pub fn undone(tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
-        let UndoData::Tat { after, price } = charge.mark else {
+    pub fn tat_before_charge(tat: TatState, now: Timestamp, charge: &Charge) -> Option<TatState> {
+        let UndoData::TatInterval { after, price } = charge.undo_data else {
             return None;
         };
         let before = after.checked_sub(price)?;
-        (tat.0 == after && before >= word(now)).then_some(Tat(before))
+        (tat.0 == after && before >= word(now)).then_some(TatState(before))
     }
 
     /// The TAT after a gift of so many tokens, at most until the bucket is full.
@@ -363,8 +363,8 @@ impl Pace {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
-    pub fn refunded(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
-        Self::lowered(tat, now, self.interval.saturating_mul(tokens))
+    pub fn tat_after_refund(&self, tat: TatState, now: Timestamp, tokens: u64) -> TatState {
+        Self::lower_tat(tat, now, self.interval.saturating_mul(tokens))
     }
 
     /// As [`refunded`](Self::refunded), and one unit more, so that no later charge brings the TAT back to what
@@ -372,14 +372,14 @@ impl Pace {
     /// [given back](Self::returned) though its tokens were promised to others. For holders that keep nothing
     /// but the word.
     #[inline]
-    pub fn tat_after_final_refund(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+    pub fn tat_after_final_refund(&self, tat: TatState, now: Timestamp, tokens: u64) -> TatState {
         let price = self.interval.saturating_mul(tokens).saturating_add(1);
-        Self::lowered(tat, now, price)
+        Self::lower_tat(tat, now, price)
     }
 
-    fn lowered(tat: Tat, now: Timestamp, price: u64) -> Tat {
+    fn lower_tat(tat: TatState, now: Timestamp, price: u64) -> TatState {
         // A TAT in the past stays where it is: there is nothing to give back.
-        Tat(tat.0.saturating_sub(price).max(word(now).min(tat.0)))
+        TatState(tat.0.saturating_sub(price).max(word(now).min(tat.0)))
     }
 
     /// The TAT after so many tokens were taken though no request asked for them, at most until the bucket is
@@ -394,10 +394,10 @@ impl Pace {
     /// assert_eq!(pace.penalized(full, now, 9), pace.empty(now));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn penalized(&self, tat: Tat, now: Timestamp, tokens: u64) -> Tat {
+    pub fn tat_after_penalty(&self, tat: TatState, now: Timestamp, tokens: u64) -> TatState {
         let start = tat.0.max(word(now));
         let after = start.saturating_add(self.interval.saturating_mul(tokens));
-        Tat(after.min(self.empty(now).0.max(start)))
+        TatState(after.min(self.empty(now).0.max(start)))
     }
 
     /// How long so many tokens take to come back, rounded up.
@@ -418,31 +418,35 @@ impl Pace {
 
     /// The receipt for a plan that was carried out.
     #[inline]
-    pub fn receipt(&self, after: Tat, at: Timestamp, cost: u64) -> Charge {
+    pub fn charge_receipt(&self, after: TatState, at: Timestamp, cost: u64) -> Charge {
         let price = self.interval.saturating_mul(cost);
         let mark = if price == 0 {
             UndoData::Nothing
         } else {
-            UndoData::Tat {
+            UndoData::TatInterval {
                 after: after.0,
                 price,
             }
         };
-        Charge { at, cost, mark }
+        Charge {
+            at,
+            cost,
+            undo_data: mark,
+        }
     }
 
     /// The TAT that stands for the same number of spent tokens under this pace.
     ///
     /// Between two real paces the tokens spent stay spent. From zero or unlimited, which have no
     /// interval to count by, the time left stays, up to an empty bucket.
-    pub fn migrated_tat(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+    pub fn migrated_tat(&self, tat: TatState, old: &Self, now: Timestamp) -> TatState {
         let now = word(now);
         let ahead = tat.0.saturating_sub(now);
         if ahead == 0 {
             // Nothing is owed, and nothing is to be after a step of the clock back.
             return tat;
         }
-        let ahead = match (old.counts(), self.counts()) {
+        let ahead = match (old.is_counting(), self.is_counting()) {
             (true, true) => {
                 let spent = u128::from(ahead) * u128::from(self.interval);
                 u64::try_from(spent.div_ceil(u128::from(old.interval))).unwrap_or(u64::MAX)
@@ -450,7 +454,7 @@ impl Pace {
             (false, true) => ahead.min(self.capacity),
             (_, false) => ahead,
         };
-        Tat(now.saturating_add(ahead))
+        TatState(now.saturating_add(ahead))
     }
 
     /// How many word units a cost that this pace refuses has to wait, if the debt drains at the pace `old`,
@@ -466,7 +470,13 @@ impl Pace {
     /// assert_eq!(slow.wait_before_migration(spent, &fast, now, 1), units::from_nanos(1_000_000_000));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn wait_before_migration(&self, tat: Tat, old: &Self, now: Timestamp, cost: u64) -> u64 {
+    pub fn wait_before_migration(
+        &self,
+        tat: TatState,
+        old: &Self,
+        now: Timestamp,
+        cost: u64,
+    ) -> u64 {
         let ahead = tat.0.saturating_sub(word(now));
         let left = self.burst().saturating_sub(cost);
         ahead.saturating_sub(old.interval.saturating_mul(left))
@@ -474,17 +484,17 @@ impl Pace {
 
     /// The TAT to report at this pace while the debt drains at the faster pace `old`: a full bucket of debt
     /// at this pace, and before that the time that the rest of the debt takes to drain.
-    pub fn tat_before_migration(&self, tat: Tat, old: &Self, now: Timestamp) -> Tat {
+    pub fn tat_before_migration(&self, tat: TatState, old: &Self, now: Timestamp) -> TatState {
         let ahead = tat.0.saturating_sub(word(now));
         let own = old.interval.saturating_mul(self.burst());
         match ahead.checked_sub(own) {
-            Some(rest) => Tat(self.empty(now).0.saturating_add(rest)),
+            Some(rest) => TatState(self.empty(now).0.saturating_add(rest)),
             None => self.migrated_tat(tat, old, now),
         }
     }
 
     /// Whether it counts tokens: zero and unlimited don't.
-    pub const fn counts(&self) -> bool {
+    pub const fn is_counting(&self) -> bool {
         self.interval != Self::UNLIMITED.interval && self.interval != Self::ZERO.interval
     }
 
@@ -497,8 +507,8 @@ impl Pace {
     }
 
     /// The TAT of a limit that has nothing to give at `now`.
-    pub fn empty(&self, now: Timestamp) -> Tat {
+    pub fn empty(&self, now: Timestamp) -> TatState {
         let ahead = if self.interval == 0 { 0 } else { self.capacity };
-        Tat(word(now).saturating_add(ahead))
+        TatState(word(now).saturating_add(ahead))
     }
 }

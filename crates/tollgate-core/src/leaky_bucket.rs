@@ -3,8 +3,8 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::exact_units::{LARGEST_CAPACITY, Level, compile_units};
+use crate::arithmetic::{Charge, LaterCharges, UndoData, sealed};
+use crate::exact_units::{BucketLevel, LARGEST_CAPACITY, compile_units};
 use crate::wide_math::{div, div_ceil, mul, mul_div_ceil};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
@@ -61,14 +61,14 @@ impl LeakyBucket {
 
     /// How full the bucket is at `now`, in tokens. For people to read; nothing decides by it.
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
-    pub fn level(&self, level: &Level, now: Timestamp) -> f64 {
+    pub fn level(&self, level: &BucketLevel, now: Timestamp) -> f64 {
         let (debt, price) = (self.debt_at(level, now), self.price);
         (debt / price) as f64 + (debt % price) as f64 / price as f64
     }
 
     /// What is still owed at `now`; a time before the level's own credits nothing.
     #[inline]
-    pub(crate) fn debt_at(&self, level: &Level, now: Timestamp) -> u128 {
+    pub(crate) fn debt_at(&self, level: &BucketLevel, now: Timestamp) -> u128 {
         let elapsed = now.nanos_since(level.as_of);
         if self.rate.is_unlimited() && elapsed > 0 {
             return 0;
@@ -80,8 +80,8 @@ impl LeakyBucket {
 
     /// The level at `now`, with time moved forward only.
     #[inline]
-    pub(crate) fn settle(&self, level: &Level, now: Timestamp) -> Level {
-        Level {
+    pub(crate) fn drain_to(&self, level: &BucketLevel, now: Timestamp) -> BucketLevel {
+        BucketLevel {
             debt: self.debt_at(level, now),
             as_of: level.as_of.max(now),
         }
@@ -89,14 +89,21 @@ impl LeakyBucket {
 
     /// When the debt plus this cost first fits the capacity, also under a rate of zero.
     #[inline]
-    pub(crate) fn fits_at(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    pub(crate) fn earliest_fit(
+        &self,
+        level: &BucketLevel,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
         if self.rate.is_unlimited() {
             return Some(now);
         }
         if cost > self.rate.burst_size() {
             return None;
         }
-        let owed = self.debt_at(level, now).checked_add(self.units(cost)?)?;
+        let owed = self
+            .debt_at(level, now)
+            .checked_add(self.tokens_to_units(cost)?)?;
         let over = owed.saturating_sub(self.capacity);
         if over == 0 {
             return Some(now);
@@ -106,7 +113,7 @@ impl LeakyBucket {
 
     /// The whole tokens that fit now, also under a rate of zero.
     #[inline]
-    pub(crate) fn spare(&self, level: &Level, now: Timestamp) -> u64 {
+    pub(crate) fn free_tokens(&self, level: &BucketLevel, now: Timestamp) -> u64 {
         if self.rate.is_unlimited() {
             return u64::MAX;
         }
@@ -116,23 +123,25 @@ impl LeakyBucket {
 
     /// Adds a cost to the debt. `earliest` has refused what would overflow.
     #[inline]
-    pub(crate) fn pour(&self, level: &mut Level, now: Timestamp, cost: u64) {
+    pub(crate) fn add_debt(&self, level: &mut BucketLevel, now: Timestamp, cost: u64) {
         if self.rate.is_unlimited() {
             return;
         }
-        *level = self.settle(level, now);
-        level.debt = level.debt.saturating_add(self.units(cost).unwrap_or(0));
+        *level = self.drain_to(level, now);
+        level.debt = level
+            .debt
+            .saturating_add(self.tokens_to_units(cost).unwrap_or(0));
     }
 
     /// Takes units off the debt, as far as there is any.
-    pub(crate) fn take_out(&self, level: &mut Level, now: Timestamp, units: u128) {
-        *level = self.settle(level, now);
+    pub(crate) fn reduce_debt(&self, level: &mut BucketLevel, now: Timestamp, units: u128) {
+        *level = self.drain_to(level, now);
         level.debt = level.debt.saturating_sub(units);
     }
 
     /// Units for this many tokens; `None` when that overflows.
     #[inline]
-    pub(crate) fn units(&self, tokens: u64) -> Option<u128> {
+    pub(crate) fn tokens_to_units(&self, tokens: u64) -> Option<u128> {
         mul(self.price, tokens)
     }
 
@@ -161,7 +170,7 @@ impl LeakyBucket {
     }
 
     /// What a charge under this limit is remembered by.
-    const fn mark(&self) -> UndoData {
+    const fn undo_data(&self) -> UndoData {
         UndoData::Debt {
             drain: self.drain,
             price: self.price,
@@ -173,7 +182,7 @@ impl LeakyBucket {
 impl sealed::Sealed for LeakyBucket {}
 
 impl Arithmetic for LeakyBucket {
-    type State = Level;
+    type State = BucketLevel;
     type Floor = ();
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
@@ -191,33 +200,37 @@ impl Arithmetic for LeakyBucket {
         self.rate
     }
 
-    fn earliest(&self, level: &Level, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest(&self, level: &BucketLevel, now: Timestamp, cost: u64) -> Option<Timestamp> {
         if self.rate.is_zero() && cost > 0 {
             return None;
         }
-        self.fits_at(level, now, cost)
+        self.earliest_fit(level, now, cost)
     }
 
-    fn charge(&self, level: &mut Level, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
-        self.pour(level, now, cost);
-        let mark = self.mark();
-        Charge { at, cost, mark }
+    fn charge(&self, level: &mut BucketLevel, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+        self.add_debt(level, now, cost);
+        let mark = self.undo_data();
+        Charge {
+            at,
+            cost,
+            undo_data: mark,
+        }
     }
 
-    fn remaining(&self, level: &Level, now: Timestamp) -> u64 {
+    fn remaining(&self, level: &BucketLevel, now: Timestamp) -> u64 {
         if self.rate.is_zero() {
             return 0;
         }
-        self.spare(level, now)
+        self.free_tokens(level, now)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
-    fn tokens(&self, level: &Level, now: Timestamp) -> f64 {
+    fn tokens(&self, level: &BucketLevel, now: Timestamp) -> f64 {
         self.limit() as f64 - self.level(level, now)
     }
 
     #[inline]
-    fn idle_at(&self, level: &Level) -> Timestamp {
+    fn idle_at(&self, level: &BucketLevel) -> Timestamp {
         if self.rate.is_unlimited() || level.debt == 0 {
             return level.as_of;
         }
@@ -226,61 +239,73 @@ impl Arithmetic for LeakyBucket {
     }
 
     /// Takes out again what has not leaked yet, while nothing was poured on top.
-    fn give_back(&self, level: &mut Level, now: Timestamp, charge: &Charge, since: Since) {
-        let is_last = since == Since::Nothing && charge.mark == self.mark();
+    fn cancel(
+        &self,
+        level: &mut BucketLevel,
+        now: Timestamp,
+        charge: &Charge,
+        since: LaterCharges,
+    ) {
+        let is_last = since == LaterCharges::Nothing && charge.undo_data == self.undo_data();
         if is_last && !self.rate.is_unlimited() {
-            self.take_out(level, now, self.units(charge.cost).unwrap_or(0));
+            self.reduce_debt(level, now, self.tokens_to_units(charge.cost).unwrap_or(0));
         }
     }
 
-    fn keep_out(&self, level: &mut Level, now: Timestamp, out: u64) {
+    fn keep_outstanding(&self, level: &mut BucketLevel, now: Timestamp, out: u64) {
         if self.rate.is_unlimited() {
             return;
         }
-        *level = self.settle(level, now);
-        let owed = self.units(out).unwrap_or(u128::MAX);
+        *level = self.drain_to(level, now);
+        let owed = self.tokens_to_units(out).unwrap_or(u128::MAX);
         level.debt = level.debt.max(owed);
     }
 
-    fn overdraw(&self, level: &mut Level, now: Timestamp, tokens: u64) {
-        self.pour(level, now, tokens.min(self.limit()));
+    fn charge_overrun(&self, level: &mut BucketLevel, now: Timestamp, tokens: u64) {
+        self.add_debt(level, now, tokens.min(self.limit()));
     }
 
-    fn gift(&self, level: &mut Level, now: Timestamp, tokens: u64) {
-        self.take_out(level, now, self.units(tokens).unwrap_or(u128::MAX));
+    fn refund(&self, level: &mut BucketLevel, now: Timestamp, tokens: u64) {
+        self.reduce_debt(
+            level,
+            now,
+            self.tokens_to_units(tokens).unwrap_or(u128::MAX),
+        );
     }
 
     /// Keeps the level: what was poured in stays, in tokens.
-    fn adopt(&self, level: &mut Level, old: &Self, now: Timestamp) {
-        *level = old.settle(level, now);
+    fn migrate_state(&self, level: &mut BucketLevel, old: &Self, now: Timestamp) {
+        *level = old.drain_to(level, now);
         level.debt = self.rescale_up(level.debt, old);
     }
 
     /// Where nothing drains, tokens are counted all the same.
-    fn counts(&self) -> bool {
+    fn is_counting(&self) -> bool {
         !self.rate.is_unlimited()
     }
 
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
-        level: &Level,
+        level: &BucketLevel,
         old: &Self,
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
         let left = self.rate.burst_size().checked_sub(cost)?;
-        let over = old.debt_at(level, now).saturating_sub(old.units(left)?);
+        let over = old
+            .debt_at(level, now)
+            .saturating_sub(old.tokens_to_units(left)?);
         if over == 0 {
             return Some(now);
         }
         old.time_when_drained(level.as_of.max(now), over)
     }
 
-    fn shift(&self, level: &mut Level, from: Timestamp, to: Timestamp) {
-        let here = self.settle(level, from);
+    fn move_to_clock(&self, level: &mut BucketLevel, from: Timestamp, to: Timestamp) {
+        let here = self.drain_to(level, from);
         *level = match here.debt {
-            0 => Level::default(),
-            debt => Level {
+            0 => BucketLevel::default(),
+            debt => BucketLevel {
                 debt,
                 as_of: here.as_of.shifted(from, to),
             },
@@ -288,7 +313,7 @@ impl Arithmetic for LeakyBucket {
     }
 
     /// How long a full debt takes to drain, if it drains.
-    fn lasts(&self) -> Duration {
+    fn state_lifetime(&self) -> Duration {
         let full = self.time_when_drained(Timestamp::ZERO, self.capacity);
         match self.drain {
             0 => Duration::ZERO,
@@ -296,8 +321,8 @@ impl Arithmetic for LeakyBucket {
         }
     }
 
-    fn empty(&self, now: Timestamp) -> Level {
-        Level {
+    fn empty(&self, now: Timestamp) -> BucketLevel {
+        BucketLevel {
             debt: self.capacity,
             as_of: now,
         }

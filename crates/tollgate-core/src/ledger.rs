@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Floor, Since};
+use crate::arithmetic::{BookedUntil, Charge, LaterCharges};
 use crate::{Arithmetic, Decision, Outcome, Timestamp};
 
 /// A [`Book`](crate::Book) without its limit, for tables where many keys are under one: each call is handed the
@@ -24,14 +24,14 @@ pub struct Ledger<A: Arithmetic> {
     /// Nobody passes before this time: the act time of the latest booking, for algorithms that
     /// keep bookings as hits instead of debt. They have no other way to tell a time before a
     /// booking from a clock that stepped back.
-    floor: A::Floor,
+    booked_until: A::Floor,
     /// Counts what happened, so that a receipt knows what came after it: charges in the lower half, and in the
     /// upper half, the *era*, gifts, live changes and resets (see [`give_back`](Self::give_back)).
     version: u64,
 }
 
 /// Where the era begins in a version.
-const ERA: u32 = 32;
+const ERA_SHIFT: u32 = 32;
 
 impl<A: Arithmetic> Default for Ledger<A> {
     fn default() -> Self {
@@ -41,13 +41,13 @@ impl<A: Arithmetic> Default for Ledger<A> {
 
 /// What a booking is given back by.
 #[derive(Clone, Copy, Debug)]
-pub struct Booked {
+pub struct Booking {
     charge: Charge,
     version: u64,
-    floor_before: Timestamp,
+    booked_until_before: Timestamp,
 }
 
-impl Booked {
+impl Booking {
     /// When the booked request may act.
     pub const fn at(&self) -> Timestamp {
         self.charge.at()
@@ -72,19 +72,19 @@ impl Booked {
 
 /// Why nothing was booked; nothing was charged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Unbooked {
+pub enum BookingError {
     /// Never, or not within the caller's patience: the decision says which.
-    Refused(Decision),
+    Denied(Decision),
     /// It would act further ahead than the algorithm books, see [`Arithmetic::horizon`], or rely on tokens
     /// that are out, see [`Arithmetic::can_promise`].
     TooFarAhead(Decision),
 }
 
-impl Unbooked {
+impl BookingError {
     /// What the limit said.
     pub const fn decision(self) -> Decision {
         match self {
-            Self::Refused(decision) | Self::TooFarAhead(decision) => decision,
+            Self::Denied(decision) | Self::TooFarAhead(decision) => decision,
         }
     }
 }
@@ -95,14 +95,14 @@ impl<A: Arithmetic> Ledger<A> {
     pub fn from_parts(state: A::State, floor: Timestamp) -> Self {
         Self {
             state,
-            floor: A::Floor::at(floor),
+            booked_until: A::Floor::at(floor),
             version: 0,
         }
     }
 
     /// The state and the floor: what [`from_parts`](Self::from_parts) takes.
     pub fn parts(&self) -> (&A::State, Timestamp) {
-        (&self.state, self.floor.time())
+        (&self.state, self.booked_until.time())
     }
 
     /// The state as it stands.
@@ -113,20 +113,20 @@ impl<A: Arithmetic> Ledger<A> {
     /// Decides one request and charges it if it passes. A cost of 0 peeks.
     #[inline]
     pub fn decide(&mut self, limit: &A, now: Timestamp, cost: u64) -> Decision {
-        let at = self.try_charge(limit, now, cost);
-        self.report(limit, now, at)
+        let at = self.charge_if_allowed(limit, now, cost);
+        self.decision_at(limit, now, at)
     }
 
     /// Decides one request as [`decide`](Self::decide) would, and charges nothing.
-    pub fn look(&self, limit: &A, now: Timestamp, cost: u64) -> Decision {
-        self.report(limit, now, self.earliest(limit, now, cost))
+    pub fn peek(&self, limit: &A, now: Timestamp, cost: u64) -> Decision {
+        self.decision_at(limit, now, self.earliest(limit, now, cost))
     }
 
     /// Whether a request passes; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
     pub fn allow(&mut self, limit: &A, now: Timestamp, cost: u64) -> bool {
-        self.try_charge(limit, now, cost)
+        self.charge_if_allowed(limit, now, cost)
             .is_some_and(|at| at <= now)
     }
 
@@ -140,13 +140,13 @@ impl<A: Arithmetic> Ledger<A> {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Booked, Unbooked> {
+    ) -> Result<Booking, BookingError> {
         let at = self.earliest(limit, now, cost);
         let Some(act) = at.filter(|at| *at - now <= patience) else {
-            return Err(Unbooked::Refused(self.report(limit, now, at)));
+            return Err(BookingError::Denied(self.decision_at(limit, now, at)));
         };
-        if act - now > limit.horizon() {
-            return Err(Unbooked::TooFarAhead(self.report(limit, now, at)));
+        if act - now > limit.max_booking_delay() {
+            return Err(BookingError::TooFarAhead(self.decision_at(limit, now, at)));
         }
         Ok(self.charge(limit, now, act.max(now), cost))
     }
@@ -172,23 +172,23 @@ impl<A: Arithmetic> Ledger<A> {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
-    pub fn reserve_beside(
+    pub fn reserve_with_outstanding(
         &mut self,
         limit: &A,
         out: u64,
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Booked, Unbooked> {
+    ) -> Result<Booking, BookingError> {
         if out == 0 || limit.can_promise(cost, out) {
             return self.reserve(limit, now, cost, patience);
         }
         let booked = self.reserve(limit, now, cost, Duration::ZERO);
         booked.map_err(|unbooked| {
             let decision = unbooked.decision();
-            let in_time = decision.wait() <= patience;
+            let in_time = decision.wait_or_max() <= patience;
             if decision.outcome == Outcome::Denied && in_time {
-                return Unbooked::TooFarAhead(decision);
+                return BookingError::TooFarAhead(decision);
             }
             unbooked
         })
@@ -198,8 +198,8 @@ impl<A: Arithmetic> Ledger<A> {
     ///
     /// An algorithm tells from the act times of later bookings how much of this one they rely on. A gift, a live
     /// change or a reset moves those times, so nobody could tell any more: a booking from before it stays booked.
-    pub fn give_back(&mut self, limit: &A, now: Timestamp, booked: &Booked) {
-        let same_era = booked.version >> ERA == self.version >> ERA;
+    pub fn cancel(&mut self, limit: &A, now: Timestamp, booked: &Booking) {
+        let same_era = booked.version >> ERA_SHIFT == self.version >> ERA_SHIFT;
         if booked.charge.cost() == 0 || !same_era {
             return;
         }
@@ -207,12 +207,12 @@ impl<A: Arithmetic> Ledger<A> {
             // The latest charge is undone as if it had not been, and the one before it becomes
             // the latest: cancelling in reverse order restores everything.
             self.version -= 1;
-            self.floor = A::Floor::at(booked.floor_before);
-            Since::Nothing
+            self.booked_until = A::Floor::at(booked.booked_until_before);
+            LaterCharges::Nothing
         } else {
-            Since::Others
+            LaterCharges::Others
         };
-        limit.give_back(&mut self.state, now, &booked.charge, since);
+        limit.cancel(&mut self.state, now, &booked.charge, since);
     }
 
     /// Takes back a booking as if it had never been made, if it is the latest; false, and nothing changes, if it isn't.
@@ -230,18 +230,18 @@ impl<A: Arithmetic> Ledger<A> {
     /// assert_eq!(ledger.look(&limit, now, 1).wait(), Duration::from_secs(1));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn unbook(&mut self, limit: &A, now: Timestamp, booked: &Booked) -> bool {
+    pub fn cancel_if_last(&mut self, limit: &A, now: Timestamp, booked: &Booking) -> bool {
         let is_latest = booked.version == self.version;
         if is_latest {
-            self.give_back(limit, now, booked);
+            self.cancel(limit, now, booked);
         }
         is_latest
     }
 
     /// Gives back `tokens` without a booking, at most what was spent.
-    pub fn gift(&mut self, limit: &A, now: Timestamp, tokens: u64) {
-        limit.gift(&mut self.state, now, tokens);
-        self.begin_era();
+    pub fn refund(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        limit.refund(&mut self.state, now, tokens);
+        self.invalidate_bookings();
     }
 
     /// Takes `tokens` though no request asked for them, at most until none is left.
@@ -258,8 +258,8 @@ impl<A: Arithmetic> Ledger<A> {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn penalize(&mut self, limit: &A, now: Timestamp, tokens: u64) {
-        let left = self.look(limit, now, 0).remaining;
-        self.try_charge(limit, now, tokens.min(left));
+        let left = self.peek(limit, now, 0).remaining;
+        self.charge_if_allowed(limit, now, tokens.min(left));
     }
 
     /// Keeps `out` tokens, which were taken and are not yet known to be spent, from draining.
@@ -279,60 +279,66 @@ impl<A: Arithmetic> Ledger<A> {
     /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 9);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn keep_out(&mut self, limit: &A, now: Timestamp, out: u64) {
-        limit.keep_out(&mut self.state, now, out);
+    pub fn keep_outstanding(&mut self, limit: &A, now: Timestamp, out: u64) {
+        limit.keep_outstanding(&mut self.state, now, out);
     }
 
     /// Gives back `tokens` of a booking that were out until now and turned out not to be spent.
-    pub fn hand_in(&mut self, limit: &A, now: Timestamp, booked: &Booked, tokens: u64) {
-        limit.hand_in(&mut self.state, now, &booked.charge, tokens);
+    pub fn settle_charge(&mut self, limit: &A, now: Timestamp, booked: &Booking, tokens: u64) {
+        limit.settle_charge(&mut self.state, now, &booked.charge, tokens);
         // A booking made before must not restore a state from before this.
         self.version = self.version.wrapping_add(1);
     }
 
     /// Charges tokens that were spent already, beyond what was asked for: as debt of up to a full bucket, or as
     /// much as is left of a window.
-    pub fn overdraw(&mut self, limit: &A, now: Timestamp, tokens: u64) {
-        limit.overdraw(&mut self.state, now, tokens);
+    pub fn charge_overrun(&mut self, limit: &A, now: Timestamp, tokens: u64) {
+        limit.charge_overrun(&mut self.state, now, tokens);
         self.version = self.version.wrapping_add(1);
     }
 
     /// Carries the state over from the limit `old` to `new`, at a live change.
-    pub fn carry_over(&mut self, old: &A, new: &A, now: Timestamp) {
-        new.adopt(&mut self.state, old, now);
-        self.begin_era();
+    pub fn migrate(&mut self, old: &A, new: &A, now: Timestamp) {
+        new.migrate_state(&mut self.state, old, now);
+        self.invalidate_bookings();
     }
 
     /// Whether the state answered as one never used already before `now`. Not at `now` itself, because the
     /// last representable time stands for all times after it.
     pub fn is_idle(&self, limit: &A, now: Timestamp) -> bool {
-        limit.idle_at(&self.state).max(self.floor.time()) < now
+        limit.idle_at(&self.state).max(self.booked_until.time()) < now
     }
 
     /// Forgets everything: what was booked before can't be given back.
     pub fn reset(&mut self) {
         self.state = A::State::default();
-        self.floor = A::Floor::default();
-        self.begin_era();
+        self.booked_until = A::Floor::default();
+        self.invalidate_bookings();
     }
 
     /// Carries the state over from the limit `old` to `new` so that it may be carried over again, to
     /// any other: what was spent stays spent in every algorithm.
-    pub fn keep_spent(&mut self, old: &A, new: &A, now: Timestamp) {
-        new.keep_spent(&mut self.state, old, now);
-        self.begin_era();
+    pub fn migrate_spent(&mut self, old: &A, new: &A, now: Timestamp) {
+        new.migrate_spent(&mut self.state, old, now);
+        self.invalidate_bookings();
     }
 
     /// When a cost passes at `new` if the ledger stays under `old` until then.
-    pub fn earliest_while(&self, old: &A, new: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let from = now.max(self.floor.time());
-        new.earliest_while(&self.state, old, from, cost)
+    pub fn earliest_before_migration(
+        &self,
+        old: &A,
+        new: &A,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
+        let from = now.max(self.booked_until.time());
+        new.earliest_before_migration(&self.state, old, from, cost)
     }
 
     /// Forgets bookings that act later than an empty bucket of this limit takes to fill: they would
     /// hold everybody back for longer than this limit should. What is left is an empty bucket.
     pub fn forget_bookings(&mut self, limit: &A, now: Timestamp) {
-        if self.floor.time() <= now {
+        if self.booked_until.time() <= now {
             return;
         }
         let empty = limit.empty(now);
@@ -346,10 +352,10 @@ impl<A: Arithmetic> Ledger<A> {
         if owes_more {
             self.state = empty;
         }
-        if longest.is_some_and(|longest| self.floor.time() > longest) {
-            self.floor = A::Floor::default();
+        if longest.is_some_and(|longest| self.booked_until.time() > longest) {
+            self.booked_until = A::Floor::default();
         }
-        self.begin_era();
+        self.invalidate_bookings();
     }
 
     /// The same at a live change to this limit, and only if the latest booking acts so late. A window has its bookings at
@@ -370,21 +376,21 @@ impl<A: Arithmetic> Ledger<A> {
     /// ```
     pub fn cap_late_bookings(&mut self, limit: &A, now: Timestamp) {
         let full_again = limit.earliest(&limit.empty(now), now, limit.limit());
-        if full_again.is_some_and(|at| self.floor.time() > at) {
+        if full_again.is_some_and(|at| self.booked_until.time() > at) {
             self.forget_bookings(limit, now);
         }
     }
 
     /// Moves the state to a clock that shows `to` when this one shows `from`.
-    pub fn shift(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
-        limit.shift(&mut self.state, from, to);
-        let floor = self.floor.time();
-        self.floor = A::Floor::at(if floor > from {
+    pub fn move_to_clock(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
+        limit.move_to_clock(&mut self.state, from, to);
+        let floor = self.booked_until.time();
+        self.booked_until = A::Floor::at(if floor > from {
             floor.shifted(from, to)
         } else {
             Timestamp::ZERO
         });
-        self.begin_era();
+        self.invalidate_bookings();
     }
 
     /// Follows a clock that showed `from` and was set back to `to`, by more than a state
@@ -405,21 +411,21 @@ impl<A: Arithmetic> Ledger<A> {
     /// assert!(ledger.allow(&limit, at(60), 5));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn set_back(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
-        let idle = limit.idle_at(&self.state).max(self.floor.time());
-        if idle - to > limit.lasts() {
-            self.shift(limit, from, to);
+    pub fn follow_clock_back(&mut self, limit: &A, from: Timestamp, to: Timestamp) {
+        let idle = limit.idle_at(&self.state).max(self.booked_until.time());
+        if idle - to > limit.state_lifetime() {
+            self.move_to_clock(limit, from, to);
         }
     }
 
     /// From here on, no earlier booking can be given back.
-    const fn begin_era(&mut self) {
-        self.version = ((self.version >> ERA) + 1) << ERA;
+    const fn invalidate_bookings(&mut self) {
+        self.version = ((self.version >> ERA_SHIFT) + 1) << ERA_SHIFT;
     }
 
     /// Charges the cost if it passes now; returns when it passes.
     #[inline]
-    fn try_charge(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn charge_if_allowed(&mut self, limit: &A, now: Timestamp, cost: u64) -> Option<Timestamp> {
         let at = self.earliest(limit, now, cost);
         if at.is_some_and(|at| at <= now) && cost > 0 {
             self.charge(limit, now, now, cost);
@@ -433,31 +439,37 @@ impl<A: Arithmetic> Ledger<A> {
         let from = if cost == 0 {
             now
         } else {
-            now.max(self.floor.time())
+            now.max(self.booked_until.time())
         };
         limit.earliest(&self.state, from, cost)
     }
 
     #[inline]
-    pub(crate) fn charge(&mut self, limit: &A, now: Timestamp, at: Timestamp, cost: u64) -> Booked {
-        let floor_before = self.floor.time();
+    pub(crate) fn charge(
+        &mut self,
+        limit: &A,
+        now: Timestamp,
+        at: Timestamp,
+        cost: u64,
+    ) -> Booking {
+        let floor_before = self.booked_until.time();
         let charge = limit.charge(&mut self.state, now, at, cost);
         if cost > 0 {
             self.version = self.version.wrapping_add(1);
             if at > now {
-                self.floor = A::Floor::at(at);
+                self.booked_until = A::Floor::at(at);
             }
         }
-        Booked {
+        Booking {
             charge,
             version: self.version,
-            floor_before,
+            booked_until_before: floor_before,
         }
     }
 
-    fn report(&self, limit: &A, now: Timestamp, at: Option<Timestamp>) -> Decision {
-        let mut decision = limit.report(&self.state, now, at);
-        if now < self.floor.time() && decision.outcome != Outcome::Never {
+    fn decision_at(&self, limit: &A, now: Timestamp, at: Option<Timestamp>) -> Decision {
+        let mut decision = limit.decision_at(&self.state, now, at);
+        if now < self.booked_until.time() && decision.outcome != Outcome::Never {
             decision.remaining = 0;
         }
         decision

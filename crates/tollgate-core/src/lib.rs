@@ -58,22 +58,22 @@ mod sliding_counter;
 mod sliding_log;
 mod token_bucket;
 
-pub use arithmetic::{Arithmetic, Charge, Floor, Since};
+pub use arithmetic::{Arithmetic, BookedUntil, Charge, LaterCharges};
 pub use decision::{Decision, Outcome};
 pub use deny_reason::DenyReason;
 pub use error::LimitError;
-pub use exact_units::Level;
-pub use fixed_window::{Align, FixedWindow};
-pub use gcra::{Gcra, Pace, Tat};
+pub use exact_units::BucketLevel;
+pub use fixed_window::{FixedWindow, WindowAlignment};
+pub use gcra::{Gcra, GcraParams, TatState};
 pub use leaky_bucket::LeakyBucket;
-pub use ledger::{Booked, Ledger, Unbooked};
-pub use limit_ledger::Book;
+pub use ledger::{Booking, BookingError, Ledger};
+pub use limit_ledger::LimitLedger;
 pub use rate::{Rate, RateParseError, TIME_UNITS};
 pub use sliding_counter::SlidingCounter;
-pub use sliding_log::{Log, SlidingLog};
+pub use sliding_log::{HitLog, SlidingLog};
 pub use time::Timestamp;
 pub use token_bucket::{Bucket, TokenBucket};
-pub use window_states::{Counts, Window};
+pub use window_states::{SlidingCounts, WindowCount};
 
 /// The example of the crate's front page.
 #[cfg(doctest)]

@@ -2,7 +2,7 @@
 
 use core::time::Duration;
 
-use crate::{Arithmetic, Booked, Decision, Ledger, Timestamp, Unbooked};
+use crate::{Arithmetic, Booking, BookingError, Decision, Ledger, Timestamp};
 
 /// One limit and its state, with what booking ahead in order needs beside them.
 ///
@@ -23,24 +23,24 @@ use crate::{Arithmetic, Booked, Decision, Ledger, Timestamp, Unbooked};
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
-pub struct Book<A: Arithmetic> {
+pub struct LimitLedger<A: Arithmetic> {
     limit: A,
     /// What the state is kept under: the limit, or the last one that counted.
-    counted_by: A,
+    counting_limit: A,
     ledger: Ledger<A>,
 }
 
-impl<A: Arithmetic> Book<A> {
+impl<A: Arithmetic> LimitLedger<A> {
     /// A limit never used.
     pub fn new(limit: A) -> Self {
-        Self::with_state(limit, A::State::default())
+        Self::from_state(limit, A::State::default())
     }
 
     /// A limit in this state.
-    pub fn with_state(limit: A, state: A::State) -> Self {
+    pub fn from_state(limit: A, state: A::State) -> Self {
         Self {
             limit,
-            counted_by: limit,
+            counting_limit: limit,
             ledger: Ledger::from_parts(state, Timestamp::ZERO),
         }
     }
@@ -61,8 +61,8 @@ impl<A: Arithmetic> Book<A> {
     }
 
     /// Decides one request as [`decide`](Self::decide) would, and charges nothing.
-    pub fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        self.ledger.look(&self.limit, now, cost)
+    pub fn peek(&self, now: Timestamp, cost: u64) -> Decision {
+        self.ledger.peek(&self.limit, now, cost)
     }
 
     /// Whether a request passes; it is charged if so.
@@ -80,7 +80,7 @@ impl<A: Arithmetic> Book<A> {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Booked, Unbooked> {
+    ) -> Result<Booking, BookingError> {
         self.ledger.reserve(&self.limit, now, cost, patience)
     }
 
@@ -99,13 +99,13 @@ impl<A: Arithmetic> Book<A> {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
-    pub fn charge(&mut self, now: Timestamp, cost: u64) -> Booked {
+    pub fn charge(&mut self, now: Timestamp, cost: u64) -> Booking {
         self.ledger.charge(&self.limit, now, now, cost)
     }
 
     /// Gives back what nothing was built on. A booking is given back once: the caller sees to it.
-    pub fn give_back(&mut self, now: Timestamp, booked: &Booked) {
-        self.ledger.give_back(&self.limit, now, booked);
+    pub fn cancel(&mut self, now: Timestamp, booked: &Booking) {
+        self.ledger.cancel(&self.limit, now, booked);
     }
 
     /// Gives back `tokens` without a booking, at most what was spent.
@@ -119,8 +119,8 @@ impl<A: Arithmetic> Book<A> {
     /// assert_eq!(book.decide(Timestamp::ZERO, 0).remaining, 7);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub fn gift(&mut self, now: Timestamp, tokens: u64) {
-        self.ledger.gift(&self.limit, now, tokens);
+    pub fn refund(&mut self, now: Timestamp, tokens: u64) {
+        self.ledger.refund(&self.limit, now, tokens);
     }
 
     /// The limit that the state is counted by, which may be older than the one in force, and the state.
@@ -139,8 +139,8 @@ impl<A: Arithmetic> Book<A> {
     /// assert_eq!(book.look(now, 1).wait().as_secs(), 3_600);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
-    pub const fn counted_mut(&mut self) -> (&A, &mut Ledger<A>) {
-        (&self.counted_by, &mut self.ledger)
+    pub const fn counting_parts_mut(&mut self) -> (&A, &mut Ledger<A>) {
+        (&self.counting_limit, &mut self.ledger)
     }
 
     /// The limit, and the state that is kept under it.
@@ -149,13 +149,13 @@ impl<A: Arithmetic> Book<A> {
     }
 
     /// Carries the state over to another limit, at a live change.
-    pub fn replace(&mut self, now: Timestamp, limit: A) {
+    pub fn set_limit(&mut self, now: Timestamp, limit: A) {
         self.limit = limit;
         // A limit that counts nothing leaves the state as it is, for the next one that counts.
-        if limit.counts() {
-            self.ledger.carry_over(&self.counted_by, &limit, now);
+        if limit.is_counting() {
+            self.ledger.migrate(&self.counting_limit, &limit, now);
             self.ledger.cap_late_bookings(&limit, now);
-            self.counted_by = limit;
+            self.counting_limit = limit;
         }
     }
 }

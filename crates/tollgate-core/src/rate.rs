@@ -158,7 +158,7 @@ impl Rate {
     /// assert!(Rate::unlimited().is_faster_than(Rate::per_second(1)));
     /// ```
     pub fn is_faster_than(self, other: Self) -> bool {
-        match (self.finite(), other.finite()) {
+        match (self.count_and_nanos(), other.count_and_nanos()) {
             (Some((count, period)), Some((others, their_period))) => {
                 wide_mul(u128::from(count), their_period) > wide_mul(u128::from(others), period)
             }
@@ -189,7 +189,7 @@ impl Rate {
     }
 
     /// Count and period in nanoseconds, for a pace that is neither zero nor unlimited.
-    pub(crate) const fn finite(&self) -> Option<(u64, u128)> {
+    pub(crate) const fn count_and_nanos(&self) -> Option<(u64, u128)> {
         match self.pace {
             RateSpeed::Unlimited | RateSpeed::Zero => None,
             RateSpeed::Finite { count, period } => Some((count, period.as_nanos())),
@@ -273,8 +273,8 @@ fn write_period(f: &mut fmt::Formatter<'_>, nanos: u128) -> fmt::Result {
 mod tests {
     use super::*;
     use crate::{
-        Align, Arithmetic, FixedWindow, Gcra, LeakyBucket, LimitError, SlidingCounter, SlidingLog,
-        TokenBucket,
+        Arithmetic, FixedWindow, Gcra, LeakyBucket, LimitError, SlidingCounter, SlidingLog,
+        TokenBucket, WindowAlignment,
     };
     use alloc::string::ToString;
 
@@ -308,12 +308,14 @@ mod tests {
         let gcra = Gcra::new(rate).unwrap();
         let shown = [
             format!("{rate:?}"),
-            format!("{gcra:?} {:?}", gcra.pace()),
+            format!("{gcra:?} {:?}", gcra.params()),
             format!("{:?}", TokenBucket::new(rate).unwrap()),
             format!("{:?}", LeakyBucket::new(rate).unwrap()),
             format!(
                 "{:?}",
-                FixedWindow::new(rate).unwrap().align(Align::FirstHit)
+                FixedWindow::new(rate)
+                    .unwrap()
+                    .with_alignment(WindowAlignment::FirstHit)
             ),
             format!("{:?}", SlidingLog::new(rate).unwrap()),
             format!("{:?}", SlidingCounter::new(rate).unwrap()),

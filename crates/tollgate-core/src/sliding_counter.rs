@@ -3,9 +3,9 @@
 use core::fmt;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::arithmetic::{Charge, LaterCharges, UndoData, sealed};
 use crate::window_length::WindowLength;
-use crate::window_states::{Counts, largest_burst};
+use crate::window_states::{SlidingCounts, largest_sliding_burst};
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
 /// About `count` in any trailing window, in constant memory.
@@ -44,7 +44,7 @@ impl fmt::Debug for SlidingCounter {
 }
 
 /// The time this many nanoseconds later; `None` beyond the last representable time.
-fn after(time: Timestamp, nanos: u64) -> Option<Timestamp> {
+fn checked_add_nanos(time: Timestamp, nanos: u64) -> Option<Timestamp> {
     time.as_nanos()
         .checked_add(nanos)
         .map(Timestamp::from_nanos)
@@ -53,13 +53,13 @@ fn after(time: Timestamp, nanos: u64) -> Option<Timestamp> {
 impl SlidingCounter {
     /// The counts as of `now`: at most two steps however long the rest was. A time before the
     /// state's window counts as that window's start.
-    pub fn rolled(&self, counts: &Counts, now: Timestamp) -> Counts {
-        let start = self.span.start_of(now, Timestamp::ZERO);
+    pub fn rolled_to(&self, counts: &SlidingCounts, now: Timestamp) -> SlidingCounts {
+        let start = self.span.window_start(now, Timestamp::ZERO);
         if start <= counts.start {
             return *counts;
         }
         let next = counts.start.plus_nanos(self.span.nanos);
-        Counts {
+        SlidingCounts {
             start,
             previous: if start == next { counts.current } else { 0 },
             current: 0,
@@ -67,15 +67,15 @@ impl SlidingCounter {
     }
 
     /// How much of the previous window is still in view at `now`, in nanoseconds.
-    fn in_view(&self, counts: &Counts, now: Timestamp) -> u64 {
+    fn nanos_in_view(&self, counts: &SlidingCounts, now: Timestamp) -> u64 {
         self.span
             .nanos
             .saturating_sub(now.nanos_since(counts.start))
     }
 
     /// `floor(estimate)` for counts already rolled to `now`.
-    fn estimate(&self, counts: &Counts, now: Timestamp) -> u64 {
-        let seen = u128::from(counts.previous) * u128::from(self.in_view(counts, now));
+    fn estimate(&self, counts: &SlidingCounts, now: Timestamp) -> u64 {
+        let seen = u128::from(counts.previous) * u128::from(self.nanos_in_view(counts, now));
         let weighted = seen / u128::from(self.span.nanos);
         u64::try_from(weighted)
             .unwrap_or(u64::MAX)
@@ -84,7 +84,7 @@ impl SlidingCounter {
 
     /// What a window may hold after one that held `previous`: the burst after a quiet window, the
     /// count after a full one.
-    fn allowance(&self, previous: u64) -> u64 {
+    fn allowed_total(&self, previous: u64) -> u64 {
         let count = self.span.limit;
         if self.burst == count || previous >= count {
             return count;
@@ -95,33 +95,40 @@ impl SlidingCounter {
 
     /// The first time within the window of these rolled counts, from `now` on, at which the cost
     /// passes.
-    fn earliest_in_window(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest_in_window(
+        &self,
+        counts: &SlidingCounts,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<Timestamp> {
         let held = counts.current.checked_add(cost)?;
-        let room = self.allowance(counts.previous).checked_sub(held)?;
+        let room = self.allowed_total(counts.previous).checked_sub(held)?;
         if counts.previous == 0 {
             return Some(now);
         }
         // floor(previous · view / window) ≤ room  ⟺  previous · view < (room + 1) · window.
         let bound = (u128::from(room) + 1) * u128::from(self.span.nanos) - 1;
         let view = u64::try_from(bound / u128::from(counts.previous)).unwrap_or(u64::MAX);
-        let view = view.min(self.in_view(counts, now));
+        let view = view.min(self.nanos_in_view(counts, now));
         if view == 0 {
             return None;
         }
-        after(counts.start, self.span.nanos - view)
+        checked_add_nanos(counts.start, self.span.nanos - view)
     }
 }
 
 impl sealed::Sealed for SlidingCounter {}
 
 impl Arithmetic for SlidingCounter {
-    type State = Counts;
+    type State = SlidingCounts;
     type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         let span = WindowLength::new(rate)?;
         let burst = rate.burst_size();
-        if rate.finite().is_some() && !(span.limit..=largest_burst(span.limit)).contains(&burst) {
+        if rate.count_and_nanos().is_some()
+            && !(span.limit..=largest_sliding_burst(span.limit)).contains(&burst)
+        {
             return Err(LimitError::BurstBeyondCounter { rate });
         }
         let burst = if rate.is_zero() { 0 } else { burst };
@@ -132,53 +139,63 @@ impl Arithmetic for SlidingCounter {
         self.span.rate
     }
 
-    fn earliest(&self, counts: &Counts, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest(&self, counts: &SlidingCounts, now: Timestamp, cost: u64) -> Option<Timestamp> {
         if self.span.rate.is_unlimited() || cost == 0 {
             return Some(now);
         }
         if cost > self.burst {
             return None;
         }
-        let here = self.rolled(counts, now);
+        let here = self.rolled_to(counts, now);
         let from = now.max(here.start);
         if let Some(at) = self.earliest_in_window(&here, from, cost) {
             // A time before the state's window is judged as its start, and may pass.
             return Some(if at == from { now } else { at });
         }
-        let next_start = after(here.start, self.span.nanos)?;
-        let next = self.rolled(&here, next_start);
+        let next_start = checked_add_nanos(here.start, self.span.nanos)?;
+        let next = self.rolled_to(&here, next_start);
         if let Some(at) = self.earliest_in_window(&next, next_start, cost) {
             return Some(at);
         }
         // Two windows on nothing is remembered, and the cost is within the burst.
-        after(next_start, self.span.nanos)
+        checked_add_nanos(next_start, self.span.nanos)
     }
 
-    fn charge(&self, counts: &mut Counts, _now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+    fn charge(
+        &self,
+        counts: &mut SlidingCounts,
+        _now: Timestamp,
+        at: Timestamp,
+        cost: u64,
+    ) -> Charge {
         let mark = if self.span.rate.is_unlimited() {
             UndoData::Nothing
         } else {
             let before = *counts;
-            *counts = self.rolled(counts, at);
+            *counts = self.rolled_to(counts, at);
             counts.current = counts.current.saturating_add(cost);
-            UndoData::Counts(before)
+            UndoData::SlidingCounts(before)
         };
-        Charge { at, cost, mark }
+        Charge {
+            at,
+            cost,
+            undo_data: mark,
+        }
     }
 
-    fn remaining(&self, counts: &Counts, now: Timestamp) -> u64 {
+    fn remaining(&self, counts: &SlidingCounts, now: Timestamp) -> u64 {
         if self.span.rate.is_unlimited() {
             return u64::MAX;
         }
         if self.burst == 0 {
             return 0;
         }
-        let here = self.rolled(counts, now);
-        self.allowance(here.previous)
+        let here = self.rolled_to(counts, now);
+        self.allowed_total(here.previous)
             .saturating_sub(self.estimate(&here, now))
     }
 
-    fn idle_at(&self, counts: &Counts) -> Timestamp {
+    fn idle_at(&self, counts: &SlidingCounts) -> Timestamp {
         let windows = match (counts.previous, counts.current) {
             _ if self.span.rate.is_unlimited() => 0,
             (0, 0) => 0,
@@ -189,16 +206,22 @@ impl Arithmetic for SlidingCounter {
     }
 
     /// Uncounts the hit in the window that it was counted in, current or previous.
-    fn give_back(&self, counts: &mut Counts, _now: Timestamp, charge: &Charge, since: Since) {
-        let UndoData::Counts(before) = charge.mark else {
+    fn cancel(
+        &self,
+        counts: &mut SlidingCounts,
+        _now: Timestamp,
+        charge: &Charge,
+        since: LaterCharges,
+    ) {
+        let UndoData::SlidingCounts(before) = charge.undo_data else {
             return;
         };
-        if since == Since::Nothing && before.start != counts.start {
+        if since == LaterCharges::Nothing && before.start != counts.start {
             // It opened this window, so the one before it is the current one again.
             *counts = before;
             return;
         }
-        let charged_in = self.span.start_of(charge.at, Timestamp::ZERO);
+        let charged_in = self.span.window_start(charge.at, Timestamp::ZERO);
         let next = charged_in.plus_nanos(self.span.nanos);
         if counts.start <= charged_in {
             counts.current = counts.current.saturating_sub(charge.cost);
@@ -208,8 +231,8 @@ impl Arithmetic for SlidingCounter {
     }
 
     /// Uncounts in the current window first, which counts in full, and then in the one before.
-    fn gift(&self, counts: &mut Counts, now: Timestamp, tokens: u64) {
-        let mut here = self.rolled(counts, now);
+    fn refund(&self, counts: &mut SlidingCounts, now: Timestamp, tokens: u64) {
+        let mut here = self.rolled_to(counts, now);
         let left = tokens.saturating_sub(here.current);
         here.current = here.current.saturating_sub(tokens);
         here.previous = here.previous.saturating_sub(left);
@@ -217,17 +240,17 @@ impl Arithmetic for SlidingCounter {
     }
 
     /// Keeps the counts if the window's length stays, else the estimate as of now.
-    fn adopt(&self, counts: &mut Counts, old: &Self, now: Timestamp) {
+    fn migrate_state(&self, counts: &mut SlidingCounts, old: &Self, now: Timestamp) {
         if self.span.rate.period().is_none() || old.span.rate.period().is_none() {
             // Zero and unlimited have no windows of their own: the counts wait for the next that has.
             return;
         }
-        let here = old.rolled(counts, now);
+        let here = old.rolled_to(counts, now);
         *counts = if self.span.nanos == old.span.nanos {
             here
         } else {
-            Counts {
-                start: self.span.start_of(now, Timestamp::ZERO),
+            SlidingCounts {
+                start: self.span.window_start(now, Timestamp::ZERO),
                 previous: 0,
                 current: old.estimate(&here, now),
             }
@@ -235,16 +258,16 @@ impl Arithmetic for SlidingCounter {
     }
 
     /// The estimate at that time is what is carried over, and it only ever falls.
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
-        counts: &Counts,
+        counts: &SlidingCounts,
         old: &Self,
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
         let carried_at = |at: Timestamp| {
             let mut carried = *counts;
-            self.adopt(&mut carried, old, at);
+            self.migrate_state(&mut carried, old, at);
             self.earliest(&carried, at, cost)
         };
         let passes = |nanos: u64| {
@@ -269,29 +292,29 @@ impl Arithmetic for SlidingCounter {
     }
 
     /// The windows of the other clock begin elsewhere: the estimate goes on in the one that is open.
-    fn shift(&self, counts: &mut Counts, from: Timestamp, to: Timestamp) {
-        let here = self.rolled(counts, from);
+    fn move_to_clock(&self, counts: &mut SlidingCounts, from: Timestamp, to: Timestamp) {
+        let here = self.rolled_to(counts, from);
         let reached = here.start.max(from);
         let current = self.estimate(&here, reached);
-        *counts = Counts {
+        *counts = SlidingCounts {
             start: match current {
                 0 => Timestamp::ZERO,
                 _ => self
                     .span
-                    .start_of(reached.shifted(from, to), Timestamp::ZERO),
+                    .window_start(reached.shifted(from, to), Timestamp::ZERO),
             },
             previous: 0,
             current,
         };
     }
 
-    fn lasts(&self) -> Duration {
-        self.span.lasts(2)
+    fn state_lifetime(&self) -> Duration {
+        self.span.duration_of(2)
     }
 
-    fn empty(&self, now: Timestamp) -> Counts {
-        Counts {
-            start: self.span.start_of(now, Timestamp::ZERO),
+    fn empty(&self, now: Timestamp) -> SlidingCounts {
+        SlidingCounts {
+            start: self.span.window_start(now, Timestamp::ZERO),
             previous: 0,
             current: if self.span.rate.is_unlimited() {
                 0
@@ -312,7 +335,7 @@ mod tests {
     #[test]
     fn a_trailing_window_can_hold_twice_the_count() {
         let limit = SlidingCounter::new(Rate::per_second(100)).unwrap();
-        let mut counts = Counts::default();
+        let mut counts = SlidingCounts::default();
         let last_nano = Timestamp::from_nanos(999_999_999);
         assert!(limit.decide(&mut counts, last_nano, 100).is_allowed());
         let mut in_one_window = 100;
@@ -341,7 +364,7 @@ mod tests {
     #[test]
     fn rolling_after_any_rest_forgets_in_one_step() {
         let limit = SlidingCounter::new(Rate::per_second(10)).unwrap();
-        let mut counts = Counts::default();
+        let mut counts = SlidingCounts::default();
         let _ = limit.decide(&mut counts, Timestamp::ZERO, 10);
         let much_later = Timestamp::from_secs(9_000_000_000);
         assert_eq!(limit.remaining(&counts, much_later), 10);
@@ -350,7 +373,7 @@ mod tests {
     #[test]
     fn the_last_representable_time_grants_nothing_extra() {
         let limit = SlidingCounter::new(Rate::per_second(1)).unwrap();
-        let mut counts = Counts::default();
+        let mut counts = SlidingCounts::default();
         assert!(limit.decide(&mut counts, Timestamp::MAX, 1).is_allowed());
         assert!(!limit.decide(&mut counts, Timestamp::MAX, 1).is_allowed());
     }
@@ -358,7 +381,7 @@ mod tests {
     #[test]
     fn a_burst_is_lent_once_and_the_count_holds_in_the_long_run() {
         let limit = SlidingCounter::new(Rate::per_second(100).burst(150)).unwrap();
-        let mut counts = Counts::default();
+        let mut counts = SlidingCounts::default();
         let at = Timestamp::from_millis;
         assert!(limit.decide(&mut counts, at(500), 150).is_allowed());
         let mut passed = 150;

@@ -3,7 +3,7 @@
 use alloc::collections::VecDeque;
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Since, UndoData, sealed};
+use crate::arithmetic::{Charge, LaterCharges, UndoData, sealed};
 use crate::window_length::WindowLength;
 use crate::{Arithmetic, LimitError, Rate, Timestamp};
 
@@ -19,19 +19,19 @@ pub struct SlidingLog {
 
 /// The state of a [`SlidingLog`]: the hits still in the window, oldest first.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Log {
-    entries: VecDeque<Entry>,
+pub struct HitLog {
+    entries: VecDeque<HitEntry>,
     /// The sum of all weights: two full windows when one is booked ahead, so wider than a count.
     total: u128,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Entry {
+struct HitEntry {
     at: Timestamp,
     weight: u64,
 }
 
-impl Log {
+impl HitLog {
     /// The log of these hits, each a time and a weight, oldest first.
     ///
     /// A hit out of order counts at the latest time before it, and one without weight not at all.
@@ -69,7 +69,7 @@ impl Log {
         self.entries.is_empty()
     }
 
-    fn newest(&self) -> Timestamp {
+    fn newest_hit(&self) -> Timestamp {
         self.entries
             .back()
             .map_or(Timestamp::ZERO, |entry| entry.at)
@@ -77,14 +77,14 @@ impl Log {
 
     /// Logs a hit at `at`, or at the newest entry if that is later; says where.
     fn push(&mut self, at: Timestamp, weight: u64) -> Timestamp {
-        let at = at.max(self.newest());
+        let at = at.max(self.newest_hit());
         if weight == 0 {
             return at;
         }
         self.total = self.total.saturating_add(u128::from(weight));
         match self.entries.back_mut() {
             Some(newest) if newest.at == at => newest.weight = newest.weight.saturating_add(weight),
-            _ => self.entries.push_back(Entry { at, weight }),
+            _ => self.entries.push_back(HitEntry { at, weight }),
         }
         at
     }
@@ -92,7 +92,7 @@ impl Log {
 
 impl SlidingLog {
     /// How many entries, oldest first, lie outside the window at `now`, and their weight.
-    fn expired(&self, log: &Log, now: Timestamp) -> (usize, u128) {
+    fn expired_prefix(&self, log: &HitLog, now: Timestamp) -> (usize, u128) {
         let mut weight = 0;
         let mut count = 0;
         for entry in &log.entries {
@@ -109,12 +109,12 @@ impl SlidingLog {
 impl sealed::Sealed for SlidingLog {}
 
 impl Arithmetic for SlidingLog {
-    type State = Log;
+    type State = HitLog;
     type Floor = Timestamp;
 
     fn new(rate: Rate) -> Result<Self, LimitError> {
         Ok(Self {
-            span: WindowLength::exactly(rate, "sliding log")?,
+            span: WindowLength::with_burst_of_count(rate, "sliding log")?,
         })
     }
 
@@ -122,14 +122,14 @@ impl Arithmetic for SlidingLog {
         self.span.rate
     }
 
-    fn earliest(&self, log: &Log, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn earliest(&self, log: &HitLog, now: Timestamp, cost: u64) -> Option<Timestamp> {
         if self.span.rate.is_unlimited() {
             return Some(now);
         }
         if cost > self.span.limit {
             return None;
         }
-        let (expired, gone) = self.expired(log, now.max(log.newest()));
+        let (expired, gone) = self.expired_prefix(log, now.max(log.newest_hit()));
         let mut used = log.total - gone;
         let mut at = now;
         for entry in log.entries.iter().skip(expired) {
@@ -142,40 +142,52 @@ impl Arithmetic for SlidingLog {
         Some(at)
     }
 
-    fn charge(&self, log: &mut Log, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
+    fn charge(&self, log: &mut HitLog, now: Timestamp, at: Timestamp, cost: u64) -> Charge {
         if self.span.rate.is_unlimited() || cost == 0 {
             let mark = UndoData::Nothing;
-            return Charge { at, cost, mark };
+            return Charge {
+                at,
+                cost,
+                undo_data: mark,
+            };
         }
         // What is booked ahead must not push out hits that still count until then.
-        let reached = if at > now { now } else { now.max(log.newest()) };
-        let (expired, gone) = self.expired(log, reached);
+        let reached = if at > now {
+            now
+        } else {
+            now.max(log.newest_hit())
+        };
+        let (expired, gone) = self.expired_prefix(log, reached);
         log.entries.drain(..expired);
         log.total -= gone;
         let at = log.push(at, cost);
-        let mark = UndoData::Entry;
-        Charge { at, cost, mark }
+        let mark = UndoData::LogEntry;
+        Charge {
+            at,
+            cost,
+            undo_data: mark,
+        }
     }
 
-    fn remaining(&self, log: &Log, now: Timestamp) -> u64 {
+    fn remaining(&self, log: &HitLog, now: Timestamp) -> u64 {
         if self.span.rate.is_unlimited() {
             return u64::MAX;
         }
-        let (_, gone) = self.expired(log, now.max(log.newest()));
+        let (_, gone) = self.expired_prefix(log, now.max(log.newest_hit()));
         let free = u128::from(self.span.limit).saturating_sub(log.total - gone);
         u64::try_from(free).unwrap_or(u64::MAX)
     }
 
-    fn idle_at(&self, log: &Log) -> Timestamp {
+    fn idle_at(&self, log: &HitLog) -> Timestamp {
         if log.is_empty() || self.span.rate.is_unlimited() {
             return Timestamp::ZERO;
         }
-        log.newest().plus_nanos(self.span.nanos)
+        log.newest_hit().plus_nanos(self.span.nanos)
     }
 
     /// Takes the hit out of the entry that it was logged in, if that is still there.
-    fn give_back(&self, log: &mut Log, _now: Timestamp, charge: &Charge, _since: Since) {
-        if charge.mark != UndoData::Entry {
+    fn cancel(&self, log: &mut HitLog, _now: Timestamp, charge: &Charge, _since: LaterCharges) {
+        if charge.undo_data != UndoData::LogEntry {
             return;
         }
         let Ok(index) = log
@@ -194,7 +206,7 @@ impl Arithmetic for SlidingLog {
     }
 
     /// Strikes out the newest hits, and with them those that would count longest.
-    fn gift(&self, log: &mut Log, _now: Timestamp, tokens: u64) {
+    fn refund(&self, log: &mut HitLog, _now: Timestamp, tokens: u64) {
         let mut left = tokens;
         while let Some(newest) = log.entries.back_mut().filter(|_| left > 0) {
             let struck = newest.weight.min(left);
@@ -208,12 +220,12 @@ impl Arithmetic for SlidingLog {
     }
 
     /// Keeps every hit; the new window and count judge them from now on.
-    fn adopt(&self, _log: &mut Log, _old: &Self, _now: Timestamp) {}
+    fn migrate_state(&self, _log: &mut HitLog, _old: &Self, _now: Timestamp) {}
 
     /// Every hit is judged by the new window, until by the old one none is left.
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
-        log: &Log,
+        log: &HitLog,
         old: &Self,
         now: Timestamp,
         cost: u64,
@@ -223,18 +235,18 @@ impl Arithmetic for SlidingLog {
     }
 
     /// A hit that lies before the other clock's origin counts from there.
-    fn shift(&self, log: &mut Log, from: Timestamp, to: Timestamp) {
-        let (expired, _) = self.expired(log, from);
+    fn move_to_clock(&self, log: &mut HitLog, from: Timestamp, to: Timestamp) {
+        let (expired, _) = self.expired_prefix(log, from);
         let left = log.entries().skip(expired);
-        *log = Log::from_entries(left.map(|(at, weight)| (at.shifted(from, to), weight)));
+        *log = HitLog::from_entries(left.map(|(at, weight)| (at.shifted(from, to), weight)));
     }
 
-    fn lasts(&self) -> Duration {
-        self.span.lasts(1)
+    fn state_lifetime(&self) -> Duration {
+        self.span.duration_of(1)
     }
 
-    fn empty(&self, now: Timestamp) -> Log {
-        let mut log = Log::default();
+    fn empty(&self, now: Timestamp) -> HitLog {
+        let mut log = HitLog::default();
         if self.span.limit > 0 && !self.span.rate.is_unlimited() {
             self.charge(&mut log, now, now, self.span.limit);
         }
@@ -242,7 +254,7 @@ impl Arithmetic for SlidingLog {
     }
 
     /// A log books at most one window ahead, which bounds it to twice its count.
-    fn horizon(&self) -> Duration {
+    fn max_booking_delay(&self) -> Duration {
         Duration::from_nanos(self.span.nanos)
     }
 }
@@ -254,7 +266,7 @@ mod tests {
     #[test]
     fn the_log_never_holds_more_than_its_count() {
         let limit = SlidingLog::new(Rate::per_second(5)).unwrap();
-        let mut log = Log::default();
+        let mut log = HitLog::default();
         for micros in 0..5_000_000 / 7 {
             let _ = limit.decide(&mut log, Timestamp::from_micros(micros * 7), 1 + micros % 3);
             assert!(log.len() <= 5);
@@ -264,7 +276,7 @@ mod tests {
     #[test]
     fn the_last_representable_time_grants_nothing_extra() {
         let limit = SlidingLog::new(Rate::per_second(1)).unwrap();
-        let mut log = Log::default();
+        let mut log = HitLog::default();
         assert!(limit.decide(&mut log, Timestamp::MAX, 1).is_allowed());
         assert!(!limit.decide(&mut log, Timestamp::MAX, 1).is_allowed());
     }
@@ -272,7 +284,7 @@ mod tests {
     #[test]
     fn the_largest_count_booked_ahead_does_not_overflow() {
         let limit = SlidingLog::new(Rate::per_second(u64::MAX)).unwrap();
-        let mut log = Log::default();
+        let mut log = HitLog::default();
         let (zero, second) = (Timestamp::ZERO, Timestamp::from_secs(1));
         assert!(limit.decide(&mut log, zero, u64::MAX).is_allowed());
         let at = limit.earliest(&log, zero, u64::MAX);
@@ -286,7 +298,7 @@ mod tests {
     #[test]
     fn hits_at_one_instant_count_separately() {
         let limit = SlidingLog::new(Rate::per_second(3)).unwrap();
-        let mut log = Log::default();
+        let mut log = HitLog::default();
         let now = Timestamp::from_secs(9);
         for expect in [true, true, true, false] {
             assert_eq!(limit.decide(&mut log, now, 1).is_allowed(), expect);

@@ -2,8 +2,8 @@
 
 use core::time::Duration;
 
-use crate::arithmetic::{Charge, Since, UndoData, sealed};
-use crate::exact_units::Level;
+use crate::arithmetic::{Charge, LaterCharges, UndoData, sealed};
+use crate::exact_units::BucketLevel;
 use crate::wide_math::{div, div_ceil, mul};
 use crate::{Arithmetic, LeakyBucket, LimitError, Rate, Timestamp};
 
@@ -52,9 +52,9 @@ pub struct TokenBucket {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Bucket {
     /// What is owed.
-    pub level: Level,
+    pub level: BucketLevel,
     /// When the latest reservation acts.
-    pub last_act: Timestamp,
+    pub latest_reservation: Timestamp,
 }
 
 impl TokenBucket {
@@ -86,12 +86,12 @@ impl TokenBucket {
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
-    pub fn has(&self, bucket: &Bucket, now: Timestamp, tokens: u64) -> bool {
+    pub fn has_tokens(&self, bucket: &Bucket, now: Timestamp, tokens: u64) -> bool {
         if self.debt.rate.is_unlimited() {
             return true;
         }
         // A product or a sum that overflows is beyond any capacity.
-        let owed = self.debt.units(tokens);
+        let owed = self.debt.tokens_to_units(tokens);
         owed.and_then(|owed| owed.checked_add(self.debt.debt_at(&bucket.level, now)))
             .is_some_and(|owed| owed <= self.debt.capacity)
     }
@@ -135,7 +135,7 @@ impl TokenBucket {
             .saturating_sub(other.debt_at(&beside.level, now));
         let whole = |units| u64::try_from(div(units, other.price)).unwrap_or(u64::MAX);
         let count = whole(theirs).saturating_add(1);
-        let at_once = || own.fits_at(&bucket.level, now, tokens.saturating_add(count));
+        let at_once = || own.earliest_fit(&bucket.level, now, tokens.saturating_add(count));
         let Some(spare) = spare.filter(|_| bucket.level.as_of.max(beside.level.as_of) <= now)
         else {
             return at_once();
@@ -165,7 +165,7 @@ impl TokenBucket {
         let mut count = count.max(least);
         let mut nanos = 0;
         for _ in 0..8 {
-            let needed = own.units(tokens.checked_add(count)?)?;
+            let needed = own.tokens_to_units(tokens.checked_add(count)?)?;
             let over = needed.saturating_sub(spare);
             nanos = u64::try_from(div_ceil(over, own.drain)).ok()?;
             let then = theirs.saturating_add(mul(other.drain, nanos)?);
@@ -200,7 +200,7 @@ impl Arithmetic for TokenBucket {
 
     #[inline]
     fn earliest(&self, bucket: &Bucket, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        self.debt.fits_at(&bucket.level, now, cost)
+        self.debt.earliest_fit(&bucket.level, now, cost)
     }
 
     #[inline]
@@ -208,22 +208,26 @@ impl Arithmetic for TokenBucket {
         let mark = if self.debt.rate.is_unlimited() {
             UndoData::Nothing
         } else {
-            let last_act = bucket.last_act;
+            let last_act = bucket.latest_reservation;
             // After a part was given back, a new reservation may act before one made earlier.
-            bucket.last_act = last_act.max(at);
-            self.debt.pour(&mut bucket.level, now, cost);
+            bucket.latest_reservation = last_act.max(at);
+            self.debt.add_debt(&mut bucket.level, now, cost);
             UndoData::Debt {
                 drain: self.debt.drain,
                 price: self.debt.price,
                 last_act,
             }
         };
-        Charge { at, cost, mark }
+        Charge {
+            at,
+            cost,
+            undo_data: mark,
+        }
     }
 
     #[inline]
     fn remaining(&self, bucket: &Bucket, now: Timestamp) -> u64 {
-        self.debt.spare(&bucket.level, now)
+        self.debt.free_tokens(&bucket.level, now)
     }
 
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
@@ -245,12 +249,12 @@ impl Arithmetic for TokenBucket {
 
     /// Gives back the tokens less those that later reservations were promised on top of this one:
     /// what drains between its act and the latest act. Nothing once its time has passed.
-    fn give_back(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, since: Since) {
+    fn cancel(&self, bucket: &mut Bucket, now: Timestamp, charge: &Charge, since: LaterCharges) {
         let UndoData::Debt {
             drain,
             price,
             last_act,
-        } = charge.mark
+        } = charge.undo_data
         else {
             return;
         };
@@ -259,39 +263,39 @@ impl Arithmetic for TokenBucket {
         }
         let taken = price.saturating_mul(u128::from(charge.cost));
         let same_pace = (drain, price) == (self.debt.drain, self.debt.price);
-        if since == Since::Nothing && same_pace {
+        if since == LaterCharges::Nothing && same_pace {
             // Nothing was promised on top of it, so all of it can be undone, and exactly: act
             // times are rounded, and counting back from them would keep a part.
-            self.debt.take_out(&mut bucket.level, now, taken);
-            bucket.last_act = last_act;
+            self.debt.reduce_debt(&mut bucket.level, now, taken);
+            bucket.latest_reservation = last_act;
             return;
         }
         // What became free again of it by the latest act was promised, at the pace in force when it was taken.
-        let ahead = u128::from(bucket.last_act.nanos_since(charge.at));
+        let ahead = u128::from(bucket.latest_reservation.nanos_since(charge.at));
         let refund = taken.saturating_sub(drain.saturating_mul(ahead));
         if refund > 0 {
             let refund = self.debt.rescale_down(refund, price);
-            self.debt.take_out(&mut bucket.level, now, refund);
+            self.debt.reduce_debt(&mut bucket.level, now, refund);
         }
     }
 
-    fn keep_out(&self, bucket: &mut Bucket, now: Timestamp, out: u64) {
-        self.debt.keep_out(&mut bucket.level, now, out);
+    fn keep_outstanding(&self, bucket: &mut Bucket, now: Timestamp, out: u64) {
+        self.debt.keep_outstanding(&mut bucket.level, now, out);
     }
 
-    fn overdraw(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
+    fn charge_overrun(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
         let cost = tokens.min(self.limit());
-        self.debt.pour(&mut bucket.level, now, cost);
+        self.debt.add_debt(&mut bucket.level, now, cost);
     }
 
-    fn gift(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
-        self.debt.gift(&mut bucket.level, now, tokens);
+    fn refund(&self, bucket: &mut Bucket, now: Timestamp, tokens: u64) {
+        self.debt.refund(&mut bucket.level, now, tokens);
     }
 
     /// Keeps the tokens: a raised burst adds none at once, a lowered one caps them, debt stays.
-    fn adopt(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
+    fn migrate_state(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
         let (new, old) = (&self.debt, &old.debt);
-        let level = old.settle(&bucket.level, now);
+        let level = old.drain_to(&bucket.level, now);
         let debt = if level.debt > old.capacity {
             let over = new.rescale_up(level.debt - old.capacity, old);
             new.capacity.saturating_add(over)
@@ -299,18 +303,18 @@ impl Arithmetic for TokenBucket {
             let tokens = new.rescale_down(old.capacity - level.debt, old.price);
             new.capacity.saturating_sub(tokens)
         };
-        bucket.level = Level { debt, ..level };
+        bucket.level = BucketLevel { debt, ..level };
     }
 
-    fn keep_spent(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
-        self.debt.adopt(&mut bucket.level, &old.debt, now);
+    fn migrate_spent(&self, bucket: &mut Bucket, old: &Self, now: Timestamp) {
+        self.debt.migrate_state(&mut bucket.level, &old.debt, now);
     }
 
-    fn counts(&self) -> bool {
-        self.debt.counts()
+    fn is_counting(&self) -> bool {
+        self.debt.is_counting()
     }
 
-    fn earliest_while(
+    fn earliest_before_migration(
         &self,
         bucket: &Bucket,
         old: &Self,
@@ -318,22 +322,22 @@ impl Arithmetic for TokenBucket {
         cost: u64,
     ) -> Option<Timestamp> {
         self.debt
-            .earliest_while(&bucket.level, &old.debt, now, cost)
+            .earliest_before_migration(&bucket.level, &old.debt, now, cost)
     }
 
-    fn shift(&self, bucket: &mut Bucket, from: Timestamp, to: Timestamp) {
-        self.debt.shift(&mut bucket.level, from, to);
-        bucket.last_act = bucket.last_act.shifted(from, to);
+    fn move_to_clock(&self, bucket: &mut Bucket, from: Timestamp, to: Timestamp) {
+        self.debt.move_to_clock(&mut bucket.level, from, to);
+        bucket.latest_reservation = bucket.latest_reservation.shifted(from, to);
     }
 
-    fn lasts(&self) -> Duration {
-        self.debt.lasts()
+    fn state_lifetime(&self) -> Duration {
+        self.debt.state_lifetime()
     }
 
     fn empty(&self, now: Timestamp) -> Bucket {
         Bucket {
             level: self.debt.empty(now),
-            last_act: Timestamp::ZERO,
+            latest_reservation: Timestamp::ZERO,
         }
     }
 
@@ -370,7 +374,7 @@ mod tests {
                 let _ = slow.decide(&mut beside, now, spent);
                 let passes = |at: &Timestamp| {
                     let kept = slow.remaining(&beside, *at) + 1;
-                    fast.has(&own, *at, cost + kept)
+                    fast.has_tokens(&own, *at, cost + kept)
                 };
                 let first = (since..5_000).map(Timestamp::from_nanos).find(passes);
                 // At the latest time of the search both are full, so the other one gains nothing more.
@@ -402,7 +406,7 @@ mod tests {
         let receipts = [reserve(1), reserve(3), reserve(4)];
         assert!(receipts[1].at() > now);
         for receipt in receipts.iter().rev() {
-            limit.give_back(&mut bucket, now, receipt, Since::Nothing);
+            limit.cancel(&mut bucket, now, receipt, LaterCharges::Nothing);
         }
         assert_eq!(bucket, before);
     }
@@ -420,12 +424,12 @@ mod tests {
         let second = reserve(&mut bucket, 2);
         assert_eq!((first.at(), second.at()), (now, secs(2)));
         // Two of the ten were promised to the second; the other eight come back.
-        limit.give_back(&mut bucket, now, &first, Since::Others);
+        limit.cancel(&mut bucket, now, &first, LaterCharges::Others);
         assert_eq!(limit.remaining(&bucket, now), 6);
         let third = reserve(&mut bucket, 1);
         assert_eq!(third.at(), now);
         // Still two: the second acts at 2 s whatever was reserved after it.
-        limit.give_back(&mut bucket, now, &third, Since::Others);
+        limit.cancel(&mut bucket, now, &third, LaterCharges::Others);
         assert_eq!(limit.remaining(&bucket, now), 5);
     }
 

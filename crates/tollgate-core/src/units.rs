@@ -21,7 +21,7 @@ pub const LAST_NANO: u64 = (1 << (u64::BITS - SHIFT)) - 1;
 /// assert_eq!(units::of(Timestamp::MAX), units::from_nanos(units::LAST_NANO));
 /// ```
 #[inline]
-pub const fn of(time: Timestamp) -> u64 {
+pub const fn from_time(time: Timestamp) -> u64 {
     from_nanos(time.as_nanos())
 }
 
@@ -62,6 +62,6 @@ pub const fn to_nanos_floor(units: u64) -> u64 {
 /// assert_eq!(units::between(late, early), -128);
 /// ```
 #[inline]
-pub fn between(from: Timestamp, to: Timestamp) -> i128 {
+pub fn signed_difference(from: Timestamp, to: Timestamp) -> i128 {
     i128::from(PER_NANO) * (i128::from(to.as_nanos()) - i128::from(from.as_nanos()))
 }

@@ -26,10 +26,13 @@ const LONGEST_NANOS: u64 = u64::MAX / 2;
 
 impl WindowLength {
     /// A span whose burst is its count, as a window algorithm has it.
-    pub(crate) fn exactly(rate: Rate, algorithm: &'static str) -> Result<Self, LimitError> {
+    pub(crate) fn with_burst_of_count(
+        rate: Rate,
+        algorithm: &'static str,
+    ) -> Result<Self, LimitError> {
         let span = Self::new(rate)?;
         let count = rate.count();
-        if rate.finite().is_some() && rate.burst_size() != count {
+        if rate.count_and_nanos().is_some() && rate.burst_size() != count {
             return Err(LimitError::BurstIsNotCount { rate, algorithm });
         }
         Ok(span)
@@ -53,7 +56,7 @@ impl WindowLength {
     }
 
     /// So many windows, if there are any.
-    pub(crate) fn lasts(&self, windows: u64) -> Duration {
+    pub(crate) fn duration_of(&self, windows: u64) -> Duration {
         match self.rate.period() {
             None => Duration::ZERO,
             // Two of the longest fit.
@@ -62,7 +65,7 @@ impl WindowLength {
     }
 
     /// The start of the window that holds `now`, for windows placed around `boundary`.
-    pub(crate) fn start_of(&self, now: Timestamp, boundary: Timestamp) -> Timestamp {
+    pub(crate) fn window_start(&self, now: Timestamp, boundary: Timestamp) -> Timestamp {
         let phase = boundary.as_nanos() % self.nanos;
         let since = now.as_nanos().saturating_sub(phase) % self.nanos;
         if now.as_nanos() < phase {

@@ -13,7 +13,7 @@ use crate::Timestamp;
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Window {
+pub struct WindowCount {
     /// When the window began.
     pub start: Timestamp,
     /// What passed since.
@@ -33,7 +33,7 @@ pub struct Window {
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Counts {
+pub struct SlidingCounts {
     /// When the current window began.
     pub start: Timestamp,
     /// What passed in the window before the current one.
@@ -43,6 +43,6 @@ pub struct Counts {
 }
 
 /// The largest burst that a sliding counter of this count takes: 1.5 ×.
-pub(crate) const fn largest_burst(count: u64) -> u64 {
+pub(crate) const fn largest_sliding_burst(count: u64) -> u64 {
     count.saturating_add(count / 2)
 }

@@ -42,7 +42,7 @@ impl Address {
 
     /// The network that its client has: its leading bits, the others zero. An address that a translator made of an IPv4 address
     /// (64:ff9b::/96, RFC 6052) is taken for that, as all clients behind the translator are in one /64.
-    pub(crate) fn client(self, bits: ClientBits) -> Network {
+    pub(crate) fn client_network(self, bits: ClientBits) -> Network {
         let translated = Self::new(Family::V4, self.bits << 96);
         let own = if self.is_translated() {
             translated
@@ -71,7 +71,7 @@ pub(crate) struct ClientBits {
 
 impl ClientBits {
     /// Each IPv4 address is a client, and of IPv6 each network of 64 bits: a household or a machine has all of its addresses.
-    pub(crate) const USUAL: Self = Self { v4: 32, v6: 64 };
+    pub(crate) const DEFAULT: Self = Self { v4: 32, v6: 64 };
 
     pub(crate) fn new(v4: u8, v6: u8) -> Self {
         Self {
@@ -295,7 +295,7 @@ mod tests {
     fn masks_keep_a_whole_ipv4_address_unless_they_are_for_it() {
         let masked = |text, bits| {
             let address = Address::parse(text).unwrap();
-            address.client(ClientBits::both(bits)).to_string()
+            address.client_network(ClientBits::both(bits)).to_string()
         };
         assert_eq!(masked("2001:db8::1", 64), masked("2001:db8::2", 64));
         assert_ne!(masked("10.0.0.1", 64), masked("10.0.0.2", 64));
@@ -308,7 +308,7 @@ mod tests {
     fn an_address_that_a_translator_made_is_the_ipv4_address_in_it() {
         let client = |text| {
             let address = Address::parse(text).unwrap();
-            address.client(ClientBits::USUAL).to_string()
+            address.client_network(ClientBits::DEFAULT).to_string()
         };
         for (text, expect) in [
             ("64:ff9b::203.0.113.7", "203.0.113.7"),
@@ -323,9 +323,12 @@ mod tests {
         }
         let wide = ClientBits::new(24, 56);
         let address = Address::parse("64:ff9b::203.0.113.7").unwrap();
-        assert_eq!(address.client(wide).to_string(), "203.0.113.0/24");
+        assert_eq!(address.client_network(wide).to_string(), "203.0.113.0/24");
         let address = Address::parse("2001:db8:0:ffff::1").unwrap();
-        assert_eq!(address.client(wide).to_string(), "2001:db8:0:ff00::/56");
+        assert_eq!(
+            address.client_network(wide).to_string(),
+            "2001:db8:0:ff00::/56"
+        );
         // A condition sees the address as it is.
         let translated = Address::parse("64:ff9b::203.0.113.7").unwrap();
         assert!(Network::parse("64:ff9b::/96").unwrap().contains(translated));

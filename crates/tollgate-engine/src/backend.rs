@@ -13,9 +13,9 @@ use tollgate::{Clock, Outcome, Timestamp};
 mod memory;
 
 pub use crate::limits::{
-    Answer, CarryOver, Check, CheckResult, Counter, DenyCache, DenyRecheck, DenyVersion,
-    FailureKind, KnownDenial, Limit, LimitKind, Prepared, RequestKey, SoleLimit, Source,
-    Unavailable,
+    Answer, AnswerSource, CarryOver, Check, CheckResult, Counter, DenyCache, DenyRecheck,
+    DenyVersion, FailureKind, KnownDenial, Limit, LimitKind, Prepared, RequestKey, StandaloneLimit,
+    StoreUnavailable,
 };
 pub use memory::{Memory, MemoryBuilder, TableStats};
 
@@ -28,9 +28,9 @@ pub use memory::{Memory, MemoryBuilder, TableStats};
 /// assert_eq!(Gift::Given.max(Gift::Lost), Gift::Lost);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Gift {
+pub enum RefundResult {
     /// It was given.
-    Given,
+    Refunded,
     /// The store couldn't be told, and there is nothing to remember it by.
     Lost,
 }
@@ -66,7 +66,7 @@ pub enum Refund {
     /// when the future is first polled, and finishes it although that is dropped then.
     Dropped,
     /// All that the keys of the checks have spent: a reset. Permits that are held stay held.
-    Everything,
+    Reset,
 }
 
 /// The clocks of a backend, for the parts of an engine that outlive a decision.
@@ -81,7 +81,7 @@ pub enum Refund {
 pub struct Clocks {
     /// Shows what [`Backend::now`] does, and wakes tasks as [`Clock::wake_at`] says.
     #[debug(skip)]
-    pub timer: Arc<dyn Clock>,
+    pub clock: Arc<dyn Clock>,
     /// Shows the time of day, by which operators' [orders](crate::orders) end.
     #[debug(skip)]
     pub wall: Arc<dyn Clock>,
@@ -91,7 +91,7 @@ pub struct Clocks {
 impl Default for Clocks {
     fn default() -> Self {
         Self {
-            timer: Arc::new(Monotonic::new()),
+            clock: Arc::new(Monotonic::new()),
             wall: Arc::new(Wall),
         }
     }
@@ -160,9 +160,9 @@ pub trait Backend: Send + Sync {
         &'a self,
         checks: &'a [Check<'a>],
         refund: Refund,
-    ) -> impl Future<Output = Result<Gift, Self::Error>> + Send + 'a {
+    ) -> impl Future<Output = Result<RefundResult, Self::Error>> + Send + 'a {
         let _ = (checks, refund);
-        std::future::ready(Ok(Gift::Given))
+        std::future::ready(Ok(RefundResult::Refunded))
     }
 
     /// The time by which it judges, to tell how long something takes and how long a denial holds.
@@ -258,7 +258,7 @@ mod tests {
     use tollgate::{Decision, Timestamp};
 
     use super::*;
-    use crate::limits::{Answer, FailureKind, SoleLimit, Unavailable};
+    use crate::limits::{Answer, FailureKind, StandaloneLimit, StoreUnavailable};
     use crate::policy::OnStoreFailure;
 
     /// A store that is away, with what its limits have chosen for that.
@@ -272,7 +272,7 @@ mod tests {
             _: &'a [Check<'a>],
             _: Option<&'a mut Vec<CheckResult>>,
         ) -> Result<Answer, Infallible> {
-            let unavailable = Unavailable {
+            let unavailable = StoreUnavailable {
                 kind: FailureKind::TimedOut,
                 fallback: self.0,
             };
@@ -292,8 +292,8 @@ mod tests {
 
     #[test]
     fn only_a_limit_that_is_closed_without_its_store_has_no_answer() {
-        let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8)).expect("a limit");
-        let facts = SoleLimit::facts("nightly");
+        let limit = StandaloneLimit::new("jobs", LimitKind::Concurrency(8)).expect("a limit");
+        let facts = StandaloneLimit::facts("nightly");
         let checks = [limit.check(&facts, 1)];
         for (fallback, is_known) in [
             (OnStoreFailure::Open, true),

@@ -29,23 +29,23 @@ pub struct Bounds {
     /// Descriptors of a request: 64 unless said otherwise.
     pub descriptors: usize,
     /// Rules that a request meets, and limits that are asked for it: 256 unless said otherwise.
-    pub checks: usize,
+    pub max_checks: usize,
     /// The length of a fact that the policy asks for, or of an entry of a descriptor: any unless said otherwise. Whoever hands in
     /// facts bounds what it reads; a value that is refused for its length would hide the request from all other limits, or
     /// from a list of what is blocked.
     pub fact_bytes: usize,
     /// Requests that wait for their turn at the same time, of all rules that let them: 10,000 unless said
     /// otherwise. Others are refused at once.
-    pub waiting: usize,
+    pub max_waiters: usize,
 }
 
 impl Default for Bounds {
     fn default() -> Self {
         Self {
             descriptors: 64,
-            checks: 256,
+            max_checks: 256,
             fact_bytes: usize::MAX,
-            waiting: 10_000,
+            max_waiters: 10_000,
         }
     }
 }
@@ -60,7 +60,7 @@ impl Default for Bounds {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
-pub enum TooMuch<'a> {
+pub enum BoundExceeded<'a> {
     /// Descriptors.
     #[display("{found} descriptors, more than the {most} that are taken")]
     Descriptors {
@@ -99,7 +99,7 @@ pub enum TooMuch<'a> {
 
 /// The same of a request of facts, by number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Excess {
+pub(crate) enum ExceededBound {
     Checks {
         found: usize,
         most: usize,

@@ -1,6 +1,6 @@
 //! What decided about a request, by name.
 
-use crate::bounds::TooMuch;
+use crate::bounds::BoundExceeded;
 
 /// What decided about a request.
 ///
@@ -24,7 +24,7 @@ pub enum Cause<'a> {
     Block(usize),
     /// It is blocked by an operator's [order](crate::orders) of this number, which names no rule.
     #[display("order {_0}")]
-    Ordered(u64),
+    Override(u64),
     /// A rule, by name.
     #[display("rule {_0:?}")]
     Rule(&'a str),
@@ -36,12 +36,12 @@ pub enum Cause<'a> {
     Descriptor(&'a str),
     /// A limit that a descriptor brought along.
     #[display("a limit that was asked for")]
-    Asked,
+    RequestedLimit,
     /// The store couldn't be asked about a rule or tier that nothing passes without, by name. The limit
     /// itself has refused nothing.
     #[display("no store to ask about {_0:?}")]
     StoreFailure(&'a str),
     /// It has more of something than [is taken](crate::Bounds). No limit was asked.
     #[display("{_0}")]
-    TooMuch(TooMuch<'a>),
+    TooMuch(BoundExceeded<'a>),
 }

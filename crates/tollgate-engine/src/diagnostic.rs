@@ -70,7 +70,7 @@ impl Diagnostic {
 
     /// The same with what to do about it.
     #[must_use]
-    pub fn help(mut self, help: impl Into<String>) -> Self {
+    pub fn with_help(mut self, help: impl Into<String>) -> Self {
         self.help = Some(help.into());
         self
     }
@@ -99,13 +99,13 @@ pub struct Span {
     /// Which of a policy's files, in the order in which they were read.
     pub file: u32,
     /// Its first character.
-    pub start: LineColumn,
+    pub start: Position,
     /// The first character after it.
-    pub end: LineColumn,
+    pub end: Position,
 }
 
 impl Span {
-    pub(crate) const fn new(file: u32, start: LineColumn, end: LineColumn) -> Self {
+    pub(crate) const fn new(file: u32, start: Position, end: Position) -> Self {
         Self { file, start, end }
     }
 
@@ -132,14 +132,14 @@ impl Span {
 /// assert!(early < late);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct LineColumn {
+pub struct Position {
     /// From 1.
     pub line: u32,
     /// In characters, from 1.
     pub column: u32,
 }
 
-impl LineColumn {
+impl Position {
     /// The same, so many lines further down.
     pub(crate) const fn below(mut self, lines: u32) -> Self {
         self.line = self.line.saturating_add(lines);

@@ -12,8 +12,8 @@ use crate::render::escaped;
 mod parts;
 mod state;
 
-use parts::Part;
-pub use state::State;
+use parts::FieldTexts;
+pub use state::CounterState;
 
 /// What differs between two policies, in one order: where a rule stands in its file says nothing here.
 ///
@@ -39,9 +39,9 @@ pub use state::State;
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
-pub struct Diff {
+pub struct PolicyDiff {
     /// Each thing that isn't the same.
-    pub changes: Vec<Change>,
+    pub changes: Vec<PolicyChange>,
 }
 
 /// One thing that isn't the same in both policies.
@@ -59,20 +59,20 @@ pub struct Diff {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Change {
+pub struct PolicyChange {
     /// What it is.
-    pub kind: Kind,
+    pub kind: PartKind,
     /// Its name; empty for the policy as a whole.
     pub name: String,
     /// Whether it is new, gone or another.
-    pub what: What,
+    pub what: ChangeKind,
     /// What is said of it: of what is new or gone all of it, else what isn't the same.
-    pub fields: Vec<Field>,
+    pub fields: Vec<FieldChange>,
     /// What becomes of what its keys have spent, in memory; none if it counts nothing.
-    pub state: Option<State>,
+    pub state: Option<CounterState>,
     /// The same in a store, where that is something else: there a rate of another period, or another way of
     /// counting, is counted by itself.
-    pub in_store: Option<State>,
+    pub in_store: Option<CounterState>,
 }
 
 /// What something in a policy is.
@@ -87,7 +87,7 @@ pub struct Change {
 )]
 #[serde(rename_all = "kebab-case")]
 #[display(rename_all = "kebab-case")]
-pub enum Kind {
+pub enum PartKind {
     /// What is said of the whole policy.
     Policy,
     /// Requests that never pass.
@@ -117,7 +117,7 @@ pub enum Kind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum What {
+pub enum ChangeKind {
     /// The old policy hasn't it.
     Added,
     /// The new policy hasn't it.
@@ -138,7 +138,7 @@ pub enum What {
 /// assert_eq!(diff.changes[0].fields, [field]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Field {
+pub struct FieldChange {
     /// Its name.
     pub name: &'static str,
     /// Its value in the old policy; none if nothing is said there.
@@ -147,7 +147,7 @@ pub struct Field {
     pub new: Option<String>,
 }
 
-impl Diff {
+impl PolicyDiff {
     /// What the new policy would change of the old one.
     ///
     /// ```
@@ -158,10 +158,10 @@ impl Diff {
     /// let diff = Diff::between(&Policy::default(), &strict);
     /// assert_eq!(diff.to_string(), "~ policy\n    near_limit: 80% -> 90%\n");
     /// ```
-    pub fn between(old: &Policy, new: &Policy) -> Self {
-        let (before, after) = (parts::of(old, new), parts::of(new, old));
+    pub fn new(old: &Policy, new: &Policy) -> Self {
+        let (before, after) = (parts::policy_parts(old, new), parts::policy_parts(new, old));
         let states = state::StateChanges::between(old, new);
-        let mut pairs: BTreeMap<_, (Option<&Part>, Option<&Part>)> = BTreeMap::new();
+        let mut pairs: BTreeMap<_, (Option<&FieldTexts>, Option<&FieldTexts>)> = BTreeMap::new();
         for (key, part) in &before {
             pairs.entry(key).or_default().0 = Some(part);
         }
@@ -170,14 +170,16 @@ impl Diff {
         }
         let changes = pairs.into_iter().filter_map(|(key, (old, new))| {
             let (what, fields) = match (old, new) {
-                (None, Some(new)) => (What::Added, differing(&Vec::new(), new)),
-                (Some(old), None) => (What::Removed, differing(old, &Vec::new())),
-                (Some(old), Some(new)) if old != new => (What::Changed, differing(old, new)),
+                (None, Some(new)) => (ChangeKind::Added, changed_fields(&Vec::new(), new)),
+                (Some(old), None) => (ChangeKind::Removed, changed_fields(old, &Vec::new())),
+                (Some(old), Some(new)) if old != new => {
+                    (ChangeKind::Changed, changed_fields(old, new))
+                }
                 _ => return None,
             };
             let (kind, name) = key;
             let (state, in_store) = states.of(*kind, name, &fields);
-            Some(Change {
+            Some(PolicyChange {
                 kind: *kind,
                 name: name.clone(),
                 what,
@@ -209,9 +211,9 @@ impl Diff {
     /// ```
     pub fn summary(&self) -> String {
         let each = [
-            (What::Added, "added"),
-            (What::Removed, "removed"),
-            (What::Changed, "changed"),
+            (ChangeKind::Added, "added"),
+            (ChangeKind::Removed, "removed"),
+            (ChangeKind::Changed, "changed"),
         ];
         let each = each.into_iter().filter_map(|(what, word)| {
             let count = self.changes.iter().filter(|one| one.what == what).count();
@@ -236,8 +238,8 @@ impl Diff {
 }
 
 /// The fields that aren't the same, in the order in which they are told.
-fn differing(old: &Part, new: &Part) -> Vec<Field> {
-    let value = |part: &Part, name: &str| {
+fn changed_fields(old: &FieldTexts, new: &FieldTexts) -> Vec<FieldChange> {
+    let value = |part: &FieldTexts, name: &str| {
         let found = part.iter().find(|(own, _)| *own == name);
         found.map(|(_, value)| value.clone())
     };
@@ -245,32 +247,32 @@ fn differing(old: &Part, new: &Part) -> Vec<Field> {
     let names = new.iter().chain(old).map(|(name, _)| *name);
     for name in names {
         let (old, new) = (value(old, name), value(new, name));
-        if old != new && fields.iter().all(|one: &Field| one.name != name) {
-            fields.push(Field { name, old, new });
+        if old != new && fields.iter().all(|one: &FieldChange| one.name != name) {
+            fields.push(FieldChange { name, old, new });
         }
     }
     fields
 }
 
-impl fmt::Display for Diff {
+impl fmt::Display for PolicyDiff {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.changes.iter().try_for_each(|change| change.fmt(f))
     }
 }
 
 /// A line, and one for each field.
-impl fmt::Display for Change {
+impl fmt::Display for PolicyChange {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let sign = match self.what {
-            What::Added => '+',
-            What::Removed => '-',
-            What::Changed => '~',
+            ChangeKind::Added => '+',
+            ChangeKind::Removed => '-',
+            ChangeKind::Changed => '~',
         };
         write!(f, "{sign} {}", self.kind)?;
         match self.kind {
-            Kind::Policy => {}
+            PartKind::Policy => {}
             // Their name is what they say.
-            Kind::Block | Kind::Exempt => write!(f, " {{{}}}", escaped(&self.name))?,
+            PartKind::Block | PartKind::Exempt => write!(f, " {{{}}}", escaped(&self.name))?,
             _ => write!(f, " {:?}", self.name)?,
         }
         if let Some(state) = self.state {
@@ -280,15 +282,15 @@ impl fmt::Display for Change {
             Some(state) => writeln!(f, "; in a store it {state}")?,
             None => writeln!(f)?,
         }
-        for Field { name, old, new } in &self.fields {
+        for FieldChange { name, old, new } in &self.fields {
             let shown = |value: &Option<String>| match value {
                 Some(value) => escaped(value).into_owned(),
                 None => default_text(self.kind, name).to_owned(),
             };
             match self.what {
-                What::Added => writeln!(f, "    {name}: {}", shown(new))?,
-                What::Removed => writeln!(f, "    {name}: {}", shown(old))?,
-                What::Changed => writeln!(f, "    {name}: {} -> {}", shown(old), shown(new))?,
+                ChangeKind::Added => writeln!(f, "    {name}: {}", shown(new))?,
+                ChangeKind::Removed => writeln!(f, "    {name}: {}", shown(old))?,
+                ChangeKind::Changed => writeln!(f, "    {name}: {} -> {}", shown(old), shown(new))?,
             }
         }
         Ok(())
@@ -296,7 +298,7 @@ impl fmt::Display for Change {
 }
 
 /// What holds where a field isn't said.
-fn default_text(kind: Kind, field: &str) -> &'static str {
+fn default_text(kind: PartKind, field: &str) -> &'static str {
     match field {
         "match" => "every request (the default)",
         "key" => "one counter for all (the default)",
@@ -311,7 +313,7 @@ fn default_text(kind: Kind, field: &str) -> &'static str {
         | "value_to_metric" => "false (the default)",
         "facts" => "any (the default)",
         "default_tier" => "no tier: who is in none is unlimited (the default)",
-        "tier" if kind == Kind::Tenant => "the default_tier",
+        "tier" if kind == PartKind::Tenant => "the default_tier",
         _ => "nothing",
     }
 }

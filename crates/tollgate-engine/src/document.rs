@@ -2,7 +2,7 @@
 //! decoders report every error with its place.
 
 use crate::diagnostic::{Code, Diagnostic};
-pub use crate::diagnostic::{LineColumn, Span};
+pub use crate::diagnostic::{Position, Span};
 
 pub(crate) mod columns;
 mod syntax_hints;
@@ -29,7 +29,7 @@ pub struct Node {
 
 impl Node {
     /// The items of a list, or this value as the only one.
-    pub(crate) fn items(&self) -> &[Self] {
+    pub(crate) fn as_items(&self) -> &[Self] {
         match &self.value {
             Value::List(items) => items,
             _ => std::slice::from_ref(self),
@@ -37,7 +37,7 @@ impl Node {
     }
 
     /// Its text, if it is one.
-    pub(crate) fn text(&self) -> Option<&str> {
+    pub(crate) fn as_text(&self) -> Option<&str> {
         match &self.value {
             Value::Text(text) => Some(text),
             _ => None,
@@ -45,7 +45,7 @@ impl Node {
     }
 
     /// The fields of a map; none of anything else.
-    pub(crate) fn fields(&self) -> &[(Self, Self)] {
+    pub(crate) fn as_fields(&self) -> &[(Self, Self)] {
         match &self.value {
             Value::Map(fields) => fields,
             _ => &[],
@@ -53,10 +53,13 @@ impl Node {
     }
 
     /// How many values it has in it, names of fields and itself included.
-    pub(crate) fn size(&self) -> usize {
+    pub(crate) fn count_values(&self) -> usize {
         1 + match &self.value {
-            Value::List(items) => items.iter().map(Self::size).sum(),
-            Value::Map(fields) => fields.iter().map(|(_, value)| value.size() + 1).sum(),
+            Value::List(items) => items.iter().map(Self::count_values).sum(),
+            Value::Map(fields) => fields
+                .iter()
+                .map(|(_, value)| value.count_values() + 1)
+                .sum(),
             _ => 0,
         }
     }
@@ -125,14 +128,14 @@ pub enum Format {
 }
 
 /// Largest file, in bytes: policies of ten thousand rules take about two million.
-pub const MOST_BYTES: usize = 16 << 20;
+pub const MAX_BYTES: usize = 16 << 20;
 /// Deepest nesting.
-pub const MOST_DEPTH: usize = 64;
+pub const MAX_DEPTH: usize = 64;
 /// Most values, with those that aliases repeat.
-pub const MOST_NODES: usize = 500_000;
+pub const MAX_VALUES: usize = 500_000;
 
 /// Most that anchors and aliases may copy, in bytes.
-const MOST_COPIED: usize = 64 << 20;
+const MAX_COPIED_BYTES: usize = 64 << 20;
 
 /// A text without the mark that some editors put at its beginning.
 pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
@@ -155,19 +158,19 @@ pub(crate) fn strip_byte_order_mark(text: &str) -> &str {
 /// ```
 pub fn parse(text: &str, format: Format, file: u32) -> Result<Node, Vec<Diagnostic>> {
     let text = strip_byte_order_mark(text);
-    if text.len() > MOST_BYTES {
+    if text.len() > MAX_BYTES {
         let message = format!(
-            "the file has {} bytes, more than the {MOST_BYTES} that are read",
+            "the file has {} bytes, more than the {MAX_BYTES} that are read",
             text.len()
         );
         let problem = Diagnostic::error(TOO_LARGE, message, Span::of_file(file));
-        return Err(vec![problem.help("split it with `include`")]);
+        return Err(vec![problem.with_help("split it with `include`")]);
     }
     let parsed = match format {
         Format::Yaml => return parse_yaml_document(text, file, 0),
         Format::Toml => toml::parse(text, file),
     };
-    parsed.map_err(|problem| vec![syntax_hints::likely(problem, text, format, 0)])
+    parsed.map_err(|problem| vec![syntax_hints::explain_syntax_error(problem, text, format, 0)])
 }
 
 /// A part of a file of YAML, before which there are so many lines.
@@ -179,7 +182,8 @@ pub(crate) fn parse_yaml_document(
     let parsed = yaml::parse(text, file, lines_before);
     parsed.map_err(|problems| {
         let problems = problems.into_iter();
-        let likely = |problem| syntax_hints::likely(problem, text, Format::Yaml, lines_before);
+        let likely =
+            |problem| syntax_hints::explain_syntax_error(problem, text, Format::Yaml, lines_before);
         problems.map(likely).collect()
     })
 }
@@ -192,8 +196,8 @@ pub const SYNTAX: Code = Code("syntax");
 pub const DUPLICATE_FIELD: Code = Code("duplicate-field");
 
 /// The second of two fields with one name.
-pub(crate) fn duplicate(name: &str, first: Span, second: Span) -> Diagnostic {
+pub(crate) fn duplicate_field_error(name: &str, first: Span, second: Span) -> Diagnostic {
     let message = format!("field {name:?} is given twice");
     let help = format!("the first is on line {}", first.start.line);
-    Diagnostic::error(DUPLICATE_FIELD, message, second).help(help)
+    Diagnostic::error(DUPLICATE_FIELD, message, second).with_help(help)
 }

@@ -5,12 +5,12 @@ use std::sync::{Arc, Mutex, PoisonError};
 use arc_swap::Guard;
 use tollgate::Clock;
 
-use crate::backend::{Backend, Gift, Memory, Refund};
+use crate::backend::{Backend, Memory, Refund, RefundResult};
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{DenyCache, KeyHashers, Limit, LimitKind};
 use crate::observer::Observer;
-use crate::policy::{Policy, Settle, Unsettled};
-use crate::verdict::{Findings, RequestDecision, Verdict};
+use crate::policy::{Policy, Settlement, UnsettledAction};
+use crate::verdict::{DecisionBasis, DecisionDetails, RequestDecision};
 
 mod admin;
 mod conditions;
@@ -39,25 +39,25 @@ mod waiting;
 pub(crate) mod warm;
 mod warnings;
 
-pub use crate::bounds::{Bounds, TooMuch};
-pub use conditions::{Conditions, FactsAsked};
+pub use crate::bounds::{BoundExceeded, Bounds};
+pub use conditions::{DecideOptions, RequiredFacts};
 pub use descriptors::{
-    CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, DescriptorVerdict,
-    DescriptorsPassed,
+    AllowedDescriptors, CurrentLimit, DescriptorDecision, DescriptorFindings, DescriptorRequest,
+    DescriptorStatus,
 };
-pub use key_state::{Found, FoundLimit, Reset, ResetRule, ResetScope};
-pub use limiters::{LimiterSort, LimiterState, ThrottleDecision};
+pub use key_state::{KeyLimitState, KeyState, ResetReport, ResetRule, ResetScope};
+pub use limiters::{LimiterKind, LimiterState, ThrottleDecision};
 pub use overload_control::AdaptiveState;
-pub use pipeline::{CombinedVerdict, Left};
+pub use pipeline::{LimitRemaining, MixedDecision};
 pub use rules::PolicyError;
-pub use saved::{RestoreError, Restored, Resume};
+pub use saved::{RestoreError, RestoreOptions, RestoreReport};
 
 use descriptors::TreeLookups;
-use orders::Held;
-use pipeline::{Pipeline, ready};
+use orders::ActiveOverrides;
+use pipeline::{Pipeline, poll_ready};
 use request_match::CheckGroup;
-use retired_policies::Retired;
-use rules::{Before, Rules};
+use retired_policies::RetiredPolicies;
+use rules::{CompiledPolicy, PreviousState};
 
 /// Decides requests by a policy.
 ///
@@ -101,14 +101,14 @@ use rules::{Before, Rules};
 #[derive(derive_more::Debug)]
 #[debug(
     "Engine {{ rules: {}, backend: {:?}, .. }}",
-    pipeline.rules.load().applied.len(),
+    pipeline.rules.load().rules.len(),
     pipeline.backend
 )]
 #[debug(bound(B: std::fmt::Debug))]
 pub struct Engine<B: Backend = Memory> {
     pipeline: Pipeline<B>,
     /// Held while a policy is compiled, so that each follows the one before.
-    reloading: Mutex<Retired<Rules>>,
+    reload_lock: Mutex<RetiredPolicies<CompiledPolicy>>,
 }
 
 impl<B: Backend> Engine<B> {
@@ -117,15 +117,15 @@ impl<B: Backend> Engine<B> {
     /// # Errors
     /// What the policy says can't be done.
     pub fn new(policy: Policy, backend: B) -> Result<Self, PolicyError> {
-        let rules = Rules::new(policy, Before::Nothing, backend.now())?;
+        let rules = CompiledPolicy::new(policy, PreviousState::Nothing, backend.now())?;
         let pipeline = Pipeline::new(rules, backend, KeyHashers::random())?;
-        Ok(Self::over(pipeline))
+        Ok(Self::from_pipeline(pipeline))
     }
 
-    fn over(pipeline: Pipeline<B>) -> Self {
+    fn from_pipeline(pipeline: Pipeline<B>) -> Self {
         Self {
             pipeline,
-            reloading: Mutex::new(Retired::new()),
+            reload_lock: Mutex::new(RetiredPolicies::new()),
         }
     }
 
@@ -186,7 +186,7 @@ impl<B: Backend> Engine<B> {
     #[must_use]
     pub fn with_deny_cache(mut self, entries: usize) -> Self {
         let is_wanted = self.pipeline.backend.deny_epoch().is_some();
-        self.pipeline.deny = is_wanted.then(|| DenyCache::new(entries));
+        self.pipeline.deny_cache = is_wanted.then(|| DenyCache::new(entries));
         self
     }
 
@@ -264,10 +264,10 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reload(&self, policy: Policy) -> Result<(), PolicyError> {
-        let reloading = self.reloading.lock();
+        let reloading = self.reload_lock.lock();
         let mut retired = reloading.unwrap_or_else(PoisonError::into_inner);
-        retired.retire(self.pipeline.put_in_force(policy)?);
-        self.pipeline.turns.release_all();
+        retired.retire(self.pipeline.activate_policy(policy)?);
+        self.pipeline.wait_queues.release_all();
         Ok(())
     }
 
@@ -282,14 +282,14 @@ impl<B: Backend> Engine<B> {
     }
 
     /// How many requests wait for their turn, because a rule says `over: wait`.
-    pub fn waiting(&self) -> usize {
-        self.pipeline.turns.waiting()
+    pub fn waiter_count(&self) -> usize {
+        self.pipeline.wait_queues.waiter_count()
     }
 
     /// Whether a rule of the policy in force lets requests wait. If none does, [`decide`](Self::decide) says what
     /// [`decide_async`](Self::decide_async) would.
-    pub fn lets_wait(&self) -> bool {
-        self.pipeline.rules.load().waits
+    pub fn has_waiting_rules(&self) -> bool {
+        self.pipeline.rules.load().has_waiting_rules
     }
 }
 
@@ -298,14 +298,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// one that would pass others that wait in [`decide_async`](Self::decide_async). It allocates nothing unless the
     /// request takes a slot, meets very many rules, or has very long keys.
     #[inline]
-    pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+    pub fn decide<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
         self.pipeline.decide_in_memory(facts, false)
     }
 
     /// The same, and the verdict tells of each limit that the request met ([`Findings::limits`]): for answers that list them. If
     /// there are several, each is looked at once more, and that allocates.
     #[inline]
-    pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+    pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
         self.pipeline.decide_in_memory(facts, true)
     }
 
@@ -341,8 +341,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         domain: &str,
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
-    ) -> DescriptorVerdict {
-        ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
+    ) -> DescriptorDecision {
+        poll_ready(self.decide_descriptors_async(domain, descriptors, hits_addend))
     }
 
     /// What [`decide`](Self::decide) would say to this request now. Nothing is charged, held or told to the
@@ -364,13 +364,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// assert_eq!(findings.decision().retry_after_secs(), Some(3_600));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> Findings<'f> {
-        ready(self.peek_async(facts))
+    pub fn peek<'f>(&self, facts: &'f Facts<'f>) -> DecisionDetails<'f> {
+        poll_ready(self.peek_async(facts))
     }
 
     /// What is left of each limit that a request meets, for a page that shows it. Nothing is charged.
-    pub fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
-        ready(self.left_async(facts))
+    pub fn remaining(&self, facts: &Facts<'_>) -> Vec<LimitRemaining> {
+        poll_ready(self.remaining_async(facts))
     }
 
     /// Forgets what a request like this has spent, of every rule that applies to it: an operator's
@@ -386,12 +386,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// let engine = Engine::new(policy, memory)?;
     /// let facts = Facts::new().with("user", "42");
     /// assert!(engine.decide(&facts).passed().is_some());
-    /// engine.forget(&facts);
+    /// engine.reset_request(&facts);
     /// assert!(engine.decide(&facts).passed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn forget(&self, facts: &Facts<'_>) {
-        ready(self.reset_request_async(facts));
+    pub fn reset_request(&self, facts: &Facts<'_>) {
+        poll_ready(self.reset_request_async(facts));
     }
 }
 
@@ -399,7 +399,7 @@ impl<B: Backend> Engine<B> {
     /// Whether the policy in force has rules, lists or tiers, which decide by facts.
     pub fn decides_by_facts(&self) -> bool {
         let rules = self.pipeline.rules.load();
-        rules.block + rules.exempt + rules.applied.len() > 0
+        rules.block_count + rules.exempt_count + rules.rules.len() > 0
     }
 
     /// Whether the policy in force has trees, which decide by descriptors.
@@ -438,8 +438,8 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[inline]
-    pub fn required_facts(&self) -> FactsAsked {
-        FactsAsked(self.pipeline.rules.load())
+    pub fn required_facts(&self) -> RequiredFacts {
+        RequiredFacts(self.pipeline.rules.load())
     }
 
     /// Decides a request by a backend that may take its time.
@@ -471,10 +471,18 @@ impl<B: Backend> Engine<B> {
     /// # assert_eq!(done, Poll::Ready(Ok(true)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn decide_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Verdict<'f>, B::Error> {
-        let request = self.pipeline.request(facts);
-        let attempt = self.pipeline.attempts(&request, Conditions::new()).await?;
-        Ok(self.pipeline.conclude(facts, attempt, request.started))
+    pub async fn decide_async<'f>(
+        &self,
+        facts: &'f Facts<'f>,
+    ) -> Result<RequestDecision<'f>, B::Error> {
+        let request = self.pipeline.start_request(facts);
+        let attempt = self
+            .pipeline
+            .decide_with_waiting(&request, DecideOptions::new())
+            .await?;
+        Ok(self
+            .pipeline
+            .finish_verdict(facts, attempt, request.started_at))
     }
 
     /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
@@ -512,13 +520,16 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub async fn decide_with_conditions<'f>(
         &self,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
         facts: &'f Facts<'f>,
-    ) -> Result<Option<Verdict<'f>>, B::Error> {
-        let request = self.pipeline.request(facts);
-        let attempt = self.pipeline.attempts(&request, on).await?;
+    ) -> Result<Option<RequestDecision<'f>>, B::Error> {
+        let request = self.pipeline.start_request(facts);
+        let attempt = self.pipeline.decide_with_waiting(&request, on).await?;
         let is_current = !attempt.is_outdated;
-        Ok(is_current.then(|| self.pipeline.conclude(facts, attempt, request.started)))
+        Ok(is_current.then(|| {
+            self.pipeline
+                .finish_verdict(facts, attempt, request.started_at)
+        }))
     }
 
     /// Decides a request that a proxy describes by lists of entries, and of which facts are known: the rules decide by the
@@ -565,10 +576,10 @@ impl<B: Backend> Engine<B> {
     /// ```
     pub async fn decide_with_descriptors<'f>(
         &self,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
         facts: &'f Facts<'f>,
         descriptors: DescriptorRequest<'_>,
-    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+    ) -> Result<Option<MixedDecision<'f>>, B::Error> {
         self.pipeline.decide_combined(on, facts, descriptors).await
     }
 
@@ -582,7 +593,7 @@ impl<B: Backend> Engine<B> {
         domain: &str,
         descriptors: &[Descriptor<'_>],
         hits_addend: u32,
-    ) -> Result<DescriptorVerdict, B::Error> {
+    ) -> Result<DescriptorDecision, B::Error> {
         let request = DescriptorRequest {
             domain,
             descriptors,
@@ -606,15 +617,16 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn would_hold(&self, facts: &Facts<'_>) -> bool {
-        let now = self.pipeline.in_force();
-        let gathered = self.pipeline.gather(&now, facts);
-        if RequestDecision::default().settle(&gathered) {
+        let now = self.pipeline.active_policy();
+        let gathered = self.pipeline.match_request(&now, facts);
+        if DecisionBasis::default().is_decided_early(&gathered) {
             return false;
         }
         let mut rules = [&gathered.enforced, &gathered.shadow]
             .into_iter()
-            .flat_map(CheckGroup::asked);
-        gathered.gates.is_some() || rules.any(|(_, rule)| now.rules.applied[rule as usize].holds)
+            .flat_map(CheckGroup::checks_with_rules);
+        gathered.gates.is_some()
+            || rules.any(|(_, rule)| now.rules.rules[rule as usize].holds_permits)
     }
 
     /// Whether a request would hold a permit of a tree if it passed.
@@ -637,12 +649,12 @@ impl<B: Backend> Engine<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn would_hold_descriptors(&self, request: &DescriptorRequest<'_>) -> bool {
-        let now = self.pipeline.in_force();
-        let orders = now.orders.map(Held::uncounted);
+        let now = self.pipeline.active_policy();
+        let orders = now.orders.map(ActiveOverrides::without_counting);
         let input = (self.pipeline).tree_input(&now.rules, orders.as_ref(), *request);
         let lookups = TreeLookups::new(&input);
-        let keys = lookups.keys(&input);
-        let met = lookups.meet(&input, &keys);
+        let keys = lookups.key_facts(&input);
+        let met = lookups.match_limits(&input, &keys);
         let mut checks = met.iter().flatten().flat_map(|met| met.checks(met.cost()));
         checks.any(|check| matches!(check.limit.kind(), LimitKind::Concurrency(_)))
     }
@@ -671,36 +683,44 @@ impl<B: Backend> Engine<B> {
     /// # assert_eq!(done, Poll::Ready(Ok(5)));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn peek_async<'f>(&self, facts: &'f Facts<'f>) -> Result<Findings<'f>, B::Error> {
-        let now = self.pipeline.in_force();
-        let mut said = RequestDecision::default();
+    pub async fn peek_async<'f>(
+        &self,
+        facts: &'f Facts<'f>,
+    ) -> Result<DecisionDetails<'f>, B::Error> {
+        let now = self.pipeline.active_policy();
+        let mut said = DecisionBasis::default();
         {
-            let gathered = self.pipeline.gather(&now, facts);
-            if !said.settle(&gathered) {
-                let asking = self.pipeline.asking(&now.rules, &gathered);
-                asking.look(&mut said).await?;
+            let gathered = self.pipeline.match_request(&now, facts);
+            if !said.is_decided_early(&gathered) {
+                let asking = self.pipeline.backend_query(&now.rules, &gathered);
+                asking.peek(&mut said).await?;
             }
         }
         let rules = Guard::from_inner(now.rules);
-        Ok(Findings { said, rules, facts })
+        Ok(DecisionDetails {
+            decision_data: said,
+            rules,
+            facts,
+        })
     }
 
     /// What is left of each limit that a request meets, by a backend that may take its time. Nothing is charged.
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn left_async(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
-        self.pipeline.left(facts).await
+    pub async fn remaining_async(
+        &self,
+        facts: &Facts<'_>,
+    ) -> Result<Vec<LimitRemaining>, B::Error> {
+        self.pipeline.remaining_by_limit(facts).await
     }
 
     /// The same by a backend that may take its time.
     ///
     /// # Errors
     /// If the backend couldn't be asked.
-    pub async fn reset_request_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
-        self.pipeline
-            .refund(facts, Refund::Everything, |_| true)
-            .await
+    pub async fn reset_request_async(&self, facts: &Facts<'_>) -> Result<RefundResult, B::Error> {
+        self.pipeline.refund(facts, Refund::Reset, |_| true).await
     }
 
     /// Gives back what a request like this cost, of every rule that applies to it, and at most what was spent: for
@@ -728,7 +748,7 @@ impl<B: Backend> Engine<B> {
     /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+    pub async fn refund_async(&self, facts: &Facts<'_>) -> Result<RefundResult, B::Error> {
         self.pipeline.refund(facts, Refund::Cost, |_| true).await
     }
 
@@ -758,8 +778,8 @@ impl<B: Backend> Engine<B> {
     /// assert_eq!(engine.peek(&facts).decision().remaining, 50);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
-        let mark_answered = |settle: Settle| settle.unsettled == Unsettled::Refund;
+    pub async fn refund_dropped_async(&self, facts: &Facts<'_>) -> Result<RefundResult, B::Error> {
+        let mark_answered = |settle: Settlement| settle.unsettled == UnsettledAction::Refund;
         let stays = |limit: &Limit| !limit.settle().is_some_and(mark_answered);
         self.pipeline.refund(facts, Refund::Cost, stays).await
     }
@@ -790,7 +810,10 @@ impl<B: Backend> Engine<B> {
     /// assert_eq!(engine.peek(&facts).decision().remaining, 50);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub async fn refund_cancelled_async(&self, facts: &Facts<'_>) -> Result<Gift, B::Error> {
+    pub async fn refund_cancelled_async(
+        &self,
+        facts: &Facts<'_>,
+    ) -> Result<RefundResult, B::Error> {
         let stays = |limit: &Limit| !limit.is_estimated();
         self.pipeline.refund(facts, Refund::Cost, stays).await
     }

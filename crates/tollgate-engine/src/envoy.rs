@@ -53,14 +53,15 @@ use crate::diagnostic::{Code, Diagnostic};
 use crate::document::{Node, Value};
 use crate::policy::Domain;
 
-pub use convert::{Converted, Loss, Unsaid, convert, to_rules};
-pub(crate) use decoder::names;
-pub use decoder::{Decoded, decode};
-pub use descriptor_index::{Compiled, Hidden, Leaf, Lookup, PathEntry};
+pub use convert::{ConversionLoss, ConvertedRules, LossKind, convert_to_rules, convert_to_yaml};
+pub(crate) use decoder::domain_spans;
+pub use decoder::{DecodedDomains, decode};
+pub use descriptor_index::{CompiledLimit, DescriptorIndex, HiddenLimit, LookupResult, PathEntry};
 pub(crate) use key::path_name;
-pub use key::{asked_key, counter_key};
+pub use key::{counter_key, requested_limit_key};
 pub use verdict::{
-    Charge, CurrentLimit, Status, StatusCode, charge, drop_replaced, overall, status,
+    Charge, CurrentLimit, LimitStatus, StatusCode, descriptor_charge, limit_status, overall_code,
+    remove_replaced_limits,
 };
 
 /// Trees of descriptors by domain.
@@ -71,7 +72,7 @@ pub use verdict::{
 /// let domains: Domains = envoy::decode(&[(0, "domain: edge")]).expect("a configuration").domains;
 /// assert!(domains["edge"].descriptors.is_empty());
 /// ```
-pub type Domains = BTreeMap<String, Domain>;
+pub type DescriptorDomains = BTreeMap<String, Domain>;
 
 /// Whether a file is in this form, not in our own.
 ///
@@ -84,8 +85,8 @@ pub type Domains = BTreeMap<String, Domain>;
 /// assert!(envoy::is_envoy_document(&theirs) && !envoy::is_envoy_document(&ours));
 /// ```
 pub fn is_envoy_document(file: &Node) -> bool {
-    let fields = file.fields().iter();
-    let mut names = fields.map(|(name, _)| name.text());
+    let fields = file.as_fields().iter();
+    let mut names = fields.map(|(name, _)| name.as_text());
     names.any(|name| matches!(name, Some("domain" | "descriptors")))
 }
 
@@ -132,7 +133,7 @@ pub const BAD_CHARGING: Code = Code("bad-charging");
 /// Both `rate` and `unit`.
 pub const RATE_AND_UNIT: Code = Code("rate-and-unit");
 /// More is wrong than is told.
-pub const TOO_MANY: Code = Code("too-many-errors");
+pub const TOO_MANY_ERRORS: Code = Code("too-many-errors");
 /// Warning: a field that is known, but does nothing where it stands.
 pub const MISPLACED_FIELD: Code = Code("misplaced-field");
 /// Warning: no `requests_per_unit`, which means 0.

@@ -11,11 +11,11 @@ use crate::facts::{Facts, TENANT};
 use crate::limits::{KeyPlan, RequestKey};
 use crate::matcher::{self, Explained, FactIndex};
 use crate::policy::{
-    Adaptive, Counting, FailureModes, KeyPart, Limits, Match, Mode, OnMissingKey, Over, Policy,
-    Rule, Shed,
+    Adaptive, Counting, FailureModes, KeyPart, Limits, MatchConditions, Mode, OnMissingKey,
+    OverLimitAction, Policy, Rule, Shedding,
 };
-use crate::suggestions::any_of;
-pub use crate::suggestions::misspelt;
+pub use crate::suggestions::misspelled_facts;
+use crate::suggestions::or_list;
 use crate::verdict::{Cause, percent_of};
 
 /// One part of a policy, and whether it applies to a request.
@@ -52,13 +52,13 @@ pub struct Entry<'a> {
     /// The limit that it adapts, if it has such.
     pub adaptive: Option<Adaptive>,
     /// Who it sheds first, if it does.
-    pub shed: Option<&'a Shed>,
+    pub shed: Option<&'a Shedding>,
     /// What becomes of a request that is over it.
-    pub over: Over,
+    pub over: OverLimitAction,
     /// What is done while the store can't be asked; none for what asks no store.
     pub on_store_failure: Option<FailureModes>,
     /// Whether it applies to the request, and why or why not.
-    pub standing: Standing<'a>,
+    pub standing: RuleStatus<'a>,
 }
 
 /// Whether a part of a policy applies to a request, and why or why not.
@@ -79,7 +79,7 @@ pub struct Entry<'a> {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub enum Standing<'a> {
+pub enum RuleStatus<'a> {
     /// It applies.
     Applies {
         /// Why: what its conditions say.
@@ -96,19 +96,19 @@ pub enum Standing<'a> {
     /// A rule that applies takes its place.
     ReplacedBy(&'a str),
     /// The request is blocked or exempt, so that nothing else is asked.
-    Settled(Cause<'a>),
+    Decided(Cause<'a>),
     /// It is off.
     Off,
 }
 
-impl Standing<'_> {
+impl RuleStatus<'_> {
     /// Whether it applies.
     pub fn applies(&self) -> bool {
         matches!(self, Self::Applies { .. } | Self::DeniedForKey(_))
     }
 }
 
-impl fmt::Display for Standing<'_> {
+impl fmt::Display for RuleStatus<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Applies { matched, key } if key.is_empty() => matched.fmt(f),
@@ -117,8 +117,8 @@ impl fmt::Display for Standing<'_> {
             Self::NoKey(why) => f.write_str(why),
             Self::DeniedForKey(why) => write!(f, "{why}: it denies requests without its key"),
             Self::ReplacedBy(rule) => write!(f, "{rule:?} replaces it"),
-            Self::Settled(Cause::Block(entry)) => write!(f, "block[{entry}] refuses the request"),
-            Self::Settled(cause) => write!(f, "{cause} lets the request pass"),
+            Self::Decided(Cause::Block(entry)) => write!(f, "block[{entry}] refuses the request"),
+            Self::Decided(cause) => write!(f, "{cause} lets the request pass"),
             Self::Off => f.write_str("it is off"),
         }
     }
@@ -159,7 +159,13 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     let mut entries = Vec::new();
     let block = (0..).map(Cause::Block).zip(&policy.block);
     for (cause, entry) in block.chain((0..).map(Cause::Exempt).zip(&policy.exempt)) {
-        entries.push(listed(policy, entry, cause, facts, &mut settled));
+        entries.push(explain_list_entry(
+            policy,
+            entry,
+            cause,
+            facts,
+            &mut settled,
+        ));
     }
     let met: Vec<&Rule> = policy
         .rules
@@ -174,8 +180,8 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
             self::mode(policy, other, facts) <= mode && other.replaces.contains(&rule.name)
         };
         let standing = match (own.applies(), settled, met.iter().find(takes_its_place)) {
-            (true, Some(by), _) => Standing::Settled(by),
-            (true, None, Some(other)) => Standing::ReplacedBy(&other.name),
+            (true, Some(by), _) => RuleStatus::Decided(by),
+            (true, None, Some(other)) => RuleStatus::ReplacedBy(&other.name),
             _ => own,
         };
         entries.push(Entry {
@@ -191,7 +197,7 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
             adaptive: rule.adaptive,
             shed: rule.shed.as_ref(),
             over: rule.over,
-            on_store_failure: without_store(rule.counting, rule.on_store_failure),
+            on_store_failure: store_failure_modes(rule.counting, rule.on_store_failure),
             standing,
         });
     }
@@ -201,23 +207,23 @@ pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
 
 /// An entry of `block` or `exempt`. The first that is for the request settles it, unless the policy
 /// is in shadow and would have blocked it.
-fn listed<'a>(
+fn explain_list_entry<'a>(
     policy: &'a Policy,
-    entry: &'a Match,
+    entry: &'a MatchConditions,
     cause: Cause<'a>,
     facts: &Facts<'a>,
     settled: &mut Option<Cause<'a>>,
 ) -> Entry<'a> {
     let matched = matcher::explain(entry, facts);
     let standing = match (policy.mode, *settled) {
-        (Mode::Off, _) => Standing::Off,
-        _ if !matched.matches() => Standing::Fails(matched),
-        (_, Some(by)) => Standing::Settled(by),
+        (Mode::Off, _) => RuleStatus::Off,
+        _ if !matched.matches() => RuleStatus::Fails(matched),
+        (_, Some(by)) => RuleStatus::Decided(by),
         (mode, None) => {
             if mode == Mode::Enforce || matches!(cause, Cause::Exempt(_)) {
                 *settled = Some(cause);
             }
-            Standing::Applies {
+            RuleStatus::Applies {
                 matched,
                 key: String::new(),
             }
@@ -228,7 +234,7 @@ fn listed<'a>(
 
 impl<'a> Entry<'a> {
     /// Of what has the mode of the policy, and no limits of its own.
-    fn new(policy: &Policy, cause: Cause<'a>, standing: Standing<'a>) -> Self {
+    fn new(policy: &Policy, cause: Cause<'a>, standing: RuleStatus<'a>) -> Self {
         Self {
             cause,
             mode: policy.mode,
@@ -238,7 +244,7 @@ impl<'a> Entry<'a> {
             limits: None,
             adaptive: None,
             shed: None,
-            over: Over::Refuse,
+            over: OverLimitAction::Deny,
             on_store_failure: None,
             standing,
         }
@@ -248,26 +254,30 @@ impl<'a> Entry<'a> {
 /// The mode that holds for a rule: the policy may weaken it, and a rollout leaves a part of the keys in shadow.
 fn mode(policy: &Policy, rule: &Rule, facts: &Facts<'_>) -> Mode {
     let mode = rule.mode.max(policy.mode);
-    match Rollout::of(rule, mode) {
+    match Rollout::from_rule(rule, mode) {
         None => mode,
         Some(rollout) => {
             let plan = KeyPlan::of(rule, &mut FactIndex::default());
-            rollout.mode(&RequestKey::new(&plan, facts, [0; 2]))
+            rollout.mode_for_key(&RequestKey::new(&plan, facts, [0; 2]))
         }
     }
 }
 
 /// Whether a rule applies to a request, if there were no other.
-fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standing<'a> {
+fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> RuleStatus<'a> {
     let matched = matcher::explain(&rule.matches, facts);
     let plan = KeyPlan::of(rule, &mut FactIndex::default());
     let is_known = plan.facts_for(facts).is_some();
     match rule.on_missing_key {
-        _ if mode == Mode::Off => Standing::Off,
-        _ if !matched.matches() => Standing::Fails(matched),
-        None | Some(OnMissingKey::Pass) if !is_known => Standing::NoKey(no_key(rule, facts)),
-        Some(OnMissingKey::Deny) if !is_known => Standing::DeniedForKey(no_key(rule, facts)),
-        _ => Standing::Applies {
+        _ if mode == Mode::Off => RuleStatus::Off,
+        _ if !matched.matches() => RuleStatus::Fails(matched),
+        None | Some(OnMissingKey::Pass) if !is_known => {
+            RuleStatus::NoKey(missing_key_text(rule, facts))
+        }
+        Some(OnMissingKey::Deny) if !is_known => {
+            RuleStatus::DeniedForKey(missing_key_text(rule, facts))
+        }
+        _ => RuleStatus::Applies {
             matched,
             key: key(&plan, facts),
         },
@@ -275,7 +285,7 @@ fn explain_rule<'a>(rule: &'a Rule, mode: Mode, facts: &'a Facts<'a>) -> Standin
 }
 
 /// What a request lacks of a rule's key: a fact, or of several keys all.
-fn no_key(rule: &Rule, facts: &Facts<'_>) -> String {
+fn missing_key_text(rule: &Rule, facts: &Facts<'_>) -> String {
     let keys: Vec<_> = rule.keys().collect();
     if let [only] = keys.as_slice() {
         let mut facts_of = only.iter().map(KeyPart::fact);
@@ -291,7 +301,10 @@ fn no_key(rule: &Rule, facts: &Facts<'_>) -> String {
     };
     let names: Vec<_> = keys.iter().map(resolve_key).collect();
     let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    format!("it counts by {}, and none of them is known", any_of(&names))
+    format!(
+        "it counts by {}, and none of them is known",
+        or_list(&names)
+    )
 }
 
 fn key(plan: &KeyPlan, facts: &Facts<'_>) -> String {
@@ -315,9 +328,9 @@ fn tier<'a>(
         .or_else(|| by_fact().and_then(known))
         .or_else(|| policy.default_tier.as_deref().and_then(known))?;
     let standing = match (policy.mode, settled) {
-        (Mode::Off, _) => Standing::Off,
-        (_, Some(by)) => Standing::Settled(by),
-        _ => Standing::Applies {
+        (Mode::Off, _) => RuleStatus::Off,
+        (_, Some(by)) => RuleStatus::Decided(by),
+        _ => RuleStatus::Applies {
             matched: Explained {
                 failed: None,
                 conditions: 0,
@@ -335,11 +348,11 @@ fn tier<'a>(
         counting: Some(tier.counting),
         limits: Some(&tier.limits),
         over: tier.over,
-        on_store_failure: without_store(tier.counting, tier.on_store_failure),
+        on_store_failure: store_failure_modes(tier.counting, tier.on_store_failure),
         ..Entry::new(policy, Cause::Tier(name), standing)
     })
 }
 
-fn without_store(counting: Counting, failure: FailureModes) -> Option<FailureModes> {
+fn store_failure_modes(counting: Counting, failure: FailureModes) -> Option<FailureModes> {
     (counting != Counting::Local).then_some(failure)
 }

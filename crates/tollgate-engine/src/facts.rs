@@ -37,7 +37,7 @@ pub struct Facts<'a> {
     /// What the request itself says that it costs.
     cost: Option<u64>,
     /// Further sets of facts that the request stands for.
-    others: &'a [Facts<'a>],
+    other_sets: &'a [Facts<'a>],
     pub(crate) scope: Scope,
     /// How many bits of `ip` tell one client from another.
     pub(crate) client_bits: ClientBits,
@@ -65,9 +65,9 @@ impl<'a> Facts<'a> {
             used: 0,
             more: Vec::new(),
             cost: None,
-            others: &[],
+            other_sets: &[],
             scope: Scope::Request,
-            client_bits: ClientBits::USUAL,
+            client_bits: ClientBits::DEFAULT,
         }
     }
 
@@ -93,8 +93,8 @@ impl<'a> Facts<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub const fn also(mut self, others: &'a [Self]) -> Self {
-        self.others = others;
+    pub const fn with_other_sets(mut self, others: &'a [Self]) -> Self {
+        self.other_sets = others;
         self
     }
 
@@ -115,7 +115,7 @@ impl<'a> Facts<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub const fn of_descriptor(mut self) -> Self {
+    pub const fn as_descriptor(mut self) -> Self {
         self.scope = Scope::Descriptor;
         self
     }
@@ -144,7 +144,7 @@ impl<'a> Facts<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub const fn joined(mut self) -> Self {
+    pub const fn as_joined_values(mut self) -> Self {
         self.scope = Scope::Joined;
         self
     }
@@ -178,19 +178,19 @@ impl<'a> Facts<'a> {
     /// Whether this is one set of facts about the whole request, as nearly always.
     #[inline]
     pub(crate) const fn is_single(&self) -> bool {
-        self.others.is_empty() && matches!(self.scope, Scope::Request)
+        self.other_sets.is_empty() && matches!(self.scope, Scope::Request)
     }
 
     /// All sets of facts that the request stands for, this one first.
     pub(crate) fn sets(&'a self) -> impl Iterator<Item = &'a Self> {
-        std::iter::once(self).chain(self.others)
+        std::iter::once(self).chain(self.other_sets)
     }
 
     /// The set of this number, of [all](Self::sets).
     pub(crate) fn facts_set(&'a self, number: u32) -> &'a Self {
         let other = (number as usize).checked_sub(1);
         other
-            .and_then(|place| self.others.get(place))
+            .and_then(|place| self.other_sets.get(place))
             .unwrap_or(self)
     }
 
@@ -211,7 +211,7 @@ impl<'a> Facts<'a> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub const fn costing(mut self, cost: u64) -> Self {
+    pub const fn with_cost(mut self, cost: u64) -> Self {
         self.set_cost(cost);
         self
     }
@@ -244,7 +244,7 @@ impl<'a> Facts<'a> {
     // Inlined, so that the head of a name that the program has in it is a number there.
     #[inline]
     pub fn set(&mut self, name: &'a str, value: &'a str) {
-        let head = head(name);
+        let head = name_prefix(name);
         let known = self.heads.iter().zip(&mut self.inline);
         for (own, fact) in known.take(self.used) {
             if *own == head && fact.0 == name {
@@ -294,7 +294,7 @@ impl<'a> Facts<'a> {
             each(*own, name, value);
         }
         for (name, value) in &self.more {
-            each(head(name), name, value);
+            each(name_prefix(name), name, value);
         }
     }
 }
@@ -360,7 +360,7 @@ pub fn is_known_fact(name: &str) -> bool {
 
 /// Up to eight bytes of a name, in one number: with its length, all of a short one.
 #[inline]
-pub(crate) const fn head(name: &str) -> u64 {
+pub(crate) const fn name_prefix(name: &str) -> u64 {
     let bytes = name.as_bytes();
     if let Some(first) = bytes.first_chunk::<8>() {
         return u64::from_le_bytes(*first);
@@ -478,7 +478,7 @@ pub enum Unit {
 }
 
 /// What each unit is called, and its length in seconds.
-const LENGTHS: [(&str, u64); Unit::ALL.len()] = [
+const UNIT_LENGTHS: [(&str, u64); Unit::ALL.len()] = [
     ("second", 1),
     ("minute", 60),
     ("hour", 3_600),
@@ -522,12 +522,12 @@ impl Unit {
     /// assert_eq!(Unit::Hour.name(), "hour");
     /// ```
     pub const fn name(self) -> &'static str {
-        LENGTHS[self as usize].0
+        UNIT_LENGTHS[self as usize].0
     }
 
     /// Its length in seconds, as envoyproxy/ratelimit counts.
     pub const fn seconds(self) -> u64 {
-        LENGTHS[self as usize].1
+        UNIT_LENGTHS[self as usize].1
     }
 }
 

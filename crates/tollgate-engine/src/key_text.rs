@@ -7,7 +7,7 @@
 use std::fmt;
 
 /// What follows a key of which only the beginning is shown.
-pub(crate) const CUT: char = '…';
+pub(crate) const ELLIPSIS: char = '…';
 
 /// One pair of a key that was read from text.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -86,7 +86,7 @@ pub(crate) fn write_pair(
 pub(crate) fn read_pairs(text: &str) -> Result<Vec<KeyTextPair>, KeyTextError> {
     let mut pairs = Vec::new();
     let mut rest = text.trim();
-    if rest.ends_with(CUT) {
+    if rest.ends_with(ELLIPSIS) {
         return Err(KeyTextError::Cut);
     }
     while !rest.is_empty() {
@@ -95,9 +95,9 @@ pub(crate) fn read_pairs(text: &str) -> Result<Vec<KeyTextPair>, KeyTextError> {
             let piece = whole.split(' ').next().unwrap_or_default();
             KeyTextError::NoPair(piece.to_owned())
         };
-        let (name, _, after) = piece(rest, '=')?;
+        let (name, _, after) = read_piece(rest, '=')?;
         let after = after.strip_prefix('=').ok_or_else(no_pair)?;
-        let (value, is_quoted, after) = piece(after, ' ')?;
+        let (value, is_quoted, after) = read_piece(after, ' ')?;
         if name.is_empty() || !(after.is_empty() || after.starts_with(' ')) {
             return Err(no_pair());
         }
@@ -115,7 +115,7 @@ pub(crate) fn read_pairs(text: &str) -> Result<Vec<KeyTextPair>, KeyTextError> {
 }
 
 /// A text up to a sign or a space, or one in quotes; whether it stood in them; and what follows.
-fn piece(text: &str, ends: char) -> Result<(String, bool, &str), KeyTextError> {
+fn read_piece(text: &str, ends: char) -> Result<(String, bool, &str), KeyTextError> {
     if !text.starts_with('"') {
         let end = text.find([ends, ' ']).unwrap_or(text.len());
         return Ok((text[..end].to_owned(), false, &text[end..]));

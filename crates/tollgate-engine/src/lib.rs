@@ -107,10 +107,12 @@ pub mod watch;
 
 pub use bounds::Bounds;
 pub use diagnostic::{Code, Diagnostic, Severity};
-pub use engine::verdict::{self, Verdict};
-pub use engine::{Conditions, Engine, FactsAsked, PolicyError, RestoreError, Restored, Resume};
+pub use engine::verdict::{self, RequestDecision};
+pub use engine::{
+    DecideOptions, Engine, PolicyError, RequiredFacts, RestoreError, RestoreOptions, RestoreReport,
+};
 pub use facts::Facts;
-pub use load_result::{Checked, Rejected};
+pub use load_result::{LoadError, LoadedPolicy};
 pub use policy::Policy;
 pub use sources::Sources;
 

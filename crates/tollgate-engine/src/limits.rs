@@ -14,17 +14,17 @@ mod standalone;
 mod store_failure;
 pub(crate) mod warm_up;
 
-pub use answer::{Answer, Source};
+pub use answer::{Answer, AnswerSource};
 pub use check::Check;
 pub use deny_cache::{DenyCache, DenyRecheck, DenyVersion, KnownDenial};
 pub use kind::LimitKind;
 pub use limit::{CarryOver, Counter, Limit};
 pub use prepared_state::Prepared;
 pub use request_key::RequestKey;
-pub use standalone::SoleLimit;
-pub use store_failure::{CheckResult, FailureKind, Unavailable};
+pub use standalone::StandaloneLimit;
+pub use store_failure::{CheckResult, FailureKind, StoreUnavailable};
 
-pub(crate) use form::{CompiledLimit, EXACT};
+pub(crate) use form::{CompiledLimit, EXACT_ALGORITHMS};
 pub(crate) use hashers::KeyHashers;
 pub(crate) use key::KeyPlan;
 pub(crate) use limit::Estimates;

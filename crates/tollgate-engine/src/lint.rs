@@ -6,9 +6,11 @@ use tollgate::Algorithm;
 
 use crate::diagnostic::{Code, Diagnostic};
 use crate::document::Span;
-use crate::envoy::{self, Domains};
+use crate::envoy::{self, DescriptorDomains};
 use crate::native::{PolicySpans, RuleSpans};
-use crate::policy::{Counting, Mode, OnStoreFailure, Over, Pattern, Policy, Rule, is_bucket};
+use crate::policy::{
+    Counting, Mode, OnStoreFailure, OverLimitAction, Pattern, Policy, Rule, is_bucket,
+};
 
 mod codes;
 mod condition_texts;
@@ -20,10 +22,10 @@ mod rate_bounds;
 mod redundant_limits;
 
 pub use codes::*;
-pub(crate) use condition_texts::never_met;
+pub(crate) use condition_texts::impossible_value;
 
 /// Most warnings that are kept.
-const MOST: usize = 1_000;
+const MAX_WARNINGS: usize = 1_000;
 
 /// What the author of a policy probably didn't mean, at the rules in question.
 ///
@@ -48,7 +50,7 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let places = PolicySpans {
         rules: rules.collect(),
         tiers: tiers.collect(),
-        written: condition_texts::written(policy),
+        condition_texts: condition_texts::condition_texts(policy),
         ..PolicySpans::default()
     };
     lint_with_spans(policy, &places)
@@ -56,16 +58,16 @@ pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
 
 /// The same for limits of trees of descriptors, each by itself: which of them a request meets is for the proxy to
 /// say, so none is compared with another.
-pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
+pub(crate) fn lint_domains(domains: &DescriptorDomains) -> Vec<Diagnostic> {
     let mut found = Warnings(Vec::new());
-    for mut rule in envoy::to_rules(domains).rules {
+    for mut rule in envoy::convert_to_rules(domains).rules {
         // None at all is how they say that something is blocked.
         rule.limits.rates.retain(|rate| rate.burst_size() > 0);
         let places = RuleSpans::all_at(rule.span, &rule.limits);
-        rates(&mut found, &rule, &places);
-        redundant_limits::within(&mut found, &rule, &places);
-        keys::lint(&mut found, &rule, &places);
-        open(&mut found, &rule, &places);
+        check_rates(&mut found, &rule, &places);
+        redundant_limits::check_limits_of_rule(&mut found, &rule, &places);
+        keys::check_keys(&mut found, &rule, &places);
+        check_open_on_failure(&mut found, &rule, &places);
     }
     found.0
 }
@@ -73,25 +75,25 @@ pub(crate) fn lint_domains(domains: &Domains) -> Vec<Diagnostic> {
 /// The same with the places of all parts.
 pub(crate) fn lint_with_spans(policy: &Policy, places: &PolicySpans) -> Vec<Diagnostic> {
     let mut found = Warnings(Vec::new());
-    for (rule, place) in in_use(policy, places) {
-        rates(&mut found, rule, place);
-        keys::lint(&mut found, rule, place);
-        open(&mut found, rule, place);
-        keys::overload(&mut found, policy, rule, place);
+    for (rule, place) in active_rules(policy, places) {
+        check_rates(&mut found, rule, place);
+        keys::check_keys(&mut found, rule, place);
+        check_open_on_failure(&mut found, rule, place);
+        keys::check_adaptive_and_shed(&mut found, policy, rule, place);
     }
-    tiers(&mut found, policy, places);
-    redundant_limits::lint(&mut found, policy, places);
-    condition_texts::facts(&mut found, policy, places);
-    condition_texts::lint(&mut found, &places.written);
-    conditions::lint(&mut found, policy, places);
-    missing_limits::lint(&mut found, policy, places);
+    check_tiers(&mut found, policy, places);
+    redundant_limits::check_redundant_limits(&mut found, policy, places);
+    condition_texts::check_facts(&mut found, policy, places);
+    condition_texts::check_texts(&mut found, &places.condition_texts);
+    conditions::check_matches(&mut found, policy, places);
+    missing_limits::check_missing_limits(&mut found, policy, places);
     let mut warnings = found.0;
     warnings.sort_by_key(|warning| warning.span);
     warnings
 }
 
 /// Rules that do something.
-fn in_use<'a>(
+fn active_rules<'a>(
     policy: &'a Policy,
     places: &'a PolicySpans,
 ) -> impl Iterator<Item = (&'a Rule, &'a RuleSpans)> {
@@ -104,17 +106,17 @@ struct Warnings(Vec<Diagnostic>);
 
 impl Warnings {
     fn warn(&mut self, code: Code, span: Span, message: String, help: impl Into<String>) {
-        if self.0.len() < MOST {
+        if self.0.len() < MAX_WARNINGS {
             let warning = Diagnostic::warning(code, message, span);
-            self.0.push(warning.help(help));
+            self.0.push(warning.with_help(help));
         }
     }
 }
 
-fn rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+fn check_rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     let algorithm = rule.algorithm;
     for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
-        keys::memory(found, rate, algorithm, *span);
+        keys::check_log_memory(found, rate, algorithm, *span);
         let burst = u128::from(rate.burst_size());
         if burst == 0 {
             let message = "a burst below 1: nothing passes, ever".to_owned();
@@ -143,7 +145,7 @@ fn rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
         };
         let (least, most) = (count, count.saturating_mul(5));
         // Where requests wait, a small burst is how they are spread.
-        if burst < least && rule.over == Over::Refuse {
+        if burst < least && rule.over == OverLimitAction::Deny {
             let message = format!(
                 "a burst of {burst} is below the {count} of the rate: clients that send in bunches are \
                  refused long before they have used it"
@@ -161,15 +163,15 @@ fn rates(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     }
 }
 
-fn tiers(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+fn check_tiers(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let taken: HashSet<&String> = policy.tenants.values().collect();
     for (name, tier) in &policy.tiers {
         let Some(place) = places.tiers.get(name) else {
             continue;
         };
         let rule = tier.as_rule(name);
-        rates(found, &rule, place);
-        open_quota(found, &rule, place);
+        check_rates(found, &rule, place);
+        check_open_quota(found, &rule, place);
         let used = policy.tier_fact.is_some()
             || policy.default_tier.as_ref() == Some(name)
             || taken.contains(name);
@@ -182,12 +184,13 @@ fn tiers(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
 }
 
 /// Words of paths and names behind which someone guesses passwords.
-const LOGIN: &str = "auth authenticate authorize challenge credentials forgot login logon mfa oauth \
+const LOGIN_WORDS: &str = "auth authenticate authorize challenge credentials forgot login logon mfa oauth \
     oauth2 otp passwd password register reset session sessions signin signup sso token \
     totp verify";
 
-fn open(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
-    if open_quota(found, rule, place) || !is_open(rule.on_store_failure.rate, rule) {
+fn check_open_on_failure(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+    if check_open_quota(found, rule, place) || !is_open_on_failure(rule.on_store_failure.rate, rule)
+    {
         return;
     }
     if let Some(word) = login_word(rule) {
@@ -200,13 +203,14 @@ fn open(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
 }
 
 /// Whether nothing limits while the store can't be asked.
-fn is_open(failure: OnStoreFailure, rule: &Rule) -> bool {
+fn is_open_on_failure(failure: OnStoreFailure, rule: &Rule) -> bool {
     failure == OnStoreFailure::Open && rule.counting != Counting::Local
 }
 
 /// Warns of a quota that lets requests pass then, and says whether it does.
-fn open_quota(found: &mut Warnings, rule: &Rule, place: &RuleSpans) -> bool {
-    let is_open = rule.limits.quota.is_some() && is_open(rule.on_store_failure.quota, rule);
+fn check_open_quota(found: &mut Warnings, rule: &Rule, place: &RuleSpans) -> bool {
+    let is_open =
+        rule.limits.quota.is_some() && is_open_on_failure(rule.on_store_failure.quota, rule);
     if is_open {
         let message = "while the store can't be asked, everyone goes beyond this quota".to_owned();
         let help = "leave on_store_failure out (closed for a quota), or say local";
@@ -228,7 +232,7 @@ fn login_word(rule: &Rule) -> Option<&'static str> {
             // "sign-in" is two words here, and one in the list.
             let lower = text.to_ascii_lowercase();
             let joined = lower.replace("sign-", "sign").replace("log-", "log");
-            let mut words = condition_texts::words(&joined).into_iter();
-            words.find_map(|word| LOGIN.split(' ').find(|login| *login == word))
+            let mut words = condition_texts::split_words(&joined).into_iter();
+            words.find_map(|word| LOGIN_WORDS.split(' ').find(|login| *login == word))
         })
 }

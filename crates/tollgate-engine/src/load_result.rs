@@ -21,7 +21,7 @@ use crate::sources::Sources;
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Checked {
+pub struct LoadedPolicy {
     /// What the files say.
     pub policy: Policy,
     /// What may not be meant, in the order of the files.
@@ -46,15 +46,15 @@ pub struct Checked {
 #[derive(Clone, PartialEq, derive_more::Debug, derive_more::Display, derive_more::Error)]
 // `Debug` is for a `main` that returns it.
 #[debug("the policy has errors\n{self}")]
-#[display("{}", render::human(errors, sources))]
-pub struct Rejected {
+#[display("{}", render::to_text(errors, sources))]
+pub struct LoadError {
     /// What is wrong, in the order of the files.
     pub errors: Vec<Diagnostic>,
     /// The files, as far as they were read; one that couldn't be is there without a text.
     pub sources: Sources,
 }
 
-impl Rejected {
+impl LoadError {
     /// The error that is the likeliest cause of the others in one line, with its place and what to do about it, and
     /// how many more there are: an unknown field rather than the limit that the rule lacks without it.
     ///
@@ -65,10 +65,13 @@ impl Rejected {
     /// let rejected = Policy::from_text("limitz: []", Format::Yaml).unwrap_err();
     /// assert_eq!(rejected.in_one_line(), "<text>:1:1: unknown field \"limitz\" in a policy; did you mean \"limits\"?");
     /// ```
-    pub fn in_one_line(&self) -> String {
-        let reports = render::reports(&self.errors, &self.sources);
+    pub fn summary(&self) -> String {
+        let reports = render::to_reports(&self.errors, &self.sources);
         // The first of those that matter most: errors are in the order of the files.
-        let Some(first) = reports.iter().min_by_key(|report| symptom(report.code)) else {
+        let Some(first) = reports
+            .iter()
+            .min_by_key(|report| symptom_rank(report.code))
+        else {
             return "the policy has errors".to_owned();
         };
         let place = match first.line {
@@ -114,18 +117,18 @@ impl Rejected {
 /// assert_eq!(fingerprint(&read(before)), fingerprint(&read(before)));
 /// assert_ne!(fingerprint(&read(before)), fingerprint(&read(after)));
 /// ```
-pub fn fingerprint(read: &Result<Checked, Rejected>) -> u64 {
+pub fn fingerprint(read: &Result<LoadedPolicy, LoadError>) -> u64 {
     let mut hasher = DefaultHasher::new();
-    for source in sources(read).iter() {
+    for source in sources_of_result(read).iter() {
         (source.name(), source.text()).hash(&mut hasher);
     }
-    let why = read.as_ref().err().map(Rejected::in_one_line);
+    let why = read.as_ref().err().map(LoadError::summary);
     why.hash(&mut hasher);
     hasher.finish()
 }
 
 /// How likely it is that an error only follows from another.
-fn symptom(code: &str) -> u8 {
+fn symptom_rank(code: &str) -> u8 {
     let follows = [
         codes::NO_LIMIT,
         codes::MISSING_FIELD,
@@ -142,7 +145,7 @@ fn symptom(code: &str) -> u8 {
 }
 
 /// The files that were read, whatever came of it.
-pub(crate) fn sources(read: &Result<Checked, Rejected>) -> &Sources {
+pub(crate) fn sources_of_result(read: &Result<LoadedPolicy, LoadError>) -> &Sources {
     match read {
         Ok(checked) => &checked.sources,
         Err(rejected) => &rejected.sources,

@@ -11,8 +11,8 @@ use std::sync::Arc;
 
 use foldhash::fast::FixedState;
 
-use crate::facts::{Facts, head};
-use crate::policy::{Match, Pattern};
+use crate::facts::{Facts, name_prefix};
+use crate::policy::{MatchConditions, Pattern};
 
 pub(crate) mod glob;
 mod glob_sets;
@@ -29,10 +29,10 @@ pub use pattern::{Explained, explain};
 
 use crate::address::Address;
 use glob::Glob;
-use glob_sets::{Found, GlobSetBuilder, GlobSets};
-use index::Index;
+use glob_sets::{GlobMatches, GlobSetBuilder, GlobSets};
+use index::RuleIndex;
 use inline_vec::InlineVec;
-use pattern::Test;
+use pattern::CompiledPattern;
 use regex::RegexCache;
 
 /// Facts that are looked up without asking for memory; those of policies with more are looked up
@@ -80,9 +80,9 @@ pub struct Matcher {
     conditions: Box<[Condition]>,
     /// Where each rule's conditions begin, and in the end how many there are.
     starts: Box<[u32]>,
-    index: Index,
+    index: RuleIndex,
     /// Globs that are walked together.
-    sets: GlobSets,
+    glob_sets: GlobSets,
 }
 
 /// A test of one fact.
@@ -90,7 +90,7 @@ pub struct Matcher {
 struct Condition {
     slot: u32,
     wants_address: bool,
-    test: Test,
+    test: CompiledPattern,
 }
 
 /// The facts that anything asks for, by number.
@@ -112,7 +112,7 @@ impl FactIndex {
         }
         let number = u32::try_from(self.names.len()).unwrap_or(u32::MAX);
         self.names.push(name.into());
-        self.short.push((head(name), name.len()));
+        self.short.push((name_prefix(name), name.len()));
         self.numbers.insert(name.into(), number);
         number
     }
@@ -133,7 +133,7 @@ impl FactIndex {
     }
 
     /// Has this fact read as an address.
-    pub(crate) fn wants_address(&mut self, slot: u32) {
+    pub(crate) fn read_as_address(&mut self, slot: u32) {
         if self.addresses.len() < ADDRESSES && !self.addresses.contains(&slot) {
             self.addresses.push(slot);
         }
@@ -153,8 +153,8 @@ impl FactIndex {
 
     /// What a request has of them.
     #[cfg(test)]
-    pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> Known<'s, 'f> {
-        let mut known = Known::new(self, facts);
+    pub(crate) fn look_up<'s, 'f>(&'s self, facts: &'f Facts<'f>) -> FactValues<'s, 'f> {
+        let mut known = FactValues::new(self, facts);
         known.look_up();
         known.read_addresses();
         known
@@ -162,7 +162,7 @@ impl FactIndex {
 }
 
 /// What is known of a request, by number.
-pub(crate) struct Known<'s, 'f> {
+pub(crate) struct FactValues<'s, 'f> {
     slots: &'s FactIndex,
     pub(crate) facts: &'f Facts<'f>,
     texts: [Option<&'f str>; SLOTS],
@@ -171,7 +171,7 @@ pub(crate) struct Known<'s, 'f> {
     pub(crate) longest: (u32, usize),
 }
 
-impl<'s, 'f> Known<'s, 'f> {
+impl<'s, 'f> FactValues<'s, 'f> {
     /// Nothing so far.
     #[inline]
     pub(crate) fn new(slots: &'s FactIndex, facts: &'f Facts<'f>) -> Self {
@@ -229,19 +229,19 @@ impl<'s, 'f> Known<'s, 'f> {
 
     #[inline]
     fn holds(&self, condition: &Condition) -> bool {
-        let (text, address) = self.of(condition);
+        let (text, address) = self.condition_input(condition);
         condition.test.holds(text, address)
     }
 
-    fn holds_with_globs(&self, condition: &Condition, found: &mut Found<'_>) -> bool {
-        let (text, address) = self.of(condition);
+    fn holds_with_globs(&self, condition: &Condition, found: &mut GlobMatches<'_>) -> bool {
+        let (text, address) = self.condition_input(condition);
         let mut globs = |glob: &Glob, text: &str| found.matches(glob, condition.slot, text);
         condition.test.holds_by(text, address, &mut globs)
     }
 
     /// What a condition is about.
     #[inline]
-    fn of(&self, condition: &Condition) -> (Option<&'f str>, Option<Address>) {
+    fn condition_input(&self, condition: &Condition) -> (Option<&'f str>, Option<Address>) {
         let address = if condition.wants_address {
             self.address(condition.slot)
         } else {
@@ -256,17 +256,17 @@ impl Matcher {
     ///
     /// # Errors
     /// If a pattern can't be read: a regular expression, a network, a glob that is too long.
-    pub fn new(rules: &[Match]) -> Result<Self, PatternError> {
+    pub fn new(rules: &[MatchConditions]) -> Result<Self, PatternError> {
         Self::with_slots(rules.iter(), FactIndex::default())
     }
 
     /// Compiles rules, and files their facts beside others that are asked for.
     pub(crate) fn with_slots<'a>(
-        rules: impl Iterator<Item = &'a Match>,
+        rules: impl Iterator<Item = &'a MatchConditions>,
         mut slots: FactIndex,
     ) -> Result<Self, PatternError> {
         let mut compiled = Vec::new();
-        let mut known: HashMap<String, Arc<Test>, FixedState> = HashMap::default();
+        let mut known: HashMap<String, Arc<CompiledPattern>, FixedState> = HashMap::default();
         let (mut regexes, mut globs) = (RegexCache::default(), GlobSetBuilder::default());
         for rule in rules {
             let mut conditions = Vec::with_capacity(rule.conditions.len());
@@ -275,19 +275,19 @@ impl Matcher {
                 let test = match pattern {
                     // Rules seldom share these, so each has its own.
                     Pattern::Exact(_) | Pattern::Glob(_) | Pattern::Prefix(_) => {
-                        Test::new(pattern, &mut regexes, &mut globs)?
+                        CompiledPattern::new(pattern, &mut regexes, &mut globs)?
                     }
-                    pattern => Test::Shared(match known.entry(format!("{pattern:?}")) {
+                    pattern => CompiledPattern::Shared(match known.entry(format!("{pattern:?}")) {
                         Entry::Occupied(known) => Arc::clone(known.get()),
                         Entry::Vacant(new) => {
-                            let test = Test::new(pattern, &mut regexes, &mut globs)?;
+                            let test = CompiledPattern::new(pattern, &mut regexes, &mut globs)?;
                             Arc::clone(new.insert(Arc::new(test)))
                         }
                     }),
                 };
                 let wants_address = test.wants_address();
                 if wants_address {
-                    slots.wants_address(slot);
+                    slots.read_as_address(slot);
                 }
                 conditions.push(Condition {
                     slot,
@@ -297,7 +297,7 @@ impl Matcher {
             }
             compiled.push(conditions.into_boxed_slice());
         }
-        let index = Index::new(&compiled, slots.names.len());
+        let index = RuleIndex::new(&compiled, slots.names.len());
         let mut starts = Vec::with_capacity(compiled.len() + 1);
         let mut start: u32 = 0;
         for rule in &compiled {
@@ -310,14 +310,14 @@ impl Matcher {
             conditions: compiled.into_iter().flatten().collect(),
             starts: starts.into(),
             index,
-            sets: globs.into_sets(),
+            glob_sets: globs.into_sets(),
         })
     }
 
     /// The numbers of all rules that these facts meet, in order.
     pub fn matching(&self, facts: &Facts<'_>) -> Vec<u32> {
         let mut numbers = Numbers::new();
-        let mut known = Known::new(&self.slots, facts);
+        let mut known = FactValues::new(&self.slots, facts);
         known.look_up();
         known.read_addresses();
         self.candidates(&known, &mut numbers);
@@ -328,7 +328,7 @@ impl Matcher {
     /// Adds the numbers of rules that may match, without asking for memory unless they are very many,
     /// and starts to fetch their conditions. First come those that nearly every request meets.
     #[inline]
-    pub(crate) fn candidates(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
+    pub(crate) fn candidates(&self, known: &FactValues<'_, '_>, numbers: &mut Numbers) {
         self.index.candidates(known, numbers);
         for number in numbers.as_slice() {
             for condition in self.conditions_of(*number) {
@@ -340,28 +340,31 @@ impl Matcher {
 
     /// Leaves those of the candidates that match, in order.
     #[inline]
-    pub(crate) fn keep_matching(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
-        if self.sets.pay(numbers.as_slice().len(), known.longest.1) {
+    pub(crate) fn keep_matching(&self, known: &FactValues<'_, '_>, numbers: &mut Numbers) {
+        if self
+            .glob_sets
+            .is_worthwhile(numbers.as_slice().len(), known.longest.1)
+        {
             return self.keep_matching_together(known, numbers);
         }
-        self.keep(numbers, |condition| known.holds(condition));
+        self.retain_matching(numbers, |condition| known.holds(condition));
     }
 
     /// The same for many rules on a long text: globs of one head walk over it together.
     #[cold]
     #[inline(never)]
-    fn keep_matching_together(&self, known: &Known<'_, '_>, numbers: &mut Numbers) {
-        let mut found = Found::new(&self.sets);
-        self.keep(numbers, |condition| {
+    fn keep_matching_together(&self, known: &FactValues<'_, '_>, numbers: &mut Numbers) {
+        let mut found = GlobMatches::new(&self.glob_sets);
+        self.retain_matching(numbers, |condition| {
             known.holds_with_globs(condition, &mut found)
         });
     }
 
     /// Leaves those of which all conditions hold, in order.
     #[inline(always)]
-    fn keep(&self, numbers: &mut Numbers, mut holds: impl FnMut(&Condition) -> bool) {
+    fn retain_matching(&self, numbers: &mut Numbers, mut holds: impl FnMut(&Condition) -> bool) {
         let candidates = numbers.as_mut_slice();
-        sort(candidates);
+        sort_nearly_sorted(candidates);
         let (mut kept, mut last) = (0, None);
         for place in 0..candidates.len() {
             let number = candidates[place];
@@ -378,7 +381,7 @@ impl Matcher {
     }
 
     /// Whether a rule has a condition on a fact. Tiers have none.
-    pub(crate) fn asks(&self, number: usize, slot: u32) -> bool {
+    pub(crate) fn has_condition_on(&self, number: usize, slot: u32) -> bool {
         let starts = self.starts.get(number).zip(self.starts.get(number + 1));
         starts.is_some_and(|(start, end)| {
             let conditions = &self.conditions[*start as usize..*end as usize];
@@ -396,7 +399,7 @@ impl Matcher {
 
 /// Sorts what is mostly a handful, and nearly sorted.
 #[inline]
-fn sort(numbers: &mut [u32]) {
+fn sort_nearly_sorted(numbers: &mut [u32]) {
     if numbers.len() > 16 {
         return numbers.sort_unstable();
     }

@@ -20,14 +20,14 @@ mod references;
 pub(crate) mod rule;
 pub(crate) mod text;
 
-pub(crate) use pattern::{LONGEST_CONDITION, canonical_network};
-use reader::{Fields, RULES, Reader, as_written};
-pub(crate) use reader::{LONGEST_NAME, Problems};
-pub(crate) use rule::MOST_KEY_FACTS;
+pub(crate) use pattern::{MAX_CONDITION_BYTES, canonical_network};
+use reader::{Fields, PolicyReader, RULES_EXPECTED, unchanged};
+pub(crate) use reader::{MAX_NAME_LENGTH, Problems};
+pub(crate) use rule::MAX_KEY_FACTS;
 
 /// A policy and where its parts stand, for those who judge it.
 #[derive(Debug, Default)]
-pub(crate) struct Decoded {
+pub(crate) struct DecodedPolicy {
     pub(crate) policy: Policy,
     pub(crate) places: PolicySpans,
 }
@@ -41,9 +41,9 @@ pub(crate) struct PolicySpans {
     pub(crate) default_tier: Span,
     pub(crate) tier_fact: Span,
     /// Each fact that is asked for.
-    pub(crate) facts: Vec<FactMention>,
+    pub(crate) fact_mentions: Vec<FactMention>,
     /// The text of each condition, as it is written.
-    pub(crate) written: Vec<ConditionText>,
+    pub(crate) condition_texts: Vec<ConditionText>,
 }
 
 /// Where a fact is asked for.
@@ -52,7 +52,7 @@ pub(crate) struct FactMention {
     pub(crate) fact: String,
     pub(crate) span: Span,
     /// As a condition.
-    pub(crate) in_match: bool,
+    pub(crate) is_condition: bool,
 }
 
 /// The text of a condition on a fact.
@@ -107,32 +107,32 @@ impl RuleSpans {
 }
 
 /// Reads the trees of all files into one policy, and notes every error.
-pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems) -> Decoded {
-    let mut reader = Reader {
+pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems) -> DecodedPolicy {
+    let mut reader = PolicyReader {
         sources,
         problems,
         regexes: RegexCache::default(),
         policy: Policy::default(),
         places: PolicySpans::default(),
-        failure: FailureModes::default(),
-        once: HashMap::new(),
-        names: HashMap::new(),
+        default_failure_modes: FailureModes::default(),
+        single_fields: HashMap::new(),
+        rule_names: HashMap::new(),
         lists_facts: false,
     };
     let said = trees.iter().filter(|tree| tree.value != Value::Null);
-    let files = said.filter_map(|tree| reader.fields(tree, "a policy", fields::POLICY));
+    let files = said.filter_map(|tree| reader.read_fields(tree, "a policy", fields::POLICY_FIELDS));
     let files: Vec<_> = files.collect();
     // Rules go by what is said for all of them, whichever file says it.
-    files.iter().for_each(|file| reader.settings(file));
-    files.iter().for_each(|file| reader.lists(file));
-    reader.finish(trees)
+    files.iter().for_each(|file| reader.read_settings(file));
+    files.iter().for_each(|file| reader.read_lists(file));
+    reader.finish_policy(trees)
 }
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     /// Rules, tiers and lists of requests.
-    fn lists(&mut self, fields: &Fields<'_>) {
+    fn read_lists(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("limits") {
-            for item in self.list(node, RULES) {
+            for item in self.read_list(node, RULES_EXPECTED) {
                 self.add_rule(item);
             }
         }
@@ -151,17 +151,17 @@ impl Reader<'_> {
     }
 
     /// Fields that hold one value for the whole policy.
-    fn settings(&mut self, fields: &Fields<'_>) {
+    fn read_settings(&mut self, fields: &Fields<'_>) {
         if let Some(node) = fields.get("include") {
             // The loader has read them; here only what is no path is noted.
             for item in self.list_or_single(node, "the paths of files") {
-                if item.text().is_none_or(str::is_empty) {
-                    self.unexpected(item, "the path of a file");
+                if item.as_text().is_none_or(str::is_empty) {
+                    self.report_type(item, "the path of a file");
                 }
             }
         }
-        if let Some(node) = self.once(fields, "tier_fact") {
-            self.policy.tier_fact = self.fact(node);
+        if let Some(node) = self.single_field(fields, "tier_fact") {
+            self.policy.tier_fact = self.read_fact(node);
             self.places.tier_fact = node.span;
         }
         if let Some(node) = fields.get("facts") {
@@ -173,46 +173,46 @@ impl Reader<'_> {
             }
             self.lists_facts = true;
         }
-        if let Some(node) = self.once(fields, "default_tier") {
-            self.policy.default_tier = self.name(node, "the name of a tier");
+        if let Some(node) = self.single_field(fields, "default_tier") {
+            self.policy.default_tier = self.read_name(node, "the name of a tier");
             self.places.default_tier = node.span;
         }
-        if let Some(node) = self.once(fields, "mode") {
+        if let Some(node) = self.single_field(fields, "mode") {
             self.policy.mode = self.read_policy_mode(node);
         }
-        if let Some(node) = self.once(fields, "near_limit")
-            && let Some(percent) = self.percent(node)
+        if let Some(node) = self.single_field(fields, "near_limit")
+            && let Some(percent) = self.read_percent(node)
         {
             self.policy.near_limit_percent = percent;
         }
-        if let Some(node) = self.once(fields, "on_store_failure") {
-            self.failure = self.read_failure_map(node).0;
+        if let Some(node) = self.single_field(fields, "on_store_failure") {
+            self.default_failure_modes = self.read_failure_map(node).0;
         }
     }
 
     /// A field that only one of the files may have.
-    fn once<'n>(&mut self, fields: &Fields<'n>, name: &'static str) -> Option<&'n Node> {
+    fn single_field<'n>(&mut self, fields: &Fields<'n>, name: &'static str) -> Option<&'n Node> {
         let node = fields.get(name)?;
-        let place = fields.place(name);
-        if let Some(first) = self.once.get(name) {
+        let place = fields.describe_place(name);
+        if let Some(first) = self.single_fields.get(name) {
             let first = self.place(*first);
             let message = format!("{name:?} is set by another file already");
             let help = format!("it is set in {first}; leave it in one of them");
             self.report_with_help(codes::DUPLICATE_NAME, message, place, help);
             return None;
         }
-        self.once.insert(name, place);
+        self.single_fields.insert(name, place);
         Some(node)
     }
 
     fn add_rule(&mut self, node: &Node) {
-        let Some((rule, places)) = self.rule(node) else {
+        let Some((rule, places)) = self.read_rule(node) else {
             return;
         };
-        match self.names.get(&rule.name) {
-            Some(first) => self.twice("rule", &rule.name, *first, places.name),
+        match self.rule_names.get(&rule.name) {
+            Some(first) => self.report_duplicate_name("rule", &rule.name, *first, places.name),
             None => {
-                self.names.insert(rule.name.clone(), places.name);
+                self.rule_names.insert(rule.name.clone(), places.name);
             }
         }
         self.policy.rules.push(rule);
@@ -221,11 +221,11 @@ impl Reader<'_> {
 
     fn add_tiers(&mut self, node: &Node) {
         let expected = "tiers by name, such as {free: {rate: 10/s burst 20}}";
-        for (name, place, value) in self.pairs(node, expected, as_written) {
-            let tier = self.tier(value);
+        for (name, place, value) in self.read_named_fields(node, expected, unchanged) {
+            let tier = self.read_tier(value);
             if let Some(first) = self.places.tiers.get(&name) {
                 let first = first.name;
-                self.twice("tier", &name, first, place.span);
+                self.report_duplicate_name("tier", &name, first, place.span);
                 continue;
             }
             let mut places = RuleSpans::default();
@@ -241,13 +241,13 @@ impl Reader<'_> {
 
     fn add_tenants(&mut self, node: &Node) {
         let expected = "tiers' names by tenant, such as {acme: enterprise}";
-        for (tenant, place, value) in self.pairs(node, expected, as_written) {
-            let Some(tier) = self.name(value, "the name of a tier") else {
+        for (tenant, place, value) in self.read_named_fields(node, expected, unchanged) {
+            let Some(tier) = self.read_name(value, "the name of a tier") else {
                 continue;
             };
             if let Some(first) = self.places.tenants.get(&tenant) {
                 // Only another file can have it: within one, the parser has said so.
-                self.twice("tenant", &tenant, *first, place.span);
+                self.report_duplicate_name("tenant", &tenant, *first, place.span);
                 continue;
             }
             self.places.tenants.insert(tenant.clone(), value.span);
@@ -256,21 +256,21 @@ impl Reader<'_> {
     }
 
     /// Notes that two have one name.
-    fn twice(&mut self, what: &str, name: &str, first: Span, second: Span) {
-        let name = reader::shorten(name);
+    fn report_duplicate_name(&mut self, what: &str, name: &str, first: Span, second: Span) {
+        let name = reader::truncate_text(name);
         let message = format!("a second {what} of the name {name:?}");
         let help = format!("the first is in {}", self.place(first));
         self.report_with_help(codes::DUPLICATE_NAME, message, second, help);
     }
 
     /// Notes facts that aren't in the policy's list of facts, if it has one.
-    fn undeclared(&mut self) {
-        let mentions = std::mem::take(&mut self.places.facts);
+    fn check_declared_facts(&mut self) {
+        let mentions = std::mem::take(&mut self.places.fact_mentions);
         let checked = if self.lists_facts { &mentions[..] } else { &[] };
         for mention in checked {
             let own = &self.policy.facts;
             if !is_known_fact(&mention.fact) && !own.contains(&mention.fact) {
-                let fact = reader::shorten(&mention.fact);
+                let fact = reader::truncate_text(&mention.fact);
                 let message = format!("requests have no fact {fact:?}: facts doesn't list it");
                 let known = own.iter().map(String::as_str).chain(COMMON_FACTS);
                 let help = suggestions::did_you_mean(&mention.fact, known).unwrap_or_else(|| {
@@ -281,18 +281,18 @@ impl Reader<'_> {
                 self.report_with_help(codes::UNKNOWN_FACT, message, mention.span, help);
             }
         }
-        self.places.facts = mentions;
+        self.places.fact_mentions = mentions;
     }
 
-    fn finish(mut self, trees: &[Node]) -> Decoded {
-        self.undeclared();
-        let decoded = Decoded {
+    fn finish_policy(mut self, trees: &[Node]) -> DecodedPolicy {
+        self.check_declared_facts();
+        let decoded = DecodedPolicy {
             policy: std::mem::take(&mut self.policy),
             places: std::mem::take(&mut self.places),
         };
         // Names may be in what wasn't read, or in a rule with another error.
         if self.problems.is_complete() {
-            references::check(&mut self, &decoded);
+            references::check_references(&mut self, &decoded);
             let nothing = decoded.policy.rules.is_empty()
                 && decoded.places.tiers.is_empty()
                 && decoded.policy.block.is_empty();

@@ -29,17 +29,17 @@ use crate::warning::Warning;
 pub trait Observer: Send + Sync {
     /// A request was decided, or a rule in shadow would have refused it. Of a request of descriptors, each
     /// that met a limit is told; of one that met none, that.
-    fn decided(&self, event: &Event<'_>);
+    fn on_decision(&self, event: &Event<'_>);
 
     /// A limit of the policy in force never applies: it found its key in none of its first hundred requests, say. Each
     /// [`Warning`] is told once, by the request that makes it known; an observer of refusals alone is told, too.
-    fn warned(&self, warning: &Warning) {
+    fn on_warning(&self, warning: &Warning) {
         let _ = warning;
     }
 
     /// What it is told of. Asked when it is given to an engine, and again when something is told.
-    fn wants(&self) -> Wants {
-        Wants::Everything
+    fn wants(&self) -> ObserverInterest {
+        ObserverInterest::Everything
     }
 }
 
@@ -64,13 +64,13 @@ pub trait Observer: Send + Sync {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Wants {
+pub enum ObserverInterest {
     /// Every verdict.
     #[default]
     Everything,
     /// Refusals, and what rules in shadow would have refused. What passes costs nothing then: the clock isn't read, so
     /// nobody is told how long a decision [took](Event::took).
-    Refusals,
+    Denials,
 }
 
 /// What an [`Observer`] is told.
@@ -107,5 +107,5 @@ pub struct Event<'a> {
     /// Whether it passed, and the limit is as far used as the policy calls near.
     pub near_limit: bool,
     /// How long the whole decision took; zero for one who [wants](Observer::wants) refusals alone.
-    pub took: Duration,
+    pub duration: Duration,
 }

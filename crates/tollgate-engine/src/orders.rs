@@ -13,13 +13,13 @@ pub use crate::key_text::KeyTextError;
 mod error;
 mod target;
 
-pub use error::OrderError;
+pub use error::OverrideError;
 pub use target::{FactPattern, Target, TargetKey};
 
-pub(crate) use target::borrowed;
+pub(crate) use target::as_str_pairs;
 
 /// How many orders an engine has at the most.
-pub const MOST_ORDERS: usize = 10_000;
+pub const MAX_OVERRIDES: usize = 10_000;
 /// The longest that an order lasts: 30 days. What is meant to last longer belongs into the policy.
 pub const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(30 * 86_400);
 
@@ -37,7 +37,7 @@ pub const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(30 * 86_400);
 #[display("{act} {target} for {lasts:?}")]
 #[must_use = "it does nothing until an engine has it"]
 pub struct NewOverride {
-    pub(crate) act: Act,
+    pub(crate) act: OverrideAction,
     pub(crate) target: Target,
     pub(crate) lasts: Duration,
     pub(crate) by: String,
@@ -64,7 +64,7 @@ pub enum OverrideFacts {
 
 impl NewOverride {
     /// That this be done to that target, for so long.
-    pub fn new(act: Act, target: Target, lasts: Duration) -> Self {
+    pub fn new(act: OverrideAction, target: Target, lasts: Duration) -> Self {
         Self {
             act,
             target,
@@ -90,7 +90,7 @@ impl NewOverride {
     }
 
     /// Who wants it, for those who see it later.
-    pub fn by(mut self, who: impl Into<String>) -> Self {
+    pub fn author(mut self, who: impl Into<String>) -> Self {
         self.by = who.into();
         self
     }
@@ -108,7 +108,7 @@ impl NewOverride {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
-pub enum Act {
+pub enum OverrideAction {
     /// Its requests are refused until the order ends, for the reason [`Blocked`](crate::verdict::DenyReason::Blocked). A
     /// rule in shadow only tells of it.
     #[display("block")]
@@ -118,16 +118,16 @@ pub enum Act {
     Bypass,
     /// The rule has another limit for them. What they have spent counts on, as after a reload that changes the rule.
     #[display("override with {_0}")]
-    Override(Replacement),
+    Limit(ReplacementLimits),
 }
 
-impl Act {
+impl OverrideAction {
     /// In one word.
     pub const fn name(&self) -> &'static str {
         match self {
             Self::Block => "block",
             Self::Bypass => "bypass",
-            Self::Override(_) => "override",
+            Self::Limit(_) => "override",
         }
     }
 }
@@ -144,7 +144,7 @@ impl Act {
 /// assert_eq!(two.to_string(), "5/s burst 20, 3 at once");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Replacement {
+pub struct ReplacementLimits {
     /// The rates, each with its burst: of a rule with several, each by the period of one of them.
     pub rates: Vec<Rate>,
     /// How much the quota is, in the rule's period.
@@ -153,7 +153,7 @@ pub struct Replacement {
     pub concurrency: Option<u32>,
 }
 
-impl fmt::Display for Replacement {
+impl fmt::Display for ReplacementLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rates = self.rates.iter().map(ToString::to_string);
         let quota = self.quota.map(|quota| format!("a quota of {quota}"));
@@ -184,11 +184,11 @@ impl fmt::Display for Replacement {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Order {
+pub struct Override {
     /// Tells it from all others of its engine, also of those that are gone.
     pub id: u64,
     /// What is done.
-    pub act: Act,
+    pub act: OverrideAction,
     /// To whom.
     pub target: Target,
     /// Who wanted it.
@@ -198,11 +198,11 @@ pub struct Order {
     /// When it ends, by the wall clock.
     pub until: Timestamp,
     /// What it does by the policy in force.
-    pub effect: Effect,
+    pub effect: OverrideStatus,
     /// How many requests it has decided: blocked, let through, or held to its limits.
-    pub acted: u64,
+    pub used_count: u64,
     /// When it did so last, by the wall clock.
-    pub last_acted: Option<Timestamp>,
+    pub last_used_at: Option<Timestamp>,
 }
 
 /// What an order does by the policy in force.
@@ -215,7 +215,7 @@ pub struct Order {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
-pub enum Effect {
+pub enum OverrideStatus {
     /// What it says.
     #[display("in force")]
     InForce,
@@ -224,5 +224,5 @@ pub enum Effect {
     InShadow,
     /// Nothing, because of this: another policy may change that, while it lasts.
     #[display("idle: {_0}")]
-    Idle(OrderError),
+    Idle(OverrideError),
 }

@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
-use tollgate_adaptive::NamedLaw;
-use tollgate_adaptive::shed::Shares;
+use tollgate_adaptive::AdaptiveAlgorithm;
+use tollgate_adaptive::shed::CriticalityShares;
 
 use crate::document::Span;
 
@@ -18,7 +18,7 @@ mod replica_share;
 
 pub use descriptor::{Charging, DescriptorLimit, DescriptorRule, Domain};
 pub use failure_modes::{FailureModes, OnStoreFailure};
-pub use replica_share::Divided;
+pub use replica_share::ReplicaShare;
 pub use tollgate::OnMissingKey;
 
 /// All that one set of files says.
@@ -46,9 +46,9 @@ pub struct Policy {
     /// The tier of tenants about whom nothing is known, if any.
     pub default_tier: Option<String>,
     /// Requests that are never limited.
-    pub exempt: Vec<Match>,
+    pub exempt: Vec<MatchConditions>,
     /// Requests that never pass.
-    pub block: Vec<Match>,
+    pub block: Vec<MatchConditions>,
     /// The most that is done about any rule: in shadow nothing is refused, and off no rule is even asked, whatever
     /// the rules say of themselves.
     pub mode: Mode,
@@ -93,7 +93,7 @@ pub struct Rule {
     /// What people call it; no two rules have the same.
     pub name: String,
     /// Which requests it is for: all conditions must hold.
-    pub matches: Match,
+    pub matches: MatchConditions,
     /// Which facts tell one counter from another. None: one counter for all.
     pub key: Vec<KeyPart>,
     /// Keys for requests that lack a fact of `key`, in this order: the first of which a request has every fact is its key.
@@ -107,7 +107,7 @@ pub struct Rule {
     /// How many at once is found out, beside these limits.
     pub adaptive: Option<Adaptive>,
     /// Who is shed first when its slots run out, by a fact.
-    pub shed: Option<Shed>,
+    pub shed: Option<Shedding>,
     /// How its rates are counted.
     pub algorithm: Algorithm,
     /// What a request costs.
@@ -121,13 +121,13 @@ pub struct Rule {
     /// For how long after a start its rates grow to what they are: a tenth at first.
     pub warm_up: Option<Duration>,
     /// What becomes of a request that is over its limit.
-    pub over: Over,
+    pub over: OverLimitAction,
     /// What happens while the store can't be asked.
     pub on_store_failure: FailureModes,
     /// How a fleet counts it together.
     pub counting: Counting,
     /// The fact by which a cluster keeps limits on one node: the first of the key if none is said.
-    pub slot: Option<String>,
+    pub hash_tag: Option<String>,
     /// Rules that don't apply to a request that this one applies to, also where another rule replaces this one.
     pub replaces: Vec<String>,
     /// Rules with the same name here count together.
@@ -150,7 +150,7 @@ impl Rule {
     pub fn new(name: &str, limits: Limits) -> Self {
         Self {
             name: name.to_owned(),
-            matches: Match::default(),
+            matches: MatchConditions::default(),
             key: Vec::new(),
             fallback_keys: Vec::new(),
             on_missing_key: None,
@@ -163,9 +163,9 @@ impl Rule {
             mode: Mode::default(),
             enforced_percent: 100,
             warm_up: None,
-            over: Over::default(),
+            over: OverLimitAction::default(),
             counting: Counting::default(),
-            slot: None,
+            hash_tag: None,
             replaces: Vec::new(),
             shared: None,
             span: Span::default(),
@@ -218,7 +218,7 @@ pub struct Tier {
     /// How a fleet counts it together.
     pub counting: Counting,
     /// What becomes of a request that is over its limit.
-    pub over: Over,
+    pub over: OverLimitAction,
     /// What happens while the store can't be asked.
     pub on_store_failure: FailureModes,
     /// Where it stands.
@@ -276,7 +276,7 @@ impl Tier {
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Match {
+pub struct MatchConditions {
     /// Fact by fact.
     pub conditions: Vec<(String, Pattern)>,
     /// Where it stands.
@@ -520,7 +520,7 @@ pub struct Cost {
     /// What it costs if that is unknown, or no number.
     pub default: u64,
     /// Whether this is an estimate: what the request did cost is told when it is over.
-    pub settle: Option<Settle>,
+    pub settle: Option<Settlement>,
 }
 
 impl Default for Cost {
@@ -548,11 +548,11 @@ impl Default for Cost {
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Settle {
+pub struct Settlement {
     /// For so long the estimate is held. After that all of it counts as spent.
     pub within: Duration,
     /// What a request is charged that ends without saying what it cost.
-    pub unsettled: Unsettled,
+    pub unsettled: UnsettledAction,
 }
 
 /// What a request is charged that ends without saying what it cost: its client has gone, or its task was dropped.
@@ -564,7 +564,7 @@ pub struct Settle {
 /// assert_eq!(Unsettled::default(), Unsettled::Charge);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Unsettled {
+pub enum UnsettledAction {
     /// The estimate.
     #[default]
     Charge,
@@ -572,7 +572,7 @@ pub enum Unsettled {
     Refund,
 }
 
-impl Unsettled {
+impl UnsettledAction {
     /// As files say it.
     ///
     /// ```
@@ -601,10 +601,10 @@ impl Unsettled {
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum Over {
+pub enum OverLimitAction {
     /// It is refused.
     #[default]
-    Refuse,
+    Deny,
     /// It waits for its turn, for no longer than this, where it is decided by a call that can wait.
     Wait(Duration),
 }
@@ -626,10 +626,10 @@ pub enum Over {
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
-#[display("{min} to {max} at once by {law}")]
+#[display("{min} to {max} at once by {algorithm}")]
 pub struct Adaptive {
     /// The law.
-    pub law: NamedLaw,
+    pub algorithm: AdaptiveAlgorithm,
     /// The limit never falls below this: 1 unless said otherwise.
     pub min: u32,
     /// The limit never rises above this.
@@ -652,12 +652,12 @@ pub struct Adaptive {
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Shed {
+pub struct Shedding {
     /// The fact that says how critical a request is: `critical`, `default` or `sheddable`. A request that lacks it, or has
     /// another value, is a default one.
     pub by: String,
     /// Which part of the limit each class may use.
-    pub shares: Shares,
+    pub shares: CriticalityShares,
 }
 
 impl Policy {
@@ -683,13 +683,13 @@ impl Policy {
             tier.span = Span::default();
         }
         let lists = [&mut policy.exempt, &mut policy.block];
-        for Match { span, .. } in lists.into_iter().flatten() {
+        for MatchConditions { span, .. } in lists.into_iter().flatten() {
             *span = Span::default();
         }
         for domain in policy.domains.values_mut() {
             domain.descriptors.iter_mut().for_each(clear_spans);
         }
-        fnv(format!("{policy:?}").as_bytes())
+        fnv1a_hash(format!("{policy:?}").as_bytes())
     }
 }
 
@@ -705,7 +705,7 @@ fn clear_spans(rule: &mut DescriptorRule) {
 }
 
 /// FNV-1a, which is the same on every machine.
-fn fnv(bytes: &[u8]) -> u64 {
+fn fnv1a_hash(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
     })

@@ -11,7 +11,7 @@ use crate::escape::is_hidden;
 use crate::sources::{Source, Sources};
 
 /// Longest part of a line that is shown, in characters.
-const WIDEST: usize = 100;
+const MAX_LINE_WIDTH: usize = 100;
 
 /// What people read: one paragraph each, with the place, the line and what to do.
 ///
@@ -31,8 +31,8 @@ const WIDEST: usize = 100;
 ///      = help: use ns, us, ms, s, m (minute), h, d or w\n"
 /// );
 /// ```
-pub fn human(diagnostics: &[Diagnostic], sources: &Sources) -> String {
-    painted(diagnostics, sources, &|_, text| text.to_owned())
+pub fn to_text(diagnostics: &[Diagnostic], sources: &Sources) -> String {
+    to_styled_text(diagnostics, sources, &|_, text| text.to_owned())
 }
 
 /// What a piece of a shown diagnostic is, for those who give it a colour.
@@ -51,7 +51,7 @@ pub fn human(diagnostics: &[Diagnostic], sources: &Sources) -> String {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Piece {
+pub enum TextStyle {
     /// The kind of an error, and the marks below its line.
     Error,
     /// The kind of a warning, and the marks below its line.
@@ -72,10 +72,10 @@ pub enum Piece {
 /// let plain = render::painted(&rejected.errors, &rejected.sources, &|_, text| text.to_owned());
 /// assert_eq!(plain, render::human(&rejected.errors, &rejected.sources));
 /// ```
-pub fn painted(
+pub fn to_styled_text(
     diagnostics: &[Diagnostic],
     sources: &Sources,
-    paint: &dyn Fn(Piece, &str) -> String,
+    paint: &dyn Fn(TextStyle, &str) -> String,
 ) -> String {
     let mut text = String::new();
     for (index, diagnostic) in diagnostics.iter().enumerate() {
@@ -83,35 +83,35 @@ pub fn painted(
             text.push('\n');
         }
         // Writing to a String can't fail.
-        let _ = one(&mut text, diagnostic, sources, paint);
+        let _ = render_diagnostic(&mut text, diagnostic, sources, paint);
     }
     text
 }
 
-fn one(
+fn render_diagnostic(
     text: &mut String,
     diagnostic: &Diagnostic,
     sources: &Sources,
-    paint: &dyn Fn(Piece, &str) -> String,
+    paint: &dyn Fn(TextStyle, &str) -> String,
 ) -> std::fmt::Result {
     let kind = match diagnostic.severity {
-        Severity::Warning => Piece::Warning,
-        Severity::Error => Piece::Error,
+        Severity::Warning => TextStyle::Warning,
+        Severity::Error => TextStyle::Error,
     };
-    let head = clean(&diagnostic.to_string());
+    let head = visible_text(&diagnostic.to_string());
     let (code, message) = head.split_once(": ").unwrap_or((&head, ""));
     writeln!(text, "{}: {message}", paint(kind, code))?;
     let span = diagnostic.span;
     let file = sources.get(span.file);
-    let name = clean(file.map_or("<unknown>", |file| file.name()));
+    let name = visible_text(file.map_or("<unknown>", |file| file.name()));
     let line = file.and_then(|file| file.line(span.start.line));
     let number = span.start.line.to_string();
     let margin = " ".repeat(number.len());
-    let frame = |text: &str| paint(Piece::Frame, text);
+    let frame = |text: &str| paint(TextStyle::Frame, text);
     let (arrow, bar) = (frame("-->"), frame("|"));
     match file.zip(line) {
         Some((file, line)) => {
-            let (shown, marks) = picture(file, line, span);
+            let (shown, marks) = line_with_marks(file, line, span);
             let column = span.start.column;
             writeln!(text, "{margin}{arrow} {name}:{number}:{column}")?;
             writeln!(text, "{margin} {bar}")?;
@@ -124,14 +124,14 @@ fn one(
         None => writeln!(text, "{margin}{arrow} {name}")?,
     }
     if let Some(help) = &diagnostic.help {
-        let label = paint(Piece::Help, "= help:");
-        writeln!(text, "{margin} {label} {}", clean(help))?;
+        let label = paint(TextStyle::Help, "= help:");
+        writeln!(text, "{margin} {label} {}", visible_text(help))?;
     }
     Ok(())
 }
 
 /// The part of a line around a span, and marks to stand below it.
-fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
+fn line_with_marks(file: &Source, line: &str, span: Span) -> (String, String) {
     let index = |column: u32| usize::try_from(column).unwrap_or(usize::MAX);
     let start = index(span.start.column).saturating_sub(1);
     // A span of several lines is marked to the end of its first line.
@@ -141,13 +141,13 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
         index(span.end.column).saturating_sub(1).max(start + 1)
     };
     // A long line is cut so that the start of the span is in view.
-    let from = if line.len() > WIDEST {
-        start.saturating_sub(WIDEST / 2)
+    let from = if line.len() > MAX_LINE_WIDTH {
+        start.saturating_sub(MAX_LINE_WIDTH / 2)
     } else {
         0
     };
     let column = u32::try_from(from).unwrap_or(u32::MAX).saturating_add(1);
-    let (part, more) = file.window(span.start.line, column, WIDEST);
+    let (part, more) = file.line_window(span.start.line, column, MAX_LINE_WIDTH);
     let mut shown = String::new();
     let mut marks = String::new();
     if from > 0 {
@@ -156,7 +156,7 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
     }
     let mut at = from;
     for sign in part.chars() {
-        shown.push(visible(sign));
+        shown.push(visible_char(sign));
         if at < end {
             marks.push(if at >= start {
                 '^'
@@ -179,7 +179,7 @@ fn picture(file: &Source, line: &str, span: Span) -> (String, String) {
 }
 
 /// The character, or one in its place if it could change what a terminal shows.
-fn visible(sign: char) -> char {
+fn visible_char(sign: char) -> char {
     match sign {
         '\t' => '\t',
         _ if is_hidden(sign) => '\u{fffd}',
@@ -187,8 +187,8 @@ fn visible(sign: char) -> char {
     }
 }
 
-fn clean(text: &str) -> String {
-    text.chars().map(visible).collect()
+fn visible_text(text: &str) -> String {
+    text.chars().map(visible_char).collect()
 }
 
 /// A diagnostic as programs read it. Lines and columns count from 1; 0 is a file as a whole.
@@ -202,7 +202,7 @@ fn clean(text: &str) -> String {
 /// assert_eq!((reports[0].code, reports[0].column), ("wrong-type", 9));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-pub struct Report<'a> {
+pub struct DiagnosticReport<'a> {
     /// `error` or `warning`.
     pub severity: &'static str,
     /// Its stable name.
@@ -234,8 +234,11 @@ pub struct Report<'a> {
 /// assert_eq!((reports[0].severity, reports[0].code), ("warning", "burst-ratio"));
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-pub fn reports<'a>(diagnostics: &'a [Diagnostic], sources: &'a Sources) -> Vec<Report<'a>> {
-    let report = |diagnostic: &'a Diagnostic| Report {
+pub fn to_reports<'a>(
+    diagnostics: &'a [Diagnostic],
+    sources: &'a Sources,
+) -> Vec<DiagnosticReport<'a>> {
+    let report = |diagnostic: &'a Diagnostic| DiagnosticReport {
         severity: match diagnostic.severity {
             Severity::Warning => "warning",
             Severity::Error => "error",
@@ -264,7 +267,7 @@ pub fn reports<'a>(diagnostics: &'a [Diagnostic], sources: &'a Sources) -> Vec<R
 /// let json = render::json(&rejected.errors, &rejected.sources);
 /// assert!(json.starts_with(r#"[{"severity":"error","code":"wrong-type","message":"expected a list"#));
 /// ```
-pub fn json(diagnostics: &[Diagnostic], sources: &Sources) -> String {
+pub fn to_json(diagnostics: &[Diagnostic], sources: &Sources) -> String {
     // Text and numbers always have a form in JSON.
-    serde_json::to_string(&reports(diagnostics, sources)).unwrap_or_default()
+    serde_json::to_string(&to_reports(diagnostics, sources)).unwrap_or_default()
 }

@@ -14,9 +14,9 @@ use crate::{envoy, lint, native};
 mod loader;
 mod single_text;
 
-pub use crate::load_result::{Checked, Rejected, fingerprint};
+pub use crate::load_result::{LoadError, LoadedPolicy, fingerprint};
 pub use crate::sources::{Source, Sources};
-pub use loader::{MOST_FILES, MOST_INCLUDE_DEPTH};
+pub use loader::{MAX_FILES, MAX_INCLUDE_DEPTH};
 
 impl Policy {
     /// Reads a policy from a `.yaml`, `.yml` or `.toml` file and those that it includes. A YAML file
@@ -31,15 +31,15 @@ impl Policy {
     /// let rejected = Policy::from_path("no/such/file.yaml").unwrap_err();
     /// assert_eq!(rejected.errors[0].code.0, "unreadable");
     /// ```
-    pub fn from_path(path: impl AsRef<Path>) -> Result<Checked, Rejected> {
+    pub fn from_path(path: impl AsRef<Path>) -> Result<LoadedPolicy, LoadError> {
         let path = path.as_ref();
-        let files = loader::folder(path)?;
+        let files = loader::folder_files(path)?;
         if !files.is_empty() {
             return read_folder(&files);
         }
         match loader::envoy_text(path)? {
             Some(text) => check_envoy(&[(path.display().to_string(), text)]),
-            None => check(loader::from_path(path)),
+            None => check_loaded(loader::load_path(path)),
         }
     }
 
@@ -62,10 +62,11 @@ impl Policy {
     /// # std::fs::remove_dir_all(&folder)?;
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn from_paths(paths: &[impl AsRef<Path>]) -> Vec<Result<Checked, Rejected>> {
+    pub fn from_paths(paths: &[impl AsRef<Path>]) -> Vec<Result<LoadedPolicy, LoadError>> {
         let mut first = BTreeMap::new();
         let paths = paths.iter().map(AsRef::as_ref);
-        let read = paths.map(|path| only_once(path, Self::from_path(path), &mut first));
+        let read =
+            paths.map(|path| reject_duplicate_domains(path, Self::from_path(path), &mut first));
         read.collect()
     }
 
@@ -84,7 +85,7 @@ impl Policy {
     /// assert!(Policy::from_envoy_files(&[file("edge"), file("edge")]).is_err());
     /// # Ok::<(), tollgate_engine::Rejected>(())
     /// ```
-    pub fn from_envoy_files(files: &[(String, String)]) -> Result<Checked, Rejected> {
+    pub fn from_envoy_files(files: &[(String, String)]) -> Result<LoadedPolicy, LoadError> {
         check_envoy(files)
     }
 
@@ -100,7 +101,7 @@ impl Policy {
     /// let rejected = Policy::from_envoy_paths(&["no/such/file.yaml"]).unwrap_err();
     /// assert_eq!(rejected.errors[0].message, "can't read \"no/such/file.yaml\": there is no such file");
     /// ```
-    pub fn from_envoy_paths(paths: &[impl AsRef<Path>]) -> Result<Checked, Rejected> {
+    pub fn from_envoy_paths(paths: &[impl AsRef<Path>]) -> Result<LoadedPolicy, LoadError> {
         check_envoy(&loader::envoy_files(paths)?)
     }
 
@@ -118,16 +119,16 @@ impl Policy {
     /// assert_eq!(checked.policy.rules.len(), 1);
     /// # Ok::<(), tollgate_engine::Rejected>(())
     /// ```
-    pub fn from_text(text: &str, format: Format) -> Result<Checked, Rejected> {
+    pub fn from_text(text: &str, format: Format) -> Result<LoadedPolicy, LoadError> {
         if format == Format::Yaml && loader::is_envoy_text(text) {
             return check_envoy(&[("<text>".to_owned(), text.to_owned())]);
         }
-        check(loader::from_text(text, format))
+        check_loaded(loader::load_text(text, format))
     }
 }
 
-fn check(loaded: loader::Loaded) -> Result<Checked, Rejected> {
-    let loader::Loaded {
+fn check_loaded(loaded: loader::LoadedFiles) -> Result<LoadedPolicy, LoadError> {
+    let loader::LoadedFiles {
         sources,
         trees,
         mut problems,
@@ -135,10 +136,10 @@ fn check(loaded: loader::Loaded) -> Result<Checked, Rejected> {
     let decoded = native::decode(&trees, &sources, &mut problems);
     let errors = problems.into_sorted();
     if !errors.is_empty() {
-        return Err(Rejected { errors, sources });
+        return Err(LoadError { errors, sources });
     }
     let warnings = lint::lint_with_spans(&decoded.policy, &decoded.places);
-    Ok(Checked {
+    Ok(LoadedPolicy {
         policy: decoded.policy,
         warnings,
         sources,
@@ -149,23 +150,23 @@ fn check(loaded: loader::Loaded) -> Result<Checked, Rejected> {
 type DomainPlace = (String, u32);
 
 /// What a file came to, if none of its domains is among the first ones of others, which its own then join.
-fn only_once(
+fn reject_duplicate_domains(
     path: &Path,
-    read: Result<Checked, Rejected>,
+    read: Result<LoadedPolicy, LoadError>,
     first: &mut BTreeMap<String, DomainPlace>,
-) -> Result<Checked, Rejected> {
+) -> Result<LoadedPolicy, LoadError> {
     let Ok(Some(text)) = loader::envoy_text(path) else {
         return read;
     };
     let mut twice = Vec::new();
-    for (domain, span) in envoy::names(&text) {
+    for (domain, span) in envoy::domain_spans(&text) {
         match first.entry(domain) {
             Entry::Occupied(first) => {
                 let (file, line) = first.get();
                 let message = format!("domain {:?} is given twice", first.key());
                 let problem = Diagnostic::error(envoy::DUPLICATE_DOMAIN, message, span);
                 let help = format!("the first is on line {line} of {file}; merge them");
-                twice.push(problem.help(help));
+                twice.push(problem.with_help(help));
             }
             Entry::Vacant(place) => {
                 place.insert((path.display().to_string(), span.start.line));
@@ -181,13 +182,13 @@ fn only_once(
     };
     errors.extend(twice);
     errors.sort_by_key(|error| error.span);
-    Err(Rejected { errors, sources })
+    Err(LoadError { errors, sources })
 }
 
 /// Most warnings that are told of files in their form.
 const MAX_WARNINGS: usize = 1_000;
 
-fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
+fn check_envoy(files: &[(String, String)]) -> Result<LoadedPolicy, LoadError> {
     let mut sources = Sources::default();
     for (name, text) in files {
         sources.add(
@@ -203,7 +204,7 @@ fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
             warnings.extend(lint::lint_domains(&decoded.domains));
             warnings.sort_by_key(|warning| warning.span);
             warnings.truncate(MAX_WARNINGS);
-            Ok(Checked {
+            Ok(LoadedPolicy {
                 policy: Policy {
                     domains: decoded.domains,
                     ..Policy::default()
@@ -212,7 +213,7 @@ fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
                 sources,
             })
         }
-        Err(errors) => Err(Rejected { errors, sources }),
+        Err(errors) => Err(LoadError { errors, sources }),
     }
 }
 
@@ -232,27 +233,29 @@ fn check_envoy(files: &[(String, String)]) -> Result<Checked, Rejected> {
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
-    list(folder.as_ref()).unwrap_or_default()
+pub fn policy_files_in(folder: impl AsRef<Path>) -> Vec<PathBuf> {
+    list_policy_files(folder.as_ref()).unwrap_or_default()
 }
 
 /// The same, or why nobody can look.
-fn list(folder: &Path) -> io::Result<Vec<PathBuf>> {
+fn list_policy_files(folder: &Path) -> io::Result<Vec<PathBuf>> {
     let entries = folder.read_dir()?.flatten();
     let mut files: Vec<_> = entries.map(|entry| entry.path()).collect();
-    files.retain(|file| !is_hidden(file) && loader::format_of(file).is_some() && file.is_file());
+    files.retain(|file| {
+        !is_hidden_file(file) && loader::format_of(file).is_some() && file.is_file()
+    });
     files.sort();
     Ok(files)
 }
 
-fn is_hidden(file: &Path) -> bool {
+fn is_hidden_file(file: &Path) -> bool {
     let name = file.file_name().unwrap_or_default();
     name.as_encoded_bytes().starts_with(b".")
 }
 
 /// Reads the files of a folder as one policy: as if one file of ours included them all, or as envoyproxy/ratelimit
 /// reads them.
-fn read_folder(files: &[PathBuf]) -> Result<Checked, Rejected> {
+fn read_folder(files: &[PathBuf]) -> Result<LoadedPolicy, LoadError> {
     let mut theirs = Vec::with_capacity(files.len());
     for file in files {
         if loader::envoy_text(file)?.is_some() {
@@ -266,8 +269,8 @@ fn read_folder(files: &[PathBuf]) -> Result<Checked, Rejected> {
         let message =
             "a folder with this file of envoyproxy/ratelimit's form has files of ours too";
         let problem = Diagnostic::error(codes::CONFLICT, message, Span::default());
-        let problem = problem.help("keep them in two folders, or convert theirs");
+        let problem = problem.with_help("keep them in two folders, or convert theirs");
         return Err(loader::rejected(odd, problem));
     }
-    check(loader::from_paths(files))
+    check_loaded(loader::load_paths(files))
 }

@@ -1,7 +1,7 @@
 //! The texts that a policy was read from, and what stands where in them.
 
-use crate::document::columns::Text;
-use crate::document::{Format, LineColumn, Span};
+use crate::document::columns::IndexedText;
+use crate::document::{Format, Position, Span};
 
 /// The files of a policy, in the order in which they were read; the first includes the others.
 ///
@@ -30,7 +30,7 @@ pub struct Sources {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Source {
     name: String,
-    text: Text,
+    text: IndexedText,
 }
 
 impl Sources {
@@ -58,27 +58,27 @@ impl Sources {
 
     /// Keeps a file and says which number it has.
     pub(crate) fn add(&mut self, name: String, text: String, format: Format) -> u32 {
-        let text = Text::new(text, format);
+        let text = IndexedText::new(text, format);
         self.files.push(Source { name, text });
         u32::try_from(self.files.len() - 1).unwrap_or(u32::MAX)
     }
 
     /// The text on the line where a span begins, from there to its end or that of the line.
-    pub(crate) fn slice(&self, span: Span) -> Option<&str> {
+    pub(crate) fn text_at(&self, span: Span) -> Option<&str> {
         self.get(span.file)?.text.slice(span)
     }
 
     /// Where a part of a scalar stands, given in characters of its value; the whole if the file
     /// spells the value in another way, as with escapes or an alias.
-    pub(crate) fn within(&self, span: Span, value: &str, from: usize, length: usize) -> Span {
-        let raw = self.slice(span).unwrap_or("");
+    pub(crate) fn span_within(&self, span: Span, value: &str, from: usize, length: usize) -> Span {
+        let raw = self.text_at(span).unwrap_or("");
         let Some(at) = raw.find(value).filter(|_| !value.is_empty()) else {
             return span;
         };
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
         let before = small(raw[..at].chars().count());
         let first = span.start.column.saturating_add(before);
-        let place = |chars: usize| LineColumn {
+        let place = |chars: usize| Position {
             line: span.start.line,
             column: first.saturating_add(small(chars)),
         };
@@ -103,7 +103,7 @@ impl Source {
     }
 
     /// A part of a line, from a column counted in characters from 1, and whether there is more.
-    pub(crate) fn window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
+    pub(crate) fn line_window(&self, number: u32, from: u32, most: usize) -> (&str, bool) {
         let line = self.line(number).unwrap_or("");
         let start = self.text.byte_of_column(number, from);
         let rest = start.and_then(|start| line.get(start..)).unwrap_or("");
@@ -119,7 +119,7 @@ mod tests {
     use super::*;
 
     fn span(start: u32, end: u32) -> Span {
-        let place = |column| LineColumn { line: 2, column };
+        let place = |column| Position { line: 2, column };
         Span {
             file: 0,
             start: place(start),
@@ -151,10 +151,10 @@ mod tests {
         let mut sources = Sources::default();
         let text = "\nä: \"10/x\" # 10/x";
         sources.add("a.yaml".into(), text.into(), Format::Yaml);
-        assert_eq!(sources.slice(span(4, 10)), Some("\"10/x\""));
+        assert_eq!(sources.text_at(span(4, 10)), Some("\"10/x\""));
         // Inside the quotes: the x is the fifth character of the quoted text, at column 8.
-        assert_eq!(sources.within(span(4, 10), "10/x", 3, 1), span(8, 9));
+        assert_eq!(sources.span_within(span(4, 10), "10/x", 3, 1), span(8, 9));
         // A value that the file spells otherwise is shown whole.
-        assert_eq!(sources.within(span(4, 10), "11/x", 3, 1), span(4, 10));
+        assert_eq!(sources.span_within(span(4, 10), "11/x", 3, 1), span(4, 10));
     }
 }

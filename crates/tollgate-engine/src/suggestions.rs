@@ -8,17 +8,17 @@ use crate::policy::Policy;
 /// How many words are looked at, so that thousands of wrong names can't take forever.
 const MAX_CANDIDATES: usize = 300;
 /// Words longer than this are not compared: they are hardly typing mistakes.
-const LONGEST: usize = 40;
+const MAX_WORD_LENGTH: usize = 40;
 
 /// The closest candidate, if no more than three letters and no more than a third of them differ.
 pub(crate) fn closest<'a>(
     word: &str,
     candidates: impl IntoIterator<Item = &'a str>,
 ) -> Option<&'a str> {
-    let word = plain(word)?;
+    let word = normalized_word(word)?;
     let candidates = candidates.into_iter().take(MAX_CANDIDATES);
     let near = candidates.filter_map(|candidate| {
-        let other = plain(candidate)?;
+        let other = normalized_word(candidate)?;
         let (length, other_length) = (word.chars().count(), other.chars().count());
         let most = (length.max(other_length) / 3).clamp(1, 3);
         if length.abs_diff(other_length) > most {
@@ -41,19 +41,19 @@ pub(crate) fn did_you_mean<'a>(
 }
 
 /// "did you mean …?" if there is something near, else what there is, if that is short.
-pub(crate) fn help(word: &str, candidates: &[&str]) -> Option<String> {
+pub(crate) fn suggestion_or_list(word: &str, candidates: &[&str]) -> Option<String> {
     if let Some(near) = did_you_mean(word, candidates.iter().copied()) {
         return Some(near);
     }
     match candidates {
         [] => None,
-        few if few.len() <= 15 => Some(format!("use {}", any_of(few))),
+        few if few.len() <= 15 => Some(format!("use {}", or_list(few))),
         _ => None,
     }
 }
 
 /// `a, b or c`.
-pub(crate) fn any_of(words: &[&str]) -> String {
+pub(crate) fn or_list(words: &[&str]) -> String {
     match words {
         [] => String::new(),
         [one] => (*one).to_owned(),
@@ -62,8 +62,8 @@ pub(crate) fn any_of(words: &[&str]) -> String {
 }
 
 /// A word without case, and with `_` for `-`: to confuse those is the most common mistake.
-fn plain(word: &str) -> Option<String> {
-    let is_comparable = !word.is_empty() && word.chars().count() <= LONGEST;
+fn normalized_word(word: &str) -> Option<String> {
+    let is_comparable = !word.is_empty() && word.chars().count() <= MAX_WORD_LENGTH;
     is_comparable.then(|| word.to_ascii_lowercase().replace('-', "_"))
 }
 
@@ -81,7 +81,7 @@ fn plain(word: &str) -> Option<String> {
 /// assert_eq!(misspelt(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
 /// # Ok::<(), tollgate_engine::Rejected>(())
 /// ```
-pub fn misspelt<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {
+pub fn misspelled_facts<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {
     let conditions = policy.block.iter().chain(&policy.exempt);
     let conditions = conditions.chain(policy.rules.iter().map(|rule| &rule.matches));
     let conditions =
@@ -140,8 +140,14 @@ mod tests {
     #[test]
     fn what_there_is_stands_in_for_a_guess() {
         let words = ["enforce", "shadow", "off"];
-        assert_eq!(help("shadw", &words).unwrap(), "did you mean \"shadow\"?");
-        assert_eq!(help("maybe", &words).unwrap(), "use enforce, shadow or off");
-        assert_eq!(help("maybe", &[]), None);
+        assert_eq!(
+            suggestion_or_list("shadw", &words).unwrap(),
+            "did you mean \"shadow\"?"
+        );
+        assert_eq!(
+            suggestion_or_list("maybe", &words).unwrap(),
+            "use enforce, shadow or off"
+        );
+        assert_eq!(suggestion_or_list("maybe", &[]), None);
     }
 }

@@ -9,14 +9,14 @@ use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use foldhash::fast::FixedState;
 use tollgate::DenyReason;
-use tollgate::stripes::Stripes;
+use tollgate::stripes::StripedCounters;
 
 mod histogram;
 mod limiter_name;
 
 pub use histogram::Histogram;
-pub(crate) use limiter_name::beginning;
 pub use limiter_name::limiter_name;
+pub(crate) use limiter_name::truncate_at_char;
 
 /// What is counted of each limiter: allowed, near the limit, refused in shadow, without its key, and refused by each reason.
 const COLUMNS: usize = DENIED + DenyReason::ALL.len();
@@ -39,7 +39,7 @@ pub(crate) const NO_RULE: u32 = 2;
 pub(crate) const EXEMPT: u32 = 3;
 pub(crate) const BLOCK: u32 = 4;
 pub(crate) const BOUNDS: u32 = 5;
-pub(crate) const ASKED: u32 = 6;
+pub(crate) const REQUESTED: u32 = 6;
 /// Requests without a tenant, where there are tiers.
 pub(crate) const NO_TENANT: u32 = 7;
 /// Requests that operators let pass all rules.
@@ -47,10 +47,10 @@ pub(crate) const BYPASS: u32 = 8;
 /// Where limiters by name begin.
 /// Limits that come along with `CL.THROTTLE`.
 pub(crate) const THROTTLE: u32 = 9;
-const FIRST: usize = 10;
+const FIRST_LIMITER_ROW: usize = 10;
 
 /// What the rows are called that no rule has.
-const NAMES: [&str; FIRST] = [
+const NAMES: [&str; FIRST_LIMITER_ROW] = [
     "",
     "(other)",
     "(none)",
@@ -64,7 +64,7 @@ const NAMES: [&str; FIRST] = [
 ];
 
 /// Times that requests waited for their turn, in nanoseconds: 1 ms to 10 s.
-static WAITS: [u64; 12] = [
+static WAIT_BUCKETS: [u64; 12] = [
     1_000_000,
     5_000_000,
     10_000_000,
@@ -100,7 +100,7 @@ static WAITS: [u64; 12] = [
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Tally {
+pub struct LimiterCounts {
     /// The [name](limiter_name) of a rule, a tier, or a limit of a tree of descriptors. What no rule decided has a name
     /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`, `(throttle)`; and `(other)` are all beyond the
     /// number of limiters that are counted by name.
@@ -117,7 +117,7 @@ pub struct Tally {
     denied: [u64; DenyReason::ALL.len()],
 }
 
-impl Tally {
+impl LimiterCounts {
     /// Requests that it refused for this reason. One request is refused by one limiter: the one that takes longest.
     pub const fn denied(&self, reason: DenyReason) -> u64 {
         self.denied[reason as usize]
@@ -140,11 +140,11 @@ impl Tally {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Requests {
+pub struct RequestCounts {
     /// Those that passed.
     pub passed: u64,
     /// Those that were refused.
-    pub refused: u64,
+    pub denied: u64,
     /// Those of a tenant that no tier of the policy was found for: they are in the default tier, if there is one.
     pub unknown_tier: u64,
 }
@@ -154,7 +154,7 @@ type Counts = [u64; COLUMNS];
 
 /// The counts of all limiters of an engine.
 pub(crate) struct Tallies {
-    rows: Stripes<Box<[Row]>>,
+    rows: StripedCounters<Box<[Row]>>,
     names: Mutex<RowNames>,
     pub(crate) waits: Histogram,
 }
@@ -165,9 +165,9 @@ struct RowNames {
     /// By row.
     names: Vec<Arc<str>>,
     /// By row, what was counted there for others before.
-    before: Vec<Counts>,
+    previous_counts: Vec<Counts>,
     /// What limiters had counted whose rows others have now.
-    gone: Counts,
+    retired_counts: Counts,
     most: usize,
 }
 
@@ -177,15 +177,17 @@ impl Tallies {
         let names: Vec<Arc<str>> = NAMES.into_iter().map(Arc::from).collect();
         let row = |_| [const { AtomicU64::new(0) }; COLUMNS];
         Self {
-            rows: Stripes::few(|| (0..FIRST + most).map(row).collect()),
+            rows: StripedCounters::with_few_stripes(|| {
+                (0..FIRST_LIMITER_ROW + most).map(row).collect()
+            }),
             names: Mutex::new(RowNames {
                 rows: HashMap::default(),
-                before: vec![[0; COLUMNS]; names.len()],
+                previous_counts: vec![[0; COLUMNS]; names.len()],
                 names,
-                gone: [0; COLUMNS],
+                retired_counts: [0; COLUMNS],
                 most,
             }),
-            waits: Histogram::new(&WAITS),
+            waits: Histogram::new(&WAIT_BUCKETS),
         }
     }
 
@@ -195,14 +197,14 @@ impl Tallies {
         let in_force: HashSet<&str> = names.iter().map(|name| &**name).collect();
         let mut own = self.names();
         // Found once: rows are taken from the front, and none is looked at twice.
-        let mut next = FIRST;
+        let mut next = FIRST_LIMITER_ROW;
         let rows = names.iter().map(|name| {
             if let Some(row) = own.rows.get(&**name) {
                 return *row;
             }
-            let row = if own.names.len() < FIRST + own.most {
+            let row = if own.names.len() < FIRST_LIMITER_ROW + own.most {
                 own.names.push(Arc::from(""));
-                own.before.push([0; COLUMNS]);
+                own.previous_counts.push([0; COLUMNS]);
                 own.names.len() - 1
             } else {
                 let is_gone = |row: &usize| !in_force.contains(&*own.names[*row]);
@@ -227,25 +229,25 @@ impl Tallies {
     fn retire(&self, own: &mut RowNames, row: usize) {
         let counted = self.sums(row);
         for (column, sum) in counted.iter().enumerate() {
-            own.gone[column] += sum - own.before[row][column];
+            own.retired_counts[column] += sum - own.previous_counts[row][column];
         }
-        own.before[row] = counted;
+        own.previous_counts[row] = counted;
         let name = Arc::clone(&own.names[row]);
         own.rows.remove(&name);
     }
 
     /// What each limiter has counted.
-    pub(crate) fn all(&self) -> Vec<Tally> {
+    pub(crate) fn all(&self) -> Vec<LimiterCounts> {
         let own = self.names();
         let rows = own.names.iter().enumerate().skip(1);
         let tally = |(row, limiter): (usize, &Arc<str>)| {
-            let (sums, before) = (self.sums(row), &own.before[row]);
+            let (sums, before) = (self.sums(row), &own.previous_counts[row]);
             let gone = |column: usize| match row {
-                row if row == OTHER as usize => own.gone[column],
+                row if row == OTHER as usize => own.retired_counts[column],
                 _ => 0,
             };
             let count = |column: usize| sums[column] - before[column] + gone(column);
-            Tally {
+            LimiterCounts {
                 limiter: Arc::clone(limiter),
                 allowed: count(ALLOWED),
                 near_limit: count(NEAR_LIMIT),
@@ -293,11 +295,11 @@ impl Tallies {
     }
 
     /// All requests so far.
-    pub(crate) fn requests(&self) -> Requests {
+    pub(crate) fn requests(&self) -> RequestCounts {
         let sums = self.sums(REQUESTS as usize);
-        Requests {
+        RequestCounts {
             passed: sums[ALLOWED],
-            refused: sums[DENIED],
+            denied: sums[DENIED],
             unknown_tier: sums[UNKNOWN_TIER],
         }
     }
@@ -338,7 +340,7 @@ mod tests {
         for row in &rows {
             tallies.add(*row, ALLOWED);
         }
-        assert_eq!(tallies.all().len(), FIRST - 1 + 2);
+        assert_eq!(tallies.all().len(), FIRST_LIMITER_ROW - 1 + 2);
         assert_eq!(allowed(&tallies, "a"), Some(1));
         assert_eq!(allowed(&tallies, "(other)"), Some(2));
         assert_eq!(allowed(&tallies, "c"), None);

@@ -13,13 +13,13 @@ use std::sync::{Mutex, PoisonError, TryLockError};
 
 use foldhash::fast::RandomState;
 use tollgate::Timestamp;
-use tollgate::stripes::Stripes;
+use tollgate::stripes::StripedCounters;
 
 use crate::policy::Mode;
-use crate::tally::beginning;
+use crate::tally::truncate_at_char;
 
 /// Parts, each with its own lock.
-const PARTS: usize = 8;
+const SHARDS: usize = 8;
 /// How much of a key, and of a limiter's name, is kept.
 const TEXT_BYTES: usize = 160;
 
@@ -74,7 +74,7 @@ pub struct TopKey {
     /// How often, or less.
     pub denied: u64,
     /// How much less at the most.
-    pub error: u64,
+    pub overcount: u64,
     /// Whether it passed all the same, as the rule is in shadow: so often it would have been refused.
     pub is_shadow: bool,
 }
@@ -82,11 +82,11 @@ pub struct TopKey {
 /// Counts refusals by limiter and key.
 pub(crate) struct TopDenials {
     /// How many are told.
-    told: usize,
+    reported: usize,
     since: Mutex<Timestamp>,
     hasher: RandomState,
     parts: Box<[Mutex<TopShard>]>,
-    missed: Stripes<AtomicU64>,
+    missed: StripedCounters<AtomicU64>,
 }
 
 /// A limiter by a hash of its name, and a key of it by its fingerprint.
@@ -107,7 +107,7 @@ struct TopEntry {
     id: Id,
     limiter: String,
     key: String,
-    error: u64,
+    overcount: u64,
     is_shadow: bool,
 }
 
@@ -122,13 +122,13 @@ pub(crate) struct DeniedKey<L> {
 impl TopDenials {
     pub(crate) fn new(told: usize, now: Timestamp) -> Self {
         Self {
-            told,
+            reported: told,
             since: Mutex::new(now),
             hasher: RandomState::default(),
-            parts: (0..PARTS)
+            parts: (0..SHARDS)
                 .map(|_| Mutex::new(TopShard::new(told)))
                 .collect(),
-            missed: Stripes::few(|| AtomicU64::new(0)),
+            missed: StripedCounters::with_few_stripes(|| AtomicU64::new(0)),
         }
     }
 
@@ -145,7 +145,7 @@ impl TopDenials {
         // A text that is only hashed doesn't fail.
         let _ = write!(hashed, "{limiter}");
         let id = (hashed.0.finish(), fingerprint);
-        let part = usize::try_from((fingerprint[0] ^ id.0) >> 32).unwrap_or(0) % PARTS;
+        let part = usize::try_from((fingerprint[0] ^ id.0) >> 32).unwrap_or(0) % SHARDS;
         match self.parts[part].try_lock() {
             Ok(mut part) => part.add(id, mode, limiter, key),
             Err(TryLockError::Poisoned(part)) => part.into_inner().add(id, mode, limiter, key),
@@ -161,12 +161,12 @@ impl TopDenials {
             counted += part.counted;
             keys.extend(part.keys());
         }
-        let order = |key: &TopKey| (u64::MAX - key.denied, key.error);
+        let order = |key: &TopKey| (u64::MAX - key.denied, key.overcount);
         keys.sort_unstable_by(|one, other| {
             let ties = (&one.limiter, &one.key).cmp(&(&other.limiter, &other.key));
             order(one).cmp(&order(other)).then(ties)
         });
-        keys.truncate(self.told);
+        keys.truncate(self.reported);
         TopKeys {
             since: *self.since.lock().unwrap_or_else(PoisonError::into_inner),
             keys,
@@ -178,7 +178,7 @@ impl TopDenials {
     /// Begins anew.
     pub(crate) fn reset(&self, now: Timestamp) {
         for part in &self.parts {
-            *part.lock().unwrap_or_else(PoisonError::into_inner) = TopShard::new(self.told);
+            *part.lock().unwrap_or_else(PoisonError::into_inner) = TopShard::new(self.reported);
         }
         *self.since.lock().unwrap_or_else(PoisonError::into_inner) = now;
     }
@@ -219,9 +219,9 @@ impl TopShard {
         // What had held the texts before holds them again: a flood of keys asks for no memory.
         *entry = TopEntry {
             id,
-            limiter: short(mem::take(&mut entry.limiter), limiter),
-            key: short(mem::take(&mut entry.key), key),
-            error: count,
+            limiter: write_truncated(mem::take(&mut entry.limiter), limiter),
+            key: write_truncated(mem::take(&mut entry.key), key),
+            overcount: count,
             is_shadow: mode == Mode::Shadow,
         };
     }
@@ -232,14 +232,14 @@ impl TopShard {
             limiter: entry.limiter.clone(),
             key: entry.key.clone(),
             denied: *count,
-            error: entry.error,
+            overcount: entry.overcount,
             is_shadow: entry.is_shadow,
         })
     }
 }
 
 /// The beginning of a text, in the place of another.
-fn short(mut place: String, text: impl fmt::Display) -> String {
+fn write_truncated(mut place: String, text: impl fmt::Display) -> String {
     place.clear();
     let mut beginning = TruncatingWriter(&mut place);
     if write!(beginning, "{text}").is_err() {
@@ -268,7 +268,7 @@ impl Write for TruncatingWriter<'_> {
             self.0.push_str(text);
             return Ok(());
         }
-        self.0.push_str(beginning(text, room));
+        self.0.push_str(truncate_at_char(text, room));
         Err(fmt::Error)
     }
 }
@@ -326,7 +326,7 @@ mod tests {
                 .iter()
                 .position(|name| *name == format!("user={rank}"));
             let key = &told.keys[place.expect("one of the top")];
-            assert!(key.denied - key.error <= *count && *count <= key.denied);
+            assert!(key.denied - key.overcount <= *count && *count <= key.denied);
         }
         assert_eq!(names[0], format!("user={}", ranked[0].1));
     }
@@ -347,7 +347,7 @@ mod tests {
         }
         let first = &top.keys().keys[0];
         assert_eq!(first.key, "user=7");
-        assert!(first.denied >= 5_000 && first.denied - first.error <= 5_000);
+        assert!(first.denied >= 5_000 && first.denied - first.overcount <= 5_000);
     }
 
     #[test]

@@ -4,10 +4,10 @@ use std::fmt;
 
 use tollgate::OnMissingKey;
 
-use crate::suggestions::any_of;
+use crate::suggestions::or_list;
 
 /// Most names that a text lists.
-const MOST: usize = 12;
+const MAX_NAMES: usize = 12;
 
 /// A limit of the policy in force that applied to none of its first hundred requests, or a tier that isn't there.
 ///
@@ -40,7 +40,7 @@ pub enum Warning {
     #[display(
         "the rule {rule:?} found its key in none of its first 100 requests, and {}: it counts by {}, \
          and the last request had {had}{} Send that fact, or say on_missing_key: pass, deny or one_counter",
-        treated(*on_missing_key), keys(wants), end(had)
+        missing_key_effect(*on_missing_key), keys(wants), sentence_end(had)
     )]
     KeyNeverFound {
         /// The rule.
@@ -50,13 +50,13 @@ pub enum Warning {
         /// What happened to the requests.
         on_missing_key: OnMissingKey,
         /// The facts of the last one.
-        had: Had,
+        had: SeenFacts,
     },
     /// A rule that takes its cost from a fact found none in its first hundred requests, and charged its default.
     #[display(
         "the rule {rule:?} found its cost in none of its first 100 requests, and charged {default} for each: it reads \
          {wants} as a whole number, and the last request had {had}{} Send that fact, or say the cost as a number",
-        end(had)
+        sentence_end(had)
     )]
     CostNeverFound {
         /// The rule or tier.
@@ -66,17 +66,17 @@ pub enum Warning {
         /// What each request was charged.
         default: u64,
         /// The facts of the last one.
-        had: Had,
+        had: SeenFacts,
     },
     /// None of a hundred requests had a tenant, so no tier applied to any.
     #[display(
         "none of the first 100 requests had a tenant, so no tier applied to them: the last request had {had}{} \
          Send the fact tenant",
-        end(had)
+        sentence_end(had)
     )]
     TenantNeverFound {
         /// The facts of the last one.
-        had: Had,
+        had: SeenFacts,
     },
     /// None of a hundred tenants was in a tier that there is.
     #[display(
@@ -97,14 +97,14 @@ pub enum Warning {
         /// Whether there is none at all, as all limits are for descriptors.
         only_trees: bool,
         /// The facts of the last one.
-        had: Had,
+        had: SeenFacts,
     },
     /// No limit was for any descriptor of the first hundred requests of descriptors.
     #[display(
         "no limit was for any descriptor of the first 100 requests, so nothing limits them: the last request \
          was of the domain {domain:?} with entries {}, and the policy has the domains {}",
-        list(had),
-        list(known)
+        join_names(had),
+        join_names(known)
     )]
     NoDescriptorMet {
         /// The domain of the last one.
@@ -126,7 +126,7 @@ pub enum Warning {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Had {
+pub struct SeenFacts {
     /// The names.
     pub names: Vec<String>,
     /// Names that nothing in the policy asks for, each with the one that was likely meant.
@@ -152,21 +152,21 @@ impl Warning {
 }
 
 /// Names as a list, no more than a line of them.
-fn list(names: &[String]) -> String {
-    let shown: Vec<&str> = names.iter().take(MOST).map(String::as_str).collect();
-    match names.len().saturating_sub(MOST) {
+fn join_names(names: &[String]) -> String {
+    let shown: Vec<&str> = names.iter().take(MAX_NAMES).map(String::as_str).collect();
+    match names.len().saturating_sub(MAX_NAMES) {
         0 => shown.join(", "),
         more => format!("{} and {more} more", shown.join(", ")),
     }
 }
 
-impl fmt::Display for Had {
+impl fmt::Display for SeenFacts {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         if self.names.is_empty() {
             return f.write_str("no facts");
         }
-        f.write_str(&list(&self.names))?;
-        for (name, near) in self.near.iter().take(MOST) {
+        f.write_str(&join_names(&self.names))?;
+        for (name, near) in self.near.iter().take(MAX_NAMES) {
             write!(f, "; did you mean {near} where you say {name}?")?;
         }
         Ok(())
@@ -174,16 +174,16 @@ impl fmt::Display for Had {
 }
 
 /// What ends a sentence about facts: a question has its own sign.
-fn end(had: &Had) -> &'static str {
+fn sentence_end(had: &SeenFacts) -> &'static str {
     if had.near.is_empty() { "." } else { "" }
 }
 
 fn keys(wants: &[Vec<String>]) -> String {
     let keys: Vec<_> = wants.iter().map(|facts| facts.join(" and ")).collect();
-    any_of(&keys.iter().map(String::as_str).collect::<Vec<_>>())
+    or_list(&keys.iter().map(String::as_str).collect::<Vec<_>>())
 }
 
-const fn treated(on_missing_key: OnMissingKey) -> &'static str {
+const fn missing_key_effect(on_missing_key: OnMissingKey) -> &'static str {
     match on_missing_key {
         OnMissingKey::Pass => "let all of them pass",
         OnMissingKey::Deny => "denied all of them",
@@ -192,7 +192,7 @@ const fn treated(on_missing_key: OnMissingKey) -> &'static str {
 }
 
 fn no_tier(tier: Option<&(String, String)>, known: &[String], has_default: bool) -> String {
-    let known = list(known);
+    let known = join_names(known);
     let why = match tier {
         Some((fact, value)) => {
             format!("the last request had {fact}={value:?}, and the tiers are {known}")
@@ -207,7 +207,7 @@ fn no_tier(tier: Option<&(String, String)>, known: &[String], has_default: bool)
     format!("{why}. {became}")
 }
 
-fn no_rule_met(only_trees: bool, had: &Had) -> String {
+fn no_rule_met(only_trees: bool, had: &SeenFacts) -> String {
     let (why, help) = if only_trees {
         (
             "the policy has limits for descriptors alone, and the first 100 requests had facts",
@@ -219,6 +219,6 @@ fn no_rule_met(only_trees: bool, had: &Had) -> String {
             "tollgate explain shows what each rule wants",
         )
     };
-    let end = end(had);
+    let end = sentence_end(had);
     format!("{why}, so nothing limits them: the last request had {had}{end} {help}")
 }

@@ -18,16 +18,16 @@ use tollgate::{Clock, Timestamp};
 
 mod policy;
 
-pub use policy::{WatchEvent, read_settled};
+pub use policy::{WatchEvent, read_when_stable};
 
 /// So long nothing may happen before files are read: a change often comes in several steps.
-const CALM: Duration = Duration::from_millis(150);
+const DEBOUNCE: Duration = Duration::from_millis(150);
 /// More steps than this aren't waited for.
 const MAX_DEBOUNCED_EVENTS: usize = 100;
 /// How often files are polled where the system doesn't report changes.
 pub const POLL_INTERVAL: Duration = Duration::from_secs(2);
 /// Links that lead to links, as many as the system follows.
-const MOST_LINKS: usize = 40;
+const MAX_SYMLINKS: usize = 40;
 
 /// The folders on the way to some files, and what in each of them matters.
 type WatchedFolders = BTreeMap<PathBuf, WatchedNames>;
@@ -59,8 +59,8 @@ pub struct FileWatcher(Sender<WatchSignal>);
 #[derive(Debug)]
 enum WatchSignal {
     /// Something happened to these; to something that isn't known if there are none.
-    Happened(Vec<PathBuf>),
-    End,
+    Changed(Vec<PathBuf>),
+    Stop,
 }
 
 /// What is next.
@@ -72,7 +72,7 @@ enum WaitResult {
 
 /// The files that are looked after, and the way to them.
 struct WatchState {
-    how: ChangeDetector,
+    detector: ChangeDetector,
     /// Why the system can't report changes, until the reader was told.
     polled_because: Option<String>,
     paths: Vec<PathBuf>,
@@ -85,9 +85,9 @@ struct WatchState {
 /// Who notices that they have changed.
 enum ChangeDetector {
     /// The system, which tells.
-    Told(RecommendedWatcher),
+    Notified(RecommendedWatcher),
     /// This thread, by what was known of the files.
-    Looking(Vec<FileStamp>),
+    Polled(Vec<FileStamp>),
 }
 
 /// What is known of a file without reading it.
@@ -110,8 +110,8 @@ impl FileWatcher {
             let mut watched = WatchState::new(paths, told, signals);
             loop {
                 // What happens from here on is told, and what happened before is read now.
-                let is_new = watched.follow();
-                if !is_new && watched.wait() == WaitResult::End {
+                let is_new = watched.update_watches();
+                if !is_new && watched.wait_for_change() == WaitResult::End {
                     return;
                 }
                 let polled = watched.polled_because.take();
@@ -127,7 +127,7 @@ impl FileWatcher {
 impl Drop for FileWatcher {
     fn drop(&mut self) {
         // It may have ended already.
-        let _ = self.0.send(WatchSignal::End);
+        let _ = self.0.send(WatchSignal::Stop);
     }
 }
 
@@ -141,14 +141,14 @@ impl WatchState {
                 Err(_) => Vec::new(),
             };
             // Nobody listens once that has ended.
-            let _ = tell.send(WatchSignal::Happened(paths));
+            let _ = tell.send(WatchSignal::Changed(paths));
         });
         let (how, polled_because) = match watcher {
-            Ok(watcher) => (ChangeDetector::Told(watcher), None),
-            Err(error) => (ChangeDetector::Looking(Vec::new()), Some(error.to_string())),
+            Ok(watcher) => (ChangeDetector::Notified(watcher), None),
+            Err(error) => (ChangeDetector::Polled(Vec::new()), Some(error.to_string())),
         };
         Self {
-            how,
+            detector: how,
             polled_because,
             paths,
             folders: WatchedFolders::new(),
@@ -159,26 +159,26 @@ impl WatchState {
 
     /// Looks after the files by the ways that lead to them now. Whether those are others than before, so that something
     /// may have been missed.
-    fn follow(&mut self) -> bool {
+    fn update_watches(&mut self) -> bool {
         let folders = watched_folders(&self.paths);
         let mut is_new = std::mem::take(&mut self.is_stale) || folders != self.folders;
         let before = std::mem::replace(&mut self.folders, folders);
-        let failed = match &mut self.how {
+        let failed = match &mut self.detector {
             // What is to be told of a folder is lost if it is watched anew, so that isn't done without need.
-            ChangeDetector::Told(_) if !is_new => None,
-            ChangeDetector::Told(watcher) => {
+            ChangeDetector::Notified(_) if !is_new => None,
+            ChangeDetector::Notified(watcher) => {
                 // Another folder may be where one was, and that one isn't looked after any more. It may be gone.
                 for folder in before.keys().chain(self.folders.keys()) {
                     let _ = watcher.unwatch(folder);
                 }
                 let watch = |folder: &PathBuf| {
                     let watched = watcher.watch(folder, RecursiveMode::NonRecursive);
-                    unable(folder, &self.folders, &watched.err()?)
+                    watch_failure(folder, &self.folders, &watched.err()?)
                 };
                 self.folders.keys().filter_map(watch).next_back()
             }
-            ChangeDetector::Looking(last) => {
-                let now = stamps(&self.paths);
+            ChangeDetector::Polled(last) => {
+                let now = file_stamps(&self.paths);
                 is_new |= now != *last;
                 *last = now;
                 None
@@ -186,22 +186,22 @@ impl WatchState {
         };
         if let Some(why) = failed {
             self.polled_because = Some(why);
-            self.how = ChangeDetector::Looking(stamps(&self.paths));
+            self.detector = ChangeDetector::Polled(file_stamps(&self.paths));
             is_new = true;
         }
         is_new
     }
 
     /// Waits until something has happened to the files, and no more does.
-    fn wait(&mut self) -> WaitResult {
-        if let ChangeDetector::Looking(last) = &mut self.how {
+    fn wait_for_change(&mut self) -> WaitResult {
+        if let ChangeDetector::Polled(last) = &mut self.detector {
             loop {
                 match self.signals.recv_timeout(POLL_INTERVAL) {
-                    Ok(WatchSignal::Happened(_)) => {}
-                    Ok(WatchSignal::End) | Err(RecvTimeoutError::Disconnected) => {
+                    Ok(WatchSignal::Changed(_)) => {}
+                    Ok(WatchSignal::Stop) | Err(RecvTimeoutError::Disconnected) => {
                         return WaitResult::End;
                     }
-                    Err(RecvTimeoutError::Timeout) if stamps(&self.paths) == *last => {}
+                    Err(RecvTimeoutError::Timeout) if file_stamps(&self.paths) == *last => {}
                     Err(RecvTimeoutError::Timeout) => return WaitResult::Read,
                 }
             }
@@ -218,19 +218,19 @@ impl WatchState {
                 None => (self.signals.recv()).map_err(|_| RecvTimeoutError::Disconnected),
                 Some(until) => self.signals.recv_timeout(until - clock.now()),
             };
-            if let Ok(WatchSignal::Happened(paths)) = &signal {
+            if let Ok(WatchSignal::Changed(paths)) = &signal {
                 self.is_stale |= concerns_folders(folders, paths);
             }
             match signal {
-                Ok(WatchSignal::Happened(paths))
+                Ok(WatchSignal::Changed(paths))
                     if matters(&paths) && steps < MAX_DEBOUNCED_EVENTS =>
                 {
-                    until = Some(clock.now() + CALM);
+                    until = Some(clock.now() + DEBOUNCE);
                     steps += 1;
                 }
-                Ok(WatchSignal::Happened(_)) => {}
+                Ok(WatchSignal::Changed(_)) => {}
                 Err(RecvTimeoutError::Timeout) => return WaitResult::Read,
-                Ok(WatchSignal::End) | Err(RecvTimeoutError::Disconnected) => {
+                Ok(WatchSignal::Stop) | Err(RecvTimeoutError::Disconnected) => {
                     return WaitResult::End;
                 }
             }
@@ -251,7 +251,7 @@ fn is_change(kind: &EventKind) -> bool {
 
 /// Why changes can't be told of, if it matters that this folder isn't watched. Folders far above may not be read, and
 /// what is missing isn't there to be watched.
-fn unable(folder: &Path, folders: &WatchedFolders, error: &notify::Error) -> Option<String> {
+fn watch_failure(folder: &Path, folders: &WatchedFolders, error: &notify::Error) -> Option<String> {
     let mut others = folders.keys().filter(|other| *other != folder);
     let is_last = !others.any(|other| other.starts_with(folder));
     let report_unreachable = matches!(error.kind, notify::ErrorKind::PathNotFound)
@@ -283,15 +283,15 @@ fn watched_folders(paths: &[PathBuf]) -> WatchedFolders {
     let mut folders = WatchedFolders::new();
     for path in paths {
         let whole = std::path::absolute(path).unwrap_or_else(|_| path.clone());
-        walk(&whole, &mut folders);
+        walk_links(&whole, &mut folders);
     }
     folders
 }
 
 /// Goes from the root to what a path leads to, through all links on the way.
-fn walk(path: &Path, folders: &mut WatchedFolders) {
+fn walk_links(path: &Path, folders: &mut WatchedFolders) {
     let mut at = PathBuf::from("/");
-    let mut rest: Vec<OsString> = parts(path);
+    let mut rest: Vec<OsString> = path_names_reversed(path);
     let mut links = 0;
     while let Some(name) = rest.pop() {
         if name == ".." {
@@ -304,12 +304,12 @@ fn walk(path: &Path, folders: &mut WatchedFolders) {
         }
         let next = at.join(&name);
         match std::fs::read_link(&next) {
-            Ok(target) if links < MOST_LINKS => {
+            Ok(target) if links < MAX_SYMLINKS => {
                 links += 1;
                 if target.is_absolute() {
                     at = PathBuf::from("/");
                 }
-                rest.extend(parts(&target));
+                rest.extend(path_names_reversed(&target));
             }
             Ok(_) => return,
             // What isn't there can't be looked into, but can be made.
@@ -323,7 +323,7 @@ fn walk(path: &Path, folders: &mut WatchedFolders) {
 }
 
 /// The names on a way, the last first.
-fn parts(path: &Path) -> Vec<OsString> {
+fn path_names_reversed(path: &Path) -> Vec<OsString> {
     let parts = path.components().rev().filter_map(|part| match part {
         Component::Normal(name) => Some(name.to_owned()),
         Component::ParentDir => Some("..".into()),
@@ -333,7 +333,7 @@ fn parts(path: &Path) -> Vec<OsString> {
 }
 
 /// What is known of files, and of those in folders, without reading them.
-fn stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
+fn file_stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
     let stamp = |path: &Path| {
         let known = std::fs::metadata(path).ok()?;
         Some((
@@ -344,7 +344,7 @@ fn stamps(paths: &[PathBuf]) -> Vec<FileStamp> {
             known.mtime_nsec(),
         ))
     };
-    let inside = |path: &PathBuf| crate::source::files_in(path);
+    let inside = |path: &PathBuf| crate::source::policy_files_in(path);
     let all = paths
         .iter()
         .flat_map(|path| [vec![path.clone()], inside(path)].concat());

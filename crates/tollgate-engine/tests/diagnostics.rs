@@ -33,7 +33,7 @@ fn every_error_is_told_at_once_with_its_place() {
 #[test]
 fn json_has_the_same_with_places_as_numbers() {
     let rejected = Policy::from_path("tests/broken/twice_names.yaml").expect_err("a broken file");
-    let json = render::json(&rejected.errors, &rejected.sources);
+    let json = render::to_json(&rejected.errors, &rejected.sources);
     assert_eq!(
         json,
         "[{\"severity\":\"error\",\"code\":\"duplicate-name\",\

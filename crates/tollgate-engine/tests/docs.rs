@@ -60,7 +60,7 @@ fn outcome(path: &Path, folder: &Path) -> (Vec<&'static str>, String) {
         Err(rejected) => (rejected.errors, rejected.sources),
     };
     let codes = found.iter().map(|diagnostic| diagnostic.code.0).collect();
-    let shown = render::human(&found, &sources);
+    let shown = render::to_text(&found, &sources);
     (codes, shown.replace(&format!("{}/", folder.display()), ""))
 }
 

@@ -12,8 +12,8 @@ use common::{only, policy, rates, rule};
 use proptest::prelude::*;
 use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
-use tollgate_engine::explain::{Standing, explain};
-use tollgate_engine::policy::{KeyPart, Match, Mode, Policy, Rule, Tier};
+use tollgate_engine::explain::{RuleStatus, explain};
+use tollgate_engine::policy::{KeyPart, MatchConditions, Mode, Policy, Rule, Tier};
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts};
 
@@ -46,9 +46,9 @@ fn mode() -> impl Strategy<Value = Mode> {
     prop_oneof![4 => Just(Mode::Enforce), 2 => Just(Mode::Shadow), 1 => Just(Mode::Off)]
 }
 
-fn matches() -> impl Strategy<Value = Match> {
+fn matches() -> impl Strategy<Value = MatchConditions> {
     prop_oneof![
-        2 => Just(Match::default()),
+        2 => Just(MatchConditions::default()),
         3 => ("[xy]", "[ab]").prop_map(|(fact, text)| only(&fact, &text)),
     ]
 }
@@ -130,8 +130,8 @@ proptest! {
         let mut said: Vec<_> = entries
             .iter()
             .filter_map(|entry| match (&entry.standing, entry.cause) {
-                (Standing::Applies { key, .. }, Cause::Rule(name)) => Some((format!("rule/{name}"), key.clone())),
-                (Standing::Applies { key, .. }, Cause::Tier(_)) => Some(("tier".to_owned(), key.clone())),
+                (RuleStatus::Applies { key, .. }, Cause::Rule(name)) => Some((format!("rule/{name}"), key.clone())),
+                (RuleStatus::Applies { key, .. }, Cause::Tier(_)) => Some(("tier".to_owned(), key.clone())),
                 _ => None,
             })
             .collect();

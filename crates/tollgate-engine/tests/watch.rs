@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 /// An engine whose file is watched, and what its log says.
 struct Watched {
@@ -47,7 +47,7 @@ impl Watched {
 
 #[test]
 fn a_changed_file_is_put_in_force_and_one_with_a_mistake_changes_nothing() {
-    let scratch = Scratch::new("engine-watch");
+    let scratch = TempFolder::new("engine-watch");
     let path = scratch.path("policy.yaml");
     let write = |text: &str| fs::write(&path, text).expect("a file");
     write("limits: [{name: all, rate: 1/h}]");
@@ -74,7 +74,7 @@ fn a_changed_file_is_put_in_force_and_one_with_a_mistake_changes_nothing() {
 
 #[test]
 fn a_file_that_is_included_is_watched_and_the_engine_can_be_dropped() {
-    let scratch = Scratch::new("engine-watch-include");
+    let scratch = TempFolder::new("engine-watch-include");
     let (path, part) = (scratch.path("policy.yaml"), scratch.path("part.yaml"));
     fs::write(&part, "limits: [{name: all, rate: 1/h}]").expect("a file");
     fs::write(&path, "include: [part.yaml]").expect("a file");

@@ -4,13 +4,13 @@ use std::borrow::Cow;
 
 use tollgate::{Algorithm, Decision};
 use tollgate_engine::backend::{Limit, LimitKind};
-use tollgate_engine::verdict::{Cause, DenyReason, Findings, LimitState, TooMuch};
+use tollgate_engine::verdict::{BoundExceeded, Cause, DecisionDetails, DenyReason, LimitState};
 
-use crate::Shown;
+use crate::ShownLimit;
 use crate::fields;
 
 /// So many limits an answer lists at most: a client reads few, and fields have to stay short.
-pub const MOST_LISTED: usize = 8;
+pub const MAX_LISTED_LIMITS: usize = 8;
 
 /// What a client is told of a request that an engine decided.
 ///
@@ -30,19 +30,19 @@ pub const MOST_LISTED: usize = 8;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct Answered<'a> {
+pub struct DecisionAnswer<'a> {
     /// Whether it passed.
     pub is_allowed: bool,
     /// What decided.
     pub cause: Cause<'a>,
     /// What was decided.
     pub decision: Decision,
-    findings: &'a Findings<'a>,
+    findings: &'a DecisionDetails<'a>,
 }
 
-impl<'a> Answered<'a> {
+impl<'a> DecisionAnswer<'a> {
     /// What the findings tell of a request that passed, or didn't.
-    pub fn of(findings: &'a Findings<'a>, is_allowed: bool) -> Self {
+    pub fn of(findings: &'a DecisionDetails<'a>, is_allowed: bool) -> Self {
         Self {
             is_allowed,
             cause: findings.cause(),
@@ -53,7 +53,7 @@ impl<'a> Answered<'a> {
 
     /// The name of what decided; none if nothing that has one did.
     pub fn rule(&self) -> Option<&'a str> {
-        name_of(self.cause)
+        cause_name(self.cause)
     }
 
     /// The names of the rules in shadow that would have refused the request, in the order of the file.
@@ -66,9 +66,9 @@ impl<'a> Answered<'a> {
     }
 
     /// What header fields show of the limit that decided.
-    pub fn shown(&self) -> Option<Shown<'a>> {
+    pub fn shown(&self) -> Option<ShownLimit<'a>> {
         let kind = self.findings.limit()?.kind();
-        Some(shown(self.rule()?, kind, &self.decision))
+        Some(shown_limit(self.rule()?, kind, &self.decision))
     }
 
     /// What header fields show of all limits that the request met, the most urgent first and at most [`MOST_LISTED`]. That takes a
@@ -95,7 +95,7 @@ impl<'a> Answered<'a> {
     /// assert_eq!(lines[1], r#"ratelimit: "api:10/s";r=9;t=1, "all";r=49;t=2, "api:concurrency";r=2"#);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn show_limits<T>(&self, show: impl FnOnce(&[Shown<'_>]) -> T) -> T {
+    pub fn with_limits<T>(&self, show: impl FnOnce(&[ShownLimit<'_>]) -> T) -> T {
         let mut limits = self.findings.limits();
         let (first, second) = (limits.next(), limits.next());
         drop(limits);
@@ -104,7 +104,7 @@ impl<'a> Answered<'a> {
                 let names = self.names();
                 let limits = self.findings.limits().zip(&names);
                 let limits: Vec<_> = limits
-                    .map(|(limit, name)| shown(name, limit.kind, &limit.decision))
+                    .map(|(limit, name)| shown_limit(name, limit.kind, &limit.decision))
                     .collect();
                 show(&limits)
             }
@@ -118,9 +118,9 @@ impl<'a> Answered<'a> {
     /// The names of the limits that are listed.
     #[cold]
     fn names(&self) -> Vec<Cow<'a, str>> {
-        let limits: Vec<_> = self.findings.limits().take(MOST_LISTED).collect();
+        let limits: Vec<_> = self.findings.limits().take(MAX_LISTED_LIMITS).collect();
         let name = |limit: &LimitState<'a>| {
-            let rule = name_of(limit.cause).unwrap_or_default();
+            let rule = cause_name(limit.cause).unwrap_or_default();
             let of_rule = self.findings.limits();
             let of_rule = of_rule.filter(|other| other.cause == limit.cause);
             if of_rule.count() < 2 {
@@ -145,7 +145,7 @@ impl<'a> Answered<'a> {
     }
 
     /// What the request has more of than is taken: no decision of a limit, either.
-    pub fn too_much(&self) -> Option<TooMuch<'a>> {
+    pub fn too_much(&self) -> Option<BoundExceeded<'a>> {
         match self.cause {
             Cause::TooMuch(what) if !self.is_allowed => Some(what),
             _ => None,
@@ -162,7 +162,7 @@ impl<'a> Answered<'a> {
 }
 
 /// The name of what decided; none if nothing that has one did.
-const fn name_of(cause: Cause<'_>) -> Option<&str> {
+const fn cause_name(cause: Cause<'_>) -> Option<&str> {
     match cause {
         Cause::Rule(name) | Cause::Tier(name) | Cause::StoreFailure(name) => Some(name),
         _ => None,
@@ -170,8 +170,8 @@ const fn name_of(cause: Cause<'_>) -> Option<&str> {
 }
 
 /// What header fields show of a limit that said this.
-fn shown<'n>(name: &'n str, kind: &LimitKind, decision: &Decision) -> Shown<'n> {
-    let shown = Shown::of(name, decision);
+fn shown_limit<'n>(name: &'n str, kind: &LimitKind, decision: &Decision) -> ShownLimit<'n> {
+    let shown = ShownLimit::of(name, decision);
     let LimitKind::Rate { rate, algorithm } = kind else {
         return match kind.window() {
             Some(window) => shown.window(window),
@@ -180,9 +180,9 @@ fn shown<'n>(name: &'n str, kind: &LimitKind, decision: &Decision) -> Shown<'n> 
     };
     match algorithm {
         Algorithm::Gcra | Algorithm::TokenBucket | Algorithm::LeakyBucket => {
-            Shown::of_bucket(name, decision, *rate)
+            ShownLimit::of_bucket(name, decision, *rate)
         }
-        _ => match fields::time_of(*rate, decision.limit) {
+        _ => match fields::refill_time(*rate, decision.limit) {
             Some(window) => shown.window(window),
             None => shown,
         },

@@ -18,7 +18,7 @@ use hops::{QuoteHandling, ReverseList, parameter};
 pub use network::{Network, NetworkError};
 
 /// More hops than this are no way that a request goes: whoever is so far off isn't looked for.
-const MOST_HOPS: usize = 128;
+const MAX_HOPS: usize = 128;
 
 /// Which proxies are believed, and which field.
 ///
@@ -39,7 +39,7 @@ const MOST_HOPS: usize = 128;
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Trust {
     whom: TrustedProxies,
-    field: Field,
+    field: ForwardedField,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -54,7 +54,7 @@ enum TrustedProxies {
 #[derive(Clone, Debug, Default, Display, PartialEq, Eq)]
 #[display("{}", self.name())]
 #[non_exhaustive]
-pub enum Field {
+pub enum ForwardedField {
     /// `X-Forwarded-For: client, proxy`: what most proxies write.
     #[default]
     XForwardedFor,
@@ -73,36 +73,36 @@ pub struct Client {
     /// believed told one.
     pub address: Option<IpAddr>,
     /// What came of the field.
-    pub told: Told,
+    pub forwarded_by: ForwardedBy,
 }
 
 /// What came of the field that tells clients.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum ForwardedBy {
     /// There is none, or none is read.
     Nothing,
     /// Proxies that are believed told the client.
-    ByProxies,
+    Trusted,
     /// Somebody told one who isn't believed. If that is a proxy of yours, all of its clients are one.
-    ByStranger,
+    Untrusted,
     /// It can't be read to the client: the last proxy that could be told apart counts.
     Unreadable,
 }
 
 impl Default for Trust {
     fn default() -> Self {
-        Self::nobody()
+        Self::none()
     }
 }
 
 impl Trust {
     const fn of(whom: TrustedProxies) -> Self {
-        let field = Field::XForwardedFor;
+        let field = ForwardedField::XForwardedFor;
         Self { whom, field }
     }
 
     /// No field is believed: the address of the connection counts.
-    pub const fn nobody() -> Self {
+    pub const fn none() -> Self {
         Self::of(TrustedProxies::Nobody)
     }
 
@@ -123,7 +123,7 @@ impl Trust {
     /// assert_eq!(client.address, Some("198.51.100.4".parse()?));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub const fn hops(count: NonZeroUsize) -> Self {
+    pub const fn proxy_count(count: NonZeroUsize) -> Self {
         Self::of(TrustedProxies::Hops(count))
     }
 
@@ -137,16 +137,18 @@ impl Trust {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn by(mut self, field: Field) -> Self {
+    pub fn with_field(mut self, field: ForwardedField) -> Self {
         self.field = match field {
-            Field::Single(name) => Field::Single(name.to_ascii_lowercase().into()),
+            ForwardedField::Single(name) => {
+                ForwardedField::Single(name.to_ascii_lowercase().into())
+            }
             field => field,
         };
         self
     }
 
     /// The field whose lines [`client`](Self::client) is given.
-    pub const fn field(&self) -> &Field {
+    pub const fn field(&self) -> &ForwardedField {
         &self.field
     }
 
@@ -159,25 +161,27 @@ impl Trust {
         let mut lines = lines.rev().peekable();
         let peer = peer.map(|address| address.to_canonical());
         if lines.peek().is_none() {
-            return Client::of(peer, Told::Nothing);
+            return Client::of(peer, ForwardedBy::Nothing);
         }
         if !self.believes(peer) {
-            return Client::of(peer, Told::ByStranger);
+            return Client::of(peer, ForwardedBy::Untrusted);
         }
         match &self.field {
-            Field::XForwardedFor => {
+            ForwardedField::XForwardedFor => {
                 let each = lines.flat_map(|line| ReverseList::new(line, QuoteHandling::Plain));
-                self.walk(peer, each.map(hops::address))
+                self.walk_hops(peer, each.map(hops::parse_address))
             }
-            Field::Forwarded => {
+            ForwardedField::Forwarded => {
                 let each = lines.flat_map(|line| ReverseList::new(line, QuoteHandling::Read));
-                let address = |element| hops::bracketed(&parameter(element, "for")?);
-                self.walk(peer, each.map(address))
+                let address = |element| hops::parse_bracketed_address(&parameter(element, "for")?);
+                self.walk_hops(peer, each.map(address))
             }
-            Field::Single(_) => match (lines.next().and_then(hops::address), lines.next()) {
-                (Some(address), None) => Client::of(Some(address), Told::ByProxies),
-                _ => Client::of(peer, Told::Unreadable),
-            },
+            ForwardedField::Single(_) => {
+                match (lines.next().and_then(hops::parse_address), lines.next()) {
+                    (Some(address), None) => Client::of(Some(address), ForwardedBy::Trusted),
+                    _ => Client::of(peer, ForwardedBy::Unreadable),
+                }
+            }
         }
     }
 
@@ -198,30 +202,34 @@ impl Trust {
     }
 
     /// Goes from the nearest hop to the client; none is one that can't be read.
-    fn walk(&self, peer: Option<IpAddr>, hops: impl Iterator<Item = Option<IpAddr>>) -> Client {
+    fn walk_hops(
+        &self,
+        peer: Option<IpAddr>,
+        hops: impl Iterator<Item = Option<IpAddr>>,
+    ) -> Client {
         let most = match &self.whom {
             TrustedProxies::Hops(count) => count.get(),
-            _ => MOST_HOPS,
+            _ => MAX_HOPS,
         };
         let (mut last, mut seen) = (peer, 0);
         for hop in hops.take(most) {
             let Some(address) = hop else {
-                return Client::of(last, Told::Unreadable);
+                return Client::of(last, ForwardedBy::Unreadable);
             };
             (last, seen) = (Some(address), seen + 1);
             if let TrustedProxies::Proxies(networks) = &self.whom
                 && !is_in(networks, address)
             {
-                return Client::of(last, Told::ByProxies);
+                return Client::of(last, ForwardedBy::Trusted);
             }
         }
         match self.whom {
             // Somebody came another way than all are said to.
-            TrustedProxies::Hops(_) if seen < most => Client::of(peer, Told::Unreadable),
-            _ if seen == 0 => Client::of(peer, Told::Nothing),
-            TrustedProxies::Proxies(_) if seen == most => Client::of(last, Told::Unreadable),
+            TrustedProxies::Hops(_) if seen < most => Client::of(peer, ForwardedBy::Unreadable),
+            _ if seen == 0 => Client::of(peer, ForwardedBy::Nothing),
+            TrustedProxies::Proxies(_) if seen == most => Client::of(last, ForwardedBy::Unreadable),
             // A proxy itself asks.
-            _ => Client::of(last, Told::ByProxies),
+            _ => Client::of(last, ForwardedBy::Trusted),
         }
     }
 }
@@ -230,7 +238,7 @@ fn is_in(networks: &[Network], address: IpAddr) -> bool {
     networks.iter().any(|network| network.contains(address))
 }
 
-impl Field {
+impl ForwardedField {
     /// Its name, in lower case.
     pub const fn name(&self) -> &str {
         match self {
@@ -242,8 +250,11 @@ impl Field {
 }
 
 impl Client {
-    const fn of(address: Option<IpAddr>, told: Told) -> Self {
-        Self { address, told }
+    const fn of(address: Option<IpAddr>, told: ForwardedBy) -> Self {
+        Self {
+            address,
+            forwarded_by: told,
+        }
     }
 }
 

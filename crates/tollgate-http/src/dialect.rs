@@ -22,7 +22,7 @@ use derive_more::{Display, Error};
 /// ```
 #[derive(Clone, Copy, Debug, Default, Display, PartialEq, Eq, Hash)]
 #[display("{}", self.name())]
-pub enum Dialect {
+pub enum HeaderDialect {
     /// `RateLimit-Policy: "name";q=100;w=60` and `RateLimit: "name";r=50;t=30`: the IETF's draft since its
     /// eighth version.
     #[default]
@@ -35,22 +35,22 @@ pub enum Dialect {
     /// as Envoy sends it.
     Draft3,
     /// `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970: as GitHub sends it.
-    Github,
+    XRateLimit,
 }
 
 /// No dialect has this name.
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
-#[display("no dialect {_0:?}: it is one of {}", Dialect::ALL.map(Dialect::name).join(", "))]
+#[display("no dialect {_0:?}: it is one of {}", HeaderDialect::ALL.map(HeaderDialect::name).join(", "))]
 pub struct UnknownDialect(#[error(not(source))] String);
 
-impl Dialect {
+impl HeaderDialect {
     /// All of them.
     pub const ALL: [Self; 5] = [
         Self::Draft8,
         Self::Draft7,
         Self::Draft6,
         Self::Draft3,
-        Self::Github,
+        Self::XRateLimit,
     ];
 
     /// Its name on a command line.
@@ -60,7 +60,7 @@ impl Dialect {
             Self::Draft7 => "draft-7",
             Self::Draft6 => "draft-6",
             Self::Draft3 => "draft-3",
-            Self::Github => "github",
+            Self::XRateLimit => "github",
         }
     }
 
@@ -87,7 +87,7 @@ impl Dialect {
                 "x-ratelimit-remaining",
                 "x-ratelimit-reset",
             ],
-            Self::Github => &[
+            Self::XRateLimit => &[
                 "x-ratelimit-limit",
                 "x-ratelimit-remaining",
                 "x-ratelimit-used",
@@ -97,7 +97,7 @@ impl Dialect {
     }
 }
 
-impl FromStr for Dialect {
+impl FromStr for HeaderDialect {
     type Err = UnknownDialect;
 
     fn from_str(name: &str) -> Result<Self, UnknownDialect> {

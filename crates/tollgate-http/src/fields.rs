@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Rate};
 
-use crate::dialect::Dialect;
+use crate::dialect::HeaderDialect;
 
 /// The largest integer of a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;
@@ -25,7 +25,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 #[must_use]
-pub struct Shown<'a> {
+pub struct ShownLimit<'a> {
     /// The name of the limit.
     pub name: &'a str,
     /// How many at once: the burst, or the count of a window.
@@ -40,12 +40,12 @@ pub struct Shown<'a> {
     pub full_after: Duration,
 }
 
-impl<'a> Shown<'a> {
+impl<'a> ShownLimit<'a> {
     /// What a decision tells. Until [`more_after`](Self::more_after) says otherwise, more comes when a refused
     /// request may be repeated, or else when all of the quota is back.
     pub const fn of(name: &'a str, decision: &Decision) -> Self {
         let more_after = match decision.outcome {
-            Outcome::Denied => decision.wait(),
+            Outcome::Denied => decision.wait_or_max(),
             Outcome::Allowed | Outcome::Never => decision.reset_after,
         };
         Self {
@@ -73,7 +73,7 @@ impl<'a> Shown<'a> {
     /// ```
     pub fn of_bucket(name: &'a str, decision: &Decision, rate: Rate) -> Self {
         let (shown, limit) = (Self::of(name, decision), decision.limit);
-        let Some(whole) = time_of(rate, limit) else {
+        let Some(whole) = refill_time(rate, limit) else {
             return shown;
         };
         if decision.outcome != Outcome::Allowed {
@@ -81,7 +81,7 @@ impl<'a> Shown<'a> {
         }
         // All but the last token that is missing come back after the first of them does.
         let later = limit.saturating_sub(decision.remaining).saturating_sub(1);
-        let later = time_of(rate, later).unwrap_or_default();
+        let later = refill_time(rate, later).unwrap_or_default();
         let next = decision.reset_after.saturating_sub(later);
         shown.window(whole).more_after(next)
     }
@@ -105,7 +105,7 @@ impl<'a> Shown<'a> {
 }
 
 /// The time in which so many tokens come back; none at a rate of all or nothing.
-pub fn time_of(rate: Rate, tokens: u64) -> Option<Duration> {
+pub fn refill_time(rate: Rate, tokens: u64) -> Option<Duration> {
     let (period, count) = (rate.period()?.as_nanos(), rate.count().max(1));
     // Dividing 128 bits takes several times as long, and few have as many.
     let short = u64::try_from(period).ok();
@@ -121,7 +121,7 @@ pub fn time_of(rate: Rate, tokens: u64) -> Option<Duration> {
 }
 
 /// Whole seconds, rounded up; as many as a field can say of a time that never comes.
-pub(crate) const fn secs(time: Duration) -> u64 {
+pub(crate) const fn whole_seconds(time: Duration) -> u64 {
     let up = time
         .as_secs()
         .saturating_add((time.subsec_nanos() > 0) as u64);
@@ -145,7 +145,7 @@ pub(crate) const fn secs(time: Duration) -> u64 {
 pub const fn retry_after(decision: &Decision) -> Option<u64> {
     match decision.outcome {
         Outcome::Denied => {
-            let wait = secs(decision.wait());
+            let wait = whole_seconds(decision.wait_or_max());
             Some(if wait == 0 { 1 } else { wait })
         }
         Outcome::Allowed | Outcome::Never => None,
@@ -179,8 +179,8 @@ pub const fn retry_after(decision: &Decision) -> Option<u64> {
 /// );
 /// ```
 pub fn write(
-    dialects: &[Dialect],
-    limits: &[Shown<'_>],
+    dialects: &[HeaderDialect],
+    limits: &[ShownLimit<'_>],
     unix_now: u64,
     put: impl FnMut(&'static str, &str),
 ) {
@@ -207,7 +207,7 @@ pub(crate) trait FieldSink {
     }
 
     /// The fields `RateLimit-Policy` and `RateLimit` of one limit, as the eighth draft has them.
-    fn draft8(&mut self, limit: &Shown<'_>) {
+    fn draft8(&mut self, limit: &ShownLimit<'_>) {
         self.field("ratelimit-policy");
         policy_item(self, limit);
         self.field("ratelimit");
@@ -244,8 +244,8 @@ impl<F: FnMut(&'static str, &str)> FieldSink for FieldCollector<F> {
 
 /// [`write`](fn@write), to any place.
 pub(crate) fn write_to(
-    dialects: &[Dialect],
-    limits: &[Shown<'_>],
+    dialects: &[HeaderDialect],
+    limits: &[ShownLimit<'_>],
     unix_now: u64,
     out: &mut impl FieldSink,
 ) {
@@ -254,18 +254,18 @@ pub(crate) fn write_to(
     let (limit, left, reset) = counts(first);
     for dialect in dialects {
         match dialect {
-            Dialect::Draft8 => {
+            HeaderDialect::Draft8 => {
                 if shown.clone().next().is_none() {
                     out.draft8(first);
                     continue;
                 }
                 let each = || std::iter::once(first).chain(shown.clone());
                 out.field("ratelimit-policy");
-                list(out, each(), policy_item);
+                write_list(out, each(), policy_item);
                 out.field("ratelimit");
-                list(out, each(), left_item);
+                write_list(out, each(), left_item);
             }
-            Dialect::Draft7 => {
+            HeaderDialect::Draft7 => {
                 out.field("ratelimit");
                 for (name, value) in [
                     ("limit=", limit),
@@ -278,51 +278,51 @@ pub(crate) fn write_to(
                 out.field("ratelimit-policy");
                 quota_and_window(out, first);
             }
-            Dialect::Draft6 => {
-                plain(out, "ratelimit-limit", limit);
-                plain(out, "ratelimit-remaining", left);
-                plain(out, "ratelimit-reset", reset);
+            HeaderDialect::Draft6 => {
+                write_number(out, "ratelimit-limit", limit);
+                write_number(out, "ratelimit-remaining", left);
+                write_number(out, "ratelimit-reset", reset);
                 out.field("ratelimit-policy");
                 quota_and_window(out, first);
             }
-            Dialect::Draft3 => {
-                plain(out, "x-ratelimit-limit", limit);
+            HeaderDialect::Draft3 => {
+                write_number(out, "x-ratelimit-limit", limit);
                 out.text(", ");
                 quota_and_window(out, first);
-                plain(out, "x-ratelimit-remaining", left);
-                plain(out, "x-ratelimit-reset", reset);
+                write_number(out, "x-ratelimit-remaining", left);
+                write_number(out, "x-ratelimit-reset", reset);
             }
-            Dialect::Github => {
-                let full = unix_now.saturating_add(secs(first.full_after));
-                plain(out, "x-ratelimit-limit", limit);
-                plain(out, "x-ratelimit-remaining", left);
-                plain(out, "x-ratelimit-used", limit.saturating_sub(left));
-                plain(out, "x-ratelimit-reset", full.min(LARGEST));
+            HeaderDialect::XRateLimit => {
+                let full = unix_now.saturating_add(whole_seconds(first.full_after));
+                write_number(out, "x-ratelimit-limit", limit);
+                write_number(out, "x-ratelimit-remaining", left);
+                write_number(out, "x-ratelimit-used", limit.saturating_sub(left));
+                write_number(out, "x-ratelimit-reset", full.min(LARGEST));
             }
         }
     }
 }
 
 /// A field that is a number.
-fn plain(out: &mut impl FieldSink, name: &'static str, value: u64) {
+fn write_number(out: &mut impl FieldSink, name: &'static str, value: u64) {
     out.field(name);
     out.number(value);
 }
 
 /// Quota, what is left, and seconds until there is more.
-fn counts(shown: &Shown<'_>) -> (u64, u64, u64) {
+fn counts(shown: &ShownLimit<'_>) -> (u64, u64, u64) {
     let number = |value: u64| value.min(LARGEST);
     (
         number(shown.quota),
         number(shown.remaining),
-        secs(shown.more_after),
+        whole_seconds(shown.more_after),
     )
 }
 
-fn list<'a, S: FieldSink>(
+fn write_list<'a, S: FieldSink>(
     out: &mut S,
-    limits: impl Iterator<Item = &'a Shown<'a>>,
-    item: impl Fn(&mut S, &Shown<'_>),
+    limits: impl Iterator<Item = &'a ShownLimit<'a>>,
+    item: impl Fn(&mut S, &ShownLimit<'_>),
 ) {
     for (number, limit) in limits.enumerate() {
         if number > 0 {
@@ -332,27 +332,27 @@ fn list<'a, S: FieldSink>(
     }
 }
 
-pub(crate) fn policy_item(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
-    string(out, limit.name);
+pub(crate) fn policy_item(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
+    write_string(out, limit.name);
     out.text(";q=");
     out.number(limit.quota.min(LARGEST));
-    window(out, limit);
+    write_window(out, limit);
 }
 
 /// An item of `RateLimit`.
-pub(crate) fn left_item(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
+pub(crate) fn left_item(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     left_name(out, limit);
     left_counts(out, limit);
 }
 
 /// What it begins with, whatever is left.
-pub(crate) fn left_name(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
-    string(out, limit.name);
+pub(crate) fn left_name(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
+    write_string(out, limit.name);
     out.text(";r=");
 }
 
 /// The rest of it.
-pub(crate) fn left_counts(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
+pub(crate) fn left_counts(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     let (_, left, more) = counts(limit);
     out.number(left);
     if limit.tells_time() {
@@ -361,28 +361,28 @@ pub(crate) fn left_counts(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>
     }
 }
 
-fn quota_and_window(out: &mut impl FieldSink, limit: &Shown<'_>) {
+fn quota_and_window(out: &mut impl FieldSink, limit: &ShownLimit<'_>) {
     out.number(limit.quota.min(LARGEST));
-    window(out, limit);
+    write_window(out, limit);
 }
 
 /// A window is at least a second in these fields.
-fn window(out: &mut (impl FieldSink + ?Sized), limit: &Shown<'_>) {
+fn write_window(out: &mut (impl FieldSink + ?Sized), limit: &ShownLimit<'_>) {
     if let Some(window) = limit.window {
         out.text(";w=");
-        out.number(secs(window).max(1));
+        out.number(whole_seconds(window).max(1));
     }
 }
 
 /// A string of a structured field, which is printable ASCII: what isn't is percent-encoded, and so is the percent
 /// sign, so that two names stay two.
-fn string(out: &mut (impl FieldSink + ?Sized), name: &str) {
+fn write_string(out: &mut (impl FieldSink + ?Sized), name: &str) {
     out.text("\"");
     // Without an end before the last, so that many are looked at in one step.
     if name.bytes().fold(true, |all, byte| all & is_itself(byte)) {
         out.text(name);
     } else {
-        name.bytes().for_each(|byte| sign(out, byte));
+        name.bytes().for_each(|byte| write_escaped(out, byte));
     }
     out.text("\"");
 }
@@ -392,7 +392,7 @@ const fn is_itself(byte: u8) -> bool {
 }
 
 /// One byte of a string that has some which can't be written as they are.
-fn sign(out: &mut (impl FieldSink + ?Sized), byte: u8) {
+fn write_escaped(out: &mut (impl FieldSink + ?Sized), byte: u8) {
     match byte {
         b'"' => out.text("\\\""),
         b'\\' => out.text("\\\\"),

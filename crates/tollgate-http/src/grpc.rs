@@ -8,7 +8,7 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
 use crate::protobuf::{bytes, message, number};
-use crate::refusal::{Refusal, title_of};
+use crate::refusal::{DenialBody, title_of};
 use tollgate_core::DenyReason;
 
 /// A server asks for patience by it: milliseconds until the next try, or none at all if it is negative.
@@ -83,7 +83,7 @@ pub const fn http_status(status: u16, grpc_status: Option<&[u8]>) -> u16 {
 /// assert_eq!(lines[2], "grpc-retry-pushback-ms: 1500");
 /// ```
 pub fn write(
-    refusal: &Refusal<'_>,
+    refusal: &DenialBody<'_>,
     wait: Option<Duration>,
     mut field: impl FnMut(&'static str, &str),
 ) {
@@ -100,7 +100,7 @@ pub fn write(
         PUSHBACK,
         wait.map_or("-1", |wait| digits.format(millis(wait))),
     );
-    let details = STANDARD_NO_PAD.encode(status(code, refusal, wait));
+    let details = STANDARD_NO_PAD.encode(status_details(code, refusal, wait));
     field("grpc-status-details-bin", &details);
 }
 
@@ -121,12 +121,12 @@ fn millis(wait: Duration) -> u64 {
 }
 
 /// `google.rpc.Status` as protocol buffers.
-fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
+fn status_details(code: u64, refusal: &DenialBody<'_>, wait: Option<Duration>) -> Vec<u8> {
     let mut status = Vec::with_capacity(256);
     number(&mut status, 1, code);
     bytes(&mut status, 2, title_of(refusal.reason).as_bytes());
     if let Some(wait) = wait {
-        detail(&mut status, "RetryInfo", |info| {
+        write_detail(&mut status, "RetryInfo", |info| {
             message(info, 1, |delay| {
                 number(delay, 1, wait.as_secs());
                 number(delay, 2, u64::from(wait.subsec_nanos()));
@@ -134,7 +134,7 @@ fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
         });
     }
     if !refusal.limit.is_empty() {
-        detail(&mut status, "QuotaFailure", |failure| {
+        write_detail(&mut status, "QuotaFailure", |failure| {
             message(failure, 1, |violation| {
                 bytes(violation, 1, refusal.limit.as_bytes());
                 bytes(violation, 2, refusal.reason.name().as_bytes());
@@ -145,7 +145,7 @@ fn status(code: u64, refusal: &Refusal<'_>, wait: Option<Duration>) -> Vec<u8> {
 }
 
 /// One `google.protobuf.Any`.
-fn detail(status: &mut Vec<u8>, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
+fn write_detail(status: &mut Vec<u8>, name: &str, write: impl FnOnce(&mut Vec<u8>)) {
     let kind = format!("type.googleapis.com/google.rpc.{name}");
     message(status, 3, |any| {
         bytes(any, 1, kind.as_bytes());
@@ -159,13 +159,13 @@ mod tests {
 
     #[test]
     fn a_status_has_its_details() {
-        let refusal = Refusal {
+        let refusal = DenialBody {
             reason: DenyReason::Quota,
             limit: "daily",
             retry_after: Some(3),
         };
         let wait = Duration::new(2, 500_000_000);
-        let found = status(8, &refusal, Some(wait));
+        let found = status_details(8, &refusal, Some(wait));
         let retry = b"\x0A\x28type.googleapis.com/google.rpc.RetryInfo\x12\x0A\x0A\x08\x08\x02\x10\x80\xCA\xB5\xEE\x01";
         let failure = b"\x0A\x2Btype.googleapis.com/google.rpc.QuotaFailure\x12\x10\x0A\x0E\x0A\x05daily\x12\x05quota";
         let title = title_of(refusal.reason).as_bytes();
@@ -180,7 +180,7 @@ mod tests {
 
     #[test]
     fn what_never_passes_is_not_tried_again() {
-        let refusal = Refusal {
+        let refusal = DenialBody {
             reason: DenyReason::TooLarge,
             limit: "",
             retry_after: None,

@@ -31,45 +31,50 @@ mod response;
 mod retry_jitter;
 mod ticket;
 
-pub use admission::{Arrived, Later, ServiceWait};
-pub use blocking::{Block, Tarpit};
-pub use builder::Guard;
-pub use by_policy::{ByPolicy, Question};
-pub use concurrency_limit::{AtOnce, Slot, SlotWait};
+pub use admission::{AskedAdmission, PendingAdmission, ServiceWaitPermit};
+pub use blocking::{BlockAfter, Tarpit};
+pub use builder::RequestLimiter;
+pub use by_policy::{PolicyLimits, PolicyQuery};
+pub use concurrency_limit::{ConcurrencyLimit, ConcurrencyPermit, PermitWait};
 pub use denial::Denial;
-pub use fields::Fields;
-pub use keys::KeyOf;
-pub use missing_key::{ByKey, Fingerprint, KeySource, MissingKey};
-pub use per_key::{ExactPerKey, ExactWaiting, PerKey, Waiting};
-pub use request::{Cost, MoreFacts, Request, Tenant, Tier, User};
-pub use response::{Answers, Form, Refused};
+pub use fields::HeaderFields;
+pub use keys::KeyExtractor;
+pub use missing_key::{Fingerprint, KeySource, KeyedLimits, MissingKey};
+pub use per_key::{RatePerKey, RateWait, SettlingRatePerKey, SettlingRateWait};
+pub use request::{Cost, ExtraFacts, Request, Tenant, Tier, User};
+pub use response::{DenialBodyFormat, DeniedResponse, ResponseFormat};
 pub use ticket::{
-    Counts, CountsIf, Estimate, Held, Reply, Rest, Settle, Ticket, Usage, Used, ending_of,
+    ActualCost, BodyPermit, CountPredicate, CountedResponses, EstimateHold, HoldRequest,
+    RequestPermit, ResponseHead, Settle, UsageReporter, ending_of,
 };
 
 /// Who decides about requests.
-pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
+pub trait RequestLimits<R: Request + ?Sized>: Send + Sync + 'static {
     /// What a request that passed holds until it has ended; by default nothing.
-    type Held: Held + Default;
+    type Held: HoldRequest + Default;
 
     /// What is asked of somebody who takes time to answer: all that is needed of a request.
     type Question: Send + 'static;
 
     /// What is found about a request at one look, on terms that name no cost. By default nothing.
-    fn glance(&self, request: &R, terms: &Terms<'_>) -> Look<Self::Held, Self::Question> {
+    fn check_fast(&self, request: &R, terms: &Terms<'_>) -> FastCheck<Self::Held, Self::Question> {
         let _ = (request, terms);
-        Look::Unclear
+        FastCheck::Unclear
     }
 
     /// What is found about a request, or what has to be asked first.
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question>;
+    fn ask(
+        &self,
+        request: &R,
+        terms: &Terms<'_>,
+    ) -> AskOutcome<LimitOutcome<Self::Held>, Self::Question>;
 
     /// What is found about a request, in time.
     fn answer(
         &self,
         question: Self::Question,
         terms: &Terms<'_>,
-    ) -> impl Future<Output = Judged<Self::Held>> + Send;
+    ) -> impl Future<Output = LimitOutcome<Self::Held>> + Send;
 
     /// Whether it may take time until it is known what becomes of a request, by waiting or by asking a store. It may change over time.
     fn takes_time(&self) -> bool {
@@ -77,7 +82,7 @@ pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
     }
 
     /// Whether all requests are counted as one client's.
-    fn is_everyone(&self) -> bool {
+    fn is_global(&self) -> bool {
         false
     }
 }
@@ -89,7 +94,7 @@ pub trait Limits<R: Request + ?Sized>: Send + Sync + 'static {
     label = "these limits don't settle costs",
     note = "use `ExactPerKey::new(rate, key)` in place of `PerKey`, or a policy whose rules have `settle_within`"
 )]
-pub trait Settles {}
+pub trait SettleCosts {}
 
 /// On which terms a request is asked about.
 #[derive(Clone, Copy, Debug)]
@@ -98,7 +103,7 @@ pub struct Terms<'a> {
     /// What it costs, if somebody said so.
     pub cost: Option<u64>,
     /// How clients are told.
-    pub answers: &'a Answers,
+    pub answers: &'a ResponseFormat,
     /// Whether it may be kept until its turn comes. In [shadow](Guard::shadow) nobody is: who would be, is over the limit.
     pub may_wait: bool,
 }
@@ -120,7 +125,7 @@ enum Mode {
 
 /// What came of asking.
 #[derive(Debug)]
-pub enum Asked<A, Q> {
+pub enum AskOutcome<A, Q> {
     /// An answer.
     Now(A),
     /// It takes time: this is to be asked.
@@ -129,18 +134,18 @@ pub enum Asked<A, Q> {
 
 /// What limits find at one look.
 #[derive(Debug)]
-pub enum Look<H, Q> {
+pub enum FastCheck<H, Q> {
     /// It may go on, holds nothing, and its answer says this of the limit.
-    Passed(Fields),
+    Passed(HeaderFields),
     /// It may not, or not yet: the same as comes of [asking](Limits::ask).
-    Over(Asked<Judged<H>, Q>),
+    Over(AskOutcome<LimitOutcome<H>, Q>),
     /// Nothing is known and nothing has happened: it is asked about in full.
     Unclear,
 }
 
 /// What limits find about a request.
 #[derive(Debug)]
-pub enum Judged<H> {
+pub enum LimitOutcome<H> {
     /// No limit is for it.
     Exempt,
     /// It may go on.
@@ -148,12 +153,12 @@ pub enum Judged<H> {
         /// What it holds until it has ended.
         held: H,
         /// What its answer says of the limit.
-        fields: Fields,
+        fields: HeaderFields,
     },
     /// It may not.
-    Refused(Box<Denial>),
+    Denied(Box<Denial>),
     /// It can't be said, because of a mistake in the service.
-    Failed(Mistake),
+    Failed(ServerMistake),
     /// It can't be said of what was asked, because the limits have changed since and want to know more: only
     /// [`answer`](Limits::answer) says so, and holds nothing then. The request is asked about again.
     Outdated,
@@ -161,13 +166,13 @@ pub enum Judged<H> {
 
 /// What becomes of a request.
 #[derive(Debug)]
-pub enum Admission<H: Held> {
+pub enum Admission<H: HoldRequest> {
     /// It may go on, with this.
-    Passed(Ticket<H>),
+    Passed(RequestPermit<H>),
     /// It may not: [`Guard::admit`] makes the answer.
     Refused(Box<Denial>),
     /// It can't be said, because of a mistake in the service: [`Guard::admit`] makes the answer.
-    Failed(Mistake),
+    Failed(ServerMistake),
 }
 
 /// The limits have changed since a request was asked about, and want to know more of it: [ask](Guard::ask) again.
@@ -180,16 +185,16 @@ pub struct Outdated;
 /// Why nothing can be said about a request.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Mistake {
+pub enum ServerMistake {
     /// It has no key to be limited by, and the server has to supply that.
     #[display("a request has no key to be limited by: {_0}")]
     NoKey(MissingKey),
 }
 
-impl<H> Judged<H> {
+impl<H> LimitOutcome<H> {
     /// It lacks the key of the limit with this name, and its client is to blame.
     #[cold]
     fn missing_key(limit: &str, missing: MissingKey) -> Self {
-        Self::Refused(Box::new(Denial::missing_key(limit, missing)))
+        Self::Denied(Box::new(Denial::missing_key(limit, missing)))
     }
 }

@@ -42,10 +42,10 @@ pub mod refusal;
 mod waiter_limit;
 
 #[cfg(feature = "engine")]
-pub use answered::{Answered, MOST_LISTED};
-pub use dialect::{Dialect, UnknownDialect};
-pub use fields::{Shown, retry_after};
-pub use refusal::{Refusal, status_of};
+pub use answered::{DecisionAnswer, MAX_LISTED_LIMITS};
+pub use dialect::{HeaderDialect, UnknownDialect};
+pub use fields::{ShownLimit, retry_after};
+pub use refusal::{DenialBody, http_status_of};
 pub use tollgate_core::DenyReason;
 
 /// What the front page shows is compiled.

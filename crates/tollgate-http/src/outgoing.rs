@@ -34,16 +34,16 @@ use std::time::Duration;
 
 use derive_more::{Display, Error};
 use tollgate::clock::{Clock, Monotonic, Wall, sleep_until};
-use tollgate::{KeyedLimiter, LimitError, Rate, Refused, Timestamp};
+use tollgate::{KeyedLimiter, LimitError, Rate, RateDenied, Timestamp};
 
 mod advice;
 mod field_items;
 mod host_state;
 
-pub use advice::{Advice, Left, Reset};
+pub use advice::{RemainingQuota, ResetMeaning, ServerAdvice};
 
 use crate::waiter_limit::WaiterLimit;
-use host_state::{Hosts, Line, NextStep, PacingBounds};
+use host_state::{Hosts, NextStep, PaceQueue, PacingBounds};
 
 /// Paces calls, host by host. Share it in an `Arc`.
 #[derive(derive_more::Debug)]
@@ -53,11 +53,11 @@ use host_state::{Hosts, Line, NextStep, PacingBounds};
     settings.bounds,
     self.waiting()
 )]
-pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
+pub struct HostPacer<C: Clock = Monotonic, W: Clock = Wall> {
     /// One's own rate.
     own: KeyedLimiter<Arc<C>>,
     hosts: Hosts<C>,
-    settings: Builder,
+    settings: HostPacerBuilder,
     waiting: WaiterLimit,
     clock: Arc<C>,
     wall: W,
@@ -73,16 +73,16 @@ pub struct Pacer<C: Clock = Monotonic, W: Clock = Wall> {
 /// # let _ = patience;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Patience(pub Duration);
+pub struct MaxWait(pub Duration);
 
 /// A call that may be made now.
 #[derive(Clone, Debug)]
-pub struct Call {
+pub struct CallPermit {
     host: Box<str>,
     began: Timestamp,
 }
 
-impl Pacer {
+impl HostPacer {
     /// Each host is asked at this rate, and no faster than it wants.
     ///
     /// # Panics
@@ -95,12 +95,12 @@ impl Pacer {
     }
 
     /// Chooses how long calls wait and how far hosts are believed.
-    pub fn builder(rate: Rate) -> Builder {
-        Builder::new(rate)
+    pub fn builder(rate: Rate) -> HostPacerBuilder {
+        HostPacerBuilder::new(rate)
     }
 }
 
-impl<C: Clock, W: Clock> Pacer<C, W> {
+impl<C: Clock, W: Clock> HostPacer<C, W> {
     /// Waits until this host may be asked, as long as a call may wait.
     ///
     /// Dropping the future frees its place. Whoever has a [`Call`] makes it at once, and tells what was
@@ -108,7 +108,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     ///
     /// # Errors
     /// [`Stalled`] at once, if it would take too long or too many wait.
-    pub async fn pass(&self, host: &str) -> Result<Call, Stalled> {
+    pub async fn acquire(&self, host: &str) -> Result<CallPermit, PaceError> {
         self.acquire_within(host, self.settings.longest_wait).await
     }
 
@@ -116,8 +116,12 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     ///
     /// # Errors
     /// As [`pass`](Self::pass).
-    pub async fn acquire_within(&self, host: &str, patience: Duration) -> Result<Call, Stalled> {
-        let mut pass = pin!(self.pass_by(host, patience));
+    pub async fn acquire_within(
+        &self,
+        host: &str,
+        patience: Duration,
+    ) -> Result<CallPermit, PaceError> {
+        let mut pass = pin!(self.wait_for_turn(host, patience));
         let mut seat = None;
         poll_fn(|context| {
             let passed = pass.as_mut().poll(context);
@@ -125,19 +129,19 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                 return passed;
             }
             // Only now it is known that it has to wait. If too many do, dropping what waits frees its place.
-            seat = self.waiting.take();
+            seat = self.waiting.try_acquire();
             match seat {
                 Some(_) => Poll::Pending,
-                None => Poll::Ready(Err(self.too_many(host))),
+                None => Poll::Ready(Err(self.too_many_waiters(host))),
             }
         })
         .await
     }
 
     /// The same, however many wait.
-    async fn pass_by(&self, host: &str, patience: Duration) -> Result<Call, Stalled> {
+    async fn wait_for_turn(&self, host: &str, patience: Duration) -> Result<CallPermit, PaceError> {
         let deadline = self.clock.now() + patience;
-        let too_late = |wait| Stalled::TooLate {
+        let too_late = |wait| PaceError::WaitTooLong {
             host: host.into(),
             wait,
             patience,
@@ -153,7 +157,11 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                     continue;
                 }
                 Some(NextStep::Paced(line, until)) => {
-                    if !self.stand(line, until, deadline).await.map_err(too_late)? {
+                    if !self
+                        .wait_in_queue(line, until, deadline)
+                        .await
+                        .map_err(too_late)?
+                    {
                         continue;
                     }
                 }
@@ -163,8 +171,8 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
             let own = self.own.key(host);
             if let Err(refused) = own.acquire().deadline(deadline).await {
                 return Err(match refused {
-                    Refused::QueueFull(_) => self.too_many(host),
-                    other => too_late(other.decision().wait()),
+                    RateDenied::QueueFull(_) => self.too_many_waiters(host),
+                    other => too_late(other.decision().wait_or_max()),
                 });
             }
             let began = self.clock.now();
@@ -174,7 +182,7 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                 own.refund(1);
                 continue;
             }
-            return Ok(Call {
+            return Ok(CallPermit {
                 host: host.into(),
                 began,
             });
@@ -182,9 +190,9 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
     }
 
     /// Stands in a line, and says whether its turn came: if not, the line is over.
-    async fn stand(
+    async fn wait_in_queue(
         &self,
-        line: Line<C>,
+        line: PaceQueue<C>,
         until: Timestamp,
         deadline: Timestamp,
     ) -> Result<bool, Duration> {
@@ -207,52 +215,52 @@ impl<C: Clock, W: Clock> Pacer<C, W> {
                 sleep_until(&self.clock, until).await;
                 Ok(false)
             }
-            Some(Err(refused)) => Err(refused.decision().wait()),
+            Some(Err(refused)) => Err(refused.decision().wait_or_max()),
         }
     }
 
     /// Takes note of what a host answered to a call. `lines` gives all lines of a header field, whose name is in lower
     /// case. Says what was read of it.
-    pub fn answered<'a, I: Iterator<Item = &'a [u8]>>(
+    pub fn record_response<'a, I: Iterator<Item = &'a [u8]>>(
         &self,
-        call: &Call,
+        call: &CallPermit,
         status: u16,
         lines: impl Fn(&'static str) -> I,
-    ) -> Advice {
+    ) -> ServerAdvice {
         let unix_now = self.wall.now().as_nanos() / 1_000_000_000;
-        let advice = Advice::read(status, unix_now, self.settings.reset, lines);
+        let advice = ServerAdvice::read(status, unix_now, self.settings.reset, lines);
         let now = self.clock.now();
-        let host = if advice.is_refusal || advice.left.is_some() {
+        let host = if advice.is_denial || advice.left.is_some() {
             Some(self.hosts.get_or_add(&call.host, now))
         } else {
             // It told nothing, and if it never did there is nothing to take back.
             self.hosts.get(&call.host)
         };
         if let Some(host) = host {
-            host.heard(call.began, now, &advice, &self.settings.bounds, &self.clock);
+            host.record_advice(call.began, now, &advice, &self.settings.bounds, &self.clock);
         }
         advice
     }
 
     /// How many calls wait now.
     pub fn waiting(&self) -> usize {
-        self.waiting.taken()
+        self.waiting.waiting()
     }
 
     /// How many hosts are remembered for what they told.
-    pub fn hosts(&self) -> usize {
+    pub fn max_hosts(&self) -> usize {
         self.hosts.len()
     }
 
-    fn too_many(&self, host: &str) -> Stalled {
-        Stalled::TooMany {
+    fn too_many_waiters(&self, host: &str) -> PaceError {
+        PaceError::QueueFull {
             host: host.into(),
             waiting: self.settings.bounds.max_waiting,
         }
     }
 }
 
-impl Call {
+impl CallPermit {
     /// Who is asked.
     pub fn host(&self) -> &str {
         &self.host
@@ -278,21 +286,21 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// ```
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct Builder {
+pub struct HostPacerBuilder {
     rate: Rate,
     hosts: usize,
     longest_wait: Duration,
-    reset: Reset,
+    reset: ResetMeaning,
     bounds: PacingBounds,
 }
 
-impl Builder {
+impl HostPacerBuilder {
     const fn new(rate: Rate) -> Self {
         Self {
             rate,
             hosts: 1_024,
             longest_wait: Duration::from_secs(30),
-            reset: Reset::Guess,
+            reset: ResetMeaning::Guess,
             bounds: PacingBounds {
                 longest_stop: Duration::from_secs(15 * 60),
                 slow_below: 25,
@@ -303,14 +311,14 @@ impl Builder {
 
     /// How long a call waits at most, for the host and for one's own rate: 30 seconds unless said otherwise. One that
     /// would take longer fails at once.
-    pub const fn longest_wait(mut self, longest: Duration) -> Self {
+    pub const fn max_wait(mut self, longest: Duration) -> Self {
         self.longest_wait = longest;
         self
     }
 
     /// How long a host can stop its calls by one answer, whatever it says: 15 minutes unless said otherwise, from a
     /// millisecond to a day.
-    pub fn longest_stop(mut self, longest: Duration) -> Self {
+    pub fn max_stop(mut self, longest: Duration) -> Self {
         self.bounds.longest_stop = longest.clamp(Duration::from_millis(1), DAY);
         self
     }
@@ -324,20 +332,20 @@ impl Builder {
 
     /// How many calls may wait at once, for all hosts together: 4,096 unless said otherwise. A call that needn't wait isn't one of
     /// them: with 0, calls pass for as long as none would have to wait.
-    pub const fn max_waiting(mut self, most: usize) -> Self {
+    pub const fn max_waiters(mut self, most: usize) -> Self {
         self.bounds.max_waiting = most;
         self
     }
 
     /// How many hosts are sure to have a rate of their own and to be remembered for what they told: 1,024 unless said
     /// otherwise. Beyond it, those whose word is over soonest are forgotten.
-    pub const fn hosts(mut self, most: usize) -> Self {
+    pub const fn max_hosts(mut self, most: usize) -> Self {
         self.hosts = most;
         self
     }
 
     /// What the number in `X-RateLimit-Reset` means.
-    pub const fn reset(mut self, reset: Reset) -> Self {
+    pub const fn reset_meaning(mut self, reset: ResetMeaning) -> Self {
         self.reset = reset;
         self
     }
@@ -346,7 +354,7 @@ impl Builder {
     ///
     /// # Errors
     /// A rate that can't be kept.
-    pub fn build(self) -> Result<Pacer, LimitError> {
+    pub fn build(self) -> Result<HostPacer, LimitError> {
         self.build_on(Monotonic::new(), Wall)
     }
 
@@ -358,13 +366,13 @@ impl Builder {
         self,
         clock: C,
         wall: W,
-    ) -> Result<Pacer<C, W>, LimitError> {
+    ) -> Result<HostPacer<C, W>, LimitError> {
         let clock = Arc::new(clock);
         let own = KeyedLimiter::builder(self.rate, self.hosts.max(1))
             .max_waiters(self.bounds.max_waiting)
             .clock(Arc::clone(&clock))
             .build()?;
-        Ok(Pacer {
+        Ok(HostPacer {
             own,
             hosts: Hosts::new(self.hosts),
             waiting: WaiterLimit::new(self.bounds.max_waiting),
@@ -393,10 +401,10 @@ impl Builder {
 /// ```
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Stalled {
+pub enum PaceError {
     /// It would have to wait for longer than it may.
     #[display("{host} may be asked in {wait:?}, and a call waits for {patience:?} at most")]
-    TooLate {
+    WaitTooLong {
         /// Who isn't asked.
         host: Box<str>,
         /// How long it would take.
@@ -406,7 +414,7 @@ pub enum Stalled {
     },
     /// As many as may wait do.
     #[display("{host} isn't asked: {waiting} calls wait already, as many as may (max_waiting)")]
-    TooMany {
+    QueueFull {
         /// Who isn't asked.
         host: Box<str>,
         /// How many wait.
@@ -414,12 +422,12 @@ pub enum Stalled {
     },
 }
 
-impl Stalled {
+impl PaceError {
     /// How long the host, or one's own rate, has no place; none if too many wait.
     pub const fn wait(&self) -> Option<Duration> {
         match self {
-            Self::TooLate { wait, .. } => Some(*wait),
-            Self::TooMany { .. } => None,
+            Self::WaitTooLong { wait, .. } => Some(*wait),
+            Self::QueueFull { .. } => None,
         }
     }
 }

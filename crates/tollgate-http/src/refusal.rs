@@ -11,7 +11,7 @@ use crate::json;
 ///
 /// assert_eq!((status_of(DenyReason::Rate), status_of(DenyReason::Store)), (429, 503));
 /// ```
-pub const fn status_of(reason: DenyReason) -> u16 {
+pub const fn http_status_of(reason: DenyReason) -> u16 {
     match reason {
         DenyReason::Shed | DenyReason::Store => 503,
         DenyReason::MissingKey => 400,
@@ -65,7 +65,7 @@ pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
 /// );
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Refusal<'a> {
+pub struct DenialBody<'a> {
     /// What refused it.
     pub reason: DenyReason,
     /// The name of the limit; empty if none has one.
@@ -74,13 +74,13 @@ pub struct Refusal<'a> {
     pub retry_after: Option<u64>,
 }
 
-impl Refusal<'_> {
+impl DenialBody<'_> {
     /// The media type of [`problem_json`](Self::problem_json).
     pub const PROBLEM_TYPE: &'static str = "application/problem+json";
 
     /// Writes it as problem details (RFC 9457).
     pub fn problem_json(&self, out: &mut Vec<u8>) {
-        self.problem(status_of(self.reason), None, out);
+        self.problem(http_status_of(self.reason), None, out);
     }
 
     /// The same of a request that lacks its key, with what it wants.
@@ -138,7 +138,7 @@ mod tests {
 
     #[test]
     fn a_body_is_json_whatever_the_limits_name() {
-        let refusal = Refusal {
+        let refusal = DenialBody {
             reason: DenyReason::Blocked,
             limit: "a\"b\\\n",
             retry_after: None,
@@ -159,7 +159,7 @@ mod tests {
         let of = |status| {
             let reasons = DenyReason::ALL.into_iter();
             reasons
-                .filter(|reason| status_of(*reason) == status)
+                .filter(|reason| http_status_of(*reason) == status)
                 .count()
         };
         assert_eq!((of(429), of(400), of(503)), (6, 1, 2));

@@ -20,7 +20,7 @@ impl WaiterLimit {
     }
 
     /// A place; none if as many wait as may.
-    pub(crate) fn take(&self) -> Option<WaiterPermit<'_>> {
+    pub(crate) fn try_acquire(&self) -> Option<WaiterPermit<'_>> {
         let before = self.taken.fetch_add(1, Ordering::Relaxed);
         let seat = WaiterPermit(&self.taken);
         (before < self.most).then_some(seat)
@@ -28,7 +28,7 @@ impl WaiterLimit {
 
     /// How many wait.
     #[cfg(feature = "outgoing")]
-    pub(crate) fn taken(&self) -> usize {
+    pub(crate) fn waiting(&self) -> usize {
         self.taken.load(Ordering::Relaxed)
     }
 }

@@ -112,7 +112,7 @@ impl Address {
     }
 
     /// The address of a client that has no store.
-    pub(crate) fn nowhere() -> Self {
+    pub(crate) fn none() -> Self {
         Self {
             topology: Topology::Cluster(Vec::new()),
             login: Login::default(),
@@ -149,33 +149,33 @@ fn without_login(url: &str) -> String {
 }
 
 fn parse(url: &str) -> Result<Address, String> {
-    let (form, is_tls, rest) = scheme(url)?;
+    let (form, is_tls, rest) = parse_scheme(url)?;
     let (rest, query) = rest.split_once('?').unwrap_or((rest, ""));
     let (login, rest) = match rest.rsplit_once('@') {
         Some((login, rest)) => (login, rest),
         None => ("", rest),
     };
     let (user, password) = match login.split_once(':') {
-        Some((user, password)) => (user, Some(decoded(password)?)),
+        Some((user, password)) => (user, Some(percent_decode(password)?)),
         None => (login, None),
     };
-    let user = Some(decoded(user)?).filter(|user| !user.is_empty());
+    let user = Some(percent_decode(user)?).filter(|user| !user.is_empty());
     let mut address = Address {
         login: Login { user, password },
         tls: is_tls.then(Certificates::default),
-        ..Address::nowhere()
+        ..Address::none()
     };
-    address.set(form, query)?;
+    address.apply_query(form, query)?;
     address.topology = match form {
         Scheme::Unix if rest.is_empty() => return Err("the path of a socket is missing".to_owned()),
-        Scheme::Unix => Topology::Socket(decoded(rest)?.into()),
-        form => address.hosts(form, rest)?,
+        Scheme::Unix => Topology::Socket(percent_decode(rest)?.into()),
+        form => address.parse_hosts(form, rest)?,
     };
     Ok(address)
 }
 
 /// What the URL begins with: which form it has, whether by TLS, and what comes after that.
-fn scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
+fn parse_scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
     let schemes = "redis://, rediss://, redis+unix://, redis+sentinel:// or redis+cluster://";
     let parts = url.split_once("://");
     let (scheme, rest) = parts.ok_or_else(|| format!("expected {schemes}"))?;
@@ -195,11 +195,11 @@ fn scheme(url: &str) -> Result<(Scheme, bool, &str), String> {
 
 impl Address {
     /// Takes what stands after the question mark.
-    fn set(&mut self, form: Scheme, query: &str) -> Result<(), String> {
+    fn apply_query(&mut self, form: Scheme, query: &str) -> Result<(), String> {
         for (name, value) in query.split('&').filter_map(|pair| pair.split_once('=')) {
-            let value = decoded(value)?;
+            let value = percent_decode(value)?;
             match (name, &mut self.tls) {
-                ("db", _) => self.database = database(&value)?,
+                ("db", _) => self.database = parse_database(&value)?,
                 ("user", _) => self.login.user = Some(value),
                 ("password", _) => self.login.password = Some(value),
                 ("sentinel_user" | "sentinel_password", _) if !matches!(form, Scheme::Sentinel) => {
@@ -230,29 +230,29 @@ impl Address {
     }
 
     /// Takes the hosts, and what stands after them: the number of a database, or the name of a master.
-    fn hosts(&mut self, form: Scheme, text: &str) -> Result<Topology, String> {
+    fn parse_hosts(&mut self, form: Scheme, text: &str) -> Result<Topology, String> {
         let mut parts = text.split('/');
         let hosts = parts.next().unwrap_or_default();
         let default_port = match form {
             Scheme::Sentinel => 26379,
             _ => 6379,
         };
-        let nodes = hosts.split(',').map(|host| node(host, default_port));
+        let nodes = hosts.split(',').map(|host| parse_node(host, default_port));
         let nodes = nodes.collect::<Result<Vec<_>, _>>()?;
         let parts: Vec<_> = parts.filter(|part| !part.is_empty()).collect();
         let (name, number) = match (form, parts.as_slice()) {
             (Scheme::Sentinel, []) => {
                 return Err("the master's name is missing: …/mymaster".to_owned());
             }
-            (Scheme::Sentinel, [name]) => (decoded(name)?, None),
-            (Scheme::Sentinel, [name, number]) => (decoded(name)?, Some(*number)),
+            (Scheme::Sentinel, [name]) => (percent_decode(name)?, None),
+            (Scheme::Sentinel, [name, number]) => (percent_decode(name)?, Some(*number)),
             (_, []) => (String::new(), None),
             (Scheme::Single, [number]) => (String::new(), Some(*number)),
             (Scheme::Cluster, _) => return Err("a cluster has one database, 0".to_owned()),
             (_, [.., last]) => return Err(format!("{last:?} is one part too many")),
         };
         if let Some(number) = number {
-            self.database = database(number)?;
+            self.database = parse_database(number)?;
         }
         match form {
             Scheme::Sentinel => Ok(Topology::Sentinel {
@@ -272,13 +272,13 @@ impl Address {
     }
 }
 
-fn database(text: &str) -> Result<i64, String> {
+fn parse_database(text: &str) -> Result<i64, String> {
     text.parse::<u32>()
         .map(i64::from)
         .map_err(|_| format!("{text:?} is no number of a database"))
 }
 
-fn node(text: &str, default_port: u16) -> Result<Node, String> {
+fn parse_node(text: &str, default_port: u16) -> Result<Node, String> {
     let (host, port) = match text.strip_prefix('[').and_then(|rest| rest.split_once(']')) {
         Some((host, port)) => (host, port.strip_prefix(':')),
         None => match text.rsplit_once(':') {
@@ -294,13 +294,13 @@ fn node(text: &str, default_port: u16) -> Result<Node, String> {
         Some(port) => port.parse().map_err(|_| format!("{port:?} is no port"))?,
     };
     Ok(Node {
-        host: decoded(host)?,
+        host: percent_decode(host)?,
         port,
     })
 }
 
 /// The text with `%40` and the like decoded.
-fn decoded(text: &str) -> Result<String, String> {
+fn percent_decode(text: &str) -> Result<String, String> {
     let mut parts = text.split('%');
     let mut bytes = Vec::from(parts.next().unwrap_or_default());
     for part in parts {

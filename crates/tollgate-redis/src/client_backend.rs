@@ -5,15 +5,17 @@ use std::time::Duration;
 
 use futures_util::future::Either;
 use tollgate::{Decision, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Refund};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, Limit, Refund, RefundResult,
+};
 
 use crate::denials::RememberedDenials;
 use crate::error::{StoreError, StoreLimitError};
-use crate::fake_store::Rehearsal;
-use crate::fallback::{Extent, RemoteBackend, RemoteFailure};
+use crate::fake_store::FakeStore;
+use crate::fallback::{FailureScope, RemoteBackend, RemoteFailure};
 use crate::query::StoreOp;
 use crate::store::StoreCounters;
-use crate::store_client::Direct;
+use crate::store_client::StoreClient;
 
 /// Where the limits of a client are.
 #[derive(Debug)]
@@ -22,8 +24,8 @@ use crate::store_client::Direct;
     reason = "a client has one, behind an `Arc`"
 )]
 pub(crate) enum ClientBackend {
-    Remote(Direct),
-    Fake(Rehearsal),
+    Remote(StoreClient),
+    Fake(FakeStore),
 }
 
 use ClientBackend::{Fake, Remote};
@@ -38,15 +40,15 @@ impl ClientBackend {
     }
 
     /// Tokens that this node holds of leased limits.
-    pub(crate) fn leased(&self) -> u64 {
+    pub(crate) fn leased_tokens(&self) -> u64 {
         match self {
-            Remote(direct) => direct.leases.held(),
+            Remote(direct) => direct.leases.held_tokens(),
             Fake(fake) => fake.leased(),
         }
     }
 
     /// The denials that are remembered.
-    pub(crate) fn refusals(&self) -> &RememberedDenials {
+    pub(crate) fn remembered_denials(&self) -> &RememberedDenials {
         match self {
             Remote(direct) => &direct.refusals,
             Fake(fake) => &fake.refusals,
@@ -60,7 +62,7 @@ impl ClientBackend {
         }
     }
 
-    pub(crate) async fn close(&self) -> Gift {
+    pub(crate) async fn close(&self) -> RefundResult {
         match self {
             Remote(direct) => direct.close().await,
             Fake(fake) => fake.close(),
@@ -68,20 +70,20 @@ impl ClientBackend {
     }
 
     /// The decision of a limit whose state doesn't matter.
-    pub(crate) fn known(
+    pub(crate) fn known_decision(
         &self,
         limit: &Limit,
         cost: u64,
     ) -> Result<Option<Decision>, StoreLimitError> {
         match self {
-            Remote(direct) => Ok(direct.stored(limit)?.form.known(cost)),
-            Fake(fake) => Ok(fake.form(limit)?.known(cost)),
+            Remote(direct) => Ok(direct.stored(limit)?.form.known_decision(cost)),
+            Fake(fake) => Ok(fake.limit_form(limit)?.known_decision(cost)),
         }
     }
 
     /// Asks one question about a key of a limit by itself, as of this time if one is given. The number is what was taken, or
     /// for how many microseconds to wait; there is none if nothing was asked.
-    pub(crate) async fn act(
+    pub(crate) async fn run_operation(
         &self,
         check: &Check<'_>,
         op: StoreOp,
@@ -93,7 +95,7 @@ impl ClientBackend {
                 let mut patience = direct.store.patience();
                 direct.run_operation(check, op, at, &mut patience).await
             }
-            Fake(fake) => fake.act(check, op, at),
+            Fake(fake) => fake.run_operation(check, op, at),
         }
     }
 }
@@ -115,7 +117,7 @@ impl Backend for ClientBackend {
     async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, StoreError> {
         match self {
             Remote(direct) => direct.peek(checks).await,
-            Fake(fake) => fake.peek(checks),
+            Fake(fake) => fake.peek_check(checks),
         }
     }
 
@@ -123,7 +125,7 @@ impl Backend for ClientBackend {
         &'a self,
         checks: &'a [Check<'a>],
         refund: Refund,
-    ) -> Result<Gift, StoreError> {
+    ) -> Result<RefundResult, StoreError> {
         match self {
             Remote(direct) => direct.refund(checks, refund).await,
             Fake(fake) => fake.refund(checks, refund),
@@ -145,7 +147,7 @@ impl Backend for ClientBackend {
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), String> {
-        let known = self.known(limit, 0);
+        let known = self.known_decision(limit, 0);
         known.map(drop).map_err(|error| error.to_string())
     }
 
@@ -160,24 +162,24 @@ impl Backend for ClientBackend {
 impl RemoteBackend for ClientBackend {
     fn failure(&self, error: &StoreError) -> RemoteFailure {
         let extent = match (error, self) {
-            (StoreError::Foreign { .. }, _) => Extent::Key,
-            (_, Remote(direct)) if direct.store.answers_in_part() => Extent::Part,
-            _ => Extent::Whole,
+            (StoreError::ForeignKey { .. }, _) => FailureScope::Key,
+            (_, Remote(direct)) if direct.store.answers_in_part() => FailureScope::Part,
+            _ => FailureScope::Whole,
         };
         let kind = error.kind();
         RemoteFailure { kind, extent }
     }
 
-    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+    fn take_unreported_spending(&self, check: &Check<'_>) -> u64 {
         match self {
-            Remote(direct) => direct.spent_ahead(check),
+            Remote(direct) => direct.take_unreported_spending(check),
             Fake(_) => 0,
         }
     }
 
     fn known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
         match self {
-            Remote(direct) => direct.denial_of(checks),
+            Remote(direct) => direct.find_known_denial(checks),
             Fake(fake) => fake.denial_of(checks),
         }
     }

@@ -7,14 +7,14 @@ use derive_more::Debug;
 use tollgate::Clock;
 
 use crate::address::Address;
-use crate::fallback::{Breaker, EventListener, StoreEvent};
-use crate::host::Time;
+use crate::fallback::{BreakerThresholds, EventListener, StoreEvent};
+use crate::host::CallerClock;
 use crate::lease::LeaseTerms;
 
 /// Long enough for a healthy store in the same data centre whose machine is busy: with twice as many threads
 /// as cores it may wait for its turn for some 10 milliseconds, and a call may wait for two others. Short enough
 /// that a request whose store is away is hardly late.
-const TIMEOUT: Duration = Duration::from_millis(25);
+const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 
 /// Builds a [`Redis`](crate::Redis); made by [`Redis::builder`](crate::Redis::builder).
 ///
@@ -43,14 +43,14 @@ pub struct RedisBuilder {
     /// What all keys begin with.
     pub(crate) prefix: String,
     /// How many refusals are remembered.
-    pub(crate) near: usize,
+    pub(crate) max_remembered_denials: usize,
     pub(crate) terms: LeaseTerms,
     pub(crate) slot_life: Duration,
     /// Instead of the store's clock.
-    pub(crate) time: Option<Time>,
+    pub(crate) time: Option<CallerClock>,
     /// Unless it is to be learned.
     pub(crate) nodes: Option<u64>,
-    pub(crate) breaker: Breaker,
+    pub(crate) breaker: BreakerThresholds,
     pub(crate) on_event: Option<Box<EventListener>>,
     #[cfg(feature = "simulation")]
     pub(crate) world: Option<Arc<dyn crate::simulation::World>>,
@@ -61,18 +61,18 @@ impl RedisBuilder {
     pub(crate) fn new(address: Address) -> Self {
         Self {
             address,
-            timeout: TIMEOUT,
+            timeout: DEFAULT_TIMEOUT,
             prefix: "tollgate".to_owned(),
-            near: 10_000,
+            max_remembered_denials: 10_000,
             terms: LeaseTerms {
-                life: Duration::from_secs(1),
-                part: 10,
-                most_keys: 100_000,
+                duration: Duration::from_secs(1),
+                burst_divisor: 10,
+                max_keys: 100_000,
             },
             slot_life: Duration::from_secs(60),
             time: None,
             nodes: None,
-            breaker: Breaker::default(),
+            breaker: BreakerThresholds::default(),
             on_event: None,
             #[cfg(feature = "simulation")]
             world: None,
@@ -87,7 +87,7 @@ impl RedisBuilder {
     }
 
     /// What all keys begin with: `tollgate` unless said otherwise.
-    pub fn prefix(mut self, prefix: &str) -> Self {
+    pub fn key_prefix(mut self, prefix: &str) -> Self {
         self.prefix = prefix.to_owned();
         self
     }
@@ -95,34 +95,34 @@ impl RedisBuilder {
     /// How many denials are remembered and repeated without asking: 10,000 unless said otherwise, and 0 for none. Each is
     /// repeated for a second at most before one request asks the store again, so a reset or a refund by another node is seen
     /// within a second. While the store can't be asked, a denial that is known to hold decides.
-    pub fn near_cache(mut self, refusals: usize) -> Self {
-        self.near = refusals;
+    pub fn deny_cache(mut self, refusals: usize) -> Self {
+        self.max_remembered_denials = refusals;
         self
     }
 
     /// For how long a node takes tokens of leased limits: a second unless said otherwise. What a node holds
     /// when its process dies is free again after that.
-    pub fn lease_life(mut self, life: Duration) -> Self {
-        self.terms.life = life.max(Duration::from_millis(10));
+    pub fn lease_duration(mut self, life: Duration) -> Self {
+        self.terms.duration = life.max(Duration::from_millis(10));
         self
     }
 
     /// The most that a node holds of a leased limit is this part of its burst: one of 10 unless said
     /// otherwise.
-    pub fn lease_part(mut self, one_of: u64) -> Self {
-        self.terms.part = one_of.max(1);
+    pub fn lease_divisor(mut self, one_of: u64) -> Self {
+        self.terms.burst_divisor = one_of.max(1);
         self
     }
 
     /// How many keys may have a lease here: 100,000 unless said otherwise. Others ask each time.
     pub fn max_leased_keys(mut self, most: usize) -> Self {
-        self.terms.most_keys = most;
+        self.terms.max_keys = most;
         self
     }
 
     /// For how long a slot is held without a sign of life: a minute unless said otherwise. It is renewed
     /// three times in that; a dead holder's slot is free after it.
-    pub fn slot_life(mut self, life: Duration) -> Self {
+    pub fn permit_ttl(mut self, life: Duration) -> Self {
         self.slot_life = life.max(Duration::from_millis(30));
         self
     }
@@ -132,13 +132,13 @@ impl RedisBuilder {
     ///
     /// Unless it is given, it is learned: each node leaves a sign of life in the store every five seconds, and is
     /// told how many there are. [`Redis::set_node_count`](crate::Redis::set_node_count) changes it later.
-    pub fn nodes(mut self, nodes: u64) -> Self {
+    pub fn node_count(mut self, nodes: u64) -> Self {
         self.nodes = Some(nodes);
         self
     }
 
     /// When limits that circuit-break stop asking, and for how long.
-    pub fn breaker(mut self, breaker: Breaker) -> Self {
+    pub fn breaker(mut self, breaker: BreakerThresholds) -> Self {
         self.breaker = breaker;
         self
     }

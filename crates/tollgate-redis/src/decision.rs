@@ -2,8 +2,8 @@
 
 use std::ops::Deref;
 
-use tollgate::{Decision, stack::Pass};
-use tollgate_engine::backend::{Answer, Source};
+use tollgate::{Decision, stack::HeldPermits};
+use tollgate_engine::backend::{Answer, AnswerSource};
 use tollgate_engine::policy::OnStoreFailure;
 
 /// What a [`RedisLimiter`](crate::RedisLimiter) says of a request: it passes and holds what it takes, or it is
@@ -34,11 +34,11 @@ use tollgate_engine::policy::OnStoreFailure;
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slot when it is dropped: match on it, and keep it while the request runs"]
-pub enum LimitVerdict {
+pub enum LimitDecision {
     /// The request may pass.
-    Passed(LimitPassed),
+    Allowed(AllowedRequest),
     /// It may not, and was charged nothing.
-    Refused(LimitFindings),
+    Denied(DecisionDetails),
 }
 
 /// A request that may pass, with what it holds while it runs.
@@ -58,9 +58,9 @@ pub enum LimitVerdict {
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slot when it is dropped"]
-pub struct LimitPassed {
-    findings: LimitFindings,
-    pass: Pass,
+pub struct AllowedRequest {
+    findings: DecisionDetails,
+    pass: HeldPermits,
 }
 
 /// What is told of a request, whether it passed or was refused.
@@ -81,76 +81,76 @@ pub struct LimitPassed {
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct LimitFindings {
+pub struct DecisionDetails {
     /// What the limit said.
     pub decision: Decision,
     /// If the store couldn't be asked: what decided instead. A refusal of a limit that is
     /// [closed](OnStoreFailure::Closed) then says nothing about that limit: 503, not 429.
     pub fallback: Option<OnStoreFailure>,
     /// Where the answer is from: what that says about the store.
-    pub source: Source,
+    pub source: AnswerSource,
 }
 
-impl LimitVerdict {
+impl LimitDecision {
     /// What passed; none if it was refused.
-    pub fn passed(self) -> Option<LimitPassed> {
+    pub fn allowed(self) -> Option<AllowedRequest> {
         match self {
-            Self::Passed(passed) => Some(passed),
-            Self::Refused(_) => None,
+            Self::Allowed(passed) => Some(passed),
+            Self::Denied(_) => None,
         }
     }
 
     /// What was refused; none if it passed.
-    pub fn refused(&self) -> Option<&LimitFindings> {
+    pub fn denied(&self) -> Option<&DecisionDetails> {
         match self {
-            Self::Passed(_) => None,
-            Self::Refused(findings) => Some(findings),
+            Self::Allowed(_) => None,
+            Self::Denied(findings) => Some(findings),
         }
     }
 }
 
-impl LimitPassed {
+impl AllowedRequest {
     /// What holds the slot of the request while it runs. It borrows nothing, so it may be moved into a task.
-    pub fn into_pass(self) -> Pass {
+    pub fn into_permit(self) -> HeldPermits {
         self.pass
     }
 }
 
 /// What a backend has said of one check.
-impl From<Answer> for LimitVerdict {
+impl From<Answer> for LimitDecision {
     #[inline]
     fn from(answer: Answer) -> Self {
-        let findings = LimitFindings {
+        let findings = DecisionDetails {
             decision: answer.decision,
             fallback: answer.unavailable.map(|store| store.fallback),
             source: answer.source,
         };
         if answer.allowed {
-            Self::Passed(LimitPassed {
+            Self::Allowed(AllowedRequest {
                 findings,
                 pass: answer.pass,
             })
         } else {
-            Self::Refused(findings)
+            Self::Denied(findings)
         }
     }
 }
 
-impl Deref for LimitVerdict {
-    type Target = LimitFindings;
+impl Deref for LimitDecision {
+    type Target = DecisionDetails;
 
-    fn deref(&self) -> &LimitFindings {
+    fn deref(&self) -> &DecisionDetails {
         match self {
-            Self::Passed(passed) => passed,
-            Self::Refused(findings) => findings,
+            Self::Allowed(passed) => passed,
+            Self::Denied(findings) => findings,
         }
     }
 }
 
-impl Deref for LimitPassed {
-    type Target = LimitFindings;
+impl Deref for AllowedRequest {
+    type Target = DecisionDetails;
 
-    fn deref(&self) -> &LimitFindings {
+    fn deref(&self) -> &DecisionDetails {
         &self.findings
     }
 }

@@ -11,7 +11,7 @@ use tollgate_engine::backend::{Answer, Check, DenyCache, DenyRecheck, DenyVersio
 pub(crate) struct RememberedDenials {
     cache: Option<DenyCache>,
     /// How often one was repeated.
-    repeated: AtomicU64,
+    repeat_count: AtomicU64,
 }
 
 /// This came of asking again about a denial, which was noted by itself if it was of the same check.
@@ -29,12 +29,12 @@ impl RememberedDenials {
     pub(crate) fn new(most: usize) -> Self {
         Self {
             cache: (most > 0).then(|| DenyCache::new(most)),
-            repeated: AtomicU64::new(0),
+            repeat_count: AtomicU64::new(0),
         }
     }
 
     /// Whether any are remembered.
-    pub(crate) const fn are_kept(&self) -> bool {
+    pub(crate) const fn is_enabled(&self) -> bool {
         self.cache.is_some()
     }
 
@@ -50,7 +50,7 @@ impl RememberedDenials {
             cache.look_up(&[*check], now, version)
         });
         if let KnownDenial::Repeat(..) = known {
-            self.repeated.fetch_add(1, Ordering::Relaxed);
+            self.repeat_count.fetch_add(1, Ordering::Relaxed);
         }
         known
     }
@@ -65,15 +65,15 @@ impl RememberedDenials {
     ) -> Option<(usize, Decision)> {
         let cache = self.cache.as_ref()?;
         let known = checks.iter().enumerate().find_map(|(number, check)| {
-            let (_, decision) = cache.find(&[*check], now, version(check)?)?;
+            let (_, decision) = cache.find_denial(&[*check], now, version(check)?)?;
             Some((number, decision))
         })?;
-        self.repeated.fetch_add(1, Ordering::Relaxed);
+        self.repeat_count.fetch_add(1, Ordering::Relaxed);
         Some(known)
     }
 
     /// The store said this to a check, asked at that time.
-    pub(crate) fn note(
+    pub(crate) fn remember(
         &self,
         check: &Check<'_>,
         said: &Decision,
@@ -83,12 +83,12 @@ impl RememberedDenials {
         if let Some(cache) = self.cache.as_ref()
             && said.outcome == Outcome::Denied
         {
-            cache.note(check, said, at, version);
+            cache.record_denial(check, said, at, version);
         }
     }
 
     /// How often a refusal was repeated.
     pub(crate) fn repeated(&self) -> u64 {
-        self.repeated.load(Ordering::Relaxed)
+        self.repeat_count.load(Ordering::Relaxed)
     }
 }

@@ -39,7 +39,7 @@ pub enum StoreError {
     },
     /// The store answered with an error: a wrong password, out of memory, read-only, busy, no permission.
     #[display("the store answered with an error: {error}")]
-    Answered {
+    ErrorReply {
         /// What sort of failure that is.
         kind: FailureKind,
         /// What it said, and what to do about it.
@@ -47,7 +47,7 @@ pub enum StoreError {
     },
     /// The store answered something that isn't an answer.
     #[display("the store's answer makes no sense: {what}")]
-    Garbled {
+    InvalidReply {
         /// What was expected, and what came.
         what: String,
     },
@@ -56,13 +56,13 @@ pub enum StoreError {
         "the key {key:?} holds what no limiter wrote, and is left as it is: delete it, or keep limits \
          under another prefix"
     )]
-    Foreign {
+    ForeignKey {
         /// Which one.
         key: String,
     },
     /// So many questions wait that no more are taken.
     #[display("{waiting} questions wait for the store, and no more are taken")]
-    Full {
+    QueueFull {
         /// How many wait.
         waiting: usize,
     },
@@ -87,17 +87,17 @@ impl StoreError {
     }
 
     pub(crate) fn garbled(what: impl Into<String>) -> Self {
-        Self::Garbled { what: what.into() }
+        Self::InvalidReply { what: what.into() }
     }
 
     /// What sort of failure it is.
     pub const fn kind(&self) -> FailureKind {
         match self {
             Self::TimedOut { .. } => FailureKind::TimedOut,
-            Self::Unreachable { kind, .. } | Self::Answered { kind, .. } => *kind,
-            Self::Garbled { .. } => FailureKind::Garbled,
-            Self::Foreign { .. } => FailureKind::Foreign,
-            Self::Full { .. } => FailureKind::Full,
+            Self::Unreachable { kind, .. } | Self::ErrorReply { kind, .. } => *kind,
+            Self::InvalidReply { .. } => FailureKind::InvalidResponse,
+            Self::ForeignKey { .. } => FailureKind::WrongType,
+            Self::QueueFull { .. } => FailureKind::Full,
             Self::Limit(_) => FailureKind::Limit,
             Self::Stopped => FailureKind::Stopped,
             Self::NoRuntime => FailureKind::NoRuntime,
@@ -159,7 +159,7 @@ pub enum StoreLimitError {
     },
     /// A reservation of an algorithm that takes none, or a lease of one.
     #[display("{what} needs GCRA, a token bucket or a leaky bucket; \"{limit}\" is none of them")]
-    NotALevel {
+    UnsupportedAlgorithm {
         /// What was asked for.
         what: &'static str,
         /// What it was asked of.
@@ -173,7 +173,7 @@ impl StoreLimitError {
     /// A limit of this kind can't be asked that.
     pub(crate) fn not_a_level(what: &'static str, kind: &LimitKind) -> Self {
         let limit = format!("{kind:?}");
-        Self::NotALevel { what, limit }
+        Self::UnsupportedAlgorithm { what, limit }
     }
 }
 

@@ -32,7 +32,7 @@ pub struct FailureStats {
     /// Questions that failed so.
     pub count: u64,
     /// What the first of them was told.
-    pub first: String,
+    pub first_error: String,
     /// When that was, since 1970.
     pub since: Timestamp,
     /// How long ago that was, by a clock that never steps.
@@ -40,12 +40,12 @@ pub struct FailureStats {
     /// How long ago the latest was. From the first to the latest there may have been pauses.
     pub latest_ago: Duration,
     /// If the store hasn't answered since the latest: for how long it has failed so. None once it has.
-    pub going_on_for: Option<Duration>,
+    pub failing_for: Option<Duration>,
 }
 
 impl FailureStats {
     /// How long it was from the first to the latest, pauses included.
-    pub fn lasted(&self) -> Duration {
+    pub fn duration(&self) -> Duration {
         self.first_ago.saturating_sub(self.latest_ago)
     }
 }
@@ -75,11 +75,11 @@ struct ClockTimes {
 #[derive(Debug, Default)]
 struct KindCounter {
     count: AtomicU64,
-    first: OnceLock<(String, ClockTimes)>,
+    first_error: OnceLock<(String, ClockTimes)>,
     /// By the clock that never steps.
     latest: AtomicU64,
     /// When it began to fail without an answer since, plus a nanosecond; 0 if the store has answered.
-    spell: AtomicU64,
+    failing_since: AtomicU64,
 }
 
 impl FailureCounters {
@@ -97,15 +97,16 @@ impl FailureCounters {
 
     /// A question failed.
     #[cold]
-    pub(crate) fn note(&self, kind: FailureKind, error: &dyn fmt::Display) {
+    pub(crate) fn record_failure(&self, kind: FailureKind, error: &dyn fmt::Display) {
         let relaxed = Ordering::Relaxed;
         let times = (self.times)();
         let tally = &self.kinds[kind as usize];
-        tally.first.get_or_init(|| (error.to_string(), times));
+        tally.first_error.get_or_init(|| (error.to_string(), times));
         let nanos = times.now.as_nanos();
         tally.latest.fetch_max(nanos, relaxed);
         // Another one may have begun it.
-        let _ = (tally.spell).compare_exchange(0, nanos.saturating_add(1), relaxed, relaxed);
+        let _ =
+            (tally.failing_since).compare_exchange(0, nanos.saturating_add(1), relaxed, relaxed);
         tally.count.fetch_add(1, relaxed);
         self.latest.store(kind as usize, relaxed);
         self.is_failing.store(true, relaxed);
@@ -113,31 +114,31 @@ impl FailureCounters {
 
     /// The store answered a question.
     #[inline]
-    pub(crate) fn works(&self) {
+    pub(crate) fn record_success(&self) {
         if self.is_failing.load(Ordering::Relaxed) {
-            self.end();
+            self.end_failing();
         }
     }
 
     #[cold]
-    fn end(&self) {
+    fn end_failing(&self) {
         self.is_failing.store(false, Ordering::Relaxed);
         for tally in &self.kinds {
-            tally.spell.store(0, Ordering::Relaxed);
+            tally.failing_since.store(0, Ordering::Relaxed);
         }
     }
 
     /// The kind of the latest failure.
-    pub(crate) fn latest(&self) -> FailureKind {
+    pub(crate) fn latest_kind(&self) -> FailureKind {
         let latest = FailureKind::ALL.get(self.latest.load(Ordering::Relaxed));
         latest.copied().unwrap_or(FailureKind::Other)
     }
 
     /// What came of a question to the store.
-    pub(crate) fn hear<T>(&self, asked: &Result<T, StoreError>) {
+    pub(crate) fn record_result<T>(&self, asked: &Result<T, StoreError>) {
         match asked {
-            Ok(_) => self.works(),
-            Err(error) => self.note(error.kind(), error),
+            Ok(_) => self.record_success(),
+            Err(error) => self.record_failure(error.kind(), error),
         }
     }
 
@@ -145,17 +146,17 @@ impl FailureCounters {
     pub(crate) fn stats(&self) -> Vec<FailureStats> {
         let now = (self.times)().now;
         let stats = |(kind, tally): (FailureKind, &KindCounter)| {
-            let (first, began) = tally.first.get()?;
+            let (first, began) = tally.first_error.get()?;
             let ago = |nanos: u64| now - Timestamp::from_nanos(nanos);
-            let spell = tally.spell.load(Ordering::Relaxed);
+            let spell = tally.failing_since.load(Ordering::Relaxed);
             Some(FailureStats {
                 kind,
                 count: tally.count.load(Ordering::Relaxed),
-                first: first.clone(),
+                first_error: first.clone(),
                 since: began.date,
                 first_ago: now - began.now,
                 latest_ago: ago(tally.latest.load(Ordering::Relaxed)),
-                going_on_for: spell.checked_sub(1).map(ago),
+                failing_for: spell.checked_sub(1).map(ago),
             })
         };
         let kinds = FailureKind::ALL.into_iter().zip(&self.kinds);
@@ -188,10 +189,10 @@ mod tests {
             wall.advance(time);
         };
         pass(SECOND);
-        failures.hear(&Err::<(), _>(late()));
+        failures.record_result(&Err::<(), _>(late()));
         pass(SECOND);
-        failures.hear(&Err::<(), _>(StoreError::TimedOut { after: 2 * SECOND }));
-        failures.hear(&Err::<(), _>(StoreError::Stopped));
+        failures.record_result(&Err::<(), _>(StoreError::TimedOut { after: 2 * SECOND }));
+        failures.record_result(&Err::<(), _>(StoreError::Stopped));
         pass(SECOND);
         let [timed_out, stopped] = &failures.stats()[..] else {
             panic!("two kinds: {failures:?}");
@@ -199,14 +200,14 @@ mod tests {
         let expected = FailureStats {
             kind: FailureKind::TimedOut,
             count: 2,
-            first: "the store gave no answer within 1s".to_owned(),
+            first_error: "the store gave no answer within 1s".to_owned(),
             since: Timestamp::from_secs(1001),
             first_ago: 2 * SECOND,
             latest_ago: SECOND,
-            going_on_for: Some(2 * SECOND),
+            failing_for: Some(2 * SECOND),
         };
         assert_eq!(*timed_out, expected);
-        assert_eq!(timed_out.lasted(), SECOND);
+        assert_eq!(timed_out.duration(), SECOND);
         assert_eq!((stopped.kind, stopped.count), (FailureKind::Stopped, 1));
     }
 
@@ -214,14 +215,14 @@ mod tests {
     fn a_spell_ends_with_an_answer_and_a_new_one_begins_anew() {
         let clock = Manual::new();
         let failures = FailureCounters::new(clock.clone(), clock.clone());
-        let going_on = || failures.stats()[0].going_on_for;
-        failures.hear(&Err::<(), _>(late()));
+        let going_on = || failures.stats()[0].failing_for;
+        failures.record_result(&Err::<(), _>(late()));
         clock.advance(SECOND);
         assert_eq!(going_on(), Some(SECOND));
-        failures.works();
+        failures.record_success();
         assert_eq!(going_on(), None);
         clock.advance(SECOND);
-        failures.hear(&Err::<(), _>(late()));
+        failures.record_result(&Err::<(), _>(late()));
         clock.advance(SECOND);
         assert_eq!(going_on(), Some(SECOND));
         let [stats] = &failures.stats()[..] else {

@@ -12,10 +12,10 @@ use std::time::Duration;
 use derive_more::Debug;
 use foldhash::fast::FixedState;
 use tollgate::clock::{Clock, Manual};
-use tollgate::{Decision, ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate::{Decision, Outcome, StoredKeyLimiter, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, DenyRecheck, DenyVersion, FailureKind, Gift,
-    KnownDenial, Limit, LimitKind, Memory, Refund, Source,
+    Answer, AnswerSource, Backend, Check, CheckResult, Clocks, DenyRecheck, DenyVersion,
+    FailureKind, KnownDenial, Limit, LimitKind, Memory, Refund, RefundResult,
 };
 use tollgate_engine::policy::Counting;
 
@@ -24,15 +24,15 @@ use crate::denials::{RememberedDenials, finish_recheck};
 use crate::error::{StoreError, StoreLimitError};
 use crate::host::{ClockSource, HostClock, HostWall};
 use crate::lease::LeaseTerms;
-use crate::local_limits::Local;
+use crate::local_limits::LocalLimits;
 use crate::lock::lock;
 use crate::query::LimitForm;
 use crate::store::StoreCounters;
 
-use lease::Leases;
+use lease::FakeLeases;
 
 /// Keys that a test may use.
-const KEYS: usize = 10_000;
+const MAX_KEYS: usize = 10_000;
 
 /// The store of a test: limits in this process, by a clock that is set by hand, which fails when it is told
 /// to. [`Redis::rehearsal`](crate::Redis::rehearsal) has it.
@@ -92,7 +92,7 @@ const KEYS: usize = 10_000;
 /// ```
 #[derive(Debug)]
 #[debug("Rehearsal({state:?})")]
-pub struct Rehearsal {
+pub struct FakeStore {
     clock: Manual,
     timeout: Duration,
     terms: LeaseTerms,
@@ -101,7 +101,7 @@ pub struct Rehearsal {
     /// What was asked of the store, and what came of it.
     pub(crate) stats: StoreCounters,
     /// This process's part of the limits, which is told what the store admits.
-    local: Arc<Local<HostClock, HostWall>>,
+    local: Arc<LocalLimits<HostClock, HostWall>>,
     state: Mutex<FakeState>,
 }
 
@@ -139,25 +139,25 @@ struct FakeState {
     fault: Option<Fault>,
     memory: Memory<HostClock, HostWall>,
     /// Reservations are booked apart, by counter.
-    paced: HashMap<u64, Arc<Pacer>>,
-    leases: Leases,
+    pacers: HashMap<u64, Arc<Pacer>>,
+    leases: FakeLeases,
     /// How often something could pass sooner than was said, before all was forgotten.
-    improved: u64,
+    epochs_before_reset: u64,
 }
 
-type Pacer = ExactKeyedLimiter<[u64; 2], Manual>;
+type Pacer = StoredKeyLimiter<[u64; 2], Manual>;
 
 /// So many parts is a token, where levels are compared.
-const PARTS: u64 = 1_000_000;
+const PARTS_PER_TOKEN: u64 = 1_000_000;
 
-impl Rehearsal {
+impl FakeStore {
     /// From now on every question fails so.
-    pub fn fail(&self, fault: Fault) {
+    pub fn inject_fault(&self, fault: Fault) {
         lock(&self.state).fault = Some(fault);
     }
 
     /// It works again, with all that it kept.
-    pub fn recover(&self) {
+    pub fn clear_fault(&self) {
         lock(&self.state).fault = None;
     }
 
@@ -176,33 +176,33 @@ impl Rehearsal {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn forget(&self) {
+    pub fn clear(&self) {
         let mut state = lock(&self.state);
-        state.improved = state.epoch() + 1;
+        state.epochs_before_reset = state.epoch() + 1;
         state.memory = memory(&self.clock);
-        state.paced.clear();
+        state.pacers.clear();
     }
 
     /// The store that was chosen.
     pub(crate) fn new(
         options: &RedisBuilder,
         clock: &Manual,
-        local: Arc<Local<HostClock, HostWall>>,
+        local: Arc<LocalLimits<HostClock, HostWall>>,
     ) -> Self {
         Self {
             clock: clock.clone(),
             timeout: options.timeout,
             terms: options.terms,
             slot_life: options.slot_life,
-            refusals: RememberedDenials::new(options.near),
+            refusals: RememberedDenials::new(options.max_remembered_denials),
             stats: StoreCounters::default(),
             local,
             state: Mutex::new(FakeState {
                 fault: None,
                 memory: memory(clock),
-                paced: HashMap::new(),
-                leases: Leases::default(),
-                improved: 0,
+                pacers: HashMap::new(),
+                leases: FakeLeases::default(),
+                epochs_before_reset: 0,
             }),
         }
     }
@@ -218,20 +218,20 @@ impl Rehearsal {
     }
 
     /// Returns the tokens that this node holds.
-    pub(crate) fn close(&self) -> Gift {
+    pub(crate) fn close(&self) -> RefundResult {
         let mut state = lock(&self.state);
         let held = state.leases.held(self.clock.now());
-        state.leases = Leases::default();
+        state.leases = FakeLeases::default();
         match state.fault {
-            Some(_) if held > 0 => Gift::Lost,
-            _ => Gift::Given,
+            Some(_) if held > 0 => RefundResult::Lost,
+            _ => RefundResult::Refunded,
         }
     }
 
     /// The limit as the store would read it.
-    pub(crate) fn form(&self, limit: &Limit) -> Result<LimitForm, StoreLimitError> {
-        let form = LimitForm::of(limit, self.slot_life)?;
-        let is_other = form.level().is_none() && form.known(0).is_none();
+    pub(crate) fn limit_form(&self, limit: &Limit) -> Result<LimitForm, StoreLimitError> {
+        let form = LimitForm::from_limit(limit, self.slot_life)?;
+        let is_other = form.level().is_none() && form.known_decision(0).is_none();
         if limit.counting() == Counting::Leased && is_other {
             return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
         }
@@ -241,7 +241,7 @@ impl Rehearsal {
     fn decide(&self, checks: &[Check<'_>]) -> Result<Answer, StoreError> {
         let mut state = lock(&self.state);
         let now = self.clock.now();
-        let recheck = match self.remembered(&state, checks, now) {
+        let recheck = match self.find_remembered_denial(&state, checks, now) {
             Ok(recheck) => recheck,
             Err((number, known)) => return Ok(Answer::known(Some(number), known)),
         };
@@ -267,7 +267,7 @@ impl Rehearsal {
             let (most, zero) = (u64::from(*most), Duration::ZERO);
             return Ok(Decision::new(Outcome::Allowed, most, most, zero, zero));
         }
-        let mut decision = self.decide(&[peek(check)])?.decision;
+        let mut decision = self.decide(&[peek_check(check)])?.decision;
         if !answer.allowed && decision.remaining < check.cost {
             decision.outcome = if check.cost > decision.limit {
                 Outcome::Never
@@ -288,58 +288,63 @@ impl Rehearsal {
     ) -> Result<Answer, StoreError> {
         let (mut asks, mut planned) = (false, HashMap::new());
         for check in checks {
-            let is_known = self.form(check.limit)?.known(check.cost).is_some();
+            let is_known = self
+                .limit_form(check.limit)?
+                .known_decision(check.cost)
+                .is_some();
             let mut covers =
                 || is_leased(check.limit) && state.leases.covers(check, now, &mut planned);
             asks |= !(is_known || covers());
         }
         let judge = |state: &mut FakeState| {
-            checks.iter().for_each(|check| self.tell(state, check));
+            checks
+                .iter()
+                .for_each(|check| self.report_local_usage(state, check));
             state.memory.answer(checks)
         };
         let mut answer = if asks {
-            self.asked(state, checks.len(), judge)?
+            self.run_query(state, checks.len(), judge)?
         } else {
             judge(state)
         };
         if !asks {
-            answer.source = Source::Known;
+            answer.source = AnswerSource::Cached;
         }
         if answer.allowed {
             for check in checks {
-                let left = state.memory.answer(&[peek(check)]).decision;
-                self.local.note(check, &left);
+                let left = state.memory.answer(&[peek_check(check)]).decision;
+                self.local.record_decision(check, &left);
                 if let Some(slot) = self.local.hold_permit(check) {
-                    answer.pass = std::mem::take(&mut answer.pass).and(slot);
+                    answer.pass = std::mem::take(&mut answer.pass).merge(slot);
                 }
             }
             for check in checks.iter().filter(|check| is_leased(check.limit)) {
-                let burst = state.memory.answer(&[peek(check)]).decision.limit;
-                let part = (burst / self.terms.part).max(1);
-                let is_low = state.leases.spend(check, now, part, self.terms.life);
+                let burst = state.memory.answer(&[peek_check(check)]).decision.limit;
+                let part = (burst / self.terms.burst_divisor).max(1);
+                let is_low = state.leases.spend(check, now, part, self.terms.duration);
                 if state.fault.is_none() && (asks || is_low) {
-                    self.take(state, check, part);
+                    self.take_lease(state, check, part);
                     // Ahead, by a question of its own.
-                    self.stats.count(usize::from(!asks));
+                    self.stats.record_call(usize::from(!asks));
                 }
             }
         } else if let Some(check) = answer.decider.map(|number| &checks[number])
             && !is_leased(check.limit)
         {
-            (self.refusals).note(check, &answer.decision, now, state.version(check));
+            (self.refusals).remember(check, &answer.decision, now, state.version(check));
         }
         self.show_held_tokens(state, checks, &mut answer);
         Ok(answer)
     }
 
     /// Asks the store: what it does then, unless it fails.
-    fn asked<T>(
+    fn run_query<T>(
         &self,
         state: &mut FakeState,
         questions: usize,
         carry_out: impl FnOnce(&mut FakeState) -> T,
     ) -> Result<T, StoreError> {
-        self.stats.count(questions);
+        self.stats.record_call(questions);
         let Some(fault) = state.fault else {
             return Ok(carry_out(state));
         };
@@ -357,7 +362,7 @@ impl Rehearsal {
         match fault {
             Fault::Down => StoreError::unreachable(FailureKind::Refused, is_down),
             Fault::Slow => StoreError::TimedOut { after },
-            Fault::ReadOnly => StoreError::Answered {
+            Fault::ReadOnly => StoreError::ErrorReply {
                 kind: FailureKind::ReadOnly,
                 error: "READONLY a test has made it so".to_owned(),
             },
@@ -368,7 +373,7 @@ impl Rehearsal {
 impl FakeState {
     /// How often something could pass sooner than was said.
     fn epoch(&self) -> u64 {
-        self.improved + self.memory.deny_epoch().unwrap_or_default()
+        self.epochs_before_reset + self.memory.deny_epoch().unwrap_or_default()
     }
 
     /// What a remembered refusal of a check depends on.
@@ -379,7 +384,7 @@ impl FakeState {
 }
 
 /// As a backend.
-impl Rehearsal {
+impl FakeStore {
     pub(crate) fn ask(
         &self,
         checks: &[Check<'_>],
@@ -387,7 +392,7 @@ impl Rehearsal {
     ) -> Result<Answer, StoreError> {
         let answer = self.decide(checks)?;
         if let Some(each) = each
-            && (answer.allowed || answer.source != Source::Known)
+            && (answer.allowed || answer.source != AnswerSource::Cached)
         {
             for (number, check) in checks.iter().enumerate() {
                 each.push(Ok(self.own_decision(number, check, &answer)?));
@@ -396,22 +401,26 @@ impl Rehearsal {
         Ok(answer)
     }
 
-    pub(crate) fn peek(&self, checks: &[Check<'_>]) -> Result<Vec<CheckResult>, StoreError> {
+    pub(crate) fn peek_check(&self, checks: &[Check<'_>]) -> Result<Vec<CheckResult>, StoreError> {
         let peek = |state: &mut FakeState| state.memory.peek_each(checks);
-        let each = self.asked(&mut lock(&self.state), checks.len(), peek)?;
+        let each = self.run_query(&mut lock(&self.state), checks.len(), peek)?;
         Ok(each.into_iter().map(Ok).collect())
     }
 
-    pub(crate) fn refund(&self, checks: &[Check<'_>], refund: Refund) -> Result<Gift, StoreError> {
+    pub(crate) fn refund(
+        &self,
+        checks: &[Check<'_>],
+        refund: Refund,
+    ) -> Result<RefundResult, StoreError> {
         let carry_out = |state: &mut FakeState| match refund {
-            Refund::Cost | Refund::Dropped => state.memory.give_back(checks),
-            Refund::Everything => {
-                state.memory.forget(checks);
+            Refund::Cost | Refund::Dropped => state.memory.refund_checks(checks),
+            Refund::Reset => {
+                state.memory.reset_checks(checks);
                 checks.iter().for_each(|check| state.leases.forget(check));
             }
         };
-        self.asked(&mut lock(&self.state), checks.len(), carry_out)?;
-        Ok(Gift::Given)
+        self.run_query(&mut lock(&self.state), checks.len(), carry_out)?;
+        Ok(RefundResult::Refunded)
     }
 
     pub(crate) fn now(&self) -> Timestamp {
@@ -420,13 +429,13 @@ impl Rehearsal {
 
     pub(crate) fn clocks(&self) -> Clocks {
         Clocks {
-            timer: Arc::new(self.clock.clone()),
+            clock: Arc::new(self.clock.clone()),
             wall: Arc::new(self.clock.clone()),
         }
     }
 
     pub(crate) fn deny_epoch(&self) -> Option<u64> {
-        (!self.refusals.are_kept()).then(|| lock(&self.state).epoch())
+        (!self.refusals.is_enabled()).then(|| lock(&self.state).epoch())
     }
 
     /// A denial that was told before and still holds as far as is known.
@@ -436,7 +445,7 @@ impl Rehearsal {
     }
 
     /// A denial that is repeated, without asking the store; or else the one that this request asks about again.
-    fn remembered(
+    fn find_remembered_denial(
         &self,
         state: &FakeState,
         checks: &[Check<'_>],
@@ -454,16 +463,16 @@ impl Rehearsal {
     }
 
     /// Tells the store what was decided without it: as much is used at least.
-    fn tell(&self, state: &FakeState, check: &Check<'_>) {
-        let Some(owed) = self.local.owed(check) else {
+    fn report_local_usage(&self, state: &FakeState, check: &Check<'_>) {
+        let Some(owed) = self.local.unreported_usage(check) else {
             return;
         };
-        let left = state.memory.answer(&[peek(check)]).decision;
+        let left = state.memory.answer(&[peek_check(check)]).decision;
         let missing = match used_parts(check.limit, &left) {
             // To a part of a token, rounded up: a level that flaps would lose one each time.
             Some(used) => {
-                let missing = owed.tokens(PARTS).saturating_sub(used);
-                u64::try_from(missing.div_ceil(PARTS.into())).unwrap_or(u64::MAX)
+                let missing = owed.tokens(PARTS_PER_TOKEN).saturating_sub(used);
+                u64::try_from(missing.div_ceil(PARTS_PER_TOKEN.into())).unwrap_or(u64::MAX)
             }
             None => (owed.used).saturating_sub(left.limit.saturating_sub(left.remaining)),
         };
@@ -472,35 +481,37 @@ impl Rehearsal {
             let mut charged = state.memory.answer(&[Check { cost, ..*check }]);
             charged.pass.settle(cost);
         }
-        self.local.told(check, &owed);
+        self.local.mark_reported(check, &owed);
     }
 }
 
 /// Limits in this process, by a clock that is set by hand.
 pub(crate) fn memory(clock: &Manual) -> Memory<HostClock, HostWall> {
     let clock: Arc<dyn Clock> = Arc::new(clock.clone());
-    let memory = Memory::builder().capacity(KEYS);
+    let memory = Memory::builder().capacity(MAX_KEYS);
     let memory = memory.clock(ClockSource::Other(Arc::clone(&clock)));
     memory.wall(ClockSource::Other(clock)).build()
 }
 
 /// Whether tokens are taken ahead of it.
 fn is_leased(limit: &Limit) -> bool {
-    let form = || LimitForm::of(limit, Duration::ZERO);
+    let form = || LimitForm::from_limit(limit, Duration::ZERO);
     limit.counting() == Counting::Leased && form().is_ok_and(|form| form.level().is_some())
 }
 
 /// A look that charges nothing.
-fn peek<'a>(check: &Check<'a>) -> Check<'a> {
+fn peek_check<'a>(check: &Check<'a>) -> Check<'a> {
     Check { cost: 0, ..*check }
 }
 
 /// What is used of a level, in parts of a token; nothing of other limits.
 fn used_parts(limit: &Limit, left: &Decision) -> Option<u128> {
-    LimitForm::of(limit, Duration::ZERO).ok()?.level()?;
+    LimitForm::from_limit(limit, Duration::ZERO).ok()?.level()?;
     let LimitKind::Rate { rate, .. } = limit.kind() else {
         return None;
     };
     let each = rate.period()?.as_nanos().max(1);
-    Some(left.reset_after.as_nanos() * u128::from(rate.count()) * u128::from(PARTS) / each)
+    Some(
+        left.reset_after.as_nanos() * u128::from(rate.count()) * u128::from(PARTS_PER_TOKEN) / each,
+    )
 }

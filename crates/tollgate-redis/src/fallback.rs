@@ -9,29 +9,29 @@ use derive_more::Debug;
 use futures_util::future::{Either, lazy};
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::{Clock, Decision, Timestamp};
-use tollgate_adaptive::breaker::{Admission, BreakerEvent, Circuit, Entry, Trip};
+use tollgate_adaptive::breaker::{Admission, AdmittedCall, BreakerEvent, Circuit, TripReason};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, FailureKind, Gift, Limit, Memory, Refund, Source,
-    Unavailable,
+    Answer, AnswerSource, Backend, Check, CheckResult, Clocks, FailureKind, Limit, Memory, Refund,
+    RefundResult, StoreUnavailable,
 };
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
 use crate::failure_counters::FailureCounters;
-use crate::local_limits::Local;
+use crate::local_limits::LocalLimits;
 
 mod breaker;
 mod events;
 mod local_first;
 mod remote_backend;
 
-pub use breaker::Breaker;
+pub use breaker::BreakerThresholds;
 pub use events::{FallbackStats, StoreEvent};
-pub use remote_backend::{Extent, RemoteBackend, RemoteFailure};
-pub use tollgate_adaptive::breaker::State as BreakerState;
+pub use remote_backend::{FailureScope, RemoteBackend, RemoteFailure};
+pub use tollgate_adaptive::breaker::CircuitState as BreakerState;
 
-use breaker::Probe;
-use events::{Counts, EventThrottle};
-use local_first::Part;
+use breaker::ProbeGuard;
+use events::{EventThrottle, FallbackCounters};
+use local_first::CheckSubset;
 
 pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 
@@ -95,39 +95,39 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 #[debug("Fallback({store:?}, {local:?}, {is_active:?})")]
 pub struct Fallback<B, C: Clock = Monotonic, W: Clock = Wall> {
     store: B,
-    local: Arc<Local<C, W>>,
+    local: Arc<LocalLimits<C, W>>,
     circuit: Circuit,
-    counts: Counts,
+    counters: FallbackCounters,
     /// Whether the latest answer came without the store.
     is_active: AtomicBool,
     active_since: AtomicU64,
     /// What failed, whichever call met it.
     pub(crate) failures: FailureCounters,
-    telling: EventThrottle,
+    event_throttle: EventThrottle,
     on_event: Option<Box<EventListener>>,
 }
 
 impl<B: RemoteBackend> Fallback<B> {
     /// Puts this backend behind it, on the system's clocks.
     pub fn new(store: B) -> Self {
-        Self::with_local(store, Arc::new(Local::new(Memory::new())))
+        Self::with_local(store, Arc::new(LocalLimits::new(Memory::new())))
     }
 }
 
 impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W> {
     /// Puts this backend behind it, and decides by that part of the limits, by its clocks. The backend may
     /// note in it what the store says.
-    pub fn with_local(store: B, local: Arc<Local<C, W>>) -> Self {
-        let Clocks { timer, wall } = local.memory().clocks();
+    pub fn with_local(store: B, local: Arc<LocalLimits<C, W>>) -> Self {
+        let Clocks { clock: timer, wall } = local.memory().clocks();
         Self {
             store,
             local,
-            circuit: Breaker::default().circuit(),
-            counts: Counts::default(),
+            circuit: BreakerThresholds::default().circuit(),
+            counters: FallbackCounters::default(),
             is_active: AtomicBool::new(false),
             active_since: AtomicU64::new(0),
             failures: FailureCounters::new(timer, wall),
-            telling: EventThrottle::default(),
+            event_throttle: EventThrottle::default(),
             on_event: None,
         }
     }
@@ -135,14 +135,14 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     /// How many nodes the fleet has, this one included: one unless said otherwise. A local limit is the
     /// limit divided by it, times two, and never more than the limit. [`Local::set_node_count`] changes it later.
     #[must_use]
-    pub fn nodes(self, nodes: u64) -> Self {
+    pub fn node_count(self, nodes: u64) -> Self {
         self.local.set_node_count(nodes);
         self
     }
 
     /// When rules that circuit-break stop asking, and for how long.
     #[must_use]
-    pub fn breaker(mut self, breaker: Breaker) -> Self {
+    pub fn breaker(mut self, breaker: BreakerThresholds) -> Self {
         self.circuit = breaker.circuit();
         self
     }
@@ -160,7 +160,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 
     /// This process's part of the limits.
-    pub fn local(&self) -> &Local<C, W> {
+    pub fn local(&self) -> &LocalLimits<C, W> {
         &self.local
     }
 
@@ -178,16 +178,16 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     pub fn stats(&self) -> FallbackStats {
         let read = |count: &AtomicU64| count.load(Ordering::Relaxed);
         FallbackStats {
-            errors: read(&self.counts.errors),
-            open: read(&self.counts.open),
-            closed: read(&self.counts.closed),
-            local: read(&self.counts.local),
+            errors: read(&self.counters.errors),
+            open: read(&self.counters.open),
+            closed: read(&self.counters.closed),
+            local: read(&self.counters.local),
             trips: self.circuit.trips(),
-            unnoted: self.local.forgotten(),
+            unrecorded: self.local.lost_reports(),
         }
     }
 
-    fn tell(&self, event: &StoreEvent<'_>) {
+    fn emit(&self, event: &StoreEvent<'_>) {
         if let Some(on_event) = &self.on_event {
             on_event(event);
         }
@@ -199,46 +199,46 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
 
     /// By which right the store is asked about these; none if it isn't.
     #[inline]
-    fn gate(&self, checks: &[Check<'_>]) -> Option<Probe<'_>> {
+    fn admit_to_store(&self, checks: &[Check<'_>]) -> Option<ProbeGuard<'_>> {
         let circuit = &self.circuit;
-        let entry = if circuit.is_closed() || !checks.iter().all(breaks) {
+        let entry = if circuit.is_closed() || !checks.iter().all(breaks_circuit) {
             None
         } else {
-            match circuit.enter(self.now()) {
+            match circuit.admit(self.now()) {
                 Admission::Pass(_) => None,
                 Admission::Probe(entry) => Some(entry),
-                Admission::Refused { .. } => return None,
+                Admission::Denied { .. } => return None,
             }
         };
-        Some(Probe { circuit, entry })
+        Some(ProbeGuard { circuit, entry })
     }
 
     /// The store answered, or did when it was last asked.
     #[inline]
-    fn works(&self, checks: &[Check<'_>], source: Source) {
-        if source == Source::Asked && checks.iter().any(breaks) {
+    fn record_success(&self, checks: &[Check<'_>], source: AnswerSource) {
+        if source == AnswerSource::Asked && checks.iter().any(breaks_circuit) {
             // No answer is slow: what waits too long for a store gives up, and fails.
             self.circuit
-                .answered(Entry::beside(), self.now(), Duration::ZERO);
+                .record_answer(AdmittedCall::untracked(), self.now(), Duration::ZERO);
         }
         // A failure at the same moment may leave the circuit open although nothing is active.
         if self.is_active.load(Ordering::Relaxed) || !self.circuit.is_closed() {
-            self.recovered();
+            self.end_fallback();
         }
     }
 
     // A failure is counted before it is active, and what is active ends before the count does: whatever
     // happens at once, what was counted is active, so that the next answer clears it.
     #[cold]
-    fn recovered(&self) {
+    fn end_fallback(&self) {
         let since = Timestamp::from_nanos(self.active_since.load(Ordering::Relaxed));
         let was_active = self.is_active.swap(false, Ordering::Relaxed);
-        if self.circuit.closes() {
-            self.tell(&StoreEvent::CircuitClosed);
+        if self.circuit.close() {
+            self.emit(&StoreEvent::CircuitClosed);
         }
         if was_active {
             let after = self.now() - since;
-            self.tell(&StoreEvent::FallbackEnded { after });
+            self.emit(&StoreEvent::FallbackEnded { after });
         }
     }
 
@@ -249,48 +249,57 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     ) -> Result<T, (RemoteFailure, B::Error)> {
         asked.map_err(|error| {
             let failure = self.store.failure(&error);
-            self.failures.note(failure.kind, &error);
+            self.failures.record_failure(failure.kind, &error);
             (failure, error)
         })
     }
 
     /// The store failed a request, which may have been a probe.
     #[cold]
-    fn fails(
+    fn handle_failure(
         &self,
         checks: &[Check<'_>],
-        probe: Option<Entry>,
+        probe: Option<AdmittedCall>,
         failure: RemoteFailure,
         error: &B::Error,
     ) -> FailureKind {
         let now = self.now();
-        self.counts.errors.fetch_add(1, Ordering::Relaxed);
+        self.counters.errors.fetch_add(1, Ordering::Relaxed);
         // Where no rule breaks circuits there is none to break, nor while others are answered.
-        let breaks = checks.iter().any(breaks) && failure.extent == Extent::Whole;
-        let entry = probe.unwrap_or_else(Entry::beside);
-        let happened = breaks.then(|| self.circuit.fails(entry, now));
-        if failure.extent != Extent::Key && !self.is_active.swap(true, Ordering::Relaxed) {
+        let breaks = checks.iter().any(breaks_circuit) && failure.extent == FailureScope::Whole;
+        let entry = probe.unwrap_or_else(AdmittedCall::untracked);
+        let happened = breaks.then(|| self.circuit.record_failure(entry, now));
+        if failure.extent != FailureScope::Key && !self.is_active.swap(true, Ordering::Relaxed) {
             self.active_since.store(now.as_nanos(), Ordering::Relaxed);
-            self.tell(&StoreEvent::FallbackBegan);
+            self.emit(&StoreEvent::FallbackStarted);
         }
         match happened.flatten() {
             // A probe that fails only prolongs it.
-            Some(BreakerEvent::Opened { stays, why }) if why != Trip::Probe => {
-                self.tell(&StoreEvent::CircuitOpened { stays });
+            Some(BreakerEvent::Opened { stays, why }) if why != TripReason::Probe => {
+                self.emit(&StoreEvent::CircuitOpened { open_for: stays });
             }
             // The store has answered, or a part of it.
-            _ if failure.extent != Extent::Whole && probe.is_some() && self.circuit.closes() => {
-                self.tell(&StoreEvent::CircuitClosed);
+            _ if failure.extent != FailureScope::Whole
+                && probe.is_some()
+                && self.circuit.close() =>
+            {
+                self.emit(&StoreEvent::CircuitClosed);
             }
             _ => {}
         }
         if self.on_event.is_some()
-            && let Some(untold) = self.telling.is_due(now)
+            && let Some(untold) = self.event_throttle.try_emit(now)
         {
             let error = &*error.to_string();
-            self.tell(&match failure.extent {
-                Extent::Key => StoreEvent::KeyFailed { error, untold },
-                _ => StoreEvent::Failed { error, untold },
+            self.emit(&match failure.extent {
+                FailureScope::Key => StoreEvent::KeyFailed {
+                    error,
+                    suppressed: untold,
+                },
+                _ => StoreEvent::Failed {
+                    error,
+                    suppressed: untold,
+                },
             });
         }
         failure.kind
@@ -302,29 +311,29 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         let choice = |check: &Check<'_>| check.limit.on_store_failure();
         let is_closed = |check: &Check<'_>| choice(check) == OnStoreFailure::Closed;
         let one_more = |count: &AtomicU64| count.fetch_add(1, Ordering::Relaxed);
-        let unavailable = |fallback| Unavailable { kind, fallback };
+        let unavailable = |fallback| StoreUnavailable { kind, fallback };
         if let Some((number, denied)) = self.store.known_denial(checks) {
             // What the store denied for an hour it would deny now.
             return Answer::known(Some(number), denied);
         }
         if let Some(closed) = checks.iter().position(is_closed) {
-            one_more(&self.counts.closed);
+            one_more(&self.counters.closed);
             return Answer::unavailable(closed, unavailable(OnStoreFailure::Closed));
         }
         let is_local = |check: &Check<'_>| choice(check) != OnStoreFailure::Open;
-        let own = Part::of(checks, is_local);
+        let own = CheckSubset::of(checks, is_local);
         let Some(first) = own.checks.first() else {
-            one_more(&self.counts.open);
+            one_more(&self.counters.open);
             let mut answer = Answer::new(None, Decision::UNLIMITED);
             answer.unavailable = Some(unavailable(OnStoreFailure::Open));
             return answer;
         };
-        one_more(&self.counts.local);
+        one_more(&self.counters.local);
         for check in &own.checks {
             // What the store gave ahead counts as spent before anything is decided here.
             let (limit, fingerprint) = (check.limit, check.key.fingerprint());
-            let spent = self.store.spent_ahead(check);
-            self.local.note_spent(limit, fingerprint, spent);
+            let spent = self.store.take_unreported_spending(check);
+            self.local.record_spent(limit, fingerprint, spent);
         }
         let mut answer = self.local.decide(&own.checks);
         let decider = answer.decider.and_then(|decider| own.checks.get(decider));
@@ -339,8 +348,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         asked: Result<Answer, B::Error>,
     ) -> Result<Answer, (RemoteFailure, B::Error)> {
         let answer = self.record_failure(asked)?;
-        if answer.source != Source::Known {
-            self.failures.works();
+        if answer.source != AnswerSource::Cached {
+            self.failures.record_success();
         }
         Ok(answer)
     }
@@ -354,24 +363,24 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         mut each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         // Borrowed where it is used, as moving it would keep it twice as well.
-        let mut gate = self.gate(checks);
+        let mut gate = self.admit_to_store(checks);
         async move {
             let kind = if let Some(probe) = &mut gate {
                 let asked = self.store.ask(checks, each.as_deref_mut()).await;
                 match self.record_answer(asked) {
                     Ok(answer) => {
-                        if answer.source != Source::Known {
+                        if answer.source != AnswerSource::Cached {
                             probe.entry = None;
-                            self.works(checks, answer.source);
+                            self.record_success(checks, answer.source);
                         }
                         return Ok(answer);
                     }
                     Err((failure, error)) => {
-                        self.fails(checks, probe.entry.take(), failure, &error)
+                        self.handle_failure(checks, probe.entry.take(), failure, &error)
                     }
                 }
             } else {
-                self.failures.latest()
+                self.failures.latest_kind()
             };
             let answer = self.answer_locally(checks, kind);
             if let Some(each) = each {
@@ -387,7 +396,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     fn peek_locally(&self, check: &Check<'_>, kind: FailureKind) -> CheckResult {
         match check.limit.on_store_failure() {
             OnStoreFailure::Open => Ok(Decision::UNLIMITED),
-            fallback @ OnStoreFailure::Closed => Err(Unavailable { kind, fallback }),
+            fallback @ OnStoreFailure::Closed => Err(StoreUnavailable { kind, fallback }),
             OnStoreFailure::Local | OnStoreFailure::CircuitBreak => Ok(self.local.peek(check)),
         }
     }
@@ -402,7 +411,7 @@ fn set_decider_result(each: &mut [CheckResult], answer: &Answer) {
 }
 
 #[inline]
-fn breaks(check: &Check<'_>) -> bool {
+fn breaks_circuit(check: &Check<'_>) -> bool {
     check.limit.on_store_failure() == OnStoreFailure::CircuitBreak
 }
 
@@ -439,24 +448,27 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
 
     /// A peek neither opens nor closes a circuit.
     async fn peek<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Vec<CheckResult>, Infallible> {
-        let (here, there) = (Part::of(checks, is_local), Part::of(checks, is_remote));
-        let is_asked = self.circuit.is_closed() || !there.checks.iter().all(breaks);
+        let (here, there) = (
+            CheckSubset::of(checks, is_local),
+            CheckSubset::of(checks, is_remote),
+        );
+        let is_asked = self.circuit.is_closed() || !there.checks.iter().all(breaks_circuit);
         let asked = if there.checks.is_empty() {
             Ok(Vec::new())
         } else if is_asked {
             let asked = self.record_failure(self.store.peek(&there.checks).await);
             asked.map_err(|(failure, _)| failure.kind)
         } else {
-            Err(self.failures.latest())
+            Err(self.failures.latest_kind())
         };
         let without = |kind| {
             let each = there.checks.iter();
             each.map(|check| self.peek_locally(check, kind)).collect()
         };
         let mut each = vec![Ok(Decision::UNLIMITED); checks.len()];
-        there.put(&mut each, asked.unwrap_or_else(without));
+        there.write_results(&mut each, asked.unwrap_or_else(without));
         let own = self.local.memory().peek_each(&here.checks);
-        here.put(&mut each, own.into_iter().map(Ok));
+        here.write_results(&mut each, own.into_iter().map(Ok));
         Ok(each)
     }
 
@@ -464,18 +476,20 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Backend for Fallb
         &'a self,
         checks: &'a [Check<'a>],
         refund: Refund,
-    ) -> Result<Gift, Infallible> {
+    ) -> Result<RefundResult, Infallible> {
         let memory = self.local.memory();
         match refund {
-            Refund::Cost | Refund::Dropped => memory.give_back(&Part::of(checks, is_local).checks),
+            Refund::Cost | Refund::Dropped => {
+                memory.refund_checks(&CheckSubset::of(checks, is_local).checks)
+            }
             // All of them: what decides while there is no store remembers what that had admitted.
-            Refund::Everything => memory.forget(checks),
+            Refund::Reset => memory.reset_checks(checks),
         }
-        let there = Part::of(checks, is_remote).checks;
+        let there = CheckSubset::of(checks, is_remote).checks;
         let given = self.record_failure(self.store.refund(&there, refund).await);
         Ok(given.unwrap_or_else(|(failure, error)| {
-            self.fails(&there, None, failure, &error);
-            Gift::Lost
+            self.handle_failure(&there, None, failure, &error);
+            RefundResult::Lost
         }))
     }
 

@@ -13,31 +13,31 @@ use tokio::sync::Notify;
 use tokio::time::Instant;
 
 use crate::error::StoreError;
-use crate::host::{Host, ProcessIdentity, Time};
+use crate::host::{CallerClock, Host, ProcessIdentity};
 use crate::lock::lock;
 use crate::query::{QueryReplies, StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// So many are renewed or given back at once: more would wait for each other for too long, and let
 /// decisions wait.
-const AT_ONCE: usize = 128;
+const MAX_CONCURRENT_CALLS: usize = 128;
 /// Slots that wait to be given back. Others run out.
 const MAX_PENDING_RELEASES: usize = 65_536;
 /// Between attempts to give slots back: so long at first, twice as long each time, and no longer than this.
-const FIRST_PAUSE: Duration = Duration::from_millis(10);
-const LONGEST_PAUSE: Duration = Duration::from_secs(1);
+const MIN_RETRY_PAUSE: Duration = Duration::from_millis(10);
+const MAX_RETRY_PAUSE: Duration = Duration::from_secs(1);
 
 /// All slots of this node.
 #[derive(Debug)]
-#[debug("HeldPermits({life:?})")]
+#[debug("HeldPermits({permit_ttl:?})")]
 pub(crate) struct HeldPermits {
     store: Arc<Store>,
     /// The question that took each, by the name of its holder.
     held: Mutex<BTreeMap<Box<str>, StoreQuery>>,
     ended: Mutex<ReleaseQueue>,
-    life: Duration,
+    permit_ttl: Duration,
     /// Instead of the store's clock.
-    time: Option<Time>,
+    time: Option<CallerClock>,
     /// Tells this node from all others.
     node: ProcessIdentity,
     next: AtomicU64,
@@ -47,7 +47,7 @@ pub(crate) struct HeldPermits {
     /// Held while slots are renewed.
     renewing: tokio::sync::Mutex<()>,
     /// The store was told of all that has ended.
-    said: Notify,
+    all_released: Notify,
     host: Host,
 }
 
@@ -55,18 +55,18 @@ pub(crate) struct HeldPermits {
 #[derive(Debug, Default)]
 struct ReleaseQueue {
     /// In the order in which they ended, and since when that is due.
-    slots: VecDeque<(StoreQuery, Instant)>,
+    pending: VecDeque<(StoreQuery, Instant)>,
     /// Those that couldn't be given back so far. Their node may be away while others are there, so they come
     /// after those that weren't tried.
-    unsaid: VecDeque<(StoreQuery, Instant)>,
+    failed: VecDeque<(StoreQuery, Instant)>,
     /// Whether someone does.
-    is_said: bool,
+    is_releasing: bool,
 }
 
 impl HeldPermits {
     pub(crate) fn new(
         store: Arc<Store>,
-        time: Option<Time>,
+        time: Option<CallerClock>,
         host: Host,
         life: Duration,
     ) -> Arc<Self> {
@@ -74,13 +74,13 @@ impl HeldPermits {
             store,
             held: Mutex::default(),
             ended: Mutex::default(),
-            life,
+            permit_ttl: life,
             time,
             node: ProcessIdentity::new(&host),
             next: AtomicU64::new(1),
             lost: AtomicU64::new(0),
             renewing: tokio::sync::Mutex::default(),
-            said: Notify::new(),
+            all_released: Notify::new(),
             host,
         });
         // A renewal may fail twice before a slot is lost.
@@ -90,7 +90,7 @@ impl HeldPermits {
     }
 
     /// A name for who takes a slot.
-    pub(crate) fn name(&self) -> Box<str> {
+    pub(crate) fn next_holder_name(&self) -> Box<str> {
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let node = self.node.number(&self.host);
         format!("{node:016x}-{number:x}").into()
@@ -106,12 +106,13 @@ impl HeldPermits {
         let permits = Arc::clone(self);
         Some(move || {
             let held = lock(&permits.held).remove(&name);
-            held.into_iter().for_each(|held| permits.end(held));
+            held.into_iter()
+                .for_each(|held| permits.queue_release(held));
         })
     }
 
     /// Gives back a slot that may or may not have been taken.
-    pub(crate) fn forget(self: &Arc<Self>, question: &StoreQuery) {
+    pub(crate) fn release_if_taken(self: &Arc<Self>, question: &StoreQuery) {
         if let Some(end) = self.hold(question) {
             end();
         }
@@ -123,21 +124,21 @@ impl HeldPermits {
         let renewing = self.renewing.lock().await;
         let held = std::mem::take(&mut *lock(&self.held));
         drop(renewing);
-        held.into_values().for_each(|held| self.end(held));
+        held.into_values().for_each(|held| self.queue_release(held));
         loop {
-            let said = self.said.notified();
-            if !lock(&self.ended).is_said {
+            let said = self.all_released.notified();
+            if !lock(&self.ended).is_releasing {
                 return;
             }
             said.await;
         }
     }
 
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn held_count(&self) -> usize {
         lock(&self.held).len()
     }
 
-    pub(crate) fn lost(&self) -> u64 {
+    pub(crate) fn lost_count(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
@@ -152,12 +153,12 @@ impl HeldPermits {
     }
 
     /// Has a slot given back.
-    fn end(self: &Arc<Self>, held: StoreQuery) {
+    fn queue_release(self: &Arc<Self>, held: StoreQuery) {
         let mut ended = lock(&self.ended);
-        if ended.slots.len() + ended.unsaid.len() < MAX_PENDING_RELEASES {
-            ended.slots.push_back((held, Instant::now()));
+        if ended.pending.len() + ended.failed.len() < MAX_PENDING_RELEASES {
+            ended.pending.push_back((held, Instant::now()));
         }
-        let is_said = std::mem::replace(&mut ended.is_said, true);
+        let is_said = std::mem::replace(&mut ended.is_releasing, true);
         drop(ended);
         if !is_said {
             self.host.spawn(release_ended_permits(Arc::clone(self)));
@@ -169,7 +170,7 @@ impl HeldPermits {
         let _renewing = self.renewing.lock().await;
         let held = lock(&self.held).clone();
         let renewals = held.into_iter().map(|(name, held)| self.renew(name, held));
-        let renewals = stream::iter(renewals).buffer_unordered(AT_ONCE);
+        let renewals = stream::iter(renewals).buffer_unordered(MAX_CONCURRENT_CALLS);
         renewals.collect::<()>().await;
         true
     }
@@ -182,12 +183,12 @@ impl HeldPermits {
         }
         // What fails is tried again.
         if let Ok(answers) = self.ask(&held, StoreOp::Renew).await {
-            self.renewed(&name, held, &answers);
+            self.handle_renewal(&name, held, &answers);
         }
     }
 
-    fn renewed(self: &Arc<Self>, name: &str, held: StoreQuery, answers: &QueryReplies) {
-        let is_had = answers.each.iter().all(|raw| raw.outcome == 1);
+    fn handle_renewal(self: &Arc<Self>, name: &str, held: StoreQuery, answers: &QueryReplies) {
+        let is_had = answers.replies.iter().all(|raw| raw.outcome == 1);
         let mut all = lock(&self.held);
         if !is_had {
             // Others have it now: it can't be renewed, nor given back.
@@ -196,7 +197,7 @@ impl HeldPermits {
         } else if !all.contains_key(name) {
             // It has ended while this was asked, and may have been taken again after it was given back.
             drop(all);
-            self.end(held);
+            self.queue_release(held);
         }
     }
 
@@ -204,43 +205,43 @@ impl HeldPermits {
     fn next_releases(&self) -> Option<Vec<(StoreQuery, Instant)>> {
         let mut guard = lock(&self.ended);
         let ended = &mut *guard;
-        if ended.slots.is_empty() && ended.unsaid.is_empty() {
-            ended.is_said = false;
-            self.said.notify_waiters();
+        if ended.pending.is_empty() && ended.failed.is_empty() {
+            ended.is_releasing = false;
+            self.all_released.notify_waiters();
             return None;
         }
-        let untried = ended.slots.len().min(AT_ONCE);
-        let again = ended.unsaid.len().min(AT_ONCE - untried);
-        let next = ended.slots.drain(..untried);
-        Some(next.chain(ended.unsaid.drain(..again)).collect())
+        let untried = ended.pending.len().min(MAX_CONCURRENT_CALLS);
+        let again = ended.failed.len().min(MAX_CONCURRENT_CALLS - untried);
+        let next = ended.pending.drain(..untried);
+        Some(next.chain(ended.failed.drain(..again)).collect())
     }
 
     /// These couldn't be given back. Whether all others were tried too.
     fn requeue_failed(&self, slots: Vec<(StoreQuery, Instant)>) -> bool {
         let mut ended = lock(&self.ended);
-        ended.unsaid.extend(slots);
-        ended.slots.is_empty()
+        ended.failed.extend(slots);
+        ended.pending.is_empty()
     }
 }
 
 /// Gives back what has ended, until all of it is said or has run out.
 async fn release_ended_permits(permits: Arc<HeldPermits>) {
-    let mut pause = FIRST_PAUSE;
+    let mut pause = MIN_RETRY_PAUSE;
     while let Some(some) = permits.next_releases() {
         let said = some.into_iter().map(async |(held, since)| {
             let said = permits.ask(&held, StoreOp::Release).await;
             said.is_err().then_some((held, since))
         });
         let unsaid = join_all(said).await.into_iter().flatten();
-        let is_due = |(_, since): &(_, Instant)| since.elapsed() < permits.life;
+        let is_due = |(_, since): &(_, Instant)| since.elapsed() < permits.permit_ttl;
         let due: Vec<_> = unsaid.filter(is_due).collect();
         if due.is_empty() {
-            pause = FIRST_PAUSE;
+            pause = MIN_RETRY_PAUSE;
             continue;
         }
         if permits.requeue_failed(due) {
             tokio::time::sleep(pause).await;
-            pause = (pause * 2).min(LONGEST_PAUSE);
+            pause = (pause * 2).min(MAX_RETRY_PAUSE);
         }
     }
 }
@@ -258,7 +259,7 @@ mod tests {
         let server = Server::start();
         let builder = Redis::builder(&server.url()).unwrap();
         let redis = builder.timeout(Duration::from_secs(5)).build().unwrap();
-        let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(1));
+        let jobs = redis.limiter_with_kind("jobs", LimitKind::Concurrency(1));
         let jobs = jobs.build().unwrap();
         let free = async |want: u64| {
             let freed = async {
@@ -270,15 +271,15 @@ mod tests {
             tokio::time::timeout(deadline, freed).await.unwrap();
         };
         let pass = jobs.try_check("k", 1).await.unwrap();
-        let permits = &redis.direct().unwrap().holders;
+        let permits = &redis.store_client().unwrap().holders;
         let (name, held) = lock(&permits.held).clone().into_iter().next().unwrap();
         drop(pass);
         free(1).await;
         // A renewal that was under way comes after it.
         let answers = permits.ask(&held, StoreOp::Renew).await.unwrap();
         free(0).await;
-        permits.renewed(&name, held, &answers);
+        permits.handle_renewal(&name, held, &answers);
         free(1).await;
-        assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
+        assert_eq!((redis.stats().permits, redis.stats().lost_permits), (0, 0));
     }
 }

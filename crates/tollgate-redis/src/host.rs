@@ -15,10 +15,10 @@ use tollgate::{Clock, Timestamp};
 
 use crate::lock::lock;
 #[cfg(feature = "simulation")]
-use crate::simulation::{Paced, World, WorldClock, WorldWall};
+use crate::simulation::{SuspendableTask, World, WorldClock, WorldWall};
 
 /// A clock of the caller's.
-pub(crate) type Time = Arc<dyn Clock>;
+pub(crate) type CallerClock = Arc<dyn Clock>;
 
 /// What a client has of its surroundings.
 #[derive(Clone, Debug)]
@@ -93,7 +93,9 @@ impl Host {
     {
         #[cfg(feature = "simulation")]
         if let Some(world) = &self.world {
-            return self.runtime.spawn(Paced::new(Arc::clone(world), task));
+            return self
+                .runtime
+                .spawn(SuspendableTask::new(Arc::clone(world), task));
         }
         self.runtime.spawn(task)
     }
@@ -179,17 +181,17 @@ impl<C: Clock> Clock for ClockSource<C> {
         }
     }
 
-    fn identity(&self) -> Option<usize> {
+    fn source_id(&self) -> Option<usize> {
         match self {
-            Self::System(clock) => clock.identity(),
-            Self::Other(clock) => clock.identity(),
+            Self::System(clock) => clock.source_id(),
+            Self::Other(clock) => clock.source_id(),
         }
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         match self {
-            Self::System(clock) => clock.wake_at(at, waker),
-            Self::Other(clock) => clock.wake_at(at, waker),
+            Self::System(clock) => clock.schedule_wakeup(at, waker),
+            Self::Other(clock) => clock.schedule_wakeup(at, waker),
         }
     }
 }

@@ -23,37 +23,37 @@ use foldhash::SharedSeed;
 use foldhash::fast::SeedableRandomState;
 use futures_util::stream::{self, StreamExt};
 use tollgate::{Clock, Decision, Outcome, Timestamp};
-use tollgate_engine::backend::{Gift, Limit};
+use tollgate_engine::backend::{Limit, RefundResult};
 use tollgate_engine::policy::Counting;
 
 use crate::error::StoreError;
 use crate::host::{Host, HostClock, HostWall, ProcessIdentity};
-use crate::local_limits::Local;
+use crate::local_limits::LocalLimits;
 use crate::query::LimitParams;
 use crate::store::{RequestDeadline, Store};
 use crate::stored_limit::{LeaseCheck, LeaseKey};
 
 pub(crate) use book::SpendStamp;
-use book::{LeaseBook, Spent};
+use book::{LeaseBook, SpendOutcome};
 use hold::HoldKind;
-pub(crate) use hold::{Charged, LeaseHold};
+pub(crate) use hold::{AdjustableCharge, LeaseHold};
 use refill::RefillOutcome;
-pub(crate) use request::EVERYTHING;
+pub(crate) use request::FORGIVE_ALL;
 use request::RefillGoal;
 
 const SHARDS: usize = 64;
 /// Leases that are returned at once when all are.
-const AT_ONCE: usize = 64;
+const MAX_CONCURRENT_RETURNS: usize = 64;
 
 /// How leases are taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct LeaseTerms {
     /// For how long tokens are taken.
-    pub(crate) life: Duration,
+    pub(crate) duration: Duration,
     /// A node holds at most the burst divided by this.
-    pub(crate) part: u64,
+    pub(crate) burst_divisor: u64,
     /// How many keys may have a lease here.
-    pub(crate) most_keys: usize,
+    pub(crate) max_keys: usize,
 }
 
 /// All leases of this node.
@@ -63,9 +63,9 @@ pub(crate) struct Leases {
     store: Arc<Store>,
     terms: LeaseTerms,
     /// The holder of what is spent at once, and not kept.
-    passing: ProcessIdentity,
+    transient_holder: ProcessIdentity,
     /// This process's part of the limits, which is told what is spent.
-    local: Arc<Local<HostClock, HostWall>>,
+    local: Arc<LocalLimits<HostClock, HostWall>>,
     /// How often limits were reset here: what was refused before may pass.
     resets: AtomicU64,
     shards: Box<[Shard]>,
@@ -78,7 +78,7 @@ type Shard = ArcSwap<HashMap<LeaseKey, Arc<Lease>, SeedableRandomState>>;
 
 /// What this node holds of one key.
 pub(crate) struct Lease {
-    place: LeaseKey,
+    lease_key: LeaseKey,
     /// In the store.
     key: Box<str>,
     /// The holder's name in the store. Two leases of one key are two holders.
@@ -90,7 +90,7 @@ pub(crate) struct Lease {
     /// Resets so far when the store was last asked.
     resets: AtomicU64,
     /// Held while more is asked for, which one task does at a time.
-    asking: Arc<tokio::sync::Mutex<()>>,
+    refill_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 /// When what a request takes of a lease is spent.
@@ -99,7 +99,7 @@ pub(crate) enum ChargeTiming {
     /// Immediately: no other limit can deny the request.
     Now,
     /// Once all limits of the request have passed.
-    WithOthers,
+    WhenAllPass,
     /// Once it is known what the request cost, or after so long.
     Estimate(Duration),
 }
@@ -116,7 +116,7 @@ pub(crate) struct TakenTokens {
 impl Leases {
     pub(crate) fn new(
         store: Arc<Store>,
-        local: Arc<Local<HostClock, HostWall>>,
+        local: Arc<LocalLimits<HostClock, HostWall>>,
         terms: LeaseTerms,
         host: Host,
     ) -> Arc<Self> {
@@ -126,15 +126,15 @@ impl Leases {
         let leases = Arc::new(Self {
             store,
             terms,
-            passing: ProcessIdentity::new(&host),
+            transient_holder: ProcessIdentity::new(&host),
             local,
             resets: AtomicU64::new(0),
             shards: (0..SHARDS).map(shard).collect(),
             clock: host.clock(),
             host,
         });
-        let keep = async |leases: Arc<Self>| leases.keep().await;
-        leases.host.spawn_every(terms.life / 4, &leases, keep);
+        let keep = async |leases: Arc<Self>| leases.run_upkeep().await;
+        leases.host.spawn_every(terms.duration / 4, &leases, keep);
         leases
     }
 
@@ -150,8 +150,8 @@ impl Leases {
     pub(crate) fn peek_held(self: &Arc<Self>, place: LeaseKey, cost: u64) -> Option<Decision> {
         let shard = self.shard(place).load();
         let (lease, now) = (shard.get(&place)?, self.clock.now());
-        let said = || self.said(lease, now, lease.book.look(now, cost));
-        self.never(lease, cost).or_else(said)
+        let said = || self.decision_of(lease, now, lease.book.peek(now, cost));
+        self.never_decision(lease, cost).or_else(said)
     }
 
     /// Spends a cost that is here, to be [put back](Self::put_back) if another limit denies it at the same moment.
@@ -168,9 +168,9 @@ impl Leases {
     }
 
     /// Puts back what was spent of a lease.
-    pub(crate) fn put_back(&self, place: LeaseKey, cost: u64, stamp: SpendStamp) {
+    pub(crate) fn restore(&self, place: LeaseKey, cost: u64, stamp: SpendStamp) {
         if let Some(lease) = self.shard(place).load().get(&place) {
-            lease.book.put_back(self.clock.now(), cost, stamp);
+            lease.book.restore(self.clock.now(), cost, stamp);
         }
     }
 
@@ -192,7 +192,7 @@ impl Leases {
         let (place, cost) = (check.lease_key(), check.check.cost);
         let until = match charge {
             ChargeTiming::Now => None,
-            ChargeTiming::WithOthers => Some(Timestamp::MAX),
+            ChargeTiming::WhenAllPass => Some(Timestamp::MAX),
             ChargeTiming::Estimate(within) => Some(self.clock.now() + within),
         };
         // The shard isn't kept while the store is asked.
@@ -209,12 +209,14 @@ impl Leases {
         }
         let (lease, finish_handshake) = self.get_or_create(check);
         let (wants, until) = match charge {
-            ChargeTiming::Now | ChargeTiming::WithOthers if !finish_handshake => {
-                (RefillGoal::Just(cost), None)
+            ChargeTiming::Now | ChargeTiming::WhenAllPass if !finish_handshake => {
+                (RefillGoal::Exactly(cost), None)
             }
             _ => (RefillGoal::More(cost), until),
         };
-        let (decision, mut hold) = self.have(lease, cost, wants, until, patience).await?;
+        let (decision, mut hold) = self
+            .take_or_refill(lease, cost, wants, until, patience)
+            .await?;
         if matches!(charge, ChargeTiming::Now) {
             hold.take().into_iter().for_each(LeaseHold::spend);
         }
@@ -226,7 +228,7 @@ impl Leases {
     }
 
     /// Has a cost, of what is here or by asking the store.
-    async fn have(
+    async fn take_or_refill(
         self: &Arc<Self>,
         lease: Arc<Lease>,
         cost: u64,
@@ -239,7 +241,7 @@ impl Leases {
                 if let Some(had) = self.try_take(&lease, cost, hold) {
                     return Ok(had);
                 }
-                let alone = Arc::clone(&lease.asking).lock_owned().await;
+                let alone = Arc::clone(&lease.refill_lock).lock_owned().await;
                 // Another one may have asked meanwhile.
                 if let Some(had) = self.try_take(&lease, cost, hold) {
                     return Ok(had);
@@ -247,7 +249,7 @@ impl Leases {
                 // A task of its own: what the store gives isn't lost if the caller gives up.
                 let (asker, own) = (Arc::clone(self), Arc::clone(&lease));
                 let asked = self.host.spawn(async move {
-                    let asked = asker.ask(&own, wants, hold).await;
+                    let asked = asker.refill(&own, wants, hold).await;
                     drop(alone);
                     asked
                 });
@@ -256,16 +258,16 @@ impl Leases {
                         let decision = lease.decision(Outcome::Allowed, left, Duration::ZERO);
                         return Ok((decision, Some(had)));
                     }
-                    RefillOutcome::TooLittle(retry_after) => {
+                    RefillOutcome::NotEnough(retry_after) => {
                         let left = lease.book.held(self.clock.now());
-                        if left.saturating_add(lease.book.spared()) >= cost {
+                        if left.saturating_add(lease.book.store_remaining()) >= cost {
                             // Some of what requests held came back meanwhile, here or there.
                             continue;
                         }
                         return Ok((lease.decision(Outcome::Denied, left, retry_after), None));
                     }
                     // Others have spent what was held, or it was over when the answer came.
-                    RefillOutcome::TooLate => {}
+                    RefillOutcome::Retry => {}
                 }
             }
         };
@@ -273,34 +275,37 @@ impl Leases {
     }
 
     /// What was spent of a lease and not noted, and what is left of it, which counts as spent from now on.
-    pub(crate) fn spent_ahead(&self, place: LeaseKey) -> u64 {
+    pub(crate) fn take_unreported_spending(&self, place: LeaseKey) -> u64 {
         let shard = self.shard(place).load();
         let lease = shard.get(&place);
         lease.map_or(0, |lease| lease.book.take_all_as_spent(self.clock.now()))
     }
 
     /// How much is held of all keys together.
-    pub(crate) fn held(&self) -> u64 {
+    pub(crate) fn held_tokens(&self) -> u64 {
         let now = self.clock.now();
-        let leases = self.all();
+        let leases = self.all_leases();
         leases.iter().map(|lease| lease.book.held(now)).sum()
     }
 
     /// Returns all that is held: whether the store has heard of it. What can't be returned runs out by itself.
-    pub(crate) async fn close(self: &Arc<Self>) -> Gift {
-        let returning = stream::iter(self.all()).map(|lease| async move {
-            let _asking = lease.asking.lock().await;
+    pub(crate) async fn close(self: &Arc<Self>) -> RefundResult {
+        let returning = stream::iter(self.all_leases()).map(|lease| async move {
+            let _asking = lease.refill_lock.lock().await;
             let has_any = lease.book.has_unreported(self.clock.now());
-            let asked = self.ask(&lease, RefillGoal::Nothing, None).await;
+            let asked = self.refill(&lease, RefillGoal::ReturnAll, None).await;
             if has_any && asked.is_err() {
-                Gift::Lost
+                RefundResult::Lost
             } else {
-                Gift::Given
+                RefundResult::Refunded
             }
         });
-        let returned = returning.buffer_unordered(AT_ONCE);
+        let returned = returning.buffer_unordered(MAX_CONCURRENT_RETURNS);
         returned
-            .fold(Gift::Given, |all, one| async move { all.max(one) })
+            .fold(
+                RefundResult::Refunded,
+                |all, one| async move { all.max(one) },
+            )
             .await
     }
 
@@ -319,16 +324,16 @@ impl Leases {
             return (Arc::clone(lease), true);
         }
         let lease = Arc::new(Lease {
-            place,
-            key: check.name(),
+            lease_key: place,
+            key: check.store_key(),
             holder: ProcessIdentity::new(&self.host),
             book: LeaseBook::default(),
             numbers: check.numbers,
             limit: check.check.limit.clone(),
             resets: AtomicU64::new(0),
-            asking: Arc::default(),
+            refill_lock: Arc::default(),
         });
-        let most = self.terms.most_keys.div_ceil(SHARDS);
+        let most = self.terms.max_keys.div_ceil(SHARDS);
         if shard.load().len() >= most {
             return (lease, false);
         }
@@ -350,7 +355,7 @@ impl Leases {
         (holder.number(&self.host) >> 11).max(1)
     }
 
-    fn all(&self) -> Vec<Arc<Lease>> {
+    fn all_leases(&self) -> Vec<Arc<Lease>> {
         let shards = self.shards.iter();
         let of = |shard: &Shard| shard.load().values().cloned().collect::<Vec<_>>();
         shards.flat_map(of).collect()
@@ -358,8 +363,8 @@ impl Leases {
 
     fn spend(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64) -> Option<Decision> {
         let now = self.clock.now();
-        self.never(lease, cost)
-            .or_else(|| self.said(lease, now, lease.book.spend(now, cost)))
+        self.never_decision(lease, cost)
+            .or_else(|| self.decision_of(lease, now, lease.book.spend(now, cost)))
     }
 
     /// What is here of a cost, spent or held until then.
@@ -372,13 +377,13 @@ impl Leases {
         let Some(until) = hold else {
             return Some((self.spend(lease, cost)?, None));
         };
-        if let Some(never) = self.never(lease, cost) {
+        if let Some(never) = self.never_decision(lease, cost) {
             return Some((never, None));
         }
         let now = self.clock.now();
         let (spent, number) = lease.book.hold(now, cost, until);
         let hold = number.map(|number| self.hold(lease, cost, HoldKind::Held(number)));
-        Some((self.said(lease, now, spent)?, hold))
+        Some((self.decision_of(lease, now, spent)?, hold))
     }
 
     fn hold(self: &Arc<Self>, lease: &Arc<Lease>, cost: u64, claim: HoldKind) -> LeaseHold {
@@ -391,44 +396,44 @@ impl Leases {
     }
 
     /// The refusal of a cost that no bucket has room for.
-    fn never(&self, lease: &Lease, cost: u64) -> Option<Decision> {
+    fn never_decision(&self, lease: &Lease, cost: u64) -> Option<Decision> {
         let left = || lease.book.held(self.clock.now());
-        let is_beyond = cost > lease.numbers.limit;
+        let is_beyond = cost > lease.numbers.max_burst;
         is_beyond.then(|| lease.decision(Outcome::Never, left(), Duration::MAX))
     }
 
     /// What came of a cost, as it is told; nothing if the store has to be asked.
-    fn said(
+    fn decision_of(
         self: &Arc<Self>,
         lease: &Arc<Lease>,
         now: Timestamp,
-        spent: Spent,
+        spent: SpendOutcome,
     ) -> Option<Decision> {
         let zero = Duration::ZERO;
         match spent {
-            Spent::Passed { left, runs_low } => {
+            SpendOutcome::Passed { left, runs_low } => {
                 if runs_low {
                     self.refill_in_background(lease);
                 }
                 Some(lease.decision(Outcome::Allowed, left, zero))
             }
-            Spent::Refused { left, until } => {
+            SpendOutcome::Denied { left, until } => {
                 let resets = self.resets.load(Ordering::Acquire);
                 let holds = lease.resets.load(Ordering::Relaxed) == resets;
                 holds.then(|| lease.decision(Outcome::Denied, left, until - now))
             }
-            Spent::Unknown => None,
+            SpendOutcome::Unknown => None,
         }
     }
 }
 
 impl Lease {
     fn decision(&self, outcome: Outcome, left: u64, retry_after: Duration) -> Decision {
-        let limit = self.numbers.limit;
+        let limit = self.numbers.max_burst;
         // If the store is asked about each request, what is left is what the store has.
         let there = match self.limit.counting() {
             Counting::Leased => 0,
-            _ => self.book.spared(),
+            _ => self.book.store_remaining(),
         };
         let (left, zero) = (left.saturating_add(there).min(limit), Duration::ZERO);
         Decision::new(outcome, limit, left, retry_after, zero)

@@ -59,18 +59,18 @@ mod tests;
 
 pub use address::{Address, AddressError};
 pub use client_builder::RedisBuilder;
-pub use decision::{LimitFindings, LimitPassed, LimitVerdict};
+pub use decision::{AllowedRequest, DecisionDetails, LimitDecision};
 pub use error::{ConnectError, FailureKind, StoreError, StoreLimitError};
 pub use failure_counters::FailureStats;
-pub use fake_store::{Fault, Rehearsal};
+pub use fake_store::{FakeStore, Fault};
 pub use fallback::{
-    Breaker, BreakerState, Extent, Fallback, FallbackStats, RemoteBackend, RemoteFailure,
-    StoreEvent,
+    BreakerState, BreakerThresholds, FailureScope, Fallback, FallbackStats, RemoteBackend,
+    RemoteFailure, StoreEvent,
 };
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
-pub use local_limits::{Local, Owed};
+pub use local_limits::{LocalLimits, UnreportedUsage};
 pub use redis::{Redis, RedisStats};
-pub use store_client::Direct;
+pub use store_client::StoreClient;
 
 /// What the documents show is compiled.
 #[cfg(doctest)]

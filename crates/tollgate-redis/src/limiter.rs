@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, StandaloneLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
-use crate::decision::LimitVerdict;
+use crate::decision::LimitDecision;
 use crate::error::{StoreError, StoreLimitError};
-use crate::query::{StoreOp, micros};
+use crate::query::{StoreOp, to_micros_ceil};
 use crate::redis::Redis;
 
 /// One limit, by key, that a whole fleet shares.
@@ -38,7 +38,7 @@ use crate::redis::Redis;
 #[derive(Debug)]
 pub struct RedisLimiter {
     redis: Redis,
-    limit: SoleLimit,
+    limit: StandaloneLimit,
 }
 
 /// Builds a [`RedisLimiter`]; made by [`Redis::limiter`].
@@ -73,11 +73,11 @@ impl Redis {
     /// leases and remembers is its own.
     pub fn limiter(&self, name: &str, rate: Rate) -> RedisLimiterBuilder {
         let algorithm = Algorithm::Gcra;
-        self.limiter_of(name, LimitKind::Rate { rate, algorithm })
+        self.limiter_with_kind(name, LimitKind::Rate { rate, algorithm })
     }
 
     /// A limiter of another kind: a quota, or slots.
-    pub fn limiter_of(&self, name: &str, kind: LimitKind) -> RedisLimiterBuilder {
+    pub fn limiter_with_kind(&self, name: &str, kind: LimitKind) -> RedisLimiterBuilder {
         RedisLimiterBuilder {
             redis: self.clone(),
             name: name.to_owned(),
@@ -137,18 +137,18 @@ impl RedisLimiterBuilder {
             LimitKind::Quota(_) => OnStoreFailure::Closed,
             _ => OnStoreFailure::Local,
         };
-        let limit = SoleLimit::new(&self.name, self.kind)?
+        let limit = StandaloneLimit::new(&self.name, self.kind)?
             .counting(self.counting)
             .carry_over(self.carry_over)
             .on_store_failure(self.failure.unwrap_or(default));
-        RedisLimiter::of(self.redis, limit)
+        RedisLimiter::from_limit(self.redis, limit)
     }
 }
 
 impl RedisLimiter {
     /// A limit that the store can keep.
-    fn of(redis: Redis, limit: SoleLimit) -> Result<Self, StoreLimitError> {
-        redis.fallback.store().known(limit.limit(), 0)?;
+    fn from_limit(redis: Redis, limit: StandaloneLimit) -> Result<Self, StoreLimitError> {
+        redis.fallback.store().known_decision(limit.limit(), 0)?;
         Ok(Self { redis, limit })
     }
 
@@ -170,17 +170,17 @@ impl RedisLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn at(&self, rate: Rate) -> Result<Self, StoreLimitError> {
+    pub fn with_rate(&self, rate: Rate) -> Result<Self, StoreLimitError> {
         let algorithm = match self.limit.limit().kind() {
             LimitKind::Rate { algorithm, .. } => *algorithm,
             _ => Algorithm::Gcra,
         };
-        let limit = self.limit.at(LimitKind::Rate { rate, algorithm })?;
-        Self::of(self.redis.clone(), limit)
+        let limit = self.limit.with_kind(LimitKind::Rate { rate, algorithm })?;
+        Self::from_limit(self.redis.clone(), limit)
     }
 
     /// Decides one unit of a key.
-    pub fn check(&self, key: &str) -> impl Future<Output = LimitVerdict> + Send {
+    pub fn check(&self, key: &str) -> impl Future<Output = LimitDecision> + Send {
         self.check_n(key, 1)
     }
 
@@ -200,8 +200,8 @@ impl RedisLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn check_n(&self, key: &str, cost: u64) -> LimitVerdict {
-        if let Some(answer) = self.spend_leased(key, cost) {
+    pub async fn check_n(&self, key: &str, cost: u64) -> LimitDecision {
+        if let Some(answer) = self.try_spend_leased(key, cost) {
             return answer.into();
         }
         // On the heap, so that a decision by a lease stays small.
@@ -209,40 +209,40 @@ impl RedisLimiter {
     }
 
     pub(crate) async fn ask(&self, key: &str, cost: u64) -> Answer {
-        let facts = SoleLimit::facts(key);
+        let facts = StandaloneLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         let Ok(answer) = self.redis.ask(&checks, None).await;
         answer
     }
 
     #[cfg(test)]
-    pub(crate) const fn limit(&self) -> &SoleLimit {
+    pub(crate) const fn limit(&self) -> &StandaloneLimit {
         &self.limit
     }
 
     /// The answer by a lease, at once; not while the fallback is active, which has to learn that the store works again.
     #[inline]
-    fn spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
+    fn try_spend_leased(&self, key: &str, cost: u64) -> Option<Answer> {
         if self.limit.limit().counting() != Counting::Leased || self.redis.is_fallback_active() {
             return None;
         }
-        let facts = SoleLimit::facts(key);
+        let facts = StandaloneLimit::facts(key);
         self.redis
-            .direct()?
-            .spend_at_once(&self.limit.check(&facts, cost))
+            .store_client()?
+            .try_spend_leased(&self.limit.check(&facts, cost))
     }
 
     /// Decides a cost without a failure policy.
     ///
     /// # Errors
     /// If the store couldn't be asked.
-    pub async fn try_check(&self, key: &str, cost: u64) -> Result<LimitVerdict, StoreError> {
-        let facts = SoleLimit::facts(key);
+    pub async fn try_check(&self, key: &str, cost: u64) -> Result<LimitDecision, StoreError> {
+        let facts = StandaloneLimit::facts(key);
         let checks = [self.limit.check(&facts, cost)];
         let fallback = &self.redis.fallback;
         let answer = fallback.record_answer(fallback.store().ask(&checks, None).await);
         let answer = answer.map_err(|(_, error)| error);
-        answer.map(LimitVerdict::from)
+        answer.map(LimitDecision::from)
     }
 
     /// Decides a cost as of a time since 1970 instead of the store's: for tests and replays of limits that are
@@ -256,7 +256,9 @@ impl RedisLimiter {
         key: &str,
         cost: u64,
     ) -> Result<Decision, StoreError> {
-        let (decision, _) = self.act(key, cost, StoreOp::Decide, Some(at)).await?;
+        let (decision, _) = self
+            .run_operation(key, cost, StoreOp::Decide, Some(at))
+            .await?;
         Ok(decision)
     }
 
@@ -267,7 +269,7 @@ impl RedisLimiter {
     pub async fn peek(&self, key: &str) -> Result<Decision, StoreError> {
         // Of slots, even a cost of 0 takes one.
         if let LimitKind::Concurrency(_) = self.limit.limit().kind() {
-            return Ok(self.act(key, 0, StoreOp::Decide, None).await?.0);
+            return Ok(self.run_operation(key, 0, StoreOp::Decide, None).await?.0);
         }
         Ok(self.try_check(key, 0).await?.decision)
     }
@@ -289,7 +291,7 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn allow_at_most(&self, key: &str, most: u64) -> Result<u64, StoreError> {
-        let (decision, taken) = self.act(key, most, StoreOp::AtMost, None).await?;
+        let (decision, taken) = self.run_operation(key, most, StoreOp::AtMost, None).await?;
         let taken = taken.unwrap_or(most);
         Ok(if decision.is_allowed() { taken } else { 0 })
     }
@@ -313,9 +315,9 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn refund(&self, key: &str, units: u64) -> Result<(), StoreError> {
-        let given = self.act(key, units, StoreOp::Gift, None).await;
+        let given = self.run_operation(key, units, StoreOp::Refund, None).await;
         // Also if no answer came: the store may have done it.
-        self.improved();
+        self.bump_deny_epoch();
         given.map(drop)
     }
 
@@ -338,8 +340,8 @@ impl RedisLimiter {
     /// # }
     /// ```
     pub async fn reset(&self, key: &str) -> Result<(), StoreError> {
-        let reset = self.act(key, 0, StoreOp::Reset, None).await;
-        self.improved();
+        let reset = self.run_operation(key, 0, StoreOp::Reset, None).await;
+        self.bump_deny_epoch();
         reset.map(drop)
     }
 
@@ -365,42 +367,42 @@ impl RedisLimiter {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn pace(
+    pub async fn reserve(
         &self,
         key: &str,
         cost: u64,
         longest: Duration,
     ) -> Result<Option<Duration>, StoreError> {
-        let op = StoreOp::Reserve(micros(longest));
-        let (decision, wait) = self.act(key, cost, op, None).await?;
+        let op = StoreOp::Reserve(to_micros_ceil(longest));
+        let (decision, wait) = self.run_operation(key, cost, op, None).await?;
         let wait = Duration::from_micros(wait.unwrap_or(0));
         Ok(decision.is_allowed().then_some(wait))
     }
 
     /// What was refused may pass now.
-    fn improved(&self) {
-        if let Some(direct) = self.redis.direct() {
-            direct.improved();
+    fn bump_deny_epoch(&self) {
+        if let Some(direct) = self.redis.store_client() {
+            direct.bump_deny_epoch();
         }
     }
 
     /// Asks one question, whatever it is, counted exactly.
-    async fn act(
+    async fn run_operation(
         &self,
         key: &str,
         cost: u64,
         op: StoreOp,
         at: Option<Timestamp>,
     ) -> Result<(Decision, Option<u64>), StoreError> {
-        let facts = SoleLimit::facts(key);
+        let facts = StandaloneLimit::facts(key);
         let check = self.limit.check(&facts, cost);
         let (fallback, store) = (&self.redis.fallback, self.redis.fallback.store());
-        if let Some(known) = store.known(check.limit, cost)? {
+        if let Some(known) = store.known_decision(check.limit, cost)? {
             return Ok((known, None));
         }
-        let done = store.act(&check, op, at).await;
+        let done = store.run_operation(&check, op, at).await;
         if !matches!(done, Err(StoreError::Limit(_))) {
-            fallback.failures.hear(&done);
+            fallback.failures.record_result(&done);
         }
         done
     }

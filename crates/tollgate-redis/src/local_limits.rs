@@ -22,13 +22,13 @@ use crate::lock::lock;
 mod divisor;
 mod owed;
 
-pub use owed::Owed;
+pub use owed::UnreportedUsage;
 
-use divisor::{Divisor, Nodes};
+use divisor::{Divisor, NodeCounts};
 use owed::UnreportedKeys;
 
 /// So many keys can be set at the same time.
-const STRIPES: usize = 64;
+const LOCK_STRIPES: usize = 64;
 
 /// This process's part of all limits: a [`Memory`] that limits are cut down for, by the number of nodes.
 ///
@@ -56,17 +56,17 @@ const STRIPES: usize = 64;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
-#[debug("Local({nodes:?}, {untold:?})")]
-pub struct Local<C: Clock = Monotonic, W: Clock = Wall> {
+#[debug("Local({nodes:?}, {unreported:?})")]
+pub struct LocalLimits<C: Clock = Monotonic, W: Clock = Wall> {
     memory: Memory<C, W>,
     /// What limits keep for it.
     shares: Prepared<ArcSwap<LocalShare>>,
-    nodes: Nodes,
-    untold: UnreportedKeys,
+    nodes: NodeCounts,
+    unreported: UnreportedKeys,
     /// Notes of keys that the memory has no room for.
-    beyond: AtomicU64,
+    unrecorded: AtomicU64,
     /// Held while what the store says is used of a key is noted.
-    stripes: [Mutex<()>; STRIPES],
+    stripes: [Mutex<()>; LOCK_STRIPES],
 }
 
 /// The part of a limit that is one process's, kept with the limit.
@@ -112,15 +112,15 @@ impl RecordMode {
     }
 }
 
-impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> LocalLimits<C, W> {
     /// Keeps it in this memory, for a fleet of one.
     pub fn new(memory: Memory<C, W>) -> Self {
         Self {
             memory,
             shares: Prepared::new(),
-            nodes: Nodes::one(),
-            untold: UnreportedKeys::default(),
-            beyond: AtomicU64::new(0),
+            nodes: NodeCounts::single(),
+            unreported: UnreportedKeys::default(),
+            unrecorded: AtomicU64::new(0),
             stripes: std::array::from_fn(|_| Mutex::default()),
         }
     }
@@ -138,13 +138,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     }
 
     /// How many nodes the fleet has.
-    pub fn nodes(&self) -> u64 {
-        self.nodes.now()
+    pub fn node_count(&self) -> u64 {
+        self.nodes.current()
     }
 
     /// Decides by this node's part of each limit, all or none, and remembers to tell the store of it.
     pub fn decide(&self, checks: &[Check<'_>]) -> Answer {
-        let shares: Vec<_> = checks.iter().map(|check| self.share(check.limit)).collect();
+        let shares: Vec<_> = checks
+            .iter()
+            .map(|check| self.local_share(check.limit))
+            .collect();
         let own = checks.iter().zip(&shares);
         let own: Vec<_> = own.map(|(check, share)| share.part_of(check)).collect();
         let now = self.memory.clock().now();
@@ -154,53 +157,54 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
         // Before it is charged: every question to the store from then on tells of it.
         let told = || own.iter().filter(|check| is_told(check));
         for check in told() {
-            self.untold.begin(check, now, lasts(check.limit.kind()));
+            self.unreported
+                .begin(check, now, debt_lifetime(check.limit.kind()));
         }
         let answer = self.memory.answer(&own);
-        told().for_each(|check| self.untold.end(check, answer.allowed));
+        told().for_each(|check| self.unreported.end(check, answer.allowed));
         answer
     }
 
     /// What a check would be told by this node's part of its limit.
     pub(crate) fn peek(&self, check: &Check<'_>) -> Decision {
-        let share = self.share(check.limit);
+        let share = self.local_share(check.limit);
         let said = self.memory.peek_each(&[share.part_of(check)]);
         said.first().copied().unwrap_or(Decision::UNLIMITED)
     }
 
     /// The store said this to a check.
-    pub fn note(&self, check: &Check<'_>, said: &Decision) {
+    pub fn record_decision(&self, check: &Check<'_>, said: &Decision) {
         let noted = RecordMode::of(check.limit);
         let is_charged = said.is_allowed() && check.cost > 0;
         if noted == RecordMode::No || (noted == RecordMode::Cost && !is_charged) {
             return;
         }
-        let share = self.share(check.limit);
+        let share = self.local_share(check.limit);
         let own = share.part_of(check);
         match noted {
-            RecordMode::Cost => self.fill(&own),
-            _ => self.set(&own, said.limit.saturating_sub(said.remaining)),
+            RecordMode::Cost => self.charge_part(&own),
+            _ => self.raise_usage_to(&own, said.limit.saturating_sub(said.remaining)),
         }
     }
 
     /// So much of a limit was spent of what a store had given ahead.
-    pub fn note_spent(&self, limit: &Limit, fingerprint: [u64; 2], tokens: u64) {
+    pub fn record_spent(&self, limit: &Limit, fingerprint: [u64; 2], tokens: u64) {
         if tokens > 0 && RecordMode::of(limit) == RecordMode::Cost {
-            let share = self.share(limit);
+            let share = self.local_share(limit);
             let part = Check::by_fingerprint(&share.part, fingerprint, tokens);
-            self.fill(&part);
+            self.charge_part(&part);
         }
     }
 
-    fn fill(&self, own: &Check<'_>) {
-        if !self.memory.fill(own) {
-            self.beyond.fetch_add(1, Ordering::Relaxed);
+    fn charge_part(&self, own: &Check<'_>) {
+        if !self.memory.charge_available(own) {
+            self.unrecorded.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     /// The store gave this request a permit: it counts here too, for as long as this is kept, whatever the
     /// part. None if the limit isn't judged here, or isn't of concurrency.
-    pub fn hold_permit(&self, check: &Check<'_>) -> Option<tollgate::stack::Pass> {
+    pub fn hold_permit(&self, check: &Check<'_>) -> Option<tollgate::stack::HeldPermits> {
         let has_leased_tokens = is_decided_locally(check.limit);
         has_leased_tokens
             .then(|| self.memory.hold_permit(check))
@@ -209,8 +213,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
 
     /// What this key owes of decisions that the store wasn't told of; none if it was told of all.
     #[inline]
-    pub fn owed(&self, check: &Check<'_>) -> Option<Owed> {
-        if self.untold.is_empty() {
+    pub fn unreported_usage(&self, check: &Check<'_>) -> Option<UnreportedUsage> {
+        if self.unreported.is_empty() {
             None
         } else {
             self.owed_by(check)
@@ -218,9 +222,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     }
 
     #[cold]
-    fn owed_by(&self, check: &Check<'_>) -> Option<Owed> {
-        let (since, admitted) = self.untold.find(check)?;
-        let share = self.share(check.limit);
+    fn owed_by(&self, check: &Check<'_>) -> Option<UnreportedUsage> {
+        let (since, admitted) = self.unreported.find(check)?;
+        let share = self.local_share(check.limit);
         let own = Check {
             cost: 0,
             ..share.part_of(check)
@@ -231,7 +235,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
             LimitKind::Rate { rate, .. } => *rate,
             _ => Rate::unlimited(),
         };
-        Some(Owed {
+        Some(UnreportedUsage {
             since,
             used: match RecordMode::of(check.limit) {
                 // What the store told isn't told back: it has other times here, and others may have used some of it. And
@@ -239,32 +243,32 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
                 RecordMode::Used => admitted.min(used),
                 _ => used,
             },
-            drains_in: left.reset_after,
+            resets_in: left.reset_after,
             rate,
         })
     }
 
     /// The store was told of what a key owed.
-    pub fn told(&self, check: &Check<'_>, owed: &Owed) {
-        self.untold.told(check, owed.since);
+    pub fn mark_reported(&self, check: &Check<'_>, owed: &UnreportedUsage) {
+        self.unreported.mark_reported(check, owed.since);
     }
 
     /// Decisions that one side will never know of: of the store's, because the memory has no room for more keys, and of
     /// those made here, because too many keys wait to be told.
-    pub fn forgotten(&self) -> u64 {
-        let beyond = self.beyond.load(Ordering::Relaxed);
-        self.untold.forgotten().saturating_add(beyond)
+    pub fn lost_reports(&self) -> u64 {
+        let beyond = self.unrecorded.load(Ordering::Relaxed);
+        self.unreported.lost_reports().saturating_add(beyond)
     }
 
     /// So many are used, as the store says; no fewer if more was admitted here that it doesn't know of.
-    fn set(&self, own: &Check<'_>, used: u64) {
-        let place = usize::try_from(own.key.fingerprint()[0] % STRIPES as u64).unwrap_or(0);
+    fn raise_usage_to(&self, own: &Check<'_>, used: u64) {
+        let place = usize::try_from(own.key.fingerprint()[0] % LOCK_STRIPES as u64).unwrap_or(0);
         // Two at a time would each charge what is missing.
         let _alone = lock(&self.stripes[place]);
         let left = self.memory.answer(&[Check { cost: 0, ..*own }]).decision;
         let used = used.min(left.limit);
         let mut is_used = left.limit.saturating_sub(left.remaining);
-        if is_used > used && self.untold.find(own).is_none() {
+        if is_used > used && self.unreported.find(own).is_none() {
             self.memory.clear_key(own);
             is_used = 0;
         }
@@ -280,24 +284,26 @@ impl<C: Clock + 'static, W: Clock + 'static> Local<C, W> {
     }
 
     /// This node's part of a limit.
-    fn share(&self, limit: &Limit) -> Arc<LocalShare> {
-        let make = || Ok::<_, Infallible>(ArcSwap::from_pointee(self.cut(limit)));
+    fn local_share(&self, limit: &Limit) -> Arc<LocalShare> {
+        let make = || Ok::<_, Infallible>(ArcSwap::from_pointee(self.make_share(limit)));
         let Ok(share) = self.shares.get_or_make(limit, make);
         let cut = share.load();
-        if self.nodes.still(&cut.of, || self.memory.clock().now()) {
+        if self.nodes.is_current(&cut.of, || self.memory.clock().now()) {
             return Arc::clone(&cut);
         }
-        let cut = Arc::new(self.cut(limit));
+        let cut = Arc::new(self.make_share(limit));
         share.store(Arc::clone(&cut));
         cut
     }
 
-    fn cut(&self, limit: &Limit) -> LocalShare {
-        let of = (self.nodes).divisor(outlives(limit.kind()), self.memory.clock().now());
+    fn make_share(&self, limit: &Limit) -> LocalShare {
+        let of = (self.nodes).divisor(part_lifetime(limit.kind()), self.memory.clock().now());
         LocalShare {
             of,
             // A limit that can't be cut is judged whole.
-            part: limit.cut(2, of.nodes).unwrap_or_else(|_| limit.clone()),
+            part: limit
+                .scale_down(2, of.nodes)
+                .unwrap_or_else(|_| limit.clone()),
         }
     }
 }
@@ -309,9 +315,9 @@ fn is_decided_locally(limit: &Limit) -> bool {
 }
 
 /// After so long nothing counts any more that was noted in a part of a limit.
-fn outlives(kind: &LimitKind) -> Duration {
+fn part_lifetime(kind: &LimitKind) -> Duration {
     match kind {
-        LimitKind::Rate { .. } => lasts(kind),
+        LimitKind::Rate { .. } => debt_lifetime(kind),
         LimitKind::Quota(quota) => {
             let calendar = quota.period_at(Timestamp::ZERO);
             let calendar = calendar.map(|(start, end)| end - start);
@@ -325,7 +331,7 @@ fn outlives(kind: &LimitKind) -> Duration {
 }
 
 /// After so long nothing of a limit is owed.
-fn lasts(kind: &LimitKind) -> Duration {
+fn debt_lifetime(kind: &LimitKind) -> Duration {
     match kind {
         LimitKind::Rate { rate, .. } => match rate.period() {
             Some(period) if !rate.is_zero() => {

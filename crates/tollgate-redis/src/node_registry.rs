@@ -7,39 +7,39 @@ use std::sync::{Arc, Mutex, Weak};
 use std::time::Duration;
 
 use crate::host::{Host, HostClock, HostWall, ProcessIdentity};
-use crate::local_limits::Local;
+use crate::local_limits::LocalLimits;
 use crate::lock::lock;
 use crate::query::{LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
 use crate::store_key;
 
 /// Between signs of life.
-const EVERY: Duration = Duration::from_secs(5);
+const HEARTBEAT_INTERVAL: Duration = Duration::from_secs(5);
 /// A node that left none for so long is gone.
-const LIFE: Duration = Duration::from_secs(16);
+const NODE_TTL: Duration = Duration::from_secs(16);
 /// There are never so many.
-const MOST: u64 = 1 << 32;
+const MAX_NODES: u64 = 1 << 32;
 
 /// Whether the number of nodes is learned.
 #[derive(Debug)]
-pub(crate) struct Nodes {
-    local: Arc<Local<HostClock, HostWall>>,
+pub(crate) struct NodeRegistry {
+    local: Arc<LocalLimits<HostClock, HostWall>>,
     /// Held while the count changes: what was said stays, whatever answer comes meanwhile.
     is_learned: Mutex<bool>,
-    sign: StoreQuery,
+    heartbeat_query: StoreQuery,
     /// The name of this node in the store.
     node: ProcessIdentity,
     /// Held while one is left or taken back.
-    signing: tokio::sync::Mutex<()>,
+    heartbeat_lock: tokio::sync::Mutex<()>,
     store: Weak<Store>,
     host: Host,
 }
 
-impl Nodes {
+impl NodeRegistry {
     /// A fleet of so many nodes; of as many as leave signs of life if the number isn't given.
     pub(crate) fn new(
         store: &Arc<Store>,
-        local: Arc<Local<HostClock, HostWall>>,
+        local: Arc<LocalLimits<HostClock, HostWall>>,
         prefix: &str,
         said: Option<u64>,
         host: &Host,
@@ -47,38 +47,40 @@ impl Nodes {
         let nodes = Arc::new(Self {
             local,
             is_learned: Mutex::new(said.is_none()),
-            sign: StoreQuery {
+            heartbeat_query: StoreQuery {
                 key: store_key::node_registry_key(prefix).into(),
                 op: StoreOp::Decide,
-                numbers: LimitParams::slots(MOST, LIFE),
+                params: LimitParams::slots(MAX_NODES, NODE_TTL),
                 cost: 1,
                 holder: None,
             },
             node: ProcessIdentity::new(host),
-            signing: tokio::sync::Mutex::default(),
+            heartbeat_lock: tokio::sync::Mutex::default(),
             store: Arc::downgrade(store),
             host: host.clone(),
         });
         match said {
             Some(count) => nodes.local.set_node_count(count),
-            None => host.spawn_every(EVERY, &nodes, async |nodes| nodes.sign().await),
+            None => host.spawn_every(HEARTBEAT_INTERVAL, &nodes, async |nodes| {
+                nodes.send_heartbeat().await
+            }),
         }
         nodes
     }
 
     /// From now on there are so many, whatever the store says.
-    pub(crate) fn set(&self, count: u64) {
+    pub(crate) fn fix_count(&self, count: u64) {
         let mut is_learned = lock(&self.is_learned);
         *is_learned = false;
         self.local.set_node_count(count);
     }
 
     /// Leaves a sign of life. Whether there is still a reason to.
-    async fn sign(&self) -> bool {
+    async fn send_heartbeat(&self) -> bool {
         let Some(store) = self.store.upgrade() else {
             return false;
         };
-        let signing = self.signing.lock().await;
+        let signing = self.heartbeat_lock.lock().await;
         if !*lock(&self.is_learned) {
             return false;
         }
@@ -86,13 +88,15 @@ impl Nodes {
             .ask(vec![self.heartbeat_for(StoreOp::Decide)], None)
             .await;
         drop(signing);
-        let raw = asked.ok().and_then(|answers| answers.each.first().copied());
+        let raw = asked
+            .ok()
+            .and_then(|answers| answers.replies.first().copied());
         let left = raw.and_then(|raw| u64::try_from(raw.remaining).ok());
         let is_learned = lock(&self.is_learned);
         if let Some(left) = left
             && *is_learned
         {
-            self.local.set_node_count(MOST.saturating_sub(left));
+            self.local.set_node_count(MAX_NODES.saturating_sub(left));
         }
         *is_learned
     }
@@ -100,7 +104,7 @@ impl Nodes {
     /// Takes the sign of life back: others needn't wait until it runs out. The count stays as it was.
     pub(crate) async fn leave(&self) {
         let was_learned = std::mem::replace(&mut *lock(&self.is_learned), false);
-        let _signing = self.signing.lock().await;
+        let _signing = self.heartbeat_lock.lock().await;
         if let Some(store) = self.store.upgrade().filter(|_| was_learned) {
             // If the store can't be told, it runs out.
             let _ = store
@@ -114,7 +118,7 @@ impl Nodes {
         StoreQuery {
             op,
             holder: Some(format!("{node:016x}").into()),
-            ..self.sign.clone()
+            ..self.heartbeat_query.clone()
         }
     }
 }

@@ -11,7 +11,7 @@ use tollgate_engine::policy::Counting;
 use crate::error::StoreLimitError;
 
 pub(crate) use form::{LimitForm, LimitParams};
-pub(crate) use wire::{Header, QueryReplies, RawReply, put, wait};
+pub(crate) use wire::{Header, QueryReplies, RawReply, wait_from_micros, write_doubles};
 
 /// How a limit is kept, by the number that the scripts know it by.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -22,7 +22,7 @@ pub(crate) enum StoreKind {
     Log = 4,
     Calendar = 5,
     Rolling = 6,
-    Slots = 7,
+    Concurrency = 7,
     /// One arrival time a key, whatever the limit.
     Arrival = 8,
 }
@@ -38,21 +38,21 @@ pub(crate) enum StoreOp {
     /// Charges now what may have to wait for its time, for so many microseconds at most.
     Reserve(u64),
     /// Gives back what was charged at this time, unless the counter was reset then or since.
-    GiveBack(u64),
+    RefundCharge(u64),
     /// Gives back what was charged at this time, unless the counter is of another generation by now.
-    GiveBackHeld {
+    RefundHeldCharge {
         since: u64,
         generation: u64,
     },
-    Gift,
+    Refund,
     Reset,
     Renew,
     Release,
     /// What is used is at least this: units of a level as of now, and of others the cost. It is written
     /// whatever the rest of its request gets, and may be said again.
-    Raise(u64),
+    RaiseUsage(u64),
     /// Whether it would pass, charging nothing.
-    Look,
+    Peek,
 }
 
 /// One question about one key.
@@ -60,7 +60,7 @@ pub(crate) enum StoreOp {
 pub(crate) struct StoreQuery {
     pub(crate) key: Box<str>,
     pub(crate) op: StoreOp,
-    pub(crate) numbers: LimitParams,
+    pub(crate) params: LimitParams,
     pub(crate) cost: u64,
     /// Who holds the slots.
     pub(crate) holder: Option<Box<str>>,
@@ -71,20 +71,24 @@ impl StoreQuery {
     pub(crate) fn generation_key(&self) -> Option<String> {
         let is_asked = matches!(
             self.op,
-            StoreOp::Hold | StoreOp::Reset | StoreOp::GiveBack(_) | StoreOp::GiveBackHeld { .. }
+            StoreOp::Hold
+                | StoreOp::Reset
+                | StoreOp::RefundCharge(_)
+                | StoreOp::RefundHeldCharge { .. }
         );
         // No part of a key's name contains this sign.
-        (is_asked && self.numbers.kind != StoreKind::Slots).then(|| format!("{}#reset", self.key))
+        (is_asked && self.params.kind != StoreKind::Concurrency)
+            .then(|| format!("{}#reset", self.key))
     }
 }
 
 /// Whole microseconds, rounded up.
-pub(crate) fn micros(duration: Duration) -> u64 {
+pub(crate) fn to_micros_ceil(duration: Duration) -> u64 {
     u64::try_from(duration.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
 
 /// Whether a limit of this kind can be asked that.
-pub(crate) fn possible(
+pub(crate) fn check_supported(
     op: StoreOp,
     numbers: &LimitParams,
     limit: &Limit,
@@ -93,7 +97,7 @@ pub(crate) fn possible(
         StoreOp::Decide | StoreOp::Hold => "deciding at a time of one's own",
         StoreOp::AtMost => "taking as much as there is",
         StoreOp::Reserve(_) => "a reservation",
-        StoreOp::Gift if numbers.kind == StoreKind::Slots => "a refund",
+        StoreOp::Refund if numbers.kind == StoreKind::Concurrency => "a refund",
         _ => return Ok(()),
     };
     if limit.counting() == Counting::Leased {
@@ -103,14 +107,14 @@ pub(crate) fn possible(
     let kind = numbers.kind;
     let is_possible = match op {
         StoreOp::Reserve(_) => kind == StoreKind::Level,
-        StoreOp::AtMost => !matches!(kind, StoreKind::Slots | StoreKind::Arrival),
-        StoreOp::Gift => false,
+        StoreOp::AtMost => !matches!(kind, StoreKind::Concurrency | StoreKind::Arrival),
+        StoreOp::Refund => false,
         _ => true,
     };
     if !is_possible {
-        return Err(StoreLimitError::NotALevel { what, limit });
+        return Err(StoreLimitError::UnsupportedAlgorithm { what, limit });
     }
-    let [_, drain, capacity, ..] = numbers.five;
+    let [_, drain, capacity, ..] = numbers.values;
     if let StoreOp::Reserve(longest) = op {
         let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
         if owed >= 1 << 53 {

@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, Memory, Refund, TableStats,
+    Answer, Backend, Check, CheckResult, Clocks, Limit, Memory, Refund, RefundResult, TableStats,
 };
 
 use crate::address::{Address, AddressError};
@@ -16,12 +16,12 @@ use crate::client_backend::ClientBackend;
 use crate::client_builder::RedisBuilder;
 use crate::error::{ConnectError, StoreError};
 use crate::failure_counters::FailureStats;
-use crate::fake_store::{Rehearsal, memory};
+use crate::fake_store::{FakeStore, memory};
 use crate::fallback::{BreakerState, Fallback, FallbackStats, StoreEvent};
 use crate::held_permits::HeldPermits;
 use crate::host::{Host, HostClock, HostWall};
-use crate::local_limits::Local;
-use crate::store_client::Direct;
+use crate::local_limits::LocalLimits;
+use crate::store_client::StoreClient;
 
 /// Limits of a fleet, kept in Redis or Valkey: a [`Backend`](tollgate_engine::backend::Backend) for the engine, and the source of
 /// [limiters](Self::limiter) for those who have no policy. It is cheap to clone.
@@ -63,24 +63,24 @@ pub struct RedisStats {
     /// Scripts that were run: round trips.
     pub round_trips: u64,
     /// Questions that they answered.
-    pub questions: u64,
+    pub queries: u64,
     /// Round trips that failed.
-    pub failed_round_trips: u64,
+    pub round_trip_errors: u64,
     /// Questions that got no answer in time.
     pub timeouts: u64,
     /// Connections that were made.
     pub connects: u64,
     /// How often a key was asked about that holds what no limiter wrote: [`StoreError::Foreign`](crate::StoreError).
-    pub strange_keys: u64,
+    pub foreign_keys: u64,
     /// Refusals that were repeated without asking.
-    pub near_hits: u64,
+    pub repeated_denials: u64,
     /// Tokens that this node holds of leased limits.
-    pub leased: u64,
+    pub leased_tokens: u64,
     /// Slots that this node holds.
-    pub slots: usize,
+    pub permits: usize,
     /// Slots that ran out while they were held, and that others have taken: the node was asleep or the store
     /// away for too long, or the store's clock stepped forward. What was free was taken again, and isn't lost.
-    pub lost_slots: u64,
+    pub lost_permits: u64,
     /// Nodes of the fleet, as given or learned.
     pub nodes: u64,
     /// How many microseconds the store's clock is ahead of this machine's; of a cluster, that of the node which is
@@ -142,7 +142,7 @@ impl Redis {
     /// # Ok::<(), tollgate_redis::StoreLimitError>(())
     /// ```
     pub fn in_memory(clock: Manual) -> Self {
-        RedisBuilder::new(Address::nowhere()).in_memory(clock)
+        RedisBuilder::new(Address::none()).in_memory(clock)
     }
 
     /// Whether requests are decided without the store: true if the latest request that needed it was.
@@ -154,8 +154,8 @@ impl Redis {
     /// part of limits that are judged without the store shrinks at once; it grows when what was noted in the smaller
     /// one has run out.
     pub fn set_node_count(&self, nodes: u64) {
-        match self.direct() {
-            Some(direct) => direct.nodes.set(nodes),
+        match self.store_client() {
+            Some(direct) => direct.nodes.fix_count(nodes),
             None => self.fallback.local().set_node_count(nodes),
         }
     }
@@ -202,12 +202,12 @@ impl Redis {
     /// assert_eq!(redis.close().await, Gift::Given);
     /// # }
     /// ```
-    pub async fn close(&self) -> Gift {
+    pub async fn close(&self) -> RefundResult {
         self.fallback.store().close().await
     }
 
     /// The store without a failure policy; none if there is no store.
-    pub fn direct(&self) -> Option<&Direct> {
+    pub fn store_client(&self) -> Option<&StoreClient> {
         match self.fallback.store() {
             ClientBackend::Remote(direct) => Some(direct),
             ClientBackend::Fake(_) => None,
@@ -215,7 +215,7 @@ impl Redis {
     }
 
     /// The store of a test, to make it fail; none if there is a real one.
-    pub fn rehearsal(&self) -> Option<&Rehearsal> {
+    pub fn fake_store(&self) -> Option<&FakeStore> {
         match self.fallback.store() {
             ClientBackend::Remote(_) => None,
             ClientBackend::Fake(fake) => Some(fake),
@@ -225,20 +225,23 @@ impl Redis {
     /// What it has counted.
     pub fn stats(&self) -> RedisStats {
         let (fallback, store) = (&self.fallback, self.fallback.store());
-        let (stats, holders) = (store.stats(), self.direct().map(|direct| &*direct.holders));
+        let (stats, holders) = (
+            store.stats(),
+            self.store_client().map(|direct| &*direct.holders),
+        );
         RedisStats {
             round_trips: stats.calls.load(Ordering::Relaxed),
-            questions: stats.questions.load(Ordering::Relaxed),
-            failed_round_trips: stats.failed_calls.load(Ordering::Relaxed),
+            queries: stats.questions.load(Ordering::Relaxed),
+            round_trip_errors: stats.failed_calls.load(Ordering::Relaxed),
             timeouts: stats.timeouts.load(Ordering::Relaxed),
             connects: stats.connects.load(Ordering::Relaxed),
-            strange_keys: stats.strange_keys.load(Ordering::Relaxed),
-            near_hits: store.refusals().repeated(),
-            leased: store.leased(),
-            slots: holders.map_or(0, HeldPermits::held),
-            lost_slots: holders.map_or(0, HeldPermits::lost),
-            nodes: fallback.local().nodes(),
-            clock_offset_micros: stats.skew.worst(),
+            foreign_keys: stats.strange_keys.load(Ordering::Relaxed),
+            repeated_denials: store.remembered_denials().repeated(),
+            leased_tokens: store.leased_tokens(),
+            permits: holders.map_or(0, HeldPermits::held_count),
+            lost_permits: holders.map_or(0, HeldPermits::lost_count),
+            nodes: fallback.local().node_count(),
+            clock_offset_micros: stats.skew.max_offset(),
             breaker: fallback.breaker_state(),
             fallback: fallback.stats(),
             failures: fallback.failures.stats(),
@@ -247,7 +250,7 @@ impl Redis {
 
     /// The tables of this process's part of the limits, which decides while the store can't be asked: see
     /// [`Memory::tables`](tollgate_engine::backend::Memory::tables).
-    pub fn tables(&self) -> Vec<TableStats> {
+    pub fn local_tables(&self) -> Vec<TableStats> {
         self.fallback.local().memory().tables()
     }
 }
@@ -265,8 +268,9 @@ impl RedisBuilder {
             None => host,
         };
         let local = Memory::builder().clock(host.clock()).wall(host.wall());
-        let local = Arc::new(Local::new(local.build()));
-        let direct = Direct::new(&self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
+        let local = Arc::new(LocalLimits::new(local.build()));
+        let direct =
+            StoreClient::new(&self, Arc::clone(&local), host).map_err(ConnectError::Store)?;
         Ok(self.with_fallback(ClientBackend::Remote(direct), local))
     }
 
@@ -294,19 +298,23 @@ impl RedisBuilder {
     /// # }
     /// ```
     pub fn in_memory(self, clock: Manual) -> Redis {
-        let local = Arc::new(Local::new(memory(&clock)));
+        let local = Arc::new(LocalLimits::new(memory(&clock)));
         local.set_node_count(self.nodes.unwrap_or(1));
-        let store = Rehearsal::new(&self, &clock, Arc::clone(&local));
+        let store = FakeStore::new(&self, &clock, Arc::clone(&local));
         self.with_fallback(ClientBackend::Fake(store), local)
     }
 
     /// Puts what was chosen for failures in front of a store.
-    fn with_fallback(self, store: ClientBackend, local: Arc<Local<HostClock, HostWall>>) -> Redis {
+    fn with_fallback(
+        self,
+        store: ClientBackend,
+        local: Arc<LocalLimits<HostClock, HostWall>>,
+    ) -> Redis {
         let on_event = self.on_event;
         let fallback = Fallback::with_local(store, local)
             .breaker(self.breaker)
             .on_event(move |event| {
-                log(event);
+                log_event(event);
                 on_event.iter().for_each(|tell| tell(event));
             });
         Redis {
@@ -337,7 +345,7 @@ impl Backend for Redis {
         &'a self,
         checks: &'a [Check<'a>],
         refund: Refund,
-    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
+    ) -> impl Future<Output = Result<RefundResult, Infallible>> + Send + 'a {
         self.fallback.refund(checks, refund)
     }
 
@@ -358,21 +366,27 @@ impl Backend for Redis {
     }
 }
 
-fn log(event: &StoreEvent<'_>) {
+fn log_event(event: &StoreEvent<'_>) {
     match event {
-        StoreEvent::Failed { error, untold } => {
+        StoreEvent::Failed {
+            error,
+            suppressed: untold,
+        } => {
             tracing::warn!(target: "tollgate", untold, "rate-limit store failed: {error}");
         }
-        StoreEvent::KeyFailed { error, untold } => {
+        StoreEvent::KeyFailed {
+            error,
+            suppressed: untold,
+        } => {
             tracing::warn!(target: "tollgate", untold, "rate-limit store: {error}");
         }
-        StoreEvent::FallbackBegan => {
+        StoreEvent::FallbackStarted => {
             tracing::warn!(target: "tollgate", "deciding without the rate-limit store");
         }
         StoreEvent::FallbackEnded { after } => {
             tracing::info!(target: "tollgate", ?after, "the rate-limit store answers again");
         }
-        StoreEvent::CircuitOpened { stays } => {
+        StoreEvent::CircuitOpened { open_for: stays } => {
             tracing::warn!(target: "tollgate", ?stays, "not asking the rate-limit store");
         }
         StoreEvent::CircuitClosed => {

@@ -70,7 +70,7 @@ impl ScriptParts {
 
     /// Also what this question needs.
     pub(crate) fn add(&mut self, question: &StoreQuery) {
-        self.kinds |= 1 << question.numbers.kind as u8;
+        self.kinds |= 1 << question.params.kind as u8;
         self.acts |= question.op != StoreOp::Decide;
     }
 
@@ -100,7 +100,7 @@ impl ScriptParts {
             (StoreKind::Log, "log", &[LOG]),
             (StoreKind::Calendar, "calendar", &[QUOTA]),
             (StoreKind::Rolling, "rolling", &[QUOTA]),
-            (StoreKind::Slots, "slots", &[SLOTS]),
+            (StoreKind::Concurrency, "slots", &[SLOTS]),
             (StoreKind::Arrival, "arrival", &[ARRIVAL]),
         ];
         for (kind, name, part) in all.into_iter().filter(|(kind, ..)| has(*kind)) {
@@ -110,7 +110,7 @@ impl ScriptParts {
             }
             kinds += &format!("kinds[{}] = {name}\n", kind as u8);
         }
-        if !has(StoreKind::Slots) {
+        if !has(StoreKind::Concurrency) {
             kinds += "local slots, next_holder\n";
         }
         parts.push(&kinds);
@@ -126,7 +126,7 @@ impl ScriptParts {
 }
 
 /// The script that takes, renews and returns leases.
-pub(crate) fn lease() -> &'static Script {
+pub(crate) fn lease_script() -> &'static Script {
     static SCRIPT: OnceLock<Script> = OnceLock::new();
     SCRIPT.get_or_init(|| Script::new(&[OPEN, UNITS, LEASE]))
 }

@@ -40,7 +40,7 @@ pub trait World: Send + Sync + 'static {
     fn now(&self) -> Timestamp;
 
     /// A clock that shows the date.
-    fn wall(&self) -> Timestamp;
+    fn wall_now(&self) -> Timestamp;
 
     /// Wakes a task once the clock that never steps shows this, unless that is called off.
     fn wake_at(&self, at: Timestamp, waker: &Waker) -> CancelWakeup;
@@ -49,7 +49,7 @@ pub trait World: Send + Sync + 'static {
     fn random(&self) -> u64;
 
     /// Whether the node gets to run: a task of one that is stopped or starved waits until it does.
-    fn poll_running(&self, context: &mut Context<'_>) -> Poll<()>;
+    fn poll_is_running(&self, context: &mut Context<'_>) -> Poll<()>;
 
     /// Whether keys of different slots may be on different nodes of the store.
     fn is_cluster(&self) -> bool;
@@ -115,7 +115,7 @@ pub mod scripts {
 
     /// Takes, renews and returns leases.
     pub fn lease() -> &'static str {
-        &script::lease().text
+        &script::lease_script().text
     }
 }
 
@@ -143,26 +143,26 @@ pin_project! {
     /// ```
     #[derive(Debug)]
     #[debug("Paced")]
-    pub struct Paced<F> {
+    pub struct SuspendableTask<F> {
         world: Arc<dyn World>,
         #[pin]
         task: F,
     }
 }
 
-impl<F> Paced<F> {
+impl<F> SuspendableTask<F> {
     /// Runs this while that world lets it.
     pub fn new(world: Arc<dyn World>, task: F) -> Self {
         Self { world, task }
     }
 }
 
-impl<F: Future> Future for Paced<F> {
+impl<F: Future> Future for SuspendableTask<F> {
     type Output = F::Output;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<F::Output> {
         let own = self.project();
-        ready!(own.world.poll_running(context));
+        ready!(own.world.poll_is_running(context));
         own.task.poll(context)
     }
 }
@@ -175,7 +175,7 @@ impl Clock for WorldClock {
         self.0.now()
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         Some(Wakeup::new(self.0.wake_at(at, waker)))
     }
 }
@@ -185,6 +185,6 @@ pub(crate) struct WorldWall(pub(crate) Arc<dyn World>);
 
 impl Clock for WorldWall {
     fn now(&self) -> Timestamp {
-        self.0.wall()
+        self.0.wall_now()
     }
 }

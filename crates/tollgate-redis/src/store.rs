@@ -36,7 +36,7 @@ pub(crate) use shared_state::StoreCounters;
 pub(crate) use deadline::RequestDeadline;
 
 /// Lanes of leases begin here, after those of a cluster's slots.
-const LEASES: u16 = hash_slots::SLOTS;
+const FIRST_LEASE_LANE: u16 = hash_slots::SLOTS;
 
 /// A store that can be asked.
 #[derive(Debug)]
@@ -89,7 +89,7 @@ impl Store {
     /// Which keys can go into one call.
     pub(crate) fn lane(&self, key: &str) -> u16 {
         if self.is_cluster {
-            crate::store_key::slot(key)
+            crate::store_key::hash_slot(key)
         } else {
             0
         }
@@ -117,10 +117,10 @@ impl Store {
         at: Option<u64>,
     ) -> Result<QueryReplies, StoreError> {
         let lane = questions.first().map_or(0, |first| self.lane(&first.key));
-        let sent = self.send(StoreCall::Ask(questions), at, lane, patience);
+        let sent = self.send(StoreCall::Queries(questions), at, lane, patience);
         let CallReply { now, numbers } = sent.await?;
-        let each = RawReply::all(&numbers).collect();
-        Ok(QueryReplies { now, each })
+        let each = RawReply::parse_all(&numbers).collect();
+        Ok(QueryReplies { now, replies: each })
     }
 
     /// Runs the script of leases.
@@ -131,7 +131,7 @@ impl Store {
         at: Option<u64>,
     ) -> Result<Vec<i64>, StoreError> {
         // They go alone: in a lane of others, they would keep those apart and wait for each other.
-        let lane = LEASES + crate::store_key::slot(&key);
+        let lane = FIRST_LEASE_LANE + crate::store_key::hash_slot(&key);
         let (job, mut patience) = (StoreCall::Lease { key, numbers }, self.patience());
         let reply = self.send(job, at, lane, &mut patience).await?;
         Ok(reply.numbers)
@@ -150,7 +150,7 @@ impl Store {
                 job,
                 at,
                 lane,
-                is_again: false,
+                is_retry: false,
                 reply,
             })?;
             answer.await.unwrap_or(Err(StoreError::Stopped))

@@ -19,7 +19,8 @@ use futures_util::future::{BoxFuture, Either, join3};
 use tokio::time::{Instant, sleep, timeout};
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{
-    Answer, Backend, Check, CheckResult, Clocks, Gift, Limit, LimitKind, Prepared, Refund, Source,
+    Answer, AnswerSource, Backend, Check, CheckResult, Clocks, Limit, LimitKind, Prepared, Refund,
+    RefundResult,
 };
 use tollgate_engine::policy::Counting;
 
@@ -27,21 +28,21 @@ use crate::client_builder::RedisBuilder;
 use crate::denials::{RememberedDenials, finish_recheck};
 use crate::error::{StoreError, StoreLimitError};
 use crate::held_permits::HeldPermits;
-use crate::host::{Host, HostClock, HostWall, Time};
-use crate::lease::{EVERYTHING, Leases};
-use crate::local_limits::Local;
-use crate::node_registry::Nodes;
-use crate::query::{LimitForm, StoreOp, StoreQuery, possible};
+use crate::host::{CallerClock, Host, HostClock, HostWall};
+use crate::lease::{FORGIVE_ALL, Leases};
+use crate::local_limits::LocalLimits;
+use crate::node_registry::NodeRegistry;
+use crate::query::{LimitForm, StoreOp, StoreQuery, check_supported};
 use crate::store::{RequestDeadline, Store};
 use crate::stored_limit::{KeyNaming, LeaseCheck, LeaseKey, StoredLimit};
 
-use estimate::is_held;
+use estimate::is_estimate;
 use plan::{CheckPlan, Plan};
 
 /// Between two looks at a store that is waited for.
-const EVERY: Duration = Duration::from_millis(10);
+const READY_POLL_INTERVAL: Duration = Duration::from_millis(10);
 /// How long closing may take.
-const CLOSING: Duration = Duration::from_secs(5);
+const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// The store without a failure policy: what can't be asked is an error.
 ///
@@ -66,13 +67,13 @@ const CLOSING: Duration = Duration::from_secs(5);
 /// ```
 #[derive(Debug)]
 #[debug("Direct({store:?}, {leases:?})")]
-pub struct Direct {
+pub struct StoreClient {
     pub(crate) store: Arc<Store>,
     pub(crate) leases: Arc<Leases>,
     pub(crate) holders: Arc<HeldPermits>,
-    pub(crate) nodes: Arc<Nodes>,
+    pub(crate) nodes: Arc<NodeRegistry>,
     /// This process's part of the limits, which is told what the store admits.
-    local: Arc<Local<HostClock, HostWall>>,
+    local: Arc<LocalLimits<HostClock, HostWall>>,
     naming: KeyNaming,
     /// Limits as the store reads them.
     stored: Prepared<StoredLimit>,
@@ -80,25 +81,25 @@ pub struct Direct {
     /// How often something was given back here.
     epoch: AtomicU64,
     /// How far the store's clock is ahead of this node's, in microseconds.
-    ahead: AtomicI64,
+    store_clock_ahead_micros: AtomicI64,
     clock: HostClock,
     wall: HostWall,
     /// Instead of the store's clock.
-    time: Option<Time>,
+    time: Option<CallerClock>,
     host: Host,
 }
 
-impl Direct {
+impl StoreClient {
     pub(crate) fn new(
         options: &RedisBuilder,
-        local: Arc<Local<HostClock, HostWall>>,
+        local: Arc<LocalLimits<HostClock, HostWall>>,
         host: Host,
     ) -> Result<Self, StoreError> {
         let store = Arc::new(Store::new(&options.address, options.timeout, &host)?);
         let leases = Leases::new(store.clone(), local.clone(), options.terms, host.clone());
         let (time, life) = (options.time.clone(), options.slot_life);
         let holders = HeldPermits::new(store.clone(), time.clone(), host.clone(), life);
-        let nodes = Nodes::new(&store, local.clone(), &options.prefix, options.nodes, &host);
+        let nodes = NodeRegistry::new(&store, local.clone(), &options.prefix, options.nodes, &host);
         Ok(Self {
             store,
             leases,
@@ -111,9 +112,9 @@ impl Direct {
                 hasher: SeedableRandomState::with_seed(host.random(), SharedSeed::global_fixed()),
             },
             stored: Prepared::new(),
-            refusals: RememberedDenials::new(options.near),
+            refusals: RememberedDenials::new(options.max_remembered_denials),
             epoch: AtomicU64::new(0),
-            ahead: AtomicI64::new(0),
+            store_clock_ahead_micros: AtomicI64::new(0),
             clock: host.clock(),
             wall: host.wall(),
             time,
@@ -127,30 +128,32 @@ impl Direct {
     }
 
     /// The time that questions are asked as of, if it isn't the store's.
-    pub(crate) fn at(&self) -> Option<u64> {
+    pub(crate) fn caller_time(&self) -> Option<u64> {
         self.time.as_ref().map(|time| time.now().as_nanos() / 1000)
     }
 
     /// About what the store's clock shows, in microseconds.
-    pub(crate) fn store_time(&self) -> u64 {
+    pub(crate) fn estimated_store_time(&self) -> u64 {
         let here = self.wall.now().as_nanos() / 1000;
-        let ahead = self.ahead.load(Ordering::Relaxed);
-        self.at().unwrap_or(here.saturating_add_signed(ahead))
+        let ahead = self.store_clock_ahead_micros.load(Ordering::Relaxed);
+        self.caller_time()
+            .unwrap_or(here.saturating_add_signed(ahead))
     }
 
     fn record_store_time(&self, now: u64) {
         let here = self.wall.now().as_nanos() / 1000;
         let ahead = i64::try_from(i128::from(now) - i128::from(here)).unwrap_or(0);
-        self.ahead.store(ahead, Ordering::Relaxed);
+        self.store_clock_ahead_micros
+            .store(ahead, Ordering::Relaxed);
     }
 
     /// Something that was refused may pass sooner than it was told.
-    pub(crate) fn improved(&self) {
+    pub(crate) fn bump_deny_epoch(&self) {
         self.epoch.fetch_add(1, Ordering::Release);
     }
 
     /// This moment. Read before a question: whatever improves after it makes its answer old.
-    fn moment(&self) -> EpochTime {
+    fn epoch_time(&self) -> EpochTime {
         let epoch = self.epoch.load(Ordering::Acquire);
         let at = self.now();
         EpochTime { at, epoch }
@@ -164,49 +167,49 @@ struct EpochTime {
     epoch: u64,
 }
 
-impl Direct {
+impl StoreClient {
     /// Waits until the store answers, and for so long at most.
     pub(crate) async fn ready(&self, within: Duration) -> Result<(), StoreError> {
         // What a look at a limit needs, without one: it writes nothing.
         let (rate, algorithm) = (Rate::per_second(1), Algorithm::Gcra);
         let form = LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO)?;
-        let LimitForm::Asked(numbers) = form else {
+        let LimitForm::Stored(numbers) = form else {
             return Ok(());
         };
         let look = StoreQuery {
             key: format!("{}:ready", self.naming.prefix).into(),
             op: StoreOp::Decide,
-            numbers,
+            params: numbers,
             cost: 0,
             holder: None,
         };
         let deadline = Instant::now() + within;
         loop {
-            let asked = self.store.ask(vec![look.clone()], self.at()).await;
-            let is_over = Instant::now() + EVERY >= deadline;
+            let asked = self.store.ask(vec![look.clone()], self.caller_time()).await;
+            let is_over = Instant::now() + READY_POLL_INTERVAL >= deadline;
             match asked {
                 Ok(_) => return Ok(()),
                 Err(StoreError::TimedOut { .. }) if is_over => {
                     return Err(StoreError::TimedOut { after: within });
                 }
                 Err(error) if is_over || error.kind().is_lasting() => return Err(error),
-                Err(_) => sleep(EVERY).await,
+                Err(_) => sleep(READY_POLL_INTERVAL).await,
             }
         }
     }
 
     /// Gives back all that this node has.
-    pub(crate) async fn close(&self) -> Gift {
+    pub(crate) async fn close(&self) -> RefundResult {
         if Host::system().is_err() {
-            return Gift::Lost;
+            return RefundResult::Lost;
         }
         let closing = join3(
             self.leases.close(),
             self.holders.close(),
             self.nodes.leave(),
         );
-        let closed = timeout(CLOSING, closing).await;
-        closed.map_or(Gift::Lost, |(leases, ..)| leases)
+        let closed = timeout(CLOSE_TIMEOUT, closing).await;
+        closed.map_or(RefundResult::Lost, |(leases, ..)| leases)
     }
 
     /// Asks one question about the key of a check, as of this time if one is given. Nothing came of it but the decision if
@@ -220,21 +223,22 @@ impl Direct {
     ) -> Result<(Decision, Option<u64>), StoreError> {
         let stored = self.stored(check.limit)?;
         // What is remembered of denials isn't read: another process may have reset the key.
-        if let Some(known) = stored.form.known(check.cost) {
+        if let Some(known) = stored.form.known_decision(check.cost) {
             return Ok((known, None));
         }
-        let at = at.or_else(|| self.at());
-        let question = self.question(check, op, at.unwrap_or_else(|| self.store_time()))?;
-        let numbers = question.numbers;
-        possible(op, &numbers, check.limit)?;
+        let at = at.or_else(|| self.caller_time());
+        let question =
+            self.build_query(check, op, at.unwrap_or_else(|| self.estimated_store_time()))?;
+        let numbers = question.params;
+        check_supported(op, &numbers, check.limit)?;
         match (LeaseCheck::of(check, stored), op) {
-            (Some(lent), StoreOp::Look) => {
+            (Some(lent), StoreOp::Peek) => {
                 return Ok((self.leases.peek(lent, patience).await?, None));
             }
-            (Some(lent), StoreOp::Reset | StoreOp::Gift) => {
+            (Some(lent), StoreOp::Reset | StoreOp::Refund) => {
                 let tokens = match op {
-                    StoreOp::Reset => EVERYTHING,
-                    _ => check.cost.min(EVERYTHING - 1),
+                    StoreOp::Reset => FORGIVE_ALL,
+                    _ => check.cost.min(FORGIVE_ALL - 1),
                 };
                 self.leases.forgive(lent, tokens, patience).await?;
                 return Ok((Decision::UNLIMITED, None));
@@ -243,14 +247,14 @@ impl Direct {
         }
         let (checks, asked) = ([*check], vec![question]);
         let sent = self.send(&checks, &[0], asked, at, patience);
-        let raw = sent.await?.each[0];
+        let raw = sent.await?.replies[0];
         let number = u64::try_from(raw.wait).unwrap_or(u64::MAX);
         Ok((raw.decision(&numbers), Some(number)))
     }
 
     /// Does something to the keys of checks, but to no slots. One key that holds what no limiter wrote keeps nothing
     /// from the others.
-    async fn act(&self, checks: &[Check<'_>], op: StoreOp) -> Result<(), StoreError> {
+    async fn run_operations(&self, checks: &[Check<'_>], op: StoreOp) -> Result<(), StoreError> {
         for check in checks {
             self.stored(check.limit)?;
         }
@@ -261,7 +265,7 @@ impl Direct {
             let mut patience = self.store.patience();
             let done = self.run_operation(check, op, None, &mut patience).await;
             match done.map(drop) {
-                Err(error) if !matches!(error, StoreError::Foreign { .. }) => return Err(error),
+                Err(error) if !matches!(error, StoreError::ForeignKey { .. }) => return Err(error),
                 done => strange = strange.and(done),
             }
         }
@@ -270,7 +274,7 @@ impl Direct {
 
     /// Has what these checks cost refunded, and waits for nothing.
     fn refund_abandoned(&self, checks: &[Check<'_>]) {
-        let now = self.store_time();
+        let now = self.estimated_store_time();
         for check in checks {
             let Ok(stored) = self.stored(check.limit) else {
                 continue;
@@ -279,8 +283,8 @@ impl Direct {
                 let place = LeaseKey::of(stored, check);
                 self.leases.restore_after_report(place, check.cost);
             } else if !matches!(check.limit.kind(), LimitKind::Concurrency(_))
-                && stored.form.known(check.cost).is_none()
-                && let Ok(question) = self.question(check, StoreOp::Gift, now)
+                && stored.form.known_decision(check.cost).is_none()
+                && let Ok(question) = self.build_query(check, StoreOp::Refund, now)
             {
                 self.send_in_background(question);
             }
@@ -289,7 +293,7 @@ impl Direct {
 
     /// Tells the store something that nobody waits for. If it can't be told, what was charged drains by itself.
     fn send_in_background(&self, question: StoreQuery) {
-        let (store, at) = (Arc::clone(&self.store), self.at());
+        let (store, at) = (Arc::clone(&self.store), self.caller_time());
         self.host.spawn(async move {
             let _ = store.ask(vec![question], at).await;
         });
@@ -297,8 +301,8 @@ impl Direct {
 
     /// The answer to the only check of a request, at once, if its limit is leased and what is held here says it all.
     #[inline]
-    pub(crate) fn spend_at_once(&self, check: &Check<'_>) -> Option<Answer> {
-        if check.limit.counting() != Counting::Leased || is_held(check) {
+    pub(crate) fn try_spend_leased(&self, check: &Check<'_>) -> Option<Answer> {
+        if check.limit.counting() != Counting::Leased || is_estimate(check) {
             return None;
         }
         let stored = self.stored.get(check.limit)?;
@@ -310,23 +314,25 @@ impl Direct {
     }
 
     /// How many tokens of a check's key were spent that weren't noted, and are left, which count as spent from now on.
-    pub(crate) fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+    pub(crate) fn take_unreported_spending(&self, check: &Check<'_>) -> u64 {
         let stored = self.stored(check.limit).ok();
         let lent = stored.and_then(|stored| LeaseCheck::of(check, stored));
-        lent.map_or(0, |lent| self.leases.spent_ahead(lent.lease_key()))
+        lent.map_or(0, |lent| {
+            self.leases.take_unreported_spending(lent.lease_key())
+        })
     }
 
     /// Nothing was asked just now. That the store works is true as long as the latest call did.
-    fn leased_source(&self) -> Source {
+    fn leased_source(&self) -> AnswerSource {
         if self.store.is_failing() {
-            Source::Known
+            AnswerSource::Cached
         } else {
-            Source::Ahead
+            AnswerSource::Local
         }
     }
 }
 
-impl Backend for Direct {
+impl Backend for StoreClient {
     type Error = StoreError;
 
     fn ask<'a>(
@@ -335,22 +341,22 @@ impl Backend for Direct {
         each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, StoreError>> + Send + 'a {
         if let ([check], None) = (checks, &each)
-            && let Some(answer) = self.spend_at_once(check)
+            && let Some(answer) = self.try_spend_leased(check)
         {
             return Either::Left(ready(Ok(answer)));
         }
         let (needs, recheck) = match self.plan(checks) {
-            Ok(Plan::Ask(needs, recheck)) => (needs, recheck),
+            Ok(Plan::Query(needs, recheck)) => (needs, recheck),
             // A denial that is known here, or that a lease gives, asks the store nothing about the other checks.
-            Ok(Plan::Refused(answer)) => return Either::Left(ready(Ok(answer))),
+            Ok(Plan::Denied(answer)) => return Either::Left(ready(Ok(answer))),
             Err(error) => return Either::Left(ready(Err(error))),
         };
         let asked: BoxFuture<'a, Result<Answer, StoreError>> =
             match (<[CheckPlan<'_>; 1]>::try_from(needs), each) {
-                (Ok([CheckPlan::Answer(question)]), None)
-                    if question.holder.is_none() && !is_held(&checks[0]) =>
+                (Ok([CheckPlan::StoreQuery(question)]), None)
+                    if question.holder.is_none() && !is_estimate(&checks[0]) =>
                 {
-                    Box::pin(self.ask_one(checks, *question))
+                    Box::pin(self.execute_single_query(checks, *question))
                 }
                 (Ok([need]), each) => Box::pin(self.carry_out(checks, vec![need], each)),
                 (Err(needs), each) => Box::pin(self.carry_out(checks, needs, each)),
@@ -371,7 +377,7 @@ impl Backend for Direct {
         let mut each = Vec::with_capacity(checks.len());
         for check in checks {
             let (said, _) = self
-                .run_operation(check, StoreOp::Look, None, &mut patience)
+                .run_operation(check, StoreOp::Peek, None, &mut patience)
                 .await?;
             each.push(Ok(said));
         }
@@ -382,18 +388,18 @@ impl Backend for Direct {
         &'a self,
         checks: &'a [Check<'a>],
         refund: Refund,
-    ) -> Result<Gift, StoreError> {
+    ) -> Result<RefundResult, StoreError> {
         let refunded = match refund {
-            Refund::Cost => self.act(checks, StoreOp::Gift).await,
-            Refund::Everything => self.act(checks, StoreOp::Reset).await,
+            Refund::Cost => self.run_operations(checks, StoreOp::Refund).await,
+            Refund::Reset => self.run_operations(checks, StoreOp::Reset).await,
             Refund::Dropped => {
                 self.refund_abandoned(checks);
                 Ok(())
             }
         };
         // Even if that failed: it may have been done, or some of it.
-        self.improved();
-        refunded.map(|()| Gift::Given)
+        self.bump_deny_epoch();
+        refunded.map(|()| RefundResult::Refunded)
     }
 
     fn now(&self) -> Timestamp {
@@ -405,14 +411,14 @@ impl Backend for Direct {
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: (self.time.clone()).unwrap_or_else(|| Arc::new(self.clock.clone())),
+            clock: (self.time.clone()).unwrap_or_else(|| Arc::new(self.clock.clone())),
             wall: Arc::new(self.wall.clone()),
         }
     }
 
     fn deny_epoch(&self) -> Option<u64> {
         let epoch = self.epoch.load(Ordering::Acquire);
-        (!self.refusals.are_kept()).then_some(epoch)
+        (!self.refusals.is_enabled()).then_some(epoch)
     }
 
     fn supports(&self, limit: &Limit) -> Result<(), String> {

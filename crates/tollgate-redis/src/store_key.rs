@@ -21,7 +21,7 @@ use std::fmt::Write as _;
 use std::time::Duration;
 
 use sha1_smol::Sha1;
-use tollgate::{Algorithm, core::Align};
+use tollgate::{Algorithm, core::WindowAlignment};
 use tollgate_engine::backend::{CarryOver, LimitKind};
 
 /// The version of what is kept. A change of what a script writes raises it.
@@ -37,7 +37,7 @@ pub(crate) enum CountingMode {
 }
 
 /// What all keys of a limit begin with, up to the hash tag.
-pub(crate) fn head(
+pub(crate) fn key_prefix(
     prefix: &str,
     kind: &LimitKind,
     sharing: CountingMode,
@@ -73,8 +73,10 @@ fn state_identity(kind: &LimitKind, sharing: CountingMode) -> String {
         LimitKind::Rate { rate, algorithm } => {
             let period = nanos(rate.period());
             match algorithm {
-                Algorithm::FixedWindow(Align::FirstHit) => format!("window from hit {period}"),
-                Algorithm::FixedWindow(Align::Boundary(boundary)) => {
+                Algorithm::FixedWindow(WindowAlignment::FirstHit) => {
+                    format!("window from hit {period}")
+                }
+                Algorithm::FixedWindow(WindowAlignment::Boundary(boundary)) => {
                     let phase = u128::from(boundary.as_nanos()) % period.max(1);
                     format!("window {period} at {phase}")
                 }
@@ -118,7 +120,7 @@ const fn is_plain(byte: u8) -> bool {
 }
 
 /// The slot of a key in a cluster: of its hash tag, if it has one.
-pub(crate) fn slot(key: &str) -> u16 {
+pub(crate) fn hash_slot(key: &str) -> u16 {
     let tagged = key.split_once('{');
     let tagged = tagged.and_then(|(_, rest)| rest.split_once('}'));
     let text = tagged.map(|(tag, _)| tag).filter(|tag| !tag.is_empty());
@@ -166,7 +168,7 @@ mod tests {
             ("foo{}{bar}", 8363),
             ("foo{{bar}}zap", 4015),
         ] {
-            assert_eq!(slot(key), expect, "{key}");
+            assert_eq!(hash_slot(key), expect, "{key}");
         }
     }
 
@@ -176,15 +178,15 @@ mod tests {
             rate: text.parse().unwrap(),
             algorithm,
         };
-        let of = |kind: &LimitKind| head("t", kind, CountingMode::Exact, CarryOver::Tokens);
+        let of = |kind: &LimitKind| key_prefix("t", kind, CountingMode::Exact, CarryOver::Tokens);
         let gcra = rate("10/s", Algorithm::Gcra);
         assert_eq!(of(&gcra), of(&rate("20/s burst 50", Algorithm::Gcra)));
         let others = [
             rate("10/minute", Algorithm::Gcra),
             rate("10/s", Algorithm::TokenBucket),
             rate("10/s", Algorithm::SlidingLog),
-            rate("10/s", Algorithm::FixedWindow(Align::FirstHit)),
-            rate("10/s", Algorithm::FixedWindow(Align::default())),
+            rate("10/s", Algorithm::FixedWindow(WindowAlignment::FirstHit)),
+            rate("10/s", Algorithm::FixedWindow(WindowAlignment::default())),
             LimitKind::Concurrency(10),
             LimitKind::Quota("10/day".parse().unwrap()),
             LimitKind::Quota("10/day in Europe/Zurich".parse().unwrap()),
@@ -192,8 +194,8 @@ mod tests {
         let mut heads: Vec<_> = others.iter().map(of).collect();
         heads.extend([
             of(&gcra),
-            head("t", &gcra, CountingMode::Leased, CarryOver::Tokens),
-            head("t", &gcra, CountingMode::Exact, CarryOver::Time),
+            key_prefix("t", &gcra, CountingMode::Leased, CarryOver::Tokens),
+            key_prefix("t", &gcra, CountingMode::Exact, CarryOver::Time),
         ]);
         let count = heads.len();
         heads.sort();
@@ -202,7 +204,7 @@ mod tests {
         // An arrival time is one key, whatever the period.
         let timed = |text| {
             let kind = rate(text, Algorithm::Gcra);
-            head("t", &kind, CountingMode::Exact, CarryOver::Time)
+            key_prefix("t", &kind, CountingMode::Exact, CarryOver::Time)
         };
         assert_eq!(timed("10/s"), timed("3/minute burst 9"));
     }

@@ -19,11 +19,11 @@ pub(crate) struct StoredLimit {
     /// By which its tokens are leased, if they are.
     pub(crate) leased: Option<LimitParams>,
     /// What its keys begin with, up to the hash tag.
-    head: String,
+    key_prefix: String,
     /// Its counter, escaped.
     counter: String,
     /// Which value of the key is the hash tag.
-    slot: Option<Box<str>>,
+    hash_tag_fact: Option<Box<str>>,
     /// A hash of the names of its keys and of what they are judged by: limits that differ in either have different
     /// versions, in whichever policy they are.
     pub(crate) version: u64,
@@ -72,7 +72,7 @@ impl<'a> LeaseCheck<'a> {
     }
 
     /// The name of its key in the store.
-    pub(crate) fn name(&self) -> Box<str> {
+    pub(crate) fn store_key(&self) -> Box<str> {
         self.stored.key(self.check).into()
     }
 }
@@ -88,7 +88,7 @@ pub(crate) struct KeyNaming {
 }
 
 /// How many bytes the values of most keys take.
-const ROOM: usize = 48;
+const VALUES_CAPACITY: usize = 48;
 
 /// Which values of a key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -100,7 +100,7 @@ enum KeyValues {
 
 impl StoredLimit {
     pub(crate) fn new(limit: &Limit, naming: &KeyNaming) -> Result<Self, StoreLimitError> {
-        let form = LimitForm::of(limit, naming.slot_life)?;
+        let form = LimitForm::from_limit(limit, naming.slot_life)?;
         // Estimates that are held of a level are kept track of in the same way as leases.
         let level = form.level();
         let keeps_track = limit.keeps_estimates() && level.is_some();
@@ -113,31 +113,32 @@ impl StoredLimit {
         let carry_over = limit.carry_over();
         // An override counts where the rule does, whatever its period.
         let named = limit.counter_kind();
-        let head = store_key::head(&naming.prefix, named, sharing, carry_over);
+        let head = store_key::key_prefix(&naming.prefix, named, sharing, carry_over);
         let mut counter = String::new();
         store_key::escape(&limit.counter().name, &mut counter);
         let _ = write!(counter, ":{}", limit.counter().ordinal);
-        let slot: Option<Box<str>> = limit.slot().map(Into::into);
+        let slot: Option<Box<str>> = limit.hash_tag().map(Into::into);
         let what = (&head, &counter, &slot, format!("{form:?}"));
         let version = naming.hasher.hash_one(what);
         let leased = level.filter(|_| is_leased);
-        if is_leased && leased.is_none() && form.known(0).is_none() {
+        if is_leased && leased.is_none() && form.known_decision(0).is_none() {
             return Err(StoreLimitError::not_a_level("a lease", limit.kind()));
         }
         Ok(Self {
-            head,
+            key_prefix: head,
             version,
             form,
             leased,
             counter,
-            slot,
+            hash_tag_fact: slot,
         })
     }
 
     /// The name of a check's key: its first value is the hash tag, unless the limit says which.
     pub(crate) fn key(&self, check: &Check<'_>) -> String {
-        let mut key = String::with_capacity(self.head.len() + self.counter.len() + ROOM);
-        key.push_str(&self.head);
+        let mut key =
+            String::with_capacity(self.key_prefix.len() + self.counter.len() + VALUES_CAPACITY);
+        key.push_str(&self.key_prefix);
         key.push('{');
         if self.write_values(check, &mut key, KeyValues::OfTag) == 0 {
             key.push_str(&self.counter);
@@ -154,7 +155,7 @@ impl StoredLimit {
         // A key to fall back to may lack the fact that is chosen: its first value is the tag then, or all such keys would be
         // on one node.
         let mut slot = None;
-        if let Some(chosen) = self.slot.as_deref() {
+        if let Some(chosen) = self.hash_tag_fact.as_deref() {
             check.key.each(&mut |fact, _| {
                 if fact == chosen {
                     slot = Some(chosen);

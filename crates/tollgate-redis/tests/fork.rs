@@ -24,7 +24,7 @@ fn runtime() -> Runtime {
 fn connect(url: &str, runtime: &Runtime) -> Redis {
     let _here = runtime.enter();
     let builder = Redis::builder(url).expect("a server's own URL");
-    let builder = builder.timeout(Duration::from_secs(20)).nodes(1);
+    let builder = builder.timeout(Duration::from_secs(20)).node_count(1);
     builder.build().expect("a runtime")
 }
 
@@ -51,13 +51,15 @@ fn said_by_children(child: impl Fn() -> i32) -> Vec<i32> {
 
 /// How many slots it gets, which it holds when it ends.
 fn slots_taken(redis: &Redis, runtime: &Runtime) -> i32 {
-    let slots = redis.limiter_of("jobs", LimitKind::Concurrency(2)).build();
+    let slots = redis
+        .limiter_with_kind("jobs", LimitKind::Concurrency(2))
+        .build();
     let slots = slots.expect("slots");
     runtime.block_on(async {
         let mut taken = 0;
         for _ in 0..SLOTS {
             let answer = slots.try_check("k", 1).await.expect("an answer");
-            taken += i32::from(answer.refused().is_none());
+            taken += i32::from(answer.denied().is_none());
             std::mem::forget(answer);
         }
         taken
@@ -69,7 +71,7 @@ fn leases(redis: &Redis, runtime: &Runtime) -> i32 {
     let leased = redis.limiter("leased", Rate::per_day(1000)).leased();
     let leased = leased.build().expect("a limit");
     let answer = runtime.block_on(leased.try_check("k", 1));
-    i32::from(answer.expect("an answer").passed().is_some())
+    i32::from(answer.expect("an answer").allowed().is_some())
 }
 
 #[test]

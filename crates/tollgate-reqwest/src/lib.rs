@@ -26,7 +26,9 @@ use reqwest_middleware::{Error, Middleware, Next};
 use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, Wall};
 
-pub use tollgate_http::outgoing::{Advice, Builder, Pacer, Patience, Reset, Stalled};
+pub use tollgate_http::outgoing::{
+    HostPacer, HostPacerBuilder, MaxWait, PaceError, ResetMeaning, ServerAdvice,
+};
 
 /// Paces calls, host by host.
 ///
@@ -49,24 +51,24 @@ pub use tollgate_http::outgoing::{Advice, Builder, Pacer, Patience, Reset, Stall
 /// ```
 #[derive(derive_more::Debug)]
 #[derive_where::derive_where(Clone)]
-pub struct Pace<C: Clock = Monotonic, W: Clock = Wall> {
-    pacer: Arc<Pacer<C, W>>,
+pub struct PaceMiddleware<C: Clock = Monotonic, W: Clock = Wall> {
+    pacer: Arc<HostPacer<C, W>>,
     retries: u32,
 }
 
-impl Pace {
+impl PaceMiddleware {
     /// Each host is asked at this rate, and no faster than it wants.
     ///
     /// # Panics
     /// If the rate can't be kept: [`Pacer::builder`] has an error in place of that.
     pub fn new(rate: Rate) -> Self {
-        Self::by(Arc::new(Pacer::new(rate)))
+        Self::with_pacer(Arc::new(HostPacer::new(rate)))
     }
 }
 
-impl<C: Clock, W: Clock> Pace<C, W> {
+impl<C: Clock, W: Clock> PaceMiddleware<C, W> {
     /// By a pacer that others may share.
-    pub const fn by(pacer: Arc<Pacer<C, W>>) -> Self {
+    pub const fn with_pacer(pacer: Arc<HostPacer<C, W>>) -> Self {
         Self { pacer, retries: 0 }
     }
 
@@ -81,17 +83,17 @@ impl<C: Clock, W: Clock> Pace<C, W> {
 }
 
 #[async_trait::async_trait]
-impl<C: Clock + 'static, W: Clock + 'static> Middleware for Pace<C, W> {
+impl<C: Clock + 'static, W: Clock + 'static> Middleware for PaceMiddleware<C, W> {
     async fn handle(
         &self,
         request: Request,
         extensions: &mut Extensions,
         next: Next<'_>,
     ) -> Result<Response, Error> {
-        let (host, patience) = (host(request.url()), extensions.get::<Patience>().copied());
+        let (host, patience) = (host_of(request.url()), extensions.get::<MaxWait>().copied());
         let pass = async || match patience {
-            Some(Patience(patience)) => self.pacer.acquire_within(&host, patience).await,
-            None => self.pacer.pass(&host).await,
+            Some(MaxWait(patience)) => self.pacer.acquire_within(&host, patience).await,
+            None => self.pacer.acquire(&host).await,
         };
         let (mut request, mut retries) = (request, self.retries);
         let mut call = pass().await.map_err(Error::middleware)?;
@@ -101,10 +103,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Middleware for Pace<C, W> {
             let headers = response.headers();
             let advice = self
                 .pacer
-                .answered(&call, response.status().as_u16(), |name| {
+                .record_response(&call, response.status().as_u16(), |name| {
                     headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
                 });
-            let Some(again) = again.filter(|_| advice.is_refusal) else {
+            let Some(again) = again.filter(|_| advice.is_denial) else {
                 return Ok(response);
             };
             (request, retries) = (again, retries - 1);
@@ -118,7 +120,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Middleware for Pace<C, W> {
 }
 
 /// Who is asked: host and port.
-fn host(url: &Url) -> String {
+fn host_of(url: &Url) -> String {
     // Addresses without a host have none to be paced by: they share one.
     let host = url.host_str().unwrap_or_default();
     match url.port_or_known_default() {
@@ -135,7 +137,7 @@ fn host(url: &Url) -> String {
 /// let error = reqwest_middleware::Error::middleware(std::io::Error::other("something else"));
 /// assert_eq!(stalled(&error), None);
 /// ```
-pub fn stalled(error: &Error) -> Option<&Stalled> {
+pub fn pace_error(error: &Error) -> Option<&PaceError> {
     match error {
         Error::Middleware(error) => error.downcast_ref(),
         Error::Reqwest(_) => None,

@@ -8,7 +8,7 @@ use std::str::FromStr;
 use derive_more::{Display, Error};
 
 /// Who may connect to a UNIX socket if nobody says: whoever runs the service.
-const OWN: u32 = 0o600;
+const OWNER_ONLY: u32 = 0o600;
 
 /// Where to listen.
 ///
@@ -30,12 +30,12 @@ pub enum Address {
     /// A socket in the file system, and its mode: who may connect.
     Unix(PathBuf, u32),
     /// Nowhere.
-    Off,
+    Disabled,
 }
 
 /// No address: see [`Address`].
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
-#[display("no address {_0:?}: write {}", self.wanted())]
+#[display("no address {_0:?}: write {}", self.expected_form())]
 pub struct AddressError(#[error(not(source))] String);
 
 impl Address {
@@ -53,12 +53,12 @@ impl FromStr for Address {
 
     fn from_str(text: &str) -> Result<Self, AddressError> {
         if text == "off" {
-            return Ok(Self::Off);
+            return Ok(Self::Disabled);
         }
         if let Some(path) = text.strip_prefix("unix:") {
             let (path, mode) = match path.split_once('?') {
-                None => (path, Some(OWN)),
-                Some((path, option)) => (path, option.strip_prefix("mode=").and_then(mode)),
+                None => (path, Some(OWNER_ONLY)),
+                Some((path, option)) => (path, option.strip_prefix("mode=").and_then(parse_mode)),
             };
             return match mode {
                 Some(mode) if !path.is_empty() => Ok(Self::Unix(path.into(), mode)),
@@ -77,7 +77,7 @@ impl FromStr for Address {
 }
 
 /// Permissions as `chmod` takes them: `660` or `0660`.
-fn mode(text: &str) -> Option<u32> {
+fn parse_mode(text: &str) -> Option<u32> {
     let is_octal = matches!(text.len(), 3 | 4) && text.bytes().all(|byte| byte.is_ascii_digit());
     let mode = u32::from_str_radix(text, 8).ok().filter(|_| is_octal);
     mode.filter(|mode| *mode <= 0o777)
@@ -89,13 +89,13 @@ impl fmt::Display for Address {
             Self::Tcp(address) => address.fmt(f),
             Self::Unix(path, OWN) => write!(f, "unix:{}", path.display()),
             Self::Unix(path, mode) => write!(f, "unix:{}?mode={mode:04o}", path.display()),
-            Self::Off => f.write_str("off"),
+            Self::Disabled => f.write_str("off"),
         }
     }
 }
 
 impl AddressError {
-    fn wanted(&self) -> &'static str {
+    fn expected_form(&self) -> &'static str {
         if self.0.starts_with("unix:") {
             "unix:/path/to/socket, or unix:/path/to/socket?mode=0660"
         } else {
@@ -165,7 +165,7 @@ pub(crate) enum Peer {
     },
     /// It has left before anybody asked.
     #[display("unknown")]
-    Gone,
+    Disconnected,
 }
 
 /// Where clients come from: an address, for IPv6 the network of one site, which has as many addresses as it likes, and on this
@@ -187,7 +187,7 @@ impl Peer {
                 }
             },
             Self::Unix { user, .. } => (0, u64::from(user)),
-            Self::Gone => (1, 0),
+            Self::Disconnected => (1, 0),
         };
         ClientNetwork { kind, bits }
     }

@@ -17,7 +17,7 @@ const NANOS: u64 = 1_000_000_000;
 
 /// What is asked, but for the key.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Ask {
+pub(crate) struct ThrottleParameters {
     max_burst: u64,
     count: u64,
     period: u64,
@@ -25,7 +25,7 @@ pub(crate) struct Ask {
 
 /// What can't be asked.
 #[derive(Debug, Display, PartialEq, Eq)]
-pub(crate) enum Wrong {
+pub(crate) enum ThrottleError {
     /// Another number of words than the command takes.
     #[display("CL.THROTTLE takes a key, max_burst, count, period and, if not 1, a quantity")]
     Words,
@@ -42,22 +42,24 @@ pub(crate) enum Wrong {
 
 /// A command, read.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Throttle<'w> {
+pub(crate) struct ThrottleCommand<'w> {
     pub(crate) key: &'w [u8],
-    pub(crate) ask: Ask,
+    pub(crate) ask: ThrottleParameters,
     pub(crate) quantity: u64,
 }
 
-impl<'w> Throttle<'w> {
+impl<'w> ThrottleCommand<'w> {
     /// Reads the words behind the name of the command.
-    pub(crate) fn read(mut words: impl ExactSizeIterator<Item = &'w [u8]>) -> Result<Self, Wrong> {
+    pub(crate) fn read(
+        mut words: impl ExactSizeIterator<Item = &'w [u8]>,
+    ) -> Result<Self, ThrottleError> {
         if !matches!(words.len(), 4 | 5) {
-            return Err(Wrong::Words);
+            return Err(ThrottleError::Words);
         }
         // The key is any bytes.
-        let key = words.next().ok_or(Wrong::Words)?;
-        let mut next = |name| number(words.next().ok_or(Wrong::Words)?, name);
-        let ask = Ask {
+        let key = words.next().ok_or(ThrottleError::Words)?;
+        let mut next = |name| number(words.next().ok_or(ThrottleError::Words)?, name);
+        let ask = ThrottleParameters {
             max_burst: next("max_burst")?,
             count: next("count")?,
             period: next("period")?,
@@ -70,7 +72,7 @@ impl<'w> Throttle<'w> {
     }
 }
 
-impl Ask {
+impl ThrottleParameters {
     /// What each of so many answers by that count apart: a part of the burst, and of the tokens or one in a longer time.
     pub(crate) fn divided(self, by: u32) -> Self {
         let by = u64::from(by.max(1));
@@ -89,19 +91,19 @@ impl Ask {
     }
 
     /// The limit as keys are charged by it.
-    pub(crate) fn limit(&self) -> Result<ThrottleLimit, Wrong> {
+    pub(crate) fn limit(&self) -> Result<ThrottleLimit, ThrottleError> {
         if self.count == 0 {
-            return Err(Wrong::Zero("count"));
+            return Err(ThrottleError::Zero("count"));
         }
         if self.period == 0 {
-            return Err(Wrong::Zero("period"));
+            return Err(ThrottleError::Zero("period"));
         }
         if self.period > LONGEST {
-            return Err(Wrong::TooMuch("period"));
+            return Err(ThrottleError::TooMuch("period"));
         }
         let emission = self.period * NANOS / self.count;
         if emission == 0 {
-            return Err(Wrong::TooMuch("count"));
+            return Err(ThrottleError::TooMuch("count"));
         }
         let limit = self.max_burst.checked_add(1);
         let tolerance = limit.and_then(|limit| emission.checked_mul(limit));
@@ -111,7 +113,7 @@ impl Ask {
                 emission,
                 tolerance,
             }),
-            _ => Err(Wrong::TooMuch("max_burst")),
+            _ => Err(ThrottleError::TooMuch("max_burst")),
         }
     }
 }
@@ -121,7 +123,7 @@ impl Ask {
 pub(crate) struct ThrottleOutcome {
     pub(crate) is_allowed: bool,
     /// How far ahead of now the key's arrival time is.
-    pub(crate) owed: Duration,
+    pub(crate) debt: Duration,
     /// How long a denied request has to wait, if that doesn't follow from what is owed: a part of the limit has decided.
     pub(crate) wait: Option<Duration>,
 }
@@ -141,7 +143,7 @@ impl ThrottleLimit {
     /// So many a minute, all of which may pass at the same moment.
     #[cfg(test)]
     pub(crate) fn per_minute(count: u64) -> Self {
-        let ask = Ask {
+        let ask = ThrottleParameters {
             max_burst: count - 1,
             count,
             period: 60,
@@ -177,7 +179,7 @@ impl ThrottleLimit {
     /// The five numbers of the answer: whether it is limited, the limit, what is left, and seconds until it may be
     /// repeated and until all is there.
     pub(crate) fn answer(&self, charged: &ThrottleOutcome, quantity: u64) -> [i64; 5] {
-        let (owed, time) = (charged.owed.as_nanos(), self.time(quantity));
+        let (owed, time) = (charged.debt.as_nanos(), self.time(quantity));
         let most = u128::from(self.tolerance);
         // A look costs nothing, and is limited where a smaller limit than that of before is owed more than it has.
         let is_limited = !charged.is_allowed || (quantity == 0 && owed > most);
@@ -198,7 +200,7 @@ impl ThrottleLimit {
             i64::try_from(self.limit).unwrap_or(i64::MAX),
             i64::try_from(left).unwrap_or(i64::MAX),
             wait.map_or(-1, seconds),
-            seconds(charged.owed),
+            seconds(charged.debt),
         ]
     }
 }
@@ -209,8 +211,10 @@ fn seconds(time: Duration) -> i64 {
     i64::try_from(time.as_secs().saturating_add(rest)).unwrap_or(i64::MAX)
 }
 
-fn number(word: &[u8], name: &'static str) -> Result<u64, Wrong> {
-    let text = std::str::from_utf8(word).map_err(|_| Wrong::Number(name))?;
-    let value = text.parse::<i64>().map_err(|_| Wrong::Number(name))?;
-    u64::try_from(value).map_err(|_| Wrong::Number(name))
+fn number(word: &[u8], name: &'static str) -> Result<u64, ThrottleError> {
+    let text = std::str::from_utf8(word).map_err(|_| ThrottleError::Number(name))?;
+    let value = text
+        .parse::<i64>()
+        .map_err(|_| ThrottleError::Number(name))?;
+    u64::try_from(value).map_err(|_| ThrottleError::Number(name))
 }

@@ -18,18 +18,18 @@ use tollgate::Timestamp;
 use crate::drain::{self, ShutdownNotice, Stage};
 
 /// The most that is read at once.
-const READ: usize = 16 * 1024;
+const READ_BYTES: usize = 16 * 1024;
 /// What a buffer keeps while nothing happens.
-pub(crate) const KEPT: usize = 1_024;
+pub(crate) const IDLE_BUFFER_BYTES: usize = 1_024;
 /// Answers of so many bytes are written before more are added: short requests may have long ones.
-const ENOUGH: usize = 65_536;
+const FLUSH_BYTES: usize = 65_536;
 /// A client that says more than this while the service closes isn't waited for any longer.
-const LATE: usize = 1 << 20;
+const MAX_LATE_BYTES: usize = 1 << 20;
 
 /// What serves one connection, whatever carries its bytes.
 pub(crate) trait ServeConnection: Send + 'static {
     /// The client has shown this certificate.
-    fn shown(&mut self, certificate: &[u8]) {
+    fn client_certificate(&mut self, certificate: &[u8]) {
         let _ = certificate;
     }
 
@@ -42,8 +42,8 @@ pub(crate) trait ServeConnection: Send + 'static {
 }
 
 impl<P: ByteProtocol> ServeConnection for P {
-    fn shown(&mut self, certificate: &[u8]) {
-        ByteProtocol::shown(self, certificate);
+    fn client_certificate(&mut self, certificate: &[u8]) {
+        ByteProtocol::client_certificate(self, certificate);
     }
 
     fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
@@ -51,7 +51,7 @@ impl<P: ByteProtocol> ServeConnection for P {
         stream: S,
         notice: ShutdownNotice,
     ) -> impl Future<Output = io::Result<()>> + Send {
-        let patience = self.patience();
+        let patience = self.time_limits();
         serve(stream, self, patience, notice)
     }
 }
@@ -59,10 +59,10 @@ impl<P: ByteProtocol> ServeConnection for P {
 /// How a protocol answers, one request after the other.
 pub(crate) trait ByteProtocol: Send + 'static {
     /// How long its clients may take.
-    fn patience(&self) -> TimeLimits;
+    fn time_limits(&self) -> TimeLimits;
 
     /// Some input is about to be answered: the time.
-    fn begin(&mut self) -> Timestamp;
+    fn begin_batch(&mut self) -> Timestamp;
 
     /// Answers the request that `input` begins with, if it is whole.
     fn answer(
@@ -72,24 +72,24 @@ pub(crate) trait ByteProtocol: Send + 'static {
     ) -> impl Future<Output = InputProgress> + Send;
 
     /// So many requests were answered since then, and their answers are written next.
-    fn took(&mut self, since: Timestamp, requests: u64);
+    fn record_batch(&mut self, since: Timestamp, requests: u64);
 
     /// The client has shown this certificate.
-    fn shown(&mut self, certificate: &[u8]) {
+    fn client_certificate(&mut self, certificate: &[u8]) {
         let _ = certificate;
     }
 
     /// Whether an answer may take as long as a rule lets requests wait.
-    fn lets_wait(&self) -> bool;
+    fn may_wait(&self) -> bool;
 
     /// What is said to a client that took too long with a request.
-    fn too_slow(&mut self, out: &mut Vec<u8>);
+    fn write_timeout(&mut self, out: &mut Vec<u8>);
 
     /// Whether a client can be told that an answer is the last.
-    const TELLS_THE_LAST: bool;
+    const ANNOUNCES_CLOSE: bool;
 
     /// The next input is the last, as far as is known: if nothing is left after it is answered, the client is told.
-    fn is_last(&mut self);
+    fn announce_close(&mut self);
 
     /// What is said to a client whose request waits as the service ends.
     fn ends_first(&mut self, out: &mut Vec<u8>);
@@ -101,9 +101,9 @@ pub(crate) enum InputProgress {
     /// A request was answered that had so many bytes; there may be another behind it.
     Answered(usize),
     /// More has to be read.
-    Part,
+    Incomplete,
     /// So many requests were answered, one or none, and nothing more will be.
-    Last(u64),
+    Close(u64),
 }
 
 /// How long a client may take.
@@ -125,16 +125,16 @@ struct Connection<S, P> {
     notice: ShutdownNotice,
     input: Vec<u8>,
     /// How much of the input is done with.
-    done: usize,
+    consumed: usize,
     /// What was read before it was its turn.
-    ahead: Vec<u8>,
-    out: Vec<u8>,
+    read_ahead: Vec<u8>,
+    output: Vec<u8>,
     /// Answers that go before `out`: those before a request that may wait.
     ready: Vec<u8>,
     /// Nothing of a request is there.
     was_idle: bool,
     /// It has said something.
-    has_spoken: bool,
+    has_sent: bool,
     /// As far as the service was on its way to the end.
     stage: Stage,
     /// About what it has said since that began to close.
@@ -147,9 +147,9 @@ enum ReadEvent {
     /// The client has closed its side.
     End,
     /// A request that isn't whole took too long.
-    Slow,
+    TimedOut,
     /// The service ends, and nothing is left to answer.
-    Leave,
+    ShutDown,
 }
 
 /// Serves a connection until one of both sides ends it.
@@ -166,53 +166,61 @@ where
     let mut timer = pin!(IdleTimer::new(patience.idle));
     let mut own = Connection::new(stream, protocol, patience, notice);
     loop {
-        let since = own.protocol.begin();
+        let since = own.protocol.begin_batch();
         let (mut answered, mut heard) = (0, InputProgress::Answered(0));
         while let InputProgress::Answered(_) = heard
             && answered < patience.pipeline
-            && own.out.len() + own.ready.len() < ENOUGH
+            && own.output.len() + own.ready.len() < FLUSH_BYTES
         {
-            heard = if own.protocol.lets_wait() {
+            heard = if own.protocol.may_wait() {
                 own.answer_or_wait(timer.as_mut()).await?
             } else {
-                let input = &own.input[own.done..];
-                own.protocol.answer(input, &mut own.out).await
+                let input = &own.input[own.consumed..];
+                own.protocol.answer(input, &mut own.output).await
             };
             answered += match heard {
                 InputProgress::Answered(bytes) => {
-                    own.done += bytes;
+                    own.consumed += bytes;
                     1
                 }
-                InputProgress::Last(requests) => requests,
-                InputProgress::Part => 0,
+                InputProgress::Close(requests) => requests,
+                InputProgress::Incomplete => 0,
             };
         }
-        own.protocol.took(since, answered);
+        own.protocol.record_batch(since, answered);
         own.join_answers();
-        if !own.out.is_empty() {
+        if !own.output.is_empty() {
             timer.as_mut().set(patience.request);
-            in_time(timer.as_mut(), pin!(write(&mut own.stream, &own.out))).await?;
-            own.out.clear();
+            with_deadline(
+                timer.as_mut(),
+                pin!(write_and_flush(&mut own.stream, &own.output)),
+            )
+            .await?;
+            own.output.clear();
         }
         match heard {
-            InputProgress::Part => {}
+            InputProgress::Incomplete => {}
             InputProgress::Answered(_) => continue,
             // In a box, as all that is seldom: each connection is as large as what it may do.
-            InputProgress::Last(_) => return Box::pin(own.close(timer.as_mut())).await,
+            InputProgress::Close(_) => return Box::pin(own.close(timer.as_mut())).await,
         }
-        let got = match own.next(timer.as_mut(), answered > 0) {
+        let got = match own.next_event(timer.as_mut(), answered > 0) {
             Some(got) => got,
             None => poll_fn(|cx| own.poll_wait(cx, timer.as_mut())).await?,
         };
         match got {
             ReadEvent::Bytes => {}
             ReadEvent::End => return Ok(()),
-            ReadEvent::Leave => return Box::pin(own.close(timer.as_mut())).await,
-            ReadEvent::Slow => {
-                own.protocol.too_slow(&mut own.out);
+            ReadEvent::ShutDown => return Box::pin(own.close(timer.as_mut())).await,
+            ReadEvent::TimedOut => {
+                own.protocol.write_timeout(&mut own.output);
                 // Whoever is slow may not read, either.
                 timer.as_mut().set(patience.request);
-                return in_time(timer.as_mut(), pin!(write(&mut own.stream, &own.out))).await;
+                return with_deadline(
+                    timer.as_mut(),
+                    pin!(write_and_flush(&mut own.stream, &own.output)),
+                )
+                .await;
             }
         }
     }
@@ -226,12 +234,12 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
             patience,
             notice,
             input: Vec::new(),
-            done: 0,
-            ahead: Vec::new(),
-            out: Vec::new(),
+            consumed: 0,
+            read_ahead: Vec::new(),
+            output: Vec::new(),
             ready: Vec::new(),
             was_idle: true,
-            has_spoken: false,
+            has_sent: false,
             stage: Stage::Serving,
             late_bytes: 0,
         }
@@ -242,7 +250,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         &mut self,
         mut timer: Pin<&mut IdleTimer>,
     ) -> io::Result<InputProgress> {
-        if !self.out.is_empty() {
+        if !self.output.is_empty() {
             self.set_answers_aside();
         }
         if !self.ready.is_empty() {
@@ -251,13 +259,13 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         let waited = {
             let mut client = WaitingClient {
                 stream: &mut self.stream,
-                ahead: &mut self.ahead,
+                ahead: &mut self.read_ahead,
                 notice: &mut self.notice,
                 is_flushed: self.ready.is_empty(),
                 ready: &mut self.ready,
             };
-            let input = &self.input[self.done..];
-            let mut answer = pin!(self.protocol.answer(input, &mut self.out));
+            let input = &self.input[self.consumed..];
+            let mut answer = pin!(self.protocol.answer(input, &mut self.output));
             poll_fn(|cx| match answer.as_mut().poll(cx) {
                 Poll::Ready(answer) => Poll::Ready(Ok(WaitOutcome::Answered(answer))),
                 Poll::Pending => client.poll(cx, timer.as_mut()),
@@ -267,11 +275,11 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
         Ok(match waited {
             WaitOutcome::Answered(answer) => answer,
             WaitOutcome::ClientLeaves => {
-                self.out.clear();
-                InputProgress::Last(0)
+                self.output.clear();
+                InputProgress::Close(0)
             }
             WaitOutcome::ServiceEnds => {
-                self.out.clear();
+                self.output.clear();
                 self.write_shutdown()
             }
         })
@@ -280,9 +288,9 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
     /// Puts all answers so far before those that follow.
     fn set_answers_aside(&mut self) {
         if self.ready.is_empty() {
-            mem::swap(&mut self.ready, &mut self.out);
+            mem::swap(&mut self.ready, &mut self.output);
         } else {
-            self.ready.append(&mut self.out);
+            self.ready.append(&mut self.output);
         }
     }
 
@@ -290,62 +298,66 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
     fn join_answers(&mut self) {
         if !self.ready.is_empty() {
             self.set_answers_aside();
-            mem::swap(&mut self.ready, &mut self.out);
+            mem::swap(&mut self.ready, &mut self.output);
         }
     }
 
     /// Tells a client that its request waits for too long.
     #[cold]
     fn write_shutdown(&mut self) -> InputProgress {
-        self.protocol.ends_first(&mut self.out);
-        InputProgress::Last(0)
+        self.protocol.ends_first(&mut self.output);
+        InputProgress::Close(0)
     }
 
     /// Tells the client that there will be nothing more.
     async fn close(&mut self, mut timer: Pin<&mut IdleTimer>) -> io::Result<()> {
         timer.as_mut().set(self.patience.request);
-        in_time(timer, pin!(self.stream.shutdown())).await?;
+        with_deadline(timer, pin!(self.stream.shutdown())).await?;
         if self.notice.stage() > Stage::Serving {
-            drain::linger(&mut self.stream, &mut self.notice).await;
+            drain::discard_until_closed(&mut self.stream, &mut self.notice).await;
         }
         Ok(())
     }
 
     /// What is next after some were answered, or none; none if that has to be read.
-    fn next(&mut self, mut timer: Pin<&mut IdleTimer>, has_answered: bool) -> Option<ReadEvent> {
-        self.input.drain(..self.done);
-        self.done = 0;
+    fn next_event(
+        &mut self,
+        mut timer: Pin<&mut IdleTimer>,
+        has_answered: bool,
+    ) -> Option<ReadEvent> {
+        self.input.drain(..self.consumed);
+        self.consumed = 0;
         self.was_idle = false;
-        if !self.ahead.is_empty() {
-            self.input.append(&mut self.ahead);
+        if !self.read_ahead.is_empty() {
+            self.input.append(&mut self.read_ahead);
             timer.set(self.patience.request);
             return Some(ReadEvent::Bytes);
         }
         if self.input.is_empty() {
             self.was_idle = true;
-            self.input.shrink_to(KEPT);
-            self.out.shrink_to(KEPT);
+            self.input.shrink_to(IDLE_BUFFER_BYTES);
+            self.output.shrink_to(IDLE_BUFFER_BYTES);
             self.ready = Vec::new();
             timer.as_mut().set(self.patience.idle);
         } else if has_answered {
             timer.as_mut().set(self.patience.request);
         }
         self.stage = self.notice.stage();
-        if self.stage > Stage::Leaving {
-            return self.closes(timer);
+        if self.stage > Stage::Draining {
+            return self.event_while_closing(timer);
         }
         None
     }
 
     /// The service closes: what is next, or how long more is waited for.
     #[cold]
-    fn closes(&self, timer: Pin<&mut IdleTimer>) -> Option<ReadEvent> {
-        if self.stage == Stage::Hurry || self.late_bytes > LATE {
-            return Some(ReadEvent::Leave);
+    fn event_while_closing(&self, timer: Pin<&mut IdleTimer>) -> Option<ReadEvent> {
+        if self.stage == Stage::Aborting || self.late_bytes > MAX_LATE_BYTES {
+            return Some(ReadEvent::ShutDown);
         }
         if self.was_idle {
             // A request may be on its way already.
-            let may_ask = P::TELLS_THE_LAST || !self.has_spoken;
+            let may_ask = P::ANNOUNCES_CLOSE || !self.has_sent;
             let grace = if may_ask {
                 drain::GRACE
             } else {
@@ -367,7 +379,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
                 if read? == 0 {
                     return Poll::Ready(Ok(ReadEvent::End));
                 }
-                self.has_spoken = true;
+                self.has_sent = true;
                 if self.was_idle {
                     timer.as_mut().set(self.patience.request);
                 }
@@ -378,17 +390,17 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
             }
             if timer.as_mut().poll_elapsed(cx).is_ready() {
                 return Poll::Ready(match (self.was_idle, self.stage) {
-                    (false, _) => Ok(ReadEvent::Slow),
-                    (true, Stage::Serving | Stage::Leaving) => Err(io::ErrorKind::TimedOut.into()),
-                    (true, _) => Ok(ReadEvent::Leave),
+                    (false, _) => Ok(ReadEvent::TimedOut),
+                    (true, Stage::Serving | Stage::Draining) => Err(io::ErrorKind::TimedOut.into()),
+                    (true, _) => Ok(ReadEvent::ShutDown),
                 });
             }
             let Poll::Ready(stage) = self.notice.poll_next_stage(cx, self.stage) else {
                 return Poll::Pending;
             };
             self.stage = stage;
-            if stage > Stage::Leaving
-                && let Some(got) = self.closes(timer.as_mut())
+            if stage > Stage::Draining
+                && let Some(got) = self.event_while_closing(timer.as_mut())
             {
                 return Poll::Ready(Ok(got));
             }
@@ -398,20 +410,20 @@ impl<S: AsyncRead + AsyncWrite + Unpin, P: ByteProtocol> Connection<S, P> {
     /// Reads all that is there, so that it is known which answer is the last.
     #[cold]
     fn read_available(&mut self, cx: &mut Context<'_>) {
-        let is_closing = self.notice.stage() > Stage::Leaving;
-        if !is_closing && !P::TELLS_THE_LAST {
+        let is_closing = self.notice.stage() > Stage::Draining;
+        if !is_closing && !P::ANNOUNCES_CLOSE {
             return;
         }
         let before = self.input.len();
         // What goes wrong is found out when more is wanted.
-        while self.input.len() < ENOUGH
+        while self.input.len() < FLUSH_BYTES
             && let Poll::Ready(Ok(1..)) = poll_read(&mut self.stream, cx, &mut self.input)
         {}
         if is_closing {
-            self.late_bytes += READ + self.input.len() - before;
+            self.late_bytes += READ_BYTES + self.input.len() - before;
         }
-        if self.input.len() < ENOUGH || self.late_bytes > LATE {
-            self.protocol.is_last();
+        if self.input.len() < FLUSH_BYTES || self.late_bytes > MAX_LATE_BYTES {
+            self.protocol.announce_close();
         }
     }
 }
@@ -450,7 +462,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WaitingClient<'_, S> {
             Poll::Pending => {}
         }
         // One that sends more than that meanwhile is still there.
-        while self.ahead.len() < READ {
+        while self.ahead.len() < READ_BYTES {
             match poll_read(self.stream, cx, self.ahead) {
                 Poll::Pending => break,
                 Poll::Ready(Ok(0)) => return Poll::Ready(Ok(WaitOutcome::ClientLeaves)),
@@ -458,7 +470,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> WaitingClient<'_, S> {
                 Poll::Ready(Err(error)) => return Poll::Ready(Err(error)),
             }
         }
-        let ends = self.notice.poll_stage(cx, Stage::Hurry);
+        let ends = self.notice.poll_stage(cx, Stage::Aborting);
         ends.map(|()| Ok(WaitOutcome::ServiceEnds))
     }
 
@@ -483,7 +495,7 @@ fn poll_read(
     cx: &mut Context<'_>,
     input: &mut Vec<u8>,
 ) -> Poll<io::Result<usize>> {
-    let mut bytes = [MaybeUninit::uninit(); READ];
+    let mut bytes = [MaybeUninit::uninit(); READ_BYTES];
     let mut bytes = ReadBuf::uninit(&mut bytes);
     let Poll::Ready(read) = Pin::new(stream).poll_read(cx, &mut bytes) else {
         return Poll::Pending;
@@ -493,13 +505,13 @@ fn poll_read(
 }
 
 /// Writes all of it, to the network: a stream may keep some back until it is told.
-async fn write(stream: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<()> {
+async fn write_and_flush(stream: &mut (impl AsyncWrite + Unpin), out: &[u8]) -> io::Result<()> {
     stream.write_all(out).await?;
     stream.flush().await
 }
 
 /// Does something before the time that is set is over.
-async fn in_time<T>(
+async fn with_deadline<T>(
     mut timer: Pin<&mut IdleTimer>,
     mut doing: Pin<&mut impl Future<Output = io::Result<T>>>,
 ) -> io::Result<T> {

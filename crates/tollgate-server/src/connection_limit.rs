@@ -11,29 +11,29 @@ use tokio::sync::oneshot;
 use crate::address::ClientNetwork;
 
 /// What listeners, files, the store and operators have to themselves; less where there are few.
-const RESERVE: usize = 128;
+const RESERVED_DESCRIPTORS: usize = 128;
 /// Where the system knows no bound.
-const MANY: u64 = 1 << 20;
+const ASSUMED_LIMIT: u64 = 1 << 20;
 
 /// How many connections are open, and may be.
 #[derive(Debug)]
-pub(crate) struct Open {
+pub(crate) struct ListenerConnections {
     now: AtomicUsize,
     most: usize,
     /// What it shares with other listeners.
-    shared: Arc<Shared>,
+    shared: Arc<SharedConnections>,
     /// Those that haven't begun to be spoken on; none where they begin at once.
     beginning: Option<Mutex<PendingHandshakes>>,
 }
 
 /// The connections of several listeners together. The count is relaxed: nothing else depends on it.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct SharedConnections {
     now: AtomicUsize,
     most: usize,
 }
 
-impl Shared {
+impl SharedConnections {
     pub(crate) fn new(most: usize) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicUsize::new(0),
@@ -61,13 +61,17 @@ pub(crate) enum ConnectionStart {
 /// One of the connections that may be open.
 #[derive(Debug)]
 pub(crate) struct ConnectionPermit {
-    open: Arc<Open>,
+    open: Arc<ListenerConnections>,
     /// Its handshake, until that is over.
-    begun: Option<(u64, oneshot::Receiver<()>)>,
+    handshake: Option<(u64, oneshot::Receiver<()>)>,
 }
 
-impl Open {
-    pub(crate) fn new(most: usize, shared: &Arc<Shared>, begins: ConnectionStart) -> Arc<Self> {
+impl ListenerConnections {
+    pub(crate) fn new(
+        most: usize,
+        shared: &Arc<SharedConnections>,
+        begins: ConnectionStart,
+    ) -> Arc<Self> {
         Arc::new(Self {
             now: AtomicUsize::new(0),
             most,
@@ -78,22 +82,22 @@ impl Open {
 
     /// A place for one more. If all are taken, one that is only beginning makes room: those who connect and say nothing
     /// mustn't keep others out.
-    pub(crate) fn enter(self: &Arc<Self>, from: ClientNetwork) -> Option<ConnectionPermit> {
+    pub(crate) fn acquire(self: &Arc<Self>, from: ClientNetwork) -> Option<ConnectionPermit> {
         let has_room = (self.now.fetch_add(1, Ordering::Relaxed) < self.most)
             & (self.shared.now.fetch_add(1, Ordering::Relaxed) < self.shared.most);
         let mut place = ConnectionPermit {
             open: Arc::clone(self),
-            begun: None,
+            handshake: None,
         };
         let Some(mut beginning) = self.beginning() else {
             // The place that is too much leaves as it is dropped.
             return has_room.then_some(place);
         };
-        if !has_room && !beginning.make_room() {
+        if !has_room && !beginning.evict_oldest() {
             drop(beginning);
             return None;
         }
-        place.begun = Some(beginning.add(from));
+        place.handshake = Some(beginning.add(from));
         drop(beginning);
         Some(place)
     }
@@ -130,7 +134,7 @@ impl PendingHandshakes {
 
     /// Ends the oldest of those from where most are: whoever begins many and ends none loses his own, not the place of
     /// somebody who is slow. No if there is none.
-    fn make_room(&mut self) -> bool {
+    fn evict_oldest(&mut self) -> bool {
         let most = self.from.iter().max_by_key(|(_, count)| **count);
         let Some(most) = most.map(|(from, _)| *from) else {
             return false;
@@ -158,8 +162,8 @@ impl PendingHandshakes {
 
 impl ConnectionPermit {
     /// Waits until another needs it, as long as its handshake isn't over.
-    pub(crate) async fn wanted(&mut self) {
-        match &mut self.begun {
+    pub(crate) async fn wait_for_eviction(&mut self) {
+        match &mut self.handshake {
             // Nobody sends anything: the sender is dropped.
             Some((_, wanted)) => drop(wanted.await),
             None => std::future::pending().await,
@@ -168,7 +172,7 @@ impl ConnectionPermit {
 
     /// Its handshake is over: it stays for as long as its client does. No if another has got its place meanwhile.
     pub(crate) fn finish_handshake(&mut self) -> bool {
-        match (self.begun.take(), self.open.beginning()) {
+        match (self.handshake.take(), self.open.beginning()) {
             (Some((id, _)), Some(mut beginning)) => beginning.remove(id),
             _ => true,
         }
@@ -194,7 +198,7 @@ impl DescriptorLimit {
     /// Raises the soft limit to the hard one. Where that isn't allowed, the soft one stays.
     pub(crate) fn raise() -> Self {
         let found = getrlimit(Resource::Nofile);
-        let hard = found.maximum.unwrap_or(MANY);
+        let hard = found.maximum.unwrap_or(ASSUMED_LIMIT);
         let mut limit = found.current.unwrap_or(hard);
         let wanted = Rlimit {
             current: Some(hard),
@@ -210,7 +214,7 @@ impl DescriptorLimit {
 
     /// What no client gets.
     pub(crate) fn reserve(self) -> usize {
-        RESERVE.min(self.limit / 4)
+        RESERVED_DESCRIPTORS.min(self.limit / 4)
     }
 
     /// Connections of clients, over all listeners.
@@ -231,11 +235,11 @@ mod tests {
     use super::*;
     use crate::address::Peer;
 
-    fn open(most: usize) -> Arc<Open> {
-        Arc::new(Open {
+    fn open(most: usize) -> Arc<ListenerConnections> {
+        Arc::new(ListenerConnections {
             now: AtomicUsize::new(0),
             most,
-            shared: Shared::new(1_000),
+            shared: SharedConnections::new(1_000),
             beginning: Some(Mutex::default()),
         })
     }
@@ -247,12 +251,12 @@ mod tests {
     #[test]
     fn a_place_that_another_got_is_not_kept() {
         let (open, here) = (open(1), network("127.0.0.1"));
-        let mut first = open.enter(here).expect("room");
-        let mut second = open.enter(here).expect("the place of the first");
+        let mut first = open.acquire(here).expect("room");
+        let mut second = open.acquire(here).expect("the place of the first");
         // It is over just as its place is wanted: both can't have it.
         assert!(!first.finish_handshake());
         assert!(second.finish_handshake());
-        assert!(open.enter(here).is_none());
+        assert!(open.acquire(here).is_none());
         drop((first, second));
         assert_eq!(open.count(), 0);
         assert!(open.beginning().unwrap().from.is_empty());
@@ -260,30 +264,30 @@ mod tests {
 
     #[test]
     fn listeners_share_what_they_have_together() {
-        let shared = Shared::new(2);
+        let shared = SharedConnections::new(2);
         let open = || {
-            Arc::new(Open {
+            Arc::new(ListenerConnections {
                 now: AtomicUsize::new(0),
                 most: 10,
                 shared: Arc::clone(&shared),
                 beginning: None,
             })
         };
-        let (one, other, here) = (open(), open(), Peer::Gone.network());
-        let first = one.enter(here).expect("room");
-        let _second = other.enter(here).expect("room");
-        assert!(one.enter(here).is_none() && other.enter(here).is_none());
+        let (one, other, here) = (open(), open(), Peer::Disconnected.network());
+        let first = one.acquire(here).expect("room");
+        let _second = other.acquire(here).expect("room");
+        assert!(one.acquire(here).is_none() && other.acquire(here).is_none());
         drop(first);
-        assert!(other.enter(here).is_some());
+        assert!(other.acquire(here).is_some());
     }
 
     #[test]
     fn whoever_begins_many_makes_room_himself() {
         let open = open(4);
-        let mut slow = open.enter(network("192.0.2.1")).expect("room");
+        let mut slow = open.acquire(network("192.0.2.1")).expect("room");
         // As many addresses as he likes, of one network.
         let many: Vec<_> = (0..100)
-            .map(|number| open.enter(network(&format!("2001:db8::{number}"))))
+            .map(|number| open.acquire(network(&format!("2001:db8::{number}"))))
             .collect();
         assert!(many.iter().all(Option::is_some));
         assert!(slow.finish_handshake());

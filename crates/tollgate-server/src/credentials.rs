@@ -6,7 +6,7 @@ use std::sync::Arc;
 use crate::address::{Address, Protocol};
 use crate::file_reload::FileReloader;
 use crate::health::Health;
-use crate::operators::{AdminHosts, AdminToken, Made, Scheme};
+use crate::operators::{AdminHosts, AdminToken, Scheme, TokenFile};
 use crate::secret::Secret;
 use crate::settings::Settings;
 use crate::start_error::StartError;
@@ -20,9 +20,9 @@ pub(crate) struct Credentials {
     /// By which names the admin listener is reached.
     pub(crate) admin_hosts: AdminHosts,
     /// What was sent instead of secrets.
-    pub(crate) guesses: WrongSecrets,
+    pub(crate) wrong_secrets: WrongSecrets,
     /// All that is kept in files and read again.
-    pub(crate) renewed: Arc<FileReloader>,
+    pub(crate) file_reloader: Arc<FileReloader>,
 }
 
 /// Whether the admin listener is where only this machine reaches it, or somebody has said who may operate.
@@ -30,10 +30,10 @@ pub(crate) fn check_admin_exposure(settings: &Settings) -> Result<(), StartError
     let Address::Tcp(address) = settings.admin else {
         return Ok(());
     };
-    let shows = |tls: &Tls| tls.on.contains(&Protocol::Admin) && tls.client_authority.is_some();
+    let shows = |tls: &Tls| tls.listeners.contains(&Protocol::Admin) && tls.client_ca.is_some();
     let is_closed = match settings.admin_token {
-        AdminToken::Nobody | AdminToken::Given(_) => true,
-        AdminToken::Made(_) => settings.tls.as_ref().is_some_and(shows),
+        AdminToken::Disabled | AdminToken::File(_) => true,
+        AdminToken::Generated(_) => settings.tls.as_ref().is_some_and(shows),
     };
     if is_closed || address.ip().is_loopback() {
         return Ok(());
@@ -44,14 +44,14 @@ pub(crate) fn check_admin_exposure(settings: &Settings) -> Result<(), StartError
 impl Credentials {
     /// Makes the operators' token, once it is known where the service listens for them. A service that can't have one serves on:
     /// nobody is an operator then. The file of a token that was made is removed when that is dropped.
-    pub(crate) fn begin(
+    pub(crate) fn load(
         settings: &Settings,
         admin: Option<&Address>,
         certificates: Option<Arc<Certificates>>,
         health: Health,
-    ) -> (Self, Option<Made>) {
+    ) -> (Self, Option<TokenFile>) {
         let log = &settings.log;
-        let (admin_token, made) = settings.admin_token.begin(admin).unwrap_or_else(|why| {
+        let (admin_token, made) = settings.admin_token.resolve(admin).unwrap_or_else(|why| {
             let event = "nobody can operate this service: give a token by --admin-token-file";
             log.warn(event, &[("why", &why)]);
             (None, None)
@@ -60,7 +60,7 @@ impl Credentials {
             let fields: [(&str, &dyn Display); 1] = [("file", &made.path().display())];
             log.info("admin token made", &fields);
         }
-        let is_tls_listener = |tls: &Tls| tls.on.contains(&Protocol::Admin);
+        let is_tls_listener = |tls: &Tls| tls.listeners.contains(&Protocol::Admin);
         let scheme = match &settings.tls {
             Some(tls) if is_tls_listener(tls) => Scheme::Https,
             _ => Scheme::Http,
@@ -68,8 +68,8 @@ impl Credentials {
         let own = Self {
             admin_token,
             admin_hosts: AdminHosts::of(admin, scheme, settings.admin_hosts.clone()),
-            guesses: WrongSecrets::new(settings.wrong_secrets, log.clone()),
-            renewed: Arc::new(FileReloader::of(settings, certificates, health)),
+            wrong_secrets: WrongSecrets::new(settings.max_wrong_secrets, log.clone()),
+            file_reloader: Arc::new(FileReloader::of(settings, certificates, health)),
         };
         (own, made)
     }

@@ -6,36 +6,36 @@ use std::fmt::{self, Write};
 use smallvec::SmallVec;
 use tollgate::Decision;
 use tollgate::clock::{Clock, Wall};
-use tollgate_engine::Verdict;
+use tollgate_engine::RequestDecision;
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::verdict::{DenyReason, Findings};
-pub(crate) use tollgate_http::Answered;
-use tollgate_http::Dialect;
+use tollgate_engine::verdict::{DecisionDetails, DenyReason};
+pub(crate) use tollgate_http::DecisionAnswer;
+use tollgate_http::HeaderDialect;
 
-use crate::settings::ShadowAnswers;
+use crate::settings::ShadowVisibility;
 
 /// What an operator is told whose gift a store couldn't be told of.
-pub(crate) const LOST: &str =
+pub(crate) const STORE_UNREACHABLE: &str =
     "the store can't be asked, so it isn't done, or not everywhere: ask again once it can";
 
 /// What is told of a request that was decided.
-pub(crate) fn answered<'a>(verdict: &'a Verdict<'a>) -> Answered<'a> {
-    Answered::of(verdict, verdict.refused().is_none())
+pub(crate) fn outcome_of_verdict<'a>(verdict: &'a RequestDecision<'a>) -> DecisionAnswer<'a> {
+    DecisionAnswer::of(verdict, verdict.denied().is_none())
 }
 
 /// What would be told of a request that was only looked at.
-pub(crate) fn looked_at<'a>(findings: &'a Findings<'a>) -> Answered<'a> {
-    Answered::of(findings, findings.decision().is_allowed())
+pub(crate) fn outcome_of_peek<'a>(findings: &'a DecisionDetails<'a>) -> DecisionAnswer<'a> {
+    DecisionAnswer::of(findings, findings.decision().is_allowed())
 }
 
 /// Why a request isn't decided, where nothing passes without the store.
-pub(crate) fn unavailable(limit: &str) -> String {
+pub(crate) fn store_unreachable_for(limit: &str) -> String {
     format!("the store can't be asked about {limit:?}, and nothing passes without it")
 }
 
 /// What each protocol tells of a decision, in its own words.
 #[derive(Debug, Default, PartialEq)]
-pub(crate) struct Told<'a> {
+pub(crate) struct DecisionReport<'a> {
     pub(crate) is_allowed: bool,
     /// What decided.
     pub(crate) rule: Option<Cow<'a, str>>,
@@ -48,8 +48,8 @@ pub(crate) struct Told<'a> {
     pub(crate) shadow: Vec<String>,
 }
 
-impl<'a> Told<'a> {
-    pub(crate) fn of(answered: &Answered<'a>, shadow: ShadowAnswers) -> Self {
+impl<'a> DecisionReport<'a> {
+    pub(crate) fn of(answered: &DecisionAnswer<'a>, shadow: ShadowVisibility) -> Self {
         let is_allowed = answered.is_allowed;
         let limit = answered.limit().filter(|_| !is_allowed);
         Self {
@@ -59,7 +59,7 @@ impl<'a> Told<'a> {
             reason: (!is_allowed).then(|| answered.reason()),
             limited_by: limit.map(LimitText::of),
             shadow: match shadow {
-                ShadowAnswers::Shown if is_allowed => answered.shadow_rules().collect(),
+                ShadowVisibility::Shown if is_allowed => answered.shadow_rules().collect(),
                 _ => Vec::new(),
             },
         }
@@ -75,8 +75,8 @@ impl<'a> Told<'a> {
     }
 
     /// The same, to be kept when the verdict is gone.
-    pub(crate) fn into_owned(self) -> Told<'static> {
-        Told {
+    pub(crate) fn into_owned(self) -> DecisionReport<'static> {
+        DecisionReport {
             rule: self.rule.map(|rule| Cow::Owned(rule.into_owned())),
             is_allowed: self.is_allowed,
             decision: self.decision,
@@ -112,8 +112,8 @@ impl Write for LimitText {
 }
 
 /// The time, for the one dialect that tells it.
-pub(crate) fn unix_now(dialects: &[Dialect]) -> u64 {
-    if dialects.contains(&Dialect::Github) {
+pub(crate) fn unix_time_for(dialects: &[HeaderDialect]) -> u64 {
+    if dialects.contains(&HeaderDialect::XRateLimit) {
         Wall.now().as_nanos() / 1_000_000_000
     } else {
         0

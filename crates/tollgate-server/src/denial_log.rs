@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Algorithm, Limiter, Rate};
-use tollgate_engine::observer::{Event, Observer, Wants};
+use tollgate_engine::observer::{Event, Observer, ObserverInterest};
 use tollgate_engine::policy::Mode;
 use tollgate_engine::tally::limiter_name;
 use tollgate_engine::verdict::Cause;
@@ -18,7 +18,7 @@ use tollgate_engine::warning::Warning;
 use crate::log::{Level, Log};
 
 /// All of them.
-const WHOLE: u32 = 1_000_000;
+const FULL_SHARE: u32 = 1_000_000;
 
 /// Which refusals are said in the log.
 ///
@@ -32,16 +32,16 @@ const WHOLE: u32 = 1_000_000;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DenialLog {
     /// How many of them: 1 % unless said otherwise.
-    pub share: Share,
+    pub share: SampleRate,
     /// But never more lines in any second: 10 unless said otherwise. How many were left out is said later.
-    pub most_a_second: u32,
+    pub max_per_second: u32,
 }
 
 impl Default for DenialLog {
     fn default() -> Self {
         Self {
-            share: Share(WHOLE / 100),
-            most_a_second: 10,
+            share: SampleRate(FULL_SHARE / 100),
+            max_per_second: 10,
         }
     }
 }
@@ -57,9 +57,9 @@ impl Default for DenialLog {
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Share(u32);
+pub struct SampleRate(u32);
 
-impl FromStr for Share {
+impl FromStr for SampleRate {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -74,12 +74,12 @@ impl FromStr for Share {
         if whole.is_empty() || part.is_empty() || part.len() > 4 || !is_number {
             return Err(wrong());
         }
-        let all = digits.parse().ok().filter(|all| *all <= WHOLE);
+        let all = digits.parse().ok().filter(|all| *all <= FULL_SHARE);
         all.map(Self).ok_or_else(wrong)
     }
 }
 
-impl Display for Share {
+impl Display for SampleRate {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (whole, part) = (self.0 / 10_000, self.0 % 10_000);
         let part = format!("{part:04}");
@@ -92,41 +92,41 @@ impl Display for Share {
 
 /// Says some of the refusals.
 #[derive(derive_more::Debug)]
-#[debug("Denials {{ share: {:?}, .. }}", Share(*share))]
-pub(crate) struct Denials<C: Clock = Monotonic> {
+#[debug("Denials {{ share: {:?}, .. }}", SampleRate(*share))]
+pub(crate) struct DenialLogger<C: Clock = Monotonic> {
     log: Log,
     share: u32,
     /// None if no line may be said.
-    pace: Option<Limiter<C>>,
+    line_limiter: Option<Limiter<C>>,
     /// Nobody outside knows its seed, and it is another in each process.
     hasher: RandomState,
-    left_out: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 /// What an engine tells.
-pub(crate) struct Told<C: Clock = Monotonic>(pub(crate) Arc<Denials<C>>);
+pub(crate) struct DenialObserver<C: Clock = Monotonic>(pub(crate) Arc<DenialLogger<C>>);
 
-impl Denials {
+impl DenialLogger {
     pub(crate) fn new(log: Log, wanted: DenialLog) -> Self {
-        Self::by(log, wanted, Monotonic::default())
+        Self::with_clock(log, wanted, Monotonic::default())
     }
 }
 
-impl<C: Clock> Denials<C> {
-    fn by(log: Log, wanted: DenialLog, clock: C) -> Self {
+impl<C: Clock> DenialLogger<C> {
+    fn with_clock(log: Log, wanted: DenialLog, clock: C) -> Self {
         // A log of each second: no second has more, wherever it begins.
-        let rate = Rate::per_second(u64::from(wanted.most_a_second));
+        let rate = Rate::per_second(u64::from(wanted.max_per_second));
         let pace = Limiter::builder(rate).algorithm(Algorithm::SlidingLog);
         Self {
             log,
             share: wanted.share.0,
-            pace: pace.clock(clock).build().ok(),
+            line_limiter: pace.clock(clock).build().ok(),
             hasher: RandomState::new(),
-            left_out: AtomicU64::new(0),
+            suppressed: AtomicU64::new(0),
         }
     }
 
-    fn hear(&self, event: &Event<'_>) {
+    fn log_event(&self, event: &Event<'_>) {
         let Some(reason) = event.reason else {
             return;
         };
@@ -139,8 +139,8 @@ impl<C: Clock> Denials<C> {
             return;
         }
         let may_say = |pace: &Limiter<C>| pace.check().is_allowed();
-        if !self.pace.as_ref().is_some_and(may_say) {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+        if !self.line_limiter.as_ref().is_some_and(may_say) {
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
             return;
         }
         let cause = match event.cause {
@@ -159,7 +159,7 @@ impl<C: Clock> Denials<C> {
 
     /// Says how many were left out since it was said last, if any were.
     pub(crate) fn log_suppressed(&self) {
-        let count = self.left_out.swap(0, Ordering::Relaxed);
+        let count = self.suppressed.swap(0, Ordering::Relaxed);
         if count > 0 {
             let said: [(&str, &dyn Display); 1] = [("count", &count)];
             self.log.info("more denials were left out", &said);
@@ -167,13 +167,13 @@ impl<C: Clock> Denials<C> {
     }
 }
 
-impl<C: Clock + 'static> Observer for Told<C> {
-    fn decided(&self, event: &Event<'_>) {
-        self.0.hear(event);
+impl<C: Clock + 'static> Observer for DenialObserver<C> {
+    fn on_decision(&self, event: &Event<'_>) {
+        self.0.log_event(event);
     }
 
     /// A limit that never applies is said whatever share of the refusals is: there is one line for each, in a policy.
-    fn warned(&self, warning: &Warning) {
+    fn on_warning(&self, warning: &Warning) {
         let rule = warning.rule().map_or_else(|| "-".into(), limiter_name);
         let said: [(&str, &dyn Display); 2] = [("rule", &rule), ("why", warning)];
         let headline = match warning {
@@ -183,8 +183,8 @@ impl<C: Clock + 'static> Observer for Told<C> {
         self.0.log.warn(headline, &said);
     }
 
-    fn wants(&self) -> Wants {
-        Wants::Refusals
+    fn wants(&self) -> ObserverInterest {
+        ObserverInterest::Denials
     }
 }
 
@@ -193,7 +193,7 @@ fn is_sampled(share: u32) -> bool {
     thread_local! {
         static STATE: Cell<u64> = Cell::new(RandomState::new().hash_one(0_u8) | 1);
     }
-    if share >= WHOLE {
+    if share >= FULL_SHARE {
         return true;
     }
     // xorshift64*: a line more or less matters to nobody, and this is a few instructions.
@@ -203,7 +203,7 @@ fn is_sampled(share: u32) -> bool {
     state ^= state >> 27;
     STATE.set(state);
     let drawn = state.wrapping_mul(0x2545_F491_4F6C_DD1D) >> 32;
-    (drawn * u64::from(WHOLE)) >> 32 < u64::from(share)
+    (drawn * u64::from(FULL_SHARE)) >> 32 < u64::from(share)
 }
 
 #[cfg(test)]
@@ -218,7 +218,7 @@ mod tests {
     use tollgate_engine::{Engine, Facts, Policy};
 
     use super::*;
-    use crate::log::LogForm;
+    use crate::log::LogFormat;
 
     /// A log that a test reads.
     #[derive(Clone, Default)]
@@ -249,18 +249,18 @@ mod tests {
     fn no_second_has_more_lines_than_were_chosen_and_the_rest_is_counted() {
         let (clock, said) = (Manual::new(), Said::default());
         let wanted = DenialLog {
-            share: Share(WHOLE),
-            most_a_second: 3,
+            share: SampleRate(FULL_SHARE),
+            max_per_second: 3,
         };
-        let log = Log::to(said.clone(), LogForm::Text);
-        let denials = Arc::new(Denials::by(log.clone(), wanted, clock.clone()));
+        let log = Log::to_writer(said.clone(), LogFormat::Text);
+        let denials = Arc::new(DenialLogger::with_clock(log.clone(), wanted, clock.clone()));
         let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
         let text = "limits: [{name: own, key: user, rate: 1/day}, {name: tried, rate: 1/day, mode: shadow}]";
         let policy = Policy::from_text(text, Format::Yaml)
             .expect("a policy")
             .policy;
         let engine = Engine::new(policy, memory.build()).expect("a policy");
-        let engine = engine.with_observer(Told(Arc::clone(&denials)));
+        let engine = engine.with_observer(DenialObserver(Arc::clone(&denials)));
         let ask = |user: &str, times: usize| {
             for _ in 0..times {
                 let _ = engine.decide(&Facts::new().with("user", user));
@@ -306,22 +306,24 @@ mod tests {
             ("1%", 10_000),
             ("0.01%", 100),
             ("12.5%", 125_000),
-            ("100%", WHOLE),
+            ("100%", FULL_SHARE),
         ] {
-            assert_eq!(text.parse(), Ok(Share(millionths)), "{text}");
+            assert_eq!(text.parse(), Ok(SampleRate(millionths)), "{text}");
         }
         for wrong in [
             "", "%", "1", "-1%", "100.1%", "1.%", ".5%", "1.x%", "0.00001%", "+1%",
         ] {
-            let said = wrong.parse::<Share>().expect_err(wrong);
+            let said = wrong.parse::<SampleRate>().expect_err(wrong);
             assert!(said.ends_with("write 1%, 0.01%, 100%, or 0 for none"));
         }
     }
 
     #[test]
     fn a_share_of_many_is_chosen() {
-        let chosen = (0..100_000).filter(|_| is_sampled(WHOLE / 100)).count();
+        let chosen = (0..100_000)
+            .filter(|_| is_sampled(FULL_SHARE / 100))
+            .count();
         assert!((700..1_300).contains(&chosen), "{chosen}");
-        assert!((0..1_000).all(|_| is_sampled(WHOLE) && !is_sampled(0)));
+        assert!((0..1_000).all(|_| is_sampled(FULL_SHARE) && !is_sampled(0)));
     }
 }

@@ -14,7 +14,7 @@ use tokio::sync::watch;
 use tokio::task::{JoinSet, unconstrained};
 use tokio::time::timeout;
 
-use crate::connection_limit::Open;
+use crate::connection_limit::ListenerConnections;
 use crate::health::{Concern, Health};
 use crate::log::Log;
 
@@ -26,11 +26,12 @@ const LINGER: Duration = Duration::from_millis(500);
 /// So many bytes are read of it meanwhile.
 const LINGER_BYTES: usize = 1 << 20;
 /// Whoever still waits is told so long before it is cut, or a quarter of the whole time.
-const GOODBYE: Duration = Duration::from_secs(1);
+const SHUTDOWN_NOTICE: Duration = Duration::from_secs(1);
 /// What operators' connections are given once all others are over.
-const OPERATORS: Duration = Duration::from_secs(2);
+const OPERATOR_GRACE: Duration = Duration::from_secs(2);
 /// What is said to a client that waits for an answer that it won't get.
-pub(crate) const ENDS: &str = "the service ends before it is the request's turn: ask again";
+pub(crate) const SHUTTING_DOWN: &str =
+    "the service ends before it is the request's turn: ask again";
 
 /// How long a service takes to end.
 ///
@@ -43,19 +44,19 @@ pub(crate) const ENDS: &str = "the service ends before it is the request's turn:
 /// assert_eq!(drain.time, Duration::from_secs(10));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Drain {
+pub struct DrainSettings {
     /// Clients are still taken for so long, while probes are told that they should go elsewhere.
     pub delay: Duration,
     /// After that, what was asked has so long to be answered.
-    pub time: Duration,
+    pub timeout: Duration,
 }
 
 /// What came of draining.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Drained {
+pub struct DrainOutcome {
     /// Connections that weren't over in time.
-    pub cut: usize,
+    pub aborted: usize,
 }
 
 /// How far a service is on its way to the end.
@@ -64,23 +65,23 @@ pub(crate) enum Stage {
     #[default]
     Serving,
     /// Clients should go elsewhere, and are still taken.
-    Leaving,
+    Draining,
     /// No more are taken, and those that are there end as soon as they are answered.
     Closing,
     /// Who still waits is told that there will be no answer.
-    Hurry,
+    Aborting,
 }
 
 /// Says to all connections of some listeners how far it is. Clones say it to the same.
 #[derive(Clone, Default)]
-pub(crate) struct Closing(watch::Sender<Stage>);
+pub(crate) struct ShutdownSignal(watch::Sender<Stage>);
 
 /// What one connection is told of it.
 pub(crate) struct ShutdownNotice {
-    told: watch::Receiver<Stage>,
+    stages: watch::Receiver<Stage>,
     stage: Stage,
     /// The next that is told, once that is waited for.
-    next: Option<StageChange>,
+    next_change: Option<StageChange>,
 }
 
 /// Ready when something else is told.
@@ -88,13 +89,13 @@ type StageChange = Pin<Box<dyn Future<Output = ()> + Send>>;
 
 /// Listeners that end together, with all who came by them.
 pub(crate) struct ListenerGroup {
-    closing: Closing,
+    shutdown: ShutdownSignal,
     tasks: JoinSet<()>,
-    open: Vec<Arc<Open>>,
+    open: Vec<Arc<ListenerConnections>>,
 }
 
-impl Closing {
-    pub(crate) fn enter(&self, stage: Stage) {
+impl ShutdownSignal {
+    pub(crate) fn set_stage(&self, stage: Stage) {
         self.0.send_replace(stage);
     }
 
@@ -108,15 +109,15 @@ impl Closing {
         // What was told before is new to it.
         told.mark_changed();
         ShutdownNotice {
-            told,
-            next: None,
+            stages: told,
+            next_change: None,
             stage: Stage::Serving,
         }
     }
 }
 
 /// Waits until something is told that this hasn't seen.
-fn changed(told: &watch::Receiver<Stage>) -> StageChange {
+fn stage_change(told: &watch::Receiver<Stage>) -> StageChange {
     let mut told = told.clone();
     // It mustn't be put off when a task has done much: whoever waits would be written down nowhere.
     Box::pin(unconstrained(async move {
@@ -130,9 +131,9 @@ fn changed(told: &watch::Receiver<Stage>) -> StageChange {
 impl ShutdownNotice {
     /// How far it is.
     pub(crate) fn stage(&mut self) -> Stage {
-        if self.told.has_changed().unwrap_or(true) {
-            self.stage = *self.told.borrow_and_update();
-            self.next = None;
+        if self.stages.has_changed().unwrap_or(true) {
+            self.stage = *self.stages.borrow_and_update();
+            self.next_change = None;
         }
         self.stage
     }
@@ -143,7 +144,9 @@ impl ShutdownNotice {
             if self.stage() >= stage {
                 return Poll::Ready(());
             }
-            let next = self.next.get_or_insert_with(|| changed(&self.told));
+            let next = self
+                .next_change
+                .get_or_insert_with(|| stage_change(&self.stages));
             // Each time: what is told as this begins to wait wakes it once for nothing, and it has to wait again.
             if next.as_mut().poll(cx).is_pending() {
                 return Poll::Pending;
@@ -154,21 +157,21 @@ impl ShutdownNotice {
     /// Ready once it is farther than this.
     pub(crate) fn poll_next_stage(&mut self, cx: &mut Context<'_>, stage: Stage) -> Poll<Stage> {
         let next = match stage {
-            Stage::Serving => Stage::Leaving,
-            Stage::Leaving => Stage::Closing,
-            Stage::Closing => Stage::Hurry,
-            Stage::Hurry => return Poll::Pending,
+            Stage::Serving => Stage::Draining,
+            Stage::Draining => Stage::Closing,
+            Stage::Closing => Stage::Aborting,
+            Stage::Aborting => return Poll::Pending,
         };
         self.poll_stage(cx, next).map(|()| self.stage)
     }
 
-    pub(crate) async fn until(&mut self, stage: Stage) {
+    pub(crate) async fn wait_for_stage(&mut self, stage: Stage) {
         poll_fn(|cx| self.poll_stage(cx, stage)).await;
     }
 }
 
 /// Tells a client the end, if it wasn't, and reads what it still sends until it closes its side.
-pub(crate) async fn linger(
+pub(crate) async fn discard_until_closed(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     notice: &mut ShutdownNotice,
 ) {
@@ -180,7 +183,7 @@ pub(crate) async fn linger(
         loop {
             let mut bytes = ReadBuf::new(&mut bytes);
             match Pin::new(&mut *stream).poll_read(cx, &mut bytes) {
-                Poll::Pending => return notice.poll_stage(cx, Stage::Hurry),
+                Poll::Pending => return notice.poll_stage(cx, Stage::Aborting),
                 Poll::Ready(Ok(())) if !bytes.filled().is_empty() && left > 0 => {
                     left = left.saturating_sub(bytes.filled().len());
                 }
@@ -193,22 +196,22 @@ pub(crate) async fn linger(
 }
 
 impl ListenerGroup {
-    pub(crate) fn new(closing: Closing) -> Self {
+    pub(crate) fn new(closing: ShutdownSignal) -> Self {
         Self {
-            closing,
+            shutdown: closing,
             tasks: JoinSet::new(),
             open: Vec::new(),
         }
     }
 
-    pub(crate) fn closing(&self) -> Closing {
-        self.closing.clone()
+    pub(crate) fn closing(&self) -> ShutdownSignal {
+        self.shutdown.clone()
     }
 
     /// Serves a listener, whose connections are counted.
     pub(crate) fn spawn(
         &mut self,
-        open: Arc<Open>,
+        open: Arc<ListenerConnections>,
         taking: impl Future<Output = ()> + Send + 'static,
     ) {
         self.open.push(open);
@@ -216,7 +219,7 @@ impl ListenerGroup {
     }
 
     /// Ends all at once.
-    pub(crate) async fn cut(&mut self) {
+    pub(crate) async fn abort(&mut self) {
         self.tasks.shutdown().await;
     }
 
@@ -230,32 +233,32 @@ impl ListenerGroup {
 
     /// Closes listeners, lets connections end, and cuts those that don't: how many.
     async fn close(&mut self, time: Duration) -> usize {
-        self.closing.enter(Stage::Closing);
-        let goodbye = GOODBYE.min(time / 4);
+        self.shutdown.set_stage(Stage::Closing);
+        let goodbye = SHUTDOWN_NOTICE.min(time / 4);
         if timeout(time - goodbye, self.wait_until_empty())
             .await
             .is_err()
         {
-            self.closing.enter(Stage::Hurry);
+            self.shutdown.set_stage(Stage::Aborting);
             let _ = timeout(goodbye, self.wait_until_empty()).await;
         }
         let left = self.connections();
-        self.cut().await;
+        self.abort().await;
         left
     }
 }
 
-impl Drain {
+impl DrainSettings {
     /// Ends clients' connections, then operators': they may look on until the others are gone.
-    pub(crate) async fn carry_out(
+    pub(crate) async fn run(
         self,
         clients: &mut ListenerGroup,
         operators: &mut ListenerGroup,
         health: &Health,
         log: &Log,
-    ) -> Drained {
-        health.raise(Concern::Draining, "the service ends");
-        let (delay, time) = (Seconds(self.delay), Seconds(self.time));
+    ) -> DrainOutcome {
+        health.raise_concern(Concern::Draining, "the service ends");
+        let (delay, time) = (Seconds(self.delay), Seconds(self.timeout));
         log.info(
             "draining: clients should go elsewhere",
             &[
@@ -266,30 +269,30 @@ impl Drain {
         );
         if !self.delay.is_zero() {
             for group in [&*clients, &*operators] {
-                group.closing.enter(Stage::Leaving);
+                group.shutdown.set_stage(Stage::Draining);
             }
             tokio::time::sleep(self.delay).await;
         }
         let connections = clients.connections();
         let event = "draining: no more clients are taken";
         log.info(event, &[("connections", &connections)]);
-        let cut = clients.close(self.time).await;
-        operators.close(OPERATORS).await;
+        let cut = clients.close(self.timeout).await;
+        operators.close(OPERATOR_GRACE).await;
         if cut == 0 {
             log.info("drained: all clients were answered", &[]);
         } else {
             let event = "drained: the time is over, and some were cut";
             log.warn(event, &[("time", &time), ("connections", &cut)]);
         }
-        Drained { cut }
+        DrainOutcome { aborted: cut }
     }
 }
 
-impl Default for Drain {
+impl Default for DrainSettings {
     fn default() -> Self {
         Self {
             delay: Duration::ZERO,
-            time: Duration::from_secs(10),
+            timeout: Duration::from_secs(10),
         }
     }
 }

@@ -12,11 +12,11 @@ use crate::log::{Level, Log};
 use crate::operators::AdminToken;
 use crate::secret::{self, Secret};
 use crate::settings::Settings;
-use crate::tls::{Certificates, Ending};
+use crate::tls::{Certificates, ExpiryWarning};
 
 /// Files are read so often. They are small, and a change may show nowhere but in what they say: Kubernetes changes a
 /// link above them, others rename them, and some file systems tell nobody.
-const EACH: Duration = Duration::from_secs(5);
+const RELOAD_INTERVAL: Duration = Duration::from_secs(5);
 
 /// What is kept in files, and read again.
 #[derive(Debug)]
@@ -35,15 +35,15 @@ impl FileReloader {
         health: Health,
     ) -> Self {
         let operators = match &settings.admin_token {
-            AdminToken::Given(secret) => Some(secret.clone()),
+            AdminToken::File(secret) => Some(secret.clone()),
             // What this process has made nobody else changes.
-            AdminToken::Nobody | AdminToken::Made(_) => None,
+            AdminToken::Disabled | AdminToken::Generated(_) => None,
         };
         let secrets = [
-            ("resp-password-file", &settings.password),
-            ("resp-client-password-file", &settings.client_password),
-            ("http-token-file", &settings.token),
-            ("http-client-token-file", &settings.client_token),
+            ("resp-password-file", &settings.resp_operator_password),
+            ("resp-client-password-file", &settings.resp_client_password),
+            ("http-token-file", &settings.http_operator_token),
+            ("http-client-token-file", &settings.http_client_token),
             ("admin-token-file", &operators),
         ];
         let some = |(flag, secret): (_, &Option<Secret>)| Some((flag, secret.clone()?));
@@ -61,21 +61,21 @@ impl FileReloader {
     }
 
     /// Says once which files everybody may read.
-    pub(crate) fn begin(&self) {
+    pub(crate) fn warn_of_open_files(&self) {
         let keys = self.certificates.iter().map(|own| own.key().as_path());
         let files = self.secrets.iter().map(|(_, secret)| secret.file());
-        for open in keys.chain(files).filter_map(secret::is_open) {
+        for open in keys.chain(files).filter_map(secret::open_file_warning) {
             self.log.warn(&open, &[]);
         }
         // Nothing has changed yet, and what should be known of it is said.
-        let _ = self.renew();
+        let _ = self.reload_files();
     }
 
     /// Reads all files again.
     ///
     /// # Errors
     /// What can't be used; all else is in force.
-    pub(crate) fn renew(&self) -> Result<(), String> {
+    pub(crate) fn reload_files(&self) -> Result<(), String> {
         let mut wrong = Vec::new();
         if let Some(certificates) = &self.certificates {
             let renewed = certificates.renew();
@@ -92,14 +92,14 @@ impl FileReloader {
                 }
                 (None, Some(ending)) => {
                     let level = match ending {
-                        Ending::Expired(_) => Level::Error,
+                        ExpiryWarning::Expired(_) => Level::Error,
                         _ => Level::Warn,
                     };
                     self.raise(concern, level, &ending.to_string());
                 }
                 (None, None) => {
                     // What ended it is told already: other files are in force.
-                    self.health.settle(concern);
+                    self.health.clear_concern(concern);
                 }
             }
         }
@@ -112,7 +112,7 @@ impl FileReloader {
             }
         }
         if whys.is_empty() {
-            if self.health.settle(Concern::Secret) {
+            if self.health.clear_concern(Concern::Secret) {
                 self.log.info("secrets can be read again", &[]);
             }
         } else {
@@ -128,8 +128,8 @@ impl FileReloader {
 
     /// Nothing is logged twice.
     fn raise(&self, concern: Concern, level: Level, why: &str) {
-        if self.health.raise(concern, why).as_deref() != Some(why) {
-            self.log.say(level, why, &[]);
+        if self.health.raise_concern(concern, why).as_deref() != Some(why) {
+            self.log.log(level, why, &[]);
         }
     }
 }
@@ -149,10 +149,10 @@ pub(crate) async fn watch(own: Arc<FileReloader>) {
         };
         tokio::select! {
             () = told => {}
-            () = tokio::time::sleep(EACH) => {}
+            () = tokio::time::sleep(RELOAD_INTERVAL) => {}
         }
         // A file system that doesn't answer mustn't keep clients waiting. The reason is told already.
         let own = Arc::clone(&own);
-        let _ = spawn_blocking(move || drop(own.renew())).await;
+        let _ = spawn_blocking(move || drop(own.reload_files())).await;
     }
 }

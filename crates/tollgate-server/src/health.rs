@@ -62,12 +62,12 @@ pub(crate) struct Health(Arc<Mutex<BTreeMap<Concern, String>>>);
 
 impl Health {
     /// Says why, in place of what was said of it before, which comes back.
-    pub(crate) fn raise(&self, concern: Concern, why: impl Into<String>) -> Option<String> {
+    pub(crate) fn raise_concern(&self, concern: Concern, why: impl Into<String>) -> Option<String> {
         self.locked().insert(concern, why.into())
     }
 
     /// It is over. Whether it was there.
-    pub(crate) fn settle(&self, concern: Concern) -> bool {
+    pub(crate) fn clear_concern(&self, concern: Concern) -> bool {
         self.locked().remove(&concern).is_some()
     }
 

@@ -18,7 +18,7 @@ mod routes;
 mod session;
 mod usage;
 
-pub(crate) use session::Session;
+pub(crate) use session::HttpSession;
 
 #[cfg(test)]
 mod tests {

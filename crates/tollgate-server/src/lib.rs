@@ -44,18 +44,18 @@ mod tls;
 mod wrong_secrets;
 
 pub use address::{Address, AddressError, Protocol};
-pub use denial_log::{DenialLog, Share};
-pub use drain::{Drain, Drained};
-pub use log::{Level, Log, LogForm};
+pub use denial_log::{DenialLog, SampleRate};
+pub use drain::{DrainOutcome, DrainSettings};
+pub use log::{Level, Log, LogFormat};
 pub use operators::{AdminHost, AdminToken, admin_token_files};
-pub use policy_reload::Watch;
-pub use request_bounds::Bounds;
-pub use rls_failure_mode::{RlsClosed, UnknownAnswer};
+pub use policy_reload::PolicyWatch;
+pub use request_bounds::RequestBounds;
+pub use rls_failure_mode::{RlsFailureMode, UnknownRlsFailureMode};
 pub use secret::Secret;
 pub use server::Server;
-pub use settings::{Addresses, HttpDate, Settings, ShadowAnswers};
+pub use settings::{Addresses, DateHeader, Settings, ShadowVisibility};
 pub use start_error::StartError;
-pub use state::{StateOptions, StateTold, Uptime};
+pub use state::{StateOptions, StateStatus, Uptime};
 pub use store_events::StoreEvents;
 pub use tls::Tls;
 

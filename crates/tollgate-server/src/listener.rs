@@ -17,7 +17,7 @@ use tokio::task::JoinSet;
 use tokio::time::timeout;
 
 use crate::address::{Address, Peer, Protocol};
-use crate::connection_limit::{ConnectionPermit, ConnectionStart, Open};
+use crate::connection_limit::{ConnectionPermit, ConnectionStart, ListenerConnections};
 use crate::drain::{GRACE, ShutdownNotice, Stage};
 use crate::protocol_errors::{ErrorKind, ProtocolErrors};
 use crate::tls::Handshake;
@@ -59,7 +59,7 @@ impl Client {
                 process: found.pid(),
             }),
         };
-        peer.unwrap_or(Peer::Gone)
+        peer.unwrap_or(Peer::Disconnected)
     }
 }
 
@@ -70,7 +70,7 @@ impl Listener {
         tls: Option<Handshake>,
     ) -> io::Result<Option<Self>> {
         Ok(Some(match address {
-            Address::Off => return Ok(None),
+            Address::Disabled => return Ok(None),
             Address::Tcp(address) => Self::Tcp(TcpListener::bind(address).await?, tls),
             Address::Unix(path, mode) => {
                 remove_if_dead(path).await?;
@@ -95,7 +95,7 @@ impl Listener {
         }
     }
 
-    pub(crate) const fn begins(&self) -> ConnectionStart {
+    pub(crate) const fn connection_start(&self) -> ConnectionStart {
         match self {
             Self::Tcp(_, Some(_)) => ConnectionStart::WithHandshake,
             Self::Tcp(_, None) | Self::Unix(..) => ConnectionStart::Immediately,
@@ -193,9 +193,9 @@ async fn remove_if_dead(path: &Path) -> io::Result<()> {
 
 /// What a listener needs to take clients.
 pub(crate) struct AcceptSettings {
-    pub(crate) open: Arc<Open>,
+    pub(crate) open: Arc<ListenerConnections>,
     /// What a client is told that is one too many.
-    pub(crate) full: &'static [u8],
+    pub(crate) full_answer: &'static [u8],
     pub(crate) notice: ShutdownNotice,
     pub(crate) protocol: Protocol,
     pub(crate) errors: Arc<ProtocolErrors>,
@@ -203,7 +203,7 @@ pub(crate) struct AcceptSettings {
 
 /// Takes clients, each in a task of its own, until the service closes; then waits until all are gone. One beyond the most
 /// is told so and sent away.
-pub(crate) async fn take<F>(
+pub(crate) async fn accept_clients<F>(
     listener: Listener,
     taking: AcceptSettings,
     serve: impl Fn(Client, ConnectionPermit) -> F,
@@ -212,7 +212,7 @@ pub(crate) async fn take<F>(
 {
     let AcceptSettings {
         open,
-        full,
+        full_answer: full,
         mut notice,
         protocol,
         errors,
@@ -220,7 +220,7 @@ pub(crate) async fn take<F>(
     let refused = |peer, why: &str| {
         errors
             .source(protocol, peer)
-            .record(ErrorKind::Refused, &why)
+            .record(ErrorKind::Rejected, &why)
     };
     let mut spare = SpareDescriptor::default();
     // Those who are served end with this.
@@ -233,8 +233,8 @@ pub(crate) async fn take<F>(
         let accepted = accepted.await;
         while served.try_join_next().is_some() {}
         match accepted {
-            Some(Ok(client)) => match open.enter(client.peer().network()) {
-                Some(place) if !spare.is_out() => drop(served.spawn(serve(client, place))),
+            Some(Ok(client)) => match open.acquire(client.peer().network()) {
+                Some(place) if !spare.is_used() => drop(served.spawn(serve(client, place))),
                 Some(_) => {
                     refused(client.peer(), "no file descriptor is left");
                     reject_client(client, full).await;
@@ -246,7 +246,7 @@ pub(crate) async fn take<F>(
                 }
             },
             // What the spare leaves is for the one that waits, who is told so.
-            Some(Err(error)) if is_out_of_descriptors(&error) && spare.go() => {}
+            Some(Err(error)) if is_out_of_descriptors(&error) && spare.release() => {}
             // A client that left again, or nothing is left at all: others may still come.
             Some(Err(_)) => {
                 tokio::time::sleep(Duration::from_millis(20)).await;
@@ -257,7 +257,7 @@ pub(crate) async fn take<F>(
     }
     // Who is connected already was promised an answer: the system would reset them.
     while let Ok(client) = listener.accept_now()
-        && let Some(place) = open.enter(client.peer().network())
+        && let Some(place) = open.acquire(client.peer().network())
     {
         served.spawn(serve(client, place));
     }
@@ -279,17 +279,17 @@ impl Default for SpareDescriptor {
 }
 
 impl SpareDescriptor {
-    const fn is_out(&self) -> bool {
+    const fn is_used(&self) -> bool {
         self.0.is_none()
     }
 
     /// Frees it; no if it was free already.
-    fn go(&mut self) -> bool {
+    fn release(&mut self) -> bool {
         self.0.take().is_some()
     }
 
     fn reopen(&mut self) {
-        if self.is_out() {
+        if self.is_used() {
             *self = Self::default();
         }
     }

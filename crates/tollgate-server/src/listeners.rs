@@ -5,10 +5,12 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::address::{Address, Peer, Protocol};
 use crate::connection::ServeConnection;
-use crate::connection_limit::{ConnectionPermit, DescriptorLimit, Open, Shared};
-use crate::decision_service::Store;
-use crate::drain::{Closing, ListenerGroup};
-use crate::listener::{AcceptSettings, Client, Listener, take};
+use crate::connection_limit::{
+    ConnectionPermit, DescriptorLimit, ListenerConnections, SharedConnections,
+};
+use crate::decision_service::CounterStore;
+use crate::drain::{ListenerGroup, ShutdownSignal};
+use crate::listener::{AcceptSettings, Client, Listener, accept_clients};
 use crate::protocol_errors::ErrorSource;
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
@@ -35,7 +37,7 @@ impl Listeners {
         settings: &Settings,
         certificates: Option<&Arc<Certificates>>,
     ) -> Result<Self, StartError> {
-        let time = settings.bounds.request_time;
+        let time = settings.bounds.request_timeout;
         let tls = |on| certificates.and_then(|own| own.on(on, time, &settings.log));
         Ok(Self {
             http: bind("HTTP", &settings.http, tls(Protocol::Http)).await?,
@@ -60,32 +62,32 @@ impl Listeners {
     }
 
     /// Serves those who come: clients, and then those who operate.
-    pub(crate) fn serve<B: Store>(
+    pub(crate) fn serve<B: CounterStore>(
         self,
         service: &Arc<Service<B>>,
         descriptors: DescriptorLimit,
     ) -> (ListenerGroup, ListenerGroup) {
         use Protocol::{Admin, Grpc, Http, Metrics, Resp};
         let public = ConnectionBounds {
-            shared: Shared::new(descriptors.for_clients()),
-            most: service.decider.bounds.connections,
+            shared: SharedConnections::new(descriptors.for_clients()),
+            most: service.decider.bounds.max_connections,
         };
         let private = ConnectionBounds {
-            shared: Shared::new(usize::MAX),
+            shared: SharedConnections::new(usize::MAX),
             most: descriptors.for_operators(),
         };
         warn_of_few_descriptors(service, descriptors);
         let mut clients = ListenerGroup::new(service.closing.clone());
-        let mut operators = ListenerGroup::new(Closing::default());
+        let mut operators = ListenerGroup::new(ShutdownSignal::default());
         let ids = AtomicU64::new(1);
         let resp = move |service, peer, errors| {
-            resp::Session::new(service, ids.fetch_add(1, Ordering::Relaxed), peer, errors)
+            resp::RespSession::new(service, ids.fetch_add(1, Ordering::Relaxed), peer, errors)
         };
         let http = |protocol| {
-            move |service, peer, errors| http::Session::new(service, protocol, peer, errors)
+            move |service, peer, errors| http::HttpSession::new(service, protocol, peer, errors)
         };
-        let waiting = Arc::<rls::Waiting>::default();
-        let grpc = move |service, _, errors| rls::Calls::new(service, &waiting, errors);
+        let waiting = Arc::<rls::IncompleteCalls>::default();
+        let grpc = move |service, _, errors| rls::GrpcSession::new(service, &waiting, errors);
         let on = |protocol, room| ListenerContext {
             protocol,
             room,
@@ -102,8 +104,8 @@ impl Listeners {
 }
 
 /// Says so if not even one listener may have as many connections as the settings allow: they share what there is.
-fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: DescriptorLimit) {
-    let wanted = service.decider.bounds.connections;
+fn warn_of_few_descriptors<B: CounterStore>(service: &Service<B>, descriptors: DescriptorLimit) {
+    let wanted = service.decider.bounds.max_connections;
     let granted = descriptors.for_clients();
     if wanted > granted {
         service.monitor.log.warn("fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), or lower --max-connections",
@@ -120,27 +122,30 @@ fn warn_of_few_descriptors<B: Store>(service: &Service<B>, descriptors: Descript
 /// How many connections a listener may have.
 struct ConnectionBounds {
     /// With others together.
-    shared: Arc<Shared>,
+    shared: Arc<SharedConnections>,
     most: usize,
 }
 
 /// Which listener serves clients of a service.
-struct ListenerContext<'a, B: Store> {
+struct ListenerContext<'a, B: CounterStore> {
     protocol: Protocol,
     room: &'a ConnectionBounds,
     service: &'a Arc<Service<B>>,
 }
 
-impl<B: Store> ListenerContext<'_, B> {
+impl<B: CounterStore> ListenerContext<'_, B> {
     /// What the listener needs to take clients, whose connections are counted from now on.
-    fn taking(&self, listener: &Listener, closing: &Closing) -> AcceptSettings {
+    fn accept_settings(&self, listener: &Listener, closing: &ShutdownSignal) -> AcceptSettings {
         let monitor = &self.service.monitor;
-        let most = self.room.most.min(self.service.decider.bounds.connections);
-        let open = Open::new(most, &self.room.shared, listener.begins());
-        monitor.measured.listens(self.protocol, &open);
+        let most = self
+            .room
+            .most
+            .min(self.service.decider.bounds.max_connections);
+        let open = ListenerConnections::new(most, &self.room.shared, listener.connection_start());
+        monitor.measured.register_listener(self.protocol, &open);
         AcceptSettings {
             open,
-            full: match self.protocol {
+            full_answer: match self.protocol {
                 Protocol::Grpc => b"",
                 Protocol::Resp => RESP_FULL,
                 _ => HTTP_FULL,
@@ -166,7 +171,7 @@ async fn bind(
 }
 
 /// Serves those who come by this listener, each by a session of its own.
-fn serve<B: Store, T: ServeConnection>(
+fn serve<B: CounterStore, T: ServeConnection>(
     group: &mut ListenerGroup,
     listener: Option<Listener>,
     on: &ListenerContext<'_, B>,
@@ -174,7 +179,7 @@ fn serve<B: Store, T: ServeConnection>(
 ) {
     let Some(listener) = listener else { return };
     let (service, closing, protocol) = (Arc::clone(on.service), group.closing(), on.protocol);
-    let taking = on.taking(&listener, &closing);
+    let taking = on.accept_settings(&listener, &closing);
     let open = Arc::clone(&taking.open);
     let serve = move |client: Client, mut place: ConnectionPermit| {
         let (peer, notice) = (client.peer(), closing.notice());
@@ -185,10 +190,10 @@ fn serve<B: Store, T: ServeConnection>(
             let _ = match client {
                 Client::Tcp(stream) => session.serve(stream, notice).await,
                 Client::Tls(stream, tls) => {
-                    tls.then(stream, &mut place, |stream| {
+                    tls.serve_after(stream, &mut place, |stream| {
                         let shown = stream.get_ref().1.peer_certificates();
                         if let Some(leaf) = shown.and_then(<[_]>::first) {
-                            session.shown(leaf);
+                            session.client_certificate(leaf);
                         }
                         session.serve(stream, notice)
                     })
@@ -198,5 +203,5 @@ fn serve<B: Store, T: ServeConnection>(
             };
         }
     };
-    group.spawn(open, take(listener, taking, serve));
+    group.spawn(open, accept_clients(listener, taking, serve));
 }

@@ -14,7 +14,7 @@ use tollgate::clock::{Clock, Wall};
 
 mod queue;
 
-use queue::Queue;
+use queue::LineQueue;
 
 /// How much an event matters. Those below the level of a [`Log`] aren't written.
 #[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord)]
@@ -33,7 +33,7 @@ pub enum Level {
 
 /// How lines are written.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum LogForm {
+pub enum LogFormat {
     /// For people: `2026-11-16T17:08:10.250Z info: policy reloaded rules=3`.
     #[default]
     Text,
@@ -57,7 +57,7 @@ pub struct Log(Arc<LogInner>);
 
 struct LogInner {
     level: AtomicU8,
-    form: LogForm,
+    form: LogFormat,
     out: LogOutput,
 }
 
@@ -65,12 +65,12 @@ struct LogInner {
 enum LogOutput {
     Writer(Mutex<Box<dyn Write + Send>>),
     /// To a thread that writes them.
-    Queue(Queue),
+    Queue(LineQueue),
 }
 
 impl Log {
     /// Writes to this from [`Level::Info`] on. Each line is one write.
-    pub fn to(out: impl Write + Send + 'static, form: LogForm) -> Self {
+    pub fn to_writer(out: impl Write + Send + 'static, form: LogFormat) -> Self {
         Self::new(LogOutput::Writer(Mutex::new(Box::new(out))), form)
     }
 
@@ -90,16 +90,16 @@ impl Log {
     /// assert_eq!(log.dropped(), 0);
     /// # Ok::<(), std::io::Error>(())
     /// ```
-    pub fn queued(out: impl Write + Send + 'static, form: LogForm) -> io::Result<Self> {
+    pub fn queued(out: impl Write + Send + 'static, form: LogFormat) -> io::Result<Self> {
         let summary = move |count: u64| {
             let event = "lines were left out, as nobody read them";
-            line(form, Level::Warn, event, &[("count", &count)])
+            format_line(form, Level::Warn, event, &[("count", &count)])
         };
-        let queue = Queue::start(out, summary)?;
+        let queue = LineQueue::start(out, summary)?;
         Ok(Self::new(LogOutput::Queue(queue), form))
     }
 
-    fn new(out: LogOutput, form: LogForm) -> Self {
+    fn new(out: LogOutput, form: LogFormat) -> Self {
         Self(Arc::new(LogInner {
             level: AtomicU8::new(Level::Info as u8),
             form,
@@ -108,8 +108,8 @@ impl Log {
     }
 
     /// Says nothing.
-    pub fn silent() -> Self {
-        Self::to(io::sink(), LogForm::Text)
+    pub fn disabled() -> Self {
+        Self::to_writer(io::sink(), LogFormat::Text)
     }
 
     /// Writes events of this level and above from now on.
@@ -140,7 +140,7 @@ impl Log {
     }
 
     /// Says that something happened, with what is known of it.
-    pub fn say(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
+    pub fn log(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
         if level <= self.level() {
             self.write(level, event, fields);
         }
@@ -148,17 +148,17 @@ impl Log {
 
     /// Says what operators have to mend.
     pub fn error(&self, event: &str, fields: &[(&str, &dyn Display)]) {
-        self.say(Level::Error, event, fields);
+        self.log(Level::Error, event, fields);
     }
 
     /// Says what operators should look at.
     pub fn warn(&self, event: &str, fields: &[(&str, &dyn Display)]) {
-        self.say(Level::Warn, event, fields);
+        self.log(Level::Warn, event, fields);
     }
 
     /// Says what operators may want to know.
     pub fn info(&self, event: &str, fields: &[(&str, &dyn Display)]) {
-        self.say(Level::Info, event, fields);
+        self.log(Level::Info, event, fields);
     }
 
     /// Writes down what somebody has changed, at whatever level.
@@ -167,7 +167,7 @@ impl Log {
     }
 
     fn write(&self, level: Level, event: &str, fields: &[(&str, &dyn Display)]) {
-        let line = line(self.0.form, level, event, fields);
+        let line = format_line(self.0.form, level, event, fields);
         match &self.0.out {
             LogOutput::Queue(queue) => queue.push(line),
             LogOutput::Writer(out) => {
@@ -194,15 +194,20 @@ impl Display for Quoted {
 }
 
 /// One line, with its end.
-fn line(form: LogForm, level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+fn format_line(
+    form: LogFormat,
+    level: Level,
+    event: &str,
+    fields: &[(&str, &dyn Display)],
+) -> Vec<u8> {
     match form {
-        LogForm::Text => text(level, event, fields),
-        LogForm::Json => object(level, event, fields),
+        LogFormat::Text => format_text(level, event, fields),
+        LogFormat::Json => format_json(level, event, fields),
     }
 }
 
 /// The time in UTC, to the millisecond.
-fn time() -> impl Display {
+fn current_time() -> impl Display {
     let millis = Wall.now().as_nanos() / 1_000_000;
     let time = i64::try_from(millis).map(Timestamp::from_millisecond);
     // No clock shows a time that isn't one.
@@ -211,17 +216,17 @@ fn time() -> impl Display {
 }
 
 /// A time of the wall clock, as everybody writes it.
-pub(crate) fn date(at: tollgate::Timestamp) -> String {
-    utc(i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
+pub(crate) fn format_time(at: tollgate::Timestamp) -> String {
+    format_unix_seconds(i64::try_from(at.as_nanos() / 1_000_000_000).unwrap_or(i64::MAX))
 }
 
 /// A time in seconds since 1970, as logs and answers write it.
-pub(crate) fn utc(seconds: i64) -> String {
+pub(crate) fn format_unix_seconds(seconds: i64) -> String {
     Timestamp::from_second(seconds).map_or_else(|_| seconds.to_string(), |time| time.to_string())
 }
 
-fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
-    let mut line = format!("{} {level}: {event}", time());
+fn format_text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+    let mut line = format!("{} {level}: {event}", current_time());
     for (name, value) in fields {
         // Writing to a text doesn't fail.
         let _ = write!(line, " {name}={value}");
@@ -232,9 +237,9 @@ fn text(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     line
 }
 
-fn object(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
+fn format_json(level: Level, event: &str, fields: &[(&str, &dyn Display)]) -> Vec<u8> {
     let known = [
-        ("time", time().to_string()),
+        ("time", current_time().to_string()),
         ("level", level.to_string()),
         ("event", event.to_owned()),
     ];
@@ -263,7 +268,7 @@ impl FromStr for Level {
     }
 }
 
-impl FromStr for LogForm {
+impl FromStr for LogFormat {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {

@@ -10,29 +10,29 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::Engine;
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::engine::{AdaptiveState, LimiterSort};
-use tollgate_engine::orders::{Effect, Order};
-use tollgate_engine::tally::{Tally, limiter_name};
+use tollgate_engine::engine::{AdaptiveState, LimiterKind};
+use tollgate_engine::orders::{Override, OverrideStatus};
+use tollgate_engine::tally::{LimiterCounts, limiter_name};
 
-use crate::decision_service::{BackendStats, Store};
+use crate::decision_service::{BackendStats, CounterStore};
 use crate::service::Service;
 use crate::store_events::ProbeResult;
-use crate::throttle_keys::Cells;
+use crate::throttle_keys::ThrottleKeys;
 
 mod collect;
 
 /// How the text is written.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Form {
+pub(crate) enum MetricsFormat {
     /// As Prometheus has always read it.
     Classic,
     /// For those who say that they want it.
     OpenMetrics,
 }
 
-impl Form {
+impl MetricsFormat {
     /// The one that is asked for by `Accept`.
-    pub(crate) fn wanted(accept: Option<&[u8]>) -> Self {
+    pub(crate) fn negotiate(accept: Option<&[u8]>) -> Self {
         let types = accept.unwrap_or_default().split(|byte| *byte == b',');
         let mut names = types.filter_map(|one| one.split(|byte| *byte == b';').next());
         let is_wanted = |name: &[u8]| {
@@ -47,7 +47,7 @@ impl Form {
     }
 
     /// Its `Content-Type`.
-    pub(crate) const fn media(self) -> &'static str {
+    pub(crate) const fn content_type(self) -> &'static str {
         match self {
             Self::Classic => "text/plain; version=0.0.4; charset=utf-8",
             Self::OpenMetrics => "application/openmetrics-text; version=1.0.0; charset=utf-8",
@@ -72,47 +72,53 @@ struct LimiterCapacity {
 /// What is read of a service when somebody asks.
 #[derive(derive_more::Debug)]
 #[debug("Scrape")]
-pub(super) struct Scrape<B: Store>(Arc<Service<B>>);
+pub(super) struct Scrape<B: CounterStore>(Arc<Service<B>>);
 
 /// All metrics of a service, as text. It looks at all keys, so it is for a thread that serves nobody.
-pub(crate) fn render<B: Store>(service: Arc<Service<B>>, form: Form) -> String {
+pub(crate) fn render<B: CounterStore>(service: Arc<Service<B>>, form: MetricsFormat) -> String {
     let mut registry = Registry::default();
     registry.register_collector(Box::new(Scrape(service)));
     let mut text = String::new();
     // Writing to a text doesn't fail.
     let _ = encode(&mut text, &registry);
     match form {
-        Form::OpenMetrics => text,
-        Form::Classic => to_classic(&text),
+        MetricsFormat::OpenMetrics => text,
+        MetricsFormat::Classic => to_classic(&text),
     }
 }
 
 /// What the backend tells, with the keys of `CL.THROTTLE`.
-fn backend_stats<B: Store>(service: &Service<B>) -> BackendStats {
+fn backend_stats<B: CounterStore>(service: &Service<B>) -> BackendStats {
     let engine = &service.decider.engine;
     let mut stats = engine.backend().backend_stats();
-    stats.tables.push(service.decider.cells.table());
+    stats
+        .tables
+        .push(service.decider.throttle_keys.table_stats());
     // Who asked the store while no request was decided knows better.
     match service.monitor.store_probes.at(engine.requests()) {
-        ProbeResult::Answers => stats.is_without_store = false,
-        ProbeResult::Missing => stats.is_without_store = true,
+        ProbeResult::Answers => stats.is_fallback_active = false,
+        ProbeResult::Missing => stats.is_fallback_active = true,
         ProbeResult::AskRequests => {}
     }
     stats
 }
 
 /// How many orders of each kind are in force.
-fn overrides<B: Store>(engine: &Engine<B>) -> [(&'static str, u64); 3] {
-    let orders = engine.orders();
+fn count_overrides<B: CounterStore>(engine: &Engine<B>) -> [(&'static str, u64); 3] {
+    let orders = engine.overrides();
     let in_force = |kind: &str| {
-        let is_own = |order: &&Order| order.act.name() == kind && order.effect == Effect::InForce;
+        let is_own =
+            |order: &&Override| order.act.name() == kind && order.effect == OverrideStatus::InForce;
         orders.iter().filter(is_own).count() as u64
     };
     ["block", "bypass", "override"].map(|kind| (kind, in_force(kind)))
 }
 
 /// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.
-fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>, LimiterCapacity> {
+fn limiter_capacities<B: CounterStore>(
+    engine: &Engine<B>,
+    tallies: &[LimiterCounts],
+) -> BTreeMap<Arc<str>, LimiterCapacity> {
     let names = tallies.iter().map(|tally| &tally.limiter);
     let mut all: BTreeMap<_, _> = names
         .map(|name| (Arc::clone(name), LimiterCapacity::default()))
@@ -122,9 +128,9 @@ fn allows<B: Store>(engine: &Engine<B>, tallies: &[Tally]) -> BTreeMap<Arc<str>,
             continue;
         };
         own.adaptive = own.adaptive.or(limiter.adaptive);
-        if limiter.sort != LimiterSort::Descriptor && !limiter.key.is_empty() {
+        if limiter.sort != LimiterKind::Descriptor && !limiter.key.is_empty() {
             let others = own.never_finds_its_key.unwrap_or(false);
-            own.never_finds_its_key = Some(others || limiter.never_finds_its_key);
+            own.never_finds_its_key = Some(others || limiter.is_key_always_missing);
         }
         for kind in &limiter.limits {
             let (rate, burst) = match kind {
@@ -189,9 +195,12 @@ mod tests {
     fn open_metrics_is_for_those_who_ask_for_it() {
         let prometheus =
             b"application/openmetrics-text;version=1.0.0,text/plain;version=0.0.4;q=0.5,*/*;q=0.1";
-        assert_eq!(Form::wanted(Some(prometheus)), Form::OpenMetrics);
+        assert_eq!(
+            MetricsFormat::negotiate(Some(prometheus)),
+            MetricsFormat::OpenMetrics
+        );
         for other in [None, Some(&b"*/*"[..]), Some(b"text/plain;version=0.0.4")] {
-            assert_eq!(Form::wanted(other), Form::Classic);
+            assert_eq!(MetricsFormat::negotiate(other), MetricsFormat::Classic);
         }
     }
 

@@ -6,4 +6,4 @@ mod admin_token;
 pub use admin_hosts::AdminHost;
 pub(crate) use admin_hosts::{AdminHosts, Scheme};
 pub use admin_token::{AdminToken, admin_token_files};
-pub(crate) use admin_token::{Made, keep};
+pub(crate) use admin_token::{TokenFile, keep};

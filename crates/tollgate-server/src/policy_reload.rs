@@ -8,17 +8,17 @@ use std::path::PathBuf;
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate_engine::diff::Diff;
+use tollgate_engine::diff::PolicyDiff;
 use tollgate_engine::source::fingerprint;
-use tollgate_engine::watch::{FileWatcher, POLL_INTERVAL, read_settled};
-use tollgate_engine::{Checked, Policy, PolicyError, Rejected};
+use tollgate_engine::watch::{FileWatcher, POLL_INTERVAL, read_when_stable};
+use tollgate_engine::{LoadError, LoadedPolicy, Policy, PolicyError};
 
 use crate::health::{Concern, Health};
 use crate::log::Log;
 
 /// Whether the policy's file is looked after while it is in force.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Watch {
+pub enum PolicyWatch {
     /// A change is put in force at once.
     #[default]
     On,
@@ -83,23 +83,27 @@ impl Reloader {
     ///
     /// # Errors
     /// Why the file can't be put in force, as far as that is known before it is.
-    pub(crate) fn preview(&self, service: &dyn Reloadable) -> Result<Diff, String> {
-        let read = self.read()?.map_err(|rejected| rejected.in_one_line())?;
-        Ok(Diff::between(&service.whole_policy(), &read.policy))
+    pub(crate) fn preview(&self, service: &dyn Reloadable) -> Result<PolicyDiff, String> {
+        let read = self.read_policy()?.map_err(|rejected| rejected.summary())?;
+        Ok(PolicyDiff::new(&service.whole_policy(), &read.policy))
     }
 
     /// Reads the file and puts it in force, for somebody who is named in the log.
     ///
     /// # Errors
     /// Why the policy before stays in force.
-    pub(crate) fn reload(&self, service: &dyn Reloadable, from: &str) -> Result<Diff, String> {
+    pub(crate) fn reload(
+        &self,
+        service: &dyn Reloadable,
+        from: &str,
+    ) -> Result<PolicyDiff, String> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
-        let read = self.read().inspect_err(|why| {
+        let read = self.read_policy().inspect_err(|why| {
             let fields: [(&str, &dyn Display); 2] = [("from", &from), ("why", why)];
             self.log.warn("nothing to reload", &fields);
         })?;
         *last = Some(fingerprint(&read));
-        self.follow(service, from, read)
+        self.apply_reload(service, from, read)
     }
 
     /// Looks after the file from now on, if there is one.
@@ -121,10 +125,12 @@ impl Reloader {
                 log.warn(&event, &[("why", &why)]);
             }
             loop {
-                let looked = own.upgrade().map(|own| own.reloader().look(&*own));
+                let looked = own
+                    .upgrade()
+                    .map(|own| own.reloader().reload_if_changed(&*own));
                 match looked {
                     // Nothing tells of a descriptor that is free again.
-                    Some(Err(OutOfDescriptors)) => std::thread::park_timeout(AGAIN),
+                    Some(Err(OutOfDescriptors)) => std::thread::park_timeout(RETRY_AFTER),
                     Some(Ok(files)) => return [vec![root.clone()], files].concat(),
                     None => return vec![root.clone()],
                 }
@@ -134,12 +140,15 @@ impl Reloader {
     }
 
     /// Puts the file in force if it says something else than when it was read last; which files that are.
-    fn look(&self, service: &dyn Reloadable) -> Result<Vec<PathBuf>, OutOfDescriptors> {
+    fn reload_if_changed(
+        &self,
+        service: &dyn Reloadable,
+    ) -> Result<Vec<PathBuf>, OutOfDescriptors> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let Some(path) = &self.path else {
             return Ok(Vec::new());
         };
-        let read = read_settled(path);
+        let read = read_when_stable(path);
         let now = fingerprint(&read);
         let sources = match &read {
             Ok(checked) => &checked.sources,
@@ -149,8 +158,8 @@ impl Reloader {
         let files = files.collect();
         let before = last.replace(now);
         // At first nobody knows whether it has changed since it was put in force.
-        let is_same = |read: &Checked| {
-            let diff = Diff::between(&service.whole_policy(), &read.policy);
+        let is_same = |read: &LoadedPolicy| {
+            let diff = PolicyDiff::new(&service.whole_policy(), &read.policy);
             diff.is_empty()
         };
         let is_known = match (before, &read) {
@@ -159,8 +168,8 @@ impl Reloader {
         };
         if !is_known {
             // Who wants to know why looks at the log.
-            let is_retryable = read.as_ref().is_err_and(Rejected::is_retryable);
-            let _ = self.follow(service, "file watch", read);
+            let is_retryable = read.as_ref().is_err_and(LoadError::is_retryable);
+            let _ = self.apply_reload(service, "file watch", read);
             if is_retryable {
                 *last = None;
                 return Err(OutOfDescriptors);
@@ -170,15 +179,15 @@ impl Reloader {
     }
 
     /// Puts a policy in force, and says what came of it.
-    fn follow(
+    fn apply_reload(
         &self,
         service: &dyn Reloadable,
         from: &str,
-        read: Result<Checked, Rejected>,
-    ) -> Result<Diff, String> {
-        let read = read.map_err(|rejected| rejected.in_one_line());
+        read: Result<LoadedPolicy, LoadError>,
+    ) -> Result<PolicyDiff, String> {
+        let read = read.map_err(|rejected| rejected.summary());
         let put = read.and_then(|read| {
-            let diff = Diff::between(&service.whole_policy(), &read.policy);
+            let diff = PolicyDiff::new(&service.whole_policy(), &read.policy);
             // Also if nothing else is told of it: what is in force then stands where the file says.
             let put = service.put_in_force(read.policy);
             put.map_err(|error| error.to_string())?;
@@ -188,12 +197,12 @@ impl Reloader {
         match &put {
             Ok((diff, _)) if diff.is_empty() => {
                 counts.unchanged += 1;
-                self.health.settle(Concern::Reload);
+                self.health.clear_concern(Concern::Reload);
                 self.log.info("policy unchanged", &[("from", &from)]);
             }
             Ok((diff, warnings)) => {
                 counts.ok += 1;
-                self.health.settle(Concern::Reload);
+                self.health.clear_concern(Concern::Reload);
                 let summary = diff.summary();
                 let said: [(&str, &dyn Display); 3] = [
                     ("from", &from),
@@ -204,7 +213,7 @@ impl Reloader {
             }
             Err(why) => {
                 counts.rejected += 1;
-                self.health.raise(Concern::Reload, why.as_str());
+                self.health.raise_concern(Concern::Reload, why.as_str());
                 let event = "policy not reloaded, the one before stays in force";
                 self.log.error(event, &[("from", &from), ("why", why)]);
             }
@@ -213,7 +222,7 @@ impl Reloader {
     }
 
     /// What the file says.
-    fn read(&self) -> Result<Result<Checked, Rejected>, String> {
+    fn read_policy(&self) -> Result<Result<LoadedPolicy, LoadError>, String> {
         let Some(path) = &self.path else {
             return Err("the policy in force is from no file".to_owned());
         };
@@ -225,4 +234,4 @@ impl Reloader {
 struct OutOfDescriptors;
 
 /// How long until it is tried again.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);

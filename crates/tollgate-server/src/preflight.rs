@@ -17,7 +17,7 @@ use crate::credentials::check_admin_exposure;
 use crate::settings::Settings;
 use crate::start_error::StartError;
 use crate::state;
-use crate::tls::{Certificates, Ending, Tls};
+use crate::tls::{Certificates, ExpiryWarning, Tls};
 
 /// What was found that a service can start with.
 ///
@@ -28,18 +28,18 @@ use crate::tls::{Certificates, Ending, Tls};
 /// assert_eq!(found.text(), "it ends tomorrow");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Found {
+pub enum CheckOutcome {
     /// All is well, and what there is.
-    Well(String),
+    Passed(String),
     /// It would start, but somebody should know this.
     Warning(String),
 }
 
-impl Found {
+impl CheckOutcome {
     /// What was found, in words.
-    pub fn text(&self) -> &str {
+    pub fn message(&self) -> &str {
         match self {
-            Self::Well(text) | Self::Warning(text) => text,
+            Self::Passed(text) | Self::Warning(text) => text,
         }
     }
 }
@@ -56,21 +56,21 @@ impl Found {
 /// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: Protocol::ALL.to_vec() };
 /// assert!(preflight::certificates(tls).unwrap_err().contains("no/such.pem"));
 /// ```
-pub fn certificates(tls: Tls) -> Result<Found, String> {
+pub fn certificates(tls: Tls) -> Result<CheckOutcome, String> {
     let shown = tls.certificate.display().to_string();
     let read = Certificates::read(tls)?;
     match read.ending() {
-        None => Ok(Found::Well(format!(
+        None => Ok(CheckOutcome::Passed(format!(
             "{shown} holds until {}",
             read.not_after_shown()
         ))),
-        Some(Ending::Soon(days, end)) => Ok(Found::Warning(format!(
+        Some(ExpiryWarning::Soon(days, end)) => Ok(CheckOutcome::Warning(format!(
             "{shown} holds until {end}, in {days} days: renew it"
         ))),
-        Some(Ending::OldList(until)) => Ok(Found::Warning(format!(
+        Some(ExpiryWarning::OldList(until)) => Ok(CheckOutcome::Warning(format!(
             "the list of revoked certificates should have been replaced by {until}"
         ))),
-        Some(Ending::Expired(end)) => Err(format!(
+        Some(ExpiryWarning::Expired(end)) => Err(format!(
             "{shown} ended at {end}: clients refuse it; renew it"
         )),
     }
@@ -89,7 +89,7 @@ pub fn certificates(tls: Tls) -> Result<Found, String> {
 /// assert!(preflight::operators(&Settings::default()).is_ok());
 /// # Ok::<(), tollgate_server::AddressError>(())
 /// ```
-pub fn operators(settings: &Settings) -> Result<(), StartError> {
+pub fn admin_exposure(settings: &Settings) -> Result<(), StartError> {
     check_admin_exposure(settings)
 }
 
@@ -118,8 +118,8 @@ pub async fn address(
     taken: &[&Address],
 ) -> Result<(), StartError> {
     let tried = match address {
-        Address::Off => Ok(()),
-        Address::Tcp(tcp) if taken.iter().any(|other| overlaps(*tcp, other)) => Err(in_use()),
+        Address::Disabled => Ok(()),
+        Address::Tcp(tcp) if taken.iter().any(|other| is_same_port(*tcp, other)) => Err(in_use()),
         Address::Tcp(tcp) => bind(*tcp),
         Address::Unix(path, _) => socket(path).await,
     };
@@ -145,7 +145,7 @@ fn bind(address: SocketAddr) -> io::Result<()> {
 }
 
 /// Whether two listeners of one service want the same port: one that isn't listened on yet can be bound twice.
-fn overlaps(one: SocketAddr, other: &Address) -> bool {
+fn is_same_port(one: SocketAddr, other: &Address) -> bool {
     let Address::Tcp(other) = other else {
         return false;
     };
@@ -216,12 +216,12 @@ pub fn file(path: &Path) -> io::Result<()> {
 /// ```
 /// use tollgate_server::preflight::{self, Found};
 ///
-/// # let scratch = tollgate_testkit::scratch::Scratch::new("preflight-state");
+/// # let scratch = tollgate_testkit::scratch::TempFolder::new("preflight-state");
 /// let folder = scratch.path("not/there/yet");
 /// assert!(matches!(preflight::state(&folder), Ok(Found::Well(_))));
 /// assert!(!folder.exists());
 /// ```
-pub fn state(path: &Path) -> Result<Found, String> {
+pub fn state(path: &Path) -> Result<CheckOutcome, String> {
     let shown = path.display();
     let cant = |error: io::Error| {
         format!("can't keep state in {shown}: {error}; choose another folder by --state")
@@ -248,21 +248,21 @@ pub fn state(path: &Path) -> Result<Found, String> {
     })?;
     if there != path {
         let place = there.display();
-        return Ok(Found::Well(format!(
+        return Ok(CheckOutcome::Passed(format!(
             "{shown} isn't there, and would be made in {place}"
         )));
     }
-    locked(path)?;
+    check_lock(path)?;
     let found = format!("{shown} can be written; it belongs to user {owner}, with mode {mode:04o}");
     Ok(if mode & 0o077 == 0 {
-        Found::Well(found)
+        CheckOutcome::Passed(found)
     } else {
-        Found::Warning(format!("{found}: others may see what is counted"))
+        CheckOutcome::Warning(format!("{found}: others may see what is counted"))
     })
 }
 
 /// Whether another process keeps its state there.
-fn locked(folder: &Path) -> Result<(), String> {
+fn check_lock(folder: &Path) -> Result<(), String> {
     let path = folder.join("lock");
     let lock = match fs::File::open(&path) {
         Ok(lock) => lock,
@@ -284,13 +284,13 @@ fn locked(folder: &Path) -> Result<(), String> {
 /// assert!(matches!(preflight::descriptors(1), Found::Well(_)));
 /// assert!(matches!(preflight::descriptors(usize::MAX), Found::Warning(_)));
 /// ```
-pub fn descriptors(connections: usize) -> Found {
+pub fn descriptors(connections: usize) -> CheckOutcome {
     let descriptors = DescriptorLimit::raise();
     let (limit, granted) = (descriptors.limit, descriptors.for_clients());
     if connections <= granted {
-        return Found::Well(format!("{limit}, of which {granted} are for clients"));
+        return CheckOutcome::Passed(format!("{limit}, of which {granted} are for clients"));
     }
-    Found::Warning(format!(
+    CheckOutcome::Warning(format!(
         "{limit}, of which {granted} are for clients: fewer than the {connections} of --max-connections; raise the \
          limit (LimitNOFILE, ulimit -n), or lower --max-connections"
     ))
@@ -315,7 +315,7 @@ mod tests {
         ] {
             let other: Address = other.parse().unwrap();
             assert_eq!(
-                overlaps(one.parse().unwrap(), &other),
+                is_same_port(one.parse().unwrap(), &other),
                 is_same,
                 "{one} {other}"
             );

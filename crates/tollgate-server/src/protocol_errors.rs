@@ -11,7 +11,7 @@ use crate::address::{Peer, Protocol};
 use crate::log::Log;
 
 /// The time between two lines of one kind, in nanoseconds.
-const BETWEEN: u64 = 10_000_000_000;
+const LOG_INTERVAL_NANOS: u64 = 10_000_000_000;
 
 /// What a client did wrong.
 #[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq)]
@@ -24,7 +24,7 @@ pub(crate) enum ErrorKind {
     /// It took too long to send, or to read.
     Timeout,
     /// It began more than it may have open.
-    Refused,
+    Rejected,
     /// It sent control frames for their own sake.
     Flood,
 }
@@ -34,7 +34,7 @@ impl ErrorKind {
         Self::Malformed,
         Self::TooLarge,
         Self::Timeout,
-        Self::Refused,
+        Self::Rejected,
         Self::Flood,
     ];
 }
@@ -96,7 +96,7 @@ impl ProtocolErrors {
 impl ErrorSource {
     /// Counts a request that can't be read: it is malformed, or more than is taken.
     #[cold]
-    pub(crate) fn unreadable(&self, is_too_large: bool, detail: &dyn Display) {
+    pub(crate) fn record_unreadable(&self, is_too_large: bool, detail: &dyn Display) {
         let kind = if is_too_large {
             ErrorKind::TooLarge
         } else {
@@ -115,7 +115,12 @@ impl ErrorSource {
         let is_due = now >= next
             && counter
                 .next
-                .compare_exchange(next, now + BETWEEN, Ordering::Relaxed, Ordering::Relaxed)
+                .compare_exchange(
+                    next,
+                    now + LOG_INTERVAL_NANOS,
+                    Ordering::Relaxed,
+                    Ordering::Relaxed,
+                )
                 .is_ok();
         if !is_due {
             return;
@@ -140,7 +145,7 @@ mod tests {
     use std::sync::Mutex;
 
     use super::*;
-    use crate::log::LogForm;
+    use crate::log::LogFormat;
 
     #[derive(Clone, Default)]
     struct Lines(Arc<Mutex<Vec<u8>>>);
@@ -159,7 +164,7 @@ mod tests {
     #[test]
     fn all_are_counted_and_one_of_each_kind_is_logged_at_once() {
         let lines = Lines::default();
-        let errors = ProtocolErrors::new(Log::to(lines.clone(), LogForm::Text));
+        let errors = ProtocolErrors::new(Log::to_writer(lines.clone(), LogFormat::Text));
         let peer = Peer::Tcp("192.0.2.1:5000".parse().unwrap());
         let source = errors.source(Protocol::Resp, peer);
         for _ in 0..3 {

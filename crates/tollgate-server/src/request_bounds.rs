@@ -13,9 +13,9 @@ use crate::connection::TimeLimits;
 /// assert_eq!(bounds.key_bytes, 8_192);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Bounds {
+pub struct RequestBounds {
     /// Connections of each protocol at the same time.
-    pub connections: usize,
+    pub max_connections: usize,
     /// Bytes of a request: a command, a body, a message.
     pub request_bytes: usize,
     /// Bytes of the first lines of a request of HTTP.
@@ -23,32 +23,32 @@ pub struct Bounds {
     /// Bytes of a key of `CL.THROTTLE`. Facts and entries have any length that a request has room for.
     pub key_bytes: usize,
     /// Arguments of a command, facts of a request, or entries of all its descriptors.
-    pub arguments: usize,
+    pub max_arguments: usize,
     /// Descriptors of a request of Envoy.
-    pub descriptors: usize,
+    pub max_descriptors: usize,
     /// Requests of one batch of HTTP.
-    pub batch: usize,
+    pub max_batch: usize,
     /// Commands or requests that are answered in one write.
-    pub pipeline: usize,
+    pub max_pipeline: usize,
     /// Requests of one connection of HTTP/2 at the same time.
-    pub streams: u32,
+    pub max_streams: u32,
     /// The time that a client may take to send a request, and to read its answer.
-    pub request_time: Duration,
+    pub request_timeout: Duration,
     /// The time between two requests of a connection.
-    pub idle_time: Duration,
+    pub idle_timeout: Duration,
     /// What callers may hold at the same time: permits and reservations.
-    pub holds: usize,
+    pub max_reservations: usize,
     /// The time after which a slot that was taken over RLS or RESP is free again, if nobody gave it back.
-    pub hold_time: Duration,
+    pub reservation_timeout: Duration,
 }
 
-impl Bounds {
+impl RequestBounds {
     /// How long clients may take whose requests come one after the other.
     pub(crate) fn patience(&self) -> TimeLimits {
         TimeLimits {
-            idle: self.idle_time,
-            request: self.request_time,
-            pipeline: self.pipeline as u64,
+            idle: self.idle_timeout,
+            request: self.request_timeout,
+            pipeline: self.max_pipeline as u64,
         }
     }
 
@@ -65,22 +65,22 @@ impl Bounds {
     }
 }
 
-impl Default for Bounds {
+impl Default for RequestBounds {
     fn default() -> Self {
         Self {
-            connections: 10_000,
+            max_connections: 10_000,
             request_bytes: 65_536,
             head_bytes: 8_192,
             key_bytes: 8_192,
-            arguments: 1_024,
-            descriptors: 64,
-            batch: 1_000,
-            pipeline: 1_000,
-            streams: 256,
-            request_time: Duration::from_secs(10),
-            idle_time: Duration::from_secs(600),
-            holds: 100_000,
-            hold_time: Duration::from_secs(60),
+            max_arguments: 1_024,
+            max_descriptors: 64,
+            max_batch: 1_000,
+            max_pipeline: 1_000,
+            max_streams: 256,
+            request_timeout: Duration::from_secs(10),
+            idle_timeout: Duration::from_secs(600),
+            max_reservations: 100_000,
+            reservation_timeout: Duration::from_secs(60),
         }
     }
 }

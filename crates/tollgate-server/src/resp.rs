@@ -7,7 +7,7 @@ mod reading;
 mod response;
 mod session;
 
-pub(crate) use session::Session;
+pub(crate) use session::RespSession;
 
 #[cfg(test)]
 use crate::cl_throttle;

@@ -21,11 +21,11 @@ mod rls_outcome;
 mod rls_request;
 mod transport;
 
-pub(crate) use calls::Calls;
-pub(crate) use combined_decision::{ask, decide};
-pub(crate) use incomplete_calls::Waiting;
+pub(crate) use calls::GrpcSession;
+pub(crate) use combined_decision::{decide_or_fail, decide_request};
+pub(crate) use incomplete_calls::IncompleteCalls;
 pub(crate) use request::unit_of;
-pub(crate) use rls_outcome::{DescriptorAnswer, Limit, RlsOutcome};
+pub(crate) use rls_outcome::{CurrentLimit, DescriptorAnswer, RlsOutcome};
 pub(crate) use rls_request::{RlsRequest, Undecided};
 
 #[cfg(test)]

@@ -15,7 +15,7 @@ use tollgate_engine::policy::{Counting, DescriptorRule, FailureModes, Limits, On
 /// assert_eq!(error.to_string(), "no answer \"open\": it is error or deny");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum RlsClosed {
+pub enum RlsFailureMode {
     /// An error of gRPC: Envoy's own `failure_mode_deny` decides.
     #[default]
     Error,
@@ -26,9 +26,9 @@ pub enum RlsClosed {
 /// No answer has this name: see [`RlsClosed`].
 #[derive(Clone, Debug, derive_more::Display, derive_more::Error, PartialEq, Eq)]
 #[display("no answer {_0:?}: it is error or deny")]
-pub struct UnknownAnswer(#[error(not(source))] String);
+pub struct UnknownRlsFailureMode(#[error(not(source))] String);
 
-impl RlsClosed {
+impl RlsFailureMode {
     /// Its name on a command line.
     ///
     /// ```
@@ -78,7 +78,7 @@ impl RlsClosed {
 /// The limits that nothing passes while a store can't be asked.
 fn closed(policy: &Policy) -> Vec<String> {
     let is_closed = |failure: FailureModes, limits: &Limits, counting: Counting| {
-        failure.any_of(limits, OnStoreFailure::Closed) && counting != Counting::Local
+        failure.has_mode(limits, OnStoreFailure::Closed) && counting != Counting::Local
     };
     let rules = policy.rules.iter();
     let rules = rules.filter(|rule| is_closed(rule.on_store_failure, &rule.limits, rule.counting));
@@ -119,13 +119,13 @@ fn step(path: &str, rule: &DescriptorRule) -> String {
     }
 }
 
-impl FromStr for RlsClosed {
-    type Err = UnknownAnswer;
+impl FromStr for RlsFailureMode {
+    type Err = UnknownRlsFailureMode;
 
-    fn from_str(name: &str) -> Result<Self, UnknownAnswer> {
+    fn from_str(name: &str) -> Result<Self, UnknownRlsFailureMode> {
         let mut all = [Self::Error, Self::Deny].into_iter();
         let found = all.find(|one| one.name() == name);
-        found.ok_or_else(|| UnknownAnswer(name.to_owned()))
+        found.ok_or_else(|| UnknownRlsFailureMode(name.to_owned()))
     }
 }
 

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, PoisonError, RwLock};
 
 /// So many secrets may hold at the same time: the one before, the next, and some to spare.
-const MOST: usize = 4;
+const MAX_LINES: usize = 4;
 const MOST_BYTES: usize = 64 << 10;
 const BYTE_ORDER_MARK: &[u8] = "\u{feff}".as_bytes();
 
@@ -60,7 +60,7 @@ impl Secret {
     }
 
     /// Whether this is it. It takes as long whatever differs; only the lengths may show.
-    pub(crate) fn is(&self, told: &[u8]) -> bool {
+    pub(crate) fn matches(&self, told: &[u8]) -> bool {
         let lines = self.0.lines.read().unwrap_or_else(PoisonError::into_inner);
         // All are compared, so that nobody learns which one it was.
         lines
@@ -88,15 +88,15 @@ fn read(path: &Path) -> Result<Vec<Box<[u8]>>, String> {
         .collect();
     match lines.len() {
         0 => Err(format!("{shown}: it is empty, and should have the secret")),
-        1..=MOST => Ok(lines),
+        1..=MAX_LINES => Ok(lines),
         found => Err(format!(
-            "{shown}: it has {found} lines, and each is a secret: at most {MOST} may hold at the same time"
+            "{shown}: it has {found} lines, and each is a secret: at most {MAX_LINES} may hold at the same time"
         )),
     }
 }
 
 /// Why a file isn't as secret as what is on it, if everybody on this machine may read it.
-pub(crate) fn is_open(path: &Path) -> Option<String> {
+pub(crate) fn open_file_warning(path: &Path) -> Option<String> {
     use std::os::unix::fs::PermissionsExt;
     let mode = fs::metadata(path).ok()?.permissions().mode() & 0o777;
     (mode & 0o004 != 0).then(|| {
@@ -123,20 +123,20 @@ pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_testkit::scratch::Scratch;
+    use tollgate_testkit::scratch::TempFolder;
 
     use super::*;
 
     #[test]
     fn only_the_secret_is_it() {
-        let scratch = Scratch::new("secrets");
+        let scratch = TempFolder::new("secrets");
         let file = scratch.path("secret");
         let write = |text: &str| fs::write(&file, text).unwrap();
         write("abc\r\n");
         let secret = Secret::from_file(&file).unwrap();
-        assert!(secret.is(b"abc"));
+        assert!(secret.matches(b"abc"));
         for other in [&b""[..], b"ab", b"abd", b"abcd", b"ABC", b"abc\r", b"next"] {
-            assert!(!secret.is(other));
+            assert!(!secret.matches(other));
         }
         assert_eq!(format!("{secret:?}"), "Secret(…)");
         // Both hold while one takes the other's place; no line is part of another.
@@ -151,21 +151,24 @@ mod tests {
         ] {
             write(text);
             assert_eq!((secret.renew(), secret.renew()), (Ok(true), Ok(false)));
-            assert!(holding.iter().all(|told| same.is(told)), "{text:?}");
-            assert!(!same.is(ended), "{text:?}");
+            assert!(holding.iter().all(|told| same.matches(told)), "{text:?}");
+            assert!(!same.matches(ended), "{text:?}");
         }
         // What can't be used changes nothing.
         for text in ["", " \n\n", "1\n2\n3\n4\n5\n"] {
             write(text);
-            assert!(secret.renew().is_err() && secret.is(b"next"), "{text:?}");
+            assert!(
+                secret.renew().is_err() && secret.matches(b"next"),
+                "{text:?}"
+            );
         }
         fs::remove_file(&file).unwrap();
-        assert!(secret.renew().is_err() && secret.is(b"next"));
+        assert!(secret.renew().is_err() && secret.matches(b"next"));
     }
 
     #[test]
     fn only_files_of_so_many_bytes_are_read() {
-        let scratch = Scratch::new("small-file");
+        let scratch = TempFolder::new("small-file");
         let file = scratch.path("file");
         fs::write(&file, "12345").unwrap();
         let said = |path: &Path, most| read_file(path, most).map_err(|error| error.to_string());

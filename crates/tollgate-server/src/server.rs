@@ -6,33 +6,33 @@ use std::sync::Arc;
 use tokio::task::JoinSet;
 use tollgate::clock::Clock;
 use tollgate_engine::backend::{Memory, MemoryBuilder};
-use tollgate_engine::diff::Diff;
+use tollgate_engine::diff::PolicyDiff;
 use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy, PolicyError};
 use tollgate_redis::Redis;
 
 use crate::connection_limit::DescriptorLimit;
 use crate::credentials::{Credentials, check_admin_exposure};
-use crate::decision_service::{Limits, Store};
-use crate::drain::{Drain, Drained, ListenerGroup};
+use crate::decision_service::{CounterStore, InitialLimits};
+use crate::drain::{DrainOutcome, DrainSettings, ListenerGroup};
 use crate::file_reload::{self, FileReloader};
 use crate::health::Health;
 use crate::health_watch;
 use crate::listeners::Listeners;
 use crate::log::Log;
-use crate::operators::{self, Made};
-use crate::policy_reload::{Reloadable, Reloader, Watch};
+use crate::operators::{self, TokenFile};
+use crate::policy_reload::{PolicyWatch, Reloadable, Reloader};
 use crate::service::Service;
 use crate::settings::{Addresses, Settings};
 use crate::start_error::StartError;
-use crate::state::{SaveProgress, StateOpener, StateOptions, StateTold};
+use crate::state::{SaveProgress, StateOpener, StateOptions, StateStatus};
 use crate::telemetry::Telemetry;
 use crate::throttle_keys::{LocalThrottleKeys, StoreThrottleKeys};
 use crate::tls::Certificates;
 
 mod state_saver;
 
-use state_saver::{Begin, StateSaver};
+use state_saver::{StartSaver, StateSaver};
 
 /// A service that runs, until it is stopped or dropped.
 #[derive(derive_more::Debug)]
@@ -51,7 +51,7 @@ pub struct Server {
     state: Arc<SaveProgress>,
     ready_file: Option<PathBuf>,
     /// The token of operators, if it was made: removed when this ends.
-    _token: Option<Arc<Made>>,
+    _token: Option<Arc<TokenFile>>,
     /// Looks after the policy's file.
     _watching: Option<FileWatcher>,
     /// Saves what was decided.
@@ -93,9 +93,9 @@ impl Server {
         C: Clock + 'static,
         W: Clock + 'static,
     {
-        let part = policy.divided(settings.replicas).policy;
-        let limits = Limits {
-            cells: LocalThrottleKeys::new(settings.throttle_keys, clock)
+        let part = policy.share_for_replicas(settings.replicas).policy;
+        let limits = InitialLimits {
+            cells: LocalThrottleKeys::new(settings.max_throttle_keys, clock)
                 .map_err(StartError::Throttle)?,
             engine: Engine::new(part, memory).map_err(StartError::Policy)?,
             whole: policy,
@@ -114,7 +114,7 @@ impl Server {
     ) -> Result<Self, StartError> {
         settings.replicas = 1;
         let cells = StoreThrottleKeys::new(&redis, settings.throttle_on_store_failure);
-        let limits = Limits {
+        let limits = InitialLimits {
             cells: cells.map_err(|error| StartError::State(error.to_string()))?,
             engine: Engine::new(policy.clone(), redis).map_err(StartError::Policy)?,
             whole: policy,
@@ -136,7 +136,7 @@ impl Server {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use tollgate_engine::Policy;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_testkit::scratch::Scratch;
+    /// # use tollgate_testkit::scratch::TempFolder;
     /// # let scratch = Scratch::new("server-with-state");
     /// # let folder = scratch.path("state");
     /// use tollgate_engine::backend::Memory;
@@ -165,14 +165,14 @@ impl Server {
         W: Clock + Clone + 'static,
     {
         let opening = StateOpener {
-            policy: policy.divided(settings.replicas).policy,
+            policy: policy.share_for_replicas(settings.replicas).policy,
             builder,
-            throttle_keys: settings.throttle_keys,
+            throttle_keys: settings.max_throttle_keys,
             options: &options,
             log: &settings.log,
         };
         let opened = opening.open()?;
-        let limits = Limits {
+        let limits = InitialLimits {
             engine: opened.found.engine,
             cells: opened.found.cells,
             whole: policy,
@@ -181,10 +181,10 @@ impl Server {
         Self::start(limits, settings, Some(begin)).await
     }
 
-    async fn start<B: Store>(
-        limits: Limits<B>,
+    async fn start<B: CounterStore>(
+        limits: InitialLimits<B>,
         settings: Settings,
-        keep: Option<Begin<B>>,
+        keep: Option<StartSaver<B>>,
     ) -> Result<Self, StartError> {
         if let Some(path) = &settings.ready_file {
             // Whoever waits for it mustn't find that of a service before.
@@ -199,26 +199,25 @@ impl Server {
         let monitor = Telemetry::new(&settings);
         let (log, health) = (monitor.log.clone(), monitor.health.clone());
         let admin = addresses.admin.as_ref();
-        let (credentials, made) =
-            Credentials::begin(&settings, admin, certificates, health.clone());
+        let (credentials, made) = Credentials::load(&settings, admin, certificates, health.clone());
         let token = credentials.admin_token.as_ref();
         addresses.admin_token_file = token.map(|token| token.file().into());
-        let renewed = Arc::clone(&credentials.renewed);
-        let (watch, ready_file) = (settings.watch, settings.ready_file.clone());
+        let renewed = Arc::clone(&credentials.file_reloader);
+        let (watch, ready_file) = (settings.policy_watch, settings.ready_file.clone());
         let service = Arc::new(Service::new(limits, credentials, monitor, settings));
         let keeper = keep.map(|begin| begin(&service)).transpose()?;
         let reloadable: Arc<dyn Reloadable> = Arc::clone(&service) as _;
         let watching = match watch {
-            Watch::On => Reloader::watch(&reloadable).map_err(StartError::Watch)?,
-            Watch::Off => None,
+            PolicyWatch::On => Reloader::watch(&reloadable).map_err(StartError::Watch)?,
+            PolicyWatch::Off => None,
         };
-        renewed.begin();
+        renewed.warn_of_open_files();
         if let Some(path) = &ready_file {
             write_atomically(path, &addresses.to_json())?;
         }
         let mut tasks = JoinSet::new();
         let watched = Arc::clone(&service);
-        tasks.spawn(async move { watched.decider.holds.watch().await });
+        tasks.spawn(async move { watched.decider.reservations.expire_forever().await });
         tasks.spawn(health_watch::watch(Arc::clone(&service)));
         tasks.spawn(file_reload::watch(Arc::clone(&renewed)));
         let made = made.map(Arc::new);
@@ -253,7 +252,7 @@ impl Server {
     ///
     /// # Errors
     /// What the policy says can't be done; the one before stays in force.
-    pub fn put_in_force(&self, policy: Policy) -> Result<(), PolicyError> {
+    pub fn apply_policy(&self, policy: Policy) -> Result<(), PolicyError> {
         self.service.put_in_force(policy)
     }
 
@@ -278,7 +277,7 @@ impl Server {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn reload(&self, from: &str) -> Result<Diff, String> {
+    pub async fn reload(&self, from: &str) -> Result<PolicyDiff, String> {
         let (service, from) = (Arc::clone(&self.service), from.to_owned());
         let read = move || service.reloader().reload(&*service, &from);
         let read = tokio::task::spawn_blocking(read).await;
@@ -300,8 +299,8 @@ impl Server {
     ///
     /// # Errors
     /// Which can't be used, and why; what was in force before goes on.
-    pub fn renew(&self) -> Result<(), String> {
-        self.renewed.renew()
+    pub fn reload_files(&self) -> Result<(), String> {
+        self.renewed.reload_files()
     }
 
     /// When the certificate ends that clients are shown, in seconds of the Unix epoch; none without TLS.
@@ -310,14 +309,14 @@ impl Server {
     }
 
     /// How saving goes; none if no state is kept. [`with_state`](Self::with_state) has an example.
-    pub fn state(&self) -> Option<StateTold> {
-        self.state.told()
+    pub fn state_status(&self) -> Option<StateStatus> {
+        self.state.status()
     }
 
     /// Ends it at once: no more clients are taken, connections are closed, whatever is asked on them, and state is saved.
     pub async fn stop(mut self) {
-        self.clients.cut().await;
-        self.operators.cut().await;
+        self.clients.abort().await;
+        self.operators.abort().await;
         self.end().await;
     }
 
@@ -341,9 +340,9 @@ impl Server {
     /// # Ok(())
     /// # }
     /// ```
-    pub async fn drain(mut self, drain: Drain) -> Drained {
+    pub async fn drain(mut self, drain: DrainSettings) -> DrainOutcome {
         let (clients, operators) = (&mut self.clients, &mut self.operators);
-        let drained = drain.carry_out(clients, operators, &self.health, &self.log);
+        let drained = drain.run(clients, operators, &self.health, &self.log);
         let drained = drained.await;
         self.end().await;
         drained

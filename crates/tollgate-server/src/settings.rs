@@ -5,15 +5,15 @@ use std::path::PathBuf;
 use serde::Serializer as _;
 use serde_json::{Serializer, Value};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_http::Dialect;
+use tollgate_http::HeaderDialect;
 
 use crate::address::Address;
 use crate::denial_log::DenialLog;
 use crate::log::Log;
 use crate::operators::{AdminHost, AdminToken};
-use crate::policy_reload::Watch;
-use crate::request_bounds::Bounds;
-use crate::rls_failure_mode::RlsClosed;
+use crate::policy_reload::PolicyWatch;
+use crate::request_bounds::RequestBounds;
+use crate::rls_failure_mode::RlsFailureMode;
 use crate::secret::Secret;
 use crate::store_events::StoreEvents;
 use crate::tls::Tls;
@@ -39,23 +39,23 @@ pub struct Settings {
     /// For Prometheus and probes alone.
     pub metrics: Address,
     /// How many limiters metrics show by name; all others are counted together.
-    pub limiters: usize,
+    pub max_named_limiters: usize,
     /// How much clients may bring and take.
-    pub bounds: Bounds,
+    pub bounds: RequestBounds,
     /// The header fields that tell what is left.
-    pub dialects: Vec<Dialect>,
+    pub header_dialects: Vec<HeaderDialect>,
     /// The header fields that Envoy adds to what it passes on; by default none, as it has some of its own.
-    pub rls_headers: Vec<Dialect>,
+    pub rls_headers: Vec<HeaderDialect>,
     /// What Envoy is told of a decision that could not be made.
-    pub rls_closed: RlsClosed,
+    pub rls_failure_mode: RlsFailureMode,
     /// What operators tell on RESP; none is an operator there without.
-    pub password: Option<Secret>,
+    pub resp_operator_password: Option<Secret>,
     /// What everybody tells on RESP, or the operators' password: without, anybody is answered.
-    pub client_password: Option<Secret>,
+    pub resp_client_password: Option<Secret>,
     /// What operators tell on HTTP.
-    pub token: Option<Secret>,
+    pub http_operator_token: Option<Secret>,
     /// What everybody tells on HTTP, or the operators' token: without, anybody is answered. Probes needn't.
-    pub client_token: Option<Secret>,
+    pub http_client_token: Option<Secret>,
     /// What operators tell on the admin listener.
     pub admin_token: AdminToken,
     /// Names by which operators reach it, beside its address.
@@ -63,11 +63,11 @@ pub struct Settings {
     /// Certificates, for the listeners that speak TLS.
     pub tls: Option<Tls>,
     /// Whether answers of HTTP have a `Date`.
-    pub http_date: HttpDate,
+    pub http_date: DateHeader,
     /// So many wrong passwords or tokens of an address are answered immediately in a minute; more wait for a second each.
-    pub wrong_secrets: u64,
+    pub max_wrong_secrets: u64,
     /// Keys of `CL.THROTTLE` that are kept in memory.
-    pub throttle_keys: usize,
+    pub max_throttle_keys: usize,
     /// What `CL.THROTTLE` is answered while a store can't be asked.
     pub throttle_on_store_failure: OnStoreFailure,
     /// How many services share the limits, each of which counts in its own memory: each enforces a part. On a store
@@ -78,15 +78,15 @@ pub struct Settings {
     /// Where it says what happens to it; nowhere unless told.
     pub log: Log,
     /// Which refusals are said there.
-    pub log_denials: DenialLog,
+    pub denial_log: DenialLog,
     /// Whether answers of `/v1/check` and `/v1/peek` name the rules in shadow that would have refused.
-    pub shadow_answers: ShadowAnswers,
+    pub shadow_visibility: ShadowVisibility,
     /// What hears of the store, if that is to be a concern of this service.
     pub store_events: Option<StoreEvents>,
     /// The file or folder that the policy was read from, and is read from again; none if it is from elsewhere.
     pub policy_path: Option<PathBuf>,
     /// Whether that is looked after.
-    pub watch: Watch,
+    pub policy_watch: PolicyWatch,
 }
 
 /// Whether answers of HTTP have a `Date`, as they should: whoever compares them byte by byte leaves it out.
@@ -97,7 +97,7 @@ pub struct Settings {
 /// assert_eq!(Settings::default().http_date, HttpDate::On);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum HttpDate {
+pub enum DateHeader {
     /// They have.
     #[default]
     On,
@@ -113,31 +113,31 @@ impl Default for Settings {
             grpc: local(8081),
             resp: local(6380),
             admin: local(6070),
-            metrics: Address::Off,
-            limiters: 1_000,
-            bounds: Bounds::default(),
-            dialects: vec![Dialect::Draft8],
+            metrics: Address::Disabled,
+            max_named_limiters: 1_000,
+            bounds: RequestBounds::default(),
+            header_dialects: vec![HeaderDialect::Draft8],
             rls_headers: Vec::new(),
-            rls_closed: RlsClosed::default(),
-            password: None,
-            client_password: None,
-            token: None,
-            client_token: None,
-            admin_token: AdminToken::Nobody,
+            rls_failure_mode: RlsFailureMode::default(),
+            resp_operator_password: None,
+            resp_client_password: None,
+            http_operator_token: None,
+            http_client_token: None,
+            admin_token: AdminToken::Disabled,
             admin_hosts: Vec::new(),
             tls: None,
-            http_date: HttpDate::On,
-            wrong_secrets: 10,
-            throttle_keys: 1_000_000,
+            http_date: DateHeader::On,
+            max_wrong_secrets: 10,
+            max_throttle_keys: 1_000_000,
             throttle_on_store_failure: OnStoreFailure::Local,
             replicas: 1,
             ready_file: None,
-            log: Log::silent(),
-            log_denials: DenialLog::default(),
-            shadow_answers: ShadowAnswers::default(),
+            log: Log::disabled(),
+            denial_log: DenialLog::default(),
+            shadow_visibility: ShadowVisibility::default(),
             store_events: None,
             policy_path: None,
-            watch: Watch::On,
+            policy_watch: PolicyWatch::On,
         }
     }
 }
@@ -201,7 +201,7 @@ impl Addresses {
 /// assert_eq!(Settings::default().shadow_answers, ShadowAnswers::Hidden);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum ShadowAnswers {
+pub enum ShadowVisibility {
     /// No: clients see nothing of a rule that isn't enforced.
     #[default]
     Hidden,

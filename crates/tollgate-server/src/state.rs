@@ -32,8 +32,8 @@ pub(crate) use snapshot::save as save_snapshot;
 pub(crate) use state_folder::{Folder, in_use};
 pub use uptime::Uptime;
 
-pub(crate) use snapshot::Found;
-use snapshot::Refused;
+use snapshot::RestoreFailure;
+pub(crate) use snapshot::RestoredState;
 
 /// Quotas are written down at least so often.
 const MOST_BETWEEN_FLUSHES: Duration = Duration::from_secs(1);
@@ -60,7 +60,7 @@ pub struct StateOptions {
     pub folder: PathBuf,
     /// What was decided in so long is lost at most if the process is killed. Quotas are saved every second, or so often
     /// if that is shorter.
-    pub every: Duration,
+    pub save_interval: Duration,
     /// How long the machine runs, which tells the time between two processes even if somebody sets the wall clock.
     pub uptime: fn() -> Option<Uptime>,
 }
@@ -70,7 +70,7 @@ impl StateOptions {
     pub fn in_folder(folder: impl Into<PathBuf>) -> Self {
         Self {
             folder: folder.into(),
-            every: Duration::from_secs(5),
+            save_interval: Duration::from_secs(5),
             uptime: Uptime::of_system,
         }
     }
@@ -85,7 +85,7 @@ impl StateOptions {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct StateTold {
+pub struct StateStatus {
     /// When the latest snapshot was written, in seconds of the Unix epoch.
     pub last_saved_unix: u64,
     /// Keys in it.
@@ -93,30 +93,30 @@ pub struct StateTold {
     /// Its size.
     pub bytes: u64,
     /// How long it took to write.
-    pub took: Duration,
+    pub save_duration: Duration,
     /// Snapshots that were written since the start.
     pub saves: u64,
     /// Attempts that failed since the start, of the snapshot or of quotas.
     pub failures: u64,
     /// Files that couldn't be read at the start, and were set aside.
-    pub set_aside: u64,
+    pub damaged_files: u64,
 }
 
 /// What is told of saving; nothing until there is a snapshot.
 #[derive(Debug, Default)]
-pub(crate) struct SaveProgress(Mutex<Option<StateTold>>);
+pub(crate) struct SaveProgress(Mutex<Option<StateStatus>>);
 
 impl SaveProgress {
-    pub(crate) fn told(&self) -> Option<StateTold> {
+    pub(crate) fn status(&self) -> Option<StateStatus> {
         *self.locked()
     }
 
     /// Changes what is told.
-    pub(crate) fn tell(&self, change: impl FnOnce(&mut StateTold)) {
+    pub(crate) fn update(&self, change: impl FnOnce(&mut StateStatus)) {
         change(self.locked().get_or_insert_default());
     }
 
-    fn locked(&self) -> MutexGuard<'_, Option<StateTold>> {
+    fn locked(&self) -> MutexGuard<'_, Option<StateStatus>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
@@ -126,7 +126,7 @@ pub(crate) struct OpenedState<C: Clock + 'static, W: Clock + 'static> {
     /// What couldn't be read, and is forgotten.
     pub(crate) lost: Vec<String>,
     pub(crate) folder: Folder,
-    pub(crate) found: Found<C, W>,
+    pub(crate) found: RestoredState<C, W>,
 }
 
 /// What a service is to count, and where it says what became of its state.
@@ -144,11 +144,11 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
     /// # Errors
     /// The folder can't be used, or the policy can't be put in force.
     pub(crate) fn open(mut self) -> Result<OpenedState<C, W>, StartError> {
-        let every = self.options.every.min(MOST_BETWEEN_FLUSHES);
+        let every = self.options.save_interval.min(MOST_BETWEEN_FLUSHES);
         self.builder = self
             .builder
             .flush_quotas_every(every)
-            .on_quota_file_failure(OnFileFailure::Grant);
+            .on_quota_file_error(OnFileFailure::Allow);
         let folder = Folder::lock(&self.options.folder).map_err(StartError::State)?;
         folder.sweep();
         let mut lost = Vec::new();
@@ -166,23 +166,24 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
                 Err(refused) => refused,
             };
             let (damaged, why) = match refused {
-                Refused::Restore(RestoreError::Policy(error)) => {
+                RestoreFailure::Restore(RestoreError::Policy(error)) => {
                     return Err(StartError::Policy(error));
                 }
-                Refused::Restore(RestoreError::Quotas(error)) if !is_damaged(&error) => {
+                RestoreFailure::Restore(RestoreError::Quotas(error)) if !is_damaged(&error) => {
                     return Err(StartError::State(journal_error(&error)));
                 }
-                Refused::Restore(RestoreError::Quotas(error)) => {
+                RestoreFailure::Restore(RestoreError::Quotas(error)) => {
                     (folder.quotas(), error.to_string())
                 }
-                Refused::Restore(RestoreError::Snapshot(SnapshotError::Io { path, source }))
-                    if !is_lost(&path, &source) =>
-                {
+                RestoreFailure::Restore(RestoreError::Snapshot(SnapshotError::Io {
+                    path,
+                    source,
+                })) if !is_lost(&path, &source) => {
                     let error = SnapshotError::Io { path, source };
                     return Err(StartError::State(format!("{error}{UNREAD}")));
                 }
-                Refused::Restore(error) => (folder.snapshot(), error.to_string()),
-                Refused::Throttle(error) => return Err(StartError::Throttle(error)),
+                RestoreFailure::Restore(error) => (folder.snapshot(), error.to_string()),
+                RestoreFailure::Throttle(error) => return Err(StartError::Throttle(error)),
             };
             self.set_aside(&folder, &damaged, &why)?;
             lost.push(why);
@@ -204,7 +205,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
     }
 
     /// Says what was found.
-    fn log_found(&self, folder: &Folder, found: &Found<C, W>) {
+    fn log_found(&self, folder: &Folder, found: &RestoredState<C, W>) {
         let quotas = found.engine.backend().quota_stats();
         let place = folder.path().display();
         match &found.restored {
@@ -220,13 +221,13 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
                         ("folder", &place),
                         ("keys", &restored.keys),
                         ("quotas", &quotas.keys),
-                        ("left_out", &restored.left_out),
+                        ("left_out", &restored.dropped_keys),
                         ("limits_retired", &restored.retired.len()),
                     ],
                 );
                 if !restored.retired.is_empty() {
                     let event = "limits that the policy has no more, or counts in another way: what was spent of them is kept until it is idle, in case they return";
-                    let limits = named(&restored.retired);
+                    let limits = join_names(&restored.retired);
                     self.log.warn(event, &[("limits", &limits)]);
                 }
             }
@@ -244,9 +245,9 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> StateOpener<'_, C, 
 fn is_damaged(error: &FileError) -> bool {
     match error {
         FileError::Io { path, source } => is_lost(path, source),
-        FileError::Foreign { .. } | FileError::OtherVersion { .. } | FileError::Corrupt { .. } => {
-            true
-        }
+        FileError::NotAQuotaFile { .. }
+        | FileError::OtherVersion { .. }
+        | FileError::Corrupt { .. } => true,
         _ => false,
     }
 }
@@ -270,7 +271,7 @@ fn journal_error(error: &FileError) -> String {
 }
 
 /// Some names in one line.
-fn named(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     let (first, rest) = names.split_at(names.len().min(NAMED));
     match rest.len() {
         0 => first.join(", "),

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_engine::tally::Requests;
+use tollgate_engine::tally::RequestCounts;
 use tollgate_redis::StoreEvent;
 
 use crate::health::{Concern, Health};
@@ -42,14 +42,14 @@ impl StoreEvents {
     }
 
     /// Something happened: for `RedisBuilder::on_event`.
-    pub fn hear(&self, event: &StoreEvent<'_>) {
+    pub fn record(&self, event: &StoreEvent<'_>) {
         let StoreEventsInner { log, health, last } = &*self.0;
         let mut last = last.lock().unwrap_or_else(PoisonError::into_inner);
         let level = match event {
             StoreEvent::Failed { error, .. } | StoreEvent::KeyFailed { error, .. } => {
                 // If a key failed, the store itself is well.
                 if matches!(event, StoreEvent::Failed { .. }) {
-                    health.raise(Concern::Store, *error);
+                    health.raise_concern(Concern::Store, *error);
                 }
                 if *last == *error {
                     return;
@@ -57,23 +57,23 @@ impl StoreEvents {
                 (*error).clone_into(&mut last);
                 Level::Error
             }
-            StoreEvent::FallbackBegan | StoreEvent::CircuitOpened { .. } => {
-                health.raise(Concern::Store, event.to_string());
+            StoreEvent::FallbackStarted | StoreEvent::CircuitOpened { .. } => {
+                health.raise_concern(Concern::Store, event.to_string());
                 Level::Warn
             }
             StoreEvent::FallbackEnded { .. } => {
                 last.clear();
-                health.settle(Concern::Store);
+                health.clear_concern(Concern::Store);
                 Level::Info
             }
             _ => Level::Info,
         };
-        log.say(level, &format!("store: {event}"), &[]);
+        log.log(level, &format!("store: {event}"), &[]);
     }
 
     /// It couldn't be asked before anybody needed it.
     pub fn report_unreachable(&self, why: &str) {
-        self.0.health.raise(Concern::Store, why);
+        self.0.health.raise_concern(Concern::Store, why);
     }
 
     /// The concerns of the service that hears of them.
@@ -95,11 +95,11 @@ pub(crate) enum ProbeResult {
 
 /// What came of the last look at the store.
 #[derive(Debug, Default)]
-pub(crate) struct LastProbe(Mutex<Option<(Requests, ProbeResult)>>);
+pub(crate) struct LastProbe(Mutex<Option<(RequestCounts, ProbeResult)>>);
 
 impl LastProbe {
     /// What is known once so many requests are decided.
-    pub(crate) fn at(&self, requests: Requests) -> ProbeResult {
+    pub(crate) fn at(&self, requests: RequestCounts) -> ProbeResult {
         let last = *self.0.lock().unwrap_or_else(PoisonError::into_inner);
         match last {
             Some((then, sight)) if then == requests => sight,
@@ -107,7 +107,7 @@ impl LastProbe {
         }
     }
 
-    pub(crate) fn note(&self, requests: Requests, sight: ProbeResult) {
+    pub(crate) fn note(&self, requests: RequestCounts, sight: ProbeResult) {
         *self.0.lock().unwrap_or_else(PoisonError::into_inner) = Some((requests, sight));
     }
 }

@@ -9,12 +9,12 @@ use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate_engine::tally::Histogram;
 
 use crate::address::Protocol;
-use crate::connection_limit::Open;
-use crate::denial_log::Denials;
+use crate::connection_limit::ListenerConnections;
+use crate::denial_log::DenialLogger;
 use crate::health::Health;
 use crate::log::Log;
 use crate::protocol_errors::ProtocolErrors;
-use crate::rls_failure_mode::RlsClosed;
+use crate::rls_failure_mode::RlsFailureMode;
 use crate::settings::Settings;
 use crate::store_events::{LastProbe, StoreEvents};
 
@@ -45,14 +45,14 @@ pub(crate) struct Telemetry {
     /// Whether it should be asked.
     pub(crate) health: Health,
     /// Logs some of the denials.
-    pub(crate) denials: Arc<Denials>,
+    pub(crate) denials: Arc<DenialLogger>,
     pub(crate) measured: ClientMetrics,
     /// What clients do that their protocol doesn't allow.
     pub(crate) errors: Arc<ProtocolErrors>,
     /// Whether the store was there when it was asked last.
     pub(crate) store_probes: LastProbe,
     /// One scrape at a time: each looks at all keys.
-    pub(crate) scraping: Arc<tokio::sync::Mutex<()>>,
+    pub(crate) scrape_lock: Arc<tokio::sync::Mutex<()>>,
 }
 
 impl Telemetry {
@@ -61,11 +61,11 @@ impl Telemetry {
         let health = settings.store_events.as_ref().map(StoreEvents::health);
         Self {
             health: health.unwrap_or_default(),
-            denials: Arc::new(Denials::new(log.clone(), settings.log_denials)),
+            denials: Arc::new(DenialLogger::new(log.clone(), settings.denial_log)),
             measured: ClientMetrics::new(),
             errors: ProtocolErrors::new(log.clone()),
             store_probes: LastProbe::default(),
-            scraping: Arc::default(),
+            scrape_lock: Arc::default(),
             log,
         }
     }
@@ -76,7 +76,7 @@ impl Telemetry {
 pub(crate) struct ClientMetrics {
     times: [Histogram; Protocol::TIMED.len()],
     /// None where nobody listens.
-    open: [OnceLock<Arc<Open>>; Protocol::ALL.len()],
+    connection_counts: [OnceLock<Arc<ListenerConnections>>; Protocol::ALL.len()],
     /// Calls that were reset before their messages were complete.
     resets: AtomicU64,
     clock: Monotonic,
@@ -85,19 +85,19 @@ pub(crate) struct ClientMetrics {
     /// Requests of domains that the policy doesn't know, and the first of those domains.
     unknown: (AtomicU64, Mutex<BTreeSet<String>>),
     /// When it started, since 1970.
-    pub(crate) since: Timestamp,
+    pub(crate) started_at: Timestamp,
 }
 
 impl ClientMetrics {
     pub(crate) fn new() -> Self {
         Self {
             times: std::array::from_fn(|_| Histogram::new(&BUCKET_ENDS)),
-            open: Default::default(),
+            connection_counts: Default::default(),
             resets: AtomicU64::new(0),
             clock: Monotonic::default(),
             undecided: Default::default(),
             unknown: Default::default(),
-            since: Wall.now(),
+            started_at: Wall.now(),
         }
     }
 
@@ -109,14 +109,14 @@ impl ClientMetrics {
 
     /// So many requests have come together, at this time, and their answers are ready.
     #[inline]
-    pub(crate) fn took(&self, protocol: Protocol, since: Timestamp, requests: u64) {
+    pub(crate) fn record_requests(&self, protocol: Protocol, since: Timestamp, requests: u64) {
         if let (Some(times), 1..) = (self.times.get(protocol as usize), requests) {
             times.add_many(self.now() - since, requests);
         }
     }
 
     /// A client gave up a call before its message was complete.
-    pub(crate) fn call_was_reset(&self) {
+    pub(crate) fn record_reset(&self) {
         // It is shown, and nothing depends on it.
         self.resets.fetch_add(1, Relaxed);
     }
@@ -128,14 +128,14 @@ impl ClientMetrics {
 
     /// A request of Envoy couldn't be decided, and Envoy is told so.
     #[cold]
-    pub(crate) fn could_not_decide(&self, told: RlsClosed) {
+    pub(crate) fn record_undecided(&self, told: RlsFailureMode) {
         self.undecided[told as usize].fetch_add(1, Relaxed);
     }
 
     /// How many requests of Envoy couldn't be decided, by what Envoy was told.
     pub(crate) fn undecided(&self) -> [(&'static str, u64); 2] {
-        let count = |told: RlsClosed| self.undecided[told as usize].load(Relaxed);
-        [RlsClosed::Error, RlsClosed::Deny].map(|told| (told.name(), count(told)))
+        let count = |told: RlsFailureMode| self.undecided[told as usize].load(Relaxed);
+        [RlsFailureMode::Error, RlsFailureMode::Deny].map(|told| (told.name(), count(told)))
     }
 
     /// Counts a request of a domain that the policy doesn't know. Whether that is to be said: once a domain, and of so many.
@@ -163,14 +163,14 @@ impl ClientMetrics {
     }
 
     /// Connections of this protocol are counted there.
-    pub(crate) fn listens(&self, protocol: Protocol, open: &Arc<Open>) {
+    pub(crate) fn register_listener(&self, protocol: Protocol, open: &Arc<ListenerConnections>) {
         // A listener is bound once.
-        let _ = self.open[protocol as usize].set(Arc::clone(open));
+        let _ = self.connection_counts[protocol as usize].set(Arc::clone(open));
     }
 
     /// How many connections there are.
     pub(crate) fn connections(&self, protocol: Protocol) -> usize {
-        let open = self.open[protocol as usize].get();
+        let open = self.connection_counts[protocol as usize].get();
         open.map_or(0, |open| open.count())
     }
 }

@@ -10,7 +10,9 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
+use tollgate::snapshot::{
+    LoadCounts, SnapshotError, SnapshotReader, SnapshotTimes, SnapshotWriter,
+};
 use tollgate::{Algorithm, KeyedLimiter, LimitError, Rate, Tier};
 use tollgate_engine::backend::TableStats;
 use tollgate_engine::policy::OnStoreFailure;
@@ -19,15 +21,15 @@ use tollgate_redis::{Redis, RedisLimiter, StoreError, StoreLimitError};
 use crate::cl_throttle::{ThrottleLimit, ThrottleOutcome};
 
 /// Limits that are kept ready at the same time.
-const LIMITS: usize = 1_024;
+const CACHED_LIMITS: usize = 1_024;
 
 /// Where keys are kept that bring their limits along.
-pub(crate) trait Cells: Send + Sync + 'static {
+pub(crate) trait ThrottleKeys: Send + Sync + 'static {
     /// A limit, ready to be asked.
     type Limit: Send + Sync;
 
     /// Gets a limit ready.
-    fn limit(&self, limit: ThrottleLimit) -> Result<Self::Limit, String>;
+    fn prepare_limit(&self, limit: ThrottleLimit) -> Result<Self::Limit, String>;
 
     /// Charges a key. It fails if nobody could be asked.
     fn charge(
@@ -38,20 +40,20 @@ pub(crate) trait Cells: Send + Sync + 'static {
     ) -> impl Future<Output = Result<ThrottleOutcome, String>> + Send;
 
     /// How long until a key is as one never seen.
-    fn owed(&self, key: &[u8]) -> impl Future<Output = Result<Duration, String>> + Send;
+    fn debt_of(&self, key: &[u8]) -> impl Future<Output = Result<Duration, String>> + Send;
 
     /// Forgets what a key owes; says whether it owed anything.
-    fn forget(&self, key: &[u8]) -> impl Future<Output = Result<bool, String>> + Send;
+    fn reset_key(&self, key: &[u8]) -> impl Future<Output = Result<bool, String>> + Send;
 
     /// How many keys owe something, if that is known here.
-    fn count(&self) -> Option<usize>;
+    fn active_keys(&self) -> Option<usize>;
 
     /// The table of keys.
-    fn table(&self) -> TableStats;
+    fn table_stats(&self) -> TableStats;
 }
 
 /// What the table is called in metrics.
-const TABLE: &str = "throttle";
+const TABLE_NAME: &str = "throttle";
 
 /// Keys in this process.
 pub(crate) struct LocalThrottleKeys<C: Clock>(KeyedLimiter<C>);
@@ -64,7 +66,7 @@ pub(crate) struct LocalThrottleLimit {
 }
 
 /// Tokens are nanoseconds.
-fn nanos(burst: u64) -> Rate {
+fn nanosecond_rate(burst: u64) -> Rate {
     Rate::new(1, Duration::from_nanos(1)).burst(burst)
 }
 
@@ -72,7 +74,7 @@ impl<C: Clock> LocalThrottleKeys<C> {
     /// So many keys at most; those beyond share one limit.
     pub(crate) fn new(keys: usize, clock: C) -> Result<Self, LimitError> {
         // Each call brings its own tolerance; this is nobody's.
-        let builder = KeyedLimiter::builder(nanos(1), keys);
+        let builder = KeyedLimiter::builder(nanosecond_rate(1), keys);
         Ok(Self(builder.clock(clock).build()?))
     }
 
@@ -81,9 +83,9 @@ impl<C: Clock> LocalThrottleKeys<C> {
         keys: usize,
         clock: C,
         file: &mut SnapshotReader,
-        times: Times,
-    ) -> Result<(Self, Loaded), SnapshotError> {
-        let builder = KeyedLimiter::builder(nanos(1), keys);
+        times: SnapshotTimes,
+    ) -> Result<(Self, LoadCounts), SnapshotError> {
+        let builder = KeyedLimiter::builder(nanosecond_rate(1), keys);
         let (limiter, loaded) = builder.clock(clock).load(file, times)?;
         Ok((Self(limiter), loaded))
     }
@@ -92,22 +94,22 @@ impl<C: Clock> LocalThrottleKeys<C> {
     pub(crate) fn save(
         &self,
         file: &mut SnapshotWriter,
-        times: Times,
+        times: SnapshotTimes,
     ) -> Result<u64, SnapshotError> {
         self.0.save(file, times)
     }
 
     /// A number that grows with what keys spend.
-    pub(crate) fn changes(&self) -> u64 {
+    pub(crate) fn allowed_count(&self) -> u64 {
         self.0.stats().allowed
     }
 }
 
-impl<C: Clock + 'static> Cells for LocalThrottleKeys<C> {
+impl<C: Clock + 'static> ThrottleKeys for LocalThrottleKeys<C> {
     type Limit = LocalThrottleLimit;
 
-    fn limit(&self, limit: ThrottleLimit) -> Result<LocalThrottleLimit, String> {
-        let tier = Tier::new(Algorithm::Gcra, nanos(limit.tolerance));
+    fn prepare_limit(&self, limit: ThrottleLimit) -> Result<LocalThrottleLimit, String> {
+        let tier = Tier::new(Algorithm::Gcra, nanosecond_rate(limit.tolerance));
         Ok(LocalThrottleLimit {
             limit,
             tier: tier.map_err(|error| error.to_string())?,
@@ -125,35 +127,35 @@ impl<C: Clock + 'static> Cells for LocalThrottleKeys<C> {
         let decision = key.check_n(limit.limit.time(quantity));
         Ok(ThrottleOutcome {
             is_allowed: decision.is_allowed(),
-            owed: decision.reset_after,
+            debt: decision.reset_after,
             wait: None,
         })
     }
 
-    async fn owed(&self, key: &[u8]) -> Result<Duration, String> {
+    async fn debt_of(&self, key: &[u8]) -> Result<Duration, String> {
         Ok(self.0.key(key).peek().reset_after)
     }
 
-    async fn forget(&self, key: &[u8]) -> Result<bool, String> {
+    async fn reset_key(&self, key: &[u8]) -> Result<bool, String> {
         let key = self.0.key(key);
         let owed = key.peek().reset_after;
         key.reset();
         Ok(owed > Duration::ZERO)
     }
 
-    fn count(&self) -> Option<usize> {
+    fn active_keys(&self) -> Option<usize> {
         Some(self.0.len())
     }
 
-    fn table(&self) -> TableStats {
-        TableStats::of(TABLE, &self.0)
+    fn table_stats(&self) -> TableStats {
+        TableStats::of(TABLE_NAME, &self.0)
     }
 }
 
 /// Keys in the store.
 pub(crate) struct StoreThrottleKeys {
     /// By whichever rate: all others count in its keys.
-    any: RedisLimiter,
+    base_limiter: RedisLimiter,
     limits: Mutex<HashMap<ThrottleLimit, Arc<RedisLimiter>>>,
 }
 
@@ -162,28 +164,28 @@ impl StoreThrottleKeys {
         let any = redis.limiter("cl.throttle", Rate::per_second(1));
         let any = any.carry_over_time().on_store_failure(on_failure);
         Ok(Self {
-            any: any.build()?,
+            base_limiter: any.build()?,
             limits: Mutex::default(),
         })
     }
 }
 
 /// Why a store didn't tell of a key.
-fn unasked(error: &StoreError) -> String {
+fn store_unreachable(error: &StoreError) -> String {
     format!("the store can't be asked: {error}")
 }
 
-impl Cells for StoreThrottleKeys {
+impl ThrottleKeys for StoreThrottleKeys {
     type Limit = Arc<RedisLimiter>;
 
-    fn limit(&self, limit: ThrottleLimit) -> Result<Arc<RedisLimiter>, String> {
+    fn prepare_limit(&self, limit: ThrottleLimit) -> Result<Arc<RedisLimiter>, String> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(ready) = limits.get(&limit) {
             return Ok(Arc::clone(ready));
         }
-        let ready = self.any.at(limit.rate());
+        let ready = self.base_limiter.with_rate(limit.rate());
         let ready = Arc::new(ready.map_err(|error| error.to_string())?);
-        if limits.len() >= LIMITS {
+        if limits.len() >= CACHED_LIMITS {
             limits.clear();
         }
         limits.insert(limit, Arc::clone(&ready));
@@ -196,7 +198,7 @@ impl Cells for StoreThrottleKeys {
         key: &[u8],
         quantity: u64,
     ) -> Result<ThrottleOutcome, String> {
-        let key = text_of(key);
+        let key = text_of_key(key);
         let verdict = limit.check_n(&key, quantity).await;
         if verdict.fallback == Some(OnStoreFailure::Closed) {
             return Err("the store can't be asked, and nothing passes without it".to_owned());
@@ -204,36 +206,36 @@ impl Cells for StoreThrottleKeys {
         let decision = verdict.decision;
         Ok(ThrottleOutcome {
             is_allowed: decision.is_allowed(),
-            owed: decision.reset_after,
-            wait: verdict.fallback.map(|_| decision.wait()),
+            debt: decision.reset_after,
+            wait: verdict.fallback.map(|_| decision.wait_or_max()),
         })
     }
 
-    async fn owed(&self, key: &[u8]) -> Result<Duration, String> {
-        let left = self.any.peek(&text_of(key)).await;
-        Ok(left.map_err(|error| unasked(&error))?.reset_after)
+    async fn debt_of(&self, key: &[u8]) -> Result<Duration, String> {
+        let left = self.base_limiter.peek(&text_of_key(key)).await;
+        Ok(left.map_err(|error| store_unreachable(&error))?.reset_after)
     }
 
-    async fn forget(&self, key: &[u8]) -> Result<bool, String> {
-        let owed = self.owed(key).await?;
-        let reset = self.any.reset(&text_of(key)).await;
-        reset.map_err(|error| unasked(&error))?;
+    async fn reset_key(&self, key: &[u8]) -> Result<bool, String> {
+        let owed = self.debt_of(key).await?;
+        let reset = self.base_limiter.reset(&text_of_key(key)).await;
+        reset.map_err(|error| store_unreachable(&error))?;
         Ok(owed > Duration::ZERO)
     }
 
     /// Keys are in the store, and nobody counts them.
-    fn count(&self) -> Option<usize> {
+    fn active_keys(&self) -> Option<usize> {
         None
     }
 
     /// Keys are in the store, and none is here.
-    fn table(&self) -> TableStats {
-        TableStats::empty(TABLE)
+    fn table_stats(&self) -> TableStats {
+        TableStats::empty(TABLE_NAME)
     }
 }
 
 /// A key as text: any bytes, and no two alike.
-fn text_of(key: &[u8]) -> String {
+fn text_of_key(key: &[u8]) -> String {
     match std::str::from_utf8(key) {
         Ok(text) if !text.starts_with('\0') => text.to_owned(),
         _ => key.iter().fold("\0".to_owned(), |mut text, byte| {

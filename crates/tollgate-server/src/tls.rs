@@ -20,12 +20,12 @@ use tollgate::clock::{Clock, Wall};
 
 use crate::address::Protocol;
 use crate::connection_limit::ConnectionPermit;
-use crate::log::{Level, Log, utc};
+use crate::log::{Level, Log, format_unix_seconds};
 
 mod expiry_dates;
 mod tls_files;
 
-use tls_files::{Files, InForce};
+use tls_files::{TlsConfigs, TlsFiles};
 
 const DAY: i64 = 86_400;
 /// A certificate that ends within so many days is worth a word each day.
@@ -53,20 +53,20 @@ pub struct Tls {
     /// A PEM file: its key.
     pub key: PathBuf,
     /// A PEM file: who signs the clients' certificates. With it a client must show one.
-    pub client_authority: Option<PathBuf>,
+    pub client_ca: Option<PathBuf>,
     /// A PEM file: lists of clients' certificates that no longer hold.
-    pub revoked: Option<PathBuf>,
+    pub revocation_lists: Option<PathBuf>,
     /// The listeners that speak TLS alone.
-    pub on: Vec<Protocol>,
+    pub listeners: Vec<Protocol>,
 }
 
 /// The certificates of a service that runs.
 #[derive(Debug)]
 pub(crate) struct Certificates {
     settings: Tls,
-    in_force: RwLock<Arc<InForce>>,
+    in_force: RwLock<Arc<TlsConfigs>>,
     /// What was read last, whether it was put in force or not.
-    read: Mutex<Option<Files>>,
+    read: Mutex<Option<TlsFiles>>,
 }
 
 /// How connections of one listener begin.
@@ -80,7 +80,7 @@ pub(crate) struct Handshake {
 
 /// What should be known of certificates that are in force.
 #[derive(Clone, Debug, Display, PartialEq, Eq)]
-pub(crate) enum Ending {
+pub(crate) enum ExpiryWarning {
     /// It is over: clients refuse it.
     #[display(
         "the certificate has expired on {_0}, and clients refuse it: replace --tls-cert and --tls-key"
@@ -104,7 +104,7 @@ fn in_days(days: i64) -> String {
 impl Certificates {
     /// Reads all files.
     pub(crate) fn read(settings: Tls) -> Result<Self, String> {
-        let files = Files::read(&settings)?;
+        let files = TlsFiles::read(&settings)?;
         let in_force = files.in_force(&settings)?;
         Ok(Self {
             settings,
@@ -116,7 +116,7 @@ impl Certificates {
     /// Reads them again, and puts them in force if they have changed and are right: whether it did, or why not.
     pub(crate) fn renew(&self) -> Result<bool, String> {
         let mut read = self.read.lock().unwrap_or_else(PoisonError::into_inner);
-        let files = Files::read(&self.settings)?;
+        let files = TlsFiles::read(&self.settings)?;
         if read.as_ref() == Some(&files) {
             return Ok(false);
         }
@@ -139,18 +139,25 @@ impl Certificates {
 
     /// The same as people write it.
     pub(crate) fn not_after_shown(&self) -> String {
-        self.not_after().map_or_else(|| "unknown".to_owned(), utc)
+        self.not_after()
+            .map_or_else(|| "unknown".to_owned(), format_unix_seconds)
     }
 
     /// What should be known of those in force, if anything.
-    pub(crate) fn ending(&self) -> Option<Ending> {
+    pub(crate) fn ending(&self) -> Option<ExpiryWarning> {
         let now = i64::try_from(Wall.now().as_nanos() / 1_000_000_000).unwrap_or(i64::MAX);
         let in_force = self.in_force();
-        let left = in_force.not_after.map(|end| (end - now, utc(end)));
+        let left = in_force
+            .not_after
+            .map(|end| (end - now, format_unix_seconds(end)));
         match (left, in_force.lists_until) {
-            (Some((left, end)), _) if left <= 0 => Some(Ending::Expired(end)),
-            (_, Some(until)) if until <= now => Some(Ending::OldList(utc(until))),
-            (Some((left, end)), _) if left < SOON * DAY => Some(Ending::Soon(left / DAY, end)),
+            (Some((left, end)), _) if left <= 0 => Some(ExpiryWarning::Expired(end)),
+            (_, Some(until)) if until <= now => {
+                Some(ExpiryWarning::OldList(format_unix_seconds(until)))
+            }
+            (Some((left, end)), _) if left < SOON * DAY => {
+                Some(ExpiryWarning::Soon(left / DAY, end))
+            }
             _ => None,
         }
     }
@@ -167,7 +174,7 @@ impl Certificates {
         time: Duration,
         log: &Log,
     ) -> Option<Handshake> {
-        self.settings.on.contains(&on).then(|| Handshake {
+        self.settings.listeners.contains(&on).then(|| Handshake {
             certificates: Arc::clone(self),
             on,
             time,
@@ -175,7 +182,7 @@ impl Certificates {
         })
     }
 
-    fn in_force(&self) -> Arc<InForce> {
+    fn in_force(&self) -> Arc<TlsConfigs> {
         let in_force = self.in_force.read();
         Arc::clone(&in_force.unwrap_or_else(PoisonError::into_inner))
     }
@@ -184,7 +191,7 @@ impl Certificates {
 impl Handshake {
     /// Begins a connection, and serves it. It ends if its client doesn't begin in time, is refused, or another needs
     /// its place before. In a box, so that connections without TLS aren't larger for it.
-    pub(crate) fn then<'s, F>(
+    pub(crate) fn serve_after<'s, F>(
         self,
         stream: TcpStream,
         place: &'s mut ConnectionPermit,
@@ -218,17 +225,19 @@ impl Handshake {
         let accepted = tokio::time::timeout(self.time, accepted);
         let accepted = tokio::select! {
             accepted = accepted => accepted.unwrap_or_else(|late| Err(late.into())),
-            () = place.wanted() => return None,
+            () = place.wait_for_eviction() => return None,
         };
-        let stream = accepted.inspect_err(|why| self.tell(from, why)).ok()?;
+        let stream = accepted
+            .inspect_err(|why| self.log_refusal(from, why))
+            .ok()?;
         place.finish_handshake().then_some(stream)
     }
 
     /// Says why a client was refused, to those who look for it: anybody can cause such lines.
-    fn tell(&self, from: Option<SocketAddr>, why: &io::Error) {
+    fn log_refusal(&self, from: Option<SocketAddr>, why: &io::Error) {
         let from = from.map_or_else(|| "a client that is gone".to_owned(), |one| one.to_string());
         let said: [(&str, &dyn fmt::Display); 3] =
             [("listener", &self.on), ("from", &from), ("why", why)];
-        self.log.say(Level::Debug, "no TLS with a client", &said);
+        self.log.log(Level::Debug, "no TLS with a client", &said);
     }
 }

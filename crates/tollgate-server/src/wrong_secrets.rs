@@ -14,11 +14,11 @@ use crate::address::{Peer, Protocol};
 use crate::log::Log;
 
 /// So many wrong secrets end a connection.
-pub(crate) const TRIES: u8 = 5;
+pub(crate) const MAX_TRIES: u8 = 5;
 /// An answer to an address that has sent too many waits so long; others go on meanwhile.
 const DELAY: Duration = Duration::from_secs(1);
 /// Addresses that are told apart; those beyond count together.
-const ADDRESSES: usize = 10_000;
+const MAX_ADDRESSES: usize = 10_000;
 
 /// What was sent instead of secrets.
 #[derive(Debug)]
@@ -27,8 +27,8 @@ pub(crate) struct WrongSecrets {
     counts: [AtomicU64; Protocol::ALL.len()],
     by_address: KeyedLimiter<Monotonic>,
     /// When a line may be said.
-    lines: Limiter,
-    left_out: AtomicU64,
+    line_limiter: Limiter,
+    suppressed: AtomicU64,
 }
 
 impl WrongSecrets {
@@ -37,23 +37,23 @@ impl WrongSecrets {
         Self {
             log,
             counts: Default::default(),
-            by_address: KeyedLimiter::new(Rate::per_minute(free.max(1)), ADDRESSES),
-            lines: Limiter::new(Rate::per_second(1)),
-            left_out: AtomicU64::new(0),
+            by_address: KeyedLimiter::new(Rate::per_minute(free.max(1)), MAX_ADDRESSES),
+            line_limiter: Limiter::new(Rate::per_second(1)),
+            suppressed: AtomicU64::new(0),
         }
     }
 
     /// Counts a wrong secret, and tells how long its answer is to wait.
     #[cold]
-    pub(crate) fn wrong(&self, protocol: Protocol, from: Peer) -> Duration {
+    pub(crate) fn record_wrong_secret(&self, protocol: Protocol, from: Peer) -> Duration {
         self.counts[protocol as usize].fetch_add(1, Ordering::Relaxed);
-        if self.lines.check().is_allowed() {
-            let more = self.left_out.swap(0, Ordering::Relaxed);
+        if self.line_limiter.check().is_allowed() {
+            let more = self.suppressed.swap(0, Ordering::Relaxed);
             let fields: [(&str, &dyn Display); 3] =
                 [("protocol", &protocol), ("from", &from), ("more", &more)];
             self.log.warn("wrong password or token", &fields);
         } else {
-            self.left_out.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
         if self.by_address.check(&from.network()).is_allowed() {
             Duration::ZERO
@@ -73,14 +73,14 @@ impl WrongSecrets {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::log::LogForm;
+    use crate::log::LogFormat;
 
     #[test]
     fn an_address_that_guesses_is_answered_late_and_no_other() {
-        let guesses = WrongSecrets::new(10, Log::to(std::io::sink(), LogForm::Text));
+        let guesses = WrongSecrets::new(10, Log::to_writer(std::io::sink(), LogFormat::Text));
         let wrong = |address: &str| {
             let from = Peer::Tcp(address.parse().expect("an address"));
-            guesses.wrong(Protocol::Resp, from)
+            guesses.record_wrong_secret(Protocol::Resp, from)
         };
         for port in 1..=10 {
             assert_eq!(wrong(&format!("192.0.2.1:{port}")), Duration::ZERO);

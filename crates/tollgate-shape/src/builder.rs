@@ -12,7 +12,7 @@ use tollgate::clock::Monotonic;
 
 #[cfg(not(any(loom, shuttle)))]
 use crate::executor;
-use crate::runner::{Action, OnDrop, Runner, RunnerOwner, Stats, StillRunning, Store};
+use crate::runner::{Action, DrainTimeout, OnDrop, PendingStore, Runner, RunnerOwner, Stats};
 
 /// Keeps the time and runs actions: a future that ends when what it drives was stopped. Dropping it stops that.
 ///
@@ -53,31 +53,31 @@ type SpawnFn = Box<dyn FnOnce(Driver) + Send>;
 /// ```
 #[must_use = "a builder does nothing until it is built"]
 #[derive(derive_more::Debug)]
-pub struct Builder<S, C = Monotonic> {
+pub struct ShaperBuilder<S, C = Monotonic> {
     pub(crate) settings: S,
     clock: C,
-    at_end: OnDrop,
+    on_drop: OnDrop,
     #[cfg(not(any(loom, shuttle)))]
     #[debug(skip)]
     spawner: Option<SpawnFn>,
 }
 
-impl<S> Builder<S> {
-    pub(crate) fn of(settings: S) -> Self {
+impl<S> ShaperBuilder<S> {
+    pub(crate) fn with_settings(settings: S) -> Self {
         Self {
             settings,
             clock: Monotonic::new(),
-            at_end: OnDrop::Discard,
+            on_drop: OnDrop::Discard,
             #[cfg(not(any(loom, shuttle)))]
             spawner: None,
         }
     }
 }
 
-impl<S, C> Builder<S, C> {
+impl<S, C> ShaperBuilder<S, C> {
     /// When the last handle is dropped, what is pending fires, or is flushed. Without this it is discarded.
     pub fn flush_on_drop(mut self) -> Self {
-        self.at_end = OnDrop::Flush;
+        self.on_drop = OnDrop::Flush;
         self
     }
 
@@ -89,35 +89,35 @@ impl<S, C> Builder<S, C> {
     }
 
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Builder<S, D> {
-        Builder {
+    pub fn clock<D: Clock>(self, clock: D) -> ShaperBuilder<S, D> {
+        ShaperBuilder {
             settings: self.settings,
             clock,
-            at_end: self.at_end,
+            on_drop: self.on_drop,
             #[cfg(not(any(loom, shuttle)))]
             spawner: self.spawner,
         }
     }
 }
 
-impl<S, C: Clock + Clone + 'static> Builder<S, C> {
+impl<S, C: Clock + Clone + 'static> ShaperBuilder<S, C> {
     /// Starts something, and hands out what callers have of it.
-    pub(crate) fn start<W: Store>(
+    pub(crate) fn start<W: PendingStore>(
         self,
         store: impl FnOnce(S) -> W,
         action: Action<W>,
-    ) -> Handle<W, C> {
+    ) -> ShaperHandle<W, C> {
         let work = Arc::new(Runner::new(store(self.settings), action, self.clock));
         #[cfg(not(any(loom, shuttle)))]
         {
-            let driver = crate::runner::Driver::new(Arc::clone(&work));
+            let driver = crate::runner::RunnerDriver::new(Arc::clone(&work));
             match self.spawner {
                 Some(spawn) => spawn(Box::pin(driver)),
-                None => executor::run(&work.clock, driver),
+                None => executor::spawn(&work.clock, driver),
             }
         }
-        let at_end = self.at_end;
-        Handle(Arc::new(RunnerOwner { work, at_end }))
+        let at_end = self.on_drop;
+        ShaperHandle(Arc::new(RunnerOwner { work, at_end }))
     }
 }
 
@@ -134,9 +134,9 @@ impl<S, C: Clock + Clone + 'static> Builder<S, C> {
 /// assert!(save.is_stopped());
 /// ```
 #[derive_where(Clone)]
-pub struct Handle<S: Store, C: Clock = Monotonic>(pub(crate) Arc<RunnerOwner<S, C>>);
+pub struct ShaperHandle<S: PendingStore, C: Clock = Monotonic>(pub(crate) Arc<RunnerOwner<S, C>>);
 
-impl<S: Store, C: Clock> Handle<S, C> {
+impl<S: PendingStore, C: Clock> ShaperHandle<S, C> {
     /// Stops it for good: after this has returned no action starts. The action is dropped with all that it has
     /// captured (when it has ended, if it runs). Stopping twice is as good as once.
     ///
@@ -165,20 +165,20 @@ impl<S: Store, C: Clock> Handle<S, C> {
 }
 
 /// What debouncers can do.
-impl<S: Store<Outcome = ()>, C: Clock> Handle<S, C> {
+impl<S: PendingStore<Outcome = ()>, C: Clock> ShaperHandle<S, C> {
     /// Stops it, and blocks until the action that runs has ended, or for at most so long. From inside of the
     /// action it returns at once.
     ///
     /// # Errors
     /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
-    pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+    pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.stop();
         self.0.drain_blocking(most)
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
-impl<S: Store<Outcome = ()>, C: Clock + Clone + 'static> Handle<S, C> {
+impl<S: PendingStore<Outcome = ()>, C: Clock + Clone + 'static> ShaperHandle<S, C> {
     /// Stops it at once, and then waits until the action that runs has ended, or for at most so long. Awaited
     /// inside of the action it is ready at once.
     ///
@@ -200,13 +200,13 @@ impl<S: Store<Outcome = ()>, C: Clock + Clone + 'static> Handle<S, C> {
     pub fn stop_and_wait(
         &self,
         most: Duration,
-    ) -> impl Future<Output = Result<(), StillRunning>> + Send + use<S, C> {
+    ) -> impl Future<Output = Result<(), DrainTimeout>> + Send + use<S, C> {
         self.stop();
         Arc::clone(&self.0.work).drain(most)
     }
 }
 
-impl<S: Store, C: Clock> fmt::Debug for Handle<S, C> {
+impl<S: PendingStore, C: Clock> fmt::Debug for ShaperHandle<S, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Handle")
             .field("of", &S::NAME)

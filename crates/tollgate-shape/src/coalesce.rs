@@ -13,14 +13,14 @@ use tollgate::clock::Monotonic;
 mod add_future;
 mod store;
 
-use crate::builder::{Builder, Handle};
-use crate::runner::{Action, AfterChange, StillRunning, Store as _};
+use crate::builder::{ShaperBuilder, ShaperHandle};
+use crate::runner::{Action, AfterChange, DrainTimeout, PendingStore as _};
 #[cfg(not(any(loom, shuttle)))]
-pub use add_future::Adding;
-use store::{Batches, Limits};
+pub use add_future::AddFuture;
+use store::{BatchLimits, BatchStore};
 
 /// How many items are held at most, unless something else is chosen.
-const PENDING: usize = 65_536;
+const DEFAULT_MAX_PENDING: usize = 65_536;
 
 /// How items are collected; [`build`](Self::build) makes a [`Coalescer`] of it.
 ///
@@ -49,7 +49,7 @@ const PENDING: usize = 65_536;
 ///     "the item 7 weighs 2097152, above the 1048576 that a batch may weigh: split it, or raise max_weight"
 /// );
 /// ```
-pub type Coalesce<K, V, C = Monotonic> = Builder<Limits<K, V>, C>;
+pub type Coalesce<K, V, C = Monotonic> = ShaperBuilder<BatchLimits<K, V>, C>;
 
 impl<K, V> Coalesce<K, V> {
     /// A batch is flushed this long after its first item.
@@ -63,14 +63,14 @@ impl<K, V> Coalesce<K, V> {
     }
 
     fn new(window: Option<Duration>, quiet: Option<Duration>) -> Self {
-        Self::of(Limits {
+        Self::with_settings(BatchLimits {
             max_wait: window,
             quiet,
             max_items: usize::MAX,
             max_weight: u64::MAX,
             weigh: None,
             merge: None,
-            max_pending: PENDING,
+            max_pending: DEFAULT_MAX_PENDING,
         })
     }
 }
@@ -127,20 +127,20 @@ where
     /// A coalescer that flushes by this function. It runs where the driver does.
     pub fn build<F>(self, flush: F) -> Coalescer<K, V, C>
     where
-        F: Fn(&Batch<K, V>) -> Flushed + Send + Sync + 'static,
+        F: Fn(&Batch<K, V>) -> FlushOutcome + Send + Sync + 'static,
     {
         let action = Action::Sync(Box::new(move |batch| flush(&batch)));
-        self.start(Batches::new, action)
+        self.start(BatchStore::new, action)
     }
 
     /// A coalescer that flushes by an async function.
     pub fn build_async<F, R>(self, flush: F) -> Coalescer<K, V, C>
     where
         F: Fn(Batch<K, V>) -> R + Send + Sync + 'static,
-        R: Future<Output = Flushed> + Send + 'static,
+        R: Future<Output = FlushOutcome> + Send + 'static,
     {
         let action = Action::Async(Box::new(move |batch| Box::pin(flush(batch))));
-        self.start(Batches::new, action)
+        self.start(BatchStore::new, action)
     }
 }
 
@@ -179,7 +179,7 @@ where
 /// assert_eq!(invalidations.pending(), 0);
 /// # Ok::<(), tollgate_shape::AddError<String, u32>>(())
 /// ```
-pub type Coalescer<K, V, C = Monotonic> = Handle<Batches<K, V>, C>;
+pub type Coalescer<K, V, C = Monotonic> = ShaperHandle<BatchStore<K, V>, C>;
 
 impl<K, V, C> Coalescer<K, V, C>
 where
@@ -198,7 +198,7 @@ where
         match added {
             Some(Ok(())) => Ok(()),
             Some(Err(why)) => Err(AddError::new(why, item)),
-            None => Err(AddError::new(NotAdded::Stopped, item)),
+            None => Err(AddError::new(AddDenied::Stopped, item)),
         }
     }
 
@@ -206,18 +206,18 @@ where
     ///
     /// The first batch of a sync flush has been flushed when this returns, unless another one was running.
     pub fn flush(&self) -> usize {
-        self.0.change(Batches::flush_now).unwrap_or(0)
+        self.0.change(BatchStore::flush_now).unwrap_or(0)
     }
 
     /// How many items are held: those that wait, and those of a flush that runs.
     pub fn pending(&self) -> usize {
-        self.0.read(Batches::pending)
+        self.0.read(BatchStore::pending)
     }
 
     /// What was not flushed before it was stopped, in order, and once. A flush that runs while it is stopped and
     /// fails then adds its batch.
-    pub fn take_leftover(&self) -> Vec<Batch<K, V>> {
-        self.0.with(Batches::take_leftover)
+    pub fn take_unflushed(&self) -> Vec<Batch<K, V>> {
+        self.0.with(BatchStore::take_leftover)
     }
 
     /// Takes no more items, flushes what there is, and blocks until that has ended, or for at most so long. Then it is stopped.
@@ -225,7 +225,7 @@ where
     ///
     /// # Errors
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
-    pub fn close_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+    pub fn close_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.0.close();
         if self.0.is_inside_action() {
             return Ok(());
@@ -247,8 +247,8 @@ where
     ///
     /// # Errors
     /// [`AddError`] with the item if it is too large for a batch, or it was stopped.
-    pub fn add(&self, key: K, value: V) -> Adding<K, V, C> {
-        Adding {
+    pub fn add(&self, key: K, value: V) -> AddFuture<K, V, C> {
+        AddFuture {
             coalescer: self.clone(),
             item: Some((key, value)),
             waiter: None,
@@ -260,7 +260,7 @@ where
     ///
     /// # Errors
     /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
-    pub async fn close(&self, most: Duration) -> Result<(), StillRunning> {
+    pub async fn close(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.0.close();
         if self.0.is_inside_action() {
             return Ok(());
@@ -319,7 +319,7 @@ pub struct Batch<K, V> {
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Flushed {
+pub enum FlushOutcome {
     /// It is done with, whether it was delivered or given up.
     Done,
     /// It failed: the same batch is flushed again after this time, and before all later ones.
@@ -335,7 +335,7 @@ impl<K, V> Batch<K, V> {
     }
 
     /// The same, to be tried once more.
-    fn again(mut self) -> Self {
+    fn with_next_attempt(mut self) -> Self {
         self.attempt = self.attempt.saturating_add(1);
         self
     }
@@ -373,7 +373,7 @@ impl<K, V> Batch<K, V> {
 /// Why an item was not added.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NotAdded {
+pub enum AddDenied {
     /// As many items as may be are held.
     #[display("isn't added: {most} are held already; wait by `add`, or raise max_pending")]
     Full {
@@ -401,13 +401,13 @@ pub enum NotAdded {
 #[display(bound(K: std::fmt::Debug))]
 pub struct AddError<K, V> {
     /// Why.
-    pub why: NotAdded,
+    pub why: AddDenied,
     /// The item.
     pub item: Option<(K, V)>,
 }
 
 impl<K, V> AddError<K, V> {
-    const fn new(why: NotAdded, item: Option<(K, V)>) -> Self {
+    const fn new(why: AddDenied, item: Option<(K, V)>) -> Self {
         Self { why, item }
     }
 }

@@ -7,9 +7,9 @@ use derive_where::derive_where;
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
-use crate::builder::{Builder, Handle};
-use crate::runner::{Action, AfterChange, RunnerOwner, Store};
-use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
+use crate::builder::{ShaperBuilder, ShaperHandle};
+use crate::runner::{Action, AfterChange, PendingStore, RunnerOwner};
+use crate::timeline::{CallEffect, CallTimeline, DebounceTiming, Edge, TimerEffect};
 
 /// How a debounce behaves; [`build`](Self::build) makes a [`Debouncer`] of it, and [`keyed`](Self::keyed) one debounce for each key.
 ///
@@ -32,7 +32,7 @@ use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
 /// clock.advance(Duration::from_millis(100));
 /// assert_eq!(debouncer.stats().fired, 2);
 /// ```
-pub type Debounce<C = Monotonic> = Builder<Times, C>;
+pub type Debounce<C = Monotonic> = ShaperBuilder<DebounceTiming, C>;
 
 /// A debounce that fires at once, and then at most once an interval while calls go on.
 ///
@@ -69,7 +69,7 @@ impl Throttle {
 impl Debounce {
     /// Fires once it was quiet for `wait`. A wait of nothing merges only what comes at the same instant.
     pub fn new(wait: Duration) -> Self {
-        Self::of(Times {
+        Self::with_settings(DebounceTiming {
             wait,
             max_wait: None,
             leading: Edge::Off,
@@ -138,8 +138,8 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         T: Send + 'static,
         F: Fn(T, Timestamp) + Send + Sync + 'static,
     {
-        let action = move |fired: Fired<T>| action(fired.value, fired.called);
-        self.start(Single::new, Action::Sync(Box::new(action)))
+        let action = move |fired: Firing<T>| action(fired.value, fired.called);
+        self.start(SingleStore::new, Action::Sync(Box::new(action)))
     }
 
     /// A debouncer with an async action, which runs where the driver does.
@@ -173,8 +173,8 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
         F: Fn(T, Timestamp) -> R + Send + Sync + 'static,
         R: Future<Output = ()> + Send + 'static,
     {
-        let action = move |fired: Fired<T>| Box::pin(action(fired.value, fired.called)) as _;
-        self.start(Single::new, Action::Async(Box::new(action)))
+        let action = move |fired: Firing<T>| Box::pin(action(fired.value, fired.called)) as _;
+        self.start(SingleStore::new, Action::Async(Box::new(action)))
     }
 }
 
@@ -212,7 +212,7 @@ impl<C: Clock + Clone + 'static> Debounce<C> {
 /// // After 200 ms at the latest, and once it is quiet.
 /// assert_eq!(saves.try_iter().collect::<Vec<_>>(), ["tol", "toll"]);
 /// ```
-pub type Debouncer<T, C = Monotonic> = Handle<Single<T>, C>;
+pub type Debouncer<T, C = Monotonic> = ShaperHandle<SingleStore<T>, C>;
 
 /// A handle that doesn't keep its [`Debouncer`] alive, for the action itself.
 ///
@@ -241,7 +241,7 @@ pub type Debouncer<T, C = Monotonic> = Handle<Single<T>, C>;
 #[debug("WeakDebouncer {{ .. }}")]
 #[derive_where(Clone)]
 pub struct WeakDebouncer<T: Send + 'static, C: Clock = Monotonic> {
-    handle: Weak<RunnerOwner<Single<T>, C>>,
+    handle: Weak<RunnerOwner<SingleStore<T>, C>>,
 }
 
 impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
@@ -257,7 +257,7 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
     ///
     /// A sync action has ended when this returns, unless another one was running. An async one has been started at most.
     pub fn flush(&self) -> bool {
-        let flushed = self.0.change(Single::flush_now);
+        let flushed = self.0.change(SingleStore::flush_now);
         flushed.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
@@ -265,14 +265,14 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
     pub fn cancel(&self) -> bool {
         let cancelled = self
             .0
-            .change(|store, _| (store.cancel(), AfterChange::Nothing));
+            .change(|store, _| (store.cancel(), AfterChange::None));
         cancelled.is_some_and(|(was_pending, _dropped)| was_pending)
     }
 
     /// Whether a wait is under way: the next call is merged with those before it. What was called last fires at the end of the
     /// wait, if the trailing edge is on and it hasn't fired already.
     pub fn pending(&self) -> bool {
-        self.0.read(Single::is_pending)
+        self.0.read(SingleStore::is_pending)
     }
 
     /// A handle that doesn't keep it alive.
@@ -286,13 +286,13 @@ impl<T: Send + 'static, C: Clock> Debouncer<T, C> {
 impl<T: Send + 'static, C: Clock> WeakDebouncer<T, C> {
     /// The debouncer, unless all handles of it are gone.
     pub fn upgrade(&self) -> Option<Debouncer<T, C>> {
-        self.handle.upgrade().map(Handle)
+        self.handle.upgrade().map(ShaperHandle)
     }
 }
 
 /// A value that fires, and when it was called last.
 #[derive(Debug)]
-pub struct Fired<T> {
+pub struct Firing<T> {
     pub(crate) value: T,
     pub(crate) called: Timestamp,
 }
@@ -303,7 +303,7 @@ pub(crate) struct FiringSpacing {
     interval: Duration,
     not_before: Timestamp,
     /// What that was before the latest firing.
-    before: Timestamp,
+    previous_not_before: Timestamp,
 }
 
 impl FiringSpacing {
@@ -312,7 +312,7 @@ impl FiringSpacing {
         Self {
             interval,
             not_before: Timestamp::ZERO,
-            before: Timestamp::ZERO,
+            previous_not_before: Timestamp::ZERO,
         }
     }
 
@@ -321,29 +321,29 @@ impl FiringSpacing {
         self.not_before
     }
 
-    pub(crate) fn fired(&mut self, now: Timestamp) {
-        self.before = self.not_before;
+    pub(crate) fn record_firing(&mut self, now: Timestamp) {
+        self.previous_not_before = self.not_before;
         self.not_before = now + self.interval;
     }
 
     /// The latest firing was put off, and doesn't count yet.
-    pub(crate) fn put_off(&mut self) {
-        self.not_before = self.before;
+    pub(crate) fn undo_firing(&mut self) {
+        self.not_before = self.previous_not_before;
     }
 
     /// The clock was set back: what was `from` is `to` now.
     pub(crate) fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         self.not_before = self.not_before.shifted(from, to);
-        self.before = self.before.shifted(from, to);
+        self.previous_not_before = self.previous_not_before.shifted(from, to);
     }
 
     /// Fires without regard to what fired before.
     pub(crate) fn fire_now<J>(&mut self, job: Option<J>, now: Timestamp) -> AfterChange<J> {
         let Some(job) = job else {
-            return AfterChange::Nothing;
+            return AfterChange::None;
         };
         *self = self.reset();
-        self.fired(now);
+        self.record_firing(now);
         AfterChange::Fire(job)
     }
 
@@ -355,50 +355,50 @@ impl FiringSpacing {
 
 /// What one debouncer keeps.
 #[derive(Debug)]
-pub struct Single<T> {
-    times: Times,
-    line: CallTimeline,
+pub struct SingleStore<T> {
+    times: DebounceTiming,
+    timeline: CallTimeline,
     value: Option<T>,
     spacing: FiringSpacing,
     /// It has fired, and waits for another action to end or for its distance to the last one.
-    ready: Option<Fired<T>>,
+    waiting_firing: Option<Firing<T>>,
 }
 
-impl<T> Single<T> {
-    fn new(times: Times) -> Self {
+impl<T> SingleStore<T> {
+    fn new(times: DebounceTiming) -> Self {
         Self {
-            times: times.normal(),
-            line: CallTimeline::new(),
+            times: times.normalized(),
+            timeline: CallTimeline::new(),
             value: None,
             spacing: FiringSpacing::new(times.spacing),
-            ready: None,
+            waiting_firing: None,
         }
     }
 
     fn is_pending(&self) -> bool {
-        self.line.timer().is_some() || self.ready.is_some()
+        self.timeline.timer().is_some() || self.waiting_firing.is_some()
     }
 
     /// Returns the value that was replaced, to be dropped under no lock.
     #[inline]
-    fn call(&mut self, value: T, now: Timestamp) -> (Option<T>, AfterChange<Fired<T>>) {
-        match self.line.call(&self.times, now) {
-            CallEffect::Waits => (self.value.replace(value), AfterChange::Nothing),
-            CallEffect::Arms => (self.value.replace(value), AfterChange::Look),
-            CallEffect::Fires => {
+    fn call(&mut self, value: T, now: Timestamp) -> (Option<T>, AfterChange<Firing<T>>) {
+        match self.timeline.call(&self.times, now) {
+            CallEffect::Waiting => (self.value.replace(value), AfterChange::None),
+            CallEffect::TimerSet => (self.value.replace(value), AfterChange::WakeDriver),
+            CallEffect::Fire => {
                 let replaced = self.value.take();
-                let then = self.fire(Fired { value, called: now }, now);
+                let then = self.fire_or_defer(Firing { value, called: now }, now);
                 (replaced, then)
             }
         }
     }
 
-    fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), AfterChange<Fired<T>>) {
-        let ready = self.ready.take();
-        let was_pending = self.line.flush() || ready.is_some();
+    fn flush_now(&mut self, now: Timestamp) -> ((bool, Option<T>), AfterChange<Firing<T>>) {
+        let ready = self.waiting_firing.take();
+        let was_pending = self.timeline.flush() || ready.is_some();
         // What fired already only waits for its distance, which a flush overrules; what was called since is later.
         let fired = if was_pending {
-            self.over(now).or(ready)
+            self.end_wait(now).or(ready)
         } else {
             None
         };
@@ -406,92 +406,95 @@ impl<T> Single<T> {
         ((was_pending, dropped), self.spacing.fire_now(fired, now))
     }
 
-    fn cancel(&mut self) -> (bool, (Option<T>, Option<Fired<T>>)) {
+    fn cancel(&mut self) -> (bool, (Option<T>, Option<Firing<T>>)) {
         let was_pending = self.is_pending();
-        self.line = CallTimeline::new();
-        (was_pending, (self.value.take(), self.ready.take()))
+        self.timeline = CallTimeline::new();
+        (was_pending, (self.value.take(), self.waiting_firing.take()))
     }
 
     /// The wait is over at `now`: what is pending fires, if the trailing edge does.
-    fn over(&mut self, now: Timestamp) -> Option<Fired<T>> {
+    fn end_wait(&mut self, now: Timestamp) -> Option<Firing<T>> {
         let value = match self.times.trailing {
             Edge::On => self.value.take()?,
             Edge::Off => return None,
         };
-        let called = self.line.called().unwrap_or(now);
-        self.line.fire(now);
-        Some(Fired { value, called })
+        let called = self.timeline.called().unwrap_or(now);
+        self.timeline.fire(now);
+        Some(Firing { value, called })
     }
 
     /// Fires now, or as soon as firings are far enough apart.
-    fn fire(&mut self, fired: Fired<T>, now: Timestamp) -> AfterChange<Fired<T>> {
-        if now < self.spacing.not_before() || self.ready.is_some() {
-            self.ready = Some(fired);
-            return AfterChange::Look;
+    fn fire_or_defer(&mut self, fired: Firing<T>, now: Timestamp) -> AfterChange<Firing<T>> {
+        if now < self.spacing.not_before() || self.waiting_firing.is_some() {
+            self.waiting_firing = Some(fired);
+            return AfterChange::WakeDriver;
         }
-        self.spacing.fired(now);
+        self.spacing.record_firing(now);
         AfterChange::Fire(fired)
     }
 }
 
-impl<T: Send + 'static> Store for Single<T> {
+impl<T: Send + 'static> PendingStore for SingleStore<T> {
     const NAME: &'static str = "debouncer";
 
-    type Job = Fired<T>;
+    type Job = Firing<T>;
     type Outcome = ();
-    type Rest = (Option<T>, Option<Fired<T>>);
+    type Remaining = (Option<T>, Option<Firing<T>>);
 
     fn pending(&self) -> usize {
         usize::from(self.is_pending())
     }
 
     fn due(&self) -> Option<Timestamp> {
-        let ready = self.ready.as_ref().map(|_| self.spacing.not_before());
-        match (ready, self.line.timer()) {
+        let ready = self
+            .waiting_firing
+            .as_ref()
+            .map(|_| self.spacing.not_before());
+        match (ready, self.timeline.timer()) {
             (Some(ready), Some(timer)) => Some(ready.min(timer)),
             (ready, timer) => ready.or(timer),
         }
     }
 
-    fn take(&mut self, now: Timestamp) -> Option<Fired<T>> {
-        if self.line.timer().is_some_and(|timer| timer <= now)
-            && self.line.ring(&self.times, now) == TimerEffect::Over
+    fn take(&mut self, now: Timestamp) -> Option<Firing<T>> {
+        if self.timeline.timer().is_some_and(|timer| timer <= now)
+            && self.timeline.on_timer(&self.times, now) == TimerEffect::Expired
         {
-            let over = self.over(now);
+            let over = self.end_wait(now);
             // A value that isn't fired at this end is gone.
             self.value = None;
-            self.ready = over.or_else(|| self.ready.take());
+            self.waiting_firing = over.or_else(|| self.waiting_firing.take());
         }
         if now < self.spacing.not_before() {
             return None;
         }
-        let fired = self.ready.take()?;
-        self.spacing.fired(now);
+        let fired = self.waiting_firing.take()?;
+        self.spacing.record_firing(now);
         Some(fired)
     }
 
-    fn defer(&mut self, job: Fired<T>) {
-        self.spacing.put_off();
-        self.ready = Some(job);
+    fn defer(&mut self, job: Firing<T>) {
+        self.spacing.undo_firing();
+        self.waiting_firing = Some(job);
     }
 
     fn ended(&mut self, _now: Timestamp, _outcome: Option<()>) {}
 
-    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
-        self.line.set_back(from, to);
+    fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp) {
+        self.timeline.set_back(from, to);
         self.spacing.set_back(from, to);
     }
 
     fn flush(&mut self, now: Timestamp) {
-        if self.line.flush()
-            && let Some(fired) = self.over(now)
+        if self.timeline.flush()
+            && let Some(fired) = self.end_wait(now)
         {
-            self.ready = Some(fired);
+            self.waiting_firing = Some(fired);
         }
         self.spacing = self.spacing.reset();
     }
 
-    fn clear(&mut self) -> Self::Rest {
+    fn clear(&mut self) -> Self::Remaining {
         self.cancel().1
     }
 }

@@ -13,11 +13,11 @@ use std::task::{Context, Wake, Waker};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::internal::unpoisoned;
+use tollgate::internal::ignore_poison;
 use tollgate::{Clock, Timestamp};
 
 /// Runs a future to its end.
-pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 'static) {
+pub(crate) fn spawn(clock: &impl Clock, future: impl Future<Output = ()> + Send + 'static) {
     if wakes_by_itself(clock) {
         // A test moves the time, and sees what came of it as soon as `advance` returns.
         return SpawnedTask::start(Box::pin(future), WakeMode::Waker);
@@ -33,7 +33,9 @@ pub(crate) fn run(clock: &impl Clock, future: impl Future<Output = ()> + Send + 
 
 /// Whether the clock's time is moved by somebody, who then wakes tasks.
 fn wakes_by_itself(clock: &impl Clock) -> bool {
-    clock.wake_at(Timestamp::MAX, Waker::noop()).is_some()
+    clock
+        .schedule_wakeup(Timestamp::MAX, Waker::noop())
+        .is_some()
 }
 
 type BoxedFuture = Pin<Box<dyn Future<Output = ()> + Send>>;
@@ -72,13 +74,13 @@ impl SpawnedTask {
         loop {
             let seen = self.wakes.load(Ordering::Acquire);
             // Out of its place meanwhile: one that panics is dropped, and with it stops what it drives.
-            let mut future = unpoisoned(self.future.lock()).take();
+            let mut future = ignore_poison(self.future.lock()).take();
             if let Some(running) = &mut future
                 && running.as_mut().poll(&mut context).is_ready()
             {
                 future = None;
             }
-            *unpoisoned(self.future.lock()) = future;
+            *ignore_poison(self.future.lock()) = future;
             // Not if it was woken while it was polled.
             let slept = self
                 .wakes
@@ -97,37 +99,37 @@ impl Wake for SpawnedTask {
         }
         match self.on {
             WakeMode::Waker => self.poll(),
-            WakeMode::Threads => push(self),
+            WakeMode::Threads => enqueue_task(self),
         }
     }
 }
 
 /// The most threads at once: so many actions may block before one holds up another.
-const MOST: usize = 16;
+const MAX_THREADS: usize = 16;
 /// How long a thread stays when there is nothing to do.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Default)]
-struct Threads {
+struct ThreadPool {
     queue: VecDeque<Arc<SpawnedTask>>,
     threads: usize,
     idle: usize,
 }
 
-static THREADS: Mutex<Threads> = Mutex::new(Threads {
+static THREAD_POOL: Mutex<ThreadPool> = Mutex::new(ThreadPool {
     queue: VecDeque::new(),
     threads: 0,
     idle: 0,
 });
-static PUSHED: Condvar = Condvar::new();
+static TASK_PUSHED: Condvar = Condvar::new();
 
 /// Has a task polled.
-fn push(task: Arc<SpawnedTask>) {
-    let mut state = unpoisoned(THREADS.lock());
+fn enqueue_task(task: Arc<SpawnedTask>) {
+    let mut state = ignore_poison(THREAD_POOL.lock());
     state.queue.push_back(task);
-    if state.idle >= state.queue.len() || state.threads >= MOST {
+    if state.idle >= state.queue.len() || state.threads >= MAX_THREADS {
         drop(state);
-        PUSHED.notify_one();
+        TASK_PUSHED.notify_one();
         return;
     }
     state.threads += 1;
@@ -136,7 +138,7 @@ fn push(task: Arc<SpawnedTask>) {
         .name("tollgate-shape".into())
         .spawn(run_worker);
     if spawned.is_err() {
-        let mut state = unpoisoned(THREADS.lock());
+        let mut state = ignore_poison(THREAD_POOL.lock());
         state.threads -= 1;
         let is_alone = state.threads == 0;
         let task = is_alone.then(|| state.queue.pop_front()).flatten();
@@ -147,17 +149,17 @@ fn push(task: Arc<SpawnedTask>) {
 }
 
 fn run_worker() {
-    let mut state = unpoisoned(THREADS.lock());
+    let mut state = ignore_poison(THREAD_POOL.lock());
     loop {
         if let Some(task) = state.queue.pop_front() {
             drop(state);
             // Actions are caught where they run; this is for what panics as it is dropped.
             let _ = catch_unwind(AssertUnwindSafe(|| task.poll()));
-            state = unpoisoned(THREADS.lock());
+            state = ignore_poison(THREAD_POOL.lock());
             continue;
         }
         state.idle += 1;
-        let (woken, waited) = unpoisoned(PUSHED.wait_timeout(state, IDLE));
+        let (woken, waited) = ignore_poison(TASK_PUSHED.wait_timeout(state, IDLE_TIMEOUT));
         state = woken;
         state.idle -= 1;
         if waited.timed_out() && state.queue.is_empty() {

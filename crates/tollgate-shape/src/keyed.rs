@@ -8,11 +8,11 @@ use tollgate::{Clock, Timestamp};
 
 mod table;
 
-use crate::builder::Handle;
+use crate::builder::ShaperHandle;
 use crate::debounce::Debounce;
 use crate::runner::Action;
-use crate::timeline::Times;
-use table::{KeyFiring, Table};
+use crate::timeline::DebounceTiming;
+use table::{KeyFiring, KeyTable};
 
 /// What happens to a new key when as many keys as the capacity says are pending.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -20,7 +20,7 @@ use table::{KeyFiring, Table};
 pub enum WhenFull {
     /// The call is refused, and its key and value are handed back.
     #[default]
-    Refuse,
+    Deny,
     /// The key whose time would come first is over now, as if it had been flushed, and makes room.
     ///
     /// Keys that have fired and wait for a slow action to end are bounded, too: when there are as many of those as the capacity says,
@@ -53,7 +53,7 @@ pub enum WhenFull {
     "{capacity} keys are pending already, which is the capacity: try again later, raise it, or choose \
      WhenFull::FireEarliest"
 )]
-pub struct NoRoom<K, T> {
+pub struct TooManyKeys<K, T> {
     /// The key.
     pub key: K,
     /// The value.
@@ -95,7 +95,7 @@ pub struct KeyedDebounce<C = Monotonic> {
 /// assert_eq!(built.try_iter().collect::<Vec<_>>(), [("web", 3), ("api", 2)]);
 /// # Ok::<(), tollgate_shape::NoRoom<&str, u32>>(())
 /// ```
-pub type KeyedDebouncer<K, T, C = Monotonic> = Handle<Table<K, T>, C>;
+pub type KeyedDebouncer<K, T, C = Monotonic> = ShaperHandle<KeyTable<K, T>, C>;
 
 impl<C: Clock + Clone + 'static> Debounce<C> {
     /// One debounce for each key, of which at most `capacity` are kept.
@@ -148,13 +148,13 @@ impl<C: Clock + Clone + 'static> KeyedDebounce<C> {
         self.start(Action::Async(Box::new(action)))
     }
 
-    fn start<K, T>(self, action: Action<Table<K, T>>) -> KeyedDebouncer<K, T, C>
+    fn start<K, T>(self, action: Action<KeyTable<K, T>>) -> KeyedDebouncer<K, T, C>
     where
         K: Hash + Eq + Clone + Send + 'static,
         T: Send + 'static,
     {
         let (capacity, when_full) = (self.capacity, self.when_full);
-        let table = |times: Times| Table::new(times.normal(), capacity, when_full);
+        let table = |times: DebounceTiming| KeyTable::new(times.normalized(), capacity, when_full);
         self.debounce.start(table, action)
     }
 }
@@ -171,7 +171,7 @@ where
     /// # Errors
     /// [`NoRoom`] if the key is new and as many as may be are pending, unless [`WhenFull`] says otherwise.
     #[inline]
-    pub fn call(&self, key: K, value: T) -> Result<(), NoRoom<K, T>> {
+    pub fn call(&self, key: K, value: T) -> Result<(), TooManyKeys<K, T>> {
         let called = self.0.change(|table, now| table.call(key, value, now));
         match called {
             // What was replaced is dropped under no lock.
@@ -188,7 +188,7 @@ where
 
     /// Fires everything that is pending. How many keys were: what fires runs where the driver does.
     pub fn flush_all(&self) -> usize {
-        self.0.change(Table::flush_all).unwrap_or(0)
+        self.0.change(KeyTable::flush_all).unwrap_or(0)
     }
 
     /// Forgets what is pending for a key. Whether a wait was under way.
@@ -204,7 +204,7 @@ where
 
     /// How many keys are kept: those that are pending, and a few whose last firing still counts.
     pub fn len(&self) -> usize {
-        self.0.read(Table::len)
+        self.0.read(KeyTable::len)
     }
 
     /// Whether no key is kept.

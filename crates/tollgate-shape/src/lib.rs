@@ -54,17 +54,19 @@ mod timeline;
 
 #[cfg(not(any(loom, shuttle)))]
 pub use builder::Driver;
-pub use builder::{Builder, Handle};
+pub use builder::{ShaperBuilder, ShaperHandle};
 #[cfg(not(any(loom, shuttle)))]
-pub use coalesce::Adding;
-pub use coalesce::{AddError, Batch, Coalesce, Coalescer, Flushed, NotAdded};
+pub use coalesce::AddFuture;
+pub use coalesce::{AddDenied, AddError, Batch, Coalesce, Coalescer, FlushOutcome};
 pub use debounce::{Debounce, Debouncer, Throttle, WeakDebouncer};
-pub use keyed::{KeyedDebounce, KeyedDebouncer, NoRoom, WhenFull};
+pub use keyed::{KeyedDebounce, KeyedDebouncer, TooManyKeys, WhenFull};
 #[cfg(all(feature = "log", not(any(loom, shuttle))))]
 pub use log::{LogThrottle, LogThrottleBuilder};
 #[cfg(not(any(loom, shuttle)))]
-pub use pacer::{Gone, Pace, PaceRefused, Paced, Pacer, PacerBuilder, Pacing, Submitted};
-pub use runner::{Stats, StillRunning};
+pub use pacer::{
+    PaceDenied, PaceFuture, PaceWait, PacedStream, PacerBuilder, SubmittedWork, WorkLost, WorkPacer,
+};
+pub use runner::{DrainTimeout, Stats};
 pub use timeline::Edge;
 
 /// The example of the crate's front page.

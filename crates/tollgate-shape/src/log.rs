@@ -18,12 +18,12 @@ use tracing_subscriber::layer::{Context, Filter, Layer};
 mod table;
 
 use crate::executor;
-use table::Table;
+use table::CallsiteTable;
 
 /// How many places in the source, or places with their fields, are limited apart.
-const PLACES: usize = 1024;
+const DEFAULT_CALLSITES: usize = 1024;
 /// How long events are counted before a summary says how many were suppressed.
-const EVERY: Duration = Duration::from_secs(10);
+const DEFAULT_SUMMARY_INTERVAL: Duration = Duration::from_secs(10);
 
 /// Limits events of each place in the source, so that a dependency that fails can't fill a disk.
 ///
@@ -59,12 +59,12 @@ pub struct LogThrottle<C: Clock = Monotonic> {
 
 struct ThrottleState<C: Clock> {
     clock: C,
-    table: Table<C>,
+    table: CallsiteTable<C>,
     fields: KeyFields,
     /// How much time a summary tells of.
-    every: Duration,
+    summary_interval: Duration,
     /// Whether a summary is on its way.
-    is_due: AtomicBool,
+    has_summary_scheduled: AtomicBool,
     /// Where summaries go: a layer is told which subscriber it is part of. A filter isn't, and tells the default one.
     dispatch: OnceLock<WeakDispatch>,
 }
@@ -75,7 +75,7 @@ struct ThrottleState<C: Clock> {
 pub struct LogThrottleBuilder<C = Monotonic> {
     rate: Rate,
     places: usize,
-    every: Duration,
+    summary_interval: Duration,
     fields: Vec<&'static str>,
     clock: C,
 }
@@ -93,8 +93,8 @@ impl LogThrottle {
     pub fn builder(rate: Rate) -> LogThrottleBuilder {
         LogThrottleBuilder {
             rate,
-            places: PLACES,
-            every: EVERY,
+            places: DEFAULT_CALLSITES,
+            summary_interval: DEFAULT_SUMMARY_INTERVAL,
             fields: Vec::new(),
             clock: Monotonic::new(),
         }
@@ -116,7 +116,7 @@ impl<C> LogThrottleBuilder<C> {
 
     /// A summary tells of so much time; ten seconds unless this says otherwise.
     pub fn summary_every(mut self, every: Duration) -> Self {
-        self.every = every.max(Duration::from_millis(1));
+        self.summary_interval = every.max(Duration::from_millis(1));
         self
     }
 
@@ -125,7 +125,7 @@ impl<C> LogThrottleBuilder<C> {
         LogThrottleBuilder {
             rate: self.rate,
             places: self.places,
-            every: self.every,
+            summary_interval: self.summary_interval,
             fields: self.fields,
             clock,
         }
@@ -142,13 +142,13 @@ impl<C: Clock + Clone + 'static> LogThrottleBuilder<C> {
         let make = || Limiter::builder(rate).clock(clock.clone()).build();
         Ok(LogThrottle {
             shared: Arc::new(ThrottleState {
-                table: Table::new(self.places, make)?,
+                table: CallsiteTable::new(self.places, make)?,
                 fields: KeyFields {
                     names: self.fields,
                     hasher: RandomState::default(),
                 },
-                every: self.every,
-                is_due: AtomicBool::new(false),
+                summary_interval: self.summary_interval,
+                has_summary_scheduled: AtomicBool::new(false),
                 dispatch: OnceLock::new(),
                 clock: self.clock,
             }),
@@ -251,7 +251,7 @@ struct FieldHasher<'a, H> {
 
 impl<H: Hasher> FieldHasher<'_, H> {
     /// Begins a field, if it counts.
-    fn counts(&mut self, field: &Field) -> bool {
+    fn is_key_field(&mut self, field: &Field) -> bool {
         let counts = self.names.contains(&field.name());
         if counts {
             self.hash.write_usize(field.index());
@@ -262,26 +262,26 @@ impl<H: Hasher> FieldHasher<'_, H> {
 
 impl<H: Hasher> Visit for FieldHasher<'_, H> {
     fn record_debug(&mut self, field: &Field, value: &dyn fmt::Debug) {
-        if self.counts(field) {
+        if self.is_key_field(field) {
             // Into the hash, without a string in between. It takes anything, so it can't fail.
             let _ = fmt::write(&mut HashWriter(&mut self.hash), format_args!("{value:?}"));
         }
     }
 
     fn record_str(&mut self, field: &Field, value: &str) {
-        if self.counts(field) {
+        if self.is_key_field(field) {
             self.hash.write(value.as_bytes());
         }
     }
 
     fn record_u64(&mut self, field: &Field, value: u64) {
-        if self.counts(field) {
+        if self.is_key_field(field) {
             self.hash.write_u64(value);
         }
     }
 
     fn record_i64(&mut self, field: &Field, value: i64) {
-        if self.counts(field) {
+        if self.is_key_field(field) {
             self.hash.write_i64(value);
         }
     }
@@ -310,17 +310,17 @@ impl<C: Clock + Clone + 'static> ThrottleState<C> {
     /// Something is suppressed: a summary is written in a while, if none is on its way.
     #[cold]
     fn schedule_summary(shared: &Arc<Self>) {
-        if shared.is_due.swap(true, Ordering::AcqRel) {
+        if shared.has_summary_scheduled.swap(true, Ordering::AcqRel) {
             return;
         }
-        let (clock, every) = (shared.clock.clone(), shared.every);
+        let (clock, every) = (shared.clock.clone(), shared.summary_interval);
         let began = clock.now();
         let due = SummaryTimer {
             shared: Arc::downgrade(shared),
             began,
         };
         let sleep = sleep_until(clock.clone(), began + every);
-        executor::run(&clock, async move {
+        executor::spawn(&clock, async move {
             sleep.await;
             drop(due);
         });
@@ -339,14 +339,14 @@ impl<C: Clock + Clone + 'static> Drop for SummaryTimer<C> {
     fn drop(&mut self) {
         if let Some(shared) = self.shared.upgrade() {
             let lasted = shared.clock.now() - self.began;
-            tell(&shared, lasted.min(shared.every));
+            emit_summary(&shared, lasted.min(shared.summary_interval));
         }
     }
 }
 
-fn tell<C: Clock + Clone + 'static>(shared: &ThrottleState<C>, every: Duration) {
+fn emit_summary<C: Clock + Clone + 'static>(shared: &ThrottleState<C>, every: Duration) {
     // Before the counts are taken: whoever suppresses from now on begins the next one.
-    shared.is_due.store(false, Ordering::Release);
+    shared.has_summary_scheduled.store(false, Ordering::Release);
     match shared.dispatch.get().map(WeakDispatch::upgrade) {
         Some(Some(dispatch)) => {
             tracing::dispatcher::with_default(&dispatch, || emit_counts(shared, every))
@@ -358,20 +358,22 @@ fn tell<C: Clock + Clone + 'static>(shared: &ThrottleState<C>, every: Duration) 
 }
 
 fn emit_counts<C: Clock>(shared: &ThrottleState<C>, every: Duration) {
-    shared.table.take(|place, count| match place.metadata() {
-        Some(metadata) => one(metadata, count, every),
-        None => warn!(
-            target: TARGET,
-            suppressed = count,
-            "suppressed {} events of many places in {} s",
-            thousands(count),
-            seconds(every)
-        ),
-    });
+    shared
+        .table
+        .drain_suppressed(|place, count| match place.metadata() {
+            Some(metadata) => emit_callsite(metadata, count, every),
+            None => warn!(
+                target: TARGET,
+                suppressed = count,
+                "suppressed {} events of many places in {} s",
+                group_thousands(count),
+                round_to_millis(every)
+            ),
+        });
 }
 
-fn one(metadata: &Metadata<'_>, count: u64, every: Duration) {
-    let (many, seconds) = (thousands(count), seconds(every));
+fn emit_callsite(metadata: &Metadata<'_>, count: u64, every: Duration) {
+    let (many, seconds) = (group_thousands(count), round_to_millis(every));
     let (file, line) = (metadata.file().unwrap_or("?"), metadata.line().unwrap_or(0));
     let place = format_args!("{} at {file}:{line}", metadata.target());
     macro_rules! say {
@@ -393,12 +395,12 @@ fn one(metadata: &Metadata<'_>, count: u64, every: Duration) {
     }
 }
 
-fn seconds(every: Duration) -> f64 {
+fn round_to_millis(every: Duration) -> f64 {
     (every.as_secs_f64() * 1000.0).round() / 1000.0
 }
 
 /// A number as people read it: 12,431.
-fn thousands(count: u64) -> String {
+fn group_thousands(count: u64) -> String {
     let digits = count.to_string();
     let mut text = String::with_capacity(digits.len() + digits.len() / 3);
     for (place, digit) in digits.chars().enumerate() {
@@ -423,7 +425,7 @@ mod tests {
             (12_431, "12,431"),
             (1_000_000, "1,000,000"),
         ] {
-            assert_eq!(thousands(count), expect);
+            assert_eq!(group_thousands(count), expect);
         }
     }
 }

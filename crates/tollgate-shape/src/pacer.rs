@@ -11,12 +11,12 @@ use derive_where::derive_where;
 use futures_core::Stream;
 use pin_project_lite::pin_project;
 use tollgate::clock::Monotonic;
-use tollgate::wait::{Acquire, Acquiring};
-use tollgate::{Algorithm, Clock, LimitError, Limiter, Rate, Refused, Timestamp};
+use tollgate::wait::{Acquire, AcquireFuture};
+use tollgate::{Algorithm, Clock, LimitError, Limiter, Rate, RateDenied, Timestamp};
 
 mod submit;
 
-pub use submit::{Gone, Submitted};
+pub use submit::{SubmittedWork, WorkLost};
 
 /// The queue of a [`Pacer`] is full, or its turn would come too late. Nothing was queued.
 ///
@@ -39,13 +39,13 @@ pub use submit::{Gone, Submitted};
 /// ```
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum PaceRefused {
+pub enum PaceDenied {
     /// As many as may be are in the queue.
     #[display(
         "the queue is full: {waiting} wait, of a capacity of {capacity} with the one that has just left; its turn \
          would come in {turn_in:?}"
     )]
-    Full {
+    QueueFull {
         /// How many wait.
         waiting: usize,
         /// How many may be in the queue, with the one that left last until its interval is over.
@@ -55,7 +55,7 @@ pub enum PaceRefused {
     },
     /// It would take longer than the deadline allows.
     #[display("the deadline is too soon: {waiting} wait, and its turn would come in {turn_in:?}")]
-    TooLate {
+    DeadlineExceeded {
         /// How many wait.
         waiting: usize,
         /// When its turn would come.
@@ -93,7 +93,7 @@ pub enum PaceRefused {
 /// # }
 /// ```
 #[derive_where(Clone)]
-pub struct Pacer<C: Clock = Monotonic> {
+pub struct WorkPacer<C: Clock = Monotonic> {
     shared: Arc<PacerState<C>>,
 }
 
@@ -105,7 +105,7 @@ struct PacerState<C: Clock> {
     cost: u64,
     capacity: usize,
     /// How long the last one that fits waits.
-    most: Duration,
+    max_wait: Duration,
     longest: Duration,
 }
 
@@ -119,7 +119,7 @@ pub struct PacerBuilder<C = Monotonic> {
     clock: C,
 }
 
-impl Pacer {
+impl WorkPacer {
     /// Lets go at this rate, with a queue of this capacity. The burst of the rate isn't looked at.
     ///
     /// # Errors
@@ -163,10 +163,10 @@ impl<C: Clock + Clone> PacerBuilder<C> {
     ///
     /// # Errors
     /// If the rate is too extreme to be counted by.
-    pub fn build(self) -> Result<Pacer<C>, LimitError> {
+    pub fn build(self) -> Result<WorkPacer<C>, LimitError> {
         let capacity = self.capacity.max(1);
         let rate = self.rate;
-        let (fine, cost) = fine(rate, self.slack);
+        let (fine, cost) = finer_rate(rate, self.slack);
         let limiter = Limiter::builder(fine)
             .algorithm(Algorithm::TokenBucket)
             .unbounded_waiters()
@@ -176,17 +176,17 @@ impl<C: Clock + Clone> PacerBuilder<C> {
             // Nothing was idle before there was a pacer.
             let _spent = limiter.check_n(self.slack.saturating_mul(cost));
         }
-        let longest = intervals(rate, capacity);
+        let longest = intervals_duration(rate, capacity);
         // The line adds two lengths that are rounded up to whole nanoseconds.
-        let most = intervals(rate, capacity - 1).saturating_add(Duration::from_nanos(2));
-        Ok(Pacer {
+        let most = intervals_duration(rate, capacity - 1).saturating_add(Duration::from_nanos(2));
+        Ok(WorkPacer {
             shared: Arc::new(PacerState {
                 limiter: Arc::new(limiter),
                 clock: self.clock,
                 rate,
                 cost,
                 capacity,
-                most: most.min(longest),
+                max_wait: most.min(longest),
                 longest,
             }),
         })
@@ -197,7 +197,7 @@ impl<C: Clock + Clone> PacerBuilder<C> {
 ///
 /// A turn comes at a whole nanosecond. Where an interval isn't a whole number of them, a bucket that holds one turn would be full
 /// for the rest of each, and the rate lost by as much. So it holds a nanosecond more.
-fn fine(rate: Rate, slack: u64) -> (Rate, u64) {
+fn finer_rate(rate: Rate, slack: u64) -> (Rate, u64) {
     let turns = slack.saturating_add(1);
     let plain = (rate.burst(turns), 1);
     let Some(period) = rate.period().filter(|_| rate.count() > 0) else {
@@ -214,14 +214,14 @@ fn fine(rate: Rate, slack: u64) -> (Rate, u64) {
         let more = u64::try_from(u128::from(tokens).div_ceil(nanos)).ok()?;
         let burst = turns.checked_mul(cost)?.checked_add(more)?;
         let rate = Rate::new(tokens, period).burst(burst);
-        let takes = Algorithm::TokenBucket.takes(rate).is_ok();
+        let takes = Algorithm::TokenBucket.check_rate(rate).is_ok();
         takes.then_some((rate, cost))
     });
     finer.unwrap_or(plain)
 }
 
 /// How long so many intervals take, to the next nanosecond.
-fn intervals(rate: Rate, many: usize) -> Duration {
+fn intervals_duration(rate: Rate, many: usize) -> Duration {
     let Some(period) = rate.period().filter(|_| rate.count() > 0) else {
         return Duration::MAX;
     };
@@ -231,17 +231,17 @@ fn intervals(rate: Rate, many: usize) -> Duration {
     Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
 }
 
-impl<C: Clock> Pacer<C> {
+impl<C: Clock> WorkPacer<C> {
     /// Waits for its turn: await it, or call [`wait_blocking`](Pace::wait_blocking).
-    pub fn pace(&self) -> Pace<C> {
-        Pace {
+    pub fn pace(&self) -> PaceWait<C> {
+        PaceWait {
             shared: Arc::clone(&self.shared),
             deadline: None,
         }
     }
 
     /// How many wait for their turn.
-    pub fn waiting(&self) -> usize {
+    pub fn waiters(&self) -> usize {
         self.shared.limiter.waiters()
     }
 
@@ -269,24 +269,24 @@ impl<C: Clock> Pacer<C> {
 impl<C: Clock> PacerState<C> {
     /// A place in the queue, from when the wait begins, and whose patience bounds that, given the caller's deadline.
     fn acquire(&self, own: Option<Timestamp>) -> (Acquire<Arc<Limiter<C>>>, DeadlineSource) {
-        let queue = self.clock.now() + self.most;
+        let queue = self.clock.now() + self.max_wait;
         let (until, patience) = match own {
-            Some(own) if own < queue => (own, DeadlineSource::Own),
-            _ => (queue, DeadlineSource::Queue),
+            Some(own) if own < queue => (own, DeadlineSource::Caller),
+            _ => (queue, DeadlineSource::Capacity),
         };
         let acquire = self.limiter.acquire_owned_n(self.cost);
         (acquire.deadline(until), patience)
     }
 
     /// What a refusal of the limit means for one whose own deadline is this.
-    fn refused(&self, refused: &Refused, own: DeadlineSource) -> PaceRefused {
-        let turn_in = refused.decision().wait();
+    fn to_denied(&self, refused: &RateDenied, own: DeadlineSource) -> PaceDenied {
+        let turn_in = refused.decision().wait_or_max();
         let waiting = self.limiter.waiters();
         match own {
-            DeadlineSource::Own if turn_in <= self.most => {
-                PaceRefused::TooLate { waiting, turn_in }
+            DeadlineSource::Caller if turn_in <= self.max_wait => {
+                PaceDenied::DeadlineExceeded { waiting, turn_in }
             }
-            DeadlineSource::Own | DeadlineSource::Queue => PaceRefused::Full {
+            DeadlineSource::Caller | DeadlineSource::Capacity => PaceDenied::QueueFull {
                 waiting,
                 capacity: self.capacity,
                 turn_in,
@@ -299,17 +299,17 @@ impl<C: Clock> PacerState<C> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum DeadlineSource {
     /// The caller's.
-    Own,
+    Caller,
     /// The bound of the queue.
-    Queue,
+    Capacity,
 }
 
-impl<C: Clock> fmt::Debug for Pacer<C> {
+impl<C: Clock> fmt::Debug for WorkPacer<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Pacer")
             .field("rate", &self.rate())
             .field("capacity", &self.capacity())
-            .field("waiting", &self.waiting())
+            .field("waiting", &self.waiters())
             .finish()
     }
 }
@@ -320,13 +320,13 @@ impl<C: Clock> fmt::Debug for Pacer<C> {
 /// It takes its place when the wait begins. Dropping the future frees the place.
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 #[derive(derive_more::Debug)]
-pub struct Pace<C: Clock> {
+pub struct PaceWait<C: Clock> {
     #[debug(skip)]
     shared: Arc<PacerState<C>>,
     deadline: Option<Timestamp>,
 }
 
-impl<C: Clock> Pace<C> {
+impl<C: Clock> PaceWait<C> {
     /// Fails at once if its turn would come after this time on the pacer's clock.
     pub const fn deadline(mut self, deadline: Timestamp) -> Self {
         self.deadline = Some(deadline);
@@ -343,21 +343,21 @@ impl<C: Clock> Pace<C> {
     ///
     /// # Errors
     /// [`PaceRefused`] at once, if the queue is full or its turn would come too late.
-    pub fn wait_blocking(self) -> Result<Duration, PaceRefused> {
+    pub fn wait_blocking(self) -> Result<Duration, PaceDenied> {
         let (acquire, patience) = self.shared.acquire(self.deadline);
         let waited = acquire.wait_blocking();
-        waited.map_err(|refused| self.shared.refused(&refused, patience))
+        waited.map_err(|refused| self.shared.to_denied(&refused, patience))
     }
 }
 
-impl<C: Clock> IntoFuture for Pace<C> {
-    type Output = Result<Duration, PaceRefused>;
-    type IntoFuture = Pacing<C>;
+impl<C: Clock> IntoFuture for PaceWait<C> {
+    type Output = Result<Duration, PaceDenied>;
+    type IntoFuture = PaceFuture<C>;
 
-    fn into_future(self) -> Pacing<C> {
-        Pacing {
+    fn into_future(self) -> PaceFuture<C> {
+        PaceFuture {
             start: Some(self.deadline),
-            patience: DeadlineSource::Queue,
+            patience: DeadlineSource::Capacity,
             shared: self.shared,
             turn: None,
         }
@@ -369,18 +369,18 @@ pin_project! {
     #[must_use = "futures do nothing unless awaited"]
     #[derive(derive_more::Debug)]
     #[debug("Pacing {{ .. }}")]
-    pub struct Pacing<C: Clock> {
+    pub struct PaceFuture<C: Clock> {
         // The caller's deadline, until the wait has begun.
         start: Option<Option<Timestamp>>,
         patience: DeadlineSource,
         shared: Arc<PacerState<C>>,
         #[pin]
-        turn: Option<Acquiring<Arc<Limiter<C>>>>,
+        turn: Option<AcquireFuture<Arc<Limiter<C>>>>,
     }
 }
 
-impl<C: Clock> Future for Pacing<C> {
-    type Output = Result<Duration, PaceRefused>;
+impl<C: Clock> Future for PaceFuture<C> {
+    type Output = Result<Duration, PaceDenied>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -394,7 +394,7 @@ impl<C: Clock> Future for Pacing<C> {
         };
         let (shared, patience) = (this.shared, *this.patience);
         turn.poll(context)
-            .map_err(|refused| shared.refused(&refused, patience))
+            .map_err(|refused| shared.to_denied(&refused, patience))
     }
 }
 
@@ -403,18 +403,18 @@ pin_project! {
     #[must_use = "streams do nothing unless polled"]
     #[derive(derive_more::Debug)]
     #[debug("Paced {{ .. }}")]
-    pub struct Paced<S: Stream, C: Clock> {
+    pub struct PacedStream<S: Stream, C: Clock> {
         #[pin]
         stream: S,
-        pacer: Pacer<C>,
+        pacer: WorkPacer<C>,
         // An item that waits for its turn.
         item: Option<S::Item>,
         #[pin]
-        turn: Option<Acquiring<Arc<Limiter<C>>>>,
+        turn: Option<AcquireFuture<Arc<Limiter<C>>>>,
     }
 }
 
-impl<C: Clock> Pacer<C> {
+impl<C: Clock> WorkPacer<C> {
     /// Hands on the items of a stream at this pacer's rate. Each takes its place in the queue when it comes, and is
     /// never refused: the next one isn't asked for before this one has left, so a stream takes one place.
     ///
@@ -447,8 +447,8 @@ impl<C: Clock> Pacer<C> {
     /// assert_eq!(paced.as_mut().poll_next(&mut context), Poll::Ready(Some(2)));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn stream<S: Stream>(&self, stream: S) -> Paced<S, C> {
-        Paced {
+    pub fn stream<S: Stream>(&self, stream: S) -> PacedStream<S, C> {
+        PacedStream {
             stream,
             pacer: self.clone(),
             item: None,
@@ -457,7 +457,7 @@ impl<C: Clock> Pacer<C> {
     }
 }
 
-impl<S: Stream, C: Clock> Stream for Paced<S, C> {
+impl<S: Stream, C: Clock> Stream for PacedStream<S, C> {
     type Item = S::Item;
 
     fn poll_next(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Option<S::Item>> {

@@ -21,7 +21,7 @@ use std::{future::poll_fn, pin::pin};
 use derive_more::{Display, Error};
 #[cfg(not(any(loom, shuttle)))]
 use tollgate::clock::sleep_until;
-use tollgate::internal::{thread_waker, unpoisoned};
+use tollgate::internal::{ignore_poison, thread_waker};
 use tollgate::{Clock, Timestamp};
 
 #[cfg(not(any(loom, shuttle)))]
@@ -29,10 +29,10 @@ mod driver;
 
 use crate::sync::{Mutex, MutexGuard};
 #[cfg(not(any(loom, shuttle)))]
-pub(crate) use driver::Driver;
+pub(crate) use driver::RunnerDriver;
 
 /// What waits, and when it is due.
-pub trait Store: Send + 'static {
+pub trait PendingStore: Send + 'static {
     /// What it is the store of.
     const NAME: &'static str;
     /// What an action takes.
@@ -40,7 +40,7 @@ pub trait Store: Send + 'static {
     /// What an action says when it has ended.
     type Outcome: Send + 'static;
     /// What is left of all that waited.
-    type Rest;
+    type Remaining;
 
     /// How much is pending.
     fn pending(&self) -> usize;
@@ -58,16 +58,16 @@ pub trait Store: Send + 'static {
     fn ended(&mut self, now: Timestamp, outcome: Option<Self::Outcome>);
 
     /// The clock was set back: what was `from` is `to` now, and everything waits for as long as it had left.
-    fn set_back(&mut self, from: Timestamp, to: Timestamp);
+    fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp);
 
     /// Makes everything due.
     fn flush(&mut self, now: Timestamp);
 
     /// Takes out everything that waits.
-    fn clear(&mut self) -> Self::Rest;
+    fn clear(&mut self) -> Self::Remaining;
 
     /// Who else has to look, now that something has changed.
-    fn woken(&mut self) -> Vec<Waker> {
+    fn take_woken(&mut self) -> Vec<Waker> {
         Vec::new()
     }
 }
@@ -75,9 +75,9 @@ pub trait Store: Send + 'static {
 /// What becomes of a change.
 pub(crate) enum AfterChange<J> {
     /// Whoever keeps the time looks by itself.
-    Nothing,
+    None,
     /// The driver has to look, as something is due earlier than it knows.
-    Look,
+    WakeDriver,
     /// This runs now.
     Fire(J),
 }
@@ -85,7 +85,7 @@ pub(crate) enum AfterChange<J> {
 type OutcomeFuture<O> = Pin<Box<dyn Future<Output = O> + Send>>;
 
 /// What is done with a job.
-pub(crate) enum Action<S: Store> {
+pub(crate) enum Action<S: PendingStore> {
     Sync(Box<dyn Fn(S::Job) -> S::Outcome + Send + Sync>),
     Async(Box<dyn Fn(S::Job) -> OutcomeFuture<S::Outcome> + Send + Sync>),
 }
@@ -117,56 +117,56 @@ pub struct Stats {
 }
 
 /// All of one debouncer or coalescer.
-pub(crate) struct Runner<S: Store, C> {
+pub(crate) struct Runner<S: PendingStore, C> {
     state: Mutex<RunnerState<S>>,
     pub(crate) clock: C,
 }
 
-struct RunnerState<S: Store> {
+struct RunnerState<S: PendingStore> {
     store: S,
     /// None once it was stopped.
     action: Option<SharedAction<S>>,
     /// How many actions run, inside of each other.
     running: usize,
     /// The latest time that was seen.
-    seen: Timestamp,
+    last_now: Timestamp,
     /// Nobody calls any more: it is stopped once nothing is due.
     is_closing: bool,
     stats: Stats,
     /// Wakes the driver.
     driver: Option<Waker>,
     /// Those who wait until no action runs.
-    draining: Vec<Waker>,
+    drain_wakers: Vec<Waker>,
 }
 
 /// How an action ended.
 pub(crate) enum JobEnd<O> {
-    With(O),
+    Completed(O),
     Panicked,
     /// Who ran it was dropped before its end.
-    CutOff,
+    Aborted,
 }
 
 /// What a driver does next.
-pub(crate) enum Next<S: Store> {
+pub(crate) enum DriverStep<S: PendingStore> {
     Run(SharedAction<S>, S::Job),
     Sleep(Timestamp),
     Idle,
-    Over,
+    Stopped,
 }
 
-impl<S: Store, C: Clock> Runner<S, C> {
+impl<S: PendingStore, C: Clock> Runner<S, C> {
     pub(crate) fn new(store: S, action: Action<S>, clock: C) -> Self {
         Self {
             state: Mutex::new(RunnerState {
                 store,
                 action: Some(Arc::new(action)),
                 running: 0,
-                seen: Timestamp::ZERO,
+                last_now: Timestamp::ZERO,
                 is_closing: false,
                 stats: Stats::default(),
                 driver: None,
-                draining: Vec::new(),
+                drain_wakers: Vec::new(),
             }),
             clock,
         }
@@ -204,16 +204,16 @@ impl<S: Store, C: Clock> Runner<S, C> {
         let now = self.now(&mut state);
         let (result, then) = change(&mut state.store, now);
         match then {
-            AfterChange::Nothing => Self::wake(None, state),
-            AfterChange::Look => Self::wake(state.driver.clone(), state),
-            AfterChange::Fire(job) => self.fire(state, job),
+            AfterChange::None => Self::wake(None, state),
+            AfterChange::WakeDriver => Self::wake(state.driver.clone(), state),
+            AfterChange::Fire(job) => self.fire_now_or_defer(state, job),
         }
         Some(result)
     }
 
     /// Runs a job on this thread if it may, or else leaves it to the driver.
     #[inline(never)]
-    fn fire(&self, mut state: MutexGuard<'_, RunnerState<S>>, job: S::Job) {
+    fn fire_now_or_defer(&self, mut state: MutexGuard<'_, RunnerState<S>>, job: S::Job) {
         let is_free = state.running == 0 || self.is_inside_action();
         let action = state.action.clone();
         match action {
@@ -233,7 +233,7 @@ impl<S: Store, C: Clock> Runner<S, C> {
     /// Runs a sync action for a job that was counted as running.
     pub(crate) fn run(&self, action: SharedAction<S>, job: S::Job) {
         let Action::Sync(call) = &*action else {
-            return self.finish(JobEnd::CutOff);
+            return self.finish(JobEnd::Aborted);
         };
         let inside = ActionScope::enter(self.id());
         let outcome = catch_unwind(AssertUnwindSafe(|| call(job)));
@@ -241,7 +241,7 @@ impl<S: Store, C: Clock> Runner<S, C> {
         let dropped = catch_unwind(AssertUnwindSafe(|| drop(action)));
         drop(inside);
         self.finish(match (outcome, dropped) {
-            (Ok(outcome), Ok(())) => JobEnd::With(outcome),
+            (Ok(outcome), Ok(())) => JobEnd::Completed(outcome),
             _ => JobEnd::Panicked,
         });
     }
@@ -250,8 +250,8 @@ impl<S: Store, C: Clock> Runner<S, C> {
     pub(crate) fn finish(&self, ended: JobEnd<S::Outcome>) {
         let has_panicked = matches!(ended, JobEnd::Panicked);
         let outcome = match ended {
-            JobEnd::With(outcome) => Some(outcome),
-            JobEnd::Panicked | JobEnd::CutOff => None,
+            JobEnd::Completed(outcome) => Some(outcome),
+            JobEnd::Panicked | JobEnd::Aborted => None,
         };
         if has_panicked {
             let name = S::NAME;
@@ -265,7 +265,7 @@ impl<S: Store, C: Clock> Runner<S, C> {
         let is_free = state.running == 0;
         let mut wakers = Vec::new();
         if is_free && state.action.is_none() {
-            wakers.append(&mut state.draining);
+            wakers.append(&mut state.drain_wakers);
         }
         if is_free && (state.store.due().is_some() || state.is_closing) {
             wakers.extend(state.driver.clone());
@@ -274,10 +274,10 @@ impl<S: Store, C: Clock> Runner<S, C> {
     }
 
     /// What the driver does next. It is woken by this waker if something becomes due earlier.
-    pub(crate) fn next(&self, waker: &Waker) -> Next<S> {
+    pub(crate) fn next(&self, waker: &Waker) -> DriverStep<S> {
         let mut state = self.lock();
         let Some(action) = state.action.clone() else {
-            return Next::Over;
+            return DriverStep::Stopped;
         };
         let known = state.driver.as_ref();
         let old = if known.is_some_and(|known| known.will_wake(waker)) {
@@ -287,39 +287,42 @@ impl<S: Store, C: Clock> Runner<S, C> {
         };
         let next = if state.running > 0 {
             // Whoever ends it wakes the driver.
-            Next::Idle
+            DriverStep::Idle
         } else {
             let now = self.now(&mut state);
             match state.store.take(now) {
                 Some(job) => {
                     state.running += 1;
                     state.stats.fired += 1;
-                    Next::Run(action, job)
+                    DriverStep::Run(action, job)
                 }
-                None => state.store.due().map_or(Next::Idle, Next::Sleep),
+                None => state
+                    .store
+                    .due()
+                    .map_or(DriverStep::Idle, DriverStep::Sleep),
             }
         };
-        let is_over = state.is_closing && matches!(next, Next::Idle) && state.running == 0;
+        let is_over = state.is_closing && matches!(next, DriverStep::Idle) && state.running == 0;
         drop(state);
         // Dropping a waker may drop a task: not under the lock.
         drop(old);
         if is_over {
             drop(self.stop());
-            return Next::Over;
+            return DriverStep::Stopped;
         }
         next
     }
 
     /// No action starts any more; what waits is handed out, once. Those that run go on.
-    pub(crate) fn stop(&self) -> Option<S::Rest> {
+    pub(crate) fn stop(&self) -> Option<S::Remaining> {
         let mut state = self.lock();
         // Dropping an action drops what it has captured, which may be a handle: not under the lock.
         let action = state.action.take();
         let rest = action.is_some().then(|| state.store.clear());
-        let mut wakers = state.store.woken();
+        let mut wakers = state.store.take_woken();
         wakers.extend(state.driver.take());
         if state.running == 0 {
-            wakers.append(&mut state.draining);
+            wakers.append(&mut state.drain_wakers);
         }
         drop(state);
         drop(action);
@@ -340,17 +343,17 @@ impl<S: Store, C: Clock> Runner<S, C> {
     #[inline]
     fn now(&self, state: &mut RunnerState<S>) -> Timestamp {
         let now = self.clock.now();
-        if now < state.seen {
+        if now < state.last_now {
             // Otherwise nothing would fire until the clock has caught up.
-            state.store.set_back(state.seen, now);
+            state.store.follow_clock_back(state.last_now, now);
         }
-        state.seen = now;
+        state.last_now = now;
         now
     }
 
     /// Wakes these, and whom a change of the store lets go on, under no lock.
     fn wake(wakers: impl IntoIterator<Item = Waker>, mut state: MutexGuard<'_, RunnerState<S>>) {
-        let woken = state.store.woken();
+        let woken = state.store.take_woken();
         drop(state);
         woken.into_iter().chain(wakers).for_each(Waker::wake);
     }
@@ -367,17 +370,17 @@ impl<S: Store, C: Clock> Runner<S, C> {
 
     fn lock(&self) -> MutexGuard<'_, RunnerState<S>> {
         // Only a user's own `Hash`, `Eq` or merge function can panic in here, and the stores stay sound then.
-        unpoisoned(self.state.lock())
+        ignore_poison(self.state.lock())
     }
 }
 
 /// For models of races, which have no driver.
 #[cfg(any(loom, shuttle))]
-impl<S: Store, C: Clock> Runner<S, C> {
+impl<S: PendingStore, C: Clock> Runner<S, C> {
     /// Does what a driver does when it wakes up: runs what is due. Whether anything was.
     pub(crate) fn tick(&self) -> bool {
         match self.next(Waker::noop()) {
-            Next::Run(action, job) => {
+            DriverStep::Run(action, job) => {
                 self.run(action, job);
                 true
             }
@@ -394,12 +397,12 @@ pub(crate) enum OnDrop {
 }
 
 /// The callers' side. The driver has the work alone, so that this is dropped with the last caller.
-pub(crate) struct RunnerOwner<S: Store, C: Clock> {
+pub(crate) struct RunnerOwner<S: PendingStore, C: Clock> {
     pub(crate) work: Arc<Runner<S, C>>,
     pub(crate) at_end: OnDrop,
 }
 
-impl<S: Store, C: Clock> Deref for RunnerOwner<S, C> {
+impl<S: PendingStore, C: Clock> Deref for RunnerOwner<S, C> {
     type Target = Runner<S, C>;
 
     fn deref(&self) -> &Runner<S, C> {
@@ -407,7 +410,7 @@ impl<S: Store, C: Clock> Deref for RunnerOwner<S, C> {
     }
 }
 
-impl<S: Store, C: Clock> Drop for RunnerOwner<S, C> {
+impl<S: PendingStore, C: Clock> Drop for RunnerOwner<S, C> {
     fn drop(&mut self) {
         match self.at_end {
             OnDrop::Discard => drop(self.work.stop()),
@@ -418,13 +421,13 @@ impl<S: Store, C: Clock> Drop for RunnerOwner<S, C> {
 
 #[cfg(not(any(loom, shuttle)))]
 thread_local! {
-    static INSIDE: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
+    static RUNNING_ACTIONS: RefCell<Vec<usize>> = const { RefCell::new(Vec::new()) };
 }
 
 // A model's threads have their own, and begin with it at run time.
 #[cfg(any(loom, shuttle))]
 crate::sync::thread_local! {
-    static INSIDE: RefCell<Vec<usize>> = RefCell::new(Vec::new());
+    static RUNNING_ACTIONS: RefCell<Vec<usize>> = RefCell::new(Vec::new());
 }
 
 /// As long as it lives, this thread is inside of an action.
@@ -433,19 +436,19 @@ struct ActionScope;
 impl ActionScope {
     /// This thread begins to run an action of this work.
     fn enter(id: usize) -> Self {
-        INSIDE.with(|inside| inside.borrow_mut().push(id));
+        RUNNING_ACTIONS.with(|inside| inside.borrow_mut().push(id));
         Self
     }
 
     /// Whether this thread runs an action of this work, and how many inside of each other.
     fn depth(id: usize) -> usize {
-        INSIDE.with(|inside| inside.borrow().iter().filter(|other| **other == id).count())
+        RUNNING_ACTIONS.with(|inside| inside.borrow().iter().filter(|other| **other == id).count())
     }
 }
 
 impl Drop for ActionScope {
     fn drop(&mut self) {
-        INSIDE.with(|inside| inside.borrow_mut().pop());
+        RUNNING_ACTIONS.with(|inside| inside.borrow_mut().pop());
     }
 }
 
@@ -463,58 +466,62 @@ impl Drop for ActionScope {
 /// ```
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display("an action still runs after {waited:?}: it goes on, and no other one starts")]
-pub struct StillRunning {
+pub struct DrainTimeout {
     /// How long it was waited for.
     pub waited: Duration,
 }
 
-impl<S: Store, C: Clock> Runner<S, C> {
+impl<S: PendingStore, C: Clock> Runner<S, C> {
     /// Whether it was stopped and no action runs but those that this thread is inside of. If not, the waker is
     /// called when that is so.
-    fn drained(&self, waker: &Waker) -> Poll<()> {
+    fn poll_drained(&self, waker: &Waker) -> Poll<()> {
         let mut state = self.lock();
         if state.action.is_none() && state.running <= ActionScope::depth(self.id()) {
             return Poll::Ready(());
         }
-        if !state.draining.iter().any(|known| known.will_wake(waker)) {
-            state.draining.push(waker.clone());
+        if !state
+            .drain_wakers
+            .iter()
+            .any(|known| known.will_wake(waker))
+        {
+            state.drain_wakers.push(waker.clone());
         }
         Poll::Pending
     }
 
     /// Blocks the thread until no action runs, or for so long.
-    pub(crate) fn drain_blocking(&self, most: Duration) -> Result<(), StillRunning> {
+    pub(crate) fn drain_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         let deadline = self.clock.now() + most;
         let waker = thread_waker();
         loop {
-            if self.drained(&waker).is_ready() {
+            if self.poll_drained(&waker).is_ready() {
                 return Ok(());
             }
             if self.clock.now() >= deadline && deadline != Timestamp::MAX {
-                return Err(StillRunning { waited: most });
+                return Err(DrainTimeout { waited: most });
             }
-            self.clock.nap_until(deadline);
+            self.clock.park_until_woken(deadline);
         }
     }
 }
 
 #[cfg(not(any(loom, shuttle)))]
-impl<S: Store, C: Clock + Clone> Runner<S, C> {
+impl<S: PendingStore, C: Clock + Clone> Runner<S, C> {
     /// Waits until no action runs, or for so long from now on.
     pub(crate) fn drain(
         self: Arc<Self>,
         most: Duration,
-    ) -> impl Future<Output = Result<(), StillRunning>> + Send {
+    ) -> impl Future<Output = Result<(), DrainTimeout>> + Send {
         let clock = self.clock.clone();
         let deadline = clock.now() + most;
         async move {
             let mut sleep = pin!(sleep_until(clock, deadline));
             let drained = poll_fn(|context| {
-                if self.drained(context.waker()).is_ready() {
+                if self.poll_drained(context.waker()).is_ready() {
                     return Poll::Ready(Ok(()));
                 }
                 let is_late = sleep.as_mut().poll(context);
-                is_late.map(|()| Err(StillRunning { waited: most }))
+                is_late.map(|()| Err(DrainTimeout { waited: most }))
             });
             drained.await
         }

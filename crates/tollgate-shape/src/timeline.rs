@@ -7,7 +7,7 @@ use tollgate::Timestamp;
 
 /// What was chosen of a debounce: how long to wait, and at which ends to fire.
 #[derive(Clone, Copy, Debug)]
-pub struct Times {
+pub struct DebounceTiming {
     pub(crate) wait: Duration,
     pub(crate) max_wait: Option<Duration>,
     pub(crate) leading: Edge,
@@ -38,36 +38,36 @@ pub enum Edge {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum CallEffect {
     /// A timer is held already, and looks by itself whether there was another call.
-    Waits,
+    Waiting,
     /// A timer was set.
-    Arms,
+    TimerSet,
     /// It fires now; a timer is held, too.
-    Fires,
+    Fire,
 }
 
 /// What a timer that rang comes to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TimerEffect {
     /// It isn't over: the timer was set again.
-    Again,
+    Rearmed,
     /// The wait is over, and what is pending fires if the trailing edge does.
-    Over,
+    Expired,
 }
 
 /// When the calls came, and what they brought.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct CallTimeline {
     /// The end of time if there was none, or it was cancelled: a million keys have one of these each.
-    called: Timestamp,
+    last_called: Timestamp,
     /// When it fired last; the max wait counts from here, and from the first call if nothing has fired.
-    fired: Timestamp,
+    last_fired: Timestamp,
     /// The end of time if none is held.
     timer: Timestamp,
 }
 
-impl Times {
+impl DebounceTiming {
     /// A max wait below the wait is the wait.
-    pub(crate) fn normal(mut self) -> Self {
+    pub(crate) fn normalized(mut self) -> Self {
         self.max_wait = self.max_wait.map(|most| most.max(self.wait));
         self
     }
@@ -82,8 +82,8 @@ impl Times {
 impl CallTimeline {
     pub(crate) const fn new() -> Self {
         Self {
-            called: Timestamp::MAX,
-            fired: Timestamp::ZERO,
+            last_called: Timestamp::MAX,
+            last_fired: Timestamp::ZERO,
             timer: Timestamp::MAX,
         }
     }
@@ -96,47 +96,47 @@ impl CallTimeline {
 
     /// When the latest call came.
     pub(crate) fn called(&self) -> Option<Timestamp> {
-        Some(self.called).filter(|called| *called != Timestamp::MAX)
+        Some(self.last_called).filter(|called| *called != Timestamp::MAX)
     }
 
     /// A call at `now`.
     #[inline]
-    pub(crate) fn call(&mut self, times: &Times, now: Timestamp) -> CallEffect {
+    pub(crate) fn call(&mut self, times: &DebounceTiming, now: Timestamp) -> CallEffect {
         let is_due = self.is_due(times, now);
-        self.called = now;
+        self.last_called = now;
         if self.timer().is_none() {
             self.timer = times.timer(now);
             if is_due {
                 // A wait begins, and with it the time that it may take at most.
-                self.fired = now;
+                self.last_fired = now;
             }
             return match times.leading {
-                Edge::On if is_due => CallEffect::Fires,
-                Edge::On | Edge::Off => CallEffect::Arms,
+                Edge::On if is_due => CallEffect::Fire,
+                Edge::On | Edge::Off => CallEffect::TimerSet,
             };
         }
         if is_due && times.max_wait.is_some() {
             // The timer is late, or the calls come in a loop that lets none ring.
             self.timer = times.timer(now);
-            self.fired = now;
-            return CallEffect::Fires;
+            self.last_fired = now;
+            return CallEffect::Fire;
         }
-        CallEffect::Waits
+        CallEffect::Waiting
     }
 
     /// The timer that is held rings at `now`.
-    pub(crate) fn ring(&mut self, times: &Times, now: Timestamp) -> TimerEffect {
+    pub(crate) fn on_timer(&mut self, times: &DebounceTiming, now: Timestamp) -> TimerEffect {
         if self.is_due(times, now) {
             self.timer = Timestamp::MAX;
-            return TimerEffect::Over;
+            return TimerEffect::Expired;
         }
-        self.timer = self.over(times);
-        TimerEffect::Again
+        self.timer = self.wait_end(times);
+        TimerEffect::Rearmed
     }
 
     /// What was pending fires at `now`.
     pub(crate) fn fire(&mut self, now: Timestamp) {
-        self.fired = now;
+        self.last_fired = now;
     }
 
     /// Ends the wait before its time. Whether there was one.
@@ -152,29 +152,29 @@ impl CallTimeline {
             Timestamp::MAX => Timestamp::MAX,
             time => time.shifted(from, to),
         };
-        self.called = earlier(self.called);
-        self.fired = earlier(self.fired);
+        self.last_called = earlier(self.last_called);
+        self.last_fired = earlier(self.last_fired);
         self.timer = earlier(self.timer);
     }
 
     /// From when on it is as if there had been no call, unless another comes.
-    pub(crate) fn over(&self, times: &Times) -> Timestamp {
+    pub(crate) fn wait_end(&self, times: &DebounceTiming) -> Timestamp {
         let quiet = self
             .called()
             .map_or(Timestamp::ZERO, |called| called + times.wait);
         times
             .max_wait
-            .map_or(quiet, |most| quiet.min(self.fired + most))
+            .map_or(quiet, |most| quiet.min(self.last_fired + most))
     }
 
     /// Whether a call at `now` begins a new wait, or a timer at `now` ends one.
     #[inline]
-    fn is_due(&self, times: &Times, now: Timestamp) -> bool {
+    fn is_due(&self, times: &DebounceTiming, now: Timestamp) -> bool {
         match self.called() {
             None => true,
             // A clock that went back says nothing about how long it has been quiet.
             Some(called) if now < called => true,
-            Some(_) => now >= self.over(times),
+            Some(_) => now >= self.wait_end(times),
         }
     }
 }
@@ -188,12 +188,12 @@ mod tests {
     }
 
     /// When values fire, for calls at these times, in milliseconds.
-    fn fired(times: Times, calls: &[u64], until: u64) -> Vec<u64> {
+    fn fired(times: DebounceTiming, calls: &[u64], until: u64) -> Vec<u64> {
         let mut line = CallTimeline::new();
         let (mut pending, mut fired) = (false, Vec::new());
         for now in 0..=until {
             if line.timer().is_some_and(|timer| timer <= ms(now))
-                && line.ring(&times, ms(now)) == TimerEffect::Over
+                && line.on_timer(&times, ms(now)) == TimerEffect::Expired
                 && std::mem::take(&mut pending)
                 && times.trailing == Edge::On
             {
@@ -201,7 +201,7 @@ mod tests {
                 fired.push(now);
             }
             for _ in calls.iter().filter(|call| **call == now) {
-                pending = line.call(&times, ms(now)) != CallEffect::Fires;
+                pending = line.call(&times, ms(now)) != CallEffect::Fire;
                 if !pending {
                     fired.push(now);
                 }
@@ -210,8 +210,8 @@ mod tests {
         fired
     }
 
-    fn times(wait: u64, max_wait: Option<u64>, leading: Edge, trailing: Edge) -> Times {
-        Times {
+    fn times(wait: u64, max_wait: Option<u64>, leading: Edge, trailing: Edge) -> DebounceTiming {
+        DebounceTiming {
             wait: Duration::from_millis(wait),
             max_wait: max_wait.map(Duration::from_millis),
             leading,

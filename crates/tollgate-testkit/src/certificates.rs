@@ -17,7 +17,7 @@ const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
 ///
 /// ```
 /// use tollgate_testkit::certificates::Authority;
-/// use tollgate_testkit::scratch::Scratch;
+/// use tollgate_testkit::scratch::TempFolder;
 ///
 /// let scratch = Scratch::new("authority");
 /// let authority = Authority::new(scratch.folder(), "one");
@@ -38,7 +38,7 @@ pub struct Authority {
 
 /// A certificate and its key.
 #[derive(Clone, Debug)]
-pub struct Pair {
+pub struct CertificatePair {
     /// The certificate.
     pub certificate: PathBuf,
     /// The key.
@@ -70,7 +70,7 @@ impl Authority {
     /// If it can't be made, as everything here.
     pub fn new(folder: &Path, name: &str) -> Self {
         let key = KeyPair::generate().expect("a key");
-        let mut own = named(&format!("Tollgate's test authority {name}"), &[]);
+        let mut own = certificate_params(&format!("Tollgate's test authority {name}"), &[]);
         own.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         let certificate = folder.join(format!("{name}.pem"));
         let signed = own.self_signed(&key).expect("a certificate");
@@ -85,17 +85,17 @@ impl Authority {
     }
 
     /// A certificate for a server on this machine.
-    pub fn server(&self, name: &str) -> Pair {
-        self.issue(name, Purpose::Server)
+    pub fn server(&self, name: &str) -> CertificatePair {
+        self.issue_certificate(name, Purpose::Server)
     }
 
     /// A certificate for a client.
-    pub fn client(&self, name: &str) -> Pair {
-        self.issue(name, Purpose::Client)
+    pub fn client(&self, name: &str) -> CertificatePair {
+        self.issue_certificate(name, Purpose::Client)
     }
 
     /// A certificate in files by this name.
-    pub fn issue(&self, name: &str, purpose: Purpose) -> Pair {
+    pub fn issue_certificate(&self, name: &str, purpose: Purpose) -> CertificatePair {
         let serial = self.serials.fetch_add(1, Ordering::Relaxed);
         let key = KeyPair::generate().expect("a key");
         let mut params = purpose.params(name);
@@ -106,9 +106,9 @@ impl Authority {
     }
 
     /// A list of those that no longer hold; each call makes a file of its own.
-    pub fn revoked(&self, pairs: &[&Pair]) -> PathBuf {
+    pub fn revocation_list(&self, pairs: &[&CertificatePair]) -> PathBuf {
         let number = self.serials.fetch_add(1, Ordering::Relaxed);
-        let revoked = |pair: &&Pair| RevokedCertParams {
+        let revoked = |pair: &&CertificatePair| RevokedCertParams {
             serial_number: SerialNumber::from(pair.serial),
             revocation_time: date_time_ymd(2001, 1, 1),
             reason_code: None,
@@ -133,7 +133,7 @@ impl Authority {
 ///
 /// # Panics
 /// If it can't be made.
-pub fn self_signed(folder: &Path, name: &str, purpose: Purpose) -> Pair {
+pub fn self_signed(folder: &Path, name: &str, purpose: Purpose) -> CertificatePair {
     let key = KeyPair::generate().expect("a key");
     let signed = purpose.params(name).self_signed(&key);
     pair(
@@ -144,8 +144,8 @@ pub fn self_signed(folder: &Path, name: &str, purpose: Purpose) -> Pair {
     )
 }
 
-fn pair(folder: &Path, name: &str, serial: u64, (text, key): (&str, &KeyPair)) -> Pair {
-    let made = Pair {
+fn pair(folder: &Path, name: &str, serial: u64, (text, key): (&str, &KeyPair)) -> CertificatePair {
+    let made = CertificatePair {
         certificate: folder.join(format!("{name}.pem")),
         key: folder.join(format!("{name}.key")),
         serial,
@@ -164,7 +164,7 @@ impl Purpose {
             Self::OtherName => (&["other.example"][..], ExtendedKeyUsagePurpose::ServerAuth),
             Self::Client | Self::ExpiredClient => (&[][..], ExtendedKeyUsagePurpose::ClientAuth),
         };
-        let mut params = named(name, addresses);
+        let mut params = certificate_params(name, addresses);
         params.extended_key_usages = vec![usage];
         match self {
             Self::ExpiredServer | Self::ExpiredClient => {
@@ -178,7 +178,7 @@ impl Purpose {
     }
 }
 
-fn named(name: &str, addresses: &[&str]) -> CertificateParams {
+fn certificate_params(name: &str, addresses: &[&str]) -> CertificateParams {
     let addresses: Vec<String> = addresses.iter().map(|&one| one.to_owned()).collect();
     let mut params = CertificateParams::new(addresses).expect("names");
     params.distinguished_name.push(DnType::CommonName, name);

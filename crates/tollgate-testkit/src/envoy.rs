@@ -6,11 +6,11 @@ use std::process::Command;
 use std::time::Duration;
 
 use crate::programs;
-use crate::redis::{Port, Process, happens};
-use crate::scratch::Scratch;
+use crate::redis::{Port, Process, wait_for};
+use crate::scratch::TempFolder;
 
 /// How long it may take to come up. It takes a second, but for a machine that is busy.
-const START: Duration = Duration::from_secs(60);
+const START_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// An Envoy that runs until it is dropped.
 #[derive(Debug)]
@@ -19,7 +19,7 @@ pub struct Envoy {
     process: Process,
     /// The ports as the configuration has them, and those in their place.
     ports: Vec<(u16, Port)>,
-    scratch: Scratch,
+    scratch: TempFolder,
 }
 
 impl Envoy {
@@ -29,7 +29,7 @@ impl Envoy {
     /// # Panics
     /// With what Envoy said if it doesn't come up, and with how to install it if it is missing.
     pub fn start(config: &str, listeners: &[u16]) -> Self {
-        let free = |port: &u16| (*port, Port::free());
+        let free = |port: &u16| (*port, Port::reserve_free());
         let ports: Vec<_> = listeners.iter().map(free).collect();
         let place = |config: String, (port, free): &(u16, Port)| {
             let (from, to) = (port_value(*port), port_value(free.number()));
@@ -38,7 +38,7 @@ impl Envoy {
         };
         let config = ports.iter().fold(config.to_owned(), place);
         let number = ports.first().map_or(0, |(_, port)| port.number());
-        let scratch = Scratch::new(&format!("envoy-{number}"));
+        let scratch = TempFolder::new(&format!("envoy-{number}"));
         let (file, log) = (scratch.path("envoy.yaml"), scratch.path("log"));
         fs::write(&file, config).expect("a configuration in the test's folder");
         let mut command = Command::new(programs::envoy());
@@ -55,7 +55,9 @@ impl Envoy {
             ports,
             scratch,
         };
-        let is_up = happens(START, || !envoy.process.running() || envoy.listens());
+        let is_up = wait_for(START_TIMEOUT, || {
+            !envoy.process.running() || envoy.is_listening()
+        });
         assert!(
             is_up && envoy.process.running(),
             "Envoy doesn't come up: {}",
@@ -79,7 +81,7 @@ impl Envoy {
         fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
     }
 
-    fn listens(&self) -> bool {
+    fn is_listening(&self) -> bool {
         let mut each = self.ports.iter().map(|(port, _)| self.address(*port));
         each.all(|address| TcpStream::connect(address).is_ok())
     }

@@ -33,8 +33,8 @@ use std::fmt;
 
 use tollgate_core::{Decision, Rate, Timestamp};
 
-use crate::oracle::{Hit, Kind};
-use crate::traffic::{Arrival, Order, Traffic};
+use crate::oracle::{Hit, OracleKind};
+use crate::traffic::{Arrival, TimeOrder, Traffic};
 
 mod bound;
 mod decisions;
@@ -76,38 +76,38 @@ pub trait Adjustable: Subject {
 
     /// The fastest rate by which what was spent may drain after a change: the new one, unless the old
     /// one may stay in force for what was spent under it.
-    fn drains_by(_old: Rate, new: Rate) -> Rate {
+    fn fastest_drain_rate(_old: Rate, new: Rate) -> Rate {
         new
     }
 }
 
 /// A law that did not hold, and what was seen.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Broken {
+pub struct LawViolation {
     law: u8,
     seen: String,
 }
 
-impl Broken {
+impl LawViolation {
     /// Which law: 1 to 9.
     pub const fn law(&self) -> u8 {
         self.law
     }
 }
 
-impl fmt::Display for Broken {
+impl fmt::Display for LawViolation {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "law {} is broken: {}", self.law, self.seen)
     }
 }
 
-impl std::error::Error for Broken {}
+impl std::error::Error for LawViolation {}
 
 /// Leaves the function with a [`Broken`] law unless the condition holds.
 macro_rules! ensure {
     ($law:expr, $holds:expr, $($seen:tt)+) => {
         if !$holds {
-            return Err($crate::laws::Broken { law: $law, seen: format!($($seen)+) });
+            return Err($crate::laws::LawViolation { law: $law, seen: format!($($seen)+) });
         }
     };
 }
@@ -120,16 +120,16 @@ const RUN: usize = 40;
 ///
 /// # Errors
 /// The first law that does not hold.
-pub fn all<S: Subject>(
-    kind: Kind,
+pub fn check_all<S: Subject>(
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     seed: u64,
-) -> Result<(), Broken> {
-    for order in [Order::Forward, Order::Tangled] {
+) -> Result<(), LawViolation> {
+    for order in [TimeOrder::Forward, TimeOrder::Tangled] {
         let asks = requests(kind, rate, order, seed, RUN);
         law_1_equals_the_oracle(kind, rate, &make, &asks)?;
-        if kind == Kind::Gcra {
+        if kind == OracleKind::Gcra {
             law_1_exact_form_admits_it_too(rate, &make, &asks)?;
         }
         law_2_bound(kind, rate, &make, &asks)?;
@@ -148,19 +148,19 @@ pub fn all<S: Subject>(
 /// # Errors
 /// The first part of it that does not hold.
 pub fn check_all_reservations<S: Lender>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     seed: u64,
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     law_9_bound_of_what_was_kept(kind, rate, &make, seed, RUN)?;
-    let asks = requests(kind, rate, Order::Forward, seed, RUN);
+    let asks = requests(kind, rate, TimeOrder::Forward, seed, RUN);
     law_9_reverse_order_restores(rate, &make, &asks)
 }
 
 /// A fresh subject that has been through these requests. To probe a state without changing it, a
 /// law builds another subject the same way and probes that one.
-fn after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Arrival]) -> S {
+fn state_after<S: Subject>(make: &impl Fn(Rate) -> S, rate: Rate, asks: &[Arrival]) -> S {
     let mut subject = make(rate);
     for ask in asks {
         let _ = subject.decide_at(ask.at, ask.cost);
@@ -183,7 +183,13 @@ fn admitted<S: Subject>(subject: &mut S, asks: &[Arrival]) -> Vec<Hit> {
 }
 
 /// The first `length` requests of a seed that this algorithm can tell the times of.
-pub fn requests(kind: Kind, rate: Rate, order: Order, seed: u64, length: usize) -> Vec<Arrival> {
-    let traffic = Traffic::until(rate, order, seed, kind.last_time());
+pub fn requests(
+    kind: OracleKind,
+    rate: Rate,
+    order: TimeOrder,
+    seed: u64,
+    length: usize,
+) -> Vec<Arrival> {
+    let traffic = Traffic::until(rate, order, seed, kind.latest_supported_time());
     traffic.take(length).collect()
 }

@@ -20,7 +20,7 @@ use std::cell::Cell;
 /// assert_eq!(live(), used);
 /// ```
 #[derive(Debug)]
-pub struct Counting;
+pub struct CountingAllocator;
 
 thread_local! {
     static CALLS: Cell<u64> = const { Cell::new(0) };
@@ -39,7 +39,7 @@ thread_local! {
 /// let touched = vec![1u8; 10 << 20];
 /// assert!(tollgate_testkit::memory::held() >= before + touched.len());
 /// ```
-pub fn held() -> usize {
+pub fn held_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")
         .expect("Linux tells the size of a process in /proc/self/smaps_rollup");
     let line = text
@@ -64,19 +64,19 @@ pub fn held() -> usize {
 /// let before = held();
 /// # let _ = before;
 /// ```
-pub fn alone() -> bool {
-    const AGAIN: &str = "TOLLGATE_TEST_ALONE";
+pub fn is_isolated() -> bool {
+    const ISOLATED_VARIABLE: &str = "TOLLGATE_TEST_ALONE";
     let thread = std::thread::current();
     // Tests that run one after the other are on the first thread.
     let name = thread.name().filter(|name| *name != "main");
-    let is_alone = ["NEXTEST", AGAIN].map(|one| std::env::var_os(one).is_some());
+    let is_alone = ["NEXTEST", ISOLATED_VARIABLE].map(|one| std::env::var_os(one).is_some());
     let (false, Some(name)) = (is_alone.contains(&true), name) else {
         return true;
     };
     let program = std::env::current_exe().expect("a program that runs has a path");
     let run = std::process::Command::new(program)
         .args([name, "--exact", "--nocapture"])
-        .env(AGAIN, "1")
+        .env(ISOLATED_VARIABLE, "1")
         .output()
         .expect("a program that runs can be run again");
     assert!(
@@ -89,19 +89,19 @@ pub fn alone() -> bool {
 }
 
 /// How often this thread has asked for memory.
-pub fn calls() -> u64 {
+pub fn allocation_count() -> u64 {
     CALLS.get()
 }
 
 /// The bytes that this thread has asked for, less those that it gave back. It may have given back what
 /// another asked for, so only differences mean something, and they may wrap.
-pub fn live() -> usize {
+pub fn live_bytes() -> usize {
     LIVE.get()
 }
 
 // SAFETY: every call goes to `System` with the caller's own arguments, and what it returns is passed
 // on as it is. Counting touches the thread's own cells, which need no memory and no destructor.
-unsafe impl GlobalAlloc for Counting {
+unsafe impl GlobalAlloc for CountingAllocator {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         CALLS.set(CALLS.get() + 1);
         LIVE.set(LIVE.get().wrapping_add(layout.size()));

@@ -28,7 +28,7 @@
 use std::fmt::Debug;
 use std::time::Duration;
 
-use tollgate_core::{Align, Outcome, Rate, Timestamp};
+use tollgate_core::{Outcome, Rate, Timestamp, WindowAlignment};
 
 mod level;
 mod window;
@@ -47,7 +47,7 @@ pub struct Hit {
 
 /// What an oracle says to one question: the part of a decision that is the same for every holder.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Answer {
+pub struct OracleAnswer {
     /// Whether the request may pass.
     pub outcome: Outcome,
     /// The largest cost that would pass now, after this answer.
@@ -68,7 +68,7 @@ pub trait Oracle: Debug {
     fn record(&mut self, now: Timestamp, cost: u64);
 
     /// Decides one request and records it if it passes.
-    fn decide(&mut self, now: Timestamp, cost: u64) -> Answer {
+    fn decide(&mut self, now: Timestamp, cost: u64) -> OracleAnswer {
         let (outcome, retry_after) = match self.earliest(now, cost) {
             None => (Outcome::Never, Duration::MAX),
             Some(at) if at <= now => (Outcome::Allowed, Duration::ZERO),
@@ -77,7 +77,7 @@ pub trait Oracle: Debug {
         if outcome == Outcome::Allowed && cost > 0 {
             self.record(now, cost);
         }
-        Answer {
+        OracleAnswer {
             outcome,
             remaining: self.remaining(now),
             retry_after,
@@ -87,7 +87,7 @@ pub trait Oracle: Debug {
 
 /// Which algorithm a holder of state promises to be; names its oracle and its bound.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Kind {
+pub enum OracleKind {
     /// An exact token bucket.
     TokenBucket,
     /// An exact leaky bucket as a meter.
@@ -95,14 +95,14 @@ pub enum Kind {
     /// GCRA in one word, its interval rounded up to whole units of the word.
     Gcra,
     /// A fixed window, aligned this way.
-    FixedWindow(Align),
+    FixedWindow(WindowAlignment),
     /// A sliding log.
     SlidingLog,
     /// A sliding counter.
     SlidingCounter,
 }
 
-impl Kind {
+impl OracleKind {
     /// The slow model of this algorithm at this rate, with no hit yet.
     ///
     /// # Panics
@@ -120,7 +120,7 @@ impl Kind {
 
     /// The last time that this algorithm tells from the next: one word ends after nine years, of
     /// which two are kept for the burst and two for what is booked ahead.
-    pub const fn last_time(self) -> Timestamp {
+    pub const fn latest_supported_time(self) -> Timestamp {
         match self {
             Self::Gcra => Timestamp::from_secs(5 * 365 * 86_400),
             _ => Timestamp::MAX,
@@ -129,7 +129,7 @@ impl Kind {
 }
 
 /// Count and period in nanoseconds, reduced, of a pace that is neither zero nor unlimited.
-pub(crate) fn pace(rate: Rate) -> Option<(u128, u128)> {
+pub(crate) fn reduced_rate(rate: Rate) -> Option<(u128, u128)> {
     let (count, period) = (u128::from(rate.count()), rate.period()?.as_nanos());
     let (mut a, mut b) = (count, period);
     while b > 0 {

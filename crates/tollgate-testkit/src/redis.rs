@@ -2,7 +2,7 @@
 //! behind a network that can be cut.
 //!
 //! Everything listens on this machine only, on ports that no other test of this machine gets, with its
-//! files in a [`Scratch`](crate::scratch::Scratch) folder. A server dies with the value that stands for
+//! files in a [`Scratch`](crate::scratch::TempFolder) folder. A server dies with the value that stands for
 //! it, by the process id that was started.
 //!
 //! ```
@@ -31,12 +31,12 @@ mod wait;
 pub use builder::Builder;
 pub use certificates::Certificates;
 pub use client::{Client, Reply};
-pub use cluster::{Cluster, slot_of};
+pub use cluster::{Cluster, hash_slot};
 pub use isolated::Isolated;
 pub use migration::Migration;
 pub use port::Port;
 pub(crate) use process::Process;
 pub use sentinels::Sentinels;
 pub use server::Server;
-pub(crate) use wait::happens;
-pub use wait::until;
+pub(crate) use wait::wait_for;
+pub use wait::wait_until;

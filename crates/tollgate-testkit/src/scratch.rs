@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A folder of a test's own, gone when the test is over.
 ///
 /// ```
-/// use tollgate_testkit::scratch::Scratch;
+/// use tollgate_testkit::scratch::TempFolder;
 ///
 /// let scratch = Scratch::new("example");
 /// let file = scratch.path("limits");
@@ -17,9 +17,9 @@ use std::path::{Path, PathBuf};
 /// # Ok::<(), std::io::Error>(())
 /// ```
 #[derive(Debug)]
-pub struct Scratch(PathBuf);
+pub struct TempFolder(PathBuf);
 
-impl Scratch {
+impl TempFolder {
     /// A folder by this name and the process's number.
     ///
     /// # Panics
@@ -47,7 +47,7 @@ impl Scratch {
     }
 }
 
-impl Drop for Scratch {
+impl Drop for TempFolder {
     fn drop(&mut self) {
         let _ = fs::remove_dir_all(&self.0);
     }

@@ -12,7 +12,7 @@ const LENGTH: usize = 2;
 /// If there is no such file.
 ///
 /// ```
-/// use tollgate_testkit::scratch::Scratch;
+/// use tollgate_testkit::scratch::TempFolder;
 /// use tollgate_testkit::snapshot::tamper;
 ///
 /// let scratch = Scratch::new("tampered");
@@ -22,7 +22,7 @@ const LENGTH: usize = 2;
 /// assert_eq!(std::fs::read(&file)?[8 * 3], 7);
 /// # Ok::<(), std::io::Error>(())
 /// ```
-pub fn tamper(path: &Path, change: impl FnOnce(&mut [u64])) {
+pub fn corrupt_snapshot(path: &Path, change: impl FnOnce(&mut [u64])) {
     let bytes = fs::read(path).expect("a snapshot");
     let (chunks, _) = bytes.as_chunks::<8>();
     let mut words: Vec<_> = chunks

@@ -13,7 +13,7 @@ use std::thread;
 ///
 /// # Panics
 /// If a thread does.
-pub fn together(threads: u32, body: impl Fn(u32) -> u64 + Sync) -> u64 {
+pub fn run_together(threads: u32, body: impl Fn(u32) -> u64 + Sync) -> u64 {
     let barrier = Barrier::new(usize::try_from(threads).unwrap_or(usize::MAX));
     thread::scope(|scope| {
         let (barrier, body) = (&barrier, &body);

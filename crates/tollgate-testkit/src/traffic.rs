@@ -25,7 +25,7 @@ pub struct Arrival {
 
 /// Whether the times of a run may go back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Order {
+pub enum TimeOrder {
     /// Each time is at or after the one before it.
     Forward,
     /// Some times step back, by a nanosecond or by as much as a state lasts.
@@ -80,14 +80,14 @@ impl Random {
 }
 
 /// A time that is behind others by this much is one out of order, whatever the rate.
-const LATE: u64 = 50_000_000_000;
+const OUT_OF_ORDER_GAP: u64 = 50_000_000_000;
 
 /// An endless run of requests whose gaps and costs sit on, just before and just after everything
 /// that a limit of this rate could round wrongly.
 #[derive(Clone, Debug)]
 pub struct Traffic {
     random: Random,
-    order: Order,
+    order: TimeOrder,
     now: u64,
     latest: u64,
     /// No time lies after this.
@@ -103,12 +103,12 @@ pub struct Traffic {
 
 impl Traffic {
     /// A run for this rate that starts at the origin, at some other time, or close to the end.
-    pub fn new(rate: Rate, order: Order, seed: u64) -> Self {
+    pub fn new(rate: Rate, order: TimeOrder, seed: u64) -> Self {
         Self::until(rate, order, seed, Timestamp::MAX)
     }
 
     /// The same with no time after `last`.
-    pub fn until(rate: Rate, order: Order, seed: u64, last: Timestamp) -> Self {
+    pub fn until(rate: Rate, order: TimeOrder, seed: u64, last: Timestamp) -> Self {
         let period = rate.period().map_or(1_000_000_000, |p| p.as_nanos());
         let count = u128::from(rate.count().max(1));
         let nanos = |wide: u128| u64::try_from(wide).unwrap_or(u64::MAX);
@@ -176,12 +176,12 @@ impl Iterator for Traffic {
 
     fn next(&mut self) -> Option<Arrival> {
         let gap = self.gap();
-        let steps_back = self.order != Order::Forward && self.random.below(4) == 0;
+        let steps_back = self.order != TimeOrder::Forward && self.random.below(4) == 0;
         self.now = if steps_back {
             // Of windows that are shorter than a stopped thread may be late, a few.
-            let late = self.window.saturating_mul(4).min(LATE);
+            let late = self.window.saturating_mul(4).min(OUT_OF_ORDER_GAP);
             let reach = match self.order {
-                Order::Set => u64::MAX,
+                TimeOrder::Set => u64::MAX,
                 _ => self.drain.saturating_add(late),
             };
             let first = self.latest.saturating_sub(reach);
@@ -207,16 +207,16 @@ mod tests {
             let times = Traffic::new(Rate::per_second(10), order, 3).map(|ask| ask.at);
             times.take(100).collect::<Vec<_>>()
         };
-        assert!(run(Order::Forward).is_sorted());
-        assert!(!run(Order::Tangled).is_sorted());
-        assert!(!run(Order::Set).is_sorted());
+        assert!(run(TimeOrder::Forward).is_sorted());
+        assert!(!run(TimeOrder::Tangled).is_sorted());
+        assert!(!run(TimeOrder::Set).is_sorted());
     }
 
     #[test]
     fn no_time_lies_after_the_last() {
         let last = Timestamp::from_secs(2);
         for seed in 0..50 {
-            let mut run = Traffic::until(Rate::per_second(3), Order::Forward, seed, last);
+            let mut run = Traffic::until(Rate::per_second(3), TimeOrder::Forward, seed, last);
             assert!(run.by_ref().take(100).all(|ask| ask.at <= last));
         }
     }

@@ -62,7 +62,7 @@ impl std::error::Error for VectorsError {
 }
 
 /// The folder that sets are read from.
-pub fn folder() -> PathBuf {
+pub fn vectors_folder() -> PathBuf {
     env::var_os(FOLDER_VARIABLE).map_or_else(
         || Path::new(env!("CARGO_MANIFEST_DIR")).join("vectors"),
         PathBuf::from,
@@ -79,8 +79,8 @@ pub fn folder() -> PathBuf {
 ///
 /// # Errors
 /// If the file is missing or a line is not a `T`; the error names the path.
-pub fn load<T: DeserializeOwned>(name: &str) -> Result<Vec<T>, VectorsError> {
-    load_from(&folder(), name)
+pub fn load_vectors<T: DeserializeOwned>(name: &str) -> Result<Vec<T>, VectorsError> {
+    load_from(&vectors_folder(), name)
 }
 
 /// All sequences of the set `name` from a folder.

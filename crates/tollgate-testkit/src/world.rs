@@ -30,9 +30,11 @@ pub use checks::{Violation, judge};
 pub use network::{Exchange, Weather};
 pub use replay::{Call, Difference, replay};
 pub use scenario::{
-    Amount, Counted, Ends, Estimated, Event, Failure, Gift, Keeps, Leaf, Request, Rule, Setting,
-    Sort, Story, Trouble,
+    Amount, CountingChoice, EstimateSetting, Event, Failure, FaultType, FinalCost, KeptData,
+    LimitSort, RefundEvent, Request, Rule, Scenario, ScenarioSettings, TreeLeaf,
 };
-pub use shrink::{shrink, try_seed, try_story};
-pub use simulation::{Fault, Given, Record, Tallied, Told, Unanswered, play};
-pub use store::{Condition, Counts, ServerError, Store};
+pub use shrink::{run_and_check, run_seed, shrink};
+pub use simulation::{
+    Fault, Record, RecordedRefund, RecordedTally, ReportedDecision, UnansweredRequest, run_scenario,
+};
+pub use store::{Counts, ServerError, Store, StoreCondition};

@@ -8,12 +8,12 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate_core::{
-    Align, Arithmetic, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, Tat,
-    Timestamp, TokenBucket, units,
+    Arithmetic, FixedWindow, Gcra, LeakyBucket, LimitLedger, Rate, SlidingCounter, SlidingLog,
+    TatState, Timestamp, TokenBucket, WindowAlignment, units,
 };
-use tollgate_testkit::laws::{self, Broken};
-use tollgate_testkit::oracle::Kind;
-use tollgate_testkit::traffic::Order;
+use tollgate_testkit::laws::{self, LawViolation};
+use tollgate_testkit::oracle::OracleKind;
+use tollgate_testkit::traffic::TimeOrder;
 
 const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
@@ -24,7 +24,7 @@ fn config() -> ProptestConfig {
     }
 }
 
-fn broken(broken: Broken) -> TestCaseError {
+fn broken(broken: LawViolation) -> TestCaseError {
     TestCaseError::fail(broken.to_string())
 }
 
@@ -83,8 +83,8 @@ fn counter_rates() -> impl Strategy<Value = Rate> {
     })
 }
 
-fn orders() -> impl Strategy<Value = Order> {
-    prop_oneof![Just(Order::Forward), Just(Order::Set)]
+fn orders() -> impl Strategy<Value = TimeOrder> {
+    prop_oneof![Just(TimeOrder::Forward), Just(TimeOrder::Set)]
 }
 
 /// One module an algorithm, one test a law.
@@ -93,14 +93,14 @@ macro_rules! every_law {
         mod $name {
             use super::*;
 
-            const KIND: Kind = $kind;
+            const KIND: OracleKind = $kind;
 
             fn rates() -> impl Strategy<Value = Rate> {
                 $rates.prop_filter("the algorithm takes the rate", |rate| $limit(*rate).is_ok())
             }
 
-            fn make(rate: Rate) -> Book<impl Arithmetic> {
-                Book::new($limit(rate).unwrap())
+            fn make(rate: Rate) -> LimitLedger<impl Arithmetic> {
+                LimitLedger::new($limit(rate).unwrap())
             }
 
             proptest! {
@@ -116,7 +116,7 @@ macro_rules! every_law {
 
                 #[test]
                 fn law_2_bound(rate in rates(), seed: u64, length in 1usize..80) {
-                    let asks = laws::requests(KIND, rate, Order::Forward, seed, length);
+                    let asks = laws::requests(KIND, rate, TimeOrder::Forward, seed, length);
                     laws::law_2_bound(KIND, rate, make, &asks).map_err(broken)?;
                 }
 
@@ -154,7 +154,7 @@ macro_rules! every_law {
                 fn law_5_stale_times_grant_nothing(
                     rate in rates(), seed: u64, length in 1usize..50,
                 ) {
-                    let asks = laws::requests(KIND, rate, Order::Set, seed, length);
+                    let asks = laws::requests(KIND, rate, TimeOrder::Set, seed, length);
                     laws::law_5_stale_times_grant_nothing(KIND, rate, make, &asks)
                         .map_err(broken)?;
                 }
@@ -195,7 +195,7 @@ macro_rules! every_law {
                 fn law_9_reverse_order_restores(
                     rate in rates(), seed: u64, length in 1usize..50,
                 ) {
-                    let asks = laws::requests(KIND, rate, Order::Forward, seed, length);
+                    let asks = laws::requests(KIND, rate, TimeOrder::Forward, seed, length);
                     laws::law_9_reverse_order_restores(rate, make, &asks).map_err(broken)?;
                 }
             }
@@ -204,48 +204,48 @@ macro_rules! every_law {
 }
 
 /// A boundary that no period meets at the origin.
-const OFFSET: Align = Align::Boundary(Timestamp::from_nanos(1_234_567_891));
+const OFFSET: WindowAlignment = WindowAlignment::Boundary(Timestamp::from_nanos(1_234_567_891));
 
 every_law!(
     token_bucket,
-    Kind::TokenBucket,
+    OracleKind::TokenBucket,
     bucket_rates(),
     TokenBucket::new
 );
 every_law!(
     leaky_bucket,
-    Kind::LeakyBucket,
+    OracleKind::LeakyBucket,
     bucket_rates(),
     LeakyBucket::new
 );
-every_law!(gcra, Kind::Gcra, bucket_rates(), Gcra::new);
+every_law!(gcra, OracleKind::Gcra, bucket_rates(), Gcra::new);
 every_law!(
     fixed_window,
-    Kind::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+    OracleKind::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
     window_rates(),
     FixedWindow::new
 );
 every_law!(
     fixed_window_offset,
-    Kind::FixedWindow(OFFSET),
+    OracleKind::FixedWindow(OFFSET),
     window_rates(),
-    |rate| FixedWindow::new(rate).map(|limit| limit.align(OFFSET))
+    |rate| FixedWindow::new(rate).map(|limit| limit.with_alignment(OFFSET))
 );
 every_law!(
     fixed_window_from_first_hit,
-    Kind::FixedWindow(Align::FirstHit),
+    OracleKind::FixedWindow(WindowAlignment::FirstHit),
     window_rates(),
-    |rate| FixedWindow::new(rate).map(|limit| limit.align(Align::FirstHit))
+    |rate| FixedWindow::new(rate).map(|limit| limit.with_alignment(WindowAlignment::FirstHit))
 );
 every_law!(
     sliding_log,
-    Kind::SlidingLog,
+    OracleKind::SlidingLog,
     window_rates(),
     SlidingLog::new
 );
 every_law!(
     sliding_counter,
-    Kind::SlidingCounter,
+    OracleKind::SlidingCounter,
     counter_rates(),
     SlidingCounter::new
 );
@@ -277,8 +277,8 @@ macro_rules! live_change {
 
             #[test]
             fn $name(old in $rates, new in $rates, seed: u64, length in 2usize..80) {
-                let asks = laws::requests($kind, old, Order::Forward, seed, length);
-                let make = |rate| Book::new(<$algorithm>::new(rate).unwrap());
+                let asks = laws::requests($kind, old, TimeOrder::Forward, seed, length);
+                let make = |rate| LimitLedger::new(<$algorithm>::new(rate).unwrap());
                 laws::law_2_live_change($kind, [old, new], make, &asks).map_err(broken)?;
             }
         }
@@ -288,31 +288,31 @@ macro_rules! live_change {
 mod law_2_at_a_live_change {
     use super::*;
 
-    const ALIGNED: Kind = Kind::FixedWindow(Align::Boundary(Timestamp::ZERO));
+    const ALIGNED: OracleKind = OracleKind::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO));
 
     live_change!(
         token_bucket,
-        Kind::TokenBucket,
+        OracleKind::TokenBucket,
         moderate_rates(),
         TokenBucket
     );
     live_change!(
         leaky_bucket,
-        Kind::LeakyBucket,
+        OracleKind::LeakyBucket,
         moderate_rates(),
         LeakyBucket
     );
-    live_change!(gcra, Kind::Gcra, moderate_rates(), Gcra);
+    live_change!(gcra, OracleKind::Gcra, moderate_rates(), Gcra);
     live_change!(fixed_window, ALIGNED, moderate_windows(), FixedWindow);
     live_change!(
         sliding_log,
-        Kind::SlidingLog,
+        OracleKind::SlidingLog,
         moderate_windows(),
         SlidingLog
     );
     live_change!(
         sliding_counter,
-        Kind::SlidingCounter,
+        OracleKind::SlidingCounter,
         moderate_windows(),
         SlidingCounter
     );
@@ -331,8 +331,8 @@ mod one_word {
             seed: u64,
             length in 1usize..80,
         ) {
-            let asks = laws::requests(Kind::Gcra, rate, order, seed, length);
-            let make = |rate| Book::new(Gcra::new(rate).unwrap());
+            let asks = laws::requests(OracleKind::Gcra, rate, order, seed, length);
+            let make = |rate| LimitLedger::new(Gcra::new(rate).unwrap());
             laws::law_1_exact_form_admits_it_too(rate, make, &asks).map_err(broken)?;
         }
 
@@ -355,12 +355,12 @@ mod one_word {
     #[test]
     fn what_others_were_built_on_is_not_given_back() {
         let limit = Gcra::new(Rate::per_second(1).burst(10)).unwrap();
-        let mut tat = Tat::default();
+        let mut tat = TatState::default();
         let (start, later) = (Timestamp::ZERO, Timestamp::from_secs(20));
         let five = limit.charge(&mut tat, start, start, 5);
         limit.charge(&mut tat, later, later, 1);
         let before = tat;
-        limit.give_back(&mut tat, later, &five, tollgate_core::Since::Others);
+        limit.cancel(&mut tat, later, &five, tollgate_core::LaterCharges::Others);
         assert_eq!(tat, before);
         let pass = (0..20).filter(|_| limit.decide(&mut tat, later, 1).is_allowed());
         assert_eq!(pass.count(), 9);

@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Duration;
 
 use tollgate_testkit::redis::{
-    Client, Cluster, Isolated, Reply, Sentinels, Server, slot_of, until,
+    Client, Cluster, Isolated, Reply, Sentinels, Server, hash_slot, wait_until,
 };
 
 /// Long enough for anything that a server does, also on a busy machine.
@@ -84,19 +84,19 @@ fn a_stopped_server_says_nothing_until_it_goes_on() {
     let server = Server::start();
     let mut client = server.client().unwrap();
     client.set_timeout(Duration::from_millis(50)).unwrap();
-    server.stop();
+    server.pause();
     let error = client.command(&["PING"]).unwrap_err();
     assert!(error.starts_with("no answer to PING: "), "{error}");
     assert!(server.running());
-    server.cont();
-    until(DEADLINE, "an answer", || server.answers());
+    server.resume();
+    wait_until(DEADLINE, "an answer", || server.answers());
 }
 
 #[test]
 fn a_stopped_server_is_gone_when_dropped() {
     let server = Server::start();
     let pid = server.pid();
-    server.stop();
+    server.pause();
     drop(server);
     assert!(!exists(pid));
 }
@@ -240,7 +240,7 @@ fn sentinels_replace_a_master_that_died() {
     assert_eq!(sentinels.master().port(), new.port());
 
     old.restart_empty();
-    until(DEADLINE, "the old master to follow the new one", || {
+    wait_until(DEADLINE, "the old master to follow the new one", || {
         old.info("replication", "role") == "slave"
             && old.info("replication", "master_port") == new.port().to_string()
             && old.info("replication", "master_link_status") == "up"
@@ -257,7 +257,7 @@ fn sentinels_replace_a_valkey_that_hangs() {
         "{url}"
     );
     let old = sentinels.master();
-    old.stop();
+    old.pause();
     let new = sentinels.wait_for_new_master(DEADLINE);
     assert_ne!(new.port(), old.port());
 }
@@ -266,7 +266,7 @@ fn sentinels_replace_a_valkey_that_hangs() {
 fn a_replica_takes_over_in_a_cluster() {
     let cluster = Cluster::start();
     assert_eq!(cluster.masters().count(), 3);
-    let slot = slot_of("key");
+    let slot = hash_slot("key");
     let mut client = cluster.master_of(slot).client().unwrap();
     client.command(&["SET", "key", "value"]).unwrap();
     assert_eq!(
@@ -287,7 +287,7 @@ fn a_replica_takes_over_in_a_cluster() {
 }
 
 fn slots_move(cluster: &Cluster) {
-    let slot = slot_of("{tenant}");
+    let slot = hash_slot("{tenant}");
     let from = cluster.master_of(slot);
     let to = cluster.masters().find(|one| one.port() != from.port());
     let to = to.expect("another master");
@@ -362,7 +362,7 @@ fn slots_are_those_of_the_server() {
         "\u{e9}",
     ] {
         let slot = node.command(&["CLUSTER", "KEYSLOT", key]);
-        assert_eq!(slot, Reply::Integer(slot_of(key).into()), "{key:?}");
+        assert_eq!(slot, Reply::Integer(hash_slot(key).into()), "{key:?}");
     }
 }
 
@@ -377,7 +377,7 @@ fn a_network_is_cut_and_healed() {
     assert!(client.command(&["GET", "key"]).is_err());
     assert!(server.running());
     isolated.heal();
-    until(DEADLINE, "an answer after the cut", || server.answers());
+    wait_until(DEADLINE, "an answer after the cut", || server.answers());
     assert_eq!(server.command(&["GET", "key"]), "value");
 
     let (pid, name) = (server.pid(), server.address().ip().to_string());

@@ -9,10 +9,10 @@ use bytes::{Buf, Bytes};
 use http::Response;
 use http_body::{Frame, SizeHint};
 use pin_project_lite::pin_project;
-use tollgate::concurrency::{Permit, PermitHome};
-use tollgate_http::guard::{Held, Rest, Ticket};
+use tollgate::concurrency::{Permit, PermitSource};
+use tollgate_http::guard::{BodyPermit, HoldRequest, RequestPermit};
 
-use crate::response_head::replied;
+use crate::response_head::write_limit_fields;
 
 /// A type of body that any other can be put into, as the boxed ones of frameworks: so a refusal can be of the type that the
 /// service's own answers have, and nothing is put around those.
@@ -23,26 +23,26 @@ use crate::response_head::replied;
     note = "axum's and tonic's own bodies can, with the feature of that name of tollgate-tower",
     note = "for others, also where a layer inside has changed the body, call `any_body()` on the layer: answers have a body of tollgate's then, around that one"
 )]
-pub trait OpenBody: http_body::Body<Data = Bytes> + Sized {
+pub trait FromBytesBody: http_body::Body<Data = Bytes> + Sized {
     /// A body of these bytes.
     fn of(bytes: Bytes) -> Self;
 
     /// This body, which keeps what a request holds until it has ended or is dropped.
     #[must_use]
-    fn holding<H: Held>(self, rest: Rest<H>) -> Self;
+    fn holding<H: HoldRequest>(self, rest: BodyPermit<H>) -> Self;
 }
 
 /// Answers have the service's own type of body, which is an [`OpenBody`]: nothing is moved or put into a box for a request
 /// that passes and holds nothing.
 #[derive(Clone, Copy, Debug)]
-pub struct SameBody;
+pub struct KeepBody;
 
 /// Answers have a [`Body`] around the service's own, of whatever type that is.
 #[derive(Clone, Copy, Debug)]
-pub struct AnyBody;
+pub struct WrapBody;
 
 /// How answers of a service become those of a layer: [`SameBody`] or [`AnyBody`].
-pub trait Bodies<O, H: Held>: sealed::Sealed + 'static {
+pub trait BodyMode<O, H: HoldRequest>: sealed::Sealed + 'static {
     /// What answers have for a body.
     type Body;
 
@@ -50,19 +50,22 @@ pub trait Bodies<O, H: Held>: sealed::Sealed + 'static {
     fn refusal(bytes: Bytes) -> Self::Body;
 
     /// An answer of which nothing is to be said.
-    fn plain<E>(polled: Polled<O, E>) -> Polled<Self::Body, E>;
+    fn plain<E>(polled: PolledResponse<O, E>) -> PolledResponse<Self::Body, E>;
 
     /// An answer to a request with this ticket, which is taken when it is there.
     ///
     /// # Panics
     /// If it was taken before.
-    fn ticketed<E>(polled: Polled<O, E>, ticket: &mut Option<Ticket<H>>) -> Polled<Self::Body, E>;
+    fn ticketed<E>(
+        polled: PolledResponse<O, E>,
+        ticket: &mut Option<RequestPermit<H>>,
+    ) -> PolledResponse<Self::Body, E>;
 }
 
 /// What comes of asking a service for its answer.
-pub type Polled<B, E> = Poll<Result<Response<B>, E>>;
+pub type PolledResponse<B, E> = Poll<Result<Response<B>, E>>;
 
-impl<O: OpenBody, H: Held> Bodies<O, H> for SameBody {
+impl<O: FromBytesBody, H: HoldRequest> BodyMode<O, H> for KeepBody {
     type Body = O;
 
     fn refusal(bytes: Bytes) -> O {
@@ -70,23 +73,26 @@ impl<O: OpenBody, H: Held> Bodies<O, H> for SameBody {
     }
 
     #[inline(always)]
-    fn plain<E>(polled: Polled<O, E>) -> Polled<O, E> {
+    fn plain<E>(polled: PolledResponse<O, E>) -> PolledResponse<O, E> {
         polled
     }
 
     #[inline(always)]
-    fn ticketed<E>(mut polled: Polled<O, E>, ticket: &mut Option<Ticket<H>>) -> Polled<O, E> {
+    fn ticketed<E>(
+        mut polled: PolledResponse<O, E>,
+        ticket: &mut Option<RequestPermit<H>>,
+    ) -> PolledResponse<O, E> {
         if let Poll::Ready(result) = &mut polled
-            && let Some(rest) = replied(result, take(ticket))
+            && let Some(rest) = write_limit_fields(result, take_ticket(ticket))
             && let Ok(response) = result
         {
-            keep(response, rest);
+            hold_until_end(response, rest);
         }
         polled
     }
 }
 
-impl<O, H: Held> Bodies<O, H> for AnyBody {
+impl<O, H: HoldRequest> BodyMode<O, H> for WrapBody {
     type Body = Body<O, H>;
 
     fn refusal(bytes: Bytes) -> Body<O, H> {
@@ -94,18 +100,18 @@ impl<O, H: Held> Bodies<O, H> for AnyBody {
     }
 
     #[inline(always)]
-    fn plain<E>(polled: Polled<O, E>) -> Polled<Body<O, H>, E> {
+    fn plain<E>(polled: PolledResponse<O, E>) -> PolledResponse<Body<O, H>, E> {
         polled.map_ok(|response| response.map(|body| Body::of_service(body, None)))
     }
 
     #[inline(always)]
     fn ticketed<E>(
-        mut polled: Polled<O, E>,
-        ticket: &mut Option<Ticket<H>>,
-    ) -> Polled<Body<O, H>, E> {
+        mut polled: PolledResponse<O, E>,
+        ticket: &mut Option<RequestPermit<H>>,
+    ) -> PolledResponse<Body<O, H>, E> {
         // Changed where it is, and moved once: an answer is large enough for that to be felt.
         let rest = match &mut polled {
-            Poll::Ready(result) => replied(result, take(ticket)),
+            Poll::Ready(result) => write_limit_fields(result, take_ticket(ticket)),
             Poll::Pending => return Poll::Pending,
         };
         polled.map_ok(|response| response.map(|body| Body::of_service(body, rest)))
@@ -113,7 +119,7 @@ impl<O, H: Held> Bodies<O, H> for AnyBody {
 }
 
 #[inline(always)]
-fn take<H: Held>(ticket: &mut Option<Ticket<H>>) -> Ticket<H> {
+fn take_ticket<H: HoldRequest>(ticket: &mut Option<RequestPermit<H>>) -> RequestPermit<H> {
     match ticket.take() {
         Some(ticket) => ticket,
         None => panic!("polled after it was ready"),
@@ -121,13 +127,16 @@ fn take<H: Held>(ticket: &mut Option<Ticket<H>>) -> Ticket<H> {
 }
 
 /// Lets the body of an answer keep this until it has ended.
-fn keep<O: OpenBody, H: Held>(response: &mut Response<O>, rest: Rest<H>) {
+fn hold_until_end<O: FromBytesBody, H: HoldRequest>(
+    response: &mut Response<O>,
+    rest: BodyPermit<H>,
+) {
     let body = mem::replace(response.body_mut(), O::of(Bytes::new()));
     *response.body_mut() = body.holding(rest);
 }
 
 #[cfg(feature = "axum")]
-impl OpenBody for axum::body::Body {
+impl FromBytesBody for axum::body::Body {
     fn of(bytes: Bytes) -> Self {
         if bytes.is_empty() {
             return Self::empty();
@@ -135,13 +144,13 @@ impl OpenBody for axum::body::Body {
         bytes.into()
     }
 
-    fn holding<H: Held>(self, rest: Rest<H>) -> Self {
+    fn holding<H: HoldRequest>(self, rest: BodyPermit<H>) -> Self {
         Self::new(Body::of_service(self, Some(rest)))
     }
 }
 
 #[cfg(feature = "tonic")]
-impl OpenBody for tonic::body::Body {
+impl FromBytesBody for tonic::body::Body {
     fn of(bytes: Bytes) -> Self {
         if bytes.is_empty() {
             return Self::empty();
@@ -149,17 +158,17 @@ impl OpenBody for tonic::body::Body {
         Self::new(Body::<Self, ()>::of_refusal(bytes))
     }
 
-    fn holding<H: Held>(self, rest: Rest<H>) -> Self {
+    fn holding<H: HoldRequest>(self, rest: BodyPermit<H>) -> Self {
         Self::new(Body::of_service(self, Some(rest)))
     }
 }
 
 /// The body of an answer behind a [`RateLimitLayer`](crate::RateLimitLayer): that of the service, or of a refusal.
-pub type Body<B, H> = HoldingBody<B, Rest<H>>;
+pub type Body<B, H> = HoldingBody<B, BodyPermit<H>>;
 
 /// The body of an answer behind a [`ShedLayer`](crate::ShedLayer): that of the service, which keeps the permit of its request, or that
 /// of a refusal.
-pub type ShedBody<B, H> = HoldingBody<B, Permit<H>>;
+pub type ConcurrencyBody<B, H> = HoldingBody<B, Permit<H>>;
 
 pin_project! {
     /// The body of an answer: that of the service, or of a refusal. What its request holds is released when the body has
@@ -182,7 +191,7 @@ pin_project! {
 }
 
 /// What a body holds, and what it is told of the body.
-pub trait Holds {
+pub trait ObserveBody {
     /// So many bytes were sent.
     fn sent(&mut self, bytes: usize) {
         let _ = bytes;
@@ -194,7 +203,7 @@ pub trait Holds {
     }
 }
 
-impl<H: Held> Holds for Rest<H> {
+impl<H: HoldRequest> ObserveBody for BodyPermit<H> {
     fn sent(&mut self, bytes: usize) {
         Self::sent(self, bytes);
     }
@@ -204,7 +213,7 @@ impl<H: Held> Holds for Rest<H> {
     }
 }
 
-impl<H: PermitHome> Holds for Permit<H> {}
+impl<H: PermitSource> ObserveBody for Permit<H> {}
 
 impl<B, T> HoldingBody<B, T> {
     pub(crate) const fn of_service(body: B, held: Option<T>) -> Self {
@@ -228,7 +237,7 @@ impl<B: Default, T> Default for HoldingBody<B, T> {
     }
 }
 
-impl<B: http_body::Body<Data = Bytes>, T: Holds> http_body::Body for HoldingBody<B, T> {
+impl<B: http_body::Body<Data = Bytes>, T: ObserveBody> http_body::Body for HoldingBody<B, T> {
     type Data = Bytes;
     type Error = B::Error;
 
@@ -241,7 +250,7 @@ impl<B: http_body::Body<Data = Bytes>, T: Holds> http_body::Body for HoldingBody
             OfProjected::Service { mut body } => {
                 let frame = body.as_mut().poll_frame(context);
                 if let (Some(held), Poll::Ready(frame)) = (this.held.as_mut(), &frame) {
-                    let is_last = note(held, frame.as_ref()) || body.is_end_stream();
+                    let is_last = record_frame(held, frame.as_ref()) || body.is_end_stream();
                     if is_last {
                         *this.held = None;
                     }
@@ -273,7 +282,7 @@ impl<B: http_body::Body<Data = Bytes>, T: Holds> http_body::Body for HoldingBody
 }
 
 /// Notes what of a body was sent, and says whether it was the last.
-fn note<T: Holds, E>(held: &mut T, frame: Option<&Result<Frame<Bytes>, E>>) -> bool {
+fn record_frame<T: ObserveBody, E>(held: &mut T, frame: Option<&Result<Frame<Bytes>, E>>) -> bool {
     let Some(Ok(frame)) = frame else {
         return true;
     };
@@ -289,6 +298,6 @@ fn note<T: Holds, E>(held: &mut T, frame: Option<&Result<Frame<Bytes>, E>>) -> b
 
 mod sealed {
     pub trait Sealed {}
-    impl Sealed for super::SameBody {}
-    impl Sealed for super::AnyBody {}
+    impl Sealed for super::KeepBody {}
+    impl Sealed for super::WrapBody {}
 }

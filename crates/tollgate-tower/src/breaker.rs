@@ -4,14 +4,15 @@ use std::sync::Arc;
 
 use http::{Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::concurrency::Ending;
-use tollgate_adaptive::breaker::Breaker;
+use tollgate::concurrency::PermitOutcome;
+use tollgate_adaptive::breaker::CircuitBreaker;
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
 use crate::client_layer::{
-    CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture, failed, status_of,
+    CallPolicy, ClientLayer, LayeredService, ReadyCall, ResponseBoxFuture, ending_of_error,
+    status_of,
 };
 
 /// Makes no call while a [`Breaker`] is open: it fails at once with [`Open`](tollgate_adaptive::breaker::Open).
@@ -50,41 +51,41 @@ use crate::client_layer::{
 #[derive(derive_more::Debug)]
 #[derive_where::derive_where(Clone)]
 pub struct BreakerLayer<C: Clock = Monotonic> {
-    breaker: Arc<Breaker<C>>,
+    breaker: Arc<CircuitBreaker<C>>,
     #[debug(skip)]
-    means: fn(StatusCode) -> Ending,
+    ending_of: fn(StatusCode) -> PermitOutcome,
 }
 
 impl<C: Clock> BreakerLayer<C> {
     /// By this breaker, which others may share: all that call the same backend should.
-    pub fn by(breaker: Arc<Breaker<C>>) -> Self {
+    pub fn with_breaker(breaker: Arc<CircuitBreaker<C>>) -> Self {
         Self {
             breaker,
-            means: usual,
+            ending_of: default_ending,
         }
     }
 
     /// What an answer of a status means.
     #[must_use]
-    pub fn classify_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
-        self.means = means;
+    pub fn classify_status(mut self, means: fn(StatusCode) -> PermitOutcome) -> Self {
+        self.ending_of = means;
         self
     }
 }
 
-fn usual(status: StatusCode) -> Ending {
+fn default_ending(status: StatusCode) -> PermitOutcome {
     match status {
-        StatusCode::TOO_MANY_REQUESTS => Ending::Ignored,
-        status if status.is_server_error() => Ending::Dropped,
-        _ => Ending::Success,
+        StatusCode::TOO_MANY_REQUESTS => PermitOutcome::Ignored,
+        status if status.is_server_error() => PermitOutcome::Dropped,
+        _ => PermitOutcome::Success,
     }
 }
 
 impl<S, C: Clock> Layer<S> for BreakerLayer<C> {
-    type Service = Layered<S, Calling<Self>>;
+    type Service = LayeredService<S, ClientLayer<Self>>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(inner, Calling(self.clone()))
+        LayeredService::new(inner, ClientLayer(self.clone()))
     }
 }
 
@@ -101,13 +102,13 @@ where
             let call = self.breaker.try_call()?;
             let answer = ReadyCall::new(client, request).await.map_err(Into::into);
             let ending = match &answer {
-                Ok(answer) => (self.means)(status_of(answer)),
-                Err(error) => failed(error),
+                Ok(answer) => (self.ending_of)(status_of(answer)),
+                Err(error) => ending_of_error(error),
             };
             match ending {
-                Ending::Success => call.success(),
-                Ending::Dropped => call.failure(),
-                Ending::Ignored => call.ignored(),
+                PermitOutcome::Success => call.success(),
+                PermitOutcome::Dropped => call.failure(),
+                PermitOutcome::Ignored => call.ignored(),
             }
             answer
         })

@@ -6,10 +6,10 @@ use std::task::{Context, Poll, ready};
 
 use http::{HeaderValue, Request, Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate::concurrency::{Ending, NoPermit};
-use tollgate_adaptive::breaker::Open;
+use tollgate::concurrency::{PermitDenied, PermitOutcome};
+use tollgate_adaptive::breaker::CircuitOpen;
 use tollgate_http::grpc;
-use tollgate_http::outgoing::Stalled;
+use tollgate_http::outgoing::PaceError;
 use tower_service::Service;
 
 /// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
@@ -17,13 +17,13 @@ pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A service behind the layer `L`, as a [`BreakerLayer`](crate::BreakerLayer). Clones share what the layer shares.
 #[derive(Clone, derive_more::Debug)]
-pub struct Layered<S, L> {
+pub struct LayeredService<S, L> {
     #[debug(skip)]
     pub(crate) inner: S,
     pub(crate) layer: L,
 }
 
-impl<S, L> Layered<S, L> {
+impl<S, L> LayeredService<S, L> {
     pub(crate) const fn new(inner: S, layer: L) -> Self {
         Self { inner, layer }
     }
@@ -31,7 +31,7 @@ impl<S, L> Layered<S, L> {
 
 /// What makes the calls of a client: a [`BreakerLayer`](crate::BreakerLayer), say.
 #[derive(Clone, Debug)]
-pub struct Calling<L>(pub(crate) L);
+pub struct ClientLayer<L>(pub(crate) L);
 
 /// The answer to a call that a layer around a client lets go, keeps back or makes again.
 pub(crate) type ResponseBoxFuture<O> =
@@ -43,7 +43,7 @@ pub trait CallPolicy<S, I, O>: Clone {
     fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O>;
 }
 
-impl<S, I, O, L> Service<Request<I>> for Layered<S, Calling<L>>
+impl<S, I, O, L> Service<Request<I>> for LayeredService<S, ClientLayer<L>>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone,
     L: CallPolicy<S, I, O>,
@@ -58,7 +58,7 @@ where
     }
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
-        let Calling(layer) = self.layer.clone();
+        let ClientLayer(layer) = self.layer.clone();
         layer.send(self.inner.clone(), request)
     }
 }
@@ -126,10 +126,10 @@ pub(crate) fn status_of<O>(answer: &Response<O>) -> StatusCode {
 }
 
 /// What an error says of the one that is called. One of the layers inside that keep calls back says nothing, as nothing was sent.
-pub(crate) fn failed(error: &BoxError) -> Ending {
-    if error.is::<NoPermit>() || error.is::<Open>() || error.is::<Stalled>() {
-        Ending::Ignored
+pub(crate) fn ending_of_error(error: &BoxError) -> PermitOutcome {
+    if error.is::<PermitDenied>() || error.is::<CircuitOpen>() || error.is::<PaceError>() {
+        PermitOutcome::Ignored
     } else {
-        Ending::Dropped
+        PermitOutcome::Dropped
     }
 }

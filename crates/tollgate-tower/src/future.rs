@@ -8,14 +8,14 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use http::{Response, StatusCode};
 use pin_project_lite::pin_project;
-use tollgate_http::guard::{Held, Refused, Ticket};
+use tollgate_http::guard::{DeniedResponse, HoldRequest, RequestPermit};
 
-use crate::body::Bodies;
+use crate::body::BodyMode;
 use crate::response_head::{replace, write};
 
 pin_project! {
     /// The answer to a request, on its way. Dropping it gives back what the request holds.
-    pub struct ResponseFuture<F, B, E, H: Held, M> {
+    pub struct ResponseFuture<F, B, E, H: HoldRequest, M> {
         #[pin]
         state: State<F, B, E, H>,
         bodies: PhantomData<fn() -> M>,
@@ -24,11 +24,11 @@ pin_project! {
 
 pin_project! {
     #[project = StateProjected]
-    pub(crate) enum State<F, B, E, H: Held> {
+    pub(crate) enum State<F, B, E, H: HoldRequest> {
         /// The service answers, and nothing is to be said or held.
         Plain { #[pin] future: F },
         /// The service answers.
-        Ticketed { #[pin] future: F, ticket: Option<Ticket<H>> },
+        Ticketed { #[pin] future: F, ticket: Option<RequestPermit<H>> },
         /// It was refused.
         Refused { response: Option<Response<B>> },
         /// Somebody else is asked first.
@@ -36,7 +36,7 @@ pin_project! {
     }
 }
 
-impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
+impl<F, B, E, H: HoldRequest, M> ResponseFuture<F, B, E, H, M> {
     #[inline(always)]
     pub(crate) const fn of(state: State<F, B, E, H>) -> Self {
         let bodies = PhantomData;
@@ -51,10 +51,10 @@ impl<F, B, E, H: Held, M> ResponseFuture<F, B, E, H, M> {
     }
 }
 
-impl<F, O, E, H: Held, M> Future for ResponseFuture<F, M::Body, E, H, M>
+impl<F, O, E, H: HoldRequest, M> Future for ResponseFuture<F, M::Body, E, H, M>
 where
     F: Future<Output = Result<Response<O>, E>>,
-    M: Bodies<O, H>,
+    M: BodyMode<O, H>,
 {
     type Output = Result<Response<M::Body>, E>;
 
@@ -67,10 +67,10 @@ where
     }
 }
 
-impl<F, O, E, H: Held, M> ResponseFuture<F, M::Body, E, H, M>
+impl<F, O, E, H: HoldRequest, M> ResponseFuture<F, M::Body, E, H, M>
 where
     F: Future<Output = Result<Response<O>, E>>,
-    M: Bodies<O, H>,
+    M: BodyMode<O, H>,
 {
     /// Apart, so that nothing is made ready for it where there is nothing to be said.
     #[inline(never)]
@@ -93,7 +93,10 @@ where
 }
 
 /// The answer to a refused request, whose body this makes of its bytes.
-pub(crate) fn refusal<B>(refused: Refused, body: impl FnOnce(Bytes) -> B) -> Response<B> {
+pub(crate) fn denial_response<B>(
+    refused: DeniedResponse,
+    body: impl FnOnce(Bytes) -> B,
+) -> Response<B> {
     let mut response = Response::new(body(refused.body));
     *response.status_mut() =
         StatusCode::from_u16(refused.status).unwrap_or(StatusCode::TOO_MANY_REQUESTS);
@@ -103,7 +106,7 @@ pub(crate) fn refusal<B>(refused: Refused, body: impl FnOnce(Bytes) -> B) -> Res
     response
 }
 
-impl<F, B, E, H: Held, M> fmt::Debug for ResponseFuture<F, B, E, H, M> {
+impl<F, B, E, H: HoldRequest, M> fmt::Debug for ResponseFuture<F, B, E, H, M> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ResponseFuture").finish_non_exhaustive()
     }

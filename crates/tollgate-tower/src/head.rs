@@ -21,7 +21,7 @@ use crate::field_names;
 /// assert_eq!(head.uri().query(), Some("q=toll"));
 /// # Ok::<(), http::Error>(())
 /// ```
-pub type Head = dyn AnyRequest;
+pub type RequestHead = dyn AnyRequest;
 
 /// What every [`http::Request`] has, whatever its body: what a [`Head`] is made of.
 pub trait AnyRequest {
@@ -68,7 +68,7 @@ impl<B> AnyRequest for http::Request<B> {
     }
 }
 
-impl Request for Head {
+impl Request for RequestHead {
     #[inline(always)]
     fn peer(&self) -> Option<SocketAddr> {
         let extensions = self.extensions();
@@ -96,7 +96,7 @@ impl Request for Head {
     fn host(&self) -> Option<&str> {
         let own = self.uri().host();
         // Of several, the one that those who look for one find.
-        own.or_else(|| str::from_utf8(self.lines("host").next()?).ok())
+        own.or_else(|| str::from_utf8(self.header_lines("host").next()?).ok())
     }
 
     fn route(&self) -> Option<&str> {
@@ -106,7 +106,7 @@ impl Request for Head {
         return None;
     }
 
-    fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
+    fn header_lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
         let lines = match field_names::known(field) {
             Some(name) => self.headers().get_all(name),
             None => self.headers().get_all(field),

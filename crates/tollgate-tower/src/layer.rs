@@ -12,15 +12,16 @@ use tollgate::{Clock, Rate};
 use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
 use tollgate_http::guard::{
-    Admission, Answers, Arrived, Asked, AtOnce, ByPolicy, Counts, ExactPerKey, Guard, Held, KeyOf,
-    Limits, Outdated, PerKey, Ticket, Usage, keys,
+    Admission, AskOutcome, AskedAdmission, ConcurrencyLimit, CountedResponses, HoldRequest,
+    KeyExtractor, Outdated, PolicyLimits, RatePerKey, RequestLimiter, RequestLimits, RequestPermit,
+    ResponseFormat, SettlingRatePerKey, UsageReporter, keys,
 };
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::body::{AnyBody, Bodies, SameBody};
-use crate::future::{ResponseFuture, State, refusal};
-use crate::head::Head;
+use crate::body::{BodyMode, KeepBody, WrapBody};
+use crate::future::{ResponseFuture, State, denial_response};
+use crate::head::RequestHead;
 
 /// Puts limits around services. Clones, and all services that it makes, count together.
 ///
@@ -38,46 +39,46 @@ use crate::head::Head;
 #[derive(Debug)]
 #[derive_where::derive_where(Clone)]
 #[must_use]
-pub struct RateLimitLayer<L, M = SameBody> {
-    guard: Arc<Guard<Head, L>>,
+pub struct RateLimitLayer<L, M = KeepBody> {
+    guard: Arc<RequestLimiter<RequestHead, L>>,
     #[debug(skip)]
     bodies: PhantomData<fn() -> M>,
 }
 
 /// A service behind limits.
 #[derive(Debug)]
-pub struct RateLimit<S, L, M = SameBody> {
+pub struct RateLimit<S, L, M = KeepBody> {
     #[debug(skip)]
     inner: S,
     /// Whether the inner service was made ready for the next call.
     #[debug(skip)]
     is_ready: bool,
-    guard: Arc<Guard<Head, L>>,
+    guard: Arc<RequestLimiter<RequestHead, L>>,
     #[debug(skip)]
     bodies: PhantomData<fn() -> M>,
 }
 
-impl RateLimitLayer<PerKey<keys::Address>> {
+impl RateLimitLayer<RatePerKey<keys::ClientAddress>> {
     /// Each address that connects has this rate.
     ///
     /// # Panics
     /// If the rate can't be kept (its burst takes more than two years): see [`PerKey::new`] for an error in place of that.
     pub fn per_client(rate: Rate) -> Self {
-        Self::per_key(rate, keys::Address::new())
+        Self::per_key(rate, keys::ClientAddress::new())
     }
 }
 
-impl<K: KeyOf<Head>> RateLimitLayer<PerKey<K>> {
+impl<K: KeyExtractor<RequestHead>> RateLimitLayer<RatePerKey<K>> {
     /// Each key has this rate.
     ///
     /// # Panics
     /// As [`per_client`](RateLimitLayer::per_client).
     pub fn per_key(rate: Rate, key: K) -> Self {
-        Self::new(PerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}")))
+        Self::new(RatePerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}")))
     }
 }
 
-impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<ByPolicy<Memory<C, W>>> {
+impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<PolicyLimits<Memory<C, W>>> {
     /// The rules of a policy decide, and count in this process. For a store say
     /// `RateLimitLayer::new(ByPolicy::new(engine))`, behind proxies [`ByPolicy::address`]. Keep an `Arc` of the engine to
     /// [reload](Engine::reload) the policy later.
@@ -94,12 +95,12 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<ByPolicy<Memory<C, W
     /// # let _ = layer;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn by_policy(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
-        Self::new(ByPolicy::in_memory(engine))
+    pub fn from_policy(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
+        Self::new(PolicyLimits::in_memory(engine))
     }
 }
 
-impl<K: KeyOf<Head>> RateLimitLayer<ExactPerKey<K>> {
+impl<K: KeyExtractor<RequestHead>> RateLimitLayer<SettlingRatePerKey<K>> {
     /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
     /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
     /// by [`Counts::By`] on an [`ExactPerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
@@ -115,13 +116,16 @@ impl<K: KeyOf<Head>> RateLimitLayer<ExactPerKey<K>> {
     ///
     /// # Panics
     /// As [`per_client`](RateLimitLayer::per_client).
-    pub fn failures(rate: Rate, key: K) -> Self {
-        let limits = ExactPerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}"));
-        Self::of(Guard::new(limits.named("failures")).count(Counts::Failures))
+    pub fn limit_failures(rate: Rate, key: K) -> Self {
+        let limits = SettlingRatePerKey::new(rate, key).unwrap_or_else(|error| panic!("{error}"));
+        Self::from_limiter(
+            RequestLimiter::new(limits.named("failures"))
+                .count_responses(CountedResponses::Failures),
+        )
     }
 }
 
-impl<K: KeyOf<Head>> RateLimitLayer<AtOnce<K>> {
+impl<K: KeyExtractor<RequestHead>> RateLimitLayer<ConcurrencyLimit<K>> {
     /// So many requests of each key may be under way at once, until the bodies of their answers have ended.
     ///
     /// ```
@@ -132,19 +136,19 @@ impl<K: KeyOf<Head>> RateLimitLayer<AtOnce<K>> {
     /// let all = RateLimitLayer::at_once(1_000, keys::Everyone);
     /// # let _ = (each, all);
     /// ```
-    pub fn at_once(limit: u32, key: K) -> Self {
-        Self::new(AtOnce::new(limit, key))
+    pub fn concurrency(limit: u32, key: K) -> Self {
+        Self::new(ConcurrencyLimit::new(limit, key))
     }
 }
 
-impl<L: Limits<Head>> RateLimitLayer<L> {
+impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
     /// These limits are asked about every request.
     pub fn new(limits: L) -> Self {
-        Self::of(Guard::new(limits))
+        Self::from_limiter(RequestLimiter::new(limits))
     }
 
     /// This guard is asked about every request.
-    pub fn of(guard: Guard<Head, L>) -> Self {
+    pub fn from_limiter(guard: RequestLimiter<RequestHead, L>) -> Self {
         Self {
             guard: Arc::new(guard),
             bodies: PhantomData,
@@ -175,7 +179,7 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     /// # Ok(())
     /// # }
     /// ```
-    pub fn any_body(self) -> RateLimitLayer<L, AnyBody> {
+    pub fn wrap_body(self) -> RateLimitLayer<L, WrapBody> {
         RateLimitLayer {
             guard: self.guard,
             bodies: PhantomData,
@@ -183,7 +187,7 @@ impl<L: Limits<Head>> RateLimitLayer<L> {
     }
 }
 
-impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
+impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
     /// How clients are told.
     ///
     /// ```
@@ -194,18 +198,18 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).answers(github);
     /// # let _ = layer;
     /// ```
-    pub fn answers(self, answers: Answers) -> Self {
-        self.with(|guard| guard.answers(answers))
+    pub fn response_format(self, answers: ResponseFormat) -> Self {
+        self.configure(|guard| guard.response_format(answers))
     }
 
     /// No limit is for requests like this.
-    pub fn exempt(self, is_exempt: impl Fn(&Head) -> bool + Send + Sync + 'static) -> Self {
-        self.with(|guard| guard.exempt(is_exempt))
+    pub fn exempt(self, is_exempt: impl Fn(&RequestHead) -> bool + Send + Sync + 'static) -> Self {
+        self.configure(|guard| guard.exempt(is_exempt))
     }
 
     /// No limit is for GET and HEAD of exactly `/healthz`, `/readyz`, `/livez` and `/metrics`.
     pub fn exempt_probes(self) -> Self {
-        self.with(Guard::exempt_probes)
+        self.configure(RequestLimiter::exempt_probes)
     }
 
     /// All else that can be chosen of a [`Guard`]. Clones that were made before, and services, stay as they are, and count together
@@ -223,9 +227,12 @@ impl<L: Limits<Head>, M> RateLimitLayer<L, M> {
     /// });
     /// # let _ = layer;
     /// ```
-    pub fn with(self, change: impl FnOnce(Guard<Head, L>) -> Guard<Head, L>) -> Self {
+    pub fn configure(
+        self,
+        change: impl FnOnce(RequestLimiter<RequestHead, L>) -> RequestLimiter<RequestHead, L>,
+    ) -> Self {
         Self {
-            guard: Guard::with(self.guard, change),
+            guard: RequestLimiter::configure(self.guard, change),
             bodies: PhantomData,
         }
     }
@@ -260,8 +267,8 @@ impl<S, L, M, I, O> Service<Request<I>> for RateLimit<S, L, M>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
     S::Future: Send,
-    L: Limits<Head>,
-    M: Bodies<O, L::Held>,
+    L: RequestLimits<RequestHead>,
+    M: BodyMode<O, L::Held>,
     I: Send + 'static,
 {
     type Response = Response<M::Body>;
@@ -286,44 +293,44 @@ where
             Err(asked) => return self.call_slow(request, asked),
         };
         if !std::mem::take(&mut self.is_ready) {
-            let passed = Admission::Passed(Ticket::telling(fields));
-            return self.call_slow(request, Asked::Now(passed));
+            let passed = Admission::Passed(RequestPermit::with_fields(fields));
+            return self.call_slow(request, AskOutcome::Now(passed));
         }
         let future = self.inner.call(request);
         if fields.is_empty() {
             ResponseFuture::of(State::Plain { future })
         } else {
-            let ticket = Some(Ticket::telling(fields));
+            let ticket = Some(RequestPermit::with_fields(fields));
             ResponseFuture::of(State::Ticketed { future, ticket })
         }
     }
 }
 
-impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
+impl<S, L: RequestLimits<RequestHead>, M> RateLimit<S, L, M> {
     #[inline(never)]
     fn call_slow<I, O>(
         &mut self,
         mut request: Request<I>,
-        asked: Arrived<L::Held, L::Question>,
+        asked: AskedAdmission<L::Held, L::Question>,
     ) -> ResponseFuture<S::Future, M::Body, S::Error, L::Held, M>
     where
         S: Service<Request<I>, Response = Response<O>> + Clone + Send + 'static,
         S::Future: Send,
-        M: Bodies<O, L::Held>,
+        M: BodyMode<O, L::Held>,
         I: Send + 'static,
     {
         let later = match asked {
-            Asked::Later(later) => later,
-            Asked::Now(admission) => {
+            AskOutcome::Later(later) => later,
+            AskOutcome::Now(admission) => {
                 return match self.guard.admit(&request, admission) {
                     Err(refused) => {
-                        let response = Some(refusal(refused, M::refusal));
+                        let response = Some(denial_response(refused, M::refusal));
                         ResponseFuture::of(State::Refused { response })
                     }
                     Ok(ticket) if !std::mem::take(&mut self.is_ready) => {
                         let (inner, guard) = (self.inner.clone(), Arc::clone(&self.guard));
                         ResponseFuture::later(async move {
-                            serve::<S, L, M, I, O>(inner, guard, request, ticket).await
+                            call_when_ready::<S, L, M, I, O>(inner, guard, request, ticket).await
                         })
                     }
                     Ok(ticket) if ticket.is_noop() => {
@@ -345,15 +352,15 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
                 match guard.answer(later).await {
                     Ok(admission) => break admission,
                     Err(Outdated) => match guard.ask(&request) {
-                        Asked::Now(admission) => break admission,
-                        Asked::Later(again) => later = again,
+                        AskOutcome::Now(admission) => break admission,
+                        AskOutcome::Later(again) => later = again,
                     },
                 }
             };
             let admitted = guard.admit(&request, admission);
             match admitted {
-                Ok(ticket) => serve::<S, L, M, I, O>(inner, guard, request, ticket).await,
-                Err(refused) => Ok(refusal(refused, M::refusal)),
+                Ok(ticket) => call_when_ready::<S, L, M, I, O>(inner, guard, request, ticket).await,
+                Err(refused) => Ok(denial_response(refused, M::refusal)),
             }
         })
     }
@@ -374,16 +381,16 @@ impl<S, L: Limits<Head>, M> RateLimit<S, L, M> {
 }
 
 /// Makes a service ready and calls it for a request that passed.
-async fn serve<S, L, M, I, O>(
+async fn call_when_ready<S, L, M, I, O>(
     mut inner: S,
-    guard: Arc<Guard<Head, L>>,
+    guard: Arc<RequestLimiter<RequestHead, L>>,
     mut request: Request<I>,
-    mut ticket: Ticket<L::Held>,
+    mut ticket: RequestPermit<L::Held>,
 ) -> Result<Response<M::Body>, S::Error>
 where
     S: Service<Request<I>, Response = Response<O>>,
-    L: Limits<Head>,
-    M: Bodies<O, L::Held>,
+    L: RequestLimits<RequestHead>,
+    M: BodyMode<O, L::Held>,
     I: 'static,
 {
     attach_usage(&mut ticket, &mut request);
@@ -408,7 +415,10 @@ where
         }
         Err(denial) => {
             ticket.failed();
-            return Ok(refusal(guard.tell(&request, &denial), M::refusal));
+            return Ok(denial_response(
+                guard.denied_response(&request, &denial),
+                M::refusal,
+            ));
         }
     }
     drop(place);
@@ -418,10 +428,10 @@ where
 
 /// Tells the service where to say what it used.
 #[inline]
-fn attach_usage<H: Held, I>(ticket: &mut Ticket<H>, request: &mut Request<I>) {
+fn attach_usage<H: HoldRequest, I>(ticket: &mut RequestPermit<H>, request: &mut Request<I>) {
     let Some(usage) = ticket.usage() else { return };
-    match request.extensions().get::<Usage>() {
-        Some(outer) => ticket.share(outer.clone()),
+    match request.extensions().get::<UsageReporter>() {
+        Some(outer) => ticket.use_outer_usage(outer.clone()),
         None => {
             request.extensions_mut().insert(usage.clone());
         }

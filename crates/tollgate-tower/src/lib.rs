@@ -33,22 +33,30 @@ mod response_head;
 mod retry;
 mod shed;
 
-pub use body::{AnyBody, Bodies, Body, HoldingBody, Holds, OpenBody, Polled, SameBody, ShedBody};
+pub use body::{
+    Body, BodyMode, ConcurrencyBody, FromBytesBody, HoldingBody, KeepBody, ObserveBody,
+    PolledResponse, WrapBody,
+};
 pub use breaker::BreakerLayer;
-pub use client_layer::{BoxError, CallPolicy, Calling, Layered};
+pub use client_layer::{BoxError, CallPolicy, ClientLayer, LayeredService};
 pub use future::ResponseFuture;
-pub use head::{AnyRequest, Head};
+pub use head::{AnyRequest, RequestHead};
 pub use layer::{RateLimit, RateLimitLayer};
 pub use pace::PaceLayer;
 pub use retry::RetryLayer;
-pub use shed::{Admits, By, ShedClientLayer, ShedFuture, ShedLayer};
+pub use shed::{
+    AcquirePermit, ClientConcurrencyLimitLayer, ConcurrencyLimitFuture, ConcurrencyLimitLayer,
+    DividedLimit,
+};
 pub use tollgate::OnMissingKey;
 pub use tollgate_http::guard::{
-    Admission, Answers, Asked, AtOnce, Block, ByPolicy, Cost, Counts, Denial, ExactPerKey, Fields,
-    Form, Guard, Judged, KeyOf, KeySource, Limits, MissingKey, MoreFacts, PerKey, Refused, Reply,
-    Request, Settle, Settles, Tarpit, Tenant, Terms, Tier, Usage, Used, User, keys,
+    ActualCost, Admission, AskOutcome, BlockAfter, ConcurrencyLimit, Cost, CountedResponses,
+    Denial, DenialBodyFormat, DeniedResponse, ExtraFacts, HeaderFields, KeyExtractor, KeySource,
+    LimitOutcome, MissingKey, PolicyLimits, RatePerKey, Request, RequestLimiter, RequestLimits,
+    ResponseFormat, ResponseHead, Settle, SettleCosts, SettlingRatePerKey, Tarpit, Tenant, Terms,
+    Tier, UsageReporter, User, keys,
 };
-pub use tollgate_http::{DenyReason, Dialect, client, outgoing};
+pub use tollgate_http::{DenyReason, HeaderDialect, client, outgoing};
 
 /// What the front page shows is compiled.
 #[cfg(doctest)]

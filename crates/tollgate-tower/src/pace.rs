@@ -5,11 +5,13 @@ use std::sync::Arc;
 use http::{HeaderValue, Request, Response, header};
 use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, Wall};
-use tollgate_http::outgoing::{Pacer, Patience};
+use tollgate_http::outgoing::{HostPacer, MaxWait};
 use tower_layer::Layer;
 use tower_service::Service;
 
-use crate::client_layer::{BoxError, CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
+use crate::client_layer::{
+    BoxError, CallPolicy, ClientLayer, LayeredService, ReadyCall, ResponseBoxFuture,
+};
 
 /// Paces the calls of a client. Clones, and all clients that it makes, count together.
 ///
@@ -39,7 +41,7 @@ use crate::client_layer::{BoxError, CallPolicy, Calling, Layered, ReadyCall, Res
 #[derive(derive_more::Debug)]
 #[derive_where::derive_where(Clone)]
 pub struct PaceLayer<C: Clock = Monotonic, W: Clock = Wall> {
-    pacer: Arc<Pacer<C, W>>,
+    pacer: Arc<HostPacer<C, W>>,
 }
 
 impl PaceLayer {
@@ -48,22 +50,22 @@ impl PaceLayer {
     /// # Panics
     /// If the rate can't be kept: a [`Pacer`] that is built has an error in place of that.
     pub fn new(rate: Rate) -> Self {
-        Self::by(Arc::new(Pacer::new(rate)))
+        Self::with_pacer(Arc::new(HostPacer::new(rate)))
     }
 }
 
 impl<C: Clock, W: Clock> PaceLayer<C, W> {
     /// By a pacer that others may share.
-    pub const fn by(pacer: Arc<Pacer<C, W>>) -> Self {
+    pub const fn with_pacer(pacer: Arc<HostPacer<C, W>>) -> Self {
         Self { pacer }
     }
 }
 
 impl<S, C: Clock, W: Clock> Layer<S> for PaceLayer<C, W> {
-    type Service = Layered<S, Calling<Self>>;
+    type Service = LayeredService<S, ClientLayer<Self>>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(inner, Calling(self.clone()))
+        LayeredService::new(inner, ClientLayer(self.clone()))
     }
 }
 
@@ -78,16 +80,16 @@ where
 {
     fn send(self, client: S, request: Request<I>) -> ResponseBoxFuture<O> {
         Box::pin(async move {
-            let host = host(&request);
+            let host = host_of(&request);
             let patience = request.extensions().get().copied();
             let call = match patience {
-                Some(Patience(patience)) => self.pacer.acquire_within(&host, patience).await?,
-                None => self.pacer.pass(&host).await?,
+                Some(MaxWait(patience)) => self.pacer.acquire_within(&host, patience).await?,
+                None => self.pacer.acquire(&host).await?,
             };
             let response = ReadyCall::new(client, request).await.map_err(Into::into)?;
             let headers = response.headers();
             self.pacer
-                .answered(&call, response.status().as_u16(), |name| {
+                .record_response(&call, response.status().as_u16(), |name| {
                     headers.get_all(name).into_iter().map(HeaderValue::as_bytes)
                 });
             Ok(response)
@@ -96,7 +98,7 @@ where
 }
 
 /// Who is asked: host and port. A name in whatever case is one host, and so is one with its usual port, or without.
-fn host<B>(request: &Request<B>) -> String {
+fn host_of<B>(request: &Request<B>) -> String {
     let authority = request.uri().authority().map(|host| host.as_str());
     let field = || request.headers().get(header::HOST)?.to_str().ok();
     let host = authority.or_else(field).unwrap_or_default();

@@ -2,21 +2,23 @@
 
 use http::header::Entry;
 use http::{HeaderMap, HeaderName, HeaderValue, Response};
-use tollgate_http::guard::{Fields, Held, Reply, Rest, Ticket, Used};
+use tollgate_http::guard::{
+    ActualCost, BodyPermit, HeaderFields, HoldRequest, RequestPermit, ResponseHead,
+};
 
 use crate::field_names;
 
 /// Writes what is to be said of the limit, and says what is held until the body has ended.
 #[inline(always)]
-pub(crate) fn replied<O, E, H: Held>(
+pub(crate) fn write_limit_fields<O, E, H: HoldRequest>(
     result: &mut Result<Response<O>, E>,
-    ticket: Ticket<H>,
-) -> Option<Rest<H>> {
+    ticket: RequestPermit<H>,
+) -> Option<BodyPermit<H>> {
     let Ok(response) = result else {
         ticket.failed();
         return None;
     };
-    let (fields, rest) = ticket.replied(&ResponseHead(response));
+    let (fields, rest) = ticket.replied(&TowerResponse(response));
     if !fields.is_empty() {
         write(fields, response.headers_mut(), add);
     }
@@ -25,7 +27,7 @@ pub(crate) fn replied<O, E, H: Held>(
 
 /// Writes the fields by one of the ways below.
 pub(crate) fn write(
-    fields: Fields,
+    fields: HeaderFields,
     headers: &mut HeaderMap,
     put: impl Fn(&mut HeaderMap, HeaderName, HeaderValue),
 ) {
@@ -36,7 +38,7 @@ pub(crate) fn write(
         };
         match field_names::known(name) {
             Some(name) => put(headers, name, value),
-            None => other(name, value, headers),
+            None => write_unknown(name, value, headers),
         }
     });
 }
@@ -60,7 +62,7 @@ pub(crate) fn replace(headers: &mut HeaderMap, name: HeaderName, value: HeaderVa
 }
 
 #[cold]
-fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
+fn write_unknown(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
     let Ok(name) = HeaderName::try_from(name) else {
         return;
     };
@@ -72,9 +74,9 @@ fn other(name: &'static str, value: HeaderValue, headers: &mut HeaderMap) {
 }
 
 /// The head of an answer, as a guard looks at it.
-struct ResponseHead<'r, O>(&'r Response<O>);
+struct TowerResponse<'r, O>(&'r Response<O>);
 
-impl<O> Reply for ResponseHead<'_, O> {
+impl<O> ResponseHead for TowerResponse<'_, O> {
     fn status(&self) -> u16 {
         self.0.status().as_u16()
     }
@@ -84,6 +86,6 @@ impl<O> Reply for ResponseHead<'_, O> {
     }
 
     fn used(&self) -> Option<u64> {
-        self.0.extensions().get::<Used>().map(|used| used.0)
+        self.0.extensions().get::<ActualCost>().map(|used| used.0)
     }
 }

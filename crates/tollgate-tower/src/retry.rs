@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use http::{HeaderValue, Method, Request, Response, StatusCode};
 use tollgate::clock::{Clock, Monotonic, Wall};
-use tollgate_adaptive::protect::{Advice, Retry};
-use tollgate_http::outgoing::{Advice as Said, Reset};
+use tollgate_adaptive::protect::{Retry, RetryAdvice};
+use tollgate_http::outgoing::{ResetMeaning, ServerAdvice as Said};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::client_layer::{CallPolicy, Calling, Layered, ReadyCall, ResponseBoxFuture};
+use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, ResponseBoxFuture};
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///
@@ -72,7 +72,7 @@ enum TryFailure<O> {
 
 impl<C: Clock> RetryLayer<C> {
     /// By these terms. All clients of one backend should share them, as they share the budget then.
-    pub fn by(retry: Arc<Retry<C>>) -> Self {
+    pub fn with_retry(retry: Arc<Retry<C>>) -> Self {
         let terms = RetryTerms {
             methods: Method::is_idempotent,
             statuses: |status| matches!(status.as_u16(), 429 | 502..=504),
@@ -83,25 +83,25 @@ impl<C: Clock> RetryLayer<C> {
     }
 
     /// Which methods may be done twice.
-    pub fn methods(mut self, methods: fn(&Method) -> bool) -> Self {
+    pub fn retry_methods(mut self, methods: fn(&Method) -> bool) -> Self {
         self.terms.methods = methods;
         self
     }
 
     /// Which answers are to be tried again.
-    pub fn statuses(mut self, statuses: fn(StatusCode) -> bool) -> Self {
+    pub fn retry_statuses(mut self, statuses: fn(StatusCode) -> bool) -> Self {
         self.terms.statuses = statuses;
         self
     }
 
     /// Which errors of the client are to be tried again.
-    pub fn errors(mut self, errors: fn(&BoxError) -> bool) -> Self {
+    pub fn retry_errors(mut self, errors: fn(&BoxError) -> bool) -> Self {
         self.terms.errors = errors;
         self
     }
 
     /// The longest `Retry-After` that is waited for: a minute unless said otherwise.
-    pub fn longest_stop(mut self, longest: Duration) -> Self {
+    pub fn max_retry_after(mut self, longest: Duration) -> Self {
         self.terms.longest_stop = longest;
         self
     }
@@ -109,17 +109,17 @@ impl<C: Clock> RetryLayer<C> {
 
 impl RetryTerms {
     /// What a try that came to this is to be done about.
-    fn advise<O>(&self, method: &Method, failed: &TryFailure<O>) -> Advice {
+    fn advise<O>(&self, method: &Method, failed: &TryFailure<O>) -> RetryAdvice {
         if !(self.methods)(method) {
-            return Advice::Stop;
+            return RetryAdvice::Stop;
         }
         match failed {
-            TryFailure::Error(error) if (self.errors)(error) => Advice::Retry,
-            TryFailure::Error(_) => Advice::Stop,
+            TryFailure::Error(error) if (self.errors)(error) => RetryAdvice::Retry,
+            TryFailure::Error(_) => RetryAdvice::Stop,
             TryFailure::Answer(answer) => match retry_after(answer) {
-                Some(said) if said > self.longest_stop => Advice::Stop,
-                Some(said) => Advice::RetryAfter(said),
-                None => Advice::Retry,
+                Some(said) if said > self.longest_stop => RetryAdvice::Stop,
+                Some(said) => RetryAdvice::RetryAfter(said),
+                None => RetryAdvice::Retry,
             },
         }
     }
@@ -129,17 +129,17 @@ impl RetryTerms {
 fn retry_after<O>(answer: &Response<O>) -> Option<Duration> {
     let (status, fields) = (answer.status().as_u16(), answer.headers());
     let unix_now = Wall.now().as_nanos() / 1_000_000_000;
-    let said = Said::read(status, unix_now, Reset::Guess, |name| {
+    let said = Said::read(status, unix_now, ResetMeaning::Guess, |name| {
         fields.get_all(name).into_iter().map(HeaderValue::as_bytes)
     });
     said.retry_after
 }
 
 impl<S, C: Clock> Layer<S> for RetryLayer<C> {
-    type Service = Layered<S, Calling<Self>>;
+    type Service = LayeredService<S, ClientLayer<Self>>;
 
     fn layer(&self, inner: S) -> Self::Service {
-        Layered::new(inner, Calling(self.clone()))
+        LayeredService::new(inner, ClientLayer(self.clone()))
     }
 }
 

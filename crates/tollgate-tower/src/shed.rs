@@ -11,20 +11,20 @@ use derive_more::Debug;
 use http::header::CONTENT_TYPE;
 use http::{Method, Request, Response, StatusCode, Version};
 use pin_project_lite::pin_project;
-use tollgate::concurrency::{Ending, NoPermit, Permit, PermitHome};
+use tollgate::concurrency::{Permit, PermitDenied, PermitOutcome, PermitSource};
 use tollgate::{Clock, ConcurrencyLimiter, Decision, Outcome};
-use tollgate_adaptive::shed::{Criticality, Partitions, Share, Shedder};
-use tollgate_http::guard::{Denial, Refused, ending_of};
+use tollgate_adaptive::shed::{Criticality, LoadShedder, PartitionPermitSource, Partitions};
+use tollgate_http::guard::{Denial, DeniedResponse, ending_of};
 use tollgate_http::{DenyReason, grpc};
 use tower_layer::Layer;
 use tower_service::Service;
 
 use crate::BoxError;
-use crate::body::ShedBody;
-use crate::client_layer::{Layered, ReadyCall, failed, status_of};
+use crate::body::ConcurrencyBody;
+use crate::client_layer::{LayeredService, ReadyCall, ending_of_error, status_of};
 
 /// When it is worth another try: nobody knows when there is room, so it is the least that can be said.
-const SOON: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// Admits as many requests at once as a [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) has room for. Others are answered 503 at
 /// once, with a body of `application/problem+json`; calls of gRPC are `UNAVAILABLE`.
@@ -86,12 +86,12 @@ const SOON: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct ShedLayer<A> {
+pub struct ConcurrencyLimitLayer<A> {
     name: Arc<str>,
     admits: A,
     /// The usual of a service, or of a client, unless it was said.
     #[debug(skip)]
-    means: Option<fn(StatusCode) -> Ending>,
+    ending_of: Option<fn(StatusCode) -> PermitOutcome>,
 }
 
 /// A [`ShedLayer`] for the calls that a program makes: what isn't admitted isn't sent, and fails with a
@@ -100,21 +100,21 @@ pub struct ShedLayer<A> {
 /// It differs from that of a service in two more things. 429 is a drop, as the one that is called wants fewer calls; and an error of a layer inside that
 /// kept the call back (a breaker that is open, a host that is paced) is ignored.
 #[derive(Clone, Debug)]
-pub struct ShedClientLayer<A>(ShedLayer<A>);
+pub struct ClientConcurrencyLimitLayer<A>(ConcurrencyLimitLayer<A>);
 
-impl<A> ShedLayer<A> {
+impl<A> ConcurrencyLimitLayer<A> {
     /// By a limiter that others may share, or whatever else [`Admits`].
-    pub fn by(admits: A) -> Self {
+    pub fn with_limiter(admits: A) -> Self {
         Self {
             admits,
-            means: None,
+            ending_of: None,
             name: "requests-at-once".into(),
         }
     }
 
     /// What an answer of a status means.
-    pub fn classify_status(mut self, means: fn(StatusCode) -> Ending) -> Self {
-        self.means = Some(means);
+    pub fn classify_status(mut self, means: fn(StatusCode) -> PermitOutcome) -> Self {
+        self.ending_of = Some(means);
         self
     }
 
@@ -126,25 +126,25 @@ impl<A> ShedLayer<A> {
 
     /// The same around a client.
     #[must_use]
-    pub fn for_client(self) -> ShedClientLayer<A> {
-        ShedClientLayer(self)
+    pub fn for_client(self) -> ClientConcurrencyLimitLayer<A> {
+        ClientConcurrencyLimitLayer(self)
     }
 
     /// Asks, and calls the service if there is room; or else does what `refuse` says.
-    fn ask<S, I, O, E>(
+    fn admit_and_call<S, I, O, E>(
         &self,
         service: &S,
         request: Request<I>,
         mut means: EndingRules<E>,
         refuse: impl FnOnce(&Self, &Request<I>, BoxError) -> Answer<O, E, A::Home>,
-    ) -> ShedFuture<S, I, O, E, A::Home>
+    ) -> ConcurrencyLimitFuture<S, I, O, E, A::Home>
     where
-        A: Admits<I>,
+        A: AcquirePermit<I>,
         S: Service<Request<I>, Response = Response<O>> + Clone,
     {
-        let state = match self.admits.admit(&request) {
+        let state = match self.admits.try_acquire(&request) {
             Ok(permit) => {
-                means.answer = self.means.unwrap_or(means.answer);
+                means.answer = self.ending_of.unwrap_or(means.answer);
                 State::Admitted {
                     call: ReadyCall::new(service.clone(), request),
                     permit: Some(permit),
@@ -155,11 +155,11 @@ impl<A> ShedLayer<A> {
                 answer: Some(refuse(self, &request, refused.into())),
             },
         };
-        ShedFuture { state }
+        ConcurrencyLimitFuture { state }
     }
 }
 
-impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
+impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
     /// By how critical a request is: as the limit fills up, sheddable ones are refused first and critical ones last.
     ///
     /// Who says it? A field that clients can write makes all of them critical: let a layer in front find it, as one that
@@ -185,18 +185,18 @@ impl<F, C: Clock> ShedLayer<By<Arc<Shedder<C>>, F>> {
     ///     .layer(layer);
     /// # let _ = app;
     /// ```
-    pub fn by_criticality<I>(shedder: Arc<Shedder<C>>, class_of: F) -> Self
+    pub fn by_criticality<I>(shedder: Arc<LoadShedder<C>>, class_of: F) -> Self
     where
         F: Fn(&Request<I>) -> Criticality,
     {
-        Self::by(By {
+        Self::with_limiter(DividedLimit {
             limit: shedder,
             by: class_of,
         })
     }
 }
 
-impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
+impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<Partitions<C>>, F>> {
     /// By guaranteed shares: a request is of the partition that is named.
     ///
     /// ```
@@ -218,7 +218,7 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
     where
         F: Fn(&Request<I>) -> &str,
     {
-        Self::by(By {
+        Self::with_limiter(DividedLimit {
             limit: partitions,
             by: name_of,
         })
@@ -226,43 +226,43 @@ impl<F, C: Clock> ShedLayer<By<Arc<Partitions<C>>, F>> {
 }
 
 /// What an answer of a service means to a limit in front of it.
-fn served(status: StatusCode) -> Ending {
+fn service_ending(status: StatusCode) -> PermitOutcome {
     ending_of(status.as_u16())
 }
 
 /// And what it means to a client: the one that is called wants fewer calls.
-fn called(status: StatusCode) -> Ending {
+fn client_ending(status: StatusCode) -> PermitOutcome {
     match status {
-        StatusCode::TOO_MANY_REQUESTS => Ending::Dropped,
-        other => served(other),
+        StatusCode::TOO_MANY_REQUESTS => PermitOutcome::Dropped,
+        other => service_ending(other),
     }
 }
 
-impl<S, A: Clone> Layer<S> for ShedLayer<A> {
-    type Service = Layered<S, Self>;
+impl<S, A: Clone> Layer<S> for ConcurrencyLimitLayer<A> {
+    type Service = LayeredService<S, Self>;
 
-    fn layer(&self, inner: S) -> Layered<S, Self> {
-        Layered::new(inner, self.clone())
+    fn layer(&self, inner: S) -> LayeredService<S, Self> {
+        LayeredService::new(inner, self.clone())
     }
 }
 
-impl<S, A: Clone> Layer<S> for ShedClientLayer<A> {
-    type Service = Layered<S, Self>;
+impl<S, A: Clone> Layer<S> for ClientConcurrencyLimitLayer<A> {
+    type Service = LayeredService<S, Self>;
 
-    fn layer(&self, inner: S) -> Layered<S, Self> {
-        Layered::new(inner, self.clone())
+    fn layer(&self, inner: S) -> LayeredService<S, Self> {
+        LayeredService::new(inner, self.clone())
     }
 }
 
-impl<S, I, O, A> Service<Request<I>> for Layered<S, ShedLayer<A>>
+impl<S, I, O, A> Service<Request<I>> for LayeredService<S, ConcurrencyLimitLayer<A>>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone,
     O: http_body::Body,
-    A: Admits<I>,
+    A: AcquirePermit<I>,
 {
-    type Response = Response<ShedBody<O, A::Home>>;
+    type Response = Response<ConcurrencyBody<O, A::Home>>;
     type Error = S::Error;
-    type Future = ShedFuture<S, I, O, S::Error, A::Home>;
+    type Future = ConcurrencyLimitFuture<S, I, O, S::Error, A::Home>;
 
     /// Always: who is refused learns it at once, and the service is made ready in the call.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), S::Error>> {
@@ -271,24 +271,27 @@ where
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let means = EndingRules {
-            answer: served,
-            error: |_| Ending::Dropped,
+            answer: service_ending,
+            error: |_| PermitOutcome::Dropped,
         };
-        let refuse = |layer: &ShedLayer<A>, request: &_, _| Ok(refusal(request, &layer.name));
-        self.layer.ask(&self.inner, request, means, refuse)
+        let refuse = |layer: &ConcurrencyLimitLayer<A>, request: &_, _| {
+            Ok(denial_response(request, &layer.name))
+        };
+        self.layer
+            .admit_and_call(&self.inner, request, means, refuse)
     }
 }
 
-impl<S, I, O, A> Service<Request<I>> for Layered<S, ShedClientLayer<A>>
+impl<S, I, O, A> Service<Request<I>> for LayeredService<S, ClientConcurrencyLimitLayer<A>>
 where
     S: Service<Request<I>, Response = Response<O>> + Clone,
     S::Error: Into<BoxError>,
     O: http_body::Body,
-    A: Admits<I>,
+    A: AcquirePermit<I>,
 {
-    type Response = Response<ShedBody<O, A::Home>>;
+    type Response = Response<ConcurrencyBody<O, A::Home>>;
     type Error = BoxError;
-    type Future = ShedFuture<S, I, O, BoxError, A::Home>;
+    type Future = ConcurrencyLimitFuture<S, I, O, BoxError, A::Home>;
 
     /// Always: the client is made ready in the call, and not at all without a permit.
     fn poll_ready(&mut self, _: &mut Context<'_>) -> Poll<Result<(), BoxError>> {
@@ -297,25 +300,28 @@ where
 
     fn call(&mut self, request: Request<I>) -> Self::Future {
         let means = EndingRules {
-            answer: called,
-            error: failed,
+            answer: client_ending,
+            error: ending_of_error,
         };
         let (layer, client) = (&self.layer.0, &self.inner);
-        layer.ask(client, request, means, |_, _, error| Err(error))
+        layer.admit_and_call(client, request, means, |_, _, error| Err(error))
     }
 }
 
 /// The answer to a request that isn't admitted.
 #[cold]
-fn refusal<I, O, H: PermitHome>(request: &Request<I>, limit: &str) -> Response<ShedBody<O, H>> {
-    let decision = Decision::new(Outcome::Denied, 0, 0, SOON, SOON);
+fn denial_response<I, O, H: PermitSource>(
+    request: &Request<I>,
+    limit: &str,
+) -> Response<ConcurrencyBody<O, H>> {
+    let decision = Decision::new(Outcome::Denied, 0, 0, RETRY_AFTER, RETRY_AFTER);
     let denial = Denial::new(DenyReason::Shed, limit, decision);
     let refused = if is_grpc(request) {
-        Refused::grpc(&denial)
+        DeniedResponse::grpc(&denial)
     } else {
-        Refused::http(&denial)
+        DeniedResponse::http(&denial)
     };
-    crate::future::refusal(refused, ShedBody::of_refusal)
+    crate::future::denial_response(refused, ConcurrencyBody::of_refusal)
 }
 
 /// Whether it is a call of gRPC: POST over HTTP/2. Anything else that says so reads a status.
@@ -351,72 +357,72 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
 /// let layer = ShedLayer::by(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
 /// # let _ = layer;
 /// ```
-pub trait Admits<I> {
+pub trait AcquirePermit<I> {
     /// Who gives the permits.
-    type Home: PermitHome;
+    type Home: PermitSource;
 
     /// A permit now, or why not.
     ///
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
-    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit>;
+    fn try_acquire(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied>;
 }
 
 /// A limit that is divided, and what of a request says which part it is of: see
 /// [`ShedLayer::by_criticality`](crate::ShedLayer::by_criticality) and [`by_partition`](crate::ShedLayer::by_partition).
 #[derive(Clone, Debug)]
-pub struct By<T, F> {
+pub struct DividedLimit<T, F> {
     limit: T,
     #[debug(skip)]
     by: F,
 }
 
-impl<I, C: Clock> Admits<I> for Arc<ConcurrencyLimiter<C>> {
+impl<I, C: Clock> AcquirePermit<I> for Arc<ConcurrencyLimiter<C>> {
     type Home = Self;
 
-    fn admit(&self, _: &Request<I>) -> Result<Permit<Self>, NoPermit> {
+    fn try_acquire(&self, _: &Request<I>) -> Result<Permit<Self>, PermitDenied> {
         self.try_acquire_owned()
     }
 }
 
-impl<I, C, F> Admits<I> for By<Arc<Shedder<C>>, F>
+impl<I, C, F> AcquirePermit<I> for DividedLimit<Arc<LoadShedder<C>>, F>
 where
     C: Clock,
     F: Fn(&Request<I>) -> Criticality,
 {
     type Home = Arc<ConcurrencyLimiter<C>>;
 
-    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+    fn try_acquire(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied> {
         self.limit.try_acquire_owned((self.by)(request))
     }
 }
 
-impl<I, C, F> Admits<I> for By<Arc<Partitions<C>>, F>
+impl<I, C, F> AcquirePermit<I> for DividedLimit<Arc<Partitions<C>>, F>
 where
     C: Clock,
     F: Fn(&Request<I>) -> &str,
 {
-    type Home = Share<Arc<ConcurrencyLimiter<C>>>;
+    type Home = PartitionPermitSource<Arc<ConcurrencyLimiter<C>>>;
 
-    fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+    fn try_acquire(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied> {
         self.limit.try_acquire_owned((self.by)(request))
     }
 }
 
-type Answer<O, E, H> = Result<Response<ShedBody<O, H>>, E>;
+type Answer<O, E, H> = Result<Response<ConcurrencyBody<O, H>>, E>;
 
 /// What comes of a request means to the limit.
 struct EndingRules<E> {
-    answer: fn(StatusCode) -> Ending,
-    error: fn(&E) -> Ending,
+    answer: fn(StatusCode) -> PermitOutcome,
+    error: fn(&E) -> PermitOutcome,
 }
 
 pin_project! {
     /// The answer to a request, on its way. Dropping it gives back the place, and tells the limit nothing.
-    pub struct ShedFuture<S, I, O, E, H>
+    pub struct ConcurrencyLimitFuture<S, I, O, E, H>
     where
         S: Service<Request<I>>,
-        H: PermitHome,
+        H: PermitSource,
     {
         #[pin]
         state: State<S, I, O, E, H>,
@@ -428,19 +434,19 @@ pin_project! {
     enum State<S, I, O, E, H>
     where
         S: Service<Request<I>>,
-        H: PermitHome,
+        H: PermitSource,
     {
         Admitted { #[pin] call: ReadyCall<S, I>, permit: Option<Permit<H>>, means: EndingRules<E> },
         Refused { answer: Option<Answer<O, E, H>> },
     }
 }
 
-impl<S, I, O, E, H> Future for ShedFuture<S, I, O, E, H>
+impl<S, I, O, E, H> Future for ConcurrencyLimitFuture<S, I, O, E, H>
 where
     S: Service<Request<I>, Response = Response<O>>,
     S::Error: Into<E>,
     O: http_body::Body,
-    H: PermitHome,
+    H: PermitSource,
 {
     type Output = Answer<O, E, H>;
 
@@ -453,7 +459,7 @@ where
             } => {
                 let answer = ready!(call.poll(context));
                 permit.take().map(|permit| match answer {
-                    Ok(answer) => Ok(answered(answer, permit, means.answer)),
+                    Ok(answer) => Ok(hold_until_end(answer, permit, means.answer)),
                     Err(error) => {
                         let error = error.into();
                         permit.end((means.error)(&error));
@@ -471,20 +477,22 @@ where
 }
 
 /// The head is there, and with it how long the request took and how it went; its place is needed until its body has ended.
-fn answered<O: http_body::Body, H: PermitHome>(
+fn hold_until_end<O: http_body::Body, H: PermitSource>(
     answer: Response<O>,
     mut permit: Permit<H>,
-    means: fn(StatusCode) -> Ending,
-) -> Response<ShedBody<O, H>> {
-    permit.tell(means(status_of(&answer)));
+    means: fn(StatusCode) -> PermitOutcome,
+) -> Response<ConcurrencyBody<O, H>> {
+    permit.report(means(status_of(&answer)));
     answer.map(|body| {
         // A body that has nothing to send keeps no place.
         let permit = (!body.is_end_stream()).then_some(permit);
-        ShedBody::of_service(body, permit)
+        ConcurrencyBody::of_service(body, permit)
     })
 }
 
-impl<S: Service<Request<I>>, I, O, E, H: PermitHome> fmt::Debug for ShedFuture<S, I, O, E, H> {
+impl<S: Service<Request<I>>, I, O, E, H: PermitSource> fmt::Debug
+    for ConcurrencyLimitFuture<S, I, O, E, H>
+{
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ShedFuture").finish_non_exhaustive()
     }

@@ -4,21 +4,21 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use crate::Refused;
-use crate::cell::Ticket;
-use crate::home::Home;
-use crate::home::sealed::Home as _;
+use crate::RateDenied;
+use crate::cell::ChargeTicket;
+use crate::home::LimitHandle;
+use crate::home::sealed::QueuedLimit as _;
 use crate::patience::WaitLimit;
-use crate::wait_queue::single::Entered;
-use crate::wait_queue::waiting::Seat;
-use crate::wait_queue::{Post, Standing};
+use crate::wait_queue::single::JoinOutcome;
+use crate::wait_queue::waiting::WaiterGuard;
+use crate::wait_queue::{QueuedWaiter, WaitQueue};
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
 mod jitter;
 
 #[cfg(not(any(loom, shuttle)))]
-pub use future::Acquiring;
+pub use future::AcquireFuture;
 
 /// A request to wait for tokens: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
@@ -98,32 +98,32 @@ pub use future::Acquiring;
 /// ```
 #[derive(Debug)]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
-pub struct Acquire<H: Home> {
+pub struct Acquire<H: LimitHandle> {
     home: H,
     cost: u64,
-    now: Option<Timestamp>,
+    arrived_at: Option<Timestamp>,
     patience: WaitLimit,
     jitter: Duration,
 }
 
 /// Where a wait stands after it was started.
-enum AcquireStart<H: Home> {
-    Passed(Ticket),
-    Waiting(Standing<H>),
+enum AcquireStart<H: LimitHandle> {
+    Passed(ChargeTicket),
+    Waiting(QueuedWaiter<H>),
 }
 
-impl<H: Home> Acquire<H> {
+impl<H: LimitHandle> Acquire<H> {
     pub(crate) fn new(home: H, cost: u64) -> Self {
         Self {
             home,
             cost,
-            now: None,
-            patience: WaitLimit::Unsaid,
+            arrived_at: None,
+            patience: WaitLimit::Default,
             jitter: Duration::ZERO,
         }
     }
 
-    pub(crate) const fn home(&self) -> &H {
+    pub(crate) const fn limit_handle(&self) -> &H {
         &self.home
     }
 
@@ -162,7 +162,7 @@ impl<H: Home> Acquire<H> {
 
     /// Arrives at this time on the limiter's clock instead of now.
     pub fn at(mut self, now: Timestamp) -> Self {
-        self.now = Some(now);
+        self.arrived_at = Some(now);
         self
     }
 
@@ -170,15 +170,15 @@ impl<H: Home> Acquire<H> {
     ///
     /// # Errors
     /// [`Refused`] at once, if it can never pass, not in time, or too many are waiting.
-    pub fn wait_blocking(self) -> Result<Duration, Refused> {
-        let arrived = self.arrival();
+    pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
+        let arrived = self.arrival_time();
         match self.start(arrived)? {
             AcquireStart::Passed(_) => Ok(Duration::ZERO),
             AcquireStart::Waiting(standing) => {
                 let at = standing.wait_blocking()?.at;
                 if !self.jitter.is_zero() {
                     let limit = self.home.limit();
-                    limit.clock().park_until(spread(at, self.jitter));
+                    limit.clock().sleep_until_time(add_jitter(at, self.jitter));
                 }
                 Ok(self.home.limit().now() - arrived)
             }
@@ -189,8 +189,8 @@ impl<H: Home> Acquire<H> {
     /// future would. For the model checker.
     #[cfg(any(loom, shuttle))]
     #[doc(hidden)]
-    pub fn wait_for_polls(self, looks: usize) -> Option<Result<(), Refused>> {
-        match self.start(self.arrival()) {
+    pub fn wait_for_polls(self, looks: usize) -> Option<Result<(), RateDenied>> {
+        match self.start(self.arrival_time()) {
             Ok(AcquireStart::Passed(_)) => Some(Ok(())),
             Ok(AcquireStart::Waiting(standing)) => {
                 let result = standing.wait_for_polls(looks)?;
@@ -200,22 +200,22 @@ impl<H: Home> Acquire<H> {
         }
     }
 
-    fn arrival(&self) -> Timestamp {
-        self.now.unwrap_or_else(|| self.home.limit().now())
+    fn arrival_time(&self) -> Timestamp {
+        self.arrived_at.unwrap_or_else(|| self.home.limit().now())
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.
-    fn start(&self, now: Timestamp) -> Result<AcquireStart<H>, Refused> {
+    fn start(&self, now: Timestamp) -> Result<AcquireStart<H>, RateDenied> {
         let (limit, deadline) = (self.home.limit(), self.patience.deadline(now));
         if deadline.is_some_and(|deadline| deadline < now) {
-            return Err(Refused::TooLate(limit.peek_in_order(now, 0)));
+            return Err(RateDenied::DeadlineExceeded(limit.peek_in_order(now, 0)));
         }
         // Most callers pass at once, and those never count as waiting.
         let refused = match limit.book_in_order(now, self.cost, Duration::ZERO) {
             Ok(ticket) => return Ok(AcquireStart::Passed(ticket)),
-            Err(Refused::TooLate(decision))
+            Err(RateDenied::DeadlineExceeded(decision))
                 if deadline.is_none_or(|deadline| {
-                    now + decision.wait() <= deadline
+                    now + decision.wait_or_max() <= deadline
                         || limit.may_pass_before(now, self.cost, deadline)
                 }) =>
             {
@@ -223,20 +223,20 @@ impl<H: Home> Acquire<H> {
             }
             Err(refused) => return Err(refused),
         };
-        let Some(place) = Seat::enter(limit.waiting()) else {
-            return Err(Refused::QueueFull(refused));
+        let Some(place) = WaiterGuard::enter(limit.waiting()) else {
+            return Err(RateDenied::QueueFull(refused));
         };
-        Ok(match limit.enter(now, self.cost, deadline)? {
-            Entered::Passed(ticket) => AcquireStart::Passed(ticket),
-            Entered::Waiting(id) => {
+        Ok(match limit.join_queue(now, self.cost, deadline)? {
+            JoinOutcome::Passed(ticket) => AcquireStart::Passed(ticket),
+            JoinOutcome::Waiting(id) => {
                 place.keep();
-                AcquireStart::Waiting(Standing::new(self.home.clone(), id))
+                AcquireStart::Waiting(QueuedWaiter::new(self.home.clone(), id))
             }
         })
     }
 }
 
 /// When a waiter whose turn came at this time continues.
-fn spread(at: Timestamp, jitter: Duration) -> Timestamp {
-    at + jitter::up_to(jitter)
+fn add_jitter(at: Timestamp, jitter: Duration) -> Timestamp {
+    at + jitter::random_up_to(jitter)
 }

@@ -1,6 +1,6 @@
 //! How a limit counts: the six algorithms, by name.
 
-use tollgate_core::Align;
+use tollgate_core::WindowAlignment;
 
 /// How a limiter counts.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -14,7 +14,7 @@ pub enum Algorithm {
     /// The exact meter whose level leaks at the rate.
     LeakyBucket,
     /// A count that starts again at each boundary, or one window after the first hit.
-    FixedWindow(Align),
+    FixedWindow(WindowAlignment),
     /// Every admitted hit is remembered: never more than the count in any window.
     SlidingLog,
     /// Two counts stand for a sliding window.

@@ -4,7 +4,8 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Arithmetic, Booked, Charge, Decision, Ledger, LimitError, Pace, Rate, Tat, Timestamp, Unbooked,
+    Arithmetic, Booking, BookingError, Charge, Decision, GcraParams, Ledger, LimitError, Rate,
+    TatState, Timestamp,
 };
 
 pub(crate) mod locked;
@@ -12,23 +13,23 @@ pub(crate) mod striped;
 pub(crate) mod switch;
 pub(crate) mod word;
 
-use locked::Locked;
+use locked::LockedCell;
 use striped::Striped;
 use switch::Switch;
-use word::Word;
+use word::GcraWord;
 
 use crate::Algorithm;
 use crate::holds::HoldId;
 
 /// What is needed to give a reservation back.
 #[derive(Clone, Copy, Debug)]
-pub enum Ticket {
+pub enum ChargeTicket {
     /// Nothing was taken, to act at this time.
     Free(Timestamp),
     /// An interval of a word's TAT line.
     Charged(Charge),
     /// A booking of a locked state.
-    Booked(Booked),
+    Booked(Booking),
     /// An estimate that a limit's state, or an entry of a table, keeps track of.
     Held {
         id: HoldId,
@@ -38,7 +39,7 @@ pub enum Ticket {
     /// A booking of one entry of a table: when it acts on the limiter's clock, and which entry it
     /// was, because the key may have been dropped and come back meanwhile.
     Entry {
-        booked: Booked,
+        booked: Booking,
         at: Timestamp,
         birth: u64,
     },
@@ -46,7 +47,7 @@ pub enum Ticket {
     InLine { number: u64, at: Timestamp },
 }
 
-impl Ticket {
+impl ChargeTicket {
     pub(crate) fn at(&self) -> Timestamp {
         match self {
             Self::Free(at) => *at,
@@ -70,33 +71,38 @@ impl Ticket {
 
 /// How a booking is given back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Undo {
+pub enum CancelScope {
     /// As much of it as nothing was built on.
-    Rest,
+    Unused,
     /// All of it, as if it had never been booked, or nothing.
     Whole,
 }
 
-impl Undo {
+impl CancelScope {
     /// The TAT after giving a charge back, if it can be.
-    pub(crate) fn tat(self, tat: Tat, now: Timestamp, charge: &Charge) -> Option<Tat> {
+    pub(crate) fn cancel_tat(
+        self,
+        tat: TatState,
+        now: Timestamp,
+        charge: &Charge,
+    ) -> Option<TatState> {
         match self {
-            Self::Rest => Pace::returned(tat, now, charge),
-            Self::Whole => Pace::undone(tat, now, charge),
+            Self::Unused => GcraParams::tat_after_cancel(tat, now, charge),
+            Self::Whole => GcraParams::tat_before_charge(tat, now, charge),
         }
     }
 
     /// Gives a booking back to a ledger; whether that is as if it had never been booked.
-    pub(crate) fn booking<A: Arithmetic>(
+    pub(crate) fn cancel_booking<A: Arithmetic>(
         self,
         ledger: &mut Ledger<A>,
         limit: &A,
         now: Timestamp,
-        booked: &Booked,
+        booked: &Booking,
     ) -> bool {
-        let undone = ledger.unbook(limit, now, booked);
-        if !undone && self == Self::Rest {
-            ledger.give_back(limit, now, booked);
+        let undone = ledger.cancel_if_last(limit, now, booked);
+        if !undone && self == Self::Unused {
+            ledger.cancel(limit, now, booked);
         }
         undone
     }
@@ -105,30 +111,30 @@ impl Undo {
 /// Whether something was taken as an estimate, is not settled, and so doesn't drain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Outstanding {
-    Nothing,
-    Something,
+    NoneHeld,
+    SomeHeld,
 }
 
 /// The state of one limit, behind whatever its algorithm needs.
 #[derive(Debug)]
-pub(crate) enum Cell {
-    Word(Word),
+pub(crate) enum LimitCell {
+    Word(GcraWord),
     Striped(Box<Striped>),
-    Locked(Box<dyn Locked>),
+    Locked(Box<dyn LockedCell>),
 }
 
 /// Calls the same method on whichever cell it is.
 macro_rules! each {
     ($self:expr, $cell:ident => $call:expr) => {
         match $self {
-            Cell::Word($cell) => $call,
-            Cell::Striped($cell) => $call,
-            Cell::Locked($cell) => $call,
+            LimitCell::Word($cell) => $call,
+            LimitCell::Striped($cell) => $call,
+            LimitCell::Locked($cell) => $call,
         }
     };
 }
 
-impl Cell {
+impl LimitCell {
     #[inline]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         // Asked first, as that is one comparison; to tell all three apart takes seven instructions.
@@ -144,17 +150,17 @@ impl Cell {
     }
 
     /// Decides without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
-        each!(self, cell => cell.look(now, cost, out))
+    pub(crate) fn peek(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
+        each!(self, cell => cell.peek(now, cost, out))
     }
 
     /// Whether a cost would pass, without charging it.
     #[inline]
-    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
+    pub(crate) fn would_pass(&self, now: Timestamp, cost: u64) -> bool {
         match self {
-            Self::Word(word) => word.fits(now, cost),
-            Self::Striped(striped) => striped.fits(now, cost),
-            Self::Locked(locked) => locked.look(now, cost, Outstanding::Nothing).is_allowed(),
+            Self::Word(word) => word.would_pass(now, cost),
+            Self::Striped(striped) => striped.would_pass(now, cost),
+            Self::Locked(locked) => locked.peek(now, cost, Outstanding::NoneHeld).is_allowed(),
         }
     }
 
@@ -164,16 +170,16 @@ impl Cell {
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
+    ) -> Result<ChargeTicket, BookingError> {
         each!(self, cell => cell.hold(now, cost, until))
     }
 
     /// Settles what was taken, of which so much was spent. Only an estimate can be spent in part.
-    pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
+    pub(crate) fn settle(&self, now: Timestamp, ticket: &ChargeTicket, spent: u64) {
         match ticket {
-            Ticket::Held { id, .. } => each!(self, cell => cell.settle(now, *id, spent)),
+            ChargeTicket::Held { id, .. } => each!(self, cell => cell.settle(now, *id, spent)),
             _ if spent == 0 => {
-                self.give_back(now, ticket, Undo::Rest);
+                self.cancel(now, ticket, CancelScope::Unused);
             }
             _ => {}
         }
@@ -181,10 +187,10 @@ impl Cell {
 
     /// Brings what is out up to this time, and says whether every caller has to do so first. Not behind a lock, where
     /// each call does it anyway.
-    pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
+    pub(crate) fn expire_holds(&self, now: Timestamp) -> bool {
         match self {
-            Self::Word(word) => word.pass_time(now),
-            Self::Striped(striped) => striped.pass_time(now),
+            Self::Word(word) => word.expire_holds(now),
+            Self::Striped(striped) => striped.expire_holds(now),
             Self::Locked(_) => false,
         }
     }
@@ -195,18 +201,18 @@ impl Cell {
         cost: u64,
         patience: Duration,
         out: Outstanding,
-    ) -> Result<Ticket, Unbooked> {
+    ) -> Result<ChargeTicket, BookingError> {
         each!(self, cell => cell.reserve(now, cost, patience, out))
     }
 
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        each!(self, cell => cell.give_back(now, ticket, undo))
+    pub(crate) fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool {
+        each!(self, cell => cell.cancel(now, ticket, undo))
     }
 
     /// How long a waiter with so much cost before it has to wait at least, counted from when the first of that
     /// passes.
-    pub(crate) fn takes(&self, tokens: u128) -> Duration {
-        each!(self, cell => cell.takes(tokens))
+    pub(crate) fn drain_time(&self, tokens: u128) -> Duration {
+        each!(self, cell => cell.drain_time(tokens))
     }
 
     pub(crate) fn tokens(&self, now: Timestamp, out: Outstanding) -> f64 {
@@ -218,12 +224,12 @@ impl Cell {
     }
 
     /// Whether its algorithm can represent a rate.
-    pub(crate) fn takes_rate(&self, rate: Rate) -> Result<(), LimitError> {
+    pub(crate) fn check_rate(&self, rate: Rate) -> Result<(), LimitError> {
         let algorithm = match self {
             Self::Word(_) | Self::Striped(_) => Algorithm::Gcra,
             Self::Locked(locked) => locked.algorithm(),
         };
-        algorithm.takes(rate)
+        algorithm.check_rate(rate)
     }
 
     /// Changes the rate to what `change` makes of the one in force, with no other change between.
@@ -239,11 +245,11 @@ impl Cell {
         }
     }
 
-    pub(crate) fn mode(&self) -> Switch {
-        each!(self, cell => cell.mode())
+    pub(crate) fn switch(&self) -> Switch {
+        each!(self, cell => cell.switch())
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
-        each!(self, cell => cell.set_mode(now, mode));
+    pub(crate) fn set_switch(&self, now: Timestamp, mode: Switch) {
+        each!(self, cell => cell.set_switch(now, mode));
     }
 }

@@ -78,7 +78,7 @@ mod wall;
 pub use self::tokio::Tokio;
 #[cfg(not(any(loom, shuttle)))]
 pub use cached::Cached;
-pub use clocked::{ClockChoice, Clocked, DefaultClock};
+pub use clocked::{ClockChoice, DefaultClock, WithClock};
 pub use manual::Manual;
 pub use monotonic::Monotonic;
 #[cfg(not(any(loom, shuttle)))]
@@ -111,12 +111,12 @@ pub trait Clock: Send + Sync {
 
     /// A number that is equal for clocks that always show the same time. A request that meets several limits
     /// reads such clocks only once. By default no two clocks are taken to be the same.
-    fn identity(&self) -> Option<usize> {
+    fn source_id(&self) -> Option<usize> {
         None
     }
 
     /// Blocks the calling thread until the clock shows `at`. The default sleeps on real time.
-    fn park_until(&self, at: Timestamp) {
+    fn sleep_until_time(&self, at: Timestamp) {
         loop {
             let left = at - self.now();
             if left.is_zero() {
@@ -134,7 +134,7 @@ pub trait Clock: Send + Sync {
     /// return early, so callers look again. The default parks on real time.
     ///
     /// [`Thread::unpark`]: std::thread::Thread::unpark
-    fn nap_until(&self, at: Timestamp) {
+    fn park_until_woken(&self, at: Timestamp) {
         let left = at - self.now();
         if !left.is_zero() {
             park_timeout(left);
@@ -144,7 +144,7 @@ pub trait Clock: Send + Sync {
     /// Wakes a task once the clock shows `at`, and at once if it does already. None, the default, if this
     /// clock goes on with the system's time, so that a timer can do it: tokio's inside a tokio runtime, and
     /// one thread of this crate anywhere else.
-    fn wake_at(&self, _at: Timestamp, _waker: &Waker) -> Option<Wakeup> {
+    fn schedule_wakeup(&self, _at: Timestamp, _waker: &Waker) -> Option<Wakeup> {
         None
     }
 }
@@ -155,19 +155,19 @@ impl<P: Deref<Target: Clock> + Send + Sync> Clock for P {
         (**self).now()
     }
 
-    fn identity(&self) -> Option<usize> {
-        (**self).identity()
+    fn source_id(&self) -> Option<usize> {
+        (**self).source_id()
     }
 
-    fn park_until(&self, at: Timestamp) {
-        (**self).park_until(at);
+    fn sleep_until_time(&self, at: Timestamp) {
+        (**self).sleep_until_time(at);
     }
 
-    fn nap_until(&self, at: Timestamp) {
-        (**self).nap_until(at);
+    fn park_until_woken(&self, at: Timestamp) {
+        (**self).park_until_woken(at);
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        (**self).wake_at(at, waker)
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        (**self).schedule_wakeup(at, waker)
     }
 }

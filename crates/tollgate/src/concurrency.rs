@@ -17,23 +17,24 @@ mod stats;
 
 pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
-pub use acquire::Acquiring;
+pub use acquire::AcquireFuture;
 pub use builder::{Builder, Settings};
-use home::PermitContext;
+use home::PermitSettings;
 pub(crate) use home::SharedSource;
-pub use home::{Attached, PermitHome};
+pub use home::{PermitSource, PermitSourceWith};
 pub use keyed::{
-    Key, KeySlot, KeyedBuilder, KeyedConcurrency, KeyedPermit, KeyedSettings, OwnedKeyedPermit,
+    Key, KeyedBuilder, KeyedConcurrencyLimiter, KeyedPermit, KeyedPermitSource, KeyedSettings,
+    OwnedKeyedPermit,
 };
-pub use observer::{Ended, Ending, PermitObserver};
+pub use observer::{CompletedCall, PermitObserver, PermitOutcome};
 pub use permit::Permit;
-pub use refused::{NoPermit, Occupancy};
+pub use refused::{Occupancy, PermitDenied};
 pub use stats::Stats;
 
 pub(crate) use gate::Gate;
 use gate::MAX_LIMIT;
 #[doc(hidden)]
-pub use gate::part;
+pub use gate::percent_of_limit;
 
 /// A permit that shares its limiter instead of borrowing it, to be moved into a task.
 ///
@@ -82,7 +83,7 @@ pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 /// ```
 pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
     pub(crate) gate: Gate,
-    context: PermitContext<C>,
+    settings: PermitSettings<C>,
 }
 
 impl ConcurrencyLimiter {
@@ -106,7 +107,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
     #[inline]
-    pub fn try_acquire(&self) -> Result<Permit<&Self>, NoPermit> {
+    pub fn try_acquire(&self) -> Result<Permit<&Self>, PermitDenied> {
         Permit::try_new(self, 1)
     }
 
@@ -115,7 +116,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
     #[inline]
-    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, NoPermit> {
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, PermitDenied> {
         Permit::try_new(self, weight)
     }
 
@@ -134,7 +135,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     ///
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, NoPermit> {
+    pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, PermitDenied> {
         self.try_acquire_owned_n(1)
     }
 
@@ -142,7 +143,10 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     ///
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire_owned_n(self: &Arc<Self>, weight: u32) -> Result<OwnedPermit<C>, NoPermit> {
+    pub fn try_acquire_owned_n(
+        self: &Arc<Self>,
+        weight: u32,
+    ) -> Result<OwnedPermit<C>, PermitDenied> {
         Permit::try_new(Arc::clone(self), weight)
     }
 
@@ -190,12 +194,12 @@ impl<C: Clock> ConcurrencyLimiter<C> {
 
     /// What happened since it was made.
     pub fn stats(&self) -> Stats {
-        self.context.tally.stats()
+        self.settings.counters.stats()
     }
 
     /// The clock it reads.
     pub fn clock(&self) -> &C {
-        &self.context.clock
+        &self.settings.clock
     }
 }
 
@@ -203,8 +207,8 @@ impl<C: Clock> fmt::Debug for ConcurrencyLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ConcurrencyLimiter")
             .field("occupancy", &self.peek())
-            .field("max_waiters", &self.context.max_waiters)
-            .field("timeout", &self.context.timeout)
+            .field("max_waiters", &self.settings.max_waiters)
+            .field("timeout", &self.settings.timeout)
             .finish_non_exhaustive()
     }
 }

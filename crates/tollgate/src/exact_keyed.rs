@@ -12,7 +12,7 @@ use crate::clock::{Clock, Monotonic};
 use crate::stripes::Counters;
 use crate::table::hasher::KeyHasher;
 use crate::wait_queue::of_keys::KeyQueues;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 
 mod algorithm_table;
 mod builder;
@@ -24,17 +24,17 @@ mod state_request;
 mod table;
 mod table_algorithm;
 
-pub use builder::{Builder, StoredKeys};
+pub use builder::{Builder, StoredKeySettings};
 pub use key::{Key, OwnedKey, OwnedStoredKey, StoredKey};
 
 pub use crate::snapshot::SnapshotError;
 pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
-pub use snapshot::Decoded;
+pub use snapshot::DecodedKey;
 
-pub(crate) use key::{Held, StoredPointer};
+pub(crate) use key::{StoredKeyRef, WaitHold};
 
 use algorithm_table::{AlgorithmTable, each};
-use key::Asks;
+use key::WaitTerms;
 
 /// A limit for each key, by any [`Algorithm`], in a table that stores the keys.
 ///
@@ -70,7 +70,7 @@ use key::Asks;
 /// assert!(limiter.allow("user:43"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
+pub struct StoredKeyLimiter<K, C: Clock = Monotonic> {
     tables: AlgorithmTable<K>,
     algorithm: Algorithm,
     hasher: KeyHasher,
@@ -78,12 +78,12 @@ pub struct ExactKeyedLimiter<K, C: Clock = Monotonic> {
     capacity: usize,
     /// How far ahead a charge may act.
     longest_wait: Duration,
-    lines: KeyQueues<K, Asks>,
-    waiting: Waiting,
+    lines: KeyQueues<K, WaitTerms>,
+    waiting: WaiterCount,
     clock: C,
 }
 
-impl<K> ExactKeyedLimiter<K> {
+impl<K> StoredKeyLimiter<K> {
     /// GCRA for each of at least `capacity` active keys, on the default clock.
     ///
     /// # Panics
@@ -108,7 +108,7 @@ impl<K> ExactKeyedLimiter<K> {
     }
 }
 
-impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// Whether one request of this key passes now; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
@@ -169,7 +169,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             return;
         }
         let asks = requests.iter();
-        let asks = asks.map(|&(key, cost)| (self.key(key).0.ask(now), cost));
+        let asks = asks.map(|&(key, cost)| (self.key(key).0.lookup(now), cost));
         let count = |decision: Decision, cost| {
             if cost > 0 {
                 self.counters.count(decision.is_allowed());
@@ -226,15 +226,18 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         K: Eq + Clone,
     {
         // Before anything that was booked is taken back for it.
-        self.algorithm().takes(rate)?;
+        self.algorithm().check_rate(rate)?;
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|hash, own: &K, state| {
             state.waits.advance(&self.stored(own, hash), now);
-            state.waits.unbook_all(&self.stored(own, hash), now);
+            state
+                .waits
+                .cancel_all_bookings(&self.stored(own, hash), now);
         });
         self.tables.set_rate(now, rate)?;
-        self.lines
-            .visit_all(|hash, own: &K, state| state.waits.changed(&self.stored(own, hash), now));
+        self.lines.visit_all(|hash, own: &K, state| {
+            state.waits.recheck_all(&self.stored(own, hash), now)
+        });
         Ok(())
     }
 
@@ -250,7 +253,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
 }
 
 /// What operators see of the whole table.
-impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// How many keys are active now. Scans the whole table: for operators, not for requests.
     pub fn len(&self) -> usize {
         self.tables.count(self.clock.now())
@@ -321,7 +324,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     }
 }
 
-impl<K, C: Clock> fmt::Debug for ExactKeyedLimiter<K, C> {
+impl<K, C: Clock> fmt::Debug for StoredKeyLimiter<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExactKeyedLimiter")
             .field("rate", &self.rate())

@@ -7,7 +7,7 @@ use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
 use crate::table::hasher::KeyHasher;
-use crate::wait_queue::{SharedWaitQueue, Turn};
+use crate::wait_queue::{QueuedAcquire, SharedWaitQueue};
 
 mod builder;
 mod codel;
@@ -17,7 +17,7 @@ mod meter;
 mod tests;
 
 pub use builder::{Builder, Settings};
-use fair_queueing::{Claim, Fair, MAX_WEIGHT};
+use fair_queueing::{ClientClaim, FairQueueing, MAX_WEIGHT};
 
 /// One limit shared fairly by the clients that wait for it.
 ///
@@ -65,7 +65,7 @@ use fair_queueing::{Claim, Fair, MAX_WEIGHT};
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct FairLimiter<C: Clock = Monotonic> {
-    line: SharedWaitQueue<Fair, C>,
+    queue: SharedWaitQueue<FairQueueing, C>,
     hasher: KeyHasher,
 }
 
@@ -107,7 +107,7 @@ impl<C: Clock> FairLimiter<C> {
     /// Whether a request of this cost passes now; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> bool {
-        self.line.allow(&self.claim(client), cost)
+        self.queue.allow(&self.client_claim(client), cost)
     }
 
     /// Decides one request as [`allow`](Self::allow) does, and says how long it would have to wait.
@@ -128,11 +128,11 @@ impl<C: Clock> FairLimiter<C> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn check_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Decision {
-        self.line.check(&self.claim(client), cost)
+        self.queue.check(&self.client_claim(client), cost)
     }
 
     /// Waits for one token, in the client's line.
-    pub fn acquire<K: Hash + ?Sized>(&self, client: &K) -> Turn<'_, Fair, C> {
+    pub fn acquire<K: Hash + ?Sized>(&self, client: &K) -> QueuedAcquire<'_, FairQueueing, C> {
         self.acquire_n(client, 1)
     }
 
@@ -151,51 +151,55 @@ impl<C: Clock> FairLimiter<C> {
     /// assert_eq!(refused.decision().wait(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn acquire_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Turn<'_, Fair, C> {
-        Turn::new(&self.line, self.claim(client), cost)
+    pub fn acquire_n<K: Hash + ?Sized>(
+        &self,
+        client: &K,
+        cost: u64,
+    ) -> QueuedAcquire<'_, FairQueueing, C> {
+        QueuedAcquire::new(&self.queue, self.client_claim(client), cost)
     }
 
     /// How many are in line.
     pub fn waiters(&self) -> usize {
-        self.line.read(|queue| queue.waiting())
+        self.queue.read(|queue| queue.waiting())
     }
 
     /// How many of this client's requests are in line.
     pub fn waiters_of<K: Hash + ?Sized>(&self, client: &K) -> usize {
         let client = self.hasher.fingerprint(client);
-        self.line
-            .read(|queue| queue.waiting_of(queue.discipline().owner(client)))
+        self.queue
+            .read(|queue| queue.waiting_of(queue.discipline().client_slot(client)))
     }
 
     /// How many clients have something in line: only those take memory.
     pub fn clients(&self) -> usize {
-        self.line.read(|queue| queue.discipline().clients())
+        self.queue.read(|queue| queue.discipline().clients())
     }
 
     /// The rate that is shared.
     pub fn rate(&self) -> Rate {
-        self.line.read(|queue| queue.discipline().limit().rate())
+        self.queue.read(|queue| queue.discipline().limit().rate())
     }
 
     /// The clock that it reads.
     pub const fn clock(&self) -> &C {
-        self.line.clock()
+        self.queue.clock()
     }
 
-    fn claim<K: Hash + ?Sized>(&self, client: &K) -> Claim {
-        Claim {
+    fn client_claim<K: Hash + ?Sized>(&self, client: &K) -> ClientClaim {
+        ClientClaim {
             client: self.hasher.fingerprint(client),
             weight: 1,
         }
     }
 }
 
-impl<C: Clock> Turn<'_, Fair, C> {
+impl<C: Clock> QueuedAcquire<'_, FairQueueing, C> {
     /// The client's weight from this request on, for all that it has in line: a client of weight 3
     /// gets three times what one of weight 1 gets when both want more. It is 1 to 65,536; other
     /// numbers are brought to the nearer of these.
     pub fn weight(mut self, weight: u32) -> Self {
-        self.ask.weight = weight.clamp(1, MAX_WEIGHT);
+        self.client.weight = weight.clamp(1, MAX_WEIGHT);
         self
     }
 }

@@ -6,11 +6,11 @@ use std::time::Duration;
 use tollgate_core::{Decision, Timestamp};
 
 use crate::acquire::Acquire;
-use crate::home::sealed::{Home as _, Lends};
+use crate::home::sealed::{LimitPointer, QueuedLimit as _};
 use crate::table::TableFull;
-use crate::wait_queue::meter::Meter as _;
-use crate::{Refused, Reservation};
-use sealed::{KeyPointer, KeyVerbs as _};
+use crate::wait_queue::meter::QueueLimit as _;
+use crate::{RateDenied, Reservation};
+use sealed::{KeyOperations as _, KeyTarget};
 
 /// One key of a [`KeyedLimiter`](crate::KeyedLimiter) or an [`ExactKeyedLimiter`](crate::ExactKeyedLimiter), hashed
 /// once, with the verbs of a [`Limiter`](crate::Limiter).
@@ -51,13 +51,13 @@ pub(crate) mod sealed {
 
     use tollgate_core::{Decision, Timestamp};
 
-    use crate::cell::Ticket;
-    use crate::home::sealed::Home;
+    use crate::cell::ChargeTicket;
+    use crate::home::sealed::QueuedLimit;
     use crate::table::TableFull;
 
     /// Which key of which limiter a handle is for; the limiter is borrowed or shared.
-    pub trait KeyPointer: Clone {
-        type Key<'a>: KeyVerbs
+    pub trait KeyTarget: Clone {
+        type Key<'a>: KeyOperations
         where
             Self: 'a;
 
@@ -72,9 +72,9 @@ pub(crate) mod sealed {
     }
 
     /// What a table does to a key, beyond waiting for it.
-    pub trait KeyVerbs: Home {
+    pub trait KeyOperations: QueuedLimit {
         /// Counts a decision.
-        fn count(&self, allowed: bool);
+        fn count_decision(&self, allowed: bool);
 
         /// Whether somebody may wait for the key.
         fn is_marked(&self) -> bool;
@@ -85,17 +85,17 @@ pub(crate) mod sealed {
             if !self.is_marked() {
                 return None;
             }
-            let told = self.behind(now, cost)?;
+            let told = self.decision_behind_waiters(now, cost)?;
             if cost > 0 {
-                self.count(told.is_allowed());
+                self.count_decision(told.is_allowed());
             }
             Some(told)
         }
 
         /// Takes a cost now, or says why not.
-        fn take(&self, now: Timestamp, cost: u64) -> Result<Ticket, Decision> {
+        fn charge_now(&self, now: Timestamp, cost: u64) -> Result<ChargeTicket, Decision> {
             let booked = self.book_in_order(now, cost, Duration::ZERO);
-            self.count(booked.is_ok());
+            self.count_decision(booked.is_ok());
             booked.map_err(|refused| *refused.decision())
         }
 
@@ -112,7 +112,7 @@ pub(crate) mod sealed {
     }
 }
 
-impl<P: KeyPointer> KeyHandle<P> {
+impl<P: KeyTarget> KeyHandle<P> {
     /// Whether one request passes now; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
@@ -137,7 +137,7 @@ impl<P: KeyPointer> KeyHandle<P> {
     #[inline]
     pub fn check_n(&self, cost: u64) -> Decision {
         let key = self.0.key();
-        key.check_at(key.shows(), cost)
+        key.check_at(key.clock_time(), cost)
     }
 
     /// Decides a request of this cost at a time on the limiter's clock.
@@ -177,16 +177,16 @@ impl<P: KeyPointer> KeyHandle<P> {
     /// slot.cancel();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, Refused> {
-        self.reserve_at(self.0.key().shows(), cost)
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, RateDenied> {
+        self.reserve_at(self.0.key().clock_time(), cost)
     }
 
     /// Takes `cost` tokens at a time on the limiter's clock.
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
-    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, Refused> {
-        let ticket = self.0.key().reserve_in_turn(now, cost)?;
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<Self>, RateDenied> {
+        let ticket = self.0.key().reserve_in_order(now, cost)?;
         Ok(Reservation::new(self.clone(), ticket))
     }
 
@@ -271,7 +271,7 @@ impl<P: KeyPointer> KeyHandle<P> {
     }
 }
 
-impl<P: KeyPointer> Lends for KeyHandle<P> {
+impl<P: KeyTarget> LimitPointer for KeyHandle<P> {
     type Limit<'a>
         = P::Key<'a>
     where
@@ -281,7 +281,7 @@ impl<P: KeyPointer> Lends for KeyHandle<P> {
         self.0.key()
     }
 
-    fn nap_until(&self, at: Timestamp) {
+    fn park_until_woken(&self, at: Timestamp) {
         self.0.nap_until(at);
     }
 }

@@ -3,17 +3,17 @@
 use std::fmt;
 use std::hash::Hash;
 
-use tollgate_core::{Decision, LimitError, Outcome, Pace, Rate, Timestamp, units};
+use tollgate_core::{Decision, GcraParams, LimitError, Outcome, Rate, Timestamp, units};
 
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
-use crate::key::sealed::KeyVerbs as _;
+use crate::home::sealed::QueuedLimit;
+use crate::key::sealed::KeyOperations as _;
 use crate::stripes::Counters;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 use crate::table::hasher::{KEY_BITS, KeyHasher};
 use crate::wait_queue::of_keys::KeyQueues;
-use crate::wait_queue::waiting::Waiting;
-use crate::{Algorithm, AtCap, Tier};
+use crate::wait_queue::waiting::WaiterCount;
+use crate::{Algorithm, Tier, WhenFull};
 
 mod anchor;
 mod builder;
@@ -28,20 +28,20 @@ mod snapshot;
 mod stash;
 mod table;
 
-pub use builder::{Builder, Fingerprints};
-pub use check_all::Together;
+pub use builder::{Builder, FingerprintSettings};
+pub use check_all::CombinedDecision;
 pub use key::{FingerprintKey, Key, OwnedKey};
-pub use key_at_rate::Glance;
-pub(crate) use key_at_rate::RatedKey;
-pub use rate_cell::{ByKey, OneRate, TierOf};
+pub use key_at_rate::FastCheck;
+pub(crate) use key_at_rate::KeyRate;
+pub use rate_cell::{SingleRate, TierByKey, TierOf};
 
 pub use crate::snapshot::SnapshotError;
 pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
 
 use anchor::TableTime;
-use key_at_rate::Rated;
-use rate_cell::{InForce, RateCell};
-use slot::{ChargeRequest, Judged, KeyWord};
+use key_at_rate::KeyAtRate;
+use rate_cell::{RateCell, RateInForce};
+use slot::{ChargeRequest, KeyWord, WordDecision};
 use table::Table;
 
 /// A limit for each key: users, addresses, API keys, any `Hash` value by reference.
@@ -77,18 +77,18 @@ use table::Table;
 /// assert!(limiter.allow(&("tenant", "/route")));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub struct KeyedLimiter<C: Clock = Monotonic, T = OneRate> {
+pub struct KeyedLimiter<C: Clock = Monotonic, T = SingleRate> {
     table: Table,
     pace: RateCell,
     hasher: KeyHasher,
     counters: Counters,
-    at_cap: AtCap,
+    at_cap: WhenFull,
     overflowed: AtomicU64,
     capacity: usize,
     /// How far ahead a charge may act, in word units.
     longest_wait: u64,
-    lines: KeyQueues<(), Option<InForce>>,
-    waiting: Waiting,
+    lines: KeyQueues<(), Option<RateInForce>>,
+    waiting: WaiterCount,
     clock: C,
     /// Which tiers keys are in.
     tier_of: T,
@@ -145,12 +145,12 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 
     /// The tier that the function of the key says, if there is one.
     #[inline(always)]
-    fn tier<K: ?Sized>(&self, key: &K) -> Option<InForce>
+    fn tier<K: ?Sized>(&self, key: &K) -> Option<RateInForce>
     where
         T: TierOf<K>,
     {
         let tier = self.tier_of.tier_of(key).and_then(Tier::gcra);
-        tier.map(|limit| InForce::of(limit, self.table.intervals()))
+        tier.map(|limit| RateInForce::of(limit, self.table.intervals()))
     }
 
     /// Decides many requests at once: hashes and fetches the lines of sixteen at a time before the first
@@ -175,21 +175,21 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         let time = self.clock.now();
         let now = self.table.table_time(time);
         let own = self.pace.read();
-        for batch in requests.chunks(BATCH) {
-            let mut found = [(0, self.table.place(0)); BATCH];
+        for batch in requests.chunks(BATCH_SIZE) {
+            let mut found = [(0, self.table.candidates(0)); BATCH_SIZE];
             for (found, (key, _)) in found.iter_mut().zip(batch) {
                 let fingerprint = self.hasher.fingerprint(key);
-                let place = self.table.place(fingerprint);
+                let place = self.table.candidates(fingerprint);
                 place.prefetch();
                 *found = (fingerprint, place);
             }
             let found = found.iter().zip(batch);
             decisions.extend(found.map(|(&(fingerprint, place), &(ref key, cost))| {
                 let tier = self.tier(key);
-                let key = self.rated(RatedKey {
+                let key = self.rated(KeyRate {
                     fingerprint,
                     in_force: tier.unwrap_or(own),
-                    is_own: tier.is_none(),
+                    is_limiter_rate: tier.is_none(),
                 });
                 match key.decision_if_queued(time, cost) {
                     Some(told) => told,
@@ -210,23 +210,23 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// If GCRA can't represent the rate; then nothing changes.
     pub fn set_rate(&self, rate: Rate) -> Result<(), LimitError> {
         // Before anything that was booked is taken back for it.
-        Algorithm::Gcra.takes(rate)?;
+        Algorithm::Gcra.check_rate(rate)?;
         let now = self.clock.now();
         let key = |fingerprint| {
-            self.rated(RatedKey {
+            self.rated(KeyRate {
                 fingerprint,
                 in_force: self.pace.read(),
-                is_own: true,
+                is_limiter_rate: true,
             })
         };
         // Those who are due by now pass as before, and the others by what it is then.
         self.lines.visit_all(|fingerprint, (), state| {
             state.waits.advance(&key(fingerprint), now);
-            state.waits.unbook_all(&key(fingerprint), now);
+            state.waits.cancel_all_bookings(&key(fingerprint), now);
         });
         self.pace.set(rate, self.table.intervals())?;
         self.lines
-            .visit_all(|fingerprint, (), state| state.waits.changed(&key(fingerprint), now));
+            .visit_all(|fingerprint, (), state| state.waits.recheck_all(&key(fingerprint), now));
         Ok(())
     }
 
@@ -242,18 +242,18 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
 }
 
 /// How many requests of a batch are fetched ahead.
-const BATCH: usize = 16;
+const BATCH_SIZE: usize = 16;
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether a request passes now. Few instructions matter here, and that what is known stays in
     /// registers: then the processor gets to the next key's lines while it waits for this one's.
     #[inline(always)]
-    fn admit(&self, key: u64, tier: Option<InForce>, cost: u64) -> bool {
+    fn admit(&self, key: u64, tier: Option<RateInForce>, cost: u64) -> bool {
         // Where the lines are doesn't depend on the rate: that and the clock are read while they are on
         // their way.
-        let place = self.table.place(key);
+        let place = self.table.candidates(key);
         let (pace, tag) = match tier {
-            Some(InForce { pace, tag, .. }) => (pace, tag),
+            Some(RateInForce { pace, tag, .. }) => (pace, tag),
             None => self.pace.read_pace(),
         };
         if self.lines.is_marked(key)
@@ -261,14 +261,14 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         {
             return passes;
         }
-        let fingerprint = tag.on(key);
-        let slot = place.guess(fingerprint);
+        let fingerprint = tag.tagged(key);
+        let slot = place.select(fingerprint);
         let now = self.table.table_time(self.clock.now());
         let ask = ChargeRequest {
             fingerprint,
             tag,
             pace,
-            moment: now,
+            time: now,
             anchor: self.table.anchor(),
             cost,
             patience: 0,
@@ -282,7 +282,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// The same for a key that is new, elsewhere, or charged by another thread.
     #[cold]
     #[inline(never)]
-    fn admit_slowly(&self, fingerprint: u64, pace: Pace, now: TableTime, cost: u64) -> bool {
+    fn admit_slowly(&self, fingerprint: u64, pace: GcraParams, now: TableTime, cost: u64) -> bool {
         let key = self.key_at_params(fingerprint, pace);
         key.charge(now, cost).outcome == Outcome::Allowed
     }
@@ -290,46 +290,46 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Whether it passes, if somebody waits for the key.
     #[cold]
     #[inline(never)]
-    fn passes_in_order(&self, fingerprint: u64, pace: Pace, cost: u64) -> Option<bool> {
+    fn passes_in_order(&self, fingerprint: u64, pace: GcraParams, cost: u64) -> Option<bool> {
         let told = self.key_at_params(fingerprint, pace);
-        let told = told.behind(self.clock.now(), cost)?;
+        let told = told.decision_behind_waiters(self.clock.now(), cost)?;
         Some(told.is_allowed())
     }
 
     /// A key to decide about, not to tell of.
-    fn key_at_params(&self, fingerprint: u64, pace: Pace) -> Rated<'_, C, T> {
-        let in_force = InForce {
+    fn key_at_params(&self, fingerprint: u64, pace: GcraParams) -> KeyAtRate<'_, C, T> {
+        let in_force = RateInForce {
             pace,
             burst: 0,
             tag: self.table.intervals().tag(pace.interval),
         };
-        self.rated(RatedKey {
+        self.rated(KeyRate {
             fingerprint,
             in_force,
-            is_own: false,
+            is_limiter_rate: false,
         })
     }
 
     #[inline]
-    pub(crate) fn rated(&self, key: RatedKey) -> Rated<'_, C, T> {
-        Rated { limiter: self, key }
+    pub(crate) fn rated(&self, key: KeyRate) -> KeyAtRate<'_, C, T> {
+        KeyAtRate { limiter: self, key }
     }
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
     #[inline(never)]
-    fn at_the_cap(&self, ask: &ChargeRequest<'_>) -> Judged {
+    fn charge_when_full(&self, ask: &ChargeRequest<'_>) -> WordDecision {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
-        let fresh = KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost);
+        let fresh = KeyWord::NEW.evaluate(ask.pace, ask.now(), ask.cost);
         match self.at_cap {
-            AtCap::AdmitNew => Judged {
+            WhenFull::AdmitNew => WordDecision {
                 after: KeyWord::NEW,
-                taken: fresh.outcome == Outcome::Allowed,
+                is_charged: fresh.outcome == Outcome::Allowed,
                 ..fresh
             },
-            AtCap::ShareOne => self.charge_shared(ask),
+            WhenFull::SharedBucket => self.charge_shared(ask),
             // Even an evicting table is full if all of a key's slots are blocked keys'.
-            AtCap::DenyNew | AtCap::EvictNearestIdle => Judged {
+            WhenFull::DenyNew | WhenFull::EvictNearestIdle => WordDecision {
                 outcome: Outcome::Denied,
                 wait: ask.pace.interval,
                 ..fresh
@@ -338,27 +338,30 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     }
 
     /// Charges the bucket that all keys without a slot share at this rate.
-    fn charge_shared(&self, ask: &ChargeRequest<'_>) -> Judged {
+    fn charge_shared(&self, ask: &ChargeRequest<'_>) -> WordDecision {
         let mut ask = *ask;
         let shared = self.table.intervals().shared(ask.tag);
         let mut backoff = Backoff::default();
         loop {
             let word = shared.load(Ordering::Acquire);
             if !ask.is_timely() {
-                ask = ask.renewed();
+                ask = ask.rebased();
                 continue;
             }
-            let judged = KeyWord(word).judge(ask.pace, ask.now(), ask.cost);
-            let taken = slot::passes(&judged, &ask);
+            let judged = KeyWord(word).evaluate(ask.pace, ask.now(), ask.cost);
+            let taken = slot::is_passed(&judged, &ask);
             // One lone word, as in a limiter of one key: only its order with the anchor matters.
             if !taken
                 || shared
                     .compare_exchange(word, judged.after.0, Ordering::Relaxed, Ordering::Relaxed)
                     .is_ok()
             {
-                return Judged { taken, ..judged };
+                return WordDecision {
+                    is_charged: taken,
+                    ..judged
+                };
             }
-            backoff.lost();
+            backoff.back_off();
         }
     }
 }
@@ -407,7 +410,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 each(ActiveKey {
                     key: fingerprint & KEY_BITS,
                     idle_after: idle - now,
-                    blocked: word.is_blocked_at(units::of(now)),
+                    blocked: word.is_blocked_at(units::from_time(now)),
                 });
             }
         }

@@ -5,7 +5,7 @@ use std::fmt;
 use tollgate_core::{Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::wait_queue::{SharedWaitQueue, Turn};
+use crate::wait_queue::{QueuedAcquire, SharedWaitQueue};
 
 mod builder;
 mod lane_shares;
@@ -13,7 +13,7 @@ mod lane_shares;
 mod tests;
 
 pub use builder::{Builder, LanesError, Settings};
-use lane_shares::Shares;
+use lane_shares::LaneShares;
 
 /// One rate in priority lanes.
 ///
@@ -54,7 +54,7 @@ use lane_shares::Shares;
 /// ```
 pub struct Lanes<C: Clock = Monotonic> {
     names: Vec<String>,
-    line: SharedWaitQueue<Shares, C>,
+    queue: SharedWaitQueue<LaneShares, C>,
 }
 
 /// One lane of [`Lanes`], with the verbs of a limiter; made by [`Lanes::lane`].
@@ -85,25 +85,25 @@ impl<C: Clock> Lanes<C> {
     /// The lane of this name, if there is one.
     pub fn lane(&self, name: &str) -> Option<Lane<'_, C>> {
         let number = self.names.iter().position(|known| known == name)?;
-        self.numbered(number)
+        self.lane_at(number)
     }
 
     /// All lanes, highest first.
     pub fn iter(&self) -> impl Iterator<Item = Lane<'_, C>> {
-        (0..self.names.len()).filter_map(|number| self.numbered(number))
+        (0..self.names.len()).filter_map(|number| self.lane_at(number))
     }
 
     /// How many wait in all lanes.
     pub fn waiters(&self) -> usize {
-        self.line.read(|queue| queue.waiting())
+        self.queue.read(|queue| queue.waiting())
     }
 
     /// The clock that they read.
     pub const fn clock(&self) -> &C {
-        self.line.clock()
+        self.queue.clock()
     }
 
-    fn numbered(&self, number: usize) -> Option<Lane<'_, C>> {
+    fn lane_at(&self, number: usize) -> Option<Lane<'_, C>> {
         let number = u32::try_from(number).ok()?;
         Some(Lane {
             lanes: self,
@@ -132,7 +132,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     pub fn rate(&self) -> Rate {
         let number = self.number;
         self.lanes
-            .line
+            .queue
             .read(|queue| queue.discipline().rate_of(number))
     }
 
@@ -145,7 +145,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// Whether a request of this cost passes now; it is charged if so.
     #[must_use = "a request that isn't allowed mustn't pass"]
     pub fn allow_n(&self, cost: u64) -> bool {
-        self.lanes.line.allow(&self.number, cost)
+        self.lanes.queue.allow(&self.number, cost)
     }
 
     /// Decides one request.
@@ -156,11 +156,11 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// Decides a request of this cost. `retry_after` is this lane's, by its share or by what others
     /// leave if nobody else comes; limit, remaining and `reset_after` are those of all lanes together.
     pub fn check_n(&self, cost: u64) -> Decision {
-        self.lanes.line.check(&self.number, cost)
+        self.lanes.queue.check(&self.number, cost)
     }
 
     /// Waits for one token, behind those who wait in this lane.
-    pub fn acquire(&self) -> Turn<'a, Shares, C> {
+    pub fn acquire(&self) -> QueuedAcquire<'a, LaneShares, C> {
         self.acquire_n(1)
     }
 
@@ -180,14 +180,16 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// assert_eq!(refused.decision().wait(), Duration::from_millis(100));
     /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
-    pub fn acquire_n(&self, cost: u64) -> Turn<'a, Shares, C> {
-        Turn::new(&self.lanes.line, self.number, cost)
+    pub fn acquire_n(&self, cost: u64) -> QueuedAcquire<'a, LaneShares, C> {
+        QueuedAcquire::new(&self.lanes.queue, self.number, cost)
     }
 
     /// How many wait in this lane.
     pub fn waiters(&self) -> usize {
         let number = self.number;
-        self.lanes.line.read(|queue| queue.waiting_of(Some(number)))
+        self.lanes
+            .queue
+            .read(|queue| queue.waiting_of(Some(number)))
     }
 }
 

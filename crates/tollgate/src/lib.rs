@@ -81,8 +81,8 @@ mod when_full;
 
 pub use algorithm::Algorithm;
 pub use clock::Clock;
-pub use concurrency::{ConcurrencyLimiter, KeyedConcurrency};
-pub use exact_keyed::ExactKeyedLimiter;
+pub use concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter};
+pub use exact_keyed::StoredKeyLimiter;
 pub use fair::FairLimiter;
 pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
@@ -90,29 +90,29 @@ pub use limiter::Limiter;
 pub use missing_key::OnMissingKey;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
-pub use refused::Refused;
+pub use refused::RateDenied;
 pub use reservation::Reservation;
-pub use stack::{Level, Stack};
+pub use stack::{CompositeLimiter, Limit};
 pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;
 pub use tollgate_core as core;
 pub use tollgate_core::{Decision, DenyReason, LimitError, Outcome, Rate, Timestamp};
-pub use tree::Tree;
-pub use when_full::AtCap;
+pub use tree::ClassTree;
+pub use when_full::WhenFull;
 
 /// What the crates of this project lock and wake by.
 #[doc(hidden)]
 pub mod internal {
     pub use crate::patience::thread_waker;
-    pub use crate::sync::unpoisoned;
+    pub use crate::sync::ignore_poison;
 }
 
 /// What only models of the crate's own protocols see.
 #[cfg(loom)]
 #[doc(hidden)]
 pub mod models {
-    pub use crate::clock::upkeep::Upkeep;
+    pub use crate::clock::upkeep::UpkeepState;
 }
 
 /// The examples of `docs/testing.md`, of which one has tokio's time.

@@ -4,23 +4,23 @@ use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Decision, LimitError, Rate, Timestamp, Unbooked};
+use tollgate_core::{BookingError, Decision, LimitError, Rate, Timestamp};
 
 use crate::acquire::Acquire;
-use crate::cell::{Cell, Ticket, Undo};
+use crate::cell::{CancelScope, ChargeTicket, LimitCell};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::{Home, Lends};
+use crate::home::sealed::{LimitPointer, QueuedLimit};
 use crate::wait_queue::lined::LimiterQueue;
-use crate::wait_queue::meter::Meter;
-use crate::wait_queue::places::Id;
-use crate::wait_queue::single::Single;
-use crate::wait_queue::waiting::Waiting;
-use crate::wait_queue::{Post, State};
-use crate::{Refused, Reservation};
+use crate::wait_queue::meter::QueueLimit;
+use crate::wait_queue::places::WaiterId;
+use crate::wait_queue::single::FifoQueue;
+use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::{QueueState, WaitQueue};
+use crate::{RateDenied, Reservation};
 
 mod builder;
 
-pub use builder::{Builder, Settings};
+pub use builder::{Builder, LimiterSettings};
 
 pub use crate::algorithm::Algorithm;
 pub use crate::cell::switch::Switch;
@@ -44,10 +44,10 @@ pub use crate::clock::DefaultClock;
 /// assert_eq!(passed(), 5);
 /// ```
 pub struct Limiter<C: Clock = Monotonic> {
-    pub(crate) cell: Cell,
+    pub(crate) cell: LimitCell,
     pub(crate) clock: C,
     pub(crate) line: LimiterQueue<()>,
-    waiting: Waiting,
+    waiting: WaiterCount,
 }
 
 impl Limiter {
@@ -120,7 +120,7 @@ impl<C: Clock> Limiter<C> {
     pub fn allow_n(&self, cost: u64) -> bool {
         let now = self.clock.now();
         if self.line.is_marked() {
-            return self.allow_marked(now, cost);
+            return self.allow_queued(now, cost);
         }
         self.cell.allow(now, cost)
     }
@@ -129,8 +129,8 @@ impl<C: Clock> Limiter<C> {
 
     #[cold]
     #[inline(never)]
-    fn allow_marked(&self, now: Timestamp, cost: u64) -> bool {
-        match self.behind(now, cost) {
+    fn allow_queued(&self, now: Timestamp, cost: u64) -> bool {
+        match self.decision_behind_waiters(now, cost) {
             Some(behind) => behind.is_allowed(),
             None => self.cell.allow(now, cost),
         }
@@ -152,18 +152,18 @@ impl<C: Clock> Limiter<C> {
     #[inline]
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
         if self.line.is_marked() {
-            return self.check_marked(now, cost);
+            return self.check_queued(now, cost);
         }
         self.cell.check(now, cost)
     }
 
     #[cold]
     #[inline(never)]
-    fn check_marked(&self, now: Timestamp, cost: u64) -> Decision {
-        match self.behind(now, cost) {
+    fn check_queued(&self, now: Timestamp, cost: u64) -> Decision {
+        match self.decision_behind_waiters(now, cost) {
             Some(behind) => behind,
             // A look at a later time takes into account what will be out by then.
-            None if cost == 0 => self.see(now, 0),
+            None if cost == 0 => self.peek_unqueued(now, 0),
             None => self.cell.check(now, cost),
         }
     }
@@ -181,7 +181,7 @@ impl<C: Clock> Limiter<C> {
     /// Tokens there now, for people to read: with fractions and negative in debt, except in windows
     /// and logs, which have whole ones and no debt; infinite when nothing is limited.
     pub fn tokens(&self) -> f64 {
-        self.cell.tokens(self.clock.now(), self.line.out())
+        self.cell.tokens(self.clock.now(), self.line.outstanding())
     }
 
     // Reserve: take now, act later.
@@ -191,7 +191,7 @@ impl<C: Clock> Limiter<C> {
     /// # Errors
     /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if the algorithm
     /// can't book that far ahead (a sliding log books one window).
-    pub fn reserve(&self, cost: u64) -> Result<Reservation<&Self>, Refused> {
+    pub fn reserve(&self, cost: u64) -> Result<Reservation<&Self>, RateDenied> {
         self.reserve_at(self.clock.now(), cost)
     }
 
@@ -199,8 +199,8 @@ impl<C: Clock> Limiter<C> {
     ///
     /// # Errors
     /// As [`reserve`](Self::reserve).
-    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<&Self>, Refused> {
-        let ticket = self.reserve_in_turn(now, cost)?;
+    pub fn reserve_at(&self, now: Timestamp, cost: u64) -> Result<Reservation<&Self>, RateDenied> {
+        let ticket = self.reserve_in_order(now, cost)?;
         Ok(Reservation::new(self, ticket))
     }
 
@@ -218,8 +218,11 @@ impl<C: Clock> Limiter<C> {
     /// std::thread::spawn(move || slot.wait_blocking()).join().unwrap();
     /// # Ok::<(), tollgate::Refused>(())
     /// ```
-    pub fn reserve_owned(self: &Arc<Self>, cost: u64) -> Result<Reservation<Arc<Self>>, Refused> {
-        let ticket = (&**self).reserve_in_turn(self.clock.now(), cost)?;
+    pub fn reserve_owned(
+        self: &Arc<Self>,
+        cost: u64,
+    ) -> Result<Reservation<Arc<Self>>, RateDenied> {
+        let ticket = (&**self).reserve_in_order(self.clock.now(), cost)?;
         Ok(Reservation::new(Arc::clone(self), ticket))
     }
 
@@ -292,8 +295,8 @@ impl<C: Clock> Limiter<C> {
     /// As [`set_rate`](Self::set_rate).
     pub fn set_rate_at(&self, now: Timestamp, rate: Rate) -> Result<(), LimitError> {
         // Before anything that was booked is taken back for it.
-        self.cell.takes_rate(rate)?;
-        self.change(now, || self.cell.change_rate(now, |_| rate))
+        self.cell.check_rate(rate)?;
+        self.change_cell(now, || self.cell.change_rate(now, |_| rate))
     }
 
     /// Changes the burst alone.
@@ -310,13 +313,13 @@ impl<C: Clock> Limiter<C> {
     /// As [`set_rate`](Self::set_rate).
     pub fn set_burst_at(&self, now: Timestamp, burst: u64) -> Result<(), LimitError> {
         let with = |rate: Rate| rate.burst(burst);
-        self.cell.takes_rate(with(self.rate()))?;
-        self.change(now, || self.cell.change_rate(now, with))
+        self.cell.check_rate(with(self.rate()))?;
+        self.change_cell(now, || self.cell.change_rate(now, with))
     }
 
     /// Whether it limits.
     pub fn switch(&self) -> Switch {
-        self.cell.mode()
+        self.cell.switch()
     }
 
     /// Switches the limit off in an emergency, or on again.
@@ -331,17 +334,17 @@ impl<C: Clock> Limiter<C> {
     /// ```
     pub fn set_switch(&self, switch: Switch) {
         let now = self.clock.now();
-        self.change(now, || self.cell.set_mode(now, switch));
+        self.change_cell(now, || self.cell.set_switch(now, switch));
     }
 
     /// Changes the limit. Waiters whose turn has come by now pass by the old limit, all others by the new one.
-    fn change<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
+    fn change_cell<T>(&self, now: Timestamp, change: impl FnOnce() -> T) -> T {
         // A waiter that comes meanwhile must not miss the change, whether its mark is seen here or not.
         self.visit(None, |state| {
             state.waits.advance(&self, now);
-            state.waits.unbook_all(&self, now);
+            state.waits.cancel_all_bookings(&self, now);
             let changed = change();
-            state.waits.changed(&self, now);
+            state.waits.recheck_all(&self, now);
             changed
         })
     }
@@ -352,35 +355,39 @@ impl<C: Clock> Limiter<C> {
     }
 }
 
-impl<C: Clock> Post for &Limiter<C> {
-    type Waits = Single<()>;
+impl<C: Clock> WaitQueue for &Limiter<C> {
+    type Waits = FifoQueue<()>;
 
     fn clock(&self) -> &dyn Clock {
         &self.clock
     }
 
-    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Single<()>>) -> T) -> T {
+    fn visit<T>(
+        &self,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<FifoQueue<()>>) -> T,
+    ) -> T {
         self.line.visit(present, change)
     }
 
-    fn advance(&self, waits: &mut Single<()>, now: Timestamp) {
+    fn advance(&self, waits: &mut FifoQueue<()>, now: Timestamp) {
         waits.advance(self, now);
     }
 
-    fn leave(&self, waits: &mut Single<()>, now: Timestamp, id: Id) {
+    fn leave(&self, waits: &mut FifoQueue<()>, now: Timestamp, id: WaiterId) {
         waits.leave(self, now, id);
     }
 
-    fn gone(&self) {
+    fn waiter_left(&self) {
         self.waiting().leave();
     }
 }
 
-impl<C: Clock> Meter for &Limiter<C> {
+impl<C: Clock> QueueLimit for &Limiter<C> {
     type Terms = ();
 
-    fn look(&self, (): &(), now: Timestamp, cost: u64) -> Decision {
-        self.see(now, cost)
+    fn peek(&self, (): &(), now: Timestamp, cost: u64) -> Decision {
+        self.peek_unqueued(now, cost)
     }
 
     fn book(
@@ -389,50 +396,55 @@ impl<C: Clock> Meter for &Limiter<C> {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Refused> {
-        let booked = self.cell.reserve(now, cost, patience, self.line.out());
+    ) -> Result<ChargeTicket, RateDenied> {
+        let booked = self
+            .cell
+            .reserve(now, cost, patience, self.line.outstanding());
         booked.map_err(|unbooked| match unbooked {
-            Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
-            Unbooked::Refused(decision) => Refused::from_decision(decision),
+            BookingError::TooFarAhead(decision) => RateDenied::TooFarAhead(decision),
+            BookingError::Denied(decision) => RateDenied::from_decision(decision),
         })
     }
 
-    fn give_back(&self, (): &(), now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        self.cell.give_back(now, ticket, undo)
+    fn cancel(&self, (): &(), now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool {
+        self.cell.cancel(now, ticket, undo)
     }
 
-    fn shows(&self) -> Timestamp {
+    fn clock_time(&self) -> Timestamp {
         self.clock.now()
     }
 
-    fn takes(&self, (): &(), tokens: u128) -> Duration {
-        self.cell.takes(tokens)
+    fn drain_time(&self, (): &(), tokens: u128) -> Duration {
+        self.cell.drain_time(tokens)
     }
 }
 
-impl<C: Clock> Home for &Limiter<C> {
-    fn terms(&self) {}
+impl<C: Clock> QueuedLimit for &Limiter<C> {
+    fn charge_terms(&self) {}
 
-    fn waiting(&self) -> &Waiting {
+    fn waiting(&self) -> &WaiterCount {
         &self.waiting
     }
 
-    fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        self.cell.look(now, cost, self.line.out())
+    fn peek_unqueued(&self, now: Timestamp, cost: u64) -> Decision {
+        self.cell.peek(now, cost, self.line.outstanding())
     }
 
-    fn keep_out(&self, waits: &mut Single<()>, now: Timestamp) {
+    fn keep_outstanding(&self, waits: &mut FifoQueue<()>, now: Timestamp) {
         if waits.is_held {
-            waits.is_held = self.cell.pass_time(now);
+            waits.is_held = self.cell.expire_holds(now);
         }
     }
 
-    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Single<()>>) -> T) -> Option<T> {
+    fn visit_if_any<T>(
+        &self,
+        change: impl FnOnce(&mut QueueState<FifoQueue<()>>) -> T,
+    ) -> Option<T> {
         self.line.is_marked().then(|| self.visit(None, change))
     }
 }
 
-impl<C: Clock> Lends for &Limiter<C> {
+impl<C: Clock> LimitPointer for &Limiter<C> {
     type Limit<'a>
         = Self
     where
@@ -443,7 +455,7 @@ impl<C: Clock> Lends for &Limiter<C> {
     }
 }
 
-impl<C: Clock> Lends for Arc<Limiter<C>> {
+impl<C: Clock> LimitPointer for Arc<Limiter<C>> {
     type Limit<'a>
         = &'a Limiter<C>
     where

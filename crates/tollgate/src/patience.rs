@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use crate::clock_steps::SLACK;
+use crate::clock_steps::CLOCK_SLACK;
 use crate::sync::{Thread, current_thread};
 
 /// How many may wait on one limiter, unless said otherwise.
@@ -16,7 +16,7 @@ pub(crate) const DEFAULT_MAX_WAITERS: usize = 65_536;
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum WaitLimit {
     /// The caller hasn't said.
-    Unsaid,
+    Default,
     Timeout(Duration),
     Deadline(Timestamp),
 }
@@ -25,7 +25,7 @@ impl WaitLimit {
     /// Until when it lasts, if that was said.
     pub(crate) fn deadline(self, now: Timestamp) -> Option<Timestamp> {
         match self {
-            Self::Unsaid => None,
+            Self::Default => None,
             Self::Timeout(timeout) => Some(now + timeout),
             Self::Deadline(deadline) => Some(deadline),
         }
@@ -36,21 +36,21 @@ impl WaitLimit {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct ClockAwareDeadline {
     at: Timestamp,
-    seen: Timestamp,
+    last_seen: Timestamp,
 }
 
 impl ClockAwareDeadline {
     pub(crate) const fn new(at: Timestamp, now: Timestamp) -> Self {
-        Self { at, seen: now }
+        Self { at, last_seen: now }
     }
 
     /// The deadline, now that the clock shows this. It moves with a clock that was set back.
     pub(crate) fn at(&mut self, now: Timestamp) -> Timestamp {
-        if self.seen - now > SLACK {
-            self.at = self.at.shifted(self.seen, now);
-            self.seen = now;
+        if self.last_seen - now > CLOCK_SLACK {
+            self.at = self.at.shifted(self.last_seen, now);
+            self.last_seen = now;
         }
-        self.seen = self.seen.max(now);
+        self.last_seen = self.last_seen.max(now);
         self.at
     }
 }

@@ -64,7 +64,7 @@ use tollgate_core::{Decision, Timestamp};
 
 use self::file::FileEnd;
 use self::persistence::{BackgroundSaver, QuotaSaver};
-use self::table::{Done, QuotaRequest, Table};
+use self::table::{ChargeResult, QuotaRequest, QuotaTable};
 use crate::clock::{Clock, Wall};
 use crate::stripes::Counters;
 use crate::sync::Ordering;
@@ -74,10 +74,10 @@ pub use builder::{Builder, Durability, OnFileFailure, Settings};
 pub use file::FileError;
 pub use key::{Key, OwnedKey, QuotaKey};
 pub use period::{Quota, QuotaError, Weekday};
-pub use refused::{QuotaRefused, Receipt};
+pub use refused::{QuotaDenied, Receipt};
 
 /// How often a charge waits until more is saved ahead.
-const CLAIMS: usize = 8;
+const MAX_CLAIM_ATTEMPTS: usize = 8;
 
 /// A quota for each key: a tenant's id, or any bytes up to a kilobyte.
 ///
@@ -98,9 +98,9 @@ const CLAIMS: usize = 8;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 pub struct QuotaLimiter<C = Wall> {
-    table: Arc<Table>,
+    table: Arc<QuotaTable>,
     /// What saves it, if it is kept in a file; it stops with the limiter.
-    keeper: Option<BackgroundSaver>,
+    persistence: Option<BackgroundSaver>,
     observer: Option<ThresholdObserver>,
     counters: Counters,
     clock: C,
@@ -126,7 +126,7 @@ pub struct ThresholdEvent<'a> {
 struct ThresholdObserver {
     /// From low to high.
     percentages: Vec<u8>,
-    tell: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
+    notify: Box<dyn Fn(&ThresholdEvent<'_>) + Send + Sync>,
 }
 
 /// What a quota limiter has counted, and whether its store works.
@@ -160,7 +160,7 @@ impl QuotaLimiter {
     /// A key takes about 500 bytes and its name, a rolling one up to 1.5 kB, and one with quotas of four
     /// sorts of periods up to four times as much.
     pub fn new(quota: Quota, capacity: usize) -> Self {
-        Self::builder(quota, capacity).finish()
+        Self::builder(quota, capacity).build_unchecked()
     }
 
     /// Chooses the file, the clock, the bounds and who is told of thresholds.
@@ -187,16 +187,16 @@ impl<C: Clock> QuotaLimiter<C> {
         key: &K,
         cost: u64,
     ) -> Decision {
-        decision(self.charge_at(now, key, None, cost))
+        into_decision(self.charge_at(now, key, None, cost))
     }
 
     /// What this key has left, without charging anything.
     pub fn peek<K: AsRef<[u8]> + ?Sized>(&self, key: &K) -> Decision {
-        self.look_at(self.clock.now(), key, None, 0)
+        self.peek_at(self.clock.now(), key, None, 0)
     }
 
     /// Whether a cost would pass, without charging it, by the key's quota or the one given.
-    pub fn look_at<K: AsRef<[u8]> + ?Sized>(
+    pub fn peek_at<K: AsRef<[u8]> + ?Sized>(
         &self,
         now: Timestamp,
         key: &K,
@@ -204,7 +204,7 @@ impl<C: Clock> QuotaLimiter<C> {
         cost: u64,
     ) -> Decision {
         let key = key.as_ref();
-        if let Err(refused) = self.expect(key) {
+        if let Err(refused) = self.check_key(key) {
             return *refused.decision();
         }
         let ask = QuotaRequest {
@@ -213,7 +213,7 @@ impl<C: Clock> QuotaLimiter<C> {
             now,
             cost,
         };
-        self.table.look(&ask).decision
+        self.table.evaluate(&ask).decision
     }
 
     /// Charges a cost to this key, to be given back if the request doesn't happen.
@@ -234,7 +234,7 @@ impl<C: Clock> QuotaLimiter<C> {
         &self,
         key: &K,
         cost: u64,
-    ) -> Result<Receipt, QuotaRefused> {
+    ) -> Result<Receipt, QuotaDenied> {
         self.charge_at(self.clock.now(), key, None, cost)
     }
 
@@ -248,10 +248,10 @@ impl<C: Clock> QuotaLimiter<C> {
         key: &K,
         quota: Option<&Quota>,
         cost: u64,
-    ) -> Result<Receipt, QuotaRefused> {
+    ) -> Result<Receipt, QuotaDenied> {
         let key = key.as_ref();
-        self.expect(key).inspect_err(|refused| {
-            if cost > 0 && matches!(refused, QuotaRefused::KeyTooLong { .. }) {
+        self.check_key(key).inspect_err(|refused| {
+            if cost > 0 && matches!(refused, QuotaDenied::KeyTooLong { .. }) {
                 self.counters.count(false);
             }
         })?;
@@ -264,8 +264,8 @@ impl<C: Clock> QuotaLimiter<C> {
         let unsaved = self.saver().map(|saver| &saver.unsaved);
         let mut charged = self.table.charge(&ask, unsaved);
         // Other requests may use up what was saved ahead before this one gets to it.
-        for _ in 0..CLAIMS {
-            if !matches!(charged, Err(QuotaRefused::NotSaved { .. })) || self.flush().is_err() {
+        for _ in 0..MAX_CLAIM_ATTEMPTS {
+            if !matches!(charged, Err(QuotaDenied::ClaimNotSaved { .. })) || self.flush().is_err() {
                 break;
             }
             charged = self.table.charge(&ask, unsaved);
@@ -274,19 +274,19 @@ impl<C: Clock> QuotaLimiter<C> {
             self.counters.count(charged.is_ok());
         }
         let done = charged?;
-        self.tell(key, &done);
+        self.notify_thresholds(key, &done);
         Ok(done.receipt)
     }
 
     /// Gives a charge back to the period, or the part of a rolling one, that it was counted in, of each
     /// quota that the key is counted by, and returns how much: nothing where that is over, or once the
     /// key was reset.
-    pub fn give_back<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: Receipt) -> u64 {
-        self.give_back_at(self.clock.now(), key, receipt)
+    pub fn refund_receipt<K: AsRef<[u8]> + ?Sized>(&self, key: &K, receipt: Receipt) -> u64 {
+        self.refund_receipt_at(self.clock.now(), key, receipt)
     }
 
     /// Gives a charge back at a time on the limiter's clock.
-    pub fn give_back_at<K: AsRef<[u8]> + ?Sized>(
+    pub fn refund_receipt_at<K: AsRef<[u8]> + ?Sized>(
         &self,
         now: Timestamp,
         key: &K,
@@ -298,7 +298,7 @@ impl<C: Clock> QuotaLimiter<C> {
         }
         self.table.update(key.as_ref(), |entry| {
             if entry.id == id {
-                entry.give_back(at, cost, now.as_nanos())
+                entry.refund_charge(at, cost, now.as_nanos())
             } else {
                 0
             }
@@ -366,7 +366,9 @@ impl<C: Clock> QuotaLimiter<C> {
     /// # Errors
     /// If the file can't be written; then it holds what the last flush that succeeded had saved.
     pub fn close(mut self) -> Result<(), FileError> {
-        self.keeper.as_mut().map_or(Ok(()), BackgroundSaver::close)
+        self.persistence
+            .as_mut()
+            .map_or(Ok(()), BackgroundSaver::close)
     }
 
     /// What was counted so far, and whether the store works.
@@ -395,18 +397,18 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 
     fn saver(&self) -> Option<&QuotaSaver> {
-        self.keeper.as_ref().map(BackgroundSaver::saver)
+        self.persistence.as_ref().map(BackgroundSaver::saver)
     }
 
     /// That this process may ask for this key.
     #[inline]
-    fn expect(&self, key: &[u8]) -> Result<(), QuotaRefused> {
+    fn check_key(&self, key: &[u8]) -> Result<(), QuotaDenied> {
         if self.is_forked() {
-            return Err(QuotaRefused::FORKED);
+            return Err(QuotaDenied::FORKED);
         }
         match key.len() {
-            0..=QuotaRefused::MOST_KEY_BYTES => Ok(()),
-            bytes => Err(QuotaRefused::key_too_long(bytes)),
+            0..=QuotaDenied::MAX_KEY_BYTES => Ok(()),
+            bytes => Err(QuotaDenied::key_too_long(bytes)),
         }
     }
 
@@ -417,7 +419,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 
     /// Tells of the thresholds that a charge has reached.
-    fn tell(&self, key: &[u8], done: &Done) {
+    fn notify_thresholds(&self, key: &[u8], done: &ChargeResult) {
         let Receipt { decision, cost, .. } = &done.receipt;
         let observer = self.observer.as_ref().filter(|_| *cost > 0);
         let Some(observer) = observer else {
@@ -427,8 +429,8 @@ impl<C: Clock> QuotaLimiter<C> {
         for &percent in &observer.percentages {
             let threshold = (u128::from(limit) * u128::from(percent)).div_ceil(100);
             let reached = threshold <= u128::from(done.used);
-            if reached && u128::from(done.peak) < threshold {
-                (observer.tell)(&ThresholdEvent {
+            if reached && u128::from(done.previous_peak) < threshold {
+                (observer.notify)(&ThresholdEvent {
                     key,
                     percent,
                     used: done.used,
@@ -441,7 +443,7 @@ impl<C: Clock> QuotaLimiter<C> {
 }
 
 /// The decision, whether the charge passed or was refused.
-fn decision(charged: Result<Receipt, QuotaRefused>) -> Decision {
+fn into_decision(charged: Result<Receipt, QuotaDenied>) -> Decision {
     charged.map_or_else(|refused| *refused.decision(), |receipt| receipt.decision)
 }
 
@@ -449,7 +451,7 @@ impl<C> fmt::Debug for QuotaLimiter<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("QuotaLimiter")
             .field("keys", &self.table.keys())
-            .field("kept", &self.keeper.is_some())
+            .field("kept", &self.persistence.is_some())
             .finish_non_exhaustive()
     }
 }

@@ -25,11 +25,11 @@ use tollgate_core::{Decision, Outcome};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Refused {
+pub enum RateDenied {
     /// The cost is above what the limit can ever hold, so retrying would be pointless.
-    Never(Decision),
+    ExceedsBurst(Decision),
     /// It would take longer than the deadline, or the deadline has passed already.
-    TooLate(Decision),
+    DeadlineExceeded(Decision),
     /// It would act further ahead than reservations may: than the limiter's `longest_wait`, or than its algorithm
     /// can book.
     TooFarAhead(Decision),
@@ -38,70 +38,70 @@ pub enum Refused {
     /// The queue is full.
     QueueFull(Decision),
     /// It was shed: dropped from a line that had been too long for too long.
-    Shed(Decision),
+    Dropped(Decision),
 }
 
-impl Refused {
+impl RateDenied {
     /// The refusal for a decision that doesn't pass in time.
     pub(crate) fn from_decision(decision: Decision) -> Self {
         match decision.outcome {
-            Outcome::Never => Self::Never(decision),
-            Outcome::Allowed | Outcome::Denied => Self::TooLate(decision),
+            Outcome::Never => Self::ExceedsBurst(decision),
+            Outcome::Allowed | Outcome::Denied => Self::DeadlineExceeded(decision),
         }
     }
 
     /// What the limit said: remaining, `retry_after`, `reset_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
-            Self::Never(decision)
-            | Self::TooLate(decision)
+            Self::ExceedsBurst(decision)
+            | Self::DeadlineExceeded(decision)
             | Self::TooFarAhead(decision)
             | Self::Blocked(decision)
             | Self::QueueFull(decision)
-            | Self::Shed(decision) => decision,
+            | Self::Dropped(decision) => decision,
         }
     }
 }
 
-impl fmt::Display for Refused {
+impl fmt::Display for RateDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Never(decision) => write!(
+            Self::ExceedsBurst(decision) => write!(
                 f,
                 "rate limit: the cost is above the {} that can pass at once, so it never will",
                 decision.limit
             ),
-            Self::TooLate(decision) if decision.wait() == Duration::ZERO => {
+            Self::DeadlineExceeded(decision) if decision.wait_or_max() == Duration::ZERO => {
                 f.write_str("rate limit: the deadline has passed already")
             }
-            Self::TooLate(decision) => write!(
+            Self::DeadlineExceeded(decision) => write!(
                 f,
                 "rate limit: the wait of {:?} is longer than the deadline allows",
-                decision.wait()
+                decision.wait_or_max()
             ),
             Self::TooFarAhead(decision) => write!(
                 f,
                 "rate limit: the wait of {:?} is longer than a reservation may be made ahead; use `acquire`, \
                  which waits as long as it takes",
-                decision.wait()
+                decision.wait_or_max()
             ),
             Self::Blocked(decision) => write!(
                 f,
                 "rate limit: the key is blocked; retry after {:?}",
-                decision.wait()
+                decision.wait_or_max()
             ),
             Self::QueueFull(decision) => write!(
                 f,
                 "rate limit: too many are waiting already; retry after {:?}",
-                decision.wait()
+                decision.wait_or_max()
             ),
-            Self::Shed(decision) => write!(
+            Self::Dropped(decision) => write!(
                 f,
                 "rate limit: shed from a line that stood for too long; retry after {:?}",
-                decision.wait()
+                decision.wait_or_max()
             ),
         }
     }
 }
 
-impl std::error::Error for Refused {}
+impl std::error::Error for RateDenied {}

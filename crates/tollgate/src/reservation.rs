@@ -6,13 +6,13 @@ use std::{future::poll_fn, pin::pin};
 
 use tollgate_core::Timestamp;
 
-use crate::cell::Ticket;
+use crate::cell::ChargeTicket;
 #[cfg(not(any(loom, shuttle)))]
 use crate::clock::alarm::Alarm;
-use crate::home::Home;
-use crate::home::sealed::Home as _;
-use crate::wait_queue::Post;
-use crate::wait_queue::waiting::Seat;
+use crate::home::LimitHandle;
+use crate::home::sealed::QueuedLimit as _;
+use crate::wait_queue::WaitQueue;
+use crate::wait_queue::waiting::WaiterGuard;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///
@@ -41,35 +41,35 @@ use crate::wait_queue::waiting::Seat;
 /// ```
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped before its time is given back"]
-pub struct Reservation<H: Home> {
-    home: H,
+pub struct Reservation<H: LimitHandle> {
+    limit_handle: H,
     /// Taken out once the slot was used or given back.
-    ticket: Option<Ticket>,
-    at: Timestamp,
+    ticket: Option<ChargeTicket>,
+    ready_at: Timestamp,
 }
 
-impl<H: Home> Reservation<H> {
-    pub(crate) fn new(home: H, ticket: Ticket) -> Self {
+impl<H: LimitHandle> Reservation<H> {
+    pub(crate) fn new(home: H, ticket: ChargeTicket) -> Self {
         Self {
-            home,
-            at: ticket.at(),
+            limit_handle: home,
+            ready_at: ticket.at(),
             ticket: Some(ticket),
         }
     }
 
     /// When the slot may be used, on the limiter's clock.
-    pub fn act_at(&self) -> Timestamp {
-        self.at
+    pub fn ready_at(&self) -> Timestamp {
+        self.ready_at
     }
 
     /// How long until the slot may be used: zero once its time has come.
     pub fn delay(&self) -> Duration {
-        self.delay_from(self.home.limit().now())
+        self.delay_from(self.limit_handle.limit().now())
     }
 
     /// How long from `now` until the slot may be used.
     pub fn delay_from(&self, now: Timestamp) -> Duration {
-        self.at - now
+        self.ready_at - now
     }
 
     /// Waits until the slot may be used; returns how long that took.
@@ -77,27 +77,27 @@ impl<H: Home> Reservation<H> {
     /// Dropping the future before then gives the slot back, as far as nothing was booked behind it.
     #[cfg(not(any(loom, shuttle)))]
     pub async fn wait(mut self) -> Duration {
-        let (at, started) = (self.at, self.home.limit().now());
+        let (at, started) = (self.ready_at, self.limit_handle.limit().now());
         if started < at {
-            let limit = self.home.limit();
-            let _waiting = Seat::enter_anyway(limit.waiting());
+            let limit = self.limit_handle.limit();
+            let _waiting = WaiterGuard::enter_unbounded(limit.waiting());
             let mut alarm = pin!(Alarm::new());
             poll_fn(|context| alarm.as_mut().poll(limit.clock(), at, context)).await;
         }
-        self.mark_used();
-        self.home.limit().now() - started
+        self.finish();
+        self.limit_handle.limit().now() - started
     }
 
     /// Blocks the thread until the slot may be used; returns how long that took.
     pub fn wait_blocking(mut self) -> Duration {
-        let started = self.home.limit().now();
-        if started < self.at {
-            let limit = self.home.limit();
-            let _waiting = Seat::enter_anyway(limit.waiting());
-            limit.clock().park_until(self.at);
+        let started = self.limit_handle.limit().now();
+        if started < self.ready_at {
+            let limit = self.limit_handle.limit();
+            let _waiting = WaiterGuard::enter_unbounded(limit.waiting());
+            limit.clock().sleep_until_time(self.ready_at);
         }
-        self.mark_used();
-        self.home.limit().now() - started
+        self.finish();
+        self.limit_handle.limit().now() - started
     }
 
     /// Keeps the slot, whatever becomes of the handle: from now on nothing is given back.
@@ -117,42 +117,42 @@ impl<H: Home> Reservation<H> {
     /// # Ok::<(), tollgate::Refused>(())
     /// ```
     pub fn keep(mut self) {
-        self.mark_used();
+        self.finish();
     }
 
     /// Gives back as much as no later reservation relies on.
     pub fn cancel(self) {
-        let now = self.home.limit().now();
+        let now = self.limit_handle.limit().now();
         self.cancel_at(now);
     }
 
     /// Gives back, as of `now`, as much as no later reservation relies on.
     pub fn cancel_at(mut self, now: Timestamp) {
-        self.give_back(now);
+        self.cancel_charge(now);
     }
 
     /// The slot's time has come and it is used: from now on nothing is given back.
-    pub(crate) fn mark_used(&mut self) {
-        if let Some(Ticket::InLine { number, at }) = self.ticket.take() {
-            self.home.limit().end_in_turn(number, at);
+    pub(crate) fn finish(&mut self) {
+        if let Some(ChargeTicket::InLine { number, at }) = self.ticket.take() {
+            self.limit_handle.limit().end_reservation(number, at);
         }
     }
 
-    fn give_back(&mut self, now: Timestamp) {
+    fn cancel_charge(&mut self, now: Timestamp) {
         if let Some(ticket) = self.ticket.take() {
-            self.home.limit().cancel_in_order(now, &ticket);
+            self.limit_handle.limit().cancel_in_order(now, &ticket);
         }
     }
 }
 
-impl<H: Home> Drop for Reservation<H> {
+impl<H: LimitHandle> Drop for Reservation<H> {
     fn drop(&mut self) {
         if self.ticket.is_some() {
-            let now = self.home.limit().now();
-            if now < self.at {
-                self.give_back(now);
+            let now = self.limit_handle.limit().now();
+            if now < self.ready_at {
+                self.cancel_charge(now);
             } else {
-                self.mark_used();
+                self.finish();
             }
         }
     }

@@ -6,7 +6,7 @@ pub(crate) struct ShardLayout {
     /// How many there are: a power of two.
     pub(crate) count: usize,
     /// How many keys each takes.
-    pub(crate) room: usize,
+    pub(crate) capacity_per_shard: usize,
     /// Shifts a hash so that its top bits are a shard's number.
     shift: u32,
 }
@@ -27,14 +27,14 @@ impl ShardLayout {
         let spread = if count == 1 { 0 } else { 6 * share.isqrt() };
         Self {
             count,
-            room: share.saturating_add(spread),
+            capacity_per_shard: share.saturating_add(spread),
             shift: (u64::BITS - count.trailing_zeros()) % u64::BITS,
         }
     }
 
     /// Which shard a key with this hash is in.
     #[inline]
-    pub(crate) fn number(&self, hash: u64) -> usize {
+    pub(crate) fn shard_of(&self, hash: u64) -> usize {
         // One shard has nothing to shift by, and a mask for it is zero.
         usize::try_from(hash >> self.shift).unwrap_or(0) & (self.count - 1)
     }
@@ -48,7 +48,7 @@ mod tests {
     fn every_hash_is_in_a_shard_and_all_shards_are_used() {
         for least in [1, 2, 5, 256] {
             let shards = ShardLayout::new(1_000_000, least);
-            let number = |part: usize| shards.number((part as u64) << (u64::BITS - 8));
+            let number = |part: usize| shards.shard_of((part as u64) << (u64::BITS - 8));
             let mut used: Vec<usize> = (0..256).map(number).collect();
             used.sort_unstable();
             used.dedup();
@@ -58,10 +58,13 @@ mod tests {
 
     #[test]
     fn one_shard_takes_the_capacity_and_several_have_room_to_spare() {
-        assert_eq!(ShardLayout::for_threads(1_000, 1_024, 256).room, 1_000);
+        assert_eq!(
+            ShardLayout::for_threads(1_000, 1_024, 256).capacity_per_shard,
+            1_000
+        );
         let many = ShardLayout::for_threads(1_000_000, 1_024, 256);
         assert_eq!(many.count, 256);
-        assert_eq!(many.room, 3_907 + 6 * 62);
+        assert_eq!(many.capacity_per_shard, 3_907 + 6 * 62);
         assert_eq!(ShardLayout::for_threads(usize::MAX, 1, 64).count, 64);
     }
 }

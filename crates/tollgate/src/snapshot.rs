@@ -47,14 +47,14 @@ const FNV_FACTOR: u64 = 0x0000_0100_0000_01B3;
 /// assert!(times.wall > times.now);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Times {
+pub struct SnapshotTimes {
     /// By the clock of the table.
     pub now: Timestamp,
     /// By the wall clock: nanoseconds since 1970.
     pub wall: Timestamp,
 }
 
-impl Times {
+impl SnapshotTimes {
     /// This moment, for a table that shows this time.
     pub(crate) fn of(now: Timestamp) -> Self {
         // No monotonic clock tells how long no process ran.
@@ -63,12 +63,12 @@ impl Times {
     }
 
     /// How long after another time this one is by the wall clock, in nanoseconds: none if it went back.
-    pub(crate) fn since(self, wall: u64) -> u64 {
+    pub(crate) fn nanos_since(self, wall: u64) -> u64 {
         self.wall.as_nanos().saturating_sub(wall)
     }
 
     /// Whether the table's clock is the wall clock.
-    pub(crate) fn is_wall(self) -> bool {
+    pub(crate) fn is_wall_clock(self) -> bool {
         self.now == self.wall
     }
 }
@@ -83,14 +83,14 @@ impl Times {
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Loaded {
+pub struct LoadCounts {
     /// Keys that are active still, and go on.
     pub keys: u64,
     /// Keys that are active still and found no slot: the table has less room than the one that was saved.
-    pub left_out: u64,
+    pub skipped: u64,
 }
 
-impl Loaded {
+impl LoadCounts {
     /// Both together.
     ///
     /// ```
@@ -99,16 +99,16 @@ impl Loaded {
     /// assert_eq!(Loaded::default().and(Loaded::default()), Loaded::default());
     /// ```
     #[must_use]
-    pub const fn and(self, other: Self) -> Self {
+    pub const fn merged_with(self, other: Self) -> Self {
         Self {
             keys: self.keys + other.keys,
-            left_out: self.left_out + other.left_out,
+            skipped: self.skipped + other.skipped,
         }
     }
 }
 
 /// A rate: 0 for none, 1 for zero, 2 for a finite one; count, seconds, nanoseconds, burst.
-pub(crate) fn words_of(rate: Rate) -> [u64; 5] {
+pub(crate) fn rate_words(rate: Rate) -> [u64; 5] {
     let period = rate.period().unwrap_or_default();
     let kind = match rate {
         rate if rate.is_unlimited() => 0,
@@ -125,7 +125,7 @@ pub(crate) fn words_of(rate: Rate) -> [u64; 5] {
     ]
 }
 
-pub(crate) fn rate_of(words: [u64; 5]) -> Option<Rate> {
+pub(crate) fn rate_from_words(words: [u64; 5]) -> Option<Rate> {
     let [kind, count, secs, nanos, burst] = words;
     let nanos = u32::try_from(nanos).ok().filter(|n| *n < 1_000_000_000)?;
     match kind {
@@ -191,7 +191,7 @@ pub struct SnapshotWriter {
     out: BufWriter<File>,
     path: PathBuf,
     temporary: PathBuf,
-    sum: u64,
+    checksum: u64,
     words: u64,
 }
 
@@ -219,20 +219,20 @@ impl SnapshotWriter {
         version: u64,
     ) -> Result<Self, SnapshotError> {
         let path = path.as_ref();
-        let begun = private(path).map_err(|source| io_error(path, source));
+        let begun = create_temporary(path).map_err(|source| io_error(path, source));
         let (file, temporary) = begun?;
         let mut writer = Self {
             out: BufWriter::with_capacity(CHUNK, file),
             path: path.to_owned(),
             temporary,
-            sum: FNV_START,
+            checksum: FNV_START,
             words: 0,
         };
         writer.words(&[u64::from_le_bytes(*kind), version])?;
         // Not known yet, and no part of the sum.
-        let sum = writer.sum;
+        let sum = writer.checksum;
         writer.word(0)?;
-        writer.sum = sum;
+        writer.checksum = sum;
         Ok(writer)
     }
 
@@ -242,7 +242,7 @@ impl SnapshotWriter {
     /// [`SnapshotError::Io`] if it can't be written.
     pub fn word(&mut self, word: u64) -> Result<(), SnapshotError> {
         let bytes = word.to_le_bytes();
-        self.sum = checksum(self.sum, &bytes);
+        self.checksum = checksum(self.checksum, &bytes);
         self.words += 1;
         let written = self.out.write_all(&bytes);
         written.map_err(|source| io_error(&self.path, source))
@@ -271,7 +271,7 @@ impl SnapshotWriter {
     /// # Errors
     /// [`SnapshotError::Io`] if it can't be written.
     pub fn rate(&mut self, rate: Rate) -> Result<(), SnapshotError> {
-        self.words(&words_of(rate))
+        self.words(&rate_words(rate))
     }
 
     /// Ends the file, waits until it is on the disk, and puts it in its place.
@@ -284,7 +284,7 @@ impl SnapshotWriter {
     }
 
     fn end(&mut self) -> io::Result<()> {
-        self.out.write_all(&self.sum.to_le_bytes())?;
+        self.out.write_all(&self.checksum.to_le_bytes())?;
         let words = self.words + 1;
         self.out.seek(SeekFrom::Start((LENGTH * WORD) as u64))?;
         self.out.write_all(&words.to_le_bytes())?;
@@ -315,18 +315,18 @@ pub(crate) fn push_bytes(words: &mut Vec<u64>, bytes: &[u8]) {
 }
 
 /// How many files were written by this process.
-static TURNS: AtomicU64 = AtomicU64::new(0);
+static NEXT_TEMPORARY: AtomicU64 = AtomicU64::new(0);
 
 /// Makes a file beside `path` that only its owner can read.
-fn private(path: &Path) -> io::Result<(File, PathBuf)> {
+fn create_temporary(path: &Path) -> io::Result<(File, PathBuf)> {
     // A name of its own, so that of two who write at once each puts a whole file in place.
-    let turn = TURNS.fetch_add(1, Ordering::Relaxed);
-    let temporary = beside(path, &format!("{}-{turn}.tmp", std::process::id()))?;
+    let turn = NEXT_TEMPORARY.fetch_add(1, Ordering::Relaxed);
+    let temporary = sibling_path(path, &format!("{}-{turn}.tmp", std::process::id()))?;
     Ok((create_private(&temporary)?, temporary))
 }
 
 /// The name of a file beside another one.
-pub(crate) fn beside(path: &Path, ending: &str) -> io::Result<PathBuf> {
+pub(crate) fn sibling_path(path: &Path, ending: &str) -> io::Result<PathBuf> {
     let what = "not the name of a file";
     let name = path.file_name();
     let name = name.ok_or_else(|| io::Error::new(io::ErrorKind::InvalidInput, what))?;
@@ -376,7 +376,7 @@ pub struct SnapshotReader {
     input: BufReader<File>,
     path: PathBuf,
     /// Words that are left, without the checksum.
-    left: u64,
+    words_left: u64,
 }
 
 impl SnapshotReader {
@@ -386,10 +386,16 @@ impl SnapshotReader {
         kind: &[u8; 8],
         version: u64,
         capacity: usize,
-        section: impl FnOnce(&mut Self) -> Result<(T, Loaded), SnapshotError>,
+        section: impl FnOnce(&mut Self) -> Result<(T, LoadCounts), SnapshotError>,
     ) -> Result<T, SnapshotError> {
         let mut file = Self::open(path, kind, version)?;
-        let (limiter, Loaded { keys, left_out }) = section(&mut file)?;
+        let (
+            limiter,
+            LoadCounts {
+                keys,
+                skipped: left_out,
+            },
+        ) = section(&mut file)?;
         let path = file.path.clone();
         file.end()?;
         match left_out {
@@ -453,7 +459,7 @@ impl SnapshotReader {
         Ok(Self {
             input,
             path: owned(),
-            left: (length - least) / WORD as u64,
+            words_left: (length - least) / WORD as u64,
         })
     }
 
@@ -476,13 +482,13 @@ impl SnapshotReader {
     /// # Errors
     /// [`SnapshotError::Corrupt`] if there is none.
     pub fn word(&mut self) -> Result<u64, SnapshotError> {
-        let Some(left) = self.left.checked_sub(1) else {
-            return Err(self.corrupt());
+        let Some(left) = self.words_left.checked_sub(1) else {
+            return Err(self.corrupt_error());
         };
         let mut bytes = [0; WORD];
         let read = self.input.read_exact(&mut bytes);
         read.map_err(|source| io_error(&self.path, source))?;
-        self.left = left;
+        self.words_left = left;
         Ok(u64::from_le_bytes(bytes))
     }
 
@@ -518,7 +524,7 @@ impl SnapshotReader {
     /// # Errors
     /// [`SnapshotError::Corrupt`] if they are none.
     pub fn rate(&mut self) -> Result<Rate, SnapshotError> {
-        rate_of(self.words()?).ok_or_else(|| self.corrupt())
+        rate_from_words(self.words()?).ok_or_else(|| self.corrupt_error())
     }
 
     /// That nothing is left.
@@ -526,9 +532,9 @@ impl SnapshotReader {
     /// # Errors
     /// [`SnapshotError::Corrupt`] if there is.
     pub fn end(self) -> Result<(), SnapshotError> {
-        match self.left {
+        match self.words_left {
             0 => Ok(()),
-            _ => Err(self.corrupt()),
+            _ => Err(self.corrupt_error()),
         }
     }
 
@@ -545,7 +551,7 @@ impl SnapshotReader {
     ///     }
     /// }
     /// ```
-    pub fn corrupt(&self) -> SnapshotError {
+    pub fn corrupt_error(&self) -> SnapshotError {
         SnapshotError::Corrupt {
             path: self.path.clone(),
         }
@@ -561,7 +567,7 @@ impl SnapshotReader {
     /// }
     /// ```
     pub fn different_hash_error(&self) -> SnapshotError {
-        SnapshotError::OtherBuild {
+        SnapshotError::DifferentHash {
             path: self.path.clone(),
         }
     }
@@ -579,7 +585,7 @@ impl SnapshotReader {
     }
 
     /// The words that are left, until one can't be read.
-    pub(crate) fn rest(&mut self) -> impl Iterator<Item = u64> {
+    pub(crate) fn remaining_words(&mut self) -> impl Iterator<Item = u64> {
         iter::from_fn(|| self.word().ok())
     }
 }
@@ -639,7 +645,7 @@ pub enum SnapshotError {
         path: PathBuf,
     },
     /// The build that wrote the file hashes keys in another way.
-    OtherBuild {
+    DifferentHash {
         /// The file.
         path: PathBuf,
     },
@@ -697,7 +703,7 @@ impl fmt::Display for SnapshotError {
                 "snapshot {} is corrupt: its checksum doesn't fit",
                 path.display()
             ),
-            Self::OtherBuild { path } => write!(
+            Self::DifferentHash { path } => write!(
                 f,
                 "snapshot {} was written by a build that hashes keys in another way",
                 path.display()

@@ -13,16 +13,16 @@ mod level;
 mod limit;
 mod limits;
 
-pub use decision::{Kind, Passed, Refusal, StackVerdict};
-pub use estimate::{Expire, Settled, Settlement, TimedEstimate};
-pub use held_permits::Pass;
-use held_permits::{PermitPointer, Slot};
-pub use hold::{Hold, Terms};
-pub use level::{AnyLimit, Level, Settles};
+pub use decision::{Allowed, CompositeDecision, LimitDenial, LimitKind};
+pub use estimate::{EstimateOutcome, ExpireScope, HeldEstimate, SettlementTiming};
+pub use held_permits::HeldPermits;
+use held_permits::{HeldResource, PermitPointer};
+pub use hold::{CostReservation, ReservationTerms};
+pub use level::{Limit, LimitRef, SettlesEstimates};
 
 use decision::MostRestrictive;
-use level::Breadth;
-use limit::{Seen, Taken};
+use level::LimitScope;
+use limit::{ClockReading, LevelCharge};
 
 /// Many limits, passed by a request all together or not at all.
 ///
@@ -65,11 +65,11 @@ use limit::{Seen, Taken};
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
 #[derive(Debug, Default)]
-pub struct Stack {
+pub struct CompositeLimiter {
     lost_races: AtomicU64,
 }
 
-impl Stack {
+impl CompositeLimiter {
     /// A stack that has decided nothing so far.
     pub fn new() -> Self {
         Self::default()
@@ -90,37 +90,37 @@ impl Stack {
     /// ```
     #[must_use = "a request that isn't allowed mustn't pass"]
     #[inline]
-    pub fn allow<'a>(&self, levels: &[Level<'a>]) -> Option<Pass> {
-        let mut seen = Seen::default();
+    pub fn allow<'a>(&self, levels: &[Limit<'a>]) -> Option<HeldPermits> {
+        let mut seen = ClockReading::default();
         for level in levels {
             if !level.limit.fits(&mut seen, level.cost) {
                 return None;
             }
         }
-        self.charge(levels, &mut seen).ok()
+        self.charge_all(levels, &mut seen).ok()
     }
 
     /// Charges all levels, or none, and tells all about it: the limit that refused, the largest
     /// `retry_after` of all, or what is left of the tightest.
-    pub fn check<'a>(&self, levels: &[Level<'a>]) -> StackVerdict<'a> {
+    pub fn check<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {
         // All at once, so that the waits for memory overlap.
         for level in levels {
             level.limit.prefetch();
         }
-        let mut seen = Seen::default();
+        let mut seen = ClockReading::default();
         let all_fit = levels
             .iter()
             .all(|level| level.limit.fits(&mut seen, level.cost));
-        if !all_fit && let Some(refusal) = Self::worst(levels, &mut seen) {
-            return StackVerdict::Refused(refusal);
+        if !all_fit && let Some(refusal) = Self::most_restrictive_denial(levels, &mut seen) {
+            return CompositeDecision::Denied(refusal);
         }
-        match self.charge(levels, &mut seen) {
+        match self.charge_all(levels, &mut seen) {
             Ok(pass) => {
                 let left =
-                    MostRestrictive::of(levels, &mut seen, |level, now| level.limit.look(now, 0));
-                StackVerdict::new(&left, pass)
+                    MostRestrictive::of(levels, &mut seen, |level, now| level.limit.peek(now, 0));
+                CompositeDecision::new(&left, pass)
             }
-            Err(refusal) => StackVerdict::Refused(refusal),
+            Err(refusal) => CompositeDecision::Denied(refusal),
         }
     }
 
@@ -134,14 +134,14 @@ impl Stack {
     /// assert!(stack.peek(&[Level::new("all", &limiter).cost(10)]).refusal().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
-    pub fn peek<'a>(&self, levels: &[Level<'a>]) -> StackVerdict<'a> {
-        let mut seen = Seen::default();
+    pub fn peek<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {
+        let mut seen = ClockReading::default();
         let worst = MostRestrictive::of(levels, &mut seen, |level, now| {
-            level.limit.look(now, level.cost)
+            level.limit.peek(now, level.cost)
         });
-        match worst.refusal() {
-            Some(refusal) => StackVerdict::Refused(refusal),
-            None => StackVerdict::new(&worst, Pass::default()),
+        match worst.denial() {
+            Some(refusal) => CompositeDecision::Denied(refusal),
+            None => CompositeDecision::new(&worst, HeldPermits::default()),
         }
     }
 
@@ -153,25 +153,35 @@ impl Stack {
 
     /// The refusal with the longest wait, unless everything fits by now.
     #[cold]
-    fn worst<'a>(levels: &[Level<'a>], seen: &mut Seen) -> Option<Refusal<'a>> {
-        MostRestrictive::of(levels, seen, |level, now| level.limit.ask(now, level.cost)).refusal()
+    fn most_restrictive_denial<'a>(
+        levels: &[Limit<'a>],
+        seen: &mut ClockReading,
+    ) -> Option<LimitDenial<'a>> {
+        MostRestrictive::of(levels, seen, |level, now| {
+            level.limit.peek_with_demand(now, level.cost)
+        })
+        .denial()
     }
 
     /// Charges levels as far as two words tell how to give them back, which is all of them in most
     /// requests, and the rest by what each needs.
     #[inline(never)]
-    fn charge<'a>(&self, levels: &[Level<'a>], seen: &mut Seen) -> Result<Pass, Refusal<'a>> {
-        let mut marks = [(0, None); MARKS];
+    fn charge_all<'a>(
+        &self,
+        levels: &[Limit<'a>],
+        seen: &mut ClockReading,
+    ) -> Result<HeldPermits, LimitDenial<'a>> {
+        let mut marks = [(0, None); MAX_FAST_CHARGES];
         let mut marked = 0;
         let mut are_all = true;
-        'marking: for breadth in Breadth::ALL {
+        'marking: for breadth in LimitScope::ALL {
             for (index, level) in levels.iter().enumerate() {
                 if level.limit.breadth() != breadth {
                     continue;
                 }
                 let place = marks.get_mut(marked);
                 let mark = place.and_then(|place| {
-                    let mark = level.limit.charge(seen, level.cost)?;
+                    let mark = level.limit.charge_fast(seen, level.cost)?;
                     *place = (index, Some(mark));
                     Some(())
                 });
@@ -183,7 +193,7 @@ impl Stack {
             }
         }
         if are_all {
-            return Ok(Pass::default());
+            return Ok(HeldPermits::default());
         }
         let rest = self.charge_rest_slowly(levels, marked, seen);
         if rest.is_err() {
@@ -199,62 +209,65 @@ impl Stack {
 
     fn charge_rest_slowly<'a>(
         &self,
-        levels: &[Level<'a>],
+        levels: &[Limit<'a>],
         marked: usize,
-        seen: &mut Seen,
-    ) -> Result<Pass, Refusal<'a>> {
-        let mut pass = Pass::default();
-        let take = |level: &Level<'a>, now| level.limit.take(now, level.cost);
-        let keep = &mut |_: &Level<'a>, _, taken| pass.keep(taken);
+        seen: &mut ClockReading,
+    ) -> Result<HeldPermits, LimitDenial<'a>> {
+        let mut pass = HeldPermits::default();
+        let take = |level: &Limit<'a>, now| level.limit.charge_slow(now, level.cost);
+        let keep = &mut |_: &Limit<'a>, _, taken| pass.push(taken);
         match charge_in_order(levels, marked, seen, &take, keep) {
             Ok(()) => Ok(pass),
             Err(refusal) => {
-                self.lose();
+                self.count_lost_race();
                 Err(refusal)
             }
         }
     }
 
     #[cold]
-    fn lose(&self) {
+    fn count_lost_race(&self) {
         self.lost_races.fetch_add(1, Ordering::Relaxed);
     }
 }
 
 /// How many levels are charged by marks: most requests meet fewer.
-const MARKS: usize = 8;
+const MAX_FAST_CHARGES: usize = 8;
 
 /// Levels in the order in which they are charged, with their places.
-fn in_order<'l, 'a>(levels: &'l [Level<'a>]) -> impl Iterator<Item = (usize, &'l Level<'a>)> {
-    Breadth::ALL.into_iter().flat_map(move |breadth| {
+fn in_charging_order<'l, 'a>(
+    levels: &'l [Limit<'a>],
+) -> impl Iterator<Item = (usize, &'l Limit<'a>)> {
+    LimitScope::ALL.into_iter().flat_map(move |breadth| {
         let all = levels.iter().enumerate();
         all.filter(move |(_, level)| level.limit.breadth() == breadth)
     })
 }
 
 /// How many levels are taken without asking for memory.
-const INLINE: usize = 8;
+const INLINE_CHARGES: usize = 8;
 
 /// Takes all levels but the first few in the order of charging; gives them back if one of
 /// those refuses. By a loop, as a request may have any number of levels; what was taken is kept, and
 /// given back, from the last to the first.
 fn charge_in_order<'a>(
-    levels: &[Level<'a>],
+    levels: &[Limit<'a>],
     skip: usize,
-    seen: &mut Seen,
-    take: &impl Fn(&Level<'a>, Timestamp) -> Result<Taken, Decision>,
-    keep: &mut impl FnMut(&Level<'a>, Timestamp, Taken),
-) -> Result<(), Refusal<'a>> {
-    let mut inline: [Option<(usize, Timestamp, Taken)>; INLINE] = [const { None }; INLINE];
+    seen: &mut ClockReading,
+    take: &impl Fn(&Limit<'a>, Timestamp) -> Result<LevelCharge, Decision>,
+    keep: &mut impl FnMut(&Limit<'a>, Timestamp, LevelCharge),
+) -> Result<(), LimitDenial<'a>> {
+    let mut inline: [Option<(usize, Timestamp, LevelCharge)>; INLINE_CHARGES] =
+        [const { None }; INLINE_CHARGES];
     let (mut used, mut more) = (0, Vec::new());
     let mut refusal = None;
-    for (index, level) in in_order(levels).skip(skip) {
+    for (index, level) in in_charging_order(levels).skip(skip) {
         let now = level.limit.now(seen);
         match (take(level, now), inline.get_mut(used)) {
             (Ok(taken), Some(place)) => (*place, used) = (Some((index, now, taken)), used + 1),
             (Ok(taken), None) => more.push((index, now, taken)),
             (Err(decision), _) => {
-                refusal = Some(Refusal::new(index, level, decision));
+                refusal = Some(LimitDenial::new(index, level, decision));
                 break;
             }
         }

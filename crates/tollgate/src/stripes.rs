@@ -19,7 +19,7 @@ use crate::sync::{Padded, cached_thread_number, thread_number};
 /// assert_eq!((stripes.sum(|both| &both[0]), stripes.sum(|both| &both[1])), (0, 3));
 /// ```
 #[derive(Debug)]
-pub struct Stripes<T> {
+pub struct StripedCounters<T> {
     /// One thread's each.
     own: Box<[Padded<T>]>,
     shared: Box<[Padded<T>]>,
@@ -34,7 +34,7 @@ pub enum Writers {
     Many,
 }
 
-impl<T> Stripes<T> {
+impl<T> StripedCounters<T> {
     /// Two stripes for each core, and as many again to share.
     pub fn new(make: impl Fn() -> T) -> Self {
         let count = 2 * cores();
@@ -42,7 +42,7 @@ impl<T> Stripes<T> {
     }
 
     /// One stripe for each core and few more, for counters that take much memory.
-    pub fn few(make: impl Fn() -> T) -> Self {
+    pub fn with_few_stripes(make: impl Fn() -> T) -> Self {
         Self::with(cores() + 2, 2, make)
     }
 
@@ -82,7 +82,7 @@ impl<T> Stripes<T> {
 
     /// The stripe of the calling thread, and whether another may write to it, too.
     #[inline(always)]
-    pub fn visit<R>(&self, look: impl FnOnce(&T, Writers) -> R) -> R {
+    pub fn with_own_stripe<R>(&self, look: impl FnOnce(&T, Writers) -> R) -> R {
         match self.own.get(cached_thread_number()) {
             Some(stripe) => look(&stripe.0, Writers::One),
             None => look(
@@ -93,7 +93,7 @@ impl<T> Stripes<T> {
     }
 
     /// Looks at all stripes, one after another.
-    pub fn each(&self, look: impl FnMut(&T)) {
+    pub fn for_each_stripe(&self, look: impl FnMut(&T)) {
         let stripes = self.own.iter().chain(&self.shared);
         stripes.map(|stripe| &stripe.0).for_each(look);
     }
@@ -108,20 +108,22 @@ impl<T> Stripes<T> {
 
 /// Counts that only ever grow, spread so that threads don't share a line.
 #[derive(Debug)]
-pub(crate) struct Counters<const KINDS: usize = 2>(Stripes<[AtomicU64; KINDS]>);
+pub(crate) struct Counters<const KINDS: usize = 2>(StripedCounters<[AtomicU64; KINDS]>);
 
 impl<const KINDS: usize> Counters<KINDS> {
     pub(crate) fn new() -> Self {
-        Self(Stripes::new(|| [const { AtomicU64::new(0) }; KINDS]))
+        Self(StripedCounters::new(|| {
+            [const { AtomicU64::new(0) }; KINDS]
+        }))
     }
 
     #[inline(always)]
     pub(crate) fn add(&self, kind: usize) {
-        self.add_several(kind, 1);
+        self.add_many(kind, 1);
     }
 
     #[inline(always)]
-    fn add_several(&self, kind: usize, several: u64) {
+    fn add_many(&self, kind: usize, several: u64) {
         self.0.add(|kinds| &kinds[kind], several);
     }
 
@@ -141,7 +143,7 @@ impl Counters {
     /// Counts as many that were allowed.
     #[inline(always)]
     pub(crate) fn count_allowed(&self, several: u64) {
-        self.add_several(1, several);
+        self.add_many(1, several);
     }
 
     /// Allowed and denied so far.

@@ -27,7 +27,7 @@ pub(crate) fn park_timeout(timeout: Duration) {
 }
 
 /// What a lock guards, also after a panic: nothing in this crate panics between two writes that belong together.
-pub fn unpoisoned<T>(locked: LockResult<T>) -> T {
+pub fn ignore_poison<T>(locked: LockResult<T>) -> T {
     locked.unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -47,7 +47,7 @@ impl Backoff {
     /// Longest pause: 2^6 turns, about a microsecond.
     const MOST: u32 = 6;
 
-    pub(crate) fn lost(&mut self) {
+    pub(crate) fn back_off(&mut self) {
         for _ in 0..1u32 << self.losses {
             spin_loop();
         }

@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate_core::Rate;
 
-use crate::AtCap;
-use crate::clock::Clocked;
+use crate::WhenFull;
+use crate::clock::WithClock;
 use crate::patience::DEFAULT_MAX_WAITERS;
 
 pub(crate) mod due_heap;
@@ -20,10 +20,10 @@ pub(crate) mod slot_index;
 pub struct TableSettings<S> {
     pub(crate) rate: Rate,
     pub(crate) capacity: usize,
-    pub(crate) at_cap: AtCap,
+    pub(crate) at_cap: WhenFull,
     pub(crate) longest_wait: Duration,
     pub(crate) max_waiters: usize,
-    pub(crate) table: S,
+    pub(crate) kind_settings: S,
 }
 
 impl<S> TableSettings<S> {
@@ -31,10 +31,10 @@ impl<S> TableSettings<S> {
         Self {
             rate,
             capacity,
-            at_cap: AtCap::default(),
+            at_cap: WhenFull::default(),
             longest_wait: Duration::from_secs(60),
             max_waiters: DEFAULT_MAX_WAITERS,
-            table,
+            kind_settings: table,
         }
     }
 
@@ -46,14 +46,14 @@ impl<S> TableSettings<S> {
             at_cap: self.at_cap,
             longest_wait: self.longest_wait,
             max_waiters: self.max_waiters,
-            table: table(self.table),
+            kind_settings: table(self.kind_settings),
         }
     }
 }
 
-impl<S, C> Clocked<TableSettings<S>, C> {
+impl<S, C> WithClock<TableSettings<S>, C> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
-    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
+    pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
     }

@@ -39,11 +39,11 @@ use crate::Algorithm;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Tier(pub(crate) Compiled);
+pub struct Tier(pub(crate) CompiledLimit);
 
 /// The limit of a tier.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Compiled {
+pub(crate) enum CompiledLimit {
     Gcra(Arc<Gcra>),
     TokenBucket(Arc<TokenBucket>),
     LeakyBucket(Arc<LeakyBucket>),
@@ -59,15 +59,15 @@ impl Tier {
     /// If the algorithm can't represent the rate.
     pub fn new(algorithm: Algorithm, rate: Rate) -> Result<Self, LimitError> {
         Ok(Self(match algorithm {
-            Algorithm::Gcra => Compiled::Gcra(Arc::new(Gcra::new(rate)?)),
-            Algorithm::TokenBucket => Compiled::TokenBucket(Arc::new(TokenBucket::new(rate)?)),
-            Algorithm::LeakyBucket => Compiled::LeakyBucket(Arc::new(LeakyBucket::new(rate)?)),
+            Algorithm::Gcra => CompiledLimit::Gcra(Arc::new(Gcra::new(rate)?)),
+            Algorithm::TokenBucket => CompiledLimit::TokenBucket(Arc::new(TokenBucket::new(rate)?)),
+            Algorithm::LeakyBucket => CompiledLimit::LeakyBucket(Arc::new(LeakyBucket::new(rate)?)),
             Algorithm::FixedWindow(align) => {
-                Compiled::FixedWindow(Arc::new(FixedWindow::new(rate)?.align(align)))
+                CompiledLimit::FixedWindow(Arc::new(FixedWindow::new(rate)?.with_alignment(align)))
             }
-            Algorithm::SlidingLog => Compiled::SlidingLog(Arc::new(SlidingLog::new(rate)?)),
+            Algorithm::SlidingLog => CompiledLimit::SlidingLog(Arc::new(SlidingLog::new(rate)?)),
             Algorithm::SlidingCounter => {
-                Compiled::SlidingCounter(Arc::new(SlidingCounter::new(rate)?))
+                CompiledLimit::SlidingCounter(Arc::new(SlidingCounter::new(rate)?))
             }
         }))
     }
@@ -75,36 +75,36 @@ impl Tier {
     /// The algorithm it was made for.
     pub fn algorithm(&self) -> Algorithm {
         match &self.0 {
-            Compiled::Gcra(_) => Algorithm::Gcra,
-            Compiled::TokenBucket(_) => Algorithm::TokenBucket,
-            Compiled::LeakyBucket(_) => Algorithm::LeakyBucket,
-            Compiled::FixedWindow(limit) => Algorithm::FixedWindow(limit.alignment()),
-            Compiled::SlidingLog(_) => Algorithm::SlidingLog,
-            Compiled::SlidingCounter(_) => Algorithm::SlidingCounter,
+            CompiledLimit::Gcra(_) => Algorithm::Gcra,
+            CompiledLimit::TokenBucket(_) => Algorithm::TokenBucket,
+            CompiledLimit::LeakyBucket(_) => Algorithm::LeakyBucket,
+            CompiledLimit::FixedWindow(limit) => Algorithm::FixedWindow(limit.alignment()),
+            CompiledLimit::SlidingLog(_) => Algorithm::SlidingLog,
+            CompiledLimit::SlidingCounter(_) => Algorithm::SlidingCounter,
         }
     }
 
     /// The rate it was made from.
     pub fn rate(&self) -> Rate {
         match &self.0 {
-            Compiled::Gcra(limit) => limit.rate(),
-            Compiled::TokenBucket(limit) => limit.rate(),
-            Compiled::LeakyBucket(limit) => limit.rate(),
-            Compiled::FixedWindow(limit) => limit.rate(),
-            Compiled::SlidingLog(limit) => limit.rate(),
-            Compiled::SlidingCounter(limit) => limit.rate(),
+            CompiledLimit::Gcra(limit) => limit.rate(),
+            CompiledLimit::TokenBucket(limit) => limit.rate(),
+            CompiledLimit::LeakyBucket(limit) => limit.rate(),
+            CompiledLimit::FixedWindow(limit) => limit.rate(),
+            CompiledLimit::SlidingLog(limit) => limit.rate(),
+            CompiledLimit::SlidingCounter(limit) => limit.rate(),
         }
     }
 
     /// Its limit, in an `Arc`.
     pub(crate) fn limit(&self) -> &dyn Any {
         match &self.0 {
-            Compiled::Gcra(limit) => limit,
-            Compiled::TokenBucket(limit) => limit,
-            Compiled::LeakyBucket(limit) => limit,
-            Compiled::FixedWindow(limit) => limit,
-            Compiled::SlidingLog(limit) => limit,
-            Compiled::SlidingCounter(limit) => limit,
+            CompiledLimit::Gcra(limit) => limit,
+            CompiledLimit::TokenBucket(limit) => limit,
+            CompiledLimit::LeakyBucket(limit) => limit,
+            CompiledLimit::FixedWindow(limit) => limit,
+            CompiledLimit::SlidingLog(limit) => limit,
+            CompiledLimit::SlidingCounter(limit) => limit,
         }
     }
 
@@ -112,28 +112,28 @@ impl Tier {
     #[inline(always)]
     pub(crate) fn gcra(&self) -> Option<&Gcra> {
         match &self.0 {
-            Compiled::Gcra(limit) => Some(limit),
+            CompiledLimit::Gcra(limit) => Some(limit),
             _ => None,
         }
     }
 
     /// That it is for a limiter of this algorithm, wherever windows begin.
     #[inline]
-    pub(crate) fn expect(&self, limiter: Algorithm) -> Result<(), LimitError> {
+    pub(crate) fn expect_algorithm(&self, limiter: Algorithm) -> Result<(), LimitError> {
         if discriminant(&self.algorithm()) == discriminant(&limiter) {
             Ok(())
         } else {
-            Err(self.not_for(limiter))
+            Err(self.algorithm_mismatch(limiter))
         }
     }
 
     /// The error of a tier that was given to a limiter of this algorithm, and isn't for it.
     #[cold]
-    pub(crate) fn not_for(&self, limiter: Algorithm) -> LimitError {
-        LimitError::OtherAlgorithm {
+    pub(crate) fn algorithm_mismatch(&self, limiter: Algorithm) -> LimitError {
+        LimitError::TierAlgorithmMismatch {
             rate: self.rate(),
-            tier: name(self.algorithm()),
-            limiter: name(limiter),
+            tier: algorithm_name(self.algorithm()),
+            limiter: algorithm_name(limiter),
         }
     }
 }
@@ -152,12 +152,12 @@ impl Algorithm {
     /// assert!(Algorithm::Gcra.takes(slow).is_err());
     /// assert!(Algorithm::TokenBucket.takes(slow).is_ok());
     /// ```
-    pub fn takes(self, rate: Rate) -> Result<(), LimitError> {
+    pub fn check_rate(self, rate: Rate) -> Result<(), LimitError> {
         Tier::new(self, rate).map(drop)
     }
 }
 
-const fn name(algorithm: Algorithm) -> &'static str {
+const fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::Gcra => "GCRA",
         Algorithm::TokenBucket => "a token bucket",
@@ -205,5 +205,5 @@ pub(crate) fn check_tier_algorithms<K: ?Sized>(
     limiter: Algorithm,
 ) -> Result<(), LimitError> {
     let mut tiers = choice.tiers().iter();
-    tiers.try_for_each(|tier| tier.expect(limiter))
+    tiers.try_for_each(|tier| tier.expect_algorithm(limiter))
 }

@@ -8,12 +8,12 @@ use std::time::{Duration, SystemTime};
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic, Wall};
-use crate::home::sealed::{Home, Lends};
+use crate::home::sealed::{LimitPointer, QueuedLimit};
 use crate::keyed::{self, TableFull};
 use crate::quota::{self, FileError, Quota, QuotaLimiter};
-use crate::stack::{Pass, StackVerdict};
-use crate::sync::unpoisoned;
-use crate::{KeyedConcurrency, KeyedLimiter, Level, Stack, concurrency};
+use crate::stack::{CompositeDecision, HeldPermits};
+use crate::sync::ignore_poison;
+use crate::{CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter, Limit, concurrency};
 
 mod builder;
 mod parse;
@@ -33,13 +33,13 @@ pub use parse::AllowanceParseError;
 /// assert_eq!("10/s burst 20, 1000/day, 5 at once".parse(), Ok(free));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Allowance {
+pub struct TierLimits {
     rate: Rate,
     quota: Option<Quota>,
     concurrency: Option<u32>,
 }
 
-impl Allowance {
+impl TierLimits {
     /// This rate, with no quota and any number at once.
     pub const fn new(rate: Rate) -> Self {
         Self {
@@ -64,7 +64,7 @@ impl Allowance {
     }
 }
 
-impl fmt::Display for Allowance {
+impl fmt::Display for TierLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "{}", self.rate)?;
         if let Some(quota) = &self.quota {
@@ -82,7 +82,7 @@ impl fmt::Display for Allowance {
 #[non_exhaustive]
 pub enum TierError {
     /// No tier has this name.
-    Unknown {
+    UnknownTier {
         /// The name.
         tier: String,
         /// Those that there are.
@@ -100,7 +100,7 @@ pub enum TierError {
 impl fmt::Display for TierError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Unknown { tier, known } => {
+            Self::UnknownTier { tier, known } => {
                 write!(f, "no tier {tier:?}; there are {}", known.join(", "))
             }
             Self::Rate(error) => error.fmt(f),
@@ -158,8 +158,8 @@ pub struct Tiers<C: Clock = Monotonic, W: Clock = Wall> {
     directory: RwLock<TierDirectory>,
     rates: KeyedLimiter<C>,
     quotas: QuotaLimiter<W>,
-    slots: Arc<KeyedConcurrency<String, C>>,
-    stack: Stack,
+    concurrency: Arc<KeyedConcurrencyLimiter<String, C>>,
+    stack: CompositeLimiter,
     capacity: usize,
 }
 
@@ -182,12 +182,12 @@ enum TenantLimits {
 #[derive(Debug)]
 struct TierPlan {
     name: String,
-    allowance: Allowance,
+    allowance: TierLimits,
     rate: Gcra,
 }
 
 impl TierPlan {
-    fn new(name: &str, allowance: Allowance) -> Result<Arc<Self>, LimitError> {
+    fn new(name: &str, allowance: TierLimits) -> Result<Arc<Self>, LimitError> {
         Ok(Arc::new(Self {
             name: name.to_owned(),
             rate: Gcra::new(allowance.rate)?,
@@ -205,19 +205,24 @@ impl TierDirectory {
         own.unwrap_or(&self.default)
     }
 
-    fn expect(&self, tier: &str) -> Result<(), TierError> {
+    fn check_tier(&self, tier: &str) -> Result<(), TierError> {
         if self.tiers.contains_key(tier) {
             return Ok(());
         }
         let mut known: Vec<_> = self.tiers.keys().cloned().collect();
         known.sort();
-        Err(TierError::Unknown {
+        Err(TierError::UnknownTier {
             tier: tier.to_owned(),
             known,
         })
     }
 
-    fn place(&mut self, tenant: &str, place: TenantLimits, most: usize) -> Result<(), TierError> {
+    fn set_tenant(
+        &mut self,
+        tenant: &str,
+        place: TenantLimits,
+        most: usize,
+    ) -> Result<(), TierError> {
         if self.tenants.len() >= most && !self.tenants.contains_key(tenant) {
             return Err(TierError::TooManyTenants { most });
         }
@@ -231,7 +236,7 @@ impl Tiers {
     ///
     /// The capacity is how many tenants may be active at once, and how many may be assigned to a tier or have
     /// limits of their own. Beyond it new tenants share one rate and one concurrency limit.
-    pub fn builder(default: &str, allowance: Allowance, capacity: usize) -> Builder {
+    pub fn builder(default: &str, allowance: TierLimits, capacity: usize) -> Builder {
         Builder::new(default, allowance, capacity)
     }
 }
@@ -239,17 +244,17 @@ impl Tiers {
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Whether one request of this tenant passes now; what comes back holds its slot.
     #[must_use = "a request that isn't allowed mustn't pass"]
-    pub fn allow(&self, tenant: &str) -> Option<Pass> {
+    pub fn allow(&self, tenant: &str) -> Option<HeldPermits> {
         self.with_limits(tenant, 1, |levels| self.stack.allow(levels))
     }
 
     /// Decides one request of this tenant.
-    pub fn check(&self, tenant: &str) -> StackVerdict<'static> {
+    pub fn check(&self, tenant: &str) -> CompositeDecision<'static> {
         self.check_n(tenant, 1)
     }
 
     /// Decides a request of this tenant that costs its rate and its quota so much, and one slot.
-    pub fn check_n(&self, tenant: &str, cost: u64) -> StackVerdict<'static> {
+    pub fn check_n(&self, tenant: &str, cost: u64) -> CompositeDecision<'static> {
         self.with_limits(tenant, cost, |levels| {
             self.stack.check(levels).named_by_kind()
         })
@@ -257,7 +262,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     /// Whether one request of this tenant would pass, without charging anything;
     /// [`usage`](Self::usage) tells of each limit by itself.
-    pub fn peek(&self, tenant: &str) -> StackVerdict<'static> {
+    pub fn peek(&self, tenant: &str) -> CompositeDecision<'static> {
         self.with_limits(tenant, 1, |levels| self.stack.peek(levels).named_by_kind())
     }
 
@@ -280,20 +285,20 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         &self,
         tenant: &str,
         cost: u64,
-        meet: impl FnOnce(&[Level<'_>]) -> T,
+        meet: impl FnOnce(&[Limit<'_>]) -> T,
     ) -> T {
         let plan = self.plan(tenant);
         let allowance = &plan.allowance;
-        let rate = Level::new("rate", &self.rate_key(tenant, &plan)).cost(cost);
+        let rate = Limit::new("rate", &self.rate_key(tenant, &plan)).cost(cost);
         let key = self.quotas.key(tenant);
         let quota = allowance.quota.as_ref().map(|quota| key.at(quota));
         let quota = quota
             .as_ref()
-            .map(|key| Level::new("quota", key).cost(cost));
+            .map(|key| Limit::new("quota", key).cost(cost));
         let slots = allowance
             .concurrency
-            .map(|limit| self.slots.key_owned(tenant).at(limit));
-        let slots = slots.as_ref().map(|key| Level::new("concurrency", key));
+            .map(|limit| self.concurrency.key_owned(tenant).at(limit));
+        let slots = slots.as_ref().map(|key| Limit::new("concurrency", key));
         match (quota, slots) {
             (None, None) => meet(&[rate]),
             (Some(quota), None) => meet(&[rate, quota]),
@@ -304,12 +309,15 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
 
     /// The tier that a tenant is in; its own name if it has an override.
     pub fn tier_of(&self, tenant: &str) -> String {
-        unpoisoned(self.directory.read()).plan(tenant).name.clone()
+        ignore_poison(self.directory.read())
+            .plan(tenant)
+            .name
+            .clone()
     }
 
     /// What a tenant is allowed.
-    pub fn allowance_of(&self, tenant: &str) -> Allowance {
-        unpoisoned(self.directory.read())
+    pub fn allowance_of(&self, tenant: &str) -> TierLimits {
+        ignore_poison(self.directory.read())
             .plan(tenant)
             .allowance
             .clone()
@@ -320,9 +328,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Errors
     /// If there is no such tier, or too many tenants are assigned.
     pub fn assign(&self, tenant: &str, tier: &str) -> Result<(), TierError> {
-        let mut directory = unpoisoned(self.directory.write());
-        directory.expect(tier)?;
-        directory.place(tenant, TenantLimits::Tier(tier.to_owned()), self.capacity)
+        let mut directory = ignore_poison(self.directory.write());
+        directory.check_tier(tier)?;
+        directory.set_tenant(tenant, TenantLimits::Tier(tier.to_owned()), self.capacity)
     }
 
     /// Gives a tenant limits of its own, whatever its tier.
@@ -339,23 +347,27 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// assert!(tiers.check_n("other", 1_000).refusal().is_some());
     /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
-    pub fn set_override(&self, tenant: &str, allowance: Allowance) -> Result<(), TierError> {
+    pub fn set_override(&self, tenant: &str, allowance: TierLimits) -> Result<(), TierError> {
         let plan = TierPlan::new(tenant, allowance)?;
-        unpoisoned(self.directory.write()).place(tenant, TenantLimits::Own(plan), self.capacity)
+        ignore_poison(self.directory.write()).set_tenant(
+            tenant,
+            TenantLimits::Own(plan),
+            self.capacity,
+        )
     }
 
     /// Puts a tenant back into the default tier.
     pub fn unassign(&self, tenant: &str) {
-        unpoisoned(self.directory.write()).tenants.remove(tenant);
+        ignore_poison(self.directory.write()).tenants.remove(tenant);
     }
 
     /// Changes what a tier allows, or adds a tier.
     ///
     /// # Errors
     /// If the rate can't be represented.
-    pub fn set_tier(&self, tier: &str, allowance: Allowance) -> Result<(), TierError> {
+    pub fn set_tier(&self, tier: &str, allowance: TierLimits) -> Result<(), TierError> {
         let plan = TierPlan::new(tier, allowance)?;
-        let mut directory = unpoisoned(self.directory.write());
+        let mut directory = ignore_poison(self.directory.write());
         if directory.default.name == tier {
             directory.default = Arc::clone(&plan);
         }
@@ -366,11 +378,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// The tenant's key, at the rate of its plan.
     #[inline]
     fn rate_key(&self, tenant: &str, plan: &TierPlan) -> keyed::Key<'_, C> {
-        self.rates.key(tenant).counted_by(&plan.rate)
+        self.rates.key(tenant).at_limit(&plan.rate)
     }
 
     fn plan(&self, tenant: &str) -> Arc<TierPlan> {
-        Arc::clone(unpoisoned(self.directory.read()).plan(tenant))
+        Arc::clone(ignore_poison(self.directory.read()).plan(tenant))
     }
 }
 
@@ -383,7 +395,7 @@ pub struct Stats {
     /// By their quotas, and whether the file of those works.
     pub quotas: quota::Stats,
     /// By their concurrency limits.
-    pub slots: concurrency::Stats,
+    pub concurrency: concurrency::Stats,
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
@@ -475,7 +487,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         Stats {
             rates: self.rates.stats(),
             quotas: self.quotas.stats(),
-            slots: self.slots.stats(),
+            concurrency: self.concurrency.stats(),
         }
     }
 }
@@ -599,7 +611,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     }
 
     fn slots_used(&self, tenant: &str, limit: u32) -> Usage {
-        let seen = self.slots.key(tenant).at(limit).peek();
+        let seen = self.concurrency.key(tenant).at(limit).peek();
         Usage {
             used: u64::from(seen.in_use),
             limit: Some(u64::from(seen.limit)),

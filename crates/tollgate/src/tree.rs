@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic};
-use crate::sync::{Mutex, MutexGuard, unpoisoned};
+use crate::sync::{Mutex, MutexGuard, ignore_poison};
 use crate::table::hasher::KeyHasher;
 
 mod answer;
@@ -26,12 +26,12 @@ mod tests;
 pub use builder::{Builder, Settings};
 pub use class::{Class, TreeError};
 pub use level::TreeLevel;
-pub use node::{Branch, Leaf, Leaves, NodeId};
-pub use receipt::{Receipt, TreeVerdict};
+pub use node::{Branch, Leaf, LeafSet, NodeId};
+pub use receipt::{Receipt, TreeDecision};
 
 use nodes::NodeTable;
-use path::Look;
-use path_charge::Taken;
+use path::PathEvaluation;
+use path_charge::PathCharge;
 
 /// A hierarchical token bucket: a tree of classes, each promised a rate, that share one root.
 ///
@@ -89,14 +89,14 @@ use path_charge::Taken;
 ///
 /// # Time
 /// Times before the latest charge count as the time of that charge.
-pub struct Tree<C: Clock = Monotonic> {
+pub struct ClassTree<C: Clock = Monotonic> {
     nodes: Mutex<NodeTable>,
     root: Branch,
     hasher: KeyHasher,
     clock: C,
 }
 
-impl Tree {
+impl ClassTree {
     /// A tree with a root of this rate, on the default clock.
     ///
     /// # Panics
@@ -114,7 +114,7 @@ impl Tree {
     }
 }
 
-impl<C: Clock> Tree<C> {
+impl<C: Clock> ClassTree<C> {
     // Grow and change it, at any time.
 
     /// The class above all others.
@@ -135,7 +135,10 @@ impl<C: Clock> Tree<C> {
         let (slot, birth) = self
             .lock()
             .add(name, parent, &class, Some(Box::default()))?;
-        Ok(Branch { slot, birth })
+        Ok(Branch {
+            slot,
+            generation: birth,
+        })
     }
 
     /// Adds a class that requests are charged to.
@@ -174,12 +177,12 @@ impl<C: Clock> Tree<C> {
         parent: Branch,
         class: Class,
         capacity: u32,
-    ) -> Result<Leaves, TreeError> {
+    ) -> Result<LeafSet, TreeError> {
         self.lock().add_set(name, parent, &class, capacity)
     }
 
     /// The leaf of a key. It may be kept: it stays the key's.
-    pub fn leaf<K: Hash + ?Sized>(&self, leaves: Leaves, key: &K) -> Leaf {
+    pub fn leaf<K: Hash + ?Sized>(&self, leaves: LeafSet, key: &K) -> Leaf {
         Leaf(node::LeafAddress::Keyed {
             leaves,
             hash: self.hasher.fingerprint(key),
@@ -187,7 +190,7 @@ impl<C: Clock> Tree<C> {
     }
 
     /// How many keys have a leaf now, idle or not.
-    pub fn keys(&self, leaves: Leaves) -> u32 {
+    pub fn keys(&self, leaves: LeafSet) -> u32 {
         self.lock().keys(leaves)
     }
 
@@ -243,7 +246,7 @@ impl<C: Clock> Tree<C> {
     /// The names of a class and all above it, for people to read: `root/search/user`. None if it was
     /// removed.
     pub fn path(&self, node: impl Into<NodeId>) -> Option<String> {
-        self.lock().names(node.into())
+        self.lock().path(node.into())
     }
 
     // Decide.
@@ -267,29 +270,29 @@ impl<C: Clock> Tree<C> {
     }
 
     /// Decides one request, and says who decided.
-    pub fn check(&self, leaf: Leaf) -> TreeVerdict {
+    pub fn check(&self, leaf: Leaf) -> TreeDecision {
         self.check_n(leaf, 1)
     }
 
     /// Decides a request of this cost. A cost of 0 peeks.
-    pub fn check_n(&self, leaf: Leaf, cost: u64) -> TreeVerdict {
+    pub fn check_n(&self, leaf: Leaf, cost: u64) -> TreeDecision {
         self.check_at(self.clock.now(), leaf, cost)
     }
 
     /// Decides a request of this cost at a time on the tree's clock.
-    pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
-        self.rule(now, leaf, cost, Effect::Charge)
+    pub fn check_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
+        self.decision_for(now, leaf, cost, Effect::Charge)
     }
 
     /// What would come of a request of this cost now. Nothing is charged, and a refusal isn't noted as
     /// a want.
-    pub fn peek(&self, leaf: Leaf, cost: u64) -> TreeVerdict {
+    pub fn peek(&self, leaf: Leaf, cost: u64) -> TreeDecision {
         self.peek_at(self.clock.now(), leaf, cost)
     }
 
     /// What would come of a request of this cost at a time on the tree's clock.
-    pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
-        self.rule(now, leaf, cost, Effect::Peek)
+    pub fn peek_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
+        self.decision_for(now, leaf, cost, Effect::Peek)
     }
 
     /// As [`peek`](Self::peek), but for a real request: a refusal is noted as a want, as if the request had
@@ -314,14 +317,14 @@ impl<C: Clock> Tree<C> {
     /// assert!(tree.peek(a, 0).decision.remaining < spare);
     /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
-    pub fn ask(&self, leaf: Leaf, cost: u64) -> TreeVerdict {
-        self.ask_at(self.clock.now(), leaf, cost)
+    pub fn peek_with_demand(&self, leaf: Leaf, cost: u64) -> TreeDecision {
+        self.peek_with_demand_at(self.clock.now(), leaf, cost)
     }
 
     /// What would come of a request of this cost at a time on the tree's clock, with a refusal noted
     /// as a want.
-    pub fn ask_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeVerdict {
-        self.rule(now, leaf, cost, Effect::Ask)
+    pub fn peek_with_demand_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> TreeDecision {
+        self.decision_for(now, leaf, cost, Effect::Ask)
     }
 
     /// Whether a request of this cost would pass now: [`ask`](Self::ask) without the details, which take most
@@ -351,17 +354,22 @@ impl<C: Clock> Tree<C> {
     /// assert_eq!(tree.peek(leaf, 0).decision.remaining, 5);
     /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
-    pub fn take(&self, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
-        self.take_at(self.clock.now(), leaf, cost)
+    pub fn charge(&self, leaf: Leaf, cost: u64) -> Result<Receipt, TreeDecision> {
+        self.charge_at(self.clock.now(), leaf, cost)
     }
 
     /// Takes a cost at a time on the tree's clock.
     ///
     /// # Errors
     /// As [`take`](Self::take).
-    pub fn take_at(&self, now: Timestamp, leaf: Leaf, cost: u64) -> Result<Receipt, TreeVerdict> {
-        let mut taken = Taken::new(cost);
-        let ruling = self.rule(now, leaf, cost, Effect::Take(&mut taken));
+    pub fn charge_at(
+        &self,
+        now: Timestamp,
+        leaf: Leaf,
+        cost: u64,
+    ) -> Result<Receipt, TreeDecision> {
+        let mut taken = PathCharge::new(cost);
+        let ruling = self.decision_for(now, leaf, cost, Effect::Take(&mut taken));
         if ruling.is_allowed() {
             Ok(Receipt { taken, ruling })
         } else {
@@ -371,8 +379,8 @@ impl<C: Clock> Tree<C> {
 
     /// Gives back what was taken, as far as nobody else relies on it: all of it at the time at which it was
     /// taken, nothing later.
-    pub fn give_back(&self, receipt: Receipt) {
-        self.give_back_at(self.clock.now(), receipt);
+    pub fn refund(&self, receipt: Receipt) {
+        self.refund_at(self.clock.now(), receipt);
     }
 
     /// Gives back at a time on the tree's clock. A caller that looks, takes and gives back in one go passes the
@@ -381,8 +389,8 @@ impl<C: Clock> Tree<C> {
         clippy::needless_pass_by_value,
         reason = "a receipt is given back once"
     )]
-    pub fn give_back_at(&self, now: Timestamp, receipt: Receipt) {
-        self.lock().give_back(now, &receipt.taken);
+    pub fn refund_at(&self, now: Timestamp, receipt: Receipt) {
+        self.lock().refund(now, &receipt.taken);
     }
 
     /// The clock it reads.
@@ -393,23 +401,23 @@ impl<C: Clock> Tree<C> {
     /// Decides, and says only whether the request passes.
     fn passes(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> bool {
         let decided = decide(&mut self.lock(), now, leaf, cost, act);
-        decided.is_some_and(|(_, look)| look.passes())
+        decided.is_some_and(|(_, look)| look.is_allowed())
     }
 
     /// Decides, and says who decided.
-    fn rule(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> TreeVerdict {
+    fn decision_for(&self, now: Timestamp, leaf: Leaf, cost: u64, act: Effect<'_>) -> TreeDecision {
         let nodes = &mut *self.lock();
         let Some((slot, look)) = decide(nodes, now, leaf, cost, act) else {
             let never = Decision::new(Outcome::Never, 0, 0, Duration::MAX, Duration::ZERO);
-            return TreeVerdict::new(never, leaf.into());
+            return TreeDecision::new(never, leaf.into());
         };
-        let way = nodes.way(slot);
-        let decision = way.report(&look, now, nodes.latest, cost);
-        TreeVerdict::new(decision, way.deciding_node(&look))
+        let way = nodes.path_of(slot);
+        let decision = way.decision(&look, now, nodes.latest, cost);
+        TreeDecision::new(decision, way.deciding_node(&look))
     }
 
     fn lock(&self) -> MutexGuard<'_, NodeTable> {
-        unpoisoned(self.nodes.lock())
+        ignore_poison(self.nodes.lock())
     }
 }
 
@@ -422,7 +430,7 @@ enum Effect<'t> {
     /// That, and what passes is charged.
     Charge,
     /// That, to be given back.
-    Take(&'t mut Taken),
+    Take(&'t mut PathCharge),
 }
 
 /// Decides, and acts on it; none if the leaf was removed.
@@ -432,15 +440,15 @@ fn decide(
     leaf: Leaf,
     cost: u64,
     act: Effect<'_>,
-) -> Option<(u32, Look)> {
+) -> Option<(u32, PathEvaluation)> {
     let now = now.max(nodes.latest);
     let slot = nodes.slot(leaf, now)?;
-    let way = nodes.way(slot);
-    let (path, look) = (way.path, way.look(now, cost));
+    let way = nodes.path_of(slot);
+    let (path, look) = (way.path, way.evaluate(now, cost));
     match act {
         _ if cost == 0 => {}
         Effect::Peek => {}
-        _ if !look.passes() => nodes.note_demand(&path, &look, now),
+        _ if !look.is_allowed() => nodes.note_demand(&path, &look, now),
         Effect::Ask => {}
         Effect::Charge => nodes.charge(&path, &look, now, cost, None),
         Effect::Take(taken) => nodes.charge(&path, &look, now, cost, Some(taken)),
@@ -448,7 +456,7 @@ fn decide(
     Some((slot, look))
 }
 
-impl<C: Clock> fmt::Debug for Tree<C> {
+impl<C: Clock> fmt::Debug for ClassTree<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Tree")
             .field("root", &self.class(self.root))

@@ -2,8 +2,8 @@
 
 pub use crate::acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
-pub use crate::acquire::Acquiring;
-pub use crate::home::Home;
-pub use crate::wait_queue::Turn;
+pub use crate::acquire::AcquireFuture;
+pub use crate::home::LimitHandle;
+pub use crate::wait_queue::QueuedAcquire;
 #[cfg(not(any(loom, shuttle)))]
-pub use crate::wait_queue::Turning;
+pub use crate::wait_queue::QueuedAcquireFuture;

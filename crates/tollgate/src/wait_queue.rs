@@ -24,64 +24,67 @@ pub(crate) mod single;
 mod turn;
 pub(crate) mod waiting;
 
-use crate::Refused;
-use crate::cell::Ticket;
+use crate::RateDenied;
+use crate::cell::ChargeTicket;
 use crate::clock::Clock;
-use crate::sync::{Mutex, unpoisoned};
+use crate::sync::{Mutex, ignore_poison};
+#[cfg(not(any(loom, shuttle)))]
+pub use future::QueuedAcquireFuture;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use future::QueuedWaiterFuture;
-#[cfg(not(any(loom, shuttle)))]
-pub use future::Turning;
-use places::Id;
-use queue::{Discipline, Entered, Queue};
+use places::WaiterId;
+use queue::{JoinOutcome, QueueDiscipline, SharedQueue};
 use seats::{PendingWakeups, WaiterWakers};
-pub use turn::Turn;
+pub use turn::QueuedAcquire;
 
 /// The waiters of a line, in whatever order they are served.
-pub trait Waits {
+pub trait Waiters {
     /// Whose turn comes next, and when.
-    fn first(&self) -> Option<(Id, Timestamp)>;
+    fn first(&self) -> Option<(WaiterId, Timestamp)>;
 
     /// When this waiter has to look again if nothing wakes it.
-    fn look_again(&mut self, now: Timestamp, id: Id) -> Option<Timestamp>;
+    fn next_poll_at(&mut self, now: Timestamp, id: WaiterId) -> Option<Timestamp>;
 
     /// Waiters that needn't wait any more; each is returned once.
-    fn take_done(&mut self) -> Vec<Id>;
+    fn take_finished(&mut self) -> Vec<WaiterId>;
 
     /// The result for this waiter, if it needn't wait any more: how it passed, or why it was refused. Its place is free
     /// then.
-    fn collect(&mut self, id: Id, now: Timestamp) -> Option<Result<Passed, Refused>>;
+    fn collect(&mut self, id: WaiterId, now: Timestamp) -> Option<Result<WaitOutcome, RateDenied>>;
 
     /// Frees the memory of many waiters, if none of them is left and the line stays.
-    fn rest(&mut self) -> bool {
+    fn free_memory(&mut self) -> bool {
         false
     }
 }
 
 /// Where a waiter can stand in line.
-pub trait Post: Copy {
-    type Waits: Waits;
+pub trait WaitQueue: Copy {
+    type Waits: Waiters;
 
     fn clock(&self) -> &dyn Clock;
 
     /// Changes the line, makes sure that a waiter keeps the time, and wakes those that are affected; not
     /// `present`, which is looking at the line already.
-    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Self::Waits>) -> T)
-    -> T;
+    fn visit<T>(
+        &self,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<Self::Waits>) -> T,
+    ) -> T;
 
     /// Lets every waiter pass whose turn has come by `now`.
     fn advance(&self, waits: &mut Self::Waits, now: Timestamp);
 
     /// This waiter leaves, after every waiter whose turn came before has passed.
-    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id);
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: WaiterId);
 
     /// A place was given up.
-    fn gone(&self) {}
+    fn waiter_left(&self) {}
 }
 
 /// A pointer to the post where a waiter stands, borrowed or shared.
 pub(crate) trait QueuePointer {
-    type Post<'a>: Post
+    type Post<'a>: WaitQueue
     where
         Self: 'a;
 
@@ -90,42 +93,42 @@ pub(crate) trait QueuePointer {
     /// Sleeps by the post's clock. Nothing lies between a look at the line and this: a model checker's thread that
     /// yields in between loses a wake-up, as real ones don't.
     fn nap_until(&self, at: Timestamp) {
-        self.post().clock().nap_until(at);
+        self.post().clock().park_until_woken(at);
     }
 }
 
 /// A line, and how to wake those who stand in it.
 #[derive(Debug)]
-pub struct State<W> {
+pub struct QueueState<W> {
     pub(crate) waits: W,
     seats: WaiterWakers,
 }
 
 /// A waiter whose turn came.
 #[derive(Clone, Copy, Debug)]
-pub struct Passed {
+pub struct WaitOutcome {
     /// When its turn came.
     pub(crate) at: Timestamp,
     pub(crate) waited: Duration,
     /// What it was charged, if it can give that back.
-    pub(crate) ticket: Option<Ticket>,
+    pub(crate) ticket: Option<ChargeTicket>,
 }
 
 /// How a wait stands.
 pub(crate) enum WaitProgress {
-    Done(Result<Passed, Refused>),
+    Done(Result<WaitOutcome, RateDenied>),
     /// Until it is woken, or until this time if it keeps the time or has a deadline.
     Waiting(Option<Timestamp>),
 }
 
 /// A place in line; dropping it frees the place, and costs nothing.
-pub(crate) struct Standing<S: QueuePointer> {
+pub(crate) struct QueuedWaiter<S: QueuePointer> {
     at: S,
     /// None once it is free, and may be another's.
-    id: Option<Id>,
+    id: Option<WaiterId>,
 }
 
-impl<W: Waits> State<W> {
+impl<W: Waiters> QueueState<W> {
     pub(crate) const fn new(waits: W) -> Self {
         Self {
             waits,
@@ -134,22 +137,22 @@ impl<W: Waits> State<W> {
     }
 
     /// Which wakers to call and which to drop after a change, once the lock is released.
-    pub(crate) fn settle(&mut self, present: Option<Id>) -> PendingWakeups {
-        let (done, first) = (self.waits.take_done(), self.waits.first());
-        self.seats.settle(done, first, present)
+    pub(crate) fn collect_wakeups(&mut self, present: Option<WaiterId>) -> PendingWakeups {
+        let (done, first) = (self.waits.take_finished(), self.waits.first());
+        self.seats.collect_wakeups(done, first, present)
     }
 
     /// Frees the memory of many waiters, once none of them is left.
-    fn rest(&mut self) {
-        if self.seats.are_many() && self.waits.rest() {
+    fn free_memory(&mut self) {
+        if self.seats.are_many() && self.waits.free_memory() {
             self.seats.clear();
         }
     }
 }
 
-impl<S: QueuePointer> Standing<S> {
+impl<S: QueuePointer> QueuedWaiter<S> {
     /// The waiter that got this place in the line at this post.
-    pub(crate) const fn new(at: S, id: Id) -> Self {
+    pub(crate) const fn new(at: S, id: WaiterId) -> Self {
         Self { at, id: Some(id) }
     }
 
@@ -159,7 +162,7 @@ impl<S: QueuePointer> Standing<S> {
     }
 
     /// Looks whether it has to wait any longer; if so, it will be woken by this waker.
-    pub(crate) fn look(&mut self, waker: &Waker) -> WaitProgress {
+    pub(crate) fn poll_outcome(&mut self, waker: &Waker) -> WaitProgress {
         let Some(id) = self.id else {
             panic!("a place in line was looked at after it had been left");
         };
@@ -168,13 +171,13 @@ impl<S: QueuePointer> Standing<S> {
             let now = post.clock().now();
             post.advance(&mut state.waits, now);
             if let Some(result) = state.waits.collect(id, now) {
-                state.seats.forget(id);
+                state.seats.remove_waker(id);
                 *place = None;
-                post.gone();
+                post.waiter_left();
                 return WaitProgress::Done(result);
             }
-            let until = state.waits.look_again(now, id);
-            state.seats.remember(id, waker, until);
+            let until = state.waits.next_poll_at(now, id);
+            state.seats.store_waker(id, waker, until);
             WaitProgress::Waiting(until)
         })
     }
@@ -182,10 +185,13 @@ impl<S: QueuePointer> Standing<S> {
     /// Blocks the thread, but gives up after looking this many times, as a dropped future would. For the model
     /// checker.
     #[cfg(any(loom, shuttle))]
-    pub(crate) fn wait_for_polls(mut self, looks: usize) -> Option<Result<Passed, Refused>> {
+    pub(crate) fn wait_for_polls(
+        mut self,
+        looks: usize,
+    ) -> Option<Result<WaitOutcome, RateDenied>> {
         let waker = crate::patience::thread_waker();
         for left in (0..looks).rev() {
-            match self.look(&waker) {
+            match self.poll_outcome(&waker) {
                 WaitProgress::Done(result) => return Some(result),
                 WaitProgress::Waiting(until) if left > 0 => {
                     let until = until.unwrap_or(Timestamp::MAX);
@@ -198,10 +204,10 @@ impl<S: QueuePointer> Standing<S> {
     }
 
     /// Blocks the thread until it needn't wait any longer.
-    pub(crate) fn wait_blocking(mut self) -> Result<Passed, Refused> {
+    pub(crate) fn wait_blocking(mut self) -> Result<WaitOutcome, RateDenied> {
         let waker = crate::patience::thread_waker();
         loop {
-            match self.look(&waker) {
+            match self.poll_outcome(&waker) {
                 WaitProgress::Done(result) => return result,
                 WaitProgress::Waiting(until) => {
                     let until = until.unwrap_or(Timestamp::MAX);
@@ -212,29 +218,29 @@ impl<S: QueuePointer> Standing<S> {
     }
 }
 
-impl<S: QueuePointer> Drop for Standing<S> {
+impl<S: QueuePointer> Drop for QueuedWaiter<S> {
     fn drop(&mut self) {
         let Some(id) = self.id else { return };
         let post = self.at.post();
         post.visit(None, |state| {
             let now = post.clock().now();
             post.leave(&mut state.waits, now, id);
-            state.seats.forget(id);
+            state.seats.remove_waker(id);
         });
-        post.gone();
+        post.waiter_left();
     }
 }
 
 /// A line shared by threads and tasks, with its clock.
-pub(crate) struct SharedWaitQueue<D: Discipline, C> {
-    state: Mutex<State<Queue<D>>>,
+pub(crate) struct SharedWaitQueue<D: QueueDiscipline, C> {
+    state: Mutex<QueueState<SharedQueue<D>>>,
     clock: C,
 }
 
-impl<D: Discipline, C: Clock> SharedWaitQueue<D, C> {
+impl<D: QueueDiscipline, C: Clock> SharedWaitQueue<D, C> {
     pub(crate) fn new(discipline: D, most: usize, clock: C) -> Self {
         Self {
-            state: Mutex::new(State::new(Queue::new(discipline, most))),
+            state: Mutex::new(QueueState::new(SharedQueue::new(discipline, most))),
             clock,
         }
     }
@@ -244,18 +250,18 @@ impl<D: Discipline, C: Clock> SharedWaitQueue<D, C> {
     }
 
     /// Reads the line as it stood when it was last touched.
-    pub(crate) fn read<T>(&self, read: impl FnOnce(&Queue<D>) -> T) -> T {
-        read(&unpoisoned(self.state.lock()).waits)
+    pub(crate) fn read<T>(&self, read: impl FnOnce(&SharedQueue<D>) -> T) -> T {
+        read(&ignore_poison(self.state.lock()).waits)
     }
 
-    pub(crate) fn allow(&self, ask: &D::Asker, cost: u64) -> bool {
+    pub(crate) fn allow(&self, ask: &D::Client, cost: u64) -> bool {
         self.visit(None, |state| {
             let now = self.clock.now();
             state.waits.allow(now, ask, cost)
         })
     }
 
-    pub(crate) fn check(&self, ask: &D::Asker, cost: u64) -> Decision {
+    pub(crate) fn check(&self, ask: &D::Client, cost: u64) -> Decision {
         self.visit(None, |state| {
             let now = self.clock.now();
             state.waits.check(now, ask, cost)
@@ -265,23 +271,23 @@ impl<D: Discipline, C: Clock> SharedWaitQueue<D, C> {
     /// Passes, or takes a place.
     fn enter(
         &self,
-        ask: D::Asker,
+        ask: D::Client,
         cost: u64,
         patience: impl FnOnce(Timestamp) -> Option<Timestamp>,
-    ) -> Result<Option<Standing<&Self>>, Refused> {
+    ) -> Result<Option<QueuedWaiter<&Self>>, RateDenied> {
         let entered = self.visit(None, |state| {
             let now = self.clock.now();
             // A new waiter looks again as soon as it begins to wait, so it needn't be woken before that.
-            state.waits.enter(now, ask, cost, patience(now))
+            state.waits.join(now, ask, cost, patience(now))
         })?;
         Ok(match entered {
-            Entered::Passed => None,
-            Entered::Waiting(id) => Some(Standing::new(self, id)),
+            JoinOutcome::Passed => None,
+            JoinOutcome::Waiting(id) => Some(QueuedWaiter::new(self, id)),
         })
     }
 }
 
-impl<D: Discipline, C: Clock> QueuePointer for &SharedWaitQueue<D, C> {
+impl<D: QueueDiscipline, C: Clock> QueuePointer for &SharedWaitQueue<D, C> {
     type Post<'a>
         = Self
     where
@@ -292,27 +298,31 @@ impl<D: Discipline, C: Clock> QueuePointer for &SharedWaitQueue<D, C> {
     }
 }
 
-impl<D: Discipline, C: Clock> Post for &SharedWaitQueue<D, C> {
-    type Waits = Queue<D>;
+impl<D: QueueDiscipline, C: Clock> WaitQueue for &SharedWaitQueue<D, C> {
+    type Waits = SharedQueue<D>;
 
     fn clock(&self) -> &dyn Clock {
         &self.clock
     }
 
-    fn visit<T>(&self, present: Option<Id>, change: impl FnOnce(&mut State<Queue<D>>) -> T) -> T {
-        let mut state = unpoisoned(self.state.lock());
+    fn visit<T>(
+        &self,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<SharedQueue<D>>) -> T,
+    ) -> T {
+        let mut state = ignore_poison(self.state.lock());
         let result = change(&mut state);
-        let woken = state.settle(present);
+        let woken = state.collect_wakeups(present);
         drop(state);
         woken.wake();
         result
     }
 
-    fn advance(&self, waits: &mut Queue<D>, now: Timestamp) {
+    fn advance(&self, waits: &mut SharedQueue<D>, now: Timestamp) {
         waits.advance(now);
     }
 
-    fn leave(&self, waits: &mut Queue<D>, now: Timestamp, id: Id) {
+    fn leave(&self, waits: &mut SharedQueue<D>, now: Timestamp, id: WaiterId) {
         waits.leave(now, id);
     }
 }

@@ -28,12 +28,12 @@ use tollgate_core::LimitError;
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum AtCap {
+pub enum WhenFull {
     /// All keys without a slot share one limit, that of all keys: the default of rates and slots. A flood of
     /// new keys can't get more than one key's worth through, and a rightful new key has a chance. A
     /// [`KeyedLimiter`](crate::KeyedLimiter) has one for each rate that they are asked at.
     #[default]
-    ShareOne,
+    SharedBucket,
     /// New keys are denied until a slot is free: the default of quotas.
     DenyNew,
     /// New keys pass without being counted: availability over protection.
@@ -46,20 +46,20 @@ pub enum AtCap {
     EvictNearestIdle,
 }
 
-impl AtCap {
+impl WhenFull {
     /// The error of a table that can't do this.
-    pub(crate) const fn refused_by(
+    pub(crate) const fn unsupported_by(
         self,
         limiter: &'static str,
         instead: &'static str,
     ) -> LimitError {
         let policy = match self {
-            Self::ShareOne => "ShareOne",
+            Self::SharedBucket => "ShareOne",
             Self::DenyNew => "DenyNew",
             Self::AdmitNew => "AdmitNew",
             Self::EvictNearestIdle => "EvictNearestIdle",
         };
-        LimitError::AtCap {
+        LimitError::UnsupportedWhenFull {
             policy,
             limiter,
             instead,

@@ -3,11 +3,11 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Rate, Tier, core::Align};
-use tollgate_testkit::memory::{Counting, live};
+use tollgate::{Algorithm, Rate, StoredKeyLimiter, Tier, WhenFull, core::WindowAlignment};
+use tollgate_testkit::memory::{CountingAllocator, live_bytes};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// What the counters of a limiter take, which don't belong to its table.
 const COUNTERS: usize = 64 << 10;
@@ -15,16 +15,16 @@ const COUNTERS: usize = 64 << 10;
 /// What was allocated since, less what was freed. The thread may have freed what another allocated,
 /// so the count itself may lie below zero.
 fn since(before: usize) -> usize {
-    live().wrapping_sub(before)
+    live_bytes().wrapping_sub(before)
 }
 
 /// Fills a table beyond its capacity, blocks as many keys as it takes, and changes its rate: the bytes
 /// that it came to use at most, and its bound.
 fn filled(algorithm: Algorithm, rate: Rate, capacity: usize) -> (usize, usize) {
-    let before = live();
-    let limiter: ExactKeyedLimiter<u64, Manual> = ExactKeyedLimiter::builder(rate, capacity)
+    let before = live_bytes();
+    let limiter: StoredKeyLimiter<u64, Manual> = StoredKeyLimiter::builder(rate, capacity)
         .algorithm(algorithm)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(Manual::new())
         .build()
         .expect("a rate that fits");
@@ -53,7 +53,7 @@ fn a_full_table_stays_within_its_bound() {
         Algorithm::Gcra,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
         Algorithm::SlidingCounter,
         Algorithm::SlidingLog,
     ] {
@@ -69,20 +69,20 @@ fn a_full_table_stays_within_its_bound() {
 
 #[test]
 fn an_empty_table_takes_next_to_nothing() {
-    let before = live();
-    let limiter = ExactKeyedLimiter::<u64>::new(Rate::per_second(1), 1_000_000);
+    let before = live_bytes();
+    let limiter = StoredKeyLimiter::<u64>::new(Rate::per_second(1), 1_000_000);
     let used = since(before);
     assert!(used * 100 < limiter.memory_bound(), "{used}");
 }
 
 #[test]
 fn a_check_of_a_key_that_is_there_allocates_nothing() {
-    let limiter = ExactKeyedLimiter::<String>::new(Rate::per_second(1_000_000), 100);
+    let limiter = StoredKeyLimiter::<String>::new(Rate::per_second(1_000_000), 100);
     let tier = Tier::new(limiter.algorithm(), Rate::per_hour(5)).expect("a rate that fits");
     let mut decisions = Vec::with_capacity(4);
     limiter.key("user:42").penalize(100_000).expect("a slot");
     let _ = limiter.key("user:43").at(&tier).unwrap().check_n(3);
-    let before = live();
+    let before = live_bytes();
     for _ in 0..1_000 {
         let _ = limiter.allow("user:42");
         let _ = limiter.check_n("user:42", 2);

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual};
 use tollgate::{
-    Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
-    Limiter, Rate, Stack, Tree,
-    core::Align,
+    Algorithm, ClassTree, Clock, CompositeLimiter, ConcurrencyLimiter, KeyedConcurrencyLimiter,
+    KeyedLimiter, Limit, Limiter, Rate, StoredKeyLimiter,
+    core::WindowAlignment,
     tree::{Class, Leaf},
 };
-use tollgate_testkit::memory::{Counting, calls};
+use tollgate_testkit::memory::{CountingAllocator, allocation_count};
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
-    let before = calls();
+    let before = allocation_count();
     for cost in [1, 0, 3, 1_000, 1] {
         let _ = limiter.allow();
         let _ = limiter.check_n(cost);
@@ -26,7 +26,7 @@ fn check_allocates_nothing<C: Clock>(name: &str, limiter: &Limiter<C>) {
         }
         let _ = limiter.acquire().timeout(Duration::ZERO).wait_blocking();
     }
-    assert_eq!(calls() - before, 0, "{name}");
+    assert_eq!(allocation_count() - before, 0, "{name}");
 }
 
 #[test]
@@ -39,7 +39,7 @@ fn no_verb_allocates() {
     for algorithm in [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
         Algorithm::SlidingCounter,
     ] {
         let limiter = Limiter::builder(rate)
@@ -66,9 +66,9 @@ fn a_full_log_allocates_nothing_more() {
         }
     };
     run(500);
-    let before = calls();
+    let before = allocation_count();
     run(500);
-    assert_eq!(calls(), before);
+    assert_eq!(allocation_count(), before);
 }
 
 #[test]
@@ -78,7 +78,7 @@ fn no_check_of_a_key_allocates() {
         .build()
         .unwrap();
     let mut decisions = Vec::with_capacity(4);
-    let before = calls();
+    let before = allocation_count();
     // New keys, known ones, more than there are slots for, and what operators do.
     for number in 0..1_000u64 {
         let _ = limiter.allow(&("user", number));
@@ -91,15 +91,15 @@ fn no_check_of_a_key_allocates() {
             slot.cancel();
         }
     }
-    assert_eq!(calls(), before);
+    assert_eq!(allocation_count(), before);
 }
 
 #[test]
 fn no_permit_allocates_unless_it_has_to_wait() {
     let limiter = ConcurrencyLimiter::new(2);
-    let keyed = KeyedConcurrency::<u64>::new(2, 100);
+    let keyed = KeyedConcurrencyLimiter::<u64>::new(2, 100);
     let held = [1, 2].map(|key| keyed.try_acquire(&key).unwrap());
-    let before = calls();
+    let before = allocation_count();
     for weight in [1, 0, 2, 3, 1] {
         let permit = limiter.try_acquire_n(weight);
         let _ = limiter.acquire().timeout(Duration::ZERO).wait_blocking();
@@ -111,39 +111,39 @@ fn no_permit_allocates_unless_it_has_to_wait() {
         drop(keyed.try_acquire(&1));
         let _ = keyed.key(&2).try_acquire_n(weight);
     }
-    assert_eq!(calls(), before);
+    assert_eq!(allocation_count(), before);
     drop(held);
 }
 
 /// Every verb of a tree, and what was taken given back at once and after another charge.
-fn no_verb_of_a_tree_allocates(tree: &Tree<Manual>, leaf: Leaf) {
-    let before = calls();
+fn no_verb_of_a_tree_allocates(tree: &ClassTree<Manual>, leaf: Leaf) {
+    let before = allocation_count();
     for cost in [1, 0, 5, 40, 1_000, 1] {
         let _ = tree.allow_n(leaf, cost);
         tree.check_n(leaf, cost);
         tree.peek(leaf, cost);
-        tree.ask(leaf, cost);
+        tree.peek_with_demand(leaf, cost);
         tree.would_allow(leaf, cost);
-        if let Ok(receipt) = tree.take(leaf, cost) {
-            tree.give_back(receipt);
+        if let Ok(receipt) = tree.charge(leaf, cost) {
+            tree.refund(receipt);
         }
-        let kept = tree.take(leaf, 1);
+        let kept = tree.charge(leaf, 1);
         let _ = tree.allow(leaf);
         if let Ok(receipt) = kept {
-            tree.give_back(receipt);
+            tree.refund(receipt);
         }
         tree.clock().advance(Duration::from_millis(170));
     }
-    assert_eq!(calls(), before);
+    assert_eq!(allocation_count(), before);
 }
 
 #[test]
 fn no_decision_of_a_tree_allocates_however_deep_it_is() {
-    let tree = Tree::builder(Rate::per_second(100))
+    let tree = ClassTree::builder(Rate::per_second(100))
         .clock(Manual::new())
         .build()
         .unwrap();
-    let class = Class::new(Rate::per_second(3)).ceil(Rate::per_second(90));
+    let class = Class::new(Rate::per_second(3)).ceiling(Rate::per_second(90));
     let mut branch = tree.root();
     for level in 1..=6 {
         let leaf = tree.add_leaf("leaf", branch, class).unwrap();
@@ -174,15 +174,15 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
     };
     let (word, bucket) = (shared(Algorithm::Gcra), shared(Algorithm::TokenBucket));
     let slots = Arc::new(ConcurrencyLimiter::new(2));
-    let stack = Stack::new();
+    let stack = CompositeLimiter::new();
     for algorithm in [
         Algorithm::Gcra,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
         Algorithm::SlidingCounter,
     ] {
-        let exact = ExactKeyedLimiter::<u64>::builder(rate, 100)
+        let exact = StoredKeyLimiter::<u64>::builder(rate, 100)
             .algorithm(algorithm)
             .clock(clock.clone())
             .build()
@@ -191,16 +191,16 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
         // Its entry is made.
         let _ = exact.check(&1);
         let levels = [
-            Level::new("user", &keyed.key("ada")),
-            Level::new("tenant", &key),
-            Level::new("route", &bucket),
-            Level::new("service", &word),
-            Level::new("slots", &slots),
+            Limit::new("user", &keyed.key("ada")),
+            Limit::new("tenant", &key),
+            Limit::new("route", &bucket),
+            Limit::new("service", &word),
+            Limit::new("slots", &slots),
         ];
         // The same slots again: the second is refused when it is charged.
         let [_, exact, quota, _, slots] = levels.clone();
         let loses = [exact, quota, slots.clone().cost(2), slots];
-        let before = calls();
+        let before = allocation_count();
         let mut allowed = 0;
         for _ in 0..40 {
             clock.advance(Duration::from_millis(40));
@@ -212,7 +212,7 @@ fn no_stack_allocates_to_allow_refuse_or_give_back() {
             assert!(stack.peek(&levels).decision().limit > 0);
             drop(verdict);
         }
-        assert_eq!(calls(), before, "{algorithm:?}");
+        assert_eq!(allocation_count(), before, "{algorithm:?}");
         assert!((1..40).contains(&allowed), "{algorithm:?} {allowed}");
     }
     assert!(stack.lost_races() > 0);

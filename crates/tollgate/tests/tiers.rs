@@ -6,16 +6,16 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use tollgate::clock::Manual;
 use tollgate::quota::QuotaLimiter;
 use tollgate::{
-    Algorithm, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Level, Limiter, Quota, Rate, Stack,
-    Tier, Tiers, Timestamp,
-    core::Align,
-    stack::Kind,
-    tiers::{Allowance, TierError, Usage},
+    Algorithm, CompositeLimiter, FairLimiter, KeyedLimiter, Limit, Limiter, Quota, Rate,
+    StoredKeyLimiter, Tier, Tiers, Timestamp,
+    core::WindowAlignment,
+    stack::LimitKind,
+    tiers::{TierError, TierLimits, Usage},
 };
 
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
-fn allowance(text: &str) -> Allowance {
+fn allowance(text: &str) -> TierLimits {
     text.parse().expect("an allowance")
 }
 
@@ -51,9 +51,9 @@ fn passed(tiers: &Tiers<Manual, Manual>, tenant: &str, tries: usize) -> usize {
     (0..tries).filter(|_| tiers.allow(tenant).is_some()).count()
 }
 
-fn refused(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (Kind, &'static str, String) {
+fn refused(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (LimitKind, &'static str, String) {
     let verdict = tiers.check(tenant);
-    let refusal = verdict.refusal().expect("refused");
+    let refusal = verdict.denial().expect("refused");
     (refusal.kind, refusal.name, refusal.to_string())
 }
 
@@ -101,7 +101,7 @@ fn each_tier_allows_what_it_says() {
         assert_eq!(tiers.tier_of(tenant), tier);
         assert_eq!(passed(&tiers, tenant, 3_000), burst);
         let (kind, name, text) = refused(&tiers, tenant);
-        assert_eq!((kind, name), (Kind::Rate, "rate"));
+        assert_eq!((kind, name), (LimitKind::Rate, "rate"));
         assert!(
             text.starts_with("rate limit \"rate\": retry after "),
             "{text}"
@@ -114,7 +114,7 @@ fn each_tier_allows_what_it_says() {
         let expected = slots.min(burst);
         assert_eq!(held.len(), expected);
         let (kind, name, text) = refused(&tiers, tenant);
-        assert_eq!((kind, name), (Kind::Concurrency, "concurrency"));
+        assert_eq!((kind, name), (LimitKind::Concurrency, "concurrency"));
         assert_eq!(
             text,
             format!("concurrency limit \"concurrency\": {slots} of {slots} in use")
@@ -124,14 +124,14 @@ fn each_tier_allows_what_it_says() {
         let used = burst + second + expected;
         assert_eq!(used_of_quota(&tiers, tenant), (used as u64, Some(daily)));
         // What is left of the day is spent at any rate.
-        let fast = Allowance::new(Rate::unlimited()).quota(Quota::per_day(daily));
+        let fast = TierLimits::new(Rate::unlimited()).quota(Quota::per_day(daily));
         tiers.set_override(tenant, fast).unwrap();
         let rest = tiers.check_n(tenant, daily - used as u64);
-        assert!(rest.refusal().is_none());
+        assert!(rest.denial().is_none());
         tiers.assign(tenant, tier).unwrap();
         clock.advance(Duration::from_secs(10));
         let (kind, name, text) = refused(&tiers, tenant);
-        assert_eq!((kind, name), (Kind::Quota, "quota"));
+        assert_eq!((kind, name), (LimitKind::Quota, "quota"));
         assert!(text.starts_with(&format!("quota \"quota\": 0 of {daily} left; retry after ")));
     }
 }
@@ -144,7 +144,10 @@ fn a_refusal_by_one_charges_none_of_the_others() {
         assert!(tiers.allow("a").is_none());
     }
     assert_eq!(tiers.usage("a").rate.used, 5);
-    assert_eq!(tiers.peek("a").refusal().unwrap().kind, Kind::Concurrency);
+    assert_eq!(
+        tiers.peek("a").denial().unwrap().kind,
+        LimitKind::Concurrency
+    );
     drop(held);
     // Fifteen tokens are left of the burst, and the day has lost only five.
     assert_eq!(passed(&tiers, "a", 30), 15);
@@ -203,13 +206,13 @@ fn an_override_is_one_tenants_alone() {
 fn tiers_stand_in_a_stack_with_others() {
     let (tiers, clock) = tiers();
     let global = Limiter::with_clock(Rate::per_second(8), clock);
-    let stack = Stack::new();
+    let stack = CompositeLimiter::new();
     let meet = |tenant: &str| {
         tiers.with_limits(tenant, 1, |own| {
             let mut levels = own.to_vec();
-            levels.push(Level::new("global", &global));
+            levels.push(Limit::new("global", &global));
             let verdict = stack.check(&levels);
-            verdict.refusal().map(|refusal| refusal.name.to_owned())
+            verdict.denial().map(|refusal| refusal.name.to_owned())
         })
     };
     let refused: Vec<_> = (0..10).filter_map(|_| meet("a")).collect();
@@ -231,7 +234,7 @@ fn what_can_not_be_is_said() {
     few.assign("a", "free").unwrap();
     let many = few.assign("b", "free").unwrap_err();
     assert_eq!(many, TierError::TooManyTenants { most: 1 });
-    let slow = Allowance::new(Rate::per_day(1).burst(10_000));
+    let slow = TierLimits::new(Rate::per_day(1).burst(10_000));
     assert!(matches!(
         tiers.set_tier("slow", slow),
         Err(TierError::Rate(_))
@@ -248,7 +251,7 @@ fn an_allowance_is_text_and_back() {
     ] {
         assert_eq!(allowance(text).to_string(), text);
     }
-    let error = |text: &str| text.parse::<Allowance>().unwrap_err().to_string();
+    let error = |text: &str| text.parse::<TierLimits>().unwrap_err().to_string();
     assert_eq!(
         error("10/s, many at once"),
         "\"many at once\" names no number of requests; write it as \"5 at once\""
@@ -303,7 +306,7 @@ fn usage_of_a_tenant_never_seen_is_the_default_tiers_and_leaves_it_unseen() {
     assert_eq!(used_at_once(&tiers, "new"), (0, Some(5)));
     assert_eq!(tiers.stats().quotas.keys, 0);
     assert_eq!(tiers.stats().rates.allowed, 0);
-    assert_eq!(tiers.stats().slots.acquired, 0);
+    assert_eq!(tiers.stats().concurrency.acquired, 0);
     tiers
         .set_override("roll", allowance("1/s, 5 in any 30d"))
         .unwrap();
@@ -338,7 +341,7 @@ fn usage_of_a_tenant_whose_tier_got_smaller_is_above_its_limit() {
     let (tiers, clock) = tiers();
     tiers.assign("a", "enterprise").unwrap();
     let held: Vec<_> = (0..400).map(|_| tiers.allow("a").unwrap()).collect();
-    assert!(tiers.check_n("a", 1_600).refusal().is_none());
+    assert!(tiers.check_n("a", 1_600).denial().is_none());
     tiers.unassign("a");
     assert_eq!(used_of_quota(&tiers, "a"), (2_000, Some(1_000)));
     assert_eq!(tiers.usage("a").quota.unwrap().remaining(), Some(0));
@@ -357,9 +360,9 @@ fn usage_of_a_tenant_whose_tier_got_smaller_is_above_its_limit() {
 #[test]
 fn usage_of_what_is_unlimited_has_no_limit() {
     let (tiers, _clock) = tiers();
-    let plain = Allowance::new(Rate::unlimited()).quota(Quota::unlimited());
+    let plain = TierLimits::new(Rate::unlimited()).quota(Quota::unlimited());
     tiers.set_override("a", plain).unwrap();
-    assert!(tiers.check_n("a", 1_000_000).refusal().is_none());
+    assert!(tiers.check_n("a", 1_000_000).denial().is_none());
     assert_eq!(used_of_rate(&tiers, "a"), (0, None, Duration::ZERO));
     assert_eq!(used_of_quota(&tiers, "a"), (0, None));
     assert_eq!(quota_resets(&tiers, "a"), (Duration::ZERO, None));
@@ -372,7 +375,7 @@ fn usage_of_what_is_unlimited_has_no_limit() {
 fn what_an_operator_does_goes_by_the_tenants_own_tier() {
     let (tiers, clock) = tiers();
     tiers.assign("a", "enterprise").unwrap();
-    assert!(tiers.check_n("a", 1_500).refusal().is_none());
+    assert!(tiers.check_n("a", 1_500).denial().is_none());
     tiers.refund("a", 10);
     assert_eq!(used_of_rate(&tiers, "a").0, 1_490);
     assert_eq!(used_of_quota(&tiers, "a").0, 1_490);
@@ -396,7 +399,7 @@ fn no_limit_is_shown_as_a_word() {
         Algorithm::Gcra,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
         Algorithm::SlidingLog,
         Algorithm::SlidingCounter,
     ] {
@@ -408,7 +411,7 @@ fn no_limit_is_shown_as_a_word() {
         let slot = limiter.reserve(5).unwrap();
         shown.push(format!("{limiter:?} {slot:?} {:?}", limiter.check()));
         shown.push(limiter.check().to_string());
-        let builder = ExactKeyedLimiter::<String>::builder(rate, 10).algorithm(algorithm);
+        let builder = StoredKeyLimiter::<String>::builder(rate, 10).algorithm(algorithm);
         shown.push(format!(
             "{builder:?} {:?}",
             Tier::new(algorithm, rate).unwrap()
@@ -426,7 +429,7 @@ fn no_limit_is_shown_as_a_word() {
     shown.push(format!("{fair:?} {:?}", fair.check("a")));
     let quotas = QuotaLimiter::new(Quota::unlimited(), 1_000_000);
     shown.push(format!("{quotas:?} {:?}", quotas.charge("a", 7)));
-    let plain = Allowance::new(rate).quota(Quota::unlimited());
+    let plain = TierLimits::new(rate).quota(Quota::unlimited());
     shown.push(format!("{plain:?} {plain}"));
     let tiers = Tiers::builder("free", plain, 1_000_000)
         .clock(clock)

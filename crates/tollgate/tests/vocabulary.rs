@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use tollgate::clock::{Manual, Monotonic};
 use tollgate::{
-    ConcurrencyLimiter, FairLimiter, Limiter, QuotaLimiter, Tiers, Tree, concurrency, exact_keyed,
-    keyed, lanes,
+    ClassTree, ConcurrencyLimiter, FairLimiter, Limiter, QuotaLimiter, Tiers, concurrency,
+    exact_keyed, keyed, lanes,
 };
 
 const DESIGN: &str = include_str!("../../../DESIGN.md");
@@ -272,7 +272,7 @@ macro_rules! named {
 fn the_verbs_of_the_table_can_be_called() {
     type Keyed = keyed::Key<'static, Manual>;
     type Exact = exact_keyed::Key<'static, String, str, Manual>;
-    type Slots = concurrency::Key<'static, &'static tollgate::KeyedConcurrency<String>, str>;
+    type Slots = concurrency::Key<'static, &'static tollgate::KeyedConcurrencyLimiter<String>, str>;
     let called = [
         named!("Limiter", Limiter<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at,
             reserve, reserve_at, acquire, acquire_n),
@@ -287,7 +287,7 @@ fn the_verbs_of_the_table_can_be_called() {
             acquire_n),
         named!("FairLimiter", FairLimiter<Manual>: allow::<str>, allow_n::<str>, check::<str>,
             check_n::<str>, acquire::<str>, acquire_n::<str>),
-        named!("Tree", Tree<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at),
+        named!("Tree", ClassTree<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at),
         named!("QuotaLimiter", QuotaLimiter<Manual>: check::<str>, check_n::<str>, check_at::<str>,
             peek::<str>, refund::<str>, reset::<str>),
         named!("Tiers", Tiers<Monotonic, Manual>: allow, check, check_n, peek, refund, penalize,

@@ -26,7 +26,7 @@ fn code(file: &Path) -> String {
 }
 
 /// The first words of the paths in a list such as `{a::B, c::{D, E}}`, up to its closing brace.
-fn heads(list: &str) -> Vec<&str> {
+fn path_heads(list: &str) -> Vec<&str> {
     let (mut heads, mut depth, mut start) = (Vec::new(), 0, Some(0));
     for (at, sign) in list.char_indices() {
         match sign {
@@ -57,7 +57,7 @@ fn word(text: &str) -> &str {
 fn names(code: &str) -> Vec<&str> {
     let paths = code.split("crate::").skip(1);
     let names = paths.flat_map(|path| match path.strip_prefix('{') {
-        Some(list) => heads(list),
+        Some(list) => path_heads(list),
         None => vec![word(path)],
     });
     names.filter(|name| !name.is_empty()).collect()
@@ -108,7 +108,7 @@ fn imports(source: &Path) -> Imports {
 }
 
 /// All modules that one needs, directly or by others.
-fn needed(imports: &Imports, module: &str) -> BTreeSet<String> {
+fn transitive_imports(imports: &Imports, module: &str) -> BTreeSet<String> {
     let (mut found, mut open) = (BTreeSet::new(), vec![module.to_owned()]);
     while let Some(next) = open.pop() {
         for other in imports.get(&next).into_iter().flatten() {
@@ -121,11 +121,11 @@ fn needed(imports: &Imports, module: &str) -> BTreeSet<String> {
 }
 
 /// The imports that close rings, each as `module -> module`.
-fn rings(imports: &Imports) -> Vec<String> {
+fn import_cycles(imports: &Imports) -> Vec<String> {
     let edges = imports
         .iter()
         .flat_map(|(one, others)| others.iter().map(move |other| (one, other)));
-    let closing = edges.filter(|(one, other)| needed(imports, other).contains(*one));
+    let closing = edges.filter(|(one, other)| transitive_imports(imports, other).contains(*one));
     closing
         .map(|(one, other)| format!("{one} -> {other}"))
         .collect()
@@ -141,7 +141,7 @@ fn no_modules_of_a_crate_import_each_other_in_a_ring() {
             .unwrap_or_default()
             .to_string_lossy()
             .into_owned();
-        let rings = rings(&imports(&folder.join("src")));
+        let rings = import_cycles(&imports(&folder.join("src")));
         assert!(rings.is_empty(), "{name}: {}", rings.join(", "));
         checked += 1;
     }
@@ -159,7 +159,7 @@ fn backends_know_nothing_of_the_engine() {
     ] {
         assert!(engine.contains_key(module), "no module {module}");
         assert!(
-            !needed(&engine, module).contains(above),
+            !transitive_imports(&engine, module).contains(above),
             "{module} needs {above}, which is above it"
         );
     }
@@ -177,7 +177,7 @@ fn rings_are_found_through_lists_and_the_root_of_a_crate() {
             let others = imports.entry((*one).to_owned()).or_default();
             others.insert((*other).to_owned());
         }
-        rings(&imports)
+        import_cycles(&imports)
     };
     assert_eq!(ring(&[("a", "b"), ("b", "c"), ("a", "c")]), [""; 0]);
     assert_eq!(

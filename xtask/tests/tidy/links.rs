@@ -6,7 +6,7 @@ use std::path::Path;
 use crate::{files, root};
 
 /// A document's lines outside of code, where links are links.
-fn prose(text: &str) -> impl Iterator<Item = &str> {
+fn without_code(text: &str) -> impl Iterator<Item = &str> {
     let mut in_code = false;
     text.lines().filter(move |line| {
         let fence = line.trim_start().starts_with("```");
@@ -38,12 +38,12 @@ fn anchor(heading: &str) -> String {
 }
 
 fn has_heading(text: &str, name: &str) -> bool {
-    let mut headings = prose(text).filter(|line| line.starts_with('#'));
+    let mut headings = without_code(text).filter(|line| line.starts_with('#'));
     headings.any(|line| anchor(line.trim_start_matches('#')) == name)
 }
 
 /// Why a link leads nowhere, if so.
-fn fault(document: &Path, text: &str, target: &str) -> Option<String> {
+fn link_error(document: &Path, text: &str, target: &str) -> Option<String> {
     if target.contains("://") || target.starts_with("mailto:") {
         return None;
     }
@@ -74,9 +74,9 @@ fn every_relative_link_leads_somewhere() {
     for document in documents {
         let text = fs::read_to_string(&document).unwrap();
         let shown = document.strip_prefix(root()).unwrap().display();
-        for target in prose(&text).flat_map(targets) {
+        for target in without_code(&text).flat_map(targets) {
             seen += 1;
-            let fault = fault(&document, &text, target);
+            let fault = link_error(&document, &text, target);
             problems.extend(fault.map(|fault| format!("{shown}: {fault}")));
         }
     }
@@ -88,7 +88,7 @@ fn every_relative_link_leads_somewhere() {
 fn a_link_that_leads_nowhere_is_found() {
     let document = root().join("README.md");
     let text = "# What it is\n```\n# Code\n```\n";
-    let fault = |target| fault(&document, text, target);
+    let fault = |target| link_error(&document, text, target);
     assert_eq!(fault("LICENSE-MIT"), None);
     assert_eq!(fault("https://example.com/none"), None);
     assert_eq!(fault("#what-it-is"), None);

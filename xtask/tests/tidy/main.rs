@@ -9,11 +9,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// Files above this length want to be two.
-const MOST_LINES: usize = 800;
+const MAX_FILE_LINES: usize = 800;
 /// Functions of `src` whose body is longer want to be two; but for tests, which may be long tables.
-const MOST_BODY: usize = 60;
+const MAX_FUNCTION_LINES: usize = 60;
 /// Functions that may be longer, as they are one flat table.
-const TABLES: [(&str, &str); 1] = [("crates/tollgate-engine/src/schema.rs", "definitions")];
+const LONG_FUNCTIONS: [(&str, &str); 1] = [("crates/tollgate-engine/src/schema.rs", "definitions")];
 /// Spelled in two parts so that this file doesn't find itself.
 const UNFINISHED: [&str; 3] = [
     concat!("todo", "!("),
@@ -78,7 +78,7 @@ fn files(folder: &Path, ending: &str, found: &mut Vec<PathBuf>) {
 }
 
 /// Fails with what is wrong in any source.
-fn all(problems: impl Fn(&Source) -> Vec<String>) {
+fn check_all_sources(problems: impl Fn(&Source) -> Vec<String>) {
     let mut found = Vec::new();
     for source in sources() {
         let problems = problems(&source);
@@ -89,14 +89,14 @@ fn all(problems: impl Fn(&Source) -> Vec<String>) {
 
 #[test]
 fn every_source_file_is_tidy() {
-    all(|Source { text, .. }| {
+    check_all_sources(|Source { text, .. }| {
         let mut problems = Vec::new();
         if !text.starts_with("//!") {
             problems.push("doesn't open with a //! line saying what lives there".to_owned());
         }
         let lines = text.lines().count();
-        if lines > MOST_LINES {
-            problems.push(format!("{lines} lines, more than {MOST_LINES}"));
+        if lines > MAX_FILE_LINES {
+            problems.push(format!("{lines} lines, more than {MAX_FILE_LINES}"));
         }
         let unfinished = UNFINISHED.iter().filter(|it| text.contains(**it));
         problems.extend(unfinished.map(|it| format!("contains {it}")));
@@ -119,22 +119,23 @@ fn reflection_tells_what_the_proto_files_say() {
 
 #[test]
 fn every_function_fits_in_a_head() {
-    all(|Source { path, text }| {
+    check_all_sources(|Source { path, text }| {
         if !path.contains("src/") {
             return Vec::new();
         }
-        let is_table = |name: &str| TABLES.contains(&(path.as_str(), name));
+        let is_table = |name: &str| LONG_FUNCTIONS.contains(&(path.as_str(), name));
         let long = functions(text).into_iter();
-        let long = long.filter(|(name, lines)| *lines > MOST_BODY && !is_table(name));
-        let shown =
-            long.map(|(name, lines)| format!("{name} has {lines} lines, more than {MOST_BODY}"));
+        let long = long.filter(|(name, lines)| *lines > MAX_FUNCTION_LINES && !is_table(name));
+        let shown = long.map(|(name, lines)| {
+            format!("{name} has {lines} lines, more than {MAX_FUNCTION_LINES}")
+        });
         shown.collect()
     });
 }
 
 #[test]
 fn only_core_knows_the_unit_of_a_word() {
-    all(|Source { path, text }| {
+    check_all_sources(|Source { path, text }| {
         let free = path.starts_with("crates/tollgate-core/")
             || NOT_THE_UNIT.iter().any(|it| path.starts_with(it));
         if free {

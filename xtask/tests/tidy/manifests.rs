@@ -60,15 +60,15 @@ fn every_crate_can_be_published_and_nothing_else() {
 }
 
 /// What stands in quotes behind `word`, up to the end that is given.
-fn behind<'line>(line: &'line str, word: &str, end: char) -> Option<&'line str> {
+fn text_after<'line>(line: &'line str, word: &str, end: char) -> Option<&'line str> {
     let (_, rest) = line.split_once(word)?;
     Some(rest.split_once(end)?.0)
 }
 
 /// Why a dependency line of a document wouldn't work outside of the repository, if so.
-fn fault(line: &str) -> Option<String> {
+fn dependency_error(line: &str) -> Option<String> {
     let name = line.split_once(" = ")?.0;
-    let path = behind(line, "path = \"", '"')?;
+    let path = text_after(line, "path = \"", '"')?;
     let Some(inside) = path.strip_prefix(CLONE) else {
         return Some(format!("{path} is not where a clone beside a project is"));
     };
@@ -78,7 +78,7 @@ fn fault(line: &str) -> Option<String> {
     if !text.contains(&format!("name = \"{name}\"")) {
         return Some(format!("{inside} isn't {name}"));
     }
-    let features = behind(line, "features = [", ']').unwrap_or_default();
+    let features = text_after(line, "features = [", ']').unwrap_or_default();
     let mut features = features.split(", ").filter(|feature| !feature.is_empty());
     let missing = features.find(|feature| {
         let declared = format!("\n{} = [", feature.trim_matches('"'));
@@ -96,7 +96,7 @@ fn dependency_lines_of_the_documents_work_outside_of_the_repository() {
         let text = fs::read_to_string(&document).unwrap();
         for line in text.lines().filter(|line| line.starts_with("tollgate")) {
             seen += usize::from(line.contains("path = "));
-            let fault = fault(line);
+            let fault = dependency_error(line);
             problems.extend(fault.map(|fault| format!("{}: {fault}", document.display())));
         }
     }
@@ -108,13 +108,13 @@ fn dependency_lines_of_the_documents_work_outside_of_the_repository() {
 fn a_dependency_line_that_would_not_work_is_found() {
     let works =
         r#"tollgate = { path = "../tollgate/crates/tollgate", features = ["tokio", "quota"] }"#;
-    assert_eq!(fault(works), None);
+    assert_eq!(dependency_error(works), None);
     for broken in [
         r#"tollgate = { path = "crates/tollgate" }"#,
         r#"tollgate = { path = "../tollgate/crates/none" }"#,
         r#"tollgate = { path = "../tollgate/crates/tollgate-core" }"#,
         r#"tollgate = { path = "../tollgate/crates/tollgate", features = ["none"] }"#,
     ] {
-        assert!(fault(broken).is_some(), "{broken}");
+        assert!(dependency_error(broken).is_some(), "{broken}");
     }
 }

@@ -10,10 +10,10 @@ use actix_web::body::{BodySize, MessageBody};
 use actix_web::web::Bytes;
 use actix_web::{App, HttpResponse, web};
 use tokio::io::AsyncReadExt;
-use tollgate::{KeyedConcurrency, Rate};
-use tollgate_actix::{AtOnce, RateLimit, keys};
+use tollgate::{KeyedConcurrencyLimiter, Rate};
+use tollgate_actix::{ConcurrencyLimit, RateLimit, keys};
 
-use crate::kit::{Server, per_key, run, until};
+use crate::kit::{Server, per_key, run, wait_until};
 
 /// A body without an end.
 struct Endless;
@@ -36,8 +36,11 @@ impl MessageBody for Endless {
 #[test]
 fn a_place_is_held_until_the_body_has_ended() {
     run(async {
-        let slots = Arc::new(KeyedConcurrency::new(2, 100));
-        let limit = RateLimit::new(AtOnce::by(Arc::clone(&slots), keys::Address::new()));
+        let slots = Arc::new(KeyedConcurrencyLimiter::new(2, 100));
+        let limit = RateLimit::new(ConcurrencyLimit::with_limiter(
+            Arc::clone(&slots),
+            keys::ClientAddress::new(),
+        ));
         let server = Server::start(move || {
             App::new()
                 .wrap(limit.clone())
@@ -66,7 +69,7 @@ fn a_place_is_held_until_the_body_has_ended() {
             tokio::time::sleep(Duration::from_millis(1)).await;
         }
         drop(other);
-        until("all are free", || slots.is_empty()).await;
+        wait_until("all are free", || slots.is_empty()).await;
         server.stop().await;
     });
 }
@@ -74,9 +77,9 @@ fn a_place_is_held_until_the_body_has_ended() {
 #[test]
 fn who_waits_and_goes_frees_its_place() {
     run(async {
-        let (limits, clock) = per_key(Rate::per_second(1), keys::Address::new());
+        let (limits, clock) = per_key(Rate::per_second(1), keys::ClientAddress::new());
         let limiter = Arc::clone(limits.limiter());
-        let limit = RateLimit::new(limits.wait(Duration::from_secs(60)));
+        let limit = RateLimit::new(limits.max_wait(Duration::from_secs(60)));
         let app = move || {
             App::new()
                 .wrap(limit.clone())
@@ -92,9 +95,9 @@ fn who_waits_and_goes_frees_its_place() {
         }
         let mut patient = server.connect().await;
         patient.send("/", "").await;
-        until("six wait", || limiter.waiters() == 6).await;
+        wait_until("six wait", || limiter.waiters() == 6).await;
         drop(gone);
-        until("five went", || limiter.waiters() == 1).await;
+        wait_until("five went", || limiter.waiters() == 1).await;
         // The one that is left has the next place, however late it came.
         clock.advance(Duration::from_secs(1));
         assert!(patient.head().await.starts_with("HTTP/1.1 200"));

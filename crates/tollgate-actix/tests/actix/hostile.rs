@@ -23,7 +23,7 @@ fn a_rule_of_a_path_is_for_all_ways_to_write_it() {
         let text = "limits: [{name: login, match: {path: /login}, key: ip, rate: 1/h}]";
         let policy = Policy::from_text(text, Format::Yaml);
         let policy = policy.expect("a policy").policy;
-        let limit = RateLimit::by_policy(Engine::new(policy, Memory::new()).expect("an engine"));
+        let limit = RateLimit::from_policy(Engine::new(policy, Memory::new()).expect("an engine"));
         let server = Server::start(move || {
             App::new()
                 .wrap(limit.clone())
@@ -46,7 +46,7 @@ fn a_rule_of_a_path_is_for_all_ways_to_write_it() {
 #[test]
 fn errors_are_told_what_is_left_as_well() {
     run(async {
-        let (limits, _) = per_key(Rate::per_hour(5), keys::Address::new());
+        let (limits, _) = per_key(Rate::per_hour(5), keys::ClientAddress::new());
         let limit = RateLimit::new(limits);
         let server = Server::start(move || {
             App::new()
@@ -74,8 +74,8 @@ fn errors_are_told_what_is_left_as_well() {
 #[test]
 fn what_an_inner_limit_tells_stays() {
     run(async {
-        let (user, _) = per_key(Rate::per_hour(1), keys::Address::new());
-        let (address, _) = per_key(Rate::per_hour(100), keys::Address::new());
+        let (user, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+        let (address, _) = per_key(Rate::per_hour(100), keys::ClientAddress::new());
         let inner = RateLimit::new(user.named("user"));
         let outer = RateLimit::new(address.named("address"));
         let server = Server::start(move || {
@@ -112,7 +112,7 @@ fn no_line_of_a_header_hides_another() {
                     {name: bots, match: {header.user-agent: {prefix: bot}}, key: ip, rate: 1/h}]}";
         let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
         let engine = Engine::new(policy.policy, Memory::new()).expect("an engine");
-        let limit = RateLimit::by_policy(engine);
+        let limit = RateLimit::from_policy(engine);
         let app = App::new().wrap(limit).route("/", web::to(hello));
         let app = test::init_service(app).await;
         type Lines<'a> = &'a [(&'a str, &'a [u8])];
@@ -177,9 +177,9 @@ fn a_body_behind_an_upgrade_is_of_unknown_size() {
             ("", 99),
         ];
         for (lines, left) in rows {
-            let (limits, _) = per_key(Rate::per_hour(100), keys::Address::new());
+            let (limits, _) = per_key(Rate::per_hour(100), keys::ClientAddress::new());
             let cost = Cost::BodySize { per, unknown: 64 };
-            let limit = RateLimit::new(limits).with(|guard| guard.costing(cost));
+            let limit = RateLimit::new(limits).configure(|guard| guard.cost_table(cost));
             let server = Server::start(move || {
                 App::new()
                     .wrap(limit.clone())

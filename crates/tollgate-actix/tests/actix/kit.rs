@@ -11,7 +11,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate};
-use tollgate_actix::{Head, KeyOf, PerKey};
+use tollgate_actix::{KeyExtractor, RatePerKey, RequestHead};
 
 /// Long enough for any machine, however busy.
 const PATIENCE: Duration = Duration::from_secs(60);
@@ -128,15 +128,18 @@ impl Client {
 }
 
 /// A rate for each key on a clock that stands still.
-pub(crate) fn per_key<K: KeyOf<Head>>(rate: Rate, key: K) -> (PerKey<K, Manual>, Manual) {
+pub(crate) fn per_key<K: KeyExtractor<RequestHead>>(
+    rate: Rate,
+    key: K,
+) -> (RatePerKey<K, Manual>, Manual) {
     let clock = Manual::new();
     let limiter = KeyedLimiter::builder(rate, 1_000).clock(clock.clone());
     let limiter = limiter.build().expect("a rate");
-    (PerKey::by(Arc::new(limiter), key), clock)
+    (RatePerKey::with_limiter(Arc::new(limiter), key), clock)
 }
 
 /// Waits until something is so.
-pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let looks = async {
         while !is_so() {
             tokio::time::sleep(Duration::from_millis(1)).await;

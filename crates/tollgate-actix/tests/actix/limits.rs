@@ -9,13 +9,14 @@ use actix_web::{App, HttpMessage, HttpRequest, HttpResponse, error, test, web};
 use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_actix::{
-    Answers, Dialect, ExactPerKey, Form, OnMissingKey, RateLimit, Settle, Usage, User, keys,
+    DenialBodyFormat, HeaderDialect, OnMissingKey, RateLimit, ResponseFormat, Settle,
+    SettlingRatePerKey, UsageReporter, User, keys,
 };
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 
-use crate::kit::{Server, per_key, run, until};
+use crate::kit::{Server, per_key, run, wait_until};
 
 async fn hello() -> &'static str {
     "hello"
@@ -25,7 +26,7 @@ async fn hello() -> &'static str {
 #[test]
 fn a_limit_that_is_changed_after_it_was_cloned_still_counts_together() {
     run(async {
-        let (limits, _) = per_key(Rate::per_second(1), keys::Address::new());
+        let (limits, _) = per_key(Rate::per_second(1), keys::ClientAddress::new());
         let limit = RateLimit::new(limits);
         let changed = limit.clone().exempt_probes();
         let app = move || {
@@ -49,7 +50,7 @@ fn a_limit_that_is_changed_after_it_was_cloned_still_counts_together() {
 #[test]
 fn all_workers_and_connections_count_together() {
     run(async {
-        let (limits, clock) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+        let (limits, clock) = per_key(Rate::per_second(1).burst(3), keys::ClientAddress::new());
         let limit = RateLimit::new(limits);
         let app = move || {
             App::new()
@@ -125,8 +126,10 @@ fn what_an_earlier_layer_found_out_is_seen_and_stays() {
             user.map_or_else(|| "nobody".to_owned(), |user| user.0.to_string())
         };
         let (limits, _) = per_key(Rate::per_hour(1), keys::Extension::<User>::new());
-        let github = Answers::new().dialects([Dialect::Github]).form(Form::Plain);
-        let limit = RateLimit::new(limits).answers(github);
+        let github = ResponseFormat::new()
+            .dialects([HeaderDialect::XRateLimit])
+            .form(DenialBodyFormat::Plain);
+        let limit = RateLimit::new(limits).response_format(github);
         let server = Server::start(move || {
             App::new()
                 .wrap(limit.clone())
@@ -160,7 +163,7 @@ fn what_an_earlier_layer_found_out_is_seen_and_stays() {
 #[test]
 fn only_failures_count_whether_they_are_answers_or_errors() {
     run(async {
-        let limit = RateLimit::failures(Rate::per_hour(2), keys::Address::new());
+        let limit = RateLimit::limit_failures(Rate::per_hour(2), keys::ClientAddress::new());
         let login = |request: HttpRequest| async move {
             match request.query_string() {
                 "right" => Ok(HttpResponse::Ok().finish()),
@@ -206,9 +209,11 @@ fn only_failures_count_whether_they_are_answers_or_errors() {
 #[test]
 fn what_was_used_is_settled_after_the_answer() {
     run(async {
-        let limits = ExactPerKey::new(Rate::per_hour(100), keys::Address::new()).expect("a rate");
-        let limit = RateLimit::new(limits).with(|guard| guard.cost(|_| 60).settle(Settle::Told));
-        let story = |usage: web::ReqData<Usage>| async move {
+        let limits = SettlingRatePerKey::new(Rate::per_hour(100), keys::ClientAddress::new())
+            .expect("a rate");
+        let limit = RateLimit::new(limits)
+            .configure(|guard| guard.cost(|_| 60).settle(Settle::ReportedByHandler));
+        let story = |usage: web::ReqData<UsageReporter>| async move {
             usage.add(15);
             "a short story"
         };
@@ -234,7 +239,7 @@ fn a_policy_decides_by_facts_of_the_request() {
         let policy = Policy::from_text(text, Format::Yaml)
             .expect("a policy")
             .policy;
-        let limit = RateLimit::by_policy(Engine::new(policy, Memory::new()).expect("an engine"));
+        let limit = RateLimit::from_policy(Engine::new(policy, Memory::new()).expect("an engine"));
         let server = Server::start(move || {
             App::new()
                 .wrap(limit.clone())
@@ -268,7 +273,7 @@ fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
         let text = "limits: [{name: all, rate: 1/s, over: wait 9s}]";
         let engine = Engine::new(read(text), memory.build()).expect("an engine");
         let engine = Arc::new(engine);
-        let limit = RateLimit::by_policy(Arc::clone(&engine));
+        let limit = RateLimit::from_policy(Arc::clone(&engine));
         let app = move || {
             App::new()
                 .wrap(limit.clone())
@@ -281,7 +286,7 @@ fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
             let mut client = server.connect().await;
             client.send("/", &format!("x-app: {name}\r\n")).await;
             clients.push(client);
-            until("it waits", || engine.waiting() == clients.len()).await;
+            wait_until("it waits", || engine.waiter_count() == clients.len()).await;
         }
         let text =
             "limits: [{name: apps, match: {header.x-app: '*'}, key: header.x-app, rate: 1/h}]";
@@ -289,7 +294,7 @@ fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones() {
         let mut seen = Vec::new();
         for left in (0..3).rev() {
             clock.advance(Duration::from_secs(1));
-            until("one had its turn", || engine.waiting() <= left).await;
+            wait_until("one had its turn", || engine.waiter_count() <= left).await;
         }
         for client in &mut clients {
             let head = client.head().await;

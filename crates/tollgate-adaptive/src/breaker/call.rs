@@ -6,7 +6,7 @@ use std::time::Duration;
 use tollgate::Timestamp;
 use tollgate::clock::Clock;
 
-use super::{Breaker, Entry};
+use super::{AdmittedCall, CircuitBreaker};
 
 /// A call that a breaker let through. Say how it ended. Dropped, as when its caller waited no longer, it is no failure; but
 /// what never answers is [silent](super::Thresholds::silent_for), and a probe that is dropped keeps the circuit open.
@@ -26,68 +26,68 @@ use super::{Breaker, Entry};
 /// ```
 #[must_use = "a call that is dropped counts as one without an answer"]
 #[derive(derive_more::Debug)]
-pub struct Call<'a, C: Clock> {
+pub struct BreakerCall<'a, C: Clock> {
     #[debug(skip)]
-    pub(super) breaker: &'a Breaker<C>,
-    pub(super) entry: Entry,
+    pub(super) breaker: &'a CircuitBreaker<C>,
+    pub(super) entry: AdmittedCall,
     #[debug(skip)]
     pub(super) started: Timestamp,
     #[debug(skip)]
-    pub(super) is_told: bool,
+    pub(super) is_reported: bool,
 }
 
-impl<C: Clock> Call<'_, C> {
+impl<C: Clock> BreakerCall<'_, C> {
     /// It succeeded; if it took longer than the terms say, it was slow.
     #[inline]
     pub fn success(mut self) {
-        let now = self.ends();
+        let now = self.mark_reported();
         let circuit = &self.breaker.circuit;
-        let happened = circuit.answered(self.entry, now, now - self.started);
-        self.breaker.report(happened);
+        let happened = circuit.record_answer(self.entry, now, now - self.started);
+        self.breaker.notify(happened);
     }
 
     /// It failed.
     #[inline]
     pub fn failure(mut self) {
-        let now = self.ends();
-        let happened = self.breaker.circuit.fails(self.entry, now);
-        self.breaker.report(happened);
+        let now = self.mark_reported();
+        let happened = self.breaker.circuit.record_failure(self.entry, now);
+        self.breaker.notify(happened);
     }
 
     /// It ended in a way that says nothing about what was called, or wasn't made at all: if it was a probe, the next call is one.
     pub fn ignored(mut self) {
-        self.is_told = true;
-        self.breaker.circuit.gives_up(self.entry);
+        self.is_reported = true;
+        self.breaker.circuit.abandon(self.entry);
     }
 
     /// Now, and from now on its drop says nothing.
     #[inline]
-    fn ends(&mut self) -> Timestamp {
-        self.is_told = true;
+    fn mark_reported(&mut self) -> Timestamp {
+        self.is_reported = true;
         self.breaker.clock.now()
     }
 }
 
-impl<C: Clock> Drop for Call<'_, C> {
+impl<C: Clock> Drop for BreakerCall<'_, C> {
     #[inline]
     fn drop(&mut self) {
-        if !self.is_told {
+        if !self.is_reported {
             // Nobody knows what came of it.
             let now = self.breaker.clock.now();
             self.breaker
-                .report(self.breaker.circuit.dropped(self.entry, now));
+                .notify(self.breaker.circuit.record_drop(self.entry, now));
         }
     }
 }
 
 /// A call that wasn't made, because the circuit is open.
 #[derive(Clone, Copy, Debug, derive_more::Error, PartialEq, Eq)]
-pub struct Open {
+pub struct CircuitOpen {
     /// How long it stays open; `None` if somebody holds it.
     pub wait: Option<Duration>,
 }
 
-impl fmt::Display for Open {
+impl fmt::Display for CircuitOpen {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.wait {
             Some(wait) if wait.is_zero() => {

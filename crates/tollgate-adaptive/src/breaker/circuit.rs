@@ -6,11 +6,11 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::window::{CallResult, Window};
+use super::window::{CallResult, CallWindow};
 use super::word::{
     AdmissionRequest, AdmissionStep, CircuitWord, MAX_PROBES, ProbeRound, WordState, is_in_future,
 };
-use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
+use super::{BreakerEvent, CircuitState, FailureWindow, ForcedState, Thresholds, TripReason};
 
 /// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
 ///
@@ -33,15 +33,15 @@ use super::{BreakerEvent, Force, Span, State, Thresholds, Trip};
 /// ```
 #[derive(Debug)]
 pub struct Circuit {
-    terms: Thresholds,
+    thresholds: Thresholds,
     word: CircuitWord,
-    window: Window,
+    window: CallWindow,
     /// When the first of the failures without an answer between them was; 0 if there is none.
     silent_since: AtomicU64,
     /// And the latest.
     silent_latest: AtomicU64,
     /// How often in a row it was opened.
-    in_a_row: AtomicU32,
+    consecutive_opens: AtomicU32,
     trips: AtomicU64,
     /// When it closed after it had been open; 0 if it never did.
     closed_at: AtomicU64,
@@ -51,11 +51,11 @@ pub struct Circuit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Admission {
     /// It passes.
-    Pass(Entry),
+    Pass(AdmittedCall),
     /// It passes, to see whether it succeeds.
-    Probe(Entry),
+    Probe(AdmittedCall),
     /// It doesn't.
-    Refused {
+    Denied {
         /// For how long, if nobody holds the circuit open.
         wait: Option<Duration>,
     },
@@ -63,7 +63,7 @@ pub enum Admission {
 
 /// By which right a call passed; it is handed back when the call is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Entry(EntryKind);
+pub struct AdmittedCall(EntryKind);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum EntryKind {
@@ -72,9 +72,9 @@ enum EntryKind {
     Probe(ProbeRound),
 }
 
-impl Entry {
+impl AdmittedCall {
     /// Of a call that didn't ask the circuit: what comes of it counts, but it is no probe.
-    pub const fn beside() -> Self {
+    pub const fn untracked() -> Self {
         Self(EntryKind::Call(Timestamp::MAX))
     }
 }
@@ -83,15 +83,15 @@ impl Circuit {
     /// A closed one.
     pub fn new(terms: Thresholds) -> Self {
         Self {
-            terms: Thresholds {
+            thresholds: Thresholds {
                 probes: terms.probes.clamp(1, MAX_PROBES),
                 ..terms
             },
             word: CircuitWord::new(),
-            window: Window::new(terms.span),
+            window: CallWindow::new(terms.span),
             silent_since: AtomicU64::new(0),
             silent_latest: AtomicU64::new(0),
-            in_a_row: AtomicU32::new(0),
+            consecutive_opens: AtomicU32::new(0),
             trips: AtomicU64::new(0),
             closed_at: AtomicU64::new(0),
         }
@@ -104,11 +104,13 @@ impl Circuit {
     }
 
     /// Whether calls pass at this time.
-    pub fn state(&self, now: Timestamp) -> State {
-        match self.word.said() {
-            WordState::Closed => State::Closed,
-            WordState::Open { until } if is_in_future(until, now, self.longest()) => State::Open,
-            WordState::Open { .. } | WordState::Half(_) => State::HalfOpen,
+    pub fn state(&self, now: Timestamp) -> CircuitState {
+        match self.word.state() {
+            WordState::Closed => CircuitState::Closed,
+            WordState::Open { until } if is_in_future(until, now, self.max_open_duration()) => {
+                CircuitState::Open
+            }
+            WordState::Open { .. } | WordState::HalfOpen(_) => CircuitState::HalfOpen,
             WordState::Forced(state) => state,
         }
     }
@@ -120,25 +122,25 @@ impl Circuit {
 
     /// Whether a call passes.
     #[inline]
-    pub fn enter(&self, now: Timestamp) -> Admission {
+    pub fn admit(&self, now: Timestamp) -> Admission {
         if self.word.is_closed() {
-            return Admission::Pass(Entry(EntryKind::Call(now)));
+            return Admission::Pass(AdmittedCall(EntryKind::Call(now)));
         }
-        self.ask(now)
+        self.admit_slowly(now)
     }
 
     #[cold]
-    fn ask(&self, now: Timestamp) -> Admission {
+    fn admit_slowly(&self, now: Timestamp) -> Admission {
         let asking = AdmissionRequest {
             now,
-            probes: self.terms.probes,
-            lapses_after: self.stays_open(),
-            longest: self.longest(),
+            probes: self.thresholds.probes,
+            probe_timeout: self.current_open_duration(),
+            max_open_duration: self.max_open_duration(),
         };
-        match self.word.ask(asking) {
-            AdmissionStep::Passes => Admission::Pass(Entry(EntryKind::Call(now))),
-            AdmissionStep::Probes(turn) => Admission::Probe(Entry(EntryKind::Probe(turn))),
-            AdmissionStep::Waits(until) => Admission::Refused {
+        match self.word.admit(asking) {
+            AdmissionStep::Passed => Admission::Pass(AdmittedCall(EntryKind::Call(now))),
+            AdmissionStep::Probe(turn) => Admission::Probe(AdmittedCall(EntryKind::Probe(turn))),
+            AdmissionStep::Denied(until) => Admission::Denied {
                 // In whole milliseconds, as the word's time is a little less than what was asked for.
                 wait: until.map(|until| {
                     let millis = (until - now).as_nanos().div_ceil(1_000_000);
@@ -150,32 +152,37 @@ impl Circuit {
 
     /// A call was answered after so long.
     #[inline]
-    pub fn answered(&self, entry: Entry, now: Timestamp, took: Duration) -> Option<BreakerEvent> {
+    pub fn record_answer(
+        &self,
+        entry: AdmittedCall,
+        now: Timestamp,
+        took: Duration,
+    ) -> Option<BreakerEvent> {
         if self.began_before_close(entry, now) {
             return None;
         }
-        let is_slow = took > self.terms.slow_after;
+        let is_slow = took > self.thresholds.slow_after;
         let kind = if is_slow {
             CallResult::Slow
         } else {
-            CallResult::Fine
+            CallResult::Succeeded
         };
         self.window.count(now, kind);
         if self.silent_since.load(Ordering::Relaxed) != 0 {
             self.silent_since.store(0, Ordering::Relaxed);
         }
         match entry.0 {
-            EntryKind::Call(_) if is_slow => self.judge(now, None),
+            EntryKind::Call(_) if is_slow => self.evaluate(now, None),
             EntryKind::Call(_) => None,
             // A slow answer isn't what a probe is to find.
-            EntryKind::Probe(turn) if is_slow && self.terms.slow_percent <= 100 => {
-                self.reopens(turn, now)
+            EntryKind::Probe(turn) if is_slow && self.thresholds.slow_percent <= 100 => {
+                self.reopen(turn, now)
             }
             EntryKind::Probe(turn) => {
-                let closes = self.word.succeeds(turn, self.terms.probes);
+                let closes = self.word.record_probe_success(turn, self.thresholds.probes);
                 closes.then(|| {
                     self.closed_at.store(now.as_nanos(), Ordering::Relaxed);
-                    self.begin_anew()
+                    self.reset()
                 })
             }
         }
@@ -183,20 +190,20 @@ impl Circuit {
 
     /// A call failed.
     #[cold]
-    pub fn fails(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
+    pub fn record_failure(&self, entry: AdmittedCall, now: Timestamp) -> Option<BreakerEvent> {
         if self.began_before_close(entry, now) {
             return None;
         }
         self.window.count(now, CallResult::Failed);
         if let EntryKind::Probe(turn) = entry.0 {
-            return self.reopens(turn, now);
+            return self.reopen(turn, now);
         }
         if !self.is_closed() {
             // What others find out doesn't prolong it.
             return None;
         }
-        let silent = self.is_silent(now).then_some(Trip::Silent);
-        self.judge(now, silent)
+        let silent = self.is_silent(now).then_some(TripReason::Silent);
+        self.evaluate(now, silent)
     }
 
     /// A call was dropped before anything came of it, as when its caller waited no longer. Nobody knows whether it would have
@@ -217,22 +224,24 @@ impl Circuit {
     /// assert_eq!(circuit.state(Timestamp::from_secs(12)), State::Open);
     /// ```
     #[cold]
-    pub fn dropped(&self, entry: Entry, now: Timestamp) -> Option<BreakerEvent> {
+    pub fn record_drop(&self, entry: AdmittedCall, now: Timestamp) -> Option<BreakerEvent> {
         match entry.0 {
             EntryKind::Probe(turn) => {
-                let stays = self.stays_open();
-                let reopens = self.word.reopens(turn, now + stays);
-                let why = Trip::Probe;
+                let stays = self.current_open_duration();
+                let reopens = self.word.reopen(turn, now + stays);
+                let why = TripReason::Probe;
                 reopens.then_some(BreakerEvent::Opened { stays, why })
             }
             EntryKind::Call(_) if self.began_before_close(entry, now) || !self.is_closed() => None,
-            EntryKind::Call(_) if self.is_silent(now) => self.judge(now, Some(Trip::Silent)),
+            EntryKind::Call(_) if self.is_silent(now) => {
+                self.evaluate(now, Some(TripReason::Silent))
+            }
             EntryKind::Call(_) => None,
         }
     }
 
     /// Whether a call began before the circuit closed again: what comes of it is news of the outage that is over.
-    fn began_before_close(&self, entry: Entry, now: Timestamp) -> bool {
+    fn began_before_close(&self, entry: AdmittedCall, now: Timestamp) -> bool {
         let closed_at = Timestamp::from_nanos(self.closed_at.load(Ordering::Relaxed));
         // A clock that was set back since says nothing.
         matches!(entry.0, EntryKind::Call(begun) if begun < closed_at && closed_at <= now)
@@ -240,77 +249,77 @@ impl Circuit {
 
     /// A call ended in a way that says nothing: if it was a probe, the next one is.
     #[inline]
-    pub fn gives_up(&self, entry: Entry) {
+    pub fn abandon(&self, entry: AdmittedCall) {
         if let EntryKind::Probe(turn) = entry.0 {
-            self.word.gives_up(turn);
+            self.word.abandon_probe(turn);
         }
     }
 
     /// Closes it, as what is called is known to work; whether it was anything but closed.
-    pub fn closes(&self) -> bool {
+    pub fn close(&self) -> bool {
         self.silent_since.store(0, Ordering::Relaxed);
-        let was_open = self.word.closes();
+        let was_open = self.word.close();
         if was_open {
-            self.begin_anew();
+            self.reset();
         }
         was_open
     }
 
     /// Holds it open or closed, or lets it go.
-    pub fn force(&self, force: Force) {
-        self.begin_anew();
+    pub fn force(&self, force: ForcedState) {
+        self.reset();
         self.silent_since.store(0, Ordering::Relaxed);
         self.word.force(force);
     }
 
-    fn begin_anew(&self) -> BreakerEvent {
-        self.in_a_row.store(0, Ordering::Relaxed);
-        self.window.forget();
+    fn reset(&self) -> BreakerEvent {
+        self.consecutive_opens.store(0, Ordering::Relaxed);
+        self.window.clear();
         BreakerEvent::Closed
     }
 
     /// Opens it if the terms are met.
-    fn judge(&self, now: Timestamp, why: Option<Trip>) -> Option<BreakerEvent> {
-        let why = why.or_else(|| self.met(now))?;
-        let stays = self.opens_for(0);
-        if !self.word.opens(now + stays) {
+    fn evaluate(&self, now: Timestamp, why: Option<TripReason>) -> Option<BreakerEvent> {
+        let why = why.or_else(|| self.exceeded_threshold(now))?;
+        let stays = self.open_duration(0);
+        if !self.word.open(now + stays) {
             return None;
         }
-        self.in_a_row.store(1, Ordering::Relaxed);
+        self.consecutive_opens.store(1, Ordering::Relaxed);
         self.trips.fetch_add(1, Ordering::Relaxed);
         Some(BreakerEvent::Opened { stays, why })
     }
 
     /// A probe failed: it is open again, for longer.
-    fn reopens(&self, turn: ProbeRound, now: Timestamp) -> Option<BreakerEvent> {
-        let times = self.in_a_row.load(Ordering::Relaxed);
-        let stays = self.opens_for(times);
-        if !self.word.reopens(turn, now + stays) {
+    fn reopen(&self, turn: ProbeRound, now: Timestamp) -> Option<BreakerEvent> {
+        let times = self.consecutive_opens.load(Ordering::Relaxed);
+        let stays = self.open_duration(times);
+        if !self.word.reopen(turn, now + stays) {
             return None;
         }
-        self.in_a_row
+        self.consecutive_opens
             .store(times.saturating_add(1), Ordering::Relaxed);
         Some(BreakerEvent::Opened {
             stays,
-            why: Trip::Probe,
+            why: TripReason::Probe,
         })
     }
 
     /// Which of the shares is met.
-    fn met(&self, now: Timestamp) -> Option<Trip> {
+    fn exceeded_threshold(&self, now: Timestamp) -> Option<TripReason> {
         let counts = self.window.counts(now);
-        let enough = match self.terms.span {
-            Span::Calls(most) => self.terms.min_calls.min(most),
-            Span::Time(_) => self.terms.min_calls,
+        let enough = match self.thresholds.span {
+            FailureWindow::Calls(most) => self.thresholds.min_calls.min(most),
+            FailureWindow::Time(_) => self.thresholds.min_calls,
         };
         if counts.calls < u64::from(enough) {
             return None;
         }
         let meets = |part: u64, percent: u8| part * 100 >= counts.calls * u64::from(percent);
-        if counts.failed > 0 && meets(counts.failed, self.terms.failing_percent) {
-            Some(Trip::Failing)
-        } else if counts.slow > 0 && meets(counts.slow, self.terms.slow_percent) {
-            Some(Trip::Slow)
+        if counts.failed > 0 && meets(counts.failed, self.thresholds.failing_percent) {
+            Some(TripReason::Failing)
+        } else if counts.slow > 0 && meets(counts.slow, self.thresholds.slow_percent) {
+            Some(TripReason::Slow)
         } else {
             None
         }
@@ -318,7 +327,7 @@ impl Circuit {
 
     /// Whether it was called for long enough without an answer. A pause without calls says nothing.
     fn is_silent(&self, now: Timestamp) -> bool {
-        let silent_for = self.terms.silent_for.as_nanos();
+        let silent_for = self.thresholds.silent_for.as_nanos();
         let nanos = now.as_nanos().max(1);
         let latest = self.silent_latest.swap(nanos, Ordering::Relaxed);
         let pause = u128::from(nanos.saturating_sub(latest));
@@ -331,18 +340,22 @@ impl Circuit {
     }
 
     /// How long it is open if it was so often in a row before.
-    fn opens_for(&self, times: u32) -> Duration {
-        let longer = self.terms.opens_for.saturating_mul(1 << times.min(30));
-        longer.min(self.longest())
+    fn open_duration(&self, times: u32) -> Duration {
+        let longer = self.thresholds.opens_for.saturating_mul(1 << times.min(30));
+        longer.min(self.max_open_duration())
     }
 
     /// The longest that it is ever open.
-    fn longest(&self) -> Duration {
-        self.terms.longest_open.max(self.terms.opens_for)
+    fn max_open_duration(&self) -> Duration {
+        self.thresholds.longest_open.max(self.thresholds.opens_for)
     }
 
     /// How long it is open this time: a probe has as long to come back.
-    fn stays_open(&self) -> Duration {
-        self.opens_for(self.in_a_row.load(Ordering::Relaxed).saturating_sub(1))
+    fn current_open_duration(&self) -> Duration {
+        self.open_duration(
+            self.consecutive_opens
+                .load(Ordering::Relaxed)
+                .saturating_sub(1),
+        )
     }
 }

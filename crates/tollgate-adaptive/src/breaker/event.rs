@@ -12,7 +12,7 @@ use derive_more::Display;
 /// assert_eq!(State::HalfOpen as u8, 1);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
-pub enum State {
+pub enum CircuitState {
     /// They do.
     #[default]
     Closed = 0,
@@ -25,7 +25,7 @@ pub enum State {
 /// Why a breaker opened.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Trip {
+pub enum TripReason {
     /// Too many calls failed.
     #[display("too many calls failed")]
     Failing,
@@ -58,7 +58,7 @@ pub enum BreakerEvent {
         /// For how long.
         stays: Duration,
         /// Why.
-        why: Trip,
+        why: TripReason,
     },
     /// A call is let through to see whether it succeeds.
     #[display("a call is let through as a probe")]
@@ -68,15 +68,15 @@ pub enum BreakerEvent {
     Closed,
     /// Somebody holds it, or let it go.
     #[display("the circuit is {_0}")]
-    Forced(Force),
+    Forced(ForcedState),
 }
 
 /// What somebody orders of a breaker.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq, Hash)]
-pub enum Force {
+pub enum ForcedState {
     /// Nothing: it decides by itself.
     #[display("let go, and closed")]
-    No,
+    Released,
     /// No call passes.
     #[display("held open")]
     Open,

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::Timestamp;
-use tollgate::internal::unpoisoned;
-use tollgate::stripes::{Stripes, Writers};
+use tollgate::internal::ignore_poison;
+use tollgate::stripes::{StripedCounters, Writers};
 
 /// Which calls a share is taken of.
 ///
@@ -18,7 +18,7 @@ use tollgate::stripes::{Stripes, Writers};
 /// assert_ne!(Span::Calls(100), Span::Time(Duration::from_secs(10)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Span {
+pub enum FailureWindow {
     /// The last so many. Counting takes a lock.
     Calls(u32),
     /// Those of the last while, to a tenth of it.
@@ -26,9 +26,9 @@ pub enum Span {
 }
 
 /// Parts of the time that calls are counted over.
-const PARTS: usize = 10;
+const SLICES: usize = 10;
 /// So many last calls are made room for at once; for more of them it grows as they come.
-const RING: usize = 1 << 16;
+const INITIAL_RING_CAPACITY: usize = 1 << 16;
 /// What a part counts: its number, calls, failures, slow ones.
 const FIELDS: usize = 4;
 
@@ -44,13 +44,13 @@ pub(crate) struct CallCounts {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum CallResult {
     #[default]
-    Fine,
+    Succeeded,
     Slow,
     Failed,
 }
 
 #[derive(Debug)]
-pub(crate) enum Window {
+pub(crate) enum CallWindow {
     Calls(Mutex<LastCalls>),
     Time(Box<TimeSlices>),
 }
@@ -71,30 +71,30 @@ pub(crate) struct TimeSlices {
     width: u64,
     /// The number of the present part, so that few calls divide.
     number: AtomicU64,
-    parts: Stripes<[[AtomicU64; FIELDS]; PARTS]>,
+    parts: StripedCounters<[[AtomicU64; FIELDS]; SLICES]>,
 }
 
-impl Window {
-    pub(crate) fn new(span: Span) -> Self {
+impl CallWindow {
+    pub(crate) fn new(span: FailureWindow) -> Self {
         match span {
-            Span::Calls(most) => {
+            FailureWindow::Calls(most) => {
                 let most = usize::try_from(most.max(1)).unwrap_or(usize::MAX);
                 Self::Calls(Mutex::new(LastCalls {
                     // What is never reached needn't be there: a ring of 4 GiB isn't what anybody meant.
-                    ring: Vec::with_capacity(most.min(RING)),
+                    ring: Vec::with_capacity(most.min(INITIAL_RING_CAPACITY)),
                     most,
                     next: 0,
                     counts: CallCounts::default(),
                 }))
             }
-            Span::Time(over) => {
-                let parts = u128::try_from(PARTS).unwrap_or(1);
+            FailureWindow::Time(over) => {
+                let parts = u128::try_from(SLICES).unwrap_or(1);
                 let width = u64::try_from(over.as_nanos() / parts).unwrap_or(u64::MAX);
                 Self::Time(Box::new(TimeSlices {
                     width: width.max(1),
                     number: AtomicU64::new(0),
-                    parts: Stripes::few(|| {
-                        [const { [const { AtomicU64::new(0) }; FIELDS] }; PARTS]
+                    parts: StripedCounters::with_few_stripes(|| {
+                        [const { [const { AtomicU64::new(0) }; FIELDS] }; SLICES]
                     }),
                 }))
             }
@@ -104,26 +104,26 @@ impl Window {
     #[inline]
     pub(crate) fn count(&self, now: Timestamp, kind: CallResult) {
         match self {
-            Self::Calls(last) => unpoisoned(last.lock()).add(kind),
+            Self::Calls(last) => ignore_poison(last.lock()).add(kind),
             Self::Time(parts) => parts.add(now, kind),
         }
     }
 
     pub(crate) fn counts(&self, now: Timestamp) -> CallCounts {
         match self {
-            Self::Calls(last) => unpoisoned(last.lock()).counts,
+            Self::Calls(last) => ignore_poison(last.lock()).counts,
             Self::Time(parts) => parts.counts(now),
         }
     }
 
-    pub(crate) fn forget(&self) {
+    pub(crate) fn clear(&self) {
         match self {
             Self::Calls(last) => {
-                let mut last = unpoisoned(last.lock());
+                let mut last = ignore_poison(last.lock());
                 last.ring.clear();
                 (last.next, last.counts) = (0, CallCounts::default());
             }
-            Self::Time(parts) => parts.parts.each(|parts| {
+            Self::Time(parts) => parts.parts.for_each_stripe(|parts| {
                 for field in parts.iter().flatten() {
                     field.store(0, Ordering::Relaxed);
                 }
@@ -152,7 +152,7 @@ impl LastCalls {
 impl TimeSlices {
     /// The number of the part that this time is in, from 1 on: 0 is none.
     #[inline]
-    fn number(&self, now: Timestamp) -> u64 {
+    fn slice_number(&self, now: Timestamp) -> u64 {
         let nanos = now.as_nanos();
         let number = self.number.load(Ordering::Relaxed);
         let begins = number.wrapping_sub(1).wrapping_mul(self.width);
@@ -166,9 +166,9 @@ impl TimeSlices {
 
     #[inline]
     fn add(&self, now: Timestamp, kind: CallResult) {
-        let number = self.number(now);
+        let number = self.slice_number(now);
         let place = usize::try_from(number % 10).unwrap_or(0);
-        self.parts.visit(|parts, sole| {
+        self.parts.with_own_stripe(|parts, sole| {
             let part = &parts[place];
             let add = |field: &AtomicU64| {
                 if sole == Writers::One {
@@ -185,7 +185,7 @@ impl TimeSlices {
             }
             add(&part[1]);
             match kind {
-                CallResult::Fine => {}
+                CallResult::Succeeded => {}
                 CallResult::Failed => add(&part[2]),
                 CallResult::Slow => add(&part[3]),
             }
@@ -193,10 +193,10 @@ impl TimeSlices {
     }
 
     fn counts(&self, now: Timestamp) -> CallCounts {
-        let number = self.number(now);
+        let number = self.slice_number(now);
         let mut counts = CallCounts::default();
-        let width = u64::try_from(PARTS).unwrap_or(1);
-        self.parts.each(|parts| {
+        let width = u64::try_from(SLICES).unwrap_or(1);
+        self.parts.for_each_stripe(|parts| {
             for part in parts {
                 let read = |field: usize| part[field].load(Ordering::Relaxed);
                 let of = read(0);

@@ -23,7 +23,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::{Force, State};
+use super::{CircuitState, ForcedState};
 use crate::sync::AtomicU64;
 
 const KIND: u64 = 0b11;
@@ -46,26 +46,26 @@ pub(super) struct CircuitWord(AtomicU64);
 pub(super) enum WordState {
     Closed,
     Open { until: Timestamp },
-    Half(Half),
-    Forced(State),
+    HalfOpen(HalfOpenState),
+    Forced(CircuitState),
 }
 
 /// How far the probes of a half-open circuit are.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Half {
+pub(super) struct HalfOpenState {
     until: Timestamp,
-    out: u8,
+    in_flight: u8,
     succeeded: u8,
 }
 
 /// What came of asking to be let through while it isn't closed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum AdmissionStep {
-    Passes,
+    Passed,
     /// As a probe that is known by this.
-    Probes(ProbeRound),
+    Probe(ProbeRound),
     /// Not before this time, if that is known.
-    Waits(Option<Timestamp>),
+    Denied(Option<Timestamp>),
 }
 
 /// Until when a probe may come back, as the word has it: what it is known by.
@@ -79,9 +79,9 @@ pub(super) struct AdmissionRequest {
     /// The most probes at once.
     pub(super) probes: u8,
     /// How long a probe has to come back.
-    pub(super) lapses_after: Duration,
+    pub(super) probe_timeout: Duration,
     /// No time of the word is further away.
-    pub(super) longest: Duration,
+    pub(super) max_open_duration: Duration,
 }
 
 impl ProbeRound {
@@ -97,27 +97,27 @@ pub(super) fn is_in_future(until: Timestamp, now: Timestamp, longest: Duration) 
 }
 
 impl WordState {
-    fn of(word: u64) -> Self {
+    fn from_word(word: u64) -> Self {
         // A time takes the word's upper bits as they are: the last 1,023 ns of it are lost.
         let until = Timestamp::from_nanos(word & !0x3FF);
         let count = |shift: u32| u8::try_from(word >> shift & COUNT).unwrap_or(0);
         match word & KIND {
             OPEN => Self::Open { until },
-            HALF => Self::Half(Half {
+            HALF => Self::HalfOpen(HalfOpenState {
                 until,
-                out: count(OUT_SHIFT),
+                in_flight: count(OUT_SHIFT),
                 succeeded: count(SUCCEEDED_SHIFT),
             }),
-            FORCED if word >> TIME_SHIFT == 0 => Self::Forced(State::Open),
-            FORCED => Self::Forced(State::Closed),
+            FORCED if word >> TIME_SHIFT == 0 => Self::Forced(CircuitState::Open),
+            FORCED => Self::Forced(CircuitState::Closed),
             _ => Self::Closed,
         }
     }
 
     /// How far the probes are, if it is half-open and that of this turn is among those that are out.
-    fn in_round(self, turn: ProbeRound) -> Option<Half> {
+    fn in_round(self, turn: ProbeRound) -> Option<HalfOpenState> {
         match self {
-            Self::Half(half) if half.until == turn.0 => Some(half),
+            Self::HalfOpen(half) if half.until == turn.0 => Some(half),
             _ => None,
         }
     }
@@ -127,11 +127,11 @@ impl WordState {
         match self {
             Self::Closed => 0,
             Self::Open { until } => time(until) | OPEN,
-            Self::Half(half) => {
+            Self::HalfOpen(half) => {
                 let succeeded = u64::from(half.succeeded) << SUCCEEDED_SHIFT;
-                time(half.until) | succeeded | u64::from(half.out) << OUT_SHIFT | HALF
+                time(half.until) | succeeded | u64::from(half.in_flight) << OUT_SHIFT | HALF
             }
-            Self::Forced(State::Closed) => 1 << TIME_SHIFT | FORCED,
+            Self::Forced(CircuitState::Closed) => 1 << TIME_SHIFT | FORCED,
             Self::Forced(_) => FORCED,
         }
     }
@@ -148,57 +148,65 @@ impl CircuitWord {
         self.0.load(Ordering::Relaxed) == 0
     }
 
-    pub(super) fn said(&self) -> WordState {
-        WordState::of(self.0.load(Ordering::Relaxed))
+    pub(super) fn state(&self) -> WordState {
+        WordState::from_word(self.0.load(Ordering::Relaxed))
     }
 
     /// Asks to be let through.
-    pub(super) fn ask(&self, asking: AdmissionRequest) -> AdmissionStep {
+    pub(super) fn admit(&self, asking: AdmissionRequest) -> AdmissionStep {
         let AdmissionRequest { now, probes, .. } = asking;
-        let lapses = ProbeRound::until(now + asking.lapses_after).0;
-        let is_in_future = |until: Timestamp| is_in_future(until, now, asking.longest);
-        let first = |succeeded: u8| Half {
+        let lapses = ProbeRound::until(now + asking.probe_timeout).0;
+        let is_in_future = |until: Timestamp| is_in_future(until, now, asking.max_open_duration);
+        let first = |succeeded: u8| HalfOpenState {
             until: lapses,
-            out: 1,
+            in_flight: 1,
             succeeded,
         };
-        let mut asked = AdmissionStep::Passes;
-        self.step(|said| {
+        let mut asked = AdmissionStep::Passed;
+        self.update_word(|said| {
             let next = match said {
-                WordState::Closed | WordState::Forced(State::Closed) => Err(AdmissionStep::Passes),
-                WordState::Forced(_) => Err(AdmissionStep::Waits(None)),
+                WordState::Closed | WordState::Forced(CircuitState::Closed) => {
+                    Err(AdmissionStep::Passed)
+                }
+                WordState::Forced(_) => Err(AdmissionStep::Denied(None)),
                 WordState::Open { until } if is_in_future(until) => {
-                    Err(AdmissionStep::Waits(Some(until)))
+                    Err(AdmissionStep::Denied(Some(until)))
                 }
                 WordState::Open { .. } => Ok(first(0)),
-                WordState::Half(half) if half.out + half.succeeded < probes => Ok(Half {
-                    until: if half.out == 0 { lapses } else { half.until },
-                    out: half.out + 1,
-                    ..half
-                }),
-                WordState::Half(half) if is_in_future(half.until) => {
-                    Err(AdmissionStep::Waits(Some(half.until)))
+                WordState::HalfOpen(half) if half.in_flight + half.succeeded < probes => {
+                    Ok(HalfOpenState {
+                        until: if half.in_flight == 0 {
+                            lapses
+                        } else {
+                            half.until
+                        },
+                        in_flight: half.in_flight + 1,
+                        ..half
+                    })
+                }
+                WordState::HalfOpen(half) if is_in_future(half.until) => {
+                    Err(AdmissionStep::Denied(Some(half.until)))
                 }
                 // Those that are out don't come back: they are given up, and another one goes.
-                WordState::Half(half) => Ok(first(half.succeeded)),
+                WordState::HalfOpen(half) => Ok(first(half.succeeded)),
             };
             asked = next.map_or_else(
                 |told| told,
-                |half| AdmissionStep::Probes(ProbeRound(half.until)),
+                |half| AdmissionStep::Probe(ProbeRound(half.until)),
             );
-            next.ok().map(WordState::Half)
+            next.ok().map(WordState::HalfOpen)
         });
         asked
     }
 
     /// A probe ended well; whether it was the last, and the circuit is closed.
-    pub(super) fn succeeds(&self, turn: ProbeRound, probes: u8) -> bool {
+    pub(super) fn record_probe_success(&self, turn: ProbeRound, probes: u8) -> bool {
         let mut closes = false;
-        let ended = self.step(|said| {
+        let ended = self.update_word(|said| {
             let half = said.in_round(turn)?;
             closes = half.succeeded + 1 >= probes;
-            let next = WordState::Half(Half {
-                out: half.out.saturating_sub(1),
+            let next = WordState::HalfOpen(HalfOpenState {
+                in_flight: half.in_flight.saturating_sub(1),
                 succeeded: half.succeeded + 1,
                 ..half
             });
@@ -208,46 +216,49 @@ impl CircuitWord {
     }
 
     /// A probe was given up: its place is free.
-    pub(super) fn gives_up(&self, turn: ProbeRound) {
-        self.step(|said| {
+    pub(super) fn abandon_probe(&self, turn: ProbeRound) {
+        self.update_word(|said| {
             let half = said.in_round(turn)?;
-            let out = half.out.saturating_sub(1);
-            Some(WordState::Half(Half { out, ..half }))
+            let out = half.in_flight.saturating_sub(1);
+            Some(WordState::HalfOpen(HalfOpenState {
+                in_flight: out,
+                ..half
+            }))
         });
     }
 
     /// Opens it if it is closed; whether this one did it.
-    pub(super) fn opens(&self, until: Timestamp) -> bool {
-        self.step(|said| (said == WordState::Closed).then_some(WordState::Open { until }))
+    pub(super) fn open(&self, until: Timestamp) -> bool {
+        self.update_word(|said| (said == WordState::Closed).then_some(WordState::Open { until }))
     }
 
     /// Opens it because this probe failed; whether it did, as one that was given up doesn't.
-    pub(super) fn reopens(&self, turn: ProbeRound, until: Timestamp) -> bool {
-        self.step(|said| said.in_round(turn).map(|_| WordState::Open { until }))
+    pub(super) fn reopen(&self, turn: ProbeRound, until: Timestamp) -> bool {
+        self.update_word(|said| said.in_round(turn).map(|_| WordState::Open { until }))
     }
 
     /// Closes it, unless somebody holds it; whether it was anything else.
-    pub(super) fn closes(&self) -> bool {
-        self.step(|said| match said {
+    pub(super) fn close(&self) -> bool {
+        self.update_word(|said| match said {
             WordState::Closed | WordState::Forced(_) => None,
             _ => Some(WordState::Closed),
         })
     }
 
-    pub(super) fn force(&self, force: Force) {
+    pub(super) fn force(&self, force: ForcedState) {
         let said = match force {
-            Force::No => WordState::Closed,
-            Force::Open => WordState::Forced(State::Open),
-            Force::Closed => WordState::Forced(State::Closed),
+            ForcedState::Released => WordState::Closed,
+            ForcedState::Open => WordState::Forced(CircuitState::Open),
+            ForcedState::Closed => WordState::Forced(CircuitState::Closed),
         };
         self.0.store(said.word(), Ordering::Relaxed);
     }
 
     /// Changes the word by compare-and-swap unless `to` declines; whether it was changed.
-    fn step(&self, mut to: impl FnMut(WordState) -> Option<WordState>) -> bool {
+    fn update_word(&self, mut to: impl FnMut(WordState) -> Option<WordState>) -> bool {
         let mut word = self.0.load(Ordering::Relaxed);
         loop {
-            let Some(next) = to(WordState::of(word)) else {
+            let Some(next) = to(WordState::from_word(word)) else {
                 return false;
             };
             let (relaxed, next) = (Ordering::Relaxed, next.word());

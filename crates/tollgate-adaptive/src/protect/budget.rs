@@ -21,31 +21,31 @@ use crate::undo_guard::UndoGuard;
 /// assert!(budget.try_retry() && budget.try_retry() && !budget.try_retry());
 /// ```
 #[derive(Debug)]
-pub struct Budget {
+pub struct RetryBudget {
     /// What a call adds, in hundredths of a retry.
     per_call: u64,
     /// What can be saved up.
     most: u64,
-    saved: AtomicU64,
+    balance: AtomicU64,
 }
 
 /// A retry costs so much.
-const RETRY: u64 = 100;
+const RETRY_COST: u64 = 100;
 
-impl Budget {
+impl RetryBudget {
     /// So many retries for 100 calls. What 1,000 calls add can be saved up, and 100 retries at least.
     pub fn percent(percent: u8) -> Self {
         let per_call = u64::from(percent);
         Self {
             per_call,
-            most: (1_000 * per_call).max(100 * RETRY),
-            saved: AtomicU64::new(0),
+            most: (1_000 * per_call).max(100 * RETRY_COST),
+            balance: AtomicU64::new(0),
         }
     }
 
     /// A call is made, for the first time.
     pub fn called(&self) {
-        self.add(self.per_call);
+        self.deposit(self.per_call);
     }
 
     /// Takes a retry, if one is left.
@@ -53,26 +53,26 @@ impl Budget {
     pub fn try_retry(&self) -> bool {
         let relaxed = Ordering::Relaxed;
         let taken = self
-            .saved
-            .fetch_update(relaxed, relaxed, |saved| saved.checked_sub(RETRY));
+            .balance
+            .fetch_update(relaxed, relaxed, |saved| saved.checked_sub(RETRY_COST));
         taken.is_ok()
     }
 
     /// As [`try_retry`](Self::try_retry), but the retry comes back unless it is kept: before its time nothing was sent.
-    pub(super) fn take(&self) -> Option<UndoGuard<&Self>> {
+    pub(super) fn take_retry(&self) -> Option<UndoGuard<&Self>> {
         // Made only if there is one: it comes back when it is dropped.
         self.try_retry()
-            .then(|| UndoGuard::new(Some(self), |budget| budget.add(RETRY)))
+            .then(|| UndoGuard::new(Some(self), |budget| budget.deposit(RETRY_COST)))
     }
 
     /// How many retries are left.
     pub fn left(&self) -> u64 {
-        self.saved.load(Ordering::Relaxed) / RETRY
+        self.balance.load(Ordering::Relaxed) / RETRY_COST
     }
 
-    fn add(&self, parts: u64) {
+    fn deposit(&self, parts: u64) {
         let relaxed = Ordering::Relaxed;
         let more = |saved: u64| (saved < self.most).then(|| (saved + parts).min(self.most));
-        let _ = self.saved.fetch_update(relaxed, relaxed, more);
+        let _ = self.balance.fetch_update(relaxed, relaxed, more);
     }
 }

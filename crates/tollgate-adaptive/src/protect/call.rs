@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use derive_more::{Display, Error};
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::concurrency::{Ending, NoPermit, Permit};
-use tollgate::{ConcurrencyLimiter, Limiter, Rate, Refused, Reservation};
+use tollgate::concurrency::{Permit, PermitDenied, PermitOutcome};
+use tollgate::{ConcurrencyLimiter, Limiter, Rate, RateDenied, Reservation};
 
-use crate::breaker::{Breaker, Call, Open};
+use crate::breaker::{BreakerCall, CircuitBreaker, CircuitOpen};
 use crate::undo_guard::UndoGuard;
 
 /// What protects calls to one backend: a breaker, a rate and a bulkhead, each if it is given.
@@ -40,11 +40,11 @@ use crate::undo_guard::UndoGuard;
 /// # }
 /// ```
 #[derive(Debug)]
-pub struct Protected<C: Clock = Monotonic> {
-    breaker: Option<Arc<Breaker<C>>>,
+pub struct CallGuard<C: Clock = Monotonic> {
+    breaker: Option<Arc<CircuitBreaker<C>>>,
     rate: Option<Arc<Limiter<C>>>,
     bulkhead: Option<Arc<ConcurrencyLimiter<C>>>,
-    patience: Duration,
+    max_wait: Duration,
 }
 
 /// Why a call wasn't made.
@@ -52,13 +52,13 @@ pub struct Protected<C: Clock = Monotonic> {
 #[display("not called: {_0}")]
 #[error(ignore)]
 #[non_exhaustive]
-pub enum NotCalled {
+pub enum CallDenied {
     /// The breaker is open. Nothing was charged.
-    Open(Open),
+    Open(CircuitOpen),
     /// The rate would take longer than the call's patience. Nothing was charged.
-    Rate(Refused),
+    Rate(RateDenied),
     /// The bulkhead is full. The rate has its token back.
-    Full(NoPermit),
+    Full(PermitDenied),
 }
 
 /// A call that failed, or wasn't made.
@@ -66,7 +66,7 @@ pub enum NotCalled {
 #[error(ignore)]
 pub enum CallError<E> {
     /// It wasn't made.
-    NotCalled(NotCalled),
+    NotCalled(CallDenied),
     /// It failed with this.
     Failed(E),
 }
@@ -74,26 +74,26 @@ pub enum CallError<E> {
 /// A call that may be made now: it holds its slot until it ends or is dropped.
 #[must_use = "a call that is dropped counts as one without an answer, and gives back its slot"]
 #[derive(derive_more::Debug)]
-pub struct Entered<'a, C: Clock> {
-    call: Option<Call<'a, C>>,
+pub struct ActiveCall<'a, C: Clock> {
+    call: Option<BreakerCall<'a, C>>,
     #[debug(skip)]
     permit: Option<Permit<&'a ConcurrencyLimiter<C>>>,
 }
 
-impl<C: Clock> Protected<C> {
+impl<C: Clock> CallGuard<C> {
     /// Nothing protects it yet.
     pub const fn new() -> Self {
         Self {
             breaker: None,
             rate: None,
             bulkhead: None,
-            patience: Duration::ZERO,
+            max_wait: Duration::ZERO,
         }
     }
 
     /// Makes no call while this is open.
     #[must_use]
-    pub fn breaker(mut self, breaker: Arc<Breaker<C>>) -> Self {
+    pub fn breaker(mut self, breaker: Arc<CircuitBreaker<C>>) -> Self {
         self.breaker = Some(breaker);
         self
     }
@@ -116,8 +116,8 @@ impl<C: Clock> Protected<C> {
 
     /// How long a call waits for the rate: not at all unless this is given.
     #[must_use]
-    pub fn patience(mut self, patience: Duration) -> Self {
-        self.patience = patience;
+    pub fn max_wait(mut self, patience: Duration) -> Self {
+        self.max_wait = patience;
         self
     }
 
@@ -125,41 +125,41 @@ impl<C: Clock> Protected<C> {
     ///
     /// # Errors
     /// [`NotCalled`]: nothing is charged and nothing held.
-    pub async fn enter(&self) -> Result<Entered<'_, C>, NotCalled> {
-        let mut call = UndoGuard::new(self.admit_by_breaker()?, Call::ignored);
+    pub async fn enter(&self) -> Result<ActiveCall<'_, C>, CallDenied> {
+        let mut call = UndoGuard::new(self.admit_by_breaker()?, BreakerCall::ignored);
         let (mut token, mut has_waited) = (None, false);
         if let Some(rate) = self.rate.as_deref() {
             // In the line, as everybody who waits: a reservation that is made to learn its delay, and cancelled, would
             // move waiters about.
-            let turn = rate.acquire().timeout(self.patience).reserved();
+            let turn = rate.acquire().timeout(self.max_wait).into_reservation();
             let turn = track_waits(turn, &mut has_waited).await;
-            let turn = turn.map_err(NotCalled::Rate)?;
+            let turn = turn.map_err(CallDenied::Rate)?;
             token = Some(UndoGuard::new(Some(turn), Reservation::cancel));
         }
         let permit = match self.bulkhead.as_deref() {
             Some(bulkhead) => {
                 let permit = track_waits(bulkhead.acquire().into_future(), &mut has_waited);
-                Some(permit.await.map_err(NotCalled::Full)?)
+                Some(permit.await.map_err(CallDenied::Full)?)
             }
             None => None,
         };
         if has_waited {
             // The circuit may have opened meanwhile, and a wait here isn't the backend's slowness.
             drop(call);
-            call = UndoGuard::new(self.admit_by_breaker()?, Call::ignored);
+            call = UndoGuard::new(self.admit_by_breaker()?, BreakerCall::ignored);
         }
-        if let Some(slot) = token.and_then(UndoGuard::keep) {
+        if let Some(slot) = token.and_then(UndoGuard::disarm) {
             slot.keep();
         }
-        Ok(Entered {
-            call: call.keep(),
+        Ok(ActiveCall {
+            call: call.disarm(),
             permit,
         })
     }
 
-    fn admit_by_breaker(&self) -> Result<Option<Call<'_, C>>, NotCalled> {
-        let call = self.breaker.as_deref().map(Breaker::try_call);
-        call.transpose().map_err(NotCalled::Open)
+    fn admit_by_breaker(&self) -> Result<Option<BreakerCall<'_, C>>, CallDenied> {
+        let call = self.breaker.as_deref().map(CircuitBreaker::try_call);
+        call.transpose().map_err(CallDenied::Open)
     }
 
     /// Makes a call once all have passed it, and tells them how it ended.
@@ -169,7 +169,7 @@ impl<C: Clock> Protected<C> {
     pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         call: impl FnOnce() -> F,
-        means: impl FnOnce(&Result<T, E>) -> Ending,
+        means: impl FnOnce(&Result<T, E>) -> PermitOutcome,
     ) -> Result<T, CallError<E>> {
         let entered = self.enter().await.map_err(CallError::NotCalled)?;
         let result = call().await;
@@ -194,20 +194,20 @@ async fn track_waits<F: Future>(future: F, has_waited: &mut bool) -> F::Output {
     .await
 }
 
-impl<C: Clock> Default for Protected<C> {
+impl<C: Clock> Default for CallGuard<C> {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<C: Clock> Entered<'_, C> {
+impl<C: Clock> ActiveCall<'_, C> {
     /// The call ended like this: dropped is a failure to the breaker.
-    pub fn end(self, ending: Ending) {
+    pub fn end(self, ending: PermitOutcome) {
         if let Some(call) = self.call {
             match ending {
-                Ending::Success => call.success(),
-                Ending::Dropped => call.failure(),
-                Ending::Ignored => call.ignored(),
+                PermitOutcome::Success => call.success(),
+                PermitOutcome::Dropped => call.failure(),
+                PermitOutcome::Ignored => call.ignored(),
             }
         }
         if let Some(permit) = self.permit {

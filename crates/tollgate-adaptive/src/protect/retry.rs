@@ -9,7 +9,7 @@ use derive_more::{Display, Error};
 use tollgate::Rate;
 use tollgate::clock::{Clock, Monotonic, sleep_until};
 
-use super::Budget;
+use super::RetryBudget;
 use crate::random::{SplitMix64, random_seed};
 use crate::undo_guard::UndoGuard;
 
@@ -115,7 +115,7 @@ impl Default for Backoff {
 
 /// What is to be done about an error.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Advice {
+pub enum RetryAdvice {
     /// It would fail again, or must not be done twice.
     Stop,
     /// It may succeed next time.
@@ -127,7 +127,7 @@ pub enum Advice {
 /// Why a call isn't tried again.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Stopped {
+pub enum StopReason {
     /// Its error isn't one to be tried again.
     #[display("which isn't tried again")]
     Advised,
@@ -146,13 +146,13 @@ pub enum Stopped {
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display("{error} (try {tries}, {why})")]
 #[non_exhaustive]
-pub struct GaveUp<E> {
+pub struct RetriesExhausted<E> {
     /// What it failed with.
     pub error: E,
     /// How often it was tried.
     pub tries: u32,
     /// Why it isn't again.
-    pub why: Stopped,
+    pub why: StopReason,
 }
 
 /// Tries calls again that failed with errors which are named retryable.
@@ -180,7 +180,7 @@ pub struct GaveUp<E> {
 #[derive(Debug)]
 pub struct Retry<C: Clock = Monotonic> {
     backoff: Backoff,
-    budget: Option<Arc<Budget>>,
+    budget: Option<Arc<RetryBudget>>,
     within: Option<Duration>,
     clock: C,
     seed: AtomicU64,
@@ -207,7 +207,7 @@ impl<C: Clock> Retry<C> {
 
     /// Tries again only while this allows it.
     #[must_use]
-    pub fn budget(mut self, budget: Arc<Budget>) -> Self {
+    pub fn budget(mut self, budget: Arc<RetryBudget>) -> Self {
         self.budget = Some(budget);
         self
     }
@@ -235,8 +235,8 @@ impl<C: Clock> Retry<C> {
     pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         mut call: impl FnMut() -> F,
-        advise: impl Fn(&E) -> Advice,
-    ) -> Result<T, GaveUp<E>> {
+        advise: impl Fn(&E) -> RetryAdvice,
+    ) -> Result<T, RetriesExhausted<E>> {
         let started = self.clock.now();
         if let Some(budget) = &self.budget {
             budget.called();
@@ -248,45 +248,45 @@ impl<C: Clock> Retry<C> {
                 Err(error) => error,
             };
             let now = self.clock.now();
-            let (wait, taken) = match self.wait_for(tries, advise(&error), now - started) {
+            let (wait, taken) = match self.plan_retry(tries, advise(&error), now - started) {
                 Ok(next) => next,
-                Err(why) => return Err(GaveUp { error, tries, why }),
+                Err(why) => return Err(RetriesExhausted { error, tries, why }),
             };
             // It may hold something, as an answer its connection or its place in a limit: nobody needs that while it waits.
             drop(error);
             sleep_until(&self.clock, now + wait).await;
             if let Some(taken) = taken {
-                taken.keep();
+                taken.disarm();
             }
             tries += 1;
         }
     }
 
     /// How long to wait after so many failures, if it is tried again, and what that takes of the budget.
-    fn wait_for(
+    fn plan_retry(
         &self,
         tries: u32,
-        advice: Advice,
+        advice: RetryAdvice,
         passed: Duration,
-    ) -> Result<(Duration, Option<UndoGuard<&Budget>>), Stopped> {
+    ) -> Result<(Duration, Option<UndoGuard<&RetryBudget>>), StopReason> {
         let said = match advice {
-            Advice::Stop => return Err(Stopped::Advised),
-            Advice::Retry => None,
-            Advice::RetryAfter(said) => Some(said),
+            RetryAdvice::Stop => return Err(StopReason::Advised),
+            RetryAdvice::Retry => None,
+            RetryAdvice::RetryAfter(said) => Some(said),
         };
-        let chance = SplitMix64::new(self.seed.fetch_add(1, Ordering::Relaxed)).part();
+        let chance = SplitMix64::new(self.seed.fetch_add(1, Ordering::Relaxed)).next_fraction();
         let wait = self
             .backoff
             .wait(tries, said, chance)
-            .ok_or(Stopped::Tries)?;
+            .ok_or(StopReason::Tries)?;
         if self
             .within
             .is_some_and(|within| passed.saturating_add(wait) > within)
         {
-            return Err(Stopped::Deadline);
+            return Err(StopReason::Deadline);
         }
         let taken = match &self.budget {
-            Some(budget) => Some(budget.take().ok_or(Stopped::Budget)?),
+            Some(budget) => Some(budget.take_retry().ok_or(StopReason::Budget)?),
             None => None,
         };
         Ok((wait, taken))

@@ -7,8 +7,8 @@ use derive_more::{Display, Error};
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic};
 
-use crate::breaker::Span;
-use crate::breaker::window::{CallResult, Window};
+use crate::breaker::FailureWindow;
+use crate::breaker::window::{CallResult, CallWindow};
 use crate::random::{SplitMix64, random_seed};
 
 /// Rejects calls locally with a probability that rises as the backend accepts fewer of them.
@@ -33,9 +33,9 @@ use crate::random::{SplitMix64, random_seed};
 /// assert!(throttle.probability() > 0.99);
 /// ```
 #[derive(Debug)]
-pub struct Throttle<C: Clock = Monotonic> {
+pub struct ClientThrottle<C: Clock = Monotonic> {
     times: f64,
-    window: Window,
+    window: CallWindow,
     chance: AtomicU64,
     clock: C,
 }
@@ -55,22 +55,22 @@ pub struct Throttled {
 #[derive(Debug)]
 #[must_use = "an attempt that is dropped says nothing"]
 pub struct Attempt<'a, C: Clock> {
-    throttle: &'a Throttle<C>,
+    throttle: &'a ClientThrottle<C>,
 }
 
-impl Throttle {
+impl ClientThrottle {
     /// Lets so many times as many calls through as are accepted: 2 is usual, less spares the backend more.
     pub fn new(times: f64) -> Self {
         Self::with_clock(times, Monotonic::new())
     }
 }
 
-impl<C: Clock> Throttle<C> {
+impl<C: Clock> ClientThrottle<C> {
     /// The same on this clock. Below 1 it is 1, as otherwise a healthy backend would be throttled.
     pub fn with_clock(times: f64, clock: C) -> Self {
         Self {
             times: if times >= 1.0 { times } else { 1.0 },
-            window: Window::new(Span::Time(Duration::from_secs(120))),
+            window: CallWindow::new(FailureWindow::Time(Duration::from_secs(120))),
             chance: AtomicU64::new(random_seed()),
             clock,
         }
@@ -98,7 +98,7 @@ impl<C: Clock> Throttle<C> {
     pub fn try_call(&self) -> Result<Attempt<'_, C>, Throttled> {
         let now = self.clock.now();
         let probability = self.probability_at(now);
-        let drawn = SplitMix64::new(self.chance.fetch_add(1, Ordering::Relaxed)).part();
+        let drawn = SplitMix64::new(self.chance.fetch_add(1, Ordering::Relaxed)).next_fraction();
         if drawn < probability {
             self.window.count(now, CallResult::Failed);
             return Err(Throttled { probability });
@@ -126,7 +126,7 @@ impl<C: Clock> Throttle<C> {
 impl<C: Clock> Attempt<'_, C> {
     /// The backend took it, whatever came of it.
     pub fn accepted(self) {
-        self.count(CallResult::Fine);
+        self.count(CallResult::Succeeded);
     }
 
     /// The backend rejected it for overload, or can't be reached.
@@ -135,7 +135,7 @@ impl<C: Clock> Attempt<'_, C> {
     }
 
     fn count(&self, result: CallResult) {
-        let Throttle { window, clock, .. } = self.throttle;
+        let ClientThrottle { window, clock, .. } = self.throttle;
         window.count(clock.now(), result);
     }
 }

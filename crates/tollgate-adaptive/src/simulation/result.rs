@@ -4,16 +4,16 @@ use std::time::Duration;
 
 /// What came of a run.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Run {
+pub struct SimulationResult {
     /// Of each phase, from when limits should have found themselves.
-    pub phases: Vec<PhaseRun>,
+    pub phases: Vec<PhaseResult>,
     /// Of each tenth of a second.
-    pub points: Vec<Point>,
+    pub points: Vec<TimePoint>,
 }
 
 /// What came of a phase, from when limits should have found themselves.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct PhaseRun {
+pub struct PhaseResult {
     /// Calls a second that were answered in time.
     pub goodput: f64,
     /// What 99 % of them didn't exceed.
@@ -30,7 +30,7 @@ pub struct PhaseRun {
 
 /// A tenth of a second of a run.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct Point {
+pub struct TimePoint {
     /// When it ended, in seconds.
     pub at: f64,
     /// All clients' limits together.
@@ -53,7 +53,7 @@ pub struct Point {
 /// assert!(judged.is_good());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Judged {
+pub struct Score {
     /// As a part of what the best fixed limit of each phase achieves.
     pub goodput: f64,
     /// The 99th percentile as a multiple of the unloaded one.
@@ -64,7 +64,7 @@ pub struct Judged {
     pub starved: Duration,
 }
 
-impl Judged {
+impl Score {
     /// At least this part of the best fixed limit's goodput.
     pub const GOODPUT: f64 = 0.9;
     /// At most so many times the unloaded 99th percentile.
@@ -83,7 +83,7 @@ impl Judged {
     }
 }
 
-impl PhaseRun {
+impl PhaseResult {
     /// The 99th percentile as a multiple of the unloaded one; 0 in a phase that isn't judged.
     pub fn p99_times(&self) -> f64 {
         match self.unloaded_p99 {
@@ -93,10 +93,10 @@ impl PhaseRun {
     }
 }
 
-impl Run {
+impl SimulationResult {
     /// Against what the best fixed limit does in each phase ([`best_fixed`](super::Scenario::best_fixed)).
-    pub fn judge(&self, best: &[(u32, f64)]) -> Judged {
-        let mut judged = Judged {
+    pub fn judge(&self, best: &[(u32, f64)]) -> Score {
+        let mut judged = Score {
             goodput: f64::INFINITY,
             p99_times: 0.0,
             swing: 0.0,
@@ -128,7 +128,7 @@ impl Run {
 
 /// What is gathered of a phase while it is played.
 #[derive(Debug, Default)]
-pub(super) struct Gathered {
+pub(super) struct PhaseSamples {
     pub(super) latencies: Vec<u64>,
     /// The limits' sums of each tenth of a second.
     pub(super) limits: Vec<f64>,
@@ -136,8 +136,12 @@ pub(super) struct Gathered {
     pub(super) answered: Vec<usize>,
 }
 
-impl Gathered {
-    pub(super) fn phase(mut self, seconds: f64, unloaded_p99: Option<Duration>) -> PhaseRun {
+impl PhaseSamples {
+    pub(super) fn into_result(
+        mut self,
+        seconds: f64,
+        unloaded_p99: Option<Duration>,
+    ) -> PhaseResult {
         let count = self.latencies.len();
         self.latencies.sort_unstable();
         let p99 = self
@@ -146,8 +150,8 @@ impl Gathered {
         let seconds_of: Vec<f64> = self.limits.chunks_exact(10).map(mean).collect();
         let limit = mean(&seconds_of);
         let squares: Vec<f64> = seconds_of.iter().map(|one| (one - limit).powi(2)).collect();
-        PhaseRun {
-            goodput: number(count) / seconds,
+        PhaseResult {
+            goodput: to_f64(count) / seconds,
             p99: Duration::from_nanos(p99.copied().unwrap_or(u64::MAX)),
             unloaded_p99,
             limit,
@@ -155,20 +159,20 @@ impl Gathered {
             each_second: self
                 .answered
                 .chunks_exact(10)
-                .map(|tenths| number(tenths.iter().sum()))
+                .map(|tenths| to_f64(tenths.iter().sum()))
                 .collect(),
         }
     }
 }
 
 fn mean(numbers: &[f64]) -> f64 {
-    numbers.iter().sum::<f64>() / number(numbers.len().max(1))
+    numbers.iter().sum::<f64>() / to_f64(numbers.len().max(1))
 }
 
 #[expect(
     clippy::cast_precision_loss,
     reason = "a run has far fewer than 2^53 calls"
 )]
-pub(super) fn number(count: usize) -> f64 {
+pub(super) fn to_f64(count: usize) -> f64 {
     count as f64
 }

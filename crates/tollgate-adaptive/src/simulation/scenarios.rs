@@ -51,7 +51,7 @@ impl Scenario {
     /// All that laws are judged by.
     pub fn all() -> Vec<Self> {
         let mut all = Self::server_scenarios();
-        all.extend(Self::of_calls());
+        all.extend(Self::call_scenarios());
         all
     }
 
@@ -99,7 +99,7 @@ impl Scenario {
     }
 
     /// With calls that become slower, or take an uneven time.
-    fn of_calls() -> Vec<Self> {
+    fn call_scenarios() -> Vec<Self> {
         let bimodal = Service::Bimodal {
             quick: 5 * MS,
             slow: 200 * MS,

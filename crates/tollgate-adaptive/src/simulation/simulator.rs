@@ -9,25 +9,25 @@ use tollgate::clock::Manual;
 use tollgate::concurrency::OwnedPermit;
 use tollgate::{ConcurrencyLimiter, Timestamp};
 
-use super::result::{Gathered, number};
-use super::{Limit, Phase, Point, Run, Scenario, exponential};
-use crate::Controller;
+use super::result::{PhaseSamples, to_f64};
+use super::{Limit, Phase, Scenario, SimulationResult, TimePoint, exponential};
+use crate::AdaptiveController;
 use crate::random::SplitMix64;
 
 const TICK: Duration = Duration::from_millis(100);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum SimulationEvent {
-    Comes,
+    Arrival,
     /// A call is done, if it is still served as it was when this was foreseen.
-    Done {
+    Completion {
         job: usize,
         pace: u64,
     },
-    GivenUp {
+    Timeout {
         job: usize,
     },
-    Changes {
+    PhaseChange {
         phase: usize,
     },
     Tick,
@@ -36,11 +36,11 @@ enum SimulationEvent {
 struct Job {
     /// Gone once the call is over for its client.
     permit: Option<OwnedPermit<Manual>>,
-    came: Timestamp,
+    arrived: Timestamp,
     /// What servers still have to do at full speed, in nanoseconds.
-    left: f64,
+    remaining_work: f64,
     /// Since when servers work on that, if they do.
-    since: Option<Timestamp>,
+    served_since: Option<Timestamp>,
 }
 
 pub(super) struct Simulator<'a> {
@@ -53,15 +53,15 @@ pub(super) struct Simulator<'a> {
     jobs: Vec<Job>,
     free: Vec<usize>,
     queue: VecDeque<usize>,
-    served: Vec<usize>,
+    in_service: Vec<usize>,
     /// Counts changes of speed: what was foreseen before isn't so any more.
-    pace: u64,
+    speed_version: u64,
     phase: usize,
-    gathered: Vec<Gathered>,
+    phase_samples: Vec<PhaseSamples>,
     judged_from: Timestamp,
     ends: Timestamp,
     tick: (f64, usize),
-    points: Vec<Point>,
+    points: Vec<TimePoint>,
 }
 
 impl<'a> Simulator<'a> {
@@ -70,7 +70,7 @@ impl<'a> Simulator<'a> {
         let client = |number: u64| {
             let builder = match limit(number) {
                 Limit::Fixed(limit) => ConcurrencyLimiter::builder(limit),
-                Limit::Law(law) => Controller::new(law).concurrency(),
+                Limit::Law(law) => AdaptiveController::new(law).concurrency(),
             };
             Arc::new(builder.clock(clock.clone()).build())
         };
@@ -85,13 +85,13 @@ impl<'a> Simulator<'a> {
             jobs: Vec::new(),
             free: Vec::new(),
             queue: VecDeque::new(),
-            served: Vec::new(),
-            pace: 0,
+            in_service: Vec::new(),
+            speed_version: 0,
             phase: 0,
-            gathered: scenario
+            phase_samples: scenario
                 .phases
                 .iter()
-                .map(|_| Gathered::default())
+                .map(|_| PhaseSamples::default())
                 .collect(),
             judged_from: Timestamp::ZERO + scenario.settle,
             ends: Timestamp::ZERO + lasts,
@@ -101,48 +101,50 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    pub(super) fn play(mut self) -> Run {
+    pub(super) fn run(mut self) -> SimulationResult {
         let mut from = Timestamp::ZERO;
         for (number, phase) in self.scenario.phases.iter().enumerate() {
-            self.plan(from, SimulationEvent::Changes { phase: number });
+            self.schedule(from, SimulationEvent::PhaseChange { phase: number });
             from += phase.lasts;
         }
-        self.plan(Timestamp::ZERO, SimulationEvent::Comes);
-        self.plan(Timestamp::ZERO + TICK, SimulationEvent::Tick);
+        self.schedule(Timestamp::ZERO, SimulationEvent::Arrival);
+        self.schedule(Timestamp::ZERO + TICK, SimulationEvent::Tick);
         while let Some(Reverse((now, _, event))) = self.events.pop() {
             if now > self.ends {
                 break;
             }
             self.clock.set(now);
             match event {
-                SimulationEvent::Comes => self.comes(now),
-                SimulationEvent::Done { job, pace } if pace == self.pace => self.done(now, job),
-                SimulationEvent::Done { .. } => {}
-                SimulationEvent::GivenUp { job } => self.on_timeout(job),
-                SimulationEvent::Changes { phase } => self.changes(now, phase),
-                SimulationEvent::Tick => self.tick(now),
+                SimulationEvent::Arrival => self.on_arrival(now),
+                SimulationEvent::Completion { job, pace } if pace == self.speed_version => {
+                    self.on_completion(now, job)
+                }
+                SimulationEvent::Completion { .. } => {}
+                SimulationEvent::Timeout { job } => self.on_timeout(job),
+                SimulationEvent::PhaseChange { phase } => self.on_phase_change(now, phase),
+                SimulationEvent::Tick => self.on_tick(now),
             }
         }
-        self.told()
+        self.into_result()
     }
 
-    fn told(self) -> Run {
+    fn into_result(self) -> SimulationResult {
         let Scenario {
             settle, service, ..
         } = self.scenario;
-        let phases = self.gathered.into_iter().zip(&self.scenario.phases);
+        let phases = self.phase_samples.into_iter().zip(&self.scenario.phases);
         let phases = phases.map(|(gathered, phase)| {
             let seconds = phase.lasts.saturating_sub(*settle).as_secs_f64();
             let unloaded = (phase.speed > 0.0).then(|| service.p99().div_f64(phase.speed));
-            gathered.phase(seconds, unloaded)
+            gathered.into_result(seconds, unloaded)
         });
-        Run {
+        SimulationResult {
             phases: phases.collect(),
             points: self.points,
         }
     }
 
-    fn plan(&mut self, at: Timestamp, event: SimulationEvent) {
+    fn schedule(&mut self, at: Timestamp, event: SimulationEvent) {
         self.events.push(Reverse((at, self.next_event, event)));
         self.next_event += 1;
     }
@@ -152,9 +154,12 @@ impl<'a> Simulator<'a> {
     }
 
     /// A call comes to one of the clients, and passes its limit or is gone.
-    fn comes(&mut self, now: Timestamp) {
+    fn on_arrival(&mut self, now: Timestamp) {
         let wait = exponential(&mut self.chance) / self.scenario.arrivals;
-        self.plan(now + Duration::from_secs_f64(wait), SimulationEvent::Comes);
+        self.schedule(
+            now + Duration::from_secs_f64(wait),
+            SimulationEvent::Arrival,
+        );
         let clients = u64::try_from(self.clients.len()).unwrap_or(1);
         let client = usize::try_from(self.chance.next() % clients).unwrap_or(0);
         // Drawn for those who are refused, too, so that all limits meet the same calls.
@@ -164,9 +169,9 @@ impl<'a> Simulator<'a> {
         };
         let job = Job {
             permit: Some(permit),
-            came: now,
-            left,
-            since: None,
+            arrived: now,
+            remaining_work: left,
+            served_since: None,
         };
         let number = match self.free.pop() {
             Some(number) => {
@@ -178,26 +183,26 @@ impl<'a> Simulator<'a> {
                 self.jobs.len() - 1
             }
         };
-        self.plan(
+        self.schedule(
             now + self.scenario.timeout,
-            SimulationEvent::GivenUp { job: number },
+            SimulationEvent::Timeout { job: number },
         );
         self.queue.push_back(number);
-        self.serve(now);
+        self.start_service(now);
     }
 
     /// Gives free servers what waits.
-    fn serve(&mut self, now: Timestamp) {
+    fn start_service(&mut self, now: Timestamp) {
         let phase = self.current_phase();
-        while self.served.len() < usize::try_from(phase.servers).unwrap_or(usize::MAX)
+        while self.in_service.len() < usize::try_from(phase.servers).unwrap_or(usize::MAX)
             && phase.speed > 0.0
         {
             let Some(job) = self.queue.pop_front() else {
                 return;
             };
-            self.jobs[job].since = Some(now);
-            self.served.push(job);
-            self.foresee(now, job);
+            self.jobs[job].served_since = Some(now);
+            self.in_service.push(job);
+            self.schedule_completion(now, job);
         }
     }
 
@@ -207,29 +212,32 @@ impl<'a> Simulator<'a> {
         clippy::cast_sign_loss,
         reason = "some nanoseconds, and the cast saturates"
     )]
-    fn foresee(&mut self, now: Timestamp, job: usize) {
-        let takes = (self.jobs[job].left / self.current_phase().speed) as u64;
-        let pace = self.pace;
-        self.plan(now.plus_nanos(takes), SimulationEvent::Done { job, pace });
+    fn schedule_completion(&mut self, now: Timestamp, job: usize) {
+        let takes = (self.jobs[job].remaining_work / self.current_phase().speed) as u64;
+        let pace = self.speed_version;
+        self.schedule(
+            now.plus_nanos(takes),
+            SimulationEvent::Completion { job, pace },
+        );
     }
 
-    fn done(&mut self, now: Timestamp, job: usize) {
-        self.served.retain(|served| *served != job);
-        let latency = now - self.jobs[job].came;
+    fn on_completion(&mut self, now: Timestamp, job: usize) {
+        self.in_service.retain(|served| *served != job);
+        let latency = now - self.jobs[job].arrived;
         if let Some(permit) = self.jobs[job].permit.take() {
             permit.success();
             let nanos = u64::try_from(latency.as_nanos()).unwrap_or(u64::MAX);
             if now >= self.judged_from {
-                self.gathered[self.phase].latencies.push(nanos);
+                self.phase_samples[self.phase].latencies.push(nanos);
             }
             self.tick.0 += latency.as_secs_f64() * 1e3;
             self.tick.1 += 1;
-            self.jobs[job].since = None;
+            self.jobs[job].served_since = None;
         } else {
             // It was given up long ago: nothing more is planned for it.
             self.free.push(job);
         }
-        self.serve(now);
+        self.start_service(now);
     }
 
     /// A call's client gives it up, if it isn't over; servers go on with it.
@@ -240,29 +248,29 @@ impl<'a> Simulator<'a> {
         }
     }
 
-    fn changes(&mut self, now: Timestamp, phase: usize) {
+    fn on_phase_change(&mut self, now: Timestamp, phase: usize) {
         let speed = self.current_phase().speed;
-        for job in &self.served {
+        for job in &self.in_service {
             let job = &mut self.jobs[*job];
             let worked = job
-                .since
+                .served_since
                 .replace(now)
                 .map_or(Duration::ZERO, |since| now - since);
-            job.left = (job.left - worked.as_secs_f64() * 1e9 * speed).max(0.0);
+            job.remaining_work = (job.remaining_work - worked.as_secs_f64() * 1e9 * speed).max(0.0);
         }
         self.phase = phase;
         self.judged_from = now + self.scenario.settle;
-        self.pace += 1;
+        self.speed_version += 1;
         if self.current_phase().speed > 0.0 {
-            for job in self.served.clone() {
-                self.foresee(now, job);
+            for job in self.in_service.clone() {
+                self.schedule_completion(now, job);
             }
-            self.serve(now);
+            self.start_service(now);
         }
     }
 
-    fn tick(&mut self, now: Timestamp) {
-        self.plan(now + TICK, SimulationEvent::Tick);
+    fn on_tick(&mut self, now: Timestamp) {
+        self.schedule(now + TICK, SimulationEvent::Tick);
         let seen = self.clients.iter().map(|client| client.peek());
         let (limit, in_flight) = seen.fold((0.0, 0.0), |sum, seen| {
             (
@@ -271,16 +279,16 @@ impl<'a> Simulator<'a> {
             )
         });
         let (sum, count) = std::mem::take(&mut self.tick);
-        self.points.push(Point {
+        self.points.push(TimePoint {
             at: now.as_secs_f64(),
             limit,
             in_flight,
-            latency: sum / number(count.max(1)),
-            goodput: number(count) / TICK.as_secs_f64(),
+            latency: sum / to_f64(count.max(1)),
+            goodput: to_f64(count) / TICK.as_secs_f64(),
         });
-        self.gathered[self.phase].answered.push(count);
+        self.phase_samples[self.phase].answered.push(count);
         if now > self.judged_from {
-            self.gathered[self.phase].limits.push(limit);
+            self.phase_samples[self.phase].limits.push(limit);
         }
     }
 }

@@ -6,14 +6,14 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{ConcurrencyLimiter, Rate};
-use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Reason, Sample};
+use tollgate_adaptive::{AdaptiveController, Aimd, Bounds, ChangeReason, LimitAlgorithm, Sample};
 
 type Limiter = ConcurrencyLimiter<Manual>;
 
 /// What happens on another thread.
 type Meanwhile = Box<dyn FnOnce() + Send>;
 
-fn law(max: f64, from: f64) -> Box<dyn Law> {
+fn law(max: f64, from: f64) -> Box<dyn LimitAlgorithm> {
     Box::new(Aimd::new(Bounds::new(1.0, max).unwrap()).initial(from))
 }
 
@@ -21,15 +21,15 @@ fn law(max: f64, from: f64) -> Box<dyn Law> {
 /// another thread.
 #[test]
 fn a_permit_that_ends_while_the_bounds_change_does_not_put_the_old_limit_in_force() {
-    type Both = (Controller<Box<dyn Law>>, Arc<Limiter>);
+    type Both = (AdaptiveController<Box<dyn LimitAlgorithm>>, Arc<Limiter>);
     let both: Arc<OnceLock<Both>> = Arc::default();
     let (known, clock) = (Arc::clone(&both), Manual::new());
     let is_first = AtomicBool::new(true);
-    let controller = Controller::new(law(200.0, 100.0)).on_change(move |_| {
+    let controller = AdaptiveController::new(law(200.0, 100.0)).on_change(move |_| {
         if is_first.swap(false, Ordering::Relaxed) {
             let (controller, limiter) = known.get().unwrap();
             controller.set_law(law(8.0, 8.0));
-            controller.put_in_force(limiter);
+            controller.apply_to(limiter);
             assert_eq!(limiter.peek().limit, 8);
         }
     });
@@ -51,7 +51,7 @@ struct Between {
     during: Arc<Mutex<Option<Meanwhile>>>,
 }
 
-impl Law for Between {
+impl LimitAlgorithm for Between {
     fn bounds(&self) -> Bounds {
         self.bounds
     }
@@ -64,12 +64,12 @@ impl Law for Between {
         self.limit = limit;
     }
 
-    fn step(&mut self, _: &Sample) -> Option<Reason> {
+    fn step(&mut self, _: &Sample) -> Option<ChangeReason> {
         if let Some(during) = self.during.lock().unwrap().take() {
             during();
         }
         self.limit = self.says.pop()?;
-        Some(Reason::Ordered)
+        Some(ChangeReason::SetByOperator)
     }
 }
 
@@ -78,7 +78,7 @@ impl Law for Between {
 fn a_limit_that_changed_meanwhile_is_put_right_also_if_the_law_says_what_it_was_before() {
     let clock = Manual::new();
     let during: Arc<Mutex<Option<Meanwhile>>> = Arc::default();
-    let controller = Controller::new(Between {
+    let controller = AdaptiveController::new(Between {
         bounds: Bounds::new(1.0, 200.0).unwrap(),
         limit: 20.0,
         says: vec![20.0],
@@ -99,7 +99,7 @@ fn a_limit_that_changed_meanwhile_is_put_right_also_if_the_law_says_what_it_was_
 fn a_limit_that_an_operator_orders_is_put_in_force_for_rates() {
     let limiter = tollgate::Limiter::with_clock(Rate::per_second(5_000), Manual::new());
     let law = Aimd::new(Bounds::new(10.0, 5_000.0).unwrap()).initial(5_000.0);
-    let controller = Controller::new(law);
+    let controller = AdaptiveController::new(law);
     let answered = Sample::new(Duration::from_millis(1), 0);
     controller
         .observe_and_apply_rate(&limiter, &answered)

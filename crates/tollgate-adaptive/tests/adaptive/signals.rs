@@ -9,18 +9,22 @@ use tollgate::Timestamp;
 use tollgate::clock::Manual;
 use tollgate::{ConcurrencyLimiter, Limiter, Rate};
 use tollgate_adaptive::{
-    Aimd, Bbr, Bounds, Change, Controller, CpuPressure, CpuUse, Gauge, Gradient, Gradient2,
-    GroupCpu, LatencyThreshold, Law, Little, NamedLaw, Reason, Sample, SelfTuning, Steady, Target,
-    Vegas, Windowed,
+    AdaptiveAlgorithm, AdaptiveController, Aimd, Bbr, Bounds, CgroupCpu, ChangeReason, CpuPressure,
+    CpuUsage, Damped, Gauge, GaugeTarget, Gradient, Gradient2, LatencyThreshold, LimitAlgorithm,
+    LimitChange, Little, Sample, SelfTuning, Vegas, Windowed,
 };
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 fn bounds() -> Bounds {
     Bounds::new(5.0, 100.0).unwrap()
 }
 
 /// Samples one after another, each 10 ms long, with all of the limit in flight.
-fn feed(law: &mut dyn Law, samples: std::ops::Range<u64>, with: impl Fn(Sample) -> Sample) {
+fn feed(
+    law: &mut dyn LimitAlgorithm,
+    samples: std::ops::Range<u64>,
+    with: impl Fn(Sample) -> Sample,
+) {
     for number in samples {
         let sample = Sample::new(Duration::from_millis(10), 200);
         law.observe(&with(sample.at(Timestamp::from_millis(20 * number))));
@@ -29,7 +33,7 @@ fn feed(law: &mut dyn Law, samples: std::ops::Range<u64>, with: impl Fn(Sample) 
 
 #[test]
 fn a_signal_that_is_stuck_at_success_stops_at_the_most() {
-    for named in NamedLaw::ALL {
+    for named in AdaptiveAlgorithm::ALL {
         let mut law = named.make(bounds(), 1).unwrap();
         let mut most: f64 = 0.0;
         for hundred in 0..300 {
@@ -40,7 +44,7 @@ fn a_signal_that_is_stuck_at_success_stops_at_the_most() {
         }
         assert!(most <= 100.0, "{named}: {most}");
         // BBR goes by what is delivered, and Little probes now and then; all others end there.
-        if !matches!(named, NamedLaw::Bbr) {
+        if !matches!(named, AdaptiveAlgorithm::Bbr) {
             assert!(most > 99.0, "{named}: {most}");
         }
     }
@@ -48,11 +52,11 @@ fn a_signal_that_is_stuck_at_success_stops_at_the_most() {
 
 #[test]
 fn a_signal_that_is_stuck_at_failure_stops_at_the_least() {
-    for named in NamedLaw::ALL {
+    for named in AdaptiveAlgorithm::ALL {
         // These learn nothing from drops, as their originals.
         if matches!(
             named,
-            NamedLaw::Gradient2 | NamedLaw::Windowed | NamedLaw::Bbr
+            AdaptiveAlgorithm::Gradient2 | AdaptiveAlgorithm::Windowed | AdaptiveAlgorithm::Bbr
         ) {
             continue;
         }
@@ -69,12 +73,12 @@ fn a_signal_that_is_stuck_at_failure_stops_at_the_least() {
     clippy::cast_sign_loss,
     reason = "limits of these tests are from 1 to 100"
 )]
-fn in_use(law: &dyn Law) -> u32 {
+fn in_use(law: &dyn LimitAlgorithm) -> u32 {
     law.bounds().clamp(law.limit()) as u32
 }
 
 /// Samples 10 ms apart from this time on, with 8 servers that take so long for each call.
-fn serve(law: &mut dyn Law, from: Timestamp, calls: u64, takes: Duration) {
+fn serve(law: &mut dyn LimitAlgorithm, from: Timestamp, calls: u64, takes: Duration) {
     for number in 0..calls {
         let in_flight = in_use(law);
         let rtt = takes.mul_f64((f64::from(in_flight) / 8.0).max(1.0));
@@ -86,7 +90,7 @@ fn serve(law: &mut dyn Law, from: Timestamp, calls: u64, takes: Duration) {
 /// A law that waits for a time which was an hour ago would be deaf for an hour.
 #[test]
 fn a_clock_that_is_set_back_silences_no_law() {
-    for named in NamedLaw::ALL {
+    for named in AdaptiveAlgorithm::ALL {
         let mut law = named.make(bounds(), 1).unwrap();
         let millis = Duration::from_millis;
         serve(&mut law, Timestamp::from_secs(7_200), 2_000, millis(10));
@@ -149,7 +153,7 @@ fn the_default_law_bears_one_drop_of_a_hundred_and_falls_when_all_are_dropped() 
 
 #[test]
 fn times_of_nothing_change_nothing() {
-    for named in NamedLaw::ALL {
+    for named in AdaptiveAlgorithm::ALL {
         let mut law = named.make(bounds(), 1).unwrap();
         feed(&mut law, 0..500, |sample| sample);
         let before = law.limit();
@@ -165,7 +169,7 @@ fn times_of_nothing_change_nothing() {
         }
         assert_eq!(law.limit().to_bits(), before.to_bits(), "{named}");
     }
-    let mut target = Target::new(bounds(), 0.5).unwrap().initial(50.0);
+    let mut target = GaugeTarget::new(bounds(), 0.5).unwrap().initial(50.0);
     for reading in [f64::NAN, f64::INFINITY, -1.0] {
         assert_eq!(target.observe(&reading), None);
     }
@@ -175,7 +179,7 @@ fn times_of_nothing_change_nothing() {
 #[test]
 fn a_clock_that_goes_back_changes_nothing_of_a_limit() {
     let clock = Manual::starting_at(Timestamp::from_secs(1_000));
-    let controller = Controller::new(Aimd::new(bounds()).initial(50.0));
+    let controller = AdaptiveController::new(Aimd::new(bounds()).initial(50.0));
     let limiter = controller.concurrency().clock(clock.clone()).build();
     let permit = limiter.try_acquire().unwrap();
     clock.set(Timestamp::from_secs(500));
@@ -188,10 +192,10 @@ fn a_controller_that_was_cloned_and_steers_already_reports_to_whom_it_is_given_t
     let heard = Arc::new(std::sync::Mutex::new(Vec::new()));
     let report_to = |name: &'static str| {
         let heard = Arc::clone(&heard);
-        move |change: &Change| heard.lock().unwrap().push((name, change.to))
+        move |change: &LimitChange| heard.lock().unwrap().push((name, change.to))
     };
     let controller =
-        Controller::new(Aimd::new(bounds()).initial(40.0)).on_change(report_to("first"));
+        AdaptiveController::new(Aimd::new(bounds()).initial(40.0)).on_change(report_to("first"));
     let clone = controller.clone();
     let limiter = clone.concurrency().build();
     clone.set_limit(30.0);
@@ -213,7 +217,7 @@ fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
     let told = Arc::new(std::sync::Mutex::new(Vec::new()));
     let heard = Arc::clone(&told);
     let clock = Manual::new();
-    let controller = Controller::new(Aimd::new(bounds()).initial(10.0))
+    let controller = AdaptiveController::new(Aimd::new(bounds()).initial(10.0))
         .on_change(move |change| heard.lock().unwrap().push((change.to, change.reason)));
     let limiter = controller.concurrency().clock(clock.clone()).build();
     let permits: Vec<_> = (0..10).map(|_| limiter.try_acquire().unwrap()).collect();
@@ -229,10 +233,10 @@ fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
     assert_eq!(limiter.peek().limit, 20);
     let told = told.lock().unwrap();
     let expected = [
-        (11.0, Reason::Room),
-        (5.5, Reason::Dropped),
-        (40.0, Reason::Ordered),
-        (20.0, Reason::Dropped),
+        (11.0, ChangeReason::Room),
+        (5.5, ChangeReason::Dropped),
+        (40.0, ChangeReason::SetByOperator),
+        (20.0, ChangeReason::Dropped),
     ];
     assert_eq!(*told, expected);
 }
@@ -240,7 +244,8 @@ fn permits_steer_their_limit_and_changes_are_told_with_their_reason() {
 #[test]
 fn a_rate_follows_and_keeps_its_burst() {
     let limiter = Limiter::with_clock(Rate::per_second(100).burst(7), Manual::new());
-    let controller = Controller::new(Target::new(bounds(), 0.5).unwrap().initial(100.0));
+    let controller =
+        AdaptiveController::new(GaugeTarget::new(bounds(), 0.5).unwrap().initial(100.0));
     assert!(
         controller
             .observe_and_apply_rate(&limiter, &0.9)
@@ -259,7 +264,7 @@ fn a_rate_follows_and_keeps_its_burst() {
 #[test]
 fn jitter_damping_and_the_longest_step_hold_within_the_bounds() {
     let aimd = Aimd::new(bounds()).initial(100.0);
-    let mut law = Steady::new(aimd)
+    let mut law = Damped::new(aimd)
         .jitter(0.5, 3)
         .unwrap()
         .max_step(0.1)
@@ -267,8 +272,8 @@ fn jitter_damping_and_the_longest_step_hold_within_the_bounds() {
     let mut last = 100.0;
     for _ in 0..200 {
         let sample = Sample::new(Duration::from_millis(1), 100);
-        Law::<Sample>::observe(&mut law, &sample.dropped());
-        let limit = Law::<Sample>::limit(&law);
+        LimitAlgorithm::<Sample>::observe(&mut law, &sample.dropped());
+        let limit = LimitAlgorithm::<Sample>::limit(&law);
         assert!(limit <= last && limit >= last * 0.9 - 1e-9 && limit >= 5.0);
         last = limit;
     }
@@ -277,14 +282,14 @@ fn jitter_damping_and_the_longest_step_hold_within_the_bounds() {
 
 #[test]
 fn gauges_read_what_the_kernel_writes() {
-    let folder = Scratch::new("gauges");
+    let folder = TempFolder::new("gauges");
     let at = |name: &str| folder.path(name);
     fs::write(
         at("stat"),
         "cpu  100 0 100 700 100 0 0 0 0 0\ncpu0 1 2 3 4\n",
     )
     .unwrap();
-    let mut cpu = CpuUse::at(at("stat")).unwrap();
+    let mut cpu = CpuUsage::at(at("stat")).unwrap();
     assert!(
         cpu.read(Timestamp::ZERO).unwrap().is_nan(),
         "no tick has passed"
@@ -299,7 +304,7 @@ fn gauges_read_what_the_kernel_writes() {
 
     fs::write(at("cpu.stat"), "usage_usec 1000000\nuser_usec 1\n").unwrap();
     fs::write(at("cpu.max"), "50000 100000\n").unwrap();
-    let mut group = GroupCpu::open(folder.folder()).unwrap();
+    let mut group = CgroupCpu::open(folder.folder()).unwrap();
     assert!(
         group.read(Timestamp::from_secs(1)).unwrap().is_nan(),
         "a rate needs two"
@@ -310,9 +315,9 @@ fn gauges_read_what_the_kernel_writes() {
 
 #[test]
 fn a_file_that_is_missing_or_strange_is_an_error_at_the_start() {
-    let folder = Scratch::new("no-gauges");
+    let folder = TempFolder::new("no-gauges");
     let gone = folder.path("stat");
-    let error = CpuUse::at(&gone).unwrap_err().to_string();
+    let error = CpuUsage::at(&gone).unwrap_err().to_string();
     assert!(
         error.starts_with(&format!("{} can't be read: ", gone.display())),
         "{error}"
@@ -322,7 +327,7 @@ fn a_file_that_is_missing_or_strange_is_an_error_at_the_start() {
         "{error}"
     );
     fs::write(&gone, "intr 5\n").unwrap();
-    let error = CpuUse::at(&gone).unwrap_err().to_string();
+    let error = CpuUsage::at(&gone).unwrap_err().to_string();
     assert_eq!(
         error,
         format!(
@@ -330,7 +335,7 @@ fn a_file_that_is_missing_or_strange_is_an_error_at_the_start() {
             gone.display()
         )
     );
-    assert!(GroupCpu::open(folder.folder()).is_err());
+    assert!(CgroupCpu::open(folder.folder()).is_err());
 }
 
 /// Beginnings that no bounds hold, and what laws make of any samples from there.
@@ -338,7 +343,7 @@ fn a_file_that_is_missing_or_strange_is_an_error_at_the_start() {
 fn a_law_that_begins_out_of_its_bounds_comes_into_them() {
     let initials = [f64::NAN, f64::INFINITY, f64::NEG_INFINITY, -3.0, 0.0, 1e300];
     for initial in initials {
-        let laws: Vec<Box<dyn Law>> = vec![
+        let laws: Vec<Box<dyn LimitAlgorithm>> = vec![
             Box::new(Little::new(bounds()).initial(initial)),
             Box::new(Aimd::new(bounds()).initial(initial)),
             Box::new(Vegas::new(bounds()).initial(initial)),
@@ -353,18 +358,18 @@ fn a_law_that_begins_out_of_its_bounds_comes_into_them() {
                     .initial(initial),
             ),
             Box::new(
-                Steady::new(Aimd::new(bounds()).initial(initial))
+                Damped::new(Aimd::new(bounds()).initial(initial))
                     .damping(0.5)
                     .unwrap(),
             ),
             Box::new(
-                Steady::new(Little::new(bounds()).initial(initial))
+                Damped::new(Little::new(bounds()).initial(initial))
                     .max_step(0.1)
                     .unwrap(),
             ),
         ];
         for (number, law) in laws.into_iter().enumerate() {
-            let controller = Controller::new(law);
+            let controller = AdaptiveController::new(law);
             for sample in senseless() {
                 controller.observe(&sample);
                 let limit = controller.limit::<Sample>();
@@ -409,8 +414,8 @@ fn senseless() -> impl Iterator<Item = Sample> {
 /// An operator's order is in force with the next reading, also with one that changes nothing.
 #[test]
 fn a_limit_that_was_set_is_put_in_force_by_a_reading_that_is_on_target() {
-    let law = Target::new(bounds(), 0.7).unwrap().initial(50.0);
-    let controller = Controller::new(law);
+    let law = GaugeTarget::new(bounds(), 0.7).unwrap().initial(50.0);
+    let controller = AdaptiveController::new(law);
     let limiter = ConcurrencyLimiter::new(50);
     controller.set_limit(10.0);
     assert_eq!(controller.observe_and_apply(&limiter, &0.7), None);
@@ -423,14 +428,14 @@ fn of_two_changes_at_once_the_later_is_in_force() {
     let law = Aimd::new(Bounds::new(1.0, 64.0).unwrap()).initial(64.0);
     let dropped = Sample::new(Duration::from_millis(1), u32::MAX).dropped();
     // Another call ends after the law has changed and before that is in force.
-    let other: Arc<OnceLock<Controller<Aimd>>> = Arc::default();
+    let other: Arc<OnceLock<AdaptiveController<Aimd>>> = Arc::default();
     let nested = {
         let (limiter, other, once) = (
             Arc::clone(&limiter),
             Arc::clone(&other),
             AtomicBool::new(true),
         );
-        move |_: &Change| {
+        move |_: &LimitChange| {
             if once.swap(false, Ordering::Relaxed) {
                 other
                     .get()
@@ -440,7 +445,7 @@ fn of_two_changes_at_once_the_later_is_in_force() {
             }
         }
     };
-    let controller = Controller::new(law).on_change(nested);
+    let controller = AdaptiveController::new(law).on_change(nested);
     other.set(controller.clone()).unwrap();
     controller
         .observe_and_apply_rate(&limiter, &dropped)

@@ -3,18 +3,18 @@
 use std::sync::OnceLock;
 use std::thread;
 
-use tollgate_adaptive::simulation::{Judged, Limit, Scenario};
-use tollgate_adaptive::{Bounds, NamedLaw};
+use tollgate_adaptive::simulation::{Limit, Scenario, Score};
+use tollgate_adaptive::{AdaptiveAlgorithm, Bounds};
 
 const PAGE: &str = include_str!("../../docs/adaptive.md");
 
 /// What is wrong with a run, or that it is good.
-fn cell(judged: &Judged) -> String {
+fn cell(judged: &Score) -> String {
     let wrong = [
-        ("goodput", judged.goodput < Judged::GOODPUT),
-        ("p99", judged.p99_times > Judged::P99_TIMES),
-        ("swing", judged.swing > Judged::SWING),
-        ("starved", judged.starved > Judged::STARVED),
+        ("goodput", judged.goodput < Score::GOODPUT),
+        ("p99", judged.p99_times > Score::P99_TIMES),
+        ("swing", judged.swing > Score::SWING),
+        ("starved", judged.starved > Score::STARVED),
     ];
     let wrong: Vec<_> = wrong
         .iter()
@@ -28,22 +28,22 @@ fn cell(judged: &Judged) -> String {
     }
 }
 
-fn judge(scenario: &Scenario, best: &[(u32, f64)], law: NamedLaw, seed: u64) -> Judged {
+fn judge(scenario: &Scenario, best: &[(u32, f64)], law: AdaptiveAlgorithm, seed: u64) -> Score {
     let bounds = Bounds::new(1.0, 200.0).unwrap();
     let limit = |client| Limit::Law(law.make(bounds, 1_000 * seed + client).unwrap());
     scenario.run(limit, seed).judge(best)
 }
 
 /// Of each scenario, what each law achieves.
-fn judged() -> &'static [(Scenario, Vec<Judged>)] {
-    static JUDGED: OnceLock<Vec<(Scenario, Vec<Judged>)>> = OnceLock::new();
+fn judged() -> &'static [(Scenario, Vec<Score>)] {
+    static JUDGED: OnceLock<Vec<(Scenario, Vec<Score>)>> = OnceLock::new();
     JUDGED.get_or_init(|| {
         let judges: Vec<_> = Scenario::all()
             .into_iter()
             .map(|scenario| {
                 thread::spawn(move || {
                     let best = scenario.best_fixed(1);
-                    let each = NamedLaw::ALL.map(|law| judge(&scenario, &best, law, 1));
+                    let each = AdaptiveAlgorithm::ALL.map(|law| judge(&scenario, &best, law, 1));
                     (scenario, each.to_vec())
                 })
             })
@@ -57,10 +57,12 @@ fn judged() -> &'static [(Scenario, Vec<Judged>)] {
 
 #[test]
 fn the_table_of_the_page_is_what_the_simulator_says() {
-    let names = NamedLaw::ALL.map(NamedLaw::name).join("` | `");
+    let names = AdaptiveAlgorithm::ALL
+        .map(AdaptiveAlgorithm::name)
+        .join("` | `");
     let mut table = format!(
         "| scenario | `{names}` |\n|---|{}\n",
-        "---|".repeat(NamedLaw::ALL.len())
+        "---|".repeat(AdaptiveAlgorithm::ALL.len())
     );
     for (scenario, each) in judged() {
         let cells: Vec<_> = each.iter().map(cell).collect();
@@ -92,8 +94,8 @@ fn calls_that_become_slower_are_not_taken_for_a_queue() {
         let scenario = Scenario::named(name).unwrap();
         for seed in 2..4 {
             let best = scenario.best_fixed(seed);
-            let little = judge(&scenario, &best, NamedLaw::Little, seed);
-            let is_there = little.goodput >= Judged::GOODPUT && little.starved <= Judged::STARVED;
+            let little = judge(&scenario, &best, AdaptiveAlgorithm::Little, seed);
+            let is_there = little.goodput >= Score::GOODPUT && little.starved <= Score::STARVED;
             assert!(is_there, "{name}, seed {seed}: {little:?}");
         }
     }
@@ -141,15 +143,15 @@ fn the_default_law_is_good_by_other_chance_too() {
     played.retain(|scenario| long || scenario.name != "turns");
     // What no run may fall below: of the few that are played every day none is below what is good.
     let (least, starved) = if long {
-        (0.5, 2 * Judged::STARVED)
+        (0.5, 2 * Score::STARVED)
     } else {
-        (Judged::GOODPUT, Judged::STARVED)
+        (Score::GOODPUT, Score::STARVED)
     };
     for scenario in played {
         for seed in 2..if long { 22 } else { 4 } {
             runs += 1;
             let best = scenario.best_fixed(seed);
-            let little = judge(&scenario, &best, NamedLaw::Little, seed);
+            let little = judge(&scenario, &best, AdaptiveAlgorithm::Little, seed);
             let Scenario { name, clients, .. } = scenario;
             let told = format!("{name}, {clients} instances, seed {seed}: {little:?}");
             let holds = little.goodput >= least && little.starved <= starved;
@@ -175,7 +177,7 @@ fn a_run_is_the_same_every_time() {
     let run = || {
         let bounds = Bounds::new(1.0, 200.0).unwrap();
         scenario.run(
-            |client| Limit::Law(NamedLaw::Little.make(bounds, client).unwrap()),
+            |client| Limit::Law(AdaptiveAlgorithm::Little.make(bounds, client).unwrap()),
             7,
         )
     };
@@ -188,7 +190,7 @@ fn gradient2_settles_near_fifty_where_eight_are_best() {
     let scenario = Scenario::named("fixed").unwrap();
     let bounds = Bounds::new(1.0, 200.0).unwrap();
     let run = scenario.run(
-        |_| Limit::Law(NamedLaw::Gradient2.make(bounds, 0).unwrap()),
+        |_| Limit::Law(AdaptiveAlgorithm::Gradient2.make(bounds, 0).unwrap()),
         1,
     );
     let settled = run.phases[0].limit;

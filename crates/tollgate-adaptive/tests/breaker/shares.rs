@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate_adaptive::breaker::{
-    Admission, BreakerEvent, Circuit, Entry, Span, State, Thresholds, Trip,
+    Admission, AdmittedCall, BreakerEvent, Circuit, CircuitState, FailureWindow, Thresholds,
+    TripReason,
 };
 
 const SILENT: Thresholds = Thresholds {
@@ -12,7 +13,7 @@ const SILENT: Thresholds = Thresholds {
     failing_percent: 50,
     slow_percent: 101,
     slow_after: Duration::MAX,
-    span: Span::Time(Duration::from_secs(5)),
+    span: FailureWindow::Time(Duration::from_secs(5)),
     min_calls: 20,
     opens_for: Duration::from_secs(1),
     longest_open: Duration::from_secs(60),
@@ -25,7 +26,7 @@ fn at(millis: u64) -> Timestamp {
 
 fn answered(circuit: &Circuit, millis: u64) {
     assert_eq!(
-        circuit.answered(Entry::beside(), at(millis), Duration::ZERO),
+        circuit.record_answer(AdmittedCall::untracked(), at(millis), Duration::ZERO),
         None
     );
 }
@@ -37,7 +38,7 @@ fn opens(
     every: u64,
     until: u64,
     answers: impl Fn(u64) -> bool,
-) -> Option<(u64, Duration, Trip)> {
+) -> Option<(u64, Duration, TripReason)> {
     (from..until)
         .step_by(usize::try_from(every).unwrap())
         .zip(0..)
@@ -46,7 +47,7 @@ fn opens(
                 answered(circuit, millis);
                 return None;
             }
-            match circuit.fails(Entry::beside(), at(millis))? {
+            match circuit.record_failure(AdmittedCall::untracked(), at(millis))? {
                 BreakerEvent::Opened { stays, why } => Some((millis, stays, why)),
                 other => panic!("{other}"),
             }
@@ -58,7 +59,7 @@ fn silence_for_two_seconds_opens_it_whatever_the_traffic() {
     let second = Duration::from_secs(1);
     // Too few calls for a share.
     let slow = opens(&Circuit::new(SILENT), 0, 500, 9_000, |_| false);
-    assert_eq!(slow, Some((2_000, second, Trip::Silent)));
+    assert_eq!(slow, Some((2_000, second, TripReason::Silent)));
     // A pause says nothing: once asked, an hour later once more.
     let rare = opens(&Circuit::new(SILENT), 0, 3_600_000, 20 * 3_600_000, |_| {
         false
@@ -81,7 +82,7 @@ fn half_of_the_calls_open_it_and_a_burst_of_failures_does_not() {
     // Most of them for seconds: it opens once they are half of what was asked in five.
     let (when, _, why) = opens(&busy, 8_000, 1, 20_000, |number| number % 10 < 4).unwrap();
     assert!((11_000..13_500).contains(&when), "{when}");
-    assert_eq!(why, Trip::Failing);
+    assert_eq!(why, TripReason::Failing);
     // At 20 calls and no sooner.
     let young = opens(&Circuit::new(SILENT), 0, 10, 1_000, |number| {
         number % 2 == 0
@@ -96,32 +97,37 @@ fn it_stays_open_twice_as_long_each_time_and_a_minute_at_most() {
     let mut seen = vec![stays.as_secs()];
     for _ in 0..7 {
         let end = now + u64::try_from(stays.as_millis()).unwrap();
-        assert_eq!(circuit.state(at(end - 1)), State::Open);
+        assert_eq!(circuit.state(at(end - 1)), CircuitState::Open);
         let wait = Some(Duration::from_millis(1));
-        assert_eq!(circuit.enter(at(end - 1)), Admission::Refused { wait });
-        assert_eq!(circuit.state(at(end)), State::HalfOpen);
-        let Admission::Probe(probe) = circuit.enter(at(end)) else {
+        assert_eq!(circuit.admit(at(end - 1)), Admission::Denied { wait });
+        assert_eq!(circuit.state(at(end)), CircuitState::HalfOpen);
+        let Admission::Probe(probe) = circuit.admit(at(end)) else {
             panic!("no probe at {end}");
         };
-        assert!(matches!(circuit.enter(at(end)), Admission::Refused { .. }));
+        assert!(matches!(circuit.admit(at(end)), Admission::Denied { .. }));
         // What others find out doesn't prolong it.
-        assert_eq!(circuit.fails(Entry::beside(), at(end)), None);
-        let Some(BreakerEvent::Opened { stays: next, why }) = circuit.fails(probe, at(end)) else {
+        assert_eq!(
+            circuit.record_failure(AdmittedCall::untracked(), at(end)),
+            None
+        );
+        let Some(BreakerEvent::Opened { stays: next, why }) =
+            circuit.record_failure(probe, at(end))
+        else {
             panic!("a probe failed");
         };
-        assert_eq!(why, Trip::Probe);
+        assert_eq!(why, TripReason::Probe);
         (stays, now) = (next, end);
         seen.push(stays.as_secs());
     }
     assert_eq!(seen, [1, 2, 4, 8, 16, 32, 60, 60]);
     assert_eq!(circuit.trips(), 1);
-    assert!(circuit.closes() && circuit.is_closed());
-    assert_eq!(circuit.state(at(now)), State::Closed);
+    assert!(circuit.close() && circuit.is_closed());
+    assert_eq!(circuit.state(at(now)), CircuitState::Closed);
     // What was before is forgotten: it takes two seconds again, and opens for one.
     let again = opens(&circuit, 1_000_000, 200, 1_009_000, |_| false);
     assert_eq!(
         again,
-        Some((1_002_000, Duration::from_secs(1), Trip::Silent))
+        Some((1_002_000, Duration::from_secs(1), TripReason::Silent))
     );
 }
 
@@ -129,11 +135,11 @@ fn it_stays_open_twice_as_long_each_time_and_a_minute_at_most() {
 fn a_probe_that_is_given_up_leaves_its_turn_to_the_next() {
     let circuit = Circuit::new(SILENT);
     opens(&circuit, 0, 100, 9_000, |_| false).unwrap();
-    let Admission::Probe(probe) = circuit.enter(at(5_000)) else {
+    let Admission::Probe(probe) = circuit.admit(at(5_000)) else {
         panic!("no probe");
     };
-    circuit.gives_up(probe);
-    assert!(matches!(circuit.enter(at(5_000)), Admission::Probe(_)));
+    circuit.abandon(probe);
+    assert!(matches!(circuit.admit(at(5_000)), Admission::Probe(_)));
 }
 
 #[test]
@@ -141,15 +147,15 @@ fn a_probe_that_never_comes_back_is_given_up_after_as_long_as_it_was_open() {
     let circuit = Circuit::new(SILENT);
     let (now, _, _) = opens(&circuit, 0, 100, 9_000, |_| false).unwrap();
     assert!(matches!(
-        circuit.enter(at(now + 1_000)),
+        circuit.admit(at(now + 1_000)),
         Admission::Probe(_)
     ));
     assert!(matches!(
-        circuit.enter(at(now + 1_999)),
-        Admission::Refused { .. }
+        circuit.admit(at(now + 1_999)),
+        Admission::Denied { .. }
     ));
     assert!(matches!(
-        circuit.enter(at(now + 2_000)),
+        circuit.admit(at(now + 2_000)),
         Admission::Probe(_)
     ));
 }
@@ -165,30 +171,30 @@ fn slow_calls_open_it_by_their_own_share() {
     let circuit = Circuit::new(terms);
     let took = |number: u64| Duration::from_millis(if number % 5 < 2 { 101 } else { 100 });
     let happened: Vec<_> = (0..10)
-        .map(|number| circuit.answered(Entry::beside(), at(number), took(number)))
+        .map(|number| circuit.record_answer(AdmittedCall::untracked(), at(number), took(number)))
         .collect();
     // Of the first ten four are slow, of which the last is the seventh: then there were too few calls.
     assert!(happened.iter().all(Option::is_none));
-    let opened = circuit.answered(Entry::beside(), at(10), took(0));
+    let opened = circuit.record_answer(AdmittedCall::untracked(), at(10), took(0));
     let stays = Duration::from_secs(1);
     assert_eq!(
         opened,
         Some(BreakerEvent::Opened {
             stays,
-            why: Trip::Slow
+            why: TripReason::Slow
         })
     );
     // A probe that is slow found nothing better.
-    let Admission::Probe(probe) = circuit.enter(at(1_010)) else {
+    let Admission::Probe(probe) = circuit.admit(at(1_010)) else {
         panic!("no probe");
     };
     let stays = Duration::from_secs(2);
-    let again = circuit.answered(probe, at(1_200), Duration::from_millis(190));
+    let again = circuit.record_answer(probe, at(1_200), Duration::from_millis(190));
     assert_eq!(
         again,
         Some(BreakerEvent::Opened {
             stays,
-            why: Trip::Probe
+            why: TripReason::Probe
         })
     );
 }
@@ -196,7 +202,7 @@ fn slow_calls_open_it_by_their_own_share() {
 #[test]
 fn a_span_of_calls_forgets_those_before_the_last_so_many() {
     let terms = Thresholds {
-        span: Span::Calls(10),
+        span: FailureWindow::Calls(10),
         min_calls: 100, // more than there can be: as many as there can be are enough
         ..Thresholds::default()
     };
@@ -205,11 +211,11 @@ fn a_span_of_calls_forgets_those_before_the_last_so_many() {
     let day = |number: u64| Timestamp::from_secs(86_400 * number);
     let mut opened = None;
     for number in 1..100 {
-        let entry = Entry::beside();
+        let entry = AdmittedCall::untracked();
         let happened = if number % 10 < 4 || number > 60 {
-            circuit.fails(entry, day(number))
+            circuit.record_failure(entry, day(number))
         } else {
-            circuit.answered(entry, day(number), Duration::ZERO)
+            circuit.record_answer(entry, day(number), Duration::ZERO)
         };
         if happened.is_some() {
             opened = Some(number);

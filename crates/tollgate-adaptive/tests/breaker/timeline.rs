@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate_adaptive::breaker::{Breaker, Force, State, Thresholds};
+use tollgate_adaptive::breaker::{CircuitBreaker, CircuitState, ForcedState, Thresholds};
 
 /// What is done at a time.
 #[derive(Clone, Copy)]
@@ -13,19 +13,19 @@ enum Do {
     Fail,
     Drop,
     Refused,
-    Force(Force),
+    Force(ForcedState),
 }
 
+use CircuitState::{Closed, HalfOpen, Open};
 use Do::{Drop, Fail, Refused, Succeed};
-use State::{Closed, HalfOpen, Open};
 
 /// Does each at its time in milliseconds, and compares the state after it, and what was told.
-fn check(terms: Thresholds, table: &[(u64, Do, State)], told: &[&str]) {
+fn check(terms: Thresholds, table: &[(u64, Do, CircuitState)], told: &[&str]) {
     let clock = Manual::new();
     let heard = Arc::new(Mutex::new(Vec::new()));
     let breaker = {
         let heard = Arc::clone(&heard);
-        Breaker::with_clock(terms, clock.clone())
+        CircuitBreaker::with_clock(terms, clock.clone())
             .on_event(move |event| heard.lock().unwrap().push(event.to_string()))
     };
     for (row, (millis, what, state)) in table.iter().enumerate() {
@@ -119,7 +119,7 @@ fn probes_at_once_are_bounded() {
         probes: 2,
         ..Thresholds::default()
     };
-    let breaker = Breaker::with_clock(terms, clock.clone());
+    let breaker = CircuitBreaker::with_clock(terms, clock.clone());
     breaker.try_call().unwrap().failure();
     clock.advance(Duration::from_secs(1));
     let (first, second) = (breaker.try_call().unwrap(), breaker.try_call().unwrap());
@@ -143,11 +143,11 @@ fn who_holds_it_decides() {
     check(
         terms,
         &[
-            (0, Do::Force(Force::Open), Open),
+            (0, Do::Force(ForcedState::Open), Open),
             (600_000, Refused, Open),
-            (600_000, Do::Force(Force::Closed), Closed),
+            (600_000, Do::Force(ForcedState::Closed), Closed),
             (600_001, Fail, Closed),
-            (600_002, Do::Force(Force::No), Closed),
+            (600_002, Do::Force(ForcedState::Released), Closed),
             (600_003, Fail, Open),
         ],
         &[
@@ -176,7 +176,7 @@ fn a_clock_that_goes_back_opens_nothing_and_keeps_nothing_open_for_longer() {
         min_calls: 1,
         ..Thresholds::default()
     };
-    let breaker = Breaker::with_clock(terms, clock.clone());
+    let breaker = CircuitBreaker::with_clock(terms, clock.clone());
     let call = breaker.try_call().unwrap();
     clock.set(tollgate::Timestamp::from_secs(10));
     call.success();

@@ -7,12 +7,14 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{Clock, Rate, Timestamp};
-use tollgate_adaptive::protect::{Advice, Backoff, Budget, Retry, Stopped, Throttle};
+use tollgate_adaptive::protect::{
+    Backoff, ClientThrottle, Retry, RetryAdvice, RetryBudget, StopReason,
+};
 
 use crate::look;
 
 /// Tries against errors, with each wait at its longest possible; returns when the tries were and why it stopped.
-fn check(retry: &Retry<Manual>, clock: &Manual, advice: Advice) -> (Vec<u64>, Stopped) {
+fn check(retry: &Retry<Manual>, clock: &Manual, advice: RetryAdvice) -> (Vec<u64>, StopReason) {
     let tries = Cell::new(Vec::new());
     let began = clock.now();
     let call = retry.call(
@@ -38,11 +40,11 @@ fn only_errors_that_are_named_are_tried_again() {
     let clock = Manual::new();
     let retry = Retry::with_clock(Backoff::new(), clock.clone());
     assert_eq!(
-        check(&retry, &clock, Advice::Stop),
-        (vec![0], Stopped::Advised)
+        check(&retry, &clock, RetryAdvice::Stop),
+        (vec![0], StopReason::Advised)
     );
-    let (tries, why) = check(&retry, &clock, Advice::Retry);
-    assert_eq!((tries.len(), why), (3, Stopped::Tries));
+    let (tries, why) = check(&retry, &clock, RetryAdvice::Retry);
+    assert_eq!((tries.len(), why), (3, StopReason::Tries));
     // Full jitter: anything up to a second, and then up to two.
     assert!(
         tries[1] <= 1_000 && tries[2] - tries[1] <= 2_000,
@@ -55,7 +57,7 @@ fn waits_are_anywhere_between_nothing_and_their_longest() {
     let clock = Manual::new();
     let retry = Retry::with_clock(Backoff::new().tries(2), clock.clone());
     let waits: Vec<u64> = (0..300)
-        .map(|_| check(&retry, &clock, Advice::Retry).0[1])
+        .map(|_| check(&retry, &clock, RetryAdvice::Retry).0[1])
         .collect();
     assert!(waits.iter().any(|wait| *wait < 50) && waits.iter().any(|wait| *wait > 950));
     let mean = waits.iter().sum::<u64>() / 300;
@@ -66,7 +68,7 @@ fn waits_are_anywhere_between_nothing_and_their_longest() {
 fn what_the_server_says_is_kept_to() {
     let clock = Manual::new();
     let retry = Retry::with_clock(Backoff::new(), clock.clone());
-    let said = Advice::RetryAfter(Duration::from_secs(5));
+    let said = RetryAdvice::RetryAfter(Duration::from_secs(5));
     let (tries, _) = check(&retry, &clock, said);
     assert!(
         tries[1] >= 5_000 && tries[2] - tries[1] >= 5_000,
@@ -78,8 +80,8 @@ fn what_the_server_says_is_kept_to() {
 fn no_try_begins_after_the_deadline() {
     let clock = Manual::new();
     let retry = Retry::with_clock(Backoff::new(), clock.clone()).within(Duration::from_secs(4));
-    let said = Advice::RetryAfter(Duration::from_secs(5));
-    assert_eq!(check(&retry, &clock, said), (vec![0], Stopped::Deadline));
+    let said = RetryAdvice::RetryAfter(Duration::from_secs(5));
+    assert_eq!(check(&retry, &clock, said), (vec![0], StopReason::Deadline));
 }
 
 #[test]
@@ -102,7 +104,7 @@ fn with_a_budget_a_storm_stays_within_a_tenth_more_than_offered() {
     let clock = Manual::new();
     for (budget, expected) in [
         (None, 50_000),
-        (Some(Arc::new(Budget::percent(10))), 11_000),
+        (Some(Arc::new(RetryBudget::percent(10))), 11_000),
     ] {
         let load = Cell::new(0_u32);
         let backoff = Backoff::new()
@@ -118,7 +120,7 @@ fn with_a_budget_a_storm_stays_within_a_tenth_more_than_offered() {
                     load.set(load.get() + 1);
                     async { Err::<(), _>(503) }
                 },
-                |_| Advice::Retry,
+                |_| RetryAdvice::Retry,
             );
             look(pin!(call)).unwrap().unwrap_err();
         }
@@ -129,7 +131,7 @@ fn with_a_budget_a_storm_stays_within_a_tenth_more_than_offered() {
 #[test]
 fn a_backend_that_accepts_half_sees_all_and_one_that_accepts_none_next_to_nothing() {
     let clock = Manual::starting_at(Timestamp::from_secs(1_000));
-    let throttle = Throttle::with_clock(2.0, clock.clone());
+    let throttle = ClientThrottle::with_clock(2.0, clock.clone());
     let sent = |accepts: fn(u32) -> bool| {
         (0..10_000)
             .filter(|number| {
@@ -185,7 +187,7 @@ fn waits_at_the_extremes_are_within_what_was_chosen() {
 #[test]
 fn a_budget_at_the_extremes_neither_overflows_nor_gives_for_nothing() {
     for percent in [0, 1, 100, u8::MAX] {
-        let budget = Budget::percent(percent);
+        let budget = RetryBudget::percent(percent);
         assert!(!budget.try_retry(), "{percent} %");
         for _ in 0..200_000 {
             budget.called();
@@ -208,7 +210,7 @@ fn a_budget_at_the_extremes_neither_overflows_nor_gives_for_nothing() {
 #[test]
 fn a_retry_that_is_dropped_while_it_waits_costs_nothing() {
     let clock = Manual::new();
-    let budget = Arc::new(Budget::percent(100));
+    let budget = Arc::new(RetryBudget::percent(100));
     let backoff = Backoff::new().waits(Duration::ZERO, Duration::ZERO);
     let retry = Retry::with_clock(backoff, clock.clone()).budget(Arc::clone(&budget));
     let tries = Cell::new(0);
@@ -222,7 +224,7 @@ fn a_retry_that_is_dropped_while_it_waits_costs_nothing() {
             Err::<(), _>("no")
         }
     };
-    let later = |_: &_| Advice::RetryAfter(Duration::from_secs(1));
+    let later = |_: &_| RetryAdvice::RetryAfter(Duration::from_secs(1));
     {
         let mut waits = pin!(retry.call(call, later));
         assert!(look(waits.as_mut()).is_none());

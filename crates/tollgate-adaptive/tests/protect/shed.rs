@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use tollgate::ConcurrencyLimiter;
-use tollgate::concurrency::Ending;
-use tollgate_adaptive::shed::{Criticality, Partitions, Shedder};
+use tollgate::concurrency::PermitOutcome;
+use tollgate_adaptive::shed::{Criticality, LoadShedder, Partitions};
 
 use Criticality::{Critical, Default, Sheddable};
 
 #[test]
 fn lower_classes_are_shed_first_as_the_limit_falls() {
     let limiter = Arc::new(ConcurrencyLimiter::new(100));
-    let shedder = Shedder::new(Arc::clone(&limiter));
+    let shedder = LoadShedder::new(Arc::clone(&limiter));
     let held: Vec<_> = (0..50)
         .map(|_| shedder.try_acquire(Critical).unwrap())
         .collect();
@@ -51,7 +51,7 @@ fn a_share_is_there_whatever_others_use() {
     assert_eq!((b.len(), c.len(), stranger.len()), (3, 2, 0));
     assert_eq!(limiter.peek().in_use, 15);
     assert_eq!(
-        limiter.stats().refused,
+        limiter.stats().denied,
         10 + 17 + 18 + 20,
         "who got what was promised wasn't refused"
     );
@@ -59,7 +59,7 @@ fn a_share_is_there_whatever_others_use() {
     // What was lent is back: the limit holds again.
     assert_eq!(take("d", 20).len(), 5);
     for permit in b {
-        permit.end(Ending::Success);
+        permit.end(PermitOutcome::Success);
     }
     assert_eq!((partitions.in_use("b"), limiter.stats().succeeded), (0, 3));
     drop(c);
@@ -69,7 +69,7 @@ fn a_share_is_there_whatever_others_use() {
 #[test]
 fn permits_may_outlive_who_gave_them() {
     let limiter = Arc::new(ConcurrencyLimiter::new(10));
-    let shedder = Shedder::new(Arc::clone(&limiter));
+    let shedder = LoadShedder::new(Arc::clone(&limiter));
     let partitions = Partitions::new(Arc::clone(&limiter), &[("a", 50)]);
     let classed: Vec<_> = (0..9)
         .filter_map(|_| shedder.try_acquire_owned(Sheddable).ok())

@@ -5,16 +5,16 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
+use tollgate::concurrency::PermitOutcome;
 use tollgate::{Limiter, Rate, Timestamp};
-use tollgate_adaptive::protect::{NotCalled, Protected};
+use tollgate_adaptive::protect::{CallDenied, CallGuard};
 
 use crate::look;
 
 const START: Timestamp = Timestamp::from_secs(1_000);
 
 /// How many pass. They leave the list, and so do those who have waited for so long.
-fn passed_or_given_up<F: Future<Output = Result<(), NotCalled>>>(
+fn passed_or_given_up<F: Future<Output = Result<(), CallDenied>>>(
     waiting: &mut Vec<(Timestamp, Pin<Box<F>>)>,
     now: Timestamp,
     patience: Duration,
@@ -36,9 +36,9 @@ fn protected_calls_wait_as_everybody_does() {
     let clock = Manual::starting_at(START);
     let rate = Rate::per_second(50).burst(5);
     let limiter = Arc::new(Limiter::with_clock(rate, clock.clone()));
-    let calls = Protected::new()
+    let calls = CallGuard::new()
         .rate(Arc::clone(&limiter))
-        .patience(Duration::from_secs(60));
+        .max_wait(Duration::from_secs(60));
     let (mut waiting, mut count) = (Vec::new(), 0);
     for tick in 0..500_u64 {
         let now = START + Duration::from_millis(10 * tick);
@@ -47,7 +47,7 @@ fn protected_calls_wait_as_everybody_does() {
         while waiting.len() < 30 {
             let call = async {
                 let entered = calls.enter().await;
-                entered.map(|entered| entered.end(Ending::Success))
+                entered.map(|entered| entered.end(PermitOutcome::Success))
             };
             let mut wait = Box::pin(call);
             match look(wait.as_mut()) {
@@ -75,13 +75,13 @@ fn a_protected_call_that_is_denied_moves_nobody() {
     for wait in &mut waiting {
         assert!(look(wait.as_mut()).is_none());
     }
-    let calls = Protected::new().rate(Arc::clone(&limiter));
-    let told = limiter.check().wait();
+    let calls = CallGuard::new().rate(Arc::clone(&limiter));
+    let told = limiter.check().wait_or_max();
     for _ in 0..10 {
         let denied = look(pin!(calls.enter())).expect("no patience");
         denied.unwrap_err();
     }
-    assert_eq!(limiter.check().wait(), told);
+    assert_eq!(limiter.check().wait_or_max(), told);
     limiter.set_rate(Rate::per_second(1000)).unwrap();
     clock.advance(Duration::from_millis(20));
     for wait in &mut waiting {

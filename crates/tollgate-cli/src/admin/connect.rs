@@ -13,15 +13,16 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use tollgate_server::{Address, admin_token_files};
 
-use super::text::plain;
+use super::text::escape_terminal;
 use crate::outcome::CliError;
 use crate::service_client::{
-    Connection, HttpResponse, PATIENCE, Place, Request, connect, connect_tcp, first_line,
+    Connection, HttpRequest, HttpResponse, ServiceAddress, TIMEOUT, connect, connect_tcp,
+    read_secret_line,
 };
 
 /// How a service is reached.
 #[derive(Args, Clone, Debug)]
-pub struct Connect {
+pub struct ConnectOptions {
     /// Where its admin listener is: an address, a port, unix:PATH, or https://HOST:PORT.
     #[arg(
         long,
@@ -30,7 +31,7 @@ pub struct Connect {
         value_name = "ADDR",
         default_value = "127.0.0.1:6070"
     )]
-    pub admin: Place,
+    pub admin: ServiceAddress,
     /// A file whose first line is the operators' token; without, the one that a service of this user has made.
     #[arg(
         long,
@@ -65,17 +66,17 @@ pub struct Connect {
     pub key: Option<PathBuf>,
 }
 
-impl Connect {
+impl ConnectOptions {
     /// Sends a request, and returns the body of the answer.
-    pub(super) fn ask(
+    pub(super) fn send(
         &self,
-        mut request: Request,
+        mut request: HttpRequest,
         notes: &mut impl Write,
     ) -> Result<String, CliError> {
-        request.token = Some(self.token()?);
-        let unreachable = |error| self.unreachable(&error);
+        request.token = Some(self.read_token()?);
+        let unreachable = |error| self.connection_error(&error);
         let reply = match &self.admin {
-            Place::Tcp {
+            ServiceAddress::Tcp {
                 host,
                 port,
                 is_https,
@@ -84,7 +85,7 @@ impl Connect {
                 let has_leased_tokens =
                     stream.peer_addr().is_ok_and(|peer| peer.ip().is_loopback());
                 if *is_https || self.ca.is_some() {
-                    request.send(&self.admin, self.tls(host, stream)?)
+                    request.send(&self.admin, self.connect_tls(host, stream)?)
                 } else {
                     if !has_leased_tokens {
                         let why = "the token is sent in plain text: use https:// and --ca";
@@ -94,21 +95,21 @@ impl Connect {
                     request.send(&self.admin, stream)
                 }
             }
-            Place::Unix(_) => {
+            ServiceAddress::Unix(_) => {
                 connect(&self.admin).and_then(|stream| request.send(&self.admin, stream))
             }
         };
-        body(reply.map_err(unreachable)?)
+        response_body(reply.map_err(unreachable)?)
     }
 
-    fn unreachable(&self, error: &io::Error) -> CliError {
+    fn connection_error(&self, error: &io::Error) -> CliError {
         let why = match error.kind() {
             io::ErrorKind::WouldBlock | io::ErrorKind::TimedOut => {
-                format!("it doesn't answer within {} s", PATIENCE.as_secs())
+                format!("it doesn't answer within {} s", TIMEOUT.as_secs())
             }
             _ => error.to_string(),
         };
-        let is_tcp = matches!(self.admin, Place::Tcp { .. });
+        let is_tcp = matches!(self.admin, ServiceAddress::Tcp { .. });
         let hint = if is_tcp && why.contains("CertificateRequired") {
             "; it wants an operator's certificate: give it by --cert and --key"
         } else if is_tcp && self.ca.is_none() && error.kind() == io::ErrorKind::InvalidData {
@@ -122,14 +123,14 @@ impl Connect {
         ))
     }
 
-    fn tls(&self, host: &str, stream: TcpStream) -> Result<impl Connection, CliError> {
+    fn connect_tls(&self, host: &str, stream: TcpStream) -> Result<impl Connection, CliError> {
         let Some(ca) = &self.ca else {
             let why = "https:// needs --ca, the file of who signs the service's certificate";
             return Err(CliError::usage(why));
         };
         let mut roots = RootCertStore::empty();
-        for one in certificates("ca", ca)? {
-            roots.add(one).map_err(wrong("ca", ca))?;
+        for one in read_certificates("ca", ca)? {
+            roots.add(one).map_err(file_error("ca", ca))?;
         }
         let provider = Arc::new(rustls::crypto::ring::default_provider());
         let config = ClientConfig::builder_with_provider(provider)
@@ -138,32 +139,32 @@ impl Connect {
             .with_root_certificates(roots);
         let config = match (&self.cert, &self.key) {
             (Some(cert), Some(key)) => {
-                let own = PrivateKeyDer::from_pem_file(key).map_err(wrong("key", key))?;
-                let chain = certificates("cert", cert)?;
+                let own = PrivateKeyDer::from_pem_file(key).map_err(file_error("key", key))?;
+                let chain = read_certificates("cert", cert)?;
                 let config = config.with_client_auth_cert(chain, own);
-                config.map_err(wrong("cert", cert))?
+                config.map_err(file_error("cert", cert))?
             }
             _ => config.with_no_client_auth(),
         };
         let bare = host.trim_start_matches('[').trim_end_matches(']');
         let name = ServerName::try_from(bare.to_owned());
-        let name = name.map_err(wrong("admin", Path::new(host)))?;
+        let name = name.map_err(file_error("admin", Path::new(host)))?;
         let connection = ClientConnection::new(Arc::new(config), name);
         let connection = connection.map_err(CliError::usage)?;
         Ok(StreamOwned::new(connection, stream))
     }
 
     /// The operators' token.
-    fn token(&self) -> Result<String, CliError> {
+    fn read_token(&self) -> Result<String, CliError> {
         let in_state = self.state.as_ref().map(|folder| folder.join("admin.token"));
-        let made = self.made();
+        let made = self.generated_token_files();
         let places: Vec<_> = match &self.token_file {
             Some(file) => vec![file.clone()],
             None => in_state.into_iter().chain(made).collect(),
         };
         let mut wrong = Vec::new();
         for place in &places {
-            match first_line(place) {
+            match read_secret_line(place) {
                 // What can't stand in a field of HTTP was never a token of a service.
                 Ok(Some(token)) if token.bytes().all(|byte| matches!(byte, b' '..=b'~')) => {
                     return Ok(token);
@@ -179,38 +180,38 @@ impl Connect {
     }
 
     /// Where a service of this user puts the token that it makes.
-    fn made(&self) -> Vec<PathBuf> {
+    fn generated_token_files(&self) -> Vec<PathBuf> {
         let address = match &self.admin {
-            Place::Unix(path) => Address::Unix(path.clone(), 0),
-            Place::Tcp { port, .. } => Address::Tcp(([127, 0, 0, 1], *port).into()),
+            ServiceAddress::Unix(path) => Address::Unix(path.clone(), 0),
+            ServiceAddress::Tcp { port, .. } => Address::Tcp(([127, 0, 0, 1], *port).into()),
         };
         admin_token_files(&address)
     }
 }
 
 /// What is wrong with the file that a flag names.
-fn wrong<E: fmt::Display>(flag: &str, file: &Path) -> impl Fn(E) -> CliError {
+fn file_error<E: fmt::Display>(flag: &str, file: &Path) -> impl Fn(E) -> CliError {
     move |why| CliError::usage(format_args!("--{flag} {}: {why}", file.display()))
 }
 
-fn certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
+fn read_certificates(flag: &str, file: &Path) -> Result<Vec<CertificateDer<'static>>, CliError> {
     let read = CertificateDer::pem_file_iter(file).and_then(Iterator::collect);
-    let read: Vec<_> = read.map_err(wrong(flag, file))?;
+    let read: Vec<_> = read.map_err(file_error(flag, file))?;
     if read.is_empty() {
-        return Err(wrong(flag, file)("it has no certificate"));
+        return Err(file_error(flag, file)("it has no certificate"));
     }
     Ok(read)
 }
 
 /// What was answered, if it was done; else why not.
-fn body(reply: HttpResponse) -> Result<String, CliError> {
+fn response_body(reply: HttpResponse) -> Result<String, CliError> {
     if reply.status == 200 {
         return Ok(reply.body);
     }
     let problem: Option<Value> = serde_json::from_str(&reply.body).ok();
     let problem = problem.unwrap_or_default();
     let detail = problem["detail"].as_str();
-    let why = plain(detail.unwrap_or("no reason was given"));
+    let why = escape_terminal(detail.unwrap_or("no reason was given"));
     Err(CliError::failed(match reply.status {
         401 => format!("the service takes another token: {why}"),
         404 if why.starts_with("nothing is at ") => {

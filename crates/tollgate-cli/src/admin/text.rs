@@ -5,56 +5,60 @@ use std::time::Duration;
 use serde_json::Value;
 use tollgate_engine::render::escaped;
 
-use super::Ask;
-use crate::output::{Align, grid};
-use crate::policy::readable;
+use super::AdminCommand;
+use crate::output::{ColumnAlign, format_columns};
+use crate::policy::format_duration;
 
 /// Text that somebody else has chosen, without what a terminal would obey.
-pub(super) fn plain(text: &str) -> String {
+pub(super) fn escape_terminal(text: &str) -> String {
     escaped(text).into_owned()
 }
 
 /// What was answered to a question.
-pub(super) fn of(ask: &Ask, answer: &Value) -> String {
+pub(super) fn render_response(ask: &AdminCommand, answer: &Value) -> String {
     match ask {
-        Ask::Rules => rules(answer),
-        Ask::Top => top(answer),
-        Ask::Limiters => limiters(answer),
-        Ask::Key(_) => keys(answer),
-        Ask::Orders { end: None } => orders(&answer["orders"]),
-        Ask::Orders { .. } | Ask::Unblock(_) => format!("ended: {}\n", order(answer)),
-        Ask::Block(_) | Ask::Override(_) | Ask::Bypass(_) => format!("{}\n", order(answer)),
-        Ask::Reset { .. } => list(&answer["rules"]).map(reset).collect(),
-        Ask::Reload { dry_run } => {
+        AdminCommand::Rules => rules_table(answer),
+        AdminCommand::Top => top_table(answer),
+        AdminCommand::Limiters => limiters_table(answer),
+        AdminCommand::Key(_) => keys_text(answer),
+        AdminCommand::Overrides { end: None } => overrides_table(&answer["orders"]),
+        AdminCommand::Overrides { .. } | AdminCommand::Unblock(_) => {
+            format!("ended: {}\n", override_text(answer))
+        }
+        AdminCommand::Block(_) | AdminCommand::Override(_) | AdminCommand::Bypass(_) => {
+            format!("{}\n", override_text(answer))
+        }
+        AdminCommand::Reset { .. } => array_items(&answer["rules"]).map(reset_text).collect(),
+        AdminCommand::Reload { dry_run } => {
             let would = if *dry_run { "would change" } else { "changed" };
-            let (summary, text) = (cell(&answer["summary"]), answer["text"].as_str());
-            let text = text.unwrap_or_default().lines().map(plain);
+            let (summary, text) = (cell_text(&answer["summary"]), answer["text"].as_str());
+            let text = text.unwrap_or_default().lines().map(escape_terminal);
             let text: String = text.map(|line| line + "\n").collect();
             if text.is_empty() {
                 return format!("{summary}\n");
             }
             format!("{would}: {summary}\n{text}")
         }
-        Ask::Log { .. } => format!("{}\n", cell(&answer["level"])),
+        AdminCommand::Log { .. } => format!("{}\n", cell_text(&answer["level"])),
     }
 }
 
-fn list(value: &Value) -> impl Iterator<Item = &Value> {
+fn array_items(value: &Value) -> impl Iterator<Item = &Value> {
     value.as_array().into_iter().flatten()
 }
 
 /// A value in a table. Nothing is a dash.
-fn cell(value: &Value) -> String {
+fn cell_text(value: &Value) -> String {
     match value {
         Value::Null => "-".to_owned(),
-        Value::String(text) => plain(text),
+        Value::String(text) => escape_terminal(text),
         other => other.to_string(),
     }
 }
 
 /// Several of them in one.
-fn joined(value: &Value) -> String {
-    let all: Vec<_> = list(value).map(cell).collect();
+fn joined_cells(value: &Value) -> String {
+    let all: Vec<_> = array_items(value).map(cell_text).collect();
     if all.is_empty() {
         "-".to_owned()
     } else {
@@ -62,70 +66,73 @@ fn joined(value: &Value) -> String {
     }
 }
 
-fn time(value: &Value) -> String {
+fn duration_text(value: &Value) -> String {
     let seconds = value.as_f64();
     let seconds = seconds.and_then(|seconds| Duration::try_from_secs_f64(seconds).ok());
-    seconds.map_or_else(|| "never".to_owned(), readable)
+    seconds.map_or_else(|| "never".to_owned(), format_duration)
 }
 
 /// A table of rows under their heads, which a comma parts; columns of nothing but numbers stand to the right.
-fn table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
+fn format_table(heads: &str, rows: impl Iterator<Item = Vec<String>>) -> String {
     let heads = heads.split(", ").map(str::to_owned).collect();
     let rows: Vec<Vec<String>> = std::iter::once(heads).chain(rows).collect();
     let is_number = |text: &str| !text.is_empty() && text.bytes().all(|byte| byte.is_ascii_digit());
-    grid(&rows, |column| {
+    format_columns(&rows, |column| {
         let mut cells = rows[1..].iter().map(|row| &row[column]);
         if rows.len() > 1 && cells.all(|cell| is_number(cell)) {
-            Align::Right
+            ColumnAlign::Right
         } else {
-            Align::Left
+            ColumnAlign::Left
         }
     })
 }
 
 /// The cells of an object's fields, by their names.
-fn cells(object: &Value, names: &str) -> Vec<String> {
+fn field_cells(object: &Value, names: &str) -> Vec<String> {
     let names = names.split(", ");
-    names.map(|name| cell(&object[name])).collect()
+    names.map(|name| cell_text(&object[name])).collect()
 }
 
-fn rules(answer: &Value) -> String {
+fn rules_table(answer: &Value) -> String {
     let counts = "allowed, denied, near_limit, shadow_denied, missing_key";
-    let rows = list(&answer["rules"]).map(|rule| {
+    let rows = array_items(&answer["rules"]).map(|rule| {
         let reasons = rule["reasons"].as_object().into_iter().flatten();
         let reasons = reasons.map(|(reason, count)| format!("{reason} {count}"));
         let reasons = reasons.collect::<Vec<_>>().join(", ");
-        let mut row = vec![cell(&rule["name"]), joined(&rule["limits"])];
-        row.extend(cells(rule, counts));
+        let mut row = vec![cell_text(&rule["name"]), joined_cells(&rule["limits"])];
+        row.extend(field_cells(rule, counts));
         row.push(reasons);
         row
     });
     let heads = "rule, limits, allowed, denied, near limit, in shadow, no key, denied by";
-    let mut text = table(heads, rows);
-    for warning in list(&answer["warnings"]) {
-        text += &format!("\nwarning: {}\n", cell(warning));
+    let mut text = format_table(heads, rows);
+    for warning in array_items(&answer["warnings"]) {
+        text += &format!("\nwarning: {}\n", cell_text(warning));
     }
     text
 }
 
-fn top(answer: &Value) -> String {
-    let rows = list(&answer["keys"]).map(|key| {
-        let mut row = cells(key, "rule, key, denied, error");
+fn top_table(answer: &Value) -> String {
+    let rows = array_items(&answer["keys"]).map(|key| {
+        let mut row = field_cells(key, "rule, key, denied, error");
         if key["shadow"] == true {
             row[0].push_str(" (shadow)");
         }
         row
     });
-    table("rule, key, denied, or less by", rows)
+    format_table("rule, key, denied, or less by", rows)
 }
 
-fn limiters(answer: &Value) -> String {
-    let rows = list(&answer["limiters"]).map(|limiter| {
-        let fallbacks =
-            list(&limiter["fallback_keys"]).map(|key| format!(", else {}", joined(key)));
+fn limiters_table(answer: &Value) -> String {
+    let rows = array_items(&answer["limiters"]).map(|limiter| {
+        let fallbacks = array_items(&limiter["fallback_keys"])
+            .map(|key| format!(", else {}", joined_cells(key)));
         let fallbacks: String = fallbacks.collect();
-        let mut row = vec![cell(&limiter["name"]), joined(&limiter["key"]) + &fallbacks];
-        row.extend(cells(
+        let mut row = vec![
+            cell_text(&limiter["name"]),
+            joined_cells(&limiter["key"]) + &fallbacks,
+        ];
+        row.extend(field_cells(
             limiter,
             "mode, limit, burst, tokens, waiting, orders",
         ));
@@ -135,16 +142,16 @@ fn limiters(answer: &Value) -> String {
         row
     });
     let heads = "rule, key, mode, limit, burst, tokens, waiting, orders";
-    table(heads, rows)
+    format_table(heads, rows)
 }
 
-fn keys(answer: &Value) -> String {
+fn keys_text(answer: &Value) -> String {
     let mut text = String::new();
-    for key in list(&answer["keys"]) {
-        let (rule, of) = (cell(&key["rule"]), cell(&key["key"]));
+    for key in array_items(&answer["keys"]) {
+        let (rule, of) = (cell_text(&key["rule"]), cell_text(&key["key"]));
         let mode = match key["mode"].as_str() {
             Some("enforce") | None => String::new(),
-            Some(mode) => format!(" ({})", plain(mode)),
+            Some(mode) => format!(" ({})", escape_terminal(mode)),
         };
         let of = if of.is_empty() { "everybody" } else { &of };
         let tier = match key["applies"].as_bool() {
@@ -154,7 +161,7 @@ fn keys(answer: &Value) -> String {
         };
         text.push_str(&format!("{rule}{mode}, {of}{tier}\n"));
         let is = |act: &str| {
-            list(&key["orders"]).any(|one| one["act"] == act && one["effect"] == "in force")
+            array_items(&key["orders"]).any(|one| one["act"] == act && one["effect"] == "in force")
         };
         // In this order, as the service decides.
         let ordered = match (is("block"), is("bypass")) {
@@ -162,11 +169,11 @@ fn keys(answer: &Value) -> String {
             (false, true) => Some("but bypassed: passes, and isn't counted"),
             (false, false) => None,
         };
-        for limit in list(&key["limits"]) {
+        for limit in array_items(&key["limits"]) {
             text.push_str(&format!("  {}\n", limit_text(limit, ordered)));
         }
-        for one in list(&key["orders"]) {
-            text.push_str(&format!("  ordered: {}\n", order(one)));
+        for one in array_items(&key["orders"]) {
+            text.push_str(&format!("  ordered: {}\n", override_text(one)));
         }
     }
     text
@@ -174,7 +181,7 @@ fn keys(answer: &Value) -> String {
 
 /// What a key has left of one limit, and what becomes of the next request, unless something is ordered.
 fn limit_text(limit: &Value, ordered: Option<&str>) -> String {
-    let (kind, total) = (cell(&limit["limit"]), cell(&limit["of"]));
+    let (kind, total) = (cell_text(&limit["limit"]), cell_text(&limit["of"]));
     let is_allowed = limit["allowed"] == true;
     let Some(left) = limit["remaining"].as_u64() else {
         let next = match (ordered, is_allowed) {
@@ -190,38 +197,40 @@ fn limit_text(limit: &Value, ordered: Option<&str>) -> String {
         None if is_allowed => "the next passes".to_owned(),
         // Of slots nobody knows when one is free.
         None if retry.as_f64() == Some(0.0) => "refused until one is given back".to_owned(),
-        None => format!("refused, passes after {}", time(retry)),
+        None => format!("refused, passes after {}", duration_text(retry)),
     };
     let full = &limit["reset_after"];
     let full = match full.as_f64() {
         Some(0.0) => String::new(),
-        _ => format!("; full again after {}", time(full)),
+        _ => format!("; full again after {}", duration_text(full)),
     };
     format!("{kind}: {left} of {total} left; {next}{full}")
 }
 
-fn orders(orders: &Value) -> String {
-    let rows = list(orders).map(|order| {
+fn overrides_table(orders: &Value) -> String {
+    let rows = array_items(orders).map(|order| {
         let left = Duration::from_secs(order["left"].as_u64().unwrap_or(0));
-        let mut row = cells(order, "id, act, rule, key, limits");
+        let mut row = field_cells(order, "id, act, rule, key, limits");
         if order["key"].is_null() {
             row[3] = "everybody".to_owned();
             if order["rule"].is_null() {
                 row[2] = "all".to_owned();
             }
         }
-        row.push(readable(left));
-        row.extend(cells(order, "acted, last_acted, by, effect"));
+        row.push(format_duration(left));
+        row.extend(field_cells(order, "acted, last_acted, by, effect"));
         row
     });
     let heads = "id, act, rule, key, limits, ends in, acted, last, by, effect";
-    table(heads, rows)
+    format_table(heads, rows)
 }
 
 /// One order in a line.
-fn order(order: &Value) -> String {
+fn override_text(order: &Value) -> String {
     let said = |value: &Value, before: &str| {
-        let text = value.as_str().map(|text| before.to_owned() + &plain(text));
+        let text = value
+            .as_str()
+            .map(|text| before.to_owned() + &escape_terminal(text));
         text.unwrap_or_default()
     };
     let (with, of) = (
@@ -229,16 +238,19 @@ fn order(order: &Value) -> String {
         said(&order["rule"], " of "),
     );
     let key = order["key"].as_str();
-    let key = key.map_or_else(|| "everybody".to_owned(), plain);
+    let key = key.map_or_else(|| "everybody".to_owned(), escape_terminal);
     let [id, act, until, last] =
-        ["id", "act", "until", "last_acted"].map(|name| cell(&order[name]));
+        ["id", "act", "until", "last_acted"].map(|name| cell_text(&order[name]));
     let effect = match order["effect"].as_str() {
         Some("in force") | None => String::new(),
-        Some(effect) => format!(" ({})", plain(effect)),
+        Some(effect) => format!(" ({})", escape_terminal(effect)),
     };
     let before = &order["in_place_of"];
     let before = before["id"].as_u64().map_or_else(String::new, |id| {
-        let (until, with) = (cell(&before["until"]), said(&before["limits"], ", with "));
+        let (until, with) = (
+            cell_text(&before["until"]),
+            said(&before["limits"], ", with "),
+        );
         format!(", in place of {id} (until {until}{with})")
     });
     let acted = match order["acted"].as_u64() {
@@ -250,9 +262,9 @@ fn order(order: &Value) -> String {
 }
 
 /// What was forgotten of one rule's key.
-fn reset(of: &Value) -> String {
-    let (rule, kept) = (cell(&of["rule"]), joined(&of["kept"]));
-    let forgotten = match joined(&of["reset"]).as_str() {
+fn reset_text(of: &Value) -> String {
+    let (rule, kept) = (cell_text(&of["rule"]), joined_cells(&of["kept"]));
+    let forgotten = match joined_cells(&of["reset"]).as_str() {
         "-" => "nothing".to_owned(),
         limits => limits.to_owned(),
     };
@@ -272,10 +284,10 @@ mod tests {
         let rows = [["all", "5", "x"], ["per-user", "120", ""]];
         let rows = rows.map(|row| row.map(str::to_owned).to_vec());
         assert_eq!(
-            table("rule, denied, why", rows.into_iter()),
+            format_table("rule, denied, why", rows.into_iter()),
             "rule      denied  why\nall            5  x\nper-user     120\n"
         );
-        assert_eq!(table("rule", std::iter::empty()), "rule\n");
+        assert_eq!(format_table("rule", std::iter::empty()), "rule\n");
     }
 
     #[test]
@@ -324,7 +336,10 @@ mod tests {
 
     #[test]
     fn what_others_have_chosen_cannot_change_what_is_shown_beside_it() {
-        assert_eq!(plain("a\u{1b}[2J\u{202e}b\n"), r"a\u{1b}[2J\u{202e}b\n");
+        assert_eq!(
+            escape_terminal("a\u{1b}[2J\u{202e}b\n"),
+            r"a\u{1b}[2J\u{202e}b\n"
+        );
     }
 
     #[test]
@@ -336,7 +351,7 @@ mod tests {
             });
             let limit = serde_json::json!({"limit": "3/h", "allowed": true, "remaining": 3, "of": 3,
                 "retry_after": 0.0, "reset_after": 0.0});
-            keys(
+            keys_text(
                 &serde_json::json!({"keys": [{"rule": "r", "key": "user=ada", "mode": "enforce",
                 "limits": [limit], "orders": orders.collect::<Vec<_>>()}]}),
             )

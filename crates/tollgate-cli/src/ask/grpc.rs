@@ -11,79 +11,86 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpStream, UnixStream};
 use tokio::time::timeout;
 
-use super::{Ask, ServiceAnswer, told_by_service};
-use crate::policy::Fact;
-use crate::service_client::{PATIENCE, Place, garbled};
+use super::{AskOptions, ServiceAnswer, service_error};
+use crate::policy::FactArg;
+use crate::service_client::{ServiceAddress, TIMEOUT, invalid_response};
 
-const CALL: &str = "http://tollgate/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const METHOD_URL: &str =
+    "http://tollgate/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 /// The most bytes of an answer.
-const MOST: usize = 1 << 20;
+const MAX_RESPONSE_BYTES: usize = 1 << 20;
 
-pub(super) fn ask(options: &Ask, place: &Place) -> io::Result<ServiceAnswer> {
+pub(super) fn query_grpc(
+    options: &AskOptions,
+    place: &ServiceAddress,
+) -> io::Result<ServiceAnswer> {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_all()
         .build()?;
     runtime.block_on(async {
-        let answer = timeout(PATIENCE, call(options, place)).await;
+        let answer = timeout(TIMEOUT, connect_and_call(options, place)).await;
         answer.map_err(|_| io::Error::from(io::ErrorKind::TimedOut))?
     })
 }
 
-async fn call(options: &Ask, place: &Place) -> io::Result<ServiceAnswer> {
+async fn connect_and_call(
+    options: &AskOptions,
+    place: &ServiceAddress,
+) -> io::Result<ServiceAnswer> {
     match place {
-        Place::Tcp { host, port, .. } => {
+        ServiceAddress::Tcp { host, port, .. } => {
             let host = host.trim_start_matches('[').trim_end_matches(']');
             let stream = TcpStream::connect((host, *port)).await?;
             call_over(stream, options).await
         }
-        Place::Unix(path) => call_over(UnixStream::connect(path).await?, options).await,
+        ServiceAddress::Unix(path) => call_over(UnixStream::connect(path).await?, options).await,
     }
 }
 
 async fn call_over(
     stream: impl AsyncRead + AsyncWrite + Unpin + Send + 'static,
-    options: &Ask,
+    options: &AskOptions,
 ) -> io::Result<ServiceAnswer> {
     let broken = |error: h2::Error| match error.into_io() {
         Some(error) => error,
-        None => garbled("it doesn't speak HTTP/2"),
+        None => invalid_response("it doesn't speak HTTP/2"),
     };
     let (client, connection) = h2::client::handshake(stream).await.map_err(broken)?;
     let driver = tokio::spawn(connection);
     let mut client = client.ready().await.map_err(broken)?;
-    let request = ::http::Request::post(CALL)
+    let request = ::http::Request::post(METHOD_URL)
         .header("content-type", "application/grpc")
         .header("te", "trailers")
         .body(())
         .map_err(|error| io::Error::other(error.to_string()))?;
     let (response, mut body) = client.send_request(request, false).map_err(broken)?;
-    let sent = body.send_data(framed(&message(options)), true);
+    let sent = body.send_data(grpc_frame(&encode_request(options)), true);
     sent.map_err(broken)?;
     let response = response.await.map_err(broken)?;
-    let mut status = status(response.headers());
+    let mut status = grpc_status(response.headers());
     let mut body = response.into_body();
     let mut answer = Vec::new();
     while let Some(bytes) = body.data().await {
         answer.extend(bytes.map_err(broken)?);
-        if answer.len() > MOST {
-            return Err(garbled("its answer is too long"));
+        if answer.len() > MAX_RESPONSE_BYTES {
+            return Err(invalid_response("its answer is too long"));
         }
     }
     if let Some(trailers) = body.trailers().await.map_err(broken)? {
-        status = status.or(self::status(&trailers));
+        status = status.or(self::grpc_status(&trailers));
     }
     driver.abort();
     match status {
         Some((0, _)) => {}
-        Some((code, why)) => return Err(told_by_service(&format!("{why} (gRPC status {code})"))),
-        None => return Err(garbled("its answer has no status of gRPC")),
+        Some((code, why)) => return Err(service_error(&format!("{why} (gRPC status {code})"))),
+        None => return Err(invalid_response("its answer has no status of gRPC")),
     }
     let message = answer.get(5..);
-    let message = message.ok_or_else(|| garbled("its answer is empty"))?;
-    told(message).ok_or_else(|| garbled("its answer is no message of Envoy"))
+    let message = message.ok_or_else(|| invalid_response("its answer is empty"))?;
+    decode_response(message).ok_or_else(|| invalid_response("its answer is no message of Envoy"))
 }
 
-fn status(fields: &::http::HeaderMap) -> Option<(u32, String)> {
+fn grpc_status(fields: &::http::HeaderMap) -> Option<(u32, String)> {
     let text = |name| {
         let value = fields.get(name)?;
         Some(String::from_utf8_lossy(value.as_bytes()).into_owned())
@@ -92,7 +99,7 @@ fn status(fields: &::http::HeaderMap) -> Option<(u32, String)> {
     Some((code, text("grpc-message").unwrap_or_default()))
 }
 
-fn framed(message: &[u8]) -> Bytes {
+fn grpc_frame(message: &[u8]) -> Bytes {
     let mut framed = vec![0];
     let length = u32::try_from(message.len()).unwrap_or(u32::MAX);
     framed.extend(length.to_be_bytes());
@@ -100,12 +107,12 @@ fn framed(message: &[u8]) -> Bytes {
     framed.into()
 }
 
-fn message(options: &Ask) -> Vec<u8> {
+fn encode_request(options: &AskOptions) -> Vec<u8> {
     let entry = |(key, value): (&str, &str)| DescriptorEntry {
         key: key.to_owned(),
         value: value.to_owned(),
     };
-    let entries = options.facts.iter().map(Fact::pair).map(entry);
+    let entries = options.facts.iter().map(FactArg::pair).map(entry);
     let request = RateLimitRequest {
         domain: options.domain.clone(),
         descriptors: vec![RateLimitDescriptor {
@@ -179,7 +186,7 @@ const UNITS: [&str; 8] = [
 ];
 
 /// What the service told, by the names that it has elsewhere.
-fn told(message: &[u8]) -> Option<ServiceAnswer> {
+fn decode_response(message: &[u8]) -> Option<ServiceAnswer> {
     let response = RateLimitResponse::decode(message).ok()?;
     let mut told = ServiceAnswer::new();
     for status in response.statuses {
@@ -253,11 +260,11 @@ mod tests {
             field(&mut metadata, 1, &pair);
         }
         field(&mut message, 6, &metadata);
-        let told = Value::Object(told(&message).unwrap()).to_string();
+        let told = Value::Object(decode_response(&message).unwrap()).to_string();
         assert_eq!(
             told,
             r#"{"allowed":false,"limit":"10/hour","limited_by":"10/h","reason":"rate","remaining":0,"reset_after":300,"rule":"per-user"}"#
         );
-        assert!(super::told(b"").is_none() && super::told(b"\xff").is_none());
+        assert!(super::decode_response(b"").is_none() && super::decode_response(b"\xff").is_none());
     }
 }

@@ -11,21 +11,21 @@ use indicatif::{ProgressBar, ProgressStyle};
 use tokio::task::JoinSet;
 use tollgate::clock::{Clock, Monotonic, Wall};
 use tollgate::{Outcome, Timestamp};
-use tollgate_redis::LimitVerdict;
+use tollgate_redis::LimitDecision;
 
-use super::Load;
-use super::target::{Target, key};
-use crate::output::thousands;
-use crate::policy::Date;
+use super::LoadOptions;
+use super::target::{LoadTarget, key_name};
+use crate::output::format_thousands;
+use crate::policy::Moment;
 
 /// Decisions that need no waiting are made so many in a row, before other tasks have their turn.
 const DECISIONS_BETWEEN_YIELDS: u32 = 16;
 /// Significant digits of latencies.
-const DIGITS: u8 = 2;
+const LATENCY_DIGITS: u8 = 2;
 /// Nanoseconds: what takes longer counts as this.
-const LONGEST: u64 = 100_000_000_000;
+const MAX_LATENCY_NANOS: u64 = 100_000_000_000;
 /// How often the progress bar moves.
-const TICK: Duration = Duration::from_millis(100);
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(100);
 
 /// What came of all tasks together.
 #[derive(Debug)]
@@ -33,8 +33,8 @@ pub(super) struct RunResult {
     pub(super) tally: DecisionCounts,
     pub(super) elapsed: Duration,
     /// By the calendar.
-    pub(super) started: Date,
-    pub(super) ended: Date,
+    pub(super) started: Moment,
+    pub(super) ended: Moment,
     /// Whether Ctrl-C ended it before its time.
     pub(super) is_interrupted: bool,
 }
@@ -53,7 +53,7 @@ pub(super) struct DecisionCounts {
 
 /// What all tasks have in common.
 struct SharedRun {
-    target: Target,
+    target: LoadTarget,
     keys: Box<[String]>,
     cost: u64,
     until: Timestamp,
@@ -64,10 +64,10 @@ struct SharedRun {
 }
 
 /// Runs all tasks to their end.
-pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<RunResult> {
+pub(super) async fn run_tasks(target: &LoadTarget, options: &LoadOptions) -> io::Result<RunResult> {
     let clock = Monotonic::new();
-    let keys = (0..options.keys).map(key).collect();
-    let (began, started) = (clock.now(), Date::of(Wall.now()));
+    let keys = (0..options.keys).map(key_name).collect();
+    let (began, started) = (clock.now(), Moment::of(Wall.now()));
     let mut is_interrupted = false;
     let common = Arc::new(SharedRun {
         target: target.clone(),
@@ -81,15 +81,15 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<RunResu
     for number in 0..options.tasks {
         let first = u64::from(number) * u64::from(options.keys) / u64::from(options.tasks);
         let first = usize::try_from(first).unwrap_or(0);
-        tasks.spawn(run(Arc::clone(&common), clock, first));
+        tasks.spawn(run_task(Arc::clone(&common), clock, first));
     }
     // It draws nothing where there is no terminal.
-    let bar = ProgressBar::new(millis(options.duration));
+    let bar = ProgressBar::new(as_millis(options.duration));
     let style = ProgressStyle::with_template("{wide_bar} {msg}");
     bar.set_style(style.map_err(io::Error::other)?);
-    let mut ticks = tokio::time::interval(TICK);
+    let mut ticks = tokio::time::interval(PROGRESS_INTERVAL);
     let mut tally = DecisionCounts::new()?;
-    let mut interrupt = pin!(interrupted());
+    let mut interrupt = pin!(wait_for_ctrl_c());
     loop {
         tokio::select! {
             () = &mut interrupt, if !is_interrupted => {
@@ -102,9 +102,9 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<RunResu
             },
             _ = ticks.tick() => {
                 let (passed, decided) = (clock.now() - began, common.decided.load(Ordering::Relaxed));
-                let (seconds, decided) = (passed.as_secs_f64(), thousands(decided));
+                let (seconds, decided) = (passed.as_secs_f64(), format_thousands(decided));
                 bar.set_message(format!("{seconds:.1}s  {decided} decisions"));
-                bar.set_position(millis(passed));
+                bar.set_position(as_millis(passed));
             }
         }
     }
@@ -114,12 +114,16 @@ pub(super) async fn drive(target: &Target, options: &Load) -> io::Result<RunResu
         tally,
         elapsed,
         started,
-        ended: Date::of(Wall.now()),
+        ended: Moment::of(Wall.now()),
         is_interrupted,
     })
 }
 
-async fn run(common: Arc<SharedRun>, clock: Monotonic, first: usize) -> io::Result<DecisionCounts> {
+async fn run_task(
+    common: Arc<SharedRun>,
+    clock: Monotonic,
+    first: usize,
+) -> io::Result<DecisionCounts> {
     let mut tally = DecisionCounts::new()?;
     let mut keys = common.keys.iter().cycle().skip(first);
     loop {
@@ -131,7 +135,7 @@ async fn run(common: Arc<SharedRun>, clock: Monotonic, first: usize) -> io::Resu
             };
             let answer = common.target.check(key, common.cost).await;
             let now = clock.now();
-            tally.note(&answer, now - at);
+            tally.record(&answer, now - at);
             at = now;
             if now >= common.until || common.is_over.load(Ordering::Relaxed) {
                 return Ok(tally);
@@ -145,7 +149,10 @@ async fn run(common: Arc<SharedRun>, clock: Monotonic, first: usize) -> io::Resu
 
 impl DecisionCounts {
     fn new() -> io::Result<Self> {
-        let latency = || Histogram::new_with_bounds(1, LONGEST, DIGITS).map_err(io::Error::other);
+        let latency = || {
+            Histogram::new_with_bounds(1, MAX_LATENCY_NANOS, LATENCY_DIGITS)
+                .map_err(io::Error::other)
+        };
         Ok(Self {
             admitted: 0,
             denied: 0,
@@ -157,7 +164,7 @@ impl DecisionCounts {
     }
 
     #[inline]
-    fn note(&mut self, answer: &LimitVerdict, took: Duration) {
+    fn record(&mut self, answer: &LimitDecision, took: Duration) {
         let is_allowed = answer.decision.outcome == Outcome::Allowed;
         let count = match (answer.fallback.is_some(), is_allowed) {
             (false, true) => &mut self.admitted,
@@ -191,12 +198,12 @@ impl DecisionCounts {
 }
 
 /// Ends with Ctrl-C. Where that can't be listened for, it ends the process as it always did, and this never ends.
-async fn interrupted() {
+async fn wait_for_ctrl_c() {
     if tokio::signal::ctrl_c().await.is_err() {
         std::future::pending::<()>().await;
     }
 }
 
-fn millis(time: Duration) -> u64 {
+fn as_millis(time: Duration) -> u64 {
     u64::try_from(time.as_millis()).unwrap_or(u64::MAX)
 }

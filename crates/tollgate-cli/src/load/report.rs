@@ -9,11 +9,11 @@ use tollgate_engine::render;
 use tollgate_redis::{FailureKind, FailureStats, RedisStats};
 
 use super::drive::RunResult;
-use super::{FleetCounting, LimitHome, Load, StoreFailureChoice, name};
+use super::{BackendAddress, FleetCounting, LoadOptions, StoreFailureChoice, value_name};
 use crate::outcome::CliError;
-use crate::output::thousands;
-use crate::policy::duration;
-use crate::simulate::spelled_out;
+use crate::output::format_thousands;
+use crate::policy::parse_duration;
+use crate::simulate::rate_with_burst;
 
 /// What a limit and its store made of the load. The fields of its JSON come in this order.
 ///
@@ -64,7 +64,7 @@ pub struct LoadReport {
     /// Times that the store was asked in vain.
     pub errors: u64,
     /// Every one of those, by what sort of failure it was.
-    pub failures: Vec<Failed>,
+    pub failures: Vec<FailureReport>,
     /// How long all decisions took.
     pub latency_ns: Latency,
     /// How long those took that the limit let through; `None` if there were none.
@@ -102,9 +102,9 @@ pub struct Latency {
 /// Questions that failed in one way.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Failed {
+pub struct FailureReport {
     /// What sort of failure, such as `timed-out`.
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "serialize_name")]
     pub kind: FailureKind,
     /// How many.
     pub count: u64,
@@ -119,26 +119,26 @@ pub struct Failed {
 }
 
 // Serde hands over a reference.
-fn by_name<S: Serializer>(kind: &FailureKind, out: S) -> Result<S::Ok, S::Error> {
+fn serialize_name<S: Serializer>(kind: &FailureKind, out: S) -> Result<S::Ok, S::Error> {
     out.serialize_str(kind.name())
 }
 
-impl Failed {
+impl FailureReport {
     fn of(stats: FailureStats, elapsed: Duration) -> Self {
         Self {
             began_s: elapsed.saturating_sub(stats.first_ago).as_secs_f64(),
-            lasted_s: stats.lasted().as_secs_f64(),
-            is_going_on: stats.going_on_for.is_some(),
+            lasted_s: stats.duration().as_secs_f64(),
+            is_going_on: stats.failing_for.is_some(),
             kind: stats.kind,
             count: stats.count,
-            first: stats.first,
+            first: stats.first_error,
         }
     }
 }
 
-impl fmt::Display for Failed {
+impl fmt::Display for FailureReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let count = thousands(self.count);
+        let count = format_thousands(self.count);
         write!(f, "  {:<20}{count:>6}", self.kind)?;
         if self.is_going_on {
             write!(f, "  from {:.3}s to the end: ", self.began_s)?
@@ -151,7 +151,11 @@ impl fmt::Display for Failed {
 }
 
 impl LoadReport {
-    pub(super) fn new(options: &Load, driven: &RunResult, store: Option<RedisStats>) -> Self {
+    pub(super) fn new(
+        options: &LoadOptions,
+        driven: &RunResult,
+        store: Option<RedisStats>,
+    ) -> Self {
         let RunResult { tally, elapsed, .. } = driven;
         let decisions = tally.decisions();
         let mut all = tally.other_latency.clone();
@@ -159,20 +163,22 @@ impl LoadReport {
         let _ = all.add(&tally.admitted_latency);
         let store = store.as_ref();
         let failures = store.into_iter().flat_map(|store| &store.failures);
-        let failures = failures.map(|stats| Failed::of(stats.clone(), *elapsed));
+        let failures = failures.map(|stats| FailureReport::of(stats.clone(), *elapsed));
         let is_store = store.is_some();
         let round_trips = store.map(|store| store.round_trips);
         let on_failure = options.on_failure.unwrap_or(StoreFailureChoice::Local);
         Self {
-            backend: LimitHome::to_string(&options.backend),
-            mode: store.map_or(name(FleetCounting::Exact), |_| name(options.mode)),
-            rate: spelled_out(options.rate),
-            algorithm: name(options.algorithm),
+            backend: BackendAddress::to_string(&options.backend),
+            mode: store.map_or(value_name(FleetCounting::Exact), |_| {
+                value_name(options.mode)
+            }),
+            rate: rate_with_burst(options.rate),
+            algorithm: value_name(options.algorithm),
             name: options.name.clone(),
             keys: options.keys,
             tasks: options.tasks,
             cost: options.cost,
-            on_failure: is_store.then_some(on_failure.policy().name()),
+            on_failure: is_store.then_some(on_failure.store_failure_policy().name()),
             started_at: driven.started.to_string(),
             ended_at: driven.ended.to_string(),
             interrupted: driven.is_interrupted,
@@ -191,7 +197,7 @@ impl LoadReport {
             round_trips,
             round_trips_per_1000: round_trips
                 .map(|calls| calls as f64 * 1e3 / decisions.max(1) as f64),
-            near_hits: store.map(|store| store.near_hits),
+            near_hits: store.map(|store| store.repeated_denials),
             connects: store.map(|store| store.connects),
             elapsed: *elapsed,
             timeout: options.timeout,
@@ -201,12 +207,12 @@ impl LoadReport {
     /// Whether the store was asked and decided nothing at all, which nobody wanted to see: what was measured is
     /// something else then. Somebody did who said what decisions are to get without it, unless waiting doesn't
     /// mend it.
-    pub fn undecided(&self, options: &Load) -> Option<CliError> {
+    pub fn no_decision_error(&self, options: &LoadOptions) -> Option<CliError> {
         let failed = self.failures.iter().max_by_key(|failed| failed.count)?;
         let is_meant = options.on_failure.is_some() && !failed.kind.is_lasting();
         let is_decided = self.admitted > 0 || self.denied > 0;
         (!is_decided && !is_meant).then(|| {
-            let (place, count) = (&self.backend, thousands(failed.count));
+            let (place, count) = (&self.backend, format_thousands(failed.count));
             CliError::failed(format_args!(
                 "{place}: the store decided nothing: {}, {count} times; first: {}",
                 failed.kind, failed.first
@@ -228,7 +234,7 @@ impl Latency {
 
 impl fmt::Display for Latency {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let [p50, p99, p999, max] = [self.p50, self.p99, self.p999, self.max].map(short);
+        let [p50, p99, p999, max] = [self.p50, self.p99, self.p999, self.max].map(format_latency);
         write!(f, "p50 {p50}  p99 {p99}  p99.9 {p999}  max {max}")
     }
 }
@@ -236,17 +242,18 @@ impl fmt::Display for Latency {
 impl fmt::Display for LoadReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let keys = if self.keys == 1 { "key" } else { "keys" };
-        let (count, algorithm) = (thousands(u64::from(self.keys)), &self.algorithm);
+        let (count, algorithm) = (format_thousands(u64::from(self.keys)), &self.algorithm);
         writeln!(f, "limit      {}, {algorithm}, {count} {keys}", self.rate)?;
         write!(f, "backend    {}", self.backend)?;
         if let Some(choice) = self.on_failure {
-            let timeout = short(u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX));
+            let timeout =
+                format_latency(u64::try_from(self.timeout.as_nanos()).unwrap_or(u64::MAX));
             write!(f, ", {}, name {}", self.mode, render::escaped(&self.name))?;
             write!(f, ", timeout {timeout}, on failure {choice}")?;
         }
         let tasks = if self.tasks == 1 { "task" } else { "tasks" };
         let seconds = self.elapsed.as_secs_f64();
-        let (count, cost) = (thousands(u64::from(self.tasks)), self.cost);
+        let (count, cost) = (format_thousands(u64::from(self.tasks)), self.cost);
         let by = if self.interrupted {
             ", ended by Ctrl-C"
         } else {
@@ -258,7 +265,7 @@ impl fmt::Display for LoadReport {
         )?;
 
         let line = |f: &mut fmt::Formatter<'_>, label: &str, count: u64, rest: &str| {
-            writeln!(f, "{label:<12}{:>16}{rest}", thousands(count))
+            writeln!(f, "{label:<12}{:>16}{rest}", format_thousands(count))
         };
         let per_second = format!("  {:.0}/s", self.decisions_per_s);
         line(f, "decisions", self.decisions, &per_second)?;
@@ -267,7 +274,8 @@ impl fmt::Display for LoadReport {
         line(f, "admitted", self.admitted, &share)?;
         line(f, "denied", self.denied, "")?;
         if let (Some(round_trips), Some(each)) = (self.round_trips, self.round_trips_per_1000) {
-            let [passed, refused] = [self.fallback_admitted, self.fallback_denied].map(thousands);
+            let [passed, refused] =
+                [self.fallback_admitted, self.fallback_denied].map(format_thousands);
             let of = match self.fallback_decisions {
                 0 => String::new(),
                 _ => format!("  {passed} let through, {refused} refused"),
@@ -289,8 +297,8 @@ impl fmt::Display for LoadReport {
 }
 
 /// Reads a time that something takes, such as `300ms`, `5s` or `1m`.
-pub(super) fn length(text: &str) -> Result<Duration, String> {
-    let length = duration(text)?;
+pub(super) fn parse_positive_duration(text: &str) -> Result<Duration, String> {
+    let length = parse_duration(text)?;
     if length.is_zero() {
         return Err("it has to take some time, such as 300ms, 5s or 1m".to_owned());
     }
@@ -298,7 +306,7 @@ pub(super) fn length(text: &str) -> Result<Duration, String> {
 }
 
 /// A latency in the unit that suits it, to three digits: `210ns`, `4.35us`, `12.4ms`, `1.02s`.
-pub(super) fn short(nanos: u64) -> String {
+pub(super) fn format_latency(nanos: u64) -> String {
     let (unit, length) = match nanos {
         0..1_000 => return format!("{nanos}ns"),
         1_000..1_000_000 => ("us", 1e3),
@@ -320,11 +328,14 @@ mod tests {
 
     #[test]
     fn a_time_is_no_moment() {
-        assert_eq!(length("300ms"), Ok(Duration::from_millis(300)));
-        assert_eq!(length("1m"), Ok(Duration::from_secs(60)));
+        assert_eq!(
+            parse_positive_duration("300ms"),
+            Ok(Duration::from_millis(300))
+        );
+        assert_eq!(parse_positive_duration("1m"), Ok(Duration::from_secs(60)));
         let error = "it has to take some time, such as 300ms, 5s or 1m";
-        assert_eq!(length("0s"), Err(error.to_owned()));
-        assert!(length("5").is_err());
+        assert_eq!(parse_positive_duration("0s"), Err(error.to_owned()));
+        assert!(parse_positive_duration("5").is_err());
     }
 
     #[test]
@@ -335,7 +346,7 @@ mod tests {
             (1_000, "1,000"),
             (1_234_567, "1,234,567"),
         ] {
-            assert_eq!(thousands(number), expected);
+            assert_eq!(format_thousands(number), expected);
         }
         for (nanos, expected) in [
             (210, "210ns"),
@@ -344,7 +355,7 @@ mod tests {
             (999_000, "999us"),
             (1_020_000_000, "1.02s"),
         ] {
-            assert_eq!(short(nanos), expected);
+            assert_eq!(format_latency(nanos), expected);
         }
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 use derive_more::{Debug, From};
 use tokio::time::Instant;
 use tollgate::{Algorithm, Rate};
-use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
+use tollgate_engine::backend::{LimitKind, Memory, StandaloneLimit};
 use tollgate_redis::{
-    Address, FailureKind, LimitVerdict, Redis, RedisLimiter, RedisStats, StoreError,
+    Address, FailureKind, LimitDecision, Redis, RedisLimiter, RedisStats, StoreError,
     StoreLimitError,
 };
 
-use super::{Counted, FleetCounting, Load, name};
+use super::{AlgorithmName, FleetCounting, LoadOptions, value_name};
 use crate::outcome::CliError;
 
 /// How long the store is waited for before the run.
@@ -25,9 +25,9 @@ const READY_ATTEMPT_TIMEOUT: Duration = Duration::from_millis(50);
 /// password, which the `Debug` form doesn't show either.
 #[derive(Clone, Debug, From, PartialEq, Eq)]
 #[debug("LimitHome({self})")]
-pub struct LimitHome(String);
+pub struct BackendAddress(String);
 
-impl LimitHome {
+impl BackendAddress {
     /// The URL, unless it is memory.
     fn url(&self) -> Option<&str> {
         (self.0 != "memory").then_some(&*self.0)
@@ -35,7 +35,7 @@ impl LimitHome {
 }
 
 /// Without user and password.
-impl fmt::Display for LimitHome {
+impl fmt::Display for BackendAddress {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.url().map(str::parse::<Address>) {
             None => f.write_str("memory"),
@@ -47,13 +47,13 @@ impl fmt::Display for LimitHome {
 
 /// A limit and where it is kept. It is cheap to clone.
 #[derive(Clone)]
-pub(super) enum Target {
-    Memory(Arc<(Memory, SoleLimit)>),
+pub(super) enum LoadTarget {
+    Memory(Arc<(Memory, StandaloneLimit)>),
     Redis(Redis, Arc<RedisLimiter>),
 }
 
-impl Target {
-    pub(super) fn new(options: &Load) -> Result<Self, CliError> {
+impl LoadTarget {
+    pub(super) fn new(options: &LoadOptions) -> Result<Self, CliError> {
         let (rate, algorithm) = (options.rate, options.algorithm.algorithm());
         // Of a token bucket the burst is had once.
         let is_stock = algorithm == Algorithm::TokenBucket && rate.burst_size() > 0;
@@ -68,7 +68,7 @@ impl Target {
         }
         let Some(url) = options.backend.url() else {
             let kind = LimitKind::Rate { rate, algorithm };
-            let limit = SoleLimit::new(&options.name, kind);
+            let limit = StandaloneLimit::new(&options.name, kind);
             let limit = limit.map_err(|error| CliError::usage(StoreLimitError::Rate(error)))?;
             let keys = usize::try_from(options.keys).unwrap_or(usize::MAX);
             let memory = Memory::builder().capacity(keys).build();
@@ -76,18 +76,18 @@ impl Target {
         };
         let is_level = matches!(
             options.algorithm,
-            Counted::Gcra | Counted::TokenBucket | Counted::Leaky
+            AlgorithmName::Gcra | AlgorithmName::TokenBucket | AlgorithmName::Leaky
         );
         if options.mode == FleetCounting::Leased && !is_level {
             return Err(CliError::usage(format_args!(
                 "{} has no tokens to lease; use gcra, token-bucket or leaky, or --mode exact",
-                name(options.algorithm)
+                value_name(options.algorithm)
             )));
         }
         let redis = Redis::builder(url)
             .map_err(|error| CliError::usage(format_args!("--backend: {error}; or write memory")))?
             .timeout(options.timeout)
-            .nodes(options.nodes)
+            .node_count(options.nodes)
             .build()
             .map_err(CliError::failed)?;
         let mut limiter = redis.limiter(&options.name, rate).algorithm(algorithm);
@@ -95,7 +95,7 @@ impl Target {
             limiter = limiter.leased();
         }
         if let Some(choice) = options.on_failure {
-            limiter = limiter.on_store_failure(choice.policy());
+            limiter = limiter.on_store_failure(choice.store_failure_policy());
         }
         let limiter = limiter.build().map_err(CliError::usage)?;
         Ok(Self::Redis(redis, Arc::new(limiter)))
@@ -103,7 +103,7 @@ impl Target {
 
     /// Waits until the store answers, so that the run doesn't begin with a connection. If it doesn't, that
     /// is an error unless it was said what to do then; a wrong password and the like always are.
-    pub(super) async fn meet(&self, options: &Load) -> Result<(), CliError> {
+    pub(super) async fn wait_until_ready(&self, options: &LoadOptions) -> Result<(), CliError> {
         let Self::Redis(redis, _) = self else {
             return Ok(());
         };
@@ -116,7 +116,7 @@ impl Target {
             // That it isn't there is what is to be looked at. What is only late may be something worse.
             let is_known = is_over || kind != FailureKind::TimedOut;
             if kind.is_lasting() || (is_over && options.on_failure.is_none()) {
-                return Err(unreachable(&options.backend, &error));
+                return Err(unreachable_error(&options.backend, &error));
             } else if is_known && options.on_failure.is_some() {
                 return Ok(());
             }
@@ -124,10 +124,10 @@ impl Target {
     }
 
     #[inline]
-    pub(super) async fn check(&self, key: &str, cost: u64) -> LimitVerdict {
+    pub(super) async fn check(&self, key: &str, cost: u64) -> LimitDecision {
         match self {
             Self::Memory(own) => {
-                let ((memory, limit), facts) = (&**own, SoleLimit::facts(key));
+                let ((memory, limit), facts) = (&**own, StandaloneLimit::facts(key));
                 memory.answer(&[limit.check(&facts, cost)]).into()
             }
             Self::Redis(_, limiter) => limiter.check_n(key, cost).await,
@@ -135,7 +135,7 @@ impl Target {
     }
 
     /// What a store has counted; nothing in memory.
-    pub(super) fn counts(&self) -> Option<RedisStats> {
+    pub(super) fn store_stats(&self) -> Option<RedisStats> {
         match self {
             Self::Memory(_) => None,
             Self::Redis(redis, _) => Some(redis.stats()),
@@ -151,7 +151,7 @@ impl Target {
 }
 
 /// What a store has counted after that; connections since the start, as the first is made before the run.
-pub(super) fn since(mut now: RedisStats, before: &RedisStats) -> RedisStats {
+pub(super) fn stats_since(mut now: RedisStats, before: &RedisStats) -> RedisStats {
     now.fallback.errors -= before.fallback.errors;
     for failure in &mut now.failures {
         let same = before.failures.iter().find(|one| one.kind == failure.kind);
@@ -159,12 +159,12 @@ pub(super) fn since(mut now: RedisStats, before: &RedisStats) -> RedisStats {
     }
     now.failures.retain(|failure| failure.count > 0);
     now.round_trips -= before.round_trips;
-    now.near_hits -= before.near_hits;
+    now.repeated_denials -= before.repeated_denials;
     now
 }
 
 /// The name of a key.
-pub(super) fn key(number: u32) -> String {
+pub(super) fn key_name(number: u32) -> String {
     format!("key-{number}")
 }
 
@@ -174,7 +174,7 @@ fn never_passes_error(cost: u64, rate: Rate, algorithm: Algorithm) -> CliError {
     let mut candidates = [Some(rate.burst(cost)), larger].into_iter().flatten();
     let burst = rate.burst_size();
     // Nothing costs less than 1.
-    let instead = match candidates.find(|rate| algorithm.takes(*rate).is_ok()) {
+    let instead = match candidates.find(|rate| algorithm.check_rate(*rate).is_ok()) {
         Some(instead) if burst == 0 => format!("write \"{instead}\""),
         Some(instead) => format!("lower --cost, or write \"{instead}\""),
         None => "lower --cost, or choose another --rate".to_owned(),
@@ -184,7 +184,7 @@ fn never_passes_error(cost: u64, rate: Rate, algorithm: Algorithm) -> CliError {
     ))
 }
 
-fn unreachable(place: &LimitHome, error: &StoreError) -> CliError {
+fn unreachable_error(place: &BackendAddress, error: &StoreError) -> CliError {
     let instead = "say with --on-failure what decisions are to get without it";
     let help = match error.kind() {
         kind if kind.is_lasting() => String::new(),

@@ -7,18 +7,18 @@ use memchr::{memchr, memchr_iter, memrchr};
 use regex::bytes::Regex;
 use tollgate::{Clock, KeyedLimiter, Limiter};
 
-use super::{Interrupt, LONGEST, LOOK, Pipe, PipeReport};
+use super::{InterruptSource, MAX_LINE_BYTES, POLL_INTERVAL, PipeOptions, PipeReport};
 use crate::outcome::CliError;
 
 pub(super) struct LineFilter<'a, C: Clock, W> {
     gate: LineLimiter<C>,
     /// Where lines go that pass.
     out: &'a mut W,
-    interrupt: &'a Interrupt,
+    interrupt: &'a InterruptSource,
     /// The beginning of a line whose end hasn't come.
-    begun: Vec<u8>,
+    partial_line: Vec<u8>,
     /// What becomes of the rest of a line that is too long to be held together.
-    rest: Option<LineOutcome>,
+    long_line_outcome: Option<LineOutcome>,
     report: PipeReport,
 }
 
@@ -29,13 +29,17 @@ enum LineOutcome {
 }
 
 impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
-    pub(super) fn new(gate: LineLimiter<C>, out: &'a mut W, interrupt: &'a Interrupt) -> Self {
+    pub(super) fn new(
+        gate: LineLimiter<C>,
+        out: &'a mut W,
+        interrupt: &'a InterruptSource,
+    ) -> Self {
         Self {
             gate,
             out,
             interrupt,
-            begun: Vec::new(),
-            rest: None,
+            partial_line: Vec::new(),
+            long_line_outcome: None,
             report: PipeReport::default(),
         }
     }
@@ -49,13 +53,13 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
     }
 
     /// A signal came: what isn't decided yet doesn't wait any more.
-    pub(super) const fn hurry(&mut self, signal: i32) {
+    pub(super) const fn interrupt(&mut self, signal: i32) {
         self.report.interrupted = Some(signal);
     }
 
     /// Decides about all lines that end in these bytes.
-    pub(super) fn push(&mut self, mut bytes: &[u8]) -> io::Result<()> {
-        if let Some(fate) = self.rest {
+    pub(super) fn process_bytes(&mut self, mut bytes: &[u8]) -> io::Result<()> {
+        if let Some(fate) = self.long_line_outcome {
             let end = memchr(b'\n', bytes).map(|end| end + 1);
             let (rest, after) = bytes.split_at(end.unwrap_or(bytes.len()));
             if fate == LineOutcome::Passes {
@@ -64,32 +68,32 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
             if end.is_none() {
                 return Ok(());
             }
-            self.rest = None;
+            self.long_line_outcome = None;
             bytes = after;
         }
-        if !self.begun.is_empty() {
+        if !self.partial_line.is_empty() {
             let Some(end) = memchr(b'\n', bytes) else {
-                return self.hold(bytes);
+                return self.buffer_partial(bytes);
             };
             let (rest, after) = bytes.split_at(end + 1);
-            let mut line = std::mem::take(&mut self.begun);
+            let mut line = std::mem::take(&mut self.partial_line);
             line.extend_from_slice(rest);
             self.decide(&line)?;
             line.clear();
-            self.begun = line;
+            self.partial_line = line;
             bytes = after;
         }
         let Some(last) = memrchr(b'\n', bytes) else {
-            return self.hold(bytes);
+            return self.buffer_partial(bytes);
         };
         let (whole, begun) = bytes.split_at(last + 1);
         self.decide_all(whole)?;
-        self.hold(begun)
+        self.buffer_partial(begun)
     }
 
     /// The last line may have no newline.
-    pub(super) fn end(&mut self) -> io::Result<()> {
-        let line = std::mem::take(&mut self.begun);
+    pub(super) fn finish(&mut self) -> io::Result<()> {
+        let line = std::mem::take(&mut self.partial_line);
         if !line.is_empty() {
             self.decide(&line)?;
         }
@@ -140,39 +144,46 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
 
     /// Whether a line that doesn't pass now does so when it has waited.
     fn wait_to_pass(&mut self, line: &[u8]) -> io::Result<bool> {
-        if !self.gate.holds_back {
+        if !self.gate.waits {
             return Ok(false);
         }
         // Whoever reads has all that has passed before this one waits.
         self.out.flush()?;
         while self.report.interrupted.is_none() {
-            if let Some(signal) = self.interrupt.heard() {
-                self.hurry(signal);
+            if let Some(signal) = self.interrupt.received_signal() {
+                self.interrupt(signal);
                 break;
             }
-            let most = self.interrupt.hear.as_ref().map_or(Duration::MAX, |_| LOOK);
+            let most = self
+                .interrupt
+                .signals
+                .as_ref()
+                .map_or(Duration::MAX, |_| POLL_INTERVAL);
             if self.gate.wait(line, most) {
                 return Ok(true);
             }
             // A wait longer than a look is refused at once, so the time until then is waited for here.
-            if let Some(signal) = self.interrupt.pause(self.gate.wait_of(line).min(LOOK)) {
-                self.hurry(signal);
+            if let Some(signal) = self
+                .interrupt
+                .wait_for_signal(self.gate.wait_time(line).min(POLL_INTERVAL))
+            {
+                self.interrupt(signal);
             }
         }
         Ok(false)
     }
 
     /// Keeps the beginning of a line, unless it has become too long.
-    fn hold(&mut self, begun: &[u8]) -> io::Result<()> {
-        self.begun.extend_from_slice(begun);
-        if self.begun.len() <= LONGEST {
+    fn buffer_partial(&mut self, begun: &[u8]) -> io::Result<()> {
+        self.partial_line.extend_from_slice(begun);
+        if self.partial_line.len() <= MAX_LINE_BYTES {
             return Ok(());
         }
-        let line = std::mem::take(&mut self.begun);
+        let line = std::mem::take(&mut self.partial_line);
         let before = self.report.passed;
         self.decide(&line)?;
         let passes = self.report.passed > before;
-        self.rest = Some(if passes {
+        self.long_line_outcome = Some(if passes {
             LineOutcome::Passes
         } else {
             LineOutcome::Dropped
@@ -185,7 +196,7 @@ impl<'a, C: Clock, W: Write> LineFilter<'a, C, W> {
 pub(super) struct LineLimiter<C: Clock> {
     limit: LimitByKey<C>,
     /// Lines that are too many wait until they may pass; else they are dropped.
-    holds_back: bool,
+    waits: bool,
 }
 
 #[expect(clippy::large_enum_variant, reason = "a run has one")]
@@ -195,7 +206,7 @@ enum LimitByKey<C: Clock> {
 }
 
 impl<C: Clock + Clone> LineLimiter<C> {
-    pub(super) fn new(options: &Pipe, clock: C) -> Result<Self, CliError> {
+    pub(super) fn new(options: &PipeOptions, clock: C) -> Result<Self, CliError> {
         let rate = match options.burst {
             Some(burst) => options.rate.burst(burst),
             None => options.rate,
@@ -214,7 +225,10 @@ impl<C: Clock + Clone> LineLimiter<C> {
             }
         };
         let holds_back = options.wait;
-        Ok(Self { limit, holds_back })
+        Ok(Self {
+            limit,
+            waits: holds_back,
+        })
     }
 }
 
@@ -231,7 +245,7 @@ impl<C: Clock> LineLimiter<C> {
     pub(super) fn allow(&self, line: &[u8]) -> bool {
         match &self.limit {
             LimitByKey::One(limiter) => limiter.allow(),
-            LimitByKey::Each(limiter, regex) => limiter.allow(key(regex, line)),
+            LimitByKey::Each(limiter, regex) => limiter.allow(extract_key(regex, line)),
         }
     }
 
@@ -240,24 +254,24 @@ impl<C: Clock> LineLimiter<C> {
         match &self.limit {
             LimitByKey::One(limiter) => limiter.acquire().timeout(most).wait_blocking().is_ok(),
             LimitByKey::Each(limiter, regex) => {
-                let key = limiter.key(key(regex, line));
+                let key = limiter.key(extract_key(regex, line));
                 key.acquire().timeout(most).wait_blocking().is_ok()
             }
         }
     }
 
     /// How long a line would have to wait.
-    pub(super) fn wait_of(&self, line: &[u8]) -> Duration {
+    pub(super) fn wait_time(&self, line: &[u8]) -> Duration {
         let decision = match &self.limit {
             LimitByKey::One(limiter) => limiter.peek(),
-            LimitByKey::Each(limiter, regex) => limiter.key(key(regex, line)).peek(),
+            LimitByKey::Each(limiter, regex) => limiter.key(extract_key(regex, line)).peek(),
         };
-        decision.wait()
+        decision.wait_or_max()
     }
 }
 
 /// The first group of a match, or all of it. Lines without a match have one key together.
-fn key<'a>(regex: &Regex, line: &'a [u8]) -> &'a [u8] {
+fn extract_key<'a>(regex: &Regex, line: &'a [u8]) -> &'a [u8] {
     let line = line.strip_suffix(b"\n").unwrap_or(line);
     if regex.captures_len() == 1 {
         return regex.find(line).map_or(&[], |found| found.as_bytes());

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 use clap::Args;
 use serde::{Serialize, Serializer};
 use tollgate_engine::policy::{Counting, Mode, OnStoreFailure, Policy, Rule};
-use tollgate_engine::source::files_in;
-use tollgate_engine::{Checked, Rejected, envoy, render};
+use tollgate_engine::source::policy_files_in;
+use tollgate_engine::{LoadError, LoadedPolicy, envoy, render};
 
-use super::policy_input::{is_stdin, of_text, stdin};
-use super::{leases, untold};
+use super::policy_input::{is_stdin, parse_any_format, read_stdin};
+use super::{adaptive_note, lease_note};
 use crate::color::Color;
-use crate::outcome::{CliError, Ended};
-use crate::output::{count, write_json, written};
+use crate::outcome::{CliError, CommandOutcome};
+use crate::output::{map_write_error, pluralize, write_json};
 
 /// The files to check.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -28,7 +28,7 @@ Examples:
   tollgate check --json policies/*.yaml
   tollgate check ratelimit/config
   generate-policy | tollgate check -")]
-pub struct Check {
+pub struct CheckArgs {
     /// Policy files: YAML or TOML, ours or envoyproxy/ratelimit's; or folders of them, each file of
     /// which is judged by itself; or - for standard input.
     #[arg(required = true, value_name = "FILE")]
@@ -45,7 +45,7 @@ pub struct Check {
 struct FileReport<'a> {
     file: String,
     valid: bool,
-    diagnostics: Vec<render::Report<'a>>,
+    diagnostics: Vec<render::DiagnosticReport<'a>>,
     limits: Vec<LimitReport>,
     /// What it means for whom if the store can't be asked.
     store_outage: Option<String>,
@@ -68,7 +68,7 @@ struct LimitReport {
     mode: &'static str,
     /// For how many keys in a hundred it is enforced.
     enforced_percent: u8,
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "serialize_name")]
     counting: Counting,
     on_store_failure: String,
     #[serde(skip)]
@@ -79,7 +79,7 @@ struct LimitReport {
     is_unlimited: bool,
 }
 
-fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error> {
     to.serialize_str(counting.name())
 }
 
@@ -87,27 +87,31 @@ fn by_name<S: Serializer>(counting: &Counting, to: S) -> Result<S::Ok, S::Error>
 ///
 /// # Errors
 /// Standard input that can't be read, or output that can't be written.
-pub fn check(options: &Check, color: Color, out: &mut impl Write) -> Result<Ended, CliError> {
-    let files = read(&options.files)?;
-    written(write(options, &files, color, out))?;
-    let is_well = |read: &Result<Checked, Rejected>| match read {
+pub fn check(
+    options: &CheckArgs,
+    color: Color,
+    out: &mut impl Write,
+) -> Result<CommandOutcome, CliError> {
+    let files = read_files(&options.files)?;
+    map_write_error(write_report(options, &files, color, out))?;
+    let is_well = |read: &Result<LoadedPolicy, LoadError>| match read {
         Ok(checked) => checked.warnings.is_empty() || !options.strict,
         Err(_) => false,
     };
     Ok(if files.iter().all(|(_, read)| is_well(read)) {
-        Ended::Well
+        CommandOutcome::Success
     } else {
-        Ended::Invalid
+        CommandOutcome::InvalidPolicy
     })
 }
 
-type NamedResult = (String, Result<Checked, Rejected>);
+type NamedResult = (String, Result<LoadedPolicy, LoadError>);
 
 /// Every file by its name; standard input comes first.
-fn read(files: &[PathBuf]) -> Result<Vec<NamedResult>, CliError> {
+fn read_files(files: &[PathBuf]) -> Result<Vec<NamedResult>, CliError> {
     let mut read = Vec::new();
     if files.iter().any(|file| is_stdin(file)) {
-        read.push(("-".to_owned(), of_text(&stdin()?)));
+        read.push(("-".to_owned(), parse_any_format(&read_stdin()?)));
     }
     let files = files.iter().filter(|file| !is_stdin(file));
     let paths: Vec<_> = files.flat_map(|path| files_of(path)).collect();
@@ -116,31 +120,35 @@ fn read(files: &[PathBuf]) -> Result<Vec<NamedResult>, CliError> {
     Ok(read)
 }
 
-fn write(
-    options: &Check,
+fn write_report(
+    options: &CheckArgs,
     files: &[NamedResult],
     color: Color,
     out: &mut impl Write,
 ) -> io::Result<()> {
     if options.json {
-        let reports = files.iter().map(|(name, read)| report(name, read));
+        let reports = files.iter().map(|(name, read)| file_report(name, read));
         let reports: Vec<_> = reports.collect();
         return write_json(&serde_json::json!({ "files": reports }), out);
     }
     for (name, read) in files {
-        write_text(name, read, color, out)?;
+        write_file_text(name, read, color, out)?;
     }
     let warned = files.iter().filter_map(|(_, read)| read.as_ref().ok());
     let warnings = warned.map(|checked| checked.warnings.len()).sum();
     if options.strict && warnings > 0 {
-        writeln!(out, "refused by --strict: {}", count(warnings, "warning"))?;
+        writeln!(
+            out,
+            "refused by --strict: {}",
+            pluralize(warnings, "warning")
+        )?;
     }
     Ok(())
 }
 
 /// A file, or those in a folder; the folder itself if it has none.
 pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
-    let files = files_in(path);
+    let files = policy_files_in(path);
     if files.is_empty() {
         vec![path.to_owned()]
     } else {
@@ -148,16 +156,16 @@ pub(super) fn files_of(path: &Path) -> Vec<PathBuf> {
     }
 }
 
-fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a> {
+fn file_report<'a>(name: &str, read: &'a Result<LoadedPolicy, LoadError>) -> FileReport<'a> {
     let (diagnostics, limits, notes) = match read {
         Ok(checked) => {
-            let limits = limits(&checked.policy);
+            let limits = limit_reports(&checked.policy);
             let notes = notes(&checked.policy, &limits);
-            let warnings = render::reports(&checked.warnings, &checked.sources);
+            let warnings = render::to_reports(&checked.warnings, &checked.sources);
             (warnings, limits, notes)
         }
         Err(rejected) => {
-            let errors = render::reports(&rejected.errors, &rejected.sources);
+            let errors = render::to_reports(&rejected.errors, &rejected.sources);
             (errors, Vec::new(), Vec::new())
         }
     };
@@ -165,7 +173,7 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
         file: name.to_owned(),
         valid: read.is_ok(),
         diagnostics,
-        store_outage: outage(&limits),
+        store_outage: store_outage_text(&limits),
         notes,
         limits,
     }
@@ -174,9 +182,9 @@ fn report<'a>(name: &str, read: &'a Result<Checked, Rejected>) -> FileReport<'a>
 /// What an operator should know, though nothing is wrong.
 fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
     let notes = [
-        ("quotas-in-memory", note_on_quotas(limits)),
-        ("slots-are-leases", leases(policy)),
-        ("adaptive-untold", untold(policy)),
+        ("quotas-in-memory", quotas_in_memory_note(limits)),
+        ("slots-are-leases", lease_note(policy)),
+        ("adaptive-untold", adaptive_note(policy)),
     ];
     let known = notes.into_iter().filter_map(|(code, message)| {
         let message = message?;
@@ -186,9 +194,9 @@ fn notes(policy: &Policy, limits: &[LimitReport]) -> Vec<Note> {
 }
 
 /// The file doesn't say where its limits are kept, so whoever runs it has to.
-fn note_on_quotas(limits: &[LimitReport]) -> Option<String> {
+fn quotas_in_memory_note(limits: &[LimitReport]) -> Option<String> {
     let quotas = limits.iter().filter(|limit| limit.has_quota).count();
-    let whose = count(quotas, "limit");
+    let whose = pluralize(quotas, "limit");
     (quotas > 0).then(|| {
         format!(
             "the quotas of {whose} are kept in memory, and a restart forgets what was used, unless the program \
@@ -198,7 +206,7 @@ fn note_on_quotas(limits: &[LimitReport]) -> Option<String> {
 }
 
 /// All that limits, each as it is in force.
-fn limits(policy: &Policy) -> Vec<LimitReport> {
+fn limit_reports(policy: &Policy) -> Vec<LimitReport> {
     let report = |(kind, rule): (&'static str, Rule)| {
         let mode = rule.mode.max(policy.mode);
         LimitReport {
@@ -209,8 +217,8 @@ fn limits(policy: &Policy) -> Vec<LimitReport> {
                 Mode::Shadow | Mode::Off => 0,
             },
             counting: rule.counting,
-            on_store_failure: rule.on_store_failure.shown(&rule.limits),
-            failures: rule.on_store_failure.used_by(&rule.limits).collect(),
+            on_store_failure: rule.on_store_failure.to_text(&rule.limits),
+            failures: rule.on_store_failure.modes_for(&rule.limits).collect(),
             has_quota: rule.limits.quota.is_some(),
             is_unlimited: rule.limits.unlimited,
             name: rule.name,
@@ -224,7 +232,7 @@ pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
     let rules = policy.rules.iter().map(|rule| ("rule", rule.clone()));
     let tiers = policy.tiers.iter();
     let tiers = tiers.map(|(name, tier)| ("tier", tier.as_rule(name)));
-    let compiled = envoy::Compiled::new(&policy.domains);
+    let compiled = envoy::DescriptorIndex::new(&policy.domains);
     let leaves = compiled.leaves().iter().map(|leaf| {
         let shadow = leaf.limit.shadow.then_some(Mode::Shadow);
         let rule = Rule {
@@ -238,35 +246,35 @@ pub(super) fn all_as_rules(policy: &Policy) -> Vec<(&'static str, Rule)> {
     rules.chain(tiers).chain(leaves).collect()
 }
 
-fn write_text(
+fn write_file_text(
     name: &str,
-    read: &Result<Checked, Rejected>,
+    read: &Result<LoadedPolicy, LoadError>,
     color: Color,
     out: &mut impl Write,
 ) -> io::Result<()> {
     let checked = match read {
         Ok(checked) => checked,
         Err(rejected) => {
-            let shown = color.diagnostics(&rejected.errors, &rejected.sources);
+            let shown = color.paint_diagnostics(&rejected.errors, &rejected.sources);
             write!(out, "{shown}")?;
-            let errors = count(rejected.errors.len(), "error");
+            let errors = pluralize(rejected.errors.len(), "error");
             return writeln!(out, "{}: {errors}", render::escaped(name));
         }
     };
     if !checked.warnings.is_empty() {
-        let shown = color.diagnostics(&checked.warnings, &checked.sources);
+        let shown = color.paint_diagnostics(&checked.warnings, &checked.sources);
         write!(out, "{shown}")?;
     }
     let policy = &checked.policy;
     write!(out, "{}: valid, ", render::escaped(name))?;
     if policy.domains.is_empty() {
-        write!(out, "{}", count(policy.rules.len(), "limit"))?;
+        write!(out, "{}", pluralize(policy.rules.len(), "limit"))?;
     } else {
-        write!(out, "{}", count(policy.domains.len(), "domain"))?;
+        write!(out, "{}", pluralize(policy.domains.len(), "domain"))?;
     }
-    writeln!(out, ", {}", count(checked.warnings.len(), "warning"))?;
-    let limits = limits(policy);
-    let (notes, outage) = (notes(policy, &limits), outage(&limits));
+    writeln!(out, ", {}", pluralize(checked.warnings.len(), "warning"))?;
+    let limits = limit_reports(policy);
+    let (notes, outage) = (notes(policy, &limits), store_outage_text(&limits));
     for limit in limits {
         let tier = if limit.kind == "tier" { "tier " } else { "" };
         let LimitReport { name, mode, .. } = &limit;
@@ -279,7 +287,7 @@ fn write_text(
             writeln!(out, ", unlimited")?;
             continue;
         }
-        match counted(limit.counting) {
+        match counting_text(limit.counting) {
             Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,
             Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,
             None => writeln!(out, ", {failure} if the store fails")?,
@@ -294,22 +302,22 @@ fn write_text(
     Ok(())
 }
 
-const COUNTED_HERE: &str = "counted in this process";
+const COUNTED_LOCALLY: &str = "counted in this process";
 
 /// How a limit is counted, in words, unless it is as most are.
-pub(super) fn counted(counting: Counting) -> Option<&'static str> {
+pub(super) fn counting_text(counting: Counting) -> Option<&'static str> {
     match counting {
         Counting::Exact => None,
         Counting::Leased => Some("leased"),
-        Counting::Local => Some(COUNTED_HERE),
+        Counting::Local => Some(COUNTED_LOCALLY),
     }
 }
 
 /// Limits beyond these are counted: a line is read.
-const MOST: usize = 8;
+const MAX_LISTED_LIMITS: usize = 8;
 
 /// What becomes of the requests of each limit while the store can't be asked; none if no limit asks one.
-fn outage(limits: &[LimitReport]) -> Option<String> {
+fn store_outage_text(limits: &[LimitReport]) -> Option<String> {
     let asks = |limit: &&LimitReport| {
         limit.counting != Counting::Local
             && !limit.is_unlimited
@@ -323,14 +331,22 @@ fn outage(limits: &[LimitReport]) -> Option<String> {
         modes.any(|(_, mode)| *mode == OnStoreFailure::Closed)
     });
     let all: Vec<_> = denying.into_iter().chain(others).collect();
-    let mut words: Vec<String> = all.iter().take(MOST).map(|limit| one(limit)).collect();
-    if let Some(more) = all.len().checked_sub(MOST).filter(|more| *more > 0) {
+    let mut words: Vec<String> = all
+        .iter()
+        .take(MAX_LISTED_LIMITS)
+        .map(|limit| limit_outage_text(limit))
+        .collect();
+    if let Some(more) = all
+        .len()
+        .checked_sub(MAX_LISTED_LIMITS)
+        .filter(|more| *more > 0)
+    {
         words.push(format!("and {more} more"));
     }
     (!words.is_empty()).then(|| words.join("; "))
 }
 
-fn one(limit: &LimitReport) -> String {
+fn limit_outage_text(limit: &LimitReport) -> String {
     let name = match limit.kind {
         "tier" => format!("tier {}", limit.name),
         _ => limit.name.clone(),

@@ -6,14 +6,14 @@ use std::path::{Path, PathBuf};
 
 use clap::Args;
 use serde::Serialize;
-use tollgate_engine::envoy::{self, Loss, Unsaid};
+use tollgate_engine::envoy::{self, ConversionLoss, LossKind};
 use tollgate_engine::native::codes;
 use tollgate_engine::{Policy, render};
 
 use super::check::files_of;
-use super::policy_input::{is_stdin, of_text, stdin};
+use super::policy_input::{is_stdin, parse_any_format, read_stdin};
 use crate::outcome::CliError;
-use crate::output::{write_json, written};
+use crate::output::{map_write_error, write_json};
 
 /// The files to convert.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -30,7 +30,7 @@ Examples:
   tollgate convert ratelimit/config > policy.yaml
   tollgate convert --lossy ratelimit.yaml > policy.yaml
   generate-config | tollgate convert -")]
-pub struct Convert {
+pub struct ConvertArgs {
     /// Files in envoyproxy/ratelimit's form, or folders of them; or - for standard input.
     #[arg(required = true, value_name = "FILE")]
     pub files: Vec<PathBuf>,
@@ -49,9 +49,9 @@ pub struct Conversion {
     /// Our YAML; none if too much would be lost.
     pub text: Option<String>,
     /// What our form can't say.
-    pub unsaid: Vec<Unsaid>,
+    pub losses: Vec<ConversionLoss>,
     /// Why there is no text.
-    pub refused: Option<&'static str>,
+    pub rejection: Option<&'static str>,
 }
 
 #[derive(Serialize)]
@@ -72,16 +72,17 @@ struct LossReport<'a> {
 
 impl Conversion {
     /// What is lost, for people: nothing if all is said.
-    pub fn lost(&self) -> String {
+    pub fn losses_text(&self) -> String {
         let mut text = String::new();
-        for one in &self.unsaid {
-            let line = format!("{}: {}: {}", name(one.loss), one.limit, one.what);
+        for one in &self.losses {
+            let line = format!("{}: {}: {}", loss_name(one.loss), one.limit, one.what);
             // Writing to a string can't fail.
             let _ = writeln!(text, "{}", render::escaped(&line));
         }
-        if !self.unsaid.is_empty() {
-            let [limits, otherwise, told] = [Loss::Limit, Loss::Otherwise, Loss::Told]
-                .map(|loss| count(&self.unsaid, |other| other == loss));
+        if !self.losses.is_empty() {
+            let [limits, otherwise, told] =
+                [LossKind::Limit, LossKind::Decision, LossKind::Reporting]
+                    .map(|loss| count_losses(&self.losses, |other| other == loss));
             let _ = writeln!(
                 text,
                 "{limits} not converted, {otherwise} decided otherwise, {told} told less of"
@@ -91,9 +92,9 @@ impl Conversion {
     }
 
     fn report(&self) -> Report<'_> {
-        let lost = self.unsaid.iter().map(|one| LossReport {
-            kind: name(one.loss).replace(' ', "-"),
-            decides: one.loss.decides(),
+        let lost = self.losses.iter().map(|one| LossReport {
+            kind: loss_name(one.loss).replace(' ', "-"),
+            decides: one.loss.affects_decisions(),
             limit: &one.limit,
             what: one.what,
         });
@@ -106,19 +107,19 @@ impl Conversion {
 
 /// Converts, and writes our YAML to `out` and what is lost to `notes`, or all of it as JSON.
 pub(crate) fn write_converted(
-    options: &Convert,
+    options: &ConvertArgs,
     out: &mut impl Write,
     notes: &mut impl Write,
 ) -> Result<(), CliError> {
     let converted = convert(options)?;
-    let lost = converted.lost();
+    let lost = converted.losses_text();
     if options.json {
-        written(write_json(&converted.report(), out))?;
+        map_write_error(write_json(&converted.report(), out))?;
     } else if let Some(text) = &converted.text {
         let noted = notes.write_all(lost.as_bytes());
-        written(noted.and_then(|()| out.write_all(text.as_bytes())))?;
+        map_write_error(noted.and_then(|()| out.write_all(text.as_bytes())))?;
     }
-    match converted.refused {
+    match converted.rejection {
         Some(message) => Err(CliError::new(
             3,
             format_args!("{message}\n{}", lost.trim_end()),
@@ -131,25 +132,25 @@ pub(crate) fn write_converted(
 ///
 /// # Errors
 /// A file that can't be read or has errors.
-pub fn convert(options: &Convert) -> Result<Conversion, CliError> {
-    let policy = theirs(&options.files)?;
-    let converted = envoy::to_rules(&policy.domains);
-    let unsaid = converted.unsaid;
+pub fn convert(options: &ConvertArgs) -> Result<Conversion, CliError> {
+    let policy = read_envoy_files(&options.files)?;
+    let converted = envoy::convert_to_rules(&policy.domains);
+    let unsaid = converted.losses;
     let is_empty = converted.rules.is_empty();
-    if is_empty && count(&unsaid, |loss| loss == Loss::Limit) == 0 {
+    if is_empty && count_losses(&unsaid, |loss| loss == LossKind::Limit) == 0 {
         let message = "the files have no limit: there is nothing to convert";
         return Err(CliError::usage(message));
     }
     let refused = if is_empty {
         Some("our form can say none of the limits, so there would be no policy")
-    } else if count(&unsaid, Loss::decides) > 0 && !options.lossy {
+    } else if count_losses(&unsaid, LossKind::affects_decisions) > 0 && !options.lossy {
         Some("our form can't say all that decides about requests; say --lossy to convert the rest")
     } else {
         None
     };
     let text = match refused {
         Some(_) => None,
-        None => Some(envoy::convert(&policy).map_err(|rejected| {
+        None => Some(envoy::convert_to_yaml(&policy).map_err(|rejected| {
             let why: Vec<_> = rejected.errors.iter().take(3).collect();
             let why: Vec<_> = why.iter().map(|error| error.message.as_str()).collect();
             let why = why.join("; ");
@@ -160,19 +161,19 @@ pub fn convert(options: &Convert) -> Result<Conversion, CliError> {
     };
     Ok(Conversion {
         text,
-        unsaid,
-        refused,
+        losses: unsaid,
+        rejection: refused,
     })
 }
 
 /// All files together.
-fn theirs(files: &[PathBuf]) -> Result<Policy, CliError> {
+fn read_envoy_files(files: &[PathBuf]) -> Result<Policy, CliError> {
     let usage = |message: String| Err(CliError::usage(message));
     let ours = "in our own form already: there is nothing to convert";
     let checked = match files {
         [only] if is_stdin(only) => {
-            let text = stdin()?;
-            if of_text(&text).is_ok_and(|checked| checked.policy.domains.is_empty()) {
+            let text = read_stdin()?;
+            if parse_any_format(&text).is_ok_and(|checked| checked.policy.domains.is_empty()) {
                 return usage(format!("standard input is {ours}"));
             }
             Policy::from_envoy_files(&[("<stdin>".to_owned(), text)])
@@ -182,7 +183,7 @@ fn theirs(files: &[PathBuf]) -> Result<Policy, CliError> {
         }
         files => {
             let files: Vec<_> = files.iter().flat_map(|file| files_of(file)).collect();
-            if let Some(own) = files.iter().find(|file| is_ours(file)) {
+            if let Some(own) = files.iter().find(|file| is_native_policy(file)) {
                 return usage(format!("{:?} is {ours}", own.display().to_string()));
             }
             Policy::from_envoy_paths(&files)
@@ -198,18 +199,18 @@ fn theirs(files: &[PathBuf]) -> Result<Policy, CliError> {
 }
 
 /// Whether a file is a policy in our own form.
-fn is_ours(path: &Path) -> bool {
+fn is_native_policy(path: &Path) -> bool {
     Policy::from_path(path).is_ok_and(|checked| checked.policy.domains.is_empty())
 }
 
-fn count(unsaid: &[Unsaid], is: impl Fn(Loss) -> bool) -> usize {
+fn count_losses(unsaid: &[ConversionLoss], is: impl Fn(LossKind) -> bool) -> usize {
     unsaid.iter().filter(|unsaid| is(unsaid.loss)).count()
 }
 
-fn name(loss: Loss) -> &'static str {
+fn loss_name(loss: LossKind) -> &'static str {
     match loss {
-        Loss::Limit => "not converted",
-        Loss::Otherwise => "decided otherwise",
-        Loss::Told => "told less of",
+        LossKind::Limit => "not converted",
+        LossKind::Decision => "decided otherwise",
+        LossKind::Reporting => "told less of",
     }
 }

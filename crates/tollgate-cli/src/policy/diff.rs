@@ -4,11 +4,11 @@ use std::io::Write;
 use std::path::PathBuf;
 
 use clap::Args;
-use tollgate_engine::diff::Diff as Difference;
+use tollgate_engine::diff::PolicyDiff as Difference;
 
-use super::policy_input::{is_stdin, policy};
-use crate::outcome::{CliError, Ended};
-use crate::output::show;
+use super::policy_input::{is_stdin, read_policy};
+use crate::outcome::{CliError, CommandOutcome};
+use crate::output::write_report;
 
 /// The two policies to compare.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -27,7 +27,7 @@ Examples:
   tollgate diff policy.yaml policy.new.yaml
   git show HEAD:policy.yaml | tollgate diff - policy.yaml
   tollgate diff --json ratelimit/config/ policy.yaml")]
-pub struct Diff {
+pub struct DiffArgs {
     /// The policy in force: a file, a folder, or - for standard input.
     pub old: PathBuf,
     /// The one that would follow, likewise.
@@ -41,18 +41,18 @@ pub struct Diff {
 ///
 /// # Errors
 /// A policy that has errors, or arguments that make no sense together.
-pub fn diff(options: &Diff, out: &mut impl Write) -> Result<Ended, CliError> {
+pub fn diff(options: &DiffArgs, out: &mut impl Write) -> Result<CommandOutcome, CliError> {
     if is_stdin(&options.old) && is_stdin(&options.new) {
         let why = "standard input is one policy: give the other as a file";
         return Err(CliError::usage(why));
     }
     // 1 is that they differ, as for diff(1).
-    let read = |path| policy(path).map_err(|failure| failure.with_exit_code(2));
-    let found = Difference::between(&read(&options.old)?, &read(&options.new)?);
-    show(&found, options.json, out)?;
+    let read = |path| read_policy(path).map_err(|failure| failure.with_exit_code(2));
+    let found = Difference::new(&read(&options.old)?, &read(&options.new)?);
+    write_report(&found, options.json, out)?;
     Ok(if found.is_empty() {
-        Ended::Well
+        CommandOutcome::Success
     } else {
-        Ended::Different
+        CommandOutcome::PoliciesDiffer
     })
 }

@@ -10,19 +10,19 @@ use tollgate::Clock;
 use tollgate::clock::Wall;
 use tollgate_engine::explain;
 
-use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor};
-use super::request::{DescriptorOptions, Request, RunningRequests};
-use super::simulated_engine::{SimulatedEngine, Store};
-use super::time::{Date, duration};
+use super::facts::{DescriptorArg, FactArg, HitsArg, PerDescriptor, RequestedLimit};
+use super::request::{DescriptorOptions, ExplainedRequest, RunningRequests};
+use super::simulated_engine::{SimulatedEngine, StoreState};
+use super::time::{Moment, parse_duration};
 use crate::color::Color;
 use crate::outcome::CliError;
-use crate::output::{write_json, written};
+use crate::output::{map_write_error, write_json};
 
 mod entries;
 mod text;
 
-use entries::{Found, Part};
-use text::Text;
+use entries::{DescriptorEntry, RuleEntry};
+use text::TextWriter;
 
 /// The policy, and the request to explain.
 #[derive(Clone, Debug, PartialEq, Eq, Args)]
@@ -62,31 +62,31 @@ Examples:
   tollgate explain policy.yaml user=42 --store down --only matching
   tollgate explain ratelimit.yaml --domain edge --descriptor path=/login,remote_address=10.0.0.1
   tollgate explain ratelimit.yaml --domain edge --descriptor 'agent=a\\,b' --hits 3 --limit 5/minute")]
-pub struct Explain {
+pub struct ExplainArgs {
     /// The policy file, or a folder whose files are one policy, or - for standard input.
     #[arg(value_name = "FILE")]
     pub file: PathBuf,
     /// What is known of the request, as name=value, as ask and admin take it.
     #[arg(value_name = "FACT=VALUE")]
-    pub known: Vec<Fact>,
+    pub known: Vec<FactArg>,
     /// The same, again for each fact.
     #[arg(long = "fact", value_name = "NAME=VALUE")]
-    pub facts: Vec<Fact>,
+    pub facts: Vec<FactArg>,
     /// The domain of the request, for a file in envoyproxy/ratelimit's form.
     #[arg(long, value_name = "NAME", requires = "descriptors")]
     pub domain: Option<String>,
     /// A descriptor of the request, as key=value,key2=value2, with \, for a comma in a value; again
     /// for each.
     #[arg(long = "descriptor", value_name = "KEY=VALUE,…", requires = "domain")]
-    pub descriptors: Vec<Entries>,
+    pub descriptors: Vec<DescriptorArg>,
     /// What the request counts as (hits_addend): 1 unless said otherwise; 2=3 is for the second
     /// descriptor alone.
     #[arg(long, value_name = "[N=]NUMBER", requires = "domain")]
-    pub hits: Vec<OfDescriptor<Hits>>,
+    pub hits: Vec<PerDescriptor<HitsArg>>,
     /// A limit that the proxy asks for in place of the file's, such as 5/minute; 2=5/minute is for the
     /// second descriptor alone.
     #[arg(long, value_name = "[N=]NUMBER/UNIT", requires = "domain")]
-    pub limit: Vec<OfDescriptor<Asked>>,
+    pub limit: Vec<PerDescriptor<RequestedLimit>>,
     /// Show what each descriptor is told: its status, what it is charged and what is left.
     #[arg(long, requires = "domain")]
     pub statuses: bool,
@@ -94,21 +94,21 @@ pub struct Explain {
     #[arg(long, value_name = "NUMBER", default_value_t = 1, value_parser = clap::value_parser!(u32).range(1..=100_000))]
     pub n: u32,
     /// The time between two of them, such as 10ms or 1s.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     pub every: Duration,
     /// How long each request that passes runs, and so holds its slots: 0ms lets it end at once.
-    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0ms", value_parser = parse_duration)]
     pub hold: Duration,
     /// The date of the first, for quotas and windows that follow the calendar: now unless said
     /// otherwise. 2026-03-01, 2026-03-01T12:00:00Z or 2026-03-01T12:00[Europe/Zurich].
     #[arg(long, value_name = "DATE")]
-    pub at: Option<Date>,
+    pub at: Option<Moment>,
     /// Whether the store that keeps the limits can be asked.
     #[arg(long, value_enum, value_name = "STATE", default_value_t)]
-    pub store: Store,
+    pub store: StoreState,
     /// Which rules are shown.
     #[arg(long, value_enum, value_name = "WHICH", default_value_t)]
-    pub only: Only,
+    pub only: RuleFilter,
     /// Print JSON, one object a line, instead of text.
     #[arg(long)]
     pub json: bool,
@@ -116,7 +116,7 @@ pub struct Explain {
 
 /// Which rules are shown.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Only {
+pub enum RuleFilter {
     /// Every one, with what keeps it from applying.
     #[default]
     All,
@@ -129,9 +129,9 @@ pub enum Only {
 struct ExplainHeader<'a> {
     at: String,
     #[serde(skip_serializing_if = "Option::is_none")]
-    rules: Option<Vec<Part<'a>>>,
+    rules: Option<Vec<RuleEntry<'a>>>,
     #[serde(skip_serializing_if = "Option::is_none")]
-    descriptors: Option<Vec<Found>>,
+    descriptors: Option<Vec<DescriptorEntry>>,
     hints: Vec<MisspelledFact<'a>>,
 }
 
@@ -146,8 +146,8 @@ struct MisspelledFact<'a> {
 ///
 /// # Errors
 /// The file is no policy, or the output can't be written.
-pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<(), CliError> {
-    let policy = super::policy(&options.file)?;
+pub fn explain(options: &ExplainArgs, color: Color, out: &mut impl Write) -> Result<(), CliError> {
+    let policy = super::read_policy(&options.file)?;
     let extras = DescriptorOptions {
         hits: &options.hits,
         limits: &options.limit,
@@ -155,30 +155,35 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
     };
     let domain = options.domain.as_deref();
     let facts = [&options.known[..], &options.facts].concat();
-    let request = Request::new(&policy, &facts, domain, &options.descriptors, extras)?;
-    let began = options.at.unwrap_or_else(|| Date::of(Wall.now()));
+    let request = ExplainedRequest::new(&policy, &facts, domain, &options.descriptors, extras)?;
+    let began = options.at.unwrap_or_else(|| Moment::of(Wall.now()));
     let stage = SimulatedEngine::new(policy.clone(), began.timestamp(), options.store)?;
     let mut running = RunningRequests::new(options.hold);
     let steps = (0..options.n).map(|number| {
         let at = options.every * number;
-        stage.set(at);
+        stage.advance_to(at);
         let step = request.decide(&stage, at, &mut running);
         step.add_wait_outcome(&policy)
     });
     let steps: Vec<_> = steps.collect();
     let (rules, descriptors, hints) = match &request {
-        Request::Facts(facts) => {
+        ExplainedRequest::Facts(facts) => {
             let entries = explain::explain(&policy, facts);
             let applies = |entry: &explain::Entry<'_>| entry.standing.applies();
             let shown = entries.into_iter();
-            let shown = shown.filter(|entry| options.only == Only::All || applies(entry));
-            let hints = explain::misspelt(&policy, facts).into_iter();
+            let shown = shown.filter(|entry| options.only == RuleFilter::All || applies(entry));
+            let hints = explain::misspelled_facts(&policy, facts).into_iter();
             let hints = hints.map(|(fact, near)| MisspelledFact { fact, near });
-            (Some(shown.map(Part::of).collect()), None, hints.collect())
+            (
+                Some(shown.map(RuleEntry::of).collect()),
+                None,
+                hints.collect(),
+            )
         }
-        Request::Descriptors(request) => {
-            let found = Found::all(&policy, request).into_iter();
-            let shown = found.filter(|found| options.only == Only::All || found.limit.is_some());
+        ExplainedRequest::Descriptors(request) => {
+            let found = DescriptorEntry::match_descriptors(&policy, request).into_iter();
+            let shown =
+                found.filter(|found| options.only == RuleFilter::All || found.limit.is_some());
             (None, Some(shown.collect()), Vec::new())
         }
     };
@@ -188,11 +193,11 @@ pub fn explain(options: &Explain, color: Color, out: &mut impl Write) -> Result<
         descriptors,
         hints,
     };
-    let text = Text {
+    let text = TextWriter {
         color,
         store: options.store,
     };
-    written(if options.json {
+    map_write_error(if options.json {
         let mut steps = steps.iter();
         write_json(&head, out).and_then(|()| steps.try_for_each(|step| write_json(step, out)))
     } else {

@@ -8,12 +8,12 @@ use tollgate_engine::facts::{Unit, fact_name};
 
 /// One fact, as `name=value`.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Fact {
+pub struct FactArg {
     name: String,
     value: String,
 }
 
-impl FromStr for Fact {
+impl FromStr for FactArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -27,7 +27,7 @@ impl FromStr for Fact {
     }
 }
 
-impl Fact {
+impl FactArg {
     /// Its name and its value.
     pub(crate) fn pair(&self) -> (&str, &str) {
         (&self.name, &self.value)
@@ -38,7 +38,7 @@ impl Fact {
 ///
 /// # Errors
 /// One of them has two values.
-pub(crate) fn one_value_each<'a>(
+pub(crate) fn facts_object<'a>(
     pairs: impl Iterator<Item = (&'a str, &'a str)>,
 ) -> Result<Map<String, Value>, String> {
     let mut facts = Map::new();
@@ -52,15 +52,15 @@ pub(crate) fn one_value_each<'a>(
 }
 
 /// Facts as the engine takes them.
-pub(crate) fn facts(facts: &[Fact]) -> Facts<'_> {
-    facts.iter().map(Fact::pair).collect()
+pub(crate) fn facts(facts: &[FactArg]) -> Facts<'_> {
+    facts.iter().map(FactArg::pair).collect()
 }
 
 /// The entries of a descriptor, as an argument.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Entries(Vec<(String, String)>);
+pub struct DescriptorArg(Vec<(String, String)>);
 
-impl FromStr for Entries {
+impl FromStr for DescriptorArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -76,7 +76,7 @@ impl FromStr for Entries {
                 "{text:?} is no descriptor; write it as key=value,key2=value2"
             )),
         };
-        let parts = parts(text);
+        let parts = split_entries(text);
         parts.iter().map(entry).collect::<Result<_, _>>().map(Self)
     }
 }
@@ -90,7 +90,7 @@ struct EntryParts {
 
 /// Splits entries at commas, and keys from values at the first equals sign. A backslash takes the meaning of a comma,
 /// an equals sign or a backslash behind it; before anything else it is one itself.
-fn parts(text: &str) -> Vec<EntryParts> {
+fn split_entries(text: &str) -> Vec<EntryParts> {
     let mut parts = vec![EntryParts::default()];
     let mut signs = text.chars().peekable();
     while let Some(sign) = signs.next() {
@@ -119,12 +119,12 @@ pub(super) fn escape_commas(value: &str) -> String {
 
 /// Something of one descriptor, by its number from 1, or of all: `3` or `2=3`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct OfDescriptor<T> {
+pub struct PerDescriptor<T> {
     pub(super) number: Option<usize>,
     pub(super) value: T,
 }
 
-impl<T: FromStr<Err = String>> FromStr for OfDescriptor<T> {
+impl<T: FromStr<Err = String>> FromStr for PerDescriptor<T> {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -147,9 +147,9 @@ impl<T: FromStr<Err = String>> FromStr for OfDescriptor<T> {
 
 /// What a request counts as: the hits_addend of a proxy.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Hits(pub(super) u32);
+pub struct HitsArg(pub(super) u32);
 
-impl FromStr for Hits {
+impl FromStr for HitsArg {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -160,9 +160,9 @@ impl FromStr for Hits {
 
 /// A limit that a proxy asks for in place of the file's, as `5/minute`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked(pub(super) u32, pub(super) Unit);
+pub struct RequestedLimit(pub(super) u32, pub(super) Unit);
 
-impl FromStr for Asked {
+impl FromStr for RequestedLimit {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -177,7 +177,7 @@ impl FromStr for Asked {
     }
 }
 
-impl Entries {
+impl DescriptorArg {
     pub(crate) fn pairs(&self) -> Vec<(&str, &str)> {
         let pairs = self.0.iter();
         pairs
@@ -193,7 +193,7 @@ mod tests {
     #[test]
     fn a_comma_is_escaped_by_a_backslash() {
         let pairs = |text: &str| {
-            let entries: Entries = text.parse().unwrap();
+            let entries: DescriptorArg = text.parse().unwrap();
             let pairs = entries.pairs().into_iter();
             pairs
                 .map(|(key, value)| format!("{key}|{value}"))

@@ -5,8 +5,8 @@ use tollgate_engine::policy::{Mode, Policy, Rule};
 use super::check::all_as_rules;
 
 /// What Envoy's and Redis' protocols make of slots; none if the policy has none.
-pub(crate) fn leases(policy: &Policy) -> Option<String> {
-    let names = named(policy, |rule| rule.limits.concurrency.is_some())?;
+pub(crate) fn lease_note(policy: &Policy) -> Option<String> {
+    let names = first_rule_name(policy, |rule| rule.limits.concurrency.is_some())?;
     Some(format!(
         "slots of {names} that are taken over Envoy's protocol or Redis' are leases: free again by negative \
          hits or TG.REFUND, else when their time is over"
@@ -14,8 +14,8 @@ pub(crate) fn leases(policy: &Policy) -> Option<String> {
 }
 
 /// What Envoy's and Redis' protocols tell limits that adapt, which is nothing; none if the policy has none.
-pub(crate) fn untold(policy: &Policy) -> Option<String> {
-    let names = named(policy, |rule| rule.adaptive.is_some())?;
+pub(crate) fn adaptive_note(policy: &Policy) -> Option<String> {
+    let names = first_rule_name(policy, |rule| rule.adaptive.is_some())?;
     Some(format!(
         "{names} adapts to how long requests take, which nobody tells over Envoy's protocol or Redis': such requests only \
          take places, as leases do; over HTTP /v1/permits/release tells it, and so does the middleware"
@@ -23,13 +23,13 @@ pub(crate) fn untold(policy: &Policy) -> Option<String> {
 }
 
 /// That quotas are kept in memory; none if the policy has none.
-pub(crate) fn quotas(policy: &Policy) -> Option<String> {
-    let names = named(policy, |rule| rule.limits.quota.is_some())?;
+pub(crate) fn quota_note(policy: &Policy) -> Option<String> {
+    let names = first_rule_name(policy, |rule| rule.limits.quota.is_some())?;
     Some(format!("quotas of {names} are kept in memory"))
 }
 
 /// The first of the limits that are such, and how many more there are.
-fn named(policy: &Policy, is_such: impl Fn(&Rule) -> bool) -> Option<String> {
+fn first_rule_name(policy: &Policy, is_such: impl Fn(&Rule) -> bool) -> Option<String> {
     let all = all_as_rules(policy).into_iter().map(|(_, rule)| rule);
     let such = all.filter(|rule| rule.mode != Mode::Off && is_such(rule));
     let names: Vec<_> = such.map(|rule| rule.name).collect();

@@ -3,8 +3,8 @@
 use std::io::{self, Read};
 use std::path::Path;
 
-use tollgate_engine::document::{Format, MOST_BYTES, SYNTAX};
-use tollgate_engine::{Checked, Policy, Rejected};
+use tollgate_engine::document::{Format, MAX_BYTES, SYNTAX};
+use tollgate_engine::{LoadError, LoadedPolicy, Policy};
 
 use crate::outcome::CliError;
 
@@ -14,14 +14,14 @@ pub(super) fn is_stdin(path: &Path) -> bool {
 }
 
 /// The policy at a path.
-pub(crate) fn policy(path: &Path) -> Result<Policy, CliError> {
-    Ok(checked(path)?.policy)
+pub(crate) fn read_policy(path: &Path) -> Result<Policy, CliError> {
+    Ok(read_checked_policy(path)?.policy)
 }
 
 /// The same with what may not be meant in it.
-pub(crate) fn checked(path: &Path) -> Result<Checked, CliError> {
+pub(crate) fn read_checked_policy(path: &Path) -> Result<LoadedPolicy, CliError> {
     let checked = if is_stdin(path) {
-        of_text(&stdin()?)
+        parse_any_format(&read_stdin()?)
     } else {
         Policy::from_path(path)
     };
@@ -29,7 +29,7 @@ pub(crate) fn checked(path: &Path) -> Result<Checked, CliError> {
 }
 
 /// A policy that nobody says the format of: TOML if it is nothing else, and else YAML.
-pub(super) fn of_text(text: &str) -> Result<Checked, Rejected> {
+pub(super) fn parse_any_format(text: &str) -> Result<LoadedPolicy, LoadError> {
     let as_toml = Policy::from_text(text, Format::Toml);
     let is_toml = match &as_toml {
         Ok(_) => true,
@@ -43,8 +43,8 @@ pub(super) fn of_text(text: &str) -> Result<Checked, Rejected> {
 }
 
 /// All of standard input, as far as a policy may go.
-pub(super) fn stdin() -> Result<String, CliError> {
-    let most = u64::try_from(MOST_BYTES).unwrap_or(u64::MAX);
+pub(super) fn read_stdin() -> Result<String, CliError> {
+    let most = u64::try_from(MAX_BYTES).unwrap_or(u64::MAX);
     let mut text = String::new();
     let read = io::stdin().lock().take(most + 1).read_to_string(&mut text);
     match read {

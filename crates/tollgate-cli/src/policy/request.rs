@@ -5,20 +5,24 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tollgate::{Decision, Outcome};
-use tollgate_engine::engine::{DescriptorStatus, DescriptorVerdict, DescriptorsPassed, Left};
+use tollgate_engine::engine::{
+    AllowedDescriptors, DescriptorDecision, DescriptorStatus, LimitRemaining,
+};
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::policy::{Charging, OnStoreFailure, Over};
-use tollgate_engine::verdict::{Cause, Passed, Permits};
-use tollgate_engine::{Facts, Policy, Verdict};
+use tollgate_engine::policy::{Charging, OnStoreFailure, OverLimitAction};
+use tollgate_engine::verdict::{AllowedRequest, Cause, Permits};
+use tollgate_engine::{Facts, Policy, RequestDecision};
 
-use super::facts::{Asked, Entries, Fact, Hits, OfDescriptor, escape_commas, facts};
+use super::facts::{
+    DescriptorArg, FactArg, HitsArg, PerDescriptor, RequestedLimit, escape_commas, facts,
+};
 use super::simulated_engine::SimulatedEngine;
 use crate::outcome::CliError;
 
 /// What is asked of a policy.
 #[derive(Debug)]
-pub(crate) enum Request<'a> {
+pub(crate) enum ExplainedRequest<'a> {
     /// Of one in our form.
     Facts(Box<Facts<'a>>),
     /// Of one in envoyproxy/ratelimit's form.
@@ -38,20 +42,20 @@ pub(crate) struct DescriptorRequestArgs<'a> {
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct DescriptorOptions<'a> {
     /// What requests count as, and single descriptors of them.
-    pub(crate) hits: &'a [OfDescriptor<Hits>],
+    pub(crate) hits: &'a [PerDescriptor<HitsArg>],
     /// Limits in place of the file's.
-    pub(crate) limits: &'a [OfDescriptor<Asked>],
+    pub(crate) limits: &'a [PerDescriptor<RequestedLimit>],
     /// Whether each descriptor's status is shown, also where the outcome tells what it was charged.
     pub(crate) shows_statuses: bool,
 }
 
-impl<'a> Request<'a> {
+impl<'a> ExplainedRequest<'a> {
     /// Fails if the arguments are for the other form.
     pub(crate) fn new(
         policy: &Policy,
-        known: &'a [Fact],
+        known: &'a [FactArg],
         domain: Option<&'a str>,
-        descriptors: &'a [Entries],
+        descriptors: &'a [DescriptorArg],
         extras: DescriptorOptions<'a>,
     ) -> Result<Self, CliError> {
         let usage = |message: &str| Err(CliError::usage(message));
@@ -61,11 +65,11 @@ impl<'a> Request<'a> {
                 usage("the file has domains: a request to it has a --descriptor, and no --fact")
             }
             (false, Some(domain)) => {
-                extras.suit(descriptors.len())?;
+                extras.check_descriptor_numbers(descriptors.len())?;
                 let charging = policy.domains.get(domain).map(|domain| domain.charging);
                 Ok(Self::Descriptors(DescriptorRequestArgs {
                     domain,
-                    entries: descriptors.iter().map(Entries::pairs).collect(),
+                    entries: descriptors.iter().map(DescriptorArg::pairs).collect(),
                     charging: charging.unwrap_or_default(),
                     extras,
                 }))
@@ -95,13 +99,13 @@ impl<'a> Request<'a> {
                 if left.len() > 1 {
                     step.left = left.into_iter().map(RemainingLimit::new).collect();
                 }
-                running.begin(at, verdict.passed().map(Passed::into_permits));
+                running.add(at, verdict.allowed().map(AllowedRequest::into_permits));
                 step
             }
             Self::Descriptors(request) => {
                 let descriptors = request.descriptors();
                 let hits = request.extras.of(None, request.extras.hits);
-                let hits = hits.map_or(1, |Hits(hits)| hits);
+                let hits = hits.map_or(1, |HitsArg(hits)| hits);
                 let verdict = stage.decide_descriptors(request.domain, &descriptors, hits);
                 let mut step = DecidedRequest::of(at, &verdict);
                 // All or none is told by the outcome.
@@ -110,7 +114,7 @@ impl<'a> Request<'a> {
                     let each = each.map(|(entries, said)| DescriptorCharge::of(entries, said));
                     step.descriptors = each.collect();
                 }
-                running.begin(at, verdict.passed().map(DescriptorsPassed::into_permits));
+                running.add(at, verdict.allowed().map(AllowedDescriptors::into_permits));
                 step
             }
         }
@@ -126,9 +130,9 @@ impl DescriptorRequestArgs<'_> {
             let extras = &self.extras;
             let asked = extras.of(Some(number), extras.limits);
             let asked = asked.or_else(|| extras.of(None, extras.limits));
-            descriptor.limit = asked.map(|Asked(count, unit)| (count, unit));
+            descriptor.limit = asked.map(|RequestedLimit(count, unit)| (count, unit));
             let hits = extras.of(Some(number), extras.hits);
-            descriptor.cost = hits.map(|Hits(hits)| u64::from(hits));
+            descriptor.cost = hits.map(|HitsArg(hits)| u64::from(hits));
             descriptor
         });
         descriptors.collect()
@@ -136,13 +140,13 @@ impl DescriptorRequestArgs<'_> {
 }
 
 impl DescriptorOptions<'_> {
-    fn of<T: Copy>(&self, number: Option<usize>, all: &[OfDescriptor<T>]) -> Option<T> {
+    fn of<T: Copy>(&self, number: Option<usize>, all: &[PerDescriptor<T>]) -> Option<T> {
         let mut all = all.iter().rev();
         all.find(|one| one.number == number).map(|one| one.value)
     }
 
     /// Fails if a descriptor is named that there isn't.
-    fn suit(&self, descriptors: usize) -> Result<(), CliError> {
+    fn check_descriptor_numbers(&self, descriptors: usize) -> Result<(), CliError> {
         let hits = self.hits.iter().map(|one| one.number);
         let limits = self.limits.iter().map(|one| one.number);
         let mut numbers = hits.chain(limits).flatten();
@@ -177,7 +181,7 @@ impl RunningRequests {
         }
     }
 
-    fn begin(&mut self, at: Duration, permits: Option<Permits>) {
+    fn add(&mut self, at: Duration, permits: Option<Permits>) {
         if let Some(permits) = permits.filter(|_| !self.hold.is_zero()) {
             self.ends.push_back((at + self.hold, permits));
         }
@@ -186,7 +190,7 @@ impl RunningRequests {
 
 const ALLOWED: &str = "allowed";
 
-const fn outcome(is_allowed: bool) -> &'static str {
+const fn outcome_text(is_allowed: bool) -> &'static str {
     if is_allowed { ALLOWED } else { "denied" }
 }
 
@@ -257,14 +261,14 @@ pub(crate) struct DescriptorCharge {
 }
 
 impl RemainingLimit {
-    fn new(left: Left) -> Self {
+    fn new(left: LimitRemaining) -> Self {
         Self {
             limit: if left.is_warm_up {
                 format!("{} while it warms up", left.kind)
             } else {
                 left.kind.to_string()
             },
-            remaining: self::left(&left.decision),
+            remaining: self::remaining(&left.decision),
             rule: left.rule,
         }
     }
@@ -280,7 +284,7 @@ impl DescriptorCharge {
             },
             limit: said.limit.clone(),
             charged: said.charged,
-            remaining: said.decision.as_ref().and_then(left),
+            remaining: said.decision.as_ref().and_then(remaining),
         }
     }
 }
@@ -321,12 +325,12 @@ impl DecidedRequest {
         self.outcome == ALLOWED
     }
 
-    fn new(at: Duration, verdict: &Verdict<'_>) -> Self {
+    fn new(at: Duration, verdict: &RequestDecision<'_>) -> Self {
         let decision = verdict.decision();
-        let retry_after = match (verdict.refused().is_none(), decision.outcome) {
+        let retry_after = match (verdict.denied().is_none(), decision.outcome) {
             (true, _) => Some(Duration::ZERO),
             (false, Outcome::Never) => None,
-            (false, _) => never_as_none(decision.wait()),
+            (false, _) => never_as_none(decision.wait_or_max()),
         };
         let shadow = verdict.shadow_denials();
         let shadow = shadow.filter_map(|refusal| cause_name(refusal.cause));
@@ -336,9 +340,9 @@ impl DecidedRequest {
         };
         Self {
             at,
-            outcome: outcome(verdict.refused().is_none()),
+            outcome: outcome_text(verdict.denied().is_none()),
             rule: cause_name(verdict.cause()).filter(|_| too_much.is_none()),
-            remaining: left(decision),
+            remaining: remaining(decision),
             retry_after,
             limit: verdict.limit().map(|limit| limit.kind().to_string()),
             without_store: verdict.fallback().map(OnStoreFailure::name),
@@ -358,7 +362,7 @@ impl DecidedRequest {
         };
         let over = rule.map(|rule| rule.over);
         let over = over.or_else(|| tier().map(|(_, tier)| tier.over));
-        if let (Some(Over::Wait(longest)), false) = (over, self.is_allowed()) {
+        if let (Some(OverLimitAction::Wait(longest)), false) = (over, self.is_allowed()) {
             let passes = self.retry_after.is_some_and(|wait| wait <= longest);
             self.waits = Some(WaitOutcome { longest, passes });
         }
@@ -366,14 +370,14 @@ impl DecidedRequest {
     }
 
     /// A request of descriptors: what is told is of the one that decided.
-    fn of(at: Duration, verdict: &DescriptorVerdict) -> Self {
+    fn of(at: Duration, verdict: &DescriptorDecision) -> Self {
         let told = verdict.decider.map(|decider| &verdict.statuses[decider]);
-        let shadow = verdict.statuses.iter().filter(|status| status.would_refuse);
+        let shadow = verdict.statuses.iter().filter(|status| status.would_deny);
         Self {
             at,
-            outcome: outcome(matches!(verdict, DescriptorVerdict::Passed(_))),
+            outcome: outcome_text(matches!(verdict, DescriptorDecision::Allowed(_))),
             rule: told.and_then(|status| status.limit.clone()),
-            remaining: told.and_then(|status| left(status.decision.as_ref()?)),
+            remaining: told.and_then(|status| remaining(status.decision.as_ref()?)),
             retry_after: never_as_none(verdict.retry_after),
             without_store: verdict.fallback.map(OnStoreFailure::name),
             too_much: verdict.too_much.map(|what| what.to_string()),
@@ -384,7 +388,7 @@ impl DecidedRequest {
 }
 
 /// What is left; nothing if there is no limit to it.
-fn left(decision: &Decision) -> Option<u64> {
+fn remaining(decision: &Decision) -> Option<u64> {
     (!decision.is_unlimited()).then_some(decision.remaining)
 }
 

@@ -11,17 +11,17 @@ use clap::ValueEnum;
 use tollgate::clock::Manual;
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Memory};
-use tollgate_engine::engine::{DescriptorVerdict, Left};
+use tollgate_engine::engine::{DescriptorDecision, LimitRemaining};
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::policy::Over;
-use tollgate_engine::{Engine, Facts, Policy, Verdict};
-use tollgate_redis::{Fallback, Local, RemoteBackend};
+use tollgate_engine::policy::OverLimitAction;
+use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
+use tollgate_redis::{Fallback, LocalLimits, RemoteBackend};
 
 use crate::outcome::CliError;
 
 /// Whether there is a store to ask.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub enum Store {
+pub enum StoreState {
     /// It answers.
     #[default]
     Up,
@@ -36,20 +36,20 @@ pub(crate) struct SimulatedEngine {
     clock: Manual,
     wall: Manual,
     /// What the calendar shows at the beginning.
-    began: Timestamp,
+    start: Timestamp,
 }
 
 #[derive(Debug)]
 enum EngineKind {
     Up(Box<Engine<Memory<Manual, Manual>>>),
-    Down(Box<Engine<Fallback<Nowhere, Manual, Manual>>>),
+    Down(Box<Engine<Fallback<UnreachableStore, Manual, Manual>>>),
 }
 
 /// A store that can't be asked.
 #[derive(Debug)]
-struct Nowhere(Manual);
+struct UnreachableStore(Manual);
 
-impl Backend for Nowhere {
+impl Backend for UnreachableStore {
     type Error = &'static str;
 
     fn ask<'a>(
@@ -66,54 +66,58 @@ impl Backend for Nowhere {
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: Arc::new(self.0.clone()),
+            clock: Arc::new(self.0.clone()),
             ..Clocks::default()
         }
     }
 }
 
-impl RemoteBackend for Nowhere {}
+impl RemoteBackend for UnreachableStore {}
 
 impl SimulatedEngine {
     /// Puts a policy in force, on this date.
-    pub(crate) fn new(policy: Policy, began: Timestamp, store: Store) -> Result<Self, CliError> {
+    pub(crate) fn new(
+        policy: Policy,
+        began: Timestamp,
+        store: StoreState,
+    ) -> Result<Self, CliError> {
         let (clock, wall) = (Manual::new(), Manual::new());
         wall.set(began);
         let memory = Memory::builder();
         let memory = memory.clock(clock.clone()).wall(wall.clone()).build();
         let engine = match store {
-            Store::Up => EngineKind::Up(Box::new(Engine::new(policy, memory)?)),
-            Store::Down => {
-                let local = Arc::new(Local::new(memory));
-                let fallback = Fallback::with_local(Nowhere(clock.clone()), local);
-                EngineKind::Down(Box::new(Engine::new(impatient(policy), fallback)?))
+            StoreState::Up => EngineKind::Up(Box::new(Engine::new(policy, memory)?)),
+            StoreState::Down => {
+                let local = Arc::new(LocalLimits::new(memory));
+                let fallback = Fallback::with_local(UnreachableStore(clock.clone()), local);
+                EngineKind::Down(Box::new(Engine::new(without_waits(policy), fallback)?))
             }
         };
         Ok(Self {
             engine,
             clock,
             wall,
-            began,
+            start: began,
         })
     }
 
     /// Lets time go on until this is over since the beginning.
-    pub(crate) fn set(&self, at: Duration) {
+    pub(crate) fn advance_to(&self, at: Duration) {
         self.clock.set(Timestamp::ZERO + at);
-        self.wall.set(self.began + at);
+        self.wall.set(self.start + at);
     }
 
-    pub(super) fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+    pub(super) fn decide<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
         match &self.engine {
             EngineKind::Up(engine) => engine.decide(facts),
-            EngineKind::Down(engine) => at_once(engine.decide_async(facts)),
+            EngineKind::Down(engine) => poll_ready(engine.decide_async(facts)),
         }
     }
 
     /// What is left of each limit, as far as that is known here.
-    pub(super) fn left(&self, facts: &Facts<'_>) -> Vec<Left> {
+    pub(super) fn left(&self, facts: &Facts<'_>) -> Vec<LimitRemaining> {
         match &self.engine {
-            EngineKind::Up(engine) => engine.left(facts),
+            EngineKind::Up(engine) => engine.remaining(facts),
             EngineKind::Down(_) => Vec::new(),
         }
     }
@@ -123,29 +127,29 @@ impl SimulatedEngine {
         domain: &str,
         descriptors: &[Descriptor<'_>],
         hits: u32,
-    ) -> DescriptorVerdict {
+    ) -> DescriptorDecision {
         match &self.engine {
             EngineKind::Up(engine) => engine.decide_descriptors(domain, descriptors, hits),
             EngineKind::Down(engine) => {
-                at_once(engine.decide_descriptors_async(domain, descriptors, hits))
+                poll_ready(engine.decide_descriptors_async(domain, descriptors, hits))
             }
         }
     }
 }
 
 /// The same policy, whose requests don't wait for their turn: nobody is there to wake them.
-fn impatient(mut policy: Policy) -> Policy {
+fn without_waits(mut policy: Policy) -> Policy {
     for rule in &mut policy.rules {
-        rule.over = Over::Refuse;
+        rule.over = OverLimitAction::Deny;
     }
     for tier in policy.tiers.values_mut() {
-        tier.over = Over::Refuse;
+        tier.over = OverLimitAction::Deny;
     }
     policy
 }
 
 /// What is known without waiting, as all is that no store is asked about.
-fn at_once<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
+fn poll_ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(verdict)) => verdict,
         Poll::Ready(Err(never)) => match never {},

@@ -11,7 +11,7 @@ use jiff::{Timestamp as Instant, Zoned};
 use tollgate::Timestamp;
 
 /// Reads a length of time such as `300ms`, `2.5s`, `1h30m` or `30d`.
-pub(crate) fn duration(text: &str) -> Result<Duration, String> {
+pub(crate) fn parse_duration(text: &str) -> Result<Duration, String> {
     let span: Option<Span> = text.parse().ok();
     let length = span.and_then(|span| {
         let days = SpanRelativeTo::days_are_24_hours();
@@ -26,7 +26,7 @@ pub(crate) fn duration(text: &str) -> Result<Duration, String> {
 
 /// In the units that suit it: `100ms`, `1.5s`, `1h30m`, `7d`. What nobody waits for is rounded up: parts of a second to
 /// milliseconds, and of a millisecond to microseconds.
-pub(crate) fn readable(length: Duration) -> String {
+pub(crate) fn format_duration(length: Duration) -> String {
     const DAY: u64 = 86_400;
     let (step, unit) = match length {
         long if long >= Duration::from_secs(1) => (1_000_000, FractionalUnit::Second),
@@ -63,9 +63,9 @@ pub(crate) fn readable(length: Duration) -> String {
 
 /// A moment, as `2026-03-01T12:00:00Z`, with another offset or `[Europe/Zurich]`, or a date alone in UTC.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Date(Instant);
+pub struct Moment(Instant);
 
-impl Date {
+impl Moment {
     /// The moment that a clock of wall time shows.
     pub(crate) fn of(at: Timestamp) -> Self {
         let nanos = i128::from(at.as_nanos());
@@ -77,13 +77,13 @@ impl Date {
     }
 }
 
-impl std::fmt::Display for Date {
+impl std::fmt::Display for Moment {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         self.0.fmt(f)
     }
 }
 
-impl FromStr for Date {
+impl FromStr for Moment {
     type Err = String;
 
     fn from_str(text: &str) -> Result<Self, String> {
@@ -129,8 +129,8 @@ mod tests {
             (30 * 86_400_000_000_000, "30d"),
         ] {
             let length = Duration::from_nanos(nanos);
-            assert_eq!(readable(length), expected);
-            assert_eq!(duration(expected), Ok(length));
+            assert_eq!(format_duration(length), expected);
+            assert_eq!(parse_duration(expected), Ok(length));
         }
     }
 
@@ -142,9 +142,9 @@ mod tests {
             (1_000_400, "1.001ms"),
             (1_999_999_999, "2s"),
         ] {
-            assert_eq!(readable(Duration::from_nanos(nanos)), expected);
+            assert_eq!(format_duration(Duration::from_nanos(nanos)), expected);
         }
-        assert_eq!(readable(Duration::MAX), "18446744073709551615s");
+        assert_eq!(format_duration(Duration::MAX), "18446744073709551615s");
     }
 
     #[test]
@@ -152,7 +152,7 @@ mod tests {
         for text in ["", "5", "s", "-1s", "P1D", "1mo", "5s burst 3", "5x"] {
             let error =
                 format!("{text:?} is no length of time; write it as 10ms, 2.5s, 1h30m or 7d");
-            assert_eq!(duration(text), Err(error));
+            assert_eq!(parse_duration(text), Err(error));
         }
     }
 
@@ -165,12 +165,12 @@ mod tests {
             ("2026-03-01", "2026-03-01T00:00:00Z"),
             ("2026-03-01T07:30", "2026-03-01T07:30:00Z"),
         ] {
-            let date: Date = text.parse().unwrap();
+            let date: Moment = text.parse().unwrap();
             assert_eq!(date.to_string(), expected);
-            assert_eq!(Date::of(date.timestamp()), date);
+            assert_eq!(Moment::of(date.timestamp()), date);
         }
-        assert!("1969-12-31".parse::<Date>().is_err());
-        let error = "soon".parse::<Date>().unwrap_err();
+        assert!("1969-12-31".parse::<Moment>().is_err());
+        let error = "soon".parse::<Moment>().unwrap_err();
         assert!(
             error.starts_with("\"soon\" is no date; write it as "),
             "{error}"

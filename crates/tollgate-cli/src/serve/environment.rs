@@ -5,21 +5,23 @@ use clap::{Args, Command};
 
 use super::settings;
 use crate::admin::Admin;
-use crate::ask::Ask;
+use crate::ask::AskOptions;
 
-const OURS: &str = "TOLLGATE_";
+const ENV_PREFIX: &str = "TOLLGATE_";
 
 /// What to say of variables that are called as settings are, but set nothing: one line each.
-pub(super) fn unknown(variables: impl IntoIterator<Item = String>) -> Vec<String> {
+pub(super) fn unknown_variable_warnings(
+    variables: impl IntoIterator<Item = String>,
+) -> Vec<String> {
     // Those of the other commands are set for these, and no mistake.
-    let ask = Ask::augment_args(Command::new("ask"));
+    let ask = AskOptions::augment_args(Command::new("ask"));
     let admin = Admin::augment_args(Command::new("admin"));
-    let known = known(&settings::command().subcommands([ask, admin]));
-    let is_ours = |name: &String| name.starts_with(OURS) && !is_kubernetes_link(name);
+    let known = known_variables(&settings::serve_cli().subcommands([ask, admin]));
+    let is_ours = |name: &String| name.starts_with(ENV_PREFIX) && !is_kubernetes_link(name);
     let unknown = variables.into_iter().filter(is_ours);
     let mut unknown: Vec<_> = unknown.filter(|name| !known.contains(name)).collect();
     unknown.sort();
-    let said = unknown.iter().map(|name| match near(name) {
+    let said = unknown.iter().map(|name| match similar_variable(name) {
         Some(near) => format!("{name} in the environment is no setting: did you mean {near}?"),
         None => format!("{name} in the environment is no setting: tollgate serve --help has all"),
     });
@@ -27,10 +29,10 @@ pub(super) fn unknown(variables: impl IntoIterator<Item = String>) -> Vec<String
 }
 
 /// The variables of a command, and of those in it.
-fn known(command: &Command) -> Vec<String> {
+fn known_variables(command: &Command) -> Vec<String> {
     let own = command.get_arguments().filter_map(clap::Arg::get_env);
     let own = own.map(|name| name.to_string_lossy().into_owned());
-    own.chain(command.get_subcommands().flat_map(known))
+    own.chain(command.get_subcommands().flat_map(known_variables))
         .collect()
 }
 
@@ -44,15 +46,18 @@ fn is_kubernetes_link(name: &str) -> bool {
 }
 
 /// The variable whose setting is spelt nearly so.
-fn near(name: &str) -> Option<String> {
-    let flag = name.strip_prefix(OURS)?.to_lowercase().replace('_', "-");
+fn similar_variable(name: &str) -> Option<String> {
+    let flag = name
+        .strip_prefix(ENV_PREFIX)?
+        .to_lowercase()
+        .replace('_', "-");
     let words = ["tollgate", "serve", &format!("--{flag}=x")].map(str::to_owned);
-    let error = settings::command().try_get_matches_from(words).err()?;
+    let error = settings::serve_cli().try_get_matches_from(words).err()?;
     let Some(ContextValue::String(near)) = error.get(ContextKind::SuggestedArg) else {
         return None;
     };
     let near = near.trim_start_matches("--");
-    Some(settings::variable(near))
+    Some(settings::env_variable(near))
 }
 
 #[cfg(test)]
@@ -72,7 +77,7 @@ mod tests {
             ("TOLLGATE_POLICY", None),
             ("HOME", None),
         ] {
-            let said = unknown([name.to_owned()]);
+            let said = unknown_variable_warnings([name.to_owned()]);
             let expect =
                 expect.map(|what| format!("{name} in the environment is no setting: {what}"));
             assert_eq!(said, Vec::from_iter(expect));
@@ -90,7 +95,13 @@ mod tests {
             "TOLLGATE_PORT_8080_TCP_ADDR",
             "TOLLGATE_PODS_PORT_8081_TCP_PROTO",
         ];
-        assert_eq!(unknown(set.map(str::to_owned)), Vec::<String>::new());
-        assert_eq!(unknown(["TOLLGATE_PORTS".to_owned()]).len(), 1);
+        assert_eq!(
+            unknown_variable_warnings(set.map(str::to_owned)),
+            Vec::<String>::new()
+        );
+        assert_eq!(
+            unknown_variable_warnings(["TOLLGATE_PORTS".to_owned()]).len(),
+            1
+        );
     }
 }

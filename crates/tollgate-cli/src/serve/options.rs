@@ -7,29 +7,30 @@ use std::str::FromStr;
 use std::time::Duration;
 
 use clap::{Arg, Args};
-use tollgate_http::Dialect;
+use tollgate_http::HeaderDialect;
 use tollgate_server::{
-    Address, AdminHost, AdminToken, Bounds, DenialLog, Drain, Level, Log, LogForm, Protocol,
-    RlsClosed, Secret, Settings, ShadowAnswers, Share, StateOptions, Watch,
+    Address, AdminHost, AdminToken, DenialLog, DrainSettings, Level, Log, LogFormat, PolicyWatch,
+    Protocol, RequestBounds, RlsFailureMode, SampleRate, Secret, Settings, ShadowVisibility,
+    StateOptions,
 };
 
 use super::Setting;
-use super::settings::variable;
+use super::settings::env_variable;
 use crate::outcome::CliError;
-use crate::policy::duration;
+use crate::policy::parse_duration;
 
 mod secure;
 
-pub use secure::Secure;
+pub use secure::SecurityOptions;
 
 /// More keys than this would be more memory than a machine has.
-const MOST_KEYS: usize = 1_000_000_000;
+const MAX_THROTTLE_KEYS: usize = 1_000_000_000;
 
 /// Options of `tollgate serve`.
 #[derive(Args, Clone, Debug)]
 #[command(
     allow_negative_numbers = true,
-    mut_args(from_environment),
+    mut_args(with_env_variable),
     after_help = "\
 Each option can also be said in the environment (TOLLGATE_HTTP for --http) or in a file that --config
 names (http: 127.0.0.1:8080). A flag counts before the environment, and that before the file.
@@ -48,7 +49,7 @@ Examples:
   tollgate serve policy.yaml --config settings.yaml --check
   tollgate serve ratelimit/config/ --backend redis://127.0.0.1:6379"
 )]
-pub struct Serve {
+pub struct ServeOptions {
     /// A policy, or a folder of policies, in our form or envoyproxy/ratelimit's; an example without.
     pub policy: Option<PathBuf>,
     /// Where HTTP is answered: an address, a port, unix:PATH, unix:PATH?mode=0660, or off.
@@ -72,17 +73,17 @@ pub struct Serve {
     )]
     pub backend: String,
     /// In memory, how many processes share the limits: each enforces its part, as they count apart.
-    #[arg(long, value_name = "N", default_value = "1", value_parser = at_least_one::<u32>)]
+    #[arg(long, value_name = "N", default_value = "1", value_parser = parse_positive::<u32>)]
     pub replicas: u32,
     /// Don't start while the store can't be asked.
-    #[arg(long, value_parser = yes_or_no)]
+    #[arg(long, value_parser = parse_switch)]
     pub require_store: bool,
     /// How long a decision waits for the store, before each rule's on_store_failure decides.
-    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "25ms", value_parser = parse_positive_duration)]
     pub store_timeout: Duration,
     /// What outlives the process.
     #[command(flatten)]
-    pub keep: Keep,
+    pub state_options: PersistenceOptions,
     /// Header fields that tell what is left: draft-8, draft-7, draft-6, draft-3, github; several with commas.
     #[arg(
         long,
@@ -90,19 +91,19 @@ pub struct Serve {
         value_delimiter = ',',
         default_value = "draft-8"
     )]
-    pub headers: Vec<Dialect>,
+    pub headers: Vec<HeaderDialect>,
     /// Header fields that Envoy adds to its answers, as for --headers; none without.
     #[arg(long, value_name = "DIALECT", value_delimiter = ',')]
-    pub rls_headers: Vec<Dialect>,
+    pub rls_headers: Vec<HeaderDialect>,
     /// What Envoy is told of a decision that could not be made: error, or deny.
     #[arg(long, value_name = "ANSWER", default_value = "error")]
-    pub rls_closed: RlsClosed,
+    pub rls_closed: RlsFailureMode,
     /// Certificates and secrets.
     #[command(flatten)]
-    pub secure: Secure,
+    pub security: SecurityOptions,
     /// When the policy is read again, and how it ends.
     #[command(flatten)]
-    pub lifetime: Lifetime,
+    pub lifetime: LifecycleOptions,
     /// A file of tokens, one a line, for those who operate it by --admin; without, one is made at the start.
     #[arg(long, value_name = "FILE")]
     pub admin_token_file: Option<PathBuf>,
@@ -111,22 +112,22 @@ pub struct Serve {
     pub admin_host: Vec<AdminHost>,
     /// Metrics and logs.
     #[command(flatten)]
-    pub telling: Telling,
+    pub observability: ObservabilityOptions,
     /// A file that gets one JSON object with the addresses, once all are bound.
     #[arg(long, value_name = "FILE")]
     pub ready_file: Option<PathBuf>,
     /// Keys of CL.THROTTLE that are kept in memory.
-    #[arg(long, value_name = "N", default_value = "1000000", value_parser = some_keys)]
+    #[arg(long, value_name = "N", default_value = "1000000", value_parser = parse_throttle_keys)]
     pub throttle_keys: usize,
     /// How much clients may bring and take.
     #[command(flatten)]
-    pub most: Most,
+    pub limits: LimitOptions,
     /// A file of settings: YAML, or TOML if it ends so.
     #[arg(long, value_name = "FILE")]
     pub config: Option<PathBuf>,
     /// What is done in place of serving.
     #[command(flatten)]
-    pub instead: Instead,
+    pub checks: CheckOptions,
     /// Where each setting is from.
     #[arg(skip)]
     pub origins: Vec<Setting>,
@@ -134,85 +135,85 @@ pub struct Serve {
 
 /// How much clients may bring and take.
 #[derive(Args, Clone, Debug)]
-pub struct Most {
+pub struct LimitOptions {
     /// Connections of each protocol at the same time.
-    #[arg(long, value_name = "N", default_value = "10000", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "10000", value_parser = parse_positive::<usize>)]
     pub max_connections: usize,
     /// Bytes of a request: a command, a body, a message.
-    #[arg(long, value_name = "N", default_value = "65536", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "65536", value_parser = parse_positive::<usize>)]
     pub max_request_bytes: usize,
     /// Bytes of the first lines of a request of HTTP.
-    #[arg(long, value_name = "N", default_value = "8192", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "8192", value_parser = parse_positive::<usize>)]
     pub max_head_bytes: usize,
     /// Bytes of a key, or of one fact.
-    #[arg(long, value_name = "N", default_value = "8192", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "8192", value_parser = parse_positive::<usize>)]
     pub max_key_bytes: usize,
     /// Arguments of a command, facts of a request, or entries of all its descriptors.
-    #[arg(long, value_name = "N", default_value = "1024", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "1024", value_parser = parse_positive::<usize>)]
     pub max_arguments: usize,
     /// Descriptors of a request of Envoy.
-    #[arg(long, value_name = "N", default_value = "64", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "64", value_parser = parse_positive::<usize>)]
     pub max_descriptors: usize,
     /// Requests of one list of HTTP.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_positive::<usize>)]
     pub max_batch: usize,
     /// Commands or requests that are answered in one write.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_positive::<usize>)]
     pub max_pipeline: usize,
     /// Calls of one connection of HTTP/2 at the same time.
-    #[arg(long, value_name = "N", default_value = "256", value_parser = at_least_one::<u32>)]
+    #[arg(long, value_name = "N", default_value = "256", value_parser = parse_positive::<u32>)]
     pub max_streams: u32,
     /// What callers may hold at the same time.
-    #[arg(long, value_name = "N", default_value = "100000", value_parser = whole)]
+    #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_count)]
     pub max_holds: usize,
     /// How long a slot is held that was taken without a name (over RLS, RESP or /v1/check), if nobody gives it back.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = some_time)]
-    pub hold_time: Duration,
+    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
+    pub permit_ttl: Duration,
     /// How long a client may take to send a request, and to read its answer.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_positive_duration)]
     pub request_time: Duration,
     /// How long a connection may be quiet.
-    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "10m", value_parser = parse_positive_duration)]
     pub idle_time: Duration,
 }
 
-impl Most {
-    fn bounds(&self) -> Bounds {
-        Bounds {
-            connections: self.max_connections,
+impl LimitOptions {
+    fn bounds(&self) -> RequestBounds {
+        RequestBounds {
+            max_connections: self.max_connections,
             request_bytes: self.max_request_bytes,
             head_bytes: self.max_head_bytes,
             key_bytes: self.max_key_bytes,
-            arguments: self.max_arguments,
-            descriptors: self.max_descriptors,
-            batch: self.max_batch,
-            pipeline: self.max_pipeline,
-            streams: self.max_streams,
-            holds: self.max_holds,
-            hold_time: self.hold_time,
-            request_time: self.request_time,
-            idle_time: self.idle_time,
+            max_arguments: self.max_arguments,
+            max_descriptors: self.max_descriptors,
+            max_batch: self.max_batch,
+            max_pipeline: self.max_pipeline,
+            max_streams: self.max_streams,
+            max_reservations: self.max_holds,
+            reservation_timeout: self.permit_ttl,
+            request_timeout: self.request_time,
+            idle_timeout: self.idle_time,
         }
     }
 }
 
 /// Where state is kept, in memory.
 #[derive(Args, Clone, Debug)]
-pub struct Keep {
+pub struct PersistenceOptions {
     /// In memory, a folder that keeps what was counted across restarts: each process needs one of its own.
     #[arg(long, value_name = "DIR")]
     pub state: Option<PathBuf>,
     /// How often --state is saved: so much is lost at most if the process is killed.
-    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "5s", value_parser = parse_positive_duration)]
     pub state_every: Duration,
 }
 
-impl Keep {
+impl PersistenceOptions {
     /// What the service is told, if state is kept.
-    pub(super) fn options(&self) -> Option<StateOptions> {
+    pub(super) fn state_options(&self) -> Option<StateOptions> {
         let folder = self.state.as_ref()?;
         Some(StateOptions {
-            every: self.state_every,
+            save_interval: self.state_every,
             ..StateOptions::in_folder(folder)
         })
     }
@@ -220,57 +221,57 @@ impl Keep {
 
 /// When the policy is read again, and how the service ends.
 #[derive(Args, Clone, Debug)]
-pub struct Lifetime {
+pub struct LifecycleOptions {
     /// Whether the policy is read again when its files change: on, or off. SIGHUP reads it in any case.
-    #[arg(long, value_name = "ON|OFF", default_value = "on", value_parser = watch)]
-    pub watch: Watch,
+    #[arg(long, value_name = "ON|OFF", default_value = "on", value_parser = parse_watch)]
+    pub watch: PolicyWatch,
     /// After SIGTERM, how long clients are still taken while probes say that they should go elsewhere.
-    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = duration)]
+    #[arg(long, value_name = "TIME", default_value = "0s", value_parser = parse_duration)]
     pub drain_delay: Duration,
     /// After that, how long what was asked may take to be answered; what isn't is cut.
-    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = some_time)]
+    #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_positive_duration)]
     pub drain_time: Duration,
 }
 
-impl Lifetime {
+impl LifecycleOptions {
     /// How it ends.
-    pub(super) const fn drain(&self) -> Drain {
-        Drain {
+    pub(super) const fn drain(&self) -> DrainSettings {
+        DrainSettings {
             delay: self.drain_delay,
-            time: self.drain_time,
+            timeout: self.drain_time,
         }
     }
 }
 
 /// Metrics and logs.
 #[derive(Args, Clone, Debug)]
-pub struct Telling {
+pub struct ObservabilityOptions {
     /// Where Prometheus is answered (/metrics), and probes, as for --http; --admin answers it too.
     #[arg(long, value_name = "ADDR", default_value = "off")]
     pub metrics: Address,
     /// How many limiters metrics show by name; the others are counted together.
-    #[arg(long, value_name = "N", default_value = "1000", value_parser = at_least_one::<usize>)]
+    #[arg(long, value_name = "N", default_value = "1000", value_parser = parse_positive::<usize>)]
     pub metrics_limiters: usize,
     /// How lines of the log are written: text, or json.
     #[arg(long, value_name = "FORM", default_value = "text")]
-    pub log_format: LogForm,
+    pub log_format: LogFormat,
     /// What is written to the log, from this on: error, warning, info or debug.
     #[arg(long, value_name = "LEVEL", default_value = "info")]
     pub log_level: Level,
     /// How many of the refusals are in the log, as 1%; 0 for none.
     #[arg(long, value_name = "SHARE", default_value = "1%")]
-    pub log_denials: Share,
+    pub log_denials: SampleRate,
     /// But no more of them in any second.
-    #[arg(long, value_name = "N", default_value = "10", value_parser = at_least_one::<u32>)]
+    #[arg(long, value_name = "N", default_value = "10", value_parser = parse_positive::<u32>)]
     pub log_denials_per_second: u32,
     /// Name the rules in shadow that would have refused in answers of /v1/check and /v1/peek, by the field "shadow".
     #[arg(long)]
     pub show_shadow: bool,
 }
 
-impl Telling {
+impl ObservabilityOptions {
     /// The log, on standard error.
-    pub(super) fn log(&self) -> io::Result<Log> {
+    pub(super) fn open_log(&self) -> io::Result<Log> {
         let log = Log::queued(io::stderr(), self.log_format)?;
         log.set_level(self.log_level);
         Ok(log)
@@ -279,7 +280,7 @@ impl Telling {
 
 /// What is done in place of serving. They are for the command line alone.
 #[derive(Args, Clone, Debug)]
-pub struct Instead {
+pub struct CheckOptions {
     /// Check all that a start needs (policy, certificates, secrets, store, ports, state), and end.
     #[arg(long, conflicts_with_all = ["print_config", "print_policy"])]
     pub check: bool,
@@ -291,7 +292,7 @@ pub struct Instead {
     pub print_policy: bool,
 }
 
-impl Serve {
+impl ServeOptions {
     /// Where each protocol is spoken, by the name that people know.
     pub(super) fn listeners(&self) -> [(Protocol, &'static str, &Address); 5] {
         [
@@ -299,13 +300,13 @@ impl Serve {
             (Protocol::Grpc, "gRPC", &self.grpc),
             (Protocol::Resp, "RESP", &self.resp),
             (Protocol::Admin, "admin", &self.admin),
-            (Protocol::Metrics, "metrics", &self.telling.metrics),
+            (Protocol::Metrics, "metrics", &self.observability.metrics),
         ]
     }
 
     /// What the service is told, or which secret can't be read.
     pub(super) fn settings(&self, log: &Log) -> Result<Settings, CliError> {
-        let (secure, telling) = (&self.secure, &self.telling);
+        let (secure, telling) = (&self.security, &self.observability);
         let secret = |flag: &str, file: &Option<PathBuf>| {
             let read = file.as_ref().map(Secret::from_file).transpose();
             read.map_err(|why| CliError::usage(format_args!("--{flag}: {why}")))
@@ -316,46 +317,46 @@ impl Serve {
             resp: self.resp.clone(),
             admin: self.admin.clone(),
             metrics: telling.metrics.clone(),
-            limiters: telling.metrics_limiters,
-            bounds: self.most.bounds(),
-            dialects: self.headers.clone(),
+            max_named_limiters: telling.metrics_limiters,
+            bounds: self.limits.bounds(),
+            header_dialects: self.headers.clone(),
             rls_headers: self.rls_headers.clone(),
-            rls_closed: self.rls_closed,
-            password: secret("resp-password-file", &secure.resp_password_file)?,
-            token: secret("http-token-file", &secure.http_token_file)?,
-            client_password: secret(
+            rls_failure_mode: self.rls_closed,
+            resp_operator_password: secret("resp-password-file", &secure.resp_password_file)?,
+            http_operator_token: secret("http-token-file", &secure.http_token_file)?,
+            resp_client_password: secret(
                 "resp-client-password-file",
                 &secure.resp_client_password_file,
             )?,
-            client_token: secret("http-client-token-file", &secure.http_client_token_file)?,
+            http_client_token: secret("http-client-token-file", &secure.http_client_token_file)?,
             admin_token: match secret("admin-token-file", &self.admin_token_file)? {
-                Some(secret) => AdminToken::Given(secret),
-                None => AdminToken::Made(self.keep.state.clone()),
+                Some(secret) => AdminToken::File(secret),
+                None => AdminToken::Generated(self.state_options.state.clone()),
             },
             admin_hosts: self.admin_host.clone(),
             tls: secure.tls(),
-            throttle_keys: self.throttle_keys,
+            max_throttle_keys: self.throttle_keys,
             replicas: self.replicas,
             ready_file: self.ready_file.clone(),
             log: log.clone(),
-            log_denials: DenialLog {
+            denial_log: DenialLog {
                 share: telling.log_denials,
-                most_a_second: telling.log_denials_per_second,
+                max_per_second: telling.log_denials_per_second,
             },
-            shadow_answers: if telling.show_shadow {
-                ShadowAnswers::Shown
+            shadow_visibility: if telling.show_shadow {
+                ShadowVisibility::Shown
             } else {
-                ShadowAnswers::Hidden
+                ShadowVisibility::Hidden
             },
             policy_path: self.policy.clone(),
-            watch: self.lifetime.watch,
+            policy_watch: self.lifetime.watch,
             ..Settings::default()
         })
     }
 }
 
 /// A count of what there has to be some of.
-fn at_least_one<T>(text: &str) -> Result<T, String>
+fn parse_positive<T>(text: &str) -> Result<T, String>
 where
     T: FromStr<Err = ParseIntError> + PartialEq + Default,
 {
@@ -369,23 +370,23 @@ where
 }
 
 /// Keys of which each takes 25 bytes.
-fn some_keys(text: &str) -> Result<usize, String> {
-    match at_least_one(text)? {
-        count if count <= MOST_KEYS => Ok(count),
+fn parse_throttle_keys(text: &str) -> Result<usize, String> {
+    match parse_positive(text)? {
+        count if count <= MAX_THROTTLE_KEYS => Ok(count),
         _ => Err(format!(
-            "it should be at most {MOST_KEYS}: each key takes 25 bytes"
+            "it should be at most {MAX_THROTTLE_KEYS}: each key takes 25 bytes"
         )),
     }
 }
 
 /// A count of what there may be none of.
-fn whole(text: &str) -> Result<usize, String> {
+fn parse_count(text: &str) -> Result<usize, String> {
     let read = text.parse();
     read.map_err(|_| "it should be a whole number".to_owned())
 }
 
 /// A switch, as the environment tells it.
-fn yes_or_no(text: &str) -> Result<bool, String> {
+fn parse_switch(text: &str) -> Result<bool, String> {
     match text.to_lowercase().as_str() {
         "true" | "yes" | "on" | "1" => Ok(true),
         "false" | "no" | "off" | "0" => Ok(false),
@@ -394,27 +395,27 @@ fn yes_or_no(text: &str) -> Result<bool, String> {
 }
 
 /// A time in which something can happen.
-fn some_time(text: &str) -> Result<Duration, String> {
-    match duration(text)? {
+fn parse_positive_duration(text: &str) -> Result<Duration, String> {
+    match parse_duration(text)? {
         Duration::ZERO => Err("it should be longer than nothing, as 10s".to_owned()),
         time => Ok(time),
     }
 }
 
 /// Each option is a variable of the environment, too, but those that are in place of serving.
-fn from_environment(arg: Arg) -> Arg {
+fn with_env_variable(arg: Arg) -> Arg {
     let id = arg.get_id().to_string();
     match id.as_str() {
         "check" | "print_config" | "print_policy" => arg,
-        name => arg.env(variable(name)),
+        name => arg.env(env_variable(name)),
     }
 }
 
 /// Whether the policy's files are watched.
-fn watch(text: &str) -> Result<Watch, String> {
-    match yes_or_no(text) {
-        Ok(true) => Ok(Watch::On),
-        Ok(false) => Ok(Watch::Off),
+fn parse_watch(text: &str) -> Result<PolicyWatch, String> {
+    match parse_switch(text) {
+        Ok(true) => Ok(PolicyWatch::On),
+        Ok(false) => Ok(PolicyWatch::Off),
         Err(_) => Err("it should be on or off".to_owned()),
     }
 }

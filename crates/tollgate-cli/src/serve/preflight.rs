@@ -6,12 +6,12 @@ use std::io::Write;
 
 use tollgate::clock::Monotonic;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::{Checked, Engine, Rejected, render};
+use tollgate_engine::{Engine, LoadError, LoadedPolicy, render};
 use tollgate_redis::{Address as Store, ConnectError, Redis};
-use tollgate_server::preflight::{self, Found};
+use tollgate_server::preflight::{self, CheckOutcome};
 use tollgate_server::{Address, Log, Settings};
 
-use super::{MEET_STORE, Serve};
+use super::{STORE_READY_TIMEOUT, ServeOptions};
 use crate::outcome::CliError;
 
 /// What a check is about, by the exit code if something of it is wrong.
@@ -37,41 +37,46 @@ struct PreflightReport {
 }
 
 impl PreflightReport {
-    fn line(&mut self, standing: &str, what: &str, text: &str) {
+    fn add_line(&mut self, standing: &str, what: &str, text: &str) {
         let text = render::escaped(text);
         // Writing to a string can't fail.
         let _ = writeln!(self.lines, "{standing:<8}{what}: {text}");
     }
 
-    fn well(&mut self, what: &str, text: &str) {
+    fn add_ok(&mut self, what: &str, text: &str) {
         self.checks += 1;
-        self.line("ok", what, text);
+        self.add_line("ok", what, text);
     }
 
     /// Something that isn't a check of its own.
-    fn warn(&mut self, what: &str, text: &str) {
-        self.line("warning", what, text);
+    fn add_warning(&mut self, what: &str, text: &str) {
+        self.add_line("warning", what, text);
     }
 
-    fn fail(&mut self, area: CheckArea, what: &str, text: &str) {
+    fn add_failure(&mut self, area: CheckArea, what: &str, text: &str) {
         self.checks += 1;
         self.failed += 1;
         self.areas.insert(area);
-        self.line("failed", what, text);
+        self.add_line("failed", what, text);
     }
 
-    fn found(&mut self, area: CheckArea, what: &str, found: Result<Found, impl fmt::Display>) {
+    fn add_result(
+        &mut self,
+        area: CheckArea,
+        what: &str,
+        found: Result<CheckOutcome, impl fmt::Display>,
+    ) {
         match found {
-            Ok(Found::Well(text)) => self.well(what, &text),
-            Ok(Found::Warning(text)) => {
+            Ok(CheckOutcome::Passed(text)) => self.add_ok(what, &text),
+            Ok(CheckOutcome::Warning(text)) => {
                 self.checks += 1;
-                self.warn(what, &text);
+                self.add_warning(what, &text);
             }
-            Err(why) => self.fail(area, what, &why.to_string()),
+            Err(why) => self.add_failure(area, what, &why.to_string()),
         }
     }
 
-    fn end(mut self, out: &mut impl Write) -> Result<(), CliError> {
+    fn finish(mut self, out: &mut impl Write) -> Result<(), CliError> {
         let (checks, failed) = (self.checks, self.failed);
         if failed == 0 {
             self.lines.push_str("it could start\n");
@@ -88,46 +93,52 @@ impl PreflightReport {
     }
 }
 
-impl Serve {
+impl ServeOptions {
     /// Looks at all that a start needs, also where something was wrong before.
     pub(super) async fn preflight(&self, out: &mut impl Write, log: &Log) -> Result<(), CliError> {
         let mut report = PreflightReport::default();
         let config = CheckArea::Configuration;
-        let sense = || Found::Well("make sense together".to_owned());
-        report.found(config, "settings", self.check().map(|()| sense()));
+        let sense = || CheckOutcome::Passed("make sense together".to_owned());
+        report.add_result(config, "settings", self.validate().map(|()| sense()));
         let checked = self.check_policy(&mut report);
         let settings = self.check_secrets(&mut report, log);
-        if let Some(Err(open)) = settings.as_ref().map(preflight::operators) {
-            report.fail(config, "admin", &open.to_string());
+        if let Some(Err(open)) = settings.as_ref().map(preflight::admin_exposure) {
+            report.add_failure(config, "admin", &open.to_string());
         }
         self.check_store(&mut report, checked.as_ref()).await;
         self.check_ports(&mut report).await;
-        let descriptors = preflight::descriptors(self.most.max_connections);
-        report.found(
+        let descriptors = preflight::descriptors(self.limits.max_connections);
+        report.add_result(
             CheckArea::System,
             "file descriptors",
             Ok::<_, String>(descriptors),
         );
-        if let Some(folder) = self.keep.state.as_ref().filter(|_| self.is_in_memory()) {
-            report.found(CheckArea::System, "state", preflight::state(folder));
+        if let Some(folder) = self
+            .state_options
+            .state
+            .as_ref()
+            .filter(|_| self.is_in_memory())
+        {
+            report.add_result(CheckArea::System, "state", preflight::state(folder));
         }
         if let Some(path) = &self.ready_file {
             let (shown, written) = (path.display(), preflight::file(path));
-            let written = written.map(|()| Found::Well(format!("{shown} can be written")));
+            let written = written.map(|()| CheckOutcome::Passed(format!("{shown} can be written")));
             let why = |error| format!("can't write --ready-file {shown}: {error}");
-            report.found(CheckArea::System, "ready file", written.map_err(why));
+            report.add_result(CheckArea::System, "ready file", written.map_err(why));
         }
-        report.end(out)
+        report.finish(out)
     }
 
     /// The policy, with every error and warning in a line.
-    fn check_policy(&self, report: &mut PreflightReport) -> Option<Checked> {
-        let checked = match self.policy() {
+    fn check_policy(&self, report: &mut PreflightReport) -> Option<LoadedPolicy> {
+        let checked = match self.load_policy() {
             Ok(checked) => checked,
             Err(failure) => {
-                let mut fail = |why: &str| report.fail(CheckArea::Configuration, "policy", why);
-                match failure.rejected() {
-                    Some(Rejected { errors, sources }) => render::reports(errors, sources)
+                let mut fail =
+                    |why: &str| report.add_failure(CheckArea::Configuration, "policy", why);
+                match failure.policy_errors() {
+                    Some(LoadError { errors, sources }) => render::to_reports(errors, sources)
                         .iter()
                         .map(in_one_line)
                         .for_each(|why| fail(&why)),
@@ -136,31 +147,31 @@ impl Serve {
                 return None;
             }
         };
-        let part = checked.policy.divided(self.replicas).policy;
+        let part = checked.policy.share_for_replicas(self.replicas).policy;
         if self.is_in_memory()
             && let Err(error) = Engine::new(part, Memory::<Monotonic>::new())
         {
-            report.fail(CheckArea::Configuration, "policy", &error.to_string());
+            report.add_failure(CheckArea::Configuration, "policy", &error.to_string());
             return None;
         }
         let shown = match &self.policy {
             Some(path) => path.display().to_string(),
             None => "the example".to_owned(),
         };
-        report.well("policy", &format!("{shown} can be put in force"));
-        for warning in render::reports(&checked.warnings, &checked.sources) {
-            report.warn("policy", &in_one_line(&warning));
+        report.add_ok("policy", &format!("{shown} can be put in force"));
+        for warning in render::to_reports(&checked.warnings, &checked.sources) {
+            report.add_warning("policy", &in_one_line(&warning));
         }
         for warning in self.start_warnings(&checked.policy) {
-            report.warn("start", &warning);
+            report.add_warning("start", &warning);
         }
         Some(checked)
     }
 
     /// Certificates and secrets; all settings, if they can be read.
     fn check_secrets(&self, report: &mut PreflightReport, log: &Log) -> Option<Settings> {
-        if let Some(tls) = self.secure.tls() {
-            report.found(
+        if let Some(tls) = self.security.tls() {
+            report.add_result(
                 CheckArea::Secrets,
                 "certificate",
                 preflight::certificates(tls),
@@ -168,18 +179,18 @@ impl Serve {
         }
         match self.settings(log) {
             Ok(settings) => {
-                report.well("secrets", "can be read");
+                report.add_ok("secrets", "can be read");
                 Some(settings)
             }
             Err(failure) => {
-                report.fail(CheckArea::Secrets, "secrets", &failure.to_string());
+                report.add_failure(CheckArea::Secrets, "secrets", &failure.to_string());
                 None
             }
         }
     }
 
     /// The store, which is given as long as at the start; here it has to answer, whether a start needs it or not.
-    async fn check_store(&self, report: &mut PreflightReport, checked: Option<&Checked>) {
+    async fn check_store(&self, report: &mut PreflightReport, checked: Option<&LoadedPolicy>) {
         if self.is_in_memory() || self.backend.parse::<Store>().is_err() {
             return;
         }
@@ -191,16 +202,18 @@ impl Serve {
         };
         let redis = match build() {
             Ok(redis) => redis,
-            Err(why) => return report.fail(CheckArea::Store, "store", &format!("{shown}: {why}")),
+            Err(why) => {
+                return report.add_failure(CheckArea::Store, "store", &format!("{shown}: {why}"));
+            }
         };
-        let answers = redis.ready(MEET_STORE).await;
-        let answers = answers.map(|()| Found::Well(format!("{shown} answers")));
+        let answers = redis.ready(STORE_READY_TIMEOUT).await;
+        let answers = answers.map(|()| CheckOutcome::Passed(format!("{shown} answers")));
         let why = |error| format!("{shown}: {error}");
-        report.found(CheckArea::Store, "store", answers.map_err(why));
+        report.add_result(CheckArea::Store, "store", answers.map_err(why));
         if let Some(checked) = checked
             && let Err(error) = Engine::new(checked.policy.clone(), redis)
         {
-            report.fail(CheckArea::Configuration, "policy", &error.to_string());
+            report.add_failure(CheckArea::Configuration, "policy", &error.to_string());
         }
     }
 
@@ -208,19 +221,19 @@ impl Serve {
     async fn check_ports(&self, report: &mut PreflightReport) {
         let mut taken: Vec<&Address> = Vec::new();
         for (_, protocol, address) in self.listeners() {
-            if *address == Address::Off {
+            if *address == Address::Disabled {
                 continue;
             }
             let free = preflight::address(protocol, address, &taken).await;
-            let free = free.map(|()| Found::Well(format!("{address} is free")));
-            report.found(CheckArea::System, protocol, free);
+            let free = free.map(|()| CheckOutcome::Passed(format!("{address} is free")));
+            report.add_result(CheckArea::System, protocol, free);
             taken.push(address);
         }
     }
 }
 
 /// A diagnostic with its place and what to do.
-fn in_one_line(report: &render::Report<'_>) -> String {
+fn in_one_line(report: &render::DiagnosticReport<'_>) -> String {
     let place = match report.line {
         0 => format!("{}: ", report.file),
         line => format!("{}:{line}:{}: ", report.file, report.column),

@@ -4,21 +4,20 @@ use std::io::Write;
 
 use tollgate_engine::Policy;
 
-use super::Serve;
+use super::ServeOptions;
 use crate::outcome::CliError;
 
-impl Serve {
+impl ServeOptions {
     /// Writes the policy: a file alone as it is written, several as one.
     pub(super) fn print_policy(&self, out: &mut impl Write) -> Result<(), CliError> {
-        self.check()?;
-        let checked = self.policy().map_err(CliError::in_one_line)?;
+        self.validate()?;
+        let checked = self.load_policy().map_err(CliError::in_one_line)?;
         let mut sources = checked.sources.iter();
         let text = match (sources.next(), sources.next(), &self.policy) {
             (Some(only), None, _) => only.text().to_owned(),
-            (_, _, Some(path)) => {
-                Policy::text_of(path).map_err(|rejected| CliError::from(rejected).in_one_line())?
-            }
-            (_, _, None) => super::EXAMPLE.to_owned(),
+            (_, _, Some(path)) => Policy::read_as_single_text(path)
+                .map_err(|rejected| CliError::from(rejected).in_one_line())?,
+            (_, _, None) => super::EXAMPLE_POLICY.to_owned(),
         };
         let mut shown = String::new();
         if self.is_in_memory() && self.replicas > 1 {
@@ -26,7 +25,7 @@ impl Serve {
                 "# of each limit one of {} replicas enforces its part (--replicas)\n",
                 self.replicas
             );
-            for note in checked.policy.divided(self.replicas).notes {
+            for note in checked.policy.share_for_replicas(self.replicas).notes {
                 shown = shown + "# " + &note + "\n";
             }
         }

@@ -10,7 +10,7 @@ use clap::{ArgMatches, Args, Command};
 use tollgate_engine::document::{self, Format, Value};
 use tollgate_redis::Address;
 
-use super::Serve;
+use super::ServeOptions;
 
 /// What is asked about the settings themselves, and by the command line alone.
 const COMMAND_LINE_ONLY: [&str; 6] = [
@@ -55,7 +55,7 @@ impl Setting {
         };
         let from = match &self.origin {
             Origin::Flag => "flag".to_owned(),
-            Origin::Environment => format!("environment {}", variable(name)),
+            Origin::Environment => format!("environment {}", env_variable(name)),
             Origin::File(place) => format!("file {place}"),
             Origin::Default => "default".to_owned(),
         };
@@ -75,7 +75,7 @@ impl Setting {
 ///
 /// # Errors
 /// What is wrong with it, or what was asked about it.
-pub(crate) fn read(
+pub(crate) fn read_command_line(
     all: &Command,
     mut args: Vec<OsString>,
 ) -> Result<(ArgMatches, Vec<Setting>), clap::Error> {
@@ -89,8 +89,8 @@ pub(crate) fn read(
     };
     let mut from_file = Vec::new();
     if let Some(path) = serve.get_one::<std::path::PathBuf>("config") {
-        for entry in file(path).map_err(wrong)? {
-            let argument = argument(&entry).map_err(wrong)?;
+        for entry in read_file(path).map_err(usage_error)? {
+            let argument = to_arguments(&entry).map_err(usage_error)?;
             let id = entry.name.replace('-', "_");
             let source = serve.value_source(&id);
             if matches!(source, None | Some(ValueSource::DefaultValue)) {
@@ -101,27 +101,27 @@ pub(crate) fn read(
     }
     let matches = read(&args)?;
     let serve = matches.subcommand_matches("serve");
-    let origins = serve.map_or_else(Vec::new, |serve| settings(serve, &from_file));
+    let origins = serve.map_or_else(Vec::new, |serve| collect_settings(serve, &from_file));
     Ok((matches, origins))
 }
 
-fn wrong(why: String) -> clap::Error {
+fn usage_error(why: String) -> clap::Error {
     clap::Error::raw(ErrorKind::InvalidValue, format!("{why}\n"))
 }
 
 /// The variable of a setting.
-pub(super) fn variable(name: &str) -> String {
+pub(super) fn env_variable(name: &str) -> String {
     format!("TOLLGATE_{}", name.to_uppercase().replace('-', "_"))
 }
 
 /// The command `serve`, as `tollgate serve` reads it.
-pub(super) fn command() -> Command {
-    let serve = Serve::augment_args(Command::new("serve"));
+pub(super) fn serve_cli() -> Command {
+    let serve = ServeOptions::augment_args(Command::new("serve"));
     Command::new("tollgate").subcommand(serve)
 }
 
 fn built_serve_command() -> Command {
-    let mut command = command();
+    let mut command = serve_cli();
     command.build();
     let serve = command.find_subcommand("serve").cloned();
     serve.unwrap_or_default()
@@ -132,19 +132,19 @@ fn in_one_line(error: clap::Error, args: &[OsString]) -> clap::Error {
     if !error.use_stderr() || args.get(1).is_none_or(|name| name != "serve") {
         return error;
     }
-    let mut what = said(&error.render().to_string());
+    let mut what = error_summary(&error.render().to_string());
     if let Some((argument, name)) = error_argument(&error)
         && !args.iter().any(|arg| is_flag(arg, &name))
-        && std::env::var_os(variable(&name)).is_some()
+        && std::env::var_os(env_variable(&name)).is_some()
     {
-        let place = format!("{} in the environment", variable(&name));
+        let place = format!("{} in the environment", env_variable(&name));
         what = what.replace(&format!("'{argument}'"), &place);
     }
     clap::Error::raw(error.kind(), format!("{what}; see tollgate serve --help\n"))
 }
 
 /// What an error says: its first lines, and its tips. That a flag could be passed as a value is no help here.
-fn said(text: &str) -> String {
+fn error_summary(text: &str) -> String {
     let text = text.strip_prefix("error: ").unwrap_or(text);
     let mut parts = text.split("\n\n");
     let joined = |part: &str| part.split_whitespace().collect::<Vec<_>>().join(" ");
@@ -172,7 +172,7 @@ fn is_flag(arg: &OsStr, name: &str) -> bool {
 }
 
 /// All settings, by their names.
-fn settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting> {
+fn collect_settings(matches: &ArgMatches, from_file: &[(String, String)]) -> Vec<Setting> {
     let serve = built_serve_command();
     let arguments = serve.get_arguments();
     let setting = |argument: &clap::Arg| {
@@ -212,7 +212,7 @@ struct FileSetting {
     place: String,
 }
 
-fn text_of(value: &Value) -> Option<String> {
+fn value_text(value: &Value) -> Option<String> {
     match value {
         Value::Bool(is_on) => Some(is_on.to_string()),
         Value::Integer(number) => Some(number.to_string()),
@@ -220,7 +220,7 @@ fn text_of(value: &Value) -> Option<String> {
         Value::List(items) => {
             let items = items.iter().map(|item| match item.value {
                 Value::Bool(_) => None,
-                ref value => text_of(value),
+                ref value => value_text(value),
             });
             Some(items.collect::<Option<Vec<_>>>()?.join(","))
         }
@@ -236,7 +236,7 @@ fn is_switch(name: &str) -> bool {
 }
 
 /// A setting of a file as the words of a command line, if they are right by themselves.
-fn argument(entry: &FileSetting) -> Result<Vec<OsString>, String> {
+fn to_arguments(entry: &FileSetting) -> Result<Vec<OsString>, String> {
     let FileSetting {
         name, text, place, ..
     } = entry;
@@ -256,7 +256,7 @@ fn argument(entry: &FileSetting) -> Result<Vec<OsString>, String> {
         _ => vec![format!("--{name}={text}")],
     };
     let alone = ["tollgate", "serve"].map(str::to_owned);
-    let read = command().try_get_matches_from(alone.iter().chain(&words));
+    let read = serve_cli().try_get_matches_from(alone.iter().chain(&words));
     if let Err(error) = read {
         let flag = format!("--{name}");
         return Err(match (error.kind(), error.get(ContextKind::SuggestedArg)) {
@@ -268,7 +268,7 @@ fn argument(entry: &FileSetting) -> Result<Vec<OsString>, String> {
                 "{place}: there is no setting {name:?}: tollgate serve --print-config shows all"
             ),
             _ => {
-                let why = said(&error.render().to_string());
+                let why = error_summary(&error.render().to_string());
                 let why = why.replace(&format!("'{flag} "), &format!("'{name} "));
                 format!("{place}: {why}")
             }
@@ -278,7 +278,7 @@ fn argument(entry: &FileSetting) -> Result<Vec<OsString>, String> {
 }
 
 /// The settings of a file: names as of the flags, and values.
-fn file(path: &Path) -> Result<Vec<FileSetting>, String> {
+fn read_file(path: &Path) -> Result<Vec<FileSetting>, String> {
     let shown = path.display();
     let text =
         std::fs::read_to_string(path).map_err(|error| format!("--config {shown}: {error}"))?;
@@ -304,7 +304,7 @@ fn file(path: &Path) -> Result<Vec<FileSetting>, String> {
         let Value::Text(name) = name.value else {
             return Err(format!("{place}: a name should be text, as http"));
         };
-        let text = text_of(&value.value).ok_or_else(|| {
+        let text = value_text(&value.value).ok_or_else(|| {
             let kind = value.value.kind();
             format!("{place}: {name} is {kind}, and should be text, a whole number, or true")
         })?;

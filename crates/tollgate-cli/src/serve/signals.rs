@@ -5,7 +5,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 
 use tokio::signal::unix::{Signal, SignalKind, signal};
-use tollgate_server::{Drain, Server};
+use tollgate_server::{DrainSettings, Server};
 
 use super::systemd::{self, ServiceManager};
 
@@ -62,7 +62,7 @@ impl Signals {
     }
 
     /// One that ends the service.
-    pub(super) async fn end(&mut self) -> EndSignal {
+    pub(super) async fn next_end_signal(&mut self) -> EndSignal {
         tokio::select! {
             _ = self.term.recv() => EndSignal::Term,
             _ = self.interrupt.recv() => EndSignal::Interrupt,
@@ -70,7 +70,7 @@ impl Signals {
     }
 
     /// Does what signals say, until one ends the service.
-    pub(super) async fn follow(&mut self, server: &Server, manager: &ServiceManager) {
+    pub(super) async fn handle_until_end(&mut self, server: &Server, manager: &ServiceManager) {
         let mut signs = manager.watchdog_ticks();
         loop {
             let sign = async {
@@ -84,16 +84,16 @@ impl Signals {
                 _ = self.interrupt.recv() => return,
                 _ = self.hangup.recv() => {}
                 () = sign => {
-                    manager.tell(systemd::ALIVE);
+                    manager.notify(systemd::WATCHDOG_PING);
                     continue;
                 }
             }
-            manager.tell(systemd::RELOADING);
+            manager.notify(systemd::RELOADING);
             tokio::select! {
                 // What came of it is in the log. Certificates and secrets are read again by the service itself.
-                _ = server.reload("SIGHUP") => manager.tell(systemd::READY),
+                _ = server.reload("SIGHUP") => manager.notify(systemd::READY),
                 // A file that takes long to read keeps nobody from ending.
-                _ = self.end() => return,
+                _ = self.next_end_signal() => return,
             }
         }
     }
@@ -105,7 +105,7 @@ impl Signals {
     pub(super) async fn drain(
         &mut self,
         server: Server,
-        drain: Drain,
+        drain: DrainSettings,
         then: impl Future<Output = ()>,
     ) -> Result<(), EndSignal> {
         let draining = async {
@@ -113,7 +113,7 @@ impl Signals {
             then.await;
         };
         let again = async {
-            let signal = self.end().await;
+            let signal = self.next_end_signal().await;
             // State is saved once more on the way: no longer than a disk may take that works.
             exit_after(FINAL_SAVE_TIMEOUT, signal);
             signal

@@ -4,25 +4,25 @@ use std::io::{self, Write};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
 use tollgate_engine::policy::Mode;
-use tollgate_engine::{Checked, Policy};
+use tollgate_engine::{LoadedPolicy, Policy};
 use tollgate_redis::Address as Store;
 use tollgate_server::{Address, Addresses, Protocol};
 
-use super::Serve;
-use crate::output::count as counted;
-use crate::policy::{leases, quotas, readable, untold};
+use super::ServeOptions;
+use crate::output::pluralize as counted;
+use crate::policy::{adaptive_note, format_duration, lease_note, quota_note};
 
 /// What the example policy can be asked, in the words of each protocol.
-const FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
+const EXAMPLE_FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
 /// So many requests of the example policy, one after the other, end with one that is denied.
-const DENIES: u32 = 11;
-const DESCRIPTORS: &str =
+const REQUESTS_UNTIL_DENIED: u32 = 11;
+const EXAMPLE_DESCRIPTORS: &str =
     r#"{"domain":"example","descriptors":[{"entries":[{"key":"user","value":"ada"}]}]}"#;
-const SHOULD_RATE_LIMIT: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
+const RLS_METHOD: &str = "envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit";
 
-impl Serve {
+impl ServeOptions {
     /// What to know before it starts, each in one line.
-    pub(super) fn warnings(&self, checked: &Checked) -> Vec<String> {
+    pub(super) fn warnings(&self, checked: &LoadedPolicy) -> Vec<String> {
         let mut warnings = Vec::new();
         if let (Some(path), count @ 1..) = (&self.policy, checked.warnings.len()) {
             let (path, them) = (path.display(), if count == 1 { "it" } else { "them" });
@@ -39,8 +39,8 @@ impl Serve {
     pub(super) fn start_warnings(&self, policy: &Policy) -> Vec<String> {
         let mut warnings = Vec::new();
         if self.is_in_memory() {
-            warnings.extend(policy.divided(self.replicas).notes);
-            warnings.extend(quotas(policy).filter(|_| self.keep.state.is_none()).map(|quotas| {
+            warnings.extend(policy.share_for_replicas(self.replicas).notes);
+            warnings.extend(quota_note(policy).filter(|_| self.state_options.state.is_none()).map(|quotas| {
                 format!(
                     "{quotas}: a restart forgets what was used; --state DIR keeps it in a folder, --backend URL in a store"
                 )
@@ -48,7 +48,7 @@ impl Serve {
         } else {
             warnings.extend(self.rls_closed.warning(policy));
         }
-        warnings.extend(unenforced(policy));
+        warnings.extend(unenforced_warning(policy));
         let is_of_facts = !policy.rules.is_empty() || !policy.tiers.is_empty();
         if !policy.domains.is_empty() && !is_of_facts {
             warnings.push(
@@ -56,15 +56,15 @@ impl Serve {
                     .to_owned(),
             );
         }
-        let has_no_names = self.grpc != Address::Off || self.resp != Address::Off;
+        let has_no_names = self.grpc != Address::Disabled || self.resp != Address::Disabled;
         // Nobody has chosen the example's limits.
         let is_told = has_no_names && self.policy.is_some();
-        if let Some(leases) = leases(policy).filter(|_| is_told) {
-            let after = readable(self.most.hold_time);
+        if let Some(leases) = lease_note(policy).filter(|_| is_told) {
+            let after = format_duration(self.limits.permit_ttl);
             warnings.push(format!("{leases} (--hold-time, now {after})"));
         }
-        warnings.extend(untold(policy).filter(|_| is_told));
-        if self.secure.tls().is_some() && !self.has_tls_listener() {
+        warnings.extend(adaptive_note(policy).filter(|_| is_told));
+        if self.security.tls().is_some() && !self.has_tls_listener() {
             warnings.push(
                 "no listener speaks TLS: those that --tls-on names are off, or on UNIX sockets"
                     .to_owned(),
@@ -74,7 +74,11 @@ impl Serve {
     }
 
     /// What it serves, and where.
-    pub(super) fn say(&self, out: &mut impl Write, addresses: &Addresses) -> io::Result<()> {
+    pub(super) fn print_listeners(
+        &self,
+        out: &mut impl Write,
+        addresses: &Addresses,
+    ) -> io::Result<()> {
         let version = env!("CARGO_PKG_VERSION");
         match &self.policy {
             Some(path) => writeln!(out, "tollgate {version} serves {}", path.display())?,
@@ -98,8 +102,8 @@ impl Serve {
                 "limits are counted in this process, and replicas count apart: each limit is divided by {replicas}"
             )?,
         }
-        if let Some(folder) = &self.keep.state {
-            let every = readable(self.keep.state_every);
+        if let Some(folder) = &self.state_options.state {
+            let every = format_duration(self.state_options.state_every);
             let folder = folder.display();
             writeln!(out, "state is kept in {folder}, and saved every {every}")?;
         }
@@ -121,7 +125,7 @@ impl Serve {
             }
         }
         if self.policy.is_none() {
-            let lines = lines(&self.tried(addresses));
+            let lines = example_commands(&self.open_addresses(addresses));
             if !lines.is_empty() {
                 writeln!(out, "try:")?;
             }
@@ -133,7 +137,7 @@ impl Serve {
     }
 }
 
-impl Serve {
+impl ServeOptions {
     /// Whether a listener does.
     fn has_tls_listener(&self) -> bool {
         let mut all = self.listeners().into_iter();
@@ -141,14 +145,17 @@ impl Serve {
     }
 
     fn is_tls_listener(&self, address: &Address, on: Protocol) -> bool {
-        let is_on = self.secure.tls().is_some_and(|tls| tls.on.contains(&on));
+        let is_on = self
+            .security
+            .tls()
+            .is_some_and(|tls| tls.listeners.contains(&on));
         is_on && matches!(address, Address::Tcp(_))
     }
 
     /// Where those find it who copy a line: nobody copies certificates and secrets.
-    fn tried(&self, addresses: &Addresses) -> Addresses {
+    fn open_addresses(&self, addresses: &Addresses) -> Addresses {
         let mut open = addresses.clone();
-        let secure = &self.secure;
+        let secure = &self.security;
         let (token, password) = (
             &secure.http_client_token_file,
             &secure.resp_client_password_file,
@@ -164,7 +171,7 @@ impl Serve {
 }
 
 /// That a policy refuses nothing, if that is so by its mode or those of all its rules.
-fn unenforced(policy: &Policy) -> Option<String> {
+fn unenforced_warning(policy: &Policy) -> Option<String> {
     let has_others = !policy.tiers.is_empty() || !policy.domains.is_empty();
     let is_enforced = policy.rules.iter().any(|rule| rule.mode == Mode::Enforce);
     let why = match policy.mode {
@@ -177,28 +184,28 @@ fn unenforced(policy: &Policy) -> Option<String> {
 }
 
 /// Lines to copy, one for each protocol that is answered.
-fn lines(addresses: &Addresses) -> Vec<String> {
+fn example_commands(addresses: &Addresses) -> Vec<String> {
     let http = addresses.http.as_ref().map(|address| {
         let (option, host) = url_option_and_host(address);
         format!(
-            "for i in $(seq {DENIES}); do curl -s -w ' %{{http_code}}\\n' {option}-H 'content-type: application/json' -d '{FACTS}' http://{host}/v1/check; done"
+            "for i in $(seq {REQUESTS_UNTIL_DENIED}); do curl -s -w ' %{{http_code}}\\n' {option}-H 'content-type: application/json' -d '{EXAMPLE_FACTS}' http://{host}/v1/check; done"
         )
     });
     let resp = addresses.resp.as_ref().map(|address| match address {
         Address::Tcp(tcp) => {
-            let tcp = reachable(*tcp);
+            let tcp = loopback_if_unspecified(*tcp);
             format!(
                 "redis-cli -h {} -p {} TG.CHECK user=ada",
                 tcp.ip(),
                 tcp.port()
             )
         }
-        other => format!("redis-cli -s {} TG.CHECK user=ada", path(other)),
+        other => format!("redis-cli -s {} TG.CHECK user=ada", shell_path(other)),
     });
     let grpc = addresses.grpc.as_ref().map(|address| {
         let (option, host) = url_option_and_host(address);
         format!(
-            "buf curl --protocol grpc --http2-prior-knowledge {option}-d '{DESCRIPTORS}' http://{host}/{SHOULD_RATE_LIMIT}"
+            "buf curl --protocol grpc --http2-prior-knowledge {option}-d '{EXAMPLE_DESCRIPTORS}' http://{host}/{RLS_METHOD}"
         )
     });
     // The loop is the last: what is asked after it is denied.
@@ -208,16 +215,16 @@ fn lines(addresses: &Addresses) -> Vec<String> {
 /// The option for a socket, if it is one, and the host of a URL.
 fn url_option_and_host(address: &Address) -> (String, String) {
     match address {
-        Address::Tcp(tcp) => (String::new(), reachable(*tcp).to_string()),
+        Address::Tcp(tcp) => (String::new(), loopback_if_unspecified(*tcp).to_string()),
         other => (
-            format!("--unix-socket {} ", path(other)),
+            format!("--unix-socket {} ", shell_path(other)),
             "localhost".to_owned(),
         ),
     }
 }
 
 /// The path of a socket, as a shell takes it.
-fn path(address: &Address) -> String {
+fn shell_path(address: &Address) -> String {
     let path = match address {
         Address::Unix(path, _) => path.to_string_lossy().into_owned(),
         other => other.to_string(),
@@ -231,7 +238,7 @@ fn path(address: &Address) -> String {
 }
 
 /// Who listens on all addresses is found on this machine's own.
-fn reachable(mut address: SocketAddr) -> SocketAddr {
+fn loopback_if_unspecified(mut address: SocketAddr) -> SocketAddr {
     match address.ip() {
         IpAddr::V4(ip) if ip.is_unspecified() => address.set_ip(Ipv4Addr::LOCALHOST.into()),
         IpAddr::V6(ip) if ip.is_unspecified() => address.set_ip(Ipv6Addr::LOCALHOST.into()),
@@ -251,7 +258,7 @@ mod tests {
             let mut addresses = Addresses::default();
             (addresses.http, addresses.grpc, addresses.resp) =
                 (Some(one.clone()), Some(one.clone()), Some(one));
-            lines(&addresses)
+            example_commands(&addresses)
         };
         for (address, parts) in [
             (
@@ -283,6 +290,9 @@ mod tests {
                 assert!(line.contains(part), "{line}");
             }
         }
-        assert_eq!(lines(&Addresses::default()), Vec::<String>::new());
+        assert_eq!(
+            example_commands(&Addresses::default()),
+            Vec::<String>::new()
+        );
     }
 }

@@ -10,10 +10,10 @@ use std::time::Duration;
 use tokio::time::{Interval, MissedTickBehavior, interval};
 
 /// Where the socket is.
-const SOCKET: &str = "NOTIFY_SOCKET";
+const SOCKET_VARIABLE: &str = "NOTIFY_SOCKET";
 /// How often a sign of life is wanted, in microseconds, and by which process.
-const WATCHDOG: &str = "WATCHDOG_USEC";
-const WATCHDOG_PID: &str = "WATCHDOG_PID";
+const WATCHDOG_VARIABLE: &str = "WATCHDOG_USEC";
+const WATCHDOG_PID_VARIABLE: &str = "WATCHDOG_PID";
 
 /// Clients may come.
 pub(super) const READY: &str = "READY=1\nSTATUS=serving";
@@ -22,7 +22,7 @@ pub(super) const RELOADING: &str = "RELOADING=1\nSTATUS=reading the policy";
 /// It ends once all is answered.
 pub(super) const STOPPING: &str = "STOPPING=1\nSTATUS=draining";
 /// One sign of life.
-pub(super) const ALIVE: &str = "WATCHDOG=1";
+pub(super) const WATCHDOG_PING: &str = "WATCHDOG=1";
 
 /// Tells the manager of services that started this process, if one did.
 #[derive(Debug, Default)]
@@ -34,11 +34,13 @@ pub(super) struct ServiceManager {
 impl ServiceManager {
     /// The one that the environment names.
     pub(super) fn from_environment() -> Self {
-        Self::at(std::env::var_os(SOCKET), |name| std::env::var(name).ok())
+        Self::connect(std::env::var_os(SOCKET_VARIABLE), |name| {
+            std::env::var(name).ok()
+        })
     }
 
-    fn at(socket: Option<OsString>, other: impl Fn(&str) -> Option<String>) -> Self {
-        let Some(Ok(address)) = socket.as_deref().map(address) else {
+    fn connect(socket: Option<OsString>, other: impl Fn(&str) -> Option<String>) -> Self {
+        let Some(Ok(address)) = socket.as_deref().map(socket_address) else {
             return Self::default();
         };
         let Ok(socket) = UnixDatagram::unbound() else {
@@ -47,8 +49,8 @@ impl ServiceManager {
         // A manager that is stuck keeps nobody waiting.
         let _ = socket.set_nonblocking(true);
         let own = std::process::id().to_string();
-        let is_own = other(WATCHDOG_PID).is_none_or(|process| process == own);
-        let micros = other(WATCHDOG).and_then(|text| text.parse().ok());
+        let is_own = other(WATCHDOG_PID_VARIABLE).is_none_or(|process| process == own);
+        let micros = other(WATCHDOG_VARIABLE).and_then(|text| text.parse().ok());
         let micros = micros.filter(|micros: &u64| is_own && *micros > 0);
         Self {
             socket: Some((socket, address)),
@@ -65,7 +67,7 @@ impl ServiceManager {
     }
 
     /// Tells of one event.
-    pub(super) fn tell(&self, event: &str) {
+    pub(super) fn notify(&self, event: &str) {
         if let Some((socket, address)) = &self.socket {
             // A service runs on if nobody wants to know.
             let _ = socket.send_to_addr(event.as_bytes(), address);
@@ -74,7 +76,7 @@ impl ServiceManager {
 }
 
 /// A path, or after `@` a name that no file system has, which is Linux' own.
-fn address(text: &OsStr) -> io::Result<SocketAddr> {
+fn socket_address(text: &OsStr) -> io::Result<SocketAddr> {
     #[cfg(target_os = "linux")]
     if let [b'@', name @ ..] = text.as_bytes() {
         return <SocketAddr as std::os::linux::net::SocketAddrExt>::from_abstract_name(name);
@@ -93,7 +95,7 @@ mod tests {
                 let found = set.iter().find(|(own, _)| *own == name);
                 found.map(|(_, value)| (*value).to_owned())
             };
-            ServiceManager::at(Some("@tollgate-test".into()), set).every
+            ServiceManager::connect(Some("@tollgate-test".into()), set).every
         };
         let own = std::process::id().to_string();
         let second = Some(Duration::from_secs(1));

@@ -3,14 +3,14 @@
 use std::fmt;
 
 use serde::{Serialize, Serializer};
-use tollgate_adaptive::simulation::{Judged, Limit, Run, Scenario};
-use tollgate_adaptive::{Bounds, LawError, NamedLaw};
+use tollgate_adaptive::simulation::{Limit, Scenario, Score, SimulationResult};
+use tollgate_adaptive::{AdaptiveAlgorithm, AlgorithmError, Bounds};
 
-use super::Options;
+use super::SimulateOptions;
 use super::plot::SvgChart;
 
 /// The bounds of every law that is played.
-const BOUNDS: (f64, f64) = (1.0, 200.0);
+const LIMIT_BOUNDS: (f64, f64) = (1.0, 200.0);
 
 /// What each law did in each scenario.
 #[derive(Clone, Debug)]
@@ -24,7 +24,7 @@ struct ScenarioResult {
     scenario: Scenario,
     /// The best fixed limit of each phase, and its goodput.
     best: Vec<(u32, f64)>,
-    runs: Vec<(NamedLaw, Run)>,
+    runs: Vec<(AdaptiveAlgorithm, SimulationResult)>,
 }
 
 /// A line of the report.
@@ -61,11 +61,11 @@ pub struct AdaptiveLine {
 /// assert!(report.lines()[0].is_good);
 /// # Ok::<(), tollgate_adaptive::LawError>(())
 /// ```
-pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> {
+pub fn simulate_adaptive(options: &SimulateOptions) -> Result<AdaptiveReport, AlgorithmError> {
     let asked = options.scenario.as_deref();
     let is_asked = |name: &str| asked.is_none_or(|asked| asked == name);
     let laws = match &options.laws[..] {
-        [] => &[NamedLaw::Little],
+        [] => &[AdaptiveAlgorithm::Little],
         laws => laws,
     };
     let scenarios = Scenario::all().into_iter();
@@ -77,9 +77,13 @@ pub fn simulate_adaptive(options: &Options) -> Result<AdaptiveReport, LawError> 
 }
 
 impl ScenarioResult {
-    fn new(scenario: Scenario, laws: &[NamedLaw], seed: u64) -> Result<Self, LawError> {
-        let bounds = Bounds::new(BOUNDS.0, BOUNDS.1)?;
-        let run = |law: &NamedLaw| {
+    fn new(
+        scenario: Scenario,
+        laws: &[AdaptiveAlgorithm],
+        seed: u64,
+    ) -> Result<Self, AlgorithmError> {
+        let bounds = Bounds::new(LIMIT_BOUNDS.0, LIMIT_BOUNDS.1)?;
+        let run = |law: &AdaptiveAlgorithm| {
             // All of a law are alike but for their chance, so the first that can be made speaks for all.
             law.make(bounds, 0)?;
             let limit = |client: u64| match law.make(bounds, 1_000 * seed + client) {
@@ -88,7 +92,10 @@ impl ScenarioResult {
             };
             Ok((*law, scenario.run(limit, seed)))
         };
-        let runs = laws.iter().map(run).collect::<Result<_, LawError>>()?;
+        let runs = laws
+            .iter()
+            .map(run)
+            .collect::<Result<_, AlgorithmError>>()?;
         Ok(Self {
             best: scenario.best_fixed(seed),
             runs,
@@ -128,12 +135,12 @@ impl AdaptiveReport {
         let mut from = 0.0;
         for phase in &played.scenario.phases {
             from += phase.lasts.as_secs_f64();
-            drawing.change(from);
+            drawing.add_marker(from);
         }
         for (law, run) in &played.runs {
-            drawing.line(law.name(), &run.points);
+            drawing.add_line(law.name(), &run.points);
         }
-        drawing.finish()
+        drawing.to_svg()
     }
 }
 
@@ -148,9 +155,9 @@ impl fmt::Display for AdaptiveReport {
         writeln!(
             f,
             "asked of a law: goodput {} of the best fixed limit's, p99 {} × unloaded, swing {}; each in its worst phase",
-            Judged::GOODPUT,
-            Judged::P99_TIMES,
-            Judged::SWING
+            Score::GOODPUT,
+            Score::P99_TIMES,
+            Score::SWING
         )?;
         let limits = |numbers: Vec<String>| numbers.join(" → ");
         for played in &self.scenarios {

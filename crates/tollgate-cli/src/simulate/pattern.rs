@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tollgate_core::{Rate, Timestamp};
 
-use super::text::pretty;
+use super::text::format_nanos;
 
 /// A shape of traffic. At 100/s a beat is one second and 100 arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, derive_more::Display)]
@@ -95,7 +95,7 @@ impl Pattern {
     /// # Errors
     /// The rate is too fast or too slow to play the pattern in full.
     pub fn traffic(self, rate: Rate, seed: u64) -> Result<Traffic, PatternError> {
-        let beat = TrafficUnit::of(rate)?;
+        let beat = TrafficUnit::from_rate(rate)?;
         let groups = self.groups(&beat);
         let counts = groups.iter().map(|group| group.count);
         let needed = counts.fold(0, u64::saturating_add);
@@ -128,7 +128,11 @@ impl Pattern {
     /// The pattern as runs of evenly spaced arrivals; poisson as the one that it is on average.
     fn groups(self, beat: &TrafficUnit) -> Vec<ArrivalRun> {
         let (span, times) = (beat.span, |times| beat.count.saturating_mul(times));
-        let group = |start, count, over| ArrivalRun { start, count, over };
+        let group = |start, count, over| ArrivalRun {
+            start,
+            count,
+            span_nanos: over,
+        };
         let (once, twice) = (times(1), times(2));
         match self {
             Self::Mixed => vec![
@@ -167,7 +171,7 @@ struct TrafficUnit {
 impl TrafficUnit {
     /// The rate's period, or as many of them as fill a second: "1 per 10ms" gets the traffic of
     /// 100/s. A rate without a period gets that traffic too.
-    fn of(rate: Rate) -> Result<Self, PatternError> {
+    fn from_rate(rate: Rate) -> Result<Self, PatternError> {
         let (per_period, period) = match rate.period() {
             Some(period) if period > MAX_PERIOD => {
                 return Err(PatternError::PeriodTooLong { rate });
@@ -198,7 +202,7 @@ impl TrafficUnit {
             arrivals: (0..arrivals).map(next).collect(),
             description: format!(
                 "{arrivals} at random, on average every {} (seed {seed})",
-                pretty(u128::from(self.span) / u128::from(self.count))
+                format_nanos(u128::from(self.span) / u128::from(self.count))
             ),
         }
     }
@@ -209,12 +213,16 @@ impl TrafficUnit {
 struct ArrivalRun {
     start: u64,
     count: u64,
-    over: u64,
+    span_nanos: u64,
 }
 
 impl ArrivalRun {
     fn arrivals(&self) -> impl Iterator<Item = Timestamp> {
-        let Self { start, count, over } = *self;
+        let Self {
+            start,
+            count,
+            span_nanos: over,
+        } = *self;
         (0..count).map(move |k| {
             let after = u128::from(k) * u128::from(over) / u128::from(count);
             // It is below `over`, so it fits; the other branch is there for the types.
@@ -225,11 +233,11 @@ impl ArrivalRun {
 
 impl fmt::Display for ArrivalRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let start = pretty(u128::from(self.start));
-        if self.over == 0 {
+        let start = format_nanos(u128::from(self.start));
+        if self.span_nanos == 0 {
             return write!(f, "{} at once at {start}", self.count);
         }
-        let gap = pretty(u128::from(self.over) / u128::from(self.count));
+        let gap = format_nanos(u128::from(self.span_nanos) / u128::from(self.count));
         write!(f, "{} every {gap} from {start}", self.count)
     }
 }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write;
 
-use tollgate_adaptive::simulation::Point;
+use tollgate_adaptive::simulation::TimePoint;
 use tollgate_core::Timestamp;
 
 use super::tally;
-use super::text::{DAY, HOUR, MINUTE, SECOND, decimal, pretty};
+use super::text::{DAY, HOUR, MINUTE, SECOND, format_decimal, format_nanos};
 
 /// The most columns of a plot, so that names and plot fit 100 characters.
 const MAX_COLUMNS: u128 = 72;
@@ -15,7 +15,7 @@ const MAX_COLUMNS: u128 = 72;
 const MAX_COLUMN_WIDTH: u128 = 5_000 * DAY;
 
 /// Columns between two labels of the axis.
-const TICK: usize = 10;
+const LABEL_SPACING: usize = 10;
 
 /// Nothing, then an eighth of the highest column more with each.
 const BLOCKS: [char; 9] = [' ', '▁', '▂', '▃', '▄', '▅', '▆', '▇', '█'];
@@ -44,7 +44,7 @@ impl TextPlot {
     }
 
     /// Adds a line for these times.
-    pub(super) fn add(&mut self, name: &'static str, times: &[Timestamp]) {
+    pub(super) fn add_row(&mut self, name: &'static str, times: &[Timestamp]) {
         let counts = tally::per_column(times, self.width, self.columns);
         self.rows.push((name, counts));
     }
@@ -55,10 +55,10 @@ impl TextPlot {
         let highest = counts().copied().max().unwrap_or(0).max(1);
         let mut text = format!(
             "admissions over time, a column is {}, █ is {highest}\n\n",
-            pretty(self.width)
+            format_nanos(self.width)
         );
         for (name, counts) in &self.rows {
-            let blocks = counts.iter().map(|count| block(*count, highest));
+            let blocks = counts.iter().map(|count| block_for_count(*count, highest));
             let line = format!("{name:<indent$}{}", blocks.collect::<String>());
             text.push_str(line.trim_end());
             text.push('\n');
@@ -71,20 +71,22 @@ impl TextPlot {
     fn axis(&self, indent: usize) -> String {
         let sign = |column| match column {
             0 => '└',
-            _ if column % TICK == 0 => '┴',
+            _ if column % LABEL_SPACING == 0 => '┴',
             _ => '─',
         };
         let ruler: String = (0..self.columns).map(sign).collect();
-        let marks = (0..self.columns).step_by(TICK);
-        let marks = marks.map(|column| label(self.width * column as u128, self.width));
-        let labels: String = marks.map(|label| format!("{label:<TICK$}")).collect();
+        let marks = (0..self.columns).step_by(LABEL_SPACING);
+        let marks = marks.map(|column| axis_label(self.width * column as u128, self.width));
+        let labels: String = marks
+            .map(|label| format!("{label:<LABEL_SPACING$}"))
+            .collect();
         let (blank, labels) = ("", labels.trim_end());
         format!("{blank:<indent$}{ruler}\n{blank:<indent$}{labels}\n")
     }
 }
 
 /// The block for a count: any count above zero shows.
-fn block(count: usize, highest: usize) -> char {
+fn block_for_count(count: usize, highest: usize) -> char {
     let eighths = (count as u128 * 8).div_ceil(highest as u128);
     let index = usize::try_from(eighths).unwrap_or(8);
     BLOCKS[index.min(8)]
@@ -102,7 +104,7 @@ fn round_widths() -> impl Iterator<Item = u128> {
 }
 
 /// A time on the axis, in the unit of the columns and with as many decimals as it takes: `1.5s`.
-fn label(nanos: u128, width: u128) -> String {
+fn axis_label(nanos: u128, width: u128) -> String {
     let (unit, length) = match width {
         DAY.. => ("d", DAY),
         HOUR.. => ("h", HOUR),
@@ -110,7 +112,7 @@ fn label(nanos: u128, width: u128) -> String {
         _ => ("s", SECOND),
     };
     // Only seconds have columns that are a fraction of the unit.
-    decimal(nanos / length, &format!("{:09}", nanos % length)) + unit
+    format_decimal(nanos / length, &format!("{:09}", nanos % length)) + unit
 }
 
 const WIDTH: f64 = 860.0;
@@ -123,7 +125,7 @@ const COLORS: [&str; 6] = [
 ];
 
 /// What a panel shows of a point.
-type PointValue = fn(&Point) -> f64;
+type PointValue = fn(&TimePoint) -> f64;
 
 const PANELS: [(&str, PointValue); 4] = [
     ("limit", |point| point.limit),
@@ -137,7 +139,7 @@ const PANELS: [(&str, PointValue); 4] = [
 pub(super) struct SvgChart {
     title: String,
     changes: Vec<f64>,
-    lines: Vec<(String, Vec<Point>)>,
+    lines: Vec<(String, Vec<TimePoint>)>,
 }
 
 impl SvgChart {
@@ -150,31 +152,31 @@ impl SvgChart {
     }
 
     /// Something changes at this time, in seconds.
-    pub(super) fn change(&mut self, at: f64) {
+    pub(super) fn add_marker(&mut self, at: f64) {
         self.changes.push(at);
     }
 
-    pub(super) fn line(&mut self, name: &str, points: &[Point]) {
+    pub(super) fn add_line(&mut self, name: &str, points: &[TimePoint]) {
         self.lines.push((name.to_owned(), points.to_vec()));
     }
 
     /// The lines, each with its color.
-    fn colored(&self) -> impl Iterator<Item = (&&str, &(String, Vec<Point>))> {
+    fn colored(&self) -> impl Iterator<Item = (&&str, &(String, Vec<TimePoint>))> {
         COLORS.iter().cycle().zip(&self.lines)
     }
 
-    pub(super) fn finish(&self) -> String {
+    pub(super) fn to_svg(&self) -> String {
         let height = TOP + 4.0 * (PANEL + GAP) + 10.0;
         let mut text = format!(
             "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 {WIDTH} {height}\" width=\"{WIDTH}\" \
              height=\"{height}\" font-family=\"sans-serif\" font-size=\"12\">\n\
              <rect width=\"100%\" height=\"100%\" fill=\"white\"/>\n\
              <text x=\"{LEFT}\" y=\"20\" font-size=\"15\">{}</text>\n",
-            escaped(&self.title)
+            escape_xml(&self.title)
         );
         let places = (0_u32..).map(|number| LEFT + 110.0 * f64::from(number));
         for (x, (color, (name, _))) in places.zip(self.colored()) {
-            let (end, label, name) = (x + 18.0, x + 22.0, escaped(name));
+            let (end, label, name) = (x + 18.0, x + 22.0, escape_xml(name));
             let _ = writeln!(
                 text,
                 "<line x1=\"{x}\" y1=\"36\" x2=\"{end}\" y2=\"36\" stroke=\"{color}\" stroke-width=\"2\"/>\
@@ -183,12 +185,12 @@ impl SvgChart {
         }
         let tops = (0_u32..).map(|number| TOP + f64::from(number) * (PANEL + GAP));
         for (top, panel) in tops.zip(&PANELS) {
-            self.panel(&mut text, top, panel);
+            self.draw_panel(&mut text, top, panel);
         }
         text + "</svg>\n"
     }
 
-    fn panel(&self, text: &mut String, top: f64, (name, shown): &(&str, PointValue)) {
+    fn draw_panel(&self, text: &mut String, top: f64, (name, shown): &(&str, PointValue)) {
         let points = || self.lines.iter().flat_map(|(_, points)| points);
         let most = round_up_axis(points().map(shown).fold(0.0, f64::max));
         let ends = points().map(|point| point.at).fold(1.0, f64::max);
@@ -225,7 +227,7 @@ impl SvgChart {
             );
         }
         for (color, (_, points)) in self.colored() {
-            let place = |point: &Point| format!("{:.1},{:.1}", x(point.at), y(shown(point)));
+            let place = |point: &TimePoint| format!("{:.1},{:.1}", x(point.at), y(shown(point)));
             let path = points.iter().map(place).collect::<Vec<_>>().join(" ");
             let _ = writeln!(
                 text,
@@ -244,7 +246,7 @@ fn round_up_axis(most: f64) -> f64 {
     (most / unit).ceil() * unit
 }
 
-fn escaped(text: &str) -> String {
+fn escape_xml(text: &str) -> String {
     text.replace('&', "&amp;").replace('<', "&lt;")
 }
 
@@ -260,8 +262,8 @@ mod tests {
         };
         plot.width = 100_000_000;
         plot.columns = 12;
-        plot.add("one", &at(&[0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 102, 103]));
-        plot.add("two", &at(&[250, 1100]));
+        plot.add_row("one", &at(&[0, 1, 2, 3, 4, 5, 6, 7, 100, 101, 102, 103]));
+        plot.add_row("two", &at(&[250, 1100]));
         assert_eq!(
             plot.draw(5),
             "admissions over time, a column is 100ms, █ is 8\n\
@@ -300,14 +302,14 @@ mod tests {
             (50 * HOUR, 5 * HOUR, "50h"),
             (10 * DAY, DAY, "10d"),
         ] {
-            assert_eq!(label(time, width), expected);
+            assert_eq!(axis_label(time, width), expected);
         }
     }
 
     #[test]
     fn a_small_count_still_shows() {
-        assert_eq!(block(0, 1000), ' ');
-        assert_eq!(block(1, 1000), '▁');
-        assert_eq!(block(1000, 1000), '█');
+        assert_eq!(block_for_count(0, 1000), ' ');
+        assert_eq!(block_for_count(1, 1000), '▁');
+        assert_eq!(block_for_count(1000, 1000), '█');
     }
 }

@@ -7,9 +7,11 @@ use serde::Serialize;
 use tollgate::Timestamp;
 use tollgate_engine::render;
 
-use super::Options;
+use super::SimulateOptions;
 use crate::outcome::CliError;
-use crate::policy::{DescriptorOptions, Request, RunningRequests, SimulatedEngine, Store};
+use crate::policy::{
+    DescriptorOptions, ExplainedRequest, RunningRequests, SimulatedEngine, StoreState,
+};
 
 /// What a policy did to the requests of a pattern.
 #[derive(Clone, Debug, Default, Serialize)]
@@ -23,9 +25,9 @@ pub struct PolicyReport {
     /// How many of these met no limit.
     pub unlimited: usize,
     /// How many each rule refused.
-    pub refused: BTreeMap<String, usize>,
+    pub denied: BTreeMap<String, usize>,
     /// How many had too much of something, so that no rule was asked.
-    pub too_much: BTreeMap<String, usize>,
+    pub bound_exceeded: BTreeMap<String, usize>,
     /// How many each rule in shadow would have refused.
     pub shadow: BTreeMap<String, usize>,
     /// The most that passed in any second.
@@ -36,7 +38,7 @@ pub struct PolicyReport {
 ///
 /// # Errors
 /// The file is no policy, or the pattern can't be played.
-pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
+pub fn simulate_policy(options: &SimulateOptions) -> Result<PolicyReport, CliError> {
     let Some(file) = &options.file else {
         return Err(CliError::usage("no policy file is given"));
     };
@@ -44,16 +46,16 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
         .pattern
         .traffic(options.rate, options.seed)
         .map_err(CliError::usage)?;
-    let policy = crate::policy::policy(file)?;
+    let policy = crate::policy::read_policy(file)?;
     let (domain, extras) = (options.domain.as_deref(), DescriptorOptions::default());
-    let request = Request::new(
+    let request = ExplainedRequest::new(
         &policy,
         &options.facts,
         domain,
         &options.descriptors,
         extras,
     )?;
-    let stage = SimulatedEngine::new(policy.clone(), Timestamp::ZERO, Store::Up)?;
+    let stage = SimulatedEngine::new(policy.clone(), Timestamp::ZERO, StoreState::Up)?;
     let mut running = RunningRequests::new(options.hold);
     let mut report = PolicyReport {
         traffic: traffic.description,
@@ -63,23 +65,23 @@ pub fn simulate_policy(options: &Options) -> Result<PolicyReport, CliError> {
     let mut passed = Vec::new();
     for &at in &traffic.arrivals {
         let at = at - Timestamp::ZERO;
-        stage.set(at);
+        stage.advance_to(at);
         let step = request.decide(&stage, at, &mut running);
         report.unlimited += usize::from(step.is_allowed() && step.rule.is_none());
         if step.is_allowed() {
             passed.push(Timestamp::ZERO + at);
         } else if let Some(bound) = step.too_much {
-            *report.too_much.entry(bound).or_default() += 1;
+            *report.bound_exceeded.entry(bound).or_default() += 1;
         } else {
             let rule = step.rule.unwrap_or_default();
-            *report.refused.entry(rule).or_default() += 1;
+            *report.denied.entry(rule).or_default() += 1;
         }
         for rule in step.shadow {
             *report.shadow.entry(rule).or_default() += 1;
         }
     }
     report.admitted = passed.len();
-    report.peak_1s = super::tally::peak(&passed, std::time::Duration::from_secs(1));
+    report.peak_1s = super::tally::peak_in_window(&passed, std::time::Duration::from_secs(1));
     Ok(report)
 }
 
@@ -93,10 +95,10 @@ impl fmt::Display for PolicyReport {
             let count = self.unlimited;
             writeln!(f, "no limit  was met by {count}; tollgate explain says why")?;
         }
-        for (rule, count) in &self.refused {
+        for (rule, count) in &self.denied {
             writeln!(f, "refused   {count} by {}", render::escaped(rule))?;
         }
-        for (bound, count) in &self.too_much {
+        for (bound, count) in &self.bound_exceeded {
             writeln!(f, "refused   {count}: {}", render::escaped(bound))?;
         }
         for (rule, count) in &self.shadow {

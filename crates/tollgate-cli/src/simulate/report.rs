@@ -8,15 +8,15 @@ use tollgate_core::{Rate, Timestamp};
 
 use super::pattern::Traffic;
 use super::plot::TextPlot;
-use super::runner::{Form, Run};
-use super::text::{hang, pretty, seconds};
-use super::{AlgorithmRun, Options, tally};
-use crate::output::{Align, grid};
+use super::runner::{AlgorithmForm, RunResult};
+use super::text::{format_hanging, format_nanos, format_seconds};
+use super::{AlgorithmRun, SimulateOptions, tally};
+use crate::output::{ColumnAlign, format_columns};
 
 /// What a pattern made of every algorithm. The fields of its JSON come in this order.
 #[derive(Clone, Debug, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct AlgorithmReport {
     /// The limit, with its burst spelled out.
     pub rate: String,
     /// The name of the pattern.
@@ -30,7 +30,7 @@ pub struct Report {
     /// Arrivals in each 100 ms from 0 s on; null if the run is longer than 1000 s.
     pub offered_per_100ms: Option<Vec<usize>>,
     /// One line for each algorithm.
-    pub algorithms: Vec<Line>,
+    pub algorithms: Vec<AlgorithmResult>,
     #[serde(skip)]
     period: Option<Duration>,
     #[serde(skip)]
@@ -41,7 +41,7 @@ pub struct Report {
 /// of an algorithm that refused the rate, and the wait of one in which nobody waits.
 #[derive(Clone, Debug, PartialEq, Serialize)]
 #[non_exhaustive]
-pub struct Line {
+pub struct AlgorithmResult {
     /// The algorithm.
     pub name: &'static str,
     /// How many requests arrived.
@@ -66,13 +66,17 @@ pub struct Line {
     pub admissions_per_100ms: Option<Vec<usize>>,
 }
 
-const BIN: Duration = Duration::from_millis(100);
+const BIN_WIDTH: Duration = Duration::from_millis(100);
 /// Beyond this many, an array of 100 ms bins says little and is mostly zeros.
 const MAX_BINS: usize = 10_000;
 const LINE_WIDTH: usize = 100;
 
-impl Report {
-    pub(super) fn new(options: &Options, traffic: &Traffic, trials: &[AlgorithmRun]) -> Self {
+impl AlgorithmReport {
+    pub(super) fn new(
+        options: &SimulateOptions,
+        traffic: &Traffic,
+        trials: &[AlgorithmRun],
+    ) -> Self {
         let arrivals = &traffic.arrivals;
         let runs = || trials.iter().filter_map(|trial| trial.run.as_ref());
         let last_release = runs().filter_map(|run| run.releases.last()).max();
@@ -80,21 +84,21 @@ impl Report {
         let end = end.unwrap_or(Timestamp::ZERO);
 
         let mut plot = TextPlot::new(end);
-        plot.add("offered", arrivals);
+        plot.add_row("offered", arrivals);
         for trial in trials {
             if let Some(run) = &trial.run {
-                plot.add(trial.form.name(), &run.releases);
+                plot.add_row(trial.form.name(), &run.releases);
             }
         }
         let period = options.rate.period();
-        let line = |trial| Line::new(trial, arrivals.len(), period, end);
+        let line = |trial| AlgorithmResult::new(trial, arrivals.len(), period, end);
         Self {
-            rate: spelled_out(options.rate),
+            rate: rate_with_burst(options.rate),
             pattern: options.pattern.name(),
             traffic: traffic.description.clone(),
             seed: options.seed,
             offered: arrivals.len(),
-            offered_per_100ms: bins(arrivals, end),
+            offered_per_100ms: count_bins(arrivals, end),
             algorithms: trials.iter().map(line).collect(),
             period,
             plot,
@@ -104,7 +108,7 @@ impl Report {
     /// The period, where a peak over it says more than those over 100 ms and 1 s.
     fn unusual_period(&self) -> Option<Duration> {
         self.period
-            .filter(|period| ![BIN, Duration::from_secs(1)].contains(period))
+            .filter(|period| ![BIN_WIDTH, Duration::from_secs(1)].contains(period))
     }
 
     fn table(&self) -> String {
@@ -113,7 +117,7 @@ impl Report {
         below.extend(["any 100ms", "any 1s"]);
         let odd = self
             .unusual_period()
-            .map(|period| pretty(period.as_nanos()));
+            .map(|period| format_nanos(period.as_nanos()));
         let odd = odd.map(|period| format!("any {period}"));
         if let Some(period) = &odd {
             above.push("peak in");
@@ -126,32 +130,32 @@ impl Report {
             .map(|row| row.into_iter().map(str::to_owned).collect())
             .to_vec();
         rows.extend(self.algorithms.iter().map(|line| line.cells(odd.is_some())));
-        grid(&rows, |column| match column {
-            0 => Align::Left,
-            _ => Align::Right,
+        format_columns(&rows, |column| match column {
+            0 => ColumnAlign::Left,
+            _ => ColumnAlign::Right,
         })
     }
 }
 
-impl fmt::Display for Report {
+impl fmt::Display for AlgorithmReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let traffic = format!("{}: {}", self.pattern, self.traffic);
-        f.write_str(&hang("limit", 9, &self.rate, LINE_WIDTH))?;
-        f.write_str(&hang("traffic", 9, &traffic, LINE_WIDTH))?;
+        f.write_str(&format_hanging("limit", 9, &self.rate, LINE_WIDTH))?;
+        f.write_str(&format_hanging("traffic", 9, &traffic, LINE_WIDTH))?;
         write!(f, "\n{}\n", self.table())?;
 
-        let names = Form::ALL.map(|form| form.name().len());
+        let names = AlgorithmForm::ALL.map(|form| form.name().len());
         let indent = names.into_iter().max().unwrap_or(0) + 2;
         for line in &self.algorithms {
             if let Some(note) = &line.note {
-                f.write_str(&hang(line.name, indent, note, LINE_WIDTH))?;
+                f.write_str(&format_hanging(line.name, indent, note, LINE_WIDTH))?;
             }
         }
         write!(f, "\n{}", self.plot.draw(indent))
     }
 }
 
-impl Line {
+impl AlgorithmResult {
     fn new(trial: &AlgorithmRun, offered: usize, period: Option<Duration>, end: Timestamp) -> Self {
         let run = trial.run.as_ref();
         let peak = |window| run.map(|run| run.peak(window));
@@ -160,21 +164,21 @@ impl Line {
         Self {
             name: trial.form.name(),
             offered,
-            admitted: run.map(Run::admitted),
-            denied: run.map(Run::denied),
-            peak_100ms: peak(BIN),
+            admitted: run.map(RunResult::admitted),
+            denied: run.map(RunResult::denied),
+            peak_100ms: peak(BIN_WIDTH),
             peak_1s: peak(Duration::from_secs(1)),
             peak_period: period.and_then(peak),
             longest_wait_s: longest_wait.map(|wait| wait.as_secs_f64()),
             last_release_s: last_release.map(|last| last.as_secs_f64()),
             note: trial.note.clone(),
-            admissions_per_100ms: run.and_then(|run| bins(&run.releases, end)),
+            admissions_per_100ms: run.and_then(|run| count_bins(&run.releases, end)),
         }
     }
 
     fn cells(&self, with_period: bool) -> Vec<String> {
         let number = |count: Option<usize>| count.map_or("-".to_owned(), |count| count.to_string());
-        let time = |time: Option<f64>| time.map_or("-".to_owned(), seconds);
+        let time = |time: Option<f64>| time.map_or("-".to_owned(), format_seconds);
         let mut cells = vec![
             self.name.to_owned(),
             self.offered.to_string(),
@@ -192,14 +196,14 @@ impl Line {
 }
 
 /// Counts in each 100 ms up to `end`, unless there are too many of them.
-fn bins(times: &[Timestamp], end: Timestamp) -> Option<Vec<usize>> {
-    let last = (end - Timestamp::ZERO).as_nanos() / BIN.as_nanos();
+fn count_bins(times: &[Timestamp], end: Timestamp) -> Option<Vec<usize>> {
+    let last = (end - Timestamp::ZERO).as_nanos() / BIN_WIDTH.as_nanos();
     let columns = usize::try_from(last).ok()?.checked_add(1)?;
-    (columns <= MAX_BINS).then(|| tally::per_column(times, BIN.as_nanos(), columns))
+    (columns <= MAX_BINS).then(|| tally::per_column(times, BIN_WIDTH.as_nanos(), columns))
 }
 
 /// The rate with its burst, which the short form leaves out when it equals the count.
-pub(crate) fn spelled_out(rate: Rate) -> String {
+pub(crate) fn rate_with_burst(rate: Rate) -> String {
     if rate.period().is_some() && rate.burst_size() == rate.count() {
         format!("{rate} burst {}", rate.burst_size())
     } else {

@@ -13,13 +13,13 @@ use super::tally;
 
 /// A way of applying a rate to traffic: six that answer at once, and one that makes callers wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Form {
+pub enum AlgorithmForm {
     /// [`TokenBucket`]
     TokenBucket,
     /// [`Gcra`]
     Gcra,
     /// [`LeakyBucket`] as a meter: what would overflow is refused.
-    Meter,
+    LeakyBucketMeter,
     /// [`FixedWindow`]
     FixedWindow,
     /// [`SlidingLog`]
@@ -27,12 +27,12 @@ pub enum Form {
     /// [`SlidingCounter`]
     SlidingCounter,
     /// The leaky bucket as a queue: what is above the pace waits, up to the burst.
-    Queue,
+    LeakyBucketQueue,
 }
 
 /// What became of a list of arrivals.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Run {
+pub struct RunResult {
     /// How many arrived.
     pub offered: usize,
     /// When each admitted one was let through, in order.
@@ -41,16 +41,16 @@ pub struct Run {
     pub longest_wait: Option<Duration>,
 }
 
-impl Form {
+impl AlgorithmForm {
     /// All of them, in the order of the report.
     pub const ALL: [Self; 7] = [
         Self::TokenBucket,
         Self::Gcra,
-        Self::Meter,
+        Self::LeakyBucketMeter,
         Self::FixedWindow,
         Self::SlidingLog,
         Self::SlidingCounter,
-        Self::Queue,
+        Self::LeakyBucketQueue,
     ];
 
     /// What it is called in reports.
@@ -58,11 +58,11 @@ impl Form {
         match self {
             Self::TokenBucket => "token bucket",
             Self::Gcra => "GCRA",
-            Self::Meter => "leaky bucket (meter)",
+            Self::LeakyBucketMeter => "leaky bucket (meter)",
             Self::FixedWindow => "fixed window",
             Self::SlidingLog => "sliding log",
             Self::SlidingCounter => "sliding counter",
-            Self::Queue => "leaky bucket (queue)",
+            Self::LeakyBucketQueue => "leaky bucket (queue)",
         }
     }
 
@@ -75,7 +75,7 @@ impl Form {
     }
 }
 
-impl Run {
+impl RunResult {
     /// How many were let through, at once or later.
     pub fn admitted(&self) -> usize {
         self.releases.len()
@@ -88,7 +88,7 @@ impl Run {
 
     /// The most that were let through in any half-open span of this length.
     pub fn peak(&self, window: Duration) -> usize {
-        tally::peak(&self.releases, window)
+        tally::peak_in_window(&self.releases, window)
     }
 }
 
@@ -115,15 +115,19 @@ impl Run {
 ///
 /// # Errors
 /// The algorithm can't represent the rate.
-pub fn run(form: Form, rate: Rate, arrivals: &[Timestamp]) -> Result<Run, LimitError> {
+pub fn run(
+    form: AlgorithmForm,
+    rate: Rate,
+    arrivals: &[Timestamp],
+) -> Result<RunResult, LimitError> {
     Ok(match form {
-        Form::TokenBucket => run_checks(&TokenBucket::new(rate)?, arrivals),
-        Form::Gcra => run_checks(&Gcra::new(rate)?, arrivals),
-        Form::Meter => run_checks(&LeakyBucket::new(rate)?, arrivals),
-        Form::FixedWindow => run_checks(&FixedWindow::new(rate)?, arrivals),
-        Form::SlidingLog => run_checks(&SlidingLog::new(rate)?, arrivals),
-        Form::SlidingCounter => run_checks(&SlidingCounter::new(rate)?, arrivals),
-        Form::Queue => {
+        AlgorithmForm::TokenBucket => run_checks(&TokenBucket::new(rate)?, arrivals),
+        AlgorithmForm::Gcra => run_checks(&Gcra::new(rate)?, arrivals),
+        AlgorithmForm::LeakyBucketMeter => run_checks(&LeakyBucket::new(rate)?, arrivals),
+        AlgorithmForm::FixedWindow => run_checks(&FixedWindow::new(rate)?, arrivals),
+        AlgorithmForm::SlidingLog => run_checks(&SlidingLog::new(rate)?, arrivals),
+        AlgorithmForm::SlidingCounter => run_checks(&SlidingCounter::new(rate)?, arrivals),
+        AlgorithmForm::LeakyBucketQueue => {
             let pace = LeakyBucket::new(rate.burst(1))?;
             run_queue(&pace, rate.burst_size(), arrivals)
         }
@@ -131,11 +135,11 @@ pub fn run(form: Form, rate: Rate, arrivals: &[Timestamp]) -> Result<Run, LimitE
 }
 
 /// Asks a limit about each arrival in turn; what doesn't pass at once is refused.
-pub fn run_checks<A: Arithmetic>(limit: &A, arrivals: &[Timestamp]) -> Run {
+pub fn run_checks<A: Arithmetic>(limit: &A, arrivals: &[Timestamp]) -> RunResult {
     debug_assert!(arrivals.is_sorted(), "arrivals come in order of time");
     let mut state = A::State::default();
     let admitted = |now: &Timestamp| limit.decide(&mut state, *now, 1).is_allowed();
-    Run {
+    RunResult {
         offered: arrivals.len(),
         releases: arrivals.iter().copied().filter(admitted).collect(),
         longest_wait: None,
@@ -144,7 +148,7 @@ pub fn run_checks<A: Arithmetic>(limit: &A, arrivals: &[Timestamp]) -> Run {
 
 /// Lets each arrival wait for its turn at the pace of the limit, first come, first served; it is
 /// refused if it would have to wait while `capacity` others already do.
-pub fn run_queue<A: Arithmetic>(pace: &A, capacity: u64, arrivals: &[Timestamp]) -> Run {
+pub fn run_queue<A: Arithmetic>(pace: &A, capacity: u64, arrivals: &[Timestamp]) -> RunResult {
     debug_assert!(arrivals.is_sorted(), "arrivals come in order of time");
     let capacity = usize::try_from(capacity).unwrap_or(usize::MAX);
     let mut state = A::State::default();
@@ -166,7 +170,7 @@ pub fn run_queue<A: Arithmetic>(pace: &A, capacity: u64, arrivals: &[Timestamp])
         releases.push(at);
         longest_wait = longest_wait.max(at - now);
     }
-    Run {
+    RunResult {
         offered: arrivals.len(),
         releases,
         longest_wait: Some(longest_wait),
@@ -182,7 +186,7 @@ mod tests {
     }
 
     /// Runs arrivals at these milliseconds and compares the milliseconds of the releases.
-    fn check(form: Form, rate: &str, arrivals: &[u64], releases: &[u64]) {
+    fn check(form: AlgorithmForm, rate: &str, arrivals: &[u64], releases: &[u64]) {
         let run = run(form, rate.parse().unwrap(), &millis(arrivals)).unwrap();
         assert_eq!(run.releases, millis(releases), "{form:?} {rate}");
         assert_eq!(run.offered, arrivals.len());
@@ -192,20 +196,39 @@ mod tests {
     #[test]
     fn each_form_lets_through_what_its_algorithm_admits() {
         let arrivals = [0, 0, 0, 400, 500, 900, 1000, 1000, 1000];
-        for form in [Form::TokenBucket, Form::Gcra, Form::Meter] {
+        for form in [
+            AlgorithmForm::TokenBucket,
+            AlgorithmForm::Gcra,
+            AlgorithmForm::LeakyBucketMeter,
+        ] {
             check(form, "2/s", &arrivals, &[0, 0, 500, 1000]);
         }
-        check(Form::FixedWindow, "2/s", &arrivals, &[0, 0, 1000, 1000]);
-        check(Form::SlidingLog, "2/s", &arrivals, &[0, 0, 1000, 1000]);
-        check(Form::SlidingCounter, "2/s", &arrivals, &[0, 0]);
-        check(Form::Queue, "2/s", &arrivals, &[0, 500, 1000, 1500, 2000]);
+        check(
+            AlgorithmForm::FixedWindow,
+            "2/s",
+            &arrivals,
+            &[0, 0, 1000, 1000],
+        );
+        check(
+            AlgorithmForm::SlidingLog,
+            "2/s",
+            &arrivals,
+            &[0, 0, 1000, 1000],
+        );
+        check(AlgorithmForm::SlidingCounter, "2/s", &arrivals, &[0, 0]);
+        check(
+            AlgorithmForm::LeakyBucketQueue,
+            "2/s",
+            &arrivals,
+            &[0, 500, 1000, 1500, 2000],
+        );
     }
 
     #[test]
     fn a_queue_keeps_its_pace_and_catches_up_no_rest() {
         // A rest of a second earns nothing: the pace is strict.
         check(
-            Form::Queue,
+            AlgorithmForm::LeakyBucketQueue,
             "10/s",
             &[0, 1000, 1000, 1000],
             &[0, 1000, 1100, 1200],
@@ -216,26 +239,32 @@ mod tests {
     fn a_queue_refuses_when_its_room_is_taken() {
         // One goes at once, two wait; at 100 ms one of them has gone and there is room for one.
         check(
-            Form::Queue,
+            AlgorithmForm::LeakyBucketQueue,
             "10/s burst 2",
             &[0, 0, 0, 0, 99, 100, 100],
             &[0, 100, 200, 300],
         );
-        check(Form::Queue, "10/s burst 0", &[0, 0, 99, 100], &[0, 100]);
+        check(
+            AlgorithmForm::LeakyBucketQueue,
+            "10/s burst 0",
+            &[0, 0, 99, 100],
+            &[0, 100],
+        );
     }
 
     #[test]
     fn only_a_queue_reports_a_wait() {
-        for form in Form::ALL {
+        for form in AlgorithmForm::ALL {
             let run = run(form, Rate::per_second(10), &millis(&[0, 0])).unwrap();
-            let wait = (form == Form::Queue).then_some(Duration::from_millis(100));
+            let wait =
+                (form == AlgorithmForm::LeakyBucketQueue).then_some(Duration::from_millis(100));
             assert_eq!(run.longest_wait, wait, "{form:?}");
         }
     }
 
     #[test]
     fn no_arrivals_give_an_empty_run() {
-        for form in Form::ALL {
+        for form in AlgorithmForm::ALL {
             check(form, "10/s", &[], &[]);
         }
     }

@@ -15,7 +15,7 @@ use tollgate_core::Timestamp;
 /// // 0 and 100 are a whole window apart and never in the same one; 60, 100 and 159 are.
 /// assert_eq!(peak(&times, Duration::from_millis(100)), 3);
 /// ```
-pub fn peak(times: &[Timestamp], window: Duration) -> usize {
+pub fn peak_in_window(times: &[Timestamp], window: Duration) -> usize {
     let mut first = 0;
     let mut most = 0;
     for (last, time) in times.iter().enumerate() {
@@ -50,7 +50,7 @@ mod tests {
     fn check(millis: &[u64], window: u64, most: usize) {
         let times: Vec<_> = millis.iter().copied().map(Timestamp::from_millis).collect();
         assert_eq!(
-            peak(&times, Duration::from_millis(window)),
+            peak_in_window(&times, Duration::from_millis(window)),
             most,
             "{millis:?}"
         );
@@ -83,7 +83,7 @@ mod tests {
                 sorted.iter().filter(inside).count()
             })
             .max();
-        assert_eq!(Some(peak(&sorted, window)), naive);
+        assert_eq!(Some(peak_in_window(&sorted, window)), naive);
     }
 
     #[test]

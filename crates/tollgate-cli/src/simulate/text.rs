@@ -6,7 +6,7 @@ pub(super) const HOUR: u128 = 60 * MINUTE;
 pub(super) const DAY: u128 = 24 * HOUR;
 
 /// A length of time in the unit that suits it, to three decimals: `10ms`, `2.5s`, `0.95s`.
-pub(super) fn pretty(nanos: u128) -> String {
+pub(super) fn format_nanos(nanos: u128) -> String {
     // Hours and days only where they are exact: "4000s" says more than "1.111h".
     let exact = |length: u128| nanos >= length && (nanos * 1_000).is_multiple_of(length);
     let (unit, length) = match nanos {
@@ -21,11 +21,11 @@ pub(super) fn pretty(nanos: u128) -> String {
     };
     let thousandths = nanos * 1_000 / length;
     let decimals = format!("{:03}", thousandths % 1_000);
-    decimal(thousandths / 1_000, &decimals) + unit
+    format_decimal(thousandths / 1_000, &decimals) + unit
 }
 
 /// A number with its decimals, but for zeros at the end.
-pub(super) fn decimal(whole: u128, decimals: &str) -> String {
+pub(super) fn format_decimal(whole: u128, decimals: &str) -> String {
     let number = format!("{whole}.{decimals}");
     number
         .trim_end_matches('0')
@@ -34,7 +34,7 @@ pub(super) fn decimal(whole: u128, decimals: &str) -> String {
 }
 
 /// A time for a column of them: seconds to the millisecond, `0.995s`, unless it is far from one.
-pub(super) fn seconds(seconds: f64) -> String {
+pub(super) fn format_seconds(seconds: f64) -> String {
     match seconds {
         0.0 | 0.001..7_200.0 => format!("{seconds:.3}s"),
         0.0..0.001 => format!("{:.3}us", seconds * 1e6),
@@ -44,7 +44,7 @@ pub(super) fn seconds(seconds: f64) -> String {
 }
 
 /// A label and a text, broken at spaces into lines of at most `width` that hang behind the label.
-pub(super) fn hang(label: &str, indent: usize, text: &str, width: usize) -> String {
+pub(super) fn format_hanging(label: &str, indent: usize, text: &str, width: usize) -> String {
     let mut lines = String::new();
     let mut words = text.split(' ').peekable();
     let mut line = format!("{label:<indent$}");
@@ -81,7 +81,7 @@ mod tests {
             (4_000 * SECOND, "4000s"),
             (7 * DAY, "7d"),
         ] {
-            assert_eq!(pretty(nanos), expected);
+            assert_eq!(format_nanos(nanos), expected);
         }
         for (micros, expected) in [
             (0, "0.000s"),
@@ -92,16 +92,16 @@ mod tests {
             (259_200_000_000, "3.00d"),
         ] {
             let time = std::time::Duration::from_micros(micros);
-            assert_eq!(seconds(time.as_secs_f64()), expected);
+            assert_eq!(format_seconds(time.as_secs_f64()), expected);
         }
     }
 
     #[test]
     fn long_text_hangs_behind_its_label() {
         assert_eq!(
-            hang("to:", 5, "one two three four", 14),
+            format_hanging("to:", 5, "one two three four", 14),
             "to:  one two\n     three\n     four\n"
         );
-        assert_eq!(hang("to:", 5, "", 14), "to:\n");
+        assert_eq!(format_hanging("to:", 5, "", 14), "to:\n");
     }
 }

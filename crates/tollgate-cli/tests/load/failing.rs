@@ -165,7 +165,7 @@ fn a_store_that_goes_away_is_counted_and_no_error() {
     let mut command = command(&[&arguments[..], &limit].concat());
     let child = command.stdout(Stdio::piped()).spawn().unwrap();
     let asked = || server.command_calls("evalsha") + server.command_calls("eval") > 50;
-    tollgate_testkit::redis::until(Duration::from_secs(20), "some questions", asked);
+    tollgate_testkit::redis::wait_until(Duration::from_secs(20), "some questions", asked);
     server.kill();
     let output = child.wait_with_output().unwrap();
     assert_eq!(output.status.code(), Some(0));

@@ -94,7 +94,7 @@ fn a_report_has_the_dates_of_the_run() {
     let report = json(&["--duration", "5ms"]);
     let date = |field: &str| {
         let text = report[field].as_str().expect("a date");
-        let date: Result<tollgate_cli::policy::Date, _> = text.parse();
+        let date: Result<tollgate_cli::policy::Moment, _> = text.parse();
         date.expect("RFC 3339")
     };
     let (started, ended) = (date("started_at"), date("ended_at"));

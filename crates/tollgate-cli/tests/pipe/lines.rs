@@ -8,10 +8,10 @@ use clap::Parser;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate_cli::pipe::{Interrupt, Pipe, PipeReport, pipe};
+use tollgate_cli::pipe::{InterruptSource, PipeOptions, PipeReport, pipe};
 use tollgate_cli::{Cli, Command};
 
-fn options(words: &str) -> Pipe {
+fn options(words: &str) -> PipeOptions {
     let words = ["tollgate", "pipe"].into_iter().chain(words.split(' '));
     match Cli::try_parse_from(words).unwrap().command {
         Command::Pipe(options) => options,
@@ -22,7 +22,13 @@ fn options(words: &str) -> Pipe {
 fn run(words: &str, input: impl Read + Send + 'static) -> (Vec<u8>, PipeReport) {
     let mut out = Vec::new();
     let clock = Manual::new();
-    let report = pipe(&options(words), input, &mut out, clock, &Interrupt::never());
+    let report = pipe(
+        &options(words),
+        input,
+        &mut out,
+        clock,
+        &InterruptSource::never(),
+    );
     (out, report.unwrap())
 }
 
@@ -72,7 +78,7 @@ fn wrong_arguments_are_named() {
             io::empty(),
             &mut out,
             Manual::new(),
-            &Interrupt::never(),
+            &InterruptSource::never(),
         );
         let failure = failure.unwrap_err();
         assert!(failure.to_string().contains(expect), "{failure}");
@@ -101,7 +107,13 @@ fn waiting_lines_leave_at_the_rate() {
     let options = options("--rate 1/s --wait");
     let piped = std::thread::spawn(move || {
         let input = &b"one\ntwo\nthree\n"[..];
-        pipe(&options, input, &mut written, moved, &Interrupt::never())
+        pipe(
+            &options,
+            input,
+            &mut written,
+            moved,
+            &InterruptSource::never(),
+        )
     });
     for expect in [&b"one\n"[..], b"one\ntwo\n"] {
         while clock.parked() == 0 {

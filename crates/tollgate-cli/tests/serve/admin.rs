@@ -7,8 +7,8 @@ use std::process::Command;
 
 use serde_json::Value;
 use tollgate_testkit::certificates::Authority;
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file, tollgate};
 
@@ -50,7 +50,7 @@ fn check(service: &Service, user: &str) -> u16 {
 }
 
 /// A service by the policy above, and its file.
-fn serving(scratch: &Scratch, more: &[&str]) -> Service {
+fn serving(scratch: &TempFolder, more: &[&str]) -> Service {
     let policy = file(scratch, "policy.yaml", POLICY);
     let mut options = vec![policy.to_str().expect("text")];
     options.extend(ANY);
@@ -60,7 +60,7 @@ fn serving(scratch: &Scratch, more: &[&str]) -> Service {
 
 #[test]
 fn one_user_is_refused_look_explain_reset() {
-    let scratch = Scratch::new("admin-story");
+    let scratch = TempFolder::new("admin-story");
     let service = serving(&scratch, &[]);
     let policy = scratch.path("policy.yaml");
     while check(&service, "ada") == 200 {}
@@ -105,7 +105,7 @@ fn one_user_is_refused_look_explain_reset() {
 
 #[test]
 fn orders_are_made_shown_and_ended() {
-    let scratch = Scratch::new("admin-orders");
+    let scratch = TempFolder::new("admin-orders");
     let service = serving(&scratch, &[]);
     let block = [
         "block",
@@ -192,7 +192,7 @@ fn orders_are_made_shown_and_ended() {
 
 #[test]
 fn a_policy_is_tried_and_put_in_force() {
-    let scratch = Scratch::new("admin-reload");
+    let scratch = TempFolder::new("admin-reload");
     let service = serving(&scratch, &["--watch", "off"]);
     file(&scratch, "policy.yaml", &POLICY.replace("3/h", "5/h"));
     let would = done(&service, &["reload", "--dry-run"]);
@@ -221,7 +221,7 @@ fn a_policy_is_tried_and_put_in_force() {
 
 #[test]
 fn the_token_is_the_users_alone_and_gone_at_the_end() {
-    let scratch = Scratch::new("admin-token");
+    let scratch = TempFolder::new("admin-token");
     let runtime = scratch.path("runtime");
     fs::create_dir(&runtime).expect("a folder");
     let service = Service::with(&ANY, |command| {
@@ -254,7 +254,7 @@ fn the_token_is_the_users_alone_and_gone_at_the_end() {
 
 #[test]
 fn sockets_and_certificates_lead_there_too() {
-    let scratch = Scratch::new("admin-ways");
+    let scratch = TempFolder::new("admin-ways");
     let socket = format!("unix:{}", scratch.path("socket").display());
     let token = file(&scratch, "token", "first\nsecond\n");
     let token = token.to_str().expect("text");
@@ -307,7 +307,7 @@ fn sockets_and_certificates_lead_there_too() {
 
 #[test]
 fn it_listens_for_others_only_if_somebody_said_who_they_are() {
-    let scratch = Scratch::new("admin-open");
+    let scratch = TempFolder::new("admin-open");
     let token = file(&scratch, "token", "first\n");
     let mut options = ANY[..6].to_vec();
     options.extend(["--admin", "0.0.0.0:0"]);
@@ -337,7 +337,7 @@ fn it_listens_for_others_only_if_somebody_said_who_they_are() {
 
 #[test]
 fn what_is_wrong_is_told_with_its_exit_code() {
-    let scratch = Scratch::new("admin-wrong");
+    let scratch = TempFolder::new("admin-wrong");
     let service = serving(&scratch, &[]);
     let table: [(&[&str], i32, &str); 11] = [
         (
@@ -393,7 +393,7 @@ fn what_is_wrong_is_told_with_its_exit_code() {
         &fs::read_to_string(&token).expect("a token"),
     );
     drop(service);
-    until(LONG, "the port to be free", || {
+    wait_until(LONG, "the port to be free", || {
         std::net::TcpStream::connect(&admin).is_err()
     });
     let mut command = tollgate();

@@ -1,7 +1,7 @@
 //! `tollgate ask`: one request by each protocol, as people read its answer, and by exit codes.
 
 use serde_json::Value;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, Service, file, tollgate};
 
@@ -20,7 +20,7 @@ fn ask(arguments: &[&str]) -> (i32, String) {
 
 #[test]
 fn a_request_is_asked_by_each_protocol_and_told_by_the_exit_code() {
-    let scratch = Scratch::new("asking");
+    let scratch = TempFolder::new("asking");
     let policy = file(&scratch, "policy.yaml", POLICY);
     let mut options = vec![policy.to_str().expect("text")];
     options.extend(ANY);

@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{file, tollgate};
 
@@ -36,7 +36,7 @@ fn all_listeners_are_of_this_machine_unless_told_otherwise() {
 
 #[test]
 fn a_flag_counts_before_the_environment_and_that_before_the_file() {
-    let scratch = Scratch::new("settings");
+    let scratch = TempFolder::new("settings");
     let yaml = "http: 127.0.0.1:1\ngrpc: 127.0.0.1:2\nresp: 127.0.0.1:3\nheaders: [draft-6, github]\nadmin: off\n\
                 policy: limits.yaml\nmax-holds: 7\n";
     let toml = "http = \"127.0.0.1:1\"\ngrpc = \"127.0.0.1:2\"\nresp = \"127.0.0.1:3\"\n\
@@ -67,7 +67,7 @@ fn a_flag_counts_before_the_environment_and_that_before_the_file() {
 
 #[test]
 fn what_is_shown_is_a_file_of_settings() {
-    let scratch = Scratch::new("round");
+    let scratch = TempFolder::new("round");
     let first = shown(
         &[
             "a b.yaml",

@@ -10,8 +10,8 @@ use std::thread;
 
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wall};
-use tollgate_testkit::redis::{Client, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::{Client, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 use tollgate_testkit::traffic::Random;
 
 use crate::kit::{ANY, LONG, Service, file};
@@ -155,11 +155,11 @@ fn life(service: Service, key: u64, folder: &Path, length: Length) -> Vec<Grante
             let (client, answered) = (connect(&service), &answered);
             scope.spawn(move || load(client, kind, key, folder, answered))
         });
-        until(LONG, "answers", || {
+        wait_until(LONG, "answers", || {
             answered.load(Ordering::Relaxed) >= length.answers
         });
         if let Some(first) = length.beyond {
-            until(LONG, "a snapshot", || saved_at(folder) > first);
+            wait_until(LONG, "a snapshot", || saved_at(folder) > first);
         }
         drop(service);
         let granted = clients
@@ -182,7 +182,7 @@ struct Seen {
 fn a_service_that_is_killed_loses_what_it_had_not_saved_and_no_more() {
     let is_soak = std::env::var_os("TOLLGATE_SOAK").is_some();
     let (lives, seed) = (if is_soak { 500 } else { 50 }, 20_240_601);
-    let (scratch, mut random) = (Scratch::new("crash"), Random::new(seed));
+    let (scratch, mut random) = (TempFolder::new("crash"), Random::new(seed));
     let policy = file(&scratch, "policy.yaml", POLICY);
     let folder = scratch.path("state");
     let paths = [&policy, &folder].map(|path| path.to_str().expect("text"));

@@ -5,21 +5,21 @@ use std::io::{Read, Write};
 use std::net::TcpStream;
 use std::process::Command;
 
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, file};
 
 #[test]
 fn connections_that_take_all_descriptors_keep_no_operator_out() {
-    let scratch = Scratch::new("descriptors");
+    let scratch = TempFolder::new("descriptors");
     let policy = file(&scratch, "policy.yaml", "limits: [{name: all, rate: 10/s}]");
     let mut options = vec![policy.to_str().expect("text")];
     options.extend(ANY);
     let service = Service::with_descriptors(&options, 256);
     let said = "warning: fewer file descriptors than --max-connections needs: raise the limit (LimitNOFILE, ulimit -n), \
         or lower --max-connections descriptors=256 reserved=64 for_clients=192 wanted=10000\n";
-    until(LONG, "a warning", || service.warned().contains(said));
+    wait_until(LONG, "a warning", || service.warned().contains(said));
     let address = service.ready["resp"]
         .as_str()
         .expect("an address")
@@ -54,12 +54,12 @@ fn connections_that_take_all_descriptors_keep_no_operator_out() {
     );
     // Files are read meanwhile.
     fs::write(&policy, "limits: [{name: all, rate: 20/s}]").expect("a file");
-    until(LONG, "a reload", || {
+    wait_until(LONG, "a reload", || {
         service.logged().contains("policy reloaded")
     });
     // Whoever comes once others have left is served.
     drop(idle);
-    until(LONG, "room", || {
+    wait_until(LONG, "room", || {
         let mut client = TcpStream::connect(&address).expect("a connection");
         let mut first = [0; 1];
         client.write_all(b"PING\r\n").is_ok()
@@ -80,7 +80,7 @@ fn limit_files(service: &Service, most: u64) {
 
 #[test]
 fn a_policy_that_no_descriptor_was_left_for_is_read_as_soon_as_there_is_one() {
-    let scratch = Scratch::new("descriptors-reload");
+    let scratch = TempFolder::new("descriptors-reload");
     // A file by itself, and a folder, which needs a descriptor before its files do.
     for (name, file_name) in [("policy.yaml", "policy.yaml"), ("folder", "folder/a.yaml")] {
         fs::create_dir_all(scratch.path("folder")).expect("a folder");
@@ -92,7 +92,7 @@ fn a_policy_that_no_descriptor_was_left_for_is_read_as_soon_as_there_is_one() {
         // All files that are open stay open, and there are no more.
         limit_files(&service, 3);
         fs::write(&path, "limits: [{name: all, rate: 20/s}]").expect("a file");
-        until(LONG, "an error", || {
+        wait_until(LONG, "an error", || {
             service
                 .warned()
                 .contains("policy not reloaded, the one before stays in force")
@@ -103,7 +103,7 @@ fn a_policy_that_no_descriptor_was_left_for_is_read_as_soon_as_there_is_one() {
         assert!(said.contains(told), "{said}");
         // Nothing happens to the file any more.
         limit_files(&service, 1_024);
-        until(LONG, "a reload", || {
+        wait_until(LONG, "a reload", || {
             service.logged().contains("policy reloaded")
         });
     }

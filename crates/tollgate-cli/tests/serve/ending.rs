@@ -3,8 +3,8 @@
 use std::io::{Read, Write};
 use std::net::TcpStream;
 
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service};
 
@@ -66,7 +66,7 @@ fn after_the_delay_nobody_is_taken_and_it_ends_as_soon_as_all_are_answered() {
     service.warns("draining: clients should go elsewhere delay=0.01s time=600s");
     service.warns("draining: no more clients are taken");
     service.warns("drained: all clients were answered");
-    until(LONG, "the ready file to be removed", || {
+    wait_until(LONG, "the ready file to be removed", || {
         !ready_file.exists()
     });
 }
@@ -93,7 +93,7 @@ fn who_isnt_done_in_time_is_cut_and_that_is_a_good_end() {
 
 #[test]
 fn sockets_and_a_ready_file_of_another_are_left() {
-    let scratch = Scratch::new("handed-over");
+    let scratch = TempFolder::new("handed-over");
     let socket = format!("unix:{}", scratch.path("http").display());
     let options = [
         "--http", &socket, "--grpc", "off", "--resp", "off", "--admin", "off",
@@ -103,7 +103,7 @@ fn sockets_and_a_ready_file_of_another_are_left() {
     std::fs::write(&ready_file, "{\"pid\":1}").expect("another's");
     service.signal("TERM");
     service.warns("drained: all clients were answered");
-    until(LONG, "the socket to be removed", || {
+    wait_until(LONG, "the socket to be removed", || {
         !scratch.path("http").exists()
     });
     assert!(ready_file.exists(), "it is another's");

@@ -8,13 +8,13 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate_testkit::envoy::{Envoy, port_value};
-use tollgate_testkit::redis::{Port, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::{Port, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{Service, file};
 
 /// A service for Envoy alone.
-fn start(scratch: &Scratch, policy: &str, grpc: u16, options: &[&str]) -> Service {
+fn start(scratch: &TempFolder, policy: &str, grpc: u16, options: &[&str]) -> Service {
     let policy = file(scratch, "policy.yaml", policy);
     let address = format!("127.0.0.1:{grpc}");
     let mut all = vec![policy.to_str().expect("text"), "--grpc", &address];
@@ -116,7 +116,7 @@ fn a_real_envoy_asks_tollgate() {
     let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/envoy.md");
     let page = fs::read_to_string(page).expect("docs/envoy.md");
     let (policy, config) = (block(&page, "policy.yaml"), block(&page, "envoy.yaml"));
-    let (scratch, grpc) = (Scratch::new("behind-envoy"), Port::free());
+    let (scratch, grpc) = (TempFolder::new("behind-envoy"), Port::reserve_free());
     let service = start(&scratch, &policy, grpc.number(), &[]);
     let config = config.replace(&port_value(8081), &port_value(grpc.number()));
     let strict = config.replace("failure_mode_deny: false", "failure_mode_deny: true");
@@ -132,7 +132,7 @@ fn a_real_envoy_asks_tollgate() {
     shadow_override_and_hits(edge);
     // The log tells which limit it was.
     let long = Duration::from_secs(60);
-    until(long, "Envoy to write its log", || {
+    wait_until(long, "Envoy to write its log", || {
         let log = open.log();
         log.contains("429 / edge/tier=free/remote_address\n")
             && log.contains("429 / edge/api_key\n")
@@ -150,12 +150,12 @@ fn a_real_envoy_asks_tollgate() {
 
     // It counts in memory, and begins anew.
     let _service = start(&scratch, &policy, grpc.number(), &[]);
-    until(long, "Envoy to ask again", || {
+    wait_until(long, "Envoy to ask again", || {
         !get(edge, "/trial", "")
             .field("x-ratelimit-limit")
             .is_empty()
     });
-    until(long, "the other Envoy to ask again", || {
+    wait_until(long, "the other Envoy to ask again", || {
         get(strict, "/trial", "").status == 200
     });
     assert_eq!(statuses(edge, "/", "", 4), [200, 200, 200, 429]);
@@ -163,8 +163,8 @@ fn a_real_envoy_asks_tollgate() {
 
 #[test]
 fn who_starts_it_on_a_store_is_told_of_limits_that_are_closed() {
-    let scratch = Scratch::new("closed-at-start");
-    let nobody = Port::free();
+    let scratch = TempFolder::new("closed-at-start");
+    let nobody = Port::reserve_free();
     let store = format!("redis://127.0.0.1:{}", nobody.number());
     let closed = "limits: [{name: monthly, key: user, quota: 5/month}]";
     let open = "limits: [{name: quick, key: user, rate: 5/s}]";

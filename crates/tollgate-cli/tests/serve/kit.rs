@@ -9,8 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use serde_json::Value;
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 /// All listeners on ports that are free.
 pub(crate) const ANY: [&str; 8] = ["--http", "0", "--grpc", "0", "--resp", "0", "--admin", "0"];
@@ -24,7 +24,7 @@ static STARTED: AtomicU32 = AtomicU32::new(0);
 /// A service that runs, killed when it is dropped.
 pub(crate) struct Service {
     child: Child,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: TempFolder,
     /// What the ready file says.
     pub(crate) ready: Value,
 }
@@ -62,7 +62,7 @@ impl Service {
 
     fn by(mut command: Command, options: &[&str], change: impl FnOnce(&mut Command)) -> Self {
         let number = STARTED.fetch_add(1, Ordering::Relaxed);
-        let scratch = Scratch::new(&format!("serve-{number}"));
+        let scratch = TempFolder::new(&format!("serve-{number}"));
         let file = scratch.path("ready.json");
         command.arg("serve").args(options);
         command.arg("--ready-file").arg(&file);
@@ -70,7 +70,7 @@ impl Service {
         command.stderr(File::create(scratch.path("err")).expect("a file"));
         change(&mut command);
         let mut child = command.spawn().expect("tollgate starts");
-        until(LONG, "the service to be ready", || {
+        wait_until(LONG, "the service to be ready", || {
             if let Ok(Some(status)) = child.try_wait() {
                 let said = fs::read_to_string(scratch.path("err")).unwrap_or_default();
                 panic!("it ended with {status}: {said}");
@@ -89,7 +89,7 @@ impl Service {
     pub(crate) fn said(&self, what: &str) -> String {
         let path = self.scratch.path("out");
         let read = || fs::read_to_string(&path).unwrap_or_default();
-        until(LONG, "the service to say it all", || read().contains(what));
+        wait_until(LONG, "the service to say it all", || read().contains(what));
         read()
     }
 
@@ -142,7 +142,7 @@ impl Service {
     pub(crate) fn end(mut self, signal: &str) -> ExitStatus {
         self.signal(signal);
         let mut ended = None;
-        until(LONG, "the service to end", || {
+        wait_until(LONG, "the service to end", || {
             ended = self.child.try_wait().expect("a status");
             ended.is_some()
         });
@@ -153,7 +153,7 @@ impl Service {
     #[track_caller]
     pub(crate) fn warns(&self, what: &str) {
         let said = format!("{what:?} in the log");
-        until(LONG, &said, || self.warned().contains(what));
+        wait_until(LONG, &said, || self.warned().contains(what));
     }
 
     /// What it has said on standard error, once that has this. A thread of its own writes it, so it may come after the
@@ -212,7 +212,7 @@ pub(crate) fn get(address: &str, path: &str) -> (u16, String) {
 }
 
 /// A file with a text.
-pub(crate) fn file(scratch: &Scratch, name: &str, text: &str) -> PathBuf {
+pub(crate) fn file(scratch: &TempFolder, name: &str, text: &str) -> PathBuf {
     let path = scratch.path(name);
     if let Some(folder) = path.parent() {
         fs::create_dir_all(folder).expect("a folder");

@@ -2,13 +2,13 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, file};
 
 #[test]
 fn systemd_is_told_of_start_reload_life_and_end() {
-    let scratch = Scratch::new("notified");
+    let scratch = TempFolder::new("notified");
     let policy = file(&scratch, "policy.yaml", "limits: [{name: all, rate: 10/s}]");
     let path = scratch.path("notify");
     let socket = UnixDatagram::bind(&path).expect("a socket");

@@ -5,21 +5,21 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use tollgate_testkit::programs::find;
-use tollgate_testkit::redis::{Port, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::programs::find_program;
+use tollgate_testkit::redis::{Port, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file, get};
 
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 7/h}]";
 
 /// A service by a policy, with all ports free.
-fn started(scratch: &Scratch, policy: &str, more: &[&str]) -> Service {
+fn started(scratch: &TempFolder, policy: &str, more: &[&str]) -> Service {
     started_with(scratch, policy, more, |_| {})
 }
 
 fn started_with(
-    scratch: &Scratch,
+    scratch: &TempFolder,
     policy: &str,
     more: &[&str],
     change: impl FnOnce(&mut Command),
@@ -39,14 +39,14 @@ struct Prometheus {
 
 impl Prometheus {
     /// One that scrapes this address every second.
-    fn of(target: &str, scratch: &Scratch) -> Self {
-        let program = find("prometheus", "apt-get install prometheus");
+    fn of(target: &str, scratch: &TempFolder) -> Self {
+        let program = find_program("prometheus", "apt-get install prometheus");
         let jobs = format!(
             "global: {{scrape_interval: 1s}}\n\
              scrape_configs: [{{job_name: tollgate, static_configs: [{{targets: ['{target}']}}]}}]\n"
         );
         let config = file(scratch, "prometheus.yml", &jobs);
-        let port = Port::free();
+        let port = Port::reserve_free();
         let address = format!("127.0.0.1:{}", port.number());
         let child = Command::new(program)
             .arg(format!("--config.file={}", config.display()))
@@ -86,7 +86,7 @@ impl Drop for Prometheus {
 
 #[test]
 fn a_real_prometheus_scrapes_it() {
-    let scratch = Scratch::new("prometheus");
+    let scratch = TempFolder::new("prometheus");
     let service = started(&scratch, POLICY, &["--metrics", "0"]);
     for _ in 0..10 {
         service.post("/v1/check", r#"{"facts":{"user":"ada"}}"#);
@@ -113,21 +113,21 @@ fn a_real_prometheus_scrapes_it() {
         (r#"count(tollgate_build_info{backend="memory"})"#, "1"),
     ];
     for (query, value) in expected {
-        until(LONG, query, || {
+        wait_until(LONG, query, || {
             prometheus.asked(query).as_deref() == Some(value)
         });
     }
     // What is new is seen by the next scrape.
     service.post("/v1/check", r#"{"facts":{"user":"bea"}}"#);
     let allowed = r#"tollgate_allowed_total{limiter="per-user"}"#;
-    until(LONG, "the next scrape", || {
+    wait_until(LONG, "the next scrape", || {
         prometheus.asked(allowed).as_deref() == Some("8")
     });
 }
 
 #[test]
 fn the_metrics_listener_has_metrics_and_probes_and_nothing_else() {
-    let scratch = Scratch::new("metrics-listener");
+    let scratch = TempFolder::new("metrics-listener");
     let service = started(&scratch, POLICY, &["--metrics", "0"]);
     service.said("metrics on 127.0.0.1:");
     for (path, status) in [
@@ -141,13 +141,13 @@ fn the_metrics_listener_has_metrics_and_probes_and_nothing_else() {
         assert_eq!(service.get("metrics", path).0, status, "{path}");
     }
     assert_eq!(service.get("http", "/metrics").0, 404);
-    let quiet = started(&Scratch::new("no-metrics"), POLICY, &[]);
+    let quiet = started(&TempFolder::new("no-metrics"), POLICY, &[]);
     assert!(quiet.ready["metrics"].is_null(), "{}", quiet.ready);
 }
 
 #[test]
 fn lines_of_json_have_a_time_and_refusals_a_hash_in_place_of_the_key() {
-    let scratch = Scratch::new("log-json");
+    let scratch = TempFolder::new("log-json");
     let options = ["--log-format", "json", "--log-denials", "100%"];
     let service = started(&scratch, POLICY, &options);
     for _ in 0..10 {
@@ -172,7 +172,7 @@ fn lines_of_json_have_a_time_and_refusals_a_hash_in_place_of_the_key() {
             .filter(|line| line["event"] == "denied")
             .collect::<Vec<_>>()
     };
-    until(LONG, "all refusals", || denied().len() == 3);
+    wait_until(LONG, "all refusals", || denied().len() == 3);
     let first = &denied()[0];
     assert_eq!(
         (&first["rule"], &first["reason"]),
@@ -190,7 +190,7 @@ fn lines_of_json_have_a_time_and_refusals_a_hash_in_place_of_the_key() {
 
 #[test]
 fn a_log_that_nobody_reads_keeps_nobody_waiting() {
-    let scratch = Scratch::new("log-blocked");
+    let scratch = TempFolder::new("log-blocked");
     let name = "n".repeat(150);
     let policy = format!("limits: [{{name: {name}, key: user, rate: 1/h}}]");
     let options = [

@@ -11,7 +11,7 @@ use std::process::{Command, Output};
 use clap::CommandFactory;
 use tollgate_testkit::programs::buf;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, Service};
 
@@ -26,7 +26,7 @@ struct Block {
 /// A page that is gone through from top to bottom.
 struct Reading {
     page: &'static str,
-    scratch: Scratch,
+    scratch: TempFolder,
     service: Option<Service>,
     store: Option<Server>,
 }
@@ -83,7 +83,7 @@ impl Reading {
         let name = page.replace('/', "-");
         let mut reading = Self {
             page,
-            scratch: Scratch::new(&name),
+            scratch: TempFolder::new(&name),
             service: None,
             store: None,
         };
@@ -328,7 +328,7 @@ fn the_front_page_shows_what_the_first_command_prints() {
     let said = service.said("ShouldRateLimit\n");
     let reading = Reading {
         page: "README.md",
-        scratch: Scratch::new("front-page"),
+        scratch: TempFolder::new("front-page"),
         store: None,
         service: Some(service),
     };

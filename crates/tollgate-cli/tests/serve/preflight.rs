@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tollgate_testkit::certificates::Authority;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, Service, file, tollgate};
 
@@ -49,7 +49,7 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn all_is_well() {
-    let scratch = Scratch::new("check-well");
+    let scratch = TempFolder::new("check-well");
     let policy = file(
         &scratch,
         "policy.yaml",
@@ -85,7 +85,7 @@ fn all_is_well() {
 
 #[test]
 fn the_policy_is_told_of_with_all_errors_and_warnings() {
-    let scratch = Scratch::new("check-policy");
+    let scratch = TempFolder::new("check-policy");
     let wrong = file(
         &scratch,
         "wrong.yaml",
@@ -124,7 +124,7 @@ fn the_policy_is_told_of_with_all_errors_and_warnings() {
 
 #[test]
 fn certificates_and_secrets() {
-    let scratch = Scratch::new("check-secrets");
+    let scratch = TempFolder::new("check-secrets");
     let authority = Authority::new(scratch.folder(), "authority");
     let (one, other) = (authority.server("one"), authority.server("other"));
     let (certificate, key) = (text(&one.certificate), text(&one.key));
@@ -167,7 +167,7 @@ fn the_store() {
 
 #[test]
 fn ports_and_folders() {
-    let scratch = Scratch::new("check-ports");
+    let scratch = TempFolder::new("check-ports");
     let taken = TcpListener::bind("127.0.0.1:0").expect("a port");
     let address = taken.local_addr().expect("an address").to_string();
     let (code, out) = check(&["--grpc", &address]);
@@ -194,7 +194,7 @@ fn ports_and_folders() {
 
 #[test]
 fn a_service_that_runs_has_its_folder_and_its_ports() {
-    let scratch = Scratch::new("check-running");
+    let scratch = TempFolder::new("check-running");
     let state = scratch.path("state");
     let mut options = ANY.to_vec();
     options.extend(["--state", text(&state)]);
@@ -213,7 +213,7 @@ fn a_service_that_runs_has_its_folder_and_its_ports() {
 
 #[test]
 fn the_policy_that_would_be_in_force_is_shown() {
-    let scratch = Scratch::new("print-policy");
+    let scratch = TempFolder::new("print-policy");
     let (code, out, _) = run(&["--print-policy"]);
     assert_eq!(code, 0);
     let example = file(&scratch, "example.yaml", &out);
@@ -244,7 +244,7 @@ fn the_policy_that_would_be_in_force_is_shown() {
 /// Whoever leaves a policy off, or in shadow, is told so at each start.
 #[test]
 fn a_policy_that_denies_nothing_is_told_of() {
-    let scratch = Scratch::new("check-unenforced");
+    let scratch = TempFolder::new("check-unenforced");
     let limits = "limits: [{name: a, key: user, rate: 5/s}]\n";
     for (text_of_it, expect) in [
         (

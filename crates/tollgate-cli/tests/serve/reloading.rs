@@ -5,8 +5,8 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use serde_json::Value;
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, file};
 
@@ -31,7 +31,7 @@ fn limit(service: &Service) -> Option<u64> {
 
 #[track_caller]
 fn meets(service: &Service, wanted: u64) {
-    until(LONG, "a limit to be in force", || {
+    wait_until(LONG, "a limit to be in force", || {
         limit(service) == Some(wanted)
     });
 }
@@ -45,7 +45,7 @@ fn replace(path: &Path, text: &str) {
 
 #[test]
 fn sighup_reads_the_policy_again_and_ends_nothing() {
-    let scratch = Scratch::new("sighup");
+    let scratch = TempFolder::new("sighup");
     let path = file(&scratch, "policy.yaml", &policy(10));
     let service = serve(&path, &["--watch", "off"]);
     meets(&service, 10);
@@ -72,7 +72,7 @@ fn sighup_without_a_file_is_told_and_ends_nothing() {
 
 #[test]
 fn a_file_that_is_written_replaced_broken_deleted_and_made_again() {
-    let scratch = Scratch::new("watched");
+    let scratch = TempFolder::new("watched");
     let path = file(&scratch, "policy.yaml", &policy(10));
     let service = serve(&path, &[]);
     meets(&service, 10);
@@ -92,7 +92,7 @@ fn a_file_that_is_written_replaced_broken_deleted_and_made_again() {
     replace(&path, &policy(13));
     meets(&service, 13);
     fs::remove_file(&path).expect("removed");
-    until(LONG, "the loss to be told", || {
+    wait_until(LONG, "the loss to be told", || {
         let said = service.warned();
         said.matches("policy not reloaded").count() == 2
     });
@@ -104,7 +104,7 @@ fn a_file_that_is_written_replaced_broken_deleted_and_made_again() {
 
 #[test]
 fn a_link_that_kubernetes_swaps() {
-    let scratch = Scratch::new("configmap");
+    let scratch = TempFolder::new("configmap");
     for (version, limit) in [("..1", 10), ("..2", 20), ("..3", 30)] {
         file(
             &scratch,
@@ -127,14 +127,14 @@ fn a_link_that_kubernetes_swaps() {
 
 #[test]
 fn a_folder_and_what_a_file_includes() {
-    let scratch = Scratch::new("folder");
+    let scratch = TempFolder::new("folder");
     let other = "limits: [{name: others, key: tenant, rate: 5/h}]";
     file(&scratch, "policies/a.yaml", other);
     let one = file(&scratch, "policies/b.yaml", &policy(10));
     let service = serve(&scratch.path("policies"), &[]);
     meets(&service, 10);
     fs::remove_file(&one).expect("removed");
-    until(LONG, "no limit", || limit(&service).is_none());
+    wait_until(LONG, "no limit", || limit(&service).is_none());
     file(&scratch, "policies/c.yaml", &policy(20));
     meets(&service, 20);
     drop(service);
@@ -154,7 +154,7 @@ fn a_folder_and_what_a_file_includes() {
 
 #[test]
 fn of_hundreds_of_quick_changes_the_last_is_in_force() {
-    let scratch = Scratch::new("quick");
+    let scratch = TempFolder::new("quick");
     let path = file(&scratch, "policy.yaml", &policy(1));
     let service = serve(&path, &[]);
     meets(&service, 1);

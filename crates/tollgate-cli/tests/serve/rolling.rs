@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Wall};
 use tollgate_testkit::envoy::{Envoy, port_value};
-use tollgate_testkit::redis::{Port, Server, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::{Port, Server, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::envoy::get;
 use crate::kit::{LONG, Service, file};
@@ -141,9 +141,9 @@ fn asks(admin: SocketAddr, port: &Port) -> bool {
 
 #[test]
 fn clients_of_envoy_notice_nothing_of_a_rolling_restart() {
-    let (scratch, store) = (Scratch::new("rolling"), Server::start());
+    let (scratch, store) = (TempFolder::new("rolling"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
-    let ports = [Port::free(), Port::free()];
+    let ports = [Port::reserve_free(), Port::reserve_free()];
     let start = |port: &Port| {
         let (url, grpc) = (store.url(), format!("127.0.0.1:{}", port.number()));
         let mut options = vec![policy.to_str().expect("text"), "--backend", &url];
@@ -159,7 +159,7 @@ fn clients_of_envoy_notice_nothing_of_a_rolling_restart() {
         .replace(&port_value(8082), &port_value(ports[1].number()));
     let envoy = Envoy::start(&config, &[10_000, 10_001, 10_002]);
     let edge = envoy.address(10_000);
-    until(LONG, "Envoy to find the services", || {
+    wait_until(LONG, "Envoy to find the services", || {
         ports.iter().all(|port| asks(envoy.address(10_002), port))
     });
     let is_over = AtomicBool::new(false);
@@ -171,12 +171,12 @@ fn clients_of_envoy_notice_nothing_of_a_rolling_restart() {
             assert_eq!(old.end("TERM").code(), Some(0));
             *service = Some(start(port));
             // The other goes only once Envoy asks this one.
-            until(LONG, "Envoy to come back", || {
+            wait_until(LONG, "Envoy to come back", || {
                 asks(envoy.address(10_002), port)
             });
         }
         // However slow a machine is, some second sees more than it may.
-        until(LONG, "a second that is full", || {
+        wait_until(LONG, "a second that is full", || {
             get(edge, "/second", "").status == 429
         });
         is_over.store(true, Ordering::Relaxed);

@@ -5,9 +5,9 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_testkit::certificates::{Authority, Pair};
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::certificates::{Authority, CertificatePair};
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file, tollgate};
 
@@ -48,7 +48,7 @@ fn redis_cli(service: &Service, options: &[&str], command: &[&str]) -> (bool, St
 
 #[test]
 fn curl_and_redis_cli_come_in_with_a_certificate_and_not_without() {
-    let scratch = Scratch::new("secure-clients");
+    let scratch = TempFolder::new("secure-clients");
     let authority = Authority::new(scratch.folder(), "authority");
     let (server, client) = (authority.server("server"), authority.client("client"));
     let ca = text(&authority.certificate);
@@ -63,7 +63,7 @@ fn curl_and_redis_cli_come_in_with_a_certificate_and_not_without() {
         let line = lines.find(|line| line.starts_with(name)).expect("a line");
         assert!(line.ends_with(" with TLS"), "{said}");
     }
-    let Pair {
+    let CertificatePair {
         certificate, key, ..
     } = &client;
     let (certificate, key) = (text(certificate), text(key));
@@ -106,7 +106,7 @@ fn curl_and_redis_cli_come_in_with_a_certificate_and_not_without() {
 
 #[test]
 fn sighup_puts_new_certificates_and_secrets_in_force() {
-    let scratch = Scratch::new("secure-hangup");
+    let scratch = TempFolder::new("secure-hangup");
     let authority = Authority::new(scratch.folder(), "authority");
     let (server, next) = (authority.server("server"), authority.server("next"));
     let token = file(&scratch, "token", "one\n");
@@ -146,10 +146,10 @@ fn sighup_puts_new_certificates_and_secrets_in_force() {
         .args(["-HUP", &service.pid().to_string()])
         .status();
     assert!(sent.expect("kill runs").success());
-    until(LONG, "the next certificate", || {
+    wait_until(LONG, "the next certificate", || {
         shown().contains(&pem(&next.certificate))
     });
-    until(LONG, "the next token", || status("two") == "200");
+    wait_until(LONG, "the next token", || status("two") == "200");
     assert_eq!(status("one"), "401");
     for line in [
         "info: certificates reloaded until=",
@@ -165,10 +165,10 @@ fn sighup_puts_new_certificates_and_secrets_in_force() {
 
 #[test]
 fn an_expired_certificate_is_warned_of_with_its_date() {
-    let scratch = Scratch::new("secure-expired");
+    let scratch = TempFolder::new("secure-expired");
     let authority = Authority::new(scratch.folder(), "authority");
     let purpose = tollgate_testkit::certificates::Purpose::ExpiredServer;
-    let pair = authority.issue("server", purpose);
+    let pair = authority.issue_certificate("server", purpose);
     let mut options = ANY.to_vec();
     options.extend([
         "--tls-cert",
@@ -182,7 +182,7 @@ fn an_expired_certificate_is_warned_of_with_its_date() {
 
 #[test]
 fn a_certificate_that_no_listener_shows_is_warned_of() {
-    let scratch = Scratch::new("secure-nowhere");
+    let scratch = TempFolder::new("secure-nowhere");
     let pair = Authority::new(scratch.folder(), "authority").server("server");
     let socket = format!("unix:{}", text(&scratch.path("resp.sock")));
     for (resp, is_warned) in [("off", true), (&*socket, true), ("0", false)] {
@@ -211,7 +211,7 @@ fn a_certificate_that_no_listener_shows_is_warned_of() {
 
 #[test]
 fn a_socket_has_the_mode_that_was_asked_for_whatever_the_umask() {
-    let scratch = Scratch::new("secure-modes");
+    let scratch = TempFolder::new("secure-modes");
     for (umask, option, mode) in [
         ("000", "", 0o600),
         ("077", "", 0o600),
@@ -230,7 +230,7 @@ fn a_socket_has_the_mode_that_was_asked_for_whatever_the_umask() {
         command.args(["serve", "--http", &address, "--grpc", "off"]);
         command.args(["--resp", "off", "--admin", "off", "--ready-file"]);
         let mut child = command.arg(&ready).spawn().expect("it starts");
-        until(LONG, "the service to be ready", || ready.exists());
+        wait_until(LONG, "the service to be ready", || ready.exists());
         let found = fs::metadata(&path).expect("a socket").permissions().mode();
         let asked = [
             "-s",
@@ -253,7 +253,7 @@ fn a_socket_has_the_mode_that_was_asked_for_whatever_the_umask() {
 
 #[test]
 fn what_doesnt_go_together_or_cant_be_read_is_told_in_one_line() {
-    let scratch = Scratch::new("secure-wrong");
+    let scratch = TempFolder::new("secure-wrong");
     let authority = Authority::new(scratch.folder(), "authority");
     let (one, two) = (authority.server("one"), authority.server("two"));
     let (certificate, key) = (text(&one.certificate), text(&one.key));

@@ -15,7 +15,7 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread;
 use std::time::{Duration, Instant};
 
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use self::clients::{Answer, connect};
 use crate::kit::{ANY, LONG, Service};
@@ -160,7 +160,7 @@ fn length() -> (Duration, bool) {
 }
 
 fn soak(name: &str, options: &[&str]) {
-    let scratch = Scratch::new(name);
+    let scratch = TempFolder::new(name);
     let path = scratch.path("policy.yaml");
     swap(&path, 0);
     let state = scratch.path("state");

@@ -4,7 +4,7 @@ use std::process::Command;
 
 use serde_json::Value;
 use tollgate_testkit::programs::buf;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, Service, file};
 
@@ -73,7 +73,7 @@ fn without_a_policy_it_says_what_to_try_and_that_works_as_it_is_printed() {
 
 #[test]
 fn what_to_try_works_on_sockets_of_the_file_system() {
-    let scratch = Scratch::new("sockets");
+    let scratch = TempFolder::new("sockets");
     let [http, grpc, resp] = ["h", "g", "r"].map(|name| {
         let path = scratch.path(name);
         format!("unix:{}", path.display())
@@ -107,7 +107,7 @@ fn the_ready_file_has_the_real_addresses() {
 
 #[test]
 fn a_ready_file_of_a_service_before_isnt_taken_for_this_ones() {
-    let scratch = Scratch::new("stale");
+    let scratch = TempFolder::new("stale");
     let stale = file(&scratch, "ready.json", "{\"pid\":1}");
     let taken = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let http = taken.local_addr().expect("an address").to_string();
@@ -136,7 +136,7 @@ const TREE: &str =
 
 #[test]
 fn a_folder_of_theirs_serves_several_domains() {
-    let scratch = Scratch::new("theirs");
+    let scratch = TempFolder::new("theirs");
     for domain in ["edge", "api"] {
         let name = format!("config/{domain}.yaml");
         file(&scratch, &name, &TREE.replace("DOMAIN", domain));
@@ -162,7 +162,7 @@ fn a_folder_of_theirs_serves_several_domains() {
 
 #[test]
 fn a_folder_of_ours_and_one_file_are_served() {
-    let scratch = Scratch::new("ours");
+    let scratch = TempFolder::new("ours");
     for (name, fact) in [("a", "user"), ("b", "tenant")] {
         let text = format!("limits: [{{name: by-{fact}, key: {fact}, rate: 1/h}}]");
         file(&scratch, &format!("policies/{name}.yaml"), &text);
@@ -182,7 +182,7 @@ fn a_folder_of_ours_and_one_file_are_served() {
 
 #[test]
 fn what_may_not_be_meant_by_a_policy_is_told_at_the_start() {
-    let scratch = Scratch::new("doubtful");
+    let scratch = TempFolder::new("doubtful");
     let text = "limits: [{name: login, key: [ip], rate: 5/m}]";
     let policy = file(&scratch, "policy.yaml", text);
     let path = policy.to_str().expect("text");
@@ -195,7 +195,7 @@ fn what_may_not_be_meant_by_a_policy_is_told_at_the_start() {
 
 #[test]
 fn quotas_that_a_restart_forgets_are_told_at_the_start() {
-    let scratch = Scratch::new("quotas");
+    let scratch = TempFolder::new("quotas");
     let text = "limits: [{name: monthly, key: tenant, quota: 5/month}]\n\
                 tiers: {free: {quota: 5/day}}\ndefault_tier: free";
     let policy = file(&scratch, "policy.yaml", text);
@@ -211,7 +211,7 @@ fn quotas_that_a_restart_forgets_are_told_at_the_start() {
 
 #[test]
 fn replicas_say_by_what_they_divide() {
-    let scratch = Scratch::new("replicas");
+    let scratch = TempFolder::new("replicas");
     let text =
         "limits: [{name: calls, key: user, rate: 9/h}, {name: jobs, key: job, concurrency: 2}]";
     let policy = file(&scratch, "policy.yaml", text);

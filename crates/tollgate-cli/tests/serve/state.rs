@@ -5,9 +5,9 @@ use std::io::{Read, Write};
 use std::path::Path;
 use std::process::Command;
 
-use tollgate_testkit::redis::{Client, Reply, until};
-use tollgate_testkit::scratch::Scratch;
-use tollgate_testkit::snapshot::tamper;
+use tollgate_testkit::redis::{Client, Reply, wait_until};
+use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::snapshot::corrupt_snapshot;
 
 use crate::kit::{ANY, LONG, Service, fails, file};
 
@@ -28,12 +28,12 @@ const ASKED: [&[&str]; 4] = [
 
 /// A service that keeps its state, and the files that it is started with.
 pub(crate) struct Kept {
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: TempFolder,
 }
 
 impl Kept {
     pub(crate) fn new(name: &str) -> Self {
-        let scratch = Scratch::new(name);
+        let scratch = TempFolder::new(name);
         file(&scratch, "policy.yaml", POLICY);
         Self { scratch }
     }
@@ -141,7 +141,7 @@ fn a_second_process_is_refused_for_as_long_as_the_first_runs() {
 
 #[test]
 fn a_folder_that_cant_be_used_is_told_at_the_start() {
-    let scratch = Scratch::new("state-unusable");
+    let scratch = TempFolder::new("state-unusable");
     let path = file(&scratch, "file", "");
     for (state, why) in [
         (path.as_path(), "File exists (os error 17)"),
@@ -231,7 +231,7 @@ fn a_damaged_snapshot_is_set_aside_and_the_service_starts_without_it() {
     }
     let empty = |path: &Path| fs::write(path, "").expect("a file");
     set_aside(&kept, name, empty, "is not a snapshot");
-    let other = |path: &Path| tamper(path, |words| words[1] = 2);
+    let other = |path: &Path| corrupt_snapshot(path, |words| words[1] = 2);
     set_aside(
         &kept,
         name,
@@ -265,11 +265,11 @@ fn a_damaged_journal_of_quotas_is_set_aside_and_an_unfinished_one_isnt() {
     let service = kept.with(&["--state-every", "10ms"], |_| {});
     // Written anew first, as one that isn't closed: its twelfth byte says so. From here on it grows by what is spent.
     let is_open = || fs::read(kept.path(name)).is_ok_and(|bytes| bytes.get(12) == Some(&0));
-    until(LONG, "a journal that goes on", is_open);
+    wait_until(LONG, "a journal that goes on", is_open);
     let length = || fs::metadata(kept.path(name)).map_or(0, |file| file.len());
     let base = length();
     let before = spend(&service)[2];
-    until(LONG, "the journal to grow", || length() > base);
+    wait_until(LONG, "the journal to grow", || length() > base);
     drop(service);
     let mut bytes = fs::read(kept.path(name)).expect("a journal");
     bytes.extend([7; 9]);
@@ -368,11 +368,11 @@ fn a_folder_that_goes_away_is_told_and_decisions_go_on_until_it_is_back() {
     fs::rename(&state, kept.scratch.path("elsewhere")).expect("renamed");
     let failed =
         "error: state not saved: decisions go on, and it is tried again why=can't keep state in ";
-    until(LONG, "a failure", || service.warned().contains(failed));
+    wait_until(LONG, "a failure", || service.warned().contains(failed));
     assert_eq!(spend(&service), [98; 4]);
     assert!(!state.exists(), "it may be the place of a disk");
     fs::create_dir(&state).expect("a folder");
-    until(LONG, "it to be saved again", || {
+    wait_until(LONG, "it to be saved again", || {
         service.warned().contains("info: state is saved again\n")
     });
     // Each reason is told once: the snapshot, the folder, the journal, as far as each was noticed.
@@ -386,14 +386,14 @@ fn a_folder_that_goes_away_is_told_and_decisions_go_on_until_it_is_back() {
     reasons.dedup();
     assert!(reasons.len() == told && told <= 3, "{warned}");
     // Quotas are written anew, too.
-    until(LONG, "quotas", || kept.path("quotas").exists());
+    wait_until(LONG, "quotas", || kept.path("quotas").exists());
     drop(service);
     assert_eq!(spend(&kept.start()), [97; 4]);
 }
 
 #[test]
 fn a_full_disk_is_told_and_decisions_go_on_until_there_is_room() {
-    let scratch = Scratch::new("state-full");
+    let scratch = TempFolder::new("state-full");
     // Each key is idle after three seconds, and the snapshot small again.
     let text = "limits: [{name: calls, key: user, rate: 1/3s}]";
     let policy = file(&scratch, "policy.yaml", text);
@@ -422,7 +422,7 @@ fn a_full_disk_is_told_and_decisions_go_on_until_there_is_room() {
     let address = service.ready["resp"].as_str().expect("an address");
     let mut stream = std::net::TcpStream::connect(address).expect("a connection");
     stream.set_read_timeout(Some(LONG)).expect("a timeout");
-    until(LONG, "a failure", || {
+    wait_until(LONG, "a failure", || {
         let keys = (number..number + 2_000).map(|user| format!("TG.CHECK user={user}\r\n"));
         let asked = keys.collect::<String>() + "PING\r\n";
         number += 2_000;
@@ -440,7 +440,7 @@ fn a_full_disk_is_told_and_decisions_go_on_until_there_is_room() {
         "{}",
         warned()
     );
-    until(LONG, "it to be saved again", || {
+    wait_until(LONG, "it to be saved again", || {
         let _ = ask(&mut client, &["TG.CHECK", "user=last"]);
         warned().contains("info: state is saved again\n")
     });

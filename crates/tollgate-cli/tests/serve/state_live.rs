@@ -4,7 +4,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 
-use tollgate_testkit::redis::until;
+use tollgate_testkit::redis::wait_until;
 
 use crate::kit::{LONG, Service, file, tollgate};
 use crate::state::{Kept, ask, resp};
@@ -16,7 +16,7 @@ fn number(path: &Path) -> u64 {
 
 /// Waits until the snapshot is another.
 fn saved_anew(kept: &Kept, before: u64) {
-    until(LONG, "another snapshot", || {
+    wait_until(LONG, "another snapshot", || {
         fs::metadata(kept.path("snapshot")).is_ok_and(|file| file.ino() != before)
     });
 }
@@ -38,7 +38,7 @@ fn nothing_is_written_while_nothing_is_decided() {
         let before = journal();
         assert!(ask(&mut client, &["TG.CHECK", "account=acme"]).0);
         assert!(ask(&mut client, &["TG.PEEK", "user=ada"]).0);
-        until(LONG, "the journal", || journal() != before);
+        wait_until(LONG, "the journal", || journal() != before);
     }
     assert_eq!(number(&kept.path("snapshot")), first);
     for words in [
@@ -90,7 +90,7 @@ fn after_a_reload_the_snapshot_is_of_the_new_policy() {
     let text =
         "limits: [{name: calls, key: user, rate: 50/30d}, {name: new, key: path, rate: 5/30d}]";
     file(&kept.scratch, "policy.yaml", text);
-    until(LONG, "the policy", || {
+    wait_until(LONG, "the policy", || {
         service.warned().contains("policy reloaded")
     });
     // It holds the new counters, so that a start by the same policy drops nothing. The first that is seen may have begun

@@ -1,7 +1,7 @@
 //! Stores that are there, that aren't, and that refuse us.
 
-use tollgate_testkit::redis::{Port, Server, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::{Port, Server, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file};
 
@@ -22,7 +22,7 @@ fn options<'a>(policy: &'a str, store: &'a str, more: &[&'a str]) -> Vec<&'a str
 
 #[test]
 fn services_on_one_store_count_together() {
-    let (scratch, store) = (Scratch::new("store"), Server::start());
+    let (scratch, store) = (TempFolder::new("store"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
     let (policy, url) = (policy.to_str().expect("text"), store.url());
     let options = options(policy, &url, &["--require-store"]);
@@ -40,7 +40,7 @@ fn services_on_one_store_count_together() {
 
 #[test]
 fn a_store_that_refuses_the_credentials_is_one_line() {
-    let scratch = Scratch::new("credentials");
+    let scratch = TempFolder::new("credentials");
     let policy = file(&scratch, "policy.yaml", POLICY);
     let store = Server::builder().password("right").start();
     let url = format!("redis://:not-it@127.0.0.1:{}", store.port());
@@ -68,7 +68,7 @@ fn a_store_that_refuses_the_credentials_is_one_line() {
 
 #[test]
 fn a_store_that_isnt_there_is_a_warning_and_each_rule_decides() {
-    let (scratch, nobody) = (Scratch::new("nobody"), Port::free());
+    let (scratch, nobody) = (TempFolder::new("nobody"), Port::reserve_free());
     let policy = file(&scratch, "policy.yaml", POLICY);
     let url = format!("redis://127.0.0.1:{}", nobody.number());
     let service = Service::start(&options(policy.to_str().expect("text"), &url, &[]));
@@ -94,7 +94,7 @@ fn a_store_that_isnt_there_is_a_warning_and_each_rule_decides() {
 
 #[test]
 fn a_store_that_comes_after_the_start_is_counted_in() {
-    let (scratch, store) = (Scratch::new("later"), Server::start());
+    let (scratch, store) = (TempFolder::new("later"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
     let (policy, url) = (policy.to_str().expect("text"), store.url());
     store.kill();
@@ -103,7 +103,7 @@ fn a_store_that_comes_after_the_start_is_counted_in() {
     assert_eq!(service.post("/v1/check", ADA).0, 503, "quotas are closed");
     store.restart_empty();
     let peek = |service: &Service| service.post("/v1/peek", ADA).0;
-    until(LONG, "the store to be asked", || peek(&service) == 200);
+    wait_until(LONG, "the store to be asked", || peek(&service) == 200);
     let other = Service::start(&options(policy, &url, &["--require-store"]));
     let both = [&service, &other];
     let passed = (0..8).filter(|number| both[number % 2].post("/v1/check", ADA).0 == 200);
@@ -113,7 +113,7 @@ fn a_store_that_comes_after_the_start_is_counted_in() {
 
 #[test]
 fn an_outage_is_told_when_it_begins_and_when_it_ends() {
-    let (scratch, store) = (Scratch::new("outage"), Server::start());
+    let (scratch, store) = (TempFolder::new("outage"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
     let (policy, url) = (policy.to_str().expect("text"), store.url());
     let service = Service::start(&options(policy, &url, &["--require-store"]));
@@ -124,7 +124,7 @@ fn an_outage_is_told_when_it_begins_and_when_it_ends() {
         service.warned()
     );
     store.kill();
-    until(LONG, "a failure", || {
+    wait_until(LONG, "a failure", || {
         service.post("/v1/check", ADA).0 == 503
             && service
                 .warned()
@@ -146,7 +146,7 @@ fn an_outage_is_told_when_it_begins_and_when_it_ends() {
         r#"tollgate_denied_total{limiter="daily",reason="store"} 0"#
     ));
     store.restart_empty();
-    until(LONG, "the store", || {
+    wait_until(LONG, "the store", || {
         let (status, _) = service.post("/v1/check", r#"{"facts": {"user": "bea"}, "cost": 0}"#);
         status == 200
             && service
@@ -169,7 +169,7 @@ fn an_outage_is_told_when_it_begins_and_when_it_ends() {
 
 #[test]
 fn a_store_that_comes_back_is_known_though_nobody_asks() {
-    let (scratch, store) = (Scratch::new("comes-back"), Server::start());
+    let (scratch, store) = (TempFolder::new("comes-back"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
     let (policy, url) = (policy.to_str().expect("text"), store.url());
     store.kill();
@@ -181,11 +181,11 @@ fn a_store_that_comes_back_is_known_though_nobody_asks() {
         "{ready}"
     );
     store.restart_empty();
-    until(LONG, "the store to be known", || {
+    wait_until(LONG, "the store to be known", || {
         service.get("http", "/readyz").1.contains("\"ready\"")
     });
     // Its clock and this one are the same, but for the time between two looks.
-    until(LONG, "its clock to be known", || {
+    wait_until(LONG, "its clock to be known", || {
         let (_, metrics) = service.get("admin", "/metrics");
         let name = "tollgate_store_clock_offset_seconds ";
         let offset = metrics.lines().find_map(|line| line.strip_prefix(name));
@@ -197,7 +197,7 @@ fn a_store_that_comes_back_is_known_though_nobody_asks() {
 
 #[test]
 fn a_replica_without_requests_knows_that_its_store_is_gone_and_back() {
-    let (scratch, store) = (Scratch::new("idle-outage"), Server::start());
+    let (scratch, store) = (TempFolder::new("idle-outage"), Server::start());
     let policy = file(&scratch, "policy.yaml", POLICY);
     let (policy, url) = (policy.to_str().expect("text"), store.url());
     let service = Service::start(&options(policy, &url, &[]));
@@ -209,13 +209,13 @@ fn a_replica_without_requests_knows_that_its_store_is_gone_and_back() {
     };
     assert_eq!(fallback(), "0");
     store.kill();
-    until(LONG, "the outage to be known", || {
+    wait_until(LONG, "the outage to be known", || {
         let (_, ready) = service.get("http", "/readyz");
         ready.contains("\"degraded\",\"reasons\":{\"store\":")
     });
     assert_eq!(fallback(), "1");
     store.restart_empty();
-    until(LONG, "the store to be known", || {
+    wait_until(LONG, "the store to be known", || {
         service.get("http", "/readyz").1.contains("\"ready\"")
     });
     assert_eq!(fallback(), "0");
@@ -231,7 +231,7 @@ fn whether_leases_went_back_at_the_end_is_logged_as_it_was() {
         (false, "is given back", "could not be given back"),
         (true, "could not be given back", "is given back"),
     ] {
-        let (scratch, store) = (Scratch::new("leases-at-the-end"), Server::start());
+        let (scratch, store) = (TempFolder::new("leases-at-the-end"), Server::start());
         let policy = file(&scratch, "policy.yaml", LEASED);
         let (policy, url) = (policy.to_str().expect("text"), store.url());
         let service = Service::start(&options(policy, &url, &["--drain-delay", "0s"]));
@@ -239,13 +239,13 @@ fn whether_leases_went_back_at_the_end_is_logged_as_it_was() {
             assert_eq!(service.post("/v1/check", ADA).0, 200);
         }
         if is_stopped {
-            store.stop();
+            store.pause();
         }
         service.signal("TERM");
         let event = "what was taken from the store in advance";
         let log = service.told(event);
         assert!(log.contains(&format!("{event} {told}")), "{log}");
         assert!(!log.contains(&format!("{event} {not_told}")), "{log}");
-        store.cont();
+        store.resume();
     }
 }

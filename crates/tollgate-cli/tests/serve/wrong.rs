@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Command;
 
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{fails, file, tollgate};
 
@@ -138,7 +138,7 @@ fn the_environment() {
 
 #[test]
 fn a_file_of_settings() {
-    let scratch = Scratch::new("wrong-settings");
+    let scratch = TempFolder::new("wrong-settings");
     for (text, line) in [
         (
             "\nhtp: 1",
@@ -199,7 +199,7 @@ fn a_file_of_settings() {
 
 #[test]
 fn policies() {
-    let scratch = Scratch::new("wrong-policies");
+    let scratch = TempFolder::new("wrong-policies");
     let path = |name: &str, text: &str| {
         let path = file(&scratch, name, text);
         path.to_str().expect("text").to_owned()

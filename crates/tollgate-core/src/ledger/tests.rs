@@ -2,7 +2,8 @@
 
 use super::*;
 use crate::{
-    Align, Book, FixedWindow, Gcra, LeakyBucket, Rate, SlidingCounter, SlidingLog, TokenBucket,
+    FixedWindow, Gcra, LeakyBucket, LimitLedger, Rate, SlidingCounter, SlidingLog, TokenBucket,
+    WindowAlignment,
 };
 
 /// A ledger with a past, at 100 s, and what it says then and later.
@@ -19,7 +20,7 @@ fn follow<A: Arithmetic>(limit: &A, to: Timestamp, judge: impl Fn(Decision, Deci
     let from = Timestamp::from_secs(100);
     let here = used(limit);
     let mut there = here.clone();
-    there.shift(limit, from, to);
+    there.move_to_clock(limit, from, to);
     for millis in 0..2_000 {
         let later = |start: Timestamp| start + Duration::from_millis(millis);
         let look = |ledger: &Ledger<A>, now| ledger.clone().decide(limit, now, 0);
@@ -37,7 +38,9 @@ fn a_shifted_state_answers_as_it_did() {
         follow(&TokenBucket::new(rate).unwrap(), to, same);
         follow(&LeakyBucket::new(rate).unwrap(), to, same);
         follow(&FixedWindow::new(rate).unwrap(), to, same);
-        let from_first_hit = FixedWindow::new(rate).unwrap().align(Align::FirstHit);
+        let from_first_hit = FixedWindow::new(rate)
+            .unwrap()
+            .with_alignment(WindowAlignment::FirstHit);
         follow(&from_first_hit, to, same);
         follow(&SlidingLog::new(rate).unwrap(), to, same);
     }
@@ -52,7 +55,7 @@ fn a_shifted_estimate_starts_as_it_was_and_grants_no_more() {
     }
     let (here, from) = (used(&limit), Timestamp::from_secs(100));
     let mut there = here.clone();
-    there.shift(&limit, from, Timestamp::from_millis(3_300));
+    there.move_to_clock(&limit, from, Timestamp::from_millis(3_300));
     let left = |ledger: &Ledger<_>, now| limit.remaining(ledger.state(), now);
     let (was, is) = (
         left(&here, from),
@@ -67,7 +70,9 @@ fn a_clock_that_can_not_show_the_past_grants_no_more() {
     let no_more = |was: Decision, is: Decision| {
         assert!(is.remaining <= was.remaining, "{was:?} {is:?}");
     };
-    let from_first_hit = FixedWindow::new(rate).unwrap().align(Align::FirstHit);
+    let from_first_hit = FixedWindow::new(rate)
+        .unwrap()
+        .with_alignment(WindowAlignment::FirstHit);
     follow(&from_first_hit, Timestamp::ZERO, no_more);
     follow(&SlidingLog::new(rate).unwrap(), Timestamp::ZERO, no_more);
 }
@@ -82,9 +87,9 @@ fn what_was_spent_stays_spent_through_any_other_limit() {
         let mut ledger = Ledger::default();
         let _ = ledger.decide(&slow, now, 7);
         for other in others.map(limit) {
-            ledger.keep_spent(&slow, &other, now);
+            ledger.migrate_spent(&slow, &other, now);
             ledger.forget_bookings(&other, now);
-            ledger.keep_spent(&other, &slow, now);
+            ledger.migrate_spent(&other, &slow, now);
         }
         assert_eq!(ledger.decide(&slow, now, 0).remaining, 3);
     }
@@ -101,8 +106,8 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
     let mut ledger = Ledger::default();
     let _ = ledger.decide(&slow, now, 1);
     ledger.reserve(&slow, now, 1, Duration::MAX).unwrap();
-    ledger.keep_spent(&slow, &fast, now);
-    let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).wait();
+    ledger.migrate_spent(&slow, &fast, now);
+    let wait = |ledger: &Ledger<_>| ledger.clone().decide(&fast, now, 1).wait_or_max();
     assert_eq!(wait(&ledger), Duration::from_secs(3_591));
     ledger.forget_bookings(&fast, now);
     // One of the five of this second is spent, and nothing else holds it back.
@@ -111,10 +116,10 @@ fn a_booking_further_ahead_than_a_faster_limit_is_empty_is_forgotten() {
 
 /// What becomes of a booking when a live change, a gift or a reset comes between: five of five are spent
 /// and five more are booked, and then `between` happens.
-fn left_after<A: Arithmetic>(between: impl Fn(&mut Book<A>, Timestamp)) -> [u64; 2] {
+fn left_after<A: Arithmetic>(between: impl Fn(&mut LimitLedger<A>, Timestamp)) -> [u64; 2] {
     let rate = Rate::per_second(1).burst(5);
     let limit = A::new(rate).or_else(|_| A::new(Rate::new(5, Duration::from_secs(5))));
-    let mut book = Book::new(limit.expect("a rate that fits"));
+    let mut book = LimitLedger::new(limit.expect("a rate that fits"));
     let now = Timestamp::from_secs(100);
     assert!(book.decide(now, 5).is_allowed());
     let booked = book
@@ -123,9 +128,9 @@ fn left_after<A: Arithmetic>(between: impl Fn(&mut Book<A>, Timestamp)) -> [u64;
     between(&mut book, now);
     // A window before what is booked passes nothing.
     let later = now + Duration::from_secs(10);
-    let before = book.look(later, 0).remaining;
-    book.give_back(now, &booked);
-    [before, book.look(later, 0).remaining]
+    let before = book.peek(later, 0).remaining;
+    book.cancel(now, &booked);
+    [before, book.peek(later, 0).remaining]
 }
 
 #[test]
@@ -133,8 +138,8 @@ fn what_was_booked_before_a_change_a_gift_or_a_reset_stays_booked() {
     fn stays<A: Arithmetic>() {
         let same = |[before, after]: [u64; 2]| assert_eq!(after, before);
         let faster = || A::new(Rate::new(5, Duration::from_millis(500))).expect("a rate that fits");
-        same(left_after::<A>(|book, now| book.replace(now, faster())));
-        same(left_after::<A>(|book, now| book.gift(now, 1)));
+        same(left_after::<A>(|book, now| book.set_limit(now, faster())));
+        same(left_after::<A>(|book, now| book.refund(now, 1)));
         same(left_after::<A>(|book, now| {
             let (limit, ledger) = book.parts_mut();
             ledger.reset();
@@ -155,13 +160,13 @@ fn what_was_booked_before_a_change_a_gift_or_a_reset_stays_booked() {
 #[test]
 fn what_is_promised_after_a_faster_change_is_not_promised_again() {
     let limit = |count| TokenBucket::new(Rate::per_second(count).burst(5)).unwrap();
-    let (mut book, now) = (Book::new(limit(1)), Timestamp::ZERO);
+    let (mut book, now) = (LimitLedger::new(limit(1)), Timestamp::ZERO);
     assert!(book.decide(now, 5).is_allowed());
     let first = book.reserve(now, 5, Duration::MAX).unwrap();
-    book.replace(now, limit(10));
+    book.set_limit(now, limit(10));
     let second = book.reserve(now, 5, Duration::MAX).unwrap();
     assert_eq!(second.at(), Timestamp::from_secs(1));
-    book.give_back(now, &first);
+    book.cancel(now, &first);
     // All of the bucket is the second's.
     assert!(!book.decide(second.at(), 1).is_allowed());
 }
@@ -169,14 +174,14 @@ fn what_is_promised_after_a_faster_change_is_not_promised_again() {
 #[test]
 fn what_is_promised_on_a_gift_is_not_promised_again() {
     let limit = TokenBucket::new(Rate::per_second(1).burst(5)).unwrap();
-    let (mut book, now) = (Book::new(limit), Timestamp::ZERO);
+    let (mut book, now) = (LimitLedger::new(limit), Timestamp::ZERO);
     assert!(book.decide(now, 1).is_allowed());
     let first = book.reserve(now, 5, Duration::MAX).unwrap();
-    book.gift(now, 1);
+    book.refund(now, 1);
     let later = Timestamp::from_millis(1);
     let second = book.reserve(later, 2, Duration::MAX).unwrap();
     assert_eq!(second.at(), Timestamp::from_secs(2));
-    book.give_back(later, &first);
+    book.cancel(later, &first);
     let third = book.reserve(later, 4, Duration::MAX).unwrap();
     // Six at once where five may: no sooner than a second after the two.
     assert!(third.at() >= Timestamp::from_secs(3), "{}", third.at());
@@ -187,11 +192,11 @@ fn what_was_counted_is_kept_through_a_limit_that_counts_nothing() {
     let now = Timestamp::from_millis(1_000_500);
     let limit = |rate: Rate| SlidingCounter::new(rate).unwrap();
     for between in [Rate::zero(), Rate::unlimited()] {
-        let mut book = Book::new(limit(Rate::per_second(3)));
+        let mut book = LimitLedger::new(limit(Rate::per_second(3)));
         assert!(book.decide(now, 2).is_allowed());
-        book.replace(now, limit(Rate::per_minute(1)));
-        book.replace(now, limit(between));
-        book.replace(now, limit(Rate::per_second(3)));
+        book.set_limit(now, limit(Rate::per_minute(1)));
+        book.set_limit(now, limit(between));
+        book.set_limit(now, limit(Rate::per_second(3)));
         assert_eq!(book.decide(now, 0).remaining, 1, "{between}");
     }
 }

@@ -34,7 +34,7 @@ enum RateProblem {
     CountTooLarge,
     Fraction,
     /// `1k` or `1e3`.
-    Shortened,
+    Abbreviated,
     PeriodMissing,
     PeriodZero,
     PeriodTooLong,
@@ -48,7 +48,7 @@ enum RateProblem {
 
 impl RateParseError {
     /// The byte range of the text that is wrong; empty at a place where something is missing.
-    pub fn place(&self) -> Range<usize> {
+    pub fn span(&self) -> Range<usize> {
         self.place.clone()
     }
 }
@@ -58,14 +58,14 @@ impl fmt::Display for RateParseError {
         let bad = &self.text[self.place.clone()];
         let column = self.text[..self.place.start].chars().count() + 1;
         write!(f, "invalid rate {:?}: ", self.text)?;
-        self.explain(f, bad, column)?;
-        self.point_out(f, column, bad.chars().count().max(1))
+        self.write_problem(f, bad, column)?;
+        self.write_marker(f, column, bad.chars().count().max(1))
     }
 }
 
 impl RateParseError {
     /// What is wrong with `bad`, which begins at this column, and what to write instead.
-    fn explain(&self, f: &mut fmt::Formatter<'_>, bad: &str, column: usize) -> fmt::Result {
+    fn write_problem(&self, f: &mut fmt::Formatter<'_>, bad: &str, column: usize) -> fmt::Result {
         match self.problem {
             RateProblem::Empty => f.write_str("it is empty; write a rate such as 100/s burst 200"),
             RateProblem::CountMissing => write!(
@@ -80,12 +80,12 @@ impl RateParseError {
                 "numbers are whole, but column {column} has a fraction; \
                  take another unit or period: 1.5s is 1500ms, 0.5/s is 1 per 2s"
             ),
-            RateProblem::Shortened => {
+            RateProblem::Abbreviated => {
                 write!(
                     f,
                     "numbers are written in full, but column {column} has {bad}; write "
                 )?;
-                match in_full(bad) {
+                match expand_abbreviation(bad) {
                     Some(number) => write!(f, "{number}"),
                     None => f.write_str("all of its digits"),
                 }
@@ -126,7 +126,7 @@ impl RateParseError {
     }
 
     /// The text again, with marks below what is wrong.
-    fn point_out(&self, f: &mut fmt::Formatter<'_>, column: usize, width: usize) -> fmt::Result {
+    fn write_marker(&self, f: &mut fmt::Formatter<'_>, column: usize, width: usize) -> fmt::Result {
         if self.text.chars().any(char::is_control) {
             // A control character would break the picture, so the text is shown without marks.
             return write!(f, "\n  {}", self.text.escape_debug());
@@ -146,29 +146,29 @@ const LONGEST_PERIOD_NANOS: u128 = 1_000_000_000_000_000 * 1_000_000_000;
 pub(super) fn parse(text: &str) -> Result<Rate, RateParseError> {
     let mut scan = Scanner { text, at: 0 };
     scan.skip_space();
-    let rate = if scan.done() {
+    let rate = if scan.is_at_end() {
         return Err(scan.error(text.len()..text.len(), RateProblem::Empty));
-    } else if scan.word("unlimited") {
+    } else if scan.eat_word("unlimited") {
         Rate::unlimited()
-    } else if scan.word("zero") {
+    } else if scan.eat_word("zero") {
         Rate::zero()
     } else {
-        let count = scan.number(RateProblem::CountMissing)?;
+        let count = scan.parse_number(RateProblem::CountMissing)?;
         scan.skip_space();
-        if !(scan.symbol('/') || scan.word("per")) {
+        if !(scan.eat_symbol('/') || scan.eat_word("per")) {
             return Err(scan.error_here(RateProblem::PeriodMissing));
         }
-        Rate::new(count, scan.period()?)
+        Rate::new(count, scan.parse_period()?)
     };
     scan.skip_space();
-    let rate = if scan.word("burst") {
+    let rate = if scan.eat_word("burst") {
         scan.skip_space();
-        rate.burst(scan.number(RateProblem::BurstMissing)?)
+        rate.burst(scan.parse_number(RateProblem::BurstMissing)?)
     } else {
         rate
     };
     scan.skip_space();
-    if !scan.done() {
+    if !scan.is_at_end() {
         return Err(scan.error(scan.at..text.trim_end().len(), RateProblem::Trailing));
     }
     Ok(rate)
@@ -184,7 +184,7 @@ impl<'a> Scanner<'a> {
         &self.text[self.at..]
     }
 
-    fn done(&self) -> bool {
+    fn is_at_end(&self) -> bool {
         self.rest().is_empty()
     }
 
@@ -201,7 +201,7 @@ impl<'a> Scanner<'a> {
         (&rest[..length], place)
     }
 
-    fn symbol(&mut self, symbol: char) -> bool {
+    fn eat_symbol(&mut self, symbol: char) -> bool {
         let found = self.rest().starts_with(symbol);
         if found {
             self.at += symbol.len_utf8();
@@ -210,7 +210,7 @@ impl<'a> Scanner<'a> {
     }
 
     /// Takes `word` if it stands here whole, in any case.
-    fn word(&mut self, word: &str) -> bool {
+    fn eat_word(&mut self, word: &str) -> bool {
         let before = self.at;
         let (found, _) = self.take_while(char::is_alphabetic);
         let matches = found.eq_ignore_ascii_case(word);
@@ -221,19 +221,19 @@ impl<'a> Scanner<'a> {
     }
 
     /// A whole number by itself, which no unit follows at once.
-    fn number(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
+    fn parse_number(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
         let start = self.at;
         let (_, digits) = self.take_while(|c| c.is_ascii_digit() || c == '_');
         let (more, place) = self.take_while(|c| c.is_ascii_alphanumeric());
         self.at = start;
         if digits.end > start && is_abbreviated(more) {
-            return Err(self.error(start..place.end, RateProblem::Shortened));
+            return Err(self.error(start..place.end, RateProblem::Abbreviated));
         }
-        self.digits(missing)
+        self.parse_digits(missing)
     }
 
     /// A whole number; underscores may group its digits.
-    fn digits(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
+    fn parse_digits(&mut self, missing: RateProblem) -> Result<u64, RateParseError> {
         let (digits, place) = self.take_while(|c| c.is_ascii_digit() || c == '_');
         let mut each = digits.bytes().filter(u8::is_ascii_digit).peekable();
         if each.peek().is_none() {
@@ -251,11 +251,11 @@ impl<'a> Scanner<'a> {
     }
 
     /// A unit, or a whole number of a unit: `s`, `minute`, `250ms`, `2 hours`.
-    fn period(&mut self) -> Result<Duration, RateParseError> {
+    fn parse_period(&mut self) -> Result<Duration, RateParseError> {
         self.skip_space();
         let start = self.at;
         let many = if self.rest().starts_with(|c: char| c.is_ascii_digit()) {
-            self.digits(RateProblem::UnitMissing)?
+            self.parse_digits(RateProblem::UnitMissing)?
         } else {
             1
         };
@@ -312,7 +312,7 @@ fn is_abbreviated(more: &str) -> bool {
 }
 
 /// The number that `1k` or `1e3` is short for, if it is one.
-fn in_full(short: &str) -> Option<u64> {
+fn expand_abbreviation(short: &str) -> Option<u64> {
     let end = short.find(|c: char| c.is_ascii_alphabetic())?;
     let digits: String = short[..end].chars().filter(|c| *c != '_').collect();
     let number: u64 = digits.parse().ok()?;

@@ -14,14 +14,14 @@ use std::time::Duration;
 use tollgate::clock::{Monotonic, Wakeup, Wall};
 use tollgate::quota::OnFileFailure;
 use tollgate::{
-    Algorithm, Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level, QuotaLimiter,
-    Stack, Timestamp,
-    core::Align,
-    keyed::{self, Together},
-    stack::{Pass, StackVerdict},
+    Algorithm, Clock, CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter,
+    Limit as ComposedLimit, QuotaLimiter, StoredKeyLimiter, Timestamp,
+    core::WindowAlignment,
+    keyed::{self, CombinedDecision},
+    stack::{CompositeDecision, HeldPermits},
 };
 
-use super::{Backend, Clocks, Gift, Refund};
+use super::{Backend, Clocks, Refund, RefundResult};
 use crate::limits::{Answer, Check, CheckResult, CompiledLimit, Limit};
 
 mod builder;
@@ -33,13 +33,15 @@ mod table_stats;
 pub use builder::MemoryBuilder;
 pub use table_stats::TableStats;
 
-use estimates::is_held;
-use keys::{CounterKey, KeyStorage, QuotaBytes, TableKey, UNNAMED, exact, level, rated};
+use estimates::is_estimated_check;
+use keys::{
+    CounterKey, KeyStorage, QuotaBytes, TableKey, UNNAMED, exact_key_at, gcra_key_at, level,
+};
 
 /// Checks that are asked without asking for memory.
 const INLINE: usize = 8;
 /// What fixed windows are counted by; where they begin comes with each rate.
-const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
+const WINDOWS: Algorithm = Algorithm::FixedWindow(WindowAlignment::FirstHit);
 
 /// Keeps the state of all limits in this process.
 ///
@@ -60,20 +62,20 @@ const WINDOWS: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
 /// assert_eq!(memory.lost_races(), 0);
 /// ```
 #[derive(derive_more::Debug)]
-#[debug("Memory {{ rates: {rates:?}, quotas: {}, slots: {slots:?}, .. }}", quotas.stats().keys)]
+#[debug("Memory {{ rates: {rates:?}, quotas: {}, concurrency: {concurrency:?}, .. }}", quotas.stats().keys)]
 pub struct Memory<C: Clock = Monotonic, W: Clock = Wall> {
     rates: KeyedLimiter<C>,
     // What may be held by a request is shared with it.
-    exact: Box<[Arc<ExactKeyedLimiter<CounterKey, C>>]>,
+    exact_tables: Box<[Arc<StoredKeyLimiter<CounterKey, C>>]>,
     /// Fixed windows, which begin at times of day.
-    windows: Arc<ExactKeyedLimiter<CounterKey, W>>,
-    slots: Arc<KeyedConcurrency<CounterKey, C>>,
+    windows: Arc<StoredKeyLimiter<CounterKey, W>>,
+    concurrency: Arc<KeyedConcurrencyLimiter<CounterKey, C>>,
     quotas: Arc<QuotaLimiter<W>>,
-    stack: Stack,
+    stack: CompositeLimiter,
     /// Those of checks that didn't go through the stack. No decision reads it.
     lost_races: AtomicU64,
     /// How often keys were forgotten. Read (acquire) before a refusal is remembered or repeated.
-    forgotten: AtomicU64,
+    reset_epoch: AtomicU64,
     clock: C,
 }
 
@@ -108,61 +110,61 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         // Most policies have only GCRA, and a request few checks: code for a fixed number of them is shorter.
         let together = match checks {
             [] => None,
-            [a] => self.together([a]),
-            [a, b] => self.together([a, b]),
-            [a, b, c] => self.together([a, b, c]),
-            [a, b, c, d] => self.together([a, b, c, d]),
+            [a] => self.charge_together([a]),
+            [a, b] => self.charge_together([a, b]),
+            [a, b, c] => self.charge_together([a, b, c]),
+            [a, b, c, d] => self.charge_together([a, b, c, d]),
             _ => self.charge_many_together(checks),
         };
         match together {
-            Some(together) => self.told(&together),
+            Some(together) => self.answer_of(&together),
             None => self.charge_mixed(checks),
         }
     }
 
     /// Charges all checks, or none, if all are of GCRA.
     #[inline]
-    fn together<const N: usize>(&self, checks: [&Check<'_>; N]) -> Option<Together> {
-        let first = self.plain(checks.first()?)?;
+    fn charge_together<const N: usize>(&self, checks: [&Check<'_>; N]) -> Option<CombinedDecision> {
+        let first = self.gcra_key(checks.first()?)?;
         let mut keys = [first; N];
         for (key, check) in keys.iter_mut().zip(checks).skip(1) {
-            *key = self.plain(check)?;
+            *key = self.gcra_key(check)?;
         }
-        Some(self.rates.check_together(&keys))
+        Some(self.rates.check_all(&keys))
     }
 
     #[inline(never)]
-    fn charge_many_together(&self, checks: &[Check<'_>]) -> Option<Together> {
-        let first = self.plain(checks.first()?)?;
+    fn charge_many_together(&self, checks: &[Check<'_>]) -> Option<CombinedDecision> {
+        let first = self.gcra_key(checks.first()?)?;
         let mut keys = [first; INLINE];
         let keys = keys.get_mut(..checks.len())?;
         for (key, check) in keys.iter_mut().zip(checks).skip(1) {
-            *key = self.plain(check)?;
+            *key = self.gcra_key(check)?;
         }
-        Some(self.rates.check_together(keys))
+        Some(self.rates.check_all(keys))
     }
 
     #[inline]
-    fn told(&self, together: &Together) -> Answer {
+    fn answer_of(&self, together: &CombinedDecision) -> Answer {
         if together.lost_race {
             self.lost_races.fetch_add(1, Ordering::Relaxed);
         }
-        Answer::new(together.decider, together.decision)
+        Answer::new(together.decided_by, together.decision)
     }
 
     /// The key and cost of a check of GCRA.
     #[inline]
-    fn plain<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
-        let CompiledLimit::Gcra(tier) = &check.limit.form else {
+    fn gcra_key<'a>(&'a self, check: &Check<'a>) -> Option<(keyed::Key<'a, C>, u64)> {
+        let CompiledLimit::Gcra(tier) = &check.limit.compiled else {
             return None;
         };
-        let key = rated(self.rates.key(&CounterKey::of(check)), tier);
+        let key = gcra_key_at(self.rates.key(&CounterKey::of(check)), tier);
         Some((key, check.cost))
     }
 
     #[inline(never)]
     fn charge_mixed(&self, checks: &[Check<'_>]) -> Answer {
-        if checks.iter().any(is_held) {
+        if checks.iter().any(is_estimated_check) {
             return self.charge_estimated(checks);
         }
         match checks.len() {
@@ -175,39 +177,39 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             .map(|check| KeyStorage::of(Some(check)))
             .collect();
         let held: Vec<_> = (checks.iter().zip(&owned))
-            .map(|(check, owned)| self.hold(Some(check), owned))
+            .map(|(check, owned)| self.table_key(Some(check), owned))
             .collect();
         let levels: Vec<_> = (held.iter().zip(checks))
             .filter_map(|(held, check)| level(held, check))
             .collect();
-        self.judge(&levels)
+        self.charge_levels(&levels)
     }
 
     /// Charges no more than so many checks, without asking for memory.
     fn charge_inline<const N: usize>(&self, checks: &[Check<'_>]) -> Answer {
         let owned: [KeyStorage; N] = array::from_fn(|number| KeyStorage::of(checks.get(number)));
         let held: [TableKey<'_, C, W>; N] =
-            array::from_fn(|number| self.hold(checks.get(number), &owned[number]));
+            array::from_fn(|number| self.table_key(checks.get(number), &owned[number]));
         let Some(first) = checks.first().and_then(|check| level(&held[0], check)) else {
-            return self.judge(&[]);
+            return self.charge_levels(&[]);
         };
-        let levels: [Level<'_>; N] = array::from_fn(|number| {
+        let levels: [ComposedLimit<'_>; N] = array::from_fn(|number| {
             let check = checks.get(number);
             check
                 .and_then(|check| level(&held[number], check))
                 .unwrap_or_else(|| first.clone())
         });
-        self.judge(&levels[..checks.len()])
+        self.charge_levels(&levels[..checks.len()])
     }
 
-    fn judge(&self, levels: &[Level<'_>]) -> Answer {
+    fn charge_levels(&self, levels: &[ComposedLimit<'_>]) -> Answer {
         match self.stack.check(levels) {
-            StackVerdict::Passed(passed) => Answer {
+            CompositeDecision::Allowed(passed) => Answer {
                 allowed: true,
-                pass: passed.pass,
-                ..Answer::new(passed.decider, passed.decision)
+                pass: passed.permits,
+                ..Answer::new(passed.deciding_limit, passed.decision)
             },
-            StackVerdict::Refused(refusal) => Answer {
+            CompositeDecision::Denied(refusal) => Answer {
                 allowed: false,
                 ..Answer::new(Some(refusal.index), refusal.decision)
             },
@@ -216,17 +218,19 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// Charges a check of a rate as far as there is room, whatever it costs. False if its key is beyond the
     /// cap: what such keys share isn't charged for one of them.
-    pub fn fill(&self, check: &Check<'_>) -> bool {
+    pub fn charge_available(&self, check: &Check<'_>) -> bool {
         let (key, cost) = (CounterKey::of(check), check.cost);
-        match &check.limit.form {
-            CompiledLimit::Gcra(tier) => rated(self.rates.key(&key), tier).penalize(cost).is_ok(),
+        match &check.limit.compiled {
+            CompiledLimit::Gcra(tier) => gcra_key_at(self.rates.key(&key), tier)
+                .penalize(cost)
+                .is_ok(),
             CompiledLimit::Exact(table, tier) => {
-                let key = exact(self.exact[*table].key(&key), tier);
+                let key = exact_key_at(self.exact_tables[*table].key(&key), tier);
                 key.penalize(cost).is_ok()
             }
-            CompiledLimit::Window(tier) => {
-                exact(self.windows.key(&key), tier).penalize(cost).is_ok()
-            }
+            CompiledLimit::Window(tier) => exact_key_at(self.windows.key(&key), tier)
+                .penalize(cost)
+                .is_ok(),
             CompiledLimit::Quota(_) | CompiledLimit::Concurrency(_) => true,
         }
     }
@@ -234,22 +238,22 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Forgets what was used of a log or a quota, before it is set anew. It begins no new
     /// [epoch](Backend::deny_epoch), as nothing may pass sooner by that.
     pub fn clear_key(&self, check: &Check<'_>) {
-        match &check.limit.form {
-            CompiledLimit::Exact(table, _) => {
-                self.exact[*table].key(&CounterKey::of(check)).reset()
-            }
+        match &check.limit.compiled {
+            CompiledLimit::Exact(table, _) => self.exact_tables[*table]
+                .key(&CounterKey::of(check))
+                .reset(),
             CompiledLimit::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
             CompiledLimit::Gcra(_) | CompiledLimit::Window(_) | CompiledLimit::Concurrency(_) => {}
         }
     }
 
     /// Holds a permit of a concurrency limit, however many are held.
-    pub fn hold_permit(&self, check: &Check<'_>) -> Option<Pass> {
+    pub fn hold_permit(&self, check: &Check<'_>) -> Option<HeldPermits> {
         let key = CounterKey::of(check);
-        match check.limit.form {
+        match check.limit.compiled {
             CompiledLimit::Concurrency(_) => {
-                let slot = self.slots.key_owned(&key).at(u32::MAX);
-                self.stack.allow(&[Level::new(UNNAMED, &slot)])
+                let slot = self.concurrency.key_owned(&key).at(u32::MAX);
+                self.stack.allow(&[ComposedLimit::new(UNNAMED, &slot)])
             }
             _ => None,
         }
@@ -262,12 +266,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// Gives back what these checks cost, whatever it was charged for: at most what was spent. Slots
     /// that are held stay held.
-    pub fn give_back(&self, checks: &[Check<'_>]) {
+    pub fn refund_checks(&self, checks: &[Check<'_>]) {
         for check in checks {
             let (key, units) = (CounterKey::of(check), check.cost);
-            match &check.limit.form {
-                CompiledLimit::Gcra(tier) => rated(self.rates.key(&key), tier).refund(units),
-                CompiledLimit::Exact(table, _) => self.exact[*table].key(&key).refund(units),
+            match &check.limit.compiled {
+                CompiledLimit::Gcra(tier) => gcra_key_at(self.rates.key(&key), tier).refund(units),
+                CompiledLimit::Exact(table, _) => self.exact_tables[*table].key(&key).refund(units),
                 CompiledLimit::Window(_) => self.windows.key(&key).refund(units),
                 CompiledLimit::Quota(_) => {
                     self.quotas.refund(QuotaBytes::of(check).as_slice(), units);
@@ -275,23 +279,23 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
                 CompiledLimit::Concurrency(_) => {}
             }
         }
-        self.forgotten.fetch_add(1, Ordering::Release);
+        self.reset_epoch.fetch_add(1, Ordering::Release);
     }
 
     /// Forgets what the keys of these checks have spent. Slots that are held stay held.
-    pub fn forget(&self, checks: &[Check<'_>]) {
+    pub fn reset_checks(&self, checks: &[Check<'_>]) {
         for check in checks {
             let key = CounterKey::of(check);
-            match &check.limit.form {
+            match &check.limit.compiled {
                 CompiledLimit::Gcra(_) => self.rates.key(&key).reset(),
-                CompiledLimit::Exact(table, _) => self.exact[*table].key(&key).reset(),
+                CompiledLimit::Exact(table, _) => self.exact_tables[*table].key(&key).reset(),
                 CompiledLimit::Window(_) => self.windows.key(&key).reset(),
                 CompiledLimit::Quota(_) => self.quotas.reset(QuotaBytes::of(check).as_slice()),
                 CompiledLimit::Concurrency(_) => {}
             }
         }
         // Afterwards: a refusal from before must not be repeated.
-        self.forgotten.fetch_add(1, Ordering::Release);
+        self.reset_epoch.fetch_add(1, Ordering::Release);
     }
 
     /// How many requests were refused although every limit had room when it was looked at, because
@@ -307,7 +311,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// How many keys have something in flight, of concurrency limits.
     pub fn keys_in_flight(&self) -> usize {
-        self.slots.len()
+        self.concurrency.len()
     }
 }
 
@@ -322,7 +326,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
         let answer = self.answer(checks);
         if let Some(each) = each {
-            let said = self.look_after(checks, answer.allowed);
+            let said = self.decisions_after(checks, answer.allowed);
             each.extend(said.into_iter().map(Ok));
         }
         ready(Ok(answer))
@@ -339,12 +343,12 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
         &'a self,
         checks: &'a [Check<'a>],
         refund: Refund,
-    ) -> impl Future<Output = Result<Gift, Infallible>> + Send + 'a {
+    ) -> impl Future<Output = Result<RefundResult, Infallible>> + Send + 'a {
         match refund {
-            Refund::Cost | Refund::Dropped => self.give_back(checks),
-            Refund::Everything => self.forget(checks),
+            Refund::Cost | Refund::Dropped => self.refund_checks(checks),
+            Refund::Reset => self.reset_checks(checks),
         }
-        ready(Ok(Gift::Given))
+        ready(Ok(RefundResult::Refunded))
     }
 
     #[inline]
@@ -354,14 +358,14 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: Arc::new(TableClock(Arc::clone(&self.slots))),
+            clock: Arc::new(TableClock(Arc::clone(&self.concurrency))),
             wall: Arc::new(TableClock(Arc::clone(&self.windows))),
         }
     }
 
     #[inline]
     fn prefetch(&self, limit: &Limit, fingerprint: [u64; 2]) {
-        if let CompiledLimit::Gcra(_) = limit.form {
+        if let CompiledLimit::Gcra(_) = limit.compiled {
             self.rates
                 .key(&CounterKey(limit.id, fingerprint))
                 .prefetch();
@@ -369,24 +373,24 @@ impl<C: Clock + 'static, W: Clock + 'static> Backend for Memory<C, W> {
     }
 
     fn deny_epoch(&self) -> Option<u64> {
-        Some(self.lost_races() + self.forgotten.load(Ordering::Acquire))
+        Some(self.lost_races() + self.reset_epoch.load(Ordering::Acquire))
     }
 }
 
 /// The clock of a table, whose memory may be gone by now.
 struct TableClock<T>(Arc<T>);
 
-impl<C: Clock> Clock for TableClock<KeyedConcurrency<CounterKey, C>> {
+impl<C: Clock> Clock for TableClock<KeyedConcurrencyLimiter<CounterKey, C>> {
     fn now(&self) -> Timestamp {
         self.0.clock().now()
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.0.clock().wake_at(at, waker)
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.0.clock().schedule_wakeup(at, waker)
     }
 }
 
-impl<W: Clock> Clock for TableClock<ExactKeyedLimiter<CounterKey, W>> {
+impl<W: Clock> Clock for TableClock<StoredKeyLimiter<CounterKey, W>> {
     fn now(&self) -> Timestamp {
         self.0.clock().now()
     }

@@ -6,42 +6,52 @@ use std::time::Duration;
 use tollgate::Algorithm;
 use tollgate_adaptive::shed::Criticality;
 
-use super::Kind;
+use super::PartKind;
 use crate::envoy::path_name;
-use crate::native::text::{algorithm, conditions, flow, keys_of, plain, quoted};
+use crate::native::text::{
+    algorithm_word, conditions_text, flow_yaml, keys_text, quoted, quoted_if_needed,
+};
 use crate::policy::{
-    Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, Match, Mode,
-    OnStoreFailure, Over, Policy, Rule, Shed, Tier,
+    Adaptive, Charging, Cost, Counting, DescriptorRule, FailureModes, Limits, MatchConditions,
+    Mode, OnStoreFailure, OverLimitAction, Policy, Rule, Shedding, Tier,
 };
 
 /// The fields of something, of which those that say nothing are left out.
-pub(super) type Part = Vec<(&'static str, String)>;
+pub(super) type FieldTexts = Vec<(&'static str, String)>;
 
 /// All parts, by what they are and their names.
-pub(super) type PartsByName = BTreeMap<(Kind, String), Part>;
+pub(super) type PartsByName = BTreeMap<(PartKind, String), FieldTexts>;
 
 /// Rules beyond these, of those that stand elsewhere, are counted: the first already is another.
-const MOST_NAMES: usize = 20;
+const MAX_LISTED_NAMES: usize = 20;
 
 /// The parts of a policy that is compared with another.
-pub(super) fn of(policy: &Policy, other: &Policy) -> PartsByName {
+pub(super) fn policy_parts(policy: &Policy, other: &Policy) -> PartsByName {
     let mut parts = PartsByName::new();
     let mut add = |kind, name: &str, part| drop(parts.insert((kind, name.to_owned()), part));
-    add(Kind::Policy, "", whole(policy, other));
+    add(PartKind::Policy, "", policy_fields(policy, other));
     for matches in &policy.block {
-        add(Kind::Block, &conditions(&sorted(matches)), Part::new());
+        add(
+            PartKind::Block,
+            &conditions_text(&sorted_conditions(matches)),
+            FieldTexts::new(),
+        );
     }
     for matches in &policy.exempt {
-        add(Kind::Exempt, &conditions(&sorted(matches)), Part::new());
+        add(
+            PartKind::Exempt,
+            &conditions_text(&sorted_conditions(matches)),
+            FieldTexts::new(),
+        );
     }
     for rule in &policy.rules {
-        add(Kind::Rule, &rule.name, of_rule(rule));
+        add(PartKind::Rule, &rule.name, rule_fields(rule));
     }
     for (name, tier) in &policy.tiers {
-        add(Kind::Tier, name, tier_fields(tier));
+        add(PartKind::Tier, name, tier_fields(tier));
     }
     for (tenant, tier) in &policy.tenants {
-        add(Kind::Tenant, tenant, vec![("tier", tier.clone())]);
+        add(PartKind::Tenant, tenant, vec![("tier", tier.clone())]);
     }
     for (name, domain) in &policy.domains {
         let charging = match domain.charging {
@@ -49,14 +59,14 @@ pub(super) fn of(policy: &Policy, other: &Policy) -> PartsByName {
             Charging::Each => "each",
         };
         let mut part = vec![("charging", charging.to_owned())];
-        part.extend(order(&domain.descriptors));
-        add(Kind::Domain, name, part);
-        descriptors(name, &mut Vec::new(), &domain.descriptors, &mut add);
+        part.extend(wildcard_order(&domain.descriptors));
+        add(PartKind::Domain, name, part);
+        add_descriptors(name, &mut Vec::new(), &domain.descriptors, &mut add);
     }
     parts
 }
 
-fn whole(policy: &Policy, other: &Policy) -> Part {
+fn policy_fields(policy: &Policy, other: &Policy) -> FieldTexts {
     let mut part = vec![
         ("mode", policy.mode.name().to_owned()),
         ("near_limit", format!("{}%", policy.near_limit_percent)),
@@ -64,7 +74,7 @@ fn whole(policy: &Policy, other: &Policy) -> Part {
     let texts = [
         ("tier_fact", policy.tier_fact.clone()),
         ("default_tier", policy.default_tier.clone()),
-        ("facts", names(policy.facts.iter())),
+        ("facts", bracketed_names(policy.facts.iter())),
     ];
     part.extend(
         texts
@@ -83,30 +93,30 @@ fn whole(policy: &Policy, other: &Policy) -> Part {
     let pairs = common.iter().zip(theirs);
     let same = pairs.take_while(|(own, their)| *own == their).count();
     let moved = common.get(same..).unwrap_or_default();
-    let first = moved.iter().copied().take(MOST_NAMES);
-    let more = match moved.len().saturating_sub(MOST_NAMES) {
+    let first = moved.iter().copied().take(MAX_LISTED_NAMES);
+    let more = match moved.len().saturating_sub(MAX_LISTED_NAMES) {
         0 => String::new(),
         more => format!(" and {more} more"),
     };
-    part.extend(names(first).map(|text| ("order", text + &more)));
+    part.extend(bracketed_names(first).map(|text| ("order", text + &more)));
     part
 }
 
-fn of_rule(rule: &Rule) -> Part {
-    let mut part = Part::new();
+fn rule_fields(rule: &Rule) -> FieldTexts {
+    let mut part = FieldTexts::new();
     if !rule.matches.conditions.is_empty() {
         part.push((
             "match",
-            format!("{{{}}}", conditions(&sorted(&rule.matches))),
+            format!("{{{}}}", conditions_text(&sorted_conditions(&rule.matches))),
         ));
     }
-    part.extend(keys_of(rule).map(|keys| ("key", keys)));
+    part.extend(keys_text(rule).map(|keys| ("key", keys)));
     // A choice that is written out isn't warned of, so it is another one than the same by default.
     let missing = rule.on_missing_key;
     part.extend(missing.map(|choice| ("on_missing_key", choice.name().to_owned())));
-    limits(&mut part, &rule.limits, rule.algorithm);
-    overload(&mut part, rule);
-    costs(&mut part, &rule.cost, rule.over);
+    add_limits(&mut part, &rule.limits, rule.algorithm);
+    add_adaptive_and_shed(&mut part, rule);
+    add_cost_and_over(&mut part, &rule.cost, rule.over);
     if rule.mode != Mode::default() || rule.enforced_percent != 100 {
         let percent = match rule.enforced_percent {
             100 => String::new(),
@@ -114,16 +124,32 @@ fn of_rule(rule: &Rule) -> Part {
         };
         part.push(("mode", format!("{}{percent}", rule.mode.name())));
     }
-    part.extend(rule.warm_up.map(|length| ("warm_up", time(length))));
-    kept(&mut part, rule.counting, rule.on_store_failure);
-    part.extend(rule.slot.iter().map(|slot| ("slot", plain(slot))));
-    part.extend(names(rule.replaces.iter()).map(|names| ("replaces", names)));
-    part.extend(rule.shared.iter().map(|shared| ("shared", plain(shared))));
+    part.extend(
+        rule.warm_up
+            .map(|length| ("warm_up", duration_text(length))),
+    );
+    add_counting_and_failure(&mut part, rule.counting, rule.on_store_failure);
+    part.extend(
+        rule.hash_tag
+            .iter()
+            .map(|slot| ("slot", quoted_if_needed(slot))),
+    );
+    part.extend(bracketed_names(rule.replaces.iter()).map(|names| ("replaces", names)));
+    part.extend(
+        rule.shared
+            .iter()
+            .map(|shared| ("shared", quoted_if_needed(shared))),
+    );
     part
 }
 
-fn overload(part: &mut Part, rule: &Rule) {
-    if let Some(Adaptive { law, min, max }) = rule.adaptive {
+fn add_adaptive_and_shed(part: &mut FieldTexts, rule: &Rule) {
+    if let Some(Adaptive {
+        algorithm: law,
+        min,
+        max,
+    }) = rule.adaptive
+    {
         let text = format!("{{adaptive: {law}, min: {min}, max: {max}}}");
         // No policy that is in force has both.
         match part.iter_mut().find(|(name, _)| *name == "concurrency") {
@@ -131,24 +157,24 @@ fn overload(part: &mut Part, rule: &Rule) {
             None => part.push(("concurrency", text)),
         }
     }
-    part.extend(rule.shed.as_ref().map(|Shed { by, shares }| {
+    part.extend(rule.shed.as_ref().map(|Shedding { by, shares }| {
         let [sheddable, default] =
             [Criticality::Sheddable, Criticality::Default].map(|class| shares.percent(class));
-        let by = plain(by);
+        let by = quoted_if_needed(by);
         let text = format!("{{by: {by}, sheddable: {sheddable}%, default: {default}%}}");
         ("shed", text)
     }));
 }
 
-fn tier_fields(tier: &Tier) -> Part {
-    let mut part = Part::new();
-    limits(&mut part, &tier.limits, tier.algorithm);
-    costs(&mut part, &tier.cost, tier.over);
-    kept(&mut part, tier.counting, tier.on_store_failure);
+fn tier_fields(tier: &Tier) -> FieldTexts {
+    let mut part = FieldTexts::new();
+    add_limits(&mut part, &tier.limits, tier.algorithm);
+    add_cost_and_over(&mut part, &tier.cost, tier.over);
+    add_counting_and_failure(&mut part, tier.counting, tier.on_store_failure);
     part
 }
 
-fn limits(part: &mut Part, limits: &Limits, own: Algorithm) {
+fn add_limits(part: &mut FieldTexts, limits: &Limits, own: Algorithm) {
     let rates: Vec<_> = limits.rates.iter().map(ToString::to_string).collect();
     match rates.as_slice() {
         [] => {}
@@ -163,29 +189,33 @@ fn limits(part: &mut Part, limits: &Limits, own: Algorithm) {
         part.push(("unlimited", "true".to_owned()));
     }
     if own != Algorithm::default() {
-        let name = algorithm(own).map_or_else(|| format!("{own:?}"), str::to_owned);
+        let name = algorithm_word(own).map_or_else(|| format!("{own:?}"), str::to_owned);
         part.push(("algorithm", name));
     }
 }
 
-fn costs(part: &mut Part, cost: &Cost, over: Over) {
+fn add_cost_and_over(part: &mut FieldTexts, cost: &Cost, over: OverLimitAction) {
     if *cost != Cost::default() {
         let mut text = match &cost.fact {
-            Some(fact) => format!("{{fact: {}, default: {}", plain(fact), cost.default),
+            Some(fact) => format!(
+                "{{fact: {}, default: {}",
+                quoted_if_needed(fact),
+                cost.default
+            ),
             None => format!("{{default: {}", cost.default),
         };
         if let Some(settle) = cost.settle {
-            let (within, unsettled) = (time(settle.within), settle.unsettled.name());
+            let (within, unsettled) = (duration_text(settle.within), settle.unsettled.name());
             text += &format!(", settle_within: {within}, unsettled: {unsettled}");
         }
         part.push(("cost", text + "}"));
     }
-    if let Over::Wait(longest) = over {
-        part.push(("over", format!("wait {}", time(longest))));
+    if let OverLimitAction::Wait(longest) = over {
+        part.push(("over", format!("wait {}", duration_text(longest))));
     }
 }
 
-fn kept(part: &mut Part, counting: Counting, failure: FailureModes) {
+fn add_counting_and_failure(part: &mut FieldTexts, counting: Counting, failure: FailureModes) {
     if counting != Counting::default() {
         part.push(("counting", counting.name().to_owned()));
     }
@@ -208,47 +238,52 @@ fn kept(part: &mut Part, counting: Counting, failure: FailureModes) {
 }
 
 /// Each node of a tree, by the way that leads to it.
-fn descriptors<'a>(
+fn add_descriptors<'a>(
     domain: &str,
     way: &mut Vec<(&'a str, Option<&'a str>)>,
     rules: &'a [DescriptorRule],
-    add: &mut impl FnMut(Kind, &str, Part),
+    add: &mut impl FnMut(PartKind, &str, FieldTexts),
 ) {
     for rule in rules {
         way.push((&rule.key, rule.value.as_deref()));
         let name = path_name(domain, way.iter().copied());
-        add(Kind::Descriptor, &name, of_descriptor(rule));
-        descriptors(domain, way, &rule.descriptors, add);
+        add(PartKind::Descriptor, &name, descriptor_fields(rule));
+        add_descriptors(domain, way, &rule.descriptors, add);
         way.pop();
     }
 }
 
-fn of_descriptor(rule: &DescriptorRule) -> Part {
-    let mut part = Part::new();
+fn descriptor_fields(rule: &DescriptorRule) -> FieldTexts {
+    let mut part = FieldTexts::new();
     let mut flags = vec![
         ("share_threshold", rule.share_threshold),
         ("detailed_metric", rule.detailed_metric),
         ("value_to_metric", rule.value_to_metric),
     ];
     if let Some(limit) = &rule.limit {
-        part.extend(limit.name.iter().map(|name| ("name", plain(name))));
-        limits(&mut part, &limit.limits, limit.algorithm);
+        part.extend(
+            limit
+                .name
+                .iter()
+                .map(|name| ("name", quoted_if_needed(name))),
+        );
+        add_limits(&mut part, &limit.limits, limit.algorithm);
         part.extend(limit.unit.map(|unit| ("unit", unit.name().to_owned())));
-        kept(&mut part, limit.counting, limit.on_store_failure);
-        part.extend(names(limit.replaces.iter()).map(|names| ("replaces", names)));
+        add_counting_and_failure(&mut part, limit.counting, limit.on_store_failure);
+        part.extend(bracketed_names(limit.replaces.iter()).map(|names| ("replaces", names)));
         flags.push(("shadow_mode", limit.shadow));
         flags.push(("quota_mode", limit.quota_mode));
     }
     let on = flags.into_iter().filter(|(_, is_on)| *is_on);
     part.extend(on.map(|(name, _)| (name, "true".to_owned())));
     let metadata = rule.metadata.as_ref();
-    part.extend(metadata.map(|value| ("metadata", flow(value, plain))));
-    part.extend(order(&rule.descriptors));
+    part.extend(metadata.map(|value| ("metadata", flow_yaml(value, quoted_if_needed))));
+    part.extend(wildcard_order(&rule.descriptors));
     part
 }
 
 /// The order of wildcards: the first that fits is taken.
-fn order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
+fn wildcard_order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
     let wild = rules.iter().filter_map(|rule| {
         let value = rule.value.as_ref().filter(|value| value.contains('*'))?;
         let text = format!("{}={value}", rule.key);
@@ -264,13 +299,13 @@ fn order(rules: &[DescriptorRule]) -> Option<(&'static str, String)> {
 }
 
 /// Names with commas between them, all of them: one that isn't shown would change unnoticed. None if there are none.
-fn names<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
-    let shown: Vec<_> = names.map(|name| plain(name)).collect();
+fn bracketed_names<'a>(names: impl Iterator<Item = &'a String>) -> Option<String> {
+    let shown: Vec<_> = names.map(|name| quoted_if_needed(name)).collect();
     (!shown.is_empty()).then(|| format!("[{}]", shown.join(", ")))
 }
 
 /// Conditions in one order: all of them must hold.
-fn sorted(matches: &Match) -> Match {
+fn sorted_conditions(matches: &MatchConditions) -> MatchConditions {
     let mut matches = matches.clone();
     matches
         .conditions
@@ -278,6 +313,6 @@ fn sorted(matches: &Match) -> Match {
     matches
 }
 
-fn time(length: Duration) -> String {
+fn duration_text(length: Duration) -> String {
     format!("{length:?}")
 }

@@ -5,11 +5,11 @@ use std::hash::Hash;
 
 use serde::Serialize;
 
-use super::{Field, Kind};
+use super::{FieldChange, PartKind};
 use crate::engine::counters::{Counters, Sharing};
 use crate::engine::overload_control::gate_counter_name;
-use crate::engine::rules::{TIERS, counter_of, counter_of_leaf, kinds};
-use crate::envoy::Compiled;
+use crate::engine::rules::{TIERS, counter_of, counter_of_leaf, limit_kinds};
+use crate::envoy::DescriptorIndex;
 use crate::limits::LimitKind;
 use crate::policy::{Counting, Mode, Policy};
 
@@ -31,7 +31,7 @@ use crate::policy::{Counting, Mode, Policy};
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, derive_more::Display)]
 #[serde(rename_all = "kebab-case")]
-pub enum State {
+pub enum CounterState {
     /// It counts on.
     #[display("keeps what its keys have spent")]
     Kept,
@@ -52,37 +52,37 @@ pub enum State {
 /// The states of each limit: in memory by number, and in a store by name.
 #[derive(Debug, Default)]
 struct StatesByPlace {
-    here: Kept<u64>,
-    there: Kept<String>,
+    in_memory: PartStates<u64>,
+    in_store: PartStates<String>,
 }
 
 /// The states of each part of a policy, and of all parts.
 #[derive(Debug, Default)]
-struct Kept<T> {
-    each: HashMap<(Kind, String), Vec<T>>,
+struct PartStates<T> {
+    by_part: HashMap<(PartKind, String), Vec<T>>,
     all: HashSet<T>,
 }
 
-impl<T: Clone + Eq + Hash> Kept<T> {
+impl<T: Clone + Eq + Hash> PartStates<T> {
     fn add(&mut self, placed: &PlacedLimits<'_>, states: Vec<T>) {
         self.all.extend(states.iter().cloned());
-        let own = self.each.entry((placed.kind, placed.name.to_owned()));
+        let own = self.by_part.entry((placed.kind, placed.name.to_owned()));
         own.or_default().extend(states);
     }
 
     /// What becomes of a part of the policy when this one follows another.
-    fn became(&self, old: &Self, part: &(Kind, String)) -> Option<State> {
-        let own = |kept: &'_ Self| kept.each.get(part).cloned().unwrap_or_default();
+    fn state_after_change(&self, old: &Self, part: &(PartKind, String)) -> Option<CounterState> {
+        let own = |kept: &'_ Self| kept.by_part.get(part).cloned().unwrap_or_default();
         let (had, has) = (own(old), own(self));
         let kept = has.iter().filter(|state| old.all.contains(*state)).count();
         match (had.len(), has.len()) {
             (0, 0) => None,
             // What others go on with isn't forgotten.
-            (_, 0) if had.iter().all(|state| self.all.contains(state)) => Some(State::Kept),
-            (_, 0) => Some(State::Retired),
-            (_, all) if kept == all => Some(State::Kept),
-            _ if kept > 0 => Some(State::PartlyKept),
-            _ => Some(State::Anew),
+            (_, 0) if had.iter().all(|state| self.all.contains(state)) => Some(CounterState::Kept),
+            (_, 0) => Some(CounterState::Retired),
+            (_, all) if kept == all => Some(CounterState::Kept),
+            _ if kept > 0 => Some(CounterState::PartlyKept),
+            _ => Some(CounterState::Anew),
         }
     }
 }
@@ -97,9 +97,9 @@ pub(super) struct StateChanges {
 
 impl StateChanges {
     pub(super) fn between(old: &Policy, new: &Policy) -> Self {
-        let mut first = Counters::following(None);
+        let mut first = Counters::continue_from(None);
         let held = StatesByPlace::of(old, &mut first);
-        let mut second = Counters::following(Some(&first));
+        let mut second = Counters::continue_from(Some(&first));
         Self {
             new: StatesByPlace::of(new, &mut second),
             old: held,
@@ -110,16 +110,16 @@ impl StateChanges {
     /// What becomes of what something has counted, in memory and in a store.
     pub(super) fn of(
         &self,
-        kind: Kind,
+        kind: PartKind,
         name: &str,
-        fields: &[Field],
-    ) -> (Option<State>, Option<State>) {
-        if kind == Kind::Policy {
+        fields: &[FieldChange],
+    ) -> (Option<CounterState>, Option<CounterState>) {
+        if kind == PartKind::Policy {
             let state = match self.modes {
                 [Mode::Off, Mode::Off] => None,
-                [Mode::Off, _] => Some(State::Anew),
+                [Mode::Off, _] => Some(CounterState::Anew),
                 // A store keeps it for a while.
-                [_, Mode::Off] => Some(State::Retired),
+                [_, Mode::Off] => Some(CounterState::Retired),
                 _ => None,
             };
             return (state, state);
@@ -129,10 +129,12 @@ impl StateChanges {
             .iter()
             .any(|field| matches!(field.name, "key" | "share_threshold"));
         let (old, new) = (&self.old, &self.new);
-        let here = new.here.became(&old.here, &key);
-        let there = new.there.became(&old.there, &key);
-        let with_keys = |state: Option<State>| match state {
-            Some(State::Kept | State::PartlyKept) if is_by_others => Some(State::OtherKeys),
+        let here = new.in_memory.state_after_change(&old.in_memory, &key);
+        let there = new.in_store.state_after_change(&old.in_store, &key);
+        let with_keys = |state: Option<CounterState>| match state {
+            Some(CounterState::Kept | CounterState::PartlyKept) if is_by_others => {
+                Some(CounterState::OtherKeys)
+            }
             state => state,
         };
         (with_keys(here), with_keys(there))
@@ -141,7 +143,7 @@ impl StateChanges {
 
 /// Limits that count together, and how they are kept.
 struct PlacedLimits<'a> {
-    kind: Kind,
+    kind: PartKind,
     name: &'a str,
     counter: &'a str,
     sharing: Sharing,
@@ -158,15 +160,15 @@ impl StatesByPlace {
                 let (counter, sharing) = counter_of(rule);
                 let first = rule.key.first().map(|part| part.fact());
                 let rates = PlacedLimits {
-                    kind: Kind::Rule,
+                    kind: PartKind::Rule,
                     name: &rule.name,
                     counter: &counter,
                     sharing,
-                    kinds: &kinds(&rule.limits, rule.algorithm),
+                    kinds: &limit_kinds(&rule.limits, rule.algorithm),
                     counting: rule.counting,
-                    slot: rule.slot.as_deref().or(first),
+                    slot: rule.hash_tag.as_deref().or(first),
                 };
-                held.place(counters, &rates);
+                held.place_limits(counters, &rates);
                 if let Some(adaptive) = rule.adaptive {
                     // In each process, whether there is a store or not.
                     let gate = PlacedLimits {
@@ -177,45 +179,46 @@ impl StatesByPlace {
                         slot: None,
                         ..rates
                     };
-                    held.place(counters, &gate);
+                    held.place_limits(counters, &gate);
                 }
             }
             for (name, tier) in &policy.tiers {
                 let placed = PlacedLimits {
-                    kind: Kind::Tier,
+                    kind: PartKind::Tier,
                     name,
                     counter: TIERS,
                     sharing: Sharing::Shared,
-                    kinds: &kinds(&tier.limits, tier.algorithm),
+                    kinds: &limit_kinds(&tier.limits, tier.algorithm),
                     counting: tier.counting,
                     slot: None,
                 };
-                held.place(counters, &placed);
+                held.place_limits(counters, &placed);
             }
         }
-        for leaf in Compiled::new(&policy.domains).leaves() {
+        for leaf in DescriptorIndex::new(&policy.domains).leaves() {
             let placed = PlacedLimits {
-                kind: Kind::Descriptor,
+                kind: PartKind::Descriptor,
                 name: &leaf.counter_name(),
                 counter: &counter_of_leaf(leaf),
                 sharing: Sharing::Alone,
-                kinds: &kinds(&leaf.limit.limits, leaf.limit.algorithm),
+                kinds: &limit_kinds(&leaf.limit.limits, leaf.limit.algorithm),
                 counting: leaf.limit.counting,
                 slot: None,
             };
-            held.place(counters, &placed);
+            held.place_limits(counters, &placed);
         }
-        counters.settle();
+        counters.retire_unused();
         held
     }
 
     /// Notes the state that some limits have here and in a store.
-    fn place(&mut self, counters: &mut Counters, placed: &PlacedLimits<'_>) {
+    fn place_limits(&mut self, counters: &mut Counters, placed: &PlacedLimits<'_>) {
         // A limit that can't be counted is in no policy that is in force.
-        let Ok(limits) = counters.place(placed.counter, placed.sharing, placed.kinds) else {
+        let Ok(limits) = counters.assign_counters(placed.counter, placed.sharing, placed.kinds)
+        else {
             return;
         };
-        self.here
+        self.in_memory
             .add(placed, limits.iter().map(|limit| limit.id).collect());
         let there = limits.iter().map(|limit| {
             let what = match limit.kind() {
@@ -228,6 +231,6 @@ impl StatesByPlace {
             let (counter, slot) = (placed.counter, placed.slot);
             format!("{counter} {} {slot:?} {what}", limit.counter().ordinal)
         });
-        self.there.add(placed, there.collect());
+        self.in_store.add(placed, there.collect());
     }
 }

@@ -1,21 +1,21 @@
 //! Where the lines and characters of a text are, found without a look at all of it: files may have lines of millions.
 
-use super::{Format, LineColumn, Span};
+use super::{Format, Position, Span};
 
 /// So many bytes are counted by looking at them.
-const BLOCK: usize = 64;
+const BLOCK_BYTES: usize = 64;
 
 /// A text that knows its lines and columns.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Text {
+pub(crate) struct IndexedText {
     text: String,
     /// Where its lines begin, in bytes.
-    starts: Vec<usize>,
+    line_starts: Vec<usize>,
     /// How many characters begin before each block; nothing if each is a byte.
-    before: Vec<usize>,
+    chars_before_block: Vec<usize>,
 }
 
-impl Text {
+impl IndexedText {
     pub(crate) fn new(text: String, format: Format) -> Self {
         let breaks = text.match_indices(['\n', '\r']).filter(|(at, sign)| {
             // In YAML a carriage return alone ends a line too.
@@ -24,14 +24,14 @@ impl Text {
         });
         let starts = std::iter::once(0).chain(breaks.map(|(at, _)| at + 1));
         let (is_ascii, mut characters) = (text.is_ascii(), 0);
-        let blocks = text.as_bytes().chunks(BLOCK).map(|block| {
+        let blocks = text.as_bytes().chunks(BLOCK_BYTES).map(|block| {
             let before = characters;
             characters += count_chars(block);
             before
         });
         Self {
-            starts: starts.collect(),
-            before: blocks.filter(|_| !is_ascii).collect(),
+            line_starts: starts.collect(),
+            chars_before_block: blocks.filter(|_| !is_ascii).collect(),
             text,
         }
     }
@@ -52,24 +52,27 @@ impl Text {
     /// The byte at which a line begins.
     fn start(&self, line: u32) -> Option<usize> {
         let index = usize::try_from(line).ok()?.checked_sub(1)?;
-        self.starts.get(index).copied()
+        self.line_starts.get(index).copied()
     }
 
     /// The line and column of a byte; of the next character if it is in the middle of one.
-    pub(crate) fn place(&self, byte: usize) -> LineColumn {
+    pub(crate) fn line_column_at(&self, byte: usize) -> Position {
         let end = self.text.len();
         let byte = (byte.min(end)..end).find(|byte| self.text.is_char_boundary(*byte));
         let byte = byte.unwrap_or(end);
-        let line = self.starts.partition_point(|start| *start <= byte).max(1);
-        let column = self.characters(byte) - self.characters(self.starts[line - 1]);
-        LineColumn::new(line, column + 1)
+        let line = self
+            .line_starts
+            .partition_point(|start| *start <= byte)
+            .max(1);
+        let column = self.chars_before(byte) - self.chars_before(self.line_starts[line - 1]);
+        Position::new(line, column + 1)
     }
 
     /// The byte of a line at which a column, counted in characters from 1, begins.
     pub(crate) fn byte_of_column(&self, line: u32, column: u32) -> Option<usize> {
         let index = usize::try_from(column).ok()?.checked_sub(1)?;
         let start = self.start(line)?;
-        let byte = self.byte(self.characters(start).checked_add(index)?)?;
+        let byte = self.byte_of_char(self.chars_before(start).checked_add(index)?)?;
         // One past the last character is a place too.
         byte.checked_sub(start)
             .filter(|byte| self.line(line).is_some_and(|line| *byte <= line.len()))
@@ -85,35 +88,42 @@ impl Text {
     }
 
     /// How many characters begin before a byte.
-    fn characters(&self, byte: usize) -> usize {
+    fn chars_before(&self, byte: usize) -> usize {
         // The last block may be a full one, after which there is none.
-        let block = (byte / BLOCK).min(self.before.len().saturating_sub(1));
-        match self.before.get(block) {
-            Some(before) => before + count_chars(&self.text.as_bytes()[block * BLOCK..byte]),
+        let block = (byte / BLOCK_BYTES).min(self.chars_before_block.len().saturating_sub(1));
+        match self.chars_before_block.get(block) {
+            Some(before) => before + count_chars(&self.text.as_bytes()[block * BLOCK_BYTES..byte]),
             None => byte,
         }
     }
 
     /// The byte at which a character begins, counted from 0. One past the last is a place too.
-    fn byte(&self, character: usize) -> Option<usize> {
-        if self.before.is_empty() {
+    fn byte_of_char(&self, character: usize) -> Option<usize> {
+        if self.chars_before_block.is_empty() {
             return (character <= self.text.len()).then_some(character);
         }
-        let block = self.before.partition_point(|before| *before <= character);
+        let block = self
+            .chars_before_block
+            .partition_point(|before| *before <= character);
         let block = block.saturating_sub(1);
-        let missing = character - self.before[block];
-        let bytes = self.text.as_bytes().iter().enumerate().skip(block * BLOCK);
-        let starts = bytes.filter_map(|(at, byte)| is_start(*byte).then_some(at));
+        let missing = character - self.chars_before_block[block];
+        let bytes = self
+            .text
+            .as_bytes()
+            .iter()
+            .enumerate()
+            .skip(block * BLOCK_BYTES);
+        let starts = bytes.filter_map(|(at, byte)| is_char_start(*byte).then_some(at));
         starts.chain([self.text.len()]).nth(missing)
     }
 }
 
 fn count_chars(bytes: &[u8]) -> usize {
-    bytes.iter().filter(|byte| is_start(**byte)).count()
+    bytes.iter().filter(|byte| is_char_start(**byte)).count()
 }
 
 /// Whether a byte of UTF-8 is the first of a character.
-const fn is_start(byte: u8) -> bool {
+const fn is_char_start(byte: u8) -> bool {
     byte & 0b1100_0000 != 0b1000_0000
 }
 
@@ -128,14 +138,14 @@ mod tests {
 
         #[test]
         fn places_are_those_that_counting_finds(text in "[aä€𝄞]{0,200}|[ab]{0,130}") {
-            let own = Text::new(text.clone(), Format::Toml);
+            let own = IndexedText::new(text.clone(), Format::Toml);
             let places = text.char_indices().map(|(at, _)| at).chain([text.len()]);
             for (character, byte) in places.enumerate() {
-                prop_assert_eq!(own.characters(byte), character);
-                prop_assert_eq!(own.byte(character), Some(byte));
-                prop_assert_eq!(own.place(byte), LineColumn::new(1, character + 1));
+                prop_assert_eq!(own.chars_before(byte), character);
+                prop_assert_eq!(own.byte_of_char(character), Some(byte));
+                prop_assert_eq!(own.line_column_at(byte), Position::new(1, character + 1));
             }
-            prop_assert_eq!(own.byte(text.chars().count() + 1), None);
+            prop_assert_eq!(own.byte_of_char(text.chars().count() + 1), None);
         }
     }
 }

@@ -1,7 +1,7 @@
 //! What is most likely wrong with a text that can't be read: a parser says where it gave up, people want to know what
 //! to change, and where.
 
-use super::{Diagnostic, Format, LineColumn, SYNTAX, Span};
+use super::{Diagnostic, Format, Position, SYNTAX, Span};
 
 mod yaml;
 
@@ -15,11 +15,11 @@ struct ParseFailure<'a> {
     line: usize,
     column: usize,
     /// What the parser said.
-    says: &'a str,
+    parser_message: &'a str,
 }
 
 /// The same problem, told by its likely cause.
-pub(super) fn likely(
+pub(super) fn explain_syntax_error(
     problem: Diagnostic,
     text: &str,
     format: Format,
@@ -32,22 +32,23 @@ pub(super) fn likely(
     let scene = ParseFailure {
         file: problem.span.file,
         lines_before,
-        lines: lines(text),
+        lines: split_lines(text),
         line: from_0(problem.span.start.line.saturating_sub(lines_before)),
         column: from_0(problem.span.start.column),
-        says: &problem.message,
+        parser_message: &problem.message,
     };
     let guess = match format {
-        Format::Yaml => yaml::guess(&scene),
+        Format::Yaml => yaml::explain_yaml(&scene),
         Format::Toml => explain_toml(&scene),
     };
-    guess.unwrap_or_else(|| problem.help(FALLBACK))
+    guess.unwrap_or_else(|| problem.with_help(FALLBACK_HELP))
 }
 
-const FALLBACK: &str = "is the line above complete, and is this one indented as those beside it?";
+const FALLBACK_HELP: &str =
+    "is the line above complete, and is this one indented as those beside it?";
 
 /// The lines of a text, whatever ends them.
-fn lines(text: &str) -> Vec<&str> {
+fn split_lines(text: &str) -> Vec<&str> {
     let mut lines = Vec::new();
     let mut rest = text;
     while let Some(at) = rest.find(['\n', '\r']) {
@@ -65,43 +66,44 @@ impl<'a> ParseFailure<'a> {
     }
 
     /// What stands from the place on.
-    fn rest(&self) -> &'a str {
+    fn rest_of_line(&self) -> &'a str {
         let line = self.text(self.line);
         let at = line.char_indices().nth(self.column);
         at.map_or("", |(at, _)| &line[at..])
     }
 
     /// The number of the last line before this one that says something.
-    fn before(&self, line: usize) -> Option<usize> {
+    fn previous_content_line(&self, line: usize) -> Option<usize> {
         let line = line.min(self.lines.len());
-        let says = |line: &usize| !bare(self.text(*line)).text.is_empty();
+        let says = |line: &usize| !line_content(self.text(*line)).text.is_empty();
         (0..line).rev().find(says)
     }
 
     fn is_at_end(&self) -> bool {
         let below = self.lines.iter().skip(self.line + 1);
-        self.rest().trim().is_empty() && below.clone().all(|line| line.trim().is_empty())
+        self.rest_of_line().trim().is_empty() && below.clone().all(|line| line.trim().is_empty())
     }
 
     /// A guess at the place itself.
-    fn here(
+    fn hint_here(
         &self,
         width: usize,
         message: impl Into<String>,
         help: impl Into<String>,
     ) -> Diagnostic {
-        self.at(self.line, self.column, width, message).help(help)
+        self.hint_at(self.line, self.column, width, message)
+            .with_help(help)
     }
 
     /// A guess at another place, so many characters wide.
-    fn at(
+    fn hint_at(
         &self,
         line: usize,
         column: usize,
         width: usize,
         message: impl Into<String>,
     ) -> Diagnostic {
-        let place = |column: usize| LineColumn::new(line + 1, column + 1).below(self.lines_before);
+        let place = |column: usize| Position::new(line + 1, column + 1).below(self.lines_before);
         let span = Span::new(self.file, place(column), place(column + width));
         Diagnostic::error(SYNTAX, message, span)
     }
@@ -117,7 +119,7 @@ struct LineContent<'a> {
     text: &'a str,
 }
 
-fn bare(line: &str) -> LineContent<'_> {
+fn line_content(line: &str) -> LineContent<'_> {
     let mut text = line.trim_start();
     let mut column = line.chars().count() - text.chars().count();
     let mut dash = None;
@@ -137,7 +139,7 @@ fn bare(line: &str) -> LineContent<'_> {
 }
 
 /// The name that a text begins with, and what follows.
-fn name(text: &str) -> Option<(&str, &str)> {
+fn leading_name(text: &str) -> Option<(&str, &str)> {
     let fits = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '_' | '-' | '.');
     let end = text.find(|sign| !fits(sign)).unwrap_or(text.len());
     let (name, rest) = text.split_at(end);
@@ -146,7 +148,7 @@ fn name(text: &str) -> Option<(&str, &str)> {
 }
 
 /// The first word of a text, as far as it might be a value.
-fn word(text: &str) -> &str {
+fn first_word(text: &str) -> &str {
     let end = text.find(|sign: char| sign.is_whitespace() || matches!(sign, ',' | '}' | ']'));
     end.map_or(text, |end| &text[..end])
 }
@@ -165,7 +167,7 @@ struct OpenDelimiters {
     brackets: Vec<OpenDelimiter>,
     quote: Option<OpenDelimiter>,
     /// Whether a value may begin here: only there are quotes and brackets more than text.
-    fresh: bool,
+    at_value_start: bool,
 }
 
 impl OpenDelimiters {
@@ -187,7 +189,7 @@ impl OpenDelimiters {
         let mut signs = line.chars().enumerate().take(end).peekable();
         let mut before = ' ';
         if self.quote.is_none() {
-            self.fresh = true;
+            self.at_value_start = true;
         }
         while let Some((column, sign)) = signs.next() {
             let next = signs.peek().map(|(_, next)| *next);
@@ -225,27 +227,27 @@ impl OpenDelimiters {
         let ends = next.is_none_or(char::is_whitespace);
         match opened.sign {
             ' ' | '\t' => {}
-            '"' | '\'' if self.fresh => {
+            '"' | '\'' if self.at_value_start => {
                 self.quote = Some(opened);
-                self.fresh = false;
+                self.at_value_start = false;
             }
-            '{' | '[' if self.fresh || in_flow => {
+            '{' | '[' if self.at_value_start || in_flow => {
                 self.brackets.push(opened);
-                self.fresh = true;
+                self.at_value_start = true;
             }
             '}' | ']' if in_flow => {
                 self.brackets.pop();
-                self.fresh = false;
+                self.at_value_start = false;
             }
-            ',' if in_flow => self.fresh = true,
-            ':' | '-' | '?' if ends => self.fresh = true,
-            _ => self.fresh = false,
+            ',' if in_flow => self.at_value_start = true,
+            ':' | '-' | '?' if ends => self.at_value_start = true,
+            _ => self.at_value_start = false,
         }
     }
 }
 
 /// What the parser of TOML says, and what to do about it. The first that fits is taken.
-const TOML: [(&str, &str); 9] = [
+const TOML_HELP: [(&str, &str); 9] = [
     (
         "found a colon",
         "write = in place of the colon; if the file is YAML, name it .yaml",
@@ -254,33 +256,35 @@ const TOML: [(&str, &str); 9] = [
         "invalid escape",
         "write \\\\ for a backslash, or put the text in single quotes",
     ),
-    ("right bracket", BRACKETS),
-    ("right brace", BRACKETS),
+    ("right bracket", BRACKET_HELP),
+    ("right brace", BRACKET_HELP),
     ("expected a value", "write a value after the ="),
     (
         "expected newline, found a comma",
         "take the comma out: each field has a line of its own",
     ),
     ("expected newline", "give each field a line of its own"),
-    ("redefinition of table", JOIN),
-    ("duplicate", JOIN),
+    ("redefinition of table", DUPLICATE_HELP),
+    ("duplicate", DUPLICATE_HELP),
 ];
-const BRACKETS: &str = "is every [ and { before it closed, and every entry followed by a comma?";
-const JOIN: &str = "join the two; each item of a list begins with [[ ]], as in [[limits]]";
+const BRACKET_HELP: &str =
+    "is every [ and { before it closed, and every entry followed by a comma?";
+const DUPLICATE_HELP: &str =
+    "join the two; each item of a list begins with [[ ]], as in [[limits]]";
 
 fn explain_toml(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    let says = |part: &str| scene.says.contains(part);
+    let says = |part: &str| scene.parser_message.contains(part);
     let line = scene.text(scene.line).trim();
     if says("invalid character in string") || says("unterminated") {
         let message = "a text in quotes isn't closed on its line";
         let help =
             "end it with the quote that it begins with; a text of several lines has three of them";
-        return Some(scene.here(1, message, help));
+        return Some(scene.hint_here(1, message, help));
     }
     if says("invalid TOML value") || says("unexpected character") || says("invalid number") {
-        return unquoted(scene);
+        return unquoted_value(scene);
     }
-    let known = TOML.iter().find(|(part, _)| says(part));
+    let known = TOML_HELP.iter().find(|(part, _)| says(part));
     let help = match known {
         _ if says("found a newline") && line.starts_with("[[") => {
             "close it with ]], as in [[limits]]"
@@ -288,20 +292,20 @@ fn explain_toml(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         Some((_, help)) => help,
         None => "each line is a field, as in rate = \"10/s\", or a table, as in [[limits]]",
     };
-    Some(scene.here(1, scene.says, help))
+    Some(scene.hint_here(1, scene.parser_message, help))
 }
 
 /// A value that has to be in quotes.
-fn unquoted(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+fn unquoted_value(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let line = scene.text(scene.line);
     let (before, value) = line.split_once('=')?;
-    let (name, _) = name(before.trim())?;
+    let (name, _) = leading_name(before.trim())?;
     let column = before.chars().count() + 1;
     let spaces = value
         .chars()
         .take_while(|sign| sign.is_whitespace())
         .count();
-    let value = word(value.trim_start());
+    let value = first_word(value.trim_start());
     let truth = value.to_ascii_lowercase();
     let (message, help) = match truth.as_str() {
         "true" | "false" => (
@@ -314,6 +318,6 @@ fn unquoted(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         ),
     };
     let width = value.chars().count().max(1);
-    let guess = scene.at(scene.line, column + spaces, width, message);
-    Some(guess.help(help))
+    let guess = scene.hint_at(scene.line, column + spaces, width, message);
+    Some(guess.with_help(help))
 }

@@ -2,13 +2,14 @@
 
 use toml_span::value::{Table, ValueInner};
 
-use super::columns::Text;
+use super::columns::IndexedText;
 use super::{
-    Diagnostic, Format, MOST_DEPTH, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE, Value, duplicate,
+    Diagnostic, Format, MAX_DEPTH, MAX_VALUES, Node, SYNTAX, Span, TOO_LARGE, Value,
+    duplicate_field_error,
 };
 
 pub(super) fn parse(text: &str, file: u32) -> Result<Node, Diagnostic> {
-    let text = Text::new(text.to_owned(), Format::Toml);
+    let text = IndexedText::new(text.to_owned(), Format::Toml);
     let lines = Lines { text, file };
     let mut value = match toml_span::parse(lines.text.text()) {
         Ok(value) => value,
@@ -16,7 +17,7 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Diagnostic> {
             let span = lines.span(error.span);
             let problem = match &error.kind {
                 toml_span::ErrorKind::DuplicateKey { key, first } => {
-                    duplicate(key, lines.span(*first), span)
+                    duplicate_field_error(key, lines.span(*first), span)
                 }
                 _ => Diagnostic::error(SYNTAX, error.to_string(), span),
             };
@@ -25,29 +26,32 @@ pub(super) fn parse(text: &str, file: u32) -> Result<Node, Diagnostic> {
     };
     let span = value.span;
     let lines = &lines;
-    let mut reader = Reader { lines, nodes: 0 };
-    reader.node(value.take(), span, 0)
+    let mut reader = Reader {
+        lines,
+        value_count: 0,
+    };
+    reader.convert_value(value.take(), span, 0)
 }
 
 /// Makes a tree of the parser's values.
 struct Reader<'a> {
     lines: &'a Lines,
     /// How many were read.
-    nodes: usize,
+    value_count: usize,
 }
 
 impl Reader<'_> {
-    fn node(
+    fn convert_value(
         &mut self,
         value: ValueInner<'_>,
         span: toml_span::Span,
         depth: usize,
     ) -> Result<Node, Diagnostic> {
         let span = self.lines.span(span);
-        self.nodes += 1;
-        if depth > MOST_DEPTH || self.nodes > MOST_NODES {
+        self.value_count += 1;
+        if depth > MAX_DEPTH || self.value_count > MAX_VALUES {
             let message =
-                format!("more than {MOST_NODES} values, or deeper than {MOST_DEPTH} levels");
+                format!("more than {MAX_VALUES} values, or deeper than {MAX_DEPTH} levels");
             return Err(Diagnostic::error(TOO_LARGE, message, span));
         }
         let value = match value {
@@ -57,22 +61,30 @@ impl Reader<'_> {
             ValueInner::Boolean(is) => Value::Bool(is),
             ValueInner::Array(items) => {
                 let items = items.into_iter();
-                let items = items.map(|mut item| self.node(item.take(), item.span, depth + 1));
+                let items =
+                    items.map(|mut item| self.convert_value(item.take(), item.span, depth + 1));
                 Value::List(items.collect::<Result<_, _>>()?)
             }
-            ValueInner::Table(table) => Value::Map(self.fields(table, depth)?),
+            ValueInner::Table(table) => Value::Map(self.convert_table(table, depth)?),
         };
         Ok(Node { span, value })
     }
 
-    fn fields(&mut self, table: Table<'_>, depth: usize) -> Result<Vec<(Node, Node)>, Diagnostic> {
+    fn convert_table(
+        &mut self,
+        table: Table<'_>,
+        depth: usize,
+    ) -> Result<Vec<(Node, Node)>, Diagnostic> {
         let mut fields = Vec::with_capacity(table.len());
         for (name, mut value) in table {
             let key = Node {
                 span: self.lines.span(name.span),
                 value: Value::Text(name.name.into_owned()),
             };
-            fields.push((key, self.node(value.take(), value.span, depth + 1)?));
+            fields.push((
+                key,
+                self.convert_value(value.take(), value.span, depth + 1)?,
+            ));
         }
         // The parser sorts by name; people think in the order of the file.
         fields.sort_by_key(|(name, _)| name.span.start);
@@ -82,21 +94,21 @@ impl Reader<'_> {
 
 /// Where the parser's spans are.
 struct Lines {
-    text: Text,
+    text: IndexedText,
     file: u32,
 }
 
 impl Lines {
     fn span(&self, span: toml_span::Span) -> Span {
         // The parser's own spans may end before they start.
-        let end = self.text.place(span.end.max(span.start));
-        Span::new(self.file, self.text.place(span.start), end)
+        let end = self.text.line_column_at(span.end.max(span.start));
+        Span::new(self.file, self.text.line_column_at(span.start), end)
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::LineColumn;
+    use super::super::Position;
     use super::*;
 
     #[test]
@@ -112,7 +124,7 @@ mod tests {
             panic!("a map")
         };
         assert_eq!(inner[0].1.value, text("10/s"));
-        assert_eq!(inner[0].0.span.start, LineColumn { line: 3, column: 1 });
+        assert_eq!(inner[0].0.span.start, Position { line: 3, column: 1 });
     }
 
     #[test]

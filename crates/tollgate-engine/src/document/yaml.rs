@@ -5,8 +5,8 @@ use std::collections::HashMap;
 use saphyr_parser::{Event, Marker, Parser, ScalarStyle, Span as YamlSpan, Tag};
 
 use super::{
-    Diagnostic, LineColumn, MOST_COPIED, MOST_DEPTH, MOST_NODES, Node, SYNTAX, Span, TOO_LARGE,
-    Value, duplicate,
+    Diagnostic, MAX_COPIED_BYTES, MAX_DEPTH, MAX_VALUES, Node, Position, SYNTAX, Span, TOO_LARGE,
+    Value, duplicate_field_error,
 };
 
 /// Reads a text before which there are so many lines of the file.
@@ -18,23 +18,26 @@ pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Ve
     };
     // To the parser it is the end.
     if let Some((before, _)) = text.split_once('\0') {
-        let at = end_of(before, |_| true);
+        let at = end_of_content(before, |_| true);
         let message = "a NUL character, after which YAML is not read on";
         let problem = Diagnostic::error(SYNTAX, message, builder.span(at, at));
-        return Err(vec![problem.help("take it out, or write it as \"\\0\"")]);
+        return Err(vec![
+            problem.with_help("take it out, or write it as \"\\0\""),
+        ]);
     }
     for event in Parser::new_from_str(text) {
         let (event, span) = match event {
             Ok(event) => event,
             Err(error) => {
                 // What is missing at the end is missing after the last thing that is there.
-                let at = place(*error.marker()).min(end_of(text, |sign| !sign.is_whitespace()));
+                let at = line_column(*error.marker())
+                    .min(end_of_content(text, |sign| !sign.is_whitespace()));
                 let problem = Diagnostic::error(SYNTAX, error.info(), builder.span(at, at));
                 builder.problems.push(problem);
                 break;
             }
         };
-        if let Err(problem) = builder.take(event, span) {
+        if let Err(problem) = builder.handle_event(event, span) {
             builder.problems.push(problem);
             break;
         }
@@ -44,7 +47,7 @@ pub(super) fn parse(text: &str, file: u32, lines_before: u32) -> Result<Node, Ve
             span: Span::of_file(file),
             value: Value::Null,
         };
-        return Ok(builder.done.unwrap_or(empty));
+        return Ok(builder.root.unwrap_or(empty));
     }
     Err(builder.problems)
 }
@@ -55,13 +58,13 @@ struct TreeBuilder {
     lines_before: u32,
     open: Vec<OpenCollection>,
     anchors: HashMap<usize, (Node, Size)>,
-    nodes: usize,
+    value_count: usize,
     /// What all values take, those that were copied included.
     bytes: usize,
     /// What anchors and aliases copied.
-    copied: usize,
+    copied_bytes: usize,
     problems: Vec<Diagnostic>,
-    done: Option<Node>,
+    root: Option<Node>,
 }
 
 /// How much a value is, with all that is in it.
@@ -109,36 +112,38 @@ struct Fields {
 
 impl TreeBuilder {
     /// Adds what comes next, unless that keeps the rest from being read.
-    fn take(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Diagnostic> {
-        let span = self.span(place(span.start), place(span.end));
+    fn handle_event(&mut self, event: Event<'_>, span: YamlSpan) -> Result<(), Diagnostic> {
+        let span = self.span(line_column(span.start), line_column(span.end));
         match event {
-            Event::DocumentStart(_) if self.done.is_some() => {
+            Event::DocumentStart(_) if self.root.is_some() => {
                 let message = "a second document in one file; a policy is one document";
                 let problem = Diagnostic::error(SYNTAX, message, span);
-                Err(problem.help("give each policy a file, and include what belongs together"))
+                Err(problem.with_help("give each policy a file, and include what belongs together"))
             }
             Event::Scalar(text, style, anchor, tag) => {
-                let value = scalar(&text, style, tag.as_deref());
+                let value = parse_scalar(&text, style, tag.as_deref());
                 let size = Size::of(&value);
                 let node = Node { span, value };
-                self.remember(anchor, &node, size)?;
-                self.add(node, size)
+                self.store_anchor(anchor, &node, size)?;
+                self.add_node(node, size)
             }
             Event::SequenceStart(anchor, _) => {
-                self.open(span, anchor, Collection::List(Vec::new()))
+                self.open_collection(span, anchor, Collection::List(Vec::new()))
             }
             Event::MappingStart(anchor, _) => {
-                self.open(span, anchor, Collection::Map(Fields::default()))
+                self.open_collection(span, anchor, Collection::Map(Fields::default()))
             }
-            Event::SequenceEnd | Event::MappingEnd => self.close(span),
+            Event::SequenceEnd | Event::MappingEnd => self.close_collection(span),
             Event::Alias(anchor) => match self.anchors.get(&anchor) {
                 // Counted before it is copied.
-                Some((_, size)) if self.nodes + size.nodes > MOST_NODES => Err(too_many(span)),
+                Some((_, size)) if self.value_count + size.nodes > MAX_VALUES => {
+                    Err(too_many_values(span))
+                }
                 Some((_, Size { bytes, .. })) => {
-                    self.copy(span, *bytes)?;
+                    self.charge_copy(span, *bytes)?;
                     let (node, size) = &self.anchors[&anchor];
                     let (value, size) = (node.value.clone(), *size);
-                    self.add(Node { span, value }, size)
+                    self.add_node(Node { span, value }, size)
                 }
                 None => {
                     let message = "an alias of something that isn't complete";
@@ -149,22 +154,27 @@ impl TreeBuilder {
         }
     }
 
-    fn open(&mut self, start: Span, anchor: usize, inner: Collection) -> Result<(), Diagnostic> {
-        if self.open.len() == MOST_DEPTH {
-            let message = format!("nested deeper than {MOST_DEPTH} levels");
+    fn open_collection(
+        &mut self,
+        start: Span,
+        anchor: usize,
+        inner: Collection,
+    ) -> Result<(), Diagnostic> {
+        if self.open.len() == MAX_DEPTH {
+            let message = format!("nested deeper than {MAX_DEPTH} levels");
             return Err(Diagnostic::error(TOO_LARGE, message, start));
         }
         self.open.push(OpenCollection {
             start,
             anchor,
-            nodes_before: self.nodes,
+            nodes_before: self.value_count,
             bytes_before: self.bytes,
             inner,
         });
         Ok(())
     }
 
-    fn close(&mut self, end: Span) -> Result<(), Diagnostic> {
+    fn close_collection(&mut self, end: Span) -> Result<(), Diagnostic> {
         let Some(open) = self.open.pop() else {
             return Ok(());
         };
@@ -178,41 +188,41 @@ impl TreeBuilder {
         };
         let own = Size::of(&node.value);
         let size = Size {
-            nodes: self.nodes - open.nodes_before + own.nodes,
+            nodes: self.value_count - open.nodes_before + own.nodes,
             bytes: self.bytes - open.bytes_before + own.bytes,
         };
-        self.remember(open.anchor, &node, size)?;
-        self.add(node, own)
+        self.store_anchor(open.anchor, &node, size)?;
+        self.add_node(node, own)
     }
 
-    fn remember(&mut self, anchor: usize, node: &Node, size: Size) -> Result<(), Diagnostic> {
+    fn store_anchor(&mut self, anchor: usize, node: &Node, size: Size) -> Result<(), Diagnostic> {
         if anchor > 0 {
-            self.copy(node.span, size.bytes)?;
+            self.charge_copy(node.span, size.bytes)?;
             self.anchors.insert(anchor, (node.clone(), size));
         }
         Ok(())
     }
 
     /// Counts what is about to be copied.
-    fn copy(&mut self, span: Span, bytes: usize) -> Result<(), Diagnostic> {
-        self.copied = self.copied.saturating_add(bytes);
-        if self.copied <= MOST_COPIED {
+    fn charge_copy(&mut self, span: Span, bytes: usize) -> Result<(), Diagnostic> {
+        self.copied_bytes = self.copied_bytes.saturating_add(bytes);
+        if self.copied_bytes <= MAX_COPIED_BYTES {
             return Ok(());
         }
-        let message = format!("anchors and aliases copy more than {MOST_COPIED} bytes");
+        let message = format!("anchors and aliases copy more than {MAX_COPIED_BYTES} bytes");
         let problem = Diagnostic::error(TOO_LARGE, message, span);
-        Err(problem.help("repeat less, or split the file"))
+        Err(problem.with_help("repeat less, or split the file"))
     }
 
     /// Puts a value of this size where it belongs.
-    fn add(&mut self, node: Node, size: Size) -> Result<(), Diagnostic> {
-        self.nodes = self.nodes.saturating_add(size.nodes);
+    fn add_node(&mut self, node: Node, size: Size) -> Result<(), Diagnostic> {
+        self.value_count = self.value_count.saturating_add(size.nodes);
         self.bytes = self.bytes.saturating_add(size.bytes);
-        if self.nodes > MOST_NODES {
-            return Err(too_many(node.span));
+        if self.value_count > MAX_VALUES {
+            return Err(too_many_values(node.span));
         }
         let Some(open) = self.open.last_mut() else {
-            self.done = Some(node);
+            self.root = Some(node);
             return Ok(());
         };
         match &mut open.inner {
@@ -225,7 +235,8 @@ impl TreeBuilder {
                         other => format!("{other:?}"),
                     };
                     if let Some(first) = fields.names.get(&text) {
-                        self.problems.push(duplicate(&text, *first, name.span));
+                        self.problems
+                            .push(duplicate_field_error(&text, *first, name.span));
                     } else {
                         fields.names.insert(text, name.span);
                         fields.read.push((name, node));
@@ -236,20 +247,20 @@ impl TreeBuilder {
         Ok(())
     }
 
-    fn span(&self, start: LineColumn, end: LineColumn) -> Span {
+    fn span(&self, start: Position, end: Position) -> Span {
         let before = self.lines_before;
         Span::new(self.file, start.below(before), end.below(before))
     }
 }
 
-fn too_many(span: Span) -> Diagnostic {
-    let message = format!("more than {MOST_NODES} values, with those that aliases repeat");
+fn too_many_values(span: Span) -> Diagnostic {
+    let message = format!("more than {MAX_VALUES} values, with those that aliases repeat");
     Diagnostic::error(TOO_LARGE, message, span)
 }
 
 /// Just after the last character that counts.
-fn end_of(text: &str, counts: impl Fn(char) -> bool) -> LineColumn {
-    let mut at = LineColumn { line: 1, column: 1 };
+fn end_of_content(text: &str, counts: impl Fn(char) -> bool) -> Position {
+    let mut at = Position { line: 1, column: 1 };
     let mut end = at;
     let mut signs = text.chars().peekable();
     while let Some(sign) = signs.next() {
@@ -267,13 +278,13 @@ fn end_of(text: &str, counts: impl Fn(char) -> bool) -> LineColumn {
     end
 }
 
-fn place(marker: Marker) -> LineColumn {
+fn line_column(marker: Marker) -> Position {
     // The parser counts columns from 0.
-    LineColumn::new(marker.line(), marker.col() + 1)
+    Position::new(marker.line(), marker.col() + 1)
 }
 
 /// What a plain scalar means by YAML 1.2's core schema; a quoted one, or one tagged `!!str`, is text.
-fn scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
+fn parse_scalar(text: &str, style: ScalarStyle, tag: Option<&Tag>) -> Value {
     let is_text = tag.is_some_and(|tag| tag.is_yaml_core_schema() && tag.suffix == "str");
     if style != ScalarStyle::Plain || is_text {
         return Value::Text(text.to_owned());

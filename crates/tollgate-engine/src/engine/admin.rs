@@ -6,16 +6,16 @@ use tollgate::Clock;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 
 use super::Engine;
-use super::key_state::{self, Found, Reset, ResetScope};
+use super::key_state::{self, KeyState, ResetReport, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
 use super::orders::{OverrideBook, OverrideContext};
-use super::pipeline::ready;
-use super::rules::{Before, Rules};
-use super::saved::{self, RestoreError, Restored, Resume};
+use super::pipeline::poll_ready;
+use super::rules::{CompiledPolicy, PreviousState};
+use super::saved::{self, RestoreError, RestoreOptions, RestoreReport};
 use crate::backend::{Backend, Memory, MemoryBuilder};
-use crate::orders::{Act, NewOverride, Order, OrderError, Target};
+use crate::orders::{NewOverride, Override, OverrideAction, OverrideError, Target};
 use crate::policy::{Mode, Policy};
-use crate::tally::{Histogram, Requests, Tallies, Tally};
+use crate::tally::{Histogram, LimiterCounts, RequestCounts, Tallies};
 use crate::top::{DeniedKey, TopDenials, TopKeys};
 use crate::warning::Warning;
 
@@ -25,17 +25,17 @@ impl<B: Backend> Engine<B> {
     ///
     /// Each limiter takes 104 bytes for each core and four more.
     #[must_use]
-    pub fn with_tallies(mut self, limiters: usize) -> Self {
+    pub fn with_counters(mut self, limiters: usize) -> Self {
         let (pipeline, tallies) = (&self.pipeline, Tallies::new(limiters));
         let rules = pipeline.rules.load_full();
         // Somebody may hold a verdict by the rules in force, so they are compiled once more, which went well before.
         let (policy, now) = (Policy::clone(&rules.policy), pipeline.backend.now());
-        if let Ok(mut counted) = Rules::new(policy, Before::Rules(&rules), now) {
+        if let Ok(mut counted) = CompiledPolicy::new(policy, PreviousState::Rules(&rules), now) {
             counted.open_gates(Some(&rules), &pipeline.clocks);
-            (counted.since, counted.version) = (rules.since, rules.version);
+            (counted.active_since, counted.version) = (rules.active_since, rules.version);
             counted.assign_tallies(&tallies);
             pipeline
-                .book()
+                .lock_overrides()
                 .apply_to_policy(&pipeline.override_context(&counted));
             pipeline.rules.store(Arc::new(counted));
         }
@@ -49,7 +49,7 @@ impl<B: Backend> Engine<B> {
     /// denied. A rule in shadow counts what it would have said. A limit of a tree counts each descriptor that takes
     /// something. Counts never fall while a limiter is listed; one that is gone from the policy is listed on until its
     /// place is another's, and what it had counted is in `(other)` from then on.
-    pub fn tallies(&self) -> Vec<Tally> {
+    pub fn counters(&self) -> Vec<LimiterCounts> {
         let tallies = self.pipeline.recorder.tallies.as_ref();
         tallies.map_or_else(Vec::new, Tallies::all)
     }
@@ -71,14 +71,14 @@ impl<B: Backend> Engine<B> {
     /// assert_eq!((engine.requests().passed, engine.requests().refused), (2, 3));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn requests(&self) -> Requests {
+    pub fn requests(&self) -> RequestCounts {
         let tallies = self.pipeline.recorder.tallies.as_ref();
-        tallies.map_or_else(Requests::default, Tallies::requests)
+        tallies.map_or_else(RequestCounts::default, Tallies::requests)
     }
 
     /// How long requests waited for their turn, because a rule says `over: wait`, whether they passed in the end or
     /// not: none unless it [counts](Self::with_tallies).
-    pub fn waits(&self) -> Option<&Histogram> {
+    pub fn wait_times(&self) -> Option<&Histogram> {
         let tallies = self.pipeline.recorder.tallies.as_ref();
         tallies.map(|tallies| &tallies.waits)
     }
@@ -170,7 +170,7 @@ impl<B: Backend> Engine<B> {
 
     /// The keys that were refused most since the engine was made, or since [`reset_top_keys`](Self::reset_top_keys); none unless it
     /// [counts](Self::with_top_keys). What rules in shadow would have refused is marked; what no rule refuses isn't counted.
-    pub fn top(&self) -> Option<TopKeys> {
+    pub fn top_keys(&self) -> Option<TopKeys> {
         self.pipeline.recorder.top.as_ref().map(TopDenials::keys)
     }
 
@@ -237,7 +237,7 @@ impl<B: Backend> Engine<B> {
     /// assert!(engine.decide(&mallory).passed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn order(&self, new: NewOverride) -> Result<Order, OrderError> {
+    pub fn add_override(&self, new: NewOverride) -> Result<Override, OverrideError> {
         let made = |book: &mut OverrideBook, context: &OverrideContext<'_, B>, now| {
             book.add(new, context, now)
         };
@@ -263,7 +263,7 @@ impl<B: Backend> Engine<B> {
     /// assert!(engine.decide(&facts).refused().is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn withdraw(&self, id: u64) -> Option<Order> {
+    pub fn remove_override(&self, id: u64) -> Option<Override> {
         self.withdraw_where(|order| order.id == id)
     }
 
@@ -284,11 +284,11 @@ impl<B: Backend> Engine<B> {
     /// assert!(engine.withdraw_from(&target, &Act::Block).is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn withdraw_from(&self, target: &Target, act: &Act) -> Option<Order> {
+    pub fn remove_override_for(&self, target: &Target, act: &OverrideAction) -> Option<Override> {
         self.withdraw_where(|order| order.target == *target && order.act.name() == act.name())
     }
 
-    fn withdraw_where(&self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
+    fn withdraw_where(&self, is_meant: impl Fn(&Override) -> bool) -> Option<Override> {
         let withdrawn = |book: &mut OverrideBook, _: &OverrideContext<'_, B>, _| {
             book.withdraw(is_meant).ok_or(())
         };
@@ -296,9 +296,9 @@ impl<B: Backend> Engine<B> {
     }
 
     /// All orders that haven't ended, from the oldest, and what each does by the policy in force.
-    pub fn orders(&self) -> Vec<Order> {
-        let mut book = self.pipeline.book();
-        if book.end(self.pipeline.clocks.wall.now()) {
+    pub fn overrides(&self) -> Vec<Override> {
+        let mut book = self.pipeline.lock_overrides();
+        if book.remove_expired(self.pipeline.clocks.wall.now()) {
             book.apply_to_policy(&self.pipeline.override_context(&self.pipeline.rules.load()));
         }
         book.list(|_| true)
@@ -312,8 +312,8 @@ impl<B: Backend> Engine<B> {
     pub async fn find_async(
         &self,
         target: &Target,
-    ) -> Result<Result<Vec<Found>, OrderError>, B::Error> {
-        key_state::find(&self.pipeline, target).await
+    ) -> Result<Result<Vec<KeyState>, OverrideError>, B::Error> {
+        key_state::find_keys(&self.pipeline, target).await
     }
 
     /// Forgets what the keys that [`find_async`](Self::find_async) finds have spent of these limits. Slots that are held stay held. Of a store
@@ -325,8 +325,8 @@ impl<B: Backend> Engine<B> {
         &self,
         target: &Target,
         scope: ResetScope,
-    ) -> Result<Result<Reset, OrderError>, B::Error> {
-        key_state::reset(&self.pipeline, target, scope).await
+    ) -> Result<Result<ResetReport, OverrideError>, B::Error> {
+        key_state::reset_keys(&self.pipeline, target, scope).await
     }
 }
 
@@ -335,16 +335,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     ///
     /// # Errors
     /// If there is no such key by the policy in force.
-    pub fn find(&self, target: &Target) -> Result<Vec<Found>, OrderError> {
-        ready(self.find_async(target))
+    pub fn find(&self, target: &Target) -> Result<Vec<KeyState>, OverrideError> {
+        poll_ready(self.find_async(target))
     }
 
     /// Forgets what the keys that [`find`](Self::find) finds have spent of these limits. Slots that are held stay held.
     ///
     /// # Errors
     /// If there is no such key by the policy in force.
-    pub fn reset(&self, target: &Target, scope: ResetScope) -> Result<Reset, OrderError> {
-        ready(self.reset_async(target, scope))
+    pub fn reset(&self, target: &Target, scope: ResetScope) -> Result<ResetReport, OverrideError> {
+        poll_ready(self.reset_async(target, scope))
     }
 
     /// Writes what keys have spent of rates as a section of a snapshot, and returns how many there are; with them operators'
@@ -361,7 +361,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy, Resume};
-    /// # use tollgate_testkit::scratch::Scratch;
+    /// # use tollgate_testkit::scratch::TempFolder;
     /// # let folder = Scratch::new("engine-save");
     /// # let path = folder.path("state");
     ///
@@ -383,10 +383,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     pub fn save(&self, file: &mut SnapshotWriter) -> Result<u64, SnapshotError> {
         // No policy comes into force meanwhile: keys of its counters would be in the tables, and their numbers free.
         let _reloading = self
-            .reloading
+            .reload_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        saved::save(&self.pipeline, file)
+        saved::save_engine(&self.pipeline, file)
     }
 }
 
@@ -406,10 +406,10 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Engine<Memory<C, W>
     pub fn restore(
         policy: Policy,
         builder: MemoryBuilder<C, W>,
-        resume: Resume<'_>,
+        resume: RestoreOptions<'_>,
         file: &mut SnapshotReader,
-    ) -> Result<(Self, Restored), RestoreError> {
-        let (pipeline, restored) = saved::restore(policy, builder, resume, file)?;
-        Ok((Self::over(pipeline), restored))
+    ) -> Result<(Self, RestoreReport), RestoreError> {
+        let (pipeline, restored) = saved::restore_engine(policy, builder, resume, file)?;
+        Ok((Self::from_pipeline(pipeline), restored))
     }
 }

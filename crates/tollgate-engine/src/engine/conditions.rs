@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use arc_swap::Guard;
 
-use super::rules::Rules;
+use super::rules::CompiledPolicy;
 
 /// On which conditions [`Engine::decide_with_conditions`](super::Engine::decide_with_conditions) decides: by default as [`Engine::decide_async`](super::Engine::decide_async) does.
 ///
@@ -31,17 +31,17 @@ use super::rules::Rules;
 /// ```
 #[derive(Clone, Copy, Debug, Default)]
 #[must_use = "conditions do nothing until something is decided on them"]
-pub struct Conditions<'a> {
-    looked_for: Option<&'a FactsAsked>,
+pub struct DecideOptions<'a> {
+    known_facts: Option<&'a RequiredFacts>,
     pub(super) is_immediate: bool,
     pub(super) lists_limits: bool,
 }
 
-impl<'a> Conditions<'a> {
+impl<'a> DecideOptions<'a> {
     /// Those of [`Engine::decide_async`](super::Engine::decide_async).
     pub const fn new() -> Self {
         Self {
-            looked_for: None,
+            known_facts: None,
             is_immediate: false,
             lists_limits: false,
         }
@@ -56,22 +56,21 @@ impl<'a> Conditions<'a> {
     }
 
     /// Where a rule says `over: wait`, the request is refused in place of that.
-    pub const fn at_once(mut self) -> Self {
+    pub const fn without_waiting(mut self) -> Self {
         self.is_immediate = true;
         self
     }
 
     /// Of these the facts were looked for, and of no others. So a policy that comes into force before the request is decided,
     /// or while it waits, and asks for another, doesn't decide it: what it doesn't know it would take for what isn't there.
-    pub const fn knowing(mut self, asked: &'a FactsAsked) -> Self {
-        self.looked_for = Some(asked);
+    pub const fn with_known_facts(mut self, asked: &'a RequiredFacts) -> Self {
+        self.known_facts = Some(asked);
         self
     }
 
     /// Whether these rules ask for a fact that nobody looked for.
-    pub(super) fn lacks_facts_for(self, rules: &Arc<Rules>) -> bool {
-        self.looked_for
-            .is_some_and(|asked| !asked.is_all_that(rules))
+    pub(super) fn lacks_facts_for(self, rules: &Arc<CompiledPolicy>) -> bool {
+        self.known_facts.is_some_and(|asked| !asked.covers(rules))
     }
 }
 
@@ -86,13 +85,13 @@ impl<'a> Conditions<'a> {
 /// ```
 #[derive(derive_more::Debug)]
 #[debug("{:?}", &**self)]
-pub struct FactsAsked(pub(super) Guard<Arc<Rules>>);
+pub struct RequiredFacts(pub(super) Guard<Arc<CompiledPolicy>>);
 
-impl FactsAsked {
+impl RequiredFacts {
     /// The same, to be kept for as long as a request may wait: those that are only looked at borrow a place of their thread,
     /// of which there are few.
     #[must_use]
-    pub fn kept(self) -> Self {
+    pub fn into_owned(self) -> Self {
         Self(Guard::from_inner(Guard::into_inner(self.0)))
     }
 
@@ -112,17 +111,17 @@ impl FactsAsked {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn is_only_compared(&self, number: usize) -> bool {
-        number >= self.0.values
+        number >= self.0.value_facts
     }
 
     /// Whether these rules ask for nothing else.
-    fn is_all_that(&self, rules: &Arc<Rules>) -> bool {
+    fn covers(&self, rules: &Arc<CompiledPolicy>) -> bool {
         let names = rules.matcher.slots.names();
         Arc::ptr_eq(&self.0, rules) || names.iter().all(|name| self.contains(name))
     }
 }
 
-impl Deref for FactsAsked {
+impl Deref for RequiredFacts {
     type Target = [Box<str>];
 
     #[inline]

@@ -48,13 +48,13 @@ const MOST_RETIRED: usize = 1 << 16;
 /// The states of a policy's limits, and of limits that policies before it had.
 #[derive(Debug, Default)]
 pub(crate) struct Counters {
-    held: CounterStates,
+    active: CounterStates,
     /// What no limit of the policy is kept in.
     retired: CounterStates,
     /// While limits get their places: what they may go on with. States of the policy before come first, then retired ones
     /// from the latest.
-    before: CounterStates,
-    next: u64,
+    reusable: CounterStates,
+    next_id: u64,
 }
 
 /// The state of one limit.
@@ -69,28 +69,28 @@ struct CounterState {
 
 impl Counters {
     /// Those of a policy that is to follow this one.
-    pub(crate) fn following(before: Option<&Self>) -> Self {
+    pub(crate) fn continue_from(before: Option<&Self>) -> Self {
         let Some(last) = before else {
             return Self {
-                next: 1,
+                next_id: 1,
                 ..Self::default()
             };
         };
-        let mut before = last.held.clone();
+        let mut before = last.active.clone();
         for (key, states) in &last.retired {
             before.entry(key.clone()).or_default().extend(states);
         }
         Self {
-            held: CounterStates::default(),
+            active: CounterStates::default(),
             retired: CounterStates::default(),
-            before,
-            next: last.next,
+            reusable: before,
+            next_id: last.next_id,
         }
     }
 
     /// Retires what no limit has, once all have their place.
-    pub(crate) fn settle(&mut self) {
-        let mut retired = std::mem::take(&mut self.before);
+    pub(crate) fn retire_unused(&mut self) {
+        let mut retired = std::mem::take(&mut self.reusable);
         let mut ages = Vec::new();
         retired.retain(|_, states| {
             for state in states.iter_mut() {
@@ -118,7 +118,7 @@ impl Counters {
 
     /// The numbers of all states.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> {
-        let all = self.held.values().chain(self.retired.values());
+        let all = self.active.values().chain(self.retired.values());
         all.flatten().map(|state| state.id)
     }
 
@@ -127,7 +127,7 @@ impl Counters {
         let retired = self.retired.iter().filter(|((name, sort), states)| {
             // Nobody gave those a name that only say how far a rule has warmed up.
             matches!(sort, CounterKind::Rate(_))
-                && !name.starts_with(super::warm::NAME)
+                && !name.starts_with(super::warm::COUNTER_PREFIX)
                 && states.iter().any(|state| state.retired == 1)
         });
         let names: BTreeSet<_> = retired.map(|((name, _), _)| name.to_string()).collect();
@@ -135,7 +135,7 @@ impl Counters {
     }
 
     /// Gives each limit of a rule its state.
-    pub(crate) fn place(
+    pub(crate) fn assign_counters(
         &mut self,
         name: &str,
         sharing: Sharing,
@@ -143,7 +143,7 @@ impl Counters {
     ) -> Result<Vec<Limit>, LimitError> {
         let mut limits = Vec::with_capacity(kinds.len());
         for alike in kinds.chunk_by(|one, other| CounterKind::of(one) == CounterKind::of(other)) {
-            let states = self.states(name, CounterKind::of(&alike[0]), alike);
+            let states = self.assign_states(name, CounterKind::of(&alike[0]), alike);
             for (number, (kind, state)) in alike.iter().zip(states).enumerate() {
                 let ordinal = ordinal(alike, number);
                 let counter = Counter {
@@ -153,7 +153,7 @@ impl Counters {
                 };
                 let limit = Limit::new(kind.clone(), counter)?;
                 limits.push(match sharing {
-                    Sharing::Alone => limit.alone(),
+                    Sharing::Alone => limit.with_own_counter(),
                     Sharing::Shared => limit,
                 });
             }
@@ -162,7 +162,12 @@ impl Counters {
     }
 
     /// The states of limits of one sort.
-    fn states(&mut self, name: &str, sort: CounterKind, kinds: &[LimitKind]) -> Vec<CounterState> {
+    fn assign_states(
+        &mut self,
+        name: &str,
+        sort: CounterKind,
+        kinds: &[LimitKind],
+    ) -> Vec<CounterState> {
         let key = (name.into(), sort);
         let rates: Vec<_> = kinds
             .iter()
@@ -172,14 +177,14 @@ impl Counters {
             })
             .collect();
         // Another rule that shares the counter may have been here.
-        let mut states = self.held.remove(&key).unwrap_or_default();
+        let mut states = self.active.remove(&key).unwrap_or_default();
         let rest = &rates[states.len().min(rates.len())..];
-        let before = self.before.entry(key.clone()).or_default();
-        let matched = matched(before, rest);
+        let before = self.reusable.entry(key.clone()).or_default();
+        let matched = match_states(before, rest);
         for (place, rate) in matched.iter().zip(rest) {
             let id = match place {
                 Some(place) => before[*place].id,
-                None => take(&mut self.next),
+                None => take_id(&mut self.next_id),
             };
             states.push(CounterState {
                 id,
@@ -193,7 +198,7 @@ impl Counters {
             !matched.contains(&Some(place - 1))
         });
         let own = states[..rates.len()].to_vec();
-        self.held.insert(key, states);
+        self.active.insert(key, states);
         own
     }
 }
@@ -219,7 +224,7 @@ fn period(kind: &LimitKind) -> Option<Duration> {
     }
 }
 
-fn take(next: &mut u64) -> u64 {
+fn take_id(next: &mut u64) -> u64 {
     *next += 1;
     *next - 1
 }
@@ -229,7 +234,7 @@ type ReuseRule<'a> = dyn Fn(&CounterState, &Option<Rate>) -> bool + 'a;
 
 /// Which state of before each of these limits goes on with: that of an equal limit, or else of one with the same period, or
 /// else the next in order that the rule had when it was last in force.
-fn matched(before: &[CounterState], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
+fn match_states(before: &[CounterState], rates: &[Option<Rate>]) -> Vec<Option<usize>> {
     let period = |rate: &Option<Rate>| rate.and_then(|rate| rate.period());
     let last = before.iter().map(|state| state.retired).min().unwrap_or(0);
     let mut left: Vec<_> = (0..before.len()).collect();
@@ -264,35 +269,35 @@ mod tests {
     }
 
     fn ids(counters: &mut Counters, limits: &[&str]) -> Vec<u64> {
-        let placed = counters.place("rule/a", Sharing::Alone, &rates(limits));
+        let placed = counters.assign_counters("rule/a", Sharing::Alone, &rates(limits));
         placed.unwrap().iter().map(|limit| limit.id).collect()
     }
 
     #[test]
     fn a_limit_keeps_its_state_by_period_and_then_by_order() {
-        let mut first = Counters::following(None);
+        let mut first = Counters::continue_from(None);
         assert_eq!(ids(&mut first, &["10/s", "1000/h"]), [1, 2]);
-        let mut second = Counters::following(Some(&first));
+        let mut second = Counters::continue_from(Some(&first));
         assert_eq!(ids(&mut second, &["2000/h", "20/s"]), [2, 1]);
-        let mut third = Counters::following(Some(&second));
+        let mut third = Counters::continue_from(Some(&second));
         assert_eq!(ids(&mut third, &["20/s", "3000/minute"]), [1, 2]);
-        let mut fourth = Counters::following(Some(&third));
+        let mut fourth = Counters::continue_from(Some(&third));
         assert_eq!(ids(&mut fourth, &["20/s"]), [1]);
-        let mut fifth = Counters::following(Some(&fourth));
+        let mut fifth = Counters::continue_from(Some(&fourth));
         assert_eq!(ids(&mut fifth, &["20/s", "1000/h"]), [1, 3]);
     }
 
     /// A policy that follows this one and has these limits, and the numbers of their states.
     fn next(before: &Counters, limits: &[&str]) -> (Counters, Vec<u64>) {
-        let mut counters = Counters::following(Some(before));
+        let mut counters = Counters::continue_from(Some(before));
         let ids = ids(&mut counters, limits);
-        counters.settle();
+        counters.retire_unused();
         (counters, ids)
     }
 
     #[test]
     fn equal_limits_keep_their_states_wherever_they_stand() {
-        let first = Counters::following(None);
+        let first = Counters::continue_from(None);
         let (first, ids) = next(&first, &["10/h", "1000/h"]);
         assert_eq!(ids, [1, 2]);
         let (second, ids) = next(&first, &["2000/h", "1000/h", "10/h"]);
@@ -305,7 +310,7 @@ mod tests {
 
     #[test]
     fn a_limit_that_was_gone_goes_on_with_its_state() {
-        let first = Counters::following(None);
+        let first = Counters::continue_from(None);
         let (first, ids) = next(&first, &["10/s", "1000/h"]);
         assert_eq!(ids, [1, 2]);
         let (gone, _) = next(&first, &[]);
@@ -327,9 +332,9 @@ mod tests {
 
     #[test]
     fn rules_that_share_a_counter_never_get_one_state_for_two_limits() {
-        let first = Counters::following(None);
+        let first = Counters::continue_from(None);
         let (first, _) = next(&first, &["10/h", "20/h"]);
-        let mut second = Counters::following(Some(&first));
+        let mut second = Counters::continue_from(Some(&first));
         assert_eq!(ids(&mut second, &["10/h"]), [1]);
         assert_eq!(ids(&mut second, &["10/h", "30/h"]), [1, 2]);
     }
@@ -337,26 +342,26 @@ mod tests {
     #[test]
     fn no_more_retired_states_are_kept_than_said_and_the_oldest_go_first() {
         let place = |counters: &mut Counters, name: String| {
-            let placed = counters.place(&name, Sharing::Alone, &rates(&["1/h"]));
+            let placed = counters.assign_counters(&name, Sharing::Alone, &rates(&["1/h"]));
             placed.unwrap()[0].id
         };
-        let mut counters = Counters::following(None);
+        let mut counters = Counters::continue_from(None);
         let oldest = place(&mut counters, "oldest".to_owned());
-        counters.settle();
-        let mut many = Counters::following(Some(&counters));
+        counters.retire_unused();
+        let mut many = Counters::continue_from(Some(&counters));
         for number in 0..MOST_RETIRED {
             place(&mut many, number.to_string());
         }
-        many.settle();
-        let mut none = Counters::following(Some(&many));
-        none.settle();
+        many.retire_unused();
+        let mut none = Counters::continue_from(Some(&many));
+        none.retire_unused();
         // What the latest reload has retired is kept in any case.
         assert_eq!(none.ids().count(), MOST_RETIRED + 1);
-        let mut none = Counters::following(Some(&none));
-        none.settle();
+        let mut none = Counters::continue_from(Some(&none));
+        none.retire_unused();
         assert_eq!(none.ids().count(), MOST_RETIRED);
         assert!(none.ids().all(|id| id != oldest));
-        let mut again = Counters::following(Some(&none));
+        let mut again = Counters::continue_from(Some(&none));
         assert_eq!(place(&mut again, "0".to_owned()), oldest + 1);
         assert!(place(&mut again, "oldest".to_owned()) > oldest + 1);
     }
@@ -364,8 +369,8 @@ mod tests {
     #[test]
     fn a_limit_is_called_by_its_period_whatever_stands_before_it() {
         let ordinals = |limits: &[&str]| {
-            let mut counters = Counters::following(None);
-            let placed = counters.place("rule/a", Sharing::Alone, &rates(limits));
+            let mut counters = Counters::continue_from(None);
+            let placed = counters.assign_counters("rule/a", Sharing::Alone, &rates(limits));
             let ordinal = |limit: &Limit| limit.counter().ordinal;
             placed.unwrap().iter().map(ordinal).collect::<Vec<_>>()
         };

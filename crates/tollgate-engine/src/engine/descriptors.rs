@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use tollgate::Decision;
 
-use crate::bounds::TooMuch;
+use crate::bounds::BoundExceeded;
 use crate::envoy::{self, StatusCode};
 use crate::facts::{Descriptor, Unit};
-use crate::limits::{LimitKind, Unavailable};
+use crate::limits::{LimitKind, StoreUnavailable};
 use crate::policy::OnStoreFailure;
 use crate::verdict::{DenyReason, Permits};
 
@@ -55,11 +55,11 @@ pub(super) use tree_lookup::{TreeInput, TreeLookups};
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
-pub enum DescriptorVerdict {
+pub enum DescriptorDecision {
     /// The request may pass: `StatusCode::Ok`.
-    Passed(DescriptorsPassed),
+    Allowed(AllowedDescriptors),
     /// It may not: `StatusCode::OverLimit`.
-    Refused(DescriptorFindings),
+    Denied(DescriptorFindings),
 }
 
 /// A request of descriptors that may pass, with what it holds while it runs.
@@ -82,7 +82,7 @@ pub enum DescriptorVerdict {
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped"]
-pub struct DescriptorsPassed {
+pub struct AllowedDescriptors {
     findings: DescriptorFindings,
     permits: Permits,
 }
@@ -123,38 +123,38 @@ pub struct DescriptorFindings {
     /// What decided if a store couldn't be asked; none if it was, or there is none.
     pub fallback: Option<OnStoreFailure>,
     /// Why a store couldn't be asked, of the descriptor that decided.
-    pub unavailable: Option<Unavailable>,
+    pub unavailable: Option<StoreUnavailable>,
     /// What the request has more of than [is taken](crate::Bounds), in which case no limit was asked, and no
     /// descriptor has a status.
-    pub too_much: Option<TooMuch<'static>>,
+    pub too_much: Option<BoundExceeded<'static>>,
 }
 
-impl DescriptorVerdict {
+impl DescriptorDecision {
     /// What passed; none if it was refused.
-    pub fn passed(self) -> Option<DescriptorsPassed> {
+    pub fn allowed(self) -> Option<AllowedDescriptors> {
         match self {
-            Self::Passed(passed) => Some(passed),
-            Self::Refused(_) => None,
+            Self::Allowed(passed) => Some(passed),
+            Self::Denied(_) => None,
         }
     }
 
     /// What was refused; none if it passed.
-    pub fn refused(&self) -> Option<&DescriptorFindings> {
+    pub fn denied(&self) -> Option<&DescriptorFindings> {
         match self {
-            Self::Passed(_) => None,
-            Self::Refused(findings) => Some(findings),
+            Self::Allowed(_) => None,
+            Self::Denied(findings) => Some(findings),
         }
     }
 
     pub(super) fn new(code: StatusCode, findings: DescriptorFindings, permits: Permits) -> Self {
         match code {
-            StatusCode::Ok => Self::Passed(DescriptorsPassed { findings, permits }),
-            StatusCode::OverLimit => Self::Refused(findings),
+            StatusCode::Ok => Self::Allowed(AllowedDescriptors { findings, permits }),
+            StatusCode::OverLimit => Self::Denied(findings),
         }
     }
 }
 
-impl DescriptorsPassed {
+impl AllowedDescriptors {
     /// What holds the slots of the request while it runs. It borrows nothing, so it may be moved into a task.
     pub fn into_permits(self) -> Permits {
         self.permits
@@ -166,18 +166,18 @@ impl DescriptorsPassed {
     }
 }
 
-impl Deref for DescriptorVerdict {
+impl Deref for DescriptorDecision {
     type Target = DescriptorFindings;
 
     fn deref(&self) -> &DescriptorFindings {
         match self {
-            Self::Passed(passed) => passed,
-            Self::Refused(findings) => findings,
+            Self::Allowed(passed) => passed,
+            Self::Denied(findings) => findings,
         }
     }
 }
 
-impl Deref for DescriptorsPassed {
+impl Deref for AllowedDescriptors {
     type Target = DescriptorFindings;
 
     fn deref(&self) -> &DescriptorFindings {
@@ -218,7 +218,7 @@ pub struct DescriptorStatus {
     /// How much would pass now: 2³²−1 where nothing limits, 0 where nothing is said.
     pub remaining: u32,
     /// A limit in shadow mode would have refused it.
-    pub would_refuse: bool,
+    pub would_deny: bool,
     /// What it was charged: 0 of a request that is refused, unless the domain [charges
     /// each](crate::policy::Charging).
     pub charged: u64,

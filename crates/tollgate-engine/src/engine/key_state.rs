@@ -7,9 +7,9 @@ use super::pipeline::Pipeline;
 use super::rules::TierMatch;
 use super::wait_queue::QueueKey;
 use super::warm::is_gate;
-use crate::backend::{Backend, Gift, Refund};
+use crate::backend::{Backend, Refund, RefundResult};
 use crate::limits::{Check, LimitKind};
-use crate::orders::{Order, OrderError, Target};
+use crate::orders::{Override, OverrideError, Target};
 use crate::policy::Mode;
 
 /// One key of a rule, as it is now.
@@ -32,7 +32,7 @@ use crate::policy::Mode;
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Found {
+pub struct KeyState {
     /// The rule, tier or limit of a tree.
     pub rule: String,
     /// The facts or the entries of a descriptor that make the key: `user=ada plan=free`.
@@ -42,9 +42,9 @@ pub struct Found {
     /// Of a tier, whether it is the one that a request with these facts has; none of a rule, whose match decides that.
     pub applies: Option<bool>,
     /// What is left of each limit that is in force for it, also while it is blocked or bypassed.
-    pub limits: Vec<FoundLimit>,
+    pub limits: Vec<KeyLimitState>,
     /// What operators have ordered of it, of all of the rule, or of everything.
-    pub orders: Vec<Order>,
+    pub orders: Vec<Override>,
 }
 
 /// What is left of one limit of a key.
@@ -64,7 +64,7 @@ pub struct Found {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct FoundLimit {
+pub struct KeyLimitState {
     /// Which, as it is in force for this key.
     pub kind: LimitKind,
     /// Whether it stands beside a rate only until the rule is warm.
@@ -101,11 +101,11 @@ pub struct FoundLimit {
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Reset {
+pub struct ResetReport {
     /// The rules whose key it was.
     pub rules: Vec<ResetRule>,
     /// Whether a store could be told.
-    pub gift: Gift,
+    pub refund_result: RefundResult,
 }
 
 /// What was forgotten of one rule's key.
@@ -155,11 +155,11 @@ impl ResetScope {
 }
 
 /// How the keys that a target names stand; an error of the target is a value, not one of the backend.
-pub(super) async fn find<B: Backend>(
+pub(super) async fn find_keys<B: Backend>(
     pipeline: &Pipeline<B>,
     target: &Target,
-) -> Result<Result<Vec<Found>, OrderError>, B::Error> {
-    let now = pipeline.in_force();
+) -> Result<Result<Vec<KeyState>, OverrideError>, B::Error> {
+    let now = pipeline.active_policy();
     let rules = &*now.rules;
     let target = match as_descriptor(rules, target) {
         Ok(target) => target,
@@ -172,8 +172,8 @@ pub(super) async fn find<B: Backend>(
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };
-    let known = rules.known(&named.literal);
-    let tier = match rules.tiers.of(|slot| known.text(slot)) {
+    let known = rules.look_up_facts(&named.literal);
+    let tier = match rules.tiers.match_tier(|slot| known.text(slot)) {
         TierMatch::In(number) => Some(number),
         TierMatch::Unknown(default) => default,
         _ => None,
@@ -181,14 +181,14 @@ pub(super) async fn find<B: Backend>(
     let mut found = Vec::with_capacity(keys.len());
     for key in keys {
         let applies = match key.limiter {
-            Limiter::Applied(number) if rules.applied[number as usize].is_tier => {
+            Limiter::Applied(number) if rules.rules[number as usize].is_tier => {
                 Some(tier == Some(number))
             }
             _ => None,
         };
         let orders = now.orders.as_ref();
         let rulings =
-            orders.map(|orders| orders.of(key.limiter, key.key.fingerprint(), &named.facts));
+            orders.map(|orders| orders.for_key(key.limiter, key.key.fingerprint(), &named.facts));
         let rulings = rulings.unwrap_or_default();
         let for_request = orders.map(|orders| orders.for_request(&named.facts));
         let for_request = for_request.unwrap_or_default();
@@ -196,16 +196,18 @@ pub(super) async fn find<B: Backend>(
         let key = key.with_overrides(&rulings);
         let checks = key.checks();
         let each = pipeline.backend.peek(&checks).await?;
-        let limits = checks.iter().zip(each).map(|(check, said)| FoundLimit {
+        let limits = checks.iter().zip(each).map(|(check, said)| KeyLimitState {
             kind: check.limit.kind().clone(),
             is_warm_up: is_gate(check.limit),
             is_known: said.is_ok(),
             decision: said.unwrap_or_else(|store| store.decision()),
-            waiting: pipeline.turns.waiters_of_key(QueueKey::of(check)),
+            waiting: pipeline.wait_queues.waiters_of_key(QueueKey::of(check)),
         });
-        found.push(Found {
+        found.push(KeyState {
             limits: limits.collect(),
-            orders: pipeline.book().list(|order| ids.contains(&order.id)),
+            orders: pipeline
+                .lock_overrides()
+                .list(|order| ids.contains(&order.id)),
             key: key.shown,
             applies,
             mode: key.mode,
@@ -216,11 +218,11 @@ pub(super) async fn find<B: Backend>(
 }
 
 /// Forgets what the keys that a target names have spent.
-pub(super) async fn reset<B: Backend>(
+pub(super) async fn reset_keys<B: Backend>(
     pipeline: &Pipeline<B>,
     target: &Target,
     scope: ResetScope,
-) -> Result<Result<Reset, OrderError>, B::Error> {
+) -> Result<Result<ResetReport, OverrideError>, B::Error> {
     let rules = &*pipeline.rules.load_full();
     let target = match as_descriptor(rules, target) {
         Ok(target) => target,
@@ -233,9 +235,9 @@ pub(super) async fn reset<B: Backend>(
         Ok(keys) => keys,
         Err(why) => return Ok(Err(why)),
     };
-    let mut reset = Reset {
+    let mut reset = ResetReport {
         rules: Vec::with_capacity(keys.len()),
-        gift: Gift::Given,
+        refund_result: RefundResult::Refunded,
     };
     for key in keys {
         let (checks, kept): (Vec<_>, Vec<_>) = key
@@ -243,12 +245,12 @@ pub(super) async fn reset<B: Backend>(
             .into_iter()
             .partition(|check| scope.covers(check.limit.kind()));
         if !checks.is_empty() {
-            reset.gift = reset
-                .gift
-                .max(pipeline.backend.refund(&checks, Refund::Everything).await?);
+            reset.refund_result = reset
+                .refund_result
+                .max(pipeline.backend.refund(&checks, Refund::Reset).await?);
         }
         for check in &checks {
-            pipeline.turns.poke(QueueKey::of(check));
+            pipeline.wait_queues.poke(QueueKey::of(check));
         }
         // What is held isn't given back, and what warms up is of a rate that is named.
         let is_shown = |check: &&Check<'_>| {

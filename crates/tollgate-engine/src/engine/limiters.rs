@@ -34,7 +34,7 @@ pub struct LimiterState {
     /// Its name.
     pub name: String,
     /// What it is.
-    pub sort: LimiterSort,
+    pub sort: LimiterKind,
     /// The facts that make its keys, or the keys of the entries on the way to it.
     pub key: Vec<String>,
     /// The facts of each key to fall back to where a request lacks those, in their order.
@@ -43,7 +43,7 @@ pub struct LimiterState {
     pub on_missing_key: Option<OnMissingKey>,
     /// Whether it matched a hundred requests under this policy and found its key in none, though the policy doesn't say
     /// `on_missing_key: pass`: it limits nobody, and nobody said that it shouldn't.
-    pub never_finds_its_key: bool,
+    pub is_key_always_missing: bool,
     /// Whether it is enforced, or only counts.
     pub mode: Mode,
     /// For how many keys in a hundred it is enforced.
@@ -57,7 +57,7 @@ pub struct LimiterState {
     /// How many requests wait for it, of all keys.
     pub waiting: usize,
     /// How many orders are for it, or a key of it.
-    pub orders: usize,
+    pub overrides: usize,
     /// When the policy came into force, by the wall clock.
     pub since: Timestamp,
 }
@@ -71,7 +71,7 @@ pub struct LimiterState {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum LimiterSort {
+pub enum LimiterKind {
     /// A rule.
     Rule,
     /// What a tier allows.
@@ -80,7 +80,7 @@ pub enum LimiterSort {
     Descriptor,
 }
 
-impl LimiterSort {
+impl LimiterKind {
     /// In one word.
     pub const fn name(self) -> &'static str {
         match self {
@@ -110,57 +110,57 @@ pub struct ThrottleDecision<'a> {
 
 /// Each limiter of the policy in force, in the order of the file.
 pub(super) fn states<B: Backend>(pipeline: &Pipeline<B>) -> Vec<LimiterState> {
-    let now = pipeline.in_force();
+    let now = pipeline.active_policy();
     let rules = &now.rules;
     let time = pipeline.backend.now();
-    let waiting = pipeline.turns.waiters_by_limit();
+    let waiting = pipeline.wait_queues.waiters_by_limit();
     let waiting_for = |limit: &Limit| waiting.get(&limit.id);
     let kind = |limit: &Limit| limit.kind().clone();
     let orders = |limiter| (now.orders.as_ref()).map_or(0, |held| held.count(limiter));
     let owned = |facts: Vec<&str>| facts.into_iter().map(str::to_owned).collect();
     let applied = (0..)
-        .zip(rules.applied.iter())
+        .zip(rules.rules.iter())
         .map(|(number, rule)| LimiterState {
             name: rule.name.to_string(),
             sort: if rule.is_tier {
-                LimiterSort::Tier
+                LimiterKind::Tier
             } else {
-                LimiterSort::Rule
+                LimiterKind::Rule
             },
             key: rule.key.facts().map(str::to_owned).collect(),
             fallback_keys: rule.key.fact_lists().skip(1).map(owned).collect(),
             on_missing_key: (!rule.is_tier && !rule.key.is_empty()).then_some(rule.on_missing_key),
-            never_finds_its_key: if rule.is_tier {
-                rules.tiers.tenants_seen.is_never_found()
+            is_key_always_missing: if rule.is_tier {
+                rules.tiers.tenant_presence.is_never_found()
             } else {
-                rule.seen.is_never_found() && !rule.is_missing_expected
+                rule.key_presence.is_never_found() && !rule.is_missing_expected
             },
             mode: rule.mode,
             enforced_percent: rule.enforced_percent(),
             limits: rule.all_limits().map(kind).collect(),
-            adaptive: rule.adapting().and_then(AdaptiveLimiter::state),
-            is_warming_up: !rule.gates(Some(time)).is_empty(),
+            adaptive: rule.adaptive_limiter().and_then(AdaptiveLimiter::state),
+            is_warming_up: !rule.warm_up_limits(Some(time)).is_empty(),
             waiting: rule.all_limits().filter_map(waiting_for).sum(),
-            orders: orders(Limiter::Applied(number)),
-            since: rules.since,
+            overrides: orders(Limiter::Applied(number)),
+            since: rules.active_since,
         });
-    let leaves = rules.trees.named().map(|(leaf, limits)| {
+    let leaves = rules.trees.leaves().map(|(leaf, limits)| {
         let mode = rules.mode.max(leaf.mode());
         LimiterState {
             name: leaf.to_string(),
-            sort: LimiterSort::Descriptor,
+            sort: LimiterKind::Descriptor,
             key: leaf.steps.iter().map(|step| step.key.to_string()).collect(),
             fallback_keys: Vec::new(),
             on_missing_key: None,
-            never_finds_its_key: false,
+            is_key_always_missing: false,
             mode,
             enforced_percent: percent_of(mode),
             limits: limits.iter().map(kind).collect(),
             adaptive: None,
             is_warming_up: false,
             waiting: limits.iter().filter_map(waiting_for).sum(),
-            orders: orders(Limiter::Leaf(leaf.id)),
-            since: rules.since,
+            overrides: orders(Limiter::Leaf(leaf.id)),
+            since: rules.active_since,
         }
     });
     applied.chain(leaves).collect()

@@ -7,14 +7,14 @@ use std::time::Duration;
 use foldhash::fast::FixedState;
 use tollgate::Timestamp;
 
-use super::rules::Rules;
+use super::rules::CompiledPolicy;
 use crate::address::Network;
 use crate::backend::Backend;
 use crate::facts::{COMMON_FACTS, IP, is_known_fact};
-use crate::lint::never_met;
+use crate::lint::impossible_value;
 use crate::orders::{
-    Act, Effect, MAX_OVERRIDE_DURATION, MOST_ORDERS, NewOverride, Order, OrderError, OverrideFacts,
-    Replacement, Target, TargetKey,
+    MAX_OVERRIDE_DURATION, MAX_OVERRIDES, NewOverride, Override, OverrideAction, OverrideError,
+    OverrideFacts, OverrideStatus, ReplacementLimits, Target, TargetKey,
 };
 use crate::suggestions::closest;
 
@@ -25,13 +25,13 @@ mod saved;
 mod target_keys;
 mod target_resolution;
 
-pub(crate) use active::{Held, PolicyOverrides};
-pub(crate) use override_table::{Limiter, Override, OverrideRef};
+pub(crate) use active::{ActiveOverrides, PolicyOverrides};
+pub(crate) use override_table::{LimitOverride, Limiter, OverrideRef};
 pub(super) use saved::SnapshotForm;
 pub(super) use target_keys::{TargetFacts, TargetTexts};
 pub(super) use target_resolution::{KeyContext, as_descriptor};
 
-use override_table::{OverrideStats, Table};
+use override_table::{OverrideStats, OverrideTable};
 
 /// How much text an order's target has at the most.
 const MAX_TARGET_BYTES: usize = 2_048;
@@ -47,11 +47,11 @@ const CLOCK_SLACK: Duration = Duration::from_secs(1);
 /// All orders of an engine.
 #[derive(Clone, Debug, Default)]
 pub(super) struct OverrideBook {
-    orders: Vec<Order>,
+    overrides: Vec<Override>,
     /// What each has done, by its number.
-    acted: HashMap<u64, Arc<OverrideStats>, FixedState>,
+    stats: HashMap<u64, Arc<OverrideStats>, FixedState>,
     /// How many there were.
-    made: u64,
+    last_id: u64,
 }
 
 /// What overrides are put over.
@@ -68,71 +68,71 @@ impl OverrideBook {
         new: NewOverride,
         context: &OverrideContext<'_, B>,
         now: Timestamp,
-    ) -> Result<Order, OrderError> {
-        is_sound(&new)?;
+    ) -> Result<Override, OverrideError> {
+        validate_override(&new)?;
         validate_facts(context.keys.rules, &new.target, new.facts)?;
-        let mut order = Order {
-            id: self.made + 1,
+        let mut order = Override {
+            id: self.last_id + 1,
             act: new.act,
             target: new.target,
             by: new.by,
             made_at: now,
             until: now + new.lasts,
-            effect: Effect::InForce,
-            acted: 0,
-            last_acted: None,
+            effect: OverrideStatus::InForce,
+            used_count: 0,
+            last_used_at: None,
         };
         // Whether it does anything is found out by itself: one more table, of this order alone.
-        order.effect = Table::default().add(&order, Arc::default(), context);
-        if let Effect::Idle(why) = order.effect {
+        order.effect = OverrideTable::default().add(&order, Arc::default(), context);
+        if let OverrideStatus::Idle(why) = order.effect {
             return Err(why);
         }
         let is_other =
-            |other: &Order| other.target != order.target || other.act.name() != order.act.name();
-        let others = self.orders.iter().filter(|other| is_other(other));
-        if others.clone().count() >= MOST_ORDERS {
-            return Err(OrderError::Full);
+            |other: &Override| other.target != order.target || other.act.name() != order.act.name();
+        let others = self.overrides.iter().filter(|other| is_other(other));
+        if others.clone().count() >= MAX_OVERRIDES {
+            return Err(OverrideError::Full);
         }
         check_fact_sets(&order, others.clone())?;
         check_pattern_count(&order, others)?;
-        self.orders.retain(is_other);
-        self.made = order.id;
-        self.orders.push(order.clone());
+        self.overrides.retain(is_other);
+        self.last_id = order.id;
+        self.overrides.push(order.clone());
         Ok(order)
     }
 
     /// Takes back the first override that is meant.
-    pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Order) -> bool) -> Option<Order> {
-        let place = self.orders.iter().position(is_meant)?;
-        let order = self.orders.remove(place);
+    pub(super) fn withdraw(&mut self, is_meant: impl Fn(&Override) -> bool) -> Option<Override> {
+        let place = self.overrides.iter().position(is_meant)?;
+        let order = self.overrides.remove(place);
         Some(self.with_stats(order))
     }
 
     /// Those that are meant, with how often each has acted.
-    pub(super) fn list(&self, is_meant: impl Fn(&Order) -> bool) -> Vec<Order> {
-        let meant = self.orders.iter().filter(|order| is_meant(order));
+    pub(super) fn list(&self, is_meant: impl Fn(&Override) -> bool) -> Vec<Override> {
+        let meant = self.overrides.iter().filter(|order| is_meant(order));
         meant.map(|order| self.with_stats(order.clone())).collect()
     }
 
     /// Puts all of them over a policy, which may be about to come into force: then the book stays locked until it is.
     pub(super) fn apply_to_policy<B: Backend>(&mut self, context: &OverrideContext<'_, B>) {
-        self.forget_ended();
-        let mut table = Table::default();
-        for order in &mut self.orders {
-            let acted = Arc::clone(self.acted.entry(order.id).or_default());
+        self.remove_expired_stats();
+        let mut table = OverrideTable::default();
+        for order in &mut self.overrides {
+            let acted = Arc::clone(self.stats.entry(order.id).or_default());
             order.effect = table.add(order, acted, context);
         }
-        let table = (!self.orders.is_empty()).then_some(table);
-        context.keys.rules.orders.set(table);
+        let table = (!self.overrides.is_empty()).then_some(table);
+        context.keys.rules.overrides.set(table);
     }
 
     /// Takes out those that have ended; whether anything is another than before. Where the clock was set back, none lasts
     /// longer from now on than was ordered.
-    pub(super) fn end(&mut self, now: Timestamp) -> bool {
-        let before = self.orders.len();
-        self.orders.retain(|order| order.until > now);
-        let mut has_changed = self.orders.len() < before;
-        for order in &mut self.orders {
+    pub(super) fn remove_expired(&mut self, now: Timestamp) -> bool {
+        let before = self.overrides.len();
+        self.overrides.retain(|order| order.until > now);
+        let mut has_changed = self.overrides.len() < before;
+        for order in &mut self.overrides {
             if order.made_at > now + CLOCK_SLACK {
                 let lasts = order.until - order.made_at;
                 (order.made_at, order.until) = (now, now + lasts);
@@ -143,23 +143,23 @@ impl OverrideBook {
     }
 
     /// Forgets what orders have done that are gone.
-    fn forget_ended(&mut self) {
-        let ids: HashSet<u64, FixedState> = self.orders.iter().map(|order| order.id).collect();
-        self.acted.retain(|id, _| ids.contains(id));
+    fn remove_expired_stats(&mut self) {
+        let ids: HashSet<u64, FixedState> = self.overrides.iter().map(|order| order.id).collect();
+        self.stats.retain(|id, _| ids.contains(id));
     }
 
     /// An order, with what it has done so far.
-    fn with_stats(&self, mut order: Order) -> Order {
-        let acted = self.acted.get(&order.id).map(|acted| acted.read());
-        (order.acted, order.last_acted) = acted.unwrap_or_default();
+    fn with_stats(&self, mut order: Override) -> Override {
+        let acted = self.stats.get(&order.id).map(|acted| acted.read());
+        (order.used_count, order.last_used_at) = acted.unwrap_or_default();
         order
     }
 }
 
 /// Whether an order is one that is taken at all.
-fn is_sound(new: &NewOverride) -> Result<(), OrderError> {
+fn validate_override(new: &NewOverride) -> Result<(), OverrideError> {
     if new.lasts.is_zero() || new.lasts > MAX_OVERRIDE_DURATION {
-        return Err(OrderError::Lasts(new.lasts));
+        return Err(OverrideError::InvalidDuration(new.lasts));
     }
     let texts = [
         ("the target", new.target.bytes(), MAX_TARGET_BYTES),
@@ -167,24 +167,30 @@ fn is_sound(new: &NewOverride) -> Result<(), OrderError> {
     ];
     let too_long = texts.into_iter().find(|(_, bytes, most)| bytes > most);
     if let Some((what, bytes, most)) = too_long {
-        return Err(OrderError::TooLong { what, bytes, most });
+        return Err(OverrideError::TooLong { what, bytes, most });
     }
     match (&new.act, &new.target.rule, &new.target.key) {
-        (Act::Block, None, TargetKey::Everybody) => Err(OrderError::NamesNobody),
-        (Act::Override(replacement), ..) if *replacement == Replacement::default() => {
-            Err(OrderError::NoReplacement)
+        (OverrideAction::Block, None, TargetKey::AllRequests) => Err(OverrideError::MissingTarget),
+        (OverrideAction::Limit(replacement), ..)
+            if *replacement == ReplacementLimits::default() =>
+        {
+            Err(OverrideError::NoReplacement)
         }
         (
-            Act::Override(_),
+            OverrideAction::Limit(_),
             None,
-            TargetKey::Everybody | TargetKey::Facts(_) | TargetKey::Patterns(_),
-        ) => Err(OrderError::WantsRule),
+            TargetKey::AllRequests | TargetKey::Facts(_) | TargetKey::Patterns(_),
+        ) => Err(OverrideError::MissingRule),
         _ => Ok(()),
     }
 }
 
 /// Whether any request could be one that an order by facts is for.
-fn validate_facts(rules: &Rules, target: &Target, names: OverrideFacts) -> Result<(), OrderError> {
+fn validate_facts(
+    rules: &CompiledPolicy,
+    target: &Target,
+    names: OverrideFacts,
+) -> Result<(), OverrideError> {
     let slots = &rules.matcher.slots;
     let is_written_for_all = target.rule.is_none() && names == OverrideFacts::Known;
     for (fact, value) in target.key.facts() {
@@ -192,7 +198,7 @@ fn validate_facts(rules: &Rules, target: &Target, names: OverrideFacts) -> Resul
         // A rule says by itself which facts its key has.
         if is_written_for_all && !is_known_fact(fact) && !is_named() {
             let named = slots.names().iter().map(|own| &**own);
-            return Err(OrderError::UnknownFact {
+            return Err(OverrideError::UnknownFact {
                 fact: fact.to_owned(),
                 near: match fact {
                     REMOTE_ADDRESS => Some(IP),
@@ -202,13 +208,13 @@ fn validate_facts(rules: &Rules, target: &Target, names: OverrideFacts) -> Resul
             });
         }
         if is_no_address(fact, value) || is_written_for_all && is_no_ip(fact, value) {
-            return Err(OrderError::NotAnAddress {
+            return Err(OverrideError::NotAnAddress {
                 fact: fact.to_owned(),
                 value: value.to_owned(),
             });
         }
-        if is_written_for_all && let Some(slip) = never_met(fact, value) {
-            return Err(OrderError::NeverMatches {
+        if is_written_for_all && let Some(slip) = impossible_value(fact, value) {
+            return Err(OverrideError::NeverMatches {
                 why: slip.message,
                 help: slip.help,
             });
@@ -233,7 +239,7 @@ fn is_no_address(fact: &str, value: &str) -> bool {
 }
 
 /// The names of the facts that an order is by, if it names no rule.
-fn sort_of(order: &Order) -> Option<Vec<&str>> {
+fn fact_names(order: &Override) -> Option<Vec<&str>> {
     match (&order.target.rule, &order.target.key) {
         (None, TargetKey::Facts(facts)) => {
             Some(facts.iter().map(|(name, _)| name.as_str()).collect())
@@ -244,30 +250,30 @@ fn sort_of(order: &Order) -> Option<Vec<&str>> {
 
 /// Whether requests are looked up by these facts anyway, or by few others.
 fn check_fact_sets<'a>(
-    order: &Order,
-    others: impl Iterator<Item = &'a Order>,
-) -> Result<(), OrderError> {
-    let Some(own) = sort_of(order) else {
+    order: &Override,
+    others: impl Iterator<Item = &'a Override>,
+) -> Result<(), OverrideError> {
+    let Some(own) = fact_names(order) else {
         return Ok(());
     };
-    let mut sorts: Vec<_> = others.filter_map(sort_of).collect();
+    let mut sorts: Vec<_> = others.filter_map(fact_names).collect();
     sorts.push(own);
     sorts.sort_unstable();
     sorts.dedup();
     if sorts.len() > MAX_FACT_SETS {
-        return Err(OrderError::TooManySorts(MAX_FACT_SETS));
+        return Err(OverrideError::TooManyFactSets(MAX_FACT_SETS));
     }
     Ok(())
 }
 
 /// Whether requests aren't matched with too many patterns.
 fn check_pattern_count<'a>(
-    order: &Order,
-    others: impl Iterator<Item = &'a Order>,
-) -> Result<(), OrderError> {
-    let is_pattern = |order: &Order| matches!(order.target.key, TargetKey::Patterns(_));
+    order: &Override,
+    others: impl Iterator<Item = &'a Override>,
+) -> Result<(), OverrideError> {
+    let is_pattern = |order: &Override| matches!(order.target.key, TargetKey::Patterns(_));
     if is_pattern(order) && others.filter(|other| is_pattern(other)).count() >= MAX_PATTERNS {
-        return Err(OrderError::TooManyPatterns(MAX_PATTERNS));
+        return Err(OverrideError::TooManyPatterns(MAX_PATTERNS));
     }
     Ok(())
 }

@@ -10,24 +10,24 @@ use std::sync::{Arc, Mutex, PoisonError};
 use foldhash::fast::FixedState;
 use tollgate::concurrency::OwnedPermit;
 use tollgate::{Clock, ConcurrencyLimiter, Decision, LimitError, Outcome};
-use tollgate_adaptive::shed::{Criticality, Shares, Shedder};
-use tollgate_adaptive::{Bounds, Controller, Law, LawError};
+use tollgate_adaptive::shed::{Criticality, CriticalityShares, LoadShedder};
+use tollgate_adaptive::{AdaptiveController, AlgorithmError, Bounds, LimitAlgorithm};
 
 use super::counters::{Counters, Sharing};
 use crate::limits::{Check, Limit, LimitKind};
 use crate::policy::{Adaptive, Rule};
 
 /// The clock of a backend, whichever that is.
-pub(crate) type Time = Arc<dyn Clock>;
+pub(crate) type BackendClock = Arc<dyn Clock>;
 
 /// What a rule does about overload.
 #[derive(Debug)]
-pub(crate) struct Overload {
+pub(crate) struct OverloadControl {
     /// The number of the fact that says how critical a request is.
-    by: Option<u32>,
-    shares: Shares,
+    class_fact: Option<u32>,
+    shares: CriticalityShares,
     /// The slots that the policy fixes, as sheddable requests and default ones may use them: the same counter by lower limits.
-    slots: Option<[Limit; 2]>,
+    class_limits: Option<[Limit; 2]>,
     pub(crate) adaptive: Option<AdaptiveLimiter>,
 }
 
@@ -44,20 +44,20 @@ pub(crate) struct AdaptiveLimiter {
 /// Where requests enter, by how much their class may use.
 #[derive(derive_more::Debug)]
 pub(crate) struct AdaptiveGate {
-    kept: Arc<Kept>,
+    kept: Arc<GateState>,
     #[debug(skip)]
-    shedder: Shedder<Time>,
-    shares: Shares,
+    shedder: LoadShedder<BackendClock>,
+    shares: CriticalityShares,
 }
 
 /// What outlives a policy: who is inside, and what was learnt.
 #[derive(derive_more::Debug)]
-pub(crate) struct Kept {
+pub(crate) struct GateState {
     /// What it goes by. Only changed by who puts a policy in force.
     own: Mutex<Adaptive>,
     #[debug(skip)]
-    controller: Controller<Box<dyn Law>>,
-    limiter: Arc<ConcurrencyLimiter<Time>>,
+    controller: AdaptiveController<Box<dyn LimitAlgorithm>>,
+    limiter: Arc<ConcurrencyLimiter<BackendClock>>,
 }
 
 /// How an adaptive limit is now.
@@ -89,9 +89,9 @@ pub struct AdaptiveState {
     pub in_flight: u32,
 }
 
-impl Overload {
+impl OverloadControl {
     /// What a rule does, if it does anything; the number is that of its fact.
-    pub(in crate::engine) fn of(
+    pub(in crate::engine) fn from_rule(
         rule: &Rule,
         by: Option<u32>,
         limits: &[Limit],
@@ -100,7 +100,7 @@ impl Overload {
         if rule.adaptive.is_none() && rule.shed.is_none() {
             return Ok(None);
         }
-        let whole = Shares::new(100, 100);
+        let whole = CriticalityShares::new(100, 100);
         let shares = rule.shed.as_ref().map_or(whole, |shed| shed.shares);
         let part = |limit: &Limit, class| match limit.kind() {
             LimitKind::Concurrency(most) => {
@@ -116,7 +116,7 @@ impl Overload {
             Some(own) => {
                 let kind = LimitKind::Adaptive(own);
                 let limit = counters
-                    .place(&gate_counter_name(rule), Sharing::Alone, &[kind])?
+                    .assign_counters(&gate_counter_name(rule), Sharing::Alone, &[kind])?
                     .pop();
                 limit.map(|limit| AdaptiveLimiter {
                     own,
@@ -127,9 +127,9 @@ impl Overload {
             None => None,
         };
         Ok(Some(Box::new(Self {
-            by,
+            class_fact: by,
             shares,
-            slots: slots.map(|(sheddable, default)| [sheddable, default]),
+            class_limits: slots.map(|(sheddable, default)| [sheddable, default]),
             adaptive,
         })))
     }
@@ -139,13 +139,13 @@ impl Overload {
         &self,
         text: impl FnOnce(u32) -> Option<&'f str>,
     ) -> Criticality {
-        let said = self.by.and_then(text);
+        let said = self.class_fact.and_then(text);
         said.and_then(|text| text.parse().ok()).unwrap_or_default()
     }
 
     /// The slots that the policy fixes, as this class may use them; none if it may use all.
-    pub(in crate::engine) fn part(&self, class: Criticality) -> Option<&Limit> {
-        let [sheddable, default] = self.slots.as_ref()?;
+    pub(in crate::engine) fn class_limit(&self, class: Criticality) -> Option<&Limit> {
+        let [sheddable, default] = self.class_limits.as_ref()?;
         match class {
             Criticality::Sheddable => Some(sheddable),
             Criticality::Default => Some(default),
@@ -155,7 +155,7 @@ impl Overload {
 
     /// The class that may use this limit, which is one of the parts, or all there is.
     pub(in crate::engine) fn class_of(&self, limit: &Limit) -> Criticality {
-        match &self.slots {
+        match &self.class_limits {
             Some([sheddable, _]) if ptr::eq(sheddable, limit) => Criticality::Sheddable,
             Some([_, default]) if ptr::eq(default, limit) => Criticality::Default,
             _ => Criticality::Critical,
@@ -164,30 +164,30 @@ impl Overload {
 
     /// Whether a refusal by this limit is for want of capacity, and not for what the client did.
     pub(crate) fn sheds(&self, limit: u64) -> bool {
-        let slots = self.slots.iter().flatten();
+        let slots = self.class_limits.iter().flatten();
         let adaptive = self.adaptive.iter().map(|own| &own.limit);
         slots.chain(adaptive).any(|own| own.id == limit)
     }
 
     /// Puts the gate in its place: the one that the rule had before with all who are inside, or a new one.
-    pub(in crate::engine) fn open(
+    pub(in crate::engine) fn open_gate(
         &mut self,
-        before: Option<Arc<Kept>>,
-        clock: impl FnOnce() -> Time,
+        before: Option<Arc<GateState>>,
+        clock: impl FnOnce() -> BackendClock,
     ) {
         let Some(adapting) = &mut self.adaptive else {
             return;
         };
         let kept = match before {
             Some(before) => {
-                before.follow(adapting.own, adapting.limit.id);
+                before.set_law(adapting.own, adapting.limit.id);
                 Ok(before)
             }
-            None => Kept::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
+            None => GateState::new(adapting.own, adapting.limit.id, clock()).map(Arc::new),
         };
         // A rule whose law can't be made was refused before.
         adapting.gate = kept.ok().map(|kept| AdaptiveGate {
-            shedder: Shedder::new(Arc::clone(&kept.limiter)).shares(self.shares),
+            shedder: LoadShedder::new(Arc::clone(&kept.limiter)).shares(self.shares),
             shares: self.shares,
             kept,
         });
@@ -200,14 +200,17 @@ pub(crate) fn gate_counter_name(rule: &Rule) -> String {
 }
 
 /// The law of a rule, if it can be made.
-pub(crate) fn law(own: Adaptive, seed: u64) -> Result<Box<dyn Law>, LawError> {
+pub(crate) fn make_law(
+    own: Adaptive,
+    seed: u64,
+) -> Result<Box<dyn LimitAlgorithm>, AlgorithmError> {
     let bounds = Bounds::new(f64::from(own.min), f64::from(own.max))?;
-    own.law.make(bounds, seed)
+    own.algorithm.make(bounds, seed)
 }
 
-impl Kept {
-    fn new(own: Adaptive, seed: u64, clock: Time) -> Result<Self, LawError> {
-        let controller = Controller::new(law(own, seed)?);
+impl GateState {
+    fn new(own: Adaptive, seed: u64, clock: BackendClock) -> Result<Self, AlgorithmError> {
+        let controller = AdaptiveController::new(make_law(own, seed)?);
         let limiter = controller.concurrency().max_waiters(0).clock(clock).build();
         Ok(Self {
             own: Mutex::new(own),
@@ -217,14 +220,14 @@ impl Kept {
     }
 
     /// Goes by another law or other bounds from now on, from the limit that it has found.
-    fn follow(&self, new: Adaptive, seed: u64) {
+    fn set_law(&self, new: Adaptive, seed: u64) {
         let mut own = self.own.lock().unwrap_or_else(PoisonError::into_inner);
         if *own == new {
             return;
         }
-        if let Ok(law) = law(new, seed) {
+        if let Ok(law) = make_law(new, seed) {
             self.controller.set_law(law);
-            self.controller.put_in_force(&self.limiter);
+            self.controller.apply_to(&self.limiter);
             *own = new;
         }
     }
@@ -232,37 +235,37 @@ impl Kept {
 
 impl AdaptiveGate {
     /// Enters, if this class may; and what is left then.
-    pub(super) fn enter(
+    pub(super) fn try_acquire(
         &self,
         class: Criticality,
-    ) -> Result<(OwnedPermit<Time>, Decision), Decision> {
+    ) -> Result<(OwnedPermit<BackendClock>, Decision), Decision> {
         match self.shedder.try_acquire_owned(class) {
             Ok(permit) => {
                 let limit = self.shares.of(class, self.kept.limiter.peek().limit);
                 let left = limit.saturating_sub(permit.in_flight());
-                Ok((permit, told(Outcome::Allowed, limit, left)))
+                Ok((permit, gate_decision(Outcome::Allowed, limit, left)))
             }
             Err(refused) => {
                 let limit = self.shares.of(class, refused.occupancy().limit);
-                Err(told(Outcome::Denied, limit, 0))
+                Err(gate_decision(Outcome::Denied, limit, 0))
             }
         }
     }
 
     /// What a request of this class would be told.
-    pub(super) fn look(&self, class: Criticality) -> Decision {
+    pub(super) fn peek(&self, class: Criticality) -> Decision {
         let now = self.kept.limiter.peek();
         let limit = self.shares.of(class, now.limit);
         match limit.saturating_sub(now.in_use) {
-            0 => told(Outcome::Denied, limit, 0),
-            left => told(Outcome::Allowed, limit, left),
+            0 => gate_decision(Outcome::Denied, limit, 0),
+            left => gate_decision(Outcome::Allowed, limit, left),
         }
     }
 }
 
 impl AdaptiveLimiter {
     /// What outlives the policy.
-    pub(in crate::engine) fn kept(&self) -> Option<Arc<Kept>> {
+    pub(in crate::engine) fn gate_state(&self) -> Option<Arc<GateState>> {
         self.gate.as_ref().map(|gate| Arc::clone(&gate.kept))
     }
 
@@ -283,34 +286,34 @@ impl AdaptiveLimiter {
 }
 
 /// Nobody knows when a slot comes back.
-fn told(outcome: Outcome, limit: u32, left: u32) -> Decision {
+fn gate_decision(outcome: Outcome, limit: u32, left: u32) -> Decision {
     let none = std::time::Duration::ZERO;
     Decision::new(outcome, u64::from(limit), u64::from(left), none, none)
 }
 
 /// So many are kept. Those that nobody is inside of go first, and of these the longest retired.
-const MOST: usize = 1_024;
+const MAX_RETIRED_GATES: usize = 1_024;
 
 /// Gates by the names of their rules, from the longest retired.
 #[derive(Debug, Default)]
-pub(crate) struct RetiredGates(Vec<(Box<str>, Arc<Kept>)>);
+pub(crate) struct RetiredGates(Vec<(Box<str>, Arc<GateState>)>);
 
 /// The gates that rules of a policy may go on with.
 #[derive(Debug)]
-pub(crate) struct PreviousGates(HashMap<Box<str>, (usize, Arc<Kept>), FixedState>);
+pub(crate) struct PreviousGates(HashMap<Box<str>, (usize, Arc<GateState>), FixedState>);
 
 impl PreviousGates {
     /// Retired ones, and those of the policy before.
     pub(in crate::engine) fn new(
         retired: &RetiredGates,
-        open: impl Iterator<Item = (Box<str>, Arc<Kept>)>,
+        open: impl Iterator<Item = (Box<str>, Arc<GateState>)>,
     ) -> Self {
         let all = retired.0.iter().cloned().chain(open).enumerate();
         Self(all.map(|(age, (name, kept))| (name, (age, kept))).collect())
     }
 
     /// The gate of a rule that has this name.
-    pub(in crate::engine) fn take(&mut self, rule: &str) -> Option<Arc<Kept>> {
+    pub(in crate::engine) fn take(&mut self, rule: &str) -> Option<Arc<GateState>> {
         self.0.remove(rule).map(|(_, kept)| kept)
     }
 
@@ -322,8 +325,8 @@ impl PreviousGates {
             .into_iter()
             .map(|(name, (_, kept))| (name, kept))
             .collect();
-        while rest.len() > MOST {
-            let is_idle = |(_, kept): &(_, Arc<Kept>)| kept.limiter.peek().in_use == 0;
+        while rest.len() > MAX_RETIRED_GATES {
+            let is_idle = |(_, kept): &(_, Arc<GateState>)| kept.limiter.peek().in_use == 0;
             rest.remove(rest.iter().position(is_idle).unwrap_or(0));
         }
         RetiredGates(rest)
@@ -341,23 +344,23 @@ mod tests {
     fn no_more_are_kept_than_said_and_those_that_are_used_stay() {
         let kept = || {
             let own = Adaptive {
-                law: "aimd".parse().unwrap(),
+                algorithm: "aimd".parse().unwrap(),
                 min: 1,
                 max: 10,
             };
-            Arc::new(Kept::new(own, 0, Arc::new(Manual::new())).unwrap())
+            Arc::new(GateState::new(own, 0, Arc::new(Manual::new())).unwrap())
         };
-        let gates: Vec<_> = (0..MOST + 2)
+        let gates: Vec<_> = (0..MAX_RETIRED_GATES + 2)
             .map(|number| (number.to_string().into_boxed_str(), kept()))
             .collect();
         let _inside = gates[0].1.limiter.try_acquire_owned().unwrap();
         let before = PreviousGates::new(&RetiredGates::default(), gates.into_iter());
         let retired = before.retire();
-        assert_eq!(retired.0.len(), MOST);
+        assert_eq!(retired.0.len(), MAX_RETIRED_GATES);
         let mut again = PreviousGates::new(&retired, std::iter::empty());
         assert!(again.take("0").is_some());
         assert!(again.take("1").is_none() && again.take("2").is_none());
         assert!(again.take("3").is_some());
-        assert_eq!(again.retire().0.len(), MOST - 2);
+        assert_eq!(again.retire().0.len(), MAX_RETIRED_GATES - 2);
     }
 }

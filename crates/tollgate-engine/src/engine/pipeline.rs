@@ -10,35 +10,37 @@ use std::time::Duration;
 use arc_swap::{ArcSwap, Guard};
 use tollgate::{Clock, Decision, Timestamp};
 
-use super::conditions::Conditions;
+use super::conditions::DecideOptions;
 use super::descriptors::{DescriptorFindings, DescriptorRequest, ReportOptions, TreeCharge};
-use super::orders::{Held, KeyContext, OverrideBook, OverrideContext};
+use super::orders::{ActiveOverrides, KeyContext, OverrideBook, OverrideContext};
 use super::query::BackendQuery;
 use super::recorder::Recorder;
 use super::request_match::{MatchInput, RequestMatch, TreeMatch};
-use super::rules::{Before, PolicyError, Rules};
-use super::wait_queue::{QueueDemand, QueueKey, Standing, WaitQueues};
+use super::rules::{CompiledPolicy, PolicyError, PreviousState};
+use super::wait_queue::{QueueDemand, QueueKey, QueuePosition, WaitQueues};
 use super::warm::is_gate;
-use crate::backend::{Backend, Clocks, Gift, Memory, Refund};
+use crate::backend::{Backend, Clocks, Memory, Refund, RefundResult};
 use crate::bounds::Bounds;
 use crate::envoy::StatusCode;
 use crate::facts::Facts;
 use crate::limits::{Answer, Check, DenyCache, KeyHashers, Limit, LimitKind};
 use crate::policy::{Mode, Policy};
-use crate::verdict::{Findings, Passed, Permits, Refused, RequestDecision, Verdict};
+use crate::verdict::{
+    AllowedRequest, DecisionBasis, DecisionDetails, DeniedRequest, Permits, RequestDecision,
+};
 
 /// What all requests of an engine share.
 pub(super) struct Pipeline<B> {
-    pub(super) rules: ArcSwap<Rules>,
+    pub(super) rules: ArcSwap<CompiledPolicy>,
     pub(super) backend: B,
     pub(super) clocks: Clocks,
     pub(super) hashers: KeyHashers,
     pub(super) bounds: Bounds,
-    pub(super) turns: Arc<WaitQueues>,
-    pub(super) deny: Option<DenyCache>,
+    pub(super) wait_queues: Arc<WaitQueues>,
+    pub(super) deny_cache: Option<DenyCache>,
     pub(super) recorder: Recorder,
     /// Overrides of operators. Locked while they are put over a policy, and until that is in force.
-    pub(super) orders: Mutex<OverrideBook>,
+    pub(super) override_book: Mutex<OverrideBook>,
 }
 
 /// A request: its facts, and the descriptors by which trees decide it together with the rules.
@@ -50,7 +52,7 @@ pub(super) struct Request<'r> {
     /// Whether trees have decided it before.
     pub(super) trees: TreeMatch,
     /// When its decision began, if somebody is to know how long it took.
-    pub(super) started: Option<Timestamp>,
+    pub(super) started_at: Option<Timestamp>,
 }
 
 /// A future whose type nobody has to know.
@@ -58,27 +60,27 @@ type BoxedFuture<'a, T> = Pin<Box<dyn Future<Output = T> + Send + 'a>>;
 
 /// One attempt to decide a request: the policy and the overrides that are in force, and where the request waits.
 pub(super) struct AttemptInput<'t> {
-    rules: &'t Rules,
-    orders: Option<&'t Held>,
+    rules: &'t CompiledPolicy,
+    orders: Option<&'t ActiveOverrides>,
     request: &'t Request<'t>,
-    on: Conditions<'t>,
-    pub(super) standing: Option<&'t Standing<'t>>,
+    conditions: DecideOptions<'t>,
+    pub(super) position: Option<&'t QueuePosition<'t>>,
 }
 
 /// What a trial came to.
 #[derive(Default)]
 pub(super) struct AttemptResult {
-    pub(super) said: RequestDecision,
+    pub(super) said: DecisionBasis,
     /// What denied it, if its rule lets requests wait for that, and for how long.
-    pub(super) over: Option<(QueueDemand, Duration)>,
+    pub(super) wait: Option<(QueueDemand, Duration)>,
 }
 
 /// What came of asking once.
 pub(super) struct Attempt {
-    rules: Arc<Rules>,
-    pub(super) tried: AttemptResult,
+    rules: Arc<CompiledPolicy>,
+    pub(super) result: AttemptResult,
     /// How often something had come back before it was asked.
-    pub(super) pokes: u64,
+    pub(super) releases: u64,
     /// It wasn't asked: the rules in force want to know more.
     pub(super) is_outdated: bool,
     /// The statuses of the descriptors of a request that passes, or that the trees deny.
@@ -110,12 +112,12 @@ pub(super) struct TreeOutcome {
 /// ```
 #[derive(Debug)]
 #[must_use = "a request that passed releases its permits when this is dropped: match on it, and keep it while the request runs"]
-pub enum CombinedVerdict<'f> {
+pub enum MixedDecision<'f> {
     /// All limits have room, and were charged. The first part holds the permits of rules and trees.
-    Passed(Passed<'f>, DescriptorFindings),
+    Passed(AllowedRequest<'f>, DescriptorFindings),
     /// A rule denies the request. No limit was charged, but for those of a domain that [charges
     /// each](crate::policy::Charging).
-    DeniedByRule(Refused<'f>),
+    DeniedByRule(DeniedRequest<'f>),
     /// A tree denies the request, and no rule was charged.
     DeniedByDescriptor(DescriptorFindings),
 }
@@ -139,7 +141,7 @@ pub enum CombinedVerdict<'f> {
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
-pub struct Left {
+pub struct LimitRemaining {
     /// The rule or tier.
     pub rule: String,
     /// Whether it only counts.
@@ -149,19 +151,19 @@ pub struct Left {
     /// Whether it stands beside a rate only until the rule is warm.
     pub is_warm_up: bool,
     /// Whether somebody could be asked: else a limit that is closed then refuses everything.
-    pub is_known: bool,
+    pub is_available: bool,
     /// What the request would be told by it alone.
     pub decision: Decision,
 }
 
 /// Rules in force, and the overrides that are put over them.
 pub(super) struct ActivePolicy {
-    pub(super) rules: Arc<Rules>,
-    pub(super) orders: Option<Held>,
+    pub(super) rules: Arc<CompiledPolicy>,
+    pub(super) orders: Option<ActiveOverrides>,
 }
 
 /// The answer of a backend that never waits.
-pub(super) fn ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
+pub(super) fn poll_ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T {
     match pin!(asking).poll(&mut Context::from_waker(Waker::noop())) {
         Poll::Ready(Ok(output)) => output,
         Poll::Pending => unreachable!("memory never waits"),
@@ -170,7 +172,7 @@ pub(super) fn ready<T>(asking: impl Future<Output = Result<T, Infallible>>) -> T
 
 impl<B: Backend> Pipeline<B> {
     pub(super) fn new(
-        mut rules: Rules,
+        mut rules: CompiledPolicy,
         backend: B,
         hashers: KeyHashers,
     ) -> Result<Self, PolicyError> {
@@ -182,22 +184,26 @@ impl<B: Backend> Pipeline<B> {
             clocks,
             hashers,
             bounds: Bounds::default(),
-            turns: Arc::new(WaitQueues::new()),
-            deny: None,
+            wait_queues: Arc::new(WaitQueues::new()),
+            deny_cache: None,
             recorder: Recorder::default(),
-            orders: Mutex::default(),
+            override_book: Mutex::default(),
         })
     }
 
     /// Puts another policy in force, and returns the rules before.
-    pub(super) fn put_in_force(&self, policy: Policy) -> Result<Arc<Rules>, PolicyError> {
+    pub(super) fn activate_policy(
+        &self,
+        policy: Policy,
+    ) -> Result<Arc<CompiledPolicy>, PolicyError> {
         let before = self.rules.load_full();
-        let mut rules = Rules::new(policy, Before::Rules(&before), self.backend.now())?;
+        let mut rules =
+            CompiledPolicy::new(policy, PreviousState::Rules(&before), self.backend.now())?;
         rules.activate(Some(&before), &self.backend, &self.clocks)?;
         if let Some(tallies) = &self.recorder.tallies {
             rules.assign_tallies(tallies);
         }
-        let mut book = self.book();
+        let mut book = self.lock_overrides();
         book.apply_to_policy(&self.override_context(&rules));
         self.rules.store(Arc::new(rules));
         self.recorder.warnings.all().clear();
@@ -205,13 +211,16 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// What overrides are put over.
-    pub(super) fn override_context<'a>(&'a self, rules: &'a Rules) -> OverrideContext<'a, B> {
+    pub(super) fn override_context<'a>(
+        &'a self,
+        rules: &'a CompiledPolicy,
+    ) -> OverrideContext<'a, B> {
         let (keys, backend) = (self.key_context(rules), &self.backend);
         OverrideContext { keys, backend }
     }
 
     /// What the keys of operators' targets are made by.
-    pub(super) fn key_context<'a>(&'a self, rules: &'a Rules) -> KeyContext<'a> {
+    pub(super) fn key_context<'a>(&'a self, rules: &'a CompiledPolicy) -> KeyContext<'a> {
         let hashers = &self.hashers;
         KeyContext { rules, hashers }
     }
@@ -221,9 +230,9 @@ impl<B: Backend> Pipeline<B> {
         &self,
         change: impl FnOnce(&mut OverrideBook, &OverrideContext<'_, B>, Timestamp) -> Result<T, E>,
     ) -> Result<T, E> {
-        let mut book = self.book();
+        let mut book = self.lock_overrides();
         let now = self.clocks.wall.now();
-        let has_ended = book.end(now);
+        let has_ended = book.remove_expired(now);
         let rules = self.rules.load_full();
         let context = self.override_context(&rules);
         let changed = change(&mut book, &context, now);
@@ -232,19 +241,21 @@ impl<B: Backend> Pipeline<B> {
         }
         drop(book);
         if changed.is_ok() {
-            self.turns.release_all();
+            self.wait_queues.release_all();
         }
         changed
     }
 
-    pub(super) fn book(&self) -> MutexGuard<'_, OverrideBook> {
-        self.orders.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(super) fn lock_overrides(&self) -> MutexGuard<'_, OverrideBook> {
+        self.override_book
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The orders over this policy, and the time by which they end; none if there are none.
     #[inline]
-    pub(super) fn ordered(&self, rules: &Rules) -> Option<Held> {
-        if rules.orders.is_any() {
+    pub(super) fn active_overrides(&self, rules: &CompiledPolicy) -> Option<ActiveOverrides> {
+        if rules.overrides.is_any() {
             self.load_overrides(rules)
         } else {
             None
@@ -252,21 +263,21 @@ impl<B: Backend> Pipeline<B> {
     }
 
     #[cold]
-    fn load_overrides(&self, rules: &Rules) -> Option<Held> {
-        let held = rules.orders.held(self.clocks.wall.now())?;
-        if held.is_old()
-            && let Ok(mut book) = self.orders.try_lock()
+    fn load_overrides(&self, rules: &CompiledPolicy) -> Option<ActiveOverrides> {
+        let held = rules.overrides.active_at(self.clocks.wall.now())?;
+        if held.is_outdated()
+            && let Ok(mut book) = self.override_book.try_lock()
         {
-            book.end(held.now);
+            book.remove_expired(held.now);
             book.apply_to_policy(&self.override_context(&self.rules.load()));
         }
         Some(held)
     }
 
     /// Rules, with the overrides over them.
-    pub(super) fn in_force(&self) -> ActivePolicy {
+    pub(super) fn active_policy(&self) -> ActivePolicy {
         let rules = self.rules.load_full();
-        let orders = self.ordered(&rules);
+        let orders = self.active_overrides(&rules);
         ActivePolicy { rules, orders }
     }
 
@@ -274,8 +285,8 @@ impl<B: Backend> Pipeline<B> {
     #[inline(always)]
     fn match_input<'a>(
         &'a self,
-        rules: &'a Rules,
-        orders: Option<&'a Held>,
+        rules: &'a CompiledPolicy,
+        orders: Option<&'a ActiveOverrides>,
         facts: &'a Facts<'a>,
     ) -> MatchInput<'a, 'a> {
         MatchInput {
@@ -288,14 +299,14 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// Matches a request that isn't decided.
-    pub(super) fn gather<'a>(
+    pub(super) fn match_request<'a>(
         &'a self,
         now: &'a ActivePolicy,
         facts: &'a Facts<'a>,
     ) -> RequestMatch<'a> {
         let mut gathered = RequestMatch::new();
         let input = self.match_input(&now.rules, now.orders.as_ref(), facts);
-        gathered.fill(input, &self.backend);
+        gathered.match_rules(input, &self.backend);
         gathered
     }
 
@@ -305,98 +316,102 @@ impl<B: Backend> Pipeline<B> {
         &self,
         input: MatchInput<'a, '_>,
         gathered: &mut RequestMatch<'a>,
-        said: &mut RequestDecision,
+        said: &mut DecisionBasis,
     ) -> bool {
-        gathered.fill(input, &self.backend);
-        if let Some(ordered) = &gathered.ordered {
-            ordered.count();
+        gathered.match_rules(input, &self.backend);
+        if let Some(ordered) = &gathered.overrides {
+            ordered.count_applied();
         }
         (self.recorder).record_missing_facts(input.rules, gathered, input.facts);
-        said.settle(gathered)
+        said.is_decided_early(gathered)
     }
 
     /// Whom a request is asked of that was matched.
     #[inline(always)]
-    pub(super) fn asking<'r, 'a>(
+    pub(super) fn backend_query<'r, 'a>(
         &'r self,
-        rules: &'r Rules,
+        rules: &'r CompiledPolicy,
         gathered: &'r RequestMatch<'a>,
     ) -> BackendQuery<'r, 'a, B> {
         BackendQuery {
             backend: &self.backend,
-            deny: self.deny.as_ref(),
-            turns: &self.turns,
+            deny_cache: self.deny_cache.as_ref(),
+            wait_queues: &self.wait_queues,
             recorder: &self.recorder,
             rules,
-            gathered,
-            may_be_dropped: true,
+            request_match: gathered,
+            is_cancellable: true,
         }
     }
 
     /// A request of facts that begins now.
-    pub(super) fn request<'r>(&self, facts: &'r Facts<'r>) -> Request<'r> {
+    pub(super) fn start_request<'r>(&self, facts: &'r Facts<'r>) -> Request<'r> {
         Request {
             facts,
             descriptors: None,
             trees: TreeMatch::None,
-            started: self.recorder.started(&self.backend),
+            started_at: self.recorder.start_time(&self.backend),
         }
     }
 
     /// What came of it, told to those who want to know.
-    pub(super) fn conclude<'f>(
+    pub(super) fn finish_verdict<'f>(
         &self,
         facts: &'f Facts<'f>,
         attempt: Attempt,
         started: Option<Timestamp>,
-    ) -> Verdict<'f> {
+    ) -> RequestDecision<'f> {
         let rules = Guard::from_inner(attempt.rules);
-        let said = attempt.tried.said;
-        let verdict = Verdict::new(Findings { said, rules, facts });
+        let said = attempt.result.said;
+        let verdict = RequestDecision::new(DecisionDetails {
+            decision_data: said,
+            rules,
+            facts,
+        });
         // Where only trees limit it, they have reported it.
         if !attempt.is_by_trees || !verdict.is_unmatched() {
-            (self.recorder).report(&verdict, started, &self.backend);
+            (self.recorder).report_verdict(&verdict, started, &self.backend);
         }
-        verdict.settled()
+        verdict.into_settled()
     }
 
     /// Asks once, by the policy that is in force now.
-    pub(super) async fn attempt(
+    pub(super) async fn decide_attempt(
         &self,
         request: &Request<'_>,
-        on: Conditions<'_>,
-        standing: Option<&Standing<'_>>,
+        on: DecideOptions<'_>,
+        standing: Option<&QueuePosition<'_>>,
     ) -> Result<Attempt, B::Error> {
         // Before the policy is read, and any limit asked.
-        let pokes = self.turns.pokes();
+        let pokes = self.wait_queues.release_count();
         let rules = self.rules.load_full();
         let mut attempt = Attempt {
             is_outdated: on.lacks_facts_for(&rules),
             rules,
-            tried: AttemptResult::default(),
-            pokes,
+            result: AttemptResult::default(),
+            releases: pokes,
             trees: None,
             is_by_trees: false,
         };
         if attempt.is_outdated {
             return Ok(attempt);
         }
-        let mut orders = self.ordered(&attempt.rules);
+        let mut orders = self.active_overrides(&attempt.rules);
         if standing.is_some() {
-            orders = orders.map(Held::uncounted);
+            orders = orders.map(ActiveOverrides::without_counting);
         }
         let trial = AttemptInput {
             rules: &attempt.rules,
             orders: orders.as_ref(),
             request,
-            on,
-            standing,
+            conditions: on,
+            position: standing,
         };
-        let tried = &mut attempt.tried;
+        let tried = &mut attempt.result;
         if let Some(request_of_trees) = request.descriptors {
             let input = self.tree_input(&attempt.rules, orders.as_ref(), request_of_trees);
             let telling = ReportOptions {
-                started: request.started,
+                started_at: request.started_at,
                 counts_request: false,
             };
             // In a box: few requests have both, and every connection has room for the largest step.
@@ -404,13 +419,13 @@ impl<B: Backend> Pipeline<B> {
                 Box::pin(self.decide_trees(input, telling, Some((&trial, tried))));
             attempt.trees = deciding.await?.map(Box::new);
         } else {
-            self.try_once(&trial, tried, None).await?;
+            self.decide_once(&trial, tried, None).await?;
         }
         Ok(attempt)
     }
 
     /// Asks the limits of all rules that match, and those of the trees with them.
-    pub(super) async fn try_once(
+    pub(super) async fn decide_once(
         &self,
         trial: &AttemptInput<'_>,
         tried: &mut AttemptResult,
@@ -419,25 +434,25 @@ impl<B: Backend> Pipeline<B> {
         let rules = trial.rules;
         let mut gathered = RequestMatch::new();
         let input = self.match_input(rules, trial.orders, trial.request.facts);
-        let is_new = trial.standing.is_none();
+        let is_new = trial.position.is_none();
         let is_settled = if is_new {
             self.prepare(input, &mut gathered, &mut tried.said)
         } else {
             // One that waits and asks again is the same request, and what it lacks is noted.
-            gathered.fill(input, &self.backend);
-            tried.said.settle(&gathered)
+            gathered.match_rules(input, &self.backend);
+            tried.said.is_decided_early(&gathered)
         };
         gathered.trees = match &trees {
             Some(trees) => trees.tree_match(),
             None => trial.request.trees,
         };
-        if !is_settled || (tried.said.allowed && trees.is_some()) {
-            let (mut each, asking) = (Vec::new(), self.asking(rules, &gathered));
+        if !is_settled || (tried.said.is_allowed && trees.is_some()) {
+            let (mut each, asking) = (Vec::new(), self.backend_query(rules, &gathered));
             let answer = match is_new.then(|| asking.queue_ahead()).flatten() {
                 Some(answer) => Some(answer),
                 None => {
-                    let each = trial.on.lists_limits.then_some(&mut each);
-                    asking.in_force(each, trees.as_deref_mut()).await?
+                    let each = trial.conditions.lists_limits.then_some(&mut each);
+                    asking.check_enforced(each, trees.as_deref_mut()).await?
                 }
             };
             let answer = match answer {
@@ -447,25 +462,25 @@ impl<B: Backend> Pipeline<B> {
                 // The trees deny it, and no rule was charged.
                 None => return Ok(()),
             };
-            if rules.waits {
-                tried.over = asking.wait_demand(&answer);
+            if rules.has_waiting_rules {
+                tried.wait = asking.wait_demand(&answer);
             }
             let said = &mut tried.said;
-            said.hear(&gathered, answer);
+            said.apply_answer(&gathered, answer);
             said.list_limits(&gathered, &each);
-            if said.allowed {
+            if said.is_allowed {
                 let charged = match trees {
                     Some(trees) => self.charge_shadow_trees(said, &gathered, trees).await,
                     None => Vec::new(),
                 };
                 if gathered.has_shadows() {
-                    asking.in_shadow(said, &charged).await;
+                    asking.check_shadow(said, &charged).await;
                 }
             }
         }
         // One that is denied may still wait, and pass.
-        if tried.said.allowed {
-            self.recorder.passed(rules, &gathered, &tried.said);
+        if tried.said.is_allowed {
+            self.recorder.count_passed(rules, &gathered, &tried.said);
         }
         Ok(())
     }
@@ -473,7 +488,7 @@ impl<B: Backend> Pipeline<B> {
     /// Charges the limits of trees that are in shadow, of a request that passes; all checks that its trees were charged.
     fn charge_shadow_trees<'r, 'a>(
         &'r self,
-        said: &'r mut RequestDecision,
+        said: &'r mut DecisionBasis,
         gathered: &'r RequestMatch<'_>,
         trees: &'r mut TreeCharge<'_, 'a>,
     ) -> BoxedFuture<'r, Vec<Check<'a>>> {
@@ -490,10 +505,13 @@ impl<B: Backend> Pipeline<B> {
     }
 
     /// What is left of each limit that a request meets.
-    pub(super) async fn left(&self, facts: &Facts<'_>) -> Result<Vec<Left>, B::Error> {
-        let now = self.in_force();
-        let gathered = self.gather(&now, facts);
-        let rule_name = |rule: u32| now.rules.applied[rule as usize].name.to_string();
+    pub(super) async fn remaining_by_limit(
+        &self,
+        facts: &Facts<'_>,
+    ) -> Result<Vec<LimitRemaining>, B::Error> {
+        let now = self.active_policy();
+        let gathered = self.match_request(&now, facts);
+        let rule_name = |rule: u32| now.rules.rules[rule as usize].name.to_string();
         let mut left = Vec::new();
         let groups = [
             (&gathered.enforced, Mode::Enforce),
@@ -501,24 +519,24 @@ impl<B: Backend> Pipeline<B> {
         ];
         for (group, mode) in groups {
             let each = self.backend.peek(group.checks.as_slice()).await?;
-            let each = group.asked().zip(each);
-            left.extend(each.map(|((check, rule), said)| Left {
+            let each = group.checks_with_rules().zip(each);
+            left.extend(each.map(|((check, rule), said)| LimitRemaining {
                 rule: rule_name(rule),
                 mode,
                 kind: check.limit.kind().clone(),
                 is_warm_up: is_gate(check.limit),
-                is_known: said.is_ok(),
+                is_available: said.is_ok(),
                 decision: said.unwrap_or_else(|store| store.decision()),
             }));
         }
         let gates = gathered.gates.iter().flat_map(|gates| gates.iter());
-        left.extend(gates.map(|gate| Left {
-            rule: rule_name(gate.met.number),
-            mode: gate.met.mode,
-            kind: gate.adapting.limit.kind().clone(),
+        left.extend(gates.map(|gate| LimitRemaining {
+            rule: rule_name(gate.rule_match.number),
+            mode: gate.rule_match.mode,
+            kind: gate.limiter.limit.kind().clone(),
             is_warm_up: false,
-            is_known: true,
-            decision: gate.look(),
+            is_available: true,
+            decision: gate.peek(),
         }));
         Ok(left)
     }
@@ -529,20 +547,20 @@ impl<B: Backend> Pipeline<B> {
         facts: &Facts<'_>,
         refund: Refund,
         is_meant: impl Fn(&Limit) -> bool + Send + Sync,
-    ) -> Result<Gift, B::Error> {
-        let mut now = self.in_force();
-        if refund == Refund::Everything {
+    ) -> Result<RefundResult, B::Error> {
+        let mut now = self.active_policy();
+        if refund == Refund::Reset {
             now.orders = None;
         }
-        let gathered = self.gather(&now, facts);
-        let mut gift = Gift::Given;
+        let gathered = self.match_request(&now, facts);
+        let mut gift = RefundResult::Refunded;
         for group in [&gathered.enforced, &gathered.shadow] {
             let checks = group.checks.as_slice().iter().copied();
             let checks: Vec<_> = checks.filter(|check| is_meant(check.limit)).collect();
             gift = gift.max(self.backend.refund(&checks, refund).await?);
         }
         for check in gathered.enforced.checks.as_slice() {
-            self.turns.poke(QueueKey::of(check));
+            self.wait_queues.poke(QueueKey::of(check));
         }
         Ok(gift)
     }
@@ -554,57 +572,59 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
         &self,
         facts: &'f Facts<'f>,
         lists_limits: bool,
-    ) -> Verdict<'f> {
-        let started = self.recorder.started(&self.backend);
+    ) -> RequestDecision<'f> {
+        let started = self.recorder.start_time(&self.backend);
         // Made where the caller gets it: it is large, and moving it takes longer than filling it.
-        let mut verdict = Verdict::new(Findings {
-            said: RequestDecision::default(),
+        let mut verdict = RequestDecision::new(DecisionDetails {
+            decision_data: DecisionBasis::default(),
             rules: self.rules.load(),
             facts,
         });
         let findings = verdict.findings_mut();
-        let (said, rules) = (&mut findings.said, &**findings.rules);
-        let orders = self.ordered(rules);
+        let (said, rules) = (&mut findings.decision_data, &**findings.rules);
+        let orders = self.active_overrides(rules);
         let mut gathered = RequestMatch::new();
         let input = self.match_input(rules, orders.as_ref(), facts);
         if !self.prepare(input, &mut gathered, said) {
-            self.ask_now(said, rules, &gathered, lists_limits);
+            self.check_in_memory(said, rules, &gathered, lists_limits);
         }
-        if said.allowed {
-            self.recorder.passed(rules, &gathered, said);
+        if said.is_allowed {
+            self.recorder.count_passed(rules, &gathered, said);
         }
-        (self.recorder).report(&verdict, started, &self.backend);
-        verdict.settled()
+        (self.recorder).report_verdict(&verdict, started, &self.backend);
+        verdict.into_settled()
     }
 
     /// Asks a backend that answers immediately, and tells what it says.
     #[inline(always)]
-    fn ask_now(
+    fn check_in_memory(
         &self,
-        said: &mut RequestDecision,
-        rules: &Rules,
+        said: &mut DecisionBasis,
+        rules: &CompiledPolicy,
         gathered: &RequestMatch<'_>,
         lists_limits: bool,
     ) {
         let asking = BackendQuery {
-            may_be_dropped: false,
-            ..self.asking(rules, gathered)
+            is_cancellable: false,
+            ..self.backend_query(rules, gathered)
         };
         let checks = gathered.enforced.checks.as_slice();
         let answer = match asking.queue_ahead() {
             Some(answer) => Some(answer),
-            None if self.deny.is_none() && !rules.is_more => Some(self.backend.answer(checks)),
-            None => ready(asking.in_force(None, None)),
+            None if self.deny_cache.is_none() && !rules.needs_engine_checks => {
+                Some(self.backend.answer(checks))
+            }
+            None => poll_ready(asking.check_enforced(None, None)),
         };
         // Only trees deny without an answer.
         let answer = answer.unwrap_or_else(|| Answer::new(None, Decision::UNLIMITED));
-        said.hear(gathered, answer);
+        said.apply_answer(gathered, answer);
         if lists_limits && checks.len() > 1 {
             self.list_limits(said, gathered);
         }
-        if said.allowed && gathered.has_shadows() {
-            ready(async {
-                asking.in_shadow(said, &[]).await;
+        if said.is_allowed && gathered.has_shadows() {
+            poll_ready(async {
+                asking.check_shadow(said, &[]).await;
                 Ok(())
             });
         }
@@ -613,9 +633,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Pipeline<Memory<C, W>> {
     /// Looks at each limit in force, after the request was charged or denied.
     #[cold]
     #[inline(never)]
-    fn list_limits(&self, said: &mut RequestDecision, gathered: &RequestMatch<'_>) {
+    fn list_limits(&self, said: &mut DecisionBasis, gathered: &RequestMatch<'_>) {
         let checks = gathered.enforced.checks.as_slice();
-        let each = self.backend.look_after(checks, said.allowed);
+        let each = self.backend.decisions_after(checks, said.is_allowed);
         said.list_limits(gathered, &each);
     }
 }

@@ -9,7 +9,7 @@
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 /// How many requests are looked at.
-const FIRST: u32 = 100;
+const MAX_COUNTED: u32 = 100;
 
 /// Counts up to a hundred.
 #[derive(Debug, Default)]
@@ -19,8 +19,8 @@ impl FirstHundred {
     /// Counts one more, and says whether it is the hundredth.
     #[cold]
     pub(crate) fn count_to_hundred(&self) -> bool {
-        self.0.load(Ordering::Relaxed) < FIRST
-            && self.0.fetch_add(1, Ordering::Relaxed) == FIRST - 1
+        self.0.load(Ordering::Relaxed) < MAX_COUNTED
+            && self.0.fetch_add(1, Ordering::Relaxed) == MAX_COUNTED - 1
     }
 
     /// Whether none was counted.
@@ -30,7 +30,7 @@ impl FirstHundred {
 
     /// Whether there were a hundred.
     pub(crate) fn is_full(&self) -> bool {
-        self.0.load(Ordering::Relaxed) >= FIRST
+        self.0.load(Ordering::Relaxed) >= MAX_COUNTED
     }
 }
 

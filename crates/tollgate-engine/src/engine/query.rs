@@ -5,19 +5,19 @@ use std::mem;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate::stack::{Expire, Settled, Settlement, TimedEstimate};
+use tollgate::stack::{EstimateOutcome, ExpireScope, HeldEstimate, SettlementTiming};
 use tollgate::{Decision, Outcome};
 
 use super::descriptors::TreeCharge;
 use super::recorder::Recorder;
 use super::refund_guard::RefundGuard;
 use super::request_match::RequestMatch;
-use super::rules::Rules;
+use super::rules::CompiledPolicy;
 use super::wait_queue::{QueueDemand, QueueKey, WaitQueues};
 use crate::backend::Backend;
 use crate::limits::{Answer, Check, DenyCache, LimitKind, decisions};
 use crate::policy::Mode;
-use crate::verdict::RequestDecision;
+use crate::verdict::DecisionBasis;
 
 mod entered;
 mod remembered;
@@ -29,29 +29,29 @@ use remembered::DenyLookup;
 #[derive(Clone, Copy)]
 pub(super) struct BackendQuery<'r, 'a, B> {
     pub(super) backend: &'r B,
-    pub(super) deny: Option<&'r DenyCache>,
-    pub(super) turns: &'r Arc<WaitQueues>,
+    pub(super) deny_cache: Option<&'r DenyCache>,
+    pub(super) wait_queues: &'r Arc<WaitQueues>,
     pub(super) recorder: &'r Recorder,
-    pub(super) rules: &'r Rules,
-    pub(super) gathered: &'r RequestMatch<'a>,
+    pub(super) rules: &'r CompiledPolicy,
+    pub(super) request_match: &'r RequestMatch<'a>,
     /// Whether the request may be dropped while it is asked: not if the backend answers immediately.
-    pub(super) may_be_dropped: bool,
+    pub(super) is_cancellable: bool,
 }
 
 /// Wakes those who wait for what an estimate gives back.
 struct WakeOnSettle(Arc<WaitQueues>, QueueKey);
 
-impl TimedEstimate for WakeOnSettle {
-    fn settle(&mut self, _: Settled) -> Settlement {
+impl HeldEstimate for WakeOnSettle {
+    fn settle(&mut self, _: EstimateOutcome) -> SettlementTiming {
         self.0.poke(self.1);
-        Settlement::InTime
+        SettlementTiming::InTime
     }
 
     fn time_left(&self) -> Option<Duration> {
         None
     }
 
-    fn expire(&mut self, _: Expire) {
+    fn expire(&mut self, _: ExpireScope) {
         self.0.poke(self.1);
     }
 
@@ -63,7 +63,7 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
     /// other queues: else two would wait for each other.
     #[inline]
     pub(super) fn queue_ahead(&self) -> Option<Answer> {
-        if self.rules.waits && self.turns.is_any() {
+        if self.rules.has_waiting_rules && self.wait_queues.has_waiters() {
             self.longest_queue()
         } else {
             None
@@ -73,47 +73,51 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
     /// The longest queue of others that the request would pass, as a denial.
     #[cold]
     fn longest_queue(&self) -> Option<Answer> {
-        let (rules, gathered, now) = (self.rules, self.gathered, self.backend.now());
-        let checks = gathered.enforced.asked().enumerate();
+        let (rules, gathered, now) = (self.rules, self.request_match, self.backend.now());
+        let checks = gathered.enforced.checks_with_rules().enumerate();
         let limits = checks.map(|(number, (check, rule))| {
-            let demand = rules.applied[rule as usize].demand(check, gathered.now);
+            let demand = rules.rules[rule as usize].queue_demand(check, gathered.now);
             (number, demand)
         });
         let gates = gathered.gates_in(Mode::Enforce);
         let gates = gates.map(|(number, gate)| (number, gate.demand()));
         let queues = limits.chain(gates).filter_map(|(number, demand)| {
-            let behind = self.turns.longest_queue_denial(&demand, now)?;
+            let behind = self.wait_queues.longest_queue_denial(&demand, now)?;
             Some((number, behind))
         });
-        let longest = queues.max_by_key(|(_, behind)| behind.wait());
+        let longest = queues.max_by_key(|(_, behind)| behind.wait_or_max());
         longest.map(|(number, behind)| Answer::new(Some(number), behind))
     }
 
     /// The limit that denied the request, if its rule lets requests wait for it, and for how long.
     pub(super) fn wait_demand(&self, answer: &Answer) -> Option<(QueueDemand, Duration)> {
-        let (rules, gathered) = (self.rules, self.gathered);
+        let (rules, gathered) = (self.rules, self.request_match);
         let can_promise = !answer.allowed
             && !answer.is_unavailable()
             && answer.decision.outcome == Outcome::Denied;
         let decider = answer.decider.filter(|_| can_promise)?;
         if let Some(gate) = gathered.gate(decider) {
-            let rule = &rules.applied[gate.met.number as usize];
-            return Some((gate.demand(), rule.waits?));
+            let rule = &rules.rules[gate.rule_match.number as usize];
+            return Some((gate.demand(), rule.max_wait?));
         }
-        let (check, rule) = gathered.enforced.asked().nth(decider)?;
-        let rule = &rules.applied[rule as usize];
-        Some((rule.demand(check, gathered.now), rule.waits?))
+        let (check, rule) = gathered.enforced.checks_with_rules().nth(decider)?;
+        let rule = &rules.rules[rule as usize];
+        Some((rule.queue_demand(check, gathered.now), rule.max_wait?))
     }
 
     /// What the limits in force answer, and the trees with them, if they are given; none if the trees deny the request. If `each` is
     /// given, it gets what each limit says by itself, if there are several.
-    pub(super) async fn in_force(
+    pub(super) async fn check_enforced(
         &self,
         each: Option<&mut Vec<Decision>>,
         trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<Option<Answer>, B::Error> {
-        let gathered = self.gathered;
-        let entered = match gathered.gates.is_some().then(|| GatePermits::all(gathered)) {
+        let gathered = self.request_match;
+        let entered = match gathered
+            .gates
+            .is_some()
+            .then(|| GatePermits::acquire_all(gathered))
+        {
             Some(Err((gate, decision))) => return Ok(Some(Answer::new(Some(gate), decision))),
             entered => entered.and_then(Result::ok),
         };
@@ -122,35 +126,37 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         let mut answer = match DenyLookup::look_up(self) {
             DenyLookup::Denied(answer) => answer,
             // With nothing to ask beside its gates, the backend isn't asked whether it is there.
-            DenyLookup::Asked(_) if checks.is_empty() && entered.is_some() && trees.is_none() => {
+            DenyLookup::AskBackend(_)
+                if checks.is_empty() && entered.is_some() && trees.is_none() =>
+            {
                 Answer::new(None, Decision::UNLIMITED)
             }
-            DenyLookup::Asked(recheck) => match self.ask(each, trees).await {
-                Ok(Some(answer)) => recheck.answered(group, answer),
+            DenyLookup::AskBackend(recheck) => match self.ask_backend(each, trees).await {
+                Ok(Some(answer)) => recheck.record_answer(group, answer),
                 Ok(None) => {
-                    entered.into_iter().for_each(GatePermits::leave);
+                    entered.into_iter().for_each(GatePermits::cancel);
                     return Ok(None);
                 }
                 Err(error) => recheck.cached_denial().ok_or(error)?,
             },
         };
         if let Some(entered) = entered {
-            entered.decide(group, &mut answer);
-            entered.hold(&mut answer);
+            entered.apply_tightest(group, &mut answer);
+            entered.attach_to(&mut answer);
         }
-        if self.rules.waits {
+        if self.rules.has_waiting_rules {
             self.wake_waiters_on_release(&mut answer);
         }
         Ok(Some(answer))
     }
 
     /// Asks the backend.
-    async fn ask(
+    async fn ask_backend(
         &self,
         each: Option<&mut Vec<Decision>>,
         trees: Option<&mut TreeCharge<'_, '_>>,
     ) -> Result<Option<Answer>, B::Error> {
-        let checks = self.gathered.enforced.checks.as_slice();
+        let checks = self.request_match.enforced.checks.as_slice();
         let Some(trees) = trees else {
             let mut results = Vec::new();
             // Of one limit the answer tells all.
@@ -165,30 +171,30 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
         let asked = Box::pin(trees.charge(self.backend, checks)).await?;
         Ok(asked.map(|asked| {
             if let Some(each) = each {
-                *each = asked.rules;
+                *each = asked.rule_decisions;
             }
             asked.answer
         }))
     }
 
     /// Asks about each rule in shadow, of a request that passes; these were charged to it by trees.
-    pub(super) async fn in_shadow(
+    pub(super) async fn check_shadow(
         &self,
-        said: &mut RequestDecision,
+        said: &mut DecisionBasis,
         charged_to_trees: &[Check<'_>],
     ) {
-        let gathered = self.gathered;
+        let gathered = self.request_match;
         // What decided instead of a store has charged nothing there.
-        let is_charged = said.unavailable.is_none() && self.may_be_dropped;
+        let is_charged = said.unavailable.is_none() && self.is_cancellable;
         let mut unanswered = RefundGuard::new(self.backend, mem::take(&mut said.permits));
         if !gathered.shadow.checks.as_slice().is_empty() {
-            unanswered.is_charged(charged_to_trees);
+            unanswered.record_charge(charged_to_trees);
             if is_charged {
-                unanswered.is_charged(gathered.enforced.checks.as_slice());
+                unanswered.record_charge(gathered.enforced.checks.as_slice());
             }
         }
         for run in gathered.shadow_queries() {
-            let entered = match GatePermits::in_shadow(run.gate) {
+            let entered = match GatePermits::acquire_shadow(run.gate) {
                 Ok(entered) => entered,
                 Err(denied) => {
                     said.shadows.push(denied);
@@ -202,37 +208,37 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
             let Ok(mut answer) = answer else {
                 continue;
             };
-            if answer.allowed && answer.unavailable.is_none() && self.may_be_dropped {
-                unanswered.is_charged(run.checks);
+            if answer.allowed && answer.unavailable.is_none() && self.is_cancellable {
+                unanswered.record_charge(run.checks);
             }
-            entered.hold(&mut answer);
+            entered.attach_to(&mut answer);
             (self.recorder).count_shadow_passed(self.rules, run.rule, &answer);
             match run.denial(gathered, &answer) {
                 Some(denied) => said.shadows.push(denied),
-                None if self.rules.applied[run.rule as usize].holds => {
+                None if self.rules.rules[run.rule as usize].holds_permits => {
                     unanswered.held.hold(answer.pass);
                 }
                 None => {}
             }
         }
-        said.permits = unanswered.answered();
+        said.permits = unanswered.disarm();
     }
 
     /// What a request would be told that only looks: by the limits in force, and by rules in shadow if it would pass.
-    pub(super) async fn look(&self, said: &mut RequestDecision) -> Result<(), B::Error> {
-        let gathered = self.gathered;
+    pub(super) async fn peek(&self, said: &mut DecisionBasis) -> Result<(), B::Error> {
+        let gathered = self.request_match;
         let answer = match self.queue_ahead() {
             Some(answer) => answer,
             None => {
                 let checks = gathered.enforced.checks.as_slice();
                 let each = self.backend.peek(checks).await?;
-                GatePermits::look(gathered, Answer::from_results(checks, &each))
+                GatePermits::peek_all(gathered, Answer::from_results(checks, &each))
             }
         };
-        said.hear(gathered, answer);
-        if said.allowed {
+        said.apply_answer(gathered, answer);
+        if said.is_allowed {
             for run in gathered.shadow_queries() {
-                let gate = run.gate.map(|gate| (gate, gate.look()));
+                let gate = run.gate.map(|gate| (gate, gate.peek()));
                 let denied = gate.filter(|(_, decision)| !decision.is_allowed());
                 let denied = match (denied, run.checks) {
                     (Some((gate, decision)), _) => Some(gate.decided(decision)),
@@ -252,27 +258,30 @@ impl<B: Backend> BackendQuery<'_, '_, B> {
     /// Has those who wait told when the request gives back what they wait for.
     #[inline(never)]
     fn wake_waiters_on_release(&self, answer: &mut Answer) {
-        let (rules, gathered) = (self.rules, self.gathered);
+        let (rules, gathered) = (self.rules, self.request_match);
         if !answer.allowed {
             return;
         }
         for (_, gate) in gathered.gates_in(Mode::Enforce) {
-            if rules.applied[gate.met.number as usize].waits.is_some() {
-                let (turns, spot) = (Arc::clone(self.turns), QueueKey::of(&gate.check()));
-                answer.pass.hold(move |_| turns.poke(spot));
+            if rules.rules[gate.rule_match.number as usize]
+                .max_wait
+                .is_some()
+            {
+                let (turns, spot) = (Arc::clone(self.wait_queues), QueueKey::of(&gate.check()));
+                answer.pass.on_end(move |_| turns.poke(spot));
             }
         }
-        for (check, rule) in gathered.enforced.asked() {
-            let rule = &rules.applied[rule as usize];
+        for (check, rule) in gathered.enforced.checks_with_rules() {
+            let rule = &rules.rules[rule as usize];
             // Others that count in the same state may let requests wait for it.
-            if !(rule.waits.is_some() || rule.shares || rule.is_tier) {
+            if !(rule.max_wait.is_some() || rule.is_shared || rule.is_tier) {
                 continue;
             }
-            let (turns, spot) = (Arc::clone(self.turns), QueueKey::of(check));
+            let (turns, spot) = (Arc::clone(self.wait_queues), QueueKey::of(check));
             if let LimitKind::Concurrency(_) = check.limit.kind() {
-                answer.pass.hold(move |_| turns.poke(spot));
+                answer.pass.on_end(move |_| turns.poke(spot));
             } else if check.limit.is_estimated {
-                answer.pass.hold_timed_estimate(WakeOnSettle(turns, spot));
+                answer.pass.hold_estimate(WakeOnSettle(turns, spot));
             }
         }
     }

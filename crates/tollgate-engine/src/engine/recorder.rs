@@ -5,21 +5,21 @@ use std::time::Duration;
 use tollgate::Timestamp;
 
 use super::request_match::RequestMatch;
-use super::rules::Rules;
+use super::rules::CompiledPolicy;
 use super::warnings::Warnings;
 use crate::backend::Backend;
 use crate::limits::Answer;
-use crate::observer::{Event, Observer, Wants};
+use crate::observer::{Event, Observer, ObserverInterest};
 use crate::policy::Mode;
 use crate::tally::Tallies;
 use crate::top::{DeniedKey, TopDenials};
-use crate::verdict::{Findings, RequestDecision, RuleDecision};
+use crate::verdict::{DecisionBasis, DecisionDetails, RuleDecision};
 
 /// Whoever learns of decisions: what is counted of a request, noted of its key and told to an observer, is so here.
 #[derive(Default)]
 pub(super) struct Recorder {
     pub(super) observer: Option<Box<dyn Observer>>,
-    pub(super) wants: Wants,
+    pub(super) wants: ObserverInterest,
     pub(super) tallies: Option<Tallies>,
     pub(super) top: Option<TopDenials>,
     pub(super) warnings: Warnings,
@@ -28,27 +28,27 @@ pub(super) struct Recorder {
 impl Recorder {
     /// When a decision begins, if somebody is to know how long it takes.
     #[inline(always)]
-    pub(super) fn started(&self, backend: &impl Backend) -> Option<Timestamp> {
-        let is_timed = self.observer.is_some() && self.wants == Wants::Everything;
+    pub(super) fn start_time(&self, backend: &impl Backend) -> Option<Timestamp> {
+        let is_timed = self.observer.is_some() && self.wants == ObserverInterest::Everything;
         is_timed.then(|| backend.now())
     }
 
     /// Counts a request that passed.
     #[inline(always)]
-    pub(super) fn passed(
+    pub(super) fn count_passed(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         gathered: &RequestMatch<'_>,
-        said: &RequestDecision,
+        said: &DecisionBasis,
     ) {
         if let Some(tallies) = &self.tallies {
-            tallies.passed(rules, gathered, said);
+            tallies.count_passed(rules, gathered, said);
         }
     }
 
     /// Counts a request that passes a rule in shadow.
     #[inline(always)]
-    pub(super) fn count_shadow_passed(&self, rules: &Rules, number: u32, answer: &Answer) {
+    pub(super) fn count_shadow_passed(&self, rules: &CompiledPolicy, number: u32, answer: &Answer) {
         if answer.allowed
             && let Some(tallies) = &self.tallies
         {
@@ -58,49 +58,49 @@ impl Recorder {
 
     /// Counts a request that was denied, and tells of any that was decided.
     #[inline(always)]
-    pub(super) fn report(
+    pub(super) fn report_verdict(
         &self,
-        findings: &Findings<'_>,
+        findings: &DecisionDetails<'_>,
         started: Option<Timestamp>,
         backend: &impl Backend,
     ) {
-        let said = &findings.said;
-        let is_noted = !said.allowed || !said.shadows.as_slice().is_empty();
-        if !said.allowed
+        let said = &findings.decision_data;
+        let is_noted = !said.is_allowed || !said.shadows.as_slice().is_empty();
+        if !said.is_allowed
             && let Some(tallies) = &self.tallies
         {
-            tallies.refused(&findings.rules, said);
+            tallies.count_denied(&findings.rules, said);
         }
         if is_noted && let Some(top) = &self.top {
-            note(top, findings);
+            record_top_denials(top, findings);
         }
         let Some(observer) = &self.observer else {
             return;
         };
         if let Some(started) = started {
-            tell(&**observer, findings, backend.now() - started);
+            notify_observer(&**observer, findings, backend.now() - started);
         } else if is_noted {
-            tell(&**observer, findings, Duration::ZERO);
+            notify_observer(&**observer, findings, Duration::ZERO);
         }
     }
 }
 
 /// Counts a refusal by the rule and the key, if it has them, and what rules in shadow would have refused.
 #[cold]
-fn note(top: &TopDenials, verdict: &Findings<'_>) {
-    let (rules, said) = (&verdict.rules, &verdict.said);
+fn record_top_denials(top: &TopDenials, verdict: &DecisionDetails<'_>) {
+    let (rules, said) = (&verdict.rules, &verdict.decision_data);
     let add = |decided: &RuleDecision, mode| {
         if let (Some(rule), Some(key)) = (decided.by.rule(), decided.key(rules, verdict.facts)) {
             let refusal = DeniedKey {
-                limiter: &rules.applied[rule as usize].name,
+                limiter: &rules.rules[rule as usize].name,
                 fingerprint: key.fingerprint(),
                 mode,
             };
             top.add(refusal, key);
         }
     };
-    if !said.allowed {
-        add(&said.decided, Mode::Enforce);
+    if !said.is_allowed {
+        add(&said.rule_decision, Mode::Enforce);
     }
     for shadowed in said.shadows.as_slice() {
         add(shadowed, Mode::Shadow);
@@ -109,8 +109,8 @@ fn note(top: &TopDenials, verdict: &Findings<'_>) {
 
 /// Tells of a verdict, and of what rules in shadow would have refused.
 #[cold]
-fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
-    let (rules, said) = (&verdict.rules, &verdict.said);
+fn notify_observer(observer: &dyn Observer, verdict: &DecisionDetails<'_>, took: Duration) {
+    let (rules, said) = (&verdict.rules, &verdict.decision_data);
     let event = |decided: &RuleDecision| Event {
         cause: decided.by.cause(rules),
         key: decided.key(rules, verdict.facts),
@@ -120,20 +120,20 @@ fn tell(observer: &dyn Observer, verdict: &Findings<'_>, took: Duration) {
         decision: decided.decision,
         fallback: None,
         near_limit: false,
-        took,
+        duration: took,
     };
-    if !said.allowed || observer.wants() == Wants::Everything {
-        observer.decided(&Event {
+    if !said.is_allowed || observer.wants() == ObserverInterest::Everything {
+        observer.on_decision(&Event {
             reason: verdict.reason(),
             mode: verdict.mode(),
             fallback: verdict.fallback(),
             near_limit: verdict.is_near_limit(),
-            ..event(&said.decided)
+            ..event(&said.rule_decision)
         });
     }
     for shadowed in said.shadows.as_slice() {
-        observer.decided(&Event {
-            reason: Some(shadowed.reason(rules, said.at)),
+        observer.on_decision(&Event {
+            reason: Some(shadowed.reason(rules, said.decided_at)),
             ..event(shadowed)
         });
     }

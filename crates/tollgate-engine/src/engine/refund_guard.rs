@@ -29,7 +29,7 @@ impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
     }
 
     /// It was charged these. Permits and estimates come back with what holds them.
-    pub(super) fn is_charged(&mut self, checks: &[Check<'c>]) {
+    pub(super) fn record_charge(&mut self, checks: &[Check<'c>]) {
         let is_spent = |check: &&Check<'_>| {
             let is_permit = matches!(check.limit.kind(), LimitKind::Concurrency(_));
             check.cost > 0 && !is_permit && !check.limit.is_estimated
@@ -39,7 +39,7 @@ impl<'a, 'c, B: Backend> RefundGuard<'a, 'c, B> {
     }
 
     /// All is asked: what was charged stays so, and what it holds is the caller's.
-    pub(super) fn answered(mut self) -> Permits {
+    pub(super) fn disarm(mut self) -> Permits {
         self.charged = None;
         mem::take(&mut self.held)
     }

@@ -2,15 +2,15 @@
 
 use tollgate::{Decision, Outcome};
 
-use super::request_match::{MissingKeyDenials, Ordered, RequestMatch, ShadowQuery};
+use super::request_match::{MissingKeyDenials, RequestMatch, RequestOverrides, ShadowQuery};
 use super::warm::is_gate;
 use crate::limits::Answer;
-use crate::verdict::{BLOCKED, DecidedBy, ListedLimit, Permits, RequestDecision, RuleDecision};
+use crate::verdict::{BLOCKED, DecidedBy, DecisionBasis, ListedLimit, Permits, RuleDecision};
 
-impl RequestDecision {
+impl DecisionBasis {
     /// Whether nothing has to be asked.
     #[inline]
-    pub(super) fn settle(&mut self, gathered: &RequestMatch<'_>) -> bool {
+    pub(super) fn is_decided_early(&mut self, gathered: &RequestMatch<'_>) -> bool {
         if let Some(entry) = gathered.shadow_block {
             self.shadows
                 .push(RuleDecision::new(DecidedBy::Block(entry), BLOCKED));
@@ -19,59 +19,59 @@ impl RequestDecision {
             self.shadows
                 .push(RuleDecision::new(DecidedBy::Excess(excess), BLOCKED));
         }
-        if let Some(ordered) = &gathered.ordered
+        if let Some(ordered) = &gathered.overrides
             && self.is_blocked(ordered)
         {
             return true;
         }
-        let Some(by) = gathered.settled else {
-            return match &gathered.keyless {
-                Some(keyless) => self.is_keyless(keyless),
+        let Some(by) = gathered.early_decision else {
+            return match &gathered.missing_key_denials {
+                Some(keyless) => self.is_denied_for_missing_key(keyless),
                 None => false,
             };
         };
-        self.decided.by = by;
+        self.rule_decision.by = by;
         if let DecidedBy::Block(_) | DecidedBy::Excess(_) = by {
-            self.allowed = false;
-            self.decided.decision = BLOCKED;
+            self.is_allowed = false;
+            self.rule_decision.decision = BLOCKED;
         }
         true
     }
 
     /// Whether a rule denies it because it lacks a key.
     #[cold]
-    fn is_keyless(&mut self, keyless: &MissingKeyDenials) -> bool {
+    fn is_denied_for_missing_key(&mut self, keyless: &MissingKeyDenials) -> bool {
         let Some(denied) = keyless.denied else {
             let shadows = keyless.shadows.iter();
             shadows.for_each(|shadowed| self.shadows.push(*shadowed));
             return false;
         };
-        (self.allowed, self.decided) = (false, denied);
+        (self.is_allowed, self.rule_decision) = (false, denied);
         true
     }
 
     /// Whether an order blocks it.
     #[cold]
-    fn is_blocked(&mut self, ordered: &Ordered<'_>) -> bool {
+    fn is_blocked(&mut self, ordered: &RequestOverrides<'_>) -> bool {
         let shadows = ordered.shadow_blocks.iter();
         shadows.for_each(|(_, shadowed)| self.shadows.push(*shadowed));
         let Some((order, denied)) = ordered.block else {
             return false;
         };
-        (self.allowed, self.decided) = (false, denied);
-        self.blocked_by = Some(order.id);
+        (self.is_allowed, self.rule_decision) = (false, denied);
+        self.block_id = Some(order.id);
         true
     }
 
     /// What the rules in force say.
     #[inline]
-    pub(super) fn hear(&mut self, gathered: &RequestMatch<'_>, answer: Answer) {
-        self.allowed = answer.allowed;
-        self.decided.decision = answer.decision;
+    pub(super) fn apply_answer(&mut self, gathered: &RequestMatch<'_>, answer: Answer) {
+        self.is_allowed = answer.allowed;
+        self.rule_decision.decision = answer.decision;
         let is_unavailable = answer.is_unavailable();
         self.permits = Permits(answer.pass);
         self.unavailable = answer.unavailable;
-        self.at = gathered.now;
+        self.decided_at = gathered.now;
         let group = &gathered.enforced;
         let check = answer.decider.and_then(|decider| {
             let number = *group.askers.as_slice().get(decider)?;
@@ -81,27 +81,27 @@ impl RequestDecision {
         });
         let gate = || {
             let gate = gathered.gate(answer.decider?)?;
-            let (met, limit) = (gate.met, gate.adapting.limit.id);
-            Some((met.number, met.fingerprint, met.set, limit))
+            let (met, limit) = (gate.rule_match, gate.limiter.limit.id);
+            Some((met.number, met.fingerprint, met.facts_set, limit))
         };
         let unasked = || {
-            let met = gathered.unasked?;
-            Some((met.number, met.fingerprint, met.set, 0))
+            let met = gathered.first_rule?;
+            Some((met.number, met.fingerprint, met.facts_set, 0))
         };
         if let Some((number, fingerprint, set, limit)) = check.or_else(gate).or_else(unasked) {
-            self.decided = RuleDecision {
+            self.rule_decision = RuleDecision {
                 by: if is_unavailable {
                     DecidedBy::StoreFailure(number)
                 } else {
                     DecidedBy::Applied(number)
                 },
                 fingerprint,
-                set,
+                facts_set: set,
                 limit,
                 decision: answer.decision,
             };
-            if let Some(ordered) = &gathered.ordered {
-                self.changed = ordered.changed(number, fingerprint).cloned();
+            if let Some(ordered) = &gathered.overrides {
+                self.limit_override = ordered.limit_override(number, fingerprint).cloned();
             }
         }
     }
@@ -111,7 +111,7 @@ impl RequestDecision {
         let group = &gathered.enforced;
         let (checks, askers) = (group.checks.as_slice(), group.askers.as_slice());
         // A request that never passes is told of that limit alone: a store isn't asked about the others.
-        let never = self.decided.decision.outcome == Outcome::Never;
+        let never = self.rule_decision.decision.outcome == Outcome::Never;
         if never || each.len() < 2 || each.len() != checks.len() {
             return;
         }
@@ -122,7 +122,7 @@ impl RequestDecision {
         let mut limits: Vec<_> = limits
             .map(|((check, asker), decision)| {
                 let mut decision = *decision;
-                if self.allowed {
+                if self.is_allowed {
                     // Others may have come between the charge and the look.
                     decision.outcome = Outcome::Allowed;
                 }
@@ -135,7 +135,7 @@ impl RequestDecision {
             })
             .collect();
         // What denied may have come back by now, or is no limit of these: then it is told alone.
-        if !self.allowed && limits.iter().all(|met| met.decision.is_allowed()) {
+        if !self.is_allowed && limits.iter().all(|met| met.decision.is_allowed()) {
             return;
         }
         limits.sort_by_key(ListedLimit::urgency);
@@ -162,7 +162,7 @@ impl ShadowQuery<'_, '_> {
         Some(RuleDecision {
             by: DecidedBy::Applied(self.rule),
             fingerprint,
-            set,
+            facts_set: set,
             limit,
             decision: answer.decision,
         })

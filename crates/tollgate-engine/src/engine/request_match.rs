@@ -8,17 +8,17 @@ use std::num::{IntErrorKind, ParseIntError};
 use tollgate::{Decision, Timestamp};
 use tollgate_adaptive::shed::Criticality;
 
-use super::orders::Held;
+use super::orders::ActiveOverrides;
 use super::overload_control::{AdaptiveGate, AdaptiveLimiter};
-use super::rules::{Applied, Rules, TierMatch};
+use super::rules::{CompiledPolicy, CompiledRule, TierMatch};
 use super::wait_queue::QueueDemand;
 use super::warm::is_gate;
 use crate::backend::Backend;
-use crate::bounds::{Bounds, Excess};
+use crate::bounds::{Bounds, ExceededBound};
 use crate::facts::Facts;
 use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
 use crate::matcher::inline_vec::InlineVec;
-use crate::matcher::{Known, Numbers};
+use crate::matcher::{FactValues, Numbers};
 use crate::policy::Mode;
 use crate::tally::UNCOUNTED;
 use crate::verdict::{DecidedBy, RuleDecision};
@@ -29,7 +29,7 @@ mod sets;
 
 use keys::PrefetchedKeys;
 pub(crate) use keys::{MissingFacts, MissingKeyDenials};
-pub(crate) use ordered::{Ordered, blocked_until};
+pub(crate) use ordered::{RequestOverrides, blocked_until};
 
 /// Checks that need no memory.
 const INLINE: usize = 8;
@@ -37,24 +37,24 @@ const INLINE: usize = 8;
 /// What is to be asked about a request.
 pub(crate) struct RequestMatch<'a> {
     /// The facts of the request, if it stands for several sets of them.
-    first: Option<&'a Facts<'a>>,
+    all_facts: Option<&'a Facts<'a>>,
     /// Decided without any check.
-    pub(crate) settled: Option<DecidedBy>,
+    pub(crate) early_decision: Option<DecidedBy>,
     /// What the request has too much of, if the policy were enforced.
-    pub(crate) shadow_excess: Option<Excess>,
+    pub(crate) shadow_excess: Option<ExceededBound>,
     /// What would be blocked, if the policy were enforced.
     pub(crate) shadow_block: Option<usize>,
     pub(crate) enforced: CheckGroup<'a>,
     /// Each rule by itself.
     pub(crate) shadow: CheckGroup<'a>,
     /// The first rule that applies, if none asks anything.
-    pub(crate) unasked: Option<Met>,
+    pub(crate) first_rule: Option<RuleMatch>,
     /// The time, if a rule of the policy warms up.
     pub(crate) now: Option<Timestamp>,
     /// Where the rules in force are counted, if they are.
-    pub(crate) counted: InlineVec<u32, INLINE>,
+    pub(crate) tally_rows: InlineVec<u32, INLINE>,
     /// What operators have ordered, if there are any orders.
-    pub(crate) ordered: Option<Box<Ordered<'a>>>,
+    pub(crate) overrides: Option<Box<RequestOverrides<'a>>>,
     /// Gates that are to be entered before anything is asked. They are numbered after the checks in force.
     #[expect(
         clippy::box_collection,
@@ -62,9 +62,9 @@ pub(crate) struct RequestMatch<'a> {
     )]
     pub(crate) gates: Option<Box<Vec<GateCheck<'a>>>>,
     /// What rules want of the request that it hasn't.
-    pub(crate) lacks: MissingFacts,
+    pub(crate) missing: MissingFacts,
     /// Rules that deny it for want of a key.
-    pub(crate) keyless: Option<Box<MissingKeyDenials>>,
+    pub(crate) missing_key_denials: Option<Box<MissingKeyDenials>>,
     /// Whether the trees limit the request, too.
     pub(crate) trees: TreeMatch,
 }
@@ -83,9 +83,9 @@ pub(crate) enum TreeMatch {
 /// A request of facts, and what it is matched with.
 #[derive(Clone, Copy)]
 pub(crate) struct MatchInput<'a, 'e> {
-    pub(crate) rules: &'a Rules,
+    pub(crate) rules: &'a CompiledPolicy,
     /// The overrides of operators, if there are any.
-    pub(crate) orders: Option<&'a Held>,
+    pub(crate) orders: Option<&'a ActiveOverrides>,
     pub(crate) facts: &'a Facts<'a>,
     pub(crate) hashers: &'e KeyHashers,
     pub(crate) bounds: &'e Bounds,
@@ -93,13 +93,13 @@ pub(crate) struct MatchInput<'a, 'e> {
 
 /// A rule that applies to a request, by number, and the fingerprint of its key there.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Met {
+pub(crate) struct RuleMatch {
     pub(crate) number: u32,
     pub(crate) fingerprint: [u64; 2],
     /// Whether the request lacks the key, and the fingerprint is that of all who do.
     pub(crate) is_keyless: bool,
     /// The set of facts that it applies to.
-    pub(crate) set: u32,
+    pub(crate) facts_set: u32,
     /// Whether the rule is enforced for this key.
     pub(crate) mode: Mode,
 }
@@ -108,8 +108,8 @@ pub(crate) struct Met {
 #[derive(Debug)]
 pub(crate) struct GateCheck<'a> {
     /// The rule, and its key.
-    pub(crate) met: Met,
-    pub(crate) adapting: &'a AdaptiveLimiter,
+    pub(crate) rule_match: RuleMatch,
+    pub(crate) limiter: &'a AdaptiveLimiter,
     pub(crate) gate: &'a AdaptiveGate,
     pub(crate) class: Criticality,
 }
@@ -117,7 +117,7 @@ pub(crate) struct GateCheck<'a> {
 impl<'a> GateCheck<'a> {
     /// It as a question, to stand in line for it.
     pub(crate) fn check(&self) -> Check<'a> {
-        self.adapting.check()
+        self.limiter.check()
     }
 
     /// What the request asks for in line.
@@ -126,27 +126,27 @@ impl<'a> GateCheck<'a> {
     }
 
     /// What the request would be told by it alone.
-    pub(crate) fn look(&self) -> Decision {
-        self.gate.look(self.class)
+    pub(crate) fn peek(&self) -> Decision {
+        self.gate.peek(self.class)
     }
 
     /// What it says to a request, as the rule's decision.
     pub(super) fn decided(&self, decision: Decision) -> RuleDecision {
-        let limit = self.adapting.limit.id;
-        let by = DecidedBy::Applied(self.met.number);
+        let limit = self.limiter.limit.id;
+        let by = DecidedBy::Applied(self.rule_match.number);
         RuleDecision {
             limit,
-            ..self.met.decided(by, decision)
+            ..self.rule_match.decided(by, decision)
         }
     }
 }
 
-impl Met {
+impl RuleMatch {
     /// What was decided by its key, and by no limit.
     fn decided(&self, by: DecidedBy, decision: Decision) -> RuleDecision {
         RuleDecision {
             fingerprint: self.fingerprint,
-            set: self.set,
+            facts_set: self.facts_set,
             ..RuleDecision::new(by, decision)
         }
     }
@@ -176,7 +176,7 @@ impl<'a> CheckGroup<'a> {
     }
 
     /// Each check, and the number of the rule that asks it.
-    pub(crate) fn asked(&self) -> impl Iterator<Item = (&Check<'a>, u32)> {
+    pub(crate) fn checks_with_rules(&self) -> impl Iterator<Item = (&Check<'a>, u32)> {
         let askers = self.askers.as_slice().iter().copied();
         self.checks.as_slice().iter().zip(askers)
     }
@@ -202,32 +202,32 @@ impl<'a> CheckGroup<'a> {
 impl<'a> RequestMatch<'a> {
     pub(crate) const fn new() -> Self {
         Self {
-            first: None,
-            settled: None,
+            all_facts: None,
+            early_decision: None,
             shadow_excess: None,
             shadow_block: None,
             enforced: CheckGroup::new(),
             shadow: CheckGroup::new(),
-            unasked: None,
+            first_rule: None,
             now: None,
-            counted: InlineVec::new(),
-            ordered: None,
+            tally_rows: InlineVec::new(),
+            overrides: None,
             gates: None,
-            lacks: MissingFacts::new(),
-            keyless: None,
+            missing: MissingFacts::new(),
+            missing_key_denials: None,
             trees: TreeMatch::None,
         }
     }
 
     /// Whether operators have let it pass a rule.
     pub(crate) fn is_bypassed(&self) -> bool {
-        let ordered = self.ordered.as_ref();
+        let ordered = self.overrides.as_ref();
         ordered.is_some_and(|ordered| ordered.is_bypassed)
     }
 
     /// Whether anything in shadow applies to it, which counts it then.
     pub(crate) fn has_shadow_match(&self) -> bool {
-        let ordered = self.ordered.as_ref();
+        let ordered = self.overrides.as_ref();
         !self.shadow.checks.as_slice().is_empty()
             || self.shadow_block.is_some()
             || self.shadow_excess.is_some()
@@ -241,7 +241,7 @@ impl<'a> RequestMatch<'a> {
         let gates = self.gates.as_deref().into_iter().flatten();
         let gates = gates
             .enumerate()
-            .filter(move |(_, gate)| gate.met.mode == mode);
+            .filter(move |(_, gate)| gate.rule_match.mode == mode);
         gates.map(move |(number, gate)| (first + number, gate))
     }
 
@@ -261,12 +261,12 @@ impl<'a> RequestMatch<'a> {
             ShadowQuery {
                 rule,
                 checks: own,
-                gate: gates().find(|gate| gate.met.number == rule),
+                gate: gates().find(|gate| gate.rule_match.number == rule),
             }
         });
-        let alone = gates().filter(|gate| !askers.contains(&gate.met.number));
+        let alone = gates().filter(|gate| !askers.contains(&gate.rule_match.number));
         runs.chain(alone.map(|gate| ShadowQuery {
-            rule: gate.met.number,
+            rule: gate.rule_match.number,
             checks: &[],
             gate: Some(gate),
         }))
@@ -280,76 +280,76 @@ impl<'a> RequestMatch<'a> {
 
     /// Finds out what is to be asked about a request.
     #[inline]
-    pub(crate) fn fill(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
+    pub(crate) fn match_rules(&mut self, input: MatchInput<'a, '_>, backend: &impl Backend) {
         let (rules, facts, bounds) = (input.rules, input.facts, input.bounds);
         if !facts.is_single() {
             return self.match_sets(input, backend);
         }
         if let Some(orders) = input.orders {
-            self.heed(rules, orders, facts, None);
+            self.match_overrides(rules, orders, facts, None);
         }
-        let mut known = Known::new(&rules.matcher.slots, facts);
+        let mut known = FactValues::new(&rules.matcher.slots, facts);
         known.look_up();
         let (slot, bytes) = known.longest;
         if bytes > bounds.fact_bytes {
             let most = bounds.fact_bytes;
-            return self.exceed(rules, Excess::Fact { slot, bytes, most });
+            return self.deny_excess(rules, ExceededBound::Fact { slot, bytes, most });
         }
         known.read_addresses();
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
-        let first = rules.block + rules.exempt;
-        let early = PrefetchedKeys::of(&input, matching.as_slice(), &known, backend);
+        let first = rules.block_count + rules.exempt_count;
+        let early = PrefetchedKeys::prefetch(&input, matching.as_slice(), &known, backend);
         rules.matcher.keep_matching(&known, &mut matching);
-        if let Some(tier) = self.tier(rules, &known) {
+        if let Some(tier) = self.match_tier(rules, &known) {
             matching.push(tier.saturating_add(to_u32(first)));
         }
-        self.lacks.rule = matching.as_slice().is_empty();
+        self.missing.is_unmatched = matching.as_slice().is_empty();
         if let Some(found) = too_many_rules(rules, matching.as_slice(), bounds) {
             return self.deny_excess_checks(rules, found, bounds);
         }
-        if rules.warms {
+        if rules.has_warm_up {
             self.now = Some(backend.now());
         }
-        let mut met = InlineVec::<Met, INLINE>::new();
+        let mut met = InlineVec::<RuleMatch, INLINE>::new();
         for number in matching.as_slice() {
             let Some(rule) = (*number as usize).checked_sub(first) else {
-                if self.is_settled(rules, *number as usize) {
+                if self.is_decided_by_list(rules, *number as usize) {
                     return;
                 }
                 continue;
             };
-            let (applied, number) = (&rules.applied[rule], to_u32(rule));
-            match early.meet(number, applied, &known, input.hashers) {
-                None => self.lacks.keys.push(number),
-                Some(own) if rules.replacing => met.push(own),
-                Some(own) => self.ask(applied, own, &known, None),
+            let (applied, number) = (&rules.rules[rule], to_u32(rule));
+            match early.match_key(number, applied, &known, input.hashers) {
+                None => self.missing.keys.push(number),
+                Some(own) if rules.has_replacements => met.push(own),
+                Some(own) => self.add_rule(applied, own, &known, None),
             }
         }
-        if rules.replacing {
-            self.lacks.forget_replaced(rules, met.as_slice());
+        if rules.has_replacements {
+            self.missing.forget_replaced(rules, met.as_slice());
             self.add_unreplaced_rules(rules, met.as_slice(), &known);
         }
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
-        if found > bounds.checks {
+        if found > bounds.max_checks {
             self.deny_excess_limits(rules, found, bounds);
         }
     }
 
     /// The tier that a request is in, if any.
     #[inline]
-    fn tier(&mut self, rules: &Rules, known: &Known<'_, '_>) -> Option<u32> {
+    fn match_tier(&mut self, rules: &CompiledPolicy, known: &FactValues<'_, '_>) -> Option<u32> {
         let tiers = &rules.tiers;
-        let tiered = tiers.of(|slot| known.text(slot));
+        let tiered = tiers.match_tier(|slot| known.text(slot));
         if let TierMatch::In(number) = tiered {
-            tiers.tenants_seen.record_found();
-            tiers.tiers_seen.record_found();
+            tiers.tenant_presence.record_found();
+            tiers.tier_presence.record_found();
             return Some(number);
         }
-        self.lacks.tier = tiered;
+        self.missing.tier = tiered;
         match tiered {
             TierMatch::Unknown(default) => {
-                tiers.tenants_seen.record_found();
+                tiers.tenant_presence.record_found();
                 default
             }
             _ => None,
@@ -358,27 +358,27 @@ impl<'a> RequestMatch<'a> {
 
     /// There are so many checks; gates are no limits of the request, and aren't counted.
     #[cold]
-    fn deny_excess_limits(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
+    fn deny_excess_limits(&mut self, rules: &CompiledPolicy, found: usize, bounds: &Bounds) {
         let checks = [&self.enforced, &self.shadow].map(|group| group.checks.as_slice());
         let gates = checks.into_iter().flatten();
         let gates = gates.filter(|check| is_gate(check.limit)).count();
-        if found - gates > bounds.checks {
+        if found - gates > bounds.max_checks {
             self.deny_excess_checks(rules, found - gates, bounds);
         }
     }
 
     #[cold]
-    fn deny_excess_checks(&mut self, rules: &Rules, found: usize, bounds: &Bounds) {
-        let most = bounds.checks;
-        self.exceed(rules, Excess::Checks { found, most });
+    fn deny_excess_checks(&mut self, rules: &CompiledPolicy, found: usize, bounds: &Bounds) {
+        let most = bounds.max_checks;
+        self.deny_excess(rules, ExceededBound::Checks { found, most });
     }
 
     /// Asks nothing, as the request has too much of something.
     #[cold]
-    fn exceed(&mut self, rules: &Rules, excess: Excess) {
+    fn deny_excess(&mut self, rules: &CompiledPolicy, excess: ExceededBound) {
         (self.enforced, self.shadow, self.gates) = (CheckGroup::new(), CheckGroup::new(), None);
-        self.keyless = None;
-        self.settled = Some(match rules.mode {
+        self.missing_key_denials = None;
+        self.early_decision = Some(match rules.mode {
             Mode::Enforce => DecidedBy::Excess(excess),
             Mode::Shadow => {
                 self.shadow_excess = Some(excess);
@@ -390,8 +390,8 @@ impl<'a> RequestMatch<'a> {
 
     /// Whether an entry of the lists of what is blocked and exempt decides.
     #[cold]
-    fn is_settled(&mut self, rules: &Rules, entry: usize) -> bool {
-        self.settled = match entry.checked_sub(rules.block) {
+    fn is_decided_by_list(&mut self, rules: &CompiledPolicy, entry: usize) -> bool {
+        self.early_decision = match entry.checked_sub(rules.block_count) {
             Some(entry) => Some(DecidedBy::Exempt(entry)),
             None if rules.mode == Mode::Enforce => Some(DecidedBy::Block(entry)),
             None => {
@@ -399,49 +399,60 @@ impl<'a> RequestMatch<'a> {
                 None
             }
         };
-        self.settled.is_some()
+        self.early_decision.is_some()
     }
 
     /// Adds the checks of rules that no other takes the place of.
     #[inline(never)]
-    fn add_unreplaced_rules(&mut self, rules: &'a Rules, met: &[Met], known: &Known<'_, 'a>) {
+    fn add_unreplaced_rules(
+        &mut self,
+        rules: &'a CompiledPolicy,
+        met: &[RuleMatch],
+        known: &FactValues<'_, 'a>,
+    ) {
         for own in met {
             if !is_replaced(rules, met, own.number, own.mode) {
-                self.ask(&rules.applied[own.number as usize], *own, known, None);
+                self.add_rule(&rules.rules[own.number as usize], *own, known, None);
             }
         }
     }
 
     /// Adds the checks of one rule, at this cost if it isn't that of the facts alone.
     #[inline(always)]
-    fn ask(&mut self, rule: &'a Applied, met: Met, known: &Known<'_, 'a>, cost: Option<u64>) {
-        if self.ordered.is_some() {
+    fn add_rule(
+        &mut self,
+        rule: &'a CompiledRule,
+        met: RuleMatch,
+        known: &FactValues<'_, 'a>,
+        cost: Option<u64>,
+    ) {
+        if self.overrides.is_some() {
             self.add_rule_with_overrides(rule, met, known, cost);
         } else {
             let limits = rule.limits.as_slice();
-            self.ask_limits(RuleLimits { rule, limits }, met, known, cost);
+            self.add_limits(RuleLimits { rule, limits }, met, known, cost);
         }
     }
 
     /// Adds the checks of some limits of a rule, at this cost if it isn't that of the facts alone.
     #[inline(always)]
-    fn ask_limits(
+    fn add_limits(
         &mut self,
         asked: RuleLimits<'a>,
-        met: Met,
-        known: &Known<'_, 'a>,
+        met: RuleMatch,
+        known: &FactValues<'_, 'a>,
         cost: Option<u64>,
     ) {
         let RuleLimits { rule, limits } = asked;
         if met.is_keyless && self.is_denied_for_missing_key(rule, met) {
             return;
         }
-        self.unasked.get_or_insert(met);
-        if rule.tally != UNCOUNTED && met.mode == Mode::Enforce {
-            self.counted.push(rule.tally);
+        self.first_rule.get_or_insert(met);
+        if rule.tally_row != UNCOUNTED && met.mode == Mode::Enforce {
+            self.tally_rows.push(rule.tally_row);
         }
         let said = stated_cost(rule, known);
-        if rule.cost.is_some() {
+        if rule.cost_fact.is_some() {
             self.record_cost(rule, met.number, said);
         }
         let cost = cost.unwrap_or_else(|| rule_cost(rule, said));
@@ -449,18 +460,18 @@ impl<'a> RequestMatch<'a> {
         for limit in limits {
             // A limit is likely in no cache, so it isn't read here.
             let check = Check { limit, key, cost };
-            if rule.shares && self.is_asked(check, met) {
+            if rule.is_shared && self.merge_shared_check(check, met) {
                 continue;
             }
-            self.add(check, met);
+            self.add_check(check, met);
         }
-        if rule.has_more {
+        if rule.has_gates {
             self.add_gates(asked, met, known, cost);
         }
     }
 
     #[inline(always)]
-    fn add(&mut self, check: Check<'a>, met: Met) {
+    fn add_check(&mut self, check: Check<'a>, met: RuleMatch) {
         let group = match met.mode {
             Mode::Enforce => &mut self.enforced,
             Mode::Shadow => &mut self.shadow,
@@ -473,20 +484,26 @@ impl<'a> RequestMatch<'a> {
     /// Adds what few rules have beside their limits: of a rule that isn't warm yet what stands beside its rates, the part of its
     /// slots that the request's class may use, and its gate.
     #[cold]
-    fn add_gates(&mut self, asked: RuleLimits<'a>, met: Met, known: &Known<'_, 'a>, cost: u64) {
+    fn add_gates(
+        &mut self,
+        asked: RuleLimits<'a>,
+        met: RuleMatch,
+        known: &FactValues<'_, 'a>,
+        cost: u64,
+    ) {
         let RuleLimits { rule, limits } = asked;
         // Limits that a rule has only for now stand in for its own, so that none of those it warms up by count.
         let is_changed = !std::ptr::eq(limits, rule.limits.as_slice());
         let key = RequestKey::new(&rule.key, known.facts, met.fingerprint);
-        if rule.warm.is_some() && !is_changed {
-            for limit in rule.gates(self.now) {
+        if rule.warm_up.is_some() && !is_changed {
+            for limit in rule.warm_up_limits(self.now) {
                 // A request that costs more than is let through at once takes all of that: it is for the rule itself to say
                 // what never passes.
                 let cost = match limit.kind() {
                     LimitKind::Rate { rate, .. } => cost.min(rate.burst_size()),
                     _ => cost,
                 };
-                self.add(Check { limit, key, cost }, met);
+                self.add_check(Check { limit, key, cost }, met);
             }
         }
         let Some(overload) = &rule.overload else {
@@ -494,7 +511,7 @@ impl<'a> RequestMatch<'a> {
         };
         let class = overload.class(|by| known.text(by));
         // What an operator has put in the place of slots is for all alike.
-        if let Some(part) = overload.part(class).filter(|_| !is_changed) {
+        if let Some(part) = overload.class_limit(class).filter(|_| !is_changed) {
             let group = match met.mode {
                 Mode::Enforce => &mut self.enforced,
                 Mode::Shadow | Mode::Off => &mut self.shadow,
@@ -508,15 +525,15 @@ impl<'a> RequestMatch<'a> {
         // A request takes one place of a gate, however many keys of the rule it has.
         let has_entered = |adapting: &AdaptiveLimiter| {
             let mut gates = self.gates.iter().flat_map(|gates| gates.iter());
-            gates.any(|own| std::ptr::eq(own.adapting, adapting) && own.met.mode == met.mode)
+            gates.any(|own| std::ptr::eq(own.limiter, adapting) && own.rule_match.mode == met.mode)
         };
         if let Some(adapting) = &overload.adaptive
             && let Some(gate) = &adapting.gate
             && !has_entered(adapting)
         {
             self.gates.get_or_insert_default().push(GateCheck {
-                met,
-                adapting,
+                rule_match: met,
+                limiter: adapting,
                 gate,
                 class,
             });
@@ -527,7 +544,7 @@ impl<'a> RequestMatch<'a> {
     /// the highest of their costs, and by a rule in force rather than one in shadow. If one of them has estimated
     /// it, it is settled.
     #[cold]
-    fn is_asked(&mut self, check: Check<'a>, met: Met) -> bool {
+    fn merge_shared_check(&mut self, check: Check<'a>, met: RuleMatch) -> bool {
         let in_force = self.enforced.find(&check);
         let (group, place) = match (met.mode, in_force, self.shadow.find(&check)) {
             (Mode::Shadow, Some(_), _) => return true,
@@ -553,50 +570,50 @@ impl<'a> RequestMatch<'a> {
 /// The limits that a rule asks about: its own, or those that an operator has put in their place.
 #[derive(Clone, Copy)]
 struct RuleLimits<'a> {
-    rule: &'a Applied,
+    rule: &'a CompiledRule,
     limits: &'a [Limit],
 }
 
 /// How many rules match, if they are more than a request may meet. Entries of the lists of what is blocked and exempt aren't
 /// counted.
 #[inline]
-fn too_many_rules(rules: &Rules, matching: &[u32], bounds: &Bounds) -> Option<usize> {
-    if matching.len() <= bounds.checks {
+fn too_many_rules(rules: &CompiledPolicy, matching: &[u32], bounds: &Bounds) -> Option<usize> {
+    if matching.len() <= bounds.max_checks {
         return None;
     }
-    let first = rules.block + rules.exempt;
+    let first = rules.block_count + rules.exempt_count;
     let numbers = matching.iter();
     let found = numbers.filter(|number| **number as usize >= first).count();
-    (found > bounds.checks).then_some(found)
+    (found > bounds.max_checks).then_some(found)
 }
 
 /// Whether another rule that applies takes the place of one.
 #[inline]
-fn is_replaced(rules: &Rules, met: &[Met], number: u32, mode: Mode) -> bool {
+fn is_replaced(rules: &CompiledPolicy, met: &[RuleMatch], number: u32, mode: Mode) -> bool {
     let mut met = met.iter();
     met.any(|other| replaces(rules, other, number, mode))
 }
 
 /// Whether a rule that applies takes the place of one in this mode.
-fn replaces(rules: &Rules, other: &Met, number: u32, mode: Mode) -> bool {
-    let rule = &rules.applied[other.number as usize];
+fn replaces(rules: &CompiledPolicy, other: &RuleMatch, number: u32, mode: Mode) -> bool {
+    let rule = &rules.rules[other.number as usize];
     other.mode <= mode && rule.replaces.contains(&number)
 }
 
 /// What a request says that it costs by a rule; none if it says nothing that can be read. A number that is too large counts as the
 /// largest, not as the default.
 #[inline(always)]
-fn stated_cost(rule: &Applied, known: &Known<'_, '_>) -> Option<u64> {
+fn stated_cost(rule: &CompiledRule, known: &FactValues<'_, '_>) -> Option<u64> {
     let cost_of = |slot| match known.text(slot)?.parse() {
         Err(error) if *ParseIntError::kind(&error) != IntErrorKind::PosOverflow => None,
         cost => Some(cost.unwrap_or(u64::MAX)),
     };
-    rule.cost.and_then(cost_of).or(known.facts.cost())
+    rule.cost_fact.and_then(cost_of).or(known.facts.cost())
 }
 
 /// What a request costs by a rule.
 #[inline(always)]
-fn rule_cost(rule: &Applied, said: Option<u64>) -> u64 {
+fn rule_cost(rule: &CompiledRule, said: Option<u64>) -> u64 {
     let cost = said.unwrap_or(rule.default_cost);
     cost.max(u64::from(rule.is_estimated))
 }

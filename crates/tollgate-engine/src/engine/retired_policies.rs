@@ -6,16 +6,16 @@ use std::thread;
 
 /// How many are kept while they are still read. A verdict that is held for longer than so many
 /// reloads drops its policy itself.
-const MOST: usize = 4;
+const MAX_RETIRED: usize = 4;
 /// How often a reload lets other threads run before it leaves what they read to the next reload. A decision that has
 /// a core ends meanwhile.
-const TURNS: u32 = 100;
+const MAX_YIELDS: u32 = 100;
 
 /// Values that are out of force, from the oldest.
 #[derive(Debug)]
-pub(super) struct Retired<T>(Vec<Arc<T>>);
+pub(super) struct RetiredPolicies<T>(Vec<Arc<T>>);
 
-impl<T> Retired<T> {
+impl<T> RetiredPolicies<T> {
     pub(super) const fn new() -> Self {
         Self(Vec::new())
     }
@@ -23,7 +23,7 @@ impl<T> Retired<T> {
     /// Takes a value that can't be got any more, and drops here those that are no longer held.
     pub(super) fn retire(&mut self, old: Arc<T>) {
         self.0.push(old);
-        for _ in 0..TURNS {
+        for _ in 0..MAX_YIELDS {
             // The only holder sees all that the others did before they let go of it.
             self.0.retain_mut(|old| Arc::get_mut(old).is_none());
             if self.0.is_empty() {
@@ -31,7 +31,7 @@ impl<T> Retired<T> {
             }
             thread::yield_now();
         }
-        if self.0.len() > MOST {
+        if self.0.len() > MAX_RETIRED {
             self.0.remove(0);
         }
     }
@@ -56,7 +56,7 @@ mod tests {
     fn what_somebody_holds_is_dropped_by_the_next_and_not_by_them() {
         let dropped = AtomicUsize::new(0);
         let count = || dropped.load(Ordering::Relaxed);
-        let mut retired = Retired::new();
+        let mut retired = RetiredPolicies::new();
         retired.retire(Arc::new(Counted(&dropped)));
         assert_eq!(count(), 1);
         let held = Arc::new(Counted(&dropped));
@@ -70,12 +70,14 @@ mod tests {
     #[test]
     fn no_more_are_kept_than_a_few() {
         let dropped = AtomicUsize::new(0);
-        let mut retired = Retired::new();
-        let mut held: Vec<_> = (0..MOST + 2).map(|_| Arc::new(Counted(&dropped))).collect();
+        let mut retired = RetiredPolicies::new();
+        let mut held: Vec<_> = (0..MAX_RETIRED + 2)
+            .map(|_| Arc::new(Counted(&dropped)))
+            .collect();
         for old in &held {
             retired.retire(Arc::clone(old));
         }
-        assert_eq!(retired.0.len(), MOST);
+        assert_eq!(retired.0.len(), MAX_RETIRED);
         held.drain(..2);
         assert_eq!(dropped.load(Ordering::Relaxed), 2);
         held.clear();

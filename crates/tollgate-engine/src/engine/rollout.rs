@@ -14,17 +14,17 @@ pub(crate) struct Rollout {
 
 impl Rollout {
     /// None if the rule is enforced for all keys, or for none.
-    pub(crate) fn of(rule: &Rule, mode: Mode) -> Option<Self> {
+    pub(crate) fn from_rule(rule: &Rule, mode: Mode) -> Option<Self> {
         let is_part = mode == Mode::Enforce && rule.enforced_percent < 100;
         is_part.then(|| Self {
             percent: rule.enforced_percent,
-            salt: fold(START, rule.name.as_bytes()),
+            salt: hash_bytes(START, rule.name.as_bytes()),
         })
     }
 
     /// What the rule is for one key.
-    pub(crate) fn mode(self, key: &RequestKey<'_>) -> Mode {
-        if self.place(key) < self.percent {
+    pub(crate) fn mode_for_key(self, key: &RequestKey<'_>) -> Mode {
+        if self.percentile(key) < self.percent {
             Mode::Enforce
         } else {
             Mode::Shadow
@@ -32,10 +32,10 @@ impl Rollout {
     }
 
     /// Where a key stands among a hundred.
-    fn place(self, key: &RequestKey<'_>) -> u8 {
+    fn percentile(self, key: &RequestKey<'_>) -> u8 {
         let mut hash = self.salt;
-        key.write_bytes(&mut |bytes| hash = fold(hash, bytes));
-        let place = (u128::from(mixed(hash)) * 100) >> 64;
+        key.write_bytes(&mut |bytes| hash = hash_bytes(hash, bytes));
+        let place = (u128::from(mix_bits(hash)) * 100) >> 64;
         u8::try_from(place).unwrap_or(u8::MAX)
     }
 }
@@ -44,13 +44,13 @@ impl Rollout {
 const START: u64 = 0xcbf2_9ce4_8422_2325;
 const FACTOR: u64 = 0x0100_0000_01b3;
 
-fn fold(hash: u64, bytes: &[u8]) -> u64 {
+fn hash_bytes(hash: u64, bytes: &[u8]) -> u64 {
     let fold = |hash: u64, byte: &u8| (hash ^ u64::from(*byte)).wrapping_mul(FACTOR);
     bytes.iter().fold(hash, fold)
 }
 
 /// Spreads all bits over the upper ones, by which a key is placed.
-fn mixed(hash: u64) -> u64 {
+fn mix_bits(hash: u64) -> u64 {
     let hash = (hash ^ (hash >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
     let hash = (hash ^ (hash >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
     hash ^ (hash >> 31)

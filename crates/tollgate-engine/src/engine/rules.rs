@@ -15,12 +15,13 @@ use super::presence::{FactPresence, FirstHundred};
 use super::rollout::Rollout;
 use super::warm::{NewWarmUp, WarmUp};
 use crate::backend::{Backend, Clocks};
-use crate::envoy::Leaf;
+use crate::envoy::CompiledLimit;
 use crate::facts::{DOMAIN, Facts};
 use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
-use crate::matcher::{FactIndex, Known, Matcher};
+use crate::matcher::{FactIndex, FactValues, Matcher};
 use crate::policy::{
-    Cost, Counting, FailureModes, Limits, Match, Mode, Over, Pattern, Policy, Rule,
+    Cost, Counting, FailureModes, Limits, MatchConditions, Mode, OverLimitAction, Pattern, Policy,
+    Rule,
 };
 use crate::tally::{Tallies, UNCOUNTED};
 
@@ -28,73 +29,73 @@ mod compiled_rule;
 mod error;
 mod tiers;
 
-pub(crate) use compiled_rule::{Applied, RuleLimits};
+pub(crate) use compiled_rule::{CompiledRule, RuleLimits};
 pub use error::PolicyError;
 pub(crate) use tiers::{TIERS, TierMatch, Tiers};
 
 /// A policy in force. It holds no state but that of gates.
 #[derive(Debug)]
-pub(crate) struct Rules {
+pub(crate) struct CompiledPolicy {
     /// Blocked requests, then exempt ones, then the rules that aren't off.
     pub(crate) matcher: Matcher,
     /// How many of the facts, from the first on, are values: of keys, costs, tiers and classes. Others are only compared.
-    pub(crate) values: usize,
-    pub(crate) exempt: usize,
-    pub(crate) block: usize,
+    pub(crate) value_facts: usize,
+    pub(crate) exempt_count: usize,
+    pub(crate) block_count: usize,
     /// The rules that aren't off, then the tiers.
-    pub(crate) applied: Box<[Applied]>,
+    pub(crate) rules: Box<[CompiledRule]>,
     pub(crate) tiers: Tiers,
     /// Envoy's domains.
     pub(crate) trees: Trees,
     /// Domains that rules are for.
-    pub(crate) domains: Domains,
+    pub(crate) domains: RuleDomains,
     pub(crate) mode: Mode,
     pub(crate) near_limit_percent: u8,
     /// Whether any rule takes the place of others.
-    pub(crate) replacing: bool,
+    pub(crate) has_replacements: bool,
     /// Whether any rule lets requests wait.
-    pub(crate) waits: bool,
+    pub(crate) has_waiting_rules: bool,
     /// Whether a backend's answer isn't all there is to it: any rule lets requests wait, or has a gate.
-    pub(crate) is_more: bool,
+    pub(crate) needs_engine_checks: bool,
     /// Whether any rule warms up, or did.
-    pub(crate) warms: bool,
+    pub(crate) has_warm_up: bool,
     /// Which limits are kept in which state.
     pub(crate) counters: Counters,
     /// Gates of rules that it doesn't have.
     pub(crate) retired_gates: RetiredGates,
     /// Requests that met no rule, while none is known to have met one.
-    pub(crate) unmet: FirstHundred,
+    pub(crate) unmatched_requests: FirstHundred,
     /// Tells this policy from those before it.
     pub(crate) version: u64,
     /// When it came into force, by the wall clock.
-    pub(crate) since: Timestamp,
+    pub(crate) active_since: Timestamp,
     /// What operators have ordered beside it.
-    pub(crate) orders: PolicyOverrides,
+    pub(crate) overrides: PolicyOverrides,
     pub(crate) policy: Arc<Policy>,
 }
 
-impl Rules {
+impl CompiledPolicy {
     /// Counts what its limiters decide from now on.
     pub(crate) fn assign_tallies(&mut self, tallies: &Tallies) {
-        let names: Vec<_> = self.named().map(|(name, _)| name).collect();
+        let names: Vec<_> = self.limiters().map(|(name, _)| name).collect();
         let mut rows = tallies.rows(&names).into_iter();
-        for (rule, row) in self.applied.iter_mut().zip(rows.by_ref()) {
-            rule.tally = row;
+        for (rule, row) in self.rules.iter_mut().zip(rows.by_ref()) {
+            rule.tally_row = row;
         }
         self.trees.assign_tallies(rows.collect());
     }
 
     /// The names of all limiters, with their limits: those of rules and tiers, then those of trees.
-    fn named(&self) -> impl Iterator<Item = (String, &[Limit])> {
-        let applied = self.applied.iter();
+    fn limiters(&self) -> impl Iterator<Item = (String, &[Limit])> {
+        let applied = self.rules.iter();
         let applied = applied.map(|rule| (rule.name.to_string(), rule.limits.as_slice()));
-        let leaves = self.trees.named();
+        let leaves = self.trees.leaves();
         applied.chain(leaves.map(|(leaf, limits)| (leaf.to_string(), limits)))
     }
 
     /// What a request has of the facts that are asked for. A decision fills it in place instead.
-    pub(crate) fn known<'a>(&'a self, facts: &'a Facts<'a>) -> Known<'a, 'a> {
-        let mut known = Known::new(&self.matcher.slots, facts);
+    pub(crate) fn look_up_facts<'a>(&'a self, facts: &'a Facts<'a>) -> FactValues<'a, 'a> {
+        let mut known = FactValues::new(&self.matcher.slots, facts);
         known.look_up();
         known.read_addresses();
         known
@@ -107,15 +108,15 @@ impl Rules {
         backend: &impl Backend,
         clocks: &Clocks,
     ) -> Result<(), PolicyError> {
-        self.suit(backend)?;
+        self.check_backend_support(backend)?;
         self.open_gates(before, clocks);
-        self.since = clocks.wall.now();
+        self.active_since = clocks.wall.now();
         Ok(())
     }
 
     /// Whether a backend can keep all limits.
-    fn suit(&self, backend: &impl Backend) -> Result<(), PolicyError> {
-        for (rule, limits) in self.named() {
+    fn check_backend_support(&self, backend: &impl Backend) -> Result<(), PolicyError> {
+        for (rule, limits) in self.limiters() {
             for limit in limits {
                 if let Err(why) = backend.supports(limit) {
                     return Err(PolicyError::Backend { rule, why });
@@ -144,19 +145,19 @@ impl<'a> LimitPlacement<'a> {
             sharing: Sharing::Alone,
             failure: rule.on_store_failure,
             counting: rule.counting,
-            slot: rule.slot.as_deref(),
+            slot: rule.hash_tag.as_deref(),
             estimates: estimates(&rule.cost, is_settled_elsewhere),
         }
     }
 
-    fn mark(&self, limit: Limit) -> Result<Limit, LimitError> {
+    fn apply_to(&self, limit: Limit) -> Result<Limit, LimitError> {
         let counting = match (self.counting, limit.kind()) {
             // Only rates are leased.
             (Counting::Leased, LimitKind::Quota(_) | LimitKind::Concurrency(_)) => Counting::Exact,
             (counting, _) => counting,
         };
         let failure = limit.kind().failure_in(&self.failure);
-        let limit = limit.stored(failure, counting, self.slot);
+        let limit = limit.with_storage(failure, counting, self.slot);
         match self.estimates {
             Estimates::None => Ok(limit),
             estimates => limit.with_estimates(estimates),
@@ -166,11 +167,11 @@ impl<'a> LimitPlacement<'a> {
 
 /// What a policy follows.
 #[derive(Clone, Copy)]
-pub(crate) enum Before<'a> {
+pub(crate) enum PreviousState<'a> {
     /// Nothing: the engine is new.
     Nothing,
     /// Another policy.
-    Rules(&'a Rules),
+    Rules(&'a CompiledPolicy),
     /// What a process before this one counted. Its policy isn't known, so what warms up begins anew.
     Counters(&'a Counters),
 }
@@ -178,7 +179,7 @@ pub(crate) enum Before<'a> {
 /// What rules of a policy are compiled with.
 struct PolicyCompiler<'a> {
     /// The rules in force so far, and the time.
-    before: Option<&'a Rules>,
+    before: Option<&'a CompiledPolicy>,
     now: Timestamp,
     /// Names of shared counters that some rule estimates costs of.
     settled: HashSet<String>,
@@ -187,17 +188,17 @@ struct PolicyCompiler<'a> {
     counters: Counters,
 }
 
-impl Rules {
+impl CompiledPolicy {
     /// Compiles a policy, to follow another.
     pub(crate) fn new(
         policy: Policy,
-        follows: Before<'_>,
+        follows: PreviousState<'_>,
         now: Timestamp,
     ) -> Result<Self, PolicyError> {
         let (before, counters) = match follows {
-            Before::Nothing => (None, None),
-            Before::Rules(rules) => (Some(rules), Some(&rules.counters)),
-            Before::Counters(counters) => (None, Some(counters)),
+            PreviousState::Nothing => (None, None),
+            PreviousState::Rules(rules) => (Some(rules), Some(&rules.counters)),
+            PreviousState::Counters(counters) => (None, Some(counters)),
         };
         let settled = policy
             .rules
@@ -209,44 +210,44 @@ impl Rules {
             settled: settled.filter_map(|rule| rule.shared.clone()).collect(),
             slots: FactIndex::default(),
             keys: HashMap::default(),
-            counters: Counters::following(counters),
+            counters: Counters::continue_from(counters),
         };
         let is_on = |rule: &&Rule| rule.mode.max(policy.mode) != Mode::Off;
         let on: Vec<&Rule> = policy.rules.iter().filter(is_on).collect();
         let numbers = numbers_by_name(&policy.rules, &on)?;
         let mut applied = Vec::with_capacity(on.len() + policy.tiers.len());
         for rule in &on {
-            applied.push(draft.rule(rule, policy.mode, &numbers)?);
+            applied.push(draft.compile_rule(rule, policy.mode, &numbers)?);
         }
-        let tiers = draft.tiers(&policy, &mut applied)?;
-        let trees = draft.trees(&policy)?;
-        let (exempt, block) = lists(&policy);
+        let tiers = draft.compile_tiers(&policy, &mut applied)?;
+        let trees = draft.compile_trees(&policy)?;
+        let (exempt, block) = exempt_and_block_lists(&policy);
         let matches = on.iter().map(|rule| &rule.matches);
         let matches = block.iter().chain(exempt).chain(matches);
         let values = draft.slots.names().len();
         let matcher = Matcher::with_slots(matches, draft.slots)?;
-        draft.counters.settle();
+        draft.counters.retire_unused();
         Ok(Self {
             matcher,
-            values,
-            exempt: exempt.len(),
-            block: block.len(),
-            replacing: applied.iter().any(|rule| !rule.replaces.is_empty()),
-            waits: applied.iter().any(|rule| rule.waits.is_some()),
-            is_more: applied.iter().any(Applied::is_more),
-            warms: applied.iter().any(|rule| rule.warm.is_some()),
-            applied: applied.into(),
+            value_facts: values,
+            exempt_count: exempt.len(),
+            block_count: block.len(),
+            has_replacements: applied.iter().any(|rule| !rule.replaces.is_empty()),
+            has_waiting_rules: applied.iter().any(|rule| rule.max_wait.is_some()),
+            needs_engine_checks: applied.iter().any(CompiledRule::needs_engine_checks),
+            has_warm_up: applied.iter().any(|rule| rule.warm_up.is_some()),
+            rules: applied.into(),
             tiers,
             trees,
-            domains: Domains::of(&policy),
+            domains: RuleDomains::of(&policy),
             mode: policy.mode,
             near_limit_percent: policy.near_limit_percent,
             counters: draft.counters,
             retired_gates: RetiredGates::default(),
-            unmet: FirstHundred::default(),
+            unmatched_requests: FirstHundred::default(),
             version: before.map_or(0, |rules| rules.version + 1),
-            since: Timestamp::ZERO,
-            orders: PolicyOverrides::default(),
+            active_since: Timestamp::ZERO,
+            overrides: PolicyOverrides::default(),
             policy: Arc::new(policy),
         })
     }
@@ -272,7 +273,7 @@ fn numbers_by_name<'p>(
 }
 
 /// The lists of what is exempt and blocked, if the policy isn't off.
-fn lists(policy: &Policy) -> (&[Match], &[Match]) {
+fn exempt_and_block_lists(policy: &Policy) -> (&[MatchConditions], &[MatchConditions]) {
     match policy.mode {
         Mode::Off => (&[], &[]),
         _ => (&policy.exempt, &policy.block),
@@ -289,7 +290,7 @@ fn estimates(cost: &Cost, others: bool) -> Estimates {
 }
 
 /// An error of the rates of a rule.
-fn of(rule: &str) -> impl Fn(LimitError) -> PolicyError {
+fn rate_error(rule: &str) -> impl Fn(LimitError) -> PolicyError {
     move |error| PolicyError::Rate {
         rule: rule.to_owned(),
         error,
@@ -297,12 +298,12 @@ fn of(rule: &str) -> impl Fn(LimitError) -> PolicyError {
 }
 
 impl PolicyCompiler<'_> {
-    fn rule(
+    fn compile_rule(
         &mut self,
         rule: &Rule,
         mode: Mode,
         numbers: &HashMap<&str, Option<u32>, FixedState>,
-    ) -> Result<Applied, PolicyError> {
+    ) -> Result<CompiledRule, PolicyError> {
         let mut replaces = Vec::new();
         for name in &rule.replaces {
             match numbers.get(name.as_str()) {
@@ -323,70 +324,73 @@ impl PolicyCompiler<'_> {
             sharing,
             ..LimitPlacement::of(rule, &counter, is_settled_elsewhere)
         };
-        let applied = self.applied(rule, &place, mode)?;
-        Ok(Applied {
+        let applied = self.compile_limits(rule, &place, mode)?;
+        Ok(CompiledRule {
             replaces: replaces.into(),
             ..applied
         })
     }
 
     /// Compiles what a rule limits, and by which keys.
-    fn applied(
+    fn compile_limits(
         &mut self,
         rule: &Rule,
         place: &LimitPlacement<'_>,
         mode: Mode,
-    ) -> Result<Applied, PolicyError> {
+    ) -> Result<CompiledRule, PolicyError> {
         let mode = rule.mode.max(mode);
-        let limits = self.limits(&rule.limits, rule.algorithm, place, &rule.name)?;
+        let limits = self.place_limits(&rule.limits, rule.algorithm, place, &rule.name)?;
         let Cost { fact, default, .. } = &rule.cost;
-        let (warm, overload) = (self.warm_up(rule)?, self.overload(rule, &limits)?);
-        Ok(Applied {
+        let (warm, overload) = (
+            self.compile_warm_up(rule)?,
+            self.compile_overload(rule, &limits)?,
+        );
+        Ok(CompiledRule {
             name: rule.name.as_str().into(),
             key: KeyPlan::of(rule, &mut self.slots).shared(&mut self.keys),
             on_missing_key: rule.on_missing_key.unwrap_or(OnMissingKey::Pass),
             is_missing_expected: rule.on_missing_key == Some(OnMissingKey::Pass),
-            seen: FactPresence::default(),
-            cost: fact.as_ref().map(|fact| self.slots.number(fact)),
+            key_presence: FactPresence::default(),
+            cost_fact: fact.as_ref().map(|fact| self.slots.number(fact)),
             default_cost: *default,
-            cost_seen: FactPresence::default(),
+            cost_presence: FactPresence::default(),
             limits: RuleLimits::new(limits),
             mode,
-            waits: match rule.over {
-                Over::Refuse => None,
-                Over::Wait(longest) => Some(longest),
+            max_wait: match rule.over {
+                OverLimitAction::Deny => None,
+                OverLimitAction::Wait(longest) => Some(longest),
             },
             replaces: Box::default(),
-            holds: rule.limits.concurrency.is_some()
+            holds_permits: rule.limits.concurrency.is_some()
                 || rule.adaptive.is_some()
                 || rule.cost.settle.is_some(),
             is_estimated: rule.cost.settle.is_some(),
             is_tier: false,
-            shares: rule.shared.is_some(),
-            rollout: Rollout::of(rule, mode),
-            has_more: warm.is_some() || overload.is_some(),
-            warm,
+            is_shared: rule.shared.is_some(),
+            rollout: Rollout::from_rule(rule, mode),
+            has_gates: warm.is_some() || overload.is_some(),
+            warm_up: warm,
             overload,
-            tally: UNCOUNTED,
+            tally_row: UNCOUNTED,
         })
     }
 
     /// What stands beside the rates of a rule that comes into force, or has not long ago. One that was there already
     /// when it was told to warm up is warm.
-    fn warm_up(&mut self, rule: &Rule) -> Result<Option<Box<WarmUp>>, PolicyError> {
+    fn compile_warm_up(&mut self, rule: &Rule) -> Result<Option<Box<WarmUp>>, PolicyError> {
         // What is unlimited has no rate to grow.
         let Some(length) = rule.warm_up.filter(|_| !rule.limits.unlimited) else {
             return Ok(None);
         };
         let before = self.before.and_then(|before| {
-            let mut applied = before.applied.iter();
+            let mut applied = before.rules.iter();
             applied.find(|applied| !applied.is_tier && *applied.name == *rule.name)
         });
         let head = match before {
             None => Some(Duration::ZERO),
             Some(before) => {
-                let warm = before.warm.as_ref();
-                warm.and_then(|warm| warm.part_of(length, self.now))
+                let warm = before.warm_up.as_ref();
+                warm.and_then(|warm| warm.scaled_progress(length, self.now))
             }
         };
         let Some(head) = head else {
@@ -397,14 +401,14 @@ impl PolicyCompiler<'_> {
             limits: &rule.limits,
             estimates: estimates(&rule.cost, false),
             length,
-            head,
+            initial_progress: head,
             now: self.now,
         };
         let warm = WarmUp::new(new, &mut self.counters);
-        Ok(Some(Box::new(warm.map_err(of(&rule.name))?)))
+        Ok(Some(Box::new(warm.map_err(rate_error(&rule.name))?)))
     }
 
-    fn trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
+    fn compile_trees(&mut self, policy: &Policy) -> Result<Trees, PolicyError> {
         Trees::new(&policy.domains, |leaf| {
             let limit = &leaf.limit;
             let place = LimitPlacement {
@@ -415,25 +419,27 @@ impl PolicyCompiler<'_> {
                 slot: None,
                 estimates: Estimates::None,
             };
-            self.limits(&limit.limits, limit.algorithm, &place, &leaf.to_string())
+            self.place_limits(&limit.limits, limit.algorithm, &place, &leaf.to_string())
         })
     }
 
     /// All limits of a rule or a tier, each with its counter.
-    fn limits(
+    fn place_limits(
         &mut self,
         limits: &Limits,
         algorithm: Algorithm,
         place: &LimitPlacement<'_>,
         rule: &str,
     ) -> Result<Vec<Limit>, PolicyError> {
-        let kinds = kinds(limits, algorithm);
-        let placed = self.counters.place(place.counter, place.sharing, &kinds);
+        let kinds = limit_kinds(limits, algorithm);
+        let placed = self
+            .counters
+            .assign_counters(place.counter, place.sharing, &kinds);
         let marked = placed.and_then(|limits| {
             let limits = limits.into_iter();
-            limits.map(|limit| place.mark(limit)).collect()
+            limits.map(|limit| place.apply_to(limit)).collect()
         });
-        marked.map_err(of(rule))
+        marked.map_err(rate_error(rule))
     }
 }
 
@@ -446,12 +452,12 @@ pub(crate) fn counter_of(rule: &Rule) -> (String, Sharing) {
 }
 
 /// The same of a limit for descriptors.
-pub(crate) fn counter_of_leaf(leaf: &Leaf) -> String {
+pub(crate) fn counter_of_leaf(leaf: &CompiledLimit) -> String {
     format!("descriptor/{}", leaf.counter_name())
 }
 
 /// What there is to count of a rule or a tier, in one order.
-pub(crate) fn kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKind> {
+pub(crate) fn limit_kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKind> {
     if limits.unlimited {
         return Vec::new();
     }
@@ -469,13 +475,13 @@ pub(crate) fn kinds(limits: &Limits, algorithm: Algorithm) -> Vec<LimitKind> {
 
 /// The domains that rules are for.
 #[derive(Debug, Default)]
-pub(crate) struct Domains {
+pub(crate) struct RuleDomains {
     /// A rule is for domains that aren't named one by one.
     any: bool,
     named: BTreeSet<Box<str>>,
 }
 
-impl Domains {
+impl RuleDomains {
     /// Those of a policy's rules.
     pub(crate) fn of(policy: &Policy) -> Self {
         let is_on = |rule: &&Rule| rule.mode != Mode::Off;

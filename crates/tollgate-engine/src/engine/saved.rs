@@ -13,7 +13,7 @@ use tollgate::{Clock, Timestamp};
 use super::counters::Counters;
 use super::orders::{OverrideBook, SnapshotForm};
 use super::pipeline::Pipeline;
-use super::rules::{Before, PolicyError, Rules};
+use super::rules::{CompiledPolicy, PolicyError, PreviousState};
 use crate::backend::{Memory, MemoryBuilder};
 use crate::limits::KeyHashers;
 use crate::policy::Policy;
@@ -23,7 +23,7 @@ const VERSION: u64 = 3;
 /// The one before, which is read too: its orders say neither what they did nor more than one rate.
 const PREVIOUS_VERSION: u64 = 2;
 /// The counter of limits that proxies ask for, whatever the policy.
-const ASKED: u64 = u64::MAX;
+const REQUESTED_COUNTER: u64 = u64::MAX;
 
 /// What is known beside a snapshot when an engine goes on from it.
 ///
@@ -33,7 +33,7 @@ const ASKED: u64 = u64::MAX;
 /// assert_eq!(Resume::default(), Resume { quotas: None, unset_wall: None });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Resume<'a> {
+pub struct RestoreOptions<'a> {
     /// The file that [quotas](MemoryBuilder::quota_file) are kept in; without, they begin anew.
     pub quotas: Option<&'a Path>,
     /// What the wall clock would show now had nobody set it since the snapshot, if that is known. It tells how much of
@@ -50,11 +50,11 @@ pub struct Resume<'a> {
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Restored {
+pub struct RestoreReport {
     /// Keys of rates that are active still, and go on.
     pub keys: u64,
     /// Keys that are active still and found no slot: there is less room than in the engine that was saved.
-    pub left_out: u64,
+    pub dropped_keys: u64,
     /// The rates that the policy has no more, or counts by another algorithm, in order: `rule/`, `tier/` or another sort,
     /// and the name. What their keys have spent is kept until they are idle: a policy that has such a limit again goes on with it.
     pub retired: Vec<String>,
@@ -93,7 +93,7 @@ impl std::error::Error for RestoreError {
 }
 
 /// Writes down what outlives the process, and says how many keys of rates that are.
-pub(super) fn save<C: Clock + 'static, W: Clock + 'static>(
+pub(super) fn save_engine<C: Clock + 'static, W: Clock + 'static>(
     pipeline: &Pipeline<Memory<C, W>>,
     file: &mut SnapshotWriter,
 ) -> Result<u64, SnapshotError> {
@@ -101,18 +101,18 @@ pub(super) fn save<C: Clock + 'static, W: Clock + 'static>(
     file.words(&pipeline.hashers.seeds())?;
     file.words(&pipeline.hashers.probes())?;
     pipeline.rules.load().counters.save(file)?;
-    let book = pipeline.book().clone();
+    let book = pipeline.lock_overrides().clone();
     book.save(file, pipeline.clocks.wall.now())?;
     pipeline.backend.save(file)
 }
 
 /// Goes on with what was written down.
-pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
+pub(super) fn restore_engine<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     policy: Policy,
     builder: MemoryBuilder<C, W>,
-    resume: Resume<'_>,
+    resume: RestoreOptions<'_>,
     file: &mut SnapshotReader,
-) -> Result<(Pipeline<Memory<C, W>>, Restored), RestoreError> {
+) -> Result<(Pipeline<Memory<C, W>>, RestoreReport), RestoreError> {
     let [version, seeds @ ..] = file.words::<5>()?;
     let hashers = KeyHashers::with_seeds(seeds);
     let is_known = matches!(version, VERSION | PREVIOUS_VERSION);
@@ -126,19 +126,19 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     let counters = Counters::load(file)?;
     let book = OverrideBook::load(file, form, builder.wall_clock().now())?;
     let now = builder.rate_clock().now();
-    let follows = Before::Counters(&counters);
-    let rules = Rules::new(policy, follows, now).map_err(RestoreError::Policy)?;
-    let live: HashSet<u64> = rules.counters.ids().chain([ASKED]).collect();
+    let follows = PreviousState::Counters(&counters);
+    let rules = CompiledPolicy::new(policy, follows, now).map_err(RestoreError::Policy)?;
+    let live: HashSet<u64> = rules.counters.ids().chain([REQUESTED_COUNTER]).collect();
     let (tables, loaded) = builder.load(file, resume.unset_wall, |id| live.contains(&id))?;
     let retired = rules.counters.just_retired();
-    let memory = builder.around(tables, resume.quotas);
+    let memory = builder.build_around(tables, resume.quotas);
     let memory = memory.map_err(RestoreError::Quotas)?;
     let pipeline = Pipeline::new(rules, memory, hashers).map_err(RestoreError::Policy)?;
-    *pipeline.book() = book;
-    (pipeline.book()).apply_to_policy(&pipeline.override_context(&pipeline.rules.load()));
-    let restored = Restored {
+    *pipeline.lock_overrides() = book;
+    (pipeline.lock_overrides()).apply_to_policy(&pipeline.override_context(&pipeline.rules.load()));
+    let restored = RestoreReport {
         keys: loaded.keys,
-        left_out: loaded.left_out,
+        dropped_keys: loaded.skipped,
         retired,
     };
     Ok((pipeline, restored))

@@ -1,34 +1,34 @@
 //! What is counted of a verdict, and by which limiter.
 
 use super::request_match::{RequestMatch, TreeMatch};
-use super::rules::Rules;
-use crate::envoy::Lookup;
+use super::rules::CompiledPolicy;
+use crate::envoy::LookupResult;
 use crate::limits::Answer;
 use crate::policy::Mode;
 use crate::tally::{
-    ALLOWED, ASKED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, NEAR_LIMIT, NO_RULE, SHADOW_DENIED,
+    ALLOWED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, NEAR_LIMIT, NO_RULE, REQUESTED, SHADOW_DENIED,
     Tallies, UNCOUNTED,
 };
-use crate::verdict::{DecidedBy, DenyReason, RequestDecision, is_near};
+use crate::verdict::{DecidedBy, DecisionBasis, DenyReason, is_near_limit};
 
 impl Tallies {
     /// A request that passed: each rule in force that applied to it, and the one that decided if it is near its limit.
     #[inline]
-    pub(super) fn passed(
+    pub(super) fn count_passed(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         gathered: &RequestMatch<'_>,
-        said: &RequestDecision,
+        said: &DecisionBasis,
     ) {
         self.add_passed();
-        let applied = gathered.counted.as_slice();
+        let applied = gathered.tally_rows.as_slice();
         for row in applied {
             self.add(*row, ALLOWED);
         }
-        if let DecidedBy::Applied(number) = said.decided.by
-            && is_near(&said.decided.decision, rules.near_limit_percent)
+        if let DecidedBy::Applied(number) = said.rule_decision.by
+            && is_near_limit(&said.rule_decision.decision, rules.near_limit_percent)
         {
-            self.add(rules.applied[number as usize].tally, NEAR_LIMIT);
+            self.add(rules.rules[number as usize].tally_row, NEAR_LIMIT);
         }
         if applied.is_empty() || !said.shadows.as_slice().is_empty() {
             self.count_passed_without_rule(rules, gathered, said);
@@ -39,12 +39,12 @@ impl Tallies {
     #[cold]
     fn count_passed_without_rule(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         gathered: &RequestMatch<'_>,
-        said: &RequestDecision,
+        said: &DecisionBasis,
     ) {
-        let is_counted = !gathered.counted.as_slice().is_empty() || gathered.has_shadow_match();
-        match said.decided.by {
+        let is_counted = !gathered.tally_rows.as_slice().is_empty() || gathered.has_shadow_match();
+        match said.rule_decision.by {
             DecidedBy::Exempt(_) => self.add(EXEMPT, ALLOWED),
             _ if is_counted || gathered.trees == TreeMatch::Some => {}
             _ if gathered.is_bypassed() || gathered.trees == TreeMatch::Bypassed => {
@@ -53,30 +53,33 @@ impl Tallies {
             _ => self.add(NO_RULE, ALLOWED),
         }
         for shadowed in said.shadows.as_slice() {
-            self.add(row(rules, shadowed.by), SHADOW_DENIED);
+            self.add(tally_row(rules, shadowed.by), SHADOW_DENIED);
         }
     }
 
     /// A rule in shadow that would have let the request pass.
-    pub(super) fn count_shadow_passed(&self, rules: &Rules, number: u32, answer: &Answer) {
-        let row = rules.applied[number as usize].tally;
+    pub(super) fn count_shadow_passed(&self, rules: &CompiledPolicy, number: u32, answer: &Answer) {
+        let row = rules.rules[number as usize].tally_row;
         self.add(row, ALLOWED);
-        if is_near(&answer.decision, rules.near_limit_percent) {
+        if is_near_limit(&answer.decision, rules.near_limit_percent) {
             self.add(row, NEAR_LIMIT);
         }
     }
 
     /// A request that was refused, by what decided.
     #[cold]
-    pub(super) fn refused(&self, rules: &Rules, said: &RequestDecision) {
+    pub(super) fn count_denied(&self, rules: &CompiledPolicy, said: &DecisionBasis) {
         self.add_refused();
         let reason = said.reason(rules);
-        self.add(row(rules, said.decided.by), DENIED + reason as usize);
+        self.add(
+            tally_row(rules, said.rule_decision.by),
+            DENIED + reason as usize,
+        );
     }
 
     /// A request that has more of something than is taken.
     #[cold]
-    pub(super) fn exceeded(&self, mode: Mode, counts_request: bool) {
+    pub(super) fn count_excess(&self, mode: Mode, counts_request: bool) {
         let column = match mode {
             Mode::Enforce => DENIED + DenyReason::TooLarge as usize,
             Mode::Shadow => SHADOW_DENIED,
@@ -93,39 +96,44 @@ impl Tallies {
 
 /// What a request of descriptors came to.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Told {
+pub(super) enum DescriptorOutcome {
     /// It passed, by this and by all others.
     Passed { near_limit: bool },
     /// This refused it.
-    Refused(DenyReason),
+    Denied(DenyReason),
     /// This would have, but is in shadow, or others of its quota have room.
     InShadow,
 }
 
 impl Tallies {
     /// What the limit of one descriptor said.
-    pub(super) fn descriptor(&self, rules: &Rules, lookup: &Lookup<'_>, told: Told) {
+    pub(super) fn count_descriptor(
+        &self,
+        rules: &CompiledPolicy,
+        lookup: &LookupResult<'_>,
+        told: DescriptorOutcome,
+    ) {
         let row = match lookup.leaf() {
             Some(leaf) => rules.trees.tally(leaf),
-            None => ASKED,
+            None => REQUESTED,
         };
         if row == UNCOUNTED {
             return;
         }
         match told {
-            Told::Passed { near_limit } => {
+            DescriptorOutcome::Passed { near_limit } => {
                 self.add(row, ALLOWED);
                 if near_limit {
                     self.add(row, NEAR_LIMIT);
                 }
             }
-            Told::Refused(reason) => self.add(row, DENIED + reason as usize),
-            Told::InShadow => self.add(row, SHADOW_DENIED),
+            DescriptorOutcome::Denied(reason) => self.add(row, DENIED + reason as usize),
+            DescriptorOutcome::InShadow => self.add(row, SHADOW_DENIED),
         }
     }
 
     /// No descriptor of a request met a limit, or all that did were let through by operators.
-    pub(super) fn count_unmatched(&self, rules: &Rules, found: &[Lookup<'_>]) {
+    pub(super) fn count_unmatched(&self, rules: &CompiledPolicy, found: &[LookupResult<'_>]) {
         let row = if rules.trees.has_limits(found) {
             BYPASS
         } else {
@@ -135,7 +143,7 @@ impl Tallies {
     }
 }
 
-fn row(rules: &Rules, by: DecidedBy) -> u32 {
+fn tally_row(rules: &CompiledPolicy, by: DecidedBy) -> u32 {
     match by {
         DecidedBy::Nothing => NO_RULE,
         DecidedBy::Exempt(_) => EXEMPT,
@@ -144,6 +152,6 @@ fn row(rules: &Rules, by: DecidedBy) -> u32 {
         DecidedBy::Applied(number)
         | DecidedBy::Blocked(number)
         | DecidedBy::MissingKey(number)
-        | DecidedBy::StoreFailure(number) => rules.applied[number as usize].tally,
+        | DecidedBy::StoreFailure(number) => rules.rules[number as usize].tally_row,
     }
 }

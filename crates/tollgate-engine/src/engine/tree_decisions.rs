@@ -2,24 +2,24 @@
 
 use std::time::Duration;
 
-use super::conditions::Conditions;
+use super::conditions::DecideOptions;
 use super::descriptors::{
-    DescriptorFindings, DescriptorRequest, DescriptorVerdict, ReportOptions, TreeCharge,
+    DescriptorDecision, DescriptorFindings, DescriptorRequest, ReportOptions, TreeCharge,
     TreeDecision, TreeInput, TreeLookups, TreeRequest,
 };
-use super::orders::Held;
+use super::orders::ActiveOverrides;
 use super::pipeline::{
-    ActivePolicy, AttemptInput, AttemptResult, CombinedVerdict, Pipeline, Request, TreeOutcome,
+    ActivePolicy, AttemptInput, AttemptResult, MixedDecision, Pipeline, Request, TreeOutcome,
 };
 use super::refund_guard::RefundGuard;
 use super::request_match::TreeMatch;
-use super::rules::Rules;
+use super::rules::CompiledPolicy;
 use crate::backend::{Backend, Refund};
-use crate::bounds::TooMuch;
+use crate::bounds::BoundExceeded;
 use crate::envoy::StatusCode;
 use crate::facts::{Descriptor, Facts};
 use crate::policy::{Charging, Mode};
-use crate::verdict::{DenyReason, Permits, Verdict};
+use crate::verdict::{DenyReason, Permits, RequestDecision};
 
 /// Why trees that are asked alone have an outcome.
 const NO_RULE: &str = "no rule is asked that could deny it";
@@ -27,7 +27,7 @@ const NO_RULE: &str = "no rule is asked that could deny it";
 /// How trees report a request that the rules count.
 fn before_rules(request: &Request<'_>) -> ReportOptions {
     ReportOptions {
-        started: request.started,
+        started_at: request.started_at,
         counts_request: false,
     }
 }
@@ -41,11 +41,11 @@ impl<B: Backend> Pipeline<B> {
         together: Option<(&AttemptInput<'_>, &mut AttemptResult)>,
     ) -> Result<Option<TreeOutcome>, B::Error> {
         let lookups = TreeLookups::new(&input);
-        let keys = lookups.keys(&input);
-        let met = lookups.meet(&input, &keys);
+        let keys = lookups.key_facts(&input);
+        let met = lookups.match_limits(&input, &keys);
         let trees = TreeRequest {
             rules: input.rules,
-            found: &lookups.found,
+            found: &lookups.lookups,
             met: &met,
         };
         let decided = self.decide_matched(trees, &input.request, telling, together);
@@ -63,11 +63,11 @@ impl<B: Backend> Pipeline<B> {
         let TreeRequest { rules, met, .. } = trees;
         let is_first = together
             .as_ref()
-            .is_none_or(|(trial, _)| trial.standing.is_none());
+            .is_none_or(|(trial, _)| trial.position.is_none());
         // One that waits and asks again is the same request.
         if is_first {
             (self.recorder).record_tree_match(rules, request, met);
-            for refund in met.iter().flatten().filter_map(|met| met.refunded()) {
+            for refund in met.iter().flatten().filter_map(|met| met.refund_checks()) {
                 self.backend.refund(&refund, Refund::Cost).await?;
             }
         }
@@ -84,21 +84,21 @@ impl<B: Backend> Pipeline<B> {
             Some((trial, tried)) => {
                 // A policy that charges each since the request began to wait would charge it again with every attempt.
                 charge.charging = Charging::AllOrNone;
-                self.try_once(trial, tried, Some(&mut charge)).await?;
-                if !tried.said.allowed {
+                self.decide_once(trial, tried, Some(&mut charge)).await?;
+                if !tried.said.is_allowed {
                     // A rule denies it, so nothing was charged to the trees.
                     return Ok(None);
                 }
             }
         }
-        let is_denied = !charge.allowed && rules.mode == Mode::Enforce;
+        let is_denied = !charge.is_allowed && rules.mode == Mode::Enforce;
         if is_alone || is_denied {
             let settling = charge.charge_or_peek_shadows(&self.backend, &mut permits, &[]);
             settling.await;
         }
         telling.counts_request |= is_denied;
         let tree_match = charge.tree_match();
-        let decided = charge.decided();
+        let decided = charge.into_decision();
         let (code, findings) = decided.findings();
         let statuses = &findings.statuses;
         (self.recorder).report_descriptors(&decided, statuses, telling, &self.backend);
@@ -115,18 +115,18 @@ impl<B: Backend> Pipeline<B> {
     /// descriptors.
     pub(super) async fn decide_combined<'f>(
         &self,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
         facts: &'f Facts<'f>,
         descriptors: DescriptorRequest<'_>,
-    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
-        let mut request = self.request(facts);
+    ) -> Result<Option<MixedDecision<'f>>, B::Error> {
+        let mut request = self.start_request(facts);
         let mut by_trees = DescriptorFindings::default();
-        let now = self.in_force();
+        let now = self.active_policy();
         let charging = now.rules.trees.compiled.charging(descriptors.domain);
         if let Some(what) = self.too_much(descriptors.descriptors) {
             let first = self.exceeded(now.rules.mode, what, before_rules(&request));
             if first.code == StatusCode::OverLimit {
-                return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
+                return Ok(Some(MixedDecision::DeniedByDescriptor(first.findings)));
             }
             (by_trees, request.trees) = (first.findings, first.tree_match);
         } else if charging == Charging::Each && !on.lacks_facts_for(&now.rules) {
@@ -144,36 +144,36 @@ impl<B: Backend> Pipeline<B> {
     /// denial by a rule keeps it.
     async fn charge_trees_first<'f>(
         &self,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
         facts: &'f Facts<'f>,
         mut request: Request<'_>,
         descriptors: DescriptorRequest<'_>,
         now: ActivePolicy,
-    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
+    ) -> Result<Option<MixedDecision<'f>>, B::Error> {
         let input = self.tree_input(&now.rules, now.orders.as_ref(), descriptors);
         let lookups = TreeLookups::new(&input);
-        let keys = lookups.keys(&input);
-        let met = lookups.meet(&input, &keys);
+        let keys = lookups.key_facts(&input);
+        let met = lookups.match_limits(&input, &keys);
         let trees = TreeRequest {
             rules: input.rules,
-            found: &lookups.found,
+            found: &lookups.lookups,
             met: &met,
         };
         let deciding = self.decide_matched(trees, &descriptors, before_rules(&request), None);
         let (first, decided) = deciding.await?.expect(NO_RULE);
         if first.code == StatusCode::OverLimit {
-            return Ok(Some(CombinedVerdict::DeniedByDescriptor(first.findings)));
+            return Ok(Some(MixedDecision::DeniedByDescriptor(first.findings)));
         }
         let mut unanswered = RefundGuard::new(&self.backend, first.permits);
-        unanswered.is_charged(&decided.charged_checks());
+        unanswered.record_charge(&decided.charged_checks());
         request.trees = first.tree_match;
         let deciding = self.decide_by_rules(on, facts, request, first.findings);
         let Some(mut verdict) = deciding.await? else {
             return Ok(None);
         };
-        let held = unanswered.answered();
-        if let CombinedVerdict::Passed(passed, _) = &mut verdict {
-            passed.hold(held);
+        let held = unanswered.disarm();
+        if let MixedDecision::Passed(passed, _) = &mut verdict {
+            passed.hold_permits(held);
         }
         Ok(Some(verdict))
     }
@@ -181,41 +181,43 @@ impl<B: Backend> Pipeline<B> {
     /// Decides a request by the rules, with the trees or after them.
     async fn decide_by_rules<'f>(
         &self,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
         facts: &'f Facts<'f>,
         request: Request<'_>,
         mut by_trees: DescriptorFindings,
-    ) -> Result<Option<CombinedVerdict<'f>>, B::Error> {
-        let mut attempt = self.attempts(&request, on).await?;
+    ) -> Result<Option<MixedDecision<'f>>, B::Error> {
+        let mut attempt = self.decide_with_waiting(&request, on).await?;
         if attempt.is_outdated {
             return Ok(None);
         }
         if let Some(trees) = attempt.trees.take() {
             if trees.code == StatusCode::OverLimit {
-                return Ok(Some(CombinedVerdict::DeniedByDescriptor(trees.findings)));
+                return Ok(Some(MixedDecision::DeniedByDescriptor(trees.findings)));
             }
             by_trees = trees.findings;
         }
         attempt.is_by_trees = by_trees.decider.is_some() || by_trees.too_much.is_some();
-        Ok(Some(match self.conclude(facts, attempt, request.started) {
-            Verdict::Passed(passed) => CombinedVerdict::Passed(passed, by_trees),
-            Verdict::Refused(refused) => CombinedVerdict::DeniedByRule(refused),
-        }))
+        Ok(Some(
+            match self.finish_verdict(facts, attempt, request.started_at) {
+                RequestDecision::Allowed(passed) => MixedDecision::Passed(passed, by_trees),
+                RequestDecision::Denied(refused) => MixedDecision::DeniedByRule(refused),
+            },
+        ))
     }
 
     /// Decides a request by trees alone.
     pub(super) async fn decide_descriptors(
         &self,
         request: DescriptorRequest<'_>,
-    ) -> Result<DescriptorVerdict, B::Error> {
-        let (started, counts_request) = (self.recorder.started(&self.backend), true);
+    ) -> Result<DescriptorDecision, B::Error> {
+        let (started, counts_request) = (self.recorder.start_time(&self.backend), true);
         let telling = ReportOptions {
-            started,
+            started_at: started,
             counts_request,
         };
-        let now = self.in_force();
+        let now = self.active_policy();
         let outcome = self.decide_by_trees_alone(&now, request, telling).await?;
-        Ok(DescriptorVerdict::new(
+        Ok(DescriptorDecision::new(
             outcome.code,
             outcome.findings,
             outcome.permits,
@@ -240,8 +242,8 @@ impl<B: Backend> Pipeline<B> {
     /// What trees need of a request.
     pub(super) fn tree_input<'a>(
         &'a self,
-        rules: &'a Rules,
-        orders: Option<&'a Held>,
+        rules: &'a CompiledPolicy,
+        orders: Option<&'a ActiveOverrides>,
         request: DescriptorRequest<'a>,
     ) -> TreeInput<'a> {
         TreeInput {
@@ -252,16 +254,19 @@ impl<B: Backend> Pipeline<B> {
         }
     }
 
-    pub(super) fn too_much(&self, descriptors: &[Descriptor<'_>]) -> Option<TooMuch<'static>> {
+    pub(super) fn too_much(
+        &self,
+        descriptors: &[Descriptor<'_>],
+    ) -> Option<BoundExceeded<'static>> {
         let (found, most) = (descriptors.len(), self.bounds.descriptors);
         if found > most {
-            return Some(TooMuch::Descriptors { found, most });
+            return Some(BoundExceeded::Descriptors { found, most });
         }
         let entries = descriptors.iter().flat_map(|one| one.entries);
         let lengths = entries.flat_map(|(key, value)| [key.len(), value.len()]);
         let most = self.bounds.fact_bytes;
         let bytes = lengths.max().filter(|bytes| *bytes > most)?;
-        Some(TooMuch::Entry { bytes, most })
+        Some(BoundExceeded::Entry { bytes, most })
     }
 
     /// The answer to a request that has too much of something.
@@ -269,11 +274,11 @@ impl<B: Backend> Pipeline<B> {
     pub(super) fn exceeded(
         &self,
         mode: Mode,
-        what: TooMuch<'static>,
+        what: BoundExceeded<'static>,
         mut telling: ReportOptions,
     ) -> TreeOutcome {
         telling.counts_request |= mode == Mode::Enforce;
-        (self.recorder).tell_exceeded(mode, what, telling, &self.backend);
+        (self.recorder).report_excess(mode, what, telling, &self.backend);
         let (code, retry_after) = match mode {
             Mode::Enforce => (StatusCode::OverLimit, Duration::MAX),
             Mode::Shadow | Mode::Off => (StatusCode::Ok, Duration::ZERO),

@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome, Timestamp};
 
-pub use crate::bounds::TooMuch;
+pub use crate::bounds::BoundExceeded;
 pub use crate::cause::Cause;
-use crate::engine::orders::Override;
-use crate::limits::{LimitKind, Unavailable};
+use crate::engine::orders::LimitOverride;
+use crate::limits::{LimitKind, StoreUnavailable};
 use crate::matcher::inline_vec::InlineVec;
 use crate::policy::Mode;
 
@@ -17,11 +17,11 @@ mod cause;
 mod findings;
 mod permits;
 
-pub use findings::{Findings, LimitState, ShadowRefusal};
+pub use findings::{DecisionDetails, LimitState, ShadowDenial};
 pub use permits::Permits;
 pub use tollgate::DenyReason;
 
-pub(crate) use cause::{DecidedBy, reason_of};
+pub(crate) use cause::{DecidedBy, deny_reason};
 
 /// What came of a request: it passes and holds what it takes, or it is refused.
 ///
@@ -55,11 +55,11 @@ pub(crate) use cause::{DecidedBy, reason_of};
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
-pub enum Verdict<'f> {
+pub enum RequestDecision<'f> {
     /// The request may pass.
-    Passed(Passed<'f>),
+    Allowed(AllowedRequest<'f>),
     /// It may not, and was charged nothing.
-    Refused(Refused<'f>),
+    Denied(DeniedRequest<'f>),
 }
 
 /// A request that may pass, with what it holds while it runs.
@@ -81,7 +81,7 @@ pub enum Verdict<'f> {
 #[derive(derive_more::Debug)]
 #[debug("{_0:?}")]
 #[must_use = "what passed gives back its slots when it is dropped"]
-pub struct Passed<'f>(Findings<'f>);
+pub struct AllowedRequest<'f>(DecisionDetails<'f>);
 
 /// A request that may not pass.
 ///
@@ -100,22 +100,22 @@ pub struct Passed<'f>(Findings<'f>);
 /// ```
 #[derive(derive_more::Debug)]
 #[debug("{_0:?}")]
-pub struct Refused<'f>(Findings<'f>);
+pub struct DeniedRequest<'f>(DecisionDetails<'f>);
 
 /// What was said about a request, or what is said so far.
-pub(crate) struct RequestDecision {
-    pub(crate) allowed: bool,
-    pub(crate) decided: RuleDecision,
+pub(crate) struct DecisionBasis {
+    pub(crate) is_allowed: bool,
+    pub(crate) rule_decision: RuleDecision,
     pub(crate) permits: Permits,
     /// What rules in shadow would have refused.
     pub(crate) shadows: InlineVec<RuleDecision, 2>,
-    pub(crate) unavailable: Option<Unavailable>,
+    pub(crate) unavailable: Option<StoreUnavailable>,
     /// When, if a rule that warms up may have decided.
-    pub(crate) at: Option<Timestamp>,
+    pub(crate) decided_at: Option<Timestamp>,
     /// What was ordered of the rule that decided.
-    pub(crate) changed: Option<Arc<Override>>,
+    pub(crate) limit_override: Option<Arc<LimitOverride>>,
     /// The order that refused it.
-    pub(crate) blocked_by: Option<u64>,
+    pub(crate) block_id: Option<u64>,
     /// It might have waited, but as many wait as may.
     pub(crate) is_queue_full: bool,
     /// Each limit in force, if that was asked for and there are several.
@@ -138,25 +138,29 @@ impl ListedLimit {
     pub(crate) fn urgency(&self) -> (u8, Duration, u64) {
         let left = self.decision.remaining / self.cost;
         match (self.decision.is_allowed(), &self.kind) {
-            (false, _) => (0, Duration::MAX.saturating_sub(self.decision.wait()), left),
+            (false, _) => (
+                0,
+                Duration::MAX.saturating_sub(self.decision.wait_or_max()),
+                left,
+            ),
             (true, LimitKind::Concurrency(_) | LimitKind::Adaptive(_)) => (2, Duration::ZERO, left),
             (true, _) => (1, Duration::ZERO, left),
         }
     }
 }
 
-impl Default for RequestDecision {
+impl Default for DecisionBasis {
     #[inline]
     fn default() -> Self {
         Self {
-            allowed: true,
-            decided: RuleDecision::new(DecidedBy::Nothing, Decision::UNLIMITED),
+            is_allowed: true,
+            rule_decision: RuleDecision::new(DecidedBy::Nothing, Decision::UNLIMITED),
             permits: Permits::default(),
             shadows: InlineVec::new(),
             unavailable: None,
-            at: None,
-            changed: None,
-            blocked_by: None,
+            decided_at: None,
+            limit_override: None,
+            block_id: None,
             is_queue_full: false,
             limits: None,
         }
@@ -170,13 +174,13 @@ pub(crate) struct RuleDecision {
     /// Of the key by which it was decided.
     pub(crate) fingerprint: [u64; 2],
     /// The set of facts by which it was decided.
-    pub(crate) set: u32,
+    pub(crate) facts_set: u32,
     /// Of the limit that decided; none has zero.
     pub(crate) limit: u64,
     pub(crate) decision: Decision,
 }
 
-impl<'f> Verdict<'f> {
+impl<'f> RequestDecision<'f> {
     /// What passed; none if it was refused.
     ///
     /// ```
@@ -195,51 +199,53 @@ impl<'f> Verdict<'f> {
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn passed(self) -> Option<Passed<'f>> {
+    pub fn allowed(self) -> Option<AllowedRequest<'f>> {
         match self {
-            Self::Passed(passed) => Some(passed),
-            Self::Refused(_) => None,
+            Self::Allowed(passed) => Some(passed),
+            Self::Denied(_) => None,
         }
     }
 
     /// What was refused; none if it passed.
-    pub fn refused(&self) -> Option<&Refused<'f>> {
+    pub fn denied(&self) -> Option<&DeniedRequest<'f>> {
         match self {
-            Self::Passed(_) => None,
-            Self::Refused(refused) => Some(refused),
+            Self::Allowed(_) => None,
+            Self::Denied(refused) => Some(refused),
         }
     }
 
     /// Of a request that nothing was said of so far: it passes.
     #[inline]
-    pub(crate) fn new(findings: Findings<'f>) -> Self {
-        Self::Passed(Passed(findings))
+    pub(crate) fn new(findings: DecisionDetails<'f>) -> Self {
+        Self::Allowed(AllowedRequest(findings))
     }
 
     /// What is told of it, to be filled in; then [settled](Self::settled).
     #[inline]
-    pub(crate) fn findings_mut(&mut self) -> &mut Findings<'f> {
+    pub(crate) fn findings_mut(&mut self) -> &mut DecisionDetails<'f> {
         match self {
-            Self::Passed(Passed(findings)) | Self::Refused(Refused(findings)) => findings,
+            Self::Allowed(AllowedRequest(findings)) | Self::Denied(DeniedRequest(findings)) => {
+                findings
+            }
         }
     }
 
     /// As what was filled in says.
     #[inline]
-    pub(crate) fn settled(self) -> Self {
+    pub(crate) fn into_settled(self) -> Self {
         match self {
-            Self::Passed(Passed(findings)) if !findings.said.allowed => {
-                Self::Refused(Refused(findings))
+            Self::Allowed(AllowedRequest(findings)) if !findings.decision_data.is_allowed => {
+                Self::Denied(DeniedRequest(findings))
             }
             settled => settled,
         }
     }
 }
 
-impl Passed<'_> {
+impl AllowedRequest<'_> {
     /// What holds the slots and estimates of the request while it runs. It borrows nothing, so it may be moved into a task.
     pub fn into_permits(self) -> Permits {
-        self.0.said.permits
+        self.0.decision_data.permits
     }
 
     /// The same, while what was said is still to be told; none if it holds nothing.
@@ -262,38 +268,40 @@ impl Passed<'_> {
     /// ```
     #[inline]
     pub fn take_permits(&mut self) -> Option<Permits> {
-        let own = &mut self.0.said.permits;
+        let own = &mut self.0.decision_data.permits;
         (!own.is_empty()).then(|| std::mem::take(own))
     }
 
     /// Holds these permits as well, as shadows are held: beside its own.
-    pub(crate) fn hold(&mut self, permits: Permits) {
-        self.0.said.permits.hold(permits.0);
+    pub(crate) fn hold_permits(&mut self, permits: Permits) {
+        self.0.decision_data.permits.hold(permits.0);
     }
 }
 
-impl<'f> Deref for Verdict<'f> {
-    type Target = Findings<'f>;
+impl<'f> Deref for RequestDecision<'f> {
+    type Target = DecisionDetails<'f>;
 
-    fn deref(&self) -> &Findings<'f> {
+    fn deref(&self) -> &DecisionDetails<'f> {
         match self {
-            Self::Passed(Passed(findings)) | Self::Refused(Refused(findings)) => findings,
+            Self::Allowed(AllowedRequest(findings)) | Self::Denied(DeniedRequest(findings)) => {
+                findings
+            }
         }
     }
 }
 
-impl<'f> Deref for Passed<'f> {
-    type Target = Findings<'f>;
+impl<'f> Deref for AllowedRequest<'f> {
+    type Target = DecisionDetails<'f>;
 
-    fn deref(&self) -> &Findings<'f> {
+    fn deref(&self) -> &DecisionDetails<'f> {
         &self.0
     }
 }
 
-impl<'f> Deref for Refused<'f> {
-    type Target = Findings<'f>;
+impl<'f> Deref for DeniedRequest<'f> {
+    type Target = DecisionDetails<'f>;
 
-    fn deref(&self) -> &Findings<'f> {
+    fn deref(&self) -> &DecisionDetails<'f> {
         &self.0
     }
 }
@@ -307,7 +315,7 @@ pub(crate) const fn percent_of(mode: Mode) -> u8 {
 }
 
 /// Whether something passed, and of its limit as much is used as these percents.
-pub(crate) fn is_near(decision: &Decision, percent: u8) -> bool {
+pub(crate) fn is_near_limit(decision: &Decision, percent: u8) -> bool {
     let Decision {
         limit, remaining, ..
     } = *decision;

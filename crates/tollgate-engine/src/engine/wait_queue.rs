@@ -18,11 +18,11 @@ use crate::limits::{Check, LimitKind};
 /// Lines whose lock is shared.
 const SHARDS: usize = 16;
 /// A request that hasn't looked so long after its time was over never will, and isn't waited for any more.
-const GRACE: Duration = Duration::from_millis(100);
+const LOST_AFTER: Duration = Duration::from_millis(100);
 
 /// A request behind one that is asking now, of a limit that has nothing at present, asks again after so long at
 /// least.
-pub(super) const SOON: Duration = Duration::from_millis(10);
+pub(super) const MIN_RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// All lines of an engine.
 pub(crate) struct WaitQueues {
@@ -33,21 +33,21 @@ pub(crate) struct WaitQueues {
     next: AtomicU64,
     /// How often something came back. It is counted before a line is looked for, and compared after one was begun
     /// (both in one order with `waiting`, hence sequentially consistent), so that one of the two sees the other.
-    pokes: AtomicU64,
+    releases: AtomicU64,
     shards: [Mutex<Shard>; SHARDS],
 }
 
 /// The requests that wait for one key, in the order in which they came.
 struct WaitQueue {
-    places: BTreeMap<u64, Waiter>,
+    waiters: BTreeMap<u64, Waiter>,
     /// What all of them ask for.
     cost: u64,
     /// When the first asks again.
-    asks_at: Timestamp,
+    next_attempt_at: Timestamp,
     /// Something came back since it began to ask.
-    is_poked: bool,
+    was_released: bool,
     /// What it was told last.
-    said: Decision,
+    last_denial: Decision,
 }
 
 struct Waiter {
@@ -59,29 +59,29 @@ struct Waiter {
 impl Waiter {
     /// After this it is lost: its task is gone without a word, or starved.
     fn lost_at(&self) -> Timestamp {
-        self.deadline + GRACE
+        self.deadline + LOST_AFTER
     }
 }
 
 impl WaitQueue {
     fn first(&self) -> Option<u64> {
-        self.places.keys().next().copied()
+        self.waiters.keys().next().copied()
     }
 
     /// Lets the first look again.
     fn wake(&mut self) -> Option<Waker> {
-        let mut first = self.places.first_entry()?;
+        let mut first = self.waiters.first_entry()?;
         first.get_mut().waker.take()
     }
 
     /// The first asks at once.
-    fn poke(&mut self) -> Option<Waker> {
-        (self.asks_at, self.is_poked) = (Timestamp::ZERO, true);
+    fn release(&mut self) -> Option<Waker> {
+        (self.next_attempt_at, self.was_released) = (Timestamp::ZERO, true);
         self.wake()
     }
 
     fn remove(&mut self, number: u64) -> Option<Waiter> {
-        let gone = self.places.remove(&number)?;
+        let gone = self.waiters.remove(&number)?;
         self.cost = self.cost.saturating_sub(gone.cost);
         Some(gone)
     }
@@ -89,7 +89,7 @@ impl WaitQueue {
     /// Takes out those that are lost and stand right before this one.
     fn remove_lost_before(&mut self, number: u64, now: Timestamp) -> Vec<Waiter> {
         let mut lost = Vec::new();
-        while let Some((before, waiter)) = self.places.range(..number).next_back()
+        while let Some((before, waiter)) = self.waiters.range(..number).next_back()
             && waiter.lost_at() < now
         {
             let before = *before;
@@ -97,30 +97,30 @@ impl WaitQueue {
         }
         // What the first of them had waited for was there long ago.
         if !lost.is_empty() && self.first() == Some(number) {
-            self.asks_at = Timestamp::ZERO;
+            self.next_attempt_at = Timestamp::ZERO;
         }
         lost
     }
 
     /// Takes out those that are lost and stand at the head.
     fn remove_lost(&mut self, now: Timestamp) -> Vec<Waiter> {
-        let here = self.places.values().map(Waiter::lost_at);
+        let here = self.waiters.values().map(Waiter::lost_at);
         let lost = here.take_while(|until| *until < now).count();
-        match self.places.keys().nth(lost).copied() {
+        match self.waiters.keys().nth(lost).copied() {
             Some(first) => self.remove_lost_before(first, now),
-            None => std::mem::take(&mut self.places).into_values().collect(),
+            None => std::mem::take(&mut self.waiters).into_values().collect(),
         }
     }
 
     /// What a request would be told at the end of it.
     fn denial_at_end(&self, demand: &QueueDemand, now: Timestamp) -> Decision {
-        let first = self.places.values().next().map_or(0, |first| first.cost);
+        let first = self.waiters.values().next().map_or(0, |first| first.cost);
         let ahead = self.cost.saturating_sub(first).saturating_add(demand.cost);
-        let wait = (self.asks_at - now).saturating_add(demand.takes(ahead));
-        let mut said = self.said;
-        let wait = match said.wait() {
+        let wait = (self.next_attempt_at - now).saturating_add(demand.refill_time(ahead));
+        let mut said = self.last_denial;
+        let wait = match said.wait_or_max() {
             Duration::ZERO => wait,
-            _ => wait.max(SOON),
+            _ => wait.max(MIN_RETRY_DELAY),
         };
         said.outcome = Outcome::Denied;
         said.set_wait(wait);
@@ -129,7 +129,7 @@ impl WaitQueue {
 }
 
 /// A place in a line, left when this is dropped.
-pub(crate) struct Standing<'a> {
+pub(crate) struct QueuePosition<'a> {
     turns: &'a WaitQueues,
     demand: QueueDemand,
     number: u64,
@@ -143,7 +143,7 @@ pub(crate) struct QueueRequest {
     pub(crate) asks_at: Timestamp,
     pub(crate) deadline: Timestamp,
     /// The [pokes](Turns::pokes) before it asked.
-    pub(crate) pokes: u64,
+    pub(crate) releases: u64,
 }
 
 /// What a request in line is to do.
@@ -165,25 +165,25 @@ impl WaitQueues {
         Self {
             waiting: AtomicUsize::new(0),
             next: AtomicU64::new(0),
-            pokes: AtomicU64::new(0),
+            releases: AtomicU64::new(0),
             shards: std::array::from_fn(|_| Mutex::default()),
         }
     }
 
     /// Whether anybody waits.
     #[inline]
-    pub(crate) fn is_any(&self) -> bool {
+    pub(crate) fn has_waiters(&self) -> bool {
         self.waiting.load(Ordering::Relaxed) > 0
     }
 
     /// How many wait.
-    pub(crate) fn waiting(&self) -> usize {
+    pub(crate) fn waiter_count(&self) -> usize {
         self.waiting.load(Ordering::Relaxed)
     }
 
     /// How often something came back so far, for a request that is asked about now and may have to wait in line.
-    pub(crate) fn pokes(&self) -> u64 {
-        self.pokes.load(Ordering::SeqCst)
+    pub(crate) fn release_count(&self) -> u64 {
+        self.releases.load(Ordering::SeqCst)
     }
 
     fn shard(&self, spot: QueueKey) -> MutexGuard<'_, Shard> {
@@ -194,7 +194,7 @@ impl WaitQueues {
     }
 
     /// What a request would be told at the end of a line; none if there is no line, or if it could never pass.
-    pub(crate) fn behind(&self, demand: &QueueDemand, now: Timestamp) -> Option<Decision> {
+    pub(crate) fn queue_denial(&self, demand: &QueueDemand, now: Timestamp) -> Option<Decision> {
         let mut shard = self.shard(demand.spot);
         let line = shard.get_mut(&demand.spot)?;
         let lost = line.remove_lost(now);
@@ -204,7 +204,7 @@ impl WaitQueues {
             shard.remove(&demand.spot);
         }
         drop(shard);
-        self.gone(lost);
+        self.remove_waiters(lost);
         woken.into_iter().for_each(Waker::wake);
         said.filter(|said| demand.cost <= said.limit)
     }
@@ -218,8 +218,8 @@ impl WaitQueues {
     ) -> Option<Decision> {
         let classes = Criticality::ALL.into_iter();
         let classes = classes.filter(|class| *class >= demand.spot.class);
-        let lines = classes.filter_map(|class| self.behind(&demand.of_class(class), now));
-        lines.max_by_key(|said| said.wait())
+        let lines = classes.filter_map(|class| self.queue_denial(&demand.of_class(class), now));
+        lines.max_by_key(|said| said.wait_or_max())
     }
 
     /// Stands at the end of a line, unless too many wait.
@@ -228,7 +228,7 @@ impl WaitQueues {
         demand: QueueDemand,
         coming: QueueRequest,
         most: usize,
-    ) -> Option<Standing<'_>> {
+    ) -> Option<QueuePosition<'_>> {
         let waiting = self
             .waiting
             .fetch_update(Ordering::SeqCst, Ordering::Relaxed, |waiting| {
@@ -237,16 +237,16 @@ impl WaitQueues {
         waiting.ok()?;
         let mut shard = self.shard(demand.spot);
         let line = shard.entry(demand.spot).or_insert_with(|| WaitQueue {
-            places: BTreeMap::new(),
+            waiters: BTreeMap::new(),
             cost: 0,
             // What came back since it asked may be what it lacks.
-            asks_at: if self.pokes() == coming.pokes {
+            next_attempt_at: if self.release_count() == coming.releases {
                 coming.asks_at
             } else {
                 Timestamp::ZERO
             },
-            is_poked: false,
-            said: coming.said,
+            was_released: false,
+            last_denial: coming.said,
         });
         // Under the lock, so that they stand in this order.
         let number = self.next.fetch_add(1, Ordering::Relaxed);
@@ -256,8 +256,8 @@ impl WaitQueues {
             deadline: coming.deadline,
             waker: None,
         };
-        line.places.insert(number, waiter);
-        Some(Standing {
+        line.waiters.insert(number, waiter);
+        Some(QueuePosition {
             turns: self,
             demand,
             number,
@@ -267,7 +267,7 @@ impl WaitQueues {
     /// Something that was held may be free: the first of a line asks at once, whatever its class, and the most critical
     /// first.
     pub(crate) fn poke(&self, spot: QueueKey) {
-        self.pokes.fetch_add(1, Ordering::SeqCst);
+        self.releases.fetch_add(1, Ordering::SeqCst);
         if self.waiting.load(Ordering::SeqCst) == 0 {
             return;
         }
@@ -275,7 +275,7 @@ impl WaitQueues {
         let mut shard = self.shard(spot);
         let woken = Criticality::ALL.map(|class| {
             let line = shard.get_mut(&QueueKey { class, ..spot });
-            line.and_then(WaitQueue::poke)
+            line.and_then(WaitQueue::release)
         });
         drop(shard);
         woken.into_iter().rev().flatten().for_each(Waker::wake);
@@ -283,10 +283,10 @@ impl WaitQueues {
 
     /// All may be different: the first of each line asks at once.
     pub(crate) fn release_all(&self) {
-        self.pokes.fetch_add(1, Ordering::SeqCst);
+        self.releases.fetch_add(1, Ordering::SeqCst);
         for shard in &self.shards {
             let mut shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
-            let woken: Vec<_> = shard.values_mut().filter_map(WaitQueue::poke).collect();
+            let woken: Vec<_> = shard.values_mut().filter_map(WaitQueue::release).collect();
             drop(shard);
             woken.into_iter().for_each(Waker::wake);
         }
@@ -308,27 +308,27 @@ impl WaitQueues {
             return;
         };
         let mut woken = None;
-        match line.places.values().next() {
+        match line.waiters.values().next() {
             None => {
                 shard.remove(&spot);
             }
             Some(next) if was_first => {
                 // What came back while it asked isn't in what it was told.
-                if let Some(at) = asks_at(&gone, next).filter(|_| !line.is_poked) {
-                    line.asks_at = at;
+                if let Some(at) = asks_at(&gone, next).filter(|_| !line.was_released) {
+                    line.next_attempt_at = at;
                 }
                 woken = line.wake();
             }
             Some(_) => {}
         }
         drop(shard);
-        self.gone([gone]);
+        self.remove_waiters([gone]);
         woken.into_iter().for_each(Waker::wake);
     }
 
     /// These don't stand anywhere any more. The caller holds no lock: a waker may be all that keeps a task, which
     /// may stand in line itself.
-    fn gone(&self, waiters: impl IntoIterator<Item = Waiter>) {
+    fn remove_waiters(&self, waiters: impl IntoIterator<Item = Waiter>) {
         for waiter in waiters {
             self.waiting.fetch_sub(1, Ordering::Relaxed);
             drop(waiter);
@@ -336,18 +336,18 @@ impl WaitQueues {
     }
 }
 
-impl Standing<'_> {
-    pub(crate) fn spot(&self) -> QueueKey {
+impl QueuePosition<'_> {
+    pub(crate) fn queue_key(&self) -> QueueKey {
         self.demand.spot
     }
 
     /// What it is to do; the task is woken when that changes. The first that looks is about to ask.
-    pub(crate) fn look(&self, waker: &Waker, now: Timestamp) -> QueueStatus {
+    pub(crate) fn poll_status(&self, waker: &Waker, now: Timestamp) -> QueueStatus {
         let mut shard = self.turns.shard(self.demand.spot);
         let Some(line) = shard.get_mut(&self.demand.spot) else {
             return QueueStatus::Lost;
         };
-        let Some(own) = line.places.get_mut(&self.number) else {
+        let Some(own) = line.waiters.get_mut(&self.number) else {
             return QueueStatus::Lost;
         };
         let mut replaced = None;
@@ -355,57 +355,62 @@ impl Standing<'_> {
             replaced = own.waker.replace(waker.clone());
         }
         let lost = line.remove_lost_before(self.number, now);
-        let stand = match line.places.range(..self.number).next_back() {
+        let stand = match line.waiters.range(..self.number).next_back() {
             Some((_, before)) => QueueStatus::Behind(before.lost_at()),
             None => {
-                line.is_poked = false;
-                QueueStatus::First(line.asks_at)
+                line.was_released = false;
+                QueueStatus::First(line.next_attempt_at)
             }
         };
         drop(shard);
         drop(replaced);
-        self.turns.gone(lost);
+        self.turns.remove_waiters(lost);
         stand
     }
 
     /// It asked, as the first, for what the policy makes of its request now, was told this, and asks again at that
     /// time, or at once if something came back meanwhile.
-    pub(crate) fn asks_again(&mut self, demand: QueueDemand, said: Decision, asks_at: Timestamp) {
+    pub(crate) fn record_denial(
+        &mut self,
+        demand: QueueDemand,
+        said: Decision,
+        asks_at: Timestamp,
+    ) {
         self.demand = demand;
         let mut shard = self.turns.shard(self.demand.spot);
         let line = shard.get_mut(&self.demand.spot);
         if let Some(line) = line.filter(|line| line.first() == Some(self.number)) {
-            line.said = said;
-            if !line.is_poked {
-                line.asks_at = asks_at;
+            line.last_denial = said;
+            if !line.was_released {
+                line.next_attempt_at = asks_at;
             }
         }
     }
 
     /// How long it would have to stand on, as far as that is known. It leaves.
-    pub(crate) fn turn_in(self, now: Timestamp) -> Duration {
+    pub(crate) fn time_to_head(self, now: Timestamp) -> Duration {
         let shard = self.turns.shard(self.demand.spot);
         let line = shard.get(&self.demand.spot);
         line.map_or(Duration::ZERO, |line| {
-            let ahead = line.places.range(..=self.number).skip(1);
+            let ahead = line.waiters.range(..=self.number).skip(1);
             let ahead = ahead.map(|(_, waiter)| waiter.cost);
             let ahead = ahead.fold(0, u64::saturating_add);
-            (line.asks_at - now).saturating_add(self.demand.takes(ahead))
+            (line.next_attempt_at - now).saturating_add(self.demand.refill_time(ahead))
         })
     }
 
     /// It passed, with so much left then: the next one asks when there may be enough for it.
-    pub(crate) fn passed(self, left: u64, now: Timestamp) {
+    pub(crate) fn leave_after_pass(self, left: u64, now: Timestamp) {
         let demand = self.demand;
         self.turns.leave(demand.spot, self.number, |_, next| {
-            let takes = demand.takes(next.cost.saturating_sub(left));
+            let takes = demand.refill_time(next.cost.saturating_sub(left));
             // What is slow for now may be faster by then: the next one asks.
             Some(demand.until.map_or(now + takes, |_| now))
         });
     }
 }
 
-impl Drop for Standing<'_> {
+impl Drop for QueuePosition<'_> {
     fn drop(&mut self) {
         self.turns
             .leave(self.demand.spot, self.number, |gone, next| {
@@ -479,7 +484,7 @@ impl QueueDemand {
 
     /// The same demand of a gate that stands until then beside this limit, in whose line it waits: that goes on when
     /// the gate is gone.
-    pub(crate) fn beside(self, limit: u64, until: Timestamp) -> Self {
+    pub(crate) fn in_queue_of(self, limit: u64, until: Timestamp) -> Self {
         Self {
             spot: QueueKey { limit, ..self.spot },
             until: Some(until),
@@ -488,7 +493,7 @@ impl QueueDemand {
     }
 
     /// How long so many units take to come.
-    fn takes(&self, units: u64) -> Duration {
+    fn refill_time(&self, units: u64) -> Duration {
         let nanos = self.pace.as_nanos().saturating_mul(u128::from(units));
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
@@ -498,7 +503,7 @@ impl WaitQueues {
     /// How many wait for one key of a limit.
     pub(crate) fn waiters_of_key(&self, spot: QueueKey) -> usize {
         let shard = self.shard(spot);
-        shard.get(&spot).map_or(0, |line| line.places.len())
+        shard.get(&spot).map_or(0, |line| line.waiters.len())
     }
 
     /// The same of all keys of each limit that anybody waits for.
@@ -507,7 +512,7 @@ impl WaitQueues {
         for shard in &self.shards {
             let shard = shard.lock().unwrap_or_else(PoisonError::into_inner);
             for (spot, line) in shard.iter() {
-                *all.entry(spot.limit).or_default() += line.places.len();
+                *all.entry(spot.limit).or_default() += line.waiters.len();
             }
         }
         all

@@ -8,17 +8,19 @@ use std::time::Duration;
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wakeup, sleep_until};
 
-use super::conditions::Conditions;
+use super::conditions::DecideOptions;
 use super::pipeline::{Attempt, Pipeline, Request};
-use super::wait_queue::{QueueDemand, QueueKey, QueueRequest, QueueStatus, SOON, Standing};
+use super::wait_queue::{
+    MIN_RETRY_DELAY, QueueDemand, QueueKey, QueuePosition, QueueRequest, QueueStatus,
+};
 use crate::backend::Backend;
 
 /// If it isn't known when there is room, as of slots, it is looked for so often.
-const POLL: Duration = Duration::from_millis(10);
+const POLL_INTERVAL: Duration = Duration::from_millis(10);
 
 /// A request that is run later than this after its time is over isn't asked about any more: a timer and a busy machine take
 /// less, and a client that was promised a time has gone.
-const LATE: Duration = Duration::from_millis(100);
+const MAX_WAKE_DELAY: Duration = Duration::from_millis(100);
 
 /// The time of a backend, as a clock.
 struct BackendTime<'a, B: Backend>(&'a Pipeline<B>);
@@ -28,15 +30,15 @@ impl<B: Backend> Clock for BackendTime<'_, B> {
         self.0.backend.now()
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
-        self.0.clocks.timer.wake_at(at, waker)
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+        self.0.clocks.clock.schedule_wakeup(at, waker)
     }
 }
 
 /// What came of standing in line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum QueueResult {
-    InLine,
+    Queued,
     /// Its turn would come too late.
     TooLate,
     /// As many wait as may.
@@ -45,13 +47,13 @@ enum QueueResult {
 
 impl<B: Backend> Pipeline<B> {
     /// Asks until the request passes, or doesn't.
-    pub(super) async fn attempts(
+    pub(super) async fn decide_with_waiting(
         &self,
         request: &Request<'_>,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
     ) -> Result<Attempt, B::Error> {
-        let attempt = self.attempt(request, on, None).await?;
-        if attempt.tried.over.is_some() && !on.is_immediate {
+        let attempt = self.decide_attempt(request, on, None).await?;
+        if attempt.result.wait.is_some() && !on.is_immediate {
             return Box::pin(self.wait_and_retry(request, on, attempt)).await;
         }
         Ok(attempt)
@@ -61,29 +63,29 @@ impl<B: Backend> Pipeline<B> {
     async fn wait_and_retry(
         &self,
         request: &Request<'_>,
-        on: Conditions<'_>,
+        on: DecideOptions<'_>,
         mut attempt: Attempt,
     ) -> Result<Attempt, B::Error> {
         let since = self.backend.now();
         let (mut told_at, mut place) = (since, None);
-        while let Some((demand, longest)) = attempt.tried.over {
+        while let Some((demand, longest)) = attempt.result.wait {
             let deadline = since + longest;
-            match self.stand(&mut place, demand, &attempt, deadline) {
-                QueueResult::InLine => {}
+            match self.join_queue(&mut place, demand, &attempt, deadline) {
+                QueueResult::Queued => {}
                 QueueResult::TooLate => break,
                 QueueResult::QueueFull => {
-                    attempt.tried.said.is_queue_full = true;
+                    attempt.result.said.is_queue_full = true;
                     break;
                 }
             }
             let Some(standing) = &place else {
                 break;
             };
-            let is_its_turn = self.is_its_turn(standing, deadline).await;
-            if !is_its_turn || self.backend.now() > deadline + LATE {
+            let is_its_turn = self.wait_for_turn(standing, deadline).await;
+            if !is_its_turn || self.backend.now() > deadline + MAX_WAKE_DELAY {
                 break;
             }
-            attempt = self.attempt(request, on, Some(standing)).await?;
+            attempt = self.decide_attempt(request, on, Some(standing)).await?;
             if attempt.is_outdated {
                 return Ok(attempt);
             }
@@ -94,18 +96,18 @@ impl<B: Backend> Pipeline<B> {
             tallies.waits.add(now - since);
         }
         match place {
-            Some(standing) if attempt.tried.said.allowed => {
+            Some(standing) if attempt.result.said.is_allowed => {
                 // What another limit has left says nothing of this one.
-                let own = &attempt.tried.said.decided;
-                let left = if QueueKey::new(own.limit, own.fingerprint) == standing.spot() {
+                let own = &attempt.result.said.rule_decision;
+                let left = if QueueKey::new(own.limit, own.fingerprint) == standing.queue_key() {
                     own.decision.remaining
                 } else {
                     u64::MAX
                 };
-                standing.passed(left, now);
+                standing.leave_after_pass(left, now);
             }
             standing => {
-                let turn = standing.map_or(Duration::ZERO, |standing| standing.turn_in(now));
+                let turn = standing.map_or(Duration::ZERO, |standing| standing.time_to_head(now));
                 self.set_retry_after(&mut attempt, turn, now - told_at);
             }
         }
@@ -117,47 +119,47 @@ impl<B: Backend> Pipeline<B> {
     fn set_retry_after(&self, attempt: &mut Attempt, turn: Duration, ago: Duration) {
         let now = self.backend.now();
         let line = attempt
-            .tried
-            .over
-            .and_then(|(demand, _)| self.turns.behind(&demand, now));
-        let decision = &mut attempt.tried.said.decided.decision;
-        let rest = decision.wait().saturating_sub(ago);
-        let least = match decision.wait() {
+            .result
+            .wait
+            .and_then(|(demand, _)| self.wait_queues.queue_denial(&demand, now));
+        let decision = &mut attempt.result.said.rule_decision.decision;
+        let rest = decision.wait_or_max().saturating_sub(ago);
+        let least = match decision.wait_or_max() {
             Duration::ZERO => Duration::ZERO,
-            _ => SOON,
+            _ => MIN_RETRY_DELAY,
         };
         *decision = line.unwrap_or(*decision);
-        let behind = line.map_or(Duration::ZERO, |line| line.wait());
+        let behind = line.map_or(Duration::ZERO, |line| line.wait_or_max());
         decision.set_wait(rest.max(turn).max(behind).max(least));
     }
 
     /// Stands in the line for what refused, or stays there, unless that can't end in time or too many wait already.
-    fn stand<'a>(
+    fn join_queue<'a>(
         &'a self,
-        place: &mut Option<Standing<'a>>,
+        place: &mut Option<QueuePosition<'a>>,
         demand: QueueDemand,
         attempt: &Attempt,
         deadline: Timestamp,
     ) -> QueueResult {
-        let (said, pokes) = (attempt.tried.said.decided.decision, attempt.pokes);
+        let (said, pokes) = (attempt.result.said.rule_decision.decision, attempt.releases);
         let now = self.backend.now();
         if now >= deadline {
             return QueueResult::TooLate;
         }
-        let asks_at = match said.wait() {
-            Duration::ZERO => (now + POLL).min(deadline),
+        let asks_at = match said.wait_or_max() {
+            Duration::ZERO => (now + POLL_INTERVAL).min(deadline),
             wait => now + wait,
         };
         let asks_at = demand.until.map_or(asks_at, |until| asks_at.min(until));
-        let is_own = |standing: &&mut Standing<'_>| standing.spot() == demand.spot;
+        let is_own = |standing: &&mut QueuePosition<'_>| standing.queue_key() == demand.spot;
         match place.as_mut().filter(is_own) {
-            Some(standing) => standing.asks_again(demand, said, asks_at),
+            Some(standing) => standing.record_denial(demand, said, asks_at),
             // What it stood in line for has room, and something else hasn't.
             None => {
-                let most = self.bounds.waiting;
+                let most = self.bounds.max_waiters;
                 *place = None;
-                let behind = self.turns.behind(&demand, now);
-                let turn = behind.map_or(asks_at, |behind| now + behind.wait());
+                let behind = self.wait_queues.queue_denial(&demand, now);
+                let turn = behind.map_or(asks_at, |behind| now + behind.wait_or_max());
                 if turn > deadline {
                     return QueueResult::TooLate;
                 }
@@ -165,28 +167,29 @@ impl<B: Backend> Pipeline<B> {
                     said,
                     asks_at,
                     deadline,
-                    pokes,
+                    releases: pokes,
                 };
-                *place = self.turns.join(demand, coming, most);
+                *place = self.wait_queues.join(demand, coming, most);
                 return match place {
-                    Some(_) => QueueResult::InLine,
+                    Some(_) => QueueResult::Queued,
                     None => QueueResult::QueueFull,
                 };
             }
         }
         if asks_at <= deadline {
-            QueueResult::InLine
+            QueueResult::Queued
         } else {
             QueueResult::TooLate
         }
     }
 
     /// Whether it is the first in line and there may be room, before its time is over.
-    async fn is_its_turn(&self, standing: &Standing<'_>, deadline: Timestamp) -> bool {
+    async fn wait_for_turn(&self, standing: &QueuePosition<'_>, deadline: Timestamp) -> bool {
         let mut sleep = pin!(sleep_until(BackendTime(self), deadline));
         poll_fn(|context: &mut Context<'_>| {
             loop {
-                let (at, is_turn) = match standing.look(context.waker(), self.backend.now()) {
+                let (at, is_turn) = match standing.poll_status(context.waker(), self.backend.now())
+                {
                     QueueStatus::First(asks_at) if asks_at <= deadline => (asks_at, Some(true)),
                     QueueStatus::Behind(until) if until < deadline => (until.plus_nanos(1), None),
                     QueueStatus::First(_) | QueueStatus::Behind(_) => (deadline, Some(false)),

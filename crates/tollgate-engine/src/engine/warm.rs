@@ -10,16 +10,16 @@ use std::time::Duration;
 use tollgate::{LimitError, Timestamp};
 
 use super::counters::{Counters, Sharing};
-use crate::limits::warm_up::{TENTHS, gate};
+use crate::limits::warm_up::{TENTHS, warm_up_kind};
 use crate::limits::{Estimates, Limit};
 use crate::policy::{Counting, Limits, OnStoreFailure};
 
 /// What the name of a gate's counter begins with.
-pub(crate) const NAME: &str = "warm-up";
+pub(crate) const COUNTER_PREFIX: &str = "warm-up";
 /// How many steps there are before the whole.
 const STEPS: u32 = TENTHS - 1;
 /// A time that lies further back than this is that of a clock which was set; threads may be as far apart.
-const SLACK: Duration = Duration::from_secs(1);
+const CLOCK_SLACK: Duration = Duration::from_secs(1);
 
 /// The gates of a rule.
 #[derive(Debug)]
@@ -39,7 +39,7 @@ pub(crate) struct WarmUp {
 #[derive(Debug)]
 struct ElapsedTime {
     since: AtomicU64,
-    head: AtomicU64,
+    elapsed_before: AtomicU64,
     /// The latest time that was seen.
     latest: AtomicU64,
     setting: Mutex<()>,
@@ -49,7 +49,7 @@ impl ElapsedTime {
     fn new(head: Duration, since: Timestamp) -> Self {
         Self {
             since: AtomicU64::new(since.as_nanos()),
-            head: AtomicU64::new(nanos(head)),
+            elapsed_before: AtomicU64::new(nanos(head)),
             latest: AtomicU64::new(since.as_nanos()),
             setting: Mutex::new(()),
         }
@@ -58,7 +58,7 @@ impl ElapsedTime {
     /// As it is at this time.
     #[inline]
     fn at(&self, now: Timestamp) -> Duration {
-        let head = self.head.load(Ordering::Acquire);
+        let head = self.elapsed_before.load(Ordering::Acquire);
         let since = self.since.load(Ordering::Acquire);
         Duration::from_nanos(head.saturating_add(now.as_nanos().saturating_sub(since)))
     }
@@ -69,23 +69,23 @@ impl ElapsedTime {
         let latest = self.latest.load(Ordering::Relaxed);
         if now.as_nanos() > latest {
             self.latest.fetch_max(now.as_nanos(), Ordering::Relaxed);
-        } else if latest - now.as_nanos() > nanos(SLACK) {
-            self.set_back(now);
+        } else if latest - now.as_nanos() > nanos(CLOCK_SLACK) {
+            self.handle_clock_set_back(now);
         }
         self.at(now)
     }
 
     #[cold]
-    fn set_back(&self, now: Timestamp) {
+    fn handle_clock_set_back(&self, now: Timestamp) {
         let _setting = self.setting.lock().unwrap_or_else(PoisonError::into_inner);
         let latest = Timestamp::from_nanos(self.latest.load(Ordering::Relaxed));
         // Another may have come first.
-        if latest - now <= SLACK {
+        if latest - now <= CLOCK_SLACK {
             return;
         }
         let passed = nanos(self.at(latest));
         self.since.store(now.as_nanos(), Ordering::Release);
-        self.head.store(passed, Ordering::Release);
+        self.elapsed_before.store(passed, Ordering::Release);
         self.latest.store(now.as_nanos(), Ordering::Relaxed);
     }
 }
@@ -101,7 +101,7 @@ pub(crate) struct NewWarmUp<'a> {
     pub(crate) estimates: Estimates,
     pub(crate) length: Duration,
     /// How far it has got before.
-    pub(crate) head: Duration,
+    pub(crate) initial_progress: Duration,
     pub(crate) now: Timestamp,
 }
 
@@ -113,23 +113,30 @@ impl WarmUp {
         // A stock that is had once has no rate to grow.
         let rates = rates.filter(|rate| !rate.is_unlimited() && !rate.is_zero());
         let rates: Vec<_> = rates.copied().collect();
-        let whole: Vec<_> = rates.iter().map(|rate| gate(*rate, TENTHS)).collect();
-        let placed = counters.place(&format!("{NAME}/{rule}"), Sharing::Alone, &whole)?;
+        let whole: Vec<_> = rates
+            .iter()
+            .map(|rate| warm_up_kind(*rate, TENTHS))
+            .collect();
+        let placed = counters.assign_counters(
+            &format!("{COUNTER_PREFIX}/{rule}"),
+            Sharing::Alone,
+            &whole,
+        )?;
         let steps = (1..TENTHS).map(|tenths| {
             let own = placed.iter().zip(&rates);
             let own = own.map(|(limit, rate)| {
-                let limit = limit.with_kind(gate(*rate, tenths))?;
+                let limit = limit.with_kind(warm_up_kind(*rate, tenths))?;
                 let mut limit = limit.with_estimates(new.estimates)?;
                 limit.counting = Counting::Local;
                 limit.on_store_failure = OnStoreFailure::Local;
                 // What it refuses may pass sooner, at the next step.
-                limit.lasting = false;
+                limit.is_lasting = false;
                 Ok(limit)
             });
             own.collect::<Result<_, LimitError>>()
         });
         Ok(Self {
-            elapsed: ElapsedTime::new(new.head, new.now),
+            elapsed: ElapsedTime::new(new.initial_progress, new.now),
             length: new.length,
             is_warm: AtomicBool::new(false),
             steps: steps.collect::<Result<_, _>>()?,
@@ -137,7 +144,7 @@ impl WarmUp {
     }
 
     /// How much of another length is over for one that is as warm as this at this time; none if it is warm.
-    pub(crate) fn part_of(&self, length: Duration, now: Timestamp) -> Option<Duration> {
+    pub(crate) fn scaled_progress(&self, length: Duration, now: Timestamp) -> Option<Duration> {
         let passed = self.elapsed.now(now);
         if self.is_warm.load(Ordering::Relaxed) || passed >= self.length {
             return None;
@@ -193,6 +200,6 @@ impl WarmUp {
 
 /// Whether a limit is a gate, by the name of its counter.
 pub(crate) fn is_gate(limit: &Limit) -> bool {
-    let name = limit.counter().name.strip_prefix(NAME);
+    let name = limit.counter().name.strip_prefix(COUNTER_PREFIX);
     name.is_some_and(|rest| rest.starts_with('/'))
 }

@@ -4,15 +4,15 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 
 use super::recorder::Recorder;
 use super::request_match::RequestMatch;
-use super::rules::{Applied, Rules, TierMatch};
+use super::rules::{CompiledPolicy, CompiledRule, TierMatch};
 use crate::facts::{Descriptor, Facts};
-use crate::suggestions::misspelt;
+use crate::suggestions::misspelled_facts;
 use crate::tally::{MISSING_KEY, NO_TENANT};
-use crate::warning::{Had, Warning};
+use crate::warning::{SeenFacts, Warning};
 
 /// Most names of facts that are kept of a request, and most characters of each.
-const MOST_NAMES: usize = 64;
-const LONGEST_NAME: usize = 80;
+const MAX_NAMES: usize = 64;
+const MAX_NAME_CHARS: usize = 80;
 
 /// What was warned of since the policy is in force.
 #[derive(Debug, Default)]
@@ -37,7 +37,7 @@ impl Recorder {
     #[cold]
     fn warn(&self, warning: Warning) {
         if let Some(observer) = &self.observer {
-            observer.warned(&warning);
+            observer.on_warning(&warning);
         }
         if let Some(log) = self.warnings.log.get() {
             log(&warning);
@@ -49,11 +49,11 @@ impl Recorder {
     #[inline]
     pub(super) fn record_missing_facts(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         gathered: &RequestMatch<'_>,
         facts: &Facts<'_>,
     ) {
-        if gathered.lacks.is_any() {
+        if gathered.missing.is_any() {
             self.record_each_missing_fact(rules, gathered, facts);
         }
     }
@@ -62,57 +62,60 @@ impl Recorder {
     #[inline(never)]
     fn record_each_missing_fact(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         gathered: &RequestMatch<'_>,
         facts: &Facts<'_>,
     ) {
-        for number in gathered.lacks.keys.as_slice() {
-            let rule = &rules.applied[*number as usize];
+        for number in gathered.missing.keys.as_slice() {
+            let rule = &rules.rules[*number as usize];
             if let Some(tallies) = &self.tallies {
-                tallies.add(rule.tally, MISSING_KEY);
+                tallies.add(rule.tally_row, MISSING_KEY);
             }
-            if rule.seen.record_missing() && !rule.is_missing_expected {
+            if rule.key_presence.record_missing() && !rule.is_missing_expected {
                 self.warn(key_never_found(rules, rule, facts));
             }
         }
-        for number in gathered.lacks.costs.as_slice() {
-            let rule = &rules.applied[*number as usize];
-            if rule.cost_seen.record_missing() {
+        for number in gathered.missing.costs.as_slice() {
+            let rule = &rules.rules[*number as usize];
+            if rule.cost_presence.record_missing() {
                 self.warn(cost_never_found(rules, rule, facts));
             }
         }
-        match gathered.lacks.tier {
+        match gathered.missing.tier {
             TierMatch::NoTiers | TierMatch::In(_) => {}
             TierMatch::NoTenant => self.record_missing_tenant(rules, facts),
             TierMatch::Unknown(default) => self.record_unknown_tier(rules, facts, default),
         }
-        if gathered.lacks.rule && rules.unmet.count_to_hundred() && has_no_match(rules) {
+        if gathered.missing.is_unmatched
+            && rules.unmatched_requests.count_to_hundred()
+            && has_no_match(rules)
+        {
             self.warn(Warning::NoRuleMet {
                 only_trees: has_only_trees(rules),
-                had: had(rules, facts),
+                had: request_facts(rules, facts),
             });
         }
     }
 
-    fn record_missing_tenant(&self, rules: &Rules, facts: &Facts<'_>) {
+    fn record_missing_tenant(&self, rules: &CompiledPolicy, facts: &Facts<'_>) {
         if let Some(tallies) = &self.tallies {
             tallies.add(NO_TENANT, MISSING_KEY);
         }
-        if rules.tiers.tenants_seen.record_missing() {
+        if rules.tiers.tenant_presence.record_missing() {
             self.warn(Warning::TenantNeverFound {
-                had: had(rules, facts),
+                had: request_facts(rules, facts),
             });
         }
     }
 
-    fn record_unknown_tier(&self, rules: &Rules, facts: &Facts<'_>, default: Option<u32>) {
+    fn record_unknown_tier(&self, rules: &CompiledPolicy, facts: &Facts<'_>, default: Option<u32>) {
         if let Some(tallies) = &self.tallies {
             tallies.add_unknown_tier();
         }
-        if rules.tiers.tiers_seen.record_missing() {
+        if rules.tiers.tier_presence.record_missing() {
             let tier = rules.tiers.fact.and_then(|slot| {
                 let fact = rules.matcher.slots.name(slot);
-                Some((fact.to_owned(), short(facts.get(fact)?)))
+                Some((fact.to_owned(), shorten(facts.get(fact)?)))
             });
             let known = rules.tiers.names().into_iter();
             self.warn(Warning::TierNeverFound {
@@ -127,22 +130,22 @@ impl Recorder {
     #[cold]
     pub(super) fn record_unmatched_descriptors(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         domain: &str,
         descriptors: &[Descriptor<'_>],
     ) {
-        if !rules.trees.is_any() || !rules.trees.seen.record_missing() {
+        if !rules.trees.is_any() || !rules.trees.presence.record_missing() {
             return;
         }
         let mut had: Vec<String> = Vec::new();
         for (key, _) in descriptors.iter().flat_map(|own| own.entries) {
-            let key = short(key);
-            if had.len() < MOST_NAMES && !had.contains(&key) {
+            let key = shorten(key);
+            if had.len() < MAX_NAMES && !had.contains(&key) {
                 had.push(key);
             }
         }
         self.warn(Warning::NoDescriptorMet {
-            domain: short(domain),
+            domain: shorten(domain),
             known: rules.policy.domains.keys().cloned().collect(),
             had,
         });
@@ -150,56 +153,56 @@ impl Recorder {
 }
 
 /// Whether all limits are for descriptors, so that none is for facts.
-fn has_only_trees(rules: &Rules) -> bool {
-    rules.block + rules.exempt + rules.applied.len() == 0 && rules.trees.is_any()
+fn has_only_trees(rules: &CompiledPolicy) -> bool {
+    rules.block_count + rules.exempt_count + rules.rules.len() == 0 && rules.trees.is_any()
 }
 
 /// Whether there are rules or trees, and neither a rule nor a tier has matched a request. Of tiers alone it is told that they
 /// find nobody.
-fn has_no_match(rules: &Rules) -> bool {
-    let mut applied = rules.applied.iter();
-    let has_rules = rules.applied.iter().any(|rule| !rule.is_tier);
-    (has_rules || has_only_trees(rules)) && !applied.any(|rule| rule.seen.is_any())
+fn has_no_match(rules: &CompiledPolicy) -> bool {
+    let mut applied = rules.rules.iter();
+    let has_rules = rules.rules.iter().any(|rule| !rule.is_tier);
+    (has_rules || has_only_trees(rules)) && !applied.any(|rule| rule.key_presence.is_any())
 }
 
-fn key_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
+fn key_never_found(rules: &CompiledPolicy, rule: &CompiledRule, facts: &Facts<'_>) -> Warning {
     let owned = |facts: Vec<&str>| facts.into_iter().map(str::to_owned).collect();
     Warning::KeyNeverFound {
         rule: rule.name.to_string(),
         wants: rule.key.fact_lists().map(owned).collect(),
         on_missing_key: rule.on_missing_key,
-        had: had(rules, facts),
+        had: request_facts(rules, facts),
     }
 }
 
-fn cost_never_found(rules: &Rules, rule: &Applied, facts: &Facts<'_>) -> Warning {
+fn cost_never_found(rules: &CompiledPolicy, rule: &CompiledRule, facts: &Facts<'_>) -> Warning {
     let slots = &rules.matcher.slots;
     Warning::CostNeverFound {
         rule: rule.name.to_string(),
         wants: rule
-            .cost
+            .cost_fact
             .map_or_else(String::new, |slot| slots.name(slot).to_owned()),
         default: rule.default_cost,
-        had: had(rules, facts),
+        had: request_facts(rules, facts),
     }
 }
 
 /// The facts of a request, as people are told of them.
-fn had(rules: &Rules, facts: &Facts<'_>) -> Had {
-    let names = facts.iter().map(|(name, _)| short(name));
-    let mut names: Vec<_> = names.take(MOST_NAMES).collect();
+fn request_facts(rules: &CompiledPolicy, facts: &Facts<'_>) -> SeenFacts {
+    let names = facts.iter().map(|(name, _)| shorten(name));
+    let mut names: Vec<_> = names.take(MAX_NAMES).collect();
     names.sort_unstable();
-    let near = misspelt(&rules.policy, facts).into_iter();
-    Had {
+    let near = misspelled_facts(&rules.policy, facts).into_iter();
+    SeenFacts {
         names,
         near: near
-            .map(|(name, near)| (short(name), near.to_owned()))
+            .map(|(name, near)| (shorten(name), near.to_owned()))
             .collect(),
     }
 }
 
 /// A name that clients may have chosen, on one line and not too long.
-fn short(name: &str) -> String {
-    let shown: String = name.chars().take(LONGEST_NAME).collect();
+fn shorten(name: &str) -> String {
+    let shown: String = name.chars().take(MAX_NAME_CHARS).collect();
     shown.escape_debug().to_string()
 }

@@ -3,15 +3,15 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use super::descriptor_index::Wildcard;
-use super::{Compiled, Domains, Leaf, PathEntry};
+use super::{CompiledLimit, DescriptorDomains, DescriptorIndex, PathEntry};
 use crate::document::Format;
 use crate::escape::is_hidden;
 use crate::facts::{DESCRIPTOR, DOMAIN, IP, descriptor_name, fact_name};
-use crate::load_result::Rejected;
+use crate::load_result::LoadError;
 use crate::native::text::{self, quoted};
-use crate::native::{LONGEST_CONDITION, LONGEST_NAME, MOST_KEY_FACTS};
+use crate::native::{MAX_CONDITION_BYTES, MAX_KEY_FACTS, MAX_NAME_LENGTH};
 use crate::policy::{
-    Charging, Counting, DescriptorRule, KeyPart, Match, Mode, Pattern, Policy, Rule,
+    Charging, Counting, DescriptorRule, KeyPart, MatchConditions, Mode, Pattern, Policy, Rule,
 };
 
 /// What is said of a limit in shadow that replaces one that isn't.
@@ -19,7 +19,7 @@ const SHADOW_REPLACES_ENFORCED: &str =
     "replaces of a limit in force: in shadow, a rule takes only the place of others in shadow";
 
 /// What is said of a limit that replaces one that replaces it.
-const CIRCLE: &str = "replaces in a circle: there all of them give way";
+const REPLACES_CYCLE: &str = "replaces in a circle: there all of them give way";
 
 /// Their domains as a file of our own form.
 ///
@@ -53,9 +53,9 @@ const CIRCLE: &str = "replaces in a circle: there all of them give way";
 /// "
 /// ));
 /// ```
-pub fn convert(policy: &Policy) -> Result<String, Rejected> {
-    let converted = to_rules(&policy.domains);
-    let text = write(&converted);
+pub fn convert_to_yaml(policy: &Policy) -> Result<String, LoadError> {
+    let converted = convert_to_rules(&policy.domains);
+    let text = write_policy(&converted);
     if !converted.rules.is_empty() {
         Policy::from_text(&text, Format::Yaml)?;
     }
@@ -77,35 +77,38 @@ pub fn convert(policy: &Policy) -> Result<String, Rejected> {
 /// assert!(converted.rules.is_empty());
 /// assert_eq!(converted.unsaid[0].limit, "edge/user");
 /// ```
-pub fn to_rules(domains: &Domains) -> Converted {
-    let compiled = Compiled::new(domains);
-    let names = names_of(compiled.leaves());
-    let called = called(compiled.leaves());
+pub fn convert_to_rules(domains: &DescriptorDomains) -> ConvertedRules {
+    let compiled = DescriptorIndex::new(domains);
+    let names = unique_names(compiled.leaves());
+    let called = limits_by_name(compiled.leaves());
     let mut ways = Vec::with_capacity(names.len());
     for domain in domains.values() {
-        conditions(&domain.descriptors, &mut Vec::new(), &mut ways);
+        collect_conditions(&domain.descriptors, &mut Vec::new(), &mut ways);
     }
     let mut paths = Vec::new();
     let each = domains.iter();
     let each = each.filter(|(_, domain)| domain.charging == Charging::Each);
-    let each = each.map(|(name, _)| Unsaid::new(None, name, EACH, Loss::Otherwise));
-    let mut converted = Converted {
+    let each =
+        each.map(|(name, _)| ConversionLoss::new(None, name, CHARGES_EACH, LossKind::Decision));
+    let mut converted = ConvertedRules {
         rules: Vec::new(),
-        unsaid: each.collect(),
+        losses: each.collect(),
     };
     for (leaf, mut matches) in compiled.leaves().iter().zip(ways) {
-        let (name, limit) = (&names[index(leaf)], leaf.to_string());
+        let (name, limit) = (&names[leaf_index(leaf)], leaf.to_string());
         let mut unsaid = |rule: Option<&String>, what, loss| {
-            converted.unsaid.push(Unsaid::new(rule, &limit, what, loss));
+            converted
+                .losses
+                .push(ConversionLoss::new(rule, &limit, what, loss));
         };
-        matches.splice(0..0, place(leaf, domains.len()));
+        matches.splice(0..0, scope_conditions(leaf, domains.len()));
         if let Some(why) = unconvertible_reason(leaf, &matches) {
-            unsaid(None, why, Loss::Limit);
+            unsaid(None, why, LossKind::Limit);
             continue;
         }
-        for (is_lost, what) in losses(leaf) {
+        for (is_lost, what) in reporting_losses(leaf) {
             if is_lost {
-                unsaid(Some(name), what, Loss::Told);
+                unsaid(Some(name), what, LossKind::Reporting);
             }
         }
         let replaced = leaf.limit.replaces.iter().flat_map(|name| {
@@ -118,7 +121,7 @@ pub fn to_rules(domains: &Domains) -> Converted {
         let leaves = compiled.leaves();
         replaced.retain(|other| !leaf.limit.shadow || leaves[*other].limit.shadow);
         if replaced.len() < named {
-            unsaid(Some(name), SHADOW_REPLACES_ENFORCED, Loss::Otherwise);
+            unsaid(Some(name), SHADOW_REPLACES_ENFORCED, LossKind::Decision);
         }
         let replaces = replaced.iter().map(|other| names[*other].clone()).collect();
         converted.rules.push(rule(leaf, name, matches, replaces));
@@ -130,7 +133,7 @@ pub fn to_rules(domains: &Domains) -> Converted {
 
 /// Leaves out of `replaces` what isn't converted, and what closes a circle: rules that replace one
 /// another all give way, which our own form refuses.
-fn remove_dangling_replaces(converted: &mut Converted, paths: &[String]) {
+fn remove_dangling_replaces(converted: &mut ConvertedRules, paths: &[String]) {
     let rules = converted.rules.iter().enumerate();
     let places: BTreeMap<String, usize> = rules.map(|(at, rule)| (rule.name.clone(), at)).collect();
     // What each rule replaces so far.
@@ -141,7 +144,7 @@ fn remove_dangling_replaces(converted: &mut Converted, paths: &[String]) {
             let Some(&to) = places.get(replaced) else {
                 return false;
             };
-            if reaches(&kept, to, at) {
+            if is_reachable(&kept, to, at) {
                 closes = true;
                 return false;
             }
@@ -150,14 +153,14 @@ fn remove_dangling_replaces(converted: &mut Converted, paths: &[String]) {
         });
         if closes {
             let (name, limit) = (Some(&rule.name), &paths[at]);
-            let unsaid = Unsaid::new(name, limit, CIRCLE, Loss::Otherwise);
-            converted.unsaid.push(unsaid);
+            let unsaid = ConversionLoss::new(name, limit, REPLACES_CYCLE, LossKind::Decision);
+            converted.losses.push(unsaid);
         }
     }
 }
 
 /// Whether one rule replaces another, by others between them if need be.
-fn reaches(overridden_by: &[Vec<usize>], from: usize, to: usize) -> bool {
+fn is_reachable(overridden_by: &[Vec<usize>], from: usize, to: usize) -> bool {
     let (mut open, mut seen) = (vec![from], BTreeSet::from([from]));
     while let Some(at) = open.pop() {
         if at == to {
@@ -169,7 +172,7 @@ fn reaches(overridden_by: &[Vec<usize>], from: usize, to: usize) -> bool {
 }
 
 /// A descriptor counts each value by itself. Of the fact `ip`, which counts by networks unless its bits are said, all of them.
-fn counted_by(fact: String) -> KeyPart {
+fn key_part_of(fact: String) -> KeyPart {
     match &*fact {
         IP => KeyPart::Network { fact, bits: 128 },
         _ => KeyPart::Fact(fact),
@@ -177,18 +180,18 @@ fn counted_by(fact: String) -> KeyPart {
 }
 
 fn rule(
-    leaf: &Leaf,
+    leaf: &CompiledLimit,
     name: &str,
     conditions: Vec<(String, Pattern)>,
     replaces: Vec<String>,
 ) -> Rule {
     Rule {
-        matches: Match {
+        matches: MatchConditions {
             conditions,
             span: leaf.limit.span,
         },
-        key: counted(leaf)
-            .map(|step| counted_by(fact_name(&step.key).into_owned()))
+        key: counting_entries(leaf)
+            .map(|step| key_part_of(fact_name(&step.key).into_owned()))
             .collect(),
         algorithm: leaf.limit.algorithm,
         mode: leaf.mode(),
@@ -201,10 +204,11 @@ fn rule(
 }
 
 /// What is said of a domain whose requests are charged in their way.
-const EACH: &str = "charging: each: rules charge a request that one of them refuses to none";
+const CHARGES_EACH: &str =
+    "charging: each: rules charge a request that one of them refuses to none";
 
-impl Unsaid {
-    fn new(rule: Option<&String>, limit: &str, what: &'static str, loss: Loss) -> Self {
+impl ConversionLoss {
+    fn new(rule: Option<&String>, limit: &str, what: &'static str, loss: LossKind) -> Self {
         Self {
             rule: rule.cloned(),
             limit: limit.to_owned(),
@@ -215,7 +219,7 @@ impl Unsaid {
 }
 
 /// The numbers of limits by domain and name.
-fn called(leaves: &[Leaf]) -> BTreeMap<(&str, &str), Vec<usize>> {
+fn limits_by_name(leaves: &[CompiledLimit]) -> BTreeMap<(&str, &str), Vec<usize>> {
     let mut called: BTreeMap<_, Vec<usize>> = BTreeMap::new();
     for (number, leaf) in leaves.iter().enumerate() {
         if let Some(name) = &leaf.limit.name {
@@ -230,7 +234,7 @@ type Conditions = Vec<(String, Pattern)>;
 
 /// Where a limit is, of so many domains: its domain, and the keys of the descriptors that it is for. Requests of facts have no
 /// descriptors, and needn't name the only domain.
-fn place(leaf: &Leaf, domains: usize) -> [(String, Pattern); 2] {
+fn scope_conditions(leaf: &CompiledLimit, domains: usize) -> [(String, Pattern); 2] {
     let or_absent = |text| Pattern::OneOf(vec![Pattern::Absent, Pattern::Exact(text)]);
     let domain = leaf.domain.to_string();
     let domain = match domains {
@@ -246,18 +250,21 @@ fn place(leaf: &Leaf, domains: usize) -> [(String, Pattern); 2] {
 
 /// What each limit below a level wants of the facts on its way, in the order of the limits: of each its
 /// own value, and not one that a sibling takes first.
-fn conditions(level: &[DescriptorRule], way: &mut Conditions, found: &mut Vec<Conditions>) {
+fn collect_conditions(level: &[DescriptorRule], way: &mut Conditions, found: &mut Vec<Conditions>) {
     let siblings = Siblings::all(level);
     for (at, rule) in level.iter().enumerate() {
-        let wanted = rule.value.as_deref().map_or(Pattern::Present, pattern);
+        let wanted = rule
+            .value
+            .as_deref()
+            .map_or(Pattern::Present, value_pattern);
         let taken = siblings.get(rule.key.as_str());
-        let taken = taken.map_or_else(Vec::new, |siblings| siblings.before(at, rule));
-        let taken = taken.into_iter().map(pattern).collect();
+        let taken = taken.map_or_else(Vec::new, |siblings| siblings.earlier_matches(at, rule));
+        let taken = taken.into_iter().map(value_pattern).collect();
         way.push((fact_name(&rule.key).into_owned(), excluding(wanted, taken)));
         if rule.limit.is_some() {
             found.push(way.clone());
         }
-        conditions(&rule.descriptors, way, found);
+        collect_conditions(&rule.descriptors, way, found);
         way.pop();
     }
 }
@@ -291,20 +298,20 @@ impl<'a> Siblings<'a> {
 
     /// The values and patterns that are asked before a descriptor and may take what fits it, in the
     /// order of the file.
-    fn before(&self, at: usize, rule: &DescriptorRule) -> Vec<&'a str> {
+    fn earlier_matches(&self, at: usize, rule: &DescriptorRule) -> Vec<&'a str> {
         let mut before: Vec<(&str, usize)> = match rule.value.as_deref() {
             None => [&self.exact[..], &self.wild].concat(),
             Some(own) => match Wildcard::new(own) {
                 // Just a value comes first of all.
                 None => Vec::new(),
                 Some(wildcard) => {
-                    let prefix = ends(own).map_or("", |(prefix, _)| prefix);
+                    let prefix = prefix_and_suffix(own).map_or("", |(prefix, _)| prefix);
                     let from = self.exact.partition_point(|(value, _)| *value < prefix);
                     let alike = self.exact[from..].iter();
                     let alike = alike.take_while(|(value, _)| value.starts_with(prefix));
                     let earlier = self.wild.iter().take_while(|(_, place)| *place < at);
                     alike
-                        .filter(|(value, _)| wildcard.fits(value))
+                        .filter(|(value, _)| wildcard.matches(value))
                         .chain(earlier.filter(|(value, _)| may_overlap(own, value)))
                         .copied()
                         .collect()
@@ -318,7 +325,7 @@ impl<'a> Siblings<'a> {
 
 /// Whether a value may fit both patterns: not if they begin or end differently.
 fn may_overlap(one: &str, other: &str) -> bool {
-    let (Some(one), Some(other)) = (ends(one), ends(other)) else {
+    let (Some(one), Some(other)) = (prefix_and_suffix(one), prefix_and_suffix(other)) else {
         return true;
     };
     (one.0.starts_with(other.0) || other.0.starts_with(one.0))
@@ -326,7 +333,7 @@ fn may_overlap(one: &str, other: &str) -> bool {
 }
 
 /// The texts before the first `*` and after the last.
-fn ends(pattern: &str) -> Option<(&str, &str)> {
+fn prefix_and_suffix(pattern: &str) -> Option<(&str, &str)> {
     let (prefix, rest) = pattern.split_once('*')?;
     Some((
         prefix,
@@ -347,7 +354,7 @@ fn excluding(wanted: Pattern, mut taken: Vec<Pattern>) -> Pattern {
     Pattern::Not(Box::new(Pattern::OneOf(taken)))
 }
 
-fn pattern(value: &str) -> Pattern {
+fn value_pattern(value: &str) -> Pattern {
     let Some((before, after)) = value.split_once('*') else {
         return Pattern::Exact(value.to_owned());
     };
@@ -363,14 +370,14 @@ fn pattern(value: &str) -> Pattern {
 }
 
 /// Why a limit can't be said: the first of these that holds.
-fn unconvertible_reason(leaf: &Leaf, matches: &Conditions) -> Option<&'static str> {
+fn unconvertible_reason(leaf: &CompiledLimit, matches: &Conditions) -> Option<&'static str> {
     let mut keys = BTreeSet::new();
     let steps = || leaf.steps.iter().map(|step| &*step.key);
     let is_twice = !steps().all(|key| keys.insert(fact_name(key)));
     let fits = |c: char| c.is_alphanumeric() || "_-.:".contains(c);
     let is_odd = |key: &str| !key.chars().all(fits);
-    let is_long = |key: &str| key.chars().count() > LONGEST_NAME;
-    let is_long_value = |(_, own): &(_, _)| longest(own) > LONGEST_CONDITION;
+    let is_long = |key: &str| key.chars().count() > MAX_NAME_LENGTH;
+    let is_long_value = |(_, own): &(_, _)| longest_text(own) > MAX_CONDITION_BYTES;
     let quota_mode = "quota_mode: a limit that refuses only together with all others of its kind";
     let long_value =
         "a value of more than 4096 bytes, of its own or of one that is asked before it";
@@ -385,7 +392,10 @@ fn unconvertible_reason(leaf: &Leaf, matches: &Conditions) -> Option<&'static st
         (leaf.limit.quota_mode, quota_mode),
         (steps().any(is_long), "a key of more than 200 characters"),
         (matches.iter().any(is_long_value), long_value),
-        (counted(leaf).count() > MOST_KEY_FACTS, TOO_MANY_KEYS),
+        (
+            counting_entries(leaf).count() > MAX_KEY_FACTS,
+            TOO_MANY_KEYS,
+        ),
     ];
     let mut reasons = reasons.into_iter();
     reasons.find_map(|(holds, why)| holds.then_some(why))
@@ -398,17 +408,17 @@ const DESCRIPTOR_KEY: &str =
 const TOO_MANY_KEYS: &str = "more than 16 keys that tell one counter from another";
 
 /// The bytes of the longest text in a condition.
-fn longest(pattern: &Pattern) -> usize {
+fn longest_text(pattern: &Pattern) -> usize {
     let each = pattern.alternatives().into_iter();
     let lengths = each.map(|one| match one {
-        Pattern::Not(inner) => longest(inner),
+        Pattern::Not(inner) => longest_text(inner),
         one => one.text().map_or(0, str::len),
     });
     lengths.max().unwrap_or(0)
 }
 
 /// The steps whose values tell one counter from another.
-fn counted(leaf: &Leaf) -> impl Iterator<Item = &PathEntry> {
+fn counting_entries(leaf: &CompiledLimit) -> impl Iterator<Item = &PathEntry> {
     leaf.steps.iter().filter(|step| {
         let value = step.value.as_ref();
         !step.shared && value.is_none_or(|value| value.contains('*'))
@@ -416,7 +426,7 @@ fn counted(leaf: &Leaf) -> impl Iterator<Item = &PathEntry> {
 }
 
 /// What is lost of a limit that can be said: nothing that decides.
-fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
+fn reporting_losses(leaf: &CompiledLimit) -> [(bool, &'static str); 3] {
     let by_value = leaf.steps.iter().any(|step| step.value_to_metric);
     [
         (leaf.detailed_metric, "detailed_metric"),
@@ -425,7 +435,7 @@ fn losses(leaf: &Leaf) -> [(bool, &'static str); 3] {
     ]
 }
 
-fn index(leaf: &Leaf) -> usize {
+fn leaf_index(leaf: &CompiledLimit) -> usize {
     usize::try_from(leaf.id).unwrap_or(usize::MAX)
 }
 
@@ -443,11 +453,11 @@ fn index(leaf: &Leaf) -> usize {
 /// assert_eq!((converted.rules.len(), converted.unsaid.len()), (1, 1));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Converted {
+pub struct ConvertedRules {
     /// In the order of domains and then of the file.
     pub rules: Vec<Rule>,
     /// What is lost, in the same order.
-    pub unsaid: Vec<Unsaid>,
+    pub losses: Vec<ConversionLoss>,
 }
 
 /// What becomes of a limit of which something can't be said.
@@ -467,19 +477,19 @@ pub struct Converted {
 /// assert!(Loss::Limit.decides() && !Loss::Told.decides());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Loss {
+pub enum LossKind {
     /// There is no rule for it: it limits nothing any more.
     Limit,
     /// Some requests are decided otherwise.
-    Otherwise,
+    Decision,
     /// Only what is told of it is less.
-    Told,
+    Reporting,
 }
 
-impl Loss {
+impl LossKind {
     /// Whether a request may be decided otherwise than before.
-    pub const fn decides(self) -> bool {
-        !matches!(self, Self::Told)
+    pub const fn affects_decisions(self) -> bool {
+        !matches!(self, Self::Reporting)
     }
 }
 
@@ -498,7 +508,7 @@ impl Loss {
 /// assert_eq!((unsaid.rule.as_deref(), unsaid.what), (Some("edge/a"), "detailed_metric"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Unsaid {
+pub struct ConversionLoss {
     /// The rule that says the rest, if any does.
     pub rule: Option<String>,
     /// The limit it is about, `domain/key=value/key`, or the domain.
@@ -506,18 +516,18 @@ pub struct Unsaid {
     /// What is lost.
     pub what: &'static str,
     /// What that means.
-    pub loss: Loss,
+    pub loss: LossKind,
 }
 
 /// Room in a name for what tells it from others.
-const SUFFIX: usize = 10;
+const SUFFIX_LENGTH: usize = 10;
 
 /// A text as a name of our own form can be: without signs that can't be seen, and not too long.
-fn tidy(text: &str) -> String {
+fn sanitize_name(text: &str) -> String {
     let seen = text
         .chars()
         .map(|sign| if is_hidden(sign) { '_' } else { sign });
-    let short: String = seen.take(LONGEST_NAME - SUFFIX).collect();
+    let short: String = seen.take(MAX_NAME_LENGTH - SUFFIX_LENGTH).collect();
     match short.trim() {
         "" => "_".to_owned(),
         name => name.to_owned(),
@@ -525,11 +535,11 @@ fn tidy(text: &str) -> String {
 }
 
 /// A name for each limit, no two the same: its own if no other has it, else its path.
-fn names_of(leaves: &[Leaf]) -> Vec<String> {
+fn unique_names(leaves: &[CompiledLimit]) -> Vec<String> {
     let mut owners: BTreeMap<&str, usize> = BTreeMap::new();
     for name in leaves.iter().filter_map(|leaf| leaf.limit.name.as_deref()) {
         // One that has to be changed isn't one's own.
-        let count = if tidy(name) == name { 1 } else { 2 };
+        let count = if sanitize_name(name) == name { 1 } else { 2 };
         *owners.entry(name).or_default() += count;
     }
     let mut used: BTreeSet<String> = owners.keys().map(|name| (*name).to_owned()).collect();
@@ -541,7 +551,7 @@ fn names_of(leaves: &[Leaf]) -> Vec<String> {
             names.push(own.to_owned());
             continue;
         }
-        let path = tidy(&leaf.to_string());
+        let path = sanitize_name(&leaf.to_string());
         let mut name = path.clone();
         // Of many that begin alike, each goes on where the one before it ended.
         let number = next.entry(path.clone()).or_insert(2);
@@ -554,41 +564,41 @@ fn names_of(leaves: &[Leaf]) -> Vec<String> {
     names
 }
 
-const HEAD: &str = "\
+const FILE_HEADER: &str = "\
 # Converted from the form of envoyproxy/ratelimit. The facts are named like its keys. A rule is for
 # descriptors of just its keys; where a request comes as facts, for all that have its keys.
 ";
 
-fn write(converted: &Converted) -> String {
-    let mut out = String::from(HEAD);
-    let unsaid = converted.unsaid.iter();
-    for Unsaid { limit, what, .. } in unsaid.filter(|unsaid| unsaid.rule.is_none()) {
+fn write_policy(converted: &ConvertedRules) -> String {
+    let mut out = String::from(FILE_HEADER);
+    let unsaid = converted.losses.iter();
+    for ConversionLoss { limit, what, .. } in unsaid.filter(|unsaid| unsaid.rule.is_none()) {
         let text = format!("# Not converted, {}: {what}", quoted(limit));
-        line(&mut out, &text);
+        push_line(&mut out, &text);
     }
     if !converted.rules.is_empty() {
-        line(&mut out, "limits:");
+        push_line(&mut out, "limits:");
     }
     let mut lost: BTreeMap<&str, Vec<&str>> = BTreeMap::new();
-    for unsaid in &converted.unsaid {
+    for unsaid in &converted.losses {
         if let Some(rule) = &unsaid.rule {
             lost.entry(rule).or_default().push(unsaid.what);
         }
     }
     for rule in &converted.rules {
-        limit(&mut out, rule);
+        write_rule(&mut out, rule);
         for what in lost.get(rule.name.as_str()).into_iter().flatten() {
-            line(&mut out, &format!("  # lost: {what}"));
+            push_line(&mut out, &format!("  # lost: {what}"));
         }
     }
     out
 }
 
-fn limit(out: &mut String, rule: &Rule) {
-    line(out, &format!("- name: {}", quoted(&rule.name)));
+fn write_rule(out: &mut String, rule: &Rule) {
+    push_line(out, &format!("- name: {}", quoted(&rule.name)));
     let mut field = |name: &str, value: Option<String>| {
         if let Some(value) = value {
-            line(out, &format!("  {name}: {value}"));
+            push_line(out, &format!("  {name}: {value}"));
         }
     };
     let list = |items: Vec<String>| match items.as_slice() {
@@ -596,11 +606,14 @@ fn limit(out: &mut String, rule: &Rule) {
         items => Some(format!("[{}]", items.join(", "))),
     };
     let limits = &rule.limits;
-    let conditions = text::conditions(&rule.matches);
+    let conditions = text::conditions_text(&rule.matches);
     field("match", Some(format!("{{{conditions}}}")));
-    field("key", list(rule.key.iter().map(text::key_part).collect()));
+    field(
+        "key",
+        list(rule.key.iter().map(text::key_part_text).collect()),
+    );
     let rates: Vec<_> = limits.rates.iter().map(ToString::to_string).collect();
-    let algorithm = text::algorithm(rule.algorithm).filter(|_| !rates.is_empty());
+    let algorithm = text::algorithm_word(rule.algorithm).filter(|_| !rates.is_empty());
     match rates.as_slice() {
         [rate] => field("rate", Some(rate.clone())),
         _ => field("rate", list(rates)),
@@ -614,7 +627,7 @@ fn limit(out: &mut String, rule: &Rule) {
     field("counting", is_said.then(|| rule.counting.name().to_owned()));
     // One that asks no store has nothing to say of it.
     let asks = rule.counting != Counting::Local && !limits.unlimited;
-    let failure = rule.on_store_failure.written(limits);
+    let failure = rule.on_store_failure.policy_text(limits);
     field("on_store_failure", failure.filter(|_| asks));
     let is_shadow = rule.mode == Mode::Shadow;
     field("mode", is_shadow.then(|| "shadow".to_owned()));
@@ -624,7 +637,7 @@ fn limit(out: &mut String, rule: &Rule) {
     );
 }
 
-fn line(out: &mut String, text: &str) {
+fn push_line(out: &mut String, text: &str) {
     out.push_str(text);
     out.push('\n');
 }

@@ -3,10 +3,10 @@
 use std::collections::BTreeMap;
 
 use super::fields::ScalarText;
-use super::reader::Reader;
-use super::{DUPLICATE_DOMAIN, Diagnostic, Domains, Node, Problems, TOO_MANY};
+use super::reader::DocumentReader;
+use super::{DUPLICATE_DOMAIN, DescriptorDomains, Diagnostic, Node, Problems, TOO_MANY_ERRORS};
 use crate::diagnostic::Severity;
-use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Span, TOO_LARGE};
+use crate::document::{self, Format, MAX_BYTES, MAX_VALUES, Span, TOO_LARGE};
 use crate::policy::{DescriptorRule, Domain};
 
 /// What files in this form say.
@@ -20,9 +20,9 @@ use crate::policy::{DescriptorRule, Domain};
 /// assert_eq!(decoded.warnings[0].code, envoy::MODE_WITHOUT_LIMIT);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Decoded {
+pub struct DecodedDomains {
     /// Trees of descriptors by domain.
-    pub domains: Domains,
+    pub domains: DescriptorDomains,
     /// What may not be meant.
     pub warnings: Vec<Diagnostic>,
 }
@@ -42,10 +42,10 @@ pub struct Decoded {
 /// assert_eq!(problems[0].help.as_deref(), Some("did you mean \"minute\"?"));
 /// assert_eq!(problems[0].span.start.line, 4);
 /// ```
-pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
+pub fn decode(files: &[(u32, &str)]) -> Result<DecodedDomains, Vec<Diagnostic>> {
     let mut decoder = Decoder::default();
     for &(file, text) in files {
-        decoder.file(file, text);
+        decoder.decode_file(file, text);
     }
     let (domains, mut problems) = (decoder.domains.into_iter(), decoder.problems);
     problems.sort_by_key(|problem| problem.span);
@@ -54,21 +54,21 @@ pub fn decode(files: &[(u32, &str)]) -> Result<Decoded, Vec<Diagnostic>> {
     if has_errors && problems.len() > MAX_PROBLEMS {
         problems.retain(is_error);
     }
-    shorten(&mut problems);
+    truncate_problems(&mut problems);
     if has_errors {
         return Err(problems);
     }
     let domains = domains.map(|(name, (_, domain))| (name, domain));
-    Ok(Decoded {
+    Ok(DecodedDomains {
         domains: domains.collect(),
         warnings: problems,
     })
 }
 
 /// The domains of a file and where they are named, whatever else is wrong with it.
-pub(crate) fn names(text: &str) -> Vec<(String, Span)> {
+pub(crate) fn domain_spans(text: &str) -> Vec<(String, Span)> {
     let mut decoder = Decoder::default();
-    decoder.file(0, text);
+    decoder.decode_file(0, text);
     let domains = decoder.domains.into_iter();
     domains.map(|(name, (span, _))| (name, span)).collect()
 }
@@ -77,16 +77,16 @@ pub(crate) fn names(text: &str) -> Vec<(String, Span)> {
 const MAX_PROBLEMS: usize = 1_000;
 
 /// Leaves out what nobody reads, and says how much.
-fn shorten(problems: &mut Problems) {
+fn truncate_problems(problems: &mut Problems) {
     let more = problems.len().saturating_sub(MAX_PROBLEMS);
     problems.truncate(MAX_PROBLEMS);
     if let Some(last) = problems.last().filter(|_| more > 0) {
         let span = Span::of_file(last.span.file);
         let told = Diagnostic {
             severity: last.severity,
-            ..Diagnostic::error(TOO_MANY, format!("{more} more are not shown"), span)
+            ..Diagnostic::error(TOO_MANY_ERRORS, format!("{more} more are not shown"), span)
         };
-        problems.push(told.help("correct these first, then check again"));
+        problems.push(told.with_help("correct these first, then check again"));
     }
 }
 
@@ -96,17 +96,17 @@ struct Decoder {
     domains: BTreeMap<String, (Span, Domain)>,
     problems: Problems,
     /// Values so far, in all files.
-    nodes: usize,
+    value_count: usize,
     /// What the paths of all limits take, in all files.
-    paths: usize,
+    path_bytes: usize,
 }
 
 /// Most that the paths of all limits may take, in bytes: each limit is known by the whole of its own.
-const MOST_PATHS: usize = 64 << 20;
+const MAX_PATH_BYTES: usize = 64 << 20;
 
 impl Decoder {
-    fn file(&mut self, file: u32, text: &str) {
-        if text.len() > MOST_BYTES {
+    fn decode_file(&mut self, file: u32, text: &str) {
+        if text.len() > MAX_BYTES {
             // It says why not.
             if let Err(problems) = document::parse(text, Format::Yaml, file) {
                 self.problems.extend(problems);
@@ -115,32 +115,34 @@ impl Decoder {
         }
         let text = document::strip_byte_order_mark(text);
         let scalars = ScalarText::new(text);
-        for (lines_before, part) in documents(text) {
+        for (lines_before, part) in split_documents(text) {
             match document::parse_yaml_document(part, file, lines_before) {
                 Ok(root) => {
-                    self.nodes = self.nodes.saturating_add(root.size());
-                    if self.nodes > MOST_NODES {
-                        let message = format!("more than {MOST_NODES} values in all documents");
+                    self.value_count = self.value_count.saturating_add(root.count_values());
+                    if self.value_count > MAX_VALUES {
+                        let message = format!("more than {MAX_VALUES} values in all documents");
                         let problem = Diagnostic::error(TOO_LARGE, message, root.span);
                         return self.problems.push(problem);
                     }
-                    self.document(&root, &scalars);
+                    self.decode_document(&root, &scalars);
                 }
                 Err(problems) => self.problems.extend(problems),
             }
         }
     }
 
-    fn document(&mut self, root: &Node, scalars: &ScalarText) {
-        let mut reader = Reader::new(scalars);
-        let (name, domain) = reader.root(root);
+    fn decode_document(&mut self, root: &Node, scalars: &ScalarText) {
+        let mut reader = DocumentReader::new(scalars);
+        let (name, domain) = reader.read_root(root);
         reader.check_replaced_names(&domain.descriptors);
         let above = name.as_ref().map_or(0, |(name, _)| name.len());
-        self.paths = self.paths.saturating_add(paths(&domain.descriptors, above));
-        if self.paths > MOST_PATHS {
-            let message = format!("the paths of all limits take more than {MOST_PATHS} bytes");
+        self.path_bytes = self
+            .path_bytes
+            .saturating_add(path_bytes(&domain.descriptors, above));
+        if self.path_bytes > MAX_PATH_BYTES {
+            let message = format!("the paths of all limits take more than {MAX_PATH_BYTES} bytes");
             let problem = Diagnostic::error(TOO_LARGE, message, root.span.first());
-            let problem = problem.help("shorten the values that many limits are below");
+            let problem = problem.with_help("shorten the values that many limits are below");
             return self.problems.push(problem);
         }
         self.problems.append(&mut reader.problems);
@@ -154,7 +156,7 @@ impl Decoder {
                 format!("the first is on line {line} of another file; merge them")
             };
             let problem = Diagnostic::error(DUPLICATE_DOMAIN, message, span);
-            self.problems.push(problem.help(help));
+            self.problems.push(problem.with_help(help));
         } else {
             self.domains.insert(name, (span, domain));
         }
@@ -164,7 +166,7 @@ impl Decoder {
 /// The documents of a file, each with the number of lines before it.
 ///
 /// A line that begins with `---` begins a document wherever it stands, even in a block of text.
-fn documents(text: &str) -> Vec<(u32, &str)> {
+fn split_documents(text: &str) -> Vec<(u32, &str)> {
     let mut parts = Vec::new();
     let (mut start, mut start_line) = (0, 0);
     let (mut at, mut line_number) = (0, 0_u32);
@@ -181,26 +183,26 @@ fn documents(text: &str) -> Vec<(u32, &str)> {
         has_content |= marker.is_some()
             || !(content.is_empty() || content.starts_with('#') || line.starts_with('%'));
         at += line.len();
-        line_number = line_number.saturating_add(breaks(line));
+        line_number = line_number.saturating_add(count_line_breaks(line));
     }
     parts.push((start_line, &text[start..]));
     parts
 }
 
 /// How many lines of YAML a line is, for which a carriage return alone ends one too.
-fn breaks(line: &str) -> u32 {
+fn count_line_breaks(line: &str) -> u32 {
     let ended = line.strip_suffix("\r\n").or(line.strip_suffix('\n'));
     let alone = ended.unwrap_or(line).matches('\r').count();
     u32::try_from(alone).unwrap_or(u32::MAX).saturating_add(1)
 }
 
 /// What the paths of limits take, below descriptors that take so much.
-fn paths(level: &[DescriptorRule], above: usize) -> usize {
+fn path_bytes(level: &[DescriptorRule], above: usize) -> usize {
     level.iter().fold(0, |sum: usize, rule| {
         let value = rule.value.as_ref().map_or(0, String::len);
         let here = above.saturating_add(rule.key.len()).saturating_add(value);
         let own = rule.limit.as_ref().map_or(0, |_| here);
         sum.saturating_add(own)
-            .saturating_add(paths(&rule.descriptors, here))
+            .saturating_add(path_bytes(&rule.descriptors, here))
     })
 }

@@ -7,7 +7,7 @@ use std::sync::Arc;
 use foldhash::fast::RandomState;
 use tollgate::Algorithm;
 
-use super::Domains;
+use super::DescriptorDomains;
 use super::key::path_name;
 use crate::document::Value;
 use crate::facts::{Descriptor, Unit};
@@ -37,9 +37,9 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// assert!(matches!(compiled.lookup("edge", &Descriptor::new(&other)), Lookup::Nothing));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Compiled {
+pub struct DescriptorIndex {
     domains: Map<Box<str>, (Charging, Level)>,
-    leaves: Box<[Leaf]>,
+    leaves: Box<[CompiledLimit]>,
 }
 
 /// A limit of the tree, and how it is reached.
@@ -59,7 +59,7 @@ pub struct Compiled {
 /// assert_eq!((leaf.id, &*leaf.domain, leaf.to_string()), (0, "edge", "edge/user=v*".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
-pub struct Leaf {
+pub struct CompiledLimit {
     /// Its number: from 0, without gaps, in the order of domains and then of the file.
     pub id: u32,
     /// The domain.
@@ -74,7 +74,7 @@ pub struct Leaf {
     pub metadata: Option<Value>,
 }
 
-impl Leaf {
+impl CompiledLimit {
     /// A name that no other has: [as it is shown](fmt::Display), with signs of its parts escaped.
     pub(crate) fn counter_name(&self) -> String {
         let steps = self.steps.iter();
@@ -128,7 +128,7 @@ pub struct PathEntry {
 }
 
 /// `domain/key=value/key`.
-impl fmt::Display for Leaf {
+impl fmt::Display for CompiledLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(&self.domain)?;
         for step in &self.steps {
@@ -158,47 +158,47 @@ impl fmt::Display for Leaf {
 /// assert_eq!(compiled.lookup("edge", &Descriptor::new(&[("user", "ann")])), Lookup::Nothing);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Lookup<'p> {
+pub enum LookupResult<'p> {
     /// Nothing: it passes, and no limit is named.
-    Nothing,
+    NoMatch,
     /// The proxy asks for a limit of its own: so many in this unit.
-    Asked {
+    Requested {
         /// How many.
         requests: u32,
         /// In how long.
         unit: Unit,
         /// The limit whose place it takes, if it counts by the same windows: then what one has counted is
         /// spent for the other too.
-        counts_as: Option<&'p Leaf>,
+        counts_as: Option<&'p CompiledLimit>,
     },
     /// This limit.
-    Limited(&'p Leaf),
+    Limited(&'p CompiledLimit),
     /// This limit, but another of the same request replaces it.
-    Replaced(&'p Leaf),
+    Replaced(&'p CompiledLimit),
 }
 
-impl<'p> Lookup<'p> {
+impl<'p> LookupResult<'p> {
     /// The limit whose counter is charged, if that is a configured one's.
-    pub(crate) const fn counts_as(&self) -> Option<&'p Leaf> {
+    pub(crate) const fn counts_as(&self) -> Option<&'p CompiledLimit> {
         match self {
             Self::Limited(leaf) | Self::Replaced(leaf) => Some(leaf),
-            Self::Asked { counts_as, .. } => *counts_as,
-            Self::Nothing => None,
+            Self::Requested { counts_as, .. } => *counts_as,
+            Self::NoMatch => None,
         }
     }
 
     /// The limit that was found, replaced or not.
-    pub const fn leaf(&self) -> Option<&'p Leaf> {
+    pub const fn leaf(&self) -> Option<&'p CompiledLimit> {
         match self {
             Self::Limited(leaf) | Self::Replaced(leaf) => Some(leaf),
-            Self::Nothing | Self::Asked { .. } => None,
+            Self::NoMatch | Self::Requested { .. } => None,
         }
     }
 }
 
-impl Compiled {
+impl DescriptorIndex {
     /// Compiles domains.
-    pub fn new(domains: &Domains) -> Self {
+    pub fn new(domains: &DescriptorDomains) -> Self {
         let mut leaves = Vec::new();
         let domains = domains.iter().map(|(name, domain)| {
             let mut way = TreeCompiler {
@@ -206,7 +206,7 @@ impl Compiled {
                 steps: Vec::new(),
                 leaves: &mut leaves,
             };
-            let level = way.level(&domain.descriptors);
+            let level = way.compile_level(&domain.descriptors);
             (Box::from(name.as_str()), (domain.charging, level))
         });
         let domains = domains.collect();
@@ -217,7 +217,7 @@ impl Compiled {
     }
 
     /// All limits, by their number.
-    pub fn leaves(&self) -> &[Leaf] {
+    pub fn leaves(&self) -> &[CompiledLimit] {
         &self.leaves
     }
 
@@ -229,22 +229,22 @@ impl Compiled {
 
     /// What is said about one descriptor, before [`replaces`](super::drop_replaced).
     #[inline]
-    pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
+    pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> LookupResult<'_> {
         let found = match self.domains.get(domain) {
-            Some((_, level)) => find(level, descriptor.entries),
+            Some((_, level)) => find_leaf(level, descriptor.entries),
             // Where there are no trees at all, rules decide, and what a proxy asks for stands beside them.
             None if self.domains.is_empty() => None,
-            None => return Lookup::Nothing,
+            None => return LookupResult::NoMatch,
         };
         let leaf = found.and_then(|number| self.leaves.get(number));
         if let Some((requests, unit)) = descriptor.limit {
-            return Lookup::Asked {
+            return LookupResult::Requested {
                 requests,
                 unit,
                 counts_as: leaf.filter(|leaf| leaf.counts_in_unit(unit)),
             };
         }
-        leaf.map_or(Lookup::Nothing, Lookup::Limited)
+        leaf.map_or(LookupResult::NoMatch, LookupResult::Limited)
     }
 }
 
@@ -260,10 +260,10 @@ struct KeyValues {
     /// By value; a wildcard is also found by its own text.
     exact: Map<Box<str>, TreeNode>,
     /// In the order of the file.
-    wild: Vec<(Wildcard, TreeNode)>,
+    wildcards: Vec<(Wildcard, TreeNode)>,
     /// Which wildcards begin with a text, by its length, from the shortest.
     prefixes: Vec<(usize, WildcardsByPrefix)>,
-    bare: Option<TreeNode>,
+    any_value: Option<TreeNode>,
 }
 
 /// What is at a descriptor.
@@ -273,45 +273,45 @@ struct TreeNode {
     below: Option<Arc<Level>>,
 }
 
-fn find(mut level: &Level, entries: &[(&str, &str)]) -> Option<usize> {
+fn find_leaf(mut level: &Level, entries: &[(&str, &str)]) -> Option<usize> {
     let (last, before) = entries.split_last()?;
     for (key, value) in before {
-        level = level.get(*key)?.choose(value)?.below.as_deref()?;
+        level = level.get(*key)?.select_branch(value)?.below.as_deref()?;
     }
-    level.get(last.0)?.choose(last.1)?.leaf
+    level.get(last.0)?.select_branch(last.1)?.leaf
 }
 
 impl KeyValues {
-    fn choose(&self, value: &str) -> Option<&TreeNode> {
+    fn select_branch(&self, value: &str) -> Option<&TreeNode> {
         self.exact
             .get(value)
             .or_else(|| self.first_matching_wildcard(value))
-            .or(self.bare.as_ref())
+            .or(self.any_value.as_ref())
     }
 
     /// The first wildcard in the order of the file.
     fn first_matching_wildcard(&self, value: &str) -> Option<&TreeNode> {
-        let mut first = self.wild.len();
+        let mut first = self.wildcards.len();
         for (length, by_prefix) in &self.prefixes {
             let Some(prefix) = value.as_bytes().get(..*length) else {
                 // They are in the order of their lengths.
                 break;
             };
             let candidates = by_prefix.get(prefix).map_or(&[][..], Vec::as_slice);
-            let fits = |at: &&usize| self.wild[**at].0.fits(value);
+            let fits = |at: &&usize| self.wildcards[**at].0.matches(value);
             let found = candidates.iter().take_while(|at| **at < first).find(fits);
             first = found.copied().unwrap_or(first);
         }
-        self.wild.get(first).map(|(_, branch)| branch)
+        self.wildcards.get(first).map(|(_, branch)| branch)
     }
 
     fn add(&mut self, value: Option<&str>, branch: TreeNode) {
         let Some(value) = value else {
-            self.bare = Some(branch);
+            self.any_value = Some(branch);
             return;
         };
         if let Some(wildcard) = Wildcard::new(value) {
-            let (at, length) = (self.wild.len(), wildcard.prefix.len());
+            let (at, length) = (self.wildcards.len(), wildcard.prefix.len());
             let place = self
                 .prefixes
                 .binary_search_by_key(&length, |(length, _)| *length);
@@ -323,7 +323,7 @@ impl KeyValues {
             let prefix = wildcard.prefix.as_bytes();
             let of_prefix = self.prefixes[place].1.entry(prefix.into()).or_default();
             of_prefix.push(at);
-            self.wild.push((wildcard, branch.clone()));
+            self.wildcards.push((wildcard, branch.clone()));
         }
         self.exact.insert(value.into(), branch);
     }
@@ -350,7 +350,7 @@ impl Wildcard {
     }
 
     /// Taking each part at its first place leaves the most for those after it.
-    pub(super) fn fits(&self, value: &str) -> bool {
+    pub(super) fn matches(&self, value: &str) -> bool {
         let rest = value.strip_prefix(&*self.prefix);
         let Some(mut rest) = rest.and_then(|rest| rest.strip_suffix(&*self.suffix)) else {
             return false;
@@ -367,11 +367,11 @@ impl Wildcard {
 struct TreeCompiler<'l> {
     domain: Arc<str>,
     steps: Vec<PathEntry>,
-    leaves: &'l mut Vec<Leaf>,
+    leaves: &'l mut Vec<CompiledLimit>,
 }
 
 impl TreeCompiler<'_> {
-    fn level(&mut self, tree: &[DescriptorRule]) -> Level {
+    fn compile_level(&mut self, tree: &[DescriptorRule]) -> Level {
         let mut level = Level::default();
         for rule in tree {
             self.steps.push(PathEntry {
@@ -381,8 +381,8 @@ impl TreeCompiler<'_> {
                 value_to_metric: rule.value_to_metric,
             });
             let leaf = rule.limit.as_ref().map(|limit| self.leaf(rule, limit));
-            let below =
-                (!rule.descriptors.is_empty()).then(|| Arc::new(self.level(&rule.descriptors)));
+            let below = (!rule.descriptors.is_empty())
+                .then(|| Arc::new(self.compile_level(&rule.descriptors)));
             self.steps.pop();
             let values = level.entry(rule.key.as_str().into()).or_default();
             values.add(rule.value.as_deref(), TreeNode { leaf, below });
@@ -392,7 +392,7 @@ impl TreeCompiler<'_> {
 
     fn leaf(&mut self, rule: &DescriptorRule, limit: &DescriptorLimit) -> usize {
         let number = self.leaves.len();
-        self.leaves.push(Leaf {
+        self.leaves.push(CompiledLimit {
             // Files hold far fewer values.
             id: u32::try_from(number).unwrap_or(u32::MAX),
             domain: self.domain.clone(),
@@ -430,26 +430,26 @@ impl TreeCompiler<'_> {
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Hidden {
+pub struct HiddenLimit {
     /// The one that is taken, as `key=value`.
     pub by: String,
     /// The one that would lead to a limit, as `key=value` or `key`.
     pub hidden: String,
 }
 
-impl Hidden {
+impl HiddenLimit {
     /// What hides a limit from this descriptor; none if it meets one, or there is none for it in any case.
     pub fn of(domain: &Domain, descriptor: &Descriptor<'_>) -> Option<Self> {
         let mut level = domain.descriptors.as_slice();
         let mut entries = descriptor.entries;
         while let Some(((key, value), rest)) = entries.split_first() {
-            let candidates = candidates(level, key, value);
+            let candidates = matching_rules(level, key, value);
             let (chosen, others) = candidates.split_first()?;
-            if !leads(chosen, rest) {
-                let other = others.iter().find(|other| leads(other, rest))?;
+            if !leads_to_limit(chosen, rest) {
+                let other = others.iter().find(|other| leads_to_limit(other, rest))?;
                 return Some(Self {
-                    by: shown(chosen),
-                    hidden: shown(other),
+                    by: entry_text(chosen),
+                    hidden: entry_text(other),
                 });
             }
             level = &chosen.descriptors;
@@ -460,12 +460,16 @@ impl Hidden {
 }
 
 /// Those that an entry fits, the one that is taken first.
-fn candidates<'d>(level: &'d [DescriptorRule], key: &str, value: &str) -> Vec<&'d DescriptorRule> {
+fn matching_rules<'d>(
+    level: &'d [DescriptorRule],
+    key: &str,
+    value: &str,
+) -> Vec<&'d DescriptorRule> {
     let resolve_key = level.iter().filter(|rule| rule.key == key);
     let fit = resolve_key.filter_map(|rule| {
         let rank = match rule.value.as_deref() {
             Some(own) if own == value => 0,
-            Some(own) => Wildcard::new(own)?.fits(value).then_some(1)?,
+            Some(own) => Wildcard::new(own)?.matches(value).then_some(1)?,
             None => 2,
         };
         Some((rank, rule))
@@ -476,17 +480,17 @@ fn candidates<'d>(level: &'d [DescriptorRule], key: &str, value: &str) -> Vec<&'
 }
 
 /// Whether one of the ways on from here ends at a limit.
-fn leads(rule: &DescriptorRule, rest: &[(&str, &str)]) -> bool {
+fn leads_to_limit(rule: &DescriptorRule, rest: &[(&str, &str)]) -> bool {
     match rest.split_first() {
         None => rule.limit.is_some(),
         Some(((key, value), rest)) => {
-            let next = candidates(&rule.descriptors, key, value);
-            next.iter().any(|next| leads(next, rest))
+            let next = matching_rules(&rule.descriptors, key, value);
+            next.iter().any(|next| leads_to_limit(next, rest))
         }
     }
 }
 
-fn shown(rule: &DescriptorRule) -> String {
+fn entry_text(rule: &DescriptorRule) -> String {
     match &rule.value {
         Some(value) => format!("{}={value}", rule.key),
         None => rule.key.clone(),

@@ -5,23 +5,23 @@ use super::{
     WRONG_TYPE,
 };
 use crate::document::Format;
-use crate::document::columns::Text;
+use crate::document::columns::IndexedText;
 use crate::suggestions::did_you_mean;
 
 /// What a map is.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Level {
+pub(super) enum MapKind {
     Root,
     Descriptor,
     Limit,
     Replaces,
 }
 
-impl Level {
+impl MapKind {
     const ALL: [Self; 4] = [Self::Root, Self::Descriptor, Self::Limit, Self::Replaces];
 
     /// Their fields.
-    const fn theirs(self) -> &'static [&'static str] {
+    const fn upstream_fields(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["domain", "descriptors"],
             Self::Descriptor => &[
@@ -42,7 +42,7 @@ impl Level {
     }
 
     /// Fields that we add.
-    const fn ours(self) -> &'static [&'static str] {
+    const fn extension_fields(self) -> &'static [&'static str] {
         match self {
             Self::Root => &["charging", "on_store_failure"],
             Self::Limit => &[
@@ -66,8 +66,8 @@ impl Level {
         }
     }
 
-    fn knows(self, name: &str) -> bool {
-        self.theirs().contains(&name) || self.ours().contains(&name)
+    fn has_field(self, name: &str) -> bool {
+        self.upstream_fields().contains(&name) || self.extension_fields().contains(&name)
     }
 }
 
@@ -87,38 +87,45 @@ impl<'n> Fields<'n> {
 
 /// The fields of a map that mean something there, after those that are merged into it by `<<`.
 /// The others are reported.
-pub(super) fn fields<'n>(node: &'n Node, level: Level, problems: &mut Problems) -> Fields<'n> {
+pub(super) fn read_fields<'n>(
+    node: &'n Node,
+    level: MapKind,
+    problems: &mut Problems,
+) -> Fields<'n> {
     let mut known = Vec::new();
-    for (name, value) in merged(node) {
+    for (name, value) in merged_fields(node) {
         let Value::Text(text) = &name.value else {
             problems.push(name_not_text(name));
             continue;
         };
-        let mut levels = Level::ALL.into_iter();
-        if level.knows(text) {
+        let mut levels = MapKind::ALL.into_iter();
+        if level.has_field(text) {
             known.push((text.as_str(), value));
-        } else if let Some(home) = levels.find(|other| other.theirs().contains(&text.as_str())) {
-            problems.push(misplaced(text, name, level, home));
-            ignored(text, value, problems);
+        } else if let Some(home) =
+            levels.find(|other| other.upstream_fields().contains(&text.as_str()))
+        {
+            problems.push(misplaced_field(text, name, level, home));
+            check_ignored_value(text, value, problems);
         } else {
-            problems.push(unknown(text, name, level));
+            problems.push(unknown_field(text, name, level));
         }
     }
     Fields(known)
 }
 
 /// A map's own fields, and those of the maps that it merges in unless it has them: YAML 1.1's `<<`.
-fn merged(node: &Node) -> Vec<(&Node, &Node)> {
-    let is_merge = |name: &Node, value: &Node| name.text() == Some("<<") && maps(value);
+fn merged_fields(node: &Node) -> Vec<(&Node, &Node)> {
+    let is_merge =
+        |name: &Node, value: &Node| name.as_text() == Some("<<") && is_map_or_maps(value);
     let (merges, own): (Vec<_>, Vec<_>) = node
-        .fields()
+        .as_fields()
         .iter()
         .map(|(name, value)| (name, value))
         .partition(|(name, value)| is_merge(name, value));
     let mut all = own;
     for (_, value) in merges {
-        for source in value.items() {
-            for (name, value) in merged(source) {
+        for source in value.as_items() {
+            for (name, value) in merged_fields(source) {
                 if !all.iter().any(|(known, _)| known.value == name.value) {
                     all.push((name, value));
                 }
@@ -129,7 +136,7 @@ fn merged(node: &Node) -> Vec<(&Node, &Node)> {
 }
 
 /// Whether it is a map or a list of nothing else.
-fn maps(node: &Node) -> bool {
+fn is_map_or_maps(node: &Node) -> bool {
     match &node.value {
         Value::Map(_) => true,
         Value::List(items) => items.iter().all(|item| matches!(item.value, Value::Map(_))),
@@ -138,7 +145,7 @@ fn maps(node: &Node) -> bool {
 }
 
 /// What is below a field that means nothing where it stands is still read, but for metadata.
-fn ignored(name: &str, value: &Node, problems: &mut Problems) {
+fn check_ignored_value(name: &str, value: &Node, problems: &mut Problems) {
     if name == "metadata" {
         return;
     }
@@ -158,12 +165,12 @@ fn ignored(name: &str, value: &Node, problems: &mut Problems) {
 }
 
 fn check_ignored_map(node: &Node, problems: &mut Problems) {
-    for (name, value) in merged(node) {
+    for (name, value) in merged_fields(node) {
         match &name.value {
-            Value::Text(text) if Level::ALL.iter().any(|level| level.knows(text)) => {
-                ignored(text, value, problems);
+            Value::Text(text) if MapKind::ALL.iter().any(|level| level.has_field(text)) => {
+                check_ignored_value(text, value, problems);
             }
-            Value::Text(text) => problems.push(unknown(text, name, Level::Descriptor)),
+            Value::Text(text) => problems.push(unknown_field(text, name, MapKind::Descriptor)),
             _ => problems.push(name_not_text(name)),
         }
     }
@@ -172,14 +179,14 @@ fn check_ignored_map(node: &Node, problems: &mut Problems) {
 fn name_not_text(name: &Node) -> Diagnostic {
     let message = format!("a field's name is {}, not text", name.value.kind());
     let help = "names of fields are text; quote it if it is meant";
-    Diagnostic::error(NAME_NOT_TEXT, message, name.span).help(help)
+    Diagnostic::error(NAME_NOT_TEXT, message, name.span).with_help(help)
 }
 
 /// An item of a list that should be a map.
 pub(super) fn not_a_map(item: &Node) -> Diagnostic {
     let message = format!("a list holds {}, but expected maps", item.value.kind());
     let help = "write each item as fields: `- key: …`, or `- name: …` in replaces";
-    Diagnostic::error(NOT_A_MAP, message, item.span).help(help)
+    Diagnostic::error(NOT_A_MAP, message, item.span).with_help(help)
 }
 
 /// A field with a value of another kind.
@@ -193,18 +200,22 @@ pub(super) fn wrong_type(name: &str, expected: &str, value: &Node) -> Diagnostic
     };
     let problem = Diagnostic::error(WRONG_TYPE, message, value.span);
     match value.value {
-        Value::Float(_) if name == "requests_per_unit" => problem.help("take a longer unit"),
-        Value::Float(_) => problem.help("quote it if text is meant"),
+        Value::Float(_) if name == "requests_per_unit" => problem.with_help("take a longer unit"),
+        Value::Float(_) => problem.with_help("quote it if text is meant"),
         _ => problem,
     }
 }
 
-fn unknown(text: &str, name: &Node, level: Level) -> Diagnostic {
-    let elsewhere = Level::ALL.iter().find(|other| other.knows(text));
+fn unknown_field(text: &str, name: &Node, level: MapKind) -> Diagnostic {
+    let elsewhere = MapKind::ALL.iter().find(|other| other.has_field(text));
     let help = match elsewhere {
         Some(other) => format!("it belongs in {}", other.name()),
         None => {
-            let known = level.theirs().iter().chain(level.ours()).copied();
+            let known = level
+                .upstream_fields()
+                .iter()
+                .chain(level.extension_fields())
+                .copied();
             did_you_mean(text, known.clone()).unwrap_or_else(|| {
                 let known: Vec<_> = known.collect();
                 format!("{} has {}", level.name(), known.join(", "))
@@ -212,25 +223,25 @@ fn unknown(text: &str, name: &Node, level: Level) -> Diagnostic {
         }
     };
     let message = format!("unknown field {text:?} in {}", level.name());
-    Diagnostic::error(UNKNOWN_FIELD, message, name.span).help(help)
+    Diagnostic::error(UNKNOWN_FIELD, message, name.span).with_help(help)
 }
 
-fn misplaced(text: &str, name: &Node, level: Level, home: Level) -> Diagnostic {
+fn misplaced_field(text: &str, name: &Node, level: MapKind, home: MapKind) -> Diagnostic {
     let message = format!("field {text:?} does nothing in {}", level.name());
     let help = format!("it belongs in {}", home.name());
-    Diagnostic::warning(MISPLACED_FIELD, message, name.span).help(help)
+    Diagnostic::warning(MISPLACED_FIELD, message, name.span).with_help(help)
 }
 
 /// The scalars of a document, as its text has them: the parser reads YAML 1.2, and they read YAML 1.1.
-pub(super) struct ScalarText(Text);
+pub(super) struct ScalarText(IndexedText);
 
 impl ScalarText {
     pub(super) fn new(text: &str) -> Self {
-        Self(Text::new(text.to_owned(), Format::Yaml))
+        Self(IndexedText::new(text.to_owned(), Format::Yaml))
     }
 
     /// How a plain scalar was written; none for one in quotes, an alias, or one of several lines.
-    fn plain(&self, node: &Node) -> Option<&str> {
+    fn written_text(&self, node: &Node) -> Option<&str> {
         let text = self.0.slice(node.span)?.trim();
         let is_it = match &node.value {
             Value::Text(value) => text == value,
@@ -250,15 +261,15 @@ impl ScalarText {
             Value::Bool(is) => is.to_string(),
             Value::Float(_) | Value::List(_) | Value::Map(_) => return None,
         };
-        Some(self.plain(node).map_or(printed, str::to_owned))
+        Some(self.written_text(node).map_or(printed, str::to_owned))
     }
 
     /// A yes or no, in all the words of YAML 1.1.
-    pub(super) fn truth(&self, node: &Node) -> Option<bool> {
+    pub(super) fn parse_bool(&self, node: &Node) -> Option<bool> {
         match &node.value {
             Value::Bool(is) => Some(*is),
             Value::Null => Some(false),
-            Value::Text(_) => match self.plain(node)? {
+            Value::Text(_) => match self.written_text(node)? {
                 "y" | "Y" | "yes" | "Yes" | "YES" | "on" | "On" | "ON" => Some(true),
                 "n" | "N" | "no" | "No" | "NO" | "off" | "Off" | "OFF" => Some(false),
                 _ => None,
@@ -268,14 +279,14 @@ impl ScalarText {
     }
 
     /// A whole number from 0, in all the forms of YAML 1.1: `1_000`, `0x1f`, `0b11`, and `010` is 8.
-    pub(super) fn count(&self, node: &Node) -> Option<u32> {
+    pub(super) fn parse_count(&self, node: &Node) -> Option<u32> {
         match &node.value {
             Value::Null => Some(0),
             Value::Integer(number) => {
-                let written = self.plain(node).and_then(parse_yaml_1_1_integer);
+                let written = self.written_text(node).and_then(parse_yaml_1_1_integer);
                 written.or_else(|| u32::try_from(*number).ok())
             }
-            Value::Text(_) => parse_yaml_1_1_integer(self.plain(node)?),
+            Value::Text(_) => parse_yaml_1_1_integer(self.written_text(node)?),
             _ => None,
         }
     }
@@ -336,7 +347,7 @@ mod tests {
     fn truth_has_many_words_unless_in_quotes() {
         let truths = each(
             "[true, yes, On, n, off, ~, 'yes', 1, maybe]",
-            |source, item| source.truth(item),
+            |source, item| source.parse_bool(item),
         );
         let (yes, no) = (Some(true), Some(false));
         assert_eq!(truths, [yes, yes, yes, no, no, no, None, None, None]);
@@ -346,7 +357,7 @@ mod tests {
     fn counts_have_many_forms_unless_in_quotes() {
         let counts = each(
             "[10, 1_000, 0x1f, 0b11, 010, +7, ~, '10', -1, 4294967296, 1.0, ten, 0, 0o17]",
-            |source, item| source.count(item),
+            |source, item| source.parse_count(item),
         );
         let expected = [
             Some(10),

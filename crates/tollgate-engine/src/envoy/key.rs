@@ -1,6 +1,6 @@
 //! What tells one counter from another.
 
-use super::Leaf;
+use super::CompiledLimit;
 use crate::facts::Unit;
 
 /// The key of a limit's counter for these entries, piece by piece: into a hasher, or a buffer that is
@@ -31,15 +31,15 @@ use crate::facts::Unit;
 /// };
 /// assert_eq!(key("/files/a"), key("/files/b"));
 /// ```
-pub fn counter_key(leaf: &Leaf, entries: &[(&str, &str)], mut put: impl FnMut(&[u8])) {
-    put(&[CONFIGURED]);
+pub fn counter_key(leaf: &CompiledLimit, entries: &[(&str, &str)], mut put: impl FnMut(&[u8])) {
+    put(&[CONFIGURED_TAG]);
     let entries = entries.iter().enumerate().map(|(at, (key, value))| {
         let step = leaf.steps.get(at).filter(|step| step.shared);
         let pattern = step.and_then(|step| step.value.as_deref());
         // Only the pattern's own rule is reached by a value that reads like it.
         (*key, pattern.unwrap_or(value))
     });
-    path(&leaf.domain, entries, &mut put);
+    put_path(&leaf.domain, entries, &mut put);
 }
 
 /// The key of the counter for a limit that the proxy asks for and that counts as no other: apart from
@@ -53,10 +53,15 @@ pub fn counter_key(leaf: &Leaf, entries: &[(&str, &str)], mut put: impl FnMut(&[
 /// asked_key("edge", &[("user", "42")], Unit::Hour, |piece| buffer.extend_from_slice(piece));
 /// assert!(!buffer.is_empty());
 /// ```
-pub fn asked_key(domain: &str, entries: &[(&str, &str)], unit: Unit, mut put: impl FnMut(&[u8])) {
-    put(&[ASKED]);
+pub fn requested_limit_key(
+    domain: &str,
+    entries: &[(&str, &str)],
+    unit: Unit,
+    mut put: impl FnMut(&[u8]),
+) {
+    put(&[REQUESTED_TAG]);
     put(&unit.seconds().to_le_bytes());
-    path(domain, entries.iter().copied(), &mut put);
+    put_path(domain, entries.iter().copied(), &mut put);
 }
 
 /// A domain and what leads through it, as `domain/key=value/key` with signs of its parts escaped: no two are
@@ -81,31 +86,31 @@ pub(crate) fn path_name<'a>(
     name
 }
 
-const CONFIGURED: u8 = 0;
-const ASKED: u8 = 1;
+const CONFIGURED_TAG: u8 = 0;
+const REQUESTED_TAG: u8 = 1;
 
 /// A domain, and how many entries lead through it to what.
-fn path<'e>(
+fn put_path<'e>(
     domain: &str,
     entries: impl ExactSizeIterator<Item = (&'e str, &'e str)>,
     put: &mut impl FnMut(&[u8]),
 ) {
-    text(domain, put);
-    number(entries.len(), put);
+    put_text(domain, put);
+    put_varint(entries.len(), put);
     for (key, value) in entries {
-        text(key, put);
-        text(value, put);
+        put_text(key, put);
+        put_text(value, put);
     }
 }
 
 /// Its length, then itself: what follows can't be taken for a part of it.
-fn text(text: &str, put: &mut impl FnMut(&[u8])) {
-    number(text.len(), put);
+fn put_text(text: &str, put: &mut impl FnMut(&[u8])) {
+    put_varint(text.len(), put);
     put(text.as_bytes());
 }
 
 /// Seven bits a byte, the lowest first; all but the last have the eighth.
-fn number(mut number: usize, put: &mut impl FnMut(&[u8])) {
+fn put_varint(mut number: usize, put: &mut impl FnMut(&[u8])) {
     let mut bytes = [0; 10];
     let mut used = 0;
     loop {

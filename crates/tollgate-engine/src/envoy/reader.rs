@@ -4,9 +4,9 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::str::FromStr;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Rate, core::WindowAlignment};
 
-use super::fields::{Fields, Level, ScalarText, fields, not_a_map, wrong_type};
+use super::fields::{Fields, MapKind, ScalarText, not_a_map, read_fields, wrong_type};
 use super::{
     BAD_ALGORITHM, BAD_CHARGING, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA,
     BAD_RATE, BAD_UNIT, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
@@ -18,7 +18,8 @@ use crate::diagnostic::Severity;
 use crate::document::Span;
 use crate::facts::Unit;
 use crate::native::fields::{
-    ALGORITHMS, COUNTINGS, FAILURES, NO_STORE_MESSAGE, NOT_LEASABLE_MESSAGE, names,
+    ALGORITHM_WORDS, COUNTING_WORDS, NO_STORE_MESSAGE, NOT_LEASABLE_MESSAGE, STORE_FAILURE_WORDS,
+    words_of,
 };
 use crate::policy::{
     Charging, Counting, DescriptorLimit, DescriptorRule, Domain, FailureModes, OnStoreFailure,
@@ -27,87 +28,89 @@ use crate::policy::{
 use crate::suggestions::did_you_mean;
 
 /// Reads one document.
-pub(super) struct Reader<'a> {
+pub(super) struct DocumentReader<'a> {
     scalars: &'a ScalarText,
     pub(super) problems: Problems,
     /// What limits do that say nothing of it while the store can't be asked.
-    failure: Option<OnStoreFailure>,
+    default_store_failure: Option<OnStoreFailure>,
 }
 
 /// The field of limits, and of the whole document.
 const ON_STORE_FAILURE: &str = "on_store_failure";
 
 /// Fields that say how a limit is enforced.
-const MODES: [&str; 2] = ["shadow_mode", "quota_mode"];
+const MODE_FIELDS: [&str; 2] = ["shadow_mode", "quota_mode"];
 /// What a request of several descriptors can be charged, by name.
-const CHARGINGS: &[(&str, Charging)] = &[
+const CHARGING_WORDS: &[(&str, Charging)] = &[
     ("all-or-none", Charging::AllOrNone),
     ("each", Charging::Each),
 ];
 
-impl<'a> Reader<'a> {
+impl<'a> DocumentReader<'a> {
     pub(super) fn new(scalars: &'a ScalarText) -> Self {
         Self {
             scalars,
             problems: Vec::new(),
-            failure: None,
+            default_store_failure: None,
         }
     }
 
-    fn error(&mut self, code: Code, message: impl Into<String>, span: Span, help: &str) {
+    fn report_error(&mut self, code: Code, message: impl Into<String>, span: Span, help: &str) {
         self.problems
-            .push(Diagnostic::error(code, message, span).help(help));
+            .push(Diagnostic::error(code, message, span).with_help(help));
     }
 
-    fn warn(&mut self, code: Code, message: impl Into<String>, span: Span, help: &str) {
+    fn report_warning(&mut self, code: Code, message: impl Into<String>, span: Span, help: &str) {
         self.problems
-            .push(Diagnostic::warning(code, message, span).help(help));
+            .push(Diagnostic::warning(code, message, span).with_help(help));
     }
 
     /// Notes a value of another kind than expected, of which nothing is left.
-    fn mismatch<T>(&mut self, name: &str, expected: &str, value: &Node) -> Option<T> {
+    fn report_mismatch<T>(&mut self, name: &str, expected: &str, value: &Node) -> Option<T> {
         self.problems.push(wrong_type(name, expected, value));
         None
     }
 
     /// The domain's name with its place, and what it says.
-    pub(super) fn root(&mut self, root: &Node) -> (Option<(String, Span)>, Domain) {
+    pub(super) fn read_root(&mut self, root: &Node) -> (Option<(String, Span)>, Domain) {
         if !matches!(root.value, Value::Map(_) | Value::Null) {
             let problem = wrong_type("the file", "a map with domain and descriptors", root);
             self.problems.push(problem);
             return (None, Domain::default());
         }
-        let fields = fields(root, Level::Root, &mut self.problems);
-        self.failure = self.failure(&fields);
-        let charging = self.word(
+        let fields = read_fields(root, MapKind::Root, &mut self.problems);
+        self.default_store_failure = self.read_store_failure(&fields);
+        let charging = self.read_word(
             &fields,
             "charging",
             "way to charge",
             BAD_CHARGING,
-            CHARGINGS,
+            CHARGING_WORDS,
         );
         let descriptors = fields.get("descriptors");
         let domain = Domain {
             charging: charging.unwrap_or_default(),
-            descriptors: descriptors.map_or_else(Vec::new, |value| self.descriptors(value)),
+            descriptors: descriptors.map_or_else(Vec::new, |value| self.read_descriptors(value)),
         };
         let given = fields.get("domain");
-        let name = given.and_then(|value| Some((self.text("domain", value)?, value.span)));
+        let name = given.and_then(|value| Some((self.read_text("domain", value)?, value.span)));
         let is_wrong = given.is_some() && name.is_none();
         let name = name.filter(|(name, _)| !name.is_empty());
         if name.is_none() && !is_wrong {
             let help = "name it: `domain: edge`, as the proxy's filter does";
-            self.error(EMPTY_DOMAIN, "the file has no domain", root.span, help);
+            self.report_error(EMPTY_DOMAIN, "the file has no domain", root.span, help);
         }
         (name, domain)
     }
 
     /// The maps of a list of nothing else, which may be left out.
-    fn maps<'n>(&mut self, name: &str, expected: &str, node: &'n Node) -> Vec<&'n Node> {
+    fn list_of_maps<'n>(&mut self, name: &str, expected: &str, node: &'n Node) -> Vec<&'n Node> {
         let items = match &node.value {
             Value::List(items) => items.as_slice(),
             Value::Null => &[],
-            _ => self.mismatch(name, expected, node).unwrap_or_default(),
+            _ => self
+                .report_mismatch(name, expected, node)
+                .unwrap_or_default(),
         };
         let is_map = |item: &&Node| matches!(item.value, Value::Map(_));
         let (maps, others): (Vec<_>, Vec<_>) = items.iter().partition(is_map);
@@ -115,12 +118,12 @@ impl<'a> Reader<'a> {
         maps
     }
 
-    fn descriptors(&mut self, node: &Node) -> Vec<DescriptorRule> {
-        let items = self.maps("descriptors", "a list of descriptors", node);
+    fn read_descriptors(&mut self, node: &Node) -> Vec<DescriptorRule> {
+        let items = self.list_of_maps("descriptors", "a list of descriptors", node);
         let mut rules: Vec<DescriptorRule> = Vec::with_capacity(items.len());
         let mut known: BTreeMap<String, Span> = BTreeMap::new();
         for item in items {
-            let Some(rule) = self.descriptor(item) else {
+            let Some(rule) = self.read_descriptor(item) else {
                 continue;
             };
             let composite = match &rule.value {
@@ -133,7 +136,7 @@ impl<'a> Reader<'a> {
                     "the first is on line {}; a key and its value are one name, joined by _",
                     first.start.line
                 );
-                self.error(DUPLICATE_DESCRIPTOR, message, item.span, &help);
+                self.report_error(DUPLICATE_DESCRIPTOR, message, item.span, &help);
             } else {
                 known.insert(composite, item.span);
                 rules.push(rule);
@@ -143,32 +146,35 @@ impl<'a> Reader<'a> {
     }
 
     /// None only if it has no key.
-    fn descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
-        let fields = fields(node, Level::Descriptor, &mut self.problems);
+    fn read_descriptor(&mut self, node: &Node) -> Option<DescriptorRule> {
+        let fields = read_fields(node, MapKind::Descriptor, &mut self.problems);
         let [key, limit] = ["key", "rate_limit"].map(|name| fields.get(name));
         // A key of another kind was reported: what is below it is still read.
-        let read = key.map(|value| self.text("key", value).unwrap_or_else(|| "?".to_owned()));
+        let read = key.map(|value| {
+            self.read_text("key", value)
+                .unwrap_or_else(|| "?".to_owned())
+        });
         let [shadow, quota_mode, share, detailed, by_value] = [
-            MODES[0],
-            MODES[1],
+            MODE_FIELDS[0],
+            MODE_FIELDS[1],
             "share_threshold",
             "detailed_metric",
             "value_to_metric",
         ]
-        .map(|name| self.truth(&fields, name));
+        .map(|name| self.read_flag(&fields, name));
         let metadata = fields
             .get("metadata")
             .filter(|own| own.value != Value::Null);
         let metadata = metadata.and_then(|own| match &own.value {
             Value::Map(_) => Some(own.value.clone()),
-            _ => self.mismatch("metadata", "a map", own),
+            _ => self.report_mismatch("metadata", "a map", own),
         });
         let below = fields.get("descriptors");
         let rule = DescriptorRule {
             key: read.unwrap_or_default(),
-            value: self.filled(&fields, "value"),
+            value: self.read_non_empty_text(&fields, "value"),
             limit: limit
-                .and_then(|value| self.limit(value))
+                .and_then(|value| self.read_limit(value))
                 .map(|limit| DescriptorLimit {
                     shadow: shadow.is_some(),
                     quota_mode: quota_mode.is_some(),
@@ -178,35 +184,36 @@ impl<'a> Reader<'a> {
             detailed_metric: detailed.is_some(),
             value_to_metric: by_value.is_some(),
             metadata,
-            descriptors: below.map_or_else(Vec::new, |value| self.descriptors(value)),
+            descriptors: below.map_or_else(Vec::new, |value| self.read_descriptors(value)),
             span: node.span,
         };
         let is_wild = rule.value.as_ref().is_some_and(|value| value.contains('*'));
         if let Some(span) = share.filter(|_| !is_wild) {
             let message = "share_threshold needs a wildcard: a value with a *";
             let help = "all values of one wildcard count together";
-            self.error(SHARE_WITHOUT_WILDCARD, message, span, help);
+            self.report_error(SHARE_WITHOUT_WILDCARD, message, span, help);
         }
         let is_limited = limit.is_some_and(|value| value.value != Value::Null);
-        for (name, mode) in MODES.into_iter().zip([shadow, quota_mode]) {
+        for (name, mode) in MODE_FIELDS.into_iter().zip([shadow, quota_mode]) {
             if let Some(span) = mode.filter(|_| !is_limited) {
                 let message = format!("{name} does nothing without a rate_limit");
                 let help = "it isn't inherited: write it beside each rate_limit";
-                self.warn(MODE_WITHOUT_LIMIT, message, span, help);
+                self.report_warning(MODE_WITHOUT_LIMIT, message, span, help);
             }
         }
-        self.has_key(&rule, key.map(|key| key.span)).then_some(rule)
+        self.check_key(&rule, key.map(|key| key.span))
+            .then_some(rule)
     }
 
     /// Whether a descriptor has a key. One with a `*` is warned of.
-    fn has_key(&mut self, rule: &DescriptorRule, given: Option<Span>) -> bool {
+    fn check_key(&mut self, rule: &DescriptorRule, given: Option<Span>) -> bool {
         if rule.key.is_empty() {
             let (at, message) = (given.unwrap_or(rule.span), "a descriptor has no key");
             let help = "say which entry it is for: `key: remote_address`";
-            self.error(EMPTY_KEY, message, at, help);
+            self.report_error(EMPTY_KEY, message, at, help);
         } else if let Some(span) = given.filter(|_| rule.key.contains('*')) {
             let message = "a * in a key is no wildcard";
-            self.warn(STAR_IN_KEY, message, span, "put it into the value");
+            self.report_warning(STAR_IN_KEY, message, span, "put it into the value");
         }
         !rule.key.is_empty()
     }
@@ -236,19 +243,19 @@ impl<'a> Reader<'a> {
         }
     }
 
-    fn text(&mut self, name: &str, value: &Node) -> Option<String> {
+    fn read_text(&mut self, name: &str, value: &Node) -> Option<String> {
         let text = self.scalars.text(value);
-        text.or_else(|| self.mismatch(name, "text", value))
+        text.or_else(|| self.report_mismatch(name, "text", value))
     }
 
     /// The text of a field, unless it is empty.
-    fn filled(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
-        let text = self.text(name, fields.get(name)?)?;
+    fn read_non_empty_text(&mut self, fields: &Fields<'_>, name: &str) -> Option<String> {
+        let text = self.read_text(name, fields.get(name)?)?;
         (!text.is_empty()).then_some(text)
     }
 
     /// A field that has one of the words of a table.
-    fn word<T: Copy>(
+    fn read_word<T: Copy>(
         &mut self,
         fields: &Fields<'_>,
         name: &str,
@@ -257,10 +264,10 @@ impl<'a> Reader<'a> {
         table: &[(&'static str, T)],
     ) -> Option<T> {
         let value = fields.get(name)?;
-        let text = self.text(name, value)?;
+        let text = self.read_text(name, value)?;
         let found = table.iter().find(|(word, _)| *word == text);
         if found.is_none() {
-            self.report_unknown_word(code, what, &text, &names(table), value.span);
+            self.report_unknown_word(code, what, &text, &words_of(table), value.span);
         }
         found.map(|(_, value)| *value)
     }
@@ -275,21 +282,27 @@ impl<'a> Reader<'a> {
     ) {
         let near = did_you_mean(text, words.iter().copied());
         let help = near.unwrap_or_else(|| format!("use {}", words.join(", ")));
-        self.error(code, format!("{text:?} is no {what}"), at, &help);
+        self.report_error(code, format!("{text:?} is no {what}"), at, &help);
     }
 
     /// What is to be done without the store, unless that is for others to say.
-    fn failure(&mut self, fields: &Fields<'_>) -> Option<OnStoreFailure> {
+    fn read_store_failure(&mut self, fields: &Fields<'_>) -> Option<OnStoreFailure> {
         let code = BAD_ON_STORE_FAILURE;
-        self.word(fields, ON_STORE_FAILURE, "way to fail", code, FAILURES)
-            .flatten()
+        self.read_word(
+            fields,
+            ON_STORE_FAILURE,
+            "way to fail",
+            code,
+            STORE_FAILURE_WORDS,
+        )
+        .flatten()
     }
 
     /// Where a field is true, if it is.
-    fn truth(&mut self, fields: &Fields<'_>, name: &str) -> Option<Span> {
+    fn read_flag(&mut self, fields: &Fields<'_>, name: &str) -> Option<Span> {
         let value = fields.get(name)?;
-        let truth = self.scalars.truth(value);
-        let truth = truth.or_else(|| self.mismatch(name, "true or false", value));
+        let truth = self.scalars.parse_bool(value);
+        let truth = truth.or_else(|| self.report_mismatch(name, "true or false", value));
         truth.filter(|is| *is).map(|_| value.span)
     }
 
@@ -300,35 +313,41 @@ impl<'a> Reader<'a> {
     }
 
     /// What a descriptor allows: their unit, and what we add.
-    fn limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
+    fn read_limit(&mut self, node: &Node) -> Option<DescriptorLimit> {
         match node.value {
             Value::Map(_) => {}
             Value::Null => return None,
             _ => {
                 let expected = "a map with unit and requests_per_unit";
-                return self.mismatch("rate_limit", expected, node);
+                return self.report_mismatch("rate_limit", expected, node);
             }
         }
         let mut limit = DescriptorLimit {
-            algorithm: Algorithm::FixedWindow(Align::default()),
+            algorithm: Algorithm::FixedWindow(WindowAlignment::default()),
             span: node.span,
             ..DescriptorLimit::default()
         };
         let problems_before = self.problems.len();
-        let fields = fields(node, Level::Limit, &mut self.problems);
-        limit.name = self.filled(&fields, "name");
+        let fields = read_fields(node, MapKind::Limit, &mut self.problems);
+        limit.name = self.read_non_empty_text(&fields, "name");
         if let Some(replaces) = fields.get("replaces") {
-            limit.replaces = self.replaces(replaces, limit.name.as_deref());
+            limit.replaces = self.read_replaces(replaces, limit.name.as_deref());
         }
-        limit.limits.unlimited = self.truth(&fields, "unlimited").is_some();
+        limit.limits.unlimited = self.read_flag(&fields, "unlimited").is_some();
         // A rate is ours, and so is what it means unless an algorithm is named.
         if fields.get("rate").is_some() {
             limit.algorithm = Algorithm::default();
         }
-        let algorithm = self.word(&fields, "algorithm", "algorithm", BAD_ALGORITHM, ALGORITHMS);
+        let algorithm = self.read_word(
+            &fields,
+            "algorithm",
+            "algorithm",
+            BAD_ALGORITHM,
+            ALGORITHM_WORDS,
+        );
         limit.algorithm = algorithm.unwrap_or(limit.algorithm);
-        self.allowed(&mut limit, &fields, problems_before);
-        self.kept(&mut limit, &fields);
+        self.read_amounts(&mut limit, &fields, problems_before);
+        self.read_counting(&mut limit, &fields);
         if limit.limits.unlimited {
             for name in ["rate", "quota", "concurrency"] {
                 if let Some(value) = fields.get(name) {
@@ -340,31 +359,34 @@ impl<'a> Reader<'a> {
     }
 
     /// What it allows: by our fields, or by their unit and number.
-    fn allowed(
+    fn read_amounts(
         &mut self,
         limit: &mut DescriptorLimit,
         fields: &Fields<'_>,
         problems_before: usize,
     ) {
         let requests = fields.get("requests_per_unit");
-        let requests = requests.and_then(|value| Some((self.requests(value)?, value)));
-        let unit = self.filled(fields, "unit").zip(fields.get("unit"));
+        let requests =
+            requests.and_then(|value| Some((self.read_requests_per_unit(value)?, value)));
+        let unit = self
+            .read_non_empty_text(fields, "unit")
+            .zip(fields.get("unit"));
         if let Some(quota) = fields.get("quota") {
-            limit.limits.quota = self.parsed("quota", BAD_QUOTA, quota);
+            limit.limits.quota = self.parse_text("quota", BAD_QUOTA, quota);
         }
         if let Some(concurrency) = fields.get("concurrency") {
-            limit.limits.concurrency = self.concurrency(concurrency);
+            limit.limits.concurrency = self.read_concurrency(concurrency);
         }
         if let Some(rates) = fields.get("rate") {
-            limit.limits.rates = self.rates(rates, limit.algorithm);
+            limit.limits.rates = self.read_rates(rates, limit.algorithm);
             let both = unit.as_ref().map(|(_, value)| *value);
             if let Some(value) = both.or(requests.map(|(_, value)| value)) {
                 let message = "both rate and unit with requests_per_unit";
                 let help = "say it once; several limits are a list of rates";
-                self.error(RATE_AND_UNIT, message, value.span, help);
+                self.report_error(RATE_AND_UNIT, message, value.span, help);
             }
         } else if limit.limits.unlimited {
-            if let Some((_, value)) = unit.filter(|(text, _)| unit_of(text).is_some()) {
+            if let Some((_, value)) = unit.filter(|(text, _)| parse_unit(text).is_some()) {
                 self.report_unlimited_conflict("unit", value);
             }
         } else if unit.is_some() || (fields.get("quota").or(fields.get("concurrency"))).is_none() {
@@ -374,36 +396,42 @@ impl<'a> Reader<'a> {
             if report_unreachable && !self.has_errors_since(problems_before) {
                 let message = "no requests_per_unit: that is 0, which refuses everything";
                 let help = "write `requests_per_unit: 0` if it is meant";
-                self.warn(NO_REQUESTS, message, limit.span, help);
+                self.report_warning(NO_REQUESTS, message, limit.span, help);
             }
         }
     }
 
-    fn requests(&mut self, value: &Node) -> Option<u32> {
+    fn read_requests_per_unit(&mut self, value: &Node) -> Option<u32> {
         let expected = "a whole number from 0 to 4294967295";
-        let count = self.scalars.count(value);
-        count.or_else(|| self.mismatch("requests_per_unit", expected, value))
+        let count = self.scalars.parse_count(value);
+        count.or_else(|| self.report_mismatch("requests_per_unit", expected, value))
     }
 
     /// How it is kept in a store.
-    fn kept(&mut self, limit: &mut DescriptorLimit, fields: &Fields<'_>) {
-        let own = self.failure(fields);
-        let said = own.or(self.failure);
+    fn read_counting(&mut self, limit: &mut DescriptorLimit, fields: &Fields<'_>) {
+        let own = self.read_store_failure(fields);
+        let said = own.or(self.default_store_failure);
         limit.on_store_failure = said.map_or_else(FailureModes::default, FailureModes::from);
         let Some(value) = fields.get("counting") else {
             return;
         };
-        let counting = self.word(fields, "counting", "way to count", BAD_COUNTING, COUNTINGS);
+        let counting = self.read_word(
+            fields,
+            "counting",
+            "way to count",
+            BAD_COUNTING,
+            COUNTING_WORDS,
+        );
         limit.counting = counting.unwrap_or_default();
         let rates = !limit.limits.rates.is_empty();
         if limit.counting == Counting::Leased && !(rates && is_bucket(limit.algorithm)) {
             let help = "give it a rate in place of unit, or say exact";
-            self.error(BAD_COUNTING, NOT_LEASABLE_MESSAGE, value.span, help);
+            self.report_error(BAD_COUNTING, NOT_LEASABLE_MESSAGE, value.span, help);
         }
         let asks_none = limit.counting == Counting::Local && own.is_some();
         if let Some(failure) = fields.get(ON_STORE_FAILURE).filter(|_| asks_none) {
             let help = "leave out one of them";
-            self.error(BAD_ON_STORE_FAILURE, NO_STORE_MESSAGE, failure.span, help);
+            self.report_error(BAD_ON_STORE_FAILURE, NO_STORE_MESSAGE, failure.span, help);
         }
     }
 
@@ -415,13 +443,13 @@ impl<'a> Reader<'a> {
     ) {
         let at = unit.as_ref().map_or(limit.span, |(_, node)| node.span);
         let text = unit.map(|(text, _)| text);
-        let Some(unit) = text.as_deref().and_then(unit_of) else {
+        let Some(unit) = text.as_deref().and_then(parse_unit) else {
             let words = Unit::ALL.map(Unit::name);
             return match text {
                 Some(text) => self.report_unknown_word(BAD_UNIT, "unit", &text, &words, at),
                 None => {
                     let help = format!("use {}", words.join(", "));
-                    self.error(BAD_UNIT, "rate_limit has no unit", at, &help);
+                    self.report_error(BAD_UNIT, "rate_limit has no unit", at, &help);
                 }
             };
         };
@@ -432,12 +460,12 @@ impl<'a> Reader<'a> {
         limit.limits.rates = vec![rate];
     }
 
-    fn replaces(&mut self, node: &Node, own_name: Option<&str>) -> Vec<String> {
+    fn read_replaces(&mut self, node: &Node, own_name: Option<&str>) -> Vec<String> {
         let mut names = Vec::new();
-        for item in self.maps("replaces", "a list of names: `- name: …`", node) {
-            let field = fields(item, Level::Replaces, &mut self.problems);
+        for item in self.list_of_maps("replaces", "a list of names: `- name: …`", node) {
+            let field = read_fields(item, MapKind::Replaces, &mut self.problems);
             let name = match field.first() {
-                Some((field, value)) => match self.text(field, value) {
+                Some((field, value)) => match self.read_text(field, value) {
                     Some(text) => text,
                     None => continue,
                 },
@@ -446,10 +474,10 @@ impl<'a> Reader<'a> {
             if name.is_empty() {
                 let message = "replaces has an item without a name";
                 let help = "name the limit that is replaced: `- name: …`";
-                self.error(EMPTY_REPLACES, message, item.span, help);
+                self.report_error(EMPTY_REPLACES, message, item.span, help);
             } else if own_name == Some(name.as_str()) {
                 let message = format!("limit {name:?} replaces itself");
-                self.error(SELF_REPLACES, message, item.span, "name another limit");
+                self.report_error(SELF_REPLACES, message, item.span, "name another limit");
             } else {
                 names.push(name);
             }
@@ -457,14 +485,14 @@ impl<'a> Reader<'a> {
         names
     }
 
-    fn rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {
-        let items = match node.items() {
+    fn read_rates(&mut self, node: &Node, algorithm: Algorithm) -> Vec<Rate> {
+        let items = match node.as_items() {
             [] => std::slice::from_ref(node),
             items => items,
         };
         let mut rates = Vec::with_capacity(items.len());
         for item in items {
-            if let Some(rate) = self.parsed("rate", BAD_RATE, item) {
+            if let Some(rate) = self.parse_text("rate", BAD_RATE, item) {
                 self.check_rate(rate, algorithm, item.span);
                 rates.push(rate);
             }
@@ -475,34 +503,34 @@ impl<'a> Reader<'a> {
     fn check_rate(&mut self, rate: Rate, algorithm: Algorithm, at: Span) {
         if rate.is_unlimited() {
             let help = "leave it out, or say unlimited: true";
-            self.error(BAD_RATE, "an unlimited rate", at, help);
-        } else if let Err(error) = algorithm.takes(rate) {
+            self.report_error(BAD_RATE, "an unlimited rate", at, help);
+        } else if let Err(error) = algorithm.check_rate(rate) {
             let help = "take another rate, or another algorithm";
-            self.error(BAD_RATE, error.to_string(), at, help);
+            self.report_error(BAD_RATE, error.to_string(), at, help);
         }
     }
 
-    fn concurrency(&mut self, value: &Node) -> Option<u32> {
+    fn read_concurrency(&mut self, value: &Node) -> Option<u32> {
         let count = match value.value {
-            Value::Integer(_) => self.scalars.count(value),
+            Value::Integer(_) => self.scalars.parse_count(value),
             _ => None,
         };
         if count.is_none_or(|count| count == 0) {
             let message = "concurrency is not a whole number from 1";
             let help = "say how many at once: `concurrency: 50`";
-            self.error(BAD_CONCURRENCY, message, value.span, help);
+            self.report_error(BAD_CONCURRENCY, message, value.span, help);
         }
         count
     }
 
     /// A value of ours that is written as text.
-    fn parsed<T>(&mut self, name: &str, code: Code, value: &Node) -> Option<T>
+    fn parse_text<T>(&mut self, name: &str, code: Code, value: &Node) -> Option<T>
     where
         T: FromStr<Err: ToString>,
     {
         let Value::Text(text) = &value.value else {
             let expected = "text, such as 10/s burst 20 or, for a quota, 10000/month";
-            return self.mismatch(name, expected, value);
+            return self.report_mismatch(name, expected, value);
         };
         let parsed = text.parse().map_err(|error: T::Err| {
             // Further lines point into the text, which the snippet of the file does too.
@@ -517,11 +545,11 @@ impl<'a> Reader<'a> {
     fn report_unlimited_conflict(&mut self, name: &str, value: &Node) {
         let message = format!("unlimited, and yet a {name}");
         let help = format!("leave out one: unlimited or {name}");
-        self.error(UNLIMITED_WITH_LIMIT, message, value.span, &help);
+        self.report_error(UNLIMITED_WITH_LIMIT, message, value.span, &help);
     }
 }
 
-fn unit_of(text: &str) -> Option<Unit> {
+fn parse_unit(text: &str) -> Option<Unit> {
     let mut units = Unit::ALL.into_iter();
     units.find(|unit| unit.name().eq_ignore_ascii_case(text))
 }

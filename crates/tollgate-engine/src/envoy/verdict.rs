@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::{Leaf, Lookup};
+use super::{CompiledLimit, LookupResult};
 use crate::facts::{Descriptor, Unit};
 use crate::policy::Mode;
 
@@ -21,9 +21,9 @@ use crate::policy::Mode;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
     /// Takes so much; 0 only looks.
-    Take(u64),
+    Spend(u64),
     /// Gives so much back, whoever took it; it always passes.
-    GiveBack(u64),
+    Refund(u64),
 }
 
 /// What a descriptor costs: its own cost, else that of the request (`hits_addend`), where 0 means 1.
@@ -40,12 +40,12 @@ pub enum Charge {
 /// let refund = Descriptor { refund: true, ..descriptor };
 /// assert_eq!(charge(&refund, 3), Charge::GiveBack(3));
 /// ```
-pub fn charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charge {
+pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charge {
     let cost = descriptor.cost.unwrap_or(u64::from(hits_addend.max(1)));
     if descriptor.refund {
-        Charge::GiveBack(cost)
+        Charge::Refund(cost)
     } else {
-        Charge::Take(cost)
+        Charge::Spend(cost)
     }
 }
 
@@ -68,17 +68,17 @@ pub fn charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charge {
 /// drop_replaced(&mut found);
 /// assert!(matches!(found, [Lookup::Replaced(_), Lookup::Limited(_)]));
 /// ```
-pub fn drop_replaced(found: &mut [Lookup<'_>]) {
+pub fn remove_replaced_limits(found: &mut [LookupResult<'_>]) {
     for at in 0..found.len() {
-        let Lookup::Limited(leaf) = found[at] else {
+        let LookupResult::Limited(leaf) = found[at] else {
             continue;
         };
         let Some(name) = leaf.limit.name.as_ref().filter(|_| !is_unlimited(leaf)) else {
             continue;
         };
-        let mut leaves = found.iter().filter_map(Lookup::leaf);
+        let mut leaves = found.iter().filter_map(LookupResult::leaf);
         if leaves.any(|other| other.limit.replaces.contains(name)) {
-            found[at] = Lookup::Replaced(leaf);
+            found[at] = LookupResult::Replaced(leaf);
         }
     }
 }
@@ -108,7 +108,7 @@ pub enum StatusCode {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Status<'p> {
+pub struct LimitStatus<'p> {
     /// Whether it passes. A limit in shadow mode always says that it does.
     pub code: StatusCode,
     /// The limit that decided, if any did.
@@ -118,7 +118,7 @@ pub struct Status<'p> {
     /// How long until the limit is as if never used.
     pub reset_after: Duration,
     /// A limit in shadow mode would have refused it.
-    pub would_refuse: bool,
+    pub would_deny: bool,
     /// The limit refuses only together with all others of this kind.
     pub quota_mode: bool,
 }
@@ -164,28 +164,28 @@ pub struct CurrentLimit<'p> {
 /// let current = status(asked, &[Decision::UNLIMITED]).current_limit.expect("what was asked for");
 /// assert_eq!((current.requests_per_unit, current.unit), (5, Some(Unit::Week)));
 /// ```
-pub fn status<'p>(lookup: Lookup<'p>, decisions: &[Decision]) -> Status<'p> {
-    let open = Status {
+pub fn limit_status<'p>(lookup: LookupResult<'p>, decisions: &[Decision]) -> LimitStatus<'p> {
+    let open = LimitStatus {
         code: StatusCode::Ok,
         current_limit: None,
         remaining: 0,
         reset_after: Duration::ZERO,
-        would_refuse: false,
+        would_deny: false,
         quota_mode: false,
     };
     let (leaf, tight) = match lookup {
-        Lookup::Nothing | Lookup::Replaced(_) => return open,
-        Lookup::Limited(leaf) if is_unlimited(leaf) => {
-            return Status {
+        LookupResult::NoMatch | LookupResult::Replaced(_) => return open,
+        LookupResult::Limited(leaf) if is_unlimited(leaf) => {
+            return LimitStatus {
                 remaining: u32::MAX,
                 ..open
             };
         }
-        Lookup::Limited(leaf) => (Some(leaf), tightest_decision(decisions)),
-        Lookup::Asked { .. } => (None, tightest_decision(decisions)),
+        LookupResult::Limited(leaf) => (Some(leaf), tightest_decision(decisions)),
+        LookupResult::Requested { .. } => (None, tightest_decision(decisions)),
     };
     let current_limit = match lookup {
-        Lookup::Asked { requests, unit, .. } => Some(CurrentLimit {
+        LookupResult::Requested { requests, unit, .. } => Some(CurrentLimit {
             requests_per_unit: requests,
             unit: Some(unit),
             name: None,
@@ -193,19 +193,19 @@ pub fn status<'p>(lookup: Lookup<'p>, decisions: &[Decision]) -> Status<'p> {
         _ => leaf.map(|leaf| current_limit(leaf, tight)),
     };
     let Some((_, decision)) = tight else {
-        return Status {
+        return LimitStatus {
             current_limit,
             ..open
         };
     };
     let is_over = !decision.is_allowed();
     let is_shadow = leaf.is_some_and(|leaf| leaf.limit.shadow);
-    Status {
-        code: code(is_over && !is_shadow),
+    LimitStatus {
+        code: status_code(is_over && !is_shadow),
         current_limit,
-        remaining: small(if is_over { 0 } else { decision.remaining }),
+        remaining: saturate_to_u32(if is_over { 0 } else { decision.remaining }),
         reset_after: decision.reset_after,
-        would_refuse: is_over && is_shadow,
+        would_deny: is_over && is_shadow,
         quota_mode: leaf.is_some_and(|leaf| leaf.limit.quota_mode),
     }
 }
@@ -219,8 +219,8 @@ pub fn status<'p>(lookup: Lookup<'p>, decisions: &[Decision]) -> Status<'p> {
 ///
 /// assert_eq!(overall(&[status(Lookup::Nothing, &[])], Mode::Enforce), StatusCode::Ok);
 /// ```
-pub fn overall(statuses: &[Status<'_>], mode: Mode) -> StatusCode {
-    let over = |status: &Status<'_>| status.code == StatusCode::OverLimit;
+pub fn overall_code(statuses: &[LimitStatus<'_>], mode: Mode) -> StatusCode {
+    let over = |status: &LimitStatus<'_>| status.code == StatusCode::OverLimit;
     let mut in_quota_mode = statuses
         .iter()
         .filter(|status| status.quota_mode)
@@ -229,10 +229,10 @@ pub fn overall(statuses: &[Status<'_>], mode: Mode) -> StatusCode {
     let any_alone = statuses
         .iter()
         .any(|status| !status.quota_mode && over(status));
-    code(mode == Mode::Enforce && (any_alone || all_quotas))
+    status_code(mode == Mode::Enforce && (any_alone || all_quotas))
 }
 
-const fn code(is_over: bool) -> StatusCode {
+const fn status_code(is_over: bool) -> StatusCode {
     if is_over {
         StatusCode::OverLimit
     } else {
@@ -240,7 +240,7 @@ const fn code(is_over: bool) -> StatusCode {
     }
 }
 
-const fn is_unlimited(leaf: &Leaf) -> bool {
+const fn is_unlimited(leaf: &CompiledLimit) -> bool {
     leaf.limit.limits.unlimited
 }
 
@@ -250,13 +250,16 @@ fn tightest_decision(decisions: &[Decision]) -> Option<(usize, &Decision)> {
         let refused = decision.outcome != Outcome::Allowed;
         (
             !refused,
-            std::cmp::Reverse(decision.wait()),
+            std::cmp::Reverse(decision.wait_or_max()),
             decision.remaining,
         )
     })
 }
 
-fn current_limit<'p>(leaf: &'p Leaf, tight: Option<(usize, &Decision)>) -> CurrentLimit<'p> {
+fn current_limit<'p>(
+    leaf: &'p CompiledLimit,
+    tight: Option<(usize, &Decision)>,
+) -> CurrentLimit<'p> {
     let limit = &leaf.limit;
     let at = tight.map_or(0, |(at, _)| at);
     let rate = limit.limits.rates.get(at);
@@ -267,12 +270,12 @@ fn current_limit<'p>(leaf: &'p Leaf, tight: Option<(usize, &Decision)>) -> Curre
     };
     let unit = rate.and_then(|rate| limit.unit.or_else(|| Unit::of(rate.period()?)));
     CurrentLimit {
-        requests_per_unit: small(requests),
+        requests_per_unit: saturate_to_u32(requests),
         unit,
         name: limit.name.as_deref(),
     }
 }
 
-fn small(number: u64) -> u32 {
+fn saturate_to_u32(number: u64) -> u32 {
     u32::try_from(number).unwrap_or(u32::MAX)
 }

@@ -2,11 +2,11 @@
 
 use std::time::Duration;
 
-use tollgate::stack::Pass;
+use tollgate::stack::HeldPermits;
 use tollgate::{Decision, Outcome};
 
 use super::check::Check;
-use super::store_failure::{CheckResult, Unavailable, decisions};
+use super::store_failure::{CheckResult, StoreUnavailable, decisions};
 
 /// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
 /// [verdict](crate::Verdict) shows plainly what holds the slots of a request.
@@ -29,12 +29,12 @@ pub struct Answer {
     /// What it said.
     pub decision: Decision,
     /// Slots of concurrency limits.
-    pub pass: Pass,
+    pub pass: HeldPermits,
     /// If a store couldn't be asked: why, and what decided instead. A denial by a limit that is
     /// [closed](Unavailable::is_closed) then says nothing about that limit.
-    pub unavailable: Option<Unavailable>,
+    pub unavailable: Option<StoreUnavailable>,
     /// Where it is from: what that says about a store.
-    pub source: Source,
+    pub source: AnswerSource,
 }
 
 /// Where an answer is from.
@@ -46,23 +46,23 @@ pub struct Answer {
 /// assert_eq!(Answer::new(None, Decision::UNLIMITED).source, Source::Asked);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Source {
+pub enum AnswerSource {
     /// The backend was asked: it works.
     Asked,
     /// The backend was asked before, and its latest answer says that it works.
-    Ahead,
+    Local,
     /// It was known here, which says nothing about the backend.
-    Known,
+    Cached,
 }
 
 impl Answer {
     /// The answer of checks that said this, each by itself: of those that refused the one that takes
     /// longest, or else the one with the fewest such requests left.
-    pub fn over(checks: &[Check<'_>], decisions: &[Decision]) -> Self {
+    pub fn from_decisions(checks: &[Check<'_>], decisions: &[Decision]) -> Self {
         let said = || checks.iter().zip(decisions).enumerate();
         let wait = |decision: &Decision| match decision.outcome {
             Outcome::Never => Duration::MAX,
-            _ => decision.wait(),
+            _ => decision.wait_or_max(),
         };
         let refused = said().filter(|(_, (_, decision))| !decision.is_allowed());
         // Of equals the first: `max_by_key` takes the last.
@@ -80,14 +80,14 @@ impl Answer {
 
     /// The same of checks that the store couldn't be asked about, some of them.
     pub fn from_results(checks: &[Check<'_>], each: &[CheckResult]) -> Self {
-        let mut answer = Self::over(checks, &decisions(each));
+        let mut answer = Self::from_decisions(checks, &decisions(each));
         let decider = answer.decider.and_then(|decider| each.get(decider));
         answer.unavailable = decider.and_then(|decider| decider.err());
         answer
     }
 
     /// A denial because the store couldn't be asked about this check, whose limit is closed then.
-    pub fn unavailable(check: usize, unavailable: Unavailable) -> Self {
+    pub fn unavailable(check: usize, unavailable: StoreUnavailable) -> Self {
         Self {
             unavailable: Some(unavailable),
             ..Self::new(Some(check), unavailable.decision())
@@ -106,16 +106,16 @@ impl Answer {
             allowed: decision.is_allowed(),
             decider,
             decision,
-            pass: Pass::default(),
+            pass: HeldPermits::default(),
             unavailable: None,
-            source: Source::Asked,
+            source: AnswerSource::Asked,
         }
     }
 
     /// The same that was known here, without asking the backend.
     pub fn known(decider: Option<usize>, decision: Decision) -> Self {
         Self {
-            source: Source::Known,
+            source: AnswerSource::Cached,
             ..Self::new(decider, decision)
         }
     }

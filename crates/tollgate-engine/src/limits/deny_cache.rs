@@ -16,7 +16,7 @@ use super::check::Check;
 use super::kind::LimitKind;
 
 /// How many refusals share a set of the table: the one that ends first gives way.
-const WAYS: usize = 4;
+const ENTRIES_PER_SET: usize = 4;
 /// For how long a denial is repeated before the backend is asked again: another process may have reset the key.
 const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 
@@ -52,7 +52,7 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// ```
 #[derive(Debug)]
 pub struct DenyCache {
-    sets: Box<[Mutex<[Entry; WAYS]>]>,
+    sets: Box<[Mutex<[Entry; ENTRIES_PER_SET]>]>,
     /// No refusal holds longer: most requests read no more than this. It orders nothing; the entries
     /// are behind locks, and a request that misses a new one asks the backend.
     latest: AtomicU64,
@@ -183,7 +183,7 @@ pub struct DenyVersion(pub u64, pub u64);
 impl DenyCache {
     /// Room for so many refusals.
     pub fn new(entries: usize) -> Self {
-        let sets = entries.div_ceil(WAYS).max(1).next_power_of_two();
+        let sets = entries.div_ceil(ENTRIES_PER_SET).max(1).next_power_of_two();
         Self {
             sets: (0..sets).map(|_| Mutex::default()).collect(),
             latest: AtomicU64::new(0),
@@ -214,7 +214,7 @@ impl DenyCache {
     ) -> KnownDenial<'_> {
         let mut due = None;
         for (number, check) in checks.iter().enumerate() {
-            let place = self.place(check);
+            let place = self.set_number(check);
             let mut set = self.lock(place);
             let known = set
                 .iter_mut()
@@ -247,7 +247,7 @@ impl DenyCache {
     /// The first of these checks that was denied for longer than until now, and what it is told, however long ago the
     /// backend was asked: for while it can't be.
     #[inline]
-    pub fn find(
+    pub fn find_denial(
         &self,
         checks: &[Check<'_>],
         now: Timestamp,
@@ -257,7 +257,7 @@ impl DenyCache {
             return None;
         }
         checks.iter().enumerate().find_map(|(number, check)| {
-            let set = self.lock(self.place(check));
+            let set = self.lock(self.set_number(check));
             let decision = set
                 .iter()
                 .find_map(|entry| entry.denial(check, now, version));
@@ -266,22 +266,22 @@ impl DenyCache {
     }
 
     /// Remembers a refusal.
-    pub fn note(
+    pub fn record_denial(
         &self,
         check: &Check<'_>,
         decision: &Decision,
         now: Timestamp,
         version: DenyVersion,
     ) {
-        let until = now + decision.wait();
-        if !check.limit.lasting || decision.outcome != Outcome::Denied || until <= now {
+        let until = now + decision.wait_or_max();
+        if !check.limit.is_lasting || decision.outcome != Outcome::Denied || until <= now {
             return;
         }
-        let mut set = self.lock(self.place(check));
+        let mut set = self.lock(self.set_number(check));
         let place = set
             .iter()
             .position(|entry| entry.is_of(check))
-            .or_else(|| (0..WAYS).min_by_key(|place| set[*place].until));
+            .or_else(|| (0..ENTRIES_PER_SET).min_by_key(|place| set[*place].until));
         set[place.unwrap_or(0)] = Entry {
             counter: check.limit.id,
             fingerprint: check.key.fingerprint(),
@@ -299,13 +299,13 @@ impl DenyCache {
     }
 
     /// The number of a check's set.
-    fn place(&self, check: &Check<'_>) -> usize {
+    fn set_number(&self, check: &Check<'_>) -> usize {
         let mixed = check.key.fingerprint()[0] ^ check.limit.id.rotate_left(32);
         let place = usize::try_from(mixed.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 32).unwrap_or(0);
         place & (self.sets.len() - 1)
     }
 
-    fn lock(&self, place: usize) -> MutexGuard<'_, [Entry; WAYS]> {
+    fn lock(&self, place: usize) -> MutexGuard<'_, [Entry; ENTRIES_PER_SET]> {
         self.sets[place]
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -316,7 +316,7 @@ impl Entry {
     /// What a check is told by this, if it is about it and still holds.
     fn denial(&self, check: &Check<'_>, now: Timestamp, version: DenyVersion) -> Option<Decision> {
         let holds = self.is_of(check)
-            && check.limit.lasting
+            && check.limit.is_lasting
             && check.cost > 0
             && self.version == version
             && self.cost <= check.cost
@@ -325,14 +325,14 @@ impl Entry {
         if !holds || check.cost > self.limit {
             return None;
         }
-        let retry_after = self.until - now + self.longer(check)?;
+        let retry_after = self.until - now + self.extra_wait(check)?;
         let idle = self.idle - now;
         let (denied, limit, remaining) = (Outcome::Denied, self.limit, self.remaining);
         Some(Decision::new(denied, limit, remaining, retry_after, idle))
     }
 
     /// How much longer than what was refused this takes, if that can be told.
-    fn longer(&self, check: &Check<'_>) -> Option<Duration> {
+    fn extra_wait(&self, check: &Check<'_>) -> Option<Duration> {
         let LimitKind::Rate { algorithm, .. } = check.limit.kind() else {
             return None;
         };

@@ -6,7 +6,7 @@ use tollgate::{Algorithm, LimitError, Tier};
 use super::kind::LimitKind;
 
 /// The algorithms that need more than a word of state, by number.
-pub(crate) const EXACT: [Algorithm; 4] = [
+pub(crate) const EXACT_ALGORITHMS: [Algorithm; 4] = [
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
     Algorithm::SlidingLog,
@@ -32,7 +32,7 @@ impl CompiledLimit {
                 algorithm: Algorithm::Gcra,
             } => Self::Gcra(Tier::new(Algorithm::Gcra, *rate)?),
             LimitKind::Rate { rate, algorithm } => {
-                let number = EXACT.iter().position(|own| {
+                let number = EXACT_ALGORITHMS.iter().position(|own| {
                     std::mem::discriminant(own) == std::mem::discriminant(algorithm)
                 });
                 let tier = Tier::new(*algorithm, *rate)?;

@@ -9,17 +9,17 @@ use foldhash::fast;
 
 use super::hashers::KeyHashers;
 use crate::address::{Address, ClientBits, Family, Network};
-use crate::facts::{Facts, IP, head};
-use crate::matcher::{FactIndex, Known};
+use crate::facts::{Facts, IP, name_prefix};
+use crate::matcher::{FactIndex, FactValues};
 use crate::policy::{KeyPart, Rule};
 
 /// Which facts make a key, and which others for requests that lack one of those.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct KeyPlan {
     /// Rules with the same key share it.
-    parts: Arc<[Part]>,
+    parts: Arc<[KeyPlanPart]>,
     /// The keys that requests without all of these parts have, in this order.
-    fallbacks: Option<Arc<[Box<[Part]>]>>,
+    fallbacks: Option<Arc<[Box<[KeyPlanPart]>]>>,
 }
 
 impl KeyPlan {
@@ -33,7 +33,7 @@ impl KeyPlan {
 }
 
 #[derive(Clone, Debug)]
-pub(super) struct Part {
+pub(super) struct KeyPlanPart {
     pub(super) fact: Box<str>,
     slot: u32,
     /// How many bits of an address count, if it is one.
@@ -52,7 +52,10 @@ enum PartBits {
 impl KeyPlan {
     pub(crate) fn new(parts: &[KeyPart], slots: &mut FactIndex) -> Self {
         Self {
-            parts: parts.iter().map(|part| Part::new(part, slots)).collect(),
+            parts: parts
+                .iter()
+                .map(|part| KeyPlanPart::new(part, slots))
+                .collect(),
             fallbacks: None,
         }
     }
@@ -61,8 +64,12 @@ impl KeyPlan {
     pub(crate) fn of(rule: &Rule, slots: &mut FactIndex) -> Self {
         let mut keys = rule.keys();
         let own = Self::new(keys.next().unwrap_or_default(), slots);
-        let fallbacks: Arc<[Box<[Part]>]> = keys
-            .map(|key| key.iter().map(|part| Part::new(part, slots)).collect())
+        let fallbacks: Arc<[Box<[KeyPlanPart]>]> = keys
+            .map(|key| {
+                key.iter()
+                    .map(|part| KeyPlanPart::new(part, slots))
+                    .collect()
+            })
             .collect();
         Self {
             fallbacks: (!fallbacks.is_empty()).then_some(fallbacks),
@@ -71,7 +78,7 @@ impl KeyPlan {
     }
 
     /// Its keys, each a list of parts; one without any if all requests share it.
-    fn keys(&self) -> impl Iterator<Item = &[Part]> {
+    fn keys(&self) -> impl Iterator<Item = &[KeyPlanPart]> {
         let fallbacks = self.fallbacks.iter().flat_map(|keys| keys.iter());
         iter::once(&*self.parts).chain(fallbacks.map(|key| &**key))
     }
@@ -90,12 +97,17 @@ impl KeyPlan {
     /// The names of the facts that make its keys, and how many bits of each count if it is an address.
     pub(crate) fn parts(&self) -> impl Iterator<Item = (&str, Option<ClientBits>)> {
         let parts = self.keys().flatten();
-        parts.map(|part| (&*part.fact, part.bits.map(|bits| bits.on(&Facts::new()))))
+        parts.map(|part| {
+            (
+                &*part.fact,
+                part.bits.map(|bits| bits.resolve(&Facts::new())),
+            )
+        })
     }
 
     /// The names of the facts of the key that a request with these facts has; none if it lacks each.
     pub(crate) fn facts_for(&self, facts: &Facts<'_>) -> Option<impl Iterator<Item = &str>> {
-        let (_, parts) = self.chosen(facts)?;
+        let (_, parts) = self.choose_key(facts)?;
         Some(parts.iter().map(|part| &*part.fact))
     }
 
@@ -105,8 +117,8 @@ impl KeyPlan {
     }
 
     /// The key that a request with these facts has, and its number; none if it lacks a part of each.
-    pub(super) fn chosen(&self, facts: &Facts<'_>) -> Option<(u8, &[Part])> {
-        let has_all = |key: &&[Part]| key.iter().all(|part| facts.get(&part.fact).is_some());
+    pub(super) fn choose_key(&self, facts: &Facts<'_>) -> Option<(u8, &[KeyPlanPart])> {
+        let has_all = |key: &&[KeyPlanPart]| key.iter().all(|part| facts.get(&part.fact).is_some());
         (0..).zip(self.keys()).find(|(_, key)| has_all(key))
     }
 
@@ -114,12 +126,12 @@ impl KeyPlan {
     #[inline(always)]
     pub(crate) fn fingerprint(
         &self,
-        known: &Known<'_, '_>,
+        known: &FactValues<'_, '_>,
         hashers: &KeyHashers,
     ) -> Option<[u64; 2]> {
         let own = fingerprint(&self.parts, known, hashers.start());
         match &self.fallbacks {
-            Some(fallbacks) if own.is_none() => fallback(fallbacks, known, hashers),
+            Some(fallbacks) if own.is_none() => fallback_fingerprint(fallbacks, known, hashers),
             _ => own,
         }
     }
@@ -133,7 +145,7 @@ impl KeyPlan {
     }
 }
 
-impl Part {
+impl KeyPlanPart {
     fn new(part: &KeyPart, slots: &mut FactIndex) -> Self {
         let (fact, bits) = match part {
             // An IPv6 client has more addresses than any table has keys, so each would be a fresh limit.
@@ -143,7 +155,7 @@ impl Part {
         };
         let slot = slots.number(fact);
         if bits.is_some() {
-            slots.wants_address(slot);
+            slots.read_as_address(slot);
         }
         Self {
             fact: fact.as_str().into(),
@@ -153,17 +165,17 @@ impl Part {
     }
 }
 
-impl Part {
+impl KeyPlanPart {
     /// The network of the client, if the value that these facts have is an address and only a part of it counts.
     pub(super) fn network(&self, facts: &Facts<'_>, value: &str) -> Option<Network> {
-        let bits = self.bits?.on(facts);
-        Some(Address::parse(value)?.client(bits))
+        let bits = self.bits?.resolve(facts);
+        Some(Address::parse(value)?.client_network(bits))
     }
 }
 
 impl PartBits {
     #[inline]
-    const fn on(self, facts: &Facts<'_>) -> ClientBits {
+    const fn resolve(self, facts: &Facts<'_>) -> ClientBits {
         match self {
             Self::Own(bits) => bits,
             Self::OfFacts => facts.client_bits,
@@ -174,7 +186,11 @@ impl PartBits {
 /// The fingerprint of the first key after a rule's own whose parts a request has. Its number comes first, so that none is
 /// a key of another's.
 #[inline(never)]
-fn fallback(keys: &[Box<[Part]>], known: &Known<'_, '_>, hashers: &KeyHashers) -> Option<[u64; 2]> {
+fn fallback_fingerprint(
+    keys: &[Box<[KeyPlanPart]>],
+    known: &FactValues<'_, '_>,
+    hashers: &KeyHashers,
+) -> Option<[u64; 2]> {
     (1..).zip(keys).find_map(|(number, key)| {
         let start = hashers.start().map(|mut hasher| {
             hasher.write_u128(FALLBACK | number);
@@ -187,8 +203,8 @@ fn fallback(keys: &[Box<[Part]>], known: &Known<'_, '_>, hashers: &KeyHashers) -
 /// The fingerprint of these parts, after what was fed before; none if a request lacks one.
 #[inline(always)]
 fn fingerprint(
-    parts: &[Part],
-    known: &Known<'_, '_>,
+    parts: &[KeyPlanPart],
+    known: &FactValues<'_, '_>,
     [mut low, mut high]: [impl Hasher; 2],
 ) -> Option<[u64; 2]> {
     for part in parts {
@@ -196,12 +212,12 @@ fn fingerprint(
         let address = match part.bits {
             Some(bits) => known
                 .address(part.slot)
-                .map(|own| own.client(bits.on(known.facts)).first),
+                .map(|own| own.client_network(bits.resolve(known.facts)).first),
             None => None,
         };
         // The top byte of the first number says what it is, and how it goes on.
         let Some(address) = address else {
-            let number = packed(text);
+            let number = pack_text(text);
             low.write_u128(number);
             high.write_u128(number);
             if text.len() > PACKED {
@@ -230,7 +246,7 @@ const MISSING: u128 = 0x83 << 120;
 
 /// A text in one number, with its length in the top byte; of one that doesn't fit, the length alone.
 #[inline]
-fn packed(text: &str) -> u128 {
+fn pack_text(text: &str) -> u128 {
     let length = text.len();
     if length > PACKED {
         return LONG | length as u128;
@@ -240,7 +256,7 @@ fn packed(text: &str) -> u128 {
         Some(last) if length > 8 => u64::from_le_bytes(*last) >> (8 * (16 - length)),
         _ => 0,
     };
-    u128::from(head(text)) | u128::from(beyond) << 64 | (length as u128) << 120
+    u128::from(name_prefix(text)) | u128::from(beyond) << 64 | (length as u128) << 120
 }
 
 #[cfg(test)]
@@ -272,10 +288,10 @@ mod tests {
                 let mut text = vec![b'a'; length];
                 for byte in [b'b', 0, b'~'] {
                     text[place] = byte;
-                    assert!(numbers.insert(packed(str::from_utf8(&text).unwrap())));
+                    assert!(numbers.insert(pack_text(str::from_utf8(&text).unwrap())));
                 }
             }
-            assert!(numbers.insert(packed(&"a".repeat(length))));
+            assert!(numbers.insert(pack_text(&"a".repeat(length))));
         }
         let hashers = KeyHashers::random();
         let parts = [KeyPart::Fact("a".to_owned())];

@@ -5,7 +5,7 @@ use tollgate::{Algorithm, LimitError, Rate};
 use super::form::CompiledLimit;
 use super::kind::LimitKind;
 use super::prepared_state::PreparedList;
-use crate::policy::{Counting, OnStoreFailure, Settle};
+use crate::policy::{Counting, OnStoreFailure, Settlement};
 
 /// What one check is judged by.
 ///
@@ -22,11 +22,11 @@ use crate::policy::{Counting, OnStoreFailure, Settle};
 // What every decision reads comes first and is small: of ten thousand limits few are in a cache.
 #[derive(Clone, Debug)]
 pub struct Limit {
-    pub(crate) form: CompiledLimit,
+    pub(crate) compiled: CompiledLimit,
     /// Of the counter.
     pub(crate) id: u64,
     /// Whether a refusal holds as long as it says, whatever others do.
-    pub(crate) lasting: bool,
+    pub(crate) is_lasting: bool,
     /// Whether what it is asked for is an estimate, to be settled.
     pub(crate) is_estimated: bool,
     pub(crate) on_store_failure: OnStoreFailure,
@@ -79,7 +79,7 @@ pub(crate) enum Estimates {
     /// Those of other limits that count in it.
     OfOthers,
     /// Its own.
-    Own(Settle),
+    Own(Settlement),
 }
 
 /// Which state a limit is kept in, together with the key: limits of the same counter count together.
@@ -108,9 +108,9 @@ impl Limit {
     /// asked, and others judged locally.
     pub(crate) fn new(kind: LimitKind, counter: Counter) -> Result<Self, LimitError> {
         Ok(Self {
-            form: CompiledLimit::new(&kind)?,
+            compiled: CompiledLimit::new(&kind)?,
             id: counter.id,
-            lasting: false,
+            is_lasting: false,
             is_estimated: false,
             on_store_failure: match kind {
                 LimitKind::Quota(_) => OnStoreFailure::Closed,
@@ -130,14 +130,14 @@ impl Limit {
     }
 
     /// This limit, whose counter no other limit counts in: then time alone ends a refusal of most rates.
-    pub(crate) fn alone(mut self) -> Self {
-        self.lasting = matches!(self.kind(), LimitKind::Rate { algorithm, .. }
+    pub(crate) fn with_own_counter(mut self) -> Self {
+        self.is_lasting = matches!(self.kind(), LimitKind::Rate { algorithm, .. }
             if *algorithm != Algorithm::SlidingCounter);
         self
     }
 
     /// This limit, kept in a store in this way.
-    pub(crate) fn stored(
+    pub(crate) fn with_storage(
         mut self,
         on_store_failure: OnStoreFailure,
         counting: Counting,
@@ -156,7 +156,7 @@ impl Limit {
         self.details.prepared = PreparedList::default();
         // A denial is repeated by limits that nobody else asks by. Here each caller brings a limit along, and whoever
         // forgets a key may do so by another process.
-        self.lasting &= carry_over == CarryOver::Tokens;
+        self.is_lasting &= carry_over == CarryOver::Tokens;
         self
     }
 
@@ -169,13 +169,13 @@ impl Limit {
         self.details.estimates = estimates;
         self.is_estimated = matches!(estimates, Estimates::Own(_));
         // What comes back may let others pass sooner than they were told.
-        self.lasting &= estimates == Estimates::None;
-        self.form = CompiledLimit::new(&self.kept_as(self.kind()))?;
+        self.is_lasting &= estimates == Estimates::None;
+        self.compiled = CompiledLimit::new(&self.stored_kind(self.kind()))?;
         Ok(self)
     }
 
     /// The kind as it is kept: GCRA's one word has no room for estimates, and a token bucket decides the same.
-    fn kept_as(&self, kind: &LimitKind) -> LimitKind {
+    fn stored_kind(&self, kind: &LimitKind) -> LimitKind {
         match kind {
             LimitKind::Rate {
                 rate,
@@ -253,7 +253,7 @@ impl Limit {
     /// assert!(limit.limit().settle().is_none());
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn settle(&self) -> Option<Settle> {
+    pub fn settle(&self) -> Option<Settlement> {
         match self.details.estimates {
             Estimates::Own(settle) => Some(settle),
             _ => None,
@@ -272,7 +272,7 @@ impl Limit {
     }
 
     /// The fact by which a cluster keeps it with others on one node, if the rule names one.
-    pub fn slot(&self) -> Option<&str> {
+    pub fn hash_tag(&self) -> Option<&str> {
         self.details.slot.as_deref()
     }
 
@@ -288,7 +288,7 @@ impl Limit {
     /// assert_eq!(jobs.limit().cut(2, 5)?.kind(), &LimitKind::Concurrency(4));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn cut(&self, parts: u64, all: u64) -> Result<Self, LimitError> {
+    pub fn scale_down(&self, parts: u64, all: u64) -> Result<Self, LimitError> {
         let cut = |count: u64| {
             let (parts, all) = (u128::from(parts), u128::from(all.max(1)));
             let count = u128::from(count);
@@ -321,14 +321,14 @@ impl Limit {
         let mut limit = self.with_kind(kind)?;
         limit.details.stands_for = Some(self.counter_kind().clone());
         // What it denies may pass sooner, when it stands in no more.
-        limit.lasting = false;
+        limit.is_lasting = false;
         Ok(limit)
     }
 
     /// The same counter by another limit.
     pub(crate) fn with_kind(&self, kind: LimitKind) -> Result<Self, LimitError> {
         let mut limit = self.clone();
-        limit.form = CompiledLimit::new(&self.kept_as(&kind))?;
+        limit.compiled = CompiledLimit::new(&self.stored_kind(&kind))?;
         limit.details.kind = kind;
         Ok(limit)
     }

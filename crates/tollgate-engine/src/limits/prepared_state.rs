@@ -116,7 +116,7 @@ mod tests {
     use std::thread;
 
     use super::*;
-    use crate::limits::{LimitKind, SoleLimit};
+    use crate::limits::{LimitKind, StandaloneLimit};
 
     fn made(number: usize) -> Result<usize, Infallible> {
         Ok(number)
@@ -124,7 +124,7 @@ mod tests {
 
     #[test]
     fn each_backend_keeps_its_own_and_makes_it_once() {
-        let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8)).unwrap();
+        let limit = StandaloneLimit::new("jobs", LimitKind::Concurrency(8)).unwrap();
         let places: Vec<_> = (0..3).map(|_| Prepared::<usize>::new()).collect();
         for (number, place) in places.iter().enumerate() {
             assert_eq!(
@@ -142,7 +142,7 @@ mod tests {
 
     #[test]
     fn nothing_is_kept_of_an_error_or_by_a_copy() {
-        let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8)).unwrap();
+        let limit = StandaloneLimit::new("jobs", LimitKind::Concurrency(8)).unwrap();
         let place = Prepared::<usize>::new();
         assert_eq!(place.get_or_make(limit.limit(), || Err("no")), Err("no"));
         assert_eq!(place.get(limit.limit()), None);
@@ -152,7 +152,7 @@ mod tests {
 
     #[test]
     fn backends_that_ask_at_once_each_find_their_own() {
-        let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8)).unwrap();
+        let limit = StandaloneLimit::new("jobs", LimitKind::Concurrency(8)).unwrap();
         thread::scope(|scope| {
             for number in 0..8 {
                 let limit = limit.limit();

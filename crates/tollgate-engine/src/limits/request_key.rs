@@ -4,7 +4,7 @@ use std::fmt;
 use std::mem;
 use std::sync::LazyLock;
 
-use super::key::{KeyPlan, Part};
+use super::key::{KeyPlan, KeyPlanPart};
 use crate::address::{Family, Network};
 use crate::facts::Facts;
 use crate::key_text::{QuotedText, write_pair};
@@ -89,7 +89,7 @@ impl<'a> RequestKey<'a> {
     }
 
     /// Whether it is of this set of facts.
-    pub(crate) fn is_of(&self, facts: &Facts<'_>) -> bool {
+    pub(crate) fn has_facts(&self, facts: &Facts<'_>) -> bool {
         std::ptr::eq(
             std::ptr::from_ref(self.facts).cast::<()>(),
             std::ptr::from_ref(facts).cast::<()>(),
@@ -104,7 +104,7 @@ impl<'a> RequestKey<'a> {
     /// Its values, the same for the same key in every process, and others for every other key of the
     /// rule: each with its length, so that `ab`, `c` is not `a`, `bc`; before those of a key to fall back to stands its number.
     pub fn write_bytes(&self, write: &mut impl FnMut(&[u8])) {
-        let Some((number, parts)) = self.plan.chosen(self.facts) else {
+        let Some((number, parts)) = self.plan.choose_key(self.facts) else {
             return write(&[MISSING]);
         };
         if number > 0 {
@@ -140,7 +140,7 @@ impl<'a> RequestKey<'a> {
 
     /// The same, until `show` fails.
     pub(crate) fn try_each(&self, mut show: impl FnMut(&str, &str) -> fmt::Result) -> fmt::Result {
-        let Some((_, parts)) = self.plan.chosen(self.facts) else {
+        let Some((_, parts)) = self.plan.choose_key(self.facts) else {
             return show(MISSING_KEY, "");
         };
         parts.iter().try_for_each(|part| match self.value(part) {
@@ -154,7 +154,7 @@ impl<'a> RequestKey<'a> {
         self.plan.is_empty()
     }
 
-    fn value(&self, part: &Part) -> KeyValue<'_> {
+    fn value(&self, part: &KeyPlanPart) -> KeyValue<'_> {
         let text = self.facts.get(&part.fact).unwrap_or_default();
         let network = part.network(self.facts, text);
         network.map_or(KeyValue::Text(text), KeyValue::Network)
@@ -163,7 +163,7 @@ impl<'a> RequestKey<'a> {
 
 impl fmt::Display for RequestKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        if self.plan.chosen(self.facts).is_none() {
+        if self.plan.choose_key(self.facts).is_none() {
             return f.write_str(MISSING_KEY);
         }
         let mut space = "";

@@ -30,19 +30,19 @@ use crate::policy::{Counting, KeyPart, OnStoreFailure};
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]
-pub struct SoleLimit {
+pub struct StandaloneLimit {
     limit: Limit,
     plan: KeyPlan,
     hashers: KeyHashers,
 }
 
 /// Counters of no rule are numbered downwards from the largest number; those of rules upwards from one.
-static NEXT: AtomicU64 = AtomicU64::new(1);
+static NEXT_COUNTER: AtomicU64 = AtomicU64::new(1);
 
 /// The fact that is the key.
 const KEY: &str = "key";
 
-impl SoleLimit {
+impl StandaloneLimit {
     /// A limit that is kept under this name.
     ///
     /// # Errors
@@ -53,10 +53,10 @@ impl SoleLimit {
         let counter = Counter {
             name: name.to_owned(),
             ordinal: 0,
-            id: u64::MAX - NEXT.fetch_add(1, Ordering::Relaxed),
+            id: u64::MAX - NEXT_COUNTER.fetch_add(1, Ordering::Relaxed),
         };
-        let limit = Limit::new(kind, counter)?.alone();
-        let limit = limit.stored(OnStoreFailure::Local, Counting::Exact, None);
+        let limit = Limit::new(kind, counter)?.with_own_counter();
+        let limit = limit.with_storage(OnStoreFailure::Local, Counting::Exact, None);
         Ok(Self {
             limit,
             plan,
@@ -68,7 +68,7 @@ impl SoleLimit {
     #[must_use]
     pub fn on_store_failure(mut self, failure: OnStoreFailure) -> Self {
         let counting = self.limit.counting();
-        self.limit = self.limit.stored(failure, counting, None);
+        self.limit = self.limit.with_storage(failure, counting, None);
         self
     }
 
@@ -76,7 +76,7 @@ impl SoleLimit {
     #[must_use]
     pub fn counting(mut self, counting: Counting) -> Self {
         let failure = self.limit.on_store_failure();
-        self.limit = self.limit.stored(failure, counting, None);
+        self.limit = self.limit.with_storage(failure, counting, None);
         self
     }
 
@@ -106,7 +106,7 @@ impl SoleLimit {
     /// assert!(!memory.answer(&[minutely.check(&ada, 2)]).allowed);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn at(&self, kind: LimitKind) -> Result<Self, LimitError> {
+    pub fn with_kind(&self, kind: LimitKind) -> Result<Self, LimitError> {
         Ok(Self {
             limit: self.limit.with_kind(kind)?,
             plan: self.plan.clone(),

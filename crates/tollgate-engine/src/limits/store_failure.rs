@@ -21,7 +21,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// assert_eq!(store.decision().retry_after_secs(), Some(1));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unavailable {
+pub struct StoreUnavailable {
     /// Why.
     pub kind: FailureKind,
     /// What decided instead of the store.
@@ -43,7 +43,7 @@ pub struct Unavailable {
 /// });
 /// assert!(known.is_ok() && unknown.is_err());
 /// ```
-pub type CheckResult = Result<Decision, Unavailable>;
+pub type CheckResult = Result<Decision, StoreUnavailable>;
 
 /// What clients are told of each check.
 pub(crate) fn decisions(each: &[CheckResult]) -> Vec<Decision> {
@@ -51,7 +51,7 @@ pub(crate) fn decisions(each: &[CheckResult]) -> Vec<Decision> {
     each.iter().map(told).collect()
 }
 
-impl Unavailable {
+impl StoreUnavailable {
     /// What a client is told of a limit that is closed: it is denied, says nothing of how much is left, and may try
     /// again after a second.
     pub fn decision(&self) -> Decision {
@@ -103,9 +103,9 @@ pub enum FailureKind {
     /// A cluster that moves its slots, or has none for a key.
     Moved,
     /// What came is no answer.
-    Garbled,
+    InvalidResponse,
     /// A key holds what no limiter wrote.
-    Foreign,
+    WrongType,
     /// So many questions wait that no more are taken.
     Full,
     /// The limit can't be kept in a store.
@@ -134,8 +134,8 @@ impl FailureKind {
         Self::Loading,
         Self::Busy,
         Self::Moved,
-        Self::Garbled,
-        Self::Foreign,
+        Self::InvalidResponse,
+        Self::WrongType,
         Self::Full,
         Self::Limit,
         Self::Stopped,
@@ -159,8 +159,8 @@ impl FailureKind {
             Self::Loading => "loading",
             Self::Busy => "busy",
             Self::Moved => "moved",
-            Self::Garbled => "garbled",
-            Self::Foreign => "foreign",
+            Self::InvalidResponse => "garbled",
+            Self::WrongType => "foreign",
             Self::Full => "full",
             Self::Limit => "limit",
             Self::Stopped => "stopped",
@@ -176,7 +176,7 @@ impl FailureKind {
             Self::Auth
                 | Self::NoPermission
                 | Self::Tls
-                | Self::Foreign
+                | Self::WrongType
                 | Self::Limit
                 | Self::Stopped
                 | Self::NoRuntime

@@ -9,11 +9,11 @@ pub(crate) const TENTHS: u32 = 10;
 
 /// Whether each part of a rate can be counted.
 pub(crate) fn can_warm_up(rate: Rate) -> bool {
-    (1..=TENTHS).all(|tenths| CompiledLimit::new(&gate(rate, tenths)).is_ok())
+    (1..=TENTHS).all(|tenths| CompiledLimit::new(&warm_up_kind(rate, tenths)).is_ok())
 }
 
 /// So many tenths of a rate, exactly; of its burst, rounded up.
-pub(crate) fn gate(rate: Rate, tenths: u32) -> LimitKind {
+pub(crate) fn warm_up_kind(rate: Rate, tenths: u32) -> LimitKind {
     let longer = rate.period().and_then(|period| period.checked_mul(TENTHS));
     let more = rate.count().checked_mul(u64::from(tenths));
     let burst = u128::from(rate.burst_size()) * u128::from(tenths);

@@ -1,12 +1,12 @@
 //! Facts and texts of conditions: names that no request has, and texts that no request meets.
 
-use super::coverage::{StepBudget, covers};
+use super::coverage::{StepBudget, match_covers};
 use super::{Warnings, codes};
 use crate::diagnostic::Code;
 use crate::facts::{COMMON_FACTS, is_known_fact};
-use crate::native::fields::RULE;
+use crate::native::fields::RULE_FIELDS;
 use crate::native::{ConditionForm, ConditionText, FactMention, PolicySpans, canonical_network};
-use crate::policy::{Match, Pattern, Policy};
+use crate::policy::{MatchConditions, Pattern, Policy};
 use crate::suggestions;
 
 /// What is wrong with the text of a condition.
@@ -27,31 +27,36 @@ impl TextProblem {
     }
 }
 
-pub(super) fn lint(found: &mut Warnings, written: &[ConditionText]) {
+pub(super) fn check_texts(found: &mut Warnings, written: &[ConditionText]) {
     for condition in written {
-        if let Some(slip) = slip(condition) {
+        if let Some(slip) = find_problem(condition) {
             found.warn(slip.code, condition.span, slip.message, slip.help);
         }
     }
 }
 
 /// The texts of a policy's conditions, for one whose files are unknown.
-pub(super) fn written(policy: &Policy) -> Vec<ConditionText> {
+pub(super) fn condition_texts(policy: &Policy) -> Vec<ConditionText> {
     let rules = policy.rules.iter().map(|rule| &rule.matches);
     let mut written = Vec::new();
     for matches in rules.chain(&policy.exempt).chain(&policy.block) {
         for (fact, pattern) in &matches.conditions {
-            gather(fact, pattern, matches, &mut written);
+            collect_texts(fact, pattern, matches, &mut written);
         }
     }
     written
 }
 
-fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<ConditionText>) {
+fn collect_texts(
+    fact: &str,
+    pattern: &Pattern,
+    matches: &MatchConditions,
+    written: &mut Vec<ConditionText>,
+) {
     for one in pattern.alternatives() {
         let form = match one {
             Pattern::Not(inner) => {
-                gather(fact, inner, matches, written);
+                collect_texts(fact, inner, matches, written);
                 continue;
             }
             Pattern::Prefix(_) => ConditionForm::Prefix,
@@ -70,7 +75,7 @@ fn gather(fact: &str, pattern: &Pattern, matches: &Match, written: &mut Vec<Cond
 }
 
 /// What is wrong with a text of which no request has the like, as operators write it.
-pub(crate) fn never_met(fact: &str, text: &str) -> Option<TextProblem> {
+pub(crate) fn impossible_value(fact: &str, text: &str) -> Option<TextProblem> {
     let written = ConditionText {
         fact: fact.to_owned(),
         text: text.to_owned(),
@@ -86,7 +91,7 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<TextProblem> {
     let is_regex = |slip: &TextProblem| slip.code == codes::LOOKS_LIKE_REGEX && fact == "path";
     // Callers of a service may send hosts with a port.
     let is_never = |slip: &TextProblem| never.contains(&slip.code) && strip_port(text).is_none();
-    let mut slip = slip(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
+    let mut slip = find_problem(&written).filter(|slip| is_never(slip) || is_regex(slip))?;
     // What a policy takes besides, an order doesn't.
     if is_regex(&slip) {
         slip.help = "write a glob, where * is anything but / and ** anything".to_owned();
@@ -97,15 +102,17 @@ pub(crate) fn never_met(fact: &str, text: &str) -> Option<TextProblem> {
 }
 
 /// The first thing that is wrong. Whoever writes `{exact: …}` means the text as it stands.
-fn slip(condition: &ConditionText) -> Option<TextProblem> {
+fn find_problem(condition: &ConditionText) -> Option<TextProblem> {
     let ConditionText {
         fact, text, form, ..
     } = condition;
     match (fact.as_str(), form) {
-        (_, ConditionForm::Regex) => return check_glob_as_regex(text).or_else(|| whole(text)),
+        (_, ConditionForm::Regex) => {
+            return check_glob_as_regex(text).or_else(|| check_partial_regex(text));
+        }
         (_, ConditionForm::Network) => return check_network_of_text(fact),
-        ("method", ConditionForm::Plain | ConditionForm::Exact) => return method(text),
-        ("ip", _) => return address(text, *form),
+        ("method", ConditionForm::Plain | ConditionForm::Exact) => return check_method(text),
+        ("ip", _) => return check_address(text, *form),
         (_, ConditionForm::Exact) => return None,
         _ => {}
     }
@@ -137,18 +144,18 @@ fn slip(condition: &ConditionText) -> Option<TextProblem> {
         return TextProblem::new(codes::LOOKS_LIKE_REGEX, message, help);
     }
     match fact.as_str() {
-        "path" => path(text, *form),
-        "host" => host(text),
+        "path" => check_path(text, *form),
+        "host" => check_host(text),
         "header.user-agent" | "header.referer" | "header.origin" | "header.via" => {
-            star(fact, text, *form)
+            check_star(fact, text, *form)
         }
         "masked_remote_address" => None,
-        _ => network(fact, text, *form),
+        _ => check_network_as_text(fact, text, *form),
     }
 }
 
 /// Signs that regular expressions have and the texts of requests don't.
-const SIGNS: [&str; 9] = [
+const REGEX_SIGNS: [&str; 9] = [
     ".+", "\\d", "\\w", "\\.", "\\/", "(?", "[0-9]", "[a-z]", "[^/]",
 ];
 
@@ -156,7 +163,7 @@ fn looks_like_regex(fact: &str, text: &str) -> bool {
     let is_anchored = text.len() > 1 && (text.starts_with('^') || text.ends_with('$'));
     let any_rest = text.contains("/.*") || text.starts_with(".*");
     let choice = fact == "path" && text.contains('|');
-    is_anchored || any_rest || choice || SIGNS.iter().any(|sign| text.contains(sign))
+    is_anchored || any_rest || choice || REGEX_SIGNS.iter().any(|sign| text.contains(sign))
 }
 
 /// What stands before the first star.
@@ -178,7 +185,7 @@ fn check_glob_as_regex(text: &str) -> Option<TextProblem> {
 }
 
 /// A regular expression that only the beginning of a text, or a part of it, would meet.
-fn whole(text: &str) -> Option<TextProblem> {
+fn check_partial_regex(text: &str) -> Option<TextProblem> {
     let ends = ["$", ".*", ".+", ".*)", ".+)"];
     let begins = text.starts_with('^') && !ends.iter().any(|end| text.ends_with(end));
     let is_plain = !text.contains(|sign: char| "\\^$.|?*+()[]{}".contains(sign));
@@ -201,19 +208,19 @@ const NON_ADDRESS_FACTS: [&str; 7] = [
 ];
 
 /// A network as a condition, or as a part of a key, on what is no address.
-pub(super) fn is_no_address(fact: &str) -> bool {
+pub(super) fn is_never_address(fact: &str) -> bool {
     NON_ADDRESS_FACTS.contains(&fact)
 }
 
 fn check_network_of_text(fact: &str) -> Option<TextProblem> {
-    if !is_no_address(fact) {
+    if !is_never_address(fact) {
         return None;
     }
     let message = format!("{fact:?} is no address, so it is in no network");
     TextProblem::new(codes::NETWORK_OF_TEXT, message, "put the network under ip")
 }
 
-fn network(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
+fn check_network_as_text(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
     if form != ConditionForm::Plain || !text.contains('/') || canonical_network(text).is_err() {
         return None;
     }
@@ -229,14 +236,14 @@ const METHODS: [&str; 9] = [
 ];
 
 /// The words of a text, whatever is between them.
-pub(super) fn words(text: &str) -> Vec<&str> {
+pub(super) fn split_words(text: &str) -> Vec<&str> {
     let words = text.split(|sign: char| !sign.is_ascii_alphanumeric());
     words.filter(|word| !word.is_empty()).collect()
 }
 
-fn method(text: &str) -> Option<TextProblem> {
+fn check_method(text: &str) -> Option<TextProblem> {
     let upper = text.to_ascii_uppercase();
-    let words = words(&upper);
+    let words = split_words(&upper);
     if words.len() > 1 && words.iter().all(|word| METHODS.contains(word)) {
         let message = format!("no request has the method {text:?}: it has one of them");
         let help = format!("write a list: [{}]", words.join(", "));
@@ -254,7 +261,7 @@ fn method(text: &str) -> Option<TextProblem> {
     None
 }
 
-fn path(text: &str, form: ConditionForm) -> Option<TextProblem> {
+fn check_path(text: &str, form: ConditionForm) -> Option<TextProblem> {
     let not = |why: &str, help: String| {
         let message = format!("no request has the path {text:?}: {why}");
         TextProblem::new(codes::NOT_A_PATH, message, help)
@@ -331,7 +338,7 @@ fn is_route_parameter(part: &str) -> bool {
     is_colon || inside('{', '}') || inside('<', '>')
 }
 
-fn host(text: &str) -> Option<TextProblem> {
+fn check_host(text: &str) -> Option<TextProblem> {
     let (why, help) = if text.contains('/') {
         let bare = text.split_once("://").map_or(text, |(_, rest)| rest);
         let bare = bare.split('/').next().unwrap_or(bare);
@@ -365,7 +372,7 @@ fn strip_port(text: &str) -> Option<&str> {
 }
 
 /// An address as no request has it: it is compared letter by letter.
-fn address(text: &str, form: ConditionForm) -> Option<TextProblem> {
+fn check_address(text: &str, form: ConditionForm) -> Option<TextProblem> {
     let wrong = match form {
         ConditionForm::Exact => match text.parse::<std::net::IpAddr>() {
             Ok(address) => address.to_canonical().to_string() != *text,
@@ -389,7 +396,7 @@ fn address(text: &str, form: ConditionForm) -> Option<TextProblem> {
 }
 
 /// A star that is to skip what has slashes in it.
-fn star(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
+fn check_star(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
     let at = text.find('*').filter(|_| form != ConditionForm::Prefix)?;
     let is_double = text[at..].starts_with("**");
     if is_double || text[..at].contains('/') {
@@ -404,15 +411,15 @@ fn star(fact: &str, text: &str, form: ConditionForm) -> Option<TextProblem> {
 }
 
 /// Shorter names than this are too close to too many others.
-const SHORTEST: usize = 4;
+const MIN_NAME_LENGTH: usize = 4;
 
-pub(super) fn facts(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
-    for mention in &places.facts {
+pub(super) fn check_facts(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    for mention in &places.fact_mentions {
         let fact = mention.fact.as_str();
         if is_known_fact(fact) || policy.facts.iter().any(|own| own == fact) {
             continue;
         }
-        if mention.in_match && RULE.contains(&fact) {
+        if mention.is_condition && RULE_FIELDS.contains(&fact) {
             let message = format!(
                 "{fact:?} is a field of a rule, but here it is a condition on a fact of that name"
             );
@@ -420,14 +427,14 @@ pub(super) fn facts(found: &mut Warnings, policy: &Policy, places: &PolicySpans)
                 "move it out of match, one level to the left; if it is a fact of yours, say so: facts: [{fact}]"
             );
             found.warn(codes::FIELD_IN_MATCH, mention.span, message, help);
-        } else if let Some(near) = near(fact) {
-            misspelt(found, mention, &near);
+        } else if let Some(near) = closest_known_fact(fact) {
+            warn_misspelt_fact(found, mention, &near);
         }
     }
-    exempt(found, policy);
+    check_blocked_exemptions(found, policy);
 }
 
-fn misspelt(found: &mut Warnings, mention: &FactMention, near: &str) {
+fn warn_misspelt_fact(found: &mut Warnings, mention: &FactMention, near: &str) {
     let fact = &mention.fact;
     let message = format!("requests are likely to have no fact {fact:?}, so this never applies");
     let help = format!("did you mean {near:?}? If it is a fact of yours, say so: facts: [{fact}]");
@@ -435,7 +442,7 @@ fn misspelt(found: &mut Warnings, mention: &FactMention, near: &str) {
 }
 
 /// The fact that every request may have and whose name is close to this one.
-fn near(fact: &str) -> Option<String> {
+fn closest_known_fact(fact: &str) -> Option<String> {
     if let Some((head, name)) = fact.split_once(['.', ':'])
         && matches!(
             head.to_ascii_lowercase().as_str(),
@@ -445,11 +452,11 @@ fn near(fact: &str) -> Option<String> {
         return Some(format!("header.{name}"));
     }
     let plain = fact.to_ascii_lowercase().replace('-', "_");
-    if let Some((_, known)) = ALIKE.iter().find(|(other, _)| *other == plain) {
+    if let Some((_, known)) = KNOWN_ALIASES.iter().find(|(other, _)| *other == plain) {
         return Some((*known).to_owned());
     }
     let alike = |known: &&str| {
-        let is_long = fact.len() >= SHORTEST && known.len() >= SHORTEST;
+        let is_long = fact.len() >= MIN_NAME_LENGTH && known.len() >= MIN_NAME_LENGTH;
         is_long || known.eq_ignore_ascii_case(fact)
     };
     let candidates = COMMON_FACTS.iter().copied().filter(alike);
@@ -457,7 +464,7 @@ fn near(fact: &str) -> Option<String> {
 }
 
 /// What other programs call the facts that every request may have.
-const ALIKE: [(&str, &str); 8] = [
+const KNOWN_ALIASES: [(&str, &str); 8] = [
     ("user_id", "user"),
     ("userid", "user"),
     ("tenant_id", "tenant"),
@@ -469,13 +476,13 @@ const ALIKE: [(&str, &str); 8] = [
 ];
 
 /// Warns of exemptions of what is blocked: a block comes first, so they do nothing.
-fn exempt(found: &mut Warnings, policy: &Policy) {
+fn check_blocked_exemptions(found: &mut Warnings, policy: &Policy) {
     let fuel = StepBudget::new();
     for (number, exempt) in policy.exempt.iter().enumerate() {
         let blocks = policy.block.iter();
         let Some(block) = blocks
             .clone()
-            .position(|block| covers(block, exempt, &fuel))
+            .position(|block| match_covers(block, exempt, &fuel))
         else {
             continue;
         };

@@ -1,25 +1,25 @@
 //! Conditions that hold of everything, or never of two rules together: exemptions of all, and what replaces nothing.
 
 use super::coverage::StepBudget;
-use super::{Warnings, codes, in_use, keys};
+use super::{Warnings, active_rules, codes, keys};
 use crate::address::Network;
 use crate::matcher::glob::Glob;
 use crate::native::PolicySpans;
-use crate::policy::{Match, Mode, Pattern, Policy, Rule};
+use crate::policy::{MatchConditions, Mode, Pattern, Policy, Rule};
 
-pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+pub(super) fn check_matches(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     check_exempts_all(found, policy);
     check_header_exemptions(found, policy, places);
     let fuel = StepBudget::new();
-    replaces_nothing(found, policy, places, &fuel);
-    unlimited(found, policy, places, &fuel);
+    check_disjoint_replaces(found, policy, places, &fuel);
+    check_unlimited_rules(found, policy, places, &fuel);
 }
 
 /// Warns of exemptions that hold of every request there is.
 fn check_exempts_all(found: &mut Warnings, policy: &Policy) {
     for (number, exempt) in policy.exempt.iter().enumerate() {
         let mut conditions = exempt.conditions.iter();
-        if !conditions.all(|(fact, pattern)| is_every(fact, pattern)) {
+        if !conditions.all(|(fact, pattern)| matches_everything(fact, pattern)) {
             continue;
         }
         let facts: Vec<_> = exempt
@@ -42,11 +42,11 @@ fn check_exempts_all(found: &mut Warnings, policy: &Policy) {
 /// Warns of exemptions that a client gets by what it sends: those of a list, and unlimited rules in the place of others.
 fn check_header_exemptions(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let listed = policy.exempt.iter().map(|exempt| (exempt, exempt.span));
-    let rules = in_use(policy, places)
+    let rules = active_rules(policy, places)
         .filter(|(rule, _)| rule.limits.unlimited && !rule.replaces.is_empty())
         .map(|(rule, place)| (&rule.matches, place.name));
     for (exempt, span) in listed.chain(rules) {
-        let Some(header) = chosen_header(exempt) else {
+        let Some(header) = client_chosen_header(exempt) else {
             continue;
         };
         let message =
@@ -58,11 +58,11 @@ fn check_header_exemptions(found: &mut Warnings, policy: &Policy, places: &Polic
 }
 
 /// The header that alone decides about an exemption, and that proves nothing.
-fn chosen_header(exempt: &Match) -> Option<&str> {
+fn client_chosen_header(exempt: &MatchConditions) -> Option<&str> {
     let mut chosen = None;
     for (fact, pattern) in &exempt.conditions {
-        match keys::header(fact) {
-            Some(header) if keys::is_proof(header, pattern) => return None,
+        match keys::header_of_fact(fact) {
+            Some(header) if keys::is_secret_header(header, pattern) => return None,
             Some(header) => chosen = chosen.or(Some(header)),
             // These a client chooses, too.
             None if matches!(fact.as_str(), "method" | "host") => {}
@@ -75,10 +75,10 @@ fn chosen_header(exempt: &Match) -> Option<&str> {
 const ALL_OF_IPV4: &str = "0.0.0.0/0";
 
 /// Whether a pattern holds of all values that requests have of a fact, or of all addresses of IPv4.
-fn is_every(fact: &str, pattern: &Pattern) -> bool {
+fn matches_everything(fact: &str, pattern: &Pattern) -> bool {
     match (fact, pattern) {
         ("ip", Pattern::Cidr(network)) => network == ALL_OF_IPV4,
-        (_, Pattern::OneOf(any)) => any.iter().any(|pattern| is_every(fact, pattern)),
+        (_, Pattern::OneOf(any)) => any.iter().any(|pattern| matches_everything(fact, pattern)),
         ("method" | "host" | "path" | "ip", Pattern::Present) => true,
         ("method" | "host", Pattern::Glob(glob)) => matches!(glob.as_str(), "*" | "**"),
         ("path", Pattern::Glob(glob)) => matches!(glob.as_str(), "**" | "/**"),
@@ -92,7 +92,7 @@ fn is_every(fact: &str, pattern: &Pattern) -> bool {
 }
 
 /// Warns of rules that replace others which are never for the same request.
-fn replaces_nothing(
+fn check_disjoint_replaces(
     found: &mut Warnings,
     policy: &Policy,
     places: &PolicySpans,
@@ -103,12 +103,12 @@ fn replaces_nothing(
         .iter()
         .map(|rule| (rule.name.as_str(), rule))
         .collect();
-    for (rule, place) in in_use(policy, places) {
+    for (rule, place) in active_rules(policy, places) {
         for (number, name) in rule.replaces.iter().enumerate() {
             let Some(other) = by_name.get(name.as_str()) else {
                 continue;
             };
-            if let Some(fact) = apart(&rule.matches, &other.matches, fuel) {
+            if let Some(fact) = disjoint_fact(&rule.matches, &other.matches, fuel) {
                 let message = format!(
                     "{:?} and {name:?} are never for the same request: no {fact} meets the conditions of both",
                     rule.name
@@ -122,16 +122,22 @@ fn replaces_nothing(
 }
 
 /// Warns of rules without a limit that replace none: all others still limit their requests.
-fn unlimited(found: &mut Warnings, policy: &Policy, places: &PolicySpans, fuel: &StepBudget) {
-    for (rule, place) in in_use(policy, places) {
+fn check_unlimited_rules(
+    found: &mut Warnings,
+    policy: &Policy,
+    places: &PolicySpans,
+    fuel: &StepBudget,
+) {
+    for (rule, place) in active_rules(policy, places) {
         if !rule.limits.unlimited || !rule.replaces.is_empty() {
             continue;
         }
         let mut others = policy
             .rules
             .iter()
-            .filter(|other| !other.limits.unlimited && other.mode != Mode::Off && fuel.burn(1));
-        let Some(other) = others.find(|other| apart(&rule.matches, &other.matches, fuel).is_none())
+            .filter(|other| !other.limits.unlimited && other.mode != Mode::Off && fuel.spend(1));
+        let Some(other) =
+            others.find(|other| disjoint_fact(&rule.matches, &other.matches, fuel).is_none())
         else {
             continue;
         };
@@ -148,23 +154,28 @@ fn unlimited(found: &mut Warnings, policy: &Policy, places: &PolicySpans, fuel: 
 }
 
 /// The fact by which no request meets both.
-fn apart<'a>(one: &'a Match, other: &Match, fuel: &StepBudget) -> Option<&'a str> {
+fn disjoint_fact<'a>(
+    one: &'a MatchConditions,
+    other: &MatchConditions,
+    fuel: &StepBudget,
+) -> Option<&'a str> {
     one.conditions.iter().find_map(|(fact, a)| {
         let mut same = other.conditions.iter().filter(|(name, _)| name == fact);
-        let is_apart = fuel.burn(other.conditions.len()) && same.any(|(_, b)| excludes(a, b, fuel));
+        let is_apart =
+            fuel.spend(other.conditions.len()) && same.any(|(_, b)| are_disjoint(a, b, fuel));
         is_apart.then_some(fact.as_str())
     })
 }
 
 /// Whether surely no text, nor the lack of one, meets both.
-fn excludes(a: &Pattern, b: &Pattern, fuel: &StepBudget) -> bool {
-    if !fuel.burn(1) {
+fn are_disjoint(a: &Pattern, b: &Pattern, fuel: &StepBudget) -> bool {
+    if !fuel.spend(1) {
         return false;
     }
     match (a, b) {
-        (Pattern::OneOf(each), other) | (other, Pattern::OneOf(each)) => {
-            each.iter().all(|pattern| excludes(pattern, other, fuel))
-        }
+        (Pattern::OneOf(each), other) | (other, Pattern::OneOf(each)) => each
+            .iter()
+            .all(|pattern| are_disjoint(pattern, other, fuel)),
         (Pattern::Not(inner), other) | (other, Pattern::Not(inner)) => **inner == *other,
         (Pattern::Absent, Pattern::Absent) => false,
         (Pattern::Absent, _) | (_, Pattern::Absent) => true,
@@ -173,14 +184,17 @@ fn excludes(a: &Pattern, b: &Pattern, fuel: &StepBudget) -> bool {
         | (Pattern::Prefix(prefix), Pattern::Exact(text)) => !text.starts_with(prefix),
         (Pattern::Exact(text), Pattern::Glob(glob))
         | (Pattern::Glob(glob), Pattern::Exact(text)) => {
-            let is_cheap = fuel.burn(glob.len().saturating_mul(text.len()));
+            let is_cheap = fuel.spend(glob.len().saturating_mul(text.len()));
             is_cheap && Glob::new(glob).is_some_and(|glob| !glob.matches(text))
         }
         (Pattern::Cidr(a), Pattern::Cidr(b)) => match (Network::parse(a), Network::parse(b)) {
             (Some(a), Some(b)) => !a.covers(&b) && !b.covers(&a),
             _ => false,
         },
-        _ => match (super::coverage::start(a), super::coverage::start(b)) {
+        _ => match (
+            super::coverage::common_prefix(a),
+            super::coverage::common_prefix(b),
+        ) {
             (Some(a), Some(b)) => !a.starts_with(b) && !b.starts_with(a),
             _ => false,
         },
@@ -217,9 +231,13 @@ mod tests {
             (net("10.0.0.0/8"), net("10.1.0.0/16"), false),
             (net("10.0.0.0/8"), net("11.0.0.0/8"), true),
         ] {
-            let found = excludes(&a, &b, &StepBudget::new());
+            let found = are_disjoint(&a, &b, &StepBudget::new());
             assert_eq!(found, expect, "{a:?} {b:?}");
-            assert_eq!(excludes(&b, &a, &StepBudget::new()), expect, "{b:?} {a:?}");
+            assert_eq!(
+                are_disjoint(&b, &a, &StepBudget::new()),
+                expect,
+                "{b:?} {a:?}"
+            );
         }
     }
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 
 use crate::address::Network;
 use crate::matcher::glob::Glob;
-use crate::policy::{KeyPart, Match, Pattern, Rule};
+use crate::policy::{KeyPart, MatchConditions, Pattern, Rule};
 
 /// How much may still be compared, so that a check of a huge file ends soon. Once that is used up, nothing
 /// is found to cover anything.
@@ -18,7 +18,7 @@ impl StepBudget {
     }
 
     /// Takes so many steps, if they are left.
-    pub(super) fn burn(&self, steps: usize) -> bool {
+    pub(super) fn spend(&self, steps: usize) -> bool {
         let left = self.0.get().checked_sub(steps);
         self.0.set(left.unwrap_or(0));
         left.is_some()
@@ -26,10 +26,15 @@ impl StepBudget {
 }
 
 /// Whether every request that meets `inner` meets `outer` too.
-pub(super) fn covers(outer: &Match, inner: &Match, fuel: &StepBudget) -> bool {
+pub(super) fn match_covers(
+    outer: &MatchConditions,
+    inner: &MatchConditions,
+    fuel: &StepBudget,
+) -> bool {
     outer.conditions.iter().all(|(fact, wide)| {
         let mut same = inner.conditions.iter().filter(|(other, _)| other == fact);
-        fuel.burn(inner.conditions.len()) && same.any(|(_, narrow)| holds(wide, narrow, fuel))
+        fuel.spend(inner.conditions.len())
+            && same.any(|(_, narrow)| pattern_covers(wide, narrow, fuel))
     })
 }
 
@@ -57,26 +62,32 @@ fn implies_present(pattern: &Pattern) -> bool {
 }
 
 /// Whether `wide` holds of every text of which `narrow` does.
-fn holds(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
-    if !fuel.burn(1) {
+fn pattern_covers(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
+    if !fuel.spend(1) {
         return false;
     }
     if wide == narrow {
         return true;
     }
     match (wide, narrow) {
-        (_, Pattern::OneOf(each)) => each.iter().all(|pattern| holds(wide, pattern, fuel)),
-        (Pattern::OneOf(any), _) => any.iter().any(|pattern| holds(pattern, narrow, fuel)),
+        (_, Pattern::OneOf(each)) => each
+            .iter()
+            .all(|pattern| pattern_covers(wide, pattern, fuel)),
+        (Pattern::OneOf(any), _) => any
+            .iter()
+            .any(|pattern| pattern_covers(pattern, narrow, fuel)),
         (Pattern::Present, _) => implies_present(narrow),
-        (Pattern::Not(wide), Pattern::Not(narrow)) => holds(narrow, wide, fuel),
-        (Pattern::Prefix(prefix), _) => start(narrow).is_some_and(|text| text.starts_with(prefix)),
+        (Pattern::Not(wide), Pattern::Not(narrow)) => pattern_covers(narrow, wide, fuel),
+        (Pattern::Prefix(prefix), _) => {
+            common_prefix(narrow).is_some_and(|text| text.starts_with(prefix))
+        }
         (Pattern::Glob(glob), Pattern::Exact(text)) => {
-            fuel.burn(glob.len().saturating_mul(text.len())) && glob_matches(glob, text)
+            fuel.spend(glob.len().saturating_mul(text.len())) && glob_matches(glob, text)
         }
         (Pattern::Glob(glob), _) => match glob.strip_suffix("**") {
             // Just a prefix, in other words.
             Some(prefix) if !prefix.contains(['*', '?']) => {
-                start(narrow).is_some_and(|text| text.starts_with(prefix))
+                common_prefix(narrow).is_some_and(|text| text.starts_with(prefix))
             }
             _ => false,
         },
@@ -91,7 +102,7 @@ fn holds(wide: &Pattern, narrow: &Pattern, fuel: &StepBudget) -> bool {
 }
 
 /// What every text that meets a pattern begins with.
-pub(super) fn start(pattern: &Pattern) -> Option<&str> {
+pub(super) fn common_prefix(pattern: &Pattern) -> Option<&str> {
     match pattern {
         Pattern::Exact(text) | Pattern::Prefix(text) => Some(text),
         Pattern::Glob(glob) => {
@@ -108,7 +119,7 @@ fn glob_matches(glob: &str, text: &str) -> bool {
 }
 
 /// Rules by the facts that they have conditions on, and by what these begin with.
-pub(super) struct Index<'a> {
+pub(super) struct RuleIndex<'a> {
     rules: usize,
     facts: HashMap<&'a str, FactRules<'a>>,
 }
@@ -120,7 +131,7 @@ struct FactRules<'a> {
     starts: Vec<(&'a str, usize)>,
 }
 
-impl<'a> Index<'a> {
+impl<'a> RuleIndex<'a> {
     pub(super) fn new(rules: &'a [Rule]) -> Self {
         let mut facts: HashMap<&str, FactRules<'a>> = HashMap::new();
         for (index, rule) in rules.iter().enumerate() {
@@ -129,7 +140,7 @@ impl<'a> Index<'a> {
                 known.all.push(index);
                 // What covers a list covers the first of it.
                 let first = pattern.alternatives().first().copied();
-                if let Some(start) = first.and_then(start) {
+                if let Some(start) = first.and_then(common_prefix) {
                     known.starts.push((start, index));
                 }
             }
@@ -144,7 +155,7 @@ impl<'a> Index<'a> {
     }
 
     /// All rules, and maybe some more, whose requests all meet these conditions.
-    pub(super) fn covered_candidates(&self, outer: &Match) -> Vec<usize> {
+    pub(super) fn covered_candidates(&self, outer: &MatchConditions) -> Vec<usize> {
         let each = outer.conditions.iter();
         let candidates = each.map(|condition| self.candidates(condition));
         // The condition with the fewest candidates is enough: all that are covered are among them.
@@ -159,7 +170,7 @@ impl<'a> Index<'a> {
             return CandidateRules::Some(Vec::new());
         };
         let ranges = pattern.alternatives().into_iter().map(|alternative| {
-            let prefix = start(alternative)?;
+            let prefix = common_prefix(alternative)?;
             let starts = known.starts.as_slice();
             let from = starts.partition_point(|(start, _)| *start < prefix);
             let fits = |start: &str| start < prefix || start.starts_with(prefix);
@@ -243,7 +254,7 @@ mod tests {
             (exact("a"), prefix("a"), false),
         ] {
             assert_eq!(
-                holds(&wide, &narrow, &StepBudget::new()),
+                pattern_covers(&wide, &narrow, &StepBudget::new()),
                 expect,
                 "{wide:?} {narrow:?}"
             );
@@ -314,7 +325,7 @@ mod tests {
 
         #[test]
         fn what_covers_holds_of_every_text(wide in pattern(), narrow in pattern()) {
-            if holds(&wide, &narrow, &StepBudget::new()) {
+            if pattern_covers(&wide, &narrow, &StepBudget::new()) {
                 for text in all_texts() {
                     let text = text.as_deref();
                     prop_assert!(!meets(&narrow, text) || meets(&wide, text), "{text:?}");
@@ -324,11 +335,11 @@ mod tests {
 
         #[test]
         fn the_index_finds_every_rule_that_is_covered(rules in prop::collection::vec(rule(), 1..12)) {
-            let index = Index::new(&rules);
+            let index = RuleIndex::new(&rules);
             for outer in &rules {
                 let found = index.covered_candidates(&outer.matches);
                 for (number, inner) in rules.iter().enumerate() {
-                    if covers(&outer.matches, &inner.matches, &StepBudget::new()) {
+                    if match_covers(&outer.matches, &inner.matches, &StepBudget::new()) {
                         prop_assert!(found.contains(&number), "{outer:?} {inner:?}");
                     }
                 }

@@ -8,7 +8,7 @@ use crate::native::RuleSpans;
 use crate::policy::{KeyPart, Pattern, Policy, Rule};
 
 /// Headers that prove who sends them, so that making one up gains nothing.
-const PROOF: [&str; 5] = [
+const SECRET_HEADERS: [&str; 5] = [
     "authorization",
     "proxy-authorization",
     "x-api-key",
@@ -17,13 +17,13 @@ const PROOF: [&str; 5] = [
 ];
 
 /// Facts that are an address.
-const ADDRESSES: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", "address"];
+const ADDRESS_FACTS: [&str; 5] = ["ip", "client_ip", "remote_ip", "remote_address", "address"];
 
-pub(super) fn lint(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+pub(super) fn check_keys(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     for name in rule.key_facts() {
-        if let Some(header) = header(name)
-            && !PROOF.contains(&header.to_ascii_lowercase().as_str())
-            && !is_bounded(rule, name)
+        if let Some(header) = header_of_fact(name)
+            && !SECRET_HEADERS.contains(&header.to_ascii_lowercase().as_str())
+            && !is_limited_to_list(rule, name)
         {
             let message = format!(
                 "anyone can set the header {header:?}: with another value in each request, nobody is \
@@ -36,28 +36,28 @@ pub(super) fn lint(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     }
     // Where the address is what others fall back to, who has another key isn't counted by it.
     if let ([alone], []) = (rule.key.as_slice(), rule.fallback_keys.as_slice())
-        && ADDRESSES.contains(&alone.fact())
+        && ADDRESS_FACTS.contains(&alone.fact())
     {
-        address(found, rule, place);
+        check_address_key(found, rule, place);
     }
     for key in rule.keys() {
         let facts: Vec<&str> = key.iter().map(KeyPart::fact).collect();
-        routes(found, rule, place, &facts);
+        check_route_key(found, rule, place, &facts);
     }
 }
 
 /// The header that a fact is.
-pub(super) fn header(fact: &str) -> Option<&str> {
+pub(super) fn header_of_fact(fact: &str) -> Option<&str> {
     let header = fact.strip_prefix("header.");
     header.or_else(|| fact.strip_prefix("header:"))
 }
 
 /// Whether a header with such a value proves who sends it: one of a list of secrets.
-pub(super) fn is_proof(header: &str, pattern: &Pattern) -> bool {
-    PROOF.contains(&header.to_ascii_lowercase().as_str()) && is_listed(pattern)
+pub(super) fn is_secret_header(header: &str, pattern: &Pattern) -> bool {
+    SECRET_HEADERS.contains(&header.to_ascii_lowercase().as_str()) && is_exact_list(pattern)
 }
 
-fn address(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+fn check_address_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     for (rate, span) in rule.limits.rates.iter().zip(&place.rates) {
         let slow = rate.period().is_some_and(|period| {
             // Less than one a second.
@@ -75,11 +75,11 @@ fn address(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     }
 }
 
-fn routes(found: &mut Warnings, rule: &Rule, place: &RuleSpans, facts: &[&str]) {
+fn check_route_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans, facts: &[&str]) {
     let Some(route) = facts.iter().find(|fact| matches!(**fact, "path" | "route")) else {
         return;
     };
-    if is_bounded(rule, route) {
+    if is_limited_to_list(rule, route) {
         return;
     }
     let others: Vec<&str> = facts.iter().copied().filter(|fact| fact != route).collect();
@@ -104,18 +104,18 @@ fn routes(found: &mut Warnings, rule: &Rule, place: &RuleSpans, facts: &[&str]) 
 }
 
 /// Whether the rule's conditions allow a fact only a list of values.
-fn is_bounded(rule: &Rule, name: &str) -> bool {
+fn is_limited_to_list(rule: &Rule, name: &str) -> bool {
     let mut conditions = rule.matches.conditions.iter();
-    conditions.any(|(fact, pattern)| fact == name && is_listed(pattern))
+    conditions.any(|(fact, pattern)| fact == name && is_exact_list(pattern))
 }
 
-fn is_listed(pattern: &Pattern) -> bool {
+fn is_exact_list(pattern: &Pattern) -> bool {
     let mut each = pattern.alternatives().into_iter();
     each.all(|one| matches!(one, Pattern::Exact(_)))
 }
 
 /// Facts that only Envoy's rate-limit actions make of a request.
-const ENVOY: [&str; 7] = [
+const ENVOY_FACTS: [&str; 7] = [
     "destination_cluster",
     "generic_key",
     "header_match",
@@ -125,13 +125,18 @@ const ENVOY: [&str; 7] = [
     "source_cluster",
 ];
 
-pub(super) fn overload(found: &mut Warnings, policy: &Policy, rule: &Rule, place: &RuleSpans) {
+pub(super) fn check_adaptive_and_shed(
+    found: &mut Warnings,
+    policy: &Policy,
+    rule: &Rule,
+    place: &RuleSpans,
+) {
     if rule.adaptive.is_some() {
-        untold(found, policy, rule, place);
-        by_key(found, rule, place);
+        check_adaptive_over_envoy(found, policy, rule, place);
+        check_adaptive_key(found, rule, place);
     }
     if let Some(shed) = &rule.shed
-        && let Some(header) = header(&shed.by)
+        && let Some(header) = header_of_fact(&shed.by)
     {
         let message =
             format!("anyone can set the header {header:?}: whoever says critical is shed last");
@@ -142,11 +147,16 @@ pub(super) fn overload(found: &mut Warnings, policy: &Policy, rule: &Rule, place
 }
 
 /// Over Envoy's protocol nobody says when a request ended.
-fn untold(found: &mut Warnings, policy: &Policy, rule: &Rule, place: &RuleSpans) {
+fn check_adaptive_over_envoy(
+    found: &mut Warnings,
+    policy: &Policy,
+    rule: &Rule,
+    place: &RuleSpans,
+) {
     let keys = rule.key_facts();
     let conditions = rule.matches.conditions.iter();
     let mut facts = keys.chain(conditions.map(|(fact, _)| fact.as_str()));
-    let why = match facts.find(|fact| ENVOY.contains(fact)) {
+    let why = match facts.find(|fact| ENVOY_FACTS.contains(fact)) {
         Some(fact) => format!("{fact} is a fact of Envoy's"),
         None if !policy.domains.is_empty() => "this policy has descriptors of Envoy's".to_owned(),
         None => return,
@@ -160,7 +170,7 @@ fn untold(found: &mut Warnings, policy: &Policy, rule: &Rule, place: &RuleSpans)
 }
 
 /// There is one law a rule, and one limit.
-fn by_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+fn check_adaptive_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     let splits = !rule.limits.rates.is_empty() || rule.limits.quota.is_some();
     if rule.key.is_empty() || splits || rule.enforced_percent < 100 {
         return;
@@ -173,23 +183,28 @@ fn by_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
 }
 
 /// What a hit in a log takes in memory: when it was, and how much of it.
-const HIT: u64 = 16;
+const HIT_BYTES: u64 = 16;
 /// And in a store, about.
-const HIT_IN_STORE: u64 = 70;
+const STORED_HIT_BYTES: u64 = 70;
 /// The fewest bytes a key, in memory, that are worth a warning.
-const MUCH: u64 = 16 << 10;
+const WARN_BYTES: u64 = 16 << 10;
 
 /// A sliding log remembers each hit of its window.
-pub(super) fn memory(found: &mut Warnings, rate: &Rate, algorithm: Algorithm, span: Span) {
+pub(super) fn check_log_memory(
+    found: &mut Warnings,
+    rate: &Rate,
+    algorithm: Algorithm,
+    span: Span,
+) {
     let hits = rate.burst_size();
-    let bytes = hits.saturating_mul(HIT);
-    if algorithm != Algorithm::SlidingLog || bytes < MUCH {
+    let bytes = hits.saturating_mul(HIT_BYTES);
+    if algorithm != Algorithm::SlidingLog || bytes < WARN_BYTES {
         return;
     }
     let message = format!(
         "a log of {hits} hits takes about {} a key in memory, and {} in a store",
-        size(bytes),
-        size(hits.saturating_mul(HIT_IN_STORE))
+        bytes_text(bytes),
+        bytes_text(hits.saturating_mul(STORED_HIT_BYTES))
     );
     let help =
         "say algorithm: sliding-window or gcra, whose memory is constant, or a shorter period";
@@ -197,7 +212,7 @@ pub(super) fn memory(found: &mut Warnings, rate: &Rate, algorithm: Algorithm, sp
 }
 
 /// A number of bytes as people write it, to at least two digits.
-fn size(bytes: u64) -> String {
+fn bytes_text(bytes: u64) -> String {
     const UNITS: [(u64, &str); 3] = [(1_000_000_000, "GB"), (1_000_000, "MB"), (1_000, "kB")];
     let unit = UNITS.iter().find(|(unit, _)| bytes >= *unit);
     match unit {
@@ -215,7 +230,7 @@ mod tests {
 
     #[test]
     fn sizes_are_short() {
-        let sizes = [999, 1_600, 16_000, 160_000, 70_000_000, u64::MAX].map(size);
+        let sizes = [999, 1_600, 16_000, 160_000, 70_000_000, u64::MAX].map(bytes_text);
         let expected = [
             "999 bytes",
             "1.6 kB",

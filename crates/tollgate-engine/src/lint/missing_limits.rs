@@ -1,6 +1,6 @@
 //! Whom a policy leaves without a limit of their own: tenants in no tier, and users who share one counter.
 
-use super::{Warnings, codes, condition_texts, in_use};
+use super::{Warnings, active_rules, codes, condition_texts};
 use crate::address::{ClientBits, Family};
 use crate::document::Span;
 use crate::facts::IP;
@@ -8,23 +8,27 @@ use crate::native::{PolicySpans, RuleSpans};
 use crate::policy::{KeyPart, Mode, Pattern, Policy, Rule};
 
 /// The fact that carries a tier.
-const TIER: &str = "tier";
+const TIER_FACT: &str = "tier";
 
-pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
-    for (rule, place) in in_use(policy, places) {
-        no_key(found, rule, place);
+pub(super) fn check_missing_limits(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+    for (rule, place) in active_rules(policy, places) {
+        check_missing_key(found, rule, place);
         for part in rule.keys().flatten() {
-            network(found, part, place.key);
+            check_network_key(found, part, place.key);
         }
     }
-    no_default_tier(found, policy, places);
-    patterns(found, policy, places);
-    let fills =
-        policy.tier_fact.as_deref() == Some(TIER) || policy.facts.iter().any(|own| own == TIER);
+    check_default_tier(found, policy, places);
+    check_tenant_patterns(found, policy, places);
+    let fills = policy.tier_fact.as_deref() == Some(TIER_FACT)
+        || policy.facts.iter().any(|own| own == TIER_FACT);
     if policy.tiers.is_empty() || fills {
         return;
     }
-    for mention in places.facts.iter().filter(|mention| mention.fact == TIER) {
+    for mention in places
+        .fact_mentions
+        .iter()
+        .filter(|mention| mention.fact == TIER_FACT)
+    {
         let message =
             "\"tier\" is a fact that requests bring, not the tier that tenants are in here"
                 .to_owned();
@@ -34,15 +38,15 @@ pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) 
 }
 
 /// Networks of what is no address, and networks that are smaller than what one client has.
-fn network(found: &mut Warnings, part: &KeyPart, place: Span) {
+fn check_network_key(found: &mut Warnings, part: &KeyPart, place: Span) {
     let KeyPart::Network { fact, bits } = part else {
         return;
     };
-    if condition_texts::is_no_address(fact) {
+    if condition_texts::is_never_address(fact) {
         let message = format!("{fact:?} is no address, so it has no network of {bits} bits");
         let help = format!("write {fact} alone, or ip/{bits}");
         found.warn(codes::NETWORK_OF_TEXT, place, message, help);
-    } else if *bits > ClientBits::USUAL.of(Family::V6) {
+    } else if *bits > ClientBits::DEFAULT.of(Family::V6) {
         let message = format!(
             "{fact}/{bits} counts by {bits} bits of an IPv6 address, and a client has all addresses that begin with the same 64: \
              with another one in each request, it isn't limited"
@@ -58,9 +62,9 @@ fn network(found: &mut Warnings, part: &KeyPart, place: Span) {
 }
 
 /// Words that say that each has a counter of its own.
-const EACH: [&str; 4] = ["per", "each", "every", "by"];
+const EACH_WORDS: [&str; 4] = ["per", "each", "every", "by"];
 /// And words for whom, with the fact that tells them apart.
-const WHOM: [(&str, &str); 9] = [
+const WHOM_WORDS: [(&str, &str); 9] = [
     ("user", "user users login"),
     ("ip", "ip address client"),
     (
@@ -75,26 +79,27 @@ const WHOM: [(&str, &str); 9] = [
     ("route", "route endpoint"),
 ];
 /// Facts of which each request has its own: who asks whether there is one is likely to count by it.
-const OWN: [&str; 3] = ["user", "tenant", "api_key"];
+const IDENTITY_FACTS: [&str; 3] = ["user", "tenant", "api_key"];
 
 /// Warns of a rule that is one for each by its name or match, and has one counter for all.
-fn no_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
+fn check_missing_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     if !rule.key.is_empty() || rule.limits.unlimited || rule.adaptive.is_some() {
         return;
     }
     let lower = rule.name.to_ascii_lowercase();
-    let words = condition_texts::words(&lower);
+    let words = condition_texts::split_words(&lower);
     let named = words.windows(2).find_map(|pair| {
-        let mut whom = WHOM.iter();
+        let mut whom = WHOM_WORDS.iter();
         let (fact, _) = whom.find(|(_, words)| words.split(' ').any(|word| word == pair[1]))?;
-        EACH.contains(&pair[0]).then_some((pair, *fact))
+        EACH_WORDS.contains(&pair[0]).then_some((pair, *fact))
     });
     let (says, fact) = match named {
         Some((pair, fact)) => (format!("the name says {:?}", pair.join(" ")), fact),
         None => {
             let mut conditions = rule.matches.conditions.iter();
-            let known =
-                conditions.find(|(fact, pattern)| OWN.contains(&fact.as_str()) && is_any(pattern));
+            let known = conditions.find(|(fact, pattern)| {
+                IDENTITY_FACTS.contains(&fact.as_str()) && matches_any_value(pattern)
+            });
             let Some((fact, _)) = known else {
                 return;
             };
@@ -106,7 +111,7 @@ fn no_key(found: &mut Warnings, rule: &Rule, place: &RuleSpans) {
     found.warn(codes::NO_KEY, place.name, message, help);
 }
 
-fn is_any(pattern: &Pattern) -> bool {
+fn matches_any_value(pattern: &Pattern) -> bool {
     match pattern {
         Pattern::Present => true,
         Pattern::Glob(glob) => matches!(glob.as_str(), "*" | "**"),
@@ -115,7 +120,7 @@ fn is_any(pattern: &Pattern) -> bool {
 }
 
 /// Warns of tenants that no tier is for, unless a rule is for all tenants.
-fn no_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+fn check_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let is_used = !policy.tenants.is_empty() || policy.tier_fact.is_some();
     let limits_all = |rule: &Rule| {
         rule.mode == Mode::Enforce
@@ -155,7 +160,7 @@ fn no_default_tier(found: &mut Warnings, policy: &Policy, places: &PolicySpans) 
 }
 
 /// Warns of tenants that look like a pattern: they are names.
-fn patterns(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+fn check_tenant_patterns(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     for tenant in policy.tenants.keys() {
         if tenant.contains('*') || tenant.starts_with('^') {
             let message = format!("tenants are names, and none is called {tenant:?}");

@@ -3,18 +3,18 @@
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, Rate, Timestamp, core::WindowAlignment};
 
 use crate::policy::is_bucket;
 
 /// A rate and how it is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Counted {
+pub(super) struct CountedRate {
     rate: Rate,
     algorithm: Algorithm,
 }
 
-impl Counted {
+impl CountedRate {
     pub(super) const fn new(rate: Rate, algorithm: Algorithm) -> Self {
         Self { rate, algorithm }
     }
@@ -24,14 +24,14 @@ impl Counted {
         let (Some(own), Some(others)) = (self.rate.period(), other.rate.period()) else {
             return false;
         };
-        let slower = times(other.rate.count(), own) <= times(self.rate.count(), others);
+        let slower = scaled(other.rate.count(), own) <= scaled(self.rate.count(), others);
         if self.is_bucket() {
-            return slower && other.at_once() <= u128::from(self.rate.burst_size());
+            return slower && other.max_burst() <= u128::from(self.rate.burst_size());
         }
         let whole = own.as_nanos().is_multiple_of(others.as_nanos());
         let fills = match self.algorithm {
             // So many of the other's windows fill one of these.
-            Algorithm::SlidingLog | Algorithm::FixedWindow(Align::Boundary(_)) => whole,
+            Algorithm::SlidingLog | Algorithm::FixedWindow(WindowAlignment::Boundary(_)) => whole,
             // Both see the same.
             _ => own == others && self.rate.burst_size() >= other.rate.burst_size(),
         };
@@ -44,12 +44,12 @@ impl Counted {
             _ => own,
         };
         other
-            .most_within(seen)
+            .max_within(seen)
             .is_some_and(|most| most <= u128::from(self.rate.count()))
     }
 
     /// No more than this can pass in any span of this length.
-    fn most_within(&self, span: Duration) -> Option<u128> {
+    fn max_within(&self, span: Duration) -> Option<u128> {
         let period = self.rate.period()?.as_nanos();
         let count = u128::from(self.rate.count());
         if self.is_bucket() {
@@ -61,7 +61,7 @@ impl Counted {
     }
 
     /// How many can pass at one instant.
-    fn at_once(&self) -> u128 {
+    fn max_burst(&self) -> u128 {
         if self.is_bucket() {
             u128::from(self.rate.burst_size())
         } else {
@@ -81,7 +81,7 @@ impl Counted {
 }
 
 /// Whether a quota by the calendar never refuses what a rate has let pass.
-pub(super) fn quota_never_refuses(quota: &Quota, rate: &Counted) -> bool {
+pub(super) fn quota_never_refuses(quota: &Quota, rate: &CountedRate) -> bool {
     // January has 31 days, as no month has more, and an hour is added when clocks are set back.
     let january = Timestamp::from_secs(1_705_000_000);
     let Some((start, end)) = quota.period_at(january) else {
@@ -89,12 +89,12 @@ pub(super) fn quota_never_refuses(quota: &Quota, rate: &Counted) -> bool {
     };
     let nanos = end.as_nanos().saturating_sub(start.as_nanos());
     let longest = Duration::from_nanos(nanos) + Duration::from_secs(3_600);
-    let most = rate.most_within(longest);
+    let most = rate.max_within(longest);
     most.is_some_and(|most| most <= u128::from(quota.count()))
 }
 
 /// It saturates only at numbers that no policy file has.
-fn times(count: u64, period: Duration) -> u128 {
+fn scaled(count: u64, period: Duration) -> u128 {
     u128::from(count).saturating_mul(period.as_nanos())
 }
 
@@ -108,8 +108,8 @@ mod tests {
 
     #[test]
     fn the_first_to_refuse_is_told() {
-        let window = Algorithm::FixedWindow(Align::default());
-        let counted = |text: &str, algorithm| Counted {
+        let window = Algorithm::FixedWindow(WindowAlignment::default());
+        let counted = |text: &str, algorithm| CountedRate {
             rate: text.parse().unwrap(),
             algorithm,
         };
@@ -136,7 +136,7 @@ mod tests {
 
     #[test]
     fn a_quota_above_what_a_rate_can_use_is_never_reached() {
-        let rate = Counted {
+        let rate = CountedRate {
             rate: Rate::per_second(1),
             algorithm: Algorithm::Gcra,
         };
@@ -147,11 +147,11 @@ mod tests {
         assert!(!quota_never_refuses(&Quota::per_month(2_682_000), &rate));
     }
 
-    fn counted(most: u64) -> impl Strategy<Value = Counted> {
+    fn counted(most: u64) -> impl Strategy<Value = CountedRate> {
         let algorithms = [
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket,
-            Algorithm::FixedWindow(Align::default()),
+            Algorithm::FixedWindow(WindowAlignment::default()),
             Algorithm::SlidingLog,
             Algorithm::SlidingCounter,
         ];
@@ -164,11 +164,11 @@ mod tests {
                 Algorithm::SlidingCounter => rate.burst(count + more.min(count / 2)),
                 _ => rate,
             };
-            Counted { rate, algorithm }
+            CountedRate { rate, algorithm }
         })
     }
 
-    fn limiter(counted: Counted) -> Limiter<Manual> {
+    fn limiter(counted: CountedRate) -> Limiter<Manual> {
         let builder = Limiter::builder(counted.rate).algorithm(counted.algorithm);
         builder.clock(Manual::new()).build().expect("a limiter")
     }

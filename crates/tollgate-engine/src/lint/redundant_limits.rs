@@ -2,60 +2,62 @@
 
 use std::collections::{HashMap, HashSet};
 
-use super::coverage::{Index, StepBudget, always_has_key_of, covers};
-use super::rate_bounds::{Counted, quota_never_refuses};
-use super::{Warnings, codes, in_use};
+use super::coverage::{RuleIndex, StepBudget, always_has_key_of, match_covers};
+use super::rate_bounds::{CountedRate, quota_never_refuses};
+use super::{Warnings, active_rules, codes};
 use crate::native::{PolicySpans, RuleSpans};
-use crate::policy::{KeyPart, Match, Mode, Pattern, Policy, Rule};
+use crate::policy::{KeyPart, MatchConditions, Mode, Pattern, Policy, Rule};
 
-pub(super) fn lint(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
+pub(super) fn check_redundant_limits(found: &mut Warnings, policy: &Policy, places: &PolicySpans) {
     let search = CoverageSearch {
         policy,
         places,
-        index: Index::new(&policy.rules),
+        index: RuleIndex::new(&policy.rules),
         fuel: StepBudget::new(),
     };
-    let unreachable = unreachable(found, &search);
-    let twice = twice(found, policy, places);
-    for (rule, place) in in_use(policy, places) {
-        within(found, rule, place);
+    let unreachable = check_unreachable(found, &search);
+    let twice = check_same_key_and_match(found, policy, places);
+    for (rule, place) in active_rules(policy, places) {
+        check_limits_of_rule(found, rule, place);
     }
     for (name, tier) in &policy.tiers {
         if let Some(place) = places.tiers.get(name) {
-            within(found, &tier.as_rule(name), place);
+            check_limits_of_rule(found, &tier.as_rule(name), place);
         }
     }
-    across(found, &search, &unreachable, &twice);
+    check_limits_across_rules(found, &search, &unreachable, &twice);
 }
 
 /// Which rules a condition covers, as far as there is time to look.
 struct CoverageSearch<'a> {
     policy: &'a Policy,
     places: &'a PolicySpans,
-    index: Index<'a>,
+    index: RuleIndex<'a>,
     fuel: StepBudget,
 }
 
 impl CoverageSearch<'_> {
     /// The rules that may be covered; none once there was enough of looking.
-    fn candidates(&self, outer: &Match) -> Option<Vec<usize>> {
+    fn candidates(&self, outer: &MatchConditions) -> Option<Vec<usize>> {
         let candidates = self.index.covered_candidates(outer);
-        self.fuel.burn(candidates.len() + 1).then_some(candidates)
+        self.fuel.spend(candidates.len() + 1).then_some(candidates)
     }
 }
 
 /// Warns of rules that no request can reach, and has them by index.
-fn unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usize> {
+fn check_unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usize> {
     let (policy, places) = (search.policy, search.places);
     let fuel = &search.fuel;
-    let inside = |list: &[Match]| {
+    let inside = |list: &[MatchConditions]| {
         let mut covered = HashSet::new();
         for outer in list {
             let Some(rules) = search.candidates(outer) else {
                 break;
             };
             let rules = rules.into_iter();
-            covered.extend(rules.filter(|rule| covers(outer, &policy.rules[*rule].matches, fuel)));
+            covered.extend(
+                rules.filter(|rule| match_covers(outer, &policy.rules[*rule].matches, fuel)),
+            );
         }
         covered
     };
@@ -63,7 +65,7 @@ fn unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usi
     let mut replacing: HashMap<&str, Vec<&Rule>> = HashMap::new();
     // One that is enforced for a part of its keys leaves the others to what it replaces.
     let for_all = |(rule, _): &(&Rule, &RuleSpans)| rule.enforced_percent == 100;
-    for (rule, _) in in_use(policy, places).filter(for_all) {
+    for (rule, _) in active_rules(policy, places).filter(for_all) {
         for replaced in &rule.replaces {
             replacing.entry(replaced).or_default().push(rule);
         }
@@ -79,7 +81,8 @@ fn unreachable(found: &mut Warnings, search: &CoverageSearch<'_>) -> HashSet<usi
             "every request that it matches is blocked".to_owned()
         } else if let Some(missing) = absent_key_fact(rule) {
             format!("it counts by {missing:?}, but matches only requests without it")
-        } else if let Some(by) = replaced(rule, replacing.get(rule.name.as_str()), fuel) {
+        } else if let Some(by) = find_replacing_rule(rule, replacing.get(rule.name.as_str()), fuel)
+        {
             format!(
                 "{:?} replaces it for every request that it matches",
                 by.name
@@ -122,11 +125,15 @@ fn is_absent(pattern: &Pattern) -> bool {
 }
 
 /// The rule that applies wherever this one does, and replaces it. One in shadow takes only the place of others in shadow.
-fn replaced<'a>(rule: &Rule, by: Option<&Vec<&'a Rule>>, fuel: &StepBudget) -> Option<&'a Rule> {
+fn find_replacing_rule<'a>(
+    rule: &Rule,
+    by: Option<&Vec<&'a Rule>>,
+    fuel: &StepBudget,
+) -> Option<&'a Rule> {
     let mut by = by?.iter().copied();
     by.find(|other| {
         other.mode <= rule.mode
-            && covers(&other.matches, &rule.matches, fuel)
+            && match_covers(&other.matches, &rule.matches, fuel)
             && always_has_key_of(rule, other)
     })
 }
@@ -137,7 +144,11 @@ fn is_enforced(rule: &Rule) -> bool {
 }
 
 /// Enforced limits that have the same key and match as one before, as pairs of indices.
-fn twice(found: &mut Warnings, policy: &Policy, places: &PolicySpans) -> HashSet<(usize, usize)> {
+fn check_same_key_and_match(
+    found: &mut Warnings,
+    policy: &Policy,
+    places: &PolicySpans,
+) -> HashSet<(usize, usize)> {
     let mut firsts: HashMap<String, usize> = HashMap::new();
     let mut pairs = HashSet::new();
     for (index, (rule, place)) in policy.rules.iter().zip(&places.rules).enumerate() {
@@ -174,9 +185,9 @@ fn twice(found: &mut Warnings, policy: &Policy, places: &PolicySpans) -> HashSet
 }
 
 /// Limits of one rule or tier that never decide.
-pub(super) fn within(found: &mut Warnings, rule: &Rule, places: &RuleSpans) {
+pub(super) fn check_limits_of_rule(found: &mut Warnings, rule: &Rule, places: &RuleSpans) {
     let limits = &rule.limits;
-    let counted = |index: usize| Counted::new(limits.rates[index], rule.algorithm);
+    let counted = |index: usize| CountedRate::new(limits.rates[index], rule.algorithm);
     let count = limits.rates.len().min(places.rates.len());
     for index in 0..count {
         let first = (0..count).find(|other| {
@@ -208,7 +219,7 @@ pub(super) fn within(found: &mut Warnings, rule: &Rule, places: &RuleSpans) {
 }
 
 /// Warns of rates that never decide because of another rule's, but for rules that a warning was given for already.
-fn across(
+fn check_limits_across_rules(
     found: &mut Warnings,
     search: &CoverageSearch<'_>,
     unreachable: &HashSet<usize>,
@@ -246,7 +257,7 @@ fn across(
             if skip
                 || rule.cost != other.cost
                 || !counts_as_part_of(rule, other)
-                || !covers(&other.matches, &rule.matches, &search.fuel)
+                || !match_covers(&other.matches, &rule.matches, &search.fuel)
             {
                 continue;
             }
@@ -275,10 +286,10 @@ fn check_never_decides(
 ) {
     let rates = rule.limits.rates.iter().zip(&place.rates);
     for (number, (rate, span)) in rates.enumerate() {
-        let own = Counted::new(*rate, rule.algorithm);
+        let own = CountedRate::new(*rate, rule.algorithm);
         let mut others = other.limits.rates.iter();
-        let first =
-            others.find(|first| own.never_refuses_after(&Counted::new(**first, other.algorithm)));
+        let first = others
+            .find(|first| own.never_refuses_after(&CountedRate::new(**first, other.algorithm)));
         if let Some(first) = first
             && is_new(number)
         {

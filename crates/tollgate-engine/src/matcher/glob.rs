@@ -6,7 +6,7 @@
 /// Words of places in a pattern that a walk keeps.
 const WORDS: usize = 4;
 /// The most parts that a glob may have after its literal head.
-pub(crate) const MOST_PARTS: usize = WORDS * 64 - 1;
+pub(crate) const MAX_PARTS: usize = WORDS * 64 - 1;
 
 /// A compiled glob: `*` is anything but `/`, `**` anything, `?` one character but `/`.
 #[derive(Clone, Debug)]
@@ -14,7 +14,7 @@ pub(crate) struct Glob {
     /// What every match begins with, and what it ends with.
     head: Box<str>,
     tail: Box<str>,
-    rest: Box<[Part]>,
+    rest: Box<[GlobPart]>,
     walk: GlobWalk,
     /// Whether whatever follows is part of a match once its last part is reached.
     is_open: bool,
@@ -23,27 +23,27 @@ pub(crate) struct Glob {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
-    Just(char),
+pub(super) enum GlobPart {
+    Char(char),
     /// One character but `/`.
-    One,
+    AnyChar,
     /// Any number of characters but `/`.
     Segment,
     /// Any number of any characters.
-    All,
+    AnyPath,
 }
 
-impl Part {
+impl GlobPart {
     /// Whether it may stand for no character, and for more than one.
     pub(super) const fn repeats(self) -> bool {
-        matches!(self, Self::Segment | Self::All)
+        matches!(self, Self::Segment | Self::AnyPath)
     }
 
     pub(super) fn takes(self, character: char) -> bool {
         match self {
-            Self::Just(own) => own == character,
-            Self::One | Self::Segment => character != '/',
-            Self::All => true,
+            Self::Char(own) => own == character,
+            Self::AnyChar | Self::Segment => character != '/',
+            Self::AnyPath => true,
         }
     }
 }
@@ -53,26 +53,26 @@ impl Glob {
     pub(crate) fn new(glob: &str) -> Option<Self> {
         let head_end = glob.find(['*', '?']).unwrap_or(glob.len());
         let (head, rest) = glob.split_at(head_end);
-        let mut parts: Vec<Part> = Vec::new();
+        let mut parts: Vec<GlobPart> = Vec::new();
         for character in rest.chars() {
             let part = match character {
-                '*' if parts.last() == Some(&Part::Segment) => {
+                '*' if parts.last() == Some(&GlobPart::Segment) => {
                     parts.pop();
-                    Part::All
+                    GlobPart::AnyPath
                 }
-                '*' if parts.last() == Some(&Part::All) => continue,
-                '*' => Part::Segment,
-                '?' => Part::One,
-                other => Part::Just(other),
+                '*' if parts.last() == Some(&GlobPart::AnyPath) => continue,
+                '*' => GlobPart::Segment,
+                '?' => GlobPart::AnyChar,
+                other => GlobPart::Char(other),
             };
             parts.push(part);
         }
         let tail = rest.rfind(['*', '?']).map_or("", |at| &rest[at + 1..]);
-        (parts.len() <= MOST_PARTS).then(|| Self {
+        (parts.len() <= MAX_PARTS).then(|| Self {
             head: head.into(),
             tail: tail.into(),
             walk: GlobWalk::new(&[(0, &parts)]),
-            is_open: parts.last() == Some(&Part::All),
+            is_open: parts.last() == Some(&GlobPart::AnyPath),
             rest: parts.into(),
             number: 0,
         })
@@ -83,22 +83,22 @@ impl Glob {
     }
 
     /// The parts that a walk goes over, if the glob takes one.
-    pub(super) fn parts(&self) -> Option<&[Part]> {
+    pub(super) fn parts(&self) -> Option<&[GlobPart]> {
         match &*self.rest {
-            [] | [Part::All] | [Part::Segment] => None,
+            [] | [GlobPart::AnyPath] | [GlobPart::Segment] => None,
             parts => Some(parts),
         }
     }
 
     /// Whether a text begins and ends as every match does: what follows the head then.
-    pub(super) fn between<'t>(&self, text: &'t str) -> Option<&'t str> {
+    pub(super) fn strip_ends<'t>(&self, text: &'t str) -> Option<&'t str> {
         let text = text.strip_prefix(&*self.head)?;
         text.ends_with(&*self.tail).then_some(text)
     }
 
     /// Whether anything may follow its head.
     pub(super) fn is_prefix(&self) -> bool {
-        *self.rest == [Part::All]
+        *self.rest == [GlobPart::AnyPath]
     }
 
     pub(crate) fn matches(&self, text: &str) -> bool {
@@ -107,8 +107,8 @@ impl Glob {
         };
         match &*self.rest {
             [] => text.is_empty(),
-            [Part::All] => true,
-            [Part::Segment] => !text.contains('/'),
+            [GlobPart::AnyPath] => true,
+            [GlobPart::Segment] => !text.contains('/'),
             _ => text.ends_with(&*self.tail) && self.matches_rest(text),
         }
     }
@@ -143,10 +143,10 @@ const SLASH: u16 = 1;
 
 impl CharClasses {
     /// Those of these patterns, and a character of each in the order of their numbers.
-    pub(super) fn of<'p>(parts: impl Iterator<Item = &'p Part>) -> (Self, Vec<char>) {
+    pub(super) fn of<'p>(parts: impl Iterator<Item = &'p GlobPart>) -> (Self, Vec<char>) {
         let mut named: Vec<char> = parts
             .filter_map(|part| match part {
-                Part::Just(own) if *own != '/' => Some(*own),
+                GlobPart::Char(own) if *own != '/' => Some(*own),
                 _ => None,
             })
             .collect();
@@ -184,10 +184,10 @@ impl CharClasses {
 
 impl GlobWalk {
     /// Of patterns that begin at these places. Each takes one place for each part, and the one after the last.
-    pub(super) fn new(patterns: &[(usize, &[Part])]) -> Self {
+    pub(super) fn new(patterns: &[(usize, &[GlobPart])]) -> Self {
         let ends = patterns.iter().map(|(first, parts)| first + parts.len());
         let words = ends.max().unwrap_or(0) / 64 + 1;
-        let places = |is_so: &dyn Fn(Part) -> bool| {
+        let places = |is_so: &dyn Fn(GlobPart) -> bool| {
             let mut places = vec![0u64; words];
             for (first, parts) in patterns {
                 for (place, part) in (*first..).zip(*parts) {
@@ -200,7 +200,7 @@ impl GlobWalk {
         let signs = signs.iter();
         let takes = signs.flat_map(|sign| places(&|part| part.takes(*sign)));
         let takes = takes.collect();
-        let repeats = places(&Part::repeats);
+        let repeats = places(&GlobPart::repeats);
         let mut starts = vec![0; words];
         for (first, _) in patterns {
             let start = 1 << (first % 64);
@@ -216,7 +216,7 @@ impl GlobWalk {
     }
 
     /// From these places to those that the text ends at. Places go to the next word where a pattern has more than one.
-    pub(super) fn over<const CARRIES: bool>(&self, text: &str, at: &mut [u64]) {
+    pub(super) fn walk_text<const CARRIES: bool>(&self, text: &str, at: &mut [u64]) {
         let words = at.len();
         for sign in text.chars() {
             count_steps(words);
@@ -252,7 +252,7 @@ impl Glob {
         let words = walk.starts.len();
         let mut at = [0; WORDS];
         at[..words].copy_from_slice(&walk.starts);
-        walk.over::<true>(text, &mut at[..words]);
+        walk.walk_text::<true>(text, &mut at[..words]);
         at[end / 64] & 1 << (end % 64) != 0
     }
 
@@ -358,6 +358,6 @@ mod tests {
         let glob = Glob::new(&"*a".repeat(100)).unwrap();
         assert!(!glob.matches(&"a".repeat(99)));
         assert!(glob.matches(&"a".repeat(5_000)));
-        assert!(Glob::new(&"?".repeat(MOST_PARTS + 1)).is_none());
+        assert!(Glob::new(&"?".repeat(MAX_PARTS + 1)).is_none());
     }
 }

@@ -8,11 +8,11 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::glob::{Glob, GlobWalk, Part};
+use super::glob::{Glob, GlobPart, GlobWalk};
 
 /// Fewer rules, or shorter texts, than these are faster looked at one by one. Tests have few and short ones.
-const MANY: usize = if cfg!(test) { 2 } else { 8 };
-const LONG: usize = if cfg!(test) { 1 } else { 256 };
+const MIN_GLOBS: usize = if cfg!(test) { 2 } else { 8 };
+const MIN_TEXT_LENGTH: usize = if cfg!(test) { 1 } else { 256 };
 /// The most places of a set, in words: what a set takes in memory grows with them and with the characters that
 /// they name.
 const MAX_WORDS: usize = 64;
@@ -44,7 +44,7 @@ struct EndPlace {
 
 /// What walks over the texts of one request have found.
 #[derive(Debug)]
-pub(super) struct Found<'s> {
+pub(super) struct GlobMatches<'s> {
     sets: &'s GlobSets,
     walked: Vec<WalkResult>,
 }
@@ -76,7 +76,7 @@ impl GlobSetBuilder {
 
     /// The sets of those that share a head with others.
     pub(super) fn into_sets(self) -> GlobSets {
-        let mut heads: HashMap<&str, Vec<(usize, &[Part])>, FixedState> = HashMap::default();
+        let mut heads: HashMap<&str, Vec<(usize, &[GlobPart])>, FixedState> = HashMap::default();
         for (number, glob) in self.globs.iter().enumerate() {
             // Those with more places than a word walk by themselves.
             if let Some(parts) = glob.parts().filter(|parts| parts.len() < 64) {
@@ -85,7 +85,7 @@ impl GlobSetBuilder {
         }
         let mut ends = vec![None; self.globs.len()];
         let mut sets = Vec::new();
-        let heads = heads.into_values().filter(|globs| globs.len() >= MANY);
+        let heads = heads.into_values().filter(|globs| globs.len() >= MIN_GLOBS);
         // One place for each part and one more, at most 64 of a glob.
         let chunks: Vec<_> = heads.collect();
         for globs in chunks.iter().flat_map(|globs| globs.chunks(MAX_WORDS)) {
@@ -107,13 +107,15 @@ impl GlobSetBuilder {
 impl GlobSets {
     /// Whether so many rules on so long a text are worth a walk together.
     #[inline]
-    pub(super) fn pay(&self, rules: usize, longest: usize) -> bool {
-        longest >= LONG && !self.sets.is_empty() && rules.max(self.alternatives) >= MANY
+    pub(super) fn is_worthwhile(&self, rules: usize, longest: usize) -> bool {
+        longest >= MIN_TEXT_LENGTH
+            && !self.sets.is_empty()
+            && rules.max(self.alternatives) >= MIN_GLOBS
     }
 }
 
 /// A walk of several globs, and where each ends.
-fn walk_of(globs: &[(usize, &[Part])]) -> (GlobWalk, Vec<EndPlace>) {
+fn walk_of(globs: &[(usize, &[GlobPart])]) -> (GlobWalk, Vec<EndPlace>) {
     // Where each begins: in the word that it still fits.
     let mut free = 0;
     let patterns = globs.iter().map(|(_, parts)| {
@@ -135,7 +137,7 @@ fn walk_of(globs: &[(usize, &[Part])]) -> (GlobWalk, Vec<EndPlace>) {
     (GlobWalk::new(&patterns), ends.collect())
 }
 
-impl<'s> Found<'s> {
+impl<'s> GlobMatches<'s> {
     pub(super) const fn new(sets: &'s GlobSets) -> Self {
         Self {
             sets,
@@ -146,10 +148,10 @@ impl<'s> Found<'s> {
     /// Whether a glob matches the text of this fact.
     pub(super) fn matches(&mut self, glob: &Glob, slot: u32, text: &str) -> bool {
         let end = self.sets.ends.get(glob.number as usize).copied();
-        let Some((set, end)) = end.flatten().filter(|_| text.len() >= LONG) else {
+        let Some((set, end)) = end.flatten().filter(|_| text.len() >= MIN_TEXT_LENGTH) else {
             return glob.matches(text);
         };
-        let Some(text) = glob.between(text) else {
+        let Some(text) = glob.strip_ends(text) else {
             return false;
         };
         let same = |walked: &WalkResult| (walked.set, walked.slot) == (set, slot);
@@ -157,7 +159,7 @@ impl<'s> Found<'s> {
         let known = known.unwrap_or_else(|| {
             let walk = &self.sets.sets[set as usize];
             let mut at = walk.starts.clone();
-            walk.over::<false>(text, &mut at);
+            walk.walk_text::<false>(text, &mut at);
             self.walked.push(WalkResult { set, slot, at });
             self.walked.len() - 1
         });

@@ -5,18 +5,18 @@ use std::hash::BuildHasher;
 
 use foldhash::fast::FixedState;
 
-use super::pattern::Test;
+use super::pattern::CompiledPattern;
 use super::prefix_index::{Buckets, PrefixTable};
-use super::{Condition, Known, Numbers};
+use super::{Condition, FactValues, Numbers};
 use crate::address::{Network, NetworkTree};
 
 /// All rules by the condition that they are filed under.
 #[derive(Debug)]
-pub(super) struct Index {
+pub(super) struct RuleIndex {
     /// The shelves that have rules, each with the slot of its fact.
     shelves: Box<[(u32, FactIndexEntry)]>,
     /// Rules without a condition to file them under: looked at by every request.
-    rest: Box<[u32]>,
+    unindexed: Box<[u32]>,
     hasher: FixedState,
 }
 
@@ -51,19 +51,19 @@ impl<'a> IndexKey<'a> {
 }
 
 /// Where a condition can be filed, for each of its alternatives. None if it can't be.
-fn filings(test: &Test) -> Option<Vec<IndexKey<'_>>> {
+fn index_keys(test: &CompiledPattern) -> Option<Vec<IndexKey<'_>>> {
     match test {
-        Test::Exact(text) => Some(vec![IndexKey::Exact(text.as_str())]),
-        Test::Prefix(prefix) => Some(vec![IndexKey::beginning(prefix.as_str())]),
-        Test::Glob(glob) => Some(vec![IndexKey::beginning(glob.head())]),
-        Test::Cidr(network) => Some(vec![IndexKey::Network(network)]),
-        Test::OneOf(tests) => {
-            let filings: Option<Vec<_>> = tests.iter().map(filings).collect();
+        CompiledPattern::Exact(text) => Some(vec![IndexKey::Exact(text.as_str())]),
+        CompiledPattern::Prefix(prefix) => Some(vec![IndexKey::beginning(prefix.as_str())]),
+        CompiledPattern::Glob(glob) => Some(vec![IndexKey::beginning(glob.head())]),
+        CompiledPattern::Cidr(network) => Some(vec![IndexKey::Network(network)]),
+        CompiledPattern::OneOf(tests) => {
+            let filings: Option<Vec<_>> = tests.iter().map(index_keys).collect();
             filings.map(|filings| filings.concat())
         }
-        Test::Present | Test::Regex(_) => Some(vec![IndexKey::Known]),
-        Test::Shared(test) => filings(test),
-        Test::Absent | Test::Not(_) => None,
+        CompiledPattern::Present | CompiledPattern::Regex(_) => Some(vec![IndexKey::Known]),
+        CompiledPattern::Shared(test) => index_keys(test),
+        CompiledPattern::Absent | CompiledPattern::Not(_) => None,
     }
 }
 
@@ -107,12 +107,12 @@ impl<'a> EntryBuilder<'a> {
     }
 }
 
-impl Index {
+impl RuleIndex {
     pub(super) fn new(rules: &[Box<[Condition]>], slots: usize) -> Self {
         let hasher = FixedState::default();
         let mut sharers: HashMap<(u32, IndexKey<'_>), u32, FixedState> = HashMap::default();
         for Condition { slot, test, .. } in rules.iter().flatten() {
-            for filing in filings(test).into_iter().flatten() {
+            for filing in index_keys(test).into_iter().flatten() {
                 *sharers.entry((*slot, filing)).or_default() += 1;
             }
         }
@@ -131,7 +131,7 @@ impl Index {
             };
             let fileable = conditions
                 .iter()
-                .filter_map(|condition| Some((condition.slot, filings(&condition.test)?)));
+                .filter_map(|condition| Some((condition.slot, index_keys(&condition.test)?)));
             match fileable.min_by_key(|(slot, filings)| crowd(*slot, filings)) {
                 Some((slot, filings)) => {
                     let draft = &mut drafts[slot as usize];
@@ -148,15 +148,15 @@ impl Index {
                 .filter(|(_, draft)| !draft.is_empty())
                 .map(|(slot, draft)| (slot, draft.shelf(&hasher)))
                 .collect(),
-            rest: rest.into(),
+            unindexed: rest.into(),
             hasher,
         }
     }
 
     /// Adds every rule that may match, and some that don't; maybe twice, and in any order.
     #[inline]
-    pub(super) fn candidates(&self, known: &Known<'_, '_>, found: &mut Numbers) {
-        self.rest.iter().for_each(|number| found.push(*number));
+    pub(super) fn candidates(&self, known: &FactValues<'_, '_>, found: &mut Numbers) {
+        self.unindexed.iter().for_each(|number| found.push(*number));
         for (slot, shelf) in &self.shelves {
             let Some(text) = known.text(*slot) else {
                 continue;

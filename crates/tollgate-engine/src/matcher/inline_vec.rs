@@ -7,7 +7,7 @@ pub(crate) struct InlineVec<T, const N: usize> {
     inline: Option<[T; N]>,
     used: usize,
     /// All items, once they are more than `N`.
-    more: Vec<T>,
+    heap: Vec<T>,
 }
 
 impl<T: Copy, const N: usize> InlineVec<T, N> {
@@ -15,7 +15,7 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
         Self {
             inline: None,
             used: 0,
-            more: Vec::new(),
+            heap: Vec::new(),
         }
     }
 
@@ -27,29 +27,29 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
             self.used += 1;
             return;
         }
-        if self.more.is_empty() {
-            self.more
+        if self.heap.is_empty() {
+            self.heap
                 .extend_from_slice(self.inline.as_slice().as_flattened());
         }
-        self.more.push(item);
+        self.heap.push(item);
     }
 
     /// Keeps the first so many.
     #[inline]
     pub(crate) fn truncate(&mut self, length: usize) {
-        if self.more.is_empty() {
+        if self.heap.is_empty() {
             self.used = self.used.min(length);
         } else if length > 0 {
-            self.more.truncate(length);
+            self.heap.truncate(length);
         } else {
-            (self.more, self.used) = (Vec::new(), 0);
+            (self.heap, self.used) = (Vec::new(), 0);
         }
     }
 
     #[inline]
     pub(crate) fn as_slice(&self) -> &[T] {
         match &self.inline {
-            _ if !self.more.is_empty() => &self.more,
+            _ if !self.heap.is_empty() => &self.heap,
             Some(inline) => &inline[..self.used],
             None => &[],
         }
@@ -58,7 +58,7 @@ impl<T: Copy, const N: usize> InlineVec<T, N> {
     #[inline]
     pub(crate) fn as_mut_slice(&mut self) -> &mut [T] {
         match &mut self.inline {
-            _ if !self.more.is_empty() => &mut self.more,
+            _ if !self.heap.is_empty() => &mut self.heap,
             Some(inline) => &mut inline[..self.used],
             None => &mut [],
         }

@@ -4,32 +4,32 @@ use std::fmt;
 use std::sync::Arc;
 
 use super::PatternError;
-use super::glob::{Glob, MOST_PARTS};
+use super::glob::{Glob, MAX_PARTS};
 use super::glob_sets::GlobSetBuilder;
 use super::regex::{FullMatchRegex, RegexCache};
-use super::text::Text;
+use super::text::InlineText;
 use crate::address::{Address, Network};
 use crate::facts::Facts;
-use crate::policy::{Match, Pattern};
+use crate::policy::{MatchConditions, Pattern};
 
 /// A compiled pattern.
 // Small, so that the conditions of a rule are read with few waits for memory.
 #[derive(Clone, Debug)]
-pub(super) enum Test {
-    Exact(Text),
-    OneOf(Box<[Test]>),
+pub(super) enum CompiledPattern {
+    Exact(InlineText),
+    OneOf(Box<[CompiledPattern]>),
     Glob(Box<Glob>),
-    Prefix(Text),
+    Prefix(InlineText),
     Regex(Arc<FullMatchRegex>),
     Cidr(Box<Network>),
     Present,
     Absent,
-    Not(Box<Test>),
+    Not(Box<CompiledPattern>),
     /// One that other rules have too: it is in the cache when they were asked.
-    Shared(Arc<Test>),
+    Shared(Arc<CompiledPattern>),
 }
 
-impl Test {
+impl CompiledPattern {
     pub(super) fn new(
         pattern: &Pattern,
         regexes: &mut RegexCache,
@@ -40,7 +40,7 @@ impl Test {
             why,
         };
         Ok(match pattern {
-            Pattern::Exact(text) => Self::Exact(Text::new(text)),
+            Pattern::Exact(text) => Self::Exact(InlineText::new(text)),
             Pattern::OneOf(patterns) => {
                 globs.note_alternatives(patterns.len());
                 let tests = patterns.iter();
@@ -49,19 +49,18 @@ impl Test {
             }
             Pattern::Glob(glob) => {
                 let mut compiled = Glob::new(glob).ok_or_else(|| {
-                    let why = format!(
-                        "a glob has at most {MOST_PARTS} characters after its first * or ?"
-                    );
+                    let why =
+                        format!("a glob has at most {MAX_PARTS} characters after its first * or ?");
                     error(glob, why)
                 })?;
                 if compiled.is_prefix() {
-                    Self::Prefix(Text::new(compiled.head()))
+                    Self::Prefix(InlineText::new(compiled.head()))
                 } else {
                     globs.add(glob, &mut compiled);
                     Self::Glob(Box::new(compiled))
                 }
             }
-            Pattern::Prefix(prefix) => Self::Prefix(Text::new(prefix)),
+            Pattern::Prefix(prefix) => Self::Prefix(InlineText::new(prefix)),
             Pattern::Regex(regex) => {
                 let whole = regexes.add(regex);
                 Self::Regex(whole.map_err(|why| error(regex, why.to_string()))?)
@@ -175,13 +174,13 @@ impl Explained<'_> {
 /// let explained = explain(&everything, &Facts::new());
 /// assert_eq!(explained.to_string(), "it is for every request");
 /// ```
-pub fn explain<'a>(rule: &'a Match, facts: &Facts<'a>) -> Explained<'a> {
+pub fn explain<'a>(rule: &'a MatchConditions, facts: &Facts<'a>) -> Explained<'a> {
     let conditions = rule.conditions.iter();
     let mut asked = conditions.map(|(fact, pattern)| (fact.as_str(), pattern, facts.get(fact)));
     Explained {
         failed: asked.find(|(_, pattern, text)| {
             // Compiled, as that takes no longer for a pattern that is made to take long.
-            let test = Test::new(
+            let test = CompiledPattern::new(
                 pattern,
                 &mut RegexCache::default(),
                 &mut GlobSetBuilder::default(),

@@ -38,7 +38,7 @@ impl Hasher for IdentityHasher {
         let word = bytes
             .iter()
             .fold(0, |word, byte| word << 8 | u64::from(*byte));
-        self.0 = mixed(self.0, word);
+        self.0 = mix_word(self.0, word);
     }
 
     #[inline]
@@ -91,7 +91,7 @@ impl PrefixTable {
         lengths.dedup();
         let hashes = pairs.iter().map(|(prefix, number)| {
             let mut whole = 0;
-            hashes(&lengths, prefix.as_bytes(), |hash| whole = hash);
+            prefix_hashes(&lengths, prefix.as_bytes(), |hash| whole = hash);
             (whole, *number)
         });
         let buckets = Buckets::new(hashes);
@@ -104,7 +104,7 @@ impl PrefixTable {
     /// Adds the rules of every prefix of this text.
     #[inline]
     pub(super) fn each<const N: usize>(&self, text: &str, found: &mut InlineVec<u32, N>) {
-        hashes(&self.lengths, text.as_bytes(), |hash| {
+        prefix_hashes(&self.lengths, text.as_bytes(), |hash| {
             self.buckets.each(hash, found);
         });
     }
@@ -112,7 +112,7 @@ impl PrefixTable {
 
 /// The hash of as much of the text as each of these lengths, as far as it goes.
 #[inline]
-fn hashes(lengths: &[usize], text: &[u8], mut each: impl FnMut(u64)) {
+fn prefix_hashes(lengths: &[usize], text: &[u8], mut each: impl FnMut(u64)) {
     let (mut hash, mut start) = (0x9E37_79B9_7F4A_7C15, 0);
     for length in lengths {
         let Some(part) = text.get(start..*length) else {
@@ -120,13 +120,13 @@ fn hashes(lengths: &[usize], text: &[u8], mut each: impl FnMut(u64)) {
         };
         let (words, rest) = part.as_chunks::<8>();
         for word in words {
-            hash = mixed(hash, u64::from_le_bytes(*word));
+            hash = mix_word(hash, u64::from_le_bytes(*word));
         }
         if !rest.is_empty() {
             let last = rest
                 .iter()
                 .fold(1, |word, byte| word << 8 | u64::from(*byte));
-            hash = mixed(hash, last);
+            hash = mix_word(hash, last);
         }
         // The length, so that it isn't the hash of a shorter one.
         each(hash ^ *length as u64);
@@ -135,7 +135,7 @@ fn hashes(lengths: &[usize], text: &[u8], mut each: impl FnMut(u64)) {
 }
 
 #[inline]
-fn mixed(hash: u64, word: u64) -> u64 {
+fn mix_word(hash: u64, word: u64) -> u64 {
     let product = u128::from(hash ^ word) * 0xD6E8_FEB8_6659_FD93;
     #[expect(clippy::cast_possible_truncation, reason = "both halves are mixed")]
     {

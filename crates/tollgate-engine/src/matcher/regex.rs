@@ -11,11 +11,11 @@ use regex_automata::util::syntax;
 /// What one may take, in bytes.
 pub(crate) const MAX_REGEX_BYTES: usize = 1 << 20;
 /// What all of a policy may take together, in bytes.
-pub(crate) const MOST_TOGETHER: usize = 64 << 20;
+pub(crate) const MAX_TOTAL_BYTES: usize = 64 << 20;
 /// How deep groups may be nested, with the one that is put around the whole.
 const MAX_NESTING: u32 = 52;
 /// What may be remembered of the steps through a text, for each thread that matches.
-const REMEMBERED: usize = 256 << 10;
+const CACHE_BYTES: usize = 256 << 10;
 /// What a table may take that some are put into to be faster.
 const TABLE: usize = 64 << 10;
 
@@ -63,7 +63,7 @@ fn build(regex: &str) -> Result<meta::Regex, Box<meta::BuildError>> {
     let bounds = meta::Config::new()
         .nfa_size_limit(Some(MAX_REGEX_BYTES))
         .onepass_size_limit(Some(TABLE))
-        .hybrid_cache_capacity(REMEMBERED);
+        .hybrid_cache_capacity(CACHE_BYTES);
     meta::Builder::new()
         .configure(bounds)
         // A line break in a value is a character like any other: else it would hide the value from `.*`.
@@ -91,8 +91,8 @@ impl RegexCache {
         if let Some(known) = self.known.get(regex) {
             return Ok(Arc::clone(known));
         }
-        if self.bytes > MOST_TOGETHER {
-            return Err(RegexError::TooMuch(MOST_TOGETHER));
+        if self.bytes > MAX_TOTAL_BYTES {
+            return Err(RegexError::TooMuch(MAX_TOTAL_BYTES));
         }
         let built = FullMatchRegex::new(regex);
         self.read += 1;
@@ -103,8 +103,8 @@ impl RegexCache {
             Err(_) => 0,
         });
         let whole = Arc::new(built?);
-        if self.bytes > MOST_TOGETHER {
-            return Err(RegexError::TooMuch(MOST_TOGETHER));
+        if self.bytes > MAX_TOTAL_BYTES {
+            return Err(RegexError::TooMuch(MAX_TOTAL_BYTES));
         }
         self.known.insert(regex.to_owned(), Arc::clone(&whole));
         Ok(whole)
@@ -149,6 +149,6 @@ mod tests {
         let found = (0..100).map(|number| all.add(&large(number)).unwrap_err());
         let found: Vec<_> = found.collect();
         assert_eq!(found[0], RegexError::TooLarge(MAX_REGEX_BYTES));
-        assert_eq!(found[99], RegexError::TooMuch(MOST_TOGETHER));
+        assert_eq!(found[99], RegexError::TooMuch(MAX_TOTAL_BYTES));
     }
 }

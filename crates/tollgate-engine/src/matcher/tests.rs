@@ -56,14 +56,14 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     })
 }
 
-fn rules() -> impl Strategy<Value = Vec<Match>> {
+fn rules() -> impl Strategy<Value = Vec<MatchConditions>> {
     let condition = (prop::sample::select(FACTS.to_vec()), pattern());
-    let rule = prop::collection::vec(condition, 0..4).prop_map(|conditions| Match {
+    let rule = prop::collection::vec(condition, 0..4).prop_map(|conditions| MatchConditions {
         conditions: conditions
             .into_iter()
             .map(|(fact, pattern)| (fact.to_owned(), pattern))
             .collect(),
-        ..Match::default()
+        ..MatchConditions::default()
     });
     prop::collection::vec(rule, 0..40)
 }
@@ -97,10 +97,10 @@ proptest! {
 }
 
 /// A rule for each of these globs of the path.
-fn glob_rules(globs: &[String]) -> Vec<Match> {
-    let rule = |glob: &String| Match {
+fn glob_rules(globs: &[String]) -> Vec<MatchConditions> {
+    let rule = |glob: &String| MatchConditions {
         conditions: vec![("path".to_owned(), Pattern::Glob(glob.clone()))],
-        ..Match::default()
+        ..MatchConditions::default()
     };
     globs.iter().map(rule).collect()
 }
@@ -118,9 +118,9 @@ proptest! {
         let globs: Vec<_> = globs.into_iter().chain([format!("/*{long}*")]).collect();
         let rules = glob_rules(&globs);
         let one_of = globs.iter().cloned().map(Pattern::Glob).collect();
-        let any = Match {
+        let any = MatchConditions {
             conditions: vec![("path".to_owned(), Pattern::Not(Box::new(Pattern::OneOf(one_of))))],
-            ..Match::default()
+            ..MatchConditions::default()
         };
         let rules: Vec<_> = rules.into_iter().chain([any]).collect();
         let matcher = Matcher::new(&rules).unwrap();
@@ -142,12 +142,12 @@ fn a_hundred_globs_take_little_longer_than_one() {
     let steps = |count: usize, one_rule: bool, path: &str| {
         let globs: Vec<_> = (0..count).map(|n| format!("/api/**/x{n}/*/y*z")).collect();
         let rules = if one_rule {
-            vec![Match {
+            vec![MatchConditions {
                 conditions: vec![(
                     "path".to_owned(),
                     Pattern::OneOf(globs.into_iter().map(Pattern::Glob).collect()),
                 )],
-                ..Match::default()
+                ..MatchConditions::default()
             }]
         } else {
             glob_rules(&globs)
@@ -175,9 +175,9 @@ fn a_hundred_globs_take_little_longer_than_one() {
 #[test]
 fn rules_by_more_facts_than_are_kept_in_place_match_all_the_same() {
     let names: Vec<_> = (0..100).map(|number| format!("header.x{number}")).collect();
-    let rule = |name: &String| Match {
+    let rule = |name: &String| MatchConditions {
         conditions: vec![(name.clone(), Pattern::Exact("1".to_owned()))],
-        ..Match::default()
+        ..MatchConditions::default()
     };
     let rules: Vec<_> = names.iter().map(rule).collect();
     let matcher = Matcher::new(&rules).unwrap();
@@ -189,7 +189,7 @@ fn rules_by_more_facts_than_are_kept_in_place_match_all_the_same() {
 
 #[test]
 fn a_request_looks_at_few_of_ten_thousand_rules() {
-    let rule = |number: u32| Match {
+    let rule = |number: u32| MatchConditions {
         conditions: vec![
             ("method".to_owned(), Pattern::Exact("GET".to_owned())),
             (
@@ -197,7 +197,7 @@ fn a_request_looks_at_few_of_ten_thousand_rules() {
                 Pattern::Glob(format!("/service-{number}/**")),
             ),
         ],
-        ..Match::default()
+        ..MatchConditions::default()
     };
     let rules: Vec<_> = (0..10_000).map(rule).collect();
     let matcher = Matcher::new(&rules).unwrap();
@@ -213,9 +213,9 @@ fn a_request_looks_at_few_of_ten_thousand_rules() {
 #[test]
 fn patterns_that_cant_be_read_are_named() {
     let error = |pattern| {
-        let rule = Match {
+        let rule = MatchConditions {
             conditions: vec![("ip".to_owned(), pattern)],
-            ..Match::default()
+            ..MatchConditions::default()
         };
         Matcher::new(&[rule]).unwrap_err().to_string()
     };
@@ -229,9 +229,9 @@ fn patterns_that_cant_be_read_are_named() {
 
 #[test]
 fn facts_whose_names_begin_alike_and_are_as_long_are_told_apart() {
-    let rule = |fact: &str| Match {
+    let rule = |fact: &str| MatchConditions {
         conditions: vec![(fact.to_owned(), Pattern::Exact("yes".to_owned()))],
-        ..Match::default()
+        ..MatchConditions::default()
     };
     let names = [
         "header.x-a",
@@ -255,7 +255,7 @@ fn facts_whose_names_begin_alike_and_are_as_long_are_told_apart() {
 }
 
 /// Whether a rule is for these facts, by the words of the documentation: slow, and obvious.
-fn naive_holds(rule: &Match, facts: &Facts<'_>) -> bool {
+fn naive_holds(rule: &MatchConditions, facts: &Facts<'_>) -> bool {
     let mut conditions = rule.conditions.iter();
     conditions.all(|(fact, pattern)| pattern_holds(pattern, facts.get(fact)))
 }

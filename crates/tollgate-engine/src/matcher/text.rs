@@ -4,17 +4,20 @@
 use std::fmt;
 
 /// The longest that is kept in place.
-const SHORT: usize = 22;
+const INLINE_BYTES: usize = 22;
 
 #[derive(Clone)]
-pub(super) enum Text {
-    Short { length: u8, bytes: [u8; SHORT] },
+pub(super) enum InlineText {
+    Short {
+        length: u8,
+        bytes: [u8; INLINE_BYTES],
+    },
     Long(Box<str>),
 }
 
-impl Text {
+impl InlineText {
     pub(super) fn new(text: &str) -> Self {
-        let mut bytes = [0; SHORT];
+        let mut bytes = [0; INLINE_BYTES];
         match (bytes.get_mut(..text.len()), u8::try_from(text.len())) {
             (Some(own), Ok(length)) => {
                 own.copy_from_slice(text.as_bytes());
@@ -41,7 +44,7 @@ impl Text {
     }
 }
 
-impl fmt::Debug for Text {
+impl fmt::Debug for InlineText {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         self.as_str().fmt(f)
     }
@@ -55,9 +58,9 @@ mod tests {
     fn short_and_long_texts_are_what_they_were_made_of() {
         for length in 0..60 {
             let text = "aö/".repeat(length);
-            assert_eq!(Text::new(&text).as_str(), text);
-            assert_eq!(Text::new(&text).as_bytes(), text.as_bytes());
+            assert_eq!(InlineText::new(&text).as_str(), text);
+            assert_eq!(InlineText::new(&text).as_bytes(), text.as_bytes());
         }
-        assert!(size_of::<Text>() <= 24);
+        assert!(size_of::<InlineText>() <= 24);
     }
 }

@@ -1,16 +1,16 @@
 //! Every field and every word of the native form: the decoder knows no others, and a test compares them with the schema,
 //! which says what each is for.
 
-use tollgate::{Algorithm, OnMissingKey, Timestamp, core::Align};
-use tollgate_adaptive::NamedLaw;
+use tollgate::{Algorithm, OnMissingKey, Timestamp, core::WindowAlignment};
+use tollgate_adaptive::AdaptiveAlgorithm;
 
-use crate::policy::{Counting, Mode, OnStoreFailure, Unsettled};
+use crate::policy::{Counting, Mode, OnStoreFailure, UnsettledAction};
 
 /// The names of the fields that a map may have.
-pub(crate) type Fields = &'static [&'static str];
+pub(crate) type FieldNames = &'static [&'static str];
 
 /// A file.
-pub(crate) const POLICY: Fields = &[
+pub(crate) const POLICY_FIELDS: FieldNames = &[
     "include",
     "limits",
     "tiers",
@@ -26,7 +26,7 @@ pub(crate) const POLICY: Fields = &[
 ];
 
 /// A rule.
-pub(crate) const RULE: Fields = &[
+pub(crate) const RULE_FIELDS: FieldNames = &[
     "name",
     "match",
     "key",
@@ -49,10 +49,10 @@ pub(crate) const RULE: Fields = &[
 ];
 
 /// A key with others to fall back to.
-pub(crate) const KEY: Fields = &["first"];
+pub(crate) const KEY_FIELDS: FieldNames = &["first"];
 
 /// A tier.
-pub(crate) const TIER: Fields = &[
+pub(crate) const TIER_FIELDS: FieldNames = &[
     "rate",
     "quota",
     "concurrency",
@@ -65,45 +65,46 @@ pub(crate) const TIER: Fields = &[
 ];
 
 /// A cost that a fact says.
-pub(crate) const COST: Fields = &["fact", "default", "settle_within", "unsettled"];
+pub(crate) const COST_FIELDS: FieldNames = &["fact", "default", "settle_within", "unsettled"];
 
 /// A number at once that a law finds.
-pub(crate) const ADAPTIVE: Fields = &["adaptive", "min", "max"];
+pub(crate) const ADAPTIVE_FIELDS: FieldNames = &["adaptive", "min", "max"];
 
 /// Who is shed first.
-pub(crate) const SHED: Fields = &["by", "sheddable", "default"];
+pub(crate) const SHED_FIELDS: FieldNames = &["by", "sheddable", "default"];
 
 /// A mode for a part of the keys.
-pub(crate) const ROLLOUT: Fields = &["enforce"];
+pub(crate) const ROLLOUT_FIELDS: FieldNames = &["enforce"];
 
 /// A condition that says its kind. It has just one of these.
-pub(crate) const PATTERN: Fields = &["exact", "glob", "prefix", "regex", "cidr", "present", "not"];
+pub(crate) const CONDITION_KINDS: FieldNames =
+    &["exact", "glob", "prefix", "regex", "cidr", "present", "not"];
 
 /// What is done without the store, by the kind of the limit.
-pub(crate) const LIMIT_KINDS: Fields = &["rate", "quota", "concurrency"];
+pub(crate) const LIMIT_KINDS: FieldNames = &["rate", "quota", "concurrency"];
 
 /// All ways of counting, by name.
-pub(crate) const ALGORITHMS: &[(&str, Algorithm)] = &[
+pub(crate) const ALGORITHM_WORDS: &[(&str, Algorithm)] = &[
     ("gcra", Algorithm::Gcra),
     ("token-bucket", Algorithm::TokenBucket),
     ("leaky", Algorithm::LeakyBucket),
     (
         "fixed-window",
-        Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+        Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
     ),
     ("sliding-window", Algorithm::SlidingCounter),
     ("sliding-log", Algorithm::SlidingLog),
 ];
 
 /// All modes, by name.
-pub(crate) const MODES: &[(&str, Mode)] = &[
+pub(crate) const MODE_WORDS: &[(&str, Mode)] = &[
     (Mode::Enforce.name(), Mode::Enforce),
     (Mode::Shadow.name(), Mode::Shadow),
     (Mode::Off.name(), Mode::Off),
 ];
 
 /// All that can be done without the store, by name; `inherit` is as if nothing were said.
-pub(crate) const FAILURES: &[(&str, Option<OnStoreFailure>)] = &[
+pub(crate) const STORE_FAILURE_WORDS: &[(&str, Option<OnStoreFailure>)] = &[
     ("open", Some(OnStoreFailure::Open)),
     ("closed", Some(OnStoreFailure::Closed)),
     ("local", Some(OnStoreFailure::Local)),
@@ -119,21 +120,22 @@ pub(crate) const MISSING_KEY_WORDS: &[(&str, OnMissingKey)] = &[
 ];
 
 /// How several nodes can count together, by name.
-pub(crate) const COUNTINGS: &[(&str, Counting)] = &[
+pub(crate) const COUNTING_WORDS: &[(&str, Counting)] = &[
     (Counting::Exact.name(), Counting::Exact),
     (Counting::Leased.name(), Counting::Leased),
     (Counting::Local.name(), Counting::Local),
 ];
 
 /// All laws that find a limit, by name.
-pub(crate) fn laws() -> [(&'static str, NamedLaw); NamedLaw::ALL.len()] {
-    NamedLaw::ALL.map(|law| (law.name(), law))
+pub(crate) fn adaptive_algorithm_words()
+-> [(&'static str, AdaptiveAlgorithm); AdaptiveAlgorithm::ALL.len()] {
+    AdaptiveAlgorithm::ALL.map(|law| (law.name(), law))
 }
 
 /// What becomes of an estimate that nobody settles, by name.
-pub(crate) const UNSETTLED: &[(&str, Unsettled)] = &[
-    (Unsettled::Charge.name(), Unsettled::Charge),
-    (Unsettled::Refund.name(), Unsettled::Refund),
+pub(crate) const UNSETTLED_WORDS: &[(&str, UnsettledAction)] = &[
+    (UnsettledAction::Charge.name(), UnsettledAction::Charge),
+    (UnsettledAction::Refund.name(), UnsettledAction::Refund),
 ];
 
 /// What keeps a limit from being leased.
@@ -144,7 +146,7 @@ pub(crate) const NO_STORE_MESSAGE: &str =
     "on_store_failure does nothing where counting is local: no store is asked";
 
 /// The words of a table.
-pub(crate) fn names<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
+pub(crate) fn words_of<T>(table: &[(&'static str, T)]) -> Vec<&'static str> {
     table.iter().map(|(name, _)| *name).collect()
 }
 
@@ -168,24 +170,36 @@ mod tests {
     #[test]
     fn the_decoder_reads_every_field_of_every_table() {
         for (table, before, indent) in [
-            (POLICY, "", ""),
-            (RULE, "limits:\n-\n  name: a\n  rate: 1/s", "  "),
-            (TIER, "default_tier: a\ntiers:\n  a:", "    "),
-            (KEY, "limits:\n-\n  name: a\n  rate: 1/s\n  key:", "    "),
+            (POLICY_FIELDS, "", ""),
+            (RULE_FIELDS, "limits:\n-\n  name: a\n  rate: 1/s", "  "),
+            (TIER_FIELDS, "default_tier: a\ntiers:\n  a:", "    "),
             (
-                ROLLOUT,
+                KEY_FIELDS,
+                "limits:\n-\n  name: a\n  rate: 1/s\n  key:",
+                "    ",
+            ),
+            (
+                ROLLOUT_FIELDS,
                 "limits:\n-\n  name: a\n  rate: 1/s\n  mode:",
                 "    ",
             ),
-            (COST, "limits:\n-\n  name: a\n  rate: 1/s\n  cost:", "    "),
-            (ADAPTIVE, "limits:\n-\n  name: a\n  concurrency:", "    "),
             (
-                SHED,
+                COST_FIELDS,
+                "limits:\n-\n  name: a\n  rate: 1/s\n  cost:",
+                "    ",
+            ),
+            (
+                ADAPTIVE_FIELDS,
+                "limits:\n-\n  name: a\n  concurrency:",
+                "    ",
+            ),
+            (
+                SHED_FIELDS,
                 "limits:\n-\n  name: a\n  concurrency: 5\n  shed:",
                 "    ",
             ),
             (
-                PATTERN,
+                CONDITION_KINDS,
                 "limits:\n-\n  name: a\n  rate: 1/s\n  match:\n    x:",
                 "      ",
             ),
@@ -210,15 +224,15 @@ mod tests {
         let schema = crate::schema::json_schema();
         let at = |place: &str| schema.pointer(place).expect(place);
         for (table, place) in [
-            (POLICY, ""),
-            (RULE, "/$defs/rule"),
-            (TIER, "/$defs/tier"),
-            (KEY, "/$defs/keys"),
-            (ROLLOUT, "/$defs/rollout"),
-            (COST, "/$defs/cost/anyOf/1"),
-            (ADAPTIVE, "/$defs/adaptive"),
-            (SHED, "/$defs/shed/anyOf/1"),
-            (PATTERN, "/$defs/pattern/anyOf/2"),
+            (POLICY_FIELDS, ""),
+            (RULE_FIELDS, "/$defs/rule"),
+            (TIER_FIELDS, "/$defs/tier"),
+            (KEY_FIELDS, "/$defs/keys"),
+            (ROLLOUT_FIELDS, "/$defs/rollout"),
+            (COST_FIELDS, "/$defs/cost/anyOf/1"),
+            (ADAPTIVE_FIELDS, "/$defs/adaptive"),
+            (SHED_FIELDS, "/$defs/shed/anyOf/1"),
+            (CONDITION_KINDS, "/$defs/pattern/anyOf/2"),
             (LIMIT_KINDS, "/$defs/failures"),
         ] {
             let fields = at(&format!("{place}/properties"));
@@ -228,20 +242,38 @@ mod tests {
             assert_eq!(said, known, "{place}");
         }
         for (words, place) in [
-            (names(MODES), "/properties/mode"),
-            (names(FAILURES), "/properties/on_store_failure/anyOf/0"),
-            (names(FAILURES), "/$defs/failures/properties/rate"),
-            (names(ALGORITHMS), "/$defs/rule/properties/algorithm"),
-            (names(ALGORITHMS), "/$defs/tier/properties/algorithm"),
+            (words_of(MODE_WORDS), "/properties/mode"),
             (
-                names(MISSING_KEY_WORDS),
+                words_of(STORE_FAILURE_WORDS),
+                "/properties/on_store_failure/anyOf/0",
+            ),
+            (
+                words_of(STORE_FAILURE_WORDS),
+                "/$defs/failures/properties/rate",
+            ),
+            (
+                words_of(ALGORITHM_WORDS),
+                "/$defs/rule/properties/algorithm",
+            ),
+            (
+                words_of(ALGORITHM_WORDS),
+                "/$defs/tier/properties/algorithm",
+            ),
+            (
+                words_of(MISSING_KEY_WORDS),
                 "/$defs/rule/properties/on_missing_key",
             ),
-            (names(COUNTINGS), "/$defs/rule/properties/counting"),
-            (names(COUNTINGS), "/$defs/tier/properties/counting"),
-            (names(MODES), "/$defs/rule/properties/mode/anyOf/0"),
-            (names(UNSETTLED), "/$defs/cost/anyOf/1/properties/unsettled"),
-            (names(&laws()), "/$defs/adaptive/properties/adaptive"),
+            (words_of(COUNTING_WORDS), "/$defs/rule/properties/counting"),
+            (words_of(COUNTING_WORDS), "/$defs/tier/properties/counting"),
+            (words_of(MODE_WORDS), "/$defs/rule/properties/mode/anyOf/0"),
+            (
+                words_of(UNSETTLED_WORDS),
+                "/$defs/cost/anyOf/1/properties/unsettled",
+            ),
+            (
+                words_of(&adaptive_algorithm_words()),
+                "/$defs/adaptive/properties/adaptive",
+            ),
         ] {
             assert_eq!(
                 *at(&format!("{place}/enum")),
@@ -250,8 +282,8 @@ mod tests {
             );
         }
         let longest = at("/$defs/name/maxLength");
-        assert_eq!(*longest, crate::native::LONGEST_NAME);
+        assert_eq!(*longest, crate::native::MAX_NAME_LENGTH);
         let most = at("/$defs/keys/properties/first/maxItems");
-        assert_eq!(*most, crate::native::rule::MOST_KEYS);
+        assert_eq!(*most, crate::native::rule::MAX_KEYS);
     }
 }

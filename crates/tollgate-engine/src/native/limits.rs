@@ -5,28 +5,33 @@ use std::time::Duration;
 
 use tollgate::quota::{Quota, QuotaError};
 use tollgate::{Algorithm, ConcurrencyLimiter, Rate};
-use tollgate_adaptive::shed::{Criticality, Shares};
+use tollgate_adaptive::shed::{Criticality, CriticalityShares};
 
 use super::RuleSpans;
 use super::codes;
-use super::fields::{ADAPTIVE, COST, LIMIT_KINDS, SHED, TIER, UNSETTLED, laws, names};
-use super::reader::{Fields, Reader, first_line, shorten};
+use super::fields::{
+    ADAPTIVE_FIELDS, COST_FIELDS, LIMIT_KINDS, SHED_FIELDS, TIER_FIELDS, UNSETTLED_WORDS,
+    adaptive_algorithm_words, words_of,
+};
+use super::reader::{Fields, PolicyReader, first_char_if_multiline, truncate_text};
 use crate::document::{Node, Span, Value};
-use crate::policy::{Adaptive, Cost, Limits, Over, Settle, Shed};
+use crate::policy::{Adaptive, Cost, Limits, OverLimitAction, Settlement, Shedding};
 use crate::suggestions;
 
 /// Most rates of one rule or tier.
-const MOST_RATES: usize = 16;
+const MAX_RATES: usize = 16;
 /// The longest that anything may wait: as good as for ever, and well within what a clock can show.
-const LONGEST: Duration = Duration::from_secs(366 * 24 * 60 * 60);
+const MAX_DURATION: Duration = Duration::from_secs(366 * 24 * 60 * 60);
 
-const RATE: &str = "a rate such as 10/s burst 20";
-const QUOTA: &str = "a quota such as 10000/month or 500 in any 30d";
+const RATE_EXAMPLE: &str = "a rate such as 10/s burst 20";
+const QUOTA_EXAMPLE: &str = "a quota such as 10000/month or 500 in any 30d";
 const ADAPTIVE_EXAMPLE: &str = "{adaptive: little, min: 10, max: 200}";
 
 /// Whether a concurrency is one that a law finds, as only rules may have.
-pub(super) fn adapts(fields: &Fields<'_>) -> bool {
-    let node = fields.get("concurrency").filter(|_| !fields.is_of(TIER));
+pub(super) fn is_adaptive(fields: &Fields<'_>) -> bool {
+    let node = fields
+        .get("concurrency")
+        .filter(|_| !fields.is_of(TIER_FIELDS));
     node.is_some_and(|node| matches!(node.value, Value::Map(_)))
 }
 
@@ -36,9 +41,9 @@ fn default_adaptive_min(max: u32) -> u32 {
     (max / 2).clamp(1, 10)
 }
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     /// The limits of a rule or a tier, which is what it is called.
-    pub(super) fn limits(
+    pub(super) fn read_limits(
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
@@ -46,28 +51,30 @@ impl Reader<'_> {
     ) -> Limits {
         let mut limits = Limits::default();
         if let Some(node) = fields.get("rate") {
-            for item in self.list_or_single(node, RATE) {
-                if limits.rates.len() == MOST_RATES {
-                    let message = format!("more than {MOST_RATES} rates");
-                    self.error(codes::OUT_OF_RANGE, message, item.span);
+            for item in self.list_or_single(node, RATE_EXAMPLE) {
+                if limits.rates.len() == MAX_RATES {
+                    let message = format!("more than {MAX_RATES} rates");
+                    self.report(codes::OUT_OF_RANGE, message, item.span);
                     break;
                 }
-                if let Some(rate) = self.rate(item, algorithm) {
+                if let Some(rate) = self.read_rate(item, algorithm) {
                     limits.rates.push(rate);
                     places.rates.push(item.span);
                 }
             }
         }
         if let Some(node) = fields.get("quota") {
-            limits.quota = self.quota(node);
+            limits.quota = self.read_quota(node);
             places.quota = node.span;
         }
         // A law that finds it is read by itself.
         let concurrency = fields.get("concurrency");
-        let concurrency = concurrency.filter(|_| !adapts(fields));
-        limits.concurrency = concurrency.and_then(|node| self.concurrency(node));
+        let concurrency = concurrency.filter(|_| !is_adaptive(fields));
+        limits.concurrency = concurrency.and_then(|node| self.read_concurrency(node));
         let unlimited = fields.get("unlimited");
-        limits.unlimited = unlimited.and_then(|node| self.flag(node)).unwrap_or(false);
+        limits.unlimited = unlimited
+            .and_then(|node| self.read_flag(node))
+            .unwrap_or(false);
         let mut limiting = LIMIT_KINDS.iter();
         let limiting = limiting.find(|name| fields.get(name).is_some());
         match (limiting, unlimited) {
@@ -83,18 +90,22 @@ impl Reader<'_> {
     }
 
     fn report_no_limit(&mut self, fields: &Fields<'_>) {
-        let what = if fields.is_of(TIER) { "tier" } else { "rule" };
+        let what = if fields.is_of(TIER_FIELDS) {
+            "tier"
+        } else {
+            "rule"
+        };
         let message = format!("this {what} has no limit");
         let help = match misplaced_limit(fields) {
             Some(name) => format!("{name:?} stands inside match: move it one level to the left"),
             None => "give it a rate, a quota or a concurrency, or say unlimited: true".to_owned(),
         };
-        let span = first_line(fields.span);
+        let span = first_char_if_multiline(fields.span);
         self.report_with_help(codes::NO_LIMIT, message, span, help);
     }
 
     /// A text with a unit in it. Of a bare number it is told how to give it one.
-    fn with_unit<'n>(
+    fn text_with_unit<'n>(
         &mut self,
         node: &'n Node,
         what: &str,
@@ -104,44 +115,46 @@ impl Reader<'_> {
             Value::Text(text) => Some(text),
             Value::Integer(number @ 1..) => {
                 let message = format!("expected {what}, found a whole number");
-                self.reject(codes::WRONG_TYPE, message, node.span, help(*number))
+                self.reject_with_help(codes::WRONG_TYPE, message, node.span, help(*number))
             }
-            _ => self.mismatch(node, what),
+            _ => self.reject_type(node, what),
         }
     }
 
-    fn rate(&mut self, node: &Node, algorithm: Algorithm) -> Option<Rate> {
-        let text = self.with_unit(node, RATE, |number| format!("say in how long: {number}/s"))?;
+    fn read_rate(&mut self, node: &Node, algorithm: Algorithm) -> Option<Rate> {
+        let text = self.text_with_unit(node, RATE_EXAMPLE, |number| {
+            format!("say in how long: {number}/s")
+        })?;
         let rate: Rate = match text.parse() {
             Ok(rate) => rate,
             Err(error) => {
                 let error: tollgate::core::RateParseError = error;
-                let place = error.place();
+                let place = error.span();
                 let chars = |bytes: usize| text.get(..bytes).map_or(0, |part| part.chars().count());
                 let (from, to) = (chars(place.start), chars(place.end));
-                let span = self.sources.within(node.span, text, from, to - from);
-                let (message, help) = one_line(&error.to_string());
-                return self.reject(codes::BAD_RATE, message, span, help);
+                let span = self.sources.span_within(node.span, text, from, to - from);
+                let (message, help) = rate_error_parts(&error.to_string());
+                return self.reject_with_help(codes::BAD_RATE, message, span, help);
             }
         };
         if rate.is_unlimited() {
             let help = "leave it out, or say unlimited: true";
-            return self.reject(codes::BAD_RATE, "an unlimited rate", node.span, help);
+            return self.reject_with_help(codes::BAD_RATE, "an unlimited rate", node.span, help);
         }
-        if let Err(error) = algorithm.takes(rate) {
+        if let Err(error) = algorithm.check_rate(rate) {
             let text = error.to_string();
             let text = text
                 .strip_prefix(&format!("rate \"{rate}\""))
                 .unwrap_or(&text);
             let text = text.trim_start_matches([':', ' ']);
             let (message, help) = text.split_once("; ").unwrap_or((text, "use another rate"));
-            return self.reject(codes::UNREPRESENTABLE, message, node.span, help);
+            return self.reject_with_help(codes::UNREPRESENTABLE, message, node.span, help);
         }
         Some(rate)
     }
 
-    fn quota(&mut self, node: &Node) -> Option<Quota> {
-        let text = self.with_unit(node, QUOTA, |number| {
+    fn read_quota(&mut self, node: &Node) -> Option<Quota> {
+        let text = self.text_with_unit(node, QUOTA_EXAMPLE, |number| {
             format!("say in how long: {number}/day")
         })?;
         let quota: Quota = match text.parse() {
@@ -150,12 +163,12 @@ impl Reader<'_> {
         };
         if quota.is_unlimited() {
             let help = "leave it out, or say unlimited: true";
-            return self.reject(codes::BAD_QUOTA, "an unlimited quota", node.span, help);
+            return self.reject_with_help(codes::BAD_QUOTA, "an unlimited quota", node.span, help);
         }
         if quota.count() == 0 {
             let help = "list the requests under block if none of them may pass";
             let message = "a quota of 0 lets nothing pass";
-            return self.reject(codes::NOTHING_PASSES, message, node.span, help);
+            return self.reject_with_help(codes::NOTHING_PASSES, message, node.span, help);
         }
         Some(quota)
     }
@@ -163,9 +176,9 @@ impl Reader<'_> {
     fn report_quota_error(&mut self, node: &Node, text: &str, error: &QuotaError) -> Option<Quota> {
         let example =
             "write a quota such as 10000/month, 500/day in Europe/Zurich or 900 in any 30d";
-        if let Some((short, message, help)) = shortened(text) {
-            let span = self.sources.within(node.span, text, 0, short);
-            return self.reject(codes::BAD_QUOTA, message, span, help);
+        if let Some((short, message, help)) = shortened_count(text) {
+            let span = self.sources.span_within(node.span, text, 0, short);
+            return self.reject_with_help(codes::BAD_QUOTA, message, span, help);
         }
         let (from, message) = match error {
             QuotaError::Parse {
@@ -181,33 +194,33 @@ impl Reader<'_> {
             QuotaError::UnknownZone(zone) => {
                 let at = text.rfind(zone.as_str()).unwrap_or(0);
                 let from = text.get(..at).map_or(0, |part| part.chars().count());
-                (from, format!("unknown time zone {:?}", shorten(zone)))
+                (from, format!("unknown time zone {:?}", truncate_text(zone)))
             }
             other => {
                 let message = other.to_string();
                 let (message, _) = message.split_once("; ").unwrap_or((&message, ""));
-                return self.reject(codes::BAD_QUOTA, message, node.span, example);
+                return self.reject_with_help(codes::BAD_QUOTA, message, node.span, example);
             }
         };
         let rest = text.chars().skip(from);
         let length = rest.take_while(|c| !c.is_whitespace()).count();
-        let span = self.sources.within(node.span, text, from, length);
-        self.reject(codes::BAD_QUOTA, message, span, example)
+        let span = self.sources.span_within(node.span, text, from, length);
+        self.reject_with_help(codes::BAD_QUOTA, message, span, example)
     }
 
-    fn concurrency(&mut self, node: &Node) -> Option<u32> {
+    fn read_concurrency(&mut self, node: &Node) -> Option<u32> {
         if let Value::Map(_) = node.value {
             let message = "expected how many at once, a whole number from 1, found a map";
             let help =
                 "only a rule may have a limit that adapts: a tier's slots are for each tenant";
-            return self.reject(codes::WRONG_TYPE, message, node.span, help);
+            return self.reject_with_help(codes::WRONG_TYPE, message, node.span, help);
         }
-        let number = self.number(node, "how many at once, a whole number from 1")?;
+        let number = self.read_count(node, "how many at once, a whole number from 1")?;
         match u32::try_from(number) {
             Ok(0) => {
                 let message = "a concurrency of 0 lets nothing pass";
                 let help = "list the requests under block if none of them may pass";
-                self.reject(codes::NOTHING_PASSES, message, node.span, help)
+                self.reject_with_help(codes::NOTHING_PASSES, message, node.span, help)
             }
             Ok(number) => Some(number),
             Err(_) => {
@@ -218,25 +231,30 @@ impl Reader<'_> {
     }
 
     /// The law that finds how many may run at once, of a rule that has one.
-    pub(super) fn adaptive(&mut self, fields: &Fields<'_>) -> Option<Adaptive> {
-        let node = fields.get("concurrency").filter(|_| adapts(fields))?;
+    pub(super) fn read_adaptive(&mut self, fields: &Fields<'_>) -> Option<Adaptive> {
+        let node = fields.get("concurrency").filter(|_| is_adaptive(fields))?;
         if fields.get("shared").is_some() {
             let message = "a limit that adapts is one rule's, and can't be shared";
             let help = "give it a rule of its own, without shared";
-            self.report_with_help(codes::CONFLICT, message, fields.place("concurrency"), help);
+            self.report_with_help(
+                codes::CONFLICT,
+                message,
+                fields.describe_place("concurrency"),
+                help,
+            );
         }
-        let own = self.fields(node, "a concurrency", ADAPTIVE)?;
+        let own = self.read_fields(node, "a concurrency", ADAPTIVE_FIELDS)?;
         let message = "expected adaptive: the law by which the limit is found";
-        let known = suggestions::any_of(&names(&laws()));
+        let known = suggestions::or_list(&words_of(&adaptive_algorithm_words()));
         let help = format!("write {ADAPTIVE_EXAMPLE}; the laws are {known}");
-        let law = self.required(&own, "adaptive", message, help);
-        let law = law.and_then(|node| self.word(node, "law", &laws()));
+        let law = self.required_field(&own, "adaptive", message, help);
+        let law = law.and_then(|node| self.read_word(node, "law", &adaptive_algorithm_words()));
         let message = "expected max: how many at once there may ever be";
         let help = format!("write it as in {ADAPTIVE_EXAMPLE}");
-        let max = self.required(&own, "max", message, help);
-        let max = max.and_then(|node| self.bound(node, "max"));
+        let max = self.required_field(&own, "max", message, help);
+        let max = max.and_then(|node| self.read_adaptive_bound(node, "max"));
         let min = match own.get("min") {
-            Some(node) => Some(self.bound(node, "min")?),
+            Some(node) => Some(self.read_adaptive_bound(node, "min")?),
             None => None,
         };
         let (law, max) = law.zip(max)?;
@@ -244,20 +262,29 @@ impl Reader<'_> {
         if min > max {
             let message = format!("a min of {min} is above the max of {max}");
             let help = format!("lower min to {max} at most, or raise max");
-            return self.reject(codes::OUT_OF_RANGE, message, own.place("min"), help);
+            return self.reject_with_help(
+                codes::OUT_OF_RANGE,
+                message,
+                own.describe_place("min"),
+                help,
+            );
         }
-        Some(Adaptive { law, min, max })
+        Some(Adaptive {
+            algorithm: law,
+            min,
+            max,
+        })
     }
 
     /// A bound of a limit that adapts.
-    fn bound(&mut self, node: &Node, name: &str) -> Option<u32> {
-        let number = self.number(node, &format!("{name}, a whole number from 1"))?;
+    fn read_adaptive_bound(&mut self, node: &Node, name: &str) -> Option<u32> {
+        let number = self.read_count(node, &format!("{name}, a whole number from 1"))?;
         let most = ConcurrencyLimiter::MAX_LIMIT;
         match u32::try_from(number) {
             Ok(0) => {
                 let message = format!("a {name} of 0 may let nothing pass");
                 let help = "say 1 at least: a law learns from requests that run";
-                self.reject(codes::NOTHING_PASSES, message, node.span, help)
+                self.reject_with_help(codes::NOTHING_PASSES, message, node.span, help)
             }
             Ok(number) if number <= most => Some(number),
             _ => {
@@ -268,9 +295,9 @@ impl Reader<'_> {
     }
 
     /// Who is shed first when the slots of a rule run out.
-    pub(super) fn shed(&mut self, fields: &Fields<'_>) -> Option<Shed> {
+    pub(super) fn read_shed(&mut self, fields: &Fields<'_>) -> Option<Shedding> {
         let node = fields.get("shed")?;
-        let place = fields.place("shed");
+        let place = fields.describe_place("shed");
         if fields.get("concurrency").is_none() {
             let message =
                 "shed says who is refused first when slots run out, but there is no concurrency";
@@ -283,18 +310,18 @@ impl Reader<'_> {
             let help = "leave out one of them";
             self.report_with_help(codes::CONFLICT, message, place, help);
         }
-        let usual = Shares::default();
+        let usual = CriticalityShares::default();
         let Value::Map(_) = &node.value else {
-            let by = self.fact(node)?;
-            return Some(Shed { by, shares: usual });
+            let by = self.read_fact(node)?;
+            return Some(Shedding { by, shares: usual });
         };
-        let own = self.fields(node, "shed", SHED)?;
+        let own = self.read_fields(node, "shed", SHED_FIELDS)?;
         let message = "expected by: the fact that says how critical a request is";
-        let by = self.required(&own, "by", message, "write it as in shed: {by: priority}");
-        let by = by.and_then(|node| self.fact(node));
+        let by = self.required_field(&own, "by", message, "write it as in shed: {by: priority}");
+        let by = by.and_then(|node| self.read_fact(node));
         let [sheddable, default] = [Criticality::Sheddable, Criticality::Default].map(|class| {
             let node = own.get(class.name());
-            let said = node.map(|node| self.percent(node));
+            let said = node.map(|node| self.read_percent(node));
             said.unwrap_or(Some(usual.percent(class)))
         });
         let (sheddable, default) = sheddable.zip(default)?;
@@ -303,10 +330,10 @@ impl Reader<'_> {
                 "sheddable requests may use {sheddable}% of the limit, more than the {default}% of default ones"
             );
             let help = "those that are shed first have the smallest part";
-            return self.reject(codes::CONFLICT, message, place, help);
+            return self.reject_with_help(codes::CONFLICT, message, place, help);
         }
-        let shares = Shares::new(sheddable, default);
-        Some(Shed { by: by?, shares })
+        let shares = CriticalityShares::new(sheddable, default);
+        Some(Shedding { by: by?, shares })
     }
 
     /// What a request costs. Notes a cost that is too much for one of the limits.
@@ -319,15 +346,15 @@ impl Reader<'_> {
         let Some(node) = fields.get("cost") else {
             return Cost::default();
         };
-        let cost = self.cost(node).unwrap_or_default();
+        let cost = self.read_cost(node).unwrap_or_default();
         self.check_cost_fits(&cost, limits, places, node);
         cost
     }
 
-    fn cost(&mut self, node: &Node) -> Option<Cost> {
+    fn read_cost(&mut self, node: &Node) -> Option<Cost> {
         match &node.value {
             Value::Map(_) => {
-                let fields = self.fields(node, "a cost", COST)?;
+                let fields = self.read_fields(node, "a cost", COST_FIELDS)?;
                 let is_settled = fields.get("settle_within").is_some();
                 let says = fields.get("default").filter(|_| is_settled);
                 if fields.get("fact").or(says).is_none() {
@@ -335,49 +362,56 @@ impl Reader<'_> {
                     let help = "write {fact: tokens, default: 1}, or just a number";
                     self.report_with_help(codes::MISSING_FIELD, message, node.span, help);
                 }
-                let fact = fields.get("fact").and_then(|node| self.fact(node));
+                let fact = fields.get("fact").and_then(|node| self.read_fact(node));
                 let default = fields.get("default");
-                let default = default.and_then(|node| self.number(node, "a whole number from 0"));
+                let default =
+                    default.and_then(|node| self.read_count(node, "a whole number from 0"));
                 Some(Cost {
                     fact,
                     default: default.unwrap_or(1),
-                    settle: self.settle(&fields),
+                    settle: self.read_settle(&fields),
                 })
             }
             Value::Integer(0) => {
                 let message = "a cost of 0 only looks at the limit: it would never be reached";
                 let help = "leave the cost out for 1, or take the rule out";
-                self.reject(codes::COST_ZERO, message, node.span, help)
+                self.reject_with_help(codes::COST_ZERO, message, node.span, help)
             }
             Value::Integer(_) => Some(Cost {
-                default: self.number(node, "a whole number from 1")?,
+                default: self.read_count(node, "a whole number from 1")?,
                 ..Cost::default()
             }),
             Value::Text(text) => {
                 let message = "expected a number or {fact: …, default: …}, found text";
-                let help = format!("write {{fact: {}}} if a fact says it", shorten(text));
-                self.reject(codes::WRONG_TYPE, message, node.span, help)
+                let help = format!("write {{fact: {}}} if a fact says it", truncate_text(text));
+                self.reject_with_help(codes::WRONG_TYPE, message, node.span, help)
             }
-            _ => self.mismatch(node, "a whole number or {fact: tokens, default: 1}"),
+            _ => self.reject_type(node, "a whole number or {fact: tokens, default: 1}"),
         }
     }
 
     /// Whether the cost is an estimate, and for how long.
-    fn settle(&mut self, fields: &Fields<'_>) -> Option<Settle> {
+    fn read_settle(&mut self, fields: &Fields<'_>) -> Option<Settlement> {
         let unsettled = fields.get("unsettled");
         let unsettled = unsettled
-            .map(|node| self.word(node, "way to charge what isn't settled", UNSETTLED))
+            .map(|node| self.read_word(node, "way to charge what isn't settled", UNSETTLED_WORDS))
             .map(Option::unwrap_or_default);
         let Some(node) = fields.get("settle_within") else {
             if unsettled.is_some() {
                 let message = "unsettled does nothing where the cost is no estimate";
                 let help = "say for how long it is one, as in settle_within: 60s, or leave it out";
-                self.report_with_help(codes::CONFLICT, message, fields.place("unsettled"), help);
+                self.report_with_help(
+                    codes::CONFLICT,
+                    message,
+                    fields.describe_place("unsettled"),
+                    help,
+                );
             }
             return None;
         };
-        let within = self.duration(node, "how long a cost may take to be known, such as 60s")?;
-        Some(Settle {
+        let within =
+            self.read_duration(node, "how long a cost may take to be known, such as 60s")?;
+        Some(Settlement {
             within,
             unsettled: unsettled.unwrap_or_default(),
         })
@@ -402,45 +436,47 @@ impl Reader<'_> {
     }
 
     /// What becomes of a request that is over the limit.
-    pub(super) fn over(&mut self, fields: &Fields<'_>) -> Over {
+    pub(super) fn read_over(&mut self, fields: &Fields<'_>) -> OverLimitAction {
         let node = fields.get("over");
         let over = node.and_then(|node| self.parse_over(node));
         over.unwrap_or_default()
     }
 
-    fn parse_over(&mut self, node: &Node) -> Option<Over> {
+    fn parse_over(&mut self, node: &Node) -> Option<OverLimitAction> {
         const EXPECTED: &str = "refuse, or wait and for how long: wait 200ms";
         let Value::Text(text) = &node.value else {
-            return self.mismatch(node, EXPECTED);
+            return self.reject_type(node, EXPECTED);
         };
         let word = text.split_whitespace().next().unwrap_or("");
         let rest = text.trim_start().get(word.len()..).unwrap_or("").trim();
         match (word, rest) {
-            ("refuse", "") => Some(Over::Refuse),
+            ("refuse", "") => Some(OverLimitAction::Deny),
             ("wait", "") => {
                 let message = "expected how long a request may wait";
-                self.reject(codes::WRONG_TYPE, message, node.span, "write wait 200ms")
+                self.reject_with_help(codes::WRONG_TYPE, message, node.span, "write wait 200ms")
             }
-            ("wait", length) => self.length(length, node.span).map(Over::Wait),
+            ("wait", length) => self
+                .parse_duration(length, node.span)
+                .map(OverLimitAction::Wait),
             _ => {
-                let message = format!("unknown answer {:?} to what is over", shorten(text));
+                let message = format!("unknown answer {:?} to what is over", truncate_text(text));
                 let help = match suggestions::closest(word, ["refuse", "wait"]) {
                     None => EXPECTED.to_owned(),
                     Some("wait") => "write wait and for how long: wait 200ms".to_owned(),
                     Some(near) => format!("did you mean {near:?}?"),
                 };
-                self.reject(codes::UNKNOWN_VALUE, message, node.span, help)
+                self.reject_with_help(codes::UNKNOWN_VALUE, message, node.span, help)
             }
         }
     }
 
     /// A length of time.
-    pub(super) fn duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
-        let text = self.with_unit(node, what, |number| format!("say its unit: {number}s"))?;
-        self.length(text, node.span)
+    pub(super) fn read_duration(&mut self, node: &Node, what: &str) -> Option<Duration> {
+        let text = self.text_with_unit(node, what, |number| format!("say its unit: {number}s"))?;
+        self.parse_duration(text, node.span)
     }
 
-    fn length(&mut self, text: &str, span: Span) -> Option<Duration> {
+    fn parse_duration(&mut self, text: &str, span: Span) -> Option<Duration> {
         let in_word = |sign: char| sign.is_alphanumeric() || sign == '_';
         let is_one_word = text.chars().all(in_word);
         let is_counted = text.starts_with(|sign: char| sign.is_ascii_digit());
@@ -454,19 +490,19 @@ impl Reader<'_> {
             let message = if is_zero {
                 "a length of time must be above zero".to_owned()
             } else {
-                format!("{:?} is no length of time", shorten(text))
+                format!("{:?} is no length of time", truncate_text(text))
             };
-            return self.reject(codes::WRONG_TYPE, message, span, help);
+            return self.reject_with_help(codes::WRONG_TYPE, message, span, help);
         };
-        if length > LONGEST {
+        if length > MAX_DURATION {
             let message = "nothing waits for longer than a year";
-            return self.reject(codes::OUT_OF_RANGE, message, span, help);
+            return self.reject_with_help(codes::OUT_OF_RANGE, message, span, help);
         }
         Some(length)
     }
 
     /// A part such as `80%`, or `0.8`.
-    pub(super) fn percent(&mut self, node: &Node) -> Option<u8> {
+    pub(super) fn read_percent(&mut self, node: &Node) -> Option<u8> {
         let percent = match &node.value {
             Value::Text(text) => {
                 let digits = text.strip_suffix('%').map(str::trim_end);
@@ -492,12 +528,12 @@ impl Reader<'_> {
 }
 
 /// Whether a quota begins with a shortened number, as in `1k/day`: its length, what is wrong and what to write.
-fn shortened(text: &str) -> Option<(usize, String, String)> {
+fn shortened_count(text: &str) -> Option<(usize, String, String)> {
     let end = text.find(['/', ' '])?;
     let (count, rest) = text.split_at(end);
     // A rate is refused for the same reason, and knows what to write.
     let error = format!("{count}/s").parse::<Rate>().err()?;
-    let (message, help) = one_line(&error.to_string());
+    let (message, help) = rate_error_parts(&error.to_string());
     if !message.contains("in full") {
         return None;
     }
@@ -509,19 +545,19 @@ fn shortened(text: &str) -> Option<(usize, String, String)> {
 
 /// The limit that stands among the conditions of a rule, where it was indented too far.
 fn misplaced_limit(fields: &Fields<'_>) -> Option<&'static str> {
-    let conditions = fields.get("match")?.fields();
+    let conditions = fields.get("match")?.as_fields();
     let limits = ["rate", "quota", "concurrency", "unlimited"];
     let stands = |limit: &&str| {
         conditions
             .iter()
-            .any(|(name, _)| name.text() == Some(limit))
+            .any(|(name, _)| name.as_text() == Some(limit))
     };
     limits.into_iter().find(stands)
 }
 
 /// The first line of a rate's error without what the file's line and column say: what is wrong, and
 /// what to write.
-fn one_line(text: &str) -> (String, String) {
+fn rate_error_parts(text: &str) -> (String, String) {
     let line = text.lines().next().unwrap_or("");
     // The quoted text may hold the same marks, so it is skipped by its escaped quote.
     let why = line.rfind("\": ").map_or(line, |at| &line[at + 3..]);
@@ -549,7 +585,7 @@ mod tests {
 
     #[test]
     fn a_rates_error_is_one_line_without_its_own_columns() {
-        let line = |text: &str| one_line(&text.parse::<Rate>().unwrap_err().to_string());
+        let line = |text: &str| rate_error_parts(&text.parse::<Rate>().unwrap_err().to_string());
         let (message, help) = line("100/fortnight");
         assert_eq!(message, "unknown unit \"fortnight\"");
         assert_eq!(help, "use ns, us, ms, s, m (minute), h, d or w");

@@ -3,26 +3,26 @@
 use std::net::IpAddr;
 
 use super::codes;
-use super::fields::PATTERN;
-use super::reader::{Part, Reader, shorten};
+use super::fields::CONDITION_KINDS;
+use super::reader::{FactUse, PolicyReader, truncate_text};
 use super::{ConditionForm, ConditionText};
 use crate::document::{Node, Value};
 use crate::facts::fact_name;
-use crate::matcher::glob::{Glob, MOST_PARTS};
+use crate::matcher::glob::{Glob, MAX_PARTS};
 use crate::matcher::regex::RegexError;
-use crate::policy::{Match, Pattern};
+use crate::policy::{MatchConditions, Pattern};
 
 /// Most regular expressions of a policy: to compile them takes the longest.
-const MOST_REGEXES: usize = 1_000;
+const MAX_REGEXES: usize = 1_000;
 /// What is said of too many of them.
-const FASTER: &str = "globs, prefixes and lists are found much faster";
+const FASTER_HELP: &str = "globs, prefixes and lists are found much faster";
 /// Most stars of a glob, as each may have to be tried at many places.
-const MOST_STARS: usize = 16;
+const MAX_STARS: usize = 16;
 /// Longest pattern, in bytes.
-pub(crate) const LONGEST_CONDITION: usize = 4_096;
+pub(crate) const MAX_CONDITION_BYTES: usize = 4_096;
 
 /// The fact whose text is an address or a network without being told so.
-const ADDRESS: &str = "ip";
+const ADDRESS_FACT: &str = "ip";
 /// Facts of which no value begins with `^`.
 const FACTS_WITHOUT_CARET: [&str; 4] = ["path", "route", "host", "method"];
 /// Facts that are one address, and never a network.
@@ -35,32 +35,32 @@ const SINGLE_ADDRESS_FACTS: [&str; 6] = [
     "header.x-real-ip",
 ];
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     /// Conditions by fact.
-    pub(super) fn matches(&mut self, node: &Node) -> Match {
+    pub(super) fn read_match(&mut self, node: &Node) -> MatchConditions {
         let expected = "conditions by fact, such as {path: \"/api/**\", method: [POST, PUT]}";
         let mut conditions = Vec::new();
-        for (fact, name, value) in self.pairs(node, expected, fact_name) {
-            let fact = self.fact_named(fact, name.span);
+        for (fact, name, value) in self.read_named_fields(node, expected, fact_name) {
+            let fact = self.normalize_fact_name(fact, name.span);
             if let Some(fact) = &fact {
-                self.mention(fact, name.span, Part::Match);
+                self.record_fact_mention(fact, name.span, FactUse::Match);
             }
             // The condition is read even if the name is wrong, for what is wrong with it too.
-            let pattern = self.pattern(value, fact.as_deref().unwrap_or(""));
+            let pattern = self.read_pattern(value, fact.as_deref().unwrap_or(""));
             if let (Some(fact), Some(pattern)) = (fact, pattern) {
                 conditions.push((fact, pattern));
             }
         }
-        Match {
+        MatchConditions {
             conditions,
             span: node.span,
         }
     }
 
     /// A list of conditions, none of which everything meets.
-    pub(super) fn read_match_list(&mut self, node: &Node) -> Vec<Match> {
+    pub(super) fn read_match_list(&mut self, node: &Node) -> Vec<MatchConditions> {
         let expected = "a list of conditions, such as [{path: /healthz}, {ip: \"10.0.0.0/8\"}]";
-        let items = self.list(node, expected);
+        let items = self.read_list(node, expected);
         let mut found = Vec::with_capacity(items.len());
         for item in items {
             if matches!(&item.value, Value::Map(fields) if fields.is_empty()) {
@@ -68,42 +68,42 @@ impl Reader<'_> {
                 let help = "name a fact, as in {path: /healthz}";
                 self.report_with_help(codes::MATCHES_ALL, message, item.span, help);
             }
-            found.push(self.matches(item));
+            found.push(self.read_match(item));
         }
         found
     }
 
-    fn pattern(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
+    fn read_pattern(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
         match &node.value {
             Value::List(_) => {
-                let items = self.list(node, "texts or conditions, one of which must hold");
-                let patterns = items.iter().map(|item| self.pattern(item, fact));
+                let items = self.read_list(node, "texts or conditions, one of which must hold");
+                let patterns = items.iter().map(|item| self.read_pattern(item, fact));
                 // All are read before one that is wrong is of account.
                 let patterns: Vec<_> = patterns.collect();
-                any_of(patterns.into_iter().collect::<Option<_>>()?)
+                one_of_patterns(patterns.into_iter().collect::<Option<_>>()?)
             }
-            Value::Map(_) => self.kind(node, fact),
+            Value::Map(_) => self.read_condition_kind(node, fact),
             _ => {
                 let text =
-                    self.text(node, "text, a list or a condition such as {prefix: /api/}")?;
-                self.plain(text, node, fact)
+                    self.read_text(node, "text, a list or a condition such as {prefix: /api/}")?;
+                self.read_plain_text(text, node, fact)
             }
         }
     }
 
     /// What a text means that doesn't say its kind.
-    fn plain(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
+    fn read_plain_text(&mut self, text: String, node: &Node, fact: &str) -> Option<Pattern> {
         self.record_condition_text(fact, &text, ConditionForm::Plain, node);
         if text.starts_with('^') && FACTS_WITHOUT_CARET.contains(&fact) {
             let message = format!(
                 "no {fact} begins with \"^\": this is compared as it stands, not as a regular expression"
             );
-            let shown = shorten(&text);
+            let shown = truncate_text(&text);
             let help = format!("write {fact}: {{regex: '{shown}'}}, or a glob such as /v1/**");
-            return self.reject(codes::REGEX_AS_TEXT, message, node.span, help);
+            return self.reject_with_help(codes::REGEX_AS_TEXT, message, node.span, help);
         }
         if text.contains('*') {
-            return self.glob(text, node);
+            return self.read_glob(text, node);
         }
         if SINGLE_ADDRESS_FACTS.contains(&fact)
             && text.contains('/')
@@ -113,23 +113,23 @@ impl Reader<'_> {
                 "{fact:?} is one address and never {text:?}: only \"ip\" takes a network as plain text"
             );
             let help = format!("write {fact}: {{cidr: {text}}}, or ip: {text}");
-            return self.reject(codes::NETWORK_AS_TEXT, message, node.span, help);
+            return self.reject_with_help(codes::NETWORK_AS_TEXT, message, node.span, help);
         }
-        if fact == ADDRESS {
-            return self.cidr(text, node);
+        if fact == ADDRESS_FACT {
+            return self.read_network(text, node);
         }
-        self.exact(text, node)
+        self.read_exact(text, node)
     }
 
     /// `{prefix: /api/}`: a condition that says its kind.
-    fn kind(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
+    fn read_condition_kind(&mut self, node: &Node, fact: &str) -> Option<Pattern> {
         let before = self.problems.len();
-        let fields = self.fields(node, "a condition", PATTERN)?;
+        let fields = self.read_fields(node, "a condition", CONDITION_KINDS)?;
         let mut found = fields.iter();
         let Some((kind, _, value)) = found.next() else {
             if self.problems.len() == before {
                 let message = "expected a condition such as {prefix: /api/}, found an empty map";
-                self.error(codes::EMPTY, message, node.span);
+                self.report(codes::EMPTY, message, node.span);
             }
             return None;
         };
@@ -137,43 +137,43 @@ impl Reader<'_> {
             let message = format!("{kind:?} and {second:?} in one condition");
             let help =
                 "write one each, as a list if one of them is enough: [{prefix: /a}, {glob: /b/*}]";
-            return self.reject(codes::CONFLICT, message, place.span, help);
+            return self.reject_with_help(codes::CONFLICT, message, place.span, help);
         }
         match kind {
-            "present" => Some(if self.flag(value)? {
+            "present" => Some(if self.read_flag(value)? {
                 Pattern::Present
             } else {
                 Pattern::Absent
             }),
             "not" => {
-                let inner = self.pattern(value, fact)?;
+                let inner = self.read_pattern(value, fact)?;
                 Some(Pattern::Not(Box::new(inner)))
             }
             _ => {
                 let (form, read): (_, fn(&mut Self, String, &Node) -> _) = match kind {
-                    "exact" => (ConditionForm::Exact, Self::exact),
-                    "glob" => (ConditionForm::Glob, Self::glob),
-                    "prefix" => (ConditionForm::Prefix, Self::prefix),
-                    "regex" => (ConditionForm::Regex, Self::regex),
-                    _ => (ConditionForm::Network, Self::cidr),
+                    "exact" => (ConditionForm::Exact, Self::read_exact),
+                    "glob" => (ConditionForm::Glob, Self::read_glob),
+                    "prefix" => (ConditionForm::Prefix, Self::read_prefix),
+                    "regex" => (ConditionForm::Regex, Self::read_regex),
+                    _ => (ConditionForm::Network, Self::read_network),
                 };
                 let items = self.list_or_single(value, "text or a list of texts");
                 let mut patterns = Vec::with_capacity(items.len());
                 for item in items {
-                    if let Some(text) = item.text() {
+                    if let Some(text) = item.as_text() {
                         self.record_condition_text(fact, text, form, item);
                     }
-                    let text = self.text(item, "text");
+                    let text = self.read_text(item, "text");
                     patterns.push(text.and_then(|text| read(self, text, item)));
                 }
-                any_of(patterns.into_iter().collect::<Option<_>>()?)
+                one_of_patterns(patterns.into_iter().collect::<Option<_>>()?)
             }
         }
     }
 
     /// Remembers the text of a condition, for those who judge it.
     fn record_condition_text(&mut self, fact: &str, text: &str, form: ConditionForm, node: &Node) {
-        self.places.written.push(ConditionText {
+        self.places.condition_texts.push(ConditionText {
             fact: fact.to_owned(),
             text: text.to_owned(),
             form,
@@ -181,95 +181,95 @@ impl Reader<'_> {
         });
     }
 
-    fn sized(&mut self, text: String, node: &Node) -> Option<String> {
-        if text.len() <= LONGEST_CONDITION {
+    fn check_length(&mut self, text: String, node: &Node) -> Option<String> {
+        if text.len() <= MAX_CONDITION_BYTES {
             return Some(text);
         }
         let message = format!(
-            "a condition of {} bytes; at most {LONGEST_CONDITION}",
+            "a condition of {} bytes; at most {MAX_CONDITION_BYTES}",
             text.len()
         );
         self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
     }
 
-    fn exact(&mut self, text: String, node: &Node) -> Option<Pattern> {
-        self.sized(text, node).map(Pattern::Exact)
+    fn read_exact(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        self.check_length(text, node).map(Pattern::Exact)
     }
 
-    fn prefix(&mut self, text: String, node: &Node) -> Option<Pattern> {
+    fn read_prefix(&mut self, text: String, node: &Node) -> Option<Pattern> {
         if text.is_empty() {
             let message = "an empty prefix: everything begins with it";
             let help = "write {present: true} if any value will do";
-            return self.reject(codes::MATCHES_ALL, message, node.span, help);
+            return self.reject_with_help(codes::MATCHES_ALL, message, node.span, help);
         }
-        self.sized(text, node).map(Pattern::Prefix)
+        self.check_length(text, node).map(Pattern::Prefix)
     }
 
-    fn glob(&mut self, text: String, node: &Node) -> Option<Pattern> {
-        let text = self.sized(text, node)?;
+    fn read_glob(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        let text = self.check_length(text, node)?;
         if let Some(at) = text.find("***") {
             let span = self
                 .sources
-                .within(node.span, &text, text[..at].chars().count(), 3);
+                .span_within(node.span, &text, text[..at].chars().count(), 3);
             let message = "\"***\" in a glob: * is anything but /, ** anything";
-            return self.reject(codes::BAD_GLOB, message, span, "write ** or *");
+            return self.reject_with_help(codes::BAD_GLOB, message, span, "write ** or *");
         }
-        if text.matches('*').count() > MOST_STARS {
-            let message = format!("a glob of more than {MOST_STARS} stars");
+        if text.matches('*').count() > MAX_STARS {
+            let message = format!("a glob of more than {MAX_STARS} stars");
             let help = "write a shorter one, or a {prefix: …}";
-            return self.reject(codes::BAD_GLOB, message, node.span, help);
+            return self.reject_with_help(codes::BAD_GLOB, message, node.span, help);
         }
         if Glob::new(&text).is_none() {
             let message =
-                format!("a glob of more than {MOST_PARTS} characters after its first * or ?");
+                format!("a glob of more than {MAX_PARTS} characters after its first * or ?");
             let help = "write a shorter one, or a {prefix: …}";
-            return self.reject(codes::BAD_GLOB, message, node.span, help);
+            return self.reject_with_help(codes::BAD_GLOB, message, node.span, help);
         }
         Some(Pattern::Glob(text))
     }
 
-    fn cidr(&mut self, text: String, node: &Node) -> Option<Pattern> {
+    fn read_network(&mut self, text: String, node: &Node) -> Option<Pattern> {
         match canonical_network(&text) {
             Ok(network) => Some(Pattern::Cidr(network)),
             Err(error) => {
                 let span = self
                     .sources
-                    .within(node.span, &text, error.from, error.length);
-                self.reject(codes::BAD_NETWORK, error.message, span, error.help)
+                    .span_within(node.span, &text, error.from, error.length);
+                self.reject_with_help(codes::BAD_NETWORK, error.message, span, error.help)
             }
         }
     }
 
-    fn regex(&mut self, text: String, node: &Node) -> Option<Pattern> {
-        let text = self.sized(text, node)?;
-        if self.regexes.count() >= MOST_REGEXES && !self.regexes.knows(&text) {
-            let message = format!("more than {MOST_REGEXES} regular expressions");
-            return self.reject(codes::BAD_REGEX, message, node.span, FASTER);
+    fn read_regex(&mut self, text: String, node: &Node) -> Option<Pattern> {
+        let text = self.check_length(text, node)?;
+        if self.regexes.count() >= MAX_REGEXES && !self.regexes.knows(&text) {
+            let message = format!("more than {MAX_REGEXES} regular expressions");
+            return self.reject_with_help(codes::BAD_REGEX, message, node.span, FASTER_HELP);
         }
         let problem = match self.regexes.add(&text) {
             Ok(_) => return Some(Pattern::Regex(text)),
             Err(RegexError::Unreadable(problem)) => problem,
             Err(error) => {
                 let help = match error {
-                    RegexError::TooMuch(_) => FASTER,
+                    RegexError::TooMuch(_) => FASTER_HELP,
                     _ => "write a shorter one: repetitions such as {1000} are what makes it large",
                 };
-                return self.reject(codes::BAD_REGEX, error.to_string(), node.span, help);
+                return self.reject_with_help(codes::BAD_REGEX, error.to_string(), node.span, help);
             }
         };
         let (why, marks) = parse_regex_error(&problem);
         let span = match marks {
-            Some((from, length)) => self.sources.within(node.span, &text, from, length),
+            Some((from, length)) => self.sources.span_within(node.span, &text, from, length),
             None => node.span,
         };
         let message = format!("no regular expression: {why}");
         let help = "to mean a sign as it stands, put \\ before it; in YAML, use single quotes";
-        self.reject(codes::BAD_REGEX, message, span, help)
+        self.reject_with_help(codes::BAD_REGEX, message, span, help)
     }
 }
 
 /// One of these, without a list around a single one.
-fn any_of(mut patterns: Vec<Pattern>) -> Option<Pattern> {
+fn one_of_patterns(mut patterns: Vec<Pattern>) -> Option<Pattern> {
     match patterns.len() {
         0 => None,
         1 => patterns.pop(),
@@ -315,7 +315,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, NetworkError> {
         "write an address such as 192.0.2.7, or a network such as 10.0.0.0/8 or 2001:db8::/32";
     let Ok(network) = address.parse::<IpAddr>() else {
         return Err(NetworkError {
-            message: format!("{:?} is no IP address", shorten(address)),
+            message: format!("{:?} is no IP address", truncate_text(address)),
             help: example.to_owned(),
             from: 0,
             length: address.chars().count(),
@@ -331,7 +331,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, NetworkError> {
             length: bits.map_or(0, |bits| bits.chars().count()),
         });
     };
-    let masked = mask(network, bits);
+    let masked = mask_address(network, bits);
     if masked != network {
         return Err(NetworkError {
             message: format!("{network} has bits beyond the first {bits}"),
@@ -344,7 +344,7 @@ pub(crate) fn canonical_network(text: &str) -> Result<String, NetworkError> {
 }
 
 /// The address with only its leading bits.
-fn mask(address: IpAddr, bits: u8) -> IpAddr {
+fn mask_address(address: IpAddr, bits: u8) -> IpAddr {
     match address {
         IpAddr::V4(v4) => {
             let kept = u32::MAX.checked_shl(32 - u32::from(bits)).unwrap_or(0);

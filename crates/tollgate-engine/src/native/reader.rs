@@ -4,10 +4,10 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::codes;
-use super::fields::{self, names};
+use super::fields::{self, words_of};
 use super::{FactMention, PolicySpans};
 use crate::diagnostic::{Code, Diagnostic, Severity};
-use crate::document::{Node, Span, Value, duplicate};
+use crate::document::{Node, Span, Value, duplicate_field_error};
 use crate::escape::is_hidden;
 use crate::facts::fact_name;
 use crate::matcher::regex::RegexCache;
@@ -22,7 +22,7 @@ const MAX_PROBLEMS: usize = 1_000;
 #[derive(Debug, Default)]
 pub(crate) struct Problems {
     found: Vec<Diagnostic>,
-    more: usize,
+    dropped: usize,
     /// Whether a file is missing or no tree.
     is_partial: bool,
 }
@@ -33,7 +33,7 @@ impl Problems {
         if self.found.len() < MAX_PROBLEMS {
             self.found.push(problem);
         } else {
-            self.more += 1;
+            self.dropped += 1;
         }
     }
 
@@ -52,19 +52,19 @@ impl Problems {
     }
 
     pub(crate) fn len(&self) -> usize {
-        self.found.len() + self.more
+        self.found.len() + self.dropped
     }
 
     /// All of them in the order of the files; the last says how many more there are.
     pub(crate) fn into_sorted(mut self) -> Vec<Diagnostic> {
         self.found.sort_by_key(|problem| problem.span);
         self.found.dedup();
-        if self.more > 0 {
+        if self.dropped > 0 {
             let at = Span::of_file(self.found.last().map_or(0, |last| last.span.file));
-            let message = format!("{} more errors are not shown", self.more);
+            let message = format!("{} more errors are not shown", self.dropped);
             self.found.push(
                 Diagnostic::error(codes::TOO_MANY_ERRORS, message, at)
-                    .help("correct these first, then check again"),
+                    .with_help("correct these first, then check again"),
             );
         }
         self.found
@@ -72,14 +72,14 @@ impl Problems {
 }
 
 /// Longest name of a rule, tier, tenant or fact, in characters.
-pub(crate) const LONGEST_NAME: usize = 200;
+pub(crate) const MAX_NAME_LENGTH: usize = 200;
 
 /// What `limits` holds.
-pub(super) const RULES: &str = "a list of rules";
+pub(super) const RULES_EXPECTED: &str = "a list of rules";
 
 /// Reads a policy part by part.
 #[derive(Debug)]
-pub(super) struct Reader<'a> {
+pub(super) struct PolicyReader<'a> {
     pub(super) sources: &'a Sources,
     pub(super) problems: &'a mut Problems,
     /// Regular expressions so far.
@@ -88,18 +88,18 @@ pub(super) struct Reader<'a> {
     pub(super) policy: Policy,
     pub(super) places: PolicySpans,
     /// What rules do while the store can't be asked that say nothing of it themselves.
-    pub(super) failure: FailureModes,
+    pub(super) default_failure_modes: FailureModes,
     /// Where fields stand that only one of the files may have.
-    pub(super) once: HashMap<&'static str, Span>,
+    pub(super) single_fields: HashMap<&'static str, Span>,
     /// Where each rule is named.
-    pub(super) names: HashMap<String, Span>,
+    pub(super) rule_names: HashMap<String, Span>,
     /// Whether the policy says which facts there are.
     pub(super) lists_facts: bool,
 }
 
 /// Which part of a policy asks for a fact.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Part {
+pub(super) enum FactUse {
     Match,
     Other,
 }
@@ -107,8 +107,8 @@ pub(super) enum Part {
 /// The fields of a map, all of which are in its table.
 #[derive(Debug)]
 pub(super) struct Fields<'n> {
-    known: Vec<(&'static str, &'n Node, &'n Node)>,
-    table: fields::Fields,
+    present: Vec<(&'static str, &'n Node, &'n Node)>,
+    table: fields::FieldNames,
     /// Where the map stands.
     pub(super) span: Span,
 }
@@ -116,29 +116,29 @@ pub(super) struct Fields<'n> {
 impl<'n> Fields<'n> {
     /// The value of a field.
     pub(super) fn get(&self, name: &str) -> Option<&'n Node> {
-        let field = self.known.iter().find(|(known, ..)| *known == name);
+        let field = self.present.iter().find(|(known, ..)| *known == name);
         field.map(|(_, _, value)| *value)
     }
 
     /// Whether it is a map of that sort.
-    pub(super) fn is_of(&self, table: fields::Fields) -> bool {
+    pub(super) fn is_of(&self, table: fields::FieldNames) -> bool {
         self.table == table
     }
 
     /// The place of a field's name, or of the map if it isn't there.
-    pub(super) fn place(&self, name: &str) -> Span {
-        let field = self.known.iter().find(|(known, ..)| *known == name);
+    pub(super) fn describe_place(&self, name: &str) -> Span {
+        let field = self.present.iter().find(|(known, ..)| *known == name);
         field.map_or(self.span, |(_, name, _)| name.span)
     }
 
     /// Each field with its name's place and its value.
     pub(super) fn iter(&self) -> impl Iterator<Item = (&'static str, &'n Node, &'n Node)> {
-        self.known.iter().copied()
+        self.present.iter().copied()
     }
 }
 
-impl Reader<'_> {
-    pub(super) fn error(&mut self, code: Code, message: impl Into<String>, span: Span) {
+impl PolicyReader<'_> {
+    pub(super) fn report(&mut self, code: Code, message: impl Into<String>, span: Span) {
         self.problems.push(Diagnostic::error(code, message, span));
     }
 
@@ -150,11 +150,11 @@ impl Reader<'_> {
         help: impl Into<String>,
     ) {
         self.problems
-            .push(Diagnostic::error(code, message, span).help(help));
+            .push(Diagnostic::error(code, message, span).with_help(help));
     }
 
     /// Notes an error in a value, of which nothing is left.
-    pub(super) fn reject<T>(
+    pub(super) fn reject_with_help<T>(
         &mut self,
         code: Code,
         message: impl Into<String>,
@@ -172,18 +172,18 @@ impl Reader<'_> {
         message: impl Into<String>,
         span: Span,
     ) -> Option<T> {
-        self.error(code, message, span);
+        self.report(code, message, span);
         None
     }
 
     /// The same of a value of another kind than expected.
-    pub(super) fn mismatch<T>(&mut self, node: &Node, expected: &str) -> Option<T> {
-        self.unexpected(node, expected);
+    pub(super) fn reject_type<T>(&mut self, node: &Node, expected: &str) -> Option<T> {
+        self.report_type(node, expected);
         None
     }
 
     /// A field that a map must have.
-    pub(super) fn required<'n>(
+    pub(super) fn required_field<'n>(
         &mut self,
         fields: &Fields<'n>,
         name: &str,
@@ -205,19 +205,19 @@ impl Reader<'_> {
     }
 
     /// Notes that a value is of another kind than expected.
-    pub(super) fn unexpected(&mut self, node: &Node, expected: &str) {
+    pub(super) fn report_type(&mut self, node: &Node, expected: &str) {
         let message = format!("expected {expected}, found {}", node.value.kind());
-        match self.hidden_by(node) {
+        match self.hidden_sign(node) {
             Some(sign) => {
                 let help = format!("put a text that begins with {sign} in quotes");
                 self.report_with_help(codes::WRONG_TYPE, message, node.span, help);
             }
-            None => self.error(codes::WRONG_TYPE, message, node.span),
+            None => self.report(codes::WRONG_TYPE, message, node.span),
         }
     }
 
     /// The character before a missing value, if YAML took it for a tag or an anchor.
-    fn hidden_by(&self, node: &Node) -> Option<char> {
+    fn hidden_sign(&self, node: &Node) -> Option<char> {
         if node.value != Value::Null {
             return None;
         }
@@ -232,21 +232,23 @@ impl Reader<'_> {
     }
 
     /// A map of known fields. Unknown ones are noted and left out.
-    pub(super) fn fields<'n>(
+    pub(super) fn read_fields<'n>(
         &mut self,
         node: &'n Node,
         what: &str,
-        table: fields::Fields,
+        table: fields::FieldNames,
     ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
             let message = format!("expected {what}, found {}", node.value.kind());
-            let help = node.text().and_then(|text| split_field_help(text, table));
+            let help = node
+                .as_text()
+                .and_then(|text| split_field_help(text, table));
             let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
-            return self.reject(codes::WRONG_TYPE, message, node.span, help);
+            return self.reject_with_help(codes::WRONG_TYPE, message, node.span, help);
         };
         let mut known = Vec::with_capacity(pairs.len());
         for (name, value) in pairs {
-            let text = name.text().or_else(|| self.sources.slice(name.span));
+            let text = name.as_text().or_else(|| self.sources.text_at(name.span));
             let text = text.unwrap_or_default();
             match table.iter().find(|field| **field == text) {
                 Some(field) => known.push((*field, name, value)),
@@ -254,14 +256,20 @@ impl Reader<'_> {
             }
         }
         Some(Fields {
-            known,
+            present: known,
             table,
             span: node.span,
         })
     }
 
-    fn report_unknown_field(&mut self, text: &str, span: Span, what: &str, table: fields::Fields) {
-        let shown = shorten(text);
+    fn report_unknown_field(
+        &mut self,
+        text: &str,
+        span: Span,
+        what: &str,
+        table: fields::FieldNames,
+    ) {
+        let shown = truncate_text(text);
         let problem = Diagnostic::error(
             codes::UNKNOWN_FIELD,
             format!("unknown field {shown:?} in {what}"),
@@ -289,32 +297,34 @@ impl Reader<'_> {
             _ => None,
         };
         let help = split_field_help(text, table).or_else(|| misnamed().map(str::to_owned));
-        let help = help.or_else(|| suggestions::help(text, table));
+        let help = help.or_else(|| suggestions::suggestion_or_list(text, table));
         let help = help.unwrap_or_else(|| format!("its fields are {}", table.join(", ")));
-        self.problems.push(problem.help(help));
+        self.problems.push(problem.with_help(help));
     }
 
     /// All fields of a map by names that the file chooses. No two of them mean the same.
-    pub(super) fn pairs<'n>(
+    pub(super) fn read_named_fields<'n>(
         &mut self,
         node: &'n Node,
         expected: &str,
         meaning: impl Fn(&str) -> Cow<'_, str>,
     ) -> Vec<(String, &'n Node, &'n Node)> {
         let Value::Map(pairs) = &node.value else {
-            self.unexpected(node, expected);
+            self.report_type(node, expected);
             return Vec::new();
         };
         let mut named = Vec::with_capacity(pairs.len());
         // By what they mean: the parser has told of those that are spelt alike.
         let mut known = HashMap::with_capacity(pairs.len());
         for (name, value) in pairs {
-            let Some(text) = self.name(name, "a name") else {
+            let Some(text) = self.read_name(name, "a name") else {
                 continue;
             };
             let means = meaning(&text).into_owned();
             match known.get(&means).copied() {
-                Some(first) => self.problems.push(duplicate(&means, first, name.span)),
+                Some(first) => self
+                    .problems
+                    .push(duplicate_field_error(&means, first, name.span)),
                 None => {
                     known.insert(means, name.span);
                     named.push((text, name, value));
@@ -325,7 +335,7 @@ impl Reader<'_> {
     }
 
     /// The values of a list.
-    pub(super) fn list<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
+    pub(super) fn read_list<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
         match &node.value {
             Value::List(items) => {
                 if items.is_empty() {
@@ -335,14 +345,14 @@ impl Reader<'_> {
                 }
                 items
             }
-            Value::Map(_) if expected == RULES => {
+            Value::Map(_) if expected == RULES_EXPECTED => {
                 let message = format!("expected {expected}, found a map");
                 let help = "begin each rule with a dash, as in - name: per-user, or with [[limits]] in TOML";
                 self.report_with_help(codes::WRONG_TYPE, message, node.span, help);
                 &[]
             }
             _ => {
-                self.unexpected(node, expected);
+                self.report_type(node, expected);
                 &[]
             }
         }
@@ -351,33 +361,33 @@ impl Reader<'_> {
     /// A list, or one value as a list of one.
     pub(super) fn list_or_single<'n>(&mut self, node: &'n Node, expected: &str) -> &'n [Node] {
         match &node.value {
-            Value::List(_) => self.list(node, expected),
-            _ => node.items(),
+            Value::List(_) => self.read_list(node, expected),
+            _ => node.as_items(),
         }
     }
 
     /// Text. A number, `true` or `false` that the file spells as it would be printed counts as text.
-    pub(super) fn text(&mut self, node: &Node, expected: &str) -> Option<String> {
+    pub(super) fn read_text(&mut self, node: &Node, expected: &str) -> Option<String> {
         let printed = match &node.value {
             Value::Text(text) => return Some(text.clone()),
             Value::Integer(number) => number.to_string(),
             Value::Bool(is) => is.to_string(),
             Value::Float(number) => number.to_string(),
             _ => {
-                return self.mismatch(node, expected);
+                return self.reject_type(node, expected);
             }
         };
-        if self.sources.slice(node.span).map(str::trim_end) == Some(printed.as_str()) {
+        if self.sources.text_at(node.span).map(str::trim_end) == Some(printed.as_str()) {
             return Some(printed);
         }
         let message = format!("expected {expected}, found {}", node.value.kind());
         let help = "put it in quotes if this text is meant";
-        self.reject(codes::WRONG_TYPE, message, node.span, help)
+        self.reject_with_help(codes::WRONG_TYPE, message, node.span, help)
     }
 
     /// Text that can be a name: not empty, of one line, not too long.
-    pub(super) fn name(&mut self, node: &Node, what: &str) -> Option<String> {
-        let name = self.text(node, what)?;
+    pub(super) fn read_name(&mut self, node: &Node, what: &str) -> Option<String> {
+        let name = self.read_text(node, what)?;
         let trimmed = name.trim();
         let why = if trimmed.is_empty() {
             "is empty"
@@ -385,7 +395,7 @@ impl Reader<'_> {
             "begins or ends with a space"
         } else if name.chars().any(is_hidden) {
             "has a character in it that can't be seen"
-        } else if name.chars().count() > LONGEST_NAME {
+        } else if name.chars().count() > MAX_NAME_LENGTH {
             "has more than 200 characters"
         } else {
             return Some(name);
@@ -395,76 +405,76 @@ impl Reader<'_> {
     }
 
     /// The name of a fact: one word.
-    pub(super) fn fact(&mut self, node: &Node) -> Option<String> {
+    pub(super) fn read_fact(&mut self, node: &Node) -> Option<String> {
         let fact = self.read_declared_fact(node)?;
-        self.mention(&fact, node.span, Part::Other);
+        self.record_fact_mention(&fact, node.span, FactUse::Other);
         Some(fact)
     }
 
     /// The name of a fact that isn't asked for here.
     pub(super) fn read_declared_fact(&mut self, node: &Node) -> Option<String> {
-        let name = self.name(node, "the name of a fact")?;
-        self.fact_named(name, node.span)
+        let name = self.read_name(node, "the name of a fact")?;
+        self.normalize_fact_name(name, node.span)
     }
 
     /// Remembers where a fact is asked for.
-    pub(super) fn mention(&mut self, fact: &str, span: Span, part: Part) {
-        self.places.facts.push(FactMention {
+    pub(super) fn record_fact_mention(&mut self, fact: &str, span: Span, part: FactUse) {
+        self.places.fact_mentions.push(FactMention {
             fact: fact.to_owned(),
             span,
-            in_match: part == Part::Match,
+            is_condition: part == FactUse::Match,
         });
     }
 
-    pub(super) fn fact_named(&mut self, name: String, span: Span) -> Option<String> {
+    pub(super) fn normalize_fact_name(&mut self, name: String, span: Span) -> Option<String> {
         let fits = |c: char| c.is_alphanumeric() || matches!(c, '_' | '-' | '.' | ':');
         if name.chars().all(fits) {
             return Some(fact_name(&name).into_owned());
         }
-        let message = format!("{:?} is no name of a fact", shorten(&name));
+        let message = format!("{:?} is no name of a fact", truncate_text(&name));
         let help = if name.contains(char::is_whitespace) {
             "put a comma between two facts, as in [user, ip]"
         } else {
             "use letters, digits, _ - . and :, as in user or header.x-plan"
         };
-        self.reject(codes::BAD_NAME, message, span, help)
+        self.reject_with_help(codes::BAD_NAME, message, span, help)
     }
 
     /// One of the words of a table.
-    pub(super) fn word<T: Copy>(
+    pub(super) fn read_word<T: Copy>(
         &mut self,
         node: &Node,
         what: &str,
         table: &[(&'static str, T)],
     ) -> Option<T> {
-        let words = names(table);
-        let expected = format!("{what}: {}", suggestions::any_of(&words));
+        let words = words_of(table);
+        let expected = format!("{what}: {}", suggestions::or_list(&words));
         let Value::Text(text) = &node.value else {
-            return self.mismatch(node, &expected);
+            return self.reject_type(node, &expected);
         };
         let found = table.iter().find(|(word, _)| word == text);
         if found.is_none() {
-            let message = format!("unknown {what} {:?}", shorten(text));
-            let help = suggestions::help(text, &words).unwrap_or(expected);
+            let message = format!("unknown {what} {:?}", truncate_text(text));
+            let help = suggestions::suggestion_or_list(text, &words).unwrap_or(expected);
             self.report_with_help(codes::UNKNOWN_VALUE, message, node.span, help);
         }
         found.map(|(_, value)| *value)
     }
 
     /// A whole number from 0 on.
-    pub(super) fn number(&mut self, node: &Node, what: &str) -> Option<u64> {
+    pub(super) fn read_count(&mut self, node: &Node, what: &str) -> Option<u64> {
         let Value::Integer(number) = node.value else {
-            return self.mismatch(node, what);
+            return self.reject_type(node, what);
         };
         let fits = u64::try_from(number).ok();
         if fits.is_none() {
             let message = format!("expected {what}, found {number}");
-            self.error(codes::OUT_OF_RANGE, message, node.span);
+            self.report(codes::OUT_OF_RANGE, message, node.span);
         }
         fits
     }
 
-    pub(super) fn flag(&mut self, node: &Node) -> Option<bool> {
+    pub(super) fn read_flag(&mut self, node: &Node) -> Option<bool> {
         match node.value {
             Value::Bool(is) => Some(is),
             _ => {
@@ -478,7 +488,7 @@ impl Reader<'_> {
                     },
                     _ => "write true or false",
                 };
-                self.reject(codes::WRONG_TYPE, message, node.span, help)
+                self.reject_with_help(codes::WRONG_TYPE, message, node.span, help)
             }
         }
     }
@@ -494,26 +504,26 @@ fn split_field_help(text: &str, table: &[&str]) -> Option<String> {
         Some((value, _)) => value.rsplit_once(' ').map_or(value, |(value, _)| value),
         None => value,
     };
-    let value = shorten(value);
+    let value = truncate_text(value);
     Some(format!("write {field}: {value}, with a colon and a space"))
 }
 
 /// A name that is compared as it is written.
-pub(super) fn as_written(name: &str) -> Cow<'_, str> {
+pub(super) fn unchanged(name: &str) -> Cow<'_, str> {
     Cow::Borrowed(name)
 }
 
 /// The start of a text that may be very long.
-pub(super) fn shorten(text: &str) -> String {
-    const MOST: usize = 60;
-    match text.char_indices().nth(MOST) {
+pub(super) fn truncate_text(text: &str) -> String {
+    const MAX_CHARS: usize = 60;
+    match text.char_indices().nth(MAX_CHARS) {
         Some((at, _)) => format!("{}…", &text[..at]),
         None => text.to_owned(),
     }
 }
 
 /// A place for something that is missing from a whole map: its first character.
-pub(super) fn first_line(span: Span) -> Span {
+pub(super) fn first_char_if_multiline(span: Span) -> Span {
     let is_one = span.end.line == span.start.line;
     if is_one { span } else { span.first() }
 }

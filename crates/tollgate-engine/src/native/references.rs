@@ -2,28 +2,28 @@
 
 use std::collections::{BTreeMap, HashMap};
 
-use super::Decoded;
+use super::DecodedPolicy;
 use super::codes;
-use super::reader::{Reader, shorten};
+use super::reader::{PolicyReader, truncate_text};
 use crate::document::Span;
 use crate::policy::Rule;
 use crate::suggestions;
 
 /// Notes references to what isn't there, and those that make no sense.
-pub(super) fn check(reader: &mut Reader<'_>, decoded: &Decoded) {
+pub(super) fn check_references(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     check_same_names(reader, decoded);
-    tiers(reader, decoded);
-    replaces(reader, decoded);
-    shared(reader, decoded);
+    check_tiers(reader, decoded);
+    check_replaces(reader, decoded);
+    check_shared(reader, decoded);
 }
 
 /// A rule and a tier of one name are one name in metrics, verdicts and overrides.
-fn check_same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
+fn check_same_names(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     for (tier, places) in &decoded.places.tiers {
-        let Some(rule) = reader.names.get(tier).copied() else {
+        let Some(rule) = reader.rule_names.get(tier).copied() else {
             continue;
         };
-        let shown = shorten(tier);
+        let shown = truncate_text(tier);
         let message = format!("a rule and a tier are both called {shown:?}");
         let help = format!(
             "rename one of them: answers and metrics tell limits apart by name; the rule is in {}",
@@ -33,13 +33,13 @@ fn check_same_names(reader: &mut Reader<'_>, decoded: &Decoded) {
     }
 }
 
-fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
+fn check_tiers(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     let (policy, places) = (&decoded.policy, &decoded.places);
     let known: Vec<&str> = places.tiers.keys().map(String::as_str).collect();
     let mut unknown = |tier: &str, span: Span| {
         if !places.tiers.contains_key(tier) && !reader.problems.is_full() {
-            let message = format!("there is no tier {:?}", shorten(tier));
-            let help = suggestions::help(tier, &known);
+            let message = format!("there is no tier {:?}", truncate_text(tier));
+            let help = suggestions::suggestion_or_list(tier, &known);
             let help = help.unwrap_or_else(|| "define it under tiers".to_owned());
             reader.report_with_help(codes::UNKNOWN_TIER, message, span, help);
         }
@@ -58,7 +58,7 @@ fn tiers(reader: &mut Reader<'_>, decoded: &Decoded) {
     }
 }
 
-fn replaces(reader: &mut Reader<'_>, decoded: &Decoded) {
+fn check_replaces(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     let rules = &decoded.policy.rules;
     let mut indices: HashMap<&str, usize> = HashMap::new();
     for (index, rule) in rules.iter().enumerate() {
@@ -73,8 +73,8 @@ fn replaces(reader: &mut Reader<'_>, decoded: &Decoded) {
             if *replaced == rule.name {
                 let message = "a rule can't replace itself";
                 reader.report_with_help(codes::REPLACES_CYCLE, message, *span, "leave it out");
-            } else if !reader.names.contains_key(replaced) {
-                let message = format!("there is no rule {:?}", shorten(replaced));
+            } else if !reader.rule_names.contains_key(replaced) {
+                let message = format!("there is no rule {:?}", truncate_text(replaced));
                 let others = known.iter().copied().filter(|name| *name != rule.name);
                 let help = suggestions::did_you_mean(replaced, others);
                 let help = help.unwrap_or_else(|| "a rule is called by its name".to_owned());
@@ -82,11 +82,15 @@ fn replaces(reader: &mut Reader<'_>, decoded: &Decoded) {
             }
         }
     }
-    cycles(reader, decoded, &indices);
+    check_cycles(reader, decoded, &indices);
 }
 
 /// Rules that replace one another in a circle would all give way, and nothing would limit.
-fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, usize>) {
+fn check_cycles(
+    reader: &mut PolicyReader<'_>,
+    decoded: &DecodedPolicy,
+    indices: &HashMap<&str, usize>,
+) {
     let rules = &decoded.policy.rules;
     let next = |index: usize| {
         let replaced = rules[index].replaces.iter();
@@ -123,7 +127,7 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
                     let at = at.position(|name| *name == rules[to].name);
                     let places = &decoded.places.rules[index].replaces;
                     let span = at.and_then(|at| places.get(at).copied());
-                    let [one, two] = [index, to].map(|index| shorten(&rules[index].name));
+                    let [one, two] = [index, to].map(|index| truncate_text(&rules[index].name));
                     let message =
                         format!("{one:?} and {two:?} replace one another, so neither would apply");
                     let help = "take one of the two out";
@@ -137,7 +141,7 @@ fn cycles(reader: &mut Reader<'_>, decoded: &Decoded, indices: &HashMap<&str, us
 }
 
 /// Rules that count together must count the same.
-fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
+fn check_shared(reader: &mut PolicyReader<'_>, decoded: &DecodedPolicy) {
     let mut groups: BTreeMap<&str, Vec<(&Rule, Span)>> = BTreeMap::new();
     for (rule, places) in decoded.policy.rules.iter().zip(&decoded.places.rules) {
         if let Some(name) = &rule.shared {
@@ -149,7 +153,7 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
             continue;
         };
         if others.is_empty() {
-            let message = format!("no other rule shares {:?}", shorten(name));
+            let message = format!("no other rule shares {:?}", truncate_text(name));
             let others = groups.keys().copied().filter(|other| other != name);
             let help = suggestions::did_you_mean(name, others);
             let alone = || "give another rule the same shared, or leave it out".to_owned();
@@ -161,8 +165,8 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
             );
         }
         for (other, place) in others {
-            if let Some(what) = difference(first, other) {
-                let [one, two] = [first, other].map(|rule| shorten(&rule.name));
+            if let Some(what) = first_difference(first, other) {
+                let [one, two] = [first, other].map(|rule| truncate_text(&rule.name));
                 let message =
                     format!("{one:?} and {two:?} count together, but have another {what}");
                 let help = "rules that share a counter have the same limits, algorithm, key, counting and settling";
@@ -172,7 +176,7 @@ fn shared(reader: &mut Reader<'_>, decoded: &Decoded) {
     }
 }
 
-fn difference(a: &Rule, b: &Rule) -> Option<&'static str> {
+fn first_difference(a: &Rule, b: &Rule) -> Option<&'static str> {
     if a.limits != b.limits {
         Some("limit")
     } else if a.algorithm != b.algorithm {

@@ -7,12 +7,15 @@ use tollgate::Algorithm;
 use super::RuleSpans;
 use super::codes;
 use super::fields::{
-    ALGORITHMS, COUNTINGS, FAILURES, KEY, LIMIT_KINDS, MISSING_KEY_WORDS, MODES, NO_STORE_MESSAGE,
-    NOT_LEASABLE_MESSAGE, ROLLOUT, RULE, TIER,
+    ALGORITHM_WORDS, COUNTING_WORDS, KEY_FIELDS, LIMIT_KINDS, MISSING_KEY_WORDS, MODE_WORDS,
+    NO_STORE_MESSAGE, NOT_LEASABLE_MESSAGE, ROLLOUT_FIELDS, RULE_FIELDS, STORE_FAILURE_WORDS,
+    TIER_FIELDS,
 };
-use super::limits::adapts;
-use super::reader::{Fields, LONGEST_NAME, Part, Reader, first_line, shorten};
-use super::text::key_part;
+use super::limits::is_adaptive;
+use super::reader::{
+    FactUse, Fields, MAX_NAME_LENGTH, PolicyReader, first_char_if_multiline, truncate_text,
+};
+use super::text::key_part_text;
 use crate::document::{Node, Span, Value};
 use crate::limits::warm_up::can_warm_up;
 use crate::policy::{
@@ -21,33 +24,38 @@ use crate::policy::{
 };
 
 /// Most facts of a key.
-pub(crate) const MOST_KEY_FACTS: usize = 16;
+pub(crate) const MAX_KEY_FACTS: usize = 16;
 /// Most keys of which the first is taken.
-pub(crate) const MOST_KEYS: usize = 8;
+pub(crate) const MAX_KEYS: usize = 8;
 
 /// What a cost is charged to.
-const CHARGED: [&str; 2] = ["rate", "quota"];
+const COST_CHARGED_LIMITS: [&str; 2] = ["rate", "quota"];
 /// What is said of how limits are kept, which does nothing without one.
-const KEPT: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
+const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
 
-impl Reader<'_> {
+impl PolicyReader<'_> {
     /// A rule as far as its own lines tell.
-    pub(super) fn rule(&mut self, node: &Node) -> Option<(Rule, RuleSpans)> {
-        let fields = self.fields(node, "a rule", RULE)?;
+    pub(super) fn read_rule(&mut self, node: &Node) -> Option<(Rule, RuleSpans)> {
+        let fields = self.read_fields(node, "a rule", RULE_FIELDS)?;
         let message = "expected a name for this rule";
         let help = "add one such as name: per-user; verdicts and metrics show it";
         let name = match fields.get("name") {
-            Some(node) => self.name(node, "the name of a rule"),
-            None => self.reject(codes::MISSING_FIELD, message, first_line(node.span), help),
+            Some(node) => self.read_name(node, "the name of a rule"),
+            None => self.reject_with_help(
+                codes::MISSING_FIELD,
+                message,
+                first_char_if_multiline(node.span),
+                help,
+            ),
         };
-        let (rule, places) = self.named(name.as_deref().unwrap_or_default(), &fields);
+        let (rule, places) = self.read_rule_fields(name.as_deref().unwrap_or_default(), &fields);
         name.map(|_| (rule, places))
     }
 
     /// A tier is a rule of which less can be said, and whose name stands elsewhere.
-    pub(super) fn tier(&mut self, node: &Node) -> Option<(Tier, RuleSpans)> {
-        let fields = self.fields(node, "a tier", TIER)?;
-        let (rule, places) = self.named("", &fields);
+    pub(super) fn read_tier(&mut self, node: &Node) -> Option<(Tier, RuleSpans)> {
+        let fields = self.read_fields(node, "a tier", TIER_FIELDS)?;
+        let (rule, places) = self.read_rule_fields("", &fields);
         let tier = Tier {
             algorithm: rule.algorithm,
             cost: rule.cost,
@@ -60,30 +68,30 @@ impl Reader<'_> {
         Some((tier, places))
     }
 
-    fn named(&mut self, name: &str, fields: &Fields<'_>) -> (Rule, RuleSpans) {
-        self.idle(fields);
-        let matches = fields.get("match").map(|node| self.matches(node));
-        let keys = fields.get("key").map(|node| self.keys(node));
+    fn read_rule_fields(&mut self, name: &str, fields: &Fields<'_>) -> (Rule, RuleSpans) {
+        self.check_ineffective_fields(fields);
+        let matches = fields.get("match").map(|node| self.read_match(node));
+        let keys = fields.get("key").map(|node| self.read_keys(node));
         let mut keys = keys.unwrap_or_default();
-        let on_missing_key = self.on_missing_key(fields, &keys);
-        let algorithm = self.algorithm(fields);
+        let on_missing_key = self.read_on_missing_key(fields, &keys);
+        let algorithm = self.read_algorithm(fields);
         let mut places = rule_spans(fields);
-        let limits = self.limits(fields, algorithm, &mut places);
-        let (adaptive, shed) = (self.adaptive(fields), self.shed(fields));
+        let limits = self.read_limits(fields, algorithm, &mut places);
+        let (adaptive, shed) = (self.read_adaptive(fields), self.read_shed(fields));
         let cost = self.read_rule_cost(fields, &limits, &places);
-        let (mode, enforced_percent) = self.rollout(fields, &keys);
-        let warm_up = self.warm_up(fields, &limits);
-        let over = self.over(fields);
-        let (on_store_failure, says_failure) = self.failures(fields);
-        let counting = self.counting(fields, algorithm, says_failure);
+        let (mode, enforced_percent) = self.read_mode(fields, &keys);
+        let warm_up = self.read_warm_up(fields, &limits);
+        let over = self.read_over(fields);
+        let (on_store_failure, says_failure) = self.read_failure_modes(fields);
+        let counting = self.read_counting(fields, algorithm, says_failure);
         let slot = fields.get("slot");
-        let slot = slot.and_then(|node| self.slot(node, &keys));
+        let slot = slot.and_then(|node| self.read_slot(node, &keys));
         let replaces = fields.get("replaces");
-        let replaces = replaces.map(|node| self.names(node, "the name of a rule"));
+        let replaces = replaces.map(|node| self.read_names(node, "the name of a rule"));
         let (replaces, at) = replaces.unwrap_or_default().into_iter().unzip();
         places.replaces = at;
         let shared = fields.get("shared");
-        let shared = shared.and_then(|node| self.name(node, "the name of a shared counter"));
+        let shared = shared.and_then(|node| self.read_name(node, "the name of a shared counter"));
         let fallback_keys = keys.split_off(keys.len().min(1));
         let rule = Rule {
             matches: matches.unwrap_or_default(),
@@ -92,7 +100,7 @@ impl Reader<'_> {
             on_missing_key,
             on_store_failure,
             counting,
-            slot,
+            hash_tag: slot,
             adaptive,
             shed,
             algorithm,
@@ -110,23 +118,31 @@ impl Reader<'_> {
     }
 
     /// Notes each field that would have no effect.
-    fn idle(&mut self, fields: &Fields<'_>) {
+    fn check_ineffective_fields(&mut self, fields: &Fields<'_>) {
         let has = |name: &str| fields.get(name).is_some();
         let any = |names: &[&str]| names.iter().any(|name| has(name));
-        let says = |name: &str, word: &str| fields.get(name).and_then(Node::text) == Some(word);
-        if has("cost") && !any(&CHARGED) && (has("concurrency") || has("unlimited")) {
+        let says = |name: &str, word: &str| fields.get(name).and_then(Node::as_text) == Some(word);
+        if has("cost") && !any(&COST_CHARGED_LIMITS) && (has("concurrency") || has("unlimited")) {
             let mut message = "a cost is charged to rates and quotas, but there is none".to_owned();
             let mut help = "leave it out";
             if has("concurrency") {
                 message += ": a request takes one slot, whatever it costs";
                 help = "add a rate or a quota, or leave it out";
             }
-            self.report_with_help(codes::CONFLICT, message, fields.place("cost"), help);
+            self.report_with_help(
+                codes::CONFLICT,
+                message,
+                fields.describe_place("cost"),
+                help,
+            );
         }
         // Of a lease it is told elsewhere that there is no rate.
         let is_told = |name: &str| name == "counting" && says("counting", "leased");
-        for name in KEPT.into_iter().filter(|name| has(name) && !is_told(name)) {
-            let message = if name != "over" && adapts(fields) && !any(&CHARGED) {
+        for name in COUNTING_FIELDS
+            .into_iter()
+            .filter(|name| has(name) && !is_told(name))
+        {
+            let message = if name != "over" && is_adaptive(fields) && !any(&COST_CHARGED_LIMITS) {
                 format!(
                     "{name} does nothing for a limit that adapts: it is counted in each process by itself"
                 )
@@ -137,30 +153,35 @@ impl Reader<'_> {
             } else {
                 continue;
             };
-            self.report_with_help(codes::CONFLICT, message, fields.place(name), "leave it out");
+            self.report_with_help(
+                codes::CONFLICT,
+                message,
+                fields.describe_place(name),
+                "leave it out",
+            );
         }
     }
 
     /// The key of a rule, and those to fall back to.
-    fn keys(&mut self, node: &Node) -> Vec<Vec<KeyPart>> {
+    fn read_keys(&mut self, node: &Node) -> Vec<Vec<KeyPart>> {
         let Value::Map(_) = &node.value else {
-            return vec![self.key(node)];
+            return vec![self.read_key(node)];
         };
-        let Some(fields) = self.fields(node, "a key", KEY) else {
+        let Some(fields) = self.read_fields(node, "a key", KEY_FIELDS) else {
             return Vec::new();
         };
         let message = "expected the keys of which the first is taken";
         let help = "write {first: [user, ip]}, or a list of facts such as [user, method]";
-        let Some(first) = self.required(&fields, "first", message, help) else {
+        let Some(first) = self.required_field(&fields, "first", message, help) else {
             return Vec::new();
         };
         let Value::List(items) = &first.value else {
-            self.unexpected(first, "a list of keys, such as [user, ip]");
+            self.report_type(first, "a list of keys, such as [user, ip]");
             return Vec::new();
         };
         let mut keys: Vec<Vec<KeyPart>> = Vec::with_capacity(items.len());
         for item in items {
-            let key = self.key(item);
+            let key = self.read_key(item);
             if matches!(&item.value, Value::List(parts) if parts.is_empty()) {
                 let message =
                     "a key without facts, where the first key is taken that a request has";
@@ -169,16 +190,16 @@ impl Reader<'_> {
             } else if let Some(before) = keys.iter().find(|before| is_implied_by(before, &key)) {
                 let message =
                     "this key is never taken: a request that has it has the one before, too";
-                let names: Vec<_> = before.iter().map(key_part).collect();
+                let names: Vec<_> = before.iter().map(key_part_text).collect();
                 let help = if before.len() == key.len() {
                     "leave out one of them".to_owned()
                 } else {
                     format!("put it before [{}], or leave it out", names.join(", "))
                 };
                 self.report_with_help(codes::BAD_KEY, message, item.span, help);
-            } else if keys.len() == MOST_KEYS {
-                let message = format!("more than {MOST_KEYS} keys");
-                self.error(codes::BAD_KEY, message, item.span);
+            } else if keys.len() == MAX_KEYS {
+                let message = format!("more than {MAX_KEYS} keys");
+                self.report(codes::BAD_KEY, message, item.span);
                 break;
             } else if !key.is_empty() {
                 keys.push(key);
@@ -186,30 +207,30 @@ impl Reader<'_> {
         }
         if items.is_empty() {
             let message = "expected at least one key";
-            self.error(codes::EMPTY, message, first.span);
+            self.report(codes::EMPTY, message, first.span);
         }
         keys
     }
 
     /// Which facts make a key: one, or a list of them, each once.
-    fn key(&mut self, node: &Node) -> Vec<KeyPart> {
+    fn read_key(&mut self, node: &Node) -> Vec<KeyPart> {
         let expected = "a fact or a list of facts, such as [user] or [ip/64, method]";
         // No facts at all are one counter for all, as if there were no key.
-        let items = node.items();
+        let items = node.as_items();
         let mut parts = Vec::with_capacity(items.len());
         for item in items {
-            let Some(text) = self.text(item, expected) else {
+            let Some(text) = self.read_text(item, expected) else {
                 continue;
             };
-            let Some(part) = self.key_part(&text, item) else {
+            let Some(part) = self.read_key_part(&text, item) else {
                 continue;
             };
             if parts.contains(&part) {
-                let message = format!("{:?} is in this key twice", shorten(&text));
-                self.error(codes::BAD_KEY, message, item.span);
-            } else if parts.len() == MOST_KEY_FACTS {
-                let message = format!("a key of more than {MOST_KEY_FACTS} facts");
-                self.error(codes::BAD_KEY, message, item.span);
+                let message = format!("{:?} is in this key twice", truncate_text(&text));
+                self.report(codes::BAD_KEY, message, item.span);
+            } else if parts.len() == MAX_KEY_FACTS {
+                let message = format!("a key of more than {MAX_KEY_FACTS} facts");
+                self.report(codes::BAD_KEY, message, item.span);
                 break;
             } else {
                 parts.push(part);
@@ -218,21 +239,21 @@ impl Reader<'_> {
         parts
     }
 
-    fn key_part(&mut self, text: &str, node: &Node) -> Option<KeyPart> {
+    fn read_key_part(&mut self, text: &str, node: &Node) -> Option<KeyPart> {
         let Some((fact, bits)) = text.split_once('/') else {
-            return self.fact(node).map(KeyPart::Fact);
+            return self.read_fact(node).map(KeyPart::Fact);
         };
         let number = bits.parse::<u8>().ok();
         let number = number.filter(|number| (1..=128).contains(number));
         // In one way only, as the schema has it.
         let Some(number) = number.filter(|number| number.to_string() == bits) else {
             let (from, length) = (fact.chars().count() + 1, bits.chars().count());
-            let span = self.sources.within(node.span, text, from, length);
+            let span = self.sources.span_within(node.span, text, from, length);
             let message = "expected 1 to 128 bits after \"/\"";
             let help = "ip/64 counts all addresses of a network of 64 bits together";
-            return self.reject(codes::BAD_KEY, message, span, help);
+            return self.reject_with_help(codes::BAD_KEY, message, span, help);
         };
-        if fact.chars().count() > LONGEST_NAME {
+        if fact.chars().count() > MAX_NAME_LENGTH {
             let message = "the name of a fact has more than 200 characters";
             return self.reject_bare(codes::BAD_NAME, message, node.span);
         }
@@ -240,13 +261,13 @@ impl Reader<'_> {
             let message = "expected a fact before \"/\", as in ip/64";
             return self.reject_bare(codes::BAD_KEY, message, node.span);
         }
-        let fact = self.fact_named(fact.to_owned(), node.span)?;
-        self.mention(&fact, node.span, Part::Other);
+        let fact = self.normalize_fact_name(fact.to_owned(), node.span)?;
+        self.record_fact_mention(&fact, node.span, FactUse::Other);
         Some(KeyPart::Network { fact, bits: number })
     }
 
     /// What happens to requests without the key, if that is said.
-    fn on_missing_key(
+    fn read_on_missing_key(
         &mut self,
         fields: &Fields<'_>,
         keys: &[Vec<KeyPart>],
@@ -257,16 +278,16 @@ impl Reader<'_> {
         if fields.get("key").is_none_or(is_keyless) && keys.iter().all(Vec::is_empty) {
             let message =
                 "on_missing_key does nothing without a key: all requests share one counter";
-            let span = fields.place("on_missing_key");
+            let span = fields.describe_place("on_missing_key");
             let help = "add a key such as [user], or leave it out";
             self.report_with_help(codes::CONFLICT, message, span, help);
         }
-        self.word(node, "way to treat a missing key", MISSING_KEY_WORDS)
+        self.read_word(node, "way to treat a missing key", MISSING_KEY_WORDS)
     }
 
     /// The fact of the key that says in which slot of a cluster a key is.
-    fn slot(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
-        let fact = self.fact(node)?;
+    fn read_slot(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
+        let fact = self.read_fact(node)?;
         if !keys.iter().flatten().any(|part| part.fact() == fact) {
             let message = format!("the slot {fact:?} is no fact of the key");
             let help = "name one of the facts of the key, or leave it out: the first is taken";
@@ -276,11 +297,11 @@ impl Reader<'_> {
     }
 
     /// One name or a list of them.
-    fn names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
+    fn read_names(&mut self, node: &Node, what: &str) -> Vec<(String, Span)> {
         let items = self.list_or_single(node, what);
         let names = items
             .iter()
-            .filter_map(|item| Some((self.name(item, what)?, item.span)));
+            .filter_map(|item| Some((self.read_name(item, what)?, item.span)));
         names.collect()
     }
 
@@ -292,25 +313,28 @@ impl Reader<'_> {
             self.report_with_help(codes::WRONG_TYPE, message, node.span, help);
             return Mode::Enforce;
         }
-        self.word(node, "mode", MODES).unwrap_or_default()
+        self.read_word(node, "mode", MODE_WORDS).unwrap_or_default()
     }
 
     /// A rule's mode, and for how many of a hundred keys it is enforced.
-    fn rollout(&mut self, fields: &Fields<'_>, keys: &[Vec<KeyPart>]) -> (Mode, u8) {
+    fn read_mode(&mut self, fields: &Fields<'_>, keys: &[Vec<KeyPart>]) -> (Mode, u8) {
         const ALL: u8 = 100;
         let Some(node) = fields.get("mode") else {
             return (Mode::Enforce, ALL);
         };
         let Value::Map(_) = &node.value else {
-            return (self.word(node, "mode", MODES).unwrap_or_default(), ALL);
+            return (
+                self.read_word(node, "mode", MODE_WORDS).unwrap_or_default(),
+                ALL,
+            );
         };
-        let Some(part) = self.fields(node, "a mode", ROLLOUT) else {
+        let Some(part) = self.read_fields(node, "a mode", ROLLOUT_FIELDS) else {
             return (Mode::Enforce, ALL);
         };
         let message = "expected the part of the keys for which it is enforced";
         let help = "write {enforce: 10%}, or one of enforce, shadow and off";
-        let percent = self.required(&part, "enforce", message, help);
-        let percent = percent.and_then(|node| self.percent(node));
+        let percent = self.required_field(&part, "enforce", message, help);
+        let percent = percent.and_then(|node| self.read_percent(node));
         if keys.iter().all(Vec::is_empty) {
             let message = "it is to be enforced for a part of its keys, but it has no key";
             let help = "give it a key such as [user], or say enforce or shadow for all requests";
@@ -320,31 +344,31 @@ impl Reader<'_> {
     }
 
     /// For how long its rates grow after a start.
-    fn warm_up(&mut self, fields: &Fields<'_>, limits: &Limits) -> Option<Duration> {
+    fn read_warm_up(&mut self, fields: &Fields<'_>, limits: &Limits) -> Option<Duration> {
         let node = fields.get("warm_up")?;
-        let place = fields.place("warm_up");
-        let length = self.duration(node, "a length of time such as 30s")?;
+        let place = fields.describe_place("warm_up");
+        let length = self.read_duration(node, "a length of time such as 30s")?;
         if fields.get("rate").is_none() {
             let message = "warm_up lets rates grow, but there is no rate";
             let help = "add a rate, or leave it out: quotas and slots don't warm up";
-            return self.reject(codes::CONFLICT, message, place, help);
+            return self.reject_with_help(codes::CONFLICT, message, place, help);
         }
         if let Some(rate) = limits.rates.iter().find(|rate| !can_warm_up(**rate)) {
             let message =
                 format!("{rate} can't be warmed up: a part of it can't be counted exactly enough");
             let help = "use another rate, or leave warm_up out";
-            return self.reject(codes::UNREPRESENTABLE, message, place, help);
+            return self.reject_with_help(codes::UNREPRESENTABLE, message, place, help);
         }
         Some(length)
     }
 
     /// What a rule or tier does while the store can't be asked, and whether it says so itself.
-    fn failures(&mut self, fields: &Fields<'_>) -> (FailureModes, bool) {
+    fn read_failure_modes(&mut self, fields: &Fields<'_>) -> (FailureModes, bool) {
         let Some(node) = fields.get("on_store_failure") else {
-            return (self.failure, false);
+            return (self.default_failure_modes, false);
         };
-        for (name, _) in node.fields() {
-            let kind = name.text().unwrap_or_default();
+        for (name, _) in node.as_fields() {
+            let kind = name.as_text().unwrap_or_default();
             if LIMIT_KINDS.contains(&kind) && fields.get(kind).is_none() {
                 let message = format!("{kind} does nothing here: there is no {kind}");
                 self.report_with_help(codes::CONFLICT, message, name.span, "leave it out");
@@ -355,13 +379,15 @@ impl Reader<'_> {
 
     /// One word for all, or a map of them; and whether it says more than `inherit`.
     pub(super) fn read_failure_map(&mut self, node: &Node) -> (FailureModes, bool) {
-        let whole = self.failure;
+        let whole = self.default_failure_modes;
         if !matches!(node.value, Value::Map(_)) {
-            let all = self.word(node, "way to fail", FAILURES).flatten();
+            let all = self
+                .read_word(node, "way to fail", STORE_FAILURE_WORDS)
+                .flatten();
             return (all.map_or(whole, FailureModes::from), all.is_some());
         }
         let before = self.problems.len();
-        let Some(fields) = self.fields(node, "ways to fail by kind", LIMIT_KINDS) else {
+        let Some(fields) = self.read_fields(node, "ways to fail by kind", LIMIT_KINDS) else {
             return (whole, false);
         };
         if fields.iter().next().is_none() && self.problems.len() == before {
@@ -370,7 +396,10 @@ impl Reader<'_> {
             self.report_with_help(codes::EMPTY, message, node.span, help);
         }
         let mut read = |kind: &str, whole: OnStoreFailure| {
-            let word = |node| self.word(node, "way to fail", FAILURES).flatten();
+            let word = |node| {
+                self.read_word(node, "way to fail", STORE_FAILURE_WORDS)
+                    .flatten()
+            };
             fields.get(kind).and_then(word).unwrap_or(whole)
         };
         let modes = FailureModes {
@@ -381,7 +410,7 @@ impl Reader<'_> {
         (modes, true)
     }
 
-    fn counting(
+    fn read_counting(
         &mut self,
         fields: &Fields<'_>,
         algorithm: Algorithm,
@@ -390,25 +419,28 @@ impl Reader<'_> {
         let Some(node) = fields.get("counting") else {
             return Counting::default();
         };
-        let counting = self.word(node, "way to count", COUNTINGS);
+        let counting = self.read_word(node, "way to count", COUNTING_WORDS);
         let counting = counting.unwrap_or_default();
         if counting == Counting::Leased && !(is_bucket(algorithm) && fields.get("rate").is_some()) {
-            let span = fields.place("counting");
+            let span = fields.describe_place("counting");
             let help = "say exact, or leave it out";
             self.report_with_help(codes::CONFLICT, NOT_LEASABLE_MESSAGE, span, help);
         }
         if counting == Counting::Local && says_failure {
-            let (span, help) = (fields.place("on_store_failure"), "leave out one of them");
+            let (span, help) = (
+                fields.describe_place("on_store_failure"),
+                "leave out one of them",
+            );
             self.report_with_help(codes::CONFLICT, NO_STORE_MESSAGE, span, help);
         }
         counting
     }
 
-    fn algorithm(&mut self, fields: &Fields<'_>) -> Algorithm {
+    fn read_algorithm(&mut self, fields: &Fields<'_>) -> Algorithm {
         let Some(node) = fields.get("algorithm") else {
             return Algorithm::Gcra;
         };
-        let meant = node.text().and_then(|text| match text {
+        let meant = node.as_text().and_then(|text| match text {
             "leaky-bucket" | "leaky_bucket" => Some((text, "leaky")),
             "sliding-counter" | "sliding_counter" => Some((text, "sliding-window")),
             _ => None,
@@ -421,10 +453,13 @@ impl Reader<'_> {
         }
         if fields.get("rate").is_none() {
             let message = "an algorithm says how rates are counted, but there is no rate";
-            let (span, help) = (fields.place("algorithm"), "add a rate, or leave it out");
+            let (span, help) = (
+                fields.describe_place("algorithm"),
+                "add a rate, or leave it out",
+            );
             self.report_with_help(codes::CONFLICT, message, span, help);
         }
-        self.word(node, "algorithm", ALGORITHMS)
+        self.read_word(node, "algorithm", ALGORITHM_WORDS)
             .unwrap_or(Algorithm::Gcra)
     }
 }
@@ -439,12 +474,12 @@ fn is_implied_by(before: &[KeyPart], key: &[KeyPart]) -> bool {
 fn rule_spans(fields: &Fields<'_>) -> RuleSpans {
     let name = fields.get("name");
     RuleSpans {
-        name: name.map_or(first_line(fields.span), |name| name.span),
-        key: fields.place("key"),
-        on_store_failure: fields.place("on_store_failure"),
-        concurrency: fields.place("concurrency"),
-        shed: fields.place("shed"),
-        shared: fields.place("shared"),
+        name: name.map_or(first_char_if_multiline(fields.span), |name| name.span),
+        key: fields.describe_place("key"),
+        on_store_failure: fields.describe_place("on_store_failure"),
+        concurrency: fields.describe_place("concurrency"),
+        shed: fields.describe_place("shed"),
+        shared: fields.describe_place("shared"),
         ..RuleSpans::default()
     }
 }

@@ -2,8 +2,8 @@
 
 use std::time::Duration;
 
-use super::{MAX_OVERRIDE_DURATION, MOST_ORDERS};
-use crate::matcher::glob::MOST_PARTS;
+use super::{MAX_OVERRIDE_DURATION, MAX_OVERRIDES};
+use crate::matcher::glob::MAX_PARTS;
 
 /// Why an order can't be carried out, or nobody is found, and what to do about it.
 ///
@@ -15,7 +15,7 @@ use crate::matcher::glob::MOST_PARTS;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
-pub enum OrderError {
+pub enum OverrideError {
     /// No rule, tier or limit of a tree has this name.
     #[display("no rule, tier or limit of a tree is called {rule:?}{}", did_you_mean(near).map_or_else(String::new, |help| format!(": {help}")))]
     UnknownRule {
@@ -74,7 +74,7 @@ pub enum OrderError {
     },
     /// A glob that can't be matched.
     #[display(
-        "the glob {_0:?} can't be matched: * is anything but /, ** anything, with at most 16 stars and {MOST_PARTS} characters after the first"
+        "the glob {_0:?} can't be matched: * is anything but /, ** anything, with at most 16 stars and {MAX_PARTS} characters after the first"
     )]
     BadGlob(String),
     /// A network in a descriptor, whose values are compared as they are.
@@ -123,10 +123,10 @@ pub enum OrderError {
     },
     /// Nobody is named.
     #[display("that would be for all requests: name a rule, or the facts of a key")]
-    NamesNobody,
+    MissingTarget,
     /// An override that doesn't say of which rule.
     #[display("name the rule whose limit is to be another")]
-    WantsRule,
+    MissingRule,
     /// An override that says no limit.
     #[display("say the limit: a rate, a quota, or how many at once")]
     NoReplacement,
@@ -168,15 +168,15 @@ pub enum OrderError {
     },
     /// It would last no time, or too long.
     #[display("{}", lasts(*_0))]
-    Lasts(Duration),
+    InvalidDuration(Duration),
     /// There are too many orders.
-    #[display("there are {MOST_ORDERS} orders, and no more are kept: withdraw some")]
+    #[display("there are {MAX_OVERRIDES} orders, and no more are kept: withdraw some")]
     Full,
     /// There are orders by too many different sets of facts.
     #[display(
         "there are orders by {_0} different sets of facts, and no more are kept: name a rule"
     )]
-    TooManySorts(usize),
+    TooManyFactSets(usize),
     /// There are too many orders by globs and networks.
     #[display(
         "there are {_0} orders by globs and networks, and no more are kept: put them into the policy's block list"
@@ -194,7 +194,7 @@ pub enum OrderError {
     },
 }
 
-impl OrderError {
+impl OverrideError {
     pub(crate) fn limit(rule: &str, why: impl ToString) -> Self {
         Self::Limit {
             rule: rule.to_owned(),
@@ -229,4 +229,4 @@ fn of_descriptor(rule: Option<&str>, met: Option<&str>) -> String {
     }
 }
 
-impl std::error::Error for OrderError {}
+impl std::error::Error for OverrideError {}

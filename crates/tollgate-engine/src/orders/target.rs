@@ -38,7 +38,7 @@ pub struct Target {
 #[non_exhaustive]
 pub enum TargetKey {
     /// All.
-    Everybody,
+    AllRequests,
     /// Those with these facts, in the order of their names.
     Facts(Vec<(String, String)>),
     /// Those whose facts match all of these, in the order of their names.
@@ -52,7 +52,7 @@ pub enum TargetKey {
     },
 }
 
-fn owned<N: Into<String>, V: Into<String>>(
+fn to_owned_pairs<N: Into<String>, V: Into<String>>(
     pairs: impl IntoIterator<Item = (N, V)>,
 ) -> impl Iterator<Item = (String, String)> {
     let pairs = pairs.into_iter();
@@ -61,10 +61,10 @@ fn owned<N: Into<String>, V: Into<String>>(
 
 impl Target {
     /// All requests.
-    pub fn everything() -> Self {
+    pub fn all_requests() -> Self {
         Self {
             rule: None,
-            key: TargetKey::Everybody,
+            key: TargetKey::AllRequests,
         }
     }
 
@@ -72,7 +72,7 @@ impl Target {
     pub fn rule(name: impl Into<String>) -> Self {
         Self {
             rule: Some(name.into()),
-            key: TargetKey::Everybody,
+            key: TargetKey::AllRequests,
         }
     }
 
@@ -91,7 +91,7 @@ impl Target {
     pub fn facts<N: Into<String>, V: Into<String>>(
         facts: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let exact = owned(facts).map(|(name, value)| (name, FactPattern::Exact(value)));
+        let exact = to_owned_pairs(facts).map(|(name, value)| (name, FactPattern::Exact(value)));
         Self::patterns(None, exact)
     }
 
@@ -105,11 +105,11 @@ impl Target {
     /// assert_eq!(network.to_string(), "ip=198.51.100.0/24");
     /// assert_eq!(Target::written(None, [("user", "ada")]), Target::facts([("user", "ada")]));
     /// ```
-    pub fn written<N: Into<String>, V: Into<String>>(
+    pub fn parse_facts<N: Into<String>, V: Into<String>>(
         rule: Option<&str>,
         facts: impl IntoIterator<Item = (N, V)>,
     ) -> Self {
-        let patterns = owned(facts).map(|(name, value)| (name, FactPattern::of(value)));
+        let patterns = to_owned_pairs(facts).map(|(name, value)| (name, FactPattern::of(value)));
         Self::patterns(rule, patterns)
     }
 
@@ -147,7 +147,7 @@ impl Target {
         let all: Vec<_> = named.collect::<BTreeMap<_, _>>().into_iter().collect();
         let is_exact = |(_, pattern): &(_, FactPattern)| matches!(pattern, FactPattern::Exact(_));
         let key = if all.is_empty() {
-            TargetKey::Everybody
+            TargetKey::AllRequests
         } else if all.iter().all(is_exact) {
             let exact = all.into_iter();
             let exact = exact.map(|(name, own)| (name, own.text().to_owned()));
@@ -170,7 +170,7 @@ impl Target {
             rule: None,
             key: TargetKey::Descriptor {
                 domain: domain.into(),
-                entries: owned(entries).collect(),
+                entries: to_owned_pairs(entries).collect(),
             },
         }
     }
@@ -181,7 +181,7 @@ impl Target {
     }
 
     /// Whose requests.
-    pub fn whose(&self) -> &TargetKey {
+    pub fn target_key(&self) -> &TargetKey {
         &self.key
     }
 
@@ -191,7 +191,9 @@ impl Target {
             TargetKey::Descriptor { domain, entries } => Some((domain, entries)),
             _ => None,
         };
-        let pairs = entries.iter().flat_map(|(_, entries)| borrowed(entries));
+        let pairs = entries
+            .iter()
+            .flat_map(|(_, entries)| as_str_pairs(entries));
         let pairs = self.key.facts().chain(pairs);
         let lengths = pairs.map(|(name, value)| name.len() + value.len());
         let names = [self.rule.as_ref(), entries.map(|(domain, _)| domain)];
@@ -206,15 +208,15 @@ impl TargetKey {
         let (exact, patterns): (&[_], &[_]) = match self {
             Self::Facts(facts) => (facts, &[]),
             Self::Patterns(facts) => (&[], facts),
-            Self::Everybody | Self::Descriptor { .. } => (&[], &[]),
+            Self::AllRequests | Self::Descriptor { .. } => (&[], &[]),
         };
         let patterns = patterns.iter();
-        borrowed(exact).chain(patterns.map(|(fact, own)| (fact.as_str(), own.text())))
+        as_str_pairs(exact).chain(patterns.map(|(fact, own)| (fact.as_str(), own.text())))
     }
 }
 
 /// Pairs of a target, as a request has them.
-pub(crate) fn borrowed(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
+pub(crate) fn as_str_pairs(pairs: &[(String, String)]) -> impl Iterator<Item = (&str, &str)> {
     let pairs = pairs.iter();
     pairs.map(|(name, value)| (name.as_str(), value.as_str()))
 }
@@ -243,7 +245,7 @@ impl fmt::Display for Target {
 impl fmt::Display for TargetKey {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Everybody => f.write_str("everybody"),
+            Self::AllRequests => f.write_str("everybody"),
             Self::Facts(facts) => {
                 let facts = facts.iter();
                 write_pairs(f, facts.map(|(name, value)| (name, QuotedText(value))))

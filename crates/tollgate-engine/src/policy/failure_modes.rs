@@ -103,7 +103,7 @@ impl FailureModes {
     /// assert_eq!(used, [("rate", OnStoreFailure::Local), ("quota", OnStoreFailure::Closed)]);
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
-    pub fn used_by(
+    pub fn modes_for(
         self,
         limits: &Limits,
     ) -> impl Iterator<Item = (&'static str, OnStoreFailure)> + use<> {
@@ -125,8 +125,8 @@ impl FailureModes {
     /// let slots = Limits { concurrency: Some(5), ..Limits::default() };
     /// assert_eq!(FailureModes::default().one_of(&slots), Some(OnStoreFailure::Local));
     /// ```
-    pub fn one_of(self, limits: &Limits) -> Option<OnStoreFailure> {
-        let mut used = self.used_by(limits).map(|(_, mode)| mode);
+    pub fn common_mode(self, limits: &Limits) -> Option<OnStoreFailure> {
+        let mut used = self.modes_for(limits).map(|(_, mode)| mode);
         let first = used.next().unwrap_or(self.rate);
         used.all(|mode| mode == first).then_some(first)
     }
@@ -140,8 +140,8 @@ impl FailureModes {
     /// assert!(FailureModes::default().any_of(&quota, OnStoreFailure::Closed));
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
-    pub fn any_of(self, limits: &Limits, wanted: OnStoreFailure) -> bool {
-        self.used_by(limits).any(|(_, mode)| mode == wanted)
+    pub fn has_mode(self, limits: &Limits, wanted: OnStoreFailure) -> bool {
+        self.modes_for(limits).any(|(_, mode)| mode == wanted)
     }
 
     /// In words: one if all are the same, else each kind with its own.
@@ -154,11 +154,11 @@ impl FailureModes {
     /// assert_eq!(FailureModes::default().shown(&limits), "rate local, quota closed");
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
-    pub fn shown(self, limits: &Limits) -> String {
-        match self.one_of(limits) {
+    pub fn to_text(self, limits: &Limits) -> String {
+        match self.common_mode(limits) {
             Some(one) => one.name().to_owned(),
             None => {
-                let each = self.used_by(limits);
+                let each = self.modes_for(limits);
                 let each = each.map(|(kind, mode)| format!("{kind} {}", mode.name()));
                 each.collect::<Vec<_>>().join(", ")
             }
@@ -166,15 +166,15 @@ impl FailureModes {
     }
 
     /// As files say it, if it isn't what holds where nothing is said.
-    pub(crate) fn written(self, limits: &Limits) -> Option<String> {
+    pub(crate) fn policy_text(self, limits: &Limits) -> Option<String> {
         let default = Self::default();
-        if self.used_by(limits).eq(default.used_by(limits)) {
+        if self.modes_for(limits).eq(default.modes_for(limits)) {
             return None;
         }
-        Some(match self.one_of(limits) {
+        Some(match self.common_mode(limits) {
             Some(one) => one.name().to_owned(),
             None => {
-                let each = self.used_by(limits);
+                let each = self.modes_for(limits);
                 let each = each.map(|(kind, mode)| format!("{kind}: {}", mode.name()));
                 format!("{{{}}}", each.collect::<Vec<_>>().join(", "))
             }

@@ -7,7 +7,7 @@ use tollgate::{Algorithm, Rate};
 use super::{Cost, Counting, DescriptorRule, Limits, Policy, is_bucket};
 
 /// No longer period is made of a shorter one.
-const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
+const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 
 /// The part of a policy for one of several that count apart: see [`Policy::divided`].
 ///
@@ -23,7 +23,7 @@ const LONGEST: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
-pub struct Divided {
+pub struct ReplicaShare {
     /// What each of them enforces.
     pub policy: Policy,
     /// What can't be had in parts, in words: limits of which all parts together are more than the whole, or more than a
@@ -71,7 +71,7 @@ impl Policy {
     /// );
     /// # Ok::<(), tollgate_engine::Rejected>(())
     /// ```
-    pub fn divided(&self, by: u32) -> Divided {
+    pub fn share_for_replicas(&self, by: u32) -> ReplicaShare {
         let mut policy = self.clone();
         let mut cut = Divider {
             by: u64::from(by.max(1)),
@@ -81,26 +81,26 @@ impl Policy {
             for rule in &mut policy.rules {
                 if rule.counting != Counting::Local {
                     let periods = PeriodRule::of(rule.algorithm);
-                    cut.limits(&rule.name, &mut rule.limits, periods, &rule.cost);
+                    cut.divide_limits(&rule.name, &mut rule.limits, periods, &rule.cost);
                 }
             }
             for (name, tier) in &mut policy.tiers {
                 if tier.counting != Counting::Local {
                     let periods = PeriodRule::of(tier.algorithm);
-                    cut.limits(name, &mut tier.limits, periods, &tier.cost);
+                    cut.divide_limits(name, &mut tier.limits, periods, &tier.cost);
                 }
             }
             for (name, domain) in &mut policy.domains {
-                cut.trees(name, &mut domain.descriptors);
+                cut.divide_descriptors(name, &mut domain.descriptors);
             }
         }
         let notes = cut.notes;
-        Divided { policy, notes }
+        ReplicaShare { policy, notes }
     }
 }
 
 impl Divider {
-    fn trees(&mut self, path: &str, descriptors: &mut [DescriptorRule]) {
+    fn divide_descriptors(&mut self, path: &str, descriptors: &mut [DescriptorRule]) {
         for rule in descriptors {
             let path = match &rule.value {
                 Some(value) => format!("{path}/{}={value}", rule.key),
@@ -113,28 +113,28 @@ impl Divider {
                     Some(_) => PeriodRule::Stay,
                     None => PeriodRule::of(limit.algorithm),
                 };
-                self.limits(&path, &mut limit.limits, periods, &Cost::default());
+                self.divide_limits(&path, &mut limit.limits, periods, &Cost::default());
             }
-            self.trees(&path, &mut rule.descriptors);
+            self.divide_descriptors(&path, &mut rule.descriptors);
         }
     }
 
-    fn limits(&mut self, name: &str, own: &mut Limits, periods: PeriodRule, cost: &Cost) {
+    fn divide_limits(&mut self, name: &str, own: &mut Limits, periods: PeriodRule, cost: &Cost) {
         let mut least = u64::MAX;
         for rate in &mut own.rates {
             if let Some(period) = rate.period().filter(|_| !rate.is_unlimited()) {
-                *rate = self.rate(name, *rate, period, periods);
+                *rate = self.divide_rate(name, *rate, period, periods);
                 least = least.min(rate.burst_size());
             }
         }
         if let Some(quota) = &mut own.quota {
             let whole = quota.to_string();
-            let count = self.count(name, quota.count(), &whole);
+            let count = self.divide_count(name, quota.count(), &whole);
             *quota = quota.with_count(count);
             least = least.min(count);
         }
         if let Some(slots) = &mut own.concurrency {
-            let count = self.count(name, u64::from(*slots), &format!("{slots} at once"));
+            let count = self.divide_count(name, u64::from(*slots), &format!("{slots} at once"));
             // Never more than it was.
             *slots = u32::try_from(count).unwrap_or(*slots);
         }
@@ -146,39 +146,45 @@ impl Divider {
         }
     }
 
-    fn rate(&mut self, name: &str, whole: Rate, period: Duration, periods: PeriodRule) -> Rate {
+    fn divide_rate(
+        &mut self,
+        name: &str,
+        whole: Rate,
+        period: Duration,
+        periods: PeriodRule,
+    ) -> Rate {
         let (count, burst) = (whole.count(), whole.burst_size());
         let longer = match periods {
-            PeriodRule::Grow => self.longer(period),
+            PeriodRule::Grow => self.longer_period(period),
             PeriodRule::Stay => None,
         };
         let part = match longer {
             _ if count % self.by == 0 => Rate::new(count / self.by, period),
             Some(longer) => Rate::new(count, longer),
-            None => Rate::new(self.count(name, count, &whole.to_string()), period),
+            None => Rate::new(self.divide_count(name, count, &whole.to_string()), period),
         };
         // A window has no burst but its count, of which all is said.
         let burst = match periods {
-            PeriodRule::Grow => self.count(name, burst, &format!("a burst of {burst}")),
-            PeriodRule::Stay => self.part(burst),
+            PeriodRule::Grow => self.divide_count(name, burst, &format!("a burst of {burst}")),
+            PeriodRule::Stay => self.part_of(burst),
         };
         part.burst(burst)
     }
 
     /// The time in which one part admits as many as the whole in this one; none if it is longer than there is.
-    fn longer(&self, period: Duration) -> Option<Duration> {
+    fn longer_period(&self, period: Duration) -> Option<Duration> {
         let longer = period.checked_mul(u32::try_from(self.by).ok()?)?;
-        (longer <= LONGEST).then_some(longer)
+        (longer <= MAX_PERIOD).then_some(longer)
     }
 
     /// Rounded down, but never from something to nothing.
-    fn part(&self, count: u64) -> u64 {
+    fn part_of(&self, count: u64) -> u64 {
         (count / self.by).max(count.min(1))
     }
 
     /// The same, and a note if all parts together aren't the whole, or nearly so.
-    fn count(&mut self, name: &str, count: u64, whole: &str) -> u64 {
-        let (by, part) = (self.by, self.part(count));
+    fn divide_count(&mut self, name: &str, count: u64, whole: &str) -> u64 {
+        let (by, part) = (self.by, self.part_of(count));
         let all = part.saturating_mul(by);
         // A hundredth less is nobody's concern.
         let is_near = all <= count && (count - all).saturating_mul(100) <= count;
@@ -212,7 +218,7 @@ mod tests {
         let divided = Policy::from_text(text, Format::Yaml)
             .unwrap()
             .policy
-            .divided(by);
+            .share_for_replicas(by);
         let rules = divided.policy.rules.iter().map(|rule| &rule.limits);
         let trees = divided.policy.domains.values();
         let trees = trees.flat_map(|domain| &domain.descriptors);
@@ -302,7 +308,7 @@ mod tests {
         let divided = Policy::from_text(tier, Format::Yaml)
             .unwrap()
             .policy
-            .divided(3);
+            .share_for_replicas(3);
         assert_eq!(divided.notes.len(), 1);
     }
 

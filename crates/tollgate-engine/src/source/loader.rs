@@ -5,53 +5,53 @@ use std::fs::File;
 use std::io::{self, Read as _};
 use std::path::{Path, PathBuf};
 
-use super::{Rejected, Sources};
+use super::{LoadError, Sources};
 use crate::diagnostic::{Code, Diagnostic};
-use crate::document::{self, Format, MOST_BYTES, MOST_NODES, Node, Span, TOO_LARGE};
+use crate::document::{self, Format, MAX_BYTES, MAX_VALUES, Node, Span, TOO_LARGE};
 use crate::envoy;
 use crate::native::Problems;
 use crate::native::codes;
 
 /// Most files of one policy.
-pub const MOST_FILES: usize = 100;
+pub const MAX_FILES: usize = 100;
 /// How deep files may include one another.
-pub const MOST_INCLUDE_DEPTH: usize = 8;
+pub const MAX_INCLUDE_DEPTH: usize = 8;
 
 /// What was read: included files come before those that include them.
 #[derive(Debug, Default)]
-pub(super) struct Loaded {
+pub(super) struct LoadedFiles {
     pub(super) sources: Sources,
     pub(super) trees: Vec<Node>,
     pub(super) problems: Problems,
 }
 
-pub(super) fn from_path(path: &Path) -> Loaded {
+pub(super) fn load_path(path: &Path) -> LoadedFiles {
     let mut loader = Loader::default();
-    loader.file(path, None);
+    loader.load_file(path, None);
     loader.loaded
 }
 
 /// Several files that make up one policy.
-pub(super) fn from_paths(paths: &[PathBuf]) -> Loaded {
+pub(super) fn load_paths(paths: &[PathBuf]) -> LoadedFiles {
     let mut loader = Loader {
-        has_others: true,
+        is_one_of_several: true,
         ..Loader::default()
     };
     for path in paths {
-        loader.file(path, None);
+        loader.load_file(path, None);
     }
     loader.loaded
 }
 
-pub(super) fn from_text(text: &str, format: Format) -> Loaded {
+pub(super) fn load_text(text: &str, format: Format) -> LoadedFiles {
     let mut loader = Loader::default();
     // What is too large to be read isn't worth a copy.
     let text = document::strip_byte_order_mark(text);
-    let kept = if text.len() > MOST_BYTES { "" } else { text };
+    let kept = if text.len() > MAX_BYTES { "" } else { text };
     let sources = &mut loader.loaded.sources;
     let file = sources.add("<text>".to_owned(), kept.to_owned(), format);
-    if let Some(tree) = loader.tree(text, format, file) {
-        for (_, span) in loader.includes(&tree) {
+    if let Some(tree) = loader.parse_tree(text, format, file) {
+        for (_, span) in loader.include_names(&tree) {
             let message = "only a file can include others";
             loader.error(codes::INCLUDE, message, span, "read the policy from a path");
         }
@@ -65,11 +65,11 @@ pub(super) fn from_text(text: &str, format: Format) -> Loaded {
 ///
 /// # Errors
 /// There is no file descriptor to find out. What else can't be read is in no form, and is told where it is read.
-pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
+pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, LoadError> {
     if format_of(path) != Some(Format::Yaml) {
         return Ok(None);
     }
-    match read(path, MOST_BYTES) {
+    match read(path, MAX_BYTES) {
         Ok((_, text)) => Ok(is_envoy_text(&text).then_some(text)),
         Err(error) if error.code == codes::NO_DESCRIPTORS => Err(rejected(path, error)),
         Err(_) => Ok(None),
@@ -80,9 +80,11 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, Rejected> {
 ///
 /// # Errors
 /// There is no file descriptor to look with.
-pub(super) fn folder(path: &Path) -> Result<Vec<PathBuf>, Rejected> {
-    match super::list(path) {
-        Err(error) if is_out_of_descriptors(&error) => Err(rejected(path, unread(path, &error))),
+pub(super) fn folder_files(path: &Path) -> Result<Vec<PathBuf>, LoadError> {
+    match super::list_policy_files(path) {
+        Err(error) if is_out_of_descriptors(&error) => {
+            Err(rejected(path, unreadable_error(path, &error)))
+        }
         listed => Ok(listed.unwrap_or_default()),
     }
 }
@@ -103,12 +105,12 @@ pub(super) fn is_envoy_text(text: &str) -> bool {
     }
     let is_alike = text.contains("domain") || text.contains("descriptors");
     is_alike
-        && text.len() <= MOST_BYTES
+        && text.len() <= MAX_BYTES
         && document::parse(text, Format::Yaml, 0).is_ok_and(|tree| envoy::is_envoy_document(&tree))
 }
 
 /// An error of which it isn't known yet where it stands.
-fn unplaced(code: Code, message: String) -> Diagnostic {
+fn error_without_span(code: Code, message: String) -> Diagnostic {
     Diagnostic::error(code, message, Span::default())
 }
 
@@ -121,48 +123,48 @@ fn with_default_help(mut problem: Diagnostic, help: &str) -> Diagnostic {
 const GIVE_A_PATH: &str = "give the path of a policy file";
 
 /// Why a file wasn't read, without help if it lies with the path. Its place is for the caller to say.
-fn unread(path: &Path, error: &io::Error) -> Diagnostic {
+fn unreadable_error(path: &Path, error: &io::Error) -> Diagnostic {
     let why = match error.kind() {
         io::ErrorKind::NotFound => "there is no such file".to_owned(),
         _ => error.to_string(),
     };
     let message = format!("can't read {:?}: {why}", path.display().to_string());
-    let problem = |code| unplaced(code, message);
+    let problem = |code| error_without_span(code, message);
     match error.kind() {
         _ if is_out_of_descriptors(error) => problem(codes::NO_DESCRIPTORS)
-            .help("raise the limit of open files (LimitNOFILE, ulimit -n)"),
-        io::ErrorKind::InvalidData => problem(codes::UNREADABLE).help("save it as UTF-8"),
+            .with_help("raise the limit of open files (LimitNOFILE, ulimit -n)"),
+        io::ErrorKind::InvalidData => problem(codes::UNREADABLE).with_help("save it as UTF-8"),
         _ => problem(codes::UNREADABLE),
     }
 }
 
 /// All that is known of a policy at this path.
-pub(super) fn rejected(path: &Path, mut error: Diagnostic) -> Rejected {
+pub(super) fn rejected(path: &Path, mut error: Diagnostic) -> LoadError {
     let mut sources = Sources::default();
     let file = sources.add(path.display().to_string(), String::new(), Format::Yaml);
     error.span = Span::of_file(file);
     let errors = vec![error];
-    Rejected { errors, sources }
+    LoadError { errors, sources }
 }
 
 #[derive(Default)]
 struct Loader {
-    loaded: Loaded,
+    loaded: LoadedFiles,
     /// Whether others are given beside each file.
-    has_others: bool,
+    is_one_of_several: bool,
     /// Those that are being read, outermost first.
-    open: Vec<PathBuf>,
+    open_files: Vec<PathBuf>,
     /// Where each was included first.
-    seen: HashMap<PathBuf, Option<Span>>,
+    included_at: HashMap<PathBuf, Option<Span>>,
     bytes: usize,
     nodes: usize,
 }
 
 impl Loader {
     /// Reads a file that `from` asks for, or that was given first.
-    fn file(&mut self, path: &Path, from: Option<Span>) {
+    fn load_file(&mut self, path: &Path, from: Option<Span>) {
         let shown = path.display().to_string();
-        let opened = match self.open(path, &shown, from) {
+        let opened = match self.open_file(path, &shown, from) {
             Ok(opened) => opened,
             Err(problem) => {
                 // Named even if there is nothing of it to show: whoever looks after the files waits for this one too.
@@ -175,20 +177,20 @@ impl Loader {
         let Some((canonical, text, format)) = opened else {
             return;
         };
-        self.seen.insert(canonical.clone(), from);
+        self.included_at.insert(canonical.clone(), from);
         let file = self.loaded.sources.add(shown, text.clone(), format);
-        let Some(tree) = self.tree(&text, format, file) else {
+        let Some(tree) = self.parse_tree(&text, format, file) else {
             return;
         };
-        self.open.push(canonical);
-        self.included(&tree, path.parent().unwrap_or(Path::new("")));
-        self.open.pop();
+        self.open_files.push(canonical);
+        self.load_includes(&tree, path.parent().unwrap_or(Path::new("")));
+        self.open_files.pop();
         self.loaded.trees.push(tree);
     }
 
     /// The file's identity, text and format; none if it was read already, as may be where several are given. The place of an
     /// error is for the caller to say.
-    fn open(
+    fn open_file(
         &mut self,
         path: &Path,
         shown: &str,
@@ -206,11 +208,12 @@ impl Loader {
                     "give a folder with files named .yaml, .yml or .toml, or the path of one",
                 ),
             };
-            return Err(unplaced(codes::UNREADABLE, message).help(help));
+            return Err(error_without_span(codes::UNREADABLE, message).with_help(help));
         }
         let format = format_of(path).ok_or_else(|| {
             let message = format!("{shown:?} is neither YAML nor TOML by its name");
-            unplaced(codes::UNREADABLE, message).help("name it with .yaml, .yml or .toml")
+            error_without_span(codes::UNREADABLE, message)
+                .with_help("name it with .yaml, .yml or .toml")
         })?;
         let help = match from {
             Some(_) => "an included file is looked for beside the file that includes it",
@@ -219,15 +222,15 @@ impl Loader {
         let (canonical, text) = self
             .read(path)
             .map_err(|problem| with_default_help(problem, help))?;
-        let Some(first) = self.seen.get(&canonical) else {
+        let Some(first) = self.included_at.get(&canonical) else {
             return Ok(Some((canonical, text, format)));
         };
-        if self.open.contains(&canonical) {
+        if self.open_files.contains(&canonical) {
             let message = format!("{shown:?} includes itself, through the files in between");
             let help = "take what both need into a third file";
-            return Err(unplaced(codes::INCLUDE, message).help(help));
+            return Err(error_without_span(codes::INCLUDE, message).with_help(help));
         }
-        if self.has_others && (first.is_none() || from.is_none()) {
+        if self.is_one_of_several && (first.is_none() || from.is_none()) {
             // It was given, and one beside it includes it: it is read once.
             return Ok(None);
         }
@@ -240,42 +243,42 @@ impl Loader {
             }
         };
         let message = format!("{shown:?} is included twice");
-        Err(unplaced(codes::INCLUDE, message).help(help))
+        Err(error_without_span(codes::INCLUDE, message).with_help(help))
     }
 
     /// Reads the files that one in this folder includes.
-    fn included(&mut self, tree: &Node, folder: &Path) {
-        for (name, span) in self.includes(tree) {
-            if self.open.len() >= MOST_INCLUDE_DEPTH {
-                let message = format!("included deeper than {MOST_INCLUDE_DEPTH} levels");
+    fn load_includes(&mut self, tree: &Node, folder: &Path) {
+        for (name, span) in self.include_names(tree) {
+            if self.open_files.len() >= MAX_INCLUDE_DEPTH {
+                let message = format!("included deeper than {MAX_INCLUDE_DEPTH} levels");
                 let help = "include it from the first file";
                 self.error(codes::INCLUDE, message, span, help);
-            } else if self.seen.len() >= MOST_FILES {
-                let message = format!("more than {MOST_FILES} files");
+            } else if self.included_at.len() >= MAX_FILES {
+                let message = format!("more than {MAX_FILES} files");
                 let help = "join some of the files into one";
                 self.error(codes::INCLUDE, message, span, help);
                 break;
             } else {
-                self.file(&folder.join(name), Some(span));
+                self.load_file(&folder.join(name), Some(span));
             }
         }
     }
 
     /// The file's identity and text, within what is left of the bound on all files together.
     fn read(&mut self, path: &Path) -> Result<(PathBuf, String), Diagnostic> {
-        let (canonical, text) = read(path, MOST_BYTES.saturating_sub(self.bytes))?;
+        let (canonical, text) = read(path, MAX_BYTES.saturating_sub(self.bytes))?;
         self.bytes += text.len();
         Ok((canonical, text))
     }
 
-    fn tree(&mut self, text: &str, format: Format, file: u32) -> Option<Node> {
+    fn parse_tree(&mut self, text: &str, format: Format, file: u32) -> Option<Node> {
         match document::parse(text, format, file) {
             Ok(tree) => {
-                self.nodes = self.nodes.saturating_add(tree.size());
-                if self.nodes <= MOST_NODES {
+                self.nodes = self.nodes.saturating_add(tree.count_values());
+                if self.nodes <= MAX_VALUES {
                     return Some(tree);
                 }
-                let message = format!("the files of a policy have more than {MOST_NODES} values");
+                let message = format!("the files of a policy have more than {MAX_VALUES} values");
                 let help = "split it into several policies";
                 self.error(TOO_LARGE, message, Span::of_file(file), help);
             }
@@ -289,13 +292,13 @@ impl Loader {
     }
 
     /// The names under `include`. The decoder reports what is no name.
-    fn includes(&self, tree: &Node) -> Vec<(String, Span)> {
-        let mut fields = tree.fields().iter();
-        let field = fields.find(|(name, _)| name.text() == Some("include"));
-        let names = field.map_or(&[][..], |(_, node)| node.items());
+    fn include_names(&self, tree: &Node) -> Vec<(String, Span)> {
+        let mut fields = tree.as_fields().iter();
+        let field = fields.find(|(name, _)| name.as_text() == Some("include"));
+        let names = field.map_or(&[][..], |(_, node)| node.as_items());
         let names = names
             .iter()
-            .filter_map(|node| Some((node.text()?.to_owned(), node.span)));
+            .filter_map(|node| Some((node.as_text()?.to_owned(), node.span)));
         names.filter(|(name, _)| !name.is_empty()).collect()
     }
 
@@ -306,7 +309,7 @@ impl Loader {
         span: Span,
         help: impl Into<String>,
     ) {
-        self.push(Diagnostic::error(code, message, span).help(help));
+        self.push(Diagnostic::error(code, message, span).with_help(help));
     }
 
     fn push(&mut self, problem: Diagnostic) {
@@ -318,7 +321,7 @@ impl Loader {
 
 /// A file's identity and text, without a byte order mark, if it has no more than so many bytes.
 fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
-    let cant = |error: &io::Error| unread(path, error);
+    let cant = |error: &io::Error| unreadable_error(path, error);
     let canonical = path.canonicalize().map_err(|error| cant(&error))?;
     // Asked by name first: to open a pipe would wait for someone to write to it.
     if !canonical.metadata().is_ok_and(|about| about.is_file()) {
@@ -331,9 +334,9 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
         .read_to_end(&mut bytes)
         .map_err(|error| cant(&error))?;
     if bytes.len() > left {
-        let message = format!("the files of a policy have more than {MOST_BYTES} bytes");
-        let problem = unplaced(TOO_LARGE, message);
-        return Err(problem.help("split it into several policies"));
+        let message = format!("the files of a policy have more than {MAX_BYTES} bytes");
+        let problem = error_without_span(TOO_LARGE, message);
+        return Err(problem.with_help("split it into several policies"));
     }
     let text = String::from_utf8(bytes).map_err(|_| {
         let kind = io::ErrorKind::InvalidData;
@@ -350,7 +353,7 @@ fn read(path: &Path, left: usize) -> Result<(PathBuf, String), Diagnostic> {
 ///
 /// # Errors
 /// Why one can't be read, with nothing of it to show.
-pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, Rejected> {
+pub(super) fn envoy_files(paths: &[impl AsRef<Path>]) -> Result<Vec<(String, String)>, LoadError> {
     let mut loader = Loader::default();
     let read = |path: &Path| match loader.read(path) {
         Ok((_, text)) => Ok((path.display().to_string(), text)),

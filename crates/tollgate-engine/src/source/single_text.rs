@@ -3,17 +3,17 @@
 use std::fmt::Write as _;
 use std::path::Path;
 
-use super::loader::{self, Loaded};
-use super::{Rejected, Sources, check, files_in};
+use super::loader::{self, LoadedFiles};
+use super::{LoadError, Sources, check_loaded, policy_files_in};
 use crate::document::{Node, Value};
 use crate::escape::escaped;
-use crate::native::text::{flow, quoted};
+use crate::native::text::{flow_yaml, quoted};
 use crate::policy::Policy;
 
 /// Fields whose items of all files count, and may be one alone.
-const LISTS: [&str; 4] = ["limits", "exempt", "block", "facts"];
+const LIST_FIELDS: [&str; 4] = ["limits", "exempt", "block", "facts"];
 /// Fields whose entries of all files count.
-const MAPS: [&str; 2] = ["tiers", "tenants"];
+const MAP_FIELDS: [&str; 2] = ["tiers", "tenants"];
 
 impl Policy {
     /// The policy at a path as one text: a file that includes none as it is written, several of ours as one file of
@@ -35,7 +35,7 @@ impl Policy {
     /// # std::fs::remove_dir_all(&folder)?;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn text_of(path: impl AsRef<Path>) -> Result<String, Rejected> {
+    pub fn read_as_single_text(path: impl AsRef<Path>) -> Result<String, LoadError> {
         let path = path.as_ref();
         // Whatever is wrong is said as ever.
         let checked = Self::from_path(path)?;
@@ -44,22 +44,22 @@ impl Policy {
             return Ok(only.text().to_owned());
         }
         if !checked.policy.domains.is_empty() {
-            return Ok(one_by_one(&checked.sources));
+            return Ok(concatenate_files(&checked.sources));
         }
-        let load = || match files_in(path) {
-            files if files.is_empty() => loader::from_path(path),
-            files => loader::from_paths(&files),
+        let load = || match policy_files_in(path) {
+            files if files.is_empty() => loader::load_path(path),
+            files => loader::load_paths(&files),
         };
         // They may have changed since.
-        let Loaded { sources, trees, .. } = load();
-        let text = together(&trees, &sources);
-        check(loader::from_text(&text, crate::document::Format::Yaml))?;
+        let LoadedFiles { sources, trees, .. } = load();
+        let text = merge_files(&trees, &sources);
+        check_loaded(loader::load_text(&text, crate::document::Format::Yaml))?;
         Ok(text)
     }
 }
 
 /// Each file below its name.
-fn one_by_one(sources: &Sources) -> String {
+fn concatenate_files(sources: &Sources) -> String {
     let mut text = String::new();
     for source in sources.iter() {
         let (name, own) = (escaped(source.name()), source.text().trim_end());
@@ -76,11 +76,11 @@ struct MergedField<'t> {
 }
 
 /// All files as one, the included ones first, as they are read.
-fn together(trees: &[Node], sources: &Sources) -> String {
+fn merge_files(trees: &[Node], sources: &Sources) -> String {
     let mut fields: Vec<MergedField<'_>> = Vec::new();
     for tree in trees {
-        for (name, value) in tree.fields() {
-            let Some(name) = name.text().filter(|name| *name != "include") else {
+        for (name, value) in tree.as_fields() {
+            let Some(name) = name.as_text().filter(|name| *name != "include") else {
                 continue;
             };
             match fields.iter_mut().find(|field| field.name == name) {
@@ -94,47 +94,50 @@ fn together(trees: &[Node], sources: &Sources) -> String {
     }
     let mut text = String::new();
     for field in &fields {
-        field.write(sources, &mut text);
+        field.write_field(sources, &mut text);
     }
     text
 }
 
 impl MergedField<'_> {
-    fn write(&self, sources: &Sources, text: &mut String) {
+    fn write_field(&self, sources: &Sources, text: &mut String) {
         let name = self.name;
-        if LISTS.contains(&name) {
+        if LIST_FIELDS.contains(&name) {
             *text += &format!("{name}:\n");
             let before = text.len();
             let values = self.values.iter();
             for value in values.filter(|value| value.value != Value::Null) {
-                origin(value.items().first(), sources, text);
-                for item in value.items() {
-                    *text += &format!("- {}\n", flow(&item.value, quoted));
+                write_file_comment(value.as_items().first(), sources, text);
+                for item in value.as_items() {
+                    *text += &format!("- {}\n", flow_yaml(&item.value, quoted));
                 }
             }
             if text.len() == before {
                 text.truncate(before - 1);
                 text.push_str(" []\n");
             }
-        } else if MAPS.contains(&name) {
+        } else if MAP_FIELDS.contains(&name) {
             *text += &format!("{name}:\n");
             for value in &self.values {
-                let entries = value.fields();
-                origin(entries.first().map(|(key, _)| key), sources, text);
+                let entries = value.as_fields();
+                write_file_comment(entries.first().map(|(key, _)| key), sources, text);
                 for (key, value) in entries {
-                    let (key, value) = (flow(&key.value, quoted), flow(&value.value, quoted));
+                    let (key, value) = (
+                        flow_yaml(&key.value, quoted),
+                        flow_yaml(&value.value, quoted),
+                    );
                     *text += &format!("  {key}: {value}\n");
                 }
             }
         } else if let Some(value) = self.values.first() {
-            origin(Some(value), sources, text);
-            *text += &format!("{name}: {}\n", flow(&value.value, quoted));
+            write_file_comment(Some(value), sources, text);
+            *text += &format!("{name}: {}\n", flow_yaml(&value.value, quoted));
         }
     }
 }
 
 /// Says which file the next lines are from.
-fn origin(first: Option<&Node>, sources: &Sources, text: &mut String) {
+fn write_file_comment(first: Option<&Node>, sources: &Sources, text: &mut String) {
     let source = first.and_then(|node| sources.get(node.span.file));
     if let Some(source) = source {
         // Writing to a string can't fail.
@@ -144,7 +147,7 @@ fn origin(first: Option<&Node>, sources: &Sources, text: &mut String) {
 
 #[cfg(test)]
 mod tests {
-    use crate::diff::Diff;
+    use crate::diff::PolicyDiff;
     use crate::document::Format;
     use crate::policy::Policy;
 
@@ -168,7 +171,7 @@ mod tests {
             "near_limit = '90%'\n[tiers.pro]\nquota = '10000/month'\n[tenants]\nacme = 'pro'\n",
         );
         let path = folder.join("first.yaml");
-        let text = Policy::text_of(&path).unwrap();
+        let text = Policy::read_as_single_text(&path).unwrap();
         let (one, several) = (
             Policy::from_text(&text, Format::Yaml).unwrap().policy,
             Policy::from_path(&path).unwrap().policy,
@@ -177,7 +180,7 @@ mod tests {
             policy.rules.iter().map(|rule| rule.name.clone()).collect()
         };
         std::fs::remove_dir_all(&folder).unwrap();
-        assert_eq!(Diff::between(&several, &one).to_string(), "", "{text}");
+        assert_eq!(PolicyDiff::new(&several, &one).to_string(), "", "{text}");
         assert_eq!(names(&one), ["login", "all"]);
         assert_eq!((one.tenants.len(), one.near_limit_percent), (3, 90));
     }

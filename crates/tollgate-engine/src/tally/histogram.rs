@@ -3,10 +3,10 @@
 use std::sync::atomic::AtomicU64;
 use std::time::Duration;
 
-use tollgate::stripes::Stripes;
+use tollgate::stripes::StripedCounters;
 
 /// The most ranges.
-const MOST: usize = 24;
+const MAX_BUCKETS: usize = 24;
 
 /// Counts durations by ranges, on the calling thread's own lines.
 ///
@@ -25,15 +25,17 @@ const MOST: usize = 24;
 pub struct Histogram {
     up_to: &'static [u64],
     /// The sum in nanoseconds, then how many fell into each range.
-    counts: Stripes<[AtomicU64; MOST + 1]>,
+    counts: StripedCounters<[AtomicU64; MAX_BUCKETS + 1]>,
 }
 
 impl Histogram {
     /// Ranges that end at these nanoseconds each, which grow, and one beyond: at most 23 of them, as no more is told.
     pub fn new(up_to: &'static [u64]) -> Self {
         Self {
-            up_to: &up_to[..up_to.len().min(MOST - 1)],
-            counts: Stripes::few(|| [const { AtomicU64::new(0) }; MOST + 1]),
+            up_to: &up_to[..up_to.len().min(MAX_BUCKETS - 1)],
+            counts: StripedCounters::with_few_stripes(|| {
+                [const { AtomicU64::new(0) }; MAX_BUCKETS + 1]
+            }),
         }
     }
 

@@ -7,7 +7,7 @@ use std::hash::BuildHasher;
 use foldhash::fast::FixedState;
 
 /// The longest name that is kept as it is, in bytes.
-const LONGEST: usize = 160;
+const MAX_NAME_BYTES: usize = 160;
 
 /// What a rule, a tier or a limit of a tree is called in a [`Tally`](super::Tally): by its name. One that begins with a
 /// parenthesis has another before it, as names in parentheses are of what has no rule. Of one that is longer than
@@ -22,8 +22,8 @@ const LONGEST: usize = 160;
 /// ```
 pub fn limiter_name(name: &str) -> Cow<'_, str> {
     let mut own = Cow::Borrowed(name);
-    if name.len() > LONGEST {
-        let mut short = beginning(name, LONGEST).to_owned();
+    if name.len() > MAX_NAME_BYTES {
+        let mut short = truncate_at_char(name, MAX_NAME_BYTES).to_owned();
         let hash = FixedState::with_seed(0).hash_one(name);
         // Writing to a text doesn't fail.
         let _ = write!(short, "…{hash:016x}");
@@ -36,7 +36,7 @@ pub fn limiter_name(name: &str) -> Cow<'_, str> {
 }
 
 /// As many whole characters of a text as so many bytes have.
-pub(crate) fn beginning(text: &str, most: usize) -> &str {
+pub(crate) fn truncate_at_char(text: &str, most: usize) -> &str {
     let mut ends = (0..=most.min(text.len())).rev();
     let whole = ends.find(|end| text.is_char_boundary(*end));
     &text[..whole.unwrap_or(0)]
@@ -50,7 +50,7 @@ mod tests {
     fn long_names_stay_apart_and_whole_characters() {
         let (one, two) = (format!("{}1", "ü".repeat(5_000)), "ü".repeat(5_000));
         assert_ne!(limiter_name(&one), limiter_name(&two));
-        assert!(limiter_name(&one).len() <= LONGEST + '…'.len_utf8() + 16);
+        assert!(limiter_name(&one).len() <= MAX_NAME_BYTES + '…'.len_utf8() + 16);
         assert!(limiter_name(&format!("({one}")).starts_with("((ü"));
     }
 }

@@ -4,14 +4,14 @@ use std::path::{Path, PathBuf};
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use super::{CALM, FileWatcher};
+use super::{DEBOUNCE, FileWatcher};
 use crate::backend::Backend;
-use crate::diff::Diff;
+use crate::diff::PolicyDiff;
 use crate::source::fingerprint;
-use crate::{Checked, Diagnostic, Engine, Policy, Rejected};
+use crate::{Diagnostic, Engine, LoadError, LoadedPolicy, Policy};
 
 /// How long until files are read again that couldn't be for want of a file descriptor: nothing reports a free one.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_AFTER: Duration = Duration::from_secs(1);
 
 /// What happened to a policy that is [watched](Engine::watch). Its text is one line for a log.
 ///
@@ -29,10 +29,10 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[non_exhaustive]
 pub enum WatchEvent<'a> {
     /// A changed policy is in force.
-    #[display("policy reloaded: {}{}", changes.summary(), counted(warnings))]
+    #[display("policy reloaded: {}{}", changes.summary(), warning_count_text(warnings))]
     Reloaded {
         /// What it changed.
-        changes: &'a Diff,
+        changes: &'a PolicyDiff,
         /// What may not be meant in it.
         warnings: &'a [Diagnostic],
     },
@@ -57,7 +57,7 @@ impl WatchEvent<'_> {
     }
 }
 
-fn counted(warnings: &[Diagnostic]) -> String {
+fn warning_count_text(warnings: &[Diagnostic]) -> String {
     match warnings.len() {
         0 => String::new(),
         1 => ", 1 warning".to_owned(),
@@ -104,9 +104,9 @@ impl<B: Backend + 'static> Engine<B> {
                 report(&WatchEvent::Polling { why });
             }
             loop {
-                match follower.look(&mut report) {
+                match follower.reload_if_changed(&mut report) {
                     Some(files) => return files,
-                    None => std::thread::park_timeout(AGAIN),
+                    None => std::thread::park_timeout(RETRY_AFTER),
                 }
             }
         })
@@ -126,25 +126,28 @@ struct PolicyFollower<B: Backend> {
 impl<B: Backend> PolicyFollower<B> {
     /// Puts the files in force if they say something else than before, and returns what to watch; nothing if they have to
     /// be read again in a moment.
-    fn look(&mut self, report: &mut impl FnMut(&WatchEvent<'_>)) -> Option<Vec<PathBuf>> {
+    fn reload_if_changed(
+        &mut self,
+        report: &mut impl FnMut(&WatchEvent<'_>),
+    ) -> Option<Vec<PathBuf>> {
         let mut files = vec![self.path.clone()];
         let Some(engine) = self.engine.upgrade() else {
             return Some(files);
         };
-        let read = read_settled(&self.path);
+        let read = read_when_stable(&self.path);
         let now = fingerprint(&read);
         if self.last.replace(now) == Some(now) {
-            files.extend(names_of(&read));
+            files.extend(file_paths(&read));
             return Some(files);
         }
-        if read.as_ref().is_err_and(Rejected::is_retryable) {
+        if read.as_ref().is_err_and(LoadError::is_retryable) {
             self.last = None;
             return None;
         }
-        files.extend(names_of(&read));
+        files.extend(file_paths(&read));
         let put = match read {
             Ok(checked) => self.put_in_force(&engine, checked, report),
-            Err(rejected) => Err(rejected.in_one_line()),
+            Err(rejected) => Err(rejected.summary()),
         };
         if let Err(why) = &put {
             report(&WatchEvent::Rejected { why });
@@ -157,10 +160,10 @@ impl<B: Backend> PolicyFollower<B> {
     fn put_in_force(
         &self,
         engine: &Engine<B>,
-        checked: Checked,
+        checked: LoadedPolicy,
         report: &mut impl FnMut(&WatchEvent<'_>),
     ) -> Result<(), String> {
-        let changes = &Diff::between(&engine.policy(), &checked.policy);
+        let changes = &PolicyDiff::new(&engine.policy(), &checked.policy);
         // After an error it is told that the files are right again.
         if changes.is_empty() && !self.was_rejected {
             return Ok(());
@@ -187,10 +190,10 @@ impl<B: Backend> PolicyFollower<B> {
 ///
 /// # Errors
 /// The policy was rejected twice.
-pub fn read_settled(path: &Path) -> Result<Checked, Rejected> {
+pub fn read_when_stable(path: &Path) -> Result<LoadedPolicy, LoadError> {
     read_again_if_rejected(
         || Policy::from_path(path),
-        || std::thread::park_timeout(CALM),
+        || std::thread::park_timeout(DEBOUNCE),
     )
 }
 
@@ -205,8 +208,8 @@ fn read_again_if_rejected<T, E>(
 }
 
 /// The files that were read.
-fn names_of(read: &Result<Checked, Rejected>) -> impl Iterator<Item = PathBuf> {
-    let sources = crate::load_result::sources(read);
+fn file_paths(read: &Result<LoadedPolicy, LoadError>) -> impl Iterator<Item = PathBuf> {
+    let sources = crate::load_result::sources_of_result(read);
     sources.iter().map(|source| PathBuf::from(source.name()))
 }
 

@@ -4,14 +4,14 @@ use tollgate::clock::Manual;
 use tollgate::quota::Quota;
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{KeyPart, Limits, Mode, Pattern};
-use tollgate_testkit::memory::calls;
+use tollgate_testkit::memory::allocation_count;
 
 use crate::common::{engine, only, policy, rates, rule};
 
 fn allocations(run: impl FnOnce()) -> u64 {
-    let before = calls();
+    let before = allocation_count();
     run();
-    calls() - before
+    allocation_count() - before
 }
 
 #[test]
@@ -49,7 +49,7 @@ fn a_decision_asks_for_no_memory() {
     total.matches = only("path", "/9");
     rules.push(total);
     // What is counted of it needs none, either.
-    let engine = engine(policy(rules), &clock).with_tallies(100);
+    let engine = engine(policy(rules), &clock).with_counters(100);
     for path in ["/7", "/8", "/9", "/none"] {
         let facts = Facts::new()
             .with("path", path)
@@ -57,12 +57,12 @@ fn a_decision_asks_for_no_memory() {
             .with("ip", "10.0.0.1");
         // The first of a key makes its entry.
         let first = engine.decide(&facts);
-        assert!(first.refused().is_none());
+        assert!(first.denied().is_none());
         drop(first);
         let mut refused = 0;
         let count = allocations(|| {
             for _ in 0..20 {
-                refused += u32::from(engine.decide(&facts).refused().is_some());
+                refused += u32::from(engine.decide(&facts).denied().is_some());
             }
         });
         assert_eq!(count, 0, "{path}");

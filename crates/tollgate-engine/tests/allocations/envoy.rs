@@ -1,10 +1,10 @@
 //! Finding a limit and writing its key allocate nothing: asserted by counting the calls to the allocator.
 
 use tollgate::Decision;
-use tollgate_engine::envoy::{self, Compiled};
+use tollgate_engine::envoy::{self, DescriptorIndex};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Mode;
-use tollgate_testkit::memory::calls;
+use tollgate_testkit::memory::allocation_count;
 
 #[test]
 fn a_request_allocates_nothing() {
@@ -22,7 +22,7 @@ descriptors:
     let domains = envoy::decode(&[(0, file)])
         .expect("a configuration")
         .domains;
-    let compiled = Compiled::new(&domains);
+    let compiled = DescriptorIndex::new(&domains);
     let requests: [&[(&str, &str)]; 4] = [
         &[("user", "42")],
         &[("user", "bot-1-x2")],
@@ -30,9 +30,9 @@ descriptors:
         &[("nobody", "42")],
     ];
     let mut key = Vec::with_capacity(256);
-    let before = calls();
+    let before = allocation_count();
     let mut found = requests.map(|entries| compiled.lookup("edge", &Descriptor::new(entries)));
-    envoy::drop_replaced(&mut found);
+    envoy::remove_replaced_limits(&mut found);
     let mut limits = 0;
     for (lookup, entries) in found.iter().zip(requests) {
         if let Some(leaf) = lookup.leaf() {
@@ -41,8 +41,8 @@ descriptors:
             limits += 1;
         }
     }
-    let statuses = found.map(|lookup| envoy::status(lookup, &[Decision::UNLIMITED]));
-    let whole = envoy::overall(&statuses, Mode::Enforce);
-    assert_eq!(calls() - before, 0);
+    let statuses = found.map(|lookup| envoy::limit_status(lookup, &[Decision::UNLIMITED]));
+    let whole = envoy::overall_code(&statuses, Mode::Enforce);
+    assert_eq!(allocation_count() - before, 0);
     assert_eq!((limits, whole), (3, envoy::StatusCode::Ok));
 }

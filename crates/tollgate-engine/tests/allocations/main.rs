@@ -5,7 +5,7 @@ mod common;
 mod decisions;
 mod envoy;
 
-use tollgate_testkit::memory::Counting;
+use tollgate_testkit::memory::CountingAllocator;
 
 #[global_allocator]
-static ALLOCATOR: Counting = Counting;
+static ALLOCATOR: CountingAllocator = CountingAllocator;

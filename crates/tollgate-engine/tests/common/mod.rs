@@ -5,7 +5,9 @@ use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_engine::Engine;
 use tollgate_engine::backend::Memory;
-use tollgate_engine::policy::{KeyPart, Limits, Match, OnStoreFailure, Pattern, Policy, Rule};
+use tollgate_engine::policy::{
+    KeyPart, Limits, MatchConditions, OnStoreFailure, Pattern, Policy, Rule,
+};
 
 pub(crate) type TestEngine = Engine<Memory<Manual, Manual>>;
 
@@ -26,10 +28,10 @@ pub(crate) fn rates(rates: &[&str]) -> Limits {
     }
 }
 
-pub(crate) fn only(fact: &str, text: &str) -> Match {
-    Match {
+pub(crate) fn only(fact: &str, text: &str) -> MatchConditions {
+    MatchConditions {
         conditions: vec![(fact.to_owned(), Pattern::Exact(text.to_owned()))],
-        ..Match::default()
+        ..MatchConditions::default()
     }
 }
 

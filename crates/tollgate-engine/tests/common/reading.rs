@@ -44,7 +44,7 @@ pub(crate) fn read(text: &str, format: Format) {
         }
     };
     assert!(found.len() <= 1_001);
-    let shown = render::human(&found, &sources);
+    let shown = render::to_text(&found, &sources);
     let hidden = |sign: char| sign.is_control() && !matches!(sign, '\n' | '\t');
     assert!(!shown.contains(hidden), "{shown:?}");
     // A place is a place of the file.
@@ -55,7 +55,7 @@ pub(crate) fn read(text: &str, format: Format) {
         assert!(line <= lines, "{diagnostic:?}");
         assert!(span.start <= span.end, "{diagnostic:?}");
     }
-    let json = render::json(&found, &sources);
+    let json = render::to_json(&found, &sources);
     let list: Vec<serde_json::Value> = serde_json::from_str(&json).expect("JSON");
     assert_eq!(list.len(), found.len());
 }
@@ -69,8 +69,8 @@ fn used(policy: &Policy) {
     if policy.domains.is_empty() {
         return;
     }
-    let converted = envoy::to_rules(&policy.domains);
-    let ours = match envoy::convert(policy) {
+    let converted = envoy::convert_to_rules(&policy.domains);
+    let ours = match envoy::convert_to_yaml(policy) {
         Ok(ours) => ours,
         Err(rejected) => panic!("can't be said: {rejected}"),
     };

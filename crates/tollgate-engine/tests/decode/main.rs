@@ -2,20 +2,20 @@
 
 mod include;
 
-use tollgate::core::Align;
+use tollgate::core::WindowAlignment;
 use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::{
     Cost, Counting, FailureModes, KeyPart, Mode, OnStoreFailure, Pattern, Policy, Tier,
 };
-use tollgate_engine::{Checked, Engine, Facts, Rejected};
+use tollgate_engine::{Engine, Facts, LoadError, LoadedPolicy};
 
 fn yaml(text: &str) -> Policy {
     read(Policy::from_text(text, Format::Yaml))
 }
 
-fn read(checked: Result<Checked, Rejected>) -> Policy {
+fn read(checked: Result<LoadedPolicy, LoadError>) -> Policy {
     match checked {
         Ok(checked) => checked.policy,
         Err(rejected) => panic!("{rejected}"),
@@ -198,7 +198,7 @@ fn keys_take_facts_and_networks() {
 
 #[test]
 fn every_algorithm_has_its_name() {
-    let window = Algorithm::FixedWindow(Align::default());
+    let window = Algorithm::FixedWindow(WindowAlignment::default());
     for (name, expect) in [
         ("gcra", Algorithm::Gcra),
         ("token-bucket", Algorithm::TokenBucket),
@@ -353,7 +353,7 @@ fn what_is_accepted_can_be_put_in_force() {
     let paths = ["aa", "aab", "aa"].map(|path| Facts::new().with("path", path));
     let passed = paths
         .each_ref()
-        .map(|facts| engine.decide(facts).passed().is_some());
+        .map(|facts| engine.decide(facts).allowed().is_some());
     assert_eq!(passed, [true, true, false]);
     // More than a walk can follow.
     for (glob, fits) in [
@@ -382,7 +382,7 @@ fn a_tier_counts_by_its_own_algorithm() {
     let waits = |plan: &str| {
         let facts = Facts::new().with("tenant", plan).with("plan", plan);
         let _ = (engine.decide(&facts), engine.decide(&facts));
-        engine.decide(&facts).decision().wait().as_secs()
+        engine.decide(&facts).decision().wait_or_max().as_secs()
     };
     assert_eq!((waits("log"), waits("smooth")), (3_600, 1_800));
 }
@@ -400,7 +400,7 @@ fn what_is_done_without_a_store_is_said_by_the_kind_of_limit() {
     let shown = policy
         .rules
         .iter()
-        .map(|rule| rule.on_store_failure.shown(&rule.limits));
+        .map(|rule| rule.on_store_failure.to_text(&rule.limits));
     assert_eq!(
         shown.collect::<Vec<_>>(),
         [

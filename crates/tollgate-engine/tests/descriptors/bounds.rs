@@ -5,16 +5,16 @@ use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::verdict::{Cause, TooMuch};
+use tollgate_engine::verdict::{BoundExceeded, Cause};
 use tollgate_engine::{Bounds, Engine, Facts, Policy};
 
 type TestEngine = Engine<Memory<Manual, Manual>>;
 
 const BOUNDLESS: Bounds = Bounds {
     descriptors: usize::MAX,
-    checks: usize::MAX,
+    max_checks: usize::MAX,
     fact_bytes: usize::MAX,
-    waiting: usize::MAX,
+    max_waiters: usize::MAX,
 };
 
 fn engine(text: &str) -> TestEngine {
@@ -40,13 +40,13 @@ fn a_request_of_ten_thousand_descriptors_is_refused_with_a_reason() {
     let engine = engine(text);
     let refused = engine.decide_descriptors("edge", &descriptors, 1);
     let (found, most) = (10_000, 64);
-    let many = TooMuch::Descriptors { found, most };
+    let many = BoundExceeded::Descriptors { found, most };
     assert_eq!(refused.too_much, Some(many));
-    assert!(refused.refused().is_some() && refused.statuses.is_empty());
+    assert!(refused.denied().is_some() && refused.statuses.is_empty());
     assert!(
         engine
             .decide_descriptors("edge", &descriptors[..64], 1)
-            .refused()
+            .denied()
             .is_none()
     );
     // Nothing was charged by the one that was refused, and with room for it, it is decided.
@@ -54,18 +54,18 @@ fn a_request_of_ten_thousand_descriptors_is_refused_with_a_reason() {
     assert!(
         engine
             .decide_descriptors("edge", &descriptors[64..], 1)
-            .refused()
+            .denied()
             .is_none()
     );
     let again = engine.decide_descriptors("edge", &descriptors, 1);
-    assert!(again.refused().is_some() && again.too_much.is_none());
+    assert!(again.denied().is_some() && again.too_much.is_none());
     assert_eq!(again.statuses.len(), 10_000);
     let long = "x".repeat(9_000);
     let entry = [("user", long.as_str())];
     // Any length is taken unless somebody says otherwise.
     let engine = engine.with_bounds(Bounds::default());
     let taken = engine.decide_descriptors("edge", &[Descriptor::new(&entry)], 1);
-    assert!(taken.too_much.is_none() && taken.refused().is_none());
+    assert!(taken.too_much.is_none() && taken.denied().is_none());
     let bounds = Bounds {
         fact_bytes: 8_192,
         ..Bounds::default()
@@ -73,7 +73,7 @@ fn a_request_of_ten_thousand_descriptors_is_refused_with_a_reason() {
     let engine = engine.with_bounds(bounds);
     let refused = engine.decide_descriptors("edge", &[Descriptor::new(&entry)], 1);
     let (bytes, most) = (9_000, bounds.fact_bytes);
-    assert_eq!(refused.too_much, Some(TooMuch::Entry { bytes, most }));
+    assert_eq!(refused.too_much, Some(BoundExceeded::Entry { bytes, most }));
 }
 
 #[test]
@@ -84,7 +84,7 @@ fn eight_thousand_rules_for_one_request_overflow_no_stack() {
     let (found, most) = (8_000, 256);
     assert_eq!(
         refused.cause(),
-        Cause::TooMuch(TooMuch::Checks { found, most })
+        Cause::TooMuch(BoundExceeded::Checks { found, most })
     );
     assert_eq!(
         refused.cause().to_string(),
@@ -94,7 +94,7 @@ fn eight_thousand_rules_for_one_request_overflow_no_stack() {
     let engine = engine.with_bounds(BOUNDLESS);
     assert_eq!(
         (0..9)
-            .filter(|_| engine.decide(&facts).passed().is_some())
+            .filter(|_| engine.decide(&facts).allowed().is_some())
             .count(),
         5
     );
@@ -105,9 +105,9 @@ fn a_request_beyond_the_bounds_passes_a_policy_in_shadow_and_is_told() {
     let engine = engine(&format!("mode: shadow\n{}", rules(300)));
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
-    assert!(verdict.refused().is_none());
+    assert!(verdict.denied().is_none());
     let (found, most) = (300, 256);
-    let many = Cause::TooMuch(TooMuch::Checks { found, most });
+    let many = Cause::TooMuch(BoundExceeded::Checks { found, most });
     let told: Vec<_> = verdict
         .shadow_denials()
         .map(|refusal| refusal.cause)
@@ -127,16 +127,16 @@ fn only_facts_that_the_policy_asks_for_may_be_too_long() {
         .with("path", "/")
         .with("user", "1")
         .with("agent", &long);
-    assert!(engine.decide(&unasked).passed().is_some());
+    assert!(engine.decide(&unasked).allowed().is_some());
     for name in ["path", "user"] {
         let facts = Facts::new()
             .with("path", "/")
             .with("user", "1")
             .with(name, &long);
         let (bytes, most) = (8_193, 8_192);
-        let cause = Cause::TooMuch(TooMuch::Fact { name, bytes, most });
+        let cause = Cause::TooMuch(BoundExceeded::Fact { name, bytes, most });
         assert_eq!(engine.decide(&facts).cause(), cause);
     }
     let fits = Facts::new().with("path", &long[..8_192]).with("user", "1");
-    assert!(engine.decide(&fits).passed().is_some());
+    assert!(engine.decide(&fits).allowed().is_some());
 }

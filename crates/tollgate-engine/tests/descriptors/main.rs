@@ -10,7 +10,7 @@ use tollgate::Timestamp;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::engine::DescriptorDecision;
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::{Engine, Policy};
@@ -39,7 +39,7 @@ impl Edge {
         Self { engine, clock }
     }
 
-    fn ask(&self, descriptors: &[Entries<'_>], hits: u32) -> DescriptorVerdict {
+    fn ask(&self, descriptors: &[Entries<'_>], hits: u32) -> DescriptorDecision {
         let descriptors: Vec<_> = descriptors.iter().map(|it| Descriptor::new(it)).collect();
         self.engine.decide_descriptors("edge", &descriptors, hits)
     }
@@ -47,7 +47,7 @@ impl Edge {
     /// How many of ten requests pass.
     fn passed(&self, descriptors: &[Entries<'_>]) -> usize {
         (0..10)
-            .filter(|_| self.ask(descriptors, 0).refused().is_none())
+            .filter(|_| self.ask(descriptors, 0).denied().is_none())
             .count()
     }
 }
@@ -76,11 +76,11 @@ fn what_no_limit_is_for_passes() {
     assert!(
         edge.engine
             .decide_descriptors("mesh", &elsewhere, 1)
-            .refused()
+            .denied()
             .is_none()
     );
     let verdict = edge.ask(&[], 1);
-    assert!(verdict.refused().is_none() && verdict.statuses.is_empty());
+    assert!(verdict.denied().is_none() && verdict.statuses.is_empty());
 }
 
 #[test]
@@ -105,10 +105,10 @@ fn a_limit_in_shadow_counts_and_lets_pass() {
         "- {key: user, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 2}}\n",
     );
     let verdicts: Vec<_> = (0..4).map(|_| edge.ask(&[&[("user", "ada")]], 1)).collect();
-    assert!(verdicts.iter().all(|verdict| verdict.refused().is_none()));
+    assert!(verdicts.iter().all(|verdict| verdict.denied().is_none()));
     let would: Vec<_> = verdicts
         .iter()
-        .map(|it| it.statuses[0].would_refuse)
+        .map(|it| it.statuses[0].would_deny)
         .collect();
     assert_eq!(would, [false, false, true, true]);
 }
@@ -152,15 +152,15 @@ fn values_of_a_wildcard_share_a_counter_if_they_are_to() {
 fn a_cost_is_the_requests_or_the_descriptors_own() {
     let edge = Edge::new("- {key: user, rate_limit: {unit: day, requests_per_unit: 10}}\n");
     let ada: Entries<'_> = &[("user", "ada")];
-    assert!(edge.ask(&[ada], 7).refused().is_none());
-    assert!(edge.ask(&[ada], 4).refused().is_some());
+    assert!(edge.ask(&[ada], 7).denied().is_none());
+    assert!(edge.ask(&[ada], 4).denied().is_some());
     let peek = [Descriptor {
         cost: Some(0),
         ..Descriptor::new(ada)
     }];
     let seen = edge.engine.decide_descriptors("edge", &peek, 9);
     assert_eq!(seen.statuses[0].decision.map(|it| it.remaining), Some(3));
-    assert!(edge.ask(&[ada], 3).refused().is_none());
+    assert!(edge.ask(&[ada], 3).denied().is_none());
 }
 
 #[test]
@@ -175,7 +175,7 @@ fn a_limit_that_the_proxy_asks_for_by_another_unit_counts_apart() {
         let ask = |_: &u32| {
             edge.engine
                 .decide_descriptors(domain, &asked, 1)
-                .refused()
+                .denied()
                 .is_none()
         };
         (0..10).filter(ask).count()
@@ -203,9 +203,9 @@ fn a_limit_that_the_proxy_asks_for_by_the_same_unit_counts_with_the_configured_o
         }];
         let verdict = edge.engine.decide_descriptors("edge", &asked, 1);
         let left = verdict.statuses[0].decision.map(|it| it.remaining);
-        (verdict.refused().is_none(), left)
+        (verdict.denied().is_none(), left)
     };
-    let configured = |user: &str| edge.ask(&[&[("user", user)]], 1).refused().is_none();
+    let configured = |user: &str| edge.ask(&[&[("user", user)]], 1).denied().is_none();
     assert_eq!([(); 3].map(|()| configured("ada")), [true; 3]);
     // Three of ten are spent, then four of four.
     assert_eq!(asking("ada", 10, Unit::Day), (true, Some(6)));
@@ -242,7 +242,7 @@ fn what_is_given_back_can_be_taken_again() {
         }];
         assert_eq!(edge.passed(&[&entries]), 5);
         let verdict = edge.engine.decide_descriptors("edge", &back, 1);
-        assert!(verdict.refused().is_none());
+        assert!(verdict.denied().is_none());
         assert_eq!(verdict.statuses[0].decision.map(|it| it.remaining), Some(2));
         assert_eq!(edge.passed(&[&entries]), 2);
     }
@@ -267,7 +267,7 @@ fn what_a_request_was_charged_is_all_that_its_refund_gives_back() {
     };
     let passed = ask(3);
     let denied = ask(3);
-    assert!(passed.refused().is_none() && denied.refused().is_some());
+    assert!(passed.denied().is_none() && denied.denied().is_some());
     let charged = [&passed, &denied].map(|verdict| verdict.statuses[0].charged);
     assert_eq!(charged, [3, 0]);
     assert_eq!(give_back(charged[1]), Some(2));

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use proptest::collection::vec;
 use proptest::prelude::*;
 use proptest::sample::select;
-use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::engine::DescriptorDecision;
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::Charging;
@@ -180,8 +180,8 @@ impl Model {
     }
 }
 
-fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorVerdict) -> Result<(), TestCaseError> {
-    prop_assert_eq!(verdict.refused().is_none(), said.allowed, "{:?}", verdict);
+fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorDecision) -> Result<(), TestCaseError> {
+    prop_assert_eq!(verdict.denied().is_none(), said.allowed, "{:?}", verdict);
     for ((part, said), status) in parts.iter().zip(&said.each).zip(&verdict.statuses) {
         let Some((over, left)) = said else {
             prop_assert!(status.decision.is_none());
@@ -194,7 +194,7 @@ fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorVerdict) -> Result<()
             StatusCode::Ok
         };
         prop_assert_eq!(status.code, code, "{:?} of {:?}", part, verdict);
-        prop_assert_eq!(status.would_refuse, *over && shadow, "{:?}", part);
+        prop_assert_eq!(status.would_deny, *over && shadow, "{:?}", part);
         let decision = status.decision.expect("a limit");
         // What would be left of a slot that isn't held says nothing.
         if part.entry.0 != "slot" {
@@ -208,7 +208,7 @@ fn agrees(parts: &[Part], said: &Said, verdict: &DescriptorVerdict) -> Result<()
     let decider = &verdict.statuses[decider];
     if !said.allowed {
         prop_assert_eq!(decider.code, StatusCode::OverLimit);
-        let wait = decider.decision.map(|decision| decision.wait());
+        let wait = decider.decision.map(|decision| decision.wait_or_max());
         prop_assert_eq!(Some(verdict.retry_after), wait);
     } else {
         prop_assert_eq!(decider.code, StatusCode::Ok);

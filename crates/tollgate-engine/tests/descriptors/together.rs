@@ -4,14 +4,14 @@
 use std::time::Duration;
 
 use tollgate::Outcome;
-use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::engine::DescriptorDecision;
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
 
 use super::{Edge, Entries};
 
 /// What each status says, in short.
-fn codes(verdict: &DescriptorVerdict) -> Vec<StatusCode> {
+fn codes(verdict: &DescriptorDecision) -> Vec<StatusCode> {
     verdict.statuses.iter().map(|status| status.code).collect()
 }
 
@@ -67,7 +67,7 @@ fn what_never_passes_together_is_told_so() {
     assert!(
         edge.engine
             .decide_descriptors("edge", &request, 1)
-            .refused()
+            .denied()
             .is_none()
     );
     let again = edge.engine.decide_descriptors("edge", &request[..2], 1);
@@ -80,9 +80,9 @@ fn a_limit_in_shadow_that_is_met_twice_would_refuse_the_sum() {
         "- {key: user, shadow_mode: true, rate_limit: {unit: day, requests_per_unit: 3}}\n",
     );
     let ann: Entries<'_> = &[("user", "ann")];
-    let would = |verdict: DescriptorVerdict| {
-        assert!(verdict.refused().is_none());
-        let each = verdict.statuses.iter().map(|status| status.would_refuse);
+    let would = |verdict: DescriptorDecision| {
+        assert!(verdict.denied().is_none());
+        let each = verdict.statuses.iter().map(|status| status.would_deny);
         each.collect::<Vec<_>>()
     };
     assert_eq!(would(edge.ask(&[ann, ann], 1)), [false; 2]);
@@ -103,14 +103,14 @@ fn a_limit_that_is_brought_along_adds_up_with_the_configured_one() {
         edge.engine.decide_descriptors("edge", &both, 1)
     };
     // Two at once: of five and of three, as far as the stricter one goes.
-    assert!(ask(3).refused().is_none());
+    assert!(ask(3).denied().is_none());
     let refused = ask(3);
     assert_eq!(codes(&refused), [StatusCode::Ok, StatusCode::OverLimit]);
-    assert!(ask(9).refused().is_none());
+    assert!(ask(9).denied().is_none());
     let refused = ask(9);
     assert_eq!(codes(&refused), [StatusCode::OverLimit, StatusCode::Ok]);
-    assert!(edge.ask(&[ann], 1).refused().is_none());
-    assert!(edge.ask(&[ann], 1).refused().is_some());
+    assert!(edge.ask(&[ann], 1).denied().is_none());
+    assert!(edge.ask(&[ann], 1).denied().is_some());
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn who_only_looks_by_a_stricter_limit_refuses_nobody() {
 fn what_passed_holds_its_slot_while_its_task_runs() {
     let edge = Edge::new("- {key: user, rate_limit: {concurrency: 1}}\n");
     let ann: Entries<'_> = &[("user", "ann")];
-    let passed = edge.ask(&[ann], 1).passed().expect("the first");
+    let passed = edge.ask(&[ann], 1).allowed().expect("the first");
     let (end, ends) = std::sync::mpsc::channel::<()>();
     let permits = passed.into_permits();
     let task = std::thread::spawn(move || {
@@ -140,11 +140,11 @@ fn what_passed_holds_its_slot_while_its_task_runs() {
         drop(permits);
     });
     // Each asks as `if` would, and drops what comes of it.
-    let others = (0..10).filter(|_| edge.ask(&[ann], 1).passed().is_some());
+    let others = (0..10).filter(|_| edge.ask(&[ann], 1).allowed().is_some());
     assert_eq!(others.count(), 0);
     drop(end);
     task.join().expect("it ended");
-    assert!(edge.ask(&[ann], 1).passed().is_some());
+    assert!(edge.ask(&[ann], 1).allowed().is_some());
 }
 
 #[test]
@@ -153,7 +153,7 @@ fn slots_are_one_a_request_however_often_they_are_named() {
     let ann: Entries<'_> = &[("user", "ann")];
     for request in [&[ann][..], &[ann, ann]] {
         let runs = edge.ask(request, 1);
-        assert!(runs.refused().is_none(), "{runs:?}");
+        assert!(runs.denied().is_none(), "{runs:?}");
         assert_eq!(
             codes(&edge.ask(request, 1)),
             vec![StatusCode::OverLimit; request.len()]
@@ -170,10 +170,10 @@ fn each_refusal_tells_its_own_wait_and_the_request_the_longest() {
          - {key: c, rate_limit: {rate: 1/h}}\n",
     );
     let both: [Entries<'_>; 3] = [&[("a", "")], &[("b", "")], &[("c", "")]];
-    assert!(edge.ask(&both, 1).refused().is_none());
-    let waits = |verdict: &DescriptorVerdict| {
+    assert!(edge.ask(&both, 1).denied().is_none());
+    let waits = |verdict: &DescriptorDecision| {
         let each = verdict.statuses.iter().map(|it| it.decision);
-        let each = each.map(|it| it.map_or(0, |it| it.wait().as_secs()));
+        let each = each.map(|it| it.map_or(0, |it| it.wait_or_max().as_secs()));
         each.collect::<Vec<_>>()
     };
     let refused = edge.ask(&both[..2], 1);
@@ -214,12 +214,12 @@ fn under_quota_mode_a_refusal_charges_nothing() {
     let plain: Entries<'_> = &[("plain", "")];
     let (day, week): (Entries<'_>, Entries<'_>) = (&[("day", "")], &[("week", "")]);
     let edge = Edge::new(QUOTAS);
-    assert!(edge.ask(&[plain, day], 1).refused().is_none());
+    assert!(edge.ask(&[plain, day], 1).denied().is_none());
     edge.clock.advance(Duration::from_secs(1));
     let refused = edge.ask(&[plain, day], 1);
     assert_eq!(codes(&refused), [StatusCode::Ok, StatusCode::OverLimit]);
     assert!(
-        edge.ask(&[plain], 1).refused().is_none(),
+        edge.ask(&[plain], 1).denied().is_none(),
         "the second was charged"
     );
     // What refuses alone keeps the others from being charged, too.
@@ -244,7 +244,7 @@ fn very_long_lists_of_entries_count_to_their_end() {
         }];
         edge.engine
             .decide_descriptors("edge", &asked, 1)
-            .refused()
+            .denied()
             .is_none()
     };
     assert_eq!(
@@ -264,7 +264,7 @@ fn charging_each_still_counts_the_others_when_one_is_over() {
     let edge = Edge::charging("each", tree);
     for left in (2..7).rev() {
         let verdict = edge.ask(&[user, site, tried], 1);
-        assert_eq!(verdict.refused().is_none(), left >= 5);
+        assert_eq!(verdict.denied().is_none(), left >= 5);
         let site = verdict.statuses[1].decision.map(|it| it.remaining);
         let tried = verdict.statuses[2].decision.map(|it| it.remaining);
         assert_eq!((site, tried), (Some(left), Some(left + 2)));
@@ -274,7 +274,7 @@ fn charging_each_still_counts_the_others_when_one_is_over() {
     let over = StatusCode::OverLimit;
     assert_eq!(codes(&refused), [over, over, StatusCode::Ok]);
     let runs = edge.ask(&[slot, site], 2);
-    assert!(runs.refused().is_none());
+    assert!(runs.denied().is_none());
     assert_eq!(codes(&edge.ask(&[slot, site], 1)), [over; 2]);
     drop(runs);
     // By default they are charged to all or to none.
@@ -289,7 +289,7 @@ fn charging_each_is_the_same_under_quota_mode() {
     let (day, week): (Entries<'_>, Entries<'_>) = (&[("day", "")], &[("week", "")]);
     let edge = Edge::charging("each", QUOTAS);
     let over = StatusCode::OverLimit;
-    assert!(edge.ask(&[plain, day], 1).refused().is_none());
+    assert!(edge.ask(&[plain, day], 1).denied().is_none());
     // The second is over, and the week is charged.
     assert_eq!(codes(&edge.ask(&[plain, week], 1)), [over, StatusCode::Ok]);
     edge.clock.advance(Duration::from_secs(1));

@@ -10,14 +10,14 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::{
-    CombinedVerdict, DescriptorFindings, DescriptorRequest, DescriptorVerdict,
+    DescriptorDecision, DescriptorFindings, DescriptorRequest, MixedDecision,
 };
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::observer::{Event, Observer};
-use tollgate_engine::policy::{Match, Mode, Pattern, Policy};
-use tollgate_engine::verdict::{Cause, DenyReason, Findings, Permits};
-use tollgate_engine::{Conditions, Facts, Verdict};
+use tollgate_engine::policy::{MatchConditions, Mode, Pattern, Policy};
+use tollgate_engine::verdict::{Cause, DecisionDetails, DenyReason, Permits};
+use tollgate_engine::{DecideOptions, Facts, RequestDecision};
 
 use crate::common::{TestEngine, engine};
 
@@ -52,9 +52,9 @@ descriptors:
     };
     let mut policy = read(&rules);
     policy.domains = read(&tree).domains;
-    let entry = |user: &str| Match {
+    let entry = |user: &str| MatchConditions {
         conditions: vec![("user".to_owned(), Pattern::Exact(user.to_owned()))],
-        ..Match::default()
+        ..MatchConditions::default()
     };
     policy.block.push(entry("mallory"));
     policy.exempt.push(entry("root"));
@@ -98,7 +98,7 @@ impl Seen {
     }
 
     /// A rule denied the request.
-    fn denied_by_rule(&mut self, findings: &Findings<'_>) {
+    fn denied_by_rule(&mut self, findings: &DecisionDetails<'_>) {
         self.denied += 1;
         self.events += 1;
         let reason = findings.reason().expect("a reason");
@@ -113,7 +113,7 @@ impl Seen {
     }
 
     /// The rules let the request of this path pass.
-    fn passed_by_rules(&mut self, findings: &Findings<'_>, path: &str) {
+    fn passed_by_rules(&mut self, findings: &DecisionDetails<'_>, path: &str) {
         self.passed += 1;
         self.events += 1;
         if let Cause::Exempt(_) = findings.cause() {
@@ -156,7 +156,7 @@ impl Seen {
                 if is_allowed || status.charged > 0 {
                     self.of(limit).allowed += 1;
                 }
-            } else if status.would_refuse {
+            } else if status.would_deny {
                 self.of(limit).shadow_denied += 1;
                 self.add_top(limit, true);
             } else if findings.decider == Some(number) {
@@ -173,7 +173,7 @@ impl Seen {
 struct Events(Arc<Mutex<(u64, u64)>>);
 
 impl Observer for Events {
-    fn decided(&self, event: &Event<'_>) {
+    fn on_decision(&self, event: &Event<'_>) {
         let mut counts = self.0.lock().expect("the counts");
         // A descriptor in shadow has an event of its own, as one in force has.
         let is_rule = matches!(event.cause, Cause::Rule(_));
@@ -200,7 +200,7 @@ impl Numbers {
 
 /// A request that waits for its turn, and its path.
 type Waiting<'e> = (
-    Pin<Box<dyn Future<Output = Verdict<'e>> + 'e>>,
+    Pin<Box<dyn Future<Output = RequestDecision<'e>> + 'e>>,
     &'static str,
 );
 
@@ -224,13 +224,13 @@ fn polled<T>(future: &mut Pin<Box<dyn Future<Output = T> + '_>>) -> Option<T> {
 }
 
 impl<'e> Story<'e> {
-    fn note(&mut self, verdict: Verdict<'_>, path: &str) {
+    fn note(&mut self, verdict: RequestDecision<'_>, path: &str) {
         match verdict {
-            Verdict::Passed(passed) => {
+            RequestDecision::Allowed(passed) => {
                 self.seen.passed_by_rules(&passed, path);
                 self.held.push(passed.into_permits());
             }
-            Verdict::Refused(denied) => self.seen.denied_by_rule(&denied),
+            RequestDecision::Denied(denied) => self.seen.denied_by_rule(&denied),
         }
     }
 
@@ -290,18 +290,18 @@ impl<'e> Story<'e> {
                 self.poll_waiting();
             }
             5 => match engine.decide_descriptors("edge", &descriptors, 1) {
-                DescriptorVerdict::Passed(passed) => {
+                DescriptorDecision::Allowed(passed) => {
                     self.seen.passed += 1;
                     self.seen.by_trees(&passed, true);
                     self.nothing_matched(&passed);
                 }
-                DescriptorVerdict::Refused(findings) => {
+                DescriptorDecision::Denied(findings) => {
                     self.seen.denied += 1;
                     self.seen.by_trees(&findings, false);
                 }
             },
             6 => {
-                let on = Conditions::new().at_once();
+                let on = DecideOptions::new().without_waiting();
                 let mut deciding: Pin<Box<dyn Future<Output = _> + '_>> =
                     Box::pin(engine.decide_with_descriptors(on, facts, request));
                 let verdict = polled(&mut deciding).expect("it never waits");
@@ -311,7 +311,7 @@ impl<'e> Story<'e> {
             _ => {
                 // These decide nothing, so nothing counts them.
                 let _ = engine.peek(facts);
-                let _ = engine.left(facts);
+                let _ = engine.remaining(facts);
                 let mut refund: Pin<Box<dyn Future<Output = _> + '_>> =
                     Box::pin(engine.refund_async(facts));
                 let Ok(_) = polled(&mut refund).expect("memory answers");
@@ -327,15 +327,15 @@ impl<'e> Story<'e> {
         }
     }
 
-    fn note_combined(&mut self, verdict: CombinedVerdict<'_>, path: &str) {
+    fn note_combined(&mut self, verdict: MixedDecision<'_>, path: &str) {
         match verdict {
-            CombinedVerdict::Passed(passed, findings) => {
+            MixedDecision::Passed(passed, findings) => {
                 self.seen.passed_by_rules(&passed, path);
                 self.seen.by_trees(&findings, true);
                 self.held.push(passed.into_permits());
             }
-            CombinedVerdict::DeniedByRule(denied) => self.seen.denied_by_rule(&denied),
-            CombinedVerdict::DeniedByDescriptor(findings) => {
+            MixedDecision::DeniedByRule(denied) => self.seen.denied_by_rule(&denied),
+            MixedDecision::DeniedByDescriptor(findings) => {
                 self.seen.denied += 1;
                 self.seen.by_trees(&findings, false);
             }
@@ -347,11 +347,11 @@ impl<'e> Story<'e> {
 fn compare(engine: &TestEngine, events: &Events, seen: &Seen, seed: u64) {
     let requests = engine.requests();
     assert_eq!(
-        (requests.passed, requests.refused),
+        (requests.passed, requests.denied),
         (seen.passed, seen.denied),
         "seed {seed}"
     );
-    for tally in engine.tallies() {
+    for tally in engine.counters() {
         let reasons = DenyReason::ALL.into_iter();
         let denied = reasons.map(|reason| (reason.name(), tally.denied(reason)));
         let is_shadow = ["trial", "edge/user", "edge/plan"].contains(&&*tally.limiter);
@@ -370,7 +370,7 @@ fn compare(engine: &TestEngine, events: &Events, seen: &Seen, seed: u64) {
         assert_eq!(count, expected, "seed {seed}: {}", tally.limiter);
     }
     let mut top = BTreeMap::new();
-    for key in engine.top().expect("counted").keys {
+    for key in engine.top_keys().expect("counted").keys {
         *top.entry((key.limiter, key.is_shadow)).or_default() += key.denied;
     }
     assert_eq!(top, seen.top, "seed {seed}");
@@ -394,7 +394,7 @@ fn every_count_is_what_callers_saw() {
     for seed in 0..STORIES {
         let (clock, events) = (Manual::new(), Events::default());
         let engine = engine(policy(seed), &clock).with_observer(events.clone());
-        let engine = engine.with_tallies(100).with_top_keys(100);
+        let engine = engine.with_counters(100).with_top_keys(100);
         let mut story = Story {
             engine: &engine,
             numbers: Numbers(seed),

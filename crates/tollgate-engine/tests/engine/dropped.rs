@@ -7,11 +7,13 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Gift, Memory, Refund};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, Clocks, Memory, Refund, RefundResult,
+};
 use tollgate_engine::document::Format;
-use tollgate_engine::engine::{CombinedVerdict, DescriptorRequest};
+use tollgate_engine::engine::{DescriptorRequest, MixedDecision};
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::{Conditions, Engine, Facts, Policy};
+use tollgate_engine::{DecideOptions, Engine, Facts, Policy};
 
 /// A memory that never answers about counters whose name has this in it, or fails.
 struct Stuck {
@@ -69,9 +71,9 @@ impl Backend for Stuck {
         &'a self,
         checks: &'a [Check<'a>],
         _: Refund,
-    ) -> impl Future<Output = Result<Gift, &'static str>> + Send + 'a {
-        self.memory.give_back(checks);
-        ready(Ok(Gift::Given))
+    ) -> impl Future<Output = Result<RefundResult, &'static str>> + Send + 'a {
+        self.memory.refund_checks(checks);
+        ready(Ok(RefundResult::Refunded))
     }
 
     fn peek<'a>(
@@ -124,12 +126,12 @@ fn a_request_that_is_dropped_while_a_shadow_is_asked_costs_nothing() {
         .expect("a policy")
         .policy;
     let engine = Engine::new(policy, Stuck::new("stuck")).expect("a policy");
-    let facts = Facts::new().with("user", "ada").costing(10);
+    let facts = Facts::new().with("user", "ada").with_cost(10);
     for _ in 0..20 {
         drop_while_it_is_asked(engine.decide_async(&facts));
     }
     assert_eq!(engine.backend().memory.in_flight(), 0);
-    let left = at_once(engine.left_async(&facts)).expect("looked at");
+    let left = at_once(engine.remaining_async(&facts)).expect("looked at");
     let left: Vec<_> = left
         .iter()
         .map(|left| (&*left.rule, left.decision.remaining))
@@ -198,14 +200,14 @@ async fn decide_both<'f>(
     engine: &Engine<Stuck>,
     facts: &'f Facts<'f>,
     descriptors: &[Descriptor<'_>],
-) -> Option<CombinedVerdict<'f>> {
+) -> Option<MixedDecision<'f>> {
     let request = DescriptorRequest {
         domain: "shop",
         descriptors,
         hits_addend: 1,
     };
-    let known = engine.required_facts().kept();
-    let on = Conditions::new().knowing(&known);
+    let known = engine.required_facts().into_owned();
+    let on = DecideOptions::new().with_known_facts(&known);
     let verdict = engine.decide_with_descriptors(on, facts, request).await;
     verdict.expect("an answer")
 }
@@ -280,7 +282,7 @@ fn a_denial_keeps_what_others_were_charged_one_by_one() {
         ..Descriptor::new(SITE)
     };
     let verdict = at_once(engine.decide_descriptors_async("shop", &[all[0], all[1], dear], 1));
-    assert!(verdict.expect("decided").refused().is_some());
+    assert!(verdict.expect("decided").denied().is_some());
     assert_eq!((left(&engine, USER), left(&engine, SITE)), (99, 100));
     assert_eq!(engine.backend().memory.in_flight(), 0);
 }
@@ -308,7 +310,7 @@ fn trees_that_were_charged_first_cost_nothing_if_the_rules_never_answer() {
         descriptors: &descriptors,
         hits_addend: 1,
     };
-    let verdict = engine.decide_with_descriptors(Conditions::new(), &facts, request);
+    let verdict = engine.decide_with_descriptors(DecideOptions::new(), &facts, request);
     assert_eq!(at_once(verdict).expect_err("it fails"), "it fails");
     nothing_is_charged(&engine);
 }
@@ -338,10 +340,10 @@ fn a_denial_by_a_rule_keeps_what_trees_were_charged_one_by_one() {
         EACH,
         Stuck::new("stuck"),
     );
-    let facts = Facts::new().costing(2);
+    let facts = Facts::new().with_cost(2);
     let descriptors = [USER, SLOTS].map(Descriptor::new);
     let verdict = at_once(decide_both(&engine, &facts, &descriptors));
-    assert!(matches!(verdict, Some(CombinedVerdict::DeniedByRule(_))));
+    assert!(matches!(verdict, Some(MixedDecision::DeniedByRule(_))));
     assert_eq!(left(&engine, USER), 99);
     assert_eq!(engine.backend().memory.in_flight(), 0);
 }

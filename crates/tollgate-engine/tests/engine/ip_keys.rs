@@ -31,7 +31,7 @@ fn all_addresses_of_one_network_of_64_bits_are_one_client() {
         let engine = engine(policy, &Manual::new());
         let passes = |ip: String| {
             let facts = Facts::new().with("ip", &ip);
-            engine.decide(&facts).passed().is_some()
+            engine.decide(&facts).allowed().is_some()
         };
         let one = (0..1_000).filter(|tail| passes(format!("2001:db8::{tail:x}:1")));
         assert_eq!(one.count(), expected, "{key}");
@@ -57,7 +57,7 @@ limits:
     let engine = engine(policy(text), &Manual::new());
     let passes = |ip: &str| {
         let facts = Facts::new().with("ip", ip);
-        engine.decide(&facts).passed().is_some()
+        engine.decide(&facts).allowed().is_some()
     };
     assert!(!passes("2001:db8::bad") && !passes("64:ff9b::203.0.113.7"));
     assert!((0..10).all(|_| passes("2001:db8::600d")));
@@ -83,7 +83,7 @@ fn a_key_has_one_text_wherever_it_is_shown() {
         }
         let explained = format!("{:?}", explain(&policy, &facts));
         assert!(explained.contains(text), "{explained}");
-        let top = engine.top().expect("it is counted");
+        let top = engine.top_keys().expect("it is counted");
         assert_eq!(top.keys[0].key, text);
         for written in [text.to_owned(), format!("ip={ip}")] {
             let target = Target::from_text(None, &written).expect("a key");

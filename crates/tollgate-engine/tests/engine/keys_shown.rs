@@ -5,7 +5,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{Act, KeyTextError, NewOverride, OrderError, Target};
+use tollgate_engine::orders::{KeyTextError, NewOverride, OverrideAction, OverrideError, Target};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::verdict::DenyReason;
 
@@ -79,7 +79,7 @@ proptest! {
                 let _ = engine.decide(facts);
             }
         }
-        let top = engine.top().expect("it is counted");
+        let top = engine.top_keys().expect("it is counted");
         prop_assert!(top.keys.len() >= 3);
         for key in top.keys {
             if key.key.ends_with('…') {
@@ -91,17 +91,17 @@ proptest! {
             prop_assert_eq!((&found[0].rule, &found[0].key), (&key.limiter, &key.key));
             let limit = &found[0].limits[0];
             prop_assert!(!limit.decision.is_allowed(), "{} has {} left", key.key, limit.decision.remaining);
-            let shown = engine.order(NewOverride::new(Act::Block, target.clone(), std::time::Duration::from_secs(60)));
+            let shown = engine.add_override(NewOverride::new(OverrideAction::Block, target.clone(), std::time::Duration::from_secs(60)));
             let shown = shown.expect("an order");
             // What the list of orders shows is read again, too.
-            let again = Target::from_text(target.rule_name(), &shown.target.whose().to_string());
+            let again = Target::from_text(target.rule_name(), &shown.target.target_key().to_string());
             prop_assert_eq!(again, Ok(shown.target.clone()));
             let blocked = sets.iter().any(|facts| {
                 let peeked = engine.peek(facts);
                 peeked.reason() == Some(DenyReason::Blocked)
             });
             prop_assert!(blocked, "{} isn't blocked", key.key);
-            engine.withdraw(shown.id).expect("it is there");
+            engine.remove_override(shown.id).expect("it is there");
             engine.reset(&target, ResetScope::Rates).expect("a key");
             let left = engine.find(&target).expect("a key")[0].limits[0].decision.remaining;
             prop_assert_eq!(left, 2);
@@ -119,7 +119,7 @@ fn a_network_that_is_many_keys_is_no_key() {
     let many = of("ip=2001:db8::/32").map(|found| found.len());
     assert_eq!(
         many,
-        Err(OrderError::ManyKeys {
+        Err(OverrideError::ManyKeys {
             rule: "per-net".to_owned(),
             fact: "ip".to_owned(),
             value: "2001:db8::/32".to_owned(),

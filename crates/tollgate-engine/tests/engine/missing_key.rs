@@ -6,7 +6,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::explain::explain;
-use tollgate_engine::orders::{Act, NewOverride, Target};
+use tollgate_engine::orders::{NewOverride, OverrideAction, Target};
 use tollgate_engine::verdict::{Cause, DenyReason};
 use tollgate_engine::{Facts, Policy};
 
@@ -21,17 +21,17 @@ fn read(text: &str) -> Policy {
 
 pub(crate) fn by(text: &str) -> TestEngine {
     engine(read(text), &Manual::new())
-        .with_tallies(100)
+        .with_counters(100)
         .with_top_keys(10)
 }
 
 pub(crate) fn passes(engine: &TestEngine, facts: &[(&str, &str)]) -> bool {
     let facts: Facts<'_> = facts.iter().copied().collect();
-    engine.decide(&facts).passed().is_some()
+    engine.decide(&facts).allowed().is_some()
 }
 
 pub(crate) fn missing(engine: &TestEngine, limiter: &str) -> u64 {
-    let tallies = engine.tallies().into_iter();
+    let tallies = engine.counters().into_iter();
     let mut own = tallies.filter(|tally| &*tally.limiter == limiter);
     own.next().expect("a limiter").missing_key
 }
@@ -60,7 +60,7 @@ fn a_rule_may_deny_what_lacks_its_key() {
     );
     let facts = Facts::new().with("ip", "10.0.0.1");
     let verdict = engine.decide(&facts);
-    let refused = verdict.refused().expect("no user");
+    let refused = verdict.denied().expect("no user");
     assert_eq!(refused.cause(), Cause::Rule("a"));
     assert_eq!(refused.reason(), Some(DenyReason::MissingKey));
     assert_eq!(refused.key().expect("a rule").to_string(), "(missing key)");
@@ -79,7 +79,7 @@ fn looking_says_what_deciding_would_and_counts_nothing() {
     assert_eq!(missing(&engine, "a"), 0);
     let _ = engine.decide(&facts);
     let tally = engine
-        .tallies()
+        .counters()
         .into_iter()
         .find(|tally| &*tally.limiter == "a")
         .unwrap();
@@ -87,7 +87,7 @@ fn looking_says_what_deciding_would_and_counts_nothing() {
         (tally.missing_key, tally.denied(DenyReason::MissingKey)),
         (1, 1)
     );
-    assert_eq!(engine.top().unwrap().keys[0].key, "(missing key)");
+    assert_eq!(engine.top_keys().unwrap().keys[0].key, "(missing key)");
 }
 
 #[test]
@@ -98,17 +98,17 @@ fn a_rule_may_count_all_that_lack_its_key_together() {
         ));
         let (nobody, other) = (Facts::new(), Facts::new().with("ip", "10.0.0.1"));
         let held = (
-            engine.decide(&nobody).passed(),
-            engine.decide(&other).passed(),
+            engine.decide(&nobody).allowed(),
+            engine.decide(&other).allowed(),
         );
         assert!(held.0.is_some() && held.1.is_some());
-        assert!(engine.decide(&nobody).refused().is_some(), "{limit}");
+        assert!(engine.decide(&nobody).denied().is_some(), "{limit}");
         // Nobody's name is that of nobody.
         for user in ["", "(missing key)", "\u{2}", "missing"] {
             let named = Facts::new().with("user", user);
             let held = (
-                engine.decide(&named).passed(),
-                engine.decide(&named).passed(),
+                engine.decide(&named).allowed(),
+                engine.decide(&named).allowed(),
             );
             assert!(held.0.is_some() && held.1.is_some(), "{user:?}, {limit}");
         }
@@ -132,7 +132,7 @@ fn the_first_key_that_a_request_has_is_taken_each_in_a_space_of_its_own() {
             let verdict = engine.decide(&facts);
             (
                 verdict.key().map(|key| key.to_string()).unwrap_or_default(),
-                verdict.passed().is_some(),
+                verdict.allowed().is_some(),
             )
         };
         let key = |text: &str, passed| (text.to_owned(), passed);
@@ -179,9 +179,9 @@ fn a_key_to_fall_back_to_can_be_found_blocked_and_reset() {
     engine.reset(&address, ResetScope::Rates).expect("a key");
     assert!(passes(&engine, &[("ip", "10.0.0.1")]));
     let both = Target::key("a", [("user", "ada"), ("ip", "10.0.0.2")]);
-    let block = NewOverride::new(Act::Block, both, Duration::from_secs(60));
+    let block = NewOverride::new(OverrideAction::Block, both, Duration::from_secs(60));
     let error = engine
-        .order(block)
+        .add_override(block)
         .expect_err("ada is counted by user alone");
     assert_eq!(
         error.to_string(),
@@ -189,7 +189,11 @@ fn a_key_to_fall_back_to_can_be_found_blocked_and_reset() {
     );
     let block = Target::key("a", [("ip", "10.0.0.2")]);
     engine
-        .order(NewOverride::new(Act::Block, block, Duration::from_secs(60)))
+        .add_override(NewOverride::new(
+            OverrideAction::Block,
+            block,
+            Duration::from_secs(60),
+        ))
         .expect("a key");
     assert!(!passes(&engine, &[("ip", "10.0.0.2")]));
     assert!(passes(&engine, &[("ip", "10.0.0.2"), ("user", "ada")]));
@@ -231,11 +235,11 @@ fn a_denial_for_want_of_a_key_can_be_in_shadow_or_bypassed() {
         by("limits: [{name: a, key: user, rate: 1/h, on_missing_key: deny, mode: shadow}]");
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
-    assert!(verdict.refused().is_none());
+    assert!(verdict.denied().is_none());
     let shadows: Vec<_> = verdict.shadow_denials().map(|one| one.cause).collect();
     assert_eq!(shadows, [Cause::Rule("a")]);
     let tally = engine
-        .tallies()
+        .counters()
         .into_iter()
         .find(|tally| &*tally.limiter == "a")
         .unwrap();
@@ -246,8 +250,12 @@ fn a_denial_for_want_of_a_key_can_be_in_shadow_or_bypassed() {
 
     let engine = by("limits: [{name: a, key: user, rate: 1/h, on_missing_key: deny}]");
     assert!(!passes(&engine, &[]));
-    let bypass = NewOverride::new(Act::Bypass, Target::rule("a"), Duration::from_secs(60));
-    engine.order(bypass).unwrap();
+    let bypass = NewOverride::new(
+        OverrideAction::Bypass,
+        Target::rule("a"),
+        Duration::from_secs(60),
+    );
+    engine.add_override(bypass).unwrap();
     assert!(passes(&engine, &[]));
 }
 

@@ -3,7 +3,7 @@
 use std::sync::{Arc, Mutex};
 
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::observer::{Event, Observer, Wants};
+use tollgate_engine::observer::{Event, Observer, ObserverInterest};
 use tollgate_engine::warning::Warning;
 use tollgate_engine::{Facts, Policy};
 
@@ -13,14 +13,14 @@ use crate::missing_key::{by, missing, passes};
 struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Log {
-    fn decided(&self, _: &Event<'_>) {}
+    fn on_decision(&self, _: &Event<'_>) {}
 
-    fn warned(&self, warning: &Warning) {
+    fn on_warning(&self, warning: &Warning) {
         self.0.lock().expect("no panic").push(warning.to_string());
     }
 
-    fn wants(&self) -> Wants {
-        Wants::Refusals
+    fn wants(&self) -> ObserverInterest {
+        ObserverInterest::Denials
     }
 }
 
@@ -52,7 +52,7 @@ limits:
     let states = engine.limiter_states();
     let never: Vec<_> = states
         .iter()
-        .filter(|state| state.never_finds_its_key)
+        .filter(|state| state.is_key_always_missing)
         .collect();
     assert_eq!(never.len(), 1);
     assert_eq!(never[0].name, "per-user");
@@ -173,7 +173,7 @@ fn descriptors_that_meet_no_limit_are_warned_of_once() {
         assert!(
             engine
                 .decide_descriptors("egde", &[Descriptor::new(&entries)], 1)
-                .refused()
+                .denied()
                 .is_none()
         );
     }
@@ -218,10 +218,10 @@ fn a_rule_that_never_finds_its_cost_is_warned_of_once() {
     // One that says it once says it, by the fact or by itself.
     for first in [
         Facts::new().with("user", "ada").with("tokens", "3"),
-        Facts::new().with("user", "ada").costing(3),
+        Facts::new().with("user", "ada").with_cost(3),
     ] {
         let engine = by(text);
-        assert!(engine.decide(&first).passed().is_some());
+        assert!(engine.decide(&first).allowed().is_some());
         for _ in 0..150 {
             assert!(passes(&engine, &[("user", "ada")]));
         }

@@ -8,14 +8,14 @@ use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::observer::{Event, Observer, Wants};
+use tollgate_engine::observer::{Event, Observer, ObserverInterest};
 use tollgate_engine::policy::Mode;
 
 #[derive(Clone, Default)]
 struct Log(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Log {
-    fn decided(&self, event: &Event<'_>) {
+    fn on_decision(&self, event: &Event<'_>) {
         let Event {
             cause,
             mode,
@@ -91,16 +91,16 @@ descriptors:
 struct Refusals(Arc<Mutex<Vec<String>>>);
 
 impl Observer for Refusals {
-    fn decided(&self, event: &Event<'_>) {
+    fn on_decision(&self, event: &Event<'_>) {
         let key = event.key.map_or("-".to_owned(), |key| key.to_string());
         let reason = event.reason.map_or("-", |reason| reason.name());
         let line = format!("{} {key} {reason} {:?}", event.cause, event.mode);
-        assert_eq!(event.took, std::time::Duration::ZERO);
+        assert_eq!(event.duration, std::time::Duration::ZERO);
         self.0.lock().expect("a log").push(line);
     }
 
-    fn wants(&self) -> Wants {
-        Wants::Refusals
+    fn wants(&self) -> ObserverInterest {
+        ObserverInterest::Denials
     }
 }
 

@@ -12,10 +12,10 @@ use tollgate::clock::Manual;
 use tollgate::{Algorithm, Outcome, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::matcher::explain;
-use tollgate_engine::policy::{KeyPart, Match, Mode, OnMissingKey, Policy, Rule};
-use tollgate_engine::verdict::{Cause, Passed, Permits};
+use tollgate_engine::policy::{KeyPart, MatchConditions, Mode, OnMissingKey, Policy, Rule};
+use tollgate_engine::verdict::{AllowedRequest, Cause, Permits};
 use tollgate_engine::{Engine, Facts};
-use tollgate_testkit::oracle::{Kind, Oracle};
+use tollgate_testkit::oracle::{Oracle, OracleKind};
 
 const HOUR: u64 = 3_600_000_000_000;
 
@@ -163,14 +163,14 @@ impl Slow {
     }
 }
 
-fn kind(algorithm: Algorithm) -> Kind {
+fn kind(algorithm: Algorithm) -> OracleKind {
     match algorithm {
-        Algorithm::TokenBucket => Kind::TokenBucket,
-        Algorithm::LeakyBucket => Kind::LeakyBucket,
-        Algorithm::FixedWindow(align) => Kind::FixedWindow(align),
-        Algorithm::SlidingLog => Kind::SlidingLog,
-        Algorithm::SlidingCounter => Kind::SlidingCounter,
-        _ => Kind::Gcra,
+        Algorithm::TokenBucket => OracleKind::TokenBucket,
+        Algorithm::LeakyBucket => OracleKind::LeakyBucket,
+        Algorithm::FixedWindow(align) => OracleKind::FixedWindow(align),
+        Algorithm::SlidingLog => OracleKind::SlidingLog,
+        Algorithm::SlidingCounter => OracleKind::SlidingCounter,
+        _ => OracleKind::Gcra,
     }
 }
 
@@ -213,7 +213,8 @@ fn expected(
     now: Timestamp,
     request: usize,
 ) -> Expected {
-    let position = |list: &[Match]| list.iter().position(|one| explain(one, facts).matches());
+    let position =
+        |list: &[MatchConditions]| list.iter().position(|one| explain(one, facts).matches());
     let mut shadows = Vec::new();
     if let Some(entry) = position(&policy.block) {
         if policy.mode == Mode::Enforce {
@@ -313,7 +314,7 @@ proptest! {
             let facts: Facts<'_> = request.facts.iter().copied().collect();
             let (allowed, cause, said, shadows) = expected(&mut slow, &policy, &facts, now, number);
             let verdict = engine.decide(&facts);
-            prop_assert_eq!(verdict.refused().is_none(), allowed, "{} {:?} {:?}", number, verdict, said);
+            prop_assert_eq!(verdict.denied().is_none(), allowed, "{} {:?} {:?}", number, verdict, said);
             let told: Vec<_> = verdict.shadow_denials().map(|one| one.cause.to_string()).collect();
             prop_assert_eq!(told, shadows);
             // A refusal that is remembered may leave out a limit that takes longer.
@@ -324,12 +325,12 @@ proptest! {
                     let told = Said {
                         outcome: decision.outcome,
                         remaining: decision.remaining,
-                        retry_after: decision.wait(),
+                        retry_after: decision.wait_or_max(),
                     };
                     prop_assert_eq!(told, said, "{} {:?}", number, verdict);
                 }
             }
-            running.push((number, number + 1 + request.runs, verdict.passed().map(Passed::into_permits).unwrap_or_default()));
+            running.push((number, number + 1 + request.runs, verdict.allowed().map(AllowedRequest::into_permits).unwrap_or_default()));
         }
         drop(running);
         prop_assert_eq!(engine.backend().keys_in_flight(), 0);

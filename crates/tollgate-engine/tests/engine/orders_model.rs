@@ -9,7 +9,7 @@ use tollgate::clock::Manual;
 use tollgate::{Rate, Timestamp};
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
+use tollgate_engine::orders::{NewOverride, OverrideAction, ReplacementLimits, Target};
 use tollgate_engine::policy::Policy;
 
 use crate::common::{TestEngine, engine};
@@ -191,7 +191,7 @@ impl Model {
 
 fn target(way: Way, whom: Whom) -> Target {
     match (way, whom) {
-        (_, Whom::Everything) => Target::everything(),
+        (_, Whom::Everything) => Target::all_requests(),
         (Way::Facts, Whom::Rule) => Target::rule("a"),
         (Way::Facts, Whom::Key(user)) => Target::key("a", [("user", USERS[user])]),
         (Way::Descriptors, Whom::Rule) => Target::rule("edge/user"),
@@ -206,9 +206,9 @@ fn ask(engine: &TestEngine, way: Way, number: usize) -> Expected {
         Way::Facts => {
             let facts = user(name);
             let verdict = engine.decide(&facts);
-            let told = (verdict.reason(), verdict.decision().wait());
+            let told = (verdict.reason(), verdict.decision().wait_or_max());
             (
-                verdict.refused().is_none(),
+                verdict.denied().is_none(),
                 told.0.map(|reason| reason.name()),
                 told.1,
             )
@@ -220,7 +220,7 @@ fn ask(engine: &TestEngine, way: Way, number: usize) -> Expected {
             let decision = verdict.statuses[0].decision;
             let is_blocked = decision.is_some_and(|said| said.limit == 0);
             let reason = is_blocked.then_some("blocked");
-            (verdict.refused().is_none(), reason, verdict.retry_after)
+            (verdict.denied().is_none(), reason, verdict.retry_after)
         }
     };
     match (passes, reason) {
@@ -230,13 +230,13 @@ fn ask(engine: &TestEngine, way: Way, number: usize) -> Expected {
     }
 }
 
-fn act(what: What) -> Act {
+fn act(what: What) -> OverrideAction {
     match what {
-        What::Block => Act::Block,
-        What::Bypass => Act::Bypass,
-        What::Limit(limit) => Act::Override(Replacement {
+        What::Block => OverrideAction::Block,
+        What::Bypass => OverrideAction::Bypass,
+        What::Limit(limit) => OverrideAction::Limit(ReplacementLimits {
             rates: vec![Rate::per_minute(limit)],
-            ..Replacement::default()
+            ..ReplacementLimits::default()
         }),
     }
 }
@@ -268,7 +268,7 @@ fn play(way: Way, steps: &[Step]) {
                 }
                 let lasting = Duration::from_secs(*lasts);
                 let order = NewOverride::new(act(*what), target(way, *whom), lasting);
-                let made = engine.order(order);
+                let made = engine.add_override(order);
                 assert_eq!(
                     made.is_ok(),
                     model.takes(*what, *whom),
@@ -286,14 +286,14 @@ fn play(way: Way, steps: &[Step]) {
             }
             Step::Withdraw(place) => {
                 model.orders.retain(|order| order.until > model.now);
-                let listed = engine.orders();
+                let listed = engine.overrides();
                 assert_eq!(
                     listed.len(),
                     model.orders.len(),
                     "step {number} of {steps:?}"
                 );
                 if let Some(order) = listed.get(*place) {
-                    engine.withdraw(order.id).expect("it is listed");
+                    engine.remove_override(order.id).expect("it is listed");
                     model.orders.remove(*place);
                 }
             }
@@ -323,7 +323,7 @@ fn play(way: Way, steps: &[Step]) {
             "in the end of {steps:?}"
         );
     }
-    assert!(engine.orders().is_empty());
+    assert!(engine.overrides().is_empty());
 }
 
 proptest! {
@@ -381,8 +381,8 @@ proptest! {
                     let facts = user("ada");
                     let verdict = engine.decide(&facts);
                     if now < bypassed {
-                        prop_assert!(verdict.refused().is_none());
-                    } else if verdict.refused().is_none() {
+                        prop_assert!(verdict.denied().is_none());
+                    } else if verdict.denied().is_none() {
                         passed.push(now);
                     }
                 }
@@ -391,14 +391,14 @@ proptest! {
                     now += millis;
                 }
                 Pace::Override(rate, lasts) => {
-                    let other = Replacement { rates: vec![Rate::per_second(*rate)], ..Replacement::default() };
+                    let other = ReplacementLimits { rates: vec![Rate::per_second(*rate)], ..ReplacementLimits::default() };
                     let lasts = Duration::from_millis(*lasts);
-                    engine.order(NewOverride::new(Act::Override(other), ada.clone(), lasts)).expect("an order");
+                    engine.add_override(NewOverride::new(OverrideAction::Limit(other), ada.clone(), lasts)).expect("an order");
                     fastest = fastest.max(*rate);
                 }
                 Pace::Bypass(lasts) => {
-                    let order = NewOverride::new(Act::Bypass, ada.clone(), Duration::from_millis(*lasts));
-                    engine.order(order).expect("an order");
+                    let order = NewOverride::new(OverrideAction::Bypass, ada.clone(), Duration::from_millis(*lasts));
+                    engine.add_override(order).expect("an order");
                     bypassed = now + lasts;
                 }
                 Pace::Reload(rate) => {

@@ -53,17 +53,17 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
     let facts = user("1");
     let decide = || awaited(engine.decide_async(&facts)).unwrap();
     let asked = || engine.backend().times.load(Ordering::Relaxed);
-    assert!(decide().passed().is_some());
+    assert!(decide().allowed().is_some());
     for _ in 0..3 {
         let verdict = decide();
         assert_eq!(
-            (verdict.refused().is_none(), verdict.cause()),
+            (verdict.denied().is_none(), verdict.cause()),
             (false, Cause::Rule("one"))
         );
         clock.advance(Duration::from_millis(300));
     }
     let left = Duration::from_secs(3_600) - Duration::from_millis(900);
-    assert_eq!(decide().decision().wait(), left);
+    assert_eq!(decide().decision().wait_or_max(), left);
     assert_eq!(
         asked(),
         2,
@@ -73,14 +73,14 @@ fn a_remembered_refusal_holds_until_time_or_a_new_policy_ends_it() {
     for number in 3..6 {
         clock.advance(Duration::from_secs(1));
         for _ in 0..3 {
-            assert!(decide().refused().is_some());
+            assert!(decide().denied().is_some());
         }
         assert_eq!(asked(), number);
     }
     assert!(
         awaited(engine.decide_async(&user("2")))
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
     assert_eq!(asked(), 6);
@@ -105,12 +105,12 @@ fn what_is_forgotten_counts_no_more_and_refusals_neither() {
     let engine = engine(policy(rules), &Manual::new()).with_deny_cache(16);
     let (facts, other) = (user("1"), user("2"));
     for facts in [&facts, &other] {
-        assert!(engine.decide(facts).passed().is_some());
-        assert!(engine.decide(facts).refused().is_some());
+        assert!(engine.decide(facts).allowed().is_some());
+        assert!(engine.decide(facts).denied().is_some());
     }
-    engine.forget(&facts);
-    assert!(engine.decide(&facts).passed().is_some());
-    assert!(engine.decide(&other).refused().is_some());
+    engine.reset_request(&facts);
+    assert!(engine.decide(&facts).allowed().is_some());
+    assert!(engine.decide(&other).denied().is_some());
 }
 
 /// A far backend that another process counts in, too, and that fails on command.
@@ -169,13 +169,13 @@ fn denied() -> (Engine<Shared>, Manual) {
     assert!(
         awaited(engine.decide_async(&facts))
             .expect("it works")
-            .passed()
+            .allowed()
             .is_some()
     );
     assert!(
         awaited(engine.decide_async(&facts))
             .expect("it works")
-            .refused()
+            .denied()
             .is_some()
     );
     (engine, clock)
@@ -189,7 +189,7 @@ fn one_request_asks_again_while_the_others_repeat_the_denial() {
     let is_denied = || {
         awaited(engine.decide_async(&facts))
             .unwrap()
-            .refused()
+            .denied()
             .is_some()
     };
     clock.advance(Duration::from_secs(1));
@@ -202,7 +202,7 @@ fn one_request_asks_again_while_the_others_repeat_the_denial() {
             .decide_async(&facts)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     };
     let mut first = Box::pin(deciding());
@@ -237,7 +237,7 @@ fn a_denial_decides_while_the_backend_fails_until_its_time_is_over() {
         clock.advance(Duration::from_secs(1));
         for _ in 0..3 {
             let verdict = awaited(engine.decide_async(&facts)).expect("a denial that holds");
-            assert!(verdict.refused().is_some());
+            assert!(verdict.denied().is_some());
         }
         assert_eq!(asked(), number, "once a second");
     }
@@ -246,7 +246,7 @@ fn a_denial_decides_while_the_backend_fails_until_its_time_is_over() {
     assert!(
         awaited(engine.decide_async(&facts))
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
 }
@@ -281,12 +281,12 @@ fn a_remembered_refusal_ends_when_it_was_to_however_long_the_answer_took() {
     let engine = Engine::new(slow, far).unwrap().with_deny_cache(16);
     let facts = user("1");
     let decide = || awaited(engine.decide_async(&facts)).unwrap();
-    assert!(decide().passed().is_some());
-    assert_eq!(decide().decision().wait(), Duration::from_secs(9));
+    assert!(decide().allowed().is_some());
+    assert_eq!(decide().decision().wait_or_max(), Duration::from_secs(9));
     // It was said a second ago.
-    assert_eq!(decide().decision().wait(), Duration::from_secs(8));
+    assert_eq!(decide().decision().wait_or_max(), Duration::from_secs(8));
     clock.advance(Duration::from_secs(8));
-    assert!(decide().passed().is_some());
+    assert!(decide().allowed().is_some());
 }
 
 /// A store that is unavailable, and of which a denial is known; peeks are counted.
@@ -324,6 +324,6 @@ fn a_known_denial_of_one_limit_of_a_tree_is_repeated_without_a_peek() {
     let entries = [("user", "1")];
     let descriptors = [Descriptor::new(&entries)];
     let deciding = engine.decide_descriptors_async("edge", &descriptors, 1);
-    assert!(awaited(deciding).unwrap().refused().is_some());
+    assert!(awaited(deciding).unwrap().denied().is_some());
     assert_eq!(engine.backend().0.load(Ordering::Relaxed), 0);
 }

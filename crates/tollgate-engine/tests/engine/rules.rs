@@ -32,7 +32,7 @@ fn exempt_requests_pass_and_blocked_ones_dont_whatever_the_rules_say() {
     let facts = user("worse");
     let blocked = engine.decide(&facts);
     assert_eq!(
-        (blocked.refused().is_none(), blocked.cause()),
+        (blocked.denied().is_none(), blocked.cause()),
         (false, Cause::Block(1))
     );
     assert_eq!(blocked.decision().outcome, Outcome::Never);
@@ -42,7 +42,7 @@ fn exempt_requests_pass_and_blocked_ones_dont_whatever_the_rules_say() {
     engine.reload(all).unwrap();
     let facts = user("worse");
     let told = engine.decide(&facts);
-    assert!(told.refused().is_none());
+    assert!(told.denied().is_none());
     let told: Vec<_> = told
         .shadow_denials()
         .map(|one| one.cause.to_string())
@@ -56,10 +56,10 @@ fn a_rule_doesnt_apply_without_the_facts_of_its_key() {
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
     assert_eq!(
-        (verdict.refused().is_none(), verdict.cause()),
+        (verdict.denied().is_none(), verdict.cause()),
         (true, Cause::Nothing)
     );
-    assert!(engine.decide(&user("")).refused().is_some());
+    assert!(engine.decide(&user("")).denied().is_some());
 }
 
 #[test]
@@ -74,17 +74,17 @@ fn a_rule_takes_the_place_of_others_unless_it_is_in_shadow() {
     for _ in 0..3 {
         let verdict = engine.decide(&facts);
         assert_eq!(
-            (verdict.refused().is_none(), verdict.cause()),
+            (verdict.denied().is_none(), verdict.cause()),
             (true, Cause::Rule("trusted"))
         );
     }
-    assert!(engine.decide(&user("1")).passed().is_some());
-    assert!(engine.decide(&user("1")).refused().is_some());
+    assert!(engine.decide(&user("1")).allowed().is_some());
+    assert!(engine.decide(&user("1")).denied().is_some());
 
     trusted.mode = Mode::Shadow;
     engine.reload(policy(vec![trusted, all])).unwrap();
-    assert!(engine.decide(&facts).passed().is_some());
-    assert!(engine.decide(&facts).refused().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
+    assert!(engine.decide(&facts).denied().is_some());
 }
 
 #[test]
@@ -96,12 +96,12 @@ fn a_rule_in_shadow_counts_by_itself_and_only_what_passes() {
         &Manual::new(),
     );
     let facts = user("1");
-    let refused = |verdict: &tollgate_engine::Verdict<'_>| verdict.shadow_denials().count();
+    let refused = |verdict: &tollgate_engine::RequestDecision<'_>| verdict.shadow_denials().count();
     let counts: Vec<_> = (0..4)
         .map(|_| {
             let verdict = engine.decide(&facts);
             assert_ne!(verdict.cause(), Cause::Rule("trial"));
-            (verdict.refused().is_none(), refused(&verdict))
+            (verdict.denied().is_none(), refused(&verdict))
         })
         .collect();
     assert_eq!(counts, [(true, 0), (true, 0), (true, 1), (false, 0)]);
@@ -114,11 +114,11 @@ fn all_or_none_a_refusal_by_one_rule_charges_no_other() {
     narrow.matches = only("path", "/narrow");
     let engine = engine(policy(vec![wide, narrow]), &Manual::new());
     let both = user("1").with("path", "/narrow");
-    assert!(engine.decide(&both).passed().is_some());
+    assert!(engine.decide(&both).allowed().is_some());
     for _ in 0..5 {
         let verdict = engine.decide(&both);
         assert_eq!(
-            (verdict.refused().is_none(), verdict.cause()),
+            (verdict.denied().is_none(), verdict.cause()),
             (false, Cause::Rule("narrow"))
         );
     }
@@ -232,20 +232,20 @@ fn a_tenant_is_limited_by_its_tier_and_takes_along_what_it_spent() {
     assert_eq!(running.cause(), Cause::Tier("paid"));
     let second = engine.decide(&acme);
     assert_eq!(
-        (second.refused().is_none(), second.decision().limit),
+        (second.denied().is_none(), second.decision().limit),
         (false, 1)
     );
     drop(running);
-    assert!(engine.decide(&claims).passed().is_some());
-    assert!(engine.decide(&new).passed().is_some() && engine.decide(&new).passed().is_some());
+    assert!(engine.decide(&claims).allowed().is_some());
+    assert!(engine.decide(&new).allowed().is_some() && engine.decide(&new).allowed().is_some());
     assert_eq!(engine.decide(&new).cause(), Cause::Tier("free"));
-    assert!(engine.decide(&Facts::new()).passed().is_some());
+    assert!(engine.decide(&Facts::new()).allowed().is_some());
     // Two are spent of a hundred, and the third counts in both tiers.
     let upgraded = tenant("new").with("tier", "paid");
-    assert!(engine.decide(&upgraded).passed().is_some());
+    assert!(engine.decide(&upgraded).allowed().is_some());
     let refused = engine.decide(&new);
     assert_eq!(refused.cause(), Cause::Tier("free"));
-    assert_eq!(refused.decision().wait(), Duration::from_secs(72));
+    assert_eq!(refused.decision().wait_or_max(), Duration::from_secs(72));
 
     all.tenants.insert("b".to_owned(), "gold".to_owned());
     let error = engine.reload(all).unwrap_err().to_string();
@@ -271,7 +271,7 @@ fn a_backend_may_be_awaited() {
     let outcomes = [(); 2].map(|()| {
         awaited(engine.decide_async(&facts))
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     });
     assert_eq!(outcomes, [true, false]);
@@ -283,7 +283,7 @@ fn a_policy_that_is_off_does_nothing() {
     off.block = vec![only("user", "1")];
     off.mode = Mode::Off;
     let engine = engine(off, &Manual::new());
-    assert!(engine.decide(&user("1")).passed().is_some());
+    assert!(engine.decide(&user("1")).allowed().is_some());
 }
 
 #[test]
@@ -293,14 +293,14 @@ fn of_several_limits_that_refuse_the_one_that_takes_longest_is_told() {
     let engine = engine(policy(vec![narrow, rule("hour", rates(&["2/h"]))]), &clock);
     let facts = user("1");
     for _ in 0..2 {
-        assert!(engine.decide(&facts).passed().is_some());
+        assert!(engine.decide(&facts).allowed().is_some());
         clock.advance(Duration::from_secs(1));
     }
     clock.set(Timestamp::from_millis(1_500));
     let refused = engine.decide(&facts);
     assert_eq!(refused.cause(), Cause::Rule("hour"));
     assert_eq!(
-        refused.decision().wait(),
+        refused.decision().wait_or_max(),
         Duration::from_millis(1_800_000 - 1_500)
     );
 }

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
-use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
+use tollgate_engine::orders::{NewOverride, OverrideAction, ReplacementLimits, Target};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::{Bounds, Facts};
 
@@ -35,16 +35,13 @@ limits:
     for [first, second] in orders_of(["gold", "free"]) {
         let engine = engine(policy(text), &Manual::new());
         let other = [of("plan", second)];
-        let both = of("plan", first).also(&other);
-        assert!(engine.decide(&both).passed().is_some());
-        assert!(
-            engine.decide(&both).refused().is_some(),
-            "{first}, {second}"
-        );
+        let both = of("plan", first).with_other_sets(&other);
+        assert!(engine.decide(&both).allowed().is_some());
+        assert!(engine.decide(&both).denied().is_some(), "{first}, {second}");
         // Whose values are all gold is.
         let other = [of("plan", "gold")];
-        let gold = of("plan", "gold").also(&other);
-        assert!((0..50).all(|_| engine.decide(&gold).passed().is_some()));
+        let gold = of("plan", "gold").with_other_sets(&other);
+        assert!((0..50).all(|_| engine.decide(&gold).allowed().is_some()));
     }
 }
 
@@ -58,18 +55,19 @@ fn a_bypass_of_one_value_lets_no_other_pass() {
                 None => Target::from_text(None, "app=good").expect("a key"),
                 Some(_) => Target::from_text(None, "app=good*").expect("a key"),
             };
-            let order = NewOverride::new(Act::Bypass, target, Duration::from_secs(3_600));
-            engine.order(order).expect("an order");
+            let order =
+                NewOverride::new(OverrideAction::Bypass, target, Duration::from_secs(3_600));
+            engine.add_override(order).expect("an order");
             let other = [of("app", second)];
-            let both = of("app", first).also(&other);
-            assert!(engine.decide(&both).passed().is_some());
-            assert!(
-                engine.decide(&both).refused().is_some(),
-                "{first}, {second}"
-            );
-            let other = [of("app", "good"), of("app", "good, good").joined()];
-            let good = of("app", "good").also(&other);
-            assert!((0..5).all(|_| engine.decide(&good).passed().is_some()));
+            let both = of("app", first).with_other_sets(&other);
+            assert!(engine.decide(&both).allowed().is_some());
+            assert!(engine.decide(&both).denied().is_some(), "{first}, {second}");
+            let other = [
+                of("app", "good"),
+                of("app", "good, good").as_joined_values(),
+            ];
+            let good = of("app", "good").with_other_sets(&other);
+            assert!((0..5).all(|_| engine.decide(&good).allowed().is_some()));
         }
     }
 }
@@ -80,7 +78,7 @@ fn the_dearest_of_several_costs_is_charged() {
         let policy = policy("limits: [{name: all, key: ip, rate: 100/h, cost: {fact: tokens}}]");
         let engine = engine(policy, &Manual::new());
         let other = [of("tokens", second)];
-        let both = of("tokens", first).also(&other);
+        let both = of("tokens", first).with_other_sets(&other);
         assert_eq!(engine.decide(&both).decision().remaining, 10);
     }
 }
@@ -90,11 +88,11 @@ fn a_refusal_in_shadow_is_counted_by_the_key_of_the_value_that_it_is_of() {
     let policy = policy("limits: [{name: trial, key: user, rate: 1/h, mode: shadow}]");
     let engine = engine(policy, &Manual::new()).with_top_keys(10);
     let bob = [of("user", "bob")];
-    let both = of("user", "ada").also(&bob);
+    let both = of("user", "ada").with_other_sets(&bob);
     for facts in [&bob[0], &both] {
-        assert!(engine.decide(facts).passed().is_some());
+        assert!(engine.decide(facts).allowed().is_some());
     }
-    let top = engine.top().expect("it is counted");
+    let top = engine.top_keys().expect("it is counted");
     let keys: Vec<_> = top.keys.iter().map(|own| own.key.as_str()).collect();
     assert_eq!(keys, ["user=bob"]);
 }
@@ -104,11 +102,11 @@ fn a_denial_for_want_of_a_key_names_no_key_of_another_value() {
     let text = "limits: [{name: a, key: user, rate: 9/h, on_missing_key: deny}]";
     let engine = engine(policy(text), &Manual::new()).with_top_keys(10);
     let nobody = [of("plan", "free")];
-    let both = of("user", "ada").also(&nobody);
+    let both = of("user", "ada").with_other_sets(&nobody);
     let verdict = engine.decide(&both);
-    let refused = verdict.refused().expect("one of them has no key");
+    let refused = verdict.denied().expect("one of them has no key");
     assert_eq!(refused.key().expect("a rule").to_string(), "(missing key)");
-    let top = engine.top().expect("it is counted");
+    let top = engine.top_keys().expect("it is counted");
     assert_eq!(top.keys[0].key, "(missing key)");
 }
 
@@ -123,9 +121,9 @@ fn a_value_that_is_too_long_is_one_among_several_too() {
     let long = "x".repeat(101);
     for values in orders_of(["short", &long]) {
         let other = [of("app", values[1])];
-        let both = of("app", values[0]).also(&other);
+        let both = of("app", values[0]).with_other_sets(&other);
         let verdict = engine.decide(&both);
-        let refused = verdict.refused().expect("one of them is too long");
+        let refused = verdict.denied().expect("one of them is too long");
         let cause = refused.cause().to_string();
         assert!(cause.contains("has 101 bytes"), "{cause}");
     }
@@ -134,7 +132,7 @@ fn a_value_that_is_too_long_is_one_among_several_too() {
 /// One descriptor of a request of this user.
 fn descriptor<'a>(user: &'a str, name: &'a str) -> Facts<'a> {
     let facts = Facts::new().with("user", user).with("descriptor", name);
-    facts.of_descriptor()
+    facts.as_descriptor()
 }
 
 #[test]
@@ -150,7 +148,7 @@ limits:
         facts.with("tokens", tokens)
     };
     let other = [of("other", "90")];
-    let both = of("good", "1").also(&other);
+    let both = of("good", "1").with_other_sets(&other);
     assert_eq!(engine.decide(&both).decision().remaining, 10);
 }
 
@@ -163,7 +161,7 @@ limits:
 ";
     let engine = engine(policy(text), &Manual::new());
     let descriptors = ["one", "two", "two", "two"].map(|name| descriptor("ada", name));
-    let request = Facts::new().with("x", "y").also(&descriptors);
+    let request = Facts::new().with("x", "y").with_other_sets(&descriptors);
     assert_eq!(engine.decide(&request).decision().remaining, 97);
 }
 
@@ -177,8 +175,8 @@ fn a_rule_that_warms_up_lets_requests_of_several_descriptors_and_costs_pass() {
         let engine = engine(policy(&text), &clock);
         clock.advance(Duration::from_secs(1));
         let others = ["1", "5"].map(|tokens| descriptor("ada", "user").with("tokens", tokens));
-        let request = Facts::new().with("x", "y").also(&others);
-        assert!(engine.decide(&request).passed().is_some(), "{cost}");
+        let request = Facts::new().with("x", "y").with_other_sets(&others);
+        assert!(engine.decide(&request).allowed().is_some(), "{cost}");
     }
 }
 
@@ -188,12 +186,12 @@ fn a_request_counts_once_however_many_keys_of_a_rule_it_has() {
         let text = format!(
             "limits: [{{name: r, key: user, rate: 1/h, mode: {mode}}}, {{name: q, key: user, rate: 1/h, mode: {mode}}}]"
         );
-        let engine = engine(policy(&text), &Manual::new()).with_tallies(10);
+        let engine = engine(policy(&text), &Manual::new()).with_counters(10);
         let others = ["bob", "eve"].map(|user| of("user", user));
-        let request = of("user", "ada").also(&others);
-        assert!(engine.decide(&request).passed().is_some());
+        let request = of("user", "ada").with_other_sets(&others);
+        assert!(engine.decide(&request).allowed().is_some());
         let _ = engine.decide(&request);
-        let tallies = engine.tallies();
+        let tallies = engine.counters();
         let rule = tallies.iter().find(|own| &*own.limiter == "r");
         let rule = rule.expect("it is counted");
         let counted = (rule.allowed, rule.shadow_denied);
@@ -206,10 +204,10 @@ fn a_request_takes_one_place_of_an_adaptive_rule() {
     let text = "limits: [{name: r, key: user, concurrency: {adaptive: aimd, min: 1, max: 200}}]";
     let engine = engine(policy(text), &Manual::new());
     let others = ["bob", "eve"].map(|user| of("user", user));
-    let request = of("user", "ada").also(&others);
+    let request = of("user", "ada").with_other_sets(&others);
     let permits = engine
         .decide(&request)
-        .passed()
+        .allowed()
         .expect("room")
         .into_permits();
     let state = engine.limiter_states()[0].adaptive.expect("it adapts");
@@ -220,13 +218,13 @@ fn a_request_takes_one_place_of_an_adaptive_rule() {
 #[test]
 fn an_override_of_one_value_leaves_what_a_rule_adds_for_others() {
     let hour = Duration::from_secs(3_600);
-    let rate = Replacement {
+    let rate = ReplacementLimits {
         rates: vec!["1000/h".parse().expect("a rate")],
-        ..Replacement::default()
+        ..ReplacementLimits::default()
     };
-    let concurrency = Replacement {
+    let concurrency = ReplacementLimits {
         concurrency: Some(100),
-        ..Replacement::default()
+        ..ReplacementLimits::default()
     };
     for (beside, replacement) in [
         ("warm_up: 30s, rate: 100/h", rate),
@@ -238,17 +236,20 @@ fn an_override_of_one_value_leaves_what_a_rule_adds_for_others() {
         let text = format!("limits: [{{name: r, match: {{app: '*'}}, key: app, {beside}}}]");
         let engine = engine(policy(&text), &Manual::new());
         let target = Target::from_text(Some("r"), "app=good").expect("a target");
-        let order = NewOverride::new(Act::Override(replacement), target, hour);
-        engine.order(order).expect("it can be done");
+        let order = NewOverride::new(OverrideAction::Limit(replacement), target, hour);
+        engine.add_override(order).expect("it can be done");
         let of = |app| of("app", app).with("prio", "sheddable");
         let mut held = Vec::new();
-        while let Some(passed) = engine.decide(&of("evil")).passed() {
+        while let Some(passed) = engine.decide(&of("evil")).allowed() {
             held.push(passed.into_permits());
             assert!(held.len() < 50, "a part of the limit");
         }
         let evil = [of("evil")];
         assert!(
-            engine.decide(&of("good").also(&evil)).refused().is_some(),
+            engine
+                .decide(&of("good").with_other_sets(&evil))
+                .denied()
+                .is_some(),
             "{beside}"
         );
     }

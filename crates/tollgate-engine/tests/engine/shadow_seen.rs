@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOverride, Target};
+use tollgate_engine::orders::{NewOverride, OverrideAction, Target};
 use tollgate_engine::policy::Policy;
 
 use crate::common::{TestEngine, engine};
@@ -18,13 +18,13 @@ fn by(text: &str) -> TestEngine {
         .expect("a policy")
         .policy;
     engine(policy, &Manual::new())
-        .with_tallies(10)
+        .with_counters(10)
         .with_top_keys(10)
 }
 
 /// What passed, was near the limit and would have been refused, of those that counted anything.
 fn counts(engine: &TestEngine) -> Vec<(String, u64, u64, u64)> {
-    let all = engine.tallies().into_iter();
+    let all = engine.counters().into_iter();
     let all = all.map(|own| {
         (
             own.limiter.to_string(),
@@ -41,11 +41,11 @@ fn counts(engine: &TestEngine) -> Vec<(String, u64, u64, u64)> {
 fn a_rule_in_shadow_counts_its_requests_and_nobody_else_does() {
     let engine = by("limits: [{name: trial, key: user, rate: 5/h, mode: shadow}]");
     for _ in 0..8 {
-        assert!(engine.decide(&user("ada")).passed().is_some());
+        assert!(engine.decide(&user("ada")).allowed().is_some());
     }
     // Four fifths of it are used by the fourth.
     assert_eq!(counts(&engine), [("trial".to_owned(), 5, 2, 3)]);
-    let top = engine.top().expect("it is counted");
+    let top = engine.top_keys().expect("it is counted");
     let first = &top.keys[0];
     assert_eq!(
         (first.limiter.as_str(), first.key.as_str()),
@@ -60,13 +60,17 @@ fn a_rule_in_shadow_counts_its_requests_and_nobody_else_does() {
 #[test]
 fn a_request_that_is_bypassed_is_counted_as_that() {
     let engine = by("limits: [{name: a, key: user, rate: 1/h}]");
-    let bypass = NewOverride::new(Act::Bypass, Target::facts([("user", "svc")]), MINUTE);
-    engine.order(bypass).expect("an order");
+    let bypass = NewOverride::new(
+        OverrideAction::Bypass,
+        Target::facts([("user", "svc")]),
+        MINUTE,
+    );
+    engine.add_override(bypass).expect("an order");
     for _ in 0..3 {
-        assert!(engine.decide(&user("svc")).passed().is_some());
+        assert!(engine.decide(&user("svc")).allowed().is_some());
     }
     assert_eq!(counts(&engine), [("(bypass)".to_owned(), 3, 0, 0)]);
-    assert!(engine.top().expect("it is counted").keys.is_empty());
+    assert!(engine.top_keys().expect("it is counted").keys.is_empty());
 }
 
 #[test]
@@ -82,11 +86,11 @@ descriptors:
         assert!(
             engine
                 .decide_descriptors("edge", &trial, 1)
-                .refused()
+                .denied()
                 .is_none()
         );
     }
-    let top = engine.top().expect("it is counted");
+    let top = engine.top_keys().expect("it is counted");
     assert_eq!(
         (
             top.keys[0].key.as_str(),
@@ -96,8 +100,8 @@ descriptors:
         ("trial=x", 2, true)
     );
     engine
-        .order(NewOverride::new(
-            Act::Bypass,
+        .add_override(NewOverride::new(
+            OverrideAction::Bypass,
             Target::rule("edge/user"),
             MINUTE,
         ))
@@ -107,7 +111,7 @@ descriptors:
         assert!(
             engine
                 .decide_descriptors("edge", &ada, 1)
-                .refused()
+                .denied()
                 .is_none()
         );
     }

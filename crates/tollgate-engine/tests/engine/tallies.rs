@@ -4,8 +4,8 @@ use tollgate::clock::Manual;
 use tollgate::quota::Quota;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::policy::{Limits, Match, Mode, Pattern, Policy, Rule};
-use tollgate_engine::tally::Tally;
+use tollgate_engine::policy::{Limits, MatchConditions, Mode, Pattern, Policy, Rule};
+use tollgate_engine::tally::LimiterCounts;
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Bounds, Engine, Facts};
 
@@ -14,8 +14,8 @@ use crate::{awaited, user};
 
 /// Each limiter that has counted something: its name, allowed, near its limit, in shadow, and each reason.
 fn counted(engine: &TestEngine) -> Vec<String> {
-    let show = |tally: Tally| {
-        let Tally {
+    let show = |tally: LimiterCounts| {
+        let LimiterCounts {
             limiter,
             allowed,
             near_limit,
@@ -36,7 +36,7 @@ fn counted(engine: &TestEngine) -> Vec<String> {
         line
     };
     let none = |line: &String| line.ends_with(" 0");
-    let lines = engine.tallies().into_iter().map(show);
+    let lines = engine.counters().into_iter().map(show);
     lines.filter(|line| !none(line)).collect()
 }
 
@@ -64,9 +64,9 @@ fn each_limiter_counts_what_it_decides_and_why() {
         on("free", "/free", limits(|own| own.unlimited = true)),
         trial,
     ]);
-    let entry = |fact: &str, text: &str| Match {
+    let entry = |fact: &str, text: &str| MatchConditions {
         conditions: vec![(fact.to_owned(), Pattern::Exact(text.to_owned()))],
-        ..Match::default()
+        ..MatchConditions::default()
     };
     policy.block.push(entry("user", "mallory"));
     policy.exempt.push(entry("user", "root"));
@@ -76,7 +76,7 @@ fn each_limiter_counts_what_it_decides_and_why() {
     };
     let engine = engine(policy, &Manual::new())
         .with_bounds(bounds)
-        .with_tallies(100);
+        .with_counters(100);
     assert_eq!(counted(&engine), [""; 0]);
     let long = "x".repeat(101);
     let asked = [
@@ -98,7 +98,7 @@ fn each_limiter_counts_what_it_decides_and_why() {
     let _ = engine.decide(&facts);
     drop(held);
     let _ = engine.decide(&Facts::new());
-    let costly = user("eve").with("path", "/two").costing(3);
+    let costly = user("eve").with("path", "/two").with_cost(3);
     let _ = engine.decide(&costly);
     assert_eq!(
         counted(&engine),
@@ -121,7 +121,7 @@ fn each_limiter_counts_what_it_decides_and_why() {
 #[test]
 fn waiting_and_asking_again_counts_once() {
     let engine = engine(policy(vec![rule("one", rates(&["1/h"]))]), &Manual::new());
-    let engine = engine.with_tallies(10);
+    let engine = engine.with_counters(10);
     let facts = user("1");
     for _ in 0..3 {
         let Ok(_) = awaited(engine.decide_async(&facts));
@@ -145,7 +145,7 @@ descriptors:
     };
     let engine = engine(policy, &Manual::new())
         .with_bounds(bounds)
-        .with_tallies(10);
+        .with_counters(10);
     let both = [
         Descriptor::new(&[("user", "ada")]),
         Descriptor::new(&[("path", "/trial")]),
@@ -187,8 +187,8 @@ fn counts_survive_reloads_and_never_fall() {
         let rules = names.iter().map(|name| rule(name, rates(&["1/h"])));
         policy(rules.collect())
     };
-    let engine = engine(rules(&["a", "b"]), &Manual::new()).with_tallies(2);
-    let mut before: Vec<Tally> = Vec::new();
+    let engine = engine(rules(&["a", "b"]), &Manual::new()).with_counters(2);
+    let mut before: Vec<LimiterCounts> = Vec::new();
     let mut decided = 0;
     for names in [
         &["a", "b"][..],
@@ -203,7 +203,7 @@ fn counts_survive_reloads_and_never_fall() {
             let _ = engine.decide(&user(&name));
             decided += names.len() as u64;
         }
-        let now = engine.tallies();
+        let now = engine.counters();
         for old in &before {
             let same = now.iter().find(|tally| tally.limiter == old.limiter);
             let Some(same) = same else { continue };
@@ -224,7 +224,10 @@ fn counts_survive_reloads_and_never_fall() {
 fn an_engine_that_does_not_count_has_no_tallies() {
     let engine: TestEngine = engine(policy(vec![rule("a", rates(&["1/h"]))]), &Manual::new());
     let _ = engine.decide(&user("1"));
-    assert_eq!((engine.tallies(), engine.waits().is_none()), (vec![], true));
+    assert_eq!(
+        (engine.counters(), engine.wait_times().is_none()),
+        (vec![], true)
+    );
 }
 
 #[test]
@@ -232,7 +235,7 @@ fn counting_begins_while_a_verdict_is_held() {
     let engine = engine(policy(vec![rule("a", rates(&["5/h"]))]), &Manual::new());
     let facts = user("1");
     let held = engine.decide(&facts);
-    let engine: Engine<_> = engine.with_tallies(10);
+    let engine: Engine<_> = engine.with_counters(10);
     let _ = engine.decide(&facts);
     assert_eq!(counted(&engine), ["a 1"]);
     drop(held);
@@ -247,7 +250,7 @@ fn rules_stay_as_old_as_they_are_if_a_verdict_is_held_while_counting_begins() {
     let facts = Facts::new();
     let held = engine.decide(&facts);
     clock.advance(std::time::Duration::from_secs(60));
-    let engine = engine.with_tallies(10);
+    let engine = engine.with_counters(10);
     assert_eq!(engine.limiter_states()[0].since, began);
     drop(held);
 }

@@ -21,14 +21,14 @@ descriptors:
     let domains = envoy::decode(&[(0, file)])
         .expect("a configuration")
         .domains;
-    let converted = envoy::to_rules(&domains);
+    let converted = envoy::convert_to_rules(&domains);
     let replaces: Vec<_> = converted
         .rules
         .iter()
         .map(|rule| &rule.replaces[..])
         .collect();
     assert_eq!(replaces, [&["b"][..], &["c"], &["d"], &[]]);
-    let [told] = &converted.unsaid[..] else {
+    let [told] = &converted.losses[..] else {
         panic!("one loss")
     };
     assert_eq!(
@@ -50,8 +50,8 @@ descriptors:
 ";
     let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
     let domains = decoded.domains;
-    let rules = envoy::to_rules(&domains).rules;
-    let ours = envoy::convert(&Policy {
+    let rules = envoy::convert_to_rules(&domains).rules;
+    let ours = envoy::convert_to_yaml(&Policy {
         domains,
         ..Policy::default()
     });
@@ -64,7 +64,7 @@ descriptors:
     }
     let failures: Vec<_> = rules
         .iter()
-        .map(|rule| rule.on_store_failure.shown(&rule.limits))
+        .map(|rule| rule.on_store_failure.to_text(&rule.limits))
         .collect();
     assert_eq!(failures, ["closed", "local", "local", "closed", "local"]);
     let counted: Vec<_> = rules.iter().map(|rule| rule.counting.name()).collect();
@@ -78,7 +78,7 @@ fn a_domain_that_charges_each_is_told() {
     let policy = Policy::from_text(file, Format::Yaml)
         .expect("their form")
         .policy;
-    let ours = envoy::convert(&policy).expect("a policy");
+    let ours = envoy::convert_to_yaml(&policy).expect("a policy");
     let note = "# Not converted, \"edge\": charging: each: rules charge a request that one of them \
                 refuses to none\n";
     assert!(ours.contains(note), "{ours}");
@@ -112,10 +112,10 @@ fn thousands_of_siblings_are_converted_in_no_time() {
         domains: decoded.domains,
         ..Policy::default()
     };
-    let converted = envoy::to_rules(&policy.domains);
+    let converted = envoy::convert_to_rules(&policy.domains);
     assert_eq!(converted.rules.len(), 8_501);
     assert_eq!(converted.rules[7].replaces, ["base"]);
-    let ours = envoy::convert(&policy).expect("a policy");
+    let ours = envoy::convert_to_yaml(&policy).expect("a policy");
     assert_eq!(ours.matches("# lost: detailed_metric").count(), 8_000);
 }
 
@@ -154,7 +154,7 @@ fn a_failure_is_said_by_the_limit_or_the_domain_or_the_kind_of_limit() {
         let domains = envoy::decode(&[(0, text)]).expect("a domain").domains;
         let rules = domains["edge"].descriptors.iter();
         let limits = rules.filter_map(|rule| rule.limit.as_ref());
-        let names = limits.map(|limit| limit.on_store_failure.shown(&limit.limits));
+        let names = limits.map(|limit| limit.on_store_failure.to_text(&limit.limits));
         names.collect::<Vec<_>>()
     };
     let default = ["local", "closed", "local", "local"];
@@ -189,15 +189,15 @@ descriptors:
     let policy = Policy::from_text(file, Format::Yaml)
         .expect("theirs")
         .policy;
-    let converted = envoy::to_rules(&policy.domains);
+    let converted = envoy::convert_to_rules(&policy.domains);
     assert_eq!(converted.rules[0].replaces, ["c"]);
-    let [told] = &converted.unsaid[..] else {
-        panic!("one loss: {:?}", converted.unsaid)
+    let [told] = &converted.losses[..] else {
+        panic!("one loss: {:?}", converted.losses)
     };
     let what =
         "replaces of a limit in force: in shadow, a rule takes only the place of others in shadow";
     assert_eq!((told.limit.as_str(), told.what), ("edge/a", what));
-    let ours = envoy::convert(&policy).expect("a policy");
+    let ours = envoy::convert_to_yaml(&policy).expect("a policy");
     assert!(ours.contains(&format!("  # lost: {what}\n")), "{ours}");
 }
 
@@ -228,15 +228,15 @@ descriptors:
     let policy = Policy::from_text(&file, Format::Yaml)
         .expect("theirs")
         .policy;
-    let ours = envoy::convert(&policy).expect("a policy");
+    let ours = envoy::convert_to_yaml(&policy).expect("a policy");
     let again = Policy::from_text(&ours, Format::Yaml)
         .expect("what we wrote")
         .policy;
-    let converted = envoy::to_rules(&policy.domains);
+    let converted = envoy::convert_to_rules(&policy.domains);
     assert_eq!(again.rules.len(), converted.rules.len());
     // Two that differ beyond what a name has room for are two still; of what is left out it is said why.
     assert_eq!(converted.rules.len(), 3, "{ours}");
-    let why: Vec<_> = converted.unsaid.iter().map(|unsaid| unsaid.what).collect();
+    let why: Vec<_> = converted.losses.iter().map(|unsaid| unsaid.what).collect();
     let value = "a value of more than 4096 bytes, of its own or of one that is asked before it";
     let key = "a key of more than 200 characters";
     let facts = "more than 16 keys that tell one counter from another";
@@ -256,7 +256,7 @@ fn what_would_be_refused_is_not_converted() {
     let policy = Policy::from_text(&file, Format::Yaml)
         .expect("theirs")
         .policy;
-    let rejected = envoy::convert(&policy).expect_err("too many patterns");
+    let rejected = envoy::convert_to_yaml(&policy).expect_err("too many patterns");
     assert_eq!(
         rejected.errors[0].to_string(),
         "error[bad-regex]: more than 1000 regular expressions"
@@ -278,7 +278,7 @@ fn pass_of_three(modes: [&str; 3]) -> usize {
     let memory = Memory::builder().clock(clock.clone()).wall(clock).build();
     let policy = Policy::from_text(&file, Format::Yaml).expect("ours").policy;
     let engine = Engine::new(policy, memory).expect("a policy");
-    let passed = (0..3).filter(|_| engine.decide(&Facts::new()).passed().is_some());
+    let passed = (0..3).filter(|_| engine.decide(&Facts::new()).allowed().is_some());
     passed.count()
 }
 
@@ -308,7 +308,7 @@ descriptors:
     let passed = (0..5).filter(|_| {
         engine
             .decide_descriptors("edge", &all, 1)
-            .refused()
+            .denied()
             .is_none()
     });
     assert_eq!(passed.count(), 3);

@@ -7,7 +7,7 @@ use proptest::prelude::*;
 use proptest::sample::select;
 use tollgate::Algorithm;
 use tollgate_engine::document::{self, Format, Value};
-use tollgate_engine::envoy::{self, Compiled, Lookup};
+use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::{KeyPart, Mode, OnStoreFailure, Pattern, Policy, Rule};
 
@@ -19,7 +19,7 @@ type Known = BTreeMap<&'static str, String>;
 /// The limits that are enforced, by number with their counters, if the proxy sends each list of keys that the
 /// domain has and that is known.
 fn envoy_applies(
-    compiled: &Compiled,
+    compiled: &DescriptorIndex,
     domain: &str,
     facts: &Known,
     lost: &BTreeSet<String>,
@@ -49,11 +49,11 @@ fn envoy_applies(
                 .is_none_or(|leaf| !lost.contains(&leaf.to_string()))
         })
         .unzip();
-    envoy::drop_replaced(&mut found);
+    envoy::remove_replaced_limits(&mut found);
     let limits = found.into_iter().zip(requests);
     limits
         .filter_map(|(found, request)| match found {
-            Lookup::Limited(leaf) if !leaf.limit.limits.unlimited => {
+            LookupResult::Limited(leaf) if !leaf.limit.limits.unlimited => {
                 Some((leaf.limit.span.start.line, counter(leaf, request)))
             }
             _ => None,
@@ -140,9 +140,9 @@ descriptors:
     let domains = envoy::decode(&[(0, file)])
         .expect("a configuration")
         .domains;
-    let rules = envoy::to_rules(&domains).rules;
+    let rules = envoy::convert_to_rules(&domains).rules;
     assert_eq!(rules[2].mode, Mode::Shadow);
-    let text = envoy::convert(&Policy {
+    let text = envoy::convert_to_yaml(&Policy {
         domains,
         ..Policy::default()
     })
@@ -188,11 +188,11 @@ proptest! {
         domains in domains(),
         facts in vec(btree_map(select(KEYS.to_vec()), "[xy.+]{0,4}", 0..4), 2),
     ) {
-        let compiled = Compiled::new(&domains);
-        let converted = envoy::to_rules(&domains);
+        let compiled = DescriptorIndex::new(&domains);
+        let converted = envoy::convert_to_rules(&domains);
         // What is lost of a rule that there is: a circle of replaced ones.
-        prop_assume!(converted.unsaid.iter().all(|unsaid| unsaid.rule.is_none()));
-        let lost: BTreeSet<_> = converted.unsaid.iter().map(|unsaid| unsaid.limit.clone()).collect();
+        prop_assume!(converted.losses.iter().all(|unsaid| unsaid.rule.is_none()));
+        let lost: BTreeSet<_> = converted.losses.iter().map(|unsaid| unsaid.limit.clone()).collect();
         for domain in domains.keys() {
             let theirs: Vec<_> = facts.iter().map(|facts| envoy_applies(&compiled, domain, facts, &lost)).collect();
             let ours: Vec<_> = facts.iter().map(|facts| native_applies(&converted.rules, domain, facts)).collect();
@@ -210,8 +210,8 @@ proptest! {
 
     #[test]
     fn converted_text_is_yaml_with_all_rules(domains in domains()) {
-        let rules = envoy::to_rules(&domains).rules;
-        let text = envoy::convert(&Policy { domains, ..Policy::default() }).expect("a policy");
+        let rules = envoy::convert_to_rules(&domains).rules;
+        let text = envoy::convert_to_yaml(&Policy { domains, ..Policy::default() }).expect("a policy");
         let tree = document::parse(&text, Format::Yaml, 0).expect("YAML");
         let field = |map: &Value, name: &str| match map {
             Value::Map(fields) => fields.iter().find(|(field, _)| field.value == Value::Text(name.to_owned()))
@@ -233,9 +233,9 @@ proptest! {
 
     #[test]
     fn what_is_converted_is_read_back_as_the_same_rules(domains in domains()) {
-        let rules = envoy::to_rules(&domains).rules;
+        let rules = envoy::convert_to_rules(&domains).rules;
         prop_assume!(!rules.is_empty());
-        let text = envoy::convert(&Policy { domains, ..Policy::default() }).expect("a policy");
+        let text = envoy::convert_to_yaml(&Policy { domains, ..Policy::default() }).expect("a policy");
         let read = Policy::from_text(&text, Format::Yaml).map_err(|it| TestCaseError::fail(it.to_string()))?;
         let plain = |mut rule: Rule| {
             (rule.span, rule.matches.span) = Default::default();

@@ -1,7 +1,7 @@
 //! Their matching, written to be obviously right. `Compiled` is what decides; tests
 //! hold it against this.
 
-use tollgate_engine::envoy::Domains;
+use tollgate_engine::envoy::DescriptorDomains;
 use tollgate_engine::policy::DescriptorRule;
 
 /// The rules that the entries lead through, from the outermost, if the last of them has a limit.
@@ -10,7 +10,7 @@ use tollgate_engine::policy::DescriptorRule;
 /// the rule for the key alone. What was chosen stays chosen, even if nothing below it fits, and no rule
 /// stands in for those below it.
 pub(crate) fn find<'p>(
-    domains: &'p Domains,
+    domains: &'p DescriptorDomains,
     domain: &str,
     entries: &[(&str, &str)],
 ) -> Option<Vec<&'p DescriptorRule>> {

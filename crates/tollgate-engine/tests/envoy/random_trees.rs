@@ -6,9 +6,9 @@ use std::collections::BTreeSet;
 use proptest::collection::{btree_map, vec};
 use proptest::prelude::*;
 use proptest::sample::select;
-use tollgate::{Algorithm, Rate, core::Align};
-use tollgate_engine::document::{LineColumn, Span};
-use tollgate_engine::envoy::{self, Compiled, Domains, Leaf};
+use tollgate::{Algorithm, Rate, core::WindowAlignment};
+use tollgate_engine::document::{Position, Span};
+use tollgate_engine::envoy::{self, CompiledLimit, DescriptorDomains, DescriptorIndex};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{
     Counting, DescriptorLimit, DescriptorRule, Domain, Limits, OnStoreFailure,
@@ -82,7 +82,7 @@ fn limit() -> impl Strategy<Value = Option<DescriptorLimit>> {
                 ..Limits::default()
             },
             unit: (!unlimited).then_some(Unit::Second),
-            algorithm: Algorithm::FixedWindow(Align::default()),
+            algorithm: Algorithm::FixedWindow(WindowAlignment::default()),
             counting: Counting::default(),
             on_store_failure: OnStoreFailure::Local.into(),
             shadow,
@@ -128,12 +128,12 @@ fn tree(depth: u32) -> BoxedStrategy<Vec<DescriptorRule>> {
 }
 
 /// One or two domains; the span of each limit is its number.
-pub(crate) fn domains() -> impl Strategy<Value = Domains> {
+pub(crate) fn domains() -> impl Strategy<Value = DescriptorDomains> {
     fn number(rules: &mut [DescriptorRule], next: &mut u32) {
         for rule in rules {
             if let Some(limit) = &mut rule.limit {
                 *next += 1;
-                limit.span.start = LineColumn {
+                limit.span.start = Position {
                     line: *next,
                     column: 1,
                 };
@@ -143,7 +143,7 @@ pub(crate) fn domains() -> impl Strategy<Value = Domains> {
     }
     btree_map(select(vec!["edge", "core"]), tree(2), 1..3).prop_map(|trees| {
         let mut next = 0;
-        let mut named = Domains::new();
+        let mut named = DescriptorDomains::new();
         for (name, mut tree) in trees {
             number(&mut tree, &mut next);
             let descriptors = tree;
@@ -169,7 +169,7 @@ fn borrowed<'e>(entries: &'e [(&'static str, String)]) -> Vec<(&'e str, &'e str)
 }
 
 /// A leaf's path and number, to compare with rules.
-fn path_of(leaf: &Leaf) -> (Vec<(&str, Option<&str>)>, u32) {
+fn path_of(leaf: &CompiledLimit) -> (Vec<(&str, Option<&str>)>, u32) {
     let steps = leaf.steps.iter();
     let steps = steps.map(|step| (&*step.key, step.value.as_deref()));
     (steps.collect(), leaf.limit.span.start.line)
@@ -178,7 +178,7 @@ fn path_of(leaf: &Leaf) -> (Vec<(&str, Option<&str>)>, u32) {
 proptest! {
     #[test]
     fn compiled_finds_what_naive_finds(domains in domains(), requests in vec(entries(), 1..20)) {
-        let compiled = Compiled::new(&domains);
+        let compiled = DescriptorIndex::new(&domains);
         for request in &requests {
             let request = borrowed(request);
             for domain in ["edge", "core", "none"] {
@@ -209,7 +209,7 @@ proptest! {
             text.push_str(&format!("- {{key: k, value: '{pattern}', rate_limit: {{unlimited: yes}}}}\n"));
         }
         let domains = envoy::decode(&[(0, &text)]).expect("patterns").domains;
-        let compiled = Compiled::new(&domains);
+        let compiled = DescriptorIndex::new(&domains);
         for value in &values {
             let exact = patterns.iter().find(|pattern| *pattern == value);
             let first = patterns.iter().find(|pattern| matching::fits(pattern, value));
@@ -269,7 +269,7 @@ proptest! {
         one in entries(),
         other in entries(),
     ) {
-        let compiled = Compiled::new(&domains);
+        let compiled = DescriptorIndex::new(&domains);
         let (one, other) = (borrowed(&one), borrowed(&other));
         let found = [&one, &other].map(|request| {
             compiled.lookup("edge", &Descriptor::new(request)).leaf()
@@ -340,7 +340,8 @@ impl Request {
             descriptors: rules,
             ..Domain::default()
         };
-        let compiled = Compiled::new(&Domains::from([(self.domain.clone(), domain)]));
+        let compiled =
+            DescriptorIndex::new(&DescriptorDomains::from([(self.domain.clone(), domain)]));
         let entries = self.entries();
         let leaf = compiled
             .lookup(&self.domain, &Descriptor::new(&entries))
@@ -350,14 +351,14 @@ impl Request {
 
     fn asked(&self, unit: Unit) -> Vec<u8> {
         let mut key = Vec::new();
-        envoy::asked_key(&self.domain, &self.entries(), unit, |piece| {
+        envoy::requested_limit_key(&self.domain, &self.entries(), unit, |piece| {
             key.extend_from_slice(piece);
         });
         key
     }
 }
 
-pub(crate) fn counter(leaf: &Leaf, entries: &[(&str, &str)]) -> Vec<u8> {
+pub(crate) fn counter(leaf: &CompiledLimit, entries: &[(&str, &str)]) -> Vec<u8> {
     let mut key = Vec::new();
     envoy::counter_key(leaf, entries, |piece| key.extend_from_slice(piece));
     key

@@ -5,7 +5,7 @@
 mod envoy_rows;
 
 use envoy_rows::{POLICY, REQUESTS};
-use tollgate_engine::envoy::{self, Compiled, Lookup};
+use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult};
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 use tollgate_engine::{Diagnostic, Severity};
@@ -141,11 +141,12 @@ fn limits_mean_what_they_say() {
             (limit.counting == Counting::Leased, ", leased"),
             (limit.counting == Counting::Local, ", local"),
             (
-                limit.on_store_failure.one_of(&limit.limits) == Some(OnStoreFailure::Open),
+                limit.on_store_failure.common_mode(&limit.limits) == Some(OnStoreFailure::Open),
                 ", open",
             ),
             (
-                limit.on_store_failure.one_of(&limit.limits) == Some(OnStoreFailure::CircuitBreak),
+                limit.on_store_failure.common_mode(&limit.limits)
+                    == Some(OnStoreFailure::CircuitBreak),
                 ", circuit-break",
             ),
         ] {
@@ -335,7 +336,7 @@ fn a_document_in_the_middle_knows_its_lines() {
 #[test]
 fn requests_come_to_their_limit() {
     let domains = envoy::decode(&[(0, POLICY)]).expect("a policy").domains;
-    let compiled = Compiled::new(&domains);
+    let compiled = DescriptorIndex::new(&domains);
     for (domain, entries, expected) in REQUESTS {
         let found = compiled.lookup(domain, &Descriptor::new(entries)).leaf();
         let found = found.map(ToString::to_string);
@@ -348,8 +349,8 @@ fn requests_come_to_their_limit() {
 #[test]
 fn a_limit_in_the_request_skips_the_lookup_but_not_the_domain() {
     let domains = envoy::decode(&[(0, POLICY)]).expect("a policy").domains;
-    let compiled = Compiled::new(&domains);
-    let asked = Lookup::Asked {
+    let compiled = DescriptorIndex::new(&domains);
+    let asked = LookupResult::Requested {
         requests: 3,
         unit: Unit::Hour,
         counts_as: None,
@@ -362,7 +363,7 @@ fn a_limit_in_the_request_skips_the_lookup_but_not_the_domain() {
             &[("path", "/login"), ("deeper", "x"), ("still", "y")],
             asked,
         ),
-        ("unknown", &[("user", "root")], Lookup::Nothing),
+        ("unknown", &[("user", "root")], LookupResult::NoMatch),
     ] {
         let descriptor = Descriptor {
             limit: Some((3, Unit::Hour)),

@@ -4,7 +4,8 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 use tollgate_engine::envoy::{
-    self, Compiled, Lookup, Status, StatusCode, drop_replaced, overall, status,
+    self, DescriptorIndex, LimitStatus, LookupResult, StatusCode, limit_status, overall_code,
+    remove_replaced_limits,
 };
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::Mode;
@@ -23,8 +24,8 @@ descriptors:
 - {key: many, rate_limit: {rate: [10/s, 100/h], quota: 1000/month, concurrency: 7}}
 ";
 
-fn policy() -> Compiled {
-    Compiled::new(&envoy::decode(&[(0, POLICY)]).expect("a policy").domains)
+fn policy() -> DescriptorIndex {
+    DescriptorIndex::new(&envoy::decode(&[(0, POLICY)]).expect("a policy").domains)
 }
 
 fn allowed(limit: u64, remaining: u64) -> Decision {
@@ -43,12 +44,12 @@ fn denied(limit: u64, wait: u64) -> Decision {
 }
 
 /// The answers for descriptors of these keys, each over its limit or not.
-fn answers<'p>(policy: &'p Compiled, request: &[(&str, bool)]) -> Vec<Status<'p>> {
+fn answers<'p>(policy: &'p DescriptorIndex, request: &[(&str, bool)]) -> Vec<LimitStatus<'p>> {
     let mut found: Vec<_> = request
         .iter()
         .map(|(key, _)| policy.lookup("edge", &Descriptor::new(&[(key, "x")])))
         .collect();
-    drop_replaced(&mut found);
+    remove_replaced_limits(&mut found);
     let found = found.iter().zip(request);
     found
         .map(|(lookup, (_, is_over))| {
@@ -57,7 +58,7 @@ fn answers<'p>(policy: &'p Compiled, request: &[(&str, bool)]) -> Vec<Status<'p>
             } else {
                 allowed(10, 4)
             };
-            status(*lookup, &[decision])
+            limit_status(*lookup, &[decision])
         })
         .collect()
 }
@@ -107,8 +108,8 @@ fn requests_are_answered_as_a_whole() {
         let answers = answers(&policy, request);
         let found: Vec<_> = answers.iter().map(|status| status.code).collect();
         assert_eq!(&found, codes, "{request:?}");
-        assert_eq!(overall(&answers, Mode::Enforce), *whole, "{request:?}");
-        assert_eq!(overall(&answers, Mode::Shadow), OK, "{request:?}");
+        assert_eq!(overall_code(&answers, Mode::Enforce), *whole, "{request:?}");
+        assert_eq!(overall_code(&answers, Mode::Shadow), OK, "{request:?}");
     }
 }
 
@@ -127,7 +128,7 @@ fn nothing_replaces_what_is_unlimited() {
 fn what_is_told_about_each_kind() {
     let policy = policy();
     let told = |key: &str, decisions: &[Decision]| {
-        let status = status(
+        let status = limit_status(
             policy.lookup("edge", &Descriptor::new(&[(key, "x")])),
             decisions,
         );
@@ -135,7 +136,7 @@ fn what_is_told_about_each_kind() {
         (
             limit.map(|limit| (limit.requests_per_unit, limit.unit, limit.name)),
             status.remaining,
-            status.would_refuse,
+            status.would_deny,
         )
     };
     let minute = Some(Unit::Minute);
@@ -184,17 +185,17 @@ fn a_limit_in_the_request_is_neither_shadowed_nor_replaced() {
         policy.lookup("edge", &descriptor(&keys[1])),
         policy.lookup("edge", &Descriptor::new(&keys[2])),
     ];
-    drop_replaced(&mut found);
+    remove_replaced_limits(&mut found);
     assert!(matches!(
         found,
         [
-            Lookup::Asked { .. },
-            Lookup::Asked { .. },
-            Lookup::Limited(_)
+            LookupResult::Requested { .. },
+            LookupResult::Requested { .. },
+            LookupResult::Limited(_)
         ]
     ));
-    let answer = status(found[0], &[denied(3, 9)]);
-    assert_eq!((answer.code, answer.would_refuse), (OVER, false));
+    let answer = limit_status(found[0], &[denied(3, 9)]);
+    assert_eq!((answer.code, answer.would_deny), (OVER, false));
     assert_eq!(
         answer.current_limit.expect("a limit").unit,
         Some(Unit::Week)

@@ -4,11 +4,11 @@ use std::time::Duration;
 
 use tollgate::Clock;
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
-use tollgate_adaptive::NamedLaw;
+use tollgate::concurrency::PermitOutcome;
+use tollgate_adaptive::AdaptiveAlgorithm;
 use tollgate_engine::engine::AdaptiveState;
 use tollgate_engine::verdict::{Cause, DenyReason, Permits};
-use tollgate_engine::{Engine, Facts, Policy, PolicyError, Verdict};
+use tollgate_engine::{Engine, Facts, Policy, PolicyError, RequestDecision};
 
 use super::tasks::Tasks;
 use super::{TestEngine, engine, policy};
@@ -22,8 +22,8 @@ fn state(engine: &TestEngine) -> AdaptiveState {
     adaptive.next().expect("a rule that adapts")
 }
 
-fn permits(verdict: Verdict<'_>) -> Option<Permits> {
-    verdict.passed().map(|passed| passed.into_permits())
+fn permits(verdict: RequestDecision<'_>) -> Option<Permits> {
+    verdict.allowed().map(|passed| passed.into_permits())
 }
 
 /// As many as may run at once do, round after round, each for so long; the lowest limit of all rounds.
@@ -31,7 +31,7 @@ fn rounds(
     engine: &TestEngine,
     clock: &Manual,
     count: usize,
-    (latency, ending): (Duration, Ending),
+    (latency, ending): (Duration, PermitOutcome),
 ) -> u32 {
     let facts = Facts::new();
     let mut lowest = u32::MAX;
@@ -54,25 +54,25 @@ fn rounds(
     lowest
 }
 
-fn adaptive(law: NamedLaw) -> String {
+fn adaptive(law: AdaptiveAlgorithm) -> String {
     format!("limits: [{{name: api, concurrency: {{adaptive: {law}, min: 5, max: 200}}}}]")
 }
 
 #[test]
 fn every_law_stays_within_its_bounds_and_falls_when_requests_get_slow_and_are_dropped() {
-    for law in NamedLaw::ALL {
+    for law in AdaptiveAlgorithm::ALL {
         let clock = Manual::new();
         let engine = engine(&adaptive(law), &clock);
         assert_eq!(
-            (state(&engine).limit, state(&engine).adaptive.law),
+            (state(&engine).limit, state(&engine).adaptive.algorithm),
             (20, law)
         );
-        rounds(&engine, &clock, 300, (10 * MS, Ending::Success));
+        rounds(&engine, &clock, 300, (10 * MS, PermitOutcome::Success));
         let calm = state(&engine).limit;
         // Some get used to it after a while, and grow again.
-        let bad = rounds(&engine, &clock, 300, (1_000 * MS, Ending::Dropped));
+        let bad = rounds(&engine, &clock, 300, (1_000 * MS, PermitOutcome::Dropped));
         // That one goes by how many are done at once, and all are.
-        if law != NamedLaw::Bbr {
+        if law != AdaptiveAlgorithm::Bbr {
             assert!(bad < calm, "{law}: {calm} → {bad}");
         }
     }
@@ -81,7 +81,7 @@ fn every_law_stays_within_its_bounds_and_falls_when_requests_get_slow_and_are_dr
 #[test]
 fn the_limit_falls_when_latency_rises_and_comes_back() {
     let clock = Manual::new();
-    let engine = engine(&adaptive(NamedLaw::Gradient2), &clock);
+    let engine = engine(&adaptive(AdaptiveAlgorithm::Gradient2), &clock);
     // A backend that serves eight at once, in 10 ms each: what is beyond them waits.
     let serve = |rounds: usize, capacity: usize| {
         let facts = Facts::new();
@@ -93,7 +93,7 @@ fn the_limit_falls_when_latency_rises_and_comes_back() {
             while held.peek().is_some() {
                 clock.advance(10 * MS);
                 for permits in held.by_ref().take(capacity) {
-                    permits.end(Ending::Success);
+                    permits.end(PermitOutcome::Success);
                 }
             }
         }
@@ -115,7 +115,7 @@ limits:
 - {name: calls, key: user, rate: 100/h}
 - {name: api, concurrency: {adaptive: aimd, max: 2}}
 ";
-    let engine = engine(text, &clock).with_tallies(10);
+    let engine = engine(text, &clock).with_counters(10);
     let facts = Facts::new().with("user", "ada");
     let held: Vec<_> = (0..2).map(|_| engine.decide(&facts)).collect();
     assert_eq!(held[1].cause(), Cause::Rule("api"));
@@ -124,7 +124,7 @@ limits:
         (2, 0)
     );
     let verdict = engine.decide(&facts);
-    let refused = verdict.refused().expect("two run");
+    let refused = verdict.denied().expect("two run");
     assert_eq!(refused.cause(), Cause::Rule("api"));
     assert_eq!(refused.reason(), Some(DenyReason::Shed));
     assert_eq!(
@@ -134,10 +134,10 @@ limits:
             .as_deref(),
         Some("1 to 2 at once by aimd")
     );
-    assert!(refused.decision().wait().is_zero());
+    assert!(refused.decision().wait_or_max().is_zero());
     drop((verdict, held));
-    assert_eq!(engine.left(&facts)[0].decision.remaining, 98);
-    let tallies = engine.tallies();
+    assert_eq!(engine.remaining(&facts)[0].decision.remaining, 98);
+    let tallies = engine.counters();
     let api = tallies
         .iter()
         .find(|tally| &*tally.limiter == "api")
@@ -162,7 +162,7 @@ limits:
 ";
     let engine = engine(text, &clock);
     let facts = Facts::new();
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
     for _ in 0..100 {
         let verdict = engine.decide(&facts);
         assert_eq!(verdict.cause(), Cause::Rule("calls"));
@@ -224,7 +224,7 @@ fn looking_takes_no_place() {
         (seen.cause(), seen.decision().is_allowed()),
         (Cause::Rule("api"), false)
     );
-    let left = engine.left(&facts);
+    let left = engine.remaining(&facts);
     assert_eq!((left.len(), left[0].decision.remaining), (1, 0));
     assert_eq!(state(&engine).in_flight, 2);
     drop(held);
@@ -234,7 +234,7 @@ fn looking_takes_no_place() {
 fn in_shadow_it_refuses_nothing_and_learns_all_the_same() {
     let clock = Manual::new();
     let text = "limits: [{name: api, mode: shadow, concurrency: {adaptive: aimd, min: 1, max: 4}}]";
-    let engine = engine(text, &clock).with_tallies(10);
+    let engine = engine(text, &clock).with_counters(10);
     let facts = Facts::new();
     let held: Vec<_> = (0..6).map(|_| engine.decide(&facts)).collect();
     let refusals: Vec<_> = held
@@ -247,7 +247,9 @@ fn in_shadow_it_refuses_nothing_and_learns_all_the_same() {
     assert_eq!(state(&engine).in_flight, 4);
     clock.advance(MS);
     for verdict in held {
-        permits(verdict).expect("all pass").end(Ending::Dropped);
+        permits(verdict)
+            .expect("all pass")
+            .end(PermitOutcome::Dropped);
     }
     assert_eq!(state(&engine).in_flight, 0);
     assert!(state(&engine).limit < 4, "{:?}", state(&engine));
@@ -269,15 +271,15 @@ fn those_who_wait_for_it_pass_in_turn_as_places_come_back() {
         tasks.start(name, ask());
     }
     let mut first = tasks.take_done();
-    assert_eq!((first.len(), engine.waiting()), (1, 2));
+    assert_eq!((first.len(), engine.waiter_count()), (1, 2));
     assert_eq!(engine.limiter_states()[0].waiting, 2);
     assert!(
-        engine.decide(&Facts::new()).refused().is_some(),
+        engine.decide(&Facts::new()).denied().is_some(),
         "nobody passes the line"
     );
     for next in 1..3 {
         let (_, held) = first.pop().expect("one that runs");
-        held.expect("it passed").end(Ending::Success);
+        held.expect("it passed").end(PermitOutcome::Success);
         tasks.run();
         first = tasks.take_done();
         assert_eq!(
@@ -285,7 +287,7 @@ fn those_who_wait_for_it_pass_in_turn_as_places_come_back() {
             [next]
         );
     }
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiter_count(), 0);
 }
 
 #[test]
@@ -307,9 +309,9 @@ fn a_policy_of_a_program_is_judged_as_a_file_is() {
     let nothing = bad(|policy| {
         let rule = &mut policy.rules[0];
         (rule.adaptive, rule.limits.unlimited) = (None, true);
-        rule.shed = Some(tollgate_engine::policy::Shed {
+        rule.shed = Some(tollgate_engine::policy::Shedding {
             by: "priority".to_owned(),
-            shares: tollgate_adaptive::shed::Shares::default(),
+            shares: tollgate_adaptive::shed::CriticalityShares::default(),
         });
     });
     assert_eq!(
@@ -321,12 +323,12 @@ fn a_policy_of_a_program_is_judged_as_a_file_is() {
 #[test]
 fn a_clock_that_is_set_back_teaches_nothing() {
     let clock = Manual::starting_at(tollgate::Timestamp::from_secs(100));
-    let engine = engine(&adaptive(NamedLaw::Aimd), &clock);
+    let engine = engine(&adaptive(AdaptiveAlgorithm::Aimd), &clock);
     let facts = Facts::new();
     let held = permits(engine.decide(&facts)).expect("it passes");
     clock.set(tollgate::Timestamp::from_secs(1));
     assert_eq!(clock.now(), tollgate::Timestamp::from_secs(1));
-    held.end(Ending::Success);
+    held.end(PermitOutcome::Success);
     assert_eq!(state(&engine), state(&engine));
     assert_eq!((state(&engine).limit, state(&engine).in_flight), (20, 0));
 }

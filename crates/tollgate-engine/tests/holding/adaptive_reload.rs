@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
+use tollgate::concurrency::PermitOutcome;
 use tollgate_engine::Facts;
 use tollgate_engine::engine::AdaptiveState;
 use tollgate_engine::verdict::Permits;
@@ -24,7 +24,7 @@ fn state(engine: &TestEngine) -> Option<AdaptiveState> {
 
 fn held(engine: &TestEngine, most: usize) -> Vec<Permits> {
     let facts = Facts::new();
-    let each = (0..most).map_while(|_| engine.decide(&facts).passed());
+    let each = (0..most).map_while(|_| engine.decide(&facts).allowed());
     each.map(|passed| passed.into_permits()).collect()
 }
 
@@ -45,7 +45,7 @@ fn another_law_goes_on_from_the_limit_with_all_who_are_inside() {
     // Those who entered by the law before tell the one that is in force.
     clock.advance(std::time::Duration::from_millis(10));
     for permits in first.into_iter().chain(more) {
-        permits.end(Ending::Success);
+        permits.end(PermitOutcome::Success);
     }
     assert_eq!(state(&engine).map(|now| now.in_flight), Some(0));
 }
@@ -128,16 +128,16 @@ fn nothing_leaks_after_ten_thousand_random_steps() {
                 let class = ["critical", "default", "sheddable", "?"][next(4)];
                 let user = ["ada", "bob"][next(2)];
                 let facts = Facts::new().with("priority", class).with("user", user);
-                let passed = engine.decide(&facts).passed();
+                let passed = engine.decide(&facts).allowed();
                 running.extend(passed.map(|passed| passed.into_permits()));
             }
             kind @ 10..=17 => {
                 let place = next(running.len().max(1));
                 if let Some(permits) = running.swap_remove_back(place) {
                     match kind {
-                        10..=13 => permits.end(Ending::Success),
-                        14 => permits.end(Ending::Dropped),
-                        15 => permits.end(Ending::Ignored),
+                        10..=13 => permits.end(PermitOutcome::Success),
+                        14 => permits.end(PermitOutcome::Dropped),
+                        15 => permits.end(PermitOutcome::Ignored),
                         16 => permits.cancel(),
                         _ => drop(permits),
                     }

@@ -5,7 +5,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate_engine::{Conditions, Facts};
+use tollgate_engine::{DecideOptions, Facts};
 
 use super::tasks::Tasks;
 use super::{TestEngine, engine, policy};
@@ -17,14 +17,14 @@ type Outcome = Option<bool>;
 
 /// Looks for what is asked now, and decides by that.
 async fn ask(engine: &TestEngine, facts: &[(&str, &str)]) -> Outcome {
-    let asked = engine.required_facts().kept();
+    let asked = engine.required_facts().into_owned();
     let found = facts
         .iter()
         .filter(|(name, _)| asked.contains(&(*name).into()));
     let found: Facts<'_> = found.copied().collect();
-    let on = Conditions::new().knowing(&asked);
+    let on = DecideOptions::new().with_known_facts(&asked);
     let Ok(verdict) = engine.decide_with_conditions(on, &found).await;
-    verdict.map(|verdict| verdict.passed().is_some())
+    verdict.map(|verdict| verdict.allowed().is_some())
 }
 
 fn left(engine: &TestEngine) -> u64 {
@@ -42,7 +42,7 @@ fn who_waits_is_not_decided_by_rules_that_want_to_know_more_and_costs_nothing() 
         tasks.start(name, async move { ask(engine, &[("user", "ada")]).await });
     }
     assert_eq!(tasks.take_done(), [(0, Some(true))]);
-    assert_eq!(engine.waiting(), 3);
+    assert_eq!(engine.waiter_count(), 3);
     // It asks for nothing that wasn't looked for, so it decides.
     let text = format!("limits: [{COMMON}, {{name: slow, rate: 1/s, over: wait 8s}}]");
     engine.reload(policy(&text)).expect("a policy");
@@ -57,7 +57,7 @@ fn who_waits_is_not_decided_by_rules_that_want_to_know_more_and_costs_nothing() 
         tasks.run();
     }
     assert_eq!(tasks.take_done(), [(2, None), (3, None)]);
-    assert_eq!((engine.waiting(), left(&engine)), (0, 8));
+    assert_eq!((engine.waiter_count(), left(&engine)), (0, 8));
     // Asked again they are known.
     for name in [4, 5] {
         let engine = &engine;
@@ -75,16 +75,16 @@ fn who_may_not_wait_stands_in_no_line_and_passes_none() {
     let at_once = async || {
         let facts = Facts::new();
         let Ok(verdict) = engine
-            .decide_with_conditions(Conditions::new().at_once(), &facts)
+            .decide_with_conditions(DecideOptions::new().without_waiting(), &facts)
             .await;
-        verdict.map(|verdict| verdict.passed().is_some())
+        verdict.map(|verdict| verdict.allowed().is_some())
     };
     let mut tasks = Tasks::new();
     tasks.start(0, at_once());
     tasks.start(1, at_once());
     assert_eq!(tasks.take_done(), [(0, Some(true)), (1, Some(false))]);
     tasks.start(2, ask(&engine, &[]));
-    assert_eq!(engine.waiting(), 1);
+    assert_eq!(engine.waiter_count(), 1);
     // There is room, and somebody was first.
     clock.advance(Duration::from_secs(1));
     let said = pin!(at_once()).poll(&mut Context::from_waker(Waker::noop()));

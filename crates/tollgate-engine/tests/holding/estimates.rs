@@ -6,7 +6,7 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::Facts;
-use tollgate_engine::verdict::{Passed, Permits};
+use tollgate_engine::verdict::{AllowedRequest, Permits};
 
 use super::{TestEngine, engine, policy};
 
@@ -15,7 +15,10 @@ const LLM: &str = "limits: [{name: tokens, key: tenant, rate: 10000/h, cost: {fa
 fn ask(engine: &TestEngine, max: u64) -> Option<Permits> {
     let max = max.to_string();
     let facts = Facts::new().with("tenant", "acme").with("max", &max);
-    engine.decide(&facts).passed().map(Passed::into_permits)
+    engine
+        .decide(&facts)
+        .allowed()
+        .map(AllowedRequest::into_permits)
 }
 
 fn left(engine: &TestEngine) -> u64 {
@@ -161,7 +164,7 @@ fn all_or_none_with_rules_that_are_not_estimated() {
     assert_eq!(engine.peek(&most).cause().to_string(), "rule \"tokens\"");
     assert!(!engine.peek(&most).decision().is_allowed());
     let most = Facts::new().with("tenant", "acme").with("max", "7800");
-    assert!(engine.decide(&most).passed().is_some());
+    assert!(engine.decide(&most).allowed().is_some());
 }
 
 #[test]

@@ -14,7 +14,7 @@ use tollgate::clock::Manual;
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Memory};
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Engine, Facts, Verdict};
+use tollgate_engine::{Engine, Facts, RequestDecision};
 
 use super::tasks::Tasks;
 use super::{engine, policy};
@@ -30,8 +30,8 @@ async fn ask<B: Backend>(engine: &Engine<B>, facts: &[(&'static str, &'static st
         own = own.with(fact, value);
     }
     match engine.decide_async(&own).await {
-        Ok(Verdict::Passed(passed)) => Ok(passed.into_permits()),
-        Ok(Verdict::Refused(refused)) => Err(refused.decision().wait()),
+        Ok(RequestDecision::Allowed(passed)) => Ok(passed.into_permits()),
+        Ok(RequestDecision::Denied(refused)) => Err(refused.decision().wait_or_max()),
         Err(_) => panic!("memory never fails"),
     }
 }
@@ -71,7 +71,7 @@ fn who_is_never_polled_again_stops_a_line_no_longer_than_it_may_wait() {
         tasks.run();
     }
     assert_eq!(names(&tasks.take_done()), [(1, true), (2, true)]);
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiter_count(), 0);
 }
 
 #[test]
@@ -82,13 +82,13 @@ fn who_is_never_polled_again_keeps_nobody_out_who_does_not_wait() {
         &clock,
     );
     let facts = Facts::new();
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
     leak(ask(&engine, &[]));
     clock.advance(500 * MS);
-    assert!(engine.decide(&facts).refused().is_some(), "there is a line");
+    assert!(engine.decide(&facts).denied().is_some(), "there is a line");
     clock.advance(1_000 * MS);
-    assert!(engine.decide(&facts).passed().is_some());
-    assert_eq!(engine.waiting(), 0);
+    assert!(engine.decide(&facts).allowed().is_some());
+    assert_eq!(engine.waiter_count(), 0);
 }
 
 /// Memory whose answers take a while to arrive, while they are held up.
@@ -126,7 +126,7 @@ impl Backend for Far {
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: Arc::new(self.clock.clone()),
+            clock: Arc::new(self.clock.clone()),
             ..Clocks::default()
         }
     }
@@ -180,7 +180,7 @@ fn what_comes_back_while_the_first_hears_that_there_is_none_is_not_missed() {
             matches!(poll(&mut waits), Poll::Ready(Ok(_))),
             "in line: {is_in_line}"
         );
-        assert_eq!(engine.waiting(), 0);
+        assert_eq!(engine.waiter_count(), 0);
     }
 }
 
@@ -227,14 +227,14 @@ fn what_an_operator_gives_and_what_others_settle_is_had_at_once() {
     let facts = Facts::new();
     let mut tasks = Tasks::new();
     // Held by a call that doesn't wait.
-    let passed = engine.decide(&facts).passed();
+    let passed = engine.decide(&facts).allowed();
     let mut permits = passed.expect("a full bucket").into_permits();
     tasks.start(0, ask(&engine, &[]));
     permits.settle(0);
     tasks.run();
     assert_eq!(names(&tasks.take_done()), [(0, true)]);
     tasks.start(1, ask(&engine, &[]));
-    engine.forget(&facts);
+    engine.reset_request(&facts);
     tasks.run();
     assert_eq!(names(&tasks.take_done()), [(1, true)]);
 }
@@ -270,7 +270,7 @@ fn a_look_tells_of_the_line() {
     }
     let facts = Facts::new();
     let told = *engine.decide(&facts).decision();
-    assert_eq!(told.wait(), 300 * MS);
+    assert_eq!(told.wait_or_max(), 300 * MS);
     assert_eq!(engine.peek(&facts).decision(), &told);
     clock.advance(150 * MS);
     let told = *engine.decide(&facts).decision();

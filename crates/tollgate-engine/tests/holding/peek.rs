@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::observer::{Event, Observer};
-use tollgate_engine::verdict::{Findings, Passed};
+use tollgate_engine::verdict::{AllowedRequest, DecisionDetails};
 
 use super::engine;
 
@@ -44,12 +44,12 @@ proptest! {
             let peeked = looked_at.peek(&facts);
             let (decided, same) = (looked_at.decide(&facts), alone.decide(&facts));
             prop_assert_eq!(decided.decision(), same.decision());
-            prop_assert_eq!(decided.refused().is_some(), same.refused().is_some());
-            prop_assert_eq!(decided.refused().is_some(), !peeked.decision().is_allowed());
-            if decided.refused().is_none() && path != "/f" {
+            prop_assert_eq!(decided.denied().is_some(), same.denied().is_some());
+            prop_assert_eq!(decided.denied().is_some(), !peeked.decision().is_allowed());
+            if decided.denied().is_none() && path != "/f" {
                 // What is left is as it was before, of the same limit.
                 let cost: u64 = cost.parse().unwrap();
-                let limit = |found: &Findings<'_>| found.limit().map(|limit| limit.counter().id);
+                let limit = |found: &DecisionDetails<'_>| found.limit().map(|limit| limit.counter().id);
                 if limit(&peeked) == limit(&decided) {
                     prop_assert_eq!(peeked.decision().remaining, decided.decision().remaining + cost);
                 }
@@ -57,12 +57,12 @@ proptest! {
             let would = peeked.shadow_denials().map(|refusal| refusal.decision);
             let did = decided.shadow_denials().map(|refusal| refusal.decision);
             prop_assert_eq!(would.collect::<Vec<_>>(), did.collect::<Vec<_>>());
-            if decided.refused().is_some() {
+            if decided.denied().is_some() {
                 prop_assert_eq!(decided.cause(), peeked.cause());
                 prop_assert_eq!(decided.decision(), peeked.decision());
             }
             // Slots are held on, until there are many.
-            held.push((decided.passed().map(Passed::into_permits), same.passed().map(Passed::into_permits)));
+            held.push((decided.allowed().map(AllowedRequest::into_permits), same.allowed().map(AllowedRequest::into_permits)));
             if held.len() > 5 {
                 held.remove(0);
             }
@@ -81,17 +81,17 @@ fn a_look_tells_whether_the_cost_would_pass_and_when() {
     let before = engine.peek(&facts);
     assert!(before.decision().is_allowed());
     assert_eq!(before.decision().remaining, 5);
-    drop(engine.decide(&facts).passed().expect("a full bucket"));
+    drop(engine.decide(&facts).allowed().expect("a full bucket"));
     let after = engine.peek(&facts);
     assert_eq!(
         (after.decision().is_allowed(), after.decision().remaining),
         (false, 1)
     );
-    assert_eq!(after.decision().wait(), Duration::from_millis(750));
+    assert_eq!(after.decision().wait_or_max(), Duration::from_millis(750));
     assert_eq!(after.key().expect("by user").to_string(), "user=ada");
     clock.advance(Duration::from_secs(1));
     assert!(engine.peek(&facts).decision().is_allowed());
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
 }
 
 /// How many events were told.
@@ -99,7 +99,7 @@ fn a_look_tells_whether_the_cost_would_pass_and_when() {
 struct Told(Arc<AtomicU64>);
 
 impl Observer for Told {
-    fn decided(&self, _: &Event<'_>) {
+    fn on_decision(&self, _: &Event<'_>) {
         self.0.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -114,7 +114,7 @@ fn a_look_at_slots_takes_none_and_an_observer_hears_nothing_of_it() {
         assert_eq!(engine.peek(&facts).decision().remaining, 1);
     }
     assert_eq!(told.0.load(Ordering::Relaxed), 0);
-    let passed = engine.decide(&facts).passed();
+    let passed = engine.decide(&facts).allowed();
     assert_eq!(told.0.load(Ordering::Relaxed), 1);
     assert!(!engine.peek(&facts).decision().is_allowed());
     drop(passed);
@@ -136,7 +136,7 @@ fn a_look_tells_what_is_left_and_not_what_would_be() {
         let engine = engine(&text, &Manual::new());
         let facts = Facts::new();
         assert_eq!(engine.peek(&facts).decision().remaining, 9, "{limit}");
-        assert!(engine.decide(&facts).passed().is_some());
+        assert!(engine.decide(&facts).allowed().is_some());
         assert_eq!(engine.peek(&facts).decision().remaining, 5, "{limit}");
     }
 }

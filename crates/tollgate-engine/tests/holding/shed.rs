@@ -2,15 +2,15 @@
 
 use tollgate::clock::Manual;
 use tollgate_engine::verdict::{Cause, DenyReason};
-use tollgate_engine::{Facts, Verdict};
+use tollgate_engine::{Facts, RequestDecision};
 
 use super::{TestEngine, engine, policy};
 
 /// As many of a class as pass, which hold their places.
-fn fill<'f>(engine: &TestEngine, facts: &'f Facts<'f>) -> Vec<Verdict<'f>> {
+fn fill<'f>(engine: &TestEngine, facts: &'f Facts<'f>) -> Vec<RequestDecision<'f>> {
     let asked = (0..1_000).map(|_| engine.decide(facts));
     asked
-        .take_while(|verdict| verdict.refused().is_none())
+        .take_while(|verdict| verdict.denied().is_none())
         .collect()
 }
 
@@ -40,9 +40,9 @@ fn sheddable_requests_go_first_and_critical_ones_last() {
             assert_eq!(verdict.reason(), Some(DenyReason::Shed), "{slots}");
         }
         drop(dear);
-        assert!(engine.decide(&sheddable).refused().is_some());
-        assert!(engine.decide(&default).refused().is_some());
-        assert!(engine.decide(&critical).passed().is_some());
+        assert!(engine.decide(&sheddable).denied().is_some());
+        assert!(engine.decide(&default).denied().is_some());
+        assert!(engine.decide(&critical).allowed().is_some());
         drop(cheap);
         assert!(engine.peek(&sheddable).decision().is_allowed());
     }
@@ -119,18 +119,18 @@ fn other_shares_count_from_the_next_request_on() {
 #[test]
 fn an_operator_who_changes_the_slots_changes_them_for_all_classes() {
     use std::time::Duration;
-    use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
+    use tollgate_engine::orders::{NewOverride, OverrideAction, ReplacementLimits, Target};
 
     let clock = Manual::new();
     let engine = engine(
         "limits: [{name: api, concurrency: 10, shed: priority}]",
         &clock,
     );
-    let fewer = Act::Override(Replacement {
+    let fewer = OverrideAction::Limit(ReplacementLimits {
         concurrency: Some(4),
-        ..Replacement::default()
+        ..ReplacementLimits::default()
     });
     let order = NewOverride::new(fewer, Target::rule("api"), Duration::from_secs(60));
-    engine.order(order).expect("an order");
+    engine.add_override(order).expect("an order");
     assert_eq!(fill(&engine, &of("sheddable")).len(), 4);
 }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
+use tollgate::concurrency::PermitOutcome;
 use tollgate_engine::Facts;
 use tollgate_engine::verdict::Permits;
 
@@ -27,14 +27,14 @@ fn on_both(test: impl Fn(&str, &TestEngine, &Manual)) {
 /// So many of a class that run.
 fn run(engine: &TestEngine, class: &'static str, count: usize) -> Vec<Permits> {
     let facts = of(class);
-    let each = (0..count).map_while(|_| engine.decide(&facts).passed());
+    let each = (0..count).map_while(|_| engine.decide(&facts).allowed());
     each.map(|passed| passed.into_permits()).collect()
 }
 
 async fn ask(engine: &TestEngine, class: &'static str) -> Option<Permits> {
     let facts = of(class);
     let Ok(verdict) = engine.decide_async(&facts).await;
-    verdict.passed().map(|passed| passed.into_permits())
+    verdict.allowed().map(|passed| passed.into_permits())
 }
 
 #[test]
@@ -44,7 +44,7 @@ fn a_critical_request_passes_sheddable_ones_that_wait_for_a_part_that_is_used_up
         assert_eq!(held.len(), 7, "{slots}");
         let mut tasks = Tasks::new();
         tasks.start(0, ask(engine, "sheddable"));
-        assert_eq!(engine.waiting(), 1);
+        assert_eq!(engine.waiter_count(), 1);
         // Three slots are free for it.
         tasks.start(1, ask(engine, "critical"));
         let done = tasks.take_done();
@@ -64,11 +64,11 @@ fn what_comes_back_is_offered_to_the_most_critical_first() {
         for (name, class) in ["sheddable", "default", "critical"].into_iter().enumerate() {
             tasks.start(name, ask(engine, class));
         }
-        assert_eq!(engine.waiting(), 3);
+        assert_eq!(engine.waiter_count(), 3);
         let mut order = Vec::new();
         let mut inside = Vec::new();
         for _ in 0..6 {
-            held.pop().expect("it runs").end(Ending::Success);
+            held.pop().expect("it runs").end(PermitOutcome::Success);
             tasks.run();
             let done = tasks.take_done();
             order.push(done.iter().map(|(name, _)| *name).collect::<Vec<_>>());
@@ -81,7 +81,7 @@ fn what_comes_back_is_offered_to_the_most_critical_first() {
             [vec![2], vec![], vec![1], vec![], vec![], vec![0]],
             "{slots}"
         );
-        assert_eq!(engine.waiting(), 0);
+        assert_eq!(engine.waiter_count(), 0);
     });
 }
 
@@ -91,7 +91,7 @@ fn who_waits_is_not_passed_by_newcomers_that_matter_less() {
         let held = run(engine, "critical", 10);
         let mut tasks = Tasks::new();
         tasks.start(0, ask(engine, "critical"));
-        assert_eq!(engine.waiting(), 1);
+        assert_eq!(engine.waiter_count(), 1);
         drop(held);
         // It is woken, but has not run yet.
         assert!(run(engine, "sheddable", 1).is_empty(), "{slots}");
@@ -114,7 +114,7 @@ fn a_sheddable_one_that_waits_is_refused_in_time_and_told_of_its_own_line() {
         }
         let done = tasks.take_done();
         assert!(matches!(done.as_slice(), [(0, None)]), "{slots}");
-        assert_eq!(engine.waiting(), 0);
+        assert_eq!(engine.waiter_count(), 0);
         drop(held);
     });
 }

@@ -8,7 +8,7 @@ use proptest::prelude::*;
 use tollgate::Clock;
 use tollgate::clock::Manual;
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Bounds, Facts, Verdict};
+use tollgate_engine::{Bounds, Facts, RequestDecision};
 
 use super::tasks::Tasks;
 use super::{TestEngine, engine, policy};
@@ -25,8 +25,8 @@ async fn ask(engine: &TestEngine, facts: Vec<(&'static str, String)>) -> Outcome
     }
     let Ok(verdict) = engine.decide_async(&own).await;
     match verdict {
-        Verdict::Passed(passed) => Ok(passed.into_permits()),
-        Verdict::Refused(refused) => Err(refused.decision().wait()),
+        RequestDecision::Allowed(passed) => Ok(passed.into_permits()),
+        RequestDecision::Denied(refused) => Err(refused.decision().wait_or_max()),
     }
 }
 
@@ -45,13 +45,13 @@ fn those_who_wait_pass_in_the_order_in_which_they_came() {
         "limits: [{name: a, rate: 10/s burst 1, over: wait 1s}]",
         &clock,
     )
-    .with_tallies(10);
+    .with_counters(10);
     let mut tasks = Tasks::new();
     for name in 0..6 {
         start(&mut tasks, name, &engine);
     }
     assert_eq!(names(&tasks.take_done()), [0]);
-    assert_eq!(engine.waiting(), 5);
+    assert_eq!(engine.waiter_count(), 5);
     for name in 1..6 {
         clock.advance(99 * MS);
         tasks.run();
@@ -62,12 +62,12 @@ fn those_who_wait_pass_in_the_order_in_which_they_came() {
         assert_eq!(names(&done), [name]);
         assert!(done[0].1.is_ok());
     }
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiter_count(), 0);
     // How long they waited is counted, and each of them once.
-    let waits = engine.waits().expect("it counts");
+    let waits = engine.wait_times().expect("it counts");
     assert_eq!(waits.counts(), [0, 0, 0, 0, 0, 1, 1, 3, 0, 0, 0, 0, 0]);
     assert_eq!(waits.sum(), 1_500 * MS);
-    let tallies = engine.tallies();
+    let tallies = engine.counters();
     let own = tallies.iter().find(|tally| &*tally.limiter == "a");
     assert_eq!(
         own.map(|own| (own.allowed, own.denied_total())),
@@ -117,7 +117,7 @@ fn a_wait_that_is_dropped_frees_its_place_in_any_order() {
         for name in gone {
             tasks.drop_task(name);
         }
-        assert_eq!(engine.waiting(), 0);
+        assert_eq!(engine.waiter_count(), 0);
         start(&mut tasks, 99, &engine);
         tasks.take_done();
         clock.advance(100 * MS);
@@ -180,8 +180,8 @@ fn nobody_passes_a_line() {
     // Not even before the first was polled.
     let facts = Facts::new();
     let verdict = engine.decide(&facts);
-    assert!(verdict.refused().is_some());
-    assert_eq!(verdict.decision().wait(), 200 * MS);
+    assert!(verdict.denied().is_some());
+    assert_eq!(verdict.decision().wait_or_max(), 200 * MS);
     tasks.run();
     assert_eq!(names(&tasks.take_done()), [0, 1]);
 }
@@ -203,7 +203,7 @@ fn a_slot_that_is_given_back_is_had_at_once_by_who_waits_longest() {
         drop(done);
         tasks.run();
     }
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiter_count(), 0);
 }
 
 #[test]
@@ -227,7 +227,7 @@ fn who_waits_for_a_slot_is_refused_when_its_time_is_over() {
     let done = tasks.take_done();
     assert_eq!(names(&done), [1]);
     assert!(done[0].1.is_err());
-    assert_eq!(engine.waiting(), 0);
+    assert_eq!(engine.waiter_count(), 0);
     drop(held);
 }
 
@@ -275,7 +275,7 @@ fn a_rule_that_refuses_refuses_and_what_is_blocked_or_too_large_does_not_wait() 
 fn no_more_wait_than_are_let_to() {
     let clock = Manual::new();
     let bounds = Bounds {
-        waiting: 2,
+        max_waiters: 2,
         ..Bounds::default()
     };
     let engine = engine(
@@ -408,7 +408,7 @@ proptest! {
                 }
                 Act::Check { user } => {
                     let own = Facts::new().with("user", users[user]).with("cost", "1");
-                    if engine.decide(&own).passed().is_some() {
+                    if engine.decide(&own).allowed().is_some() {
                         admitted[user].push((now(), 1));
                         prop_assert!(tasks.running().iter().all(|name| asked[*name].0 != user), "passed a line");
                     }

@@ -318,7 +318,7 @@ fn what_is_off_is_not_judged() {
 fn every_warning_says_what_to_do_and_points_at_it() {
     let text = "limits:\n- name: login\n  key: ip\n  rate: [5/m, 3/m burst 60]\n";
     let checked = Policy::from_text(text, Format::Yaml).unwrap();
-    let shown = tollgate_engine::render::human(&checked.warnings, &checked.sources);
+    let shown = tollgate_engine::render::to_text(&checked.warnings, &checked.sources);
     insta::with_settings!({prepend_module_to_snapshot => false, omit_expression => true}, {
         insta::assert_snapshot!("warnings", shown);
     });

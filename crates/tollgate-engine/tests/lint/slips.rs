@@ -435,7 +435,7 @@ fn the_one_line_of_a_rejected_policy_names_the_cause() {
         "what comes first in the file"
     );
     assert_eq!(
-        rejected.in_one_line(),
+        rejected.summary(),
         "<text>:3:3: unknown field \"raet\" in a rule; did you mean \"rate\"? (1 more: see them all by tollgate check)"
     );
 }

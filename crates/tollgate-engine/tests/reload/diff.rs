@@ -1,7 +1,7 @@
 //! What is said of a change before it is made, and that it comes true.
 
 use tollgate::clock::Manual;
-use tollgate_engine::diff::{Diff, State};
+use tollgate_engine::diff::{CounterState, PolicyDiff};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Facts, Policy};
 
@@ -13,41 +13,57 @@ fn read(text: &str) -> Policy {
         .policy
 }
 
-fn diff(old: &str, new: &str) -> Diff {
-    Diff::between(&read(old), &read(new))
+fn diff(old: &str, new: &str) -> PolicyDiff {
+    PolicyDiff::new(&read(old), &read(new))
 }
 
 /// One rule or tier, before and after, and what becomes of what its keys have spent.
-const STATES: [(&str, &str, Option<State>); 15] = [
-    ("rate: 9/h", "rate: 5/h", Some(State::Kept)),
-    ("rate: 9/h", "rate: 9/h burst 20", Some(State::Kept)),
-    ("rate: 9/h", "rate: 9/d", Some(State::Kept)),
-    ("rate: 9/h", "rate: 9/h, mode: shadow", Some(State::Kept)),
+const STATES: [(&str, &str, Option<CounterState>); 15] = [
+    ("rate: 9/h", "rate: 5/h", Some(CounterState::Kept)),
+    ("rate: 9/h", "rate: 9/h burst 20", Some(CounterState::Kept)),
+    ("rate: 9/h", "rate: 9/d", Some(CounterState::Kept)),
+    (
+        "rate: 9/h",
+        "rate: 9/h, mode: shadow",
+        Some(CounterState::Kept),
+    ),
     (
         "rate: 9/h",
         "rate: 9/h, match: {tenant: t}",
-        Some(State::Kept),
+        Some(CounterState::Kept),
     ),
-    ("rate: 9/h", "rate: 9/h, cost: 2", Some(State::Kept)),
-    ("rate: 9/h", "rate: [9/h, 50/d]", Some(State::PartlyKept)),
+    ("rate: 9/h", "rate: 9/h, cost: 2", Some(CounterState::Kept)),
+    (
+        "rate: 9/h",
+        "rate: [9/h, 50/d]",
+        Some(CounterState::PartlyKept),
+    ),
     (
         "rate: 9/h",
         "rate: 9/h, quota: 50/day",
-        Some(State::PartlyKept),
+        Some(CounterState::PartlyKept),
     ),
-    ("rate: 9/h", "quota: 9/day", Some(State::Anew)),
+    ("rate: 9/h", "quota: 9/day", Some(CounterState::Anew)),
     (
         "rate: 9/h",
         "rate: 9/h, algorithm: sliding-log",
-        Some(State::Anew),
+        Some(CounterState::Anew),
     ),
-    ("rate: 9/h", "rate: 9/h, mode: off", Some(State::Retired)),
-    ("rate: 9/h, mode: off", "rate: 9/h", Some(State::Anew)),
-    ("rate: 9/h", "unlimited: true", Some(State::Retired)),
+    (
+        "rate: 9/h",
+        "rate: 9/h, mode: off",
+        Some(CounterState::Retired),
+    ),
+    (
+        "rate: 9/h, mode: off",
+        "rate: 9/h",
+        Some(CounterState::Anew),
+    ),
+    ("rate: 9/h", "unlimited: true", Some(CounterState::Retired)),
     (
         "rate: 9/h, key: user",
         "rate: 9/h, key: tenant",
-        Some(State::OtherKeys),
+        Some(CounterState::OtherKeys),
     ),
     ("unlimited: true, mode: shadow", "unlimited: true", None),
 ];
@@ -71,13 +87,13 @@ fn what_is_said_of_counts_comes_true() {
         let clock = Manual::new();
         let engine = engine(read(&old), &clock);
         let facts = Facts::new().with("user", "u").with("tenant", "t");
-        assert!(engine.decide(&facts).passed().is_some());
+        assert!(engine.decide(&facts).allowed().is_some());
         engine.reload(read(&new)).expect("a policy");
         let findings = engine.peek(&facts);
         let decision = findings.decision();
         let is_full = decision.is_unlimited() || decision.remaining == decision.limit;
-        let counts =
-            matches!(state, Some(State::Kept | State::PartlyKept)) && !new.contains("shadow");
+        let counts = matches!(state, Some(CounterState::Kept | CounterState::PartlyKept))
+            && !new.contains("shadow");
         assert_eq!(is_full, !counts, "{new}: {decision:?}");
     }
 }
@@ -87,15 +103,15 @@ fn a_store_counts_another_period_by_itself_and_that_is_said() {
     let rule = |rest: &str| format!("limits: [{{name: a, key: [user, tenant], {rest}}}]");
     for (new, in_store) in [
         ("rate: 5/h", None),
-        ("rate: 9/d", Some(State::Anew)),
-        ("rate: 9/h, counting: leased", Some(State::Anew)),
-        ("rate: 9/h, slot: tenant", Some(State::Anew)),
+        ("rate: 9/d", Some(CounterState::Anew)),
+        ("rate: 9/h, counting: leased", Some(CounterState::Anew)),
+        ("rate: 9/h, slot: tenant", Some(CounterState::Anew)),
     ] {
         let found = diff(&rule("rate: 9/h"), &rule(new));
         let change = &found.changes[0];
         assert_eq!(
             (change.state, change.in_store),
-            (Some(State::Kept), in_store),
+            (Some(CounterState::Kept), in_store),
             "{new}"
         );
     }
@@ -116,7 +132,10 @@ fn what_is_gone_is_forgotten_unless_others_count_there() {
         .iter()
         .map(|one| one.state)
         .collect();
-    assert_eq!(states, [Some(State::Kept), Some(State::Retired)]);
+    assert_eq!(
+        states,
+        [Some(CounterState::Kept), Some(CounterState::Retired)]
+    );
     assert_eq!(
         diff(one, both).to_string(),
         "+ rule \"a\": keeps what its keys have spent\n    rate: 9/h\n    shared: s\n\

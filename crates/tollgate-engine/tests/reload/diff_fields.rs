@@ -4,7 +4,7 @@ mod policies;
 
 use policies::policy;
 use proptest::prelude::*;
-use tollgate_engine::diff::Diff;
+use tollgate_engine::diff::PolicyDiff;
 use tollgate_engine::policy::{DescriptorRule, Policy, Rule};
 
 use crate::config;
@@ -62,7 +62,7 @@ fn rule_with_part_of(own: &Rule, other: &Rule, part: usize) -> Rule {
         11 => own.over = other.over,
         12 => own.on_store_failure = other.on_store_failure,
         13 => own.counting = other.counting,
-        14 => own.slot = other.slot,
+        14 => own.hash_tag = other.hash_tag,
         15 => own.replaces = other.replaces,
         16 => own.adaptive = other.adaptive,
         17 => own.shed = other.shed,
@@ -105,7 +105,7 @@ proptest! {
     fn a_diff_is_empty_only_if_nothing_differs(old in policy(), other in policy(), part in 0..30usize) {
         let new = with_part_of(&old, &other, part);
         for (old, new) in [(&old, &new), (&new, &old), (&old, &old)] {
-            let diff = Diff::between(old, new);
+            let diff = PolicyDiff::new(old, new);
             prop_assert_eq!(diff.is_empty(), plain(old) == plain(new), "part {}", part);
         }
     }
@@ -123,6 +123,6 @@ fn the_last_of_many_names_is_told() {
         };
         crate::policy(vec![rule])
     };
-    let diff = Diff::between(&replacing("one"), &replacing("other"));
+    let diff = PolicyDiff::new(&replacing("one"), &replacing("other"));
     assert!(diff.to_string().contains("r29, one] -> ["), "{diff}");
 }

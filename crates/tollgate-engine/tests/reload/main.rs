@@ -22,10 +22,10 @@ use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Rate, Timestamp, concurrency::Ending};
+use tollgate::{Algorithm, Rate, Timestamp, concurrency::PermitOutcome};
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{Limits, Policy, Tier};
-use tollgate_engine::verdict::Passed;
+use tollgate_engine::verdict::AllowedRequest;
 
 fn version(rate: &str) -> Policy {
     policy(vec![rule("api", rates(&[rate]))])
@@ -41,7 +41,7 @@ fn threads_never_get_more_than_the_looser_version_allows() {
             scope.spawn(|| {
                 let facts = Facts::new().with("user", "1");
                 for _ in 0..3_000 {
-                    if engine.decide(&facts).passed().is_some() {
+                    if engine.decide(&facts).allowed().is_some() {
                         admitted.fetch_add(1, Ordering::Relaxed);
                     }
                 }
@@ -75,22 +75,22 @@ fn permits_outlive_a_reload_and_count_in_the_next_policy() {
     let engine = engine(slots(10), &clock);
     let facts = Facts::new().with("user", "1");
     let held: Vec<_> = (0..10)
-        .filter_map(|_| engine.decide(&facts).passed())
-        .map(Passed::into_permits)
+        .filter_map(|_| engine.decide(&facts).allowed())
+        .map(AllowedRequest::into_permits)
         .collect();
     engine.reload(slots(8)).unwrap();
-    assert!(engine.decide(&facts).refused().is_some());
+    assert!(engine.decide(&facts).denied().is_some());
     let mut held = held.into_iter();
     held.by_ref()
         .take(2)
-        .for_each(|permits| permits.end(Ending::Success));
+        .for_each(|permits| permits.end(PermitOutcome::Success));
     assert!(
-        engine.decide(&facts).refused().is_some(),
+        engine.decide(&facts).denied().is_some(),
         "eight are in flight still"
     );
     drop(held.next());
     let ninth = engine.decide(&facts);
-    assert!(ninth.refused().is_none());
+    assert!(ninth.denied().is_none());
     engine.reload(policy(Vec::new())).unwrap();
     drop((held, ninth));
     assert_eq!(engine.backend().keys_in_flight(), 0);
@@ -112,12 +112,12 @@ fn threads_with_permits_never_exceed_the_looser_limit_and_lose_none() {
             scope.spawn(|| {
                 let facts = Facts::new().with("user", "1");
                 while !stop.load(Ordering::Relaxed) {
-                    if let Some(passed) = engine.decide(&facts).passed() {
+                    if let Some(passed) = engine.decide(&facts).allowed() {
                         let now = running.fetch_add(1, Ordering::SeqCst) + 1;
                         most.fetch_max(now, Ordering::SeqCst);
                         thread::yield_now();
                         running.fetch_sub(1, Ordering::SeqCst);
-                        passed.into_permits().end(Ending::Success);
+                        passed.into_permits().end(PermitOutcome::Success);
                     }
                 }
             });
@@ -132,7 +132,7 @@ fn a_policy_that_cant_be_put_in_force_changes_nothing() {
     let clock = Manual::new();
     let engine = engine(version("1/h"), &clock);
     let facts = Facts::new().with("user", "1");
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
     let mut wrong = version("5/s");
     wrong.rules[0].replaces.push("nobody".to_owned());
     let error = engine.reload(wrong).unwrap_err();
@@ -141,7 +141,7 @@ fn a_policy_that_cant_be_put_in_force_changes_nothing() {
         "\"api\" replaces \"nobody\", and no rule has that name; name a rule of this policy, or \
          leave it out"
     );
-    assert!(engine.decide(&facts).refused().is_some());
+    assert!(engine.decide(&facts).denied().is_some());
 }
 
 #[test]
@@ -149,7 +149,7 @@ fn what_was_spent_stays_spent_when_other_rules_come_and_go() {
     let clock = Manual::new();
     let engine = engine(version("2/h"), &clock);
     let facts = Facts::new().with("user", "1");
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
     let both = policy(vec![
         rule("new", rates(&["9/h"])),
         rule("api", rates(&["2/h"])),
@@ -208,7 +208,7 @@ fn holds(
             in_force.push(rates[change]);
         }
         for _ in 0..*asks {
-            if engine.decide(&facts).passed().is_some() {
+            if engine.decide(&facts).allowed().is_some() {
                 admitted.push((now, in_force.len() - 1));
             }
         }
@@ -308,16 +308,16 @@ fn who_has_spent_a_slow_rate_waits_no_longer_than_a_faster_one_says() {
         };
         let engine = engine(rules("10/h"), &clock);
         let facts = Facts::new().with("user", "1");
-        assert!((0..10).all(|_| engine.decide(&facts).passed().is_some()));
+        assert!((0..10).all(|_| engine.decide(&facts).allowed().is_some()));
         engine.reload(rules("100/s burst 5")).unwrap();
         let refused = engine.decide(&facts);
-        assert!(refused.refused().is_some());
-        let wait = refused.decision().wait();
+        assert!(refused.denied().is_some());
+        let wait = refused.decision().wait_or_max();
         assert_eq!(wait, Duration::from_millis(60), "{other:?}");
         clock.set(start + (wait - Duration::from_nanos(1)));
-        assert!(engine.decide(&facts).refused().is_some(), "{other:?}");
+        assert!(engine.decide(&facts).denied().is_some(), "{other:?}");
         clock.set(start + wait);
-        assert!(engine.decide(&facts).passed().is_some(), "{other:?}");
+        assert!(engine.decide(&facts).allowed().is_some(), "{other:?}");
     }
 }
 
@@ -336,7 +336,7 @@ fn seen_in_two_tiers(limits: [Limits; 2], start: Timestamp) -> (TestEngine, Manu
 fn pass_in_turn(engine: &TestEngine, asks: usize) -> usize {
     let seen = |tier| Facts::new().with("tenant", "acme").with("tier", tier);
     let asks = ["free", "paid"].into_iter().cycle().take(asks);
-    asks.filter(|tier| engine.decide(&seen(tier)).passed().is_some())
+    asks.filter(|tier| engine.decide(&seen(tier)).allowed().is_some())
         .count()
 }
 
@@ -378,7 +378,7 @@ fn a_quota_whose_period_changes_to_and_fro_forgets_nothing() {
     let facts = Facts::new().with("user", "1");
     let passed = || {
         (0..200)
-            .filter(|_| engine.decide(&facts).passed().is_some())
+            .filter(|_| engine.decide(&facts).allowed().is_some())
             .count()
     };
     assert_eq!(passed(), 100);
@@ -398,22 +398,22 @@ fn who_has_spent_a_larger_burst_is_told_how_long_that_takes() {
     let clock = Manual::starting_at(start);
     let engine = engine(version("1/s burst 30"), &clock);
     let facts = Facts::new().with("user", "1");
-    let passed = (0..40).filter(|_| engine.decide(&facts).passed().is_some());
+    let passed = (0..40).filter(|_| engine.decide(&facts).allowed().is_some());
     assert_eq!(passed.count(), 30);
     engine.reload(version("1/s burst 1")).unwrap();
-    let wait = engine.decide(&facts).decision().wait();
+    let wait = engine.decide(&facts).decision().wait_or_max();
     assert_eq!(wait, Duration::from_secs(30));
     clock.set(start + (wait - Duration::from_nanos(1)));
-    assert!(engine.decide(&facts).refused().is_some());
+    assert!(engine.decide(&facts).denied().is_some());
     clock.set(start + wait);
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
     // At ten a second the thirty that were spent take three.
     clock.advance(Duration::from_secs(60));
     engine.reload(version("1/s burst 30")).unwrap();
-    let passed = (0..40).filter(|_| engine.decide(&facts).passed().is_some());
+    let passed = (0..40).filter(|_| engine.decide(&facts).allowed().is_some());
     assert_eq!(passed.count(), 30);
     engine.reload(version("10/s burst 5")).unwrap();
-    let wait = engine.decide(&facts).decision().wait();
+    let wait = engine.decide(&facts).decision().wait_or_max();
     assert_eq!(wait, Duration::from_millis(2_600));
 }
 
@@ -433,7 +433,7 @@ fn stricter_versions_in_a_row_keep_the_bound_of_the_fastest() {
                 .unwrap();
         }
         admitted += (0..20)
-            .filter(|_| engine.decide(&facts).passed().is_some())
+            .filter(|_| engine.decide(&facts).allowed().is_some())
             .count() as u64;
         assert!(admitted * 1_000 <= 10_000 + 10 * millis, "at {millis} ms");
     }

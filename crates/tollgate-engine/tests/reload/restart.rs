@@ -9,7 +9,7 @@ use tollgate::quota::FileError;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::TestEngine;
 
@@ -45,13 +45,13 @@ fn start(path: &Path, clock: &Manual) -> TestEngine {
 fn passed(engine: &TestEngine, fact: &str, value: &str, tries: usize) -> usize {
     let facts = Facts::new().with(fact, value);
     (0..tries)
-        .filter(|_| engine.decide(&facts).passed().is_some())
+        .filter(|_| engine.decide(&facts).allowed().is_some())
         .count()
 }
 
 #[test]
 fn what_is_spent_before_a_restart_is_spent_after_it() {
-    let (scratch, clock) = (Scratch::new("memory-restart"), clock());
+    let (scratch, clock) = (TempFolder::new("memory-restart"), clock());
     let path = scratch.path("quotas");
     let engine = start(&path, &clock);
     assert_eq!(passed(&engine, "user", "ada", 6), 6);
@@ -75,7 +75,7 @@ fn what_is_spent_before_a_restart_is_spent_after_it() {
 
 #[test]
 fn a_reload_keeps_the_counts_of_a_file_and_so_does_the_restart_after_it() {
-    let (scratch, clock) = (Scratch::new("memory-reload"), clock());
+    let (scratch, clock) = (TempFolder::new("memory-reload"), clock());
     let path = scratch.path("quotas");
     let engine = start(&path, &clock);
     assert_eq!(passed(&engine, "user", "ada", 6), 6);
@@ -92,7 +92,7 @@ fn a_reload_keeps_the_counts_of_a_file_and_so_does_the_restart_after_it() {
 
 #[test]
 fn two_engines_on_one_file_are_told_so() {
-    let (scratch, clock) = (Scratch::new("memory-two"), clock());
+    let (scratch, clock) = (TempFolder::new("memory-two"), clock());
     let path = scratch.path("quotas");
     let first = start(&path, &clock);
     let refused = open(&path, &clock).expect_err("it is in use");

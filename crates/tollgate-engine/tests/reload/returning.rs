@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Timestamp, core::Align};
+use tollgate::{Algorithm, Timestamp, core::WindowAlignment};
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::{Limits, Mode, Policy, Rule};
-use tollgate_engine::verdict::{Passed, Permits};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_engine::verdict::{AllowedRequest, Permits};
+use tollgate_testkit::scratch::TempFolder;
 
 use super::common::{TestEngine, engine, policy, rates, rule};
 use super::config;
@@ -22,8 +22,8 @@ const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::LeakyBucket,
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
-    Algorithm::FixedWindow(Align::FirstHit),
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
 ];
 
 /// A policy of one rule with these rates.
@@ -48,7 +48,7 @@ fn off(algorithm: Algorithm) -> [Policy; 3] {
 
 fn passed(engine: &TestEngine, tries: usize) -> usize {
     let facts = Facts::new().with("user", "ada");
-    let tries = (0..tries).filter(|_| engine.decide(&facts).passed().is_some());
+    let tries = (0..tries).filter(|_| engine.decide(&facts).allowed().is_some());
     tries.count()
 }
 
@@ -95,8 +95,8 @@ fn another_algorithm_in_between_gives_nothing_anew() {
 
 fn hold(engine: &TestEngine, most: usize) -> Vec<Permits> {
     let facts = Facts::new().with("user", "ada");
-    let each = (0..most).map_while(|_| engine.decide(&facts).passed());
-    each.map(Passed::into_permits).collect()
+    let each = (0..most).map_while(|_| engine.decide(&facts).allowed());
+    each.map(AllowedRequest::into_permits).collect()
 }
 
 #[test]
@@ -161,7 +161,7 @@ fn tiers_that_are_gone_for_a_moment_give_nothing_anew() {
     let facts = Facts::new().with("tenant", "acme");
     let count = || {
         (0..9)
-            .filter(|_| tier_fields.decide(&facts).passed().is_some())
+            .filter(|_| tier_fields.decide(&facts).allowed().is_some())
             .count()
     };
     assert_eq!(count(), 3);
@@ -188,7 +188,7 @@ fn limits_of_one_period_are_the_same_in_any_order() {
 
 #[test]
 fn a_rule_that_was_gone_at_a_restart_returns_with_what_it_had() {
-    let scratch = Scratch::new("restart-returning");
+    let scratch = TempFolder::new("restart-returning");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let clocks = (&clock, &wall);

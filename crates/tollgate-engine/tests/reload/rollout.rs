@@ -7,7 +7,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::explain::explain;
 use tollgate_engine::observer::{Event, Observer};
 use tollgate_engine::policy::{Mode, Policy};
-use tollgate_engine::{Facts, Verdict};
+use tollgate_engine::{Facts, RequestDecision};
 
 use super::common::{TestEngine, engine};
 
@@ -25,7 +25,7 @@ fn refused(engine: &TestEngine) -> Vec<bool> {
     let refused = users.map(|user| {
         let facts = Facts::new().with("user", &user);
         drop(engine.decide(&facts));
-        engine.decide(&facts).refused().is_some()
+        engine.decide(&facts).denied().is_some()
     });
     refused.collect()
 }
@@ -88,7 +88,7 @@ limits:
 struct Told(Arc<Mutex<Vec<(Mode, u8, bool)>>>);
 
 impl Observer for Told {
-    fn decided(&self, event: &Event<'_>) {
+    fn on_decision(&self, event: &Event<'_>) {
         let told = (
             event.mode,
             event.enforced_percent,
@@ -110,9 +110,9 @@ fn verdicts_observers_and_explanations_tell_both_parts_apart() {
         told.0.lock().expect("not poisoned").clear();
         let explained = &explain(&engine.policy(), &facts)[0].mode.to_owned();
         assert_eq!(explain(&engine.policy(), &facts)[0].enforced_percent, 50);
-        let left = engine.left(&facts);
+        let left = engine.remaining(&facts);
         match engine.decide(&facts) {
-            Verdict::Refused(refused) => {
+            RequestDecision::Denied(refused) => {
                 enforced += 1;
                 assert_eq!(
                     (refused.mode(), refused.enforced_percent()),
@@ -124,7 +124,7 @@ fn verdicts_observers_and_explanations_tell_both_parts_apart() {
                     [(Mode::Enforce, 50, false)]
                 );
             }
-            Verdict::Passed(passed) => {
+            RequestDecision::Allowed(passed) => {
                 shadowed += 1;
                 let refusal = passed
                     .shadow_denials()
@@ -158,7 +158,7 @@ limits:
             Mode::Enforce => 5,
             _ => 1,
         };
-        let passed = (0..9).filter(|_| engine.decide(&facts).passed().is_some());
+        let passed = (0..9).filter(|_| engine.decide(&facts).allowed().is_some());
         assert_eq!(passed.count(), expected, "user {user}");
     }
 }

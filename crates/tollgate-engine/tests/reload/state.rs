@@ -7,14 +7,14 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::core::Align;
+use tollgate::core::WindowAlignment;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::policy::{Limits, Policy, Rule};
-use tollgate_engine::{Engine, Facts, RestoreError, Restored, Resume};
-use tollgate_testkit::scratch::Scratch;
-use tollgate_testkit::snapshot::tamper;
+use tollgate_engine::{Engine, Facts, RestoreError, RestoreOptions, RestoreReport};
+use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::snapshot::corrupt_snapshot;
 
 use super::common::{only, policy, rates, rule};
 use super::{TestEngine, config};
@@ -27,7 +27,7 @@ const ALGORITHMS: [(&str, Algorithm); 6] = [
     ("counter", Algorithm::SlidingCounter),
     (
         "window",
-        Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+        Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
     ),
 ];
 
@@ -89,11 +89,11 @@ fn try_restore(
     policy: Policy,
     path: &Path,
     (clock, wall): (&Manual, &Manual),
-) -> Result<(TestEngine, Restored), RestoreError> {
+) -> Result<(TestEngine, RestoreReport), RestoreError> {
     let builder = Memory::builder().capacity(1_000);
     let builder = builder.clock(clock.clone()).wall(wall.clone());
     let mut file = SnapshotReader::open(path, KIND, 1)?;
-    let restored = Engine::restore(policy, builder, Resume::default(), &mut file)?;
+    let restored = Engine::restore(policy, builder, RestoreOptions::default(), &mut file)?;
     file.end()?;
     Ok(restored)
 }
@@ -104,7 +104,7 @@ pub(super) fn restore(policy: Policy, path: &Path, clocks: (&Manual, &Manual)) -
 
 fn ask(engine: &TestEngine, rule: &str, user: &str, cost: u64) -> Decision {
     let facts = Facts::new().with("rule", rule).with("user", user);
-    *engine.decide(&facts.costing(cost)).decision()
+    *engine.decide(&facts.with_cost(cost)).decision()
 }
 
 /// A request, some time after the one before.
@@ -153,7 +153,7 @@ proptest! {
         down in prop::sample::select(vec![0, 1, 30_000, 4_000_000]),
         order in prop::sample::subsequence((0..6).collect::<Vec<usize>>(), 3).prop_shuffle(),
     ) {
-        let scratch = Scratch::new("restart-as-reload");
+        let scratch = TempFolder::new("restart-as-reload");
         let path = scratch.path("state");
         let all = versions();
         let [first, second, third] = [0, 1, 2].map(|at| all[order[at]].clone());
@@ -178,7 +178,7 @@ proptest! {
         let again = Manual::starting_at(earlier(other.now(), DAY * 101));
         let (restored, loaded) = try_restore(third, &path, (&again, &wall)).unwrap();
         alike(&[&oracle, &restored], &[&clock, &wall, &again], &after)?;
-        prop_assert_eq!(loaded.left_out, 0);
+        prop_assert_eq!(loaded.dropped_keys, 0);
         prop_assert!(keys <= 4 * ALGORITHMS.len() as u64);
     }
 }
@@ -198,7 +198,7 @@ fn spent(clocks: (&Manual, &Manual)) -> TestEngine {
 
 #[test]
 fn a_wall_clock_that_steps_between_grants_no_more_than_if_never_seen() {
-    let scratch = Scratch::new("restart-steps");
+    let scratch = TempFolder::new("restart-steps");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let engine = spent((&clock, &wall));
@@ -232,7 +232,7 @@ fn a_wall_clock_that_steps_between_grants_no_more_than_if_never_seen() {
 
 #[test]
 fn what_the_wall_clock_would_show_unset_tells_how_long_nothing_ran() {
-    let scratch = Scratch::new("restart-unset");
+    let scratch = TempFolder::new("restart-unset");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     save(&spent((&clock, &wall)), &path);
@@ -243,22 +243,22 @@ fn what_the_wall_clock_would_show_unset_tells_how_long_nothing_ran() {
         let builder = Memory::builder().capacity(1_000);
         let builder = builder.clock(clock.clone()).wall(other);
         let mut file = SnapshotReader::open(&path, KIND, 1).unwrap();
-        let resume = Resume {
+        let resume = RestoreOptions {
             unset_wall: Some(at + Duration::from_secs(360)),
-            ..Resume::default()
+            ..RestoreOptions::default()
         };
         let policy = version(&["10/h"], "");
         let (engine, restored) = Engine::restore(policy, builder, resume, &mut file).unwrap();
         let [gcra, token, leaky, log, counter, windows] = left(&engine);
         assert_eq!([gcra, token, leaky], [5; 3], "{shown:?}");
         assert_eq!(([log, counter], windows), ([4; 2], window), "{shown:?}");
-        assert_eq!(restored.left_out, 0);
+        assert_eq!(restored.dropped_keys, 0);
     }
 }
 
 #[test]
 fn windows_that_begin_at_times_of_day_still_do_after_a_clock_was_set_back() {
-    let scratch = Scratch::new("restart-windows");
+    let scratch = TempFolder::new("restart-windows");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     wall.advance(Duration::from_secs(1_800 + 7));
@@ -276,7 +276,7 @@ fn windows_that_begin_at_times_of_day_still_do_after_a_clock_was_set_back() {
 
 #[test]
 fn keys_are_told_apart_by_the_seeds_of_the_process_before() {
-    let scratch = Scratch::new("restart-seeds");
+    let scratch = TempFolder::new("restart-seeds");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let engine = spent((&clock, &wall));
@@ -294,7 +294,7 @@ fn keys_are_told_apart_by_the_seeds_of_the_process_before() {
 
 #[test]
 fn what_a_limit_that_is_gone_has_counted_waits_for_its_return() {
-    let scratch = Scratch::new("restart-gone");
+    let scratch = TempFolder::new("restart-gone");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let clocks = (&clock, &wall);
@@ -319,7 +319,7 @@ fn what_a_limit_that_is_gone_has_counted_waits_for_its_return() {
     // The old names again go on with what they had, and so do both in one policy.
     let (engine, loaded) = try_restore(version(&["10/h"], ""), &path, clocks).unwrap();
     assert_eq!(left(&engine), [4; 6]);
-    assert_eq!((loaded.keys, loaded.left_out), (12, 0));
+    assert_eq!((loaded.keys, loaded.dropped_keys), (12, 0));
     let mut both = version(&["10/h"], " renamed");
     both.rules.extend(version(&["10/h"], "").rules);
     let engine = restore(both, &path, clocks);
@@ -328,7 +328,7 @@ fn what_a_limit_that_is_gone_has_counted_waits_for_its_return() {
 
 #[test]
 fn what_is_held_ends_with_the_process_and_estimates_count_as_spent() {
-    let scratch = Scratch::new("restart-holds");
+    let scratch = TempFolder::new("restart-holds");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let text = "limits: [{name: jobs, key: user, concurrency: 1}, \
@@ -339,12 +339,16 @@ fn what_is_held_ends_with_the_process_and_estimates_count_as_spent() {
     };
     let engine = start(parse(), (&clock, &wall));
     let facts = Facts::new().with("user", "ada").with("tenant", "acme");
-    let held = engine.decide(&facts).passed().expect("free").into_permits();
-    assert!(engine.decide(&facts).refused().is_some());
+    let held = engine
+        .decide(&facts)
+        .allowed()
+        .expect("free")
+        .into_permits();
+    assert!(engine.decide(&facts).denied().is_some());
     save(&engine, &path);
     let restored = restore(parse(), &path, (&clock, &wall));
     let verdict = restored.decide(&facts);
-    assert!(verdict.passed().is_some(), "the slot is free");
+    assert!(verdict.allowed().is_some(), "the slot is free");
     let restored = restore(parse(), &path, (&clock, &wall));
     let facts = Facts::new().with("tenant", "acme");
     assert_eq!(restored.peek(&facts).decision().remaining, 70);
@@ -353,7 +357,7 @@ fn what_is_held_ends_with_the_process_and_estimates_count_as_spent() {
 
 #[test]
 fn a_rule_warms_up_anew_after_a_restart() {
-    let scratch = Scratch::new("restart-warm");
+    let scratch = TempFolder::new("restart-warm");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let warming = || {
@@ -364,8 +368,8 @@ fn a_rule_warms_up_anew_after_a_restart() {
         policy(vec![rule])
     };
     let engine = start(warming(), (&clock, &wall));
-    let facts = |cost| Facts::new().with("user", "ada").costing(cost);
-    let allows = |engine: &TestEngine, cost| engine.decide(&facts(cost)).passed().is_some();
+    let facts = |cost| Facts::new().with("user", "ada").with_cost(cost);
+    let allows = |engine: &TestEngine, cost| engine.decide(&facts(cost)).allowed().is_some();
     clock.advance(Duration::from_secs(100));
     assert!(allows(&engine, 50));
     save(&engine, &path);
@@ -378,14 +382,14 @@ fn a_rule_warms_up_anew_after_a_restart() {
 }
 
 /// A snapshot with something of everything, and its bytes.
-fn some(scratch: &Scratch, clocks: (&Manual, &Manual)) -> Vec<u8> {
+fn some(scratch: &TempFolder, clocks: (&Manual, &Manual)) -> Vec<u8> {
     save(&spent(clocks), &scratch.path("state"));
     fs::read(scratch.path("state")).expect("a file")
 }
 
 #[test]
 fn no_damaged_or_shortened_snapshot_is_taken() {
-    let scratch = Scratch::new("restart-damaged");
+    let scratch = TempFolder::new("restart-damaged");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let clocks = (&clock, &wall);
@@ -420,14 +424,14 @@ fn no_damaged_or_shortened_snapshot_is_taken() {
 
 #[test]
 fn no_word_of_a_snapshot_makes_it_panic() {
-    let scratch = Scratch::new("restart-words");
+    let scratch = TempFolder::new("restart-words");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let right = some(&scratch, (&clock, &wall));
     for place in 3..right.len() / 8 - 1 {
         for value in [0, 1, 3, 1 << 32, u64::MAX >> 1, u64::MAX] {
             fs::write(&path, &right).unwrap();
-            tamper(&path, |words| words[place] = value);
+            corrupt_snapshot(&path, |words| words[place] = value);
             if let Ok((engine, _)) = try_restore(version(&["10/h"], ""), &path, (&clock, &wall)) {
                 let left = left(&engine);
                 assert!(left.iter().all(|left| *left <= 10), "{place}: {left:?}");
@@ -438,7 +442,7 @@ fn no_word_of_a_snapshot_makes_it_panic() {
 
 #[test]
 fn a_smaller_table_says_what_it_left_out() {
-    let scratch = Scratch::new("restart-smaller");
+    let scratch = TempFolder::new("restart-smaller");
     let path = scratch.path("state");
     let (clock, wall) = clock();
     let limits = Limits {
@@ -449,13 +453,14 @@ fn a_smaller_table_says_what_it_left_out() {
     let engine = start(own(), (&clock, &wall));
     for user in 0..900 {
         let user = user.to_string();
-        let _ = engine.decide(&Facts::new().with("user", &user)).passed();
+        let _ = engine.decide(&Facts::new().with("user", &user)).allowed();
     }
     assert_eq!(save(&engine, &path), 900);
     let builder = Memory::builder().capacity(10);
     let builder = builder.clock(clock.clone()).wall(wall.clone());
     let mut file = SnapshotReader::open(&path, KIND, 1).unwrap();
-    let (_, loaded) = Engine::restore(own(), builder, Resume::default(), &mut file).unwrap();
-    assert_eq!(loaded.keys + loaded.left_out, 900);
-    assert!(loaded.left_out > 0 && loaded.keys >= 10, "{loaded:?}");
+    let (_, loaded) =
+        Engine::restore(own(), builder, RestoreOptions::default(), &mut file).unwrap();
+    assert_eq!(loaded.keys + loaded.dropped_keys, 900);
+    assert!(loaded.dropped_keys > 0 && loaded.keys >= 10, "{loaded:?}");
 }

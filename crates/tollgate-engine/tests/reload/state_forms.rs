@@ -8,7 +8,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::{Facts, Policy};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::state::{clock, restore, save, start};
 use crate::common::TestEngine;
@@ -101,7 +101,7 @@ proptest! {
         order in prop::collection::vec(0..BY_FACTS.len() + BY_DESCRIPTORS.len(), 4),
     ) {
         let all: Vec<_> = BY_FACTS.into_iter().chain(BY_DESCRIPTORS).map(read).collect();
-        let scratch = Scratch::new("restart-forms");
+        let scratch = TempFolder::new("restart-forms");
         let path = scratch.path("state");
         let (clock, wall) = clock();
         let oracle = start(all[order[0]].clone(), (&clock, &wall));

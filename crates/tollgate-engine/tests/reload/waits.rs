@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Outcome, Timestamp, core::Align};
+use tollgate::{Algorithm, Outcome, Timestamp, core::WindowAlignment};
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{Cost, Policy};
 
@@ -15,8 +15,8 @@ const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
@@ -89,7 +89,7 @@ fn tells_the_wait(
         if said.outcome != Outcome::Denied {
             continue;
         }
-        let wait = said.wait();
+        let wait = said.wait_or_max();
         prop_assert!(wait > Duration::ZERO);
         // A counter of two windows tells an upper bound.
         if algorithm != Algorithm::SlidingCounter {

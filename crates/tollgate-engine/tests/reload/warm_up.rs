@@ -24,7 +24,7 @@ fn each_second(engine: &TestEngine, clock: &Manual, seconds: usize) -> Vec<u64> 
     let facts = Facts::new().with("user", "1");
     let second = |_| {
         let passed = (0..1_000).filter(|_| {
-            let passed = engine.decide(&facts).passed().is_some();
+            let passed = engine.decide(&facts).allowed().is_some();
             clock.advance(STEP);
             passed
         });
@@ -86,7 +86,7 @@ fn what_decides_and_what_is_left_is_told_of_the_part() {
     assert_eq!(verdict.decision().remaining, 19);
     let kind = verdict.limit().expect("the part").kind().to_string();
     assert_eq!(kind, "100 per 10s burst 20");
-    let left = engine.left(&facts);
+    let left = engine.remaining(&facts);
     let told: Vec<_> = left
         .iter()
         .map(|left| (left.is_warm_up, left.decision.remaining))
@@ -99,7 +99,7 @@ fn what_decides_and_what_is_left_is_told_of_the_part() {
         verdict.limit().expect("the rate").kind().to_string(),
         "100/s burst 200"
     );
-    assert_eq!(engine.left(&facts).len(), 1);
+    assert_eq!(engine.remaining(&facts).len(), 1);
 }
 
 #[test]
@@ -110,11 +110,11 @@ fn a_request_that_costs_more_than_the_part_passes_nevertheless() {
         &clock,
     );
     let facts = Facts::new().with("user", "1").with("units", "60");
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
     // It has taken all of the part, which comes back in a second.
     let one = Facts::new().with("user", "1").with("units", "1");
     let refused = engine.decide(&one);
-    assert_eq!(refused.decision().wait(), Duration::from_millis(100));
+    assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(100));
 }
 
 #[test]
@@ -124,7 +124,7 @@ fn a_reload_warms_up_what_is_new_and_nothing_again() {
     let engine = engine(policy(warm), &clock);
     let facts = Facts::new().with("user", "1");
     let part = |engine: &TestEngine| {
-        let left = engine.left(&facts);
+        let left = engine.remaining(&facts);
         left.iter()
             .find(|left| left.is_warm_up)
             .map(|left| left.kind.to_string())
@@ -154,7 +154,7 @@ fn a_reload_warms_up_what_is_new_and_nothing_again() {
 /// The gate that stands, as it is told.
 fn gate(engine: &TestEngine) -> Option<String> {
     let facts = Facts::new().with("user", "1");
-    let left = engine.left(&facts);
+    let left = engine.remaining(&facts);
     let gate = left.iter().find(|left| left.is_warm_up);
     gate.map(|left| left.kind.to_string())
 }
@@ -198,19 +198,19 @@ fn what_is_unlimited_has_no_rate_to_grow() {
     policy.rules[0].limits.unlimited = true;
     let engine = engine(policy, &Manual::new());
     let facts = Facts::new().with("user", "1");
-    assert!((0..10).all(|_| engine.decide(&facts).passed().is_some()));
+    assert!((0..10).all(|_| engine.decide(&facts).allowed().is_some()));
 }
 
 #[test]
 fn gates_are_not_counted_among_the_limits_of_a_request() {
     let clock = Manual::new();
     let bounds = Bounds {
-        checks: 2,
+        max_checks: 2,
         ..Bounds::default()
     };
     let engine = engine(policy("rate: [100/s, 1000/m], warm_up: 9s"), &clock).with_bounds(bounds);
     let facts = Facts::new().with("user", "1");
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
 }
 
 #[test]
@@ -220,22 +220,30 @@ fn what_an_estimate_came_to_counts_in_the_gate_too() {
     let engine = engine(policy(rule), &clock);
     let facts = Facts::new().with("user", "1");
     let left = || {
-        let left = engine.left(&facts);
+        let left = engine.remaining(&facts);
         let gate = left.iter().find(|left| left.is_warm_up);
         gate.map(|left| left.decision.remaining)
     };
-    let mut permits = engine.decide(&facts).passed().expect("room").into_permits();
+    let mut permits = engine
+        .decide(&facts)
+        .allowed()
+        .expect("room")
+        .into_permits();
     assert_eq!(left(), Some(90));
     permits.settle(1);
     assert_eq!(left(), Some(99), "the rest comes back");
-    let mut permits = engine.decide(&facts).passed().expect("room").into_permits();
+    let mut permits = engine
+        .decide(&facts)
+        .allowed()
+        .expect("room")
+        .into_permits();
     permits.settle(299);
     // What was underestimated is owed, up to a full bucket: of the rule there is still room, but not of its tenth.
     let verdict = engine.decide(&facts);
     assert_eq!(verdict.decision().limit, 100);
-    assert!(verdict.refused().is_some(), "nothing is left");
+    assert!(verdict.denied().is_some(), "nothing is left");
     clock.advance(Duration::from_millis(1_100));
-    assert!(engine.decide(&facts).passed().is_some());
+    assert!(engine.decide(&facts).allowed().is_some());
 }
 
 #[test]

@@ -126,18 +126,18 @@ const LONGEST: usize = 64;
 /// The address of `192.0.2.1`, `192.0.2.1:443`, `2001:db8::1`, `[2001:db8::1]` or `[2001:db8::1]:443`, as
 /// `X-Forwarded-For` has it. None for anything else: a name, `unknown`, a hidden one (`_gateway`), or an address that
 /// counts on one machine alone (`fe80::1%eth0`).
-pub(super) fn address(text: &[u8]) -> Option<IpAddr> {
+pub(super) fn parse_address(text: &[u8]) -> Option<IpAddr> {
     let text = str::from_utf8(text.trim_ascii()).ok()?;
     if text.len() > LONGEST {
         return None;
     }
     let bare = text.parse::<Ipv6Addr>().map(IpAddr::V6);
-    let address = bare.ok().or_else(|| bracketed(text))?;
+    let address = bare.ok().or_else(|| parse_bracketed_address(text))?;
     Some(address.to_canonical())
 }
 
 /// The address of a `for=` of `Forwarded`, where IPv6 has brackets.
-pub(super) fn bracketed(text: &str) -> Option<IpAddr> {
+pub(super) fn parse_bracketed_address(text: &str) -> Option<IpAddr> {
     let (address, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (six, port) = rest.split_once(']')?;
@@ -233,7 +233,7 @@ mod tests {
             ("[::ffff:192.0.2.1]:1", "192.0.2.1"),
         ];
         for (text, expected) in rows {
-            let read = address(text.as_bytes());
+            let read = parse_address(text.as_bytes());
             assert_eq!(read, expected.parse().ok(), "{text}");
         }
     }
@@ -274,8 +274,8 @@ mod tests {
             &long,
         ];
         for text in rows {
-            assert_eq!(address(text.as_bytes()), None, "{text}");
+            assert_eq!(parse_address(text.as_bytes()), None, "{text}");
         }
-        assert_eq!(address(b"\xFF\xFE"), None);
+        assert_eq!(parse_address(b"\xFF\xFE"), None);
     }
 }

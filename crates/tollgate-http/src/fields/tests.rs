@@ -2,7 +2,7 @@
 
 use super::*;
 
-fn shown(name: &str, quota: u64) -> Shown<'_> {
+fn shown(name: &str, quota: u64) -> ShownLimit<'_> {
     let decision = Decision::new(
         Outcome::Denied,
         quota,
@@ -10,10 +10,10 @@ fn shown(name: &str, quota: u64) -> Shown<'_> {
         Duration::from_millis(1_500),
         Duration::from_secs(90),
     );
-    Shown::of(name, &decision).window(Duration::from_millis(100))
+    ShownLimit::of(name, &decision).window(Duration::from_millis(100))
 }
 
-fn written(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(String, String)> {
+fn written(dialects: &[HeaderDialect], limits: &[ShownLimit<'_>]) -> Vec<(String, String)> {
     let mut found = Vec::new();
     write(dialects, limits, 1_000, |name, value| {
         found.push((name.to_owned(), value.to_owned()));
@@ -21,7 +21,7 @@ fn written(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(String, String)> 
     found
 }
 
-fn value(dialect: Dialect, limits: &[Shown<'_>], name: &str) -> String {
+fn value(dialect: HeaderDialect, limits: &[ShownLimit<'_>], name: &str) -> String {
     let found = written(&[dialect], limits);
     let one = found.into_iter().find(|(own, _)| own == name);
     one.expect("a field of the dialect").1
@@ -29,7 +29,7 @@ fn value(dialect: Dialect, limits: &[Shown<'_>], name: &str) -> String {
 
 #[test]
 fn each_dialect_writes_the_fields_that_it_names() {
-    for dialect in Dialect::ALL {
+    for dialect in HeaderDialect::ALL {
         let names: Vec<_> = written(&[dialect], &[shown("a", 5)])
             .into_iter()
             .map(|(name, _)| name)
@@ -42,22 +42,25 @@ fn each_dialect_writes_the_fields_that_it_names() {
 fn several_limits_are_a_list_in_draft_8_and_the_first_elsewhere() {
     let limits = [shown("burst", 5), shown("day", 900)];
     assert_eq!(
-        value(Dialect::Draft8, &limits, "ratelimit-policy"),
+        value(HeaderDialect::Draft8, &limits, "ratelimit-policy"),
         r#""burst";q=5;w=1, "day";q=900;w=1"#
     );
     assert_eq!(
-        value(Dialect::Draft8, &limits, "ratelimit"),
+        value(HeaderDialect::Draft8, &limits, "ratelimit"),
         r#""burst";r=0;t=2, "day";r=0;t=2"#
     );
     assert_eq!(
-        value(Dialect::Draft7, &limits, "ratelimit"),
+        value(HeaderDialect::Draft7, &limits, "ratelimit"),
         "limit=5, remaining=0, reset=2"
     );
 }
 
 #[test]
 fn dialects_are_combined_in_order() {
-    let names: Vec<_> = written(&[Dialect::Draft8, Dialect::Github], &[shown("a", 5)]);
+    let names: Vec<_> = written(
+        &[HeaderDialect::Draft8, HeaderDialect::XRateLimit],
+        &[shown("a", 5)],
+    );
     assert_eq!(names.len(), 6);
     assert_eq!(
         names[5],
@@ -67,7 +70,7 @@ fn dialects_are_combined_in_order() {
 
 #[test]
 fn names_stay_apart_in_printable_ascii() {
-    let policy = |name: &str| value(Dialect::Draft8, &[shown(name, 5)], "ratelimit");
+    let policy = |name: &str| value(HeaderDialect::Draft8, &[shown(name, 5)], "ratelimit");
     assert_eq!(policy("say \"hi\"\\"), r#""say \"hi\"\\";r=0;t=2"#);
     assert_eq!(policy("é\r\n"), r#""%C3%A9%0D%0A";r=0;t=2"#);
     assert_ne!(policy("%0D"), policy("\r"));
@@ -82,8 +85,8 @@ fn no_number_is_longer_than_a_structured_field_takes() {
         Duration::MAX,
         Duration::MAX,
     );
-    let shown = Shown::of("a", &decision).window(Duration::MAX);
-    for (name, value) in written(&Dialect::ALL, &[shown]) {
+    let shown = ShownLimit::of("a", &decision).window(Duration::MAX);
+    for (name, value) in written(&HeaderDialect::ALL, &[shown]) {
         let longest = value
             .split(|c: char| !c.is_ascii_digit())
             .map(str::len)
@@ -94,7 +97,7 @@ fn no_number_is_longer_than_a_structured_field_takes() {
 
 #[test]
 fn what_limits_nothing_isnt_shown() {
-    let shown = Shown::of("a", &Decision::UNLIMITED);
-    assert_eq!(written(&Dialect::ALL, &[shown]), []);
-    assert_eq!(written(&Dialect::ALL, &[]), []);
+    let shown = ShownLimit::of("a", &Decision::UNLIMITED);
+    assert_eq!(written(&HeaderDialect::ALL, &[shown]), []);
+    assert_eq!(written(&HeaderDialect::ALL, &[]), []);
 }

@@ -4,31 +4,34 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::blocking::{TarpitPermit, Whom};
-use super::builder::{Guard, Prechecks};
+use super::blocking::{OffenderKey, TarpitPermit};
+use super::builder::{Prechecks, RequestLimiter};
 use super::denial::Denial;
 use super::events;
-use super::fields::Fields;
+use super::fields::HeaderFields;
 use super::missing_key::MissingKey;
 use super::request::Request;
-use super::response::{self, Refused};
+use super::response::{self, DeniedResponse};
 use super::ticket::ResponseWatch;
-use super::{Admission, Asked, Judged, Limits, Look, Mode, Outdated, Terms, Ticket};
+use super::{
+    Admission, AskOutcome, FastCheck, LimitOutcome, Mode, Outdated, RequestLimits, RequestPermit,
+    Terms,
+};
 use crate::waiter_limit::WaiterPermit;
 use crate::{DenyReason, retry_after};
 
 /// What has to be asked, or waited for, before it is known what becomes of a request.
 #[derive(derive_more::Debug)]
-pub struct Later<Q>(#[debug(skip)] PendingStep<Q>);
+pub struct PendingAdmission<Q>(#[debug(skip)] PendingStep<Q>);
 
 /// The place of a request that passed and waits for the service. Dropping it frees the place.
 #[derive(Debug)]
-pub struct ServiceWait<'a>(
+pub struct ServiceWaitPermit<'a>(
     #[expect(dead_code, reason = "dropping it is its use")] WaiterPermit<'a>,
 );
 
 /// What came of asking a guard.
-pub type Arrived<H, Q> = Asked<Admission<H>, Box<Later<Q>>>;
+pub type AskedAdmission<H, Q> = AskOutcome<Admission<H>, Box<PendingAdmission<Q>>>;
 
 enum PendingStep<Q> {
     Limits {
@@ -52,7 +55,7 @@ struct Offender {
     pit: Option<u64>,
 }
 
-impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
+impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     /// What the answer to a request says of the limit, if it passes and nothing else is to be done for it.
     ///
     /// Carriers begin with this: for most requests it takes one look, for which none is moved in memory, and moving one takes
@@ -61,20 +64,23 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// # Errors
     /// What came of [asking](Self::ask).
     #[inline(always)]
-    pub fn glance(&self, request: &R) -> Result<Fields, Arrived<L::Held, L::Question>> {
+    pub fn glance(
+        &self,
+        request: &R,
+    ) -> Result<HeaderFields, AskedAdmission<L::Held, L::Question>> {
         let is_simple = self.before.is_none() && self.after.is_none() && !events::is_tracing();
         if !is_simple {
             return Err(self.ask(request));
         }
-        match self.limits().glance(request, &self.terms(None)) {
-            Look::Passed(fields) => Ok(fields),
-            Look::Over(asked) => Err(self.found(asked, None, Offender::default())),
-            Look::Unclear => Err(self.ask(request)),
+        match self.limits().check_fast(request, &self.terms(None)) {
+            FastCheck::Passed(fields) => Ok(fields),
+            FastCheck::Over(asked) => Err(self.apply_outcome(asked, None, Offender::default())),
+            FastCheck::Unclear => Err(self.ask(request)),
         }
     }
 
     /// What becomes of a request, or what has to be asked first.
-    pub fn ask(&self, request: &R) -> Arrived<L::Held, L::Question> {
+    pub fn ask(&self, request: &R) -> AskedAdmission<L::Held, L::Question> {
         match &self.before {
             None => self.ask_limits(request, None, Offender::default()),
             Some(before) => self.ask_with_prechecks(before, request),
@@ -86,9 +92,9 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self,
         before: &Prechecks<R>,
         request: &R,
-    ) -> Arrived<L::Held, L::Question> {
+    ) -> AskedAdmission<L::Held, L::Question> {
         if before.exempt.iter().any(|is_exempt| is_exempt(request)) {
-            return Asked::Now(Admission::Passed(Ticket::free()));
+            return AskOutcome::Now(Admission::Passed(RequestPermit::without_limits()));
         }
         let offender = match Offender::of(before, request) {
             Ok(offender) => offender,
@@ -97,7 +103,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
                 return self.deny_or_tarpit(denial, Offender::default());
             }
         };
-        if let Some(denial) = listed(before, request, offender) {
+        if let Some(denial) = check_lists(before, request, offender) {
             let block = None;
             return self.deny_or_tarpit(denial, Offender { block, ..offender });
         }
@@ -110,9 +116,9 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         request: &R,
         cost: Option<u64>,
         offender: Offender,
-    ) -> Arrived<L::Held, L::Question> {
+    ) -> AskedAdmission<L::Held, L::Question> {
         let asked = self.limits().ask(request, &self.terms(cost));
-        self.found(asked, cost, offender)
+        self.apply_outcome(asked, cost, offender)
     }
 
     #[inline(always)]
@@ -125,20 +131,22 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// What becomes of a request of which limits say this.
-    fn found(
+    fn apply_outcome(
         &self,
-        asked: Asked<Judged<L::Held>, L::Question>,
+        asked: AskOutcome<LimitOutcome<L::Held>, L::Question>,
         cost: Option<u64>,
         offender: Offender,
-    ) -> Arrived<L::Held, L::Question> {
+    ) -> AskedAdmission<L::Held, L::Question> {
         match asked {
-            Asked::Now(Judged::Refused(denial)) => self.deny_or_tarpit(denial, offender),
-            Asked::Now(judged) => Asked::Now(self.admission(judged)),
-            Asked::Later(question) => Asked::Later(Box::new(Later(PendingStep::Limits {
-                question,
-                cost,
-                offender,
-            }))),
+            AskOutcome::Now(LimitOutcome::Denied(denial)) => self.deny_or_tarpit(denial, offender),
+            AskOutcome::Now(judged) => AskOutcome::Now(self.admission(judged)),
+            AskOutcome::Later(question) => {
+                AskOutcome::Later(Box::new(PendingAdmission(PendingStep::Limits {
+                    question,
+                    cost,
+                    offender,
+                })))
+            }
         }
     }
 
@@ -148,7 +156,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// The limits have changed since it was asked, and want to know more of the request: ask again.
     pub async fn answer(
         &self,
-        later: Box<Later<L::Question>>,
+        later: Box<PendingAdmission<L::Question>>,
     ) -> Result<Admission<L::Held>, Outdated> {
         let TarpittedDenial { denial, stuck } = match later.0 {
             PendingStep::Tarpit(held_up) => held_up,
@@ -159,18 +167,18 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             } => {
                 let terms = self.terms(cost);
                 let denial = match self.limits().answer(question, &terms).await {
-                    Judged::Refused(denial) => denial,
-                    Judged::Outdated => return Err(Outdated),
+                    LimitOutcome::Denied(denial) => denial,
+                    LimitOutcome::Outdated => return Err(Outdated),
                     judged => return Ok(self.admission(judged)),
                 };
-                match self.refuse(denial, offender) {
+                match self.handle_denial(denial, offender) {
                     Ok(admission) => return Ok(admission),
                     Err(held_up) => held_up,
                 }
             }
         };
         if let Some(pit) = self.before.as_ref().and_then(|before| before.pit.as_ref()) {
-            pit.hold_up(stuck).await;
+            pit.delay(stuck).await;
         }
         Ok(Admission::Refused(denial))
     }
@@ -180,12 +188,12 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     pub async fn admission_of(
         &self,
         request: &R,
-        mut asked: Arrived<L::Held, L::Question>,
+        mut asked: AskedAdmission<L::Held, L::Question>,
     ) -> Admission<L::Held> {
         loop {
             let answered = match asked {
-                Asked::Now(admission) => return admission,
-                Asked::Later(later) => self.answer(later).await,
+                AskOutcome::Now(admission) => return admission,
+                AskOutcome::Later(later) => self.answer(later).await,
             };
             asked = match answered {
                 Ok(admission) => return admission,
@@ -206,14 +214,18 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///
     /// # Errors
     /// As many wait as [may](Self::max_waiting): the request is denied.
-    pub fn wait_for_service(&self) -> Result<ServiceWait<'_>, Box<Denial>> {
-        self.readying.take().map(ServiceWait).ok_or_else(|| {
-            let (most, none) = (self.readying.most as u64, Duration::ZERO);
-            let decision = Decision::new(Outcome::Denied, most, 0, none, none);
-            let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision).showing(None);
-            self.log.denied(&denial, self.mode);
-            Box::new(denial)
-        })
+    pub fn wait_for_service(&self) -> Result<ServiceWaitPermit<'_>, Box<Denial>> {
+        self.service_waiters
+            .try_acquire()
+            .map(ServiceWaitPermit)
+            .ok_or_else(|| {
+                let (most, none) = (self.service_waiters.most as u64, Duration::ZERO);
+                let decision = Decision::new(Outcome::Denied, most, 0, none, none);
+                let denial = Denial::new(DenyReason::Shed, "requests-waiting", decision)
+                    .with_shown_limit(None);
+                self.log.denied(&denial, self.mode);
+                Box::new(denial)
+            })
     }
 
     /// The ticket of a request that may go on, or the answer to one that may not.
@@ -225,20 +237,24 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self,
         request: &R,
         admission: Admission<L::Held>,
-    ) -> Result<Ticket<L::Held>, Refused> {
+    ) -> Result<RequestPermit<L::Held>, DeniedResponse> {
         match admission {
             Admission::Passed(ticket) => Ok(ticket),
-            Admission::Refused(denial) => Err(self.tell(request, &denial)),
-            Admission::Failed(_) => Err(response::failed(request)),
+            Admission::Refused(denial) => Err(self.denied_response(request, &denial)),
+            Admission::Failed(_) => Err(response::server_error(request)),
         }
     }
 
     /// The answer to a request that was refused.
-    pub fn tell(&self, request: &R, denial: &Denial) -> Refused {
+    pub fn denied_response(&self, request: &R, denial: &Denial) -> DeniedResponse {
         let told = match (&self.spread, retry_after(&denial.decision)) {
             (Some(spread), Some(_)) => {
                 let mut later = denial.decision;
-                later.set_wait(later.wait().saturating_add(spread.more(denial)));
+                later.set_wait(
+                    later
+                        .wait_or_max()
+                        .saturating_add(spread.extra_wait(denial)),
+                );
                 retry_after(&later)
             }
             (_, told) => told,
@@ -255,23 +271,25 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     #[inline(always)]
-    fn admission(&self, judged: Judged<L::Held>) -> Admission<L::Held> {
+    fn admission(&self, judged: LimitOutcome<L::Held>) -> Admission<L::Held> {
         match judged {
-            Judged::Exempt => Admission::Passed(Ticket::free()),
-            Judged::Passed { held, fields } => {
+            LimitOutcome::Exempt => Admission::Passed(RequestPermit::without_limits()),
+            LimitOutcome::Passed { held, fields } => {
                 let after = self.after.as_ref();
                 let watch = after.map(|after| Box::new(ResponseWatch::new(after)));
-                Admission::Passed(Ticket::new(held, fields, watch))
+                Admission::Passed(RequestPermit::new(held, fields, watch))
             }
-            Judged::Refused(denial) => Admission::Refused(denial),
+            LimitOutcome::Denied(denial) => Admission::Refused(denial),
             // Only said of what takes time: here it would have no one to ask again.
-            Judged::Outdated => Admission::Refused(Box::new(Denial::unasked(&Outdated))),
-            Judged::Failed(why) => {
+            LimitOutcome::Outdated => {
+                Admission::Refused(Box::new(Denial::store_unreachable(&Outdated)))
+            }
+            LimitOutcome::Failed(why) => {
                 self.log.mistake(&why);
                 match self.mode {
                     Mode::Enforce => Admission::Failed(why),
                     // Who tries it out hears of the mistake, and its clients don't.
-                    Mode::Shadow => Admission::Passed(Ticket::free()),
+                    Mode::Shadow => Admission::Passed(RequestPermit::without_limits()),
                 }
             }
         }
@@ -282,23 +300,25 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         &self,
         denial: Box<Denial>,
         offender: Offender,
-    ) -> Arrived<L::Held, L::Question> {
-        match self.refuse(denial, offender) {
-            Ok(admission) => Asked::Now(admission),
-            Err(held_up) => Asked::Later(Box::new(Later(PendingStep::Tarpit(held_up)))),
+    ) -> AskedAdmission<L::Held, L::Question> {
+        match self.handle_denial(denial, offender) {
+            Ok(admission) => AskOutcome::Now(admission),
+            Err(held_up) => {
+                AskOutcome::Later(Box::new(PendingAdmission(PendingStep::Tarpit(held_up))))
+            }
         }
     }
 
     /// What becomes of one that is over a limit, or its place in the tarpit.
     #[cold]
-    fn refuse(
+    fn handle_denial(
         &self,
         denial: Box<Denial>,
         offender: Offender,
     ) -> Result<Admission<L::Held>, TarpittedDenial> {
         self.log.denied(&denial, self.mode);
         if self.mode == Mode::Shadow {
-            return Ok(Admission::Passed(Ticket::free()));
+            return Ok(Admission::Passed(RequestPermit::without_limits()));
         }
         let Some(before) = &self.before else {
             return Ok(Admission::Refused(denial));
@@ -309,14 +329,14 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             DenyReason::Shed | DenyReason::Store | DenyReason::MissingKey
         );
         if let (true, Some(blocks), Some(key)) = (is_offence, &before.blocks, offender.block) {
-            blocks.note(key);
+            blocks.record_denial(key);
         }
         // Of what is too large, or on a list, nobody was told when to come again, so nobody comes too early.
         let told = denial
             .wait()
             .filter(|_| is_offence && denial.reason != DenyReason::TooLarge);
         if let (Some(wait), Some(pit), Some(key)) = (told, &before.pit, offender.pit)
-            && let Some(stuck) = pit.catch(key, wait)
+            && let Some(stuck) = pit.try_enter(key, wait)
         {
             return Err(TarpittedDenial { denial, stuck });
         }
@@ -325,7 +345,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 }
 
 /// Who isn't served, whatever its limit says.
-fn listed<R: Request + ?Sized>(
+fn check_lists<R: Request + ?Sized>(
     before: &Prechecks<R>,
     request: &R,
     offender: Offender,
@@ -334,7 +354,7 @@ fn listed<R: Request + ?Sized>(
         return Some(Box::new(Denial::blocked("denied", None)));
     }
     let key = offender.block?;
-    let left = before.blocks.as_ref()?.left(key)?;
+    let left = before.blocks.as_ref()?.blocked_for(key)?;
     Some(Box::new(Denial::blocked("blocked", Some(left)).key(key)))
 }
 
@@ -342,7 +362,7 @@ impl Offender {
     fn of<R: Request + ?Sized>(before: &Prechecks<R>, request: &R) -> Result<Self, MissingKey> {
         let blocks = before.blocks.as_ref().map(|blocks| &blocks.whom);
         let pit = before.pit.as_ref().map(|pit| &pit.whom);
-        let of = |whom: Option<&Whom<R>>| whom.map_or(Ok(None), |whom| whom(request));
+        let of = |whom: Option<&OffenderKey<R>>| whom.map_or(Ok(None), |whom| whom(request));
         Ok(Self {
             block: of(blocks)?,
             pit: of(pit)?,

@@ -8,9 +8,11 @@ use std::time::Duration;
 use foldhash::quality::RandomState;
 use tollgate::clock::sleep_until;
 use tollgate::concurrency::{OwnedKeyedPermit, OwnedPermit};
-use tollgate::{Clock, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, LimitError, Rate};
+use tollgate::{
+    Clock, ConcurrencyLimiter, KeyedConcurrencyLimiter, KeyedLimiter, LimitError, Rate,
+};
 
-use super::keys::KeyOf;
+use super::keys::KeyExtractor;
 use super::missing_key::MissingKey;
 use super::request::Request;
 
@@ -22,13 +24,13 @@ pub(super) type AnyClock = Arc<dyn Clock>;
 
 /// Finds whom a request is from. None if it has no such key, and an error if it has two: whoever is blocked could hide behind a second
 /// one.
-pub(super) type Whom<R> = Box<dyn Fn(&R) -> Result<Option<u64>, MissingKey> + Send + Sync>;
+pub(super) type OffenderKey<R> = Box<dyn Fn(&R) -> Result<Option<u64>, MissingKey> + Send + Sync>;
 
-fn whom<R: Request + ?Sized>(key: impl KeyOf<R>) -> Whom<R> {
+fn whom<R: Request + ?Sized>(key: impl KeyExtractor<R>) -> OffenderKey<R> {
     let seed = RandomState::default();
     Box::new(move |request| match key.key(request) {
         Some(key) => Ok(Some(seed.hash_one(key))),
-        None => key.doubled(request).map_or(Ok(None), Err),
+        None => key.ambiguous(request).map_or(Ok(None), Err),
     })
 }
 
@@ -45,13 +47,13 @@ fn whom<R: Request + ?Sized>(key: impl KeyOf<R>) -> Whom<R> {
 /// # let _ = block;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Block {
+pub struct BlockAfter {
     refusals: NonZeroU32,
     within: Duration,
     lasting: Duration,
 }
 
-impl Block {
+impl BlockAfter {
     /// So many refusals in this time are too many; they are forgotten one by one over it. Until said otherwise a block
     /// lasts as long.
     pub const fn after(refusals: NonZeroU32, within: Duration) -> Self {
@@ -72,16 +74,16 @@ impl Block {
 
 /// Who was refused how often, and who is blocked.
 pub(super) struct BlockList<R: ?Sized> {
-    pub(super) block: Block,
-    pub(super) whom: Whom<R>,
+    pub(super) block: BlockAfter,
+    pub(super) whom: OffenderKey<R>,
     /// Has a token for each refusal that is let go; a block is one of its blocks.
     refusals: KeyedLimiter<AnyClock>,
 }
 
 impl<R: Request + ?Sized> BlockList<R> {
     pub(super) fn new(
-        block: Block,
-        key: impl KeyOf<R>,
+        block: BlockAfter,
+        key: impl KeyExtractor<R>,
         clock: AnyClock,
     ) -> Result<Self, LimitError> {
         let rate = Rate::new(block.refusals.get().into(), block.within);
@@ -93,14 +95,14 @@ impl<R: Request + ?Sized> BlockList<R> {
     }
 
     /// For how long this one is blocked yet.
-    pub(super) fn left(&self, key: u64) -> Option<Duration> {
+    pub(super) fn blocked_for(&self, key: u64) -> Option<Duration> {
         // What costs nothing is refused to those alone who are blocked.
         let look = self.refusals.key(&key).peek();
-        (!look.is_allowed()).then_some(look.wait())
+        (!look.is_allowed()).then_some(look.wait_or_max())
     }
 
     /// This one was refused.
-    pub(super) fn note(&self, key: u64) {
+    pub(super) fn record_denial(&self, key: u64) {
         let key = self.refusals.key(&key);
         let decision = key.check();
         if !decision.is_allowed() || decision.remaining == 0 {
@@ -141,11 +143,11 @@ impl Tarpit {
 /// Who was told what, and who waits.
 pub(super) struct TarpitState<R: ?Sized> {
     pub(super) tarpit: Tarpit,
-    pub(super) whom: Whom<R>,
+    pub(super) whom: OffenderKey<R>,
     clock: AnyClock,
     /// Blocks each key for as long as it was told to stay away.
     told: KeyedLimiter<AnyClock>,
-    keys: Arc<KeyedConcurrency<u64>>,
+    keys: Arc<KeyedConcurrencyLimiter<u64>>,
     all: Arc<ConcurrencyLimiter>,
 }
 
@@ -158,7 +160,7 @@ pub(super) struct TarpitPermit {
 }
 
 impl<R: Request + ?Sized> TarpitState<R> {
-    pub(super) fn new(tarpit: Tarpit, key: impl KeyOf<R>, clock: AnyClock) -> Self {
+    pub(super) fn new(tarpit: Tarpit, key: impl KeyExtractor<R>, clock: AnyClock) -> Self {
         let told = KeyedLimiter::builder(Rate::per_second(1), KEYS).clock(Arc::clone(&clock));
         let told = match told.build() {
             Ok(told) => told,
@@ -169,14 +171,14 @@ impl<R: Request + ?Sized> TarpitState<R> {
             tarpit,
             whom: whom(key),
             told,
-            keys: Arc::new(KeyedConcurrency::new(1, places)),
+            keys: Arc::new(KeyedConcurrencyLimiter::new(1, places)),
             all: Arc::new(ConcurrencyLimiter::new(tarpit.places)),
             clock,
         }
     }
 
     /// A place for this one, if it was told to come later. It is told so again.
-    pub(super) fn catch(&self, key: u64, wait: Duration) -> Option<TarpitPermit> {
+    pub(super) fn try_enter(&self, key: u64, wait: Duration) -> Option<TarpitPermit> {
         let told = self.told.key(&key);
         let is_early = !told.peek().is_allowed();
         // Without room for it, it isn't held up.
@@ -193,7 +195,7 @@ impl<R: Request + ?Sized> TarpitState<R> {
     }
 
     /// Waits for as long as this one has to.
-    pub(super) async fn hold_up(&self, stuck: TarpitPermit) {
+    pub(super) async fn delay(&self, stuck: TarpitPermit) {
         let clock = Arc::clone(&self.clock);
         let at = clock.now() + stuck.delay;
         sleep_until(clock, at).await;

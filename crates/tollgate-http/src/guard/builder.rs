@@ -7,15 +7,15 @@ use std::time::Duration;
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, LimitError, Rate};
 
-use super::blocking::{AnyClock, Block, BlockList, Tarpit, TarpitState};
+use super::blocking::{AnyClock, BlockAfter, BlockList, Tarpit, TarpitState};
 use super::denial::Denial;
 use super::events::{self, DenialLog};
-use super::keys::KeyOf;
+use super::keys::KeyExtractor;
 use super::request::{Cost, Request};
-use super::response::{Answers, Refused};
+use super::response::{DeniedResponse, ResponseFormat};
 use super::retry_jitter::RetryJitter;
-use super::ticket::{Counts, Settle, Settlement};
-use super::{Limits, Mode, Settles};
+use super::ticket::{CountedResponses, Settle, Settlement};
+use super::{Mode, RequestLimits, SettleCosts};
 use crate::waiter_limit::WaiterLimit;
 
 /// Paths that only machines ask, which should know whether a service lives however much it has to do.
@@ -43,9 +43,9 @@ const MAX_WAITING: usize = 10_000;
 /// }
 /// ```
 #[must_use]
-pub struct Guard<R: ?Sized, L> {
+pub struct RequestLimiter<R: ?Sized, L> {
     limits: LimitsRef<R, L>,
-    pub(super) answers: Answers,
+    pub(super) answers: ResponseFormat,
     /// Most guards have none, and pay for a single check of that.
     pub(super) before: Option<Arc<Prechecks<R>>>,
     pub(super) after: Option<Arc<Settlement>>,
@@ -54,7 +54,7 @@ pub struct Guard<R: ?Sized, L> {
     pub(super) spread: Option<Arc<RetryJitter>>,
     pub(super) log: Arc<DenialLog>,
     /// Requests that passed and wait for the service to become ready.
-    pub(super) readying: Arc<WaiterLimit>,
+    pub(super) service_waiters: Arc<WaiterLimit>,
     clock: AnyClock,
 }
 
@@ -62,7 +62,7 @@ pub struct Guard<R: ?Sized, L> {
 enum LimitsRef<R: ?Sized, L> {
     Own(L),
     /// In this guard, which was shared when the settings of the other one changed.
-    With(Arc<Guard<R, L>>),
+    With(Arc<RequestLimiter<R, L>>),
 }
 
 /// What is looked at before limits are asked: who is served whatever they say, who isn't and who waits for that, and what a
@@ -78,12 +78,12 @@ pub(super) struct Prechecks<R: ?Sized> {
 
 pub(super) type Predicate<R> = Arc<dyn Fn(&R) -> bool + Send + Sync>;
 pub(super) type CostOf<R> = Arc<dyn Fn(&R) -> u64 + Send + Sync>;
-pub(super) type Handler<R> = Arc<dyn Fn(&R, &Denial, &mut Refused) + Send + Sync>;
+pub(super) type Handler<R> = Arc<dyn Fn(&R, &Denial, &mut DeniedResponse) + Send + Sync>;
 
-impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
+impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     /// A guard that asks these limits about every request.
     pub fn new(limits: L) -> Self {
-        if limits.is_everyone() {
+        if limits.is_global() {
             tracing::warn!(
                 target: events::TARGET,
                 "all requests are counted as one client's: any of them can use up the limit of all others"
@@ -92,14 +92,14 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
         let clock: AnyClock = Arc::new(Monotonic::new());
         Self {
             limits: LimitsRef::Own(limits),
-            answers: Answers::new(),
+            answers: ResponseFormat::new(),
             before: None,
             after: None,
             mode: Mode::Enforce,
             handler: None,
             spread: None,
             log: Arc::new(DenialLog::new(LOGGED, &clock)),
-            readying: Arc::new(WaiterLimit::new(MAX_WAITING)),
+            service_waiters: Arc::new(WaiterLimit::new(MAX_WAITING)),
             clock,
         }
     }
@@ -115,7 +115,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// }
     /// ```
     #[must_use]
-    pub fn with(this: Arc<Self>, change: impl FnOnce(Self) -> Self) -> Arc<Self> {
+    pub fn configure(this: Arc<Self>, change: impl FnOnce(Self) -> Self) -> Arc<Self> {
         let own = Arc::try_unwrap(this).unwrap_or_else(|shared| Self {
             answers: shared.answers.clone(),
             before: shared.before.clone(),
@@ -124,7 +124,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
             handler: shared.handler.clone(),
             spread: shared.spread.clone(),
             log: Arc::clone(&shared.log),
-            readying: Arc::clone(&shared.readying),
+            service_waiters: Arc::clone(&shared.service_waiters),
             clock: Arc::clone(&shared.clock),
             // The guard that has the limits, so that no guard in between is kept.
             limits: LimitsRef::With(match &shared.limits {
@@ -136,7 +136,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// How clients are told.
-    pub fn answers(mut self, answers: Answers) -> Self {
+    pub fn response_format(mut self, answers: ResponseFormat) -> Self {
         self.answers = answers;
         self
     }
@@ -144,7 +144,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// The clock of blocks, tarpit and log: said before those are.
     pub fn clock(mut self, clock: impl Clock + 'static) -> Self {
         self.clock = Arc::new(clock);
-        self.log(LOGGED)
+        self.denial_log_rate(LOGGED)
     }
 
     /// No limit is for requests like this, either.
@@ -179,7 +179,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 
     /// What requests cost, by a table.
-    pub fn costing(self, cost: Cost) -> Self {
+    pub fn cost_table(self, cost: Cost) -> Self {
         self.cost(move |request| cost.of(request))
     }
 
@@ -194,14 +194,18 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///
     /// # Errors
     /// Times that can't be kept.
-    pub fn block(mut self, block: Block, key: impl KeyOf<R>) -> Result<Self, LimitError> {
+    pub fn block(
+        mut self,
+        block: BlockAfter,
+        key: impl KeyExtractor<R>,
+    ) -> Result<Self, LimitError> {
         let blocks = BlockList::new(block, key, Arc::clone(&self.clock))?;
         self.before().blocks = Some(Arc::new(blocks));
         Ok(self)
     }
 
     /// Whoever comes again before it was told to waits for its refusal, by this key.
-    pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyOf<R>) -> Self {
+    pub fn tarpit(mut self, tarpit: Tarpit, key: impl KeyExtractor<R>) -> Self {
         let pit = TarpitState::new(tarpit, key, Arc::clone(&self.clock));
         self.before().pit = Some(Arc::new(pit));
         self
@@ -220,8 +224,8 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     ///     Ok(Guard::new(limits).max_waiting(100))
     /// }
     /// ```
-    pub fn max_waiting(mut self, most: usize) -> Self {
-        self.readying = Arc::new(WaiterLimit::new(most));
+    pub fn max_waiters(mut self, most: usize) -> Self {
+        self.service_waiters = Arc::new(WaiterLimit::new(most));
         self
     }
 
@@ -249,7 +253,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     /// ```
     pub fn on_denied(
         mut self,
-        change: impl Fn(&R, &Denial, &mut Refused) + Send + Sync + 'static,
+        change: impl Fn(&R, &Denial, &mut DeniedResponse) + Send + Sync + 'static,
     ) -> Self {
         self.handler = Some(Arc::new(change));
         self
@@ -257,7 +261,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
 
     /// How many refusals are logged (as events of `tracing`, target `tollgate`): 10 a second unless said otherwise. Each tells
     /// how many came before it that weren't.
-    pub fn log(mut self, rate: Rate) -> Self {
+    pub fn denial_log_rate(mut self, rate: Rate) -> Self {
         self.log = Arc::new(DenialLog::new(rate, &self.clock));
         self
     }
@@ -267,7 +271,7 @@ impl<R: Request + ?Sized, L: Limits<R>> Guard<R, L> {
     }
 }
 
-impl<R: ?Sized, L> Guard<R, L> {
+impl<R: ?Sized, L> RequestLimiter<R, L> {
     /// The limits.
     #[inline(always)]
     pub fn limits(&self) -> &L {
@@ -284,10 +288,10 @@ impl<R: ?Sized, L> Guard<R, L> {
     }
 }
 
-impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
+impl<R: Request + ?Sized, L: RequestLimits<R> + SettleCosts> RequestLimiter<R, L> {
     /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
     /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
-    pub fn count(mut self, counts: Counts) -> Self {
+    pub fn count_responses(mut self, counts: CountedResponses) -> Self {
         Arc::make_mut(self.after.get_or_insert_default()).counts = counts;
         self
     }
@@ -300,7 +304,7 @@ impl<R: Request + ?Sized, L: Limits<R> + Settles> Guard<R, L> {
     }
 }
 
-impl<R: ?Sized, L: fmt::Debug> fmt::Debug for Guard<R, L> {
+impl<R: ?Sized, L: fmt::Debug> fmt::Debug for RequestLimiter<R, L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let before = self.before.as_deref();
         let blocks = before.and_then(|before| before.blocks.as_ref());

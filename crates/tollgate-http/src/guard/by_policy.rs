@@ -9,17 +9,17 @@ use derive_more::Debug;
 use tollgate::clock::Clock;
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Conditions, Engine, Facts, Verdict};
+use tollgate_engine::{DecideOptions, Engine, Facts, RequestDecision};
 
 use super::denial::Denial;
 use super::events;
-use super::facts::{self, OwnedFacts, Value};
-use super::fields::Fields;
-use super::keys::Address;
+use super::facts::{self, FactValue, OwnedFacts};
+use super::fields::HeaderFields;
+use super::keys::ClientAddress;
 use super::request::Request;
-use super::response::Answers;
-use super::{Asked, Judged, Limits, Settles, Terms};
-use crate::Answered;
+use super::response::ResponseFormat;
+use super::{AskOutcome, LimitOutcome, RequestLimits, SettleCosts, Terms};
+use crate::DecisionAnswer;
 
 /// The limits of a policy, whoever keeps the counts.
 ///
@@ -55,31 +55,31 @@ use crate::Answered;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
-pub struct ByPolicy<B: Backend> {
+pub struct PolicyLimits<B: Backend> {
     #[debug(skip)]
     engine: Arc<Engine<B>>,
-    address: Address,
+    address: ClientAddress,
     /// Decides at once; none for a backend that takes its time.
     #[debug(skip)]
-    now: Option<Now<B>>,
+    decide_now: Option<DecideNow<B>>,
 }
 
-type Now<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>, &Answers) -> Verdict<'f>;
+type DecideNow<B> = for<'f> fn(&Engine<B>, &'f Facts<'f>, &ResponseFormat) -> RequestDecision<'f>;
 
 /// What is asked of a backend that takes its time: facts that outlive their request.
 #[derive(Debug)]
-pub struct Question {
+pub struct PolicyQuery {
     facts: OwnedFacts,
     cost: Option<u64>,
     /// How many bits of an address are one client's, of IPv4 and IPv6.
     bits: (u8, u8),
 }
 
-impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
+impl<C: Clock + 'static, W: Clock + 'static> PolicyLimits<Memory<C, W>> {
     /// By an engine that counts in this process.
     pub fn in_memory(engine: impl Into<Arc<Engine<Memory<C, W>>>>) -> Self {
         Self {
-            now: Some(|engine, facts, answers| {
+            decide_now: Some(|engine, facts, answers| {
                 if answers.are_silent() {
                     engine.decide(facts)
                 } else {
@@ -91,7 +91,7 @@ impl<C: Clock + 'static, W: Clock + 'static> ByPolicy<Memory<C, W>> {
     }
 }
 
-impl<B: Backend> ByPolicy<B> {
+impl<B: Backend> PolicyLimits<B> {
     /// By an engine that takes its time, as one that counts in a store.
     ///
     /// A rule that finds its key in none of its first hundred requests, and a policy of which no rule is for any of them, is logged
@@ -101,8 +101,8 @@ impl<B: Backend> ByPolicy<B> {
         engine.log_warnings(events::policy_warning);
         Self {
             engine,
-            address: Address::new(),
-            now: None,
+            address: ClientAddress::new(),
+            decide_now: None,
         }
     }
 
@@ -124,13 +124,13 @@ impl<B: Backend> ByPolicy<B> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn address(mut self, address: Address) -> Self {
+    pub fn client_address(mut self, address: ClientAddress) -> Self {
         self.address = address;
         self
     }
 }
 
-impl Question {
+impl PolicyQuery {
     /// The first set of facts that the engine is asked about.
     fn first(&self) -> Facts<'_> {
         self.on_terms(self.facts.first())
@@ -152,31 +152,34 @@ impl Question {
 }
 
 /// What becomes of a request that was decided so.
-fn judged(mut verdict: Verdict<'_>, answers: &Answers) -> Judged<Option<Permits>> {
+fn outcome_of(
+    mut verdict: RequestDecision<'_>,
+    answers: &ResponseFormat,
+) -> LimitOutcome<Option<Permits>> {
     let held = match &mut verdict {
-        Verdict::Passed(passed) => Some(passed.take_permits()),
-        Verdict::Refused(_) => None,
+        RequestDecision::Allowed(passed) => Some(passed.take_permits()),
+        RequestDecision::Denied(_) => None,
     };
-    let answered = Answered::of(&verdict, held.is_some());
+    let answered = DecisionAnswer::of(&verdict, held.is_some());
     if let Some(rule) = answered.rule() {
         let key = || verdict.key().map_or(0, |key| key.fingerprint()[0]);
         events::trace_decision(rule, key, &answered.decision);
     }
     match held {
-        Some(held) => Judged::Passed {
+        Some(held) => LimitOutcome::Passed {
             held,
             fields: if answers.are_silent() {
-                Fields::new()
+                HeaderFields::new()
             } else {
-                answered.show_limits(|limits| answers.listed(limits))
+                answered.with_limits(|limits| answers.listed(limits))
             },
         },
         None => {
             let rule = answered.rule().unwrap_or_default();
             let denial = Denial::new(answered.reason(), rule, answered.decision);
-            let denial = denial.showing(answered.shown());
-            let denial = answered.show_limits(|limits| denial.listing(limits));
-            Judged::Refused(Box::new(match verdict.key() {
+            let denial = denial.with_shown_limit(answered.shown());
+            let denial = answered.with_limits(|limits| denial.with_shown_limits(limits));
+            LimitOutcome::Denied(Box::new(match verdict.key() {
                 Some(key) => denial.key(key.fingerprint()[0]),
                 None => denial,
             }))
@@ -205,32 +208,36 @@ fn address_text(address: IpAddr, room: &mut AddressBuffer) -> &str {
     str::from_utf8(&room[..used]).unwrap_or_default()
 }
 
-impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
+impl<R: Request + ?Sized, B: Backend + 'static> RequestLimits<R> for PolicyLimits<B> {
     type Held = Option<Permits>;
-    type Question = Question;
+    type Question = PolicyQuery;
 
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Question> {
+    fn ask(
+        &self,
+        request: &R,
+        terms: &Terms<'_>,
+    ) -> AskOutcome<LimitOutcome<Self::Held>, PolicyQuery> {
         let asked = self.engine.required_facts();
         let now = self
-            .now
-            .filter(|_| !(self.engine.lets_wait() && terms.may_wait));
+            .decide_now
+            .filter(|_| !(self.engine.has_waiting_rules() && terms.may_wait));
         let is_asked = |fact: &str| asked.iter().any(|name| &**name == fact);
         let ip = is_asked("ip").then(|| self.address.client(request));
         let mut room = [0; 40];
         let ip = ip.flatten().map(|ip| address_text(ip, &mut room));
         let bits = self.address.bits();
-        let decide = |now: Now<B>, facts: &Facts<'_>| {
+        let decide = |now: DecideNow<B>, facts: &Facts<'_>| {
             let verdict = now(&self.engine, facts, terms.answers);
-            Asked::Now(judged(verdict, terms.answers))
+            AskOutcome::Now(outcome_of(verdict, terms.answers))
         };
         if let Some(now) = now {
             let mut known = Facts::new().with_client_prefixes(bits.0, bits.1);
             let is_known = facts::facts(request, ip, &asked).all(|(_, name, value)| {
-                if let Value::One(Cow::Borrowed(text)) = value {
+                if let FactValue::One(Cow::Borrowed(text)) = value {
                     known.set(name, text);
                     return true;
                 }
-                value == Value::Absent
+                value == FactValue::Absent
             });
             if is_known {
                 if let Some(cost) = terms.cost {
@@ -240,43 +247,43 @@ impl<R: Request + ?Sized, B: Backend + 'static> Limits<R> for ByPolicy<B> {
             }
         }
         let question = match OwnedFacts::of(request, ip, asked) {
-            Ok(facts) => Question {
+            Ok(facts) => PolicyQuery {
                 facts,
                 cost: terms.cost,
                 bits,
             },
-            Err(missing) => return Asked::Now(Judged::missing_key("", missing)),
+            Err(missing) => return AskOutcome::Now(LimitOutcome::missing_key("", missing)),
         };
         match now {
             Some(now) => {
                 let others = question.others();
-                decide(now, &question.first().also(&others))
+                decide(now, &question.first().with_other_sets(&others))
             }
-            None => Asked::Later(question),
+            None => AskOutcome::Later(question),
         }
     }
 
     fn takes_time(&self) -> bool {
-        self.now.is_none() || self.engine.lets_wait()
+        self.decide_now.is_none() || self.engine.has_waiting_rules()
     }
 
-    async fn answer(&self, question: Question, terms: &Terms<'_>) -> Judged<Self::Held> {
+    async fn answer(&self, question: PolicyQuery, terms: &Terms<'_>) -> LimitOutcome<Self::Held> {
         let others = question.others();
-        let facts = question.first().also(&others);
-        let mut on = Conditions::new().knowing(&question.facts.asked);
+        let facts = question.first().with_other_sets(&others);
+        let mut on = DecideOptions::new().with_known_facts(&question.facts.asked);
         if !terms.may_wait {
-            on = on.at_once();
+            on = on.without_waiting();
         }
         if !terms.answers.are_silent() {
             on = on.listing_limits();
         }
         match self.engine.decide_with_conditions(on, &facts).await {
-            Ok(Some(verdict)) => judged(verdict, terms.answers),
-            Ok(None) => Judged::Outdated,
-            Err(error) => Judged::Refused(Box::new(Denial::unasked(&error))),
+            Ok(Some(verdict)) => outcome_of(verdict, terms.answers),
+            Ok(None) => LimitOutcome::Outdated,
+            Err(error) => LimitOutcome::Denied(Box::new(Denial::store_unreachable(&error))),
         }
     }
 }
 
 /// Of rules whose cost is an estimate (`settle_within`); of others the cost stays charged.
-impl<B: Backend> Settles for ByPolicy<B> {}
+impl<B: Backend> SettleCosts for PolicyLimits<B> {}

@@ -4,15 +4,15 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::concurrency::{Acquire, KeySlot, NoPermit, OwnedKeyedPermit};
-use tollgate::{Decision, KeyedConcurrency, Outcome};
+use tollgate::concurrency::{Acquire, KeyedPermitSource, OwnedKeyedPermit, PermitDenied};
+use tollgate::{Decision, KeyedConcurrencyLimiter, Outcome};
 
 use super::events;
-use super::keys::KeyOf;
-use super::missing_key::{ByKey, Fingerprint, KeyFinder};
+use super::keys::KeyExtractor;
+use super::missing_key::{Fingerprint, KeyFinder, KeyedLimits};
 use super::request::Request;
-use super::{Asked, Judged, Limits, Terms};
-use crate::{DenyReason, Shown};
+use super::{AskOutcome, LimitOutcome, RequestLimits, Terms};
+use crate::{DenyReason, ShownLimit};
 
 /// Keys that may have requests under way.
 const KEYS: usize = 100_000;
@@ -31,68 +31,70 @@ const KEYS: usize = 100_000;
 /// let streams = AtOnce::new(100, keys::Connection).named("streams");
 /// # let _ = (per_client, streams);
 /// ```
-pub type AtOnce<K, C = Monotonic> = ByKey<KeyedConcurrency<Fingerprint, C>, K>;
+pub type ConcurrencyLimit<K, C = Monotonic> =
+    KeyedLimits<KeyedConcurrencyLimiter<Fingerprint, C>, K>;
 
 /// A slot that a request holds.
-pub type Slot<C = Monotonic> = OwnedKeyedPermit<Fingerprint, C>;
+pub type ConcurrencyPermit<C = Monotonic> = OwnedKeyedPermit<Fingerprint, C>;
 
 /// A request that waits for a slot.
 #[derive(derive_more::Debug)]
-pub struct SlotWait<C: Clock> {
+pub struct PermitWait<C: Clock> {
     #[debug(skip)]
-    acquire: Acquire<KeySlot<Arc<KeyedConcurrency<Fingerprint, C>>>>,
+    acquire: Acquire<KeyedPermitSource<Arc<KeyedConcurrencyLimiter<Fingerprint, C>>>>,
     #[debug(skip)]
     print: Fingerprint,
 }
 
-impl<K> AtOnce<K> {
+impl<K> ConcurrencyLimit<K> {
     /// So many at once for each key, of at most a hundred thousand that have some.
     pub fn new(limit: u32, key: K) -> Self {
-        Self::by(Arc::new(KeyedConcurrency::new(limit, KEYS)), key)
+        Self::with_limiter(Arc::new(KeyedConcurrencyLimiter::new(limit, KEYS)), key)
     }
 }
 
-impl<K, C: Clock> AtOnce<K, C> {
+impl<K, C: Clock> ConcurrencyLimit<K, C> {
     /// By a limiter that others may share.
-    pub fn by(limiter: Arc<KeyedConcurrency<Fingerprint, C>>, key: K) -> Self {
+    pub fn with_limiter(limiter: Arc<KeyedConcurrencyLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
             finder: KeyFinder::new(key, format!("requests-at-once:{}", limiter.limit())),
             limiter,
         }
     }
 
-    fn judge<R: Request + ?Sized>(
+    fn outcome<R: Request + ?Sized>(
         &self,
         print: Fingerprint,
-        taken: Result<Slot<C>, NoPermit>,
+        taken: Result<ConcurrencyPermit<C>, PermitDenied>,
         terms: &Terms<'_>,
-    ) -> Judged<Option<Slot<C>>>
+    ) -> LimitOutcome<Option<ConcurrencyPermit<C>>>
     where
-        K: KeyOf<R>,
+        K: KeyExtractor<R>,
     {
         let [key, _] = print;
         match taken {
             Ok(permit) => {
                 let limit = self.limiter.limit();
                 let left = limit.saturating_sub(permit.in_flight());
-                let decision = decision(Outcome::Allowed, limit, left);
+                let decision = concurrency_decision(Outcome::Allowed, limit, left);
                 events::trace_decision(&self.finder.name, || key, &decision);
                 let fields = terms
                     .answers
-                    .passed(|| Some(Shown::of(&self.finder.name, &decision)));
+                    .passed(|| Some(ShownLimit::of(&self.finder.name, &decision)));
                 let held = Some(permit);
-                Judged::Passed { held, fields }
+                LimitOutcome::Passed { held, fields }
             }
             Err(refused) => {
                 let outcome = match refused {
-                    NoPermit::Never(_) => Outcome::Never,
+                    PermitDenied::ExceedsLimit(_) => Outcome::Never,
                     _ => Outcome::Denied,
                 };
                 let occupancy = refused.occupancy();
-                let decision = decision(outcome, occupancy.limit, occupancy.available());
+                let decision =
+                    concurrency_decision(outcome, occupancy.limit, occupancy.available());
                 events::trace_decision(&self.finder.name, || key, &decision);
                 // Others have all the room that there is for keys: that is the server's.
-                let is_crowded = matches!(refused, NoPermit::TooManyKeys(_));
+                let is_crowded = matches!(refused, PermitDenied::TooManyKeys(_));
                 let reason = match outcome {
                     Outcome::Never => DenyReason::TooLarge,
                     _ if is_crowded || self.finder.key.is_everyone() => DenyReason::Shed,
@@ -101,56 +103,62 @@ impl<K, C: Clock> AtOnce<K, C> {
                 let mut denial = self.finder.denial(reason, key, &decision);
                 if is_crowded {
                     // What is in use there isn't this client's, so it isn't shown.
-                    denial = denial.showing(None);
+                    denial = denial.with_shown_limit(None);
                 }
-                Judged::Refused(Box::new(denial))
+                LimitOutcome::Denied(Box::new(denial))
             }
         }
     }
 }
 
-fn decision(outcome: Outcome, limit: u32, left: u32) -> Decision {
+fn concurrency_decision(outcome: Outcome, limit: u32, left: u32) -> Decision {
     // When one comes back, nobody knows.
     let wait = Duration::ZERO;
     Decision::new(outcome, limit.into(), left.into(), wait, wait)
 }
 
-impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for AtOnce<K, C> {
-    type Held = Option<Slot<C>>;
-    type Question = SlotWait<C>;
+impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<R>
+    for ConcurrencyLimit<K, C>
+{
+    type Held = Option<ConcurrencyPermit<C>>;
+    type Question = PermitWait<C>;
 
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, SlotWait<C>> {
+    fn ask(
+        &self,
+        request: &R,
+        terms: &Terms<'_>,
+    ) -> AskOutcome<LimitOutcome<Self::Held>, PermitWait<C>> {
         let print = match self.finder.find(request) {
             Ok(print) => print,
-            Err(judged) => return Asked::Now(judged),
+            Err(judged) => return AskOutcome::Now(judged),
         };
         let weight = u32::try_from(terms.cost()).unwrap_or(u32::MAX);
         if weight == 0 {
-            return Asked::Now(Judged::Exempt);
+            return AskOutcome::Now(LimitOutcome::Exempt);
         }
         let key = self.limiter.key_owned(&print);
         let taken = key.try_acquire_n(weight);
-        if let Err(NoPermit::Full(_) | NoPermit::TooManyKeys(_)) = taken
+        if let Err(PermitDenied::Full(_) | PermitDenied::TooManyKeys(_)) = taken
             && terms.may_wait
-            && !self.finder.wait.is_zero()
+            && !self.finder.longest_wait.is_zero()
         {
             let key = self.limiter.key_owned(&print);
-            let acquire = key.acquire_n(weight).timeout(self.finder.wait);
-            return Asked::Later(SlotWait { acquire, print });
+            let acquire = key.acquire_n(weight).timeout(self.finder.longest_wait);
+            return AskOutcome::Later(PermitWait { acquire, print });
         }
-        Asked::Now(self.judge::<R>(print, taken, terms))
+        AskOutcome::Now(self.outcome::<R>(print, taken, terms))
     }
 
-    async fn answer(&self, wait: SlotWait<C>, terms: &Terms<'_>) -> Judged<Self::Held> {
+    async fn answer(&self, wait: PermitWait<C>, terms: &Terms<'_>) -> LimitOutcome<Self::Held> {
         let taken = wait.acquire.await;
-        self.judge::<R>(wait.print, taken, terms)
+        self.outcome::<R>(wait.print, taken, terms)
     }
 
     fn takes_time(&self) -> bool {
-        !self.finder.wait.is_zero()
+        !self.finder.longest_wait.is_zero()
     }
 
-    fn is_everyone(&self) -> bool {
+    fn is_global(&self) -> bool {
         // That is what it is for: nobody's requests are counted against another's for longer than they run.
         false
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::{Decision, Outcome};
 
 use super::missing_key::MissingKey;
-use crate::{DenyReason, Refusal, Shown, status_of};
+use crate::{DenialBody, DenyReason, ShownLimit, http_status_of};
 
 /// Why a request may not go on: what limits find, and a guard makes an answer of.
 ///
@@ -38,15 +38,15 @@ pub struct Denial {
     /// Which key it lacks, if that is [why](DenyReason::MissingKey).
     pub missing: Option<MissingKey>,
     /// What fields show, but for the name.
-    shown: Option<Shown<'static>>,
+    shown: Option<ShownLimit<'static>>,
     /// What fields show of all limits that the request met, if there are several, with their names.
-    listed: Vec<(Box<str>, Shown<'static>)>,
+    listed: Vec<(Box<str>, ShownLimit<'static>)>,
 }
 
 impl Denial {
     /// This limit said so. Clients are shown what is left of it, unless it has no numbers.
     pub fn new(reason: DenyReason, limit: impl Into<Arc<str>>, decision: Decision) -> Self {
-        let shown = (decision.limit > 0).then(|| Shown::of("", &decision));
+        let shown = (decision.limit > 0).then(|| ShownLimit::of("", &decision));
         Self {
             reason,
             limit: limit.into(),
@@ -60,7 +60,7 @@ impl Denial {
     }
 
     /// The limits couldn't be asked: somebody may try again soon, and the log says why.
-    pub fn unasked(error: &dyn fmt::Display) -> Self {
+    pub fn store_unreachable(error: &dyn fmt::Display) -> Self {
         let soon = Duration::from_secs(1);
         let decision = Decision::new(Outcome::Denied, 0, 0, soon, soon);
         Self {
@@ -100,7 +100,10 @@ impl Denial {
     /// ```
     pub fn status(&self) -> u16 {
         let missing = self.missing.as_ref();
-        missing.map_or_else(|| status_of(self.reason), |missing| missing.source.status())
+        missing.map_or_else(
+            || http_status_of(self.reason),
+            |missing| missing.source.status(),
+        )
     }
 
     /// What tells its key from others in logs.
@@ -110,35 +113,35 @@ impl Denial {
     }
 
     /// The same, and clients are shown this of the limit, whose name is known already.
-    pub fn showing(mut self, shown: Option<Shown<'_>>) -> Self {
-        self.shown = shown.map(|shown| Shown { name: "", ..shown });
+    pub fn with_shown_limit(mut self, shown: Option<ShownLimit<'_>>) -> Self {
+        self.shown = shown.map(|shown| ShownLimit { name: "", ..shown });
         self
     }
 
     /// What header fields show of the limit.
-    pub fn shown(&self) -> Option<Shown<'_>> {
+    pub fn shown(&self) -> Option<ShownLimit<'_>> {
         let shown = self.shown?;
-        Some(Shown {
+        Some(ShownLimit {
             name: &self.limit,
             ..shown
         })
     }
 
     /// The same, and clients are shown all of these limits, the most urgent first. One alone has the denial's own name.
-    pub fn listing(mut self, limits: &[Shown<'_>]) -> Self {
+    pub fn with_shown_limits(mut self, limits: &[ShownLimit<'_>]) -> Self {
         if let [_, _, ..] = limits {
             let listed = limits.iter().map(|limit| {
-                let unnamed = Shown { name: "", ..*limit };
+                let unnamed = ShownLimit { name: "", ..*limit };
                 (limit.name.into(), unnamed)
             });
             self.listed = listed.collect();
             return self;
         }
-        self.showing(limits.first().copied())
+        self.with_shown_limit(limits.first().copied())
     }
 
     /// What header fields show of all limits that the request met.
-    pub(super) fn show_limits<T>(&self, show: impl FnOnce(&[Shown<'_>]) -> T) -> T {
+    pub(super) fn show_limits<T>(&self, show: impl FnOnce(&[ShownLimit<'_>]) -> T) -> T {
         if self.listed.is_empty() {
             return match self.shown() {
                 Some(shown) => show(&[shown]),
@@ -147,14 +150,14 @@ impl Denial {
         }
         let limits = self.listed.iter();
         let limits: Vec<_> = limits
-            .map(|(name, shown)| Shown { name, ..*shown })
+            .map(|(name, shown)| ShownLimit { name, ..*shown })
             .collect();
         show(&limits)
     }
 
     /// What its client is told, who is to come again after so many seconds.
-    pub(super) fn refusal(&self, retry_after: Option<u64>) -> Refusal<'_> {
-        Refusal {
+    pub(super) fn refusal(&self, retry_after: Option<u64>) -> DenialBody<'_> {
+        DenialBody {
             reason: self.reason,
             limit: &self.limit,
             retry_after,
@@ -163,6 +166,6 @@ impl Denial {
 
     /// How long to wait; none if it never passes.
     pub fn wait(&self) -> Option<Duration> {
-        (self.decision.outcome == Outcome::Denied).then_some(self.decision.wait())
+        (self.decision.outcome == Outcome::Denied).then_some(self.decision.wait_or_max())
     }
 }

@@ -9,7 +9,7 @@ use tracing::level_filters::LevelFilter;
 
 use super::blocking::AnyClock;
 use super::denial::Denial;
-use super::{Mistake, Mode};
+use super::{Mode, ServerMistake};
 use crate::DenyReason;
 
 /// The target of all events.
@@ -19,7 +19,7 @@ pub(super) const TARGET: &str = "tollgate";
 #[inline]
 pub(super) fn trace_decision(rule: &str, key: impl FnOnce() -> u64, decision: &Decision) {
     if is_tracing() {
-        tell(rule, key(), decision);
+        emit_decision(rule, key(), decision);
     }
 }
 
@@ -36,7 +36,7 @@ fn are_asked_for() -> bool {
 }
 
 #[cold]
-fn tell(rule: &str, key: u64, decision: &Decision) {
+fn emit_decision(rule: &str, key: u64, decision: &Decision) {
     let outcome = if decision.is_allowed() {
         "passed"
     } else {
@@ -70,41 +70,41 @@ pub(super) fn policy_warning(warning: &Warning) {
 pub(super) struct DenialLog {
     limiter: Limiter<AnyClock>,
     /// How many weren't logged since the last that was.
-    untold: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl DenialLog {
     pub(super) fn new(rate: Rate, clock: &AnyClock) -> Self {
         Self {
             limiter: Limiter::with_clock(rate, Arc::clone(clock)),
-            untold: AtomicU64::new(0),
+            suppressed: AtomicU64::new(0),
         }
     }
 
     /// Hands on how many weren't logged before this one, or counts it as one of them.
-    fn limited(&self, log: impl FnOnce(u64)) {
+    fn log_limited(&self, log: impl FnOnce(u64)) {
         // Only a number for people; nothing is ordered by it.
         if self.limiter.allow() {
-            log(self.untold.swap(0, Ordering::Relaxed));
+            log(self.suppressed.swap(0, Ordering::Relaxed));
         } else {
-            self.untold.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
         }
     }
 
     #[cold]
-    pub(super) fn mistake(&self, why: &Mistake) {
-        self.limited(|untold| tracing::error!(target: TARGET, untold, "{why}"));
+    pub(super) fn mistake(&self, why: &ServerMistake) {
+        self.log_limited(|untold| tracing::error!(target: TARGET, untold, "{why}"));
     }
 
     pub(super) fn denied(&self, denial: &Denial, mode: Mode) {
-        if is_heard(denial) {
-            self.limited(|untold| refused(denial, mode, untold));
+        if is_logged(denial) {
+            self.log_limited(|untold| log_denial(denial, mode, untold));
         }
     }
 }
 
 /// Whether anybody hears of such a refusal.
-fn is_heard(denial: &Denial) -> bool {
+fn is_logged(denial: &Denial) -> bool {
     if denial.error.is_some() {
         return tracing::enabled!(target: "tollgate", tracing::Level::ERROR);
     }
@@ -115,7 +115,7 @@ fn is_heard(denial: &Denial) -> bool {
 }
 
 /// Tells of a refusal, and of how many nothing was told since the last one.
-fn refused(denial: &Denial, mode: Mode, untold: u64) {
+fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
     let outcome = match mode {
         Mode::Enforce => "refused",
         Mode::Shadow => "shadow",

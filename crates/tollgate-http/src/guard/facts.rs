@@ -7,10 +7,10 @@
 use std::borrow::Cow;
 
 use tollgate_engine::facts::text_of_bytes;
-use tollgate_engine::{Facts, FactsAsked};
+use tollgate_engine::{Facts, RequiredFacts};
 
 use super::missing_key::{KeySource, MissingKey};
-use super::request::{MoreFacts, Request, Tenant, Tier, User};
+use super::request::{ExtraFacts, Request, Tenant, Tier, User};
 
 /// So many sets of facts may stand for one request.
 const MOST_SETS: usize = 64;
@@ -23,19 +23,19 @@ const API_KEY_SCHEME: &[u8] = b"apikey ";
 
 /// The value of a fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) enum Value<'r> {
+pub(super) enum FactValue<'r> {
     Absent,
     /// Borrowed, unless it isn't in the request as it is meant: several lines of a list, or bytes that are no text.
     One(Cow<'r, str>),
     /// The client sends several values, and the fact is only compared.
-    Several(Several),
+    Several(MultipleValues),
     /// The client sends several values of what should be one.
     Ambiguous,
 }
 
 /// Several values of one fact.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(super) struct Several {
+pub(super) struct MultipleValues {
     /// Each once.
     each: Vec<String>,
     /// All of them as one text, if a service may read them so.
@@ -55,11 +55,11 @@ enum FactUse {
 #[derive(Debug)]
 pub(super) struct OwnedFacts {
     /// Which were looked for.
-    pub(super) asked: FactsAsked,
+    pub(super) asked: RequiredFacts,
     /// Those that were found, by their number among these.
     single: Vec<(usize, Box<str>)>,
     /// Those that have several values.
-    several: Vec<(usize, Several)>,
+    several: Vec<(usize, MultipleValues)>,
 }
 
 impl OwnedFacts {
@@ -67,15 +67,15 @@ impl OwnedFacts {
     pub(super) fn of<R: Request + ?Sized>(
         request: &R,
         ip: Option<&str>,
-        asked: FactsAsked,
+        asked: RequiredFacts,
     ) -> Result<Self, MissingKey> {
         let (mut single, mut several, mut sets) = (Vec::new(), Vec::new(), 1_usize);
         for (number, name, value) in facts(request, ip, &asked) {
             match value {
-                Value::Absent => {}
-                Value::One(text) => single.push((number, text.into())),
-                Value::Ambiguous => return Err(ambiguous(name)),
-                Value::Several(values) => {
+                FactValue::Absent => {}
+                FactValue::One(text) => single.push((number, text.into())),
+                FactValue::Ambiguous => return Err(ambiguous(name)),
+                FactValue::Several(values) => {
                     sets = sets.saturating_mul(values.len());
                     if sets > MOST_SETS {
                         return Err(ambiguous(name));
@@ -85,7 +85,7 @@ impl OwnedFacts {
             }
         }
         Ok(Self {
-            asked: asked.kept(),
+            asked: asked.into_owned(),
             single,
             several,
         })
@@ -116,11 +116,15 @@ impl OwnedFacts {
             is_joined |= place == values.each.len();
             facts.set(&self.asked[*fact], values.get(place));
         }
-        if is_joined { facts.joined() } else { facts }
+        if is_joined {
+            facts.as_joined_values()
+        } else {
+            facts
+        }
     }
 }
 
-impl Several {
+impl MultipleValues {
     fn len(&self) -> usize {
         self.each.len() + usize::from(self.joined.is_some())
     }
@@ -135,14 +139,16 @@ impl Several {
 pub(super) fn facts<'r, R: Request + ?Sized>(
     request: &'r R,
     ip: Option<&'r str>,
-    asked: &'r FactsAsked,
-) -> impl Iterator<Item = (usize, &'r str, Value<'r>)> {
-    let more = request.extension::<MoreFacts>();
+    asked: &'r RequiredFacts,
+) -> impl Iterator<Item = (usize, &'r str, FactValue<'r>)> {
+    let more = request.extension::<ExtraFacts>();
     asked.iter().enumerate().map(move |(number, name)| {
         let value = match more.and_then(|more| more.get(name)) {
-            Some(told) => Value::One(told.into()),
-            None if asked.is_only_compared(number) => fact(request, ip, name, FactUse::Compared),
-            None => fact(request, ip, name, FactUse::Taken),
+            Some(told) => FactValue::One(told.into()),
+            None if asked.is_only_compared(number) => {
+                fact_value(request, ip, name, FactUse::Compared)
+            }
+            None => fact_value(request, ip, name, FactUse::Taken),
         };
         (number, &**name, value)
     })
@@ -161,12 +167,12 @@ pub(super) fn ambiguous(fact: &str) -> MissingKey {
 
 /// What a request says of a fact.
 #[inline]
-fn fact<'r, R: Request + ?Sized>(
+fn fact_value<'r, R: Request + ?Sized>(
     request: &'r R,
     ip: Option<&'r str>,
     name: &'r str,
     used: FactUse,
-) -> Value<'r> {
+) -> FactValue<'r> {
     let known = match name {
         "method" => Some(request.method()),
         "path" => Some(request.path()),
@@ -182,7 +188,7 @@ fn fact<'r, R: Request + ?Sized>(
             None => None,
         },
     };
-    known.map_or(Value::Absent, |text| Value::One(text.into()))
+    known.map_or(FactValue::Absent, |text| FactValue::One(text.into()))
 }
 
 /// The header that a fact is the value of. Policies may write a colon for the dot.
@@ -196,13 +202,13 @@ fn header_value<'r, R: Request + ?Sized>(
     request: &'r R,
     name: &'r str,
     used: FactUse,
-) -> Value<'r> {
-    let mut lines = request.lines(name);
+) -> FactValue<'r> {
+    let mut lines = request.header_lines(name);
     let Some(first) = lines.next() else {
-        return Value::Absent;
+        return FactValue::Absent;
     };
     match lines.next() {
-        None => text(first),
+        None => text_value(first),
         Some(second) => {
             let lines = [first, second].into_iter().chain(lines).collect();
             several_lines(name, lines, used)
@@ -212,7 +218,7 @@ fn header_value<'r, R: Request + ?Sized>(
 
 /// Lines of a list are one list (RFC 9110); any other header has one value.
 #[cold]
-fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: FactUse) -> Value<'r> {
+fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: FactUse) -> FactValue<'r> {
     let separator: &[u8] = match name {
         // RFC 9113 lets clients divide it.
         "cookie" => b"; ",
@@ -220,9 +226,9 @@ fn several_lines<'r>(name: &str, lines: Vec<&'r [u8]>, used: FactUse) -> Value<'
     };
     let joined = text_of_bytes(&lines.join(separator)).into_owned();
     match used {
-        FactUse::Taken if name == "cookie" || is_list(name) => Value::One(joined.into()),
-        FactUse::Taken => Value::Ambiguous,
-        FactUse::Compared => Value::Several(Several {
+        FactUse::Taken if name == "cookie" || is_list(name) => FactValue::One(joined.into()),
+        FactUse::Taken => FactValue::Ambiguous,
+        FactUse::Compared => FactValue::Several(MultipleValues {
             each: unique(lines.into_iter().map(text_of_bytes)),
             joined: Some(joined),
         }),
@@ -241,16 +247,16 @@ fn unique<'v>(values: impl Iterator<Item = Cow<'v, str>>) -> Vec<String> {
 }
 
 /// The host, which a request may tell by its target and by any number of lines.
-fn host_name<R: Request + ?Sized>(request: &R, used: FactUse) -> Value<'_> {
+fn host_name<R: Request + ?Sized>(request: &R, used: FactUse) -> FactValue<'_> {
     let own = request.host().map(host_without_port);
-    let mut lines = request.lines("host");
+    let mut lines = request.header_lines("host");
     match (own, lines.next(), lines.next()) {
-        (None, None, _) => Value::Absent,
-        (Some(own), None, _) => Value::One(own),
+        (None, None, _) => FactValue::Absent,
+        (Some(own), None, _) => FactValue::One(own),
         (Some(own), Some(line), None)
             if str::from_utf8(line).is_ok_and(|line| host_without_port(line) == own) =>
         {
-            Value::One(own)
+            FactValue::One(own)
         }
         (own, _, _) => several_hosts(request, own, used),
     }
@@ -261,21 +267,21 @@ fn several_hosts<'r, R: Request + ?Sized>(
     request: &'r R,
     own: Option<Cow<'r, str>>,
     used: FactUse,
-) -> Value<'r> {
-    let lines = request.lines("host").map(|line| {
+) -> FactValue<'r> {
+    let lines = request.header_lines("host").map(|line| {
         let written = text_of_bytes(line);
         Cow::Owned(host_without_port(&written).into_owned())
     });
-    one_of(unique(own.into_iter().chain(lines)), used)
+    single_value(unique(own.into_iter().chain(lines)), used)
 }
 
 /// The only value, or what becomes of several of which a service reads any.
-fn one_of<'r>(mut values: Vec<String>, used: FactUse) -> Value<'r> {
+fn single_value<'r>(mut values: Vec<String>, used: FactUse) -> FactValue<'r> {
     match (values.len(), used) {
-        (0, _) => Value::Absent,
-        (1, _) => Value::One(values.remove(0).into()),
-        (_, FactUse::Taken) => Value::Ambiguous,
-        (_, FactUse::Compared) => Value::Several(Several {
+        (0, _) => FactValue::Absent,
+        (1, _) => FactValue::One(values.remove(0).into()),
+        (_, FactUse::Taken) => FactValue::Ambiguous,
+        (_, FactUse::Compared) => FactValue::Several(MultipleValues {
             each: values,
             joined: None,
         }),
@@ -293,36 +299,36 @@ fn is_list(name: &str) -> bool {
 }
 
 /// Bytes that are no text are a value as well: left out, they would switch off the rule.
-fn text(line: &[u8]) -> Value<'_> {
-    Value::One(text_of_bytes(line))
+fn text_value(line: &[u8]) -> FactValue<'_> {
+    FactValue::One(text_of_bytes(line))
 }
 
 /// The API key, wherever clients usually send it. One that is sent in two places has to be the same, and none is sent twice in one.
-fn api_key<R: Request + ?Sized>(request: &R, used: FactUse) -> Value<'_> {
-    let schemes = request.lines("authorization").filter_map(|line| {
+fn api_key<R: Request + ?Sized>(request: &R, used: FactUse) -> FactValue<'_> {
+    let schemes = request.header_lines("authorization").filter_map(|line| {
         let (scheme, key) = line.split_at_checked(API_KEY_SCHEME.len())?;
         scheme.eq_ignore_ascii_case(API_KEY_SCHEME).then_some(key)
     });
     let headers = API_KEY_HEADERS
         .into_iter()
-        .flat_map(|name| request.lines(name));
+        .flat_map(|name| request.header_lines(name));
     let mut keys = headers
         .chain(schemes)
         .map(<[u8]>::trim_ascii)
         .filter(|key| !key.is_empty());
     let Some(first) = keys.next() else {
-        return Value::Absent;
+        return FactValue::Absent;
     };
     let Some(second) = keys.next() else {
-        return text(first);
+        return text_value(first);
     };
-    let is_doubled = |name: &&str| request.lines(name).nth(1).is_some();
+    let is_doubled = |name: &&str| request.header_lines(name).nth(1).is_some();
     let mut places = API_KEY_HEADERS.iter().chain([&"authorization"]);
     if used == FactUse::Taken && places.any(is_doubled) {
-        return Value::Ambiguous;
+        return FactValue::Ambiguous;
     }
     let all = [first, second].into_iter().chain(keys);
-    one_of(unique(all.map(text_of_bytes)), used)
+    single_value(unique(all.map(text_of_bytes)), used)
 }
 
 /// The host of `HostState` or of an address, as rules write it: in lower case, without the port and the dot at its end. Otherwise whoever

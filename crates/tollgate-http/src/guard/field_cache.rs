@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use bytes::Bytes;
 
-use super::response::Form;
-use crate::{DenyReason, Refusal, Shown};
+use super::response::DenialBodyFormat;
+use crate::{DenialBody, DenyReason, ShownLimit};
 
 /// So many limits are remembered by each thread. A power of two.
 const PLACES: usize = 64;
@@ -27,7 +27,7 @@ type CacheSlots<K, T> = RefCell<[Option<(K, T)>; PLACES]>;
 type LimitKey = (Box<str>, u64, Option<Duration>);
 
 /// A refusal: the name of its limit, its form and reason, and when to come again.
-type DenialKey = (Box<str>, Form, DenyReason, Option<u64>);
+type DenialKey = (Box<str>, DenialBodyFormat, DenyReason, Option<u64>);
 
 /// What a refusal says that doesn't depend on who is refused.
 #[derive(Clone)]
@@ -47,7 +47,7 @@ pub(super) struct PolicyTexts {
 
 /// Takes the text at this place if it is the one that is looked for, and writes it there if not.
 #[inline]
-fn remembered<K, T, R>(
+fn cached<K, T, R>(
     places: &'static LocalKey<CacheSlots<K, T>>,
     place: usize,
     is_it: impl FnOnce(&K) -> bool,
@@ -72,18 +72,18 @@ fn put<K, T>(place: &mut Option<(K, T)>, written: (K, T)) -> &T {
 
 /// Takes what is written of this limit whatever is left, by the first function if it isn't remembered.
 #[inline]
-pub(super) fn same<R>(
-    limit: &Shown<'_>,
+pub(super) fn policy_texts<R>(
+    limit: &ShownLimit<'_>,
     write: impl Fn() -> PolicyTexts,
     take: impl FnMut(&PolicyTexts) -> R,
 ) -> R {
-    let &Shown {
+    let &ShownLimit {
         name,
         quota,
         window,
         ..
     } = limit;
-    remembered(
+    cached(
         &POLICIES,
         cache_index(name, quota),
         |of| (&*of.0, of.1, of.2) == (name, quota, window),
@@ -93,17 +93,17 @@ pub(super) fn same<R>(
 }
 
 /// What is written of a refusal, by this function if it isn't remembered.
-pub(super) fn refusal(
-    form: Form,
-    refusal: &Refusal<'_>,
+pub(super) fn denial_texts(
+    form: DenialBodyFormat,
+    refusal: &DenialBody<'_>,
     write: impl Fn() -> DenialTexts,
 ) -> DenialTexts {
-    let &Refusal {
+    let &DenialBody {
         reason,
         limit,
         retry_after,
     } = refusal;
-    remembered(
+    cached(
         &REFUSALS,
         cache_index(limit, retry_after.unwrap_or(u64::MAX)),
         |of| (&*of.0, of.1, of.2, of.3) == (limit, form, reason, retry_after),
@@ -114,8 +114,8 @@ pub(super) fn refusal(
 
 /// The value of `RateLimit` while nothing is left of the limit with this name for so many seconds, by this function if it isn't
 /// remembered.
-pub(super) fn empty(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
-    remembered(
+pub(super) fn exhausted_text(name: &str, seconds: u64, write: impl Fn() -> Bytes) -> Bytes {
+    cached(
         &EMPTY,
         cache_index(name, seconds),
         |of| (&*of.0, of.1) == (name, seconds),
@@ -137,7 +137,7 @@ fn cache_index(name: &str, number: u64) -> usize {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::Dialect;
+    use crate::HeaderDialect;
     use crate::fields::write;
     use tollgate::{Decision, Outcome};
 
@@ -152,12 +152,12 @@ mod tests {
                 let full = Duration::from_secs(number % 150);
                 let decision =
                     Decision::new(Outcome::Allowed, number, round % 2, Duration::ZERO, full);
-                let shown = Shown::of(&name, &decision).window(window);
+                let shown = ShownLimit::of(&name, &decision).window(window);
                 let mut written = super::super::fields::FieldWriter::default();
-                crate::fields::write_to(&[Dialect::Draft8], &[shown], 0, &mut written);
-                let fields = super::super::Fields::from(written);
+                crate::fields::write_to(&[HeaderDialect::Draft8], &[shown], 0, &mut written);
+                let fields = super::super::HeaderFields::from(written);
                 let mut plain = Vec::new();
-                write(&[Dialect::Draft8], &[shown], 0, |name, value| {
+                write(&[HeaderDialect::Draft8], &[shown], 0, |name, value| {
                     plain.push((name, value.to_owned()));
                 });
                 let found: Vec<_> = fields
@@ -174,13 +174,13 @@ mod tests {
         let reasons = [DenyReason::Rate, DenyReason::Quota, DenyReason::TooLarge];
         for round in 0..3 {
             for number in 0..3 * PLACES as u64 {
-                for (reason, form) in
-                    reasons
-                        .into_iter()
-                        .zip([Form::Problem, Form::Plain, Form::Empty])
-                {
+                for (reason, form) in reasons.into_iter().zip([
+                    DenialBodyFormat::Problem,
+                    DenialBodyFormat::Plain,
+                    DenialBodyFormat::Empty,
+                ]) {
                     let limit = format!("rule-{}", number % 50);
-                    let one = Refusal {
+                    let one = DenialBody {
                         reason,
                         limit: &limit,
                         retry_after: (reason != DenyReason::TooLarge).then_some(number % 70),
@@ -189,7 +189,7 @@ mod tests {
                         body: format!("{form:?} {one:?}").into(),
                         retry_after: format!("{:?}", one.retry_after).into(),
                     };
-                    let (found, fresh) = (refusal(form, &one, write), write());
+                    let (found, fresh) = (denial_texts(form, &one, write), write());
                     assert_eq!(found.body, fresh.body, "{number} in round {round}");
                     assert_eq!(found.retry_after, fresh.retry_after);
                 }

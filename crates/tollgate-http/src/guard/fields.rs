@@ -7,8 +7,8 @@ use bytes::Bytes;
 use smallvec::SmallVec;
 
 use super::field_cache;
-use crate::Shown;
-use crate::fields::{self, FieldSink, secs};
+use crate::ShownLimit;
+use crate::fields::{self, FieldSink, whole_seconds};
 
 /// Most values fit here while they are being written.
 const USUAL: usize = 64;
@@ -24,7 +24,7 @@ const USUAL: usize = 64;
 /// assert_eq!(fields.iter().collect::<Vec<_>>(), [("retry-after", "9")]);
 /// ```
 #[derive(Clone, Default)]
-pub struct Fields(Option<Box<FieldLines>>);
+pub struct HeaderFields(Option<Box<FieldLines>>);
 
 /// As many as the refusals of most dialects have.
 type FieldLines = SmallVec<[FieldLine; 5]>;
@@ -50,10 +50,10 @@ pub(super) struct FieldWriter {
 struct InlineBytes {
     inline: [u8; USUAL],
     used: usize,
-    many: Vec<u8>,
+    spilled: Vec<u8>,
 }
 
-impl Fields {
+impl HeaderFields {
     /// None.
     #[inline]
     pub const fn new() -> Self {
@@ -133,7 +133,7 @@ impl FieldWriter {
 
     /// A field whose value is known already.
     #[inline]
-    pub(super) fn known(&mut self, name: &'static str, value: Bytes) {
+    pub(super) fn push_value(&mut self, name: &'static str, value: Bytes) {
         self.end();
         self.lines.push((name, value));
     }
@@ -147,7 +147,7 @@ impl FieldWriter {
     }
 }
 
-impl From<FieldWriter> for Fields {
+impl From<FieldWriter> for HeaderFields {
     #[inline]
     fn from(mut written: FieldWriter) -> Self {
         written.end();
@@ -168,8 +168,8 @@ impl FieldSink for FieldWriter {
     }
 
     #[inline]
-    fn draft8(&mut self, limit: &Shown<'_>) {
-        let written = |write: fn(&mut Self, &Shown<'_>)| {
+    fn draft8(&mut self, limit: &ShownLimit<'_>) {
+        let written = |write: fn(&mut Self, &ShownLimit<'_>)| {
             let mut written = Self::default();
             write(&mut written, limit);
             written.value.take()
@@ -179,21 +179,22 @@ impl FieldSink for FieldWriter {
             name: written(fields::left_name),
         };
         if limit.remaining == 0 {
-            field_cache::same(limit, texts, |same| {
-                self.known("ratelimit-policy", same.policy.clone());
+            field_cache::policy_texts(limit, texts, |same| {
+                self.push_value("ratelimit-policy", same.policy.clone());
             });
             // No time is told in so many seconds.
             let seconds = if limit.tells_time() {
-                secs(limit.more_after)
+                whole_seconds(limit.more_after)
             } else {
                 u64::MAX
             };
-            let value = field_cache::empty(limit.name, seconds, || written(fields::left_item));
-            self.known("ratelimit", value);
+            let value =
+                field_cache::exhausted_text(limit.name, seconds, || written(fields::left_item));
+            self.push_value("ratelimit", value);
             return;
         }
-        field_cache::same(limit, texts, |same| {
-            self.known("ratelimit-policy", same.policy.clone());
+        field_cache::policy_texts(limit, texts, |same| {
+            self.push_value("ratelimit-policy", same.policy.clone());
             self.name = Some("ratelimit");
             self.value.push(&same.name);
         });
@@ -207,7 +208,7 @@ impl Default for InlineBytes {
         Self {
             inline: [0; USUAL],
             used: 0,
-            many: Vec::new(),
+            spilled: Vec::new(),
         }
     }
 }
@@ -217,7 +218,7 @@ impl InlineBytes {
     fn push(&mut self, bytes: &[u8]) {
         let end = self.used + bytes.len();
         match self.inline.get_mut(self.used..end) {
-            Some(room) if self.many.is_empty() => {
+            Some(room) if self.spilled.is_empty() => {
                 room.copy_from_slice(bytes);
                 self.used = end;
             }
@@ -227,25 +228,25 @@ impl InlineBytes {
 
     #[cold]
     fn push_to_many(&mut self, bytes: &[u8]) {
-        if self.many.is_empty() {
-            self.many.extend_from_slice(&self.inline[..self.used]);
+        if self.spilled.is_empty() {
+            self.spilled.extend_from_slice(&self.inline[..self.used]);
         }
-        self.many.extend_from_slice(bytes);
+        self.spilled.extend_from_slice(bytes);
     }
 
     /// All of it, and then it is empty.
     #[inline]
     fn take(&mut self) -> Bytes {
         let used = std::mem::take(&mut self.used);
-        if self.many.is_empty() {
+        if self.spilled.is_empty() {
             Bytes::copy_from_slice(&self.inline[..used])
         } else {
-            std::mem::take(&mut self.many).into()
+            std::mem::take(&mut self.spilled).into()
         }
     }
 }
 
-impl fmt::Debug for Fields {
+impl fmt::Debug for HeaderFields {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_map().entries(self.iter()).finish()
     }
@@ -259,7 +260,7 @@ mod tests {
     fn many_and_long_fields_are_kept_as_they_are() {
         let long = "x".repeat(1_000);
         let values = ["", "1", &long, "2", "", &long, "3"];
-        let mut fields = Fields::new();
+        let mut fields = HeaderFields::new();
         for value in values {
             fields.push("name", value);
         }

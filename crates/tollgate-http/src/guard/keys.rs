@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 use super::missing_key::{KeySource, MissingKey};
 use super::request::Request;
 
-pub use address::{Address, Connection};
+pub use address::{ClientAddress, Connection};
 pub use cookie::{Cookie, CookieKey, CookieValue};
 
 /// Where the key of a request is found.
@@ -25,7 +25,7 @@ pub use cookie::{Cookie, CookieKey, CookieValue};
     note = "a closure becomes a key by `keys::by(|head: &Head| …)`, where `Head` is the carrier's and the closure returns an `Option` \
             of something that implements `Hash`"
 )]
-pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
+pub trait KeyExtractor<R: Request + ?Sized>: Send + Sync + 'static {
     /// What is counted by.
     type Key<'r>: Hash;
 
@@ -50,7 +50,7 @@ pub trait KeyOf<R: Request + ?Sized>: Send + Sync + 'static {
     /// What a request without the key has twice, as two lines of a header: nobody knows which of them the service reads, so it is
     /// denied, whatever is chosen for requests without a key, and has no other key instead. Only asked of requests without one.
     #[cold]
-    fn doubled(&self, request: &R) -> Option<MissingKey> {
+    fn ambiguous(&self, request: &R) -> Option<MissingKey> {
         let _ = request;
         None
     }
@@ -79,11 +79,11 @@ impl Header {
     }
 }
 
-impl<R: Request + ?Sized> KeyOf<R> for Header {
+impl<R: Request + ?Sized> KeyExtractor<R> for Header {
     type Key<'r> = &'r [u8];
 
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r [u8]> {
-        let value = request.line(&self.0)?.trim_ascii();
+        let value = request.single_line(&self.0)?.trim_ascii();
         (!value.is_empty()).then_some(value)
     }
 
@@ -95,9 +95,9 @@ impl<R: Request + ?Sized> KeyOf<R> for Header {
         MissingKey::new(source, &format!("exactly one header {}", self.0))
     }
 
-    fn doubled(&self, request: &R) -> Option<MissingKey> {
-        let is_doubled = request.lines(&self.0).nth(1).is_some();
-        is_doubled.then(|| <Self as KeyOf<R>>::missing(self, request))
+    fn ambiguous(&self, request: &R) -> Option<MissingKey> {
+        let is_doubled = request.header_lines(&self.0).nth(1).is_some();
+        is_doubled.then(|| <Self as KeyExtractor<R>>::missing(self, request))
     }
 }
 
@@ -105,11 +105,11 @@ impl<R: Request + ?Sized> KeyOf<R> for Header {
 #[derive(Clone, Copy, Debug)]
 pub struct Bearer;
 
-impl<R: Request + ?Sized> KeyOf<R> for Bearer {
+impl<R: Request + ?Sized> KeyExtractor<R> for Bearer {
     type Key<'r> = &'r [u8];
 
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r [u8]> {
-        let (scheme, token) = request.line("authorization")?.split_at_checked(7)?;
+        let (scheme, token) = request.single_line("authorization")?.split_at_checked(7)?;
         let token = token.trim_ascii();
         (scheme.eq_ignore_ascii_case(b"bearer ") && !token.is_empty()).then_some(token)
     }
@@ -121,9 +121,9 @@ impl<R: Request + ?Sized> KeyOf<R> for Bearer {
         )
     }
 
-    fn doubled(&self, request: &R) -> Option<MissingKey> {
-        let is_doubled = request.lines("authorization").nth(1).is_some();
-        is_doubled.then(|| <Self as KeyOf<R>>::missing(self, request))
+    fn ambiguous(&self, request: &R) -> Option<MissingKey> {
+        let is_doubled = request.header_lines("authorization").nth(1).is_some();
+        is_doubled.then(|| <Self as KeyExtractor<R>>::missing(self, request))
     }
 }
 
@@ -146,7 +146,7 @@ impl<T> Extension<T> {
     }
 }
 
-impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyOf<R> for Extension<T> {
+impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyExtractor<R> for Extension<T> {
     type Key<'r> = &'r T;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r T> {
@@ -164,7 +164,7 @@ impl<R: Request + ?Sized, T: Hash + Send + Sync + 'static> KeyOf<R> for Extensio
 #[derive(Clone, Copy, Debug)]
 pub struct Route;
 
-impl<R: Request + ?Sized> KeyOf<R> for Route {
+impl<R: Request + ?Sized> KeyExtractor<R> for Route {
     type Key<'r> = &'r str;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r str> {
@@ -180,7 +180,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Route {
 #[derive(Clone, Copy, Debug)]
 pub struct Method;
 
-impl<R: Request + ?Sized> KeyOf<R> for Method {
+impl<R: Request + ?Sized> KeyExtractor<R> for Method {
     type Key<'r> = &'r str;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<&'r str> {
@@ -190,9 +190,9 @@ impl<R: Request + ?Sized> KeyOf<R> for Method {
 
 /// One key for all requests: one limit for the whole service.
 #[derive(Clone, Copy, Debug)]
-pub struct Everyone;
+pub struct Global;
 
-impl<R: Request + ?Sized> KeyOf<R> for Everyone {
+impl<R: Request + ?Sized> KeyExtractor<R> for Global {
     type Key<'r> = ();
 
     fn key<'r>(&'r self, _: &'r R) -> Option<()> {
@@ -206,12 +206,12 @@ impl<R: Request + ?Sized> KeyOf<R> for Everyone {
 
 /// A function of the request.
 #[derive(Clone, Debug)]
-pub struct By<F> {
+pub struct FromFn<F> {
     find: F,
     source: KeySource,
 }
 
-impl<F> By<F> {
+impl<F> FromFn<F> {
     /// Who has to supply what the function looks for: this decides how a request without a key is answered, see [`KeySource`].
     ///
     /// ```
@@ -240,17 +240,17 @@ impl<F> By<F> {
 ///     keys::by(|request: &R| Some(request.path().to_owned()))
 /// }
 /// ```
-pub fn by<R: Request + ?Sized, K: Hash, F>(find: F) -> By<F>
+pub fn from_fn<R: Request + ?Sized, K: Hash, F>(find: F) -> FromFn<F>
 where
     F: Fn(&R) -> Option<K> + Send + Sync + 'static,
 {
-    By {
+    FromFn {
         find,
         source: KeySource::Request,
     }
 }
 
-impl<R: Request + ?Sized, K: Hash + 'static, F> KeyOf<R> for By<F>
+impl<R: Request + ?Sized, K: Hash + 'static, F> KeyExtractor<R> for FromFn<F>
 where
     F: Fn(&R) -> Option<K> + Send + Sync + 'static,
 {
@@ -274,7 +274,7 @@ macro_rules! together {
     ($($name:ident),*) => {
         /// All of them together; a request that lacks one has no key.
         #[expect(non_snake_case, reason = "named as their types are")]
-        impl<R: Request + ?Sized, $($name: KeyOf<R>),*> KeyOf<R> for ($($name,)*) {
+        impl<R: Request + ?Sized, $($name: KeyExtractor<R>),*> KeyExtractor<R> for ($($name,)*) {
             type Key<'r> = ($($name::Key<'r>,)*);
 
             fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
@@ -300,10 +300,10 @@ macro_rules! together {
                 MissingKey::new(KeySource::Request, "a part of its key")
             }
 
-            fn doubled(&self, request: &R) -> Option<MissingKey> {
+            fn ambiguous(&self, request: &R) -> Option<MissingKey> {
                 let ($($name,)*) = self;
                 $(
-                    if $name.key(request).is_none() && let Some(doubled) = $name.doubled(request) {
+                    if $name.key(request).is_none() && let Some(doubled) = $name.ambiguous(request) {
                         return Some(doubled);
                     }
                 )*
@@ -324,7 +324,7 @@ together!(A, B, C, D);
 
 /// The first of several keys that a request has; [`first`] makes it.
 #[derive(Clone, Copy, Debug)]
-pub struct First<K>(K);
+pub struct FirstOf<K>(K);
 
 /// The first of these keys that a request has: `first((Header::new("x-api-key"), Address::new()))` limits a client by its API key,
 /// and by its address if it sends none. It takes two to four keys.
@@ -347,8 +347,8 @@ pub struct First<K>(K);
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub const fn first<K>(keys: K) -> First<K> {
-    First(keys)
+pub const fn first_of<K>(keys: K) -> FirstOf<K> {
+    FirstOf(keys)
 }
 
 macro_rules! alternatives {
@@ -363,7 +363,7 @@ macro_rules! alternatives {
         }
 
         #[expect(non_snake_case, reason = "named as their types are")]
-        impl<R: Request + ?Sized, $($name: KeyOf<R>),*> KeyOf<R> for First<($($name,)*)> {
+        impl<R: Request + ?Sized, $($name: KeyExtractor<R>),*> KeyExtractor<R> for FirstOf<($($name,)*)> {
             type Key<'r> = $found<$($name::Key<'r>),*>;
 
             fn key<'r>(&'r self, request: &'r R) -> Option<Self::Key<'r>> {
@@ -372,7 +372,7 @@ macro_rules! alternatives {
                     if let Some(key) = $name.key(request) {
                         return Some($found::$name(key));
                     }
-                    if $name.doubled(request).is_some() {
+                    if $name.ambiguous(request).is_some() {
                         return None;
                     }
                 )*
@@ -393,9 +393,9 @@ macro_rules! alternatives {
                 MissingKey::new(last.source, &format!("{} or {}", others.join(", "), last.wanted))
             }
 
-            fn doubled(&self, request: &R) -> Option<MissingKey> {
+            fn ambiguous(&self, request: &R) -> Option<MissingKey> {
                 let ($($name,)*) = &self.0;
-                None$(.or_else(|| $name.doubled(request)))*
+                None$(.or_else(|| $name.ambiguous(request)))*
             }
 
             /// If the first one is everybody's, no other is ever looked for.
@@ -415,21 +415,21 @@ macro_rules! or {
         impl $(<$of>)? $key $(<$of>)? {
             /// This key, or if a request lacks it the other: see [`first`](fn@first).
             #[must_use]
-            pub const fn or<K>(self, other: K) -> First<(Self, K)> {
-                First((self, other))
+            pub const fn or<K>(self, other: K) -> FirstOf<(Self, K)> {
+                FirstOf((self, other))
             }
         }
     )*};
 }
 
 or!(
-    Address,
+    ClientAddress,
     Bearer,
-    By<F>,
+    FromFn<F>,
     Connection,
     Cookie,
     Extension<T>,
-    First<F>,
+    FirstOf<F>,
     Header,
     Route
 );

@@ -11,13 +11,13 @@ use tollgate::{Decision, OnMissingKey, Outcome};
 
 use super::denial::Denial;
 use super::events;
-use super::keys::KeyOf;
+use super::keys::KeyExtractor;
 use super::request::Request;
-use super::{Judged, Mistake, Terms};
+use super::{LimitOutcome, ServerMistake, Terms};
 use crate::DenyReason;
 
 /// If so many requests come before the first that has a key, a layer is missing or in the wrong place.
-const SUSPICIOUS: u32 = 100;
+const WARN_AFTER: u32 = 100;
 
 /// A request had a key: none are counted any more.
 const SOME_HAVE_ONE: u32 = u32::MAX;
@@ -141,7 +141,7 @@ impl Default for MissingKeyHandler {
 impl MissingKeyHandler {
     /// A request has a key.
     #[inline]
-    pub(super) fn some_have_one(&self) {
+    pub(super) fn record_key_found(&self) {
         // Nothing is ordered by the number.
         if self.seen.load(Ordering::Relaxed) != SOME_HAVE_ONE {
             self.seen.store(SOME_HAVE_ONE, Ordering::Relaxed);
@@ -150,42 +150,42 @@ impl MissingKeyHandler {
 
     /// The key of a request that has none of its own at the limit of this name, or what becomes of the request.
     #[cold]
-    pub(super) fn instead<R: Request + ?Sized, H>(
+    pub(super) fn substitute_key<R: Request + ?Sized, H>(
         &self,
-        key: &impl KeyOf<R>,
+        key: &impl KeyExtractor<R>,
         request: &R,
         limit: &str,
-    ) -> Result<SharedKey, Judged<H>> {
-        if let Some(doubled) = key.doubled(request) {
-            return Err(Judged::missing_key(limit, doubled));
+    ) -> Result<SharedKey, LimitOutcome<H>> {
+        if let Some(doubled) = key.ambiguous(request) {
+            return Err(LimitOutcome::missing_key(limit, doubled));
         }
         if self.on_missing == OnMissingKey::Deny {
             let missing = key.missing(request);
             if missing.source.is_server() {
                 // Logged as an error at once.
-                return Err(Judged::Failed(Mistake::NoKey(missing)));
+                return Err(LimitOutcome::Failed(ServerMistake::NoKey(missing)));
             }
-            self.count(|| missing.clone());
-            return Err(Judged::missing_key(limit, missing));
+            self.count_missing(|| missing.clone());
+            return Err(LimitOutcome::missing_key(limit, missing));
         }
-        self.count(|| key.missing(request));
+        self.count_missing(|| key.missing(request));
         match self.on_missing {
             OnMissingKey::OneCounter => Ok(SHARED_KEY),
-            _ => Err(Judged::Exempt),
+            _ => Err(LimitOutcome::Exempt),
         }
     }
 
     /// Counts the requests before the first that has a key, and warns of the hundredth.
-    fn count(&self, missing: impl FnOnce() -> MissingKey) {
-        let count = |seen| (seen < SUSPICIOUS).then(|| seen + 1);
+    fn count_missing(&self, missing: impl FnOnce() -> MissingKey) {
+        let count = |seen| (seen < WARN_AFTER).then(|| seen + 1);
         let before = self
             .seen
             .fetch_update(Ordering::Relaxed, Ordering::Relaxed, count);
-        if before == Ok(SUSPICIOUS - 1) {
+        if before == Ok(WARN_AFTER - 1) {
             let missing = missing();
             tracing::warn!(
                 target: events::TARGET,
-                requests = SUSPICIOUS,
+                requests = WARN_AFTER,
                 on_missing_key = self.on_missing.name(),
                 wanted = &*missing.wanted,
                 "not one request so far had the key of its limit: {}",
@@ -206,9 +206,9 @@ pub(crate) struct KeyFinder<K> {
     pub(super) key: K,
     pub(super) keyless: MissingKeyHandler,
     pub(super) name: Arc<str>,
-    pub(super) wait: Duration,
+    pub(super) longest_wait: Duration,
     /// For how long a cost is held at most, by limits that settle it.
-    pub(super) longest: Duration,
+    pub(super) settle_within: Duration,
     seeds: [RandomState; 2],
 }
 
@@ -218,8 +218,8 @@ impl<K> KeyFinder<K> {
             key,
             keyless: MissingKeyHandler::default(),
             name: name.into(),
-            wait: Duration::ZERO,
-            longest: LONGEST,
+            longest_wait: Duration::ZERO,
+            settle_within: LONGEST,
             seeds: [RandomState::default(), RandomState::default()],
         }
     }
@@ -227,7 +227,7 @@ impl<K> KeyFinder<K> {
     /// Whether a request that is over the limit waits for its turn.
     #[inline]
     pub(super) fn waits(&self, decision: &Decision, terms: &Terms<'_>) -> bool {
-        let is_soon = !self.wait.is_zero() && decision.wait() <= self.wait;
+        let is_soon = !self.longest_wait.is_zero() && decision.wait_or_max() <= self.longest_wait;
         terms.may_wait && is_soon && decision.outcome == Outcome::Denied
     }
 
@@ -237,19 +237,24 @@ impl<K> KeyFinder<K> {
     }
 
     /// The fingerprint of a request's key, or what becomes of a request without one.
-    pub(super) fn find<R: Request + ?Sized, H>(&self, request: &R) -> Result<Fingerprint, Judged<H>>
+    pub(super) fn find<R: Request + ?Sized, H>(
+        &self,
+        request: &R,
+    ) -> Result<Fingerprint, LimitOutcome<H>>
     where
-        K: KeyOf<R>,
+        K: KeyExtractor<R>,
     {
         if let Some(key) = self.key.key(request) {
-            self.keyless.some_have_one();
-            return Ok(self.print(&key));
+            self.keyless.record_key_found();
+            return Ok(self.fingerprint(&key));
         }
-        let shared = self.keyless.instead(&self.key, request, &self.name)?;
-        Ok(self.print(&shared))
+        let shared = self
+            .keyless
+            .substitute_key(&self.key, request, &self.name)?;
+        Ok(self.fingerprint(&shared))
     }
 
-    fn print(&self, key: &impl Hash) -> Fingerprint {
+    fn fingerprint(&self, key: &impl Hash) -> Fingerprint {
         let [one, other] = &self.seeds;
         [one.hash_one(key), other.hash_one(key)]
     }
@@ -259,12 +264,12 @@ impl<K> KeyFinder<K> {
 /// [`ExactPerKey`](super::ExactPerKey) and [`AtOnce`](super::AtOnce) are such.
 #[derive(Debug)]
 #[must_use]
-pub struct ByKey<T, K> {
+pub struct KeyedLimits<T, K> {
     pub(super) limiter: Arc<T>,
     pub(super) finder: KeyFinder<K>,
 }
 
-impl<T, K> ByKey<T, K> {
+impl<T, K> KeyedLimits<T, K> {
     /// What clients are told that it is called: what it limits with the rate or the number that it was made with, as `requests:10/s` and
     /// `requests-at-once:20`, unless this says otherwise. Clients tell limits apart by their names, so name two layers of one rate,
     /// and one whose rate changes.
@@ -316,8 +321,8 @@ impl<T, K> ByKey<T, K> {
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub const fn wait(mut self, longest: Duration) -> Self {
-        self.finder.wait = longest;
+    pub const fn max_wait(mut self, longest: Duration) -> Self {
+        self.finder.longest_wait = longest;
         self
     }
 

@@ -7,22 +7,22 @@ use std::time::Duration;
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::exact_keyed::OwnedKey as ExactOwnedKey;
 use tollgate::keyed::OwnedKey;
-use tollgate::stack::{self, Hold};
+use tollgate::stack::{self, CostReservation};
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, LimitError, Outcome, Rate, Stack,
-    Timestamp,
+    Algorithm, CompositeLimiter, Decision, KeyedLimiter, Limit, LimitError, Outcome, Rate,
+    StoredKeyLimiter, Timestamp,
 };
 
 use super::denial::Denial;
 use super::events;
-use super::fields::Fields;
-use super::keys::KeyOf;
-use super::missing_key::{ByKey, Fingerprint, KeyFinder};
+use super::fields::HeaderFields;
+use super::keys::KeyExtractor;
+use super::missing_key::{Fingerprint, KeyFinder, KeyedLimits};
 use super::request::Request;
-use super::response::Answers;
-use super::ticket::Estimate;
-use super::{Asked, Judged, Limits, Look, Settles, Terms};
-use crate::{DenyReason, Shown};
+use super::response::ResponseFormat;
+use super::ticket::EstimateHold;
+use super::{AskOutcome, FastCheck, LimitOutcome, RequestLimits, SettleCosts, Terms};
+use crate::{DenyReason, ShownLimit};
 
 /// Keys that are sure of a place, unless told otherwise: 25 MB at most.
 const KEYS: usize = 1_000_000;
@@ -37,28 +37,28 @@ const KEYS: usize = 1_000_000;
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type PerKey<K, C = Monotonic> = ByKey<KeyedLimiter<C>, K>;
+pub type RatePerKey<K, C = Monotonic> = KeyedLimits<KeyedLimiter<C>, K>;
 
 /// A request that waits for its turn.
 #[derive(Debug)]
-pub struct Waiting<C: Clock> {
+pub struct RateWait<C: Clock> {
     key: OwnedKey<C>,
     cost: u64,
     fingerprint: u64,
 }
 
-impl<K> PerKey<K> {
+impl<K> RatePerKey<K> {
     /// This rate for each key, a million of which are sure of a place.
     ///
     /// # Errors
     /// A rate that can't be kept.
     pub fn new(rate: Rate, key: K) -> Result<Self, LimitError> {
         let limiter = KeyedLimiter::builder(rate, KEYS).build()?;
-        Ok(Self::by(Arc::new(limiter), key))
+        Ok(Self::with_limiter(Arc::new(limiter), key))
     }
 }
 
-impl<K, C: Clock> PerKey<K, C> {
+impl<K, C: Clock> RatePerKey<K, C> {
     /// The same on this clock, so that a service behind it can be tested without waiting.
     ///
     /// ```
@@ -75,11 +75,11 @@ impl<K, C: Clock> PerKey<K, C> {
     /// A rate that can't be kept.
     pub fn with_clock(rate: Rate, key: K, clock: C) -> Result<Self, LimitError> {
         let limiter = KeyedLimiter::builder(rate, KEYS).clock(clock).build()?;
-        Ok(Self::by(Arc::new(limiter), key))
+        Ok(Self::with_limiter(Arc::new(limiter), key))
     }
 
     /// By a limiter that others may share.
-    pub fn by(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
+    pub fn with_limiter(limiter: Arc<KeyedLimiter<C>>, key: K) -> Self {
         Self {
             finder: KeyFinder::new(key, requests_name(limiter.rate())),
             limiter,
@@ -87,7 +87,7 @@ impl<K, C: Clock> PerKey<K, C> {
     }
 }
 
-impl<K, C: Clock> PerKey<K, C> {
+impl<K, C: Clock> RatePerKey<K, C> {
     /// What the limiter says of this key.
     #[inline]
     fn decide(
@@ -95,30 +95,34 @@ impl<K, C: Clock> PerKey<K, C> {
         key: &impl Hash,
         now: Timestamp,
         terms: &Terms<'_>,
-    ) -> Asked<Judged<()>, Box<Waiting<C>>> {
+    ) -> AskOutcome<LimitOutcome<()>, Box<RateWait<C>>> {
         let one = self.limiter.key(key);
         let decision = one.check_at(now, terms.cost());
         events::trace_decision(&self.finder.name, || one.fingerprint(), &decision);
         if decision.is_allowed() {
-            let fields = self.told(&decision, terms.answers);
-            return Asked::Now(Judged::Passed { held: (), fields });
+            let fields = self.limit_fields(&decision, terms.answers);
+            return AskOutcome::Now(LimitOutcome::Passed { held: (), fields });
         }
         if self.finder.waits(&decision, terms) {
             return self.enqueue(key, terms.cost());
         }
-        self.over(one.fingerprint(), &decision)
+        self.deny(one.fingerprint(), &decision)
     }
 
     /// What the answer to a request that passed says.
     #[inline(never)]
-    fn told(&self, decision: &Decision, answers: &Answers) -> Fields {
+    fn limit_fields(&self, decision: &Decision, answers: &ResponseFormat) -> HeaderFields {
         answers.passed(|| Some(self.shown(decision)))
     }
 
     #[cold]
     #[inline(never)]
-    fn enqueue(&self, key: &impl Hash, cost: u64) -> Asked<Judged<()>, Box<Waiting<C>>> {
-        Asked::Later(Box::new(Waiting {
+    fn enqueue(
+        &self,
+        key: &impl Hash,
+        cost: u64,
+    ) -> AskOutcome<LimitOutcome<()>, Box<RateWait<C>>> {
+        AskOutcome::Later(Box::new(RateWait {
             fingerprint: self.limiter.fingerprint(key),
             key: self.limiter.key_owned(key),
             cost,
@@ -127,20 +131,24 @@ impl<K, C: Clock> PerKey<K, C> {
 
     #[cold]
     #[inline(never)]
-    fn over(&self, fingerprint: u64, decision: &Decision) -> Asked<Judged<()>, Box<Waiting<C>>> {
+    fn deny(
+        &self,
+        fingerprint: u64,
+        decision: &Decision,
+    ) -> AskOutcome<LimitOutcome<()>, Box<RateWait<C>>> {
         let denial = self.denial(decision, fingerprint);
-        Asked::Now(Judged::Refused(Box::new(denial)))
+        AskOutcome::Now(LimitOutcome::Denied(Box::new(denial)))
     }
 
     fn denial(&self, decision: &Decision, fingerprint: u64) -> Denial {
         let denial = self
             .finder
             .denial(reason_of(decision), fingerprint, decision);
-        denial.showing(Some(self.shown(decision)))
+        denial.with_shown_limit(Some(self.shown(decision)))
     }
 
-    fn shown(&self, decision: &Decision) -> Shown<'_> {
-        Shown::of_bucket(&self.finder.name, decision, self.limiter.rate())
+    fn shown(&self, decision: &Decision) -> ShownLimit<'_> {
+        ShownLimit::of_bucket(&self.finder.name, decision, self.limiter.rate())
     }
 }
 
@@ -158,28 +166,30 @@ fn reason_of(decision: &Decision) -> DenyReason {
     }
 }
 
-impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<K, C> {
+impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<R>
+    for RatePerKey<K, C>
+{
     type Held = ();
     /// In a box: few wait, and all pay for what is moved.
-    type Question = Box<Waiting<C>>;
+    type Question = Box<RateWait<C>>;
 
     #[inline(always)]
-    fn glance(&self, request: &R, terms: &Terms<'_>) -> Look<(), Box<Waiting<C>>> {
+    fn check_fast(&self, request: &R, terms: &Terms<'_>) -> FastCheck<(), Box<RateWait<C>>> {
         // First, as it takes its time, in which the key is found.
         let now = self.limiter.clock().now();
         let Some(key) = self.finder.key.glance(request) else {
-            return Look::Unclear;
+            return FastCheck::Unclear;
         };
-        self.finder.keyless.some_have_one();
+        self.finder.keyless.record_key_found();
         let (one, cost) = (self.limiter.key(&key), terms.cost());
-        let Some(glance) = one.check_at_a_glance(now, cost) else {
-            return Look::Unclear;
+        let Some(glance) = one.try_fast_check(now, cost) else {
+            return FastCheck::Unclear;
         };
         if glance.is_allowed() {
-            return Look::Passed(if terms.answers.are_silent() {
-                Fields::new()
+            return FastCheck::Passed(if terms.answers.are_silent() {
+                HeaderFields::new()
             } else {
-                self.told(&glance.decision(), terms.answers)
+                self.limit_fields(&glance.decision(), terms.answers)
             });
         }
         let decision = glance.decision();
@@ -187,46 +197,50 @@ impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for PerKey<
             // Once more, so that the key needn't be kept for this; in full, as a second look may tell less than the first.
             && let Some(key) = self.finder.key.key(request)
         {
-            return Look::Over(self.enqueue(&key, cost));
+            return FastCheck::Over(self.enqueue(&key, cost));
         }
-        Look::Over(self.over(one.fingerprint(), &decision))
+        FastCheck::Over(self.deny(one.fingerprint(), &decision))
     }
 
     #[inline]
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<()>, Box<Waiting<C>>> {
+    fn ask(
+        &self,
+        request: &R,
+        terms: &Terms<'_>,
+    ) -> AskOutcome<LimitOutcome<()>, Box<RateWait<C>>> {
         let now = self.limiter.clock().now();
         let KeyFinder {
             key, keyless, name, ..
         } = &self.finder;
         if let Some(key) = key.key(request) {
-            keyless.some_have_one();
+            keyless.record_key_found();
             return self.decide(&key, now, terms);
         }
-        match keyless.instead(key, request, name) {
+        match keyless.substitute_key(key, request, name) {
             Ok(shared) => self.decide(&shared, now, terms),
-            Err(judged) => Asked::Now(judged),
+            Err(judged) => AskOutcome::Now(judged),
         }
     }
 
-    async fn answer(&self, waiting: Box<Waiting<C>>, terms: &Terms<'_>) -> Judged<()> {
+    async fn answer(&self, waiting: Box<RateWait<C>>, terms: &Terms<'_>) -> LimitOutcome<()> {
         let acquire = waiting.key.acquire_n(waiting.cost);
-        match acquire.timeout(self.finder.wait).await {
-            Ok(_) => Judged::Passed {
+        match acquire.timeout(self.finder.longest_wait).await {
+            Ok(_) => LimitOutcome::Passed {
                 held: (),
-                fields: self.told(&waiting.key.peek(), terms.answers),
+                fields: self.limit_fields(&waiting.key.peek(), terms.answers),
             },
             Err(refused) => {
                 let denial = self.denial(refused.decision(), waiting.fingerprint);
-                Judged::Refused(Box::new(denial))
+                LimitOutcome::Denied(Box::new(denial))
             }
         }
     }
 
     fn takes_time(&self) -> bool {
-        !self.finder.wait.is_zero()
+        !self.finder.longest_wait.is_zero()
     }
 
-    fn is_everyone(&self) -> bool {
+    fn is_global(&self) -> bool {
         self.finder.key.is_everyone()
     }
 }
@@ -245,31 +259,30 @@ const EXACT_KEYS: usize = 100_000;
 /// # let _ = logins;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type ExactPerKey<K, C = Monotonic> = ByKey<ExactKeyedLimiter<Fingerprint, C>, K>;
+pub type SettlingRatePerKey<K, C = Monotonic> = KeyedLimits<StoredKeyLimiter<Fingerprint, C>, K>;
 
 /// A request that waits for its turn.
 #[derive(Debug)]
-pub struct ExactWaiting<C: Clock> {
+pub struct SettlingRateWait<C: Clock> {
     key: ExactOwnedKey<Fingerprint, C>,
     cost: u64,
     print: Fingerprint,
 }
 
-impl<K> ExactPerKey<K> {
+impl<K> SettlingRatePerKey<K> {
     /// This rate for each key, a hundred thousand of which are sure of a place.
     ///
     /// # Errors
     /// A rate that can't be kept.
     pub fn new(rate: Rate, key: K) -> Result<Self, LimitError> {
-        let limiter =
-            ExactKeyedLimiter::builder(rate, EXACT_KEYS).algorithm(Algorithm::TokenBucket);
-        Ok(Self::by(Arc::new(limiter.build()?), key))
+        let limiter = StoredKeyLimiter::builder(rate, EXACT_KEYS).algorithm(Algorithm::TokenBucket);
+        Ok(Self::with_limiter(Arc::new(limiter.build()?), key))
     }
 }
 
-impl<K, C: Clock> ExactPerKey<K, C> {
+impl<K, C: Clock> SettlingRatePerKey<K, C> {
     /// By a limiter of any algorithm.
-    pub fn by(limiter: Arc<ExactKeyedLimiter<Fingerprint, C>>, key: K) -> Self {
+    pub fn with_limiter(limiter: Arc<StoredKeyLimiter<Fingerprint, C>>, key: K) -> Self {
         Self {
             finder: KeyFinder::new(key, requests_name(limiter.rate())),
             limiter,
@@ -278,89 +291,109 @@ impl<K, C: Clock> ExactPerKey<K, C> {
 
     /// For how long a cost may be held: 10 minutes unless said otherwise. After that it is spent.
     pub const fn settle_within(mut self, longest: Duration) -> Self {
-        self.finder.longest = longest;
+        self.finder.settle_within = longest;
         self
     }
 
-    fn shown(&self, decision: &Decision) -> Shown<'_> {
-        Shown::of_bucket(&self.finder.name, decision, self.limiter.rate())
+    fn shown(&self, decision: &Decision) -> ShownLimit<'_> {
+        ShownLimit::of_bucket(&self.finder.name, decision, self.limiter.rate())
     }
 }
 
-impl<K, C: Clock + 'static> ExactPerKey<K, C> {
+impl<K, C: Clock + 'static> SettlingRatePerKey<K, C> {
     fn decide(
         &self,
         print: Fingerprint,
         terms: &Terms<'_>,
-    ) -> Asked<Judged<Option<Estimate>>, Box<ExactWaiting<C>>> {
+    ) -> AskOutcome<LimitOutcome<Option<EstimateHold>>, Box<SettlingRateWait<C>>> {
         let cost = terms.cost();
         let key = self.limiter.key_owned(&print);
         if cost == 0 {
             let decision = key.check_n(0);
             let fields = terms.answers.passed(|| Some(self.shown(&decision)));
-            return Asked::Now(Judged::Passed { held: None, fields });
+            return AskOutcome::Now(LimitOutcome::Passed { held: None, fields });
         }
-        let levels = [Level::estimated("", key, cost)];
-        let held = Stack::new().hold(&levels, stack::Terms::within(self.finder.longest));
+        let levels = [Limit::estimated("", key, cost)];
+        let held = CompositeLimiter::new().hold(
+            &levels,
+            stack::ReservationTerms::for_at_most(self.finder.settle_within),
+        );
         let held = held.map_err(|refusal| refusal.decision);
         if let Err(over) = &held
             && self.finder.waits(over, terms)
         {
             let key = self.limiter.key_owned(&print);
-            return Asked::Later(Box::new(ExactWaiting { key, cost, print }));
+            return AskOutcome::Later(Box::new(SettlingRateWait { key, cost, print }));
         }
-        Asked::Now(self.judge(print, held, terms))
+        AskOutcome::Now(self.outcome(print, held, terms))
     }
 
-    fn judge(
+    fn outcome(
         &self,
         print: Fingerprint,
-        held: Result<Hold<'static>, Decision>,
+        held: Result<CostReservation<'static>, Decision>,
         terms: &Terms<'_>,
-    ) -> Judged<Option<Estimate>> {
+    ) -> LimitOutcome<Option<EstimateHold>> {
         let (held, decision) = match held {
-            Ok(hold) => (Some(Estimate::new(hold)), self.limiter.key(&print).peek()),
+            Ok(hold) => (
+                Some(EstimateHold::new(hold)),
+                self.limiter.key(&print).peek(),
+            ),
             Err(decision) => (None, decision),
         };
         let [key, _] = print;
         events::trace_decision(&self.finder.name, || key, &decision);
         if held.is_some() {
             let fields = terms.answers.passed(|| Some(self.shown(&decision)));
-            return Judged::Passed { held, fields };
+            return LimitOutcome::Passed { held, fields };
         }
         let denial = self.finder.denial(reason_of(&decision), key, &decision);
-        Judged::Refused(Box::new(denial.showing(Some(self.shown(&decision)))))
+        LimitOutcome::Denied(Box::new(
+            denial.with_shown_limit(Some(self.shown(&decision))),
+        ))
     }
 }
 
-impl<R: Request + ?Sized, K: KeyOf<R>, C: Clock + 'static> Limits<R> for ExactPerKey<K, C> {
-    type Held = Option<Estimate>;
+impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<R>
+    for SettlingRatePerKey<K, C>
+{
+    type Held = Option<EstimateHold>;
     /// In a box: few wait, and all pay for what is moved.
-    type Question = Box<ExactWaiting<C>>;
+    type Question = Box<SettlingRateWait<C>>;
 
-    fn ask(&self, request: &R, terms: &Terms<'_>) -> Asked<Judged<Self::Held>, Self::Question> {
+    fn ask(
+        &self,
+        request: &R,
+        terms: &Terms<'_>,
+    ) -> AskOutcome<LimitOutcome<Self::Held>, Self::Question> {
         match self.finder.find(request) {
             Ok(print) => self.decide(print, terms),
-            Err(judged) => Asked::Now(judged),
+            Err(judged) => AskOutcome::Now(judged),
         }
     }
 
-    async fn answer(&self, waiting: Box<ExactWaiting<C>>, terms: &Terms<'_>) -> Judged<Self::Held> {
-        let ExactWaiting { key, cost, print } = *waiting;
-        let acquire = key.acquire_n(cost).timeout(self.finder.wait);
+    async fn answer(
+        &self,
+        waiting: Box<SettlingRateWait<C>>,
+        terms: &Terms<'_>,
+    ) -> LimitOutcome<Self::Held> {
+        let SettlingRateWait { key, cost, print } = *waiting;
+        let acquire = key.acquire_n(cost).timeout(self.finder.longest_wait);
         let held = acquire
-            .hold(stack::Terms::within(self.finder.longest))
+            .hold(stack::ReservationTerms::for_at_most(
+                self.finder.settle_within,
+            ))
             .await;
-        self.judge(print, held.map_err(|refused| *refused.decision()), terms)
+        self.outcome(print, held.map_err(|refused| *refused.decision()), terms)
     }
 
     fn takes_time(&self) -> bool {
-        !self.finder.wait.is_zero()
+        !self.finder.longest_wait.is_zero()
     }
 
-    fn is_everyone(&self) -> bool {
+    fn is_global(&self) -> bool {
         self.finder.key.is_everyone()
     }
 }
 
-impl<K, C: Clock> Settles for ExactPerKey<K, C> {}
+impl<K, C: Clock> SettleCosts for SettlingRatePerKey<K, C> {}

@@ -26,7 +26,7 @@ pub trait Request: 'static {
     fn route(&self) -> Option<&str>;
 
     /// All lines of a header field, in their order. Its name is in lower case.
-    fn lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]>;
+    fn header_lines<'r>(&'r self, field: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]>;
 
     /// Whether it came over HTTP/2 or later. Only such a request can be a call of gRPC, so carriers that serve gRPC say so.
     fn is_http2(&self) -> bool {
@@ -45,10 +45,10 @@ pub trait Request: 'static {
     /// How many bytes its body has, if it says so (`content-length`).
     fn body_size(&self) -> Option<u64> {
         // Chunks come before a length that stands beside them.
-        if self.is_unbounded() || self.lines("transfer-encoding").next().is_some() {
+        if self.is_unbounded() || self.header_lines("transfer-encoding").next().is_some() {
             return None;
         }
-        str::from_utf8(self.line("content-length")?)
+        str::from_utf8(self.single_line("content-length")?)
             .ok()?
             .parse()
             .ok()
@@ -59,12 +59,12 @@ pub trait Request: 'static {
     fn is_grpc(&self) -> bool {
         self.method() == "POST"
             && self.is_http2()
-            && self.line("content-type").is_some_and(grpc::is_call)
+            && self.single_line("content-type").is_some_and(grpc::is_call)
     }
 
     /// The only line of a field; none if there are several, as those who read it later may read another.
-    fn line<'r>(&'r self, field: &'r str) -> Option<&'r [u8]> {
-        let mut lines = self.lines(field);
+    fn single_line<'r>(&'r self, field: &'r str) -> Option<&'r [u8]> {
+        let mut lines = self.header_lines(field);
         let first = lines.next()?;
         lines.next().is_none().then_some(first)
     }
@@ -102,9 +102,9 @@ pub struct Tier(pub Arc<str>);
 /// assert_eq!(more.get("plan"), Some("pro"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct MoreFacts(Vec<(Box<str>, Box<str>)>);
+pub struct ExtraFacts(Vec<(Box<str>, Box<str>)>);
 
-impl MoreFacts {
+impl ExtraFacts {
     /// The same with another fact, in place of one of that name.
     #[must_use]
     pub fn with(mut self, name: &str, value: &str) -> Self {
@@ -192,5 +192,5 @@ impl Cost {
 fn has_no_body(request: &(impl Request + ?Sized)) -> bool {
     let is_safe = matches!(request.method(), "GET" | "HEAD" | "OPTIONS" | "DELETE");
     // Of any number of lines: a body may be announced by two.
-    is_safe && !request.is_unbounded() && request.lines("transfer-encoding").next().is_none()
+    is_safe && !request.is_unbounded() && request.header_lines("transfer-encoding").next().is_none()
 }

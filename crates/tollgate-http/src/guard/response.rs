@@ -7,12 +7,12 @@ use tollgate::{Clock, clock::Wall};
 
 use super::denial::Denial;
 use super::field_cache;
-use super::fields::{FieldWriter, Fields};
+use super::fields::{FieldWriter, HeaderFields};
 use super::missing_key::{KeySource, MissingKey};
 use super::request::Request;
-use crate::{DenyReason, Dialect, Refusal, Shown, fields, grpc, retry_after};
+use crate::{DenialBody, DenyReason, HeaderDialect, ShownLimit, fields, grpc, retry_after};
 
-const PROBLEM_TYPE: Bytes = Bytes::from_static(Refusal::PROBLEM_TYPE.as_bytes());
+const PROBLEM_TYPE: Bytes = Bytes::from_static(DenialBody::PROBLEM_TYPE.as_bytes());
 const JSON_TYPE: Bytes = Bytes::from_static(b"application/json");
 /// No cache keeps a denial, whatever its status is and whoever would be answered by it.
 const NO_STORE: Bytes = Bytes::from_static(b"no-store");
@@ -20,7 +20,7 @@ const NO_STORE: Bytes = Bytes::from_static(b"no-store");
 /// How a refused client is told why.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum Form {
+pub enum DenialBodyFormat {
     /// `application/problem+json` (RFC 9457).
     #[default]
     Problem,
@@ -41,9 +41,9 @@ pub enum Form {
 /// ```
 #[derive(Clone, Debug)]
 #[must_use]
-pub struct Answers {
-    dialects: Vec<Dialect>,
-    form: Form,
+pub struct ResponseFormat {
+    dialects: Vec<HeaderDialect>,
+    form: DenialBodyFormat,
     /// The value of `access-control-expose-headers`; none if that isn't written.
     exposed: Option<String>,
 }
@@ -51,42 +51,42 @@ pub struct Answers {
 /// A refusal that is ready to be sent.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Refused {
+pub struct DeniedResponse {
     /// What refused.
     pub reason: DenyReason,
     /// The status of HTTP.
     pub status: u16,
     /// Header fields.
-    pub fields: Fields,
+    pub fields: HeaderFields,
     /// The body, which may be empty.
     pub body: Bytes,
 }
 
-impl Default for Answers {
+impl Default for ResponseFormat {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl Answers {
+impl ResponseFormat {
     /// The IETF's eighth draft, and problem details.
     pub fn new() -> Self {
         Self {
-            dialects: vec![Dialect::Draft8],
-            form: Form::Problem,
+            dialects: vec![HeaderDialect::Draft8],
+            form: DenialBodyFormat::Problem,
             exposed: None,
         }
     }
 
     /// What is left is told in these; in none, nobody is told unless refused.
-    pub fn dialects(mut self, dialects: impl IntoIterator<Item = Dialect>) -> Self {
+    pub fn dialects(mut self, dialects: impl IntoIterator<Item = HeaderDialect>) -> Self {
         self.dialects = dialects.into_iter().collect();
         self.exposed = self.exposed.is_some().then(|| self.names());
         self
     }
 
     /// The body of refusals.
-    pub const fn form(mut self, form: Form) -> Self {
+    pub const fn form(mut self, form: DenialBodyFormat) -> Self {
         self.form = form;
         self
     }
@@ -116,20 +116,23 @@ impl Answers {
 
     /// What goes along with the answer to a request that passed.
     #[inline]
-    pub(super) fn passed<'s>(&self, shown: impl FnOnce() -> Option<Shown<'s>>) -> Fields {
+    pub(super) fn passed<'s>(
+        &self,
+        shown: impl FnOnce() -> Option<ShownLimit<'s>>,
+    ) -> HeaderFields {
         if self.dialects.is_empty() {
-            return Fields::new();
+            return HeaderFields::new();
         }
         match shown() {
             Some(shown) => self.listed(&[shown]),
-            None => Fields::new(),
+            None => HeaderFields::new(),
         }
     }
 
     /// What goes along with the answer to a request that passed these limits.
-    pub(super) fn listed(&self, limits: &[Shown<'_>]) -> Fields {
+    pub(super) fn listed(&self, limits: &[ShownLimit<'_>]) -> HeaderFields {
         if self.dialects.is_empty() || limits.is_empty() {
-            return Fields::new();
+            return HeaderFields::new();
         }
         let mut written = FieldWriter::default();
         self.show(limits, &mut written);
@@ -137,7 +140,7 @@ impl Answers {
     }
 
     /// What a refused request is answered, which is told to come again after so many seconds.
-    pub(super) fn refused(&self, denial: &Denial, retry_after: Option<u64>) -> Refused {
+    pub(super) fn refused(&self, denial: &Denial, retry_after: Option<u64>) -> DeniedResponse {
         let refusal = denial.refusal(retry_after);
         let mut fields = FieldWriter::default();
         denial.show_limits(|limits| match limits {
@@ -146,23 +149,25 @@ impl Answers {
         });
         let status = denial.status();
         let field_cache::DenialTexts { body, retry_after } = match &denial.missing {
-            Some(missing) => self.texts(&refusal, Some(missing)),
-            None => field_cache::refusal(self.form, &refusal, || self.texts(&refusal, None)),
+            Some(missing) => self.denial_texts(&refusal, Some(missing)),
+            None => {
+                field_cache::denial_texts(self.form, &refusal, || self.denial_texts(&refusal, None))
+            }
         };
         if status == 401 {
             // RFC 9110 wants a challenge in each 401.
             fields.push("www-authenticate", "Bearer");
         }
         if !retry_after.is_empty() {
-            fields.known("retry-after", retry_after);
+            fields.push_value("retry-after", retry_after);
         }
         match self.form {
-            Form::Problem => fields.known("content-type", PROBLEM_TYPE),
-            Form::Plain => fields.known("content-type", JSON_TYPE),
-            Form::Empty => {}
+            DenialBodyFormat::Problem => fields.push_value("content-type", PROBLEM_TYPE),
+            DenialBodyFormat::Plain => fields.push_value("content-type", JSON_TYPE),
+            DenialBodyFormat::Empty => {}
         }
-        fields.known("cache-control", NO_STORE);
-        Refused {
+        fields.push_value("cache-control", NO_STORE);
+        DeniedResponse {
             reason: denial.reason,
             status,
             fields: fields.into(),
@@ -171,19 +176,19 @@ impl Answers {
     }
 
     /// Says what the request lacks, if that is why, as its client can mend that.
-    fn texts(
+    fn denial_texts(
         &self,
-        refusal: &Refusal<'_>,
+        refusal: &DenialBody<'_>,
         missing: Option<&MissingKey>,
     ) -> field_cache::DenialTexts {
         let mut body = Vec::new();
         match (self.form, missing) {
-            (Form::Problem, Some(missing)) => {
+            (DenialBodyFormat::Problem, Some(missing)) => {
                 refusal.missing_key_json(missing.source.status(), &missing.wanted, &mut body);
             }
-            (Form::Problem, None) => refusal.problem_json(&mut body),
-            (Form::Plain, _) => refusal.plain_json(&mut body),
-            (Form::Empty, _) => {}
+            (DenialBodyFormat::Problem, None) => refusal.problem_json(&mut body),
+            (DenialBodyFormat::Plain, _) => refusal.plain_json(&mut body),
+            (DenialBodyFormat::Empty, _) => {}
         }
         let seconds = refusal.retry_after.map(|seconds| seconds.to_string());
         field_cache::DenialTexts {
@@ -192,8 +197,8 @@ impl Answers {
         }
     }
 
-    fn show(&self, limits: &[Shown<'_>], fields: &mut FieldWriter) {
-        let now = if self.dialects.contains(&Dialect::Github) {
+    fn show(&self, limits: &[ShownLimit<'_>], fields: &mut FieldWriter) {
+        let now = if self.dialects.contains(&HeaderDialect::XRateLimit) {
             Wall.now().as_nanos() / 1_000_000_000
         } else {
             0
@@ -211,7 +216,7 @@ impl Answers {
 
 /// The answer to a request of which nothing can be said: 500 without a word, or what gRPC has in its place.
 #[cold]
-pub(super) fn failed(request: &(impl Request + ?Sized)) -> Refused {
+pub(super) fn server_error(request: &(impl Request + ?Sized)) -> DeniedResponse {
     let mut fields = FieldWriter::default();
     let status = if request.is_grpc() {
         fields.push("content-type", "application/grpc");
@@ -221,10 +226,10 @@ pub(super) fn failed(request: &(impl Request + ?Sized)) -> Refused {
         });
         200
     } else {
-        fields.known("cache-control", NO_STORE);
+        fields.push_value("cache-control", NO_STORE);
         500
     };
-    Refused {
+    DeniedResponse {
         reason: DenyReason::MissingKey,
         status,
         fields: fields.into(),
@@ -232,7 +237,7 @@ pub(super) fn failed(request: &(impl Request + ?Sized)) -> Refused {
     }
 }
 
-impl Refused {
+impl DeniedResponse {
     /// What a denied request is answered, unless a guard's settings say otherwise.
     ///
     /// ```
@@ -243,7 +248,7 @@ impl Refused {
     /// assert_eq!((refused.status, refused.fields.get("retry-after")), (429, Some("2")));
     /// ```
     pub fn http(denial: &Denial) -> Self {
-        Answers::new().refused(denial, retry_after(&denial.decision))
+        ResponseFormat::new().refused(denial, retry_after(&denial.decision))
     }
 
     /// The same for a call of gRPC, which reads header fields alone.
@@ -253,7 +258,7 @@ impl Refused {
 }
 
 /// By fields alone, as gRPC does.
-pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> Refused {
+pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> DeniedResponse {
     // A client that waits for whole seconds doesn't come before the time that it was told.
     let told = retry_after.map(Duration::from_secs);
     let wait = denial.wait().map(|wait| match told {
@@ -276,7 +281,7 @@ pub(super) fn grpc_refused(denial: &Denial, retry_after: Option<u64>) -> Refused
             grpc::write(&refusal, wait, |name, value| fields.push(name, value));
         }
     }
-    Refused {
+    DeniedResponse {
         reason: denial.reason,
         status: 200,
         fields: fields.into(),

@@ -39,12 +39,12 @@ impl RetryJitter {
     }
 
     /// How much longer than it has to this one is told to wait.
-    pub(super) fn more(&self, denial: &Denial) -> Duration {
+    pub(super) fn extra_wait(&self, denial: &Denial) -> Duration {
         let shown = denial.shown();
         let Some(window) = shown.and_then(|shown| shown.window) else {
             return Duration::ZERO;
         };
-        let recent = self.note(denial, window);
+        let recent = self.count_denial(denial, window);
         let needed =
             window.as_nanos() * u128::from(recent) / u128::from(denial.decision.limit.max(1));
         let nanos = needed.max(window.as_nanos()).min(self.most.as_nanos());
@@ -56,7 +56,7 @@ impl RetryJitter {
     }
 
     /// Counts a refusal, and says how many there were lately of this key at this limit.
-    fn note(&self, denial: &Denial, window: Duration) -> u64 {
+    fn count_denial(&self, denial: &Denial, window: Duration) -> u64 {
         let place = self.seed.hash_one((denial.key, &denial.limit));
         let place = usize::try_from(place % COUNTS as u64).unwrap_or_default();
         let window = u64::try_from(window.as_nanos()).unwrap_or(u64::MAX).max(1);

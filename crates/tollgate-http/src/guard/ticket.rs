@@ -5,15 +5,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use derive_more::Debug;
-use tollgate::concurrency::{Ending, Permit, PermitHome};
-use tollgate::stack::Hold;
+use tollgate::concurrency::{Permit, PermitOutcome, PermitSource};
+use tollgate::stack::CostReservation;
 use tollgate_engine::verdict::Permits;
 
-use super::fields::Fields;
+use super::fields::HeaderFields;
 use crate::grpc;
 
 /// What limits hold for a request that passed. Dropping it gives back slots, and charges what isn't settled.
-pub trait Held: Send + 'static {
+pub trait HoldRequest: Send + 'static {
     /// The request cost so much. Said once; what is said later is too late.
     fn settle(&mut self, spent: u64) {
         let _ = spent;
@@ -28,7 +28,7 @@ pub trait Held: Send + 'static {
     }
 
     /// The request was answered like this: what limits that adapt learn from.
-    fn replied(&mut self, reply: &dyn Reply) {
+    fn replied(&mut self, reply: &dyn ResponseHead) {
         let _ = reply;
     }
 
@@ -37,13 +37,13 @@ pub trait Held: Send + 'static {
 }
 
 /// Nothing.
-impl Held for () {
+impl HoldRequest for () {
     fn is_empty(&self) -> bool {
         true
     }
 }
 
-impl<H: Held> Held for Option<H> {
+impl<H: HoldRequest> HoldRequest for Option<H> {
     fn settle(&mut self, spent: u64) {
         if let Some(held) = self {
             held.settle(spent);
@@ -57,10 +57,10 @@ impl<H: Held> Held for Option<H> {
     }
 
     fn is_empty(&self) -> bool {
-        self.as_ref().is_none_or(Held::is_empty)
+        self.as_ref().is_none_or(HoldRequest::is_empty)
     }
 
-    fn replied(&mut self, reply: &dyn Reply) {
+    fn replied(&mut self, reply: &dyn ResponseHead) {
         if let Some(held) = self {
             held.replied(reply);
         }
@@ -73,7 +73,7 @@ impl<H: Held> Held for Option<H> {
     }
 }
 
-impl Held for Permits {
+impl HoldRequest for Permits {
     fn settle(&mut self, spent: u64) {
         Self::settle(self, spent);
     }
@@ -86,30 +86,30 @@ impl Held for Permits {
         Self::is_empty(self)
     }
 
-    fn replied(&mut self, reply: &dyn Reply) {
+    fn replied(&mut self, reply: &dyn ResponseHead) {
         let status = grpc::http_status(reply.status(), reply.line("grpc-status"));
-        self.tell(ending_of(status));
+        self.report_ending(ending_of(status));
     }
 
     fn failed(&mut self) {
-        self.tell(Ending::Dropped);
+        self.report_ending(PermitOutcome::Dropped);
     }
 }
 
 /// A permit is released when it is dropped.
-impl<H: PermitHome + Send + 'static> Held for Permit<H> {}
+impl<H: PermitSource + Send + 'static> HoldRequest for Permit<H> {}
 
 /// An estimate of one limit.
 #[derive(Debug)]
-pub struct Estimate(Option<Hold<'static>>);
+pub struct EstimateHold(Option<CostReservation<'static>>);
 
-impl Estimate {
-    pub(super) const fn new(hold: Hold<'static>) -> Self {
+impl EstimateHold {
+    pub(super) const fn new(hold: CostReservation<'static>) -> Self {
         Self(Some(hold))
     }
 }
 
-impl Held for Estimate {
+impl HoldRequest for EstimateHold {
     fn settle(&mut self, spent: u64) {
         if let Some(hold) = self.0.take() {
             hold.settle(spent);
@@ -132,37 +132,41 @@ impl Held for Estimate {
 ///
 /// Most hold little, and all pay for what is moved: without anything held it is two words.
 #[derive(Debug)]
-pub struct Ticket<H: Held> {
+pub struct RequestPermit<H: HoldRequest> {
     held: H,
-    fields: Fields,
+    fields: HeaderFields,
     watch: Option<Box<ResponseWatch>>,
 }
 
 /// What is held while the body of an answer is being sent. Dropping it is its end.
 #[derive(Debug)]
-pub struct Rest<H: Held> {
+pub struct BodyPermit<H: HoldRequest> {
     #[debug(skip)]
     held: H,
     watch: Option<Box<ResponseWatch>>,
 }
 
-impl<H: Held + Default> Ticket<H> {
+impl<H: HoldRequest + Default> RequestPermit<H> {
     /// Of a request that no limit is for.
     #[inline]
-    pub fn free() -> Self {
-        Self::telling(Fields::new())
+    pub fn without_limits() -> Self {
+        Self::with_fields(HeaderFields::new())
     }
 
     /// Of a request that holds nothing, whose answer says this.
     #[inline]
-    pub fn telling(fields: Fields) -> Self {
+    pub fn with_fields(fields: HeaderFields) -> Self {
         Self::new(H::default(), fields, None)
     }
 }
 
-impl<H: Held> Ticket<H> {
+impl<H: HoldRequest> RequestPermit<H> {
     #[inline]
-    pub(super) const fn new(held: H, fields: Fields, watch: Option<Box<ResponseWatch>>) -> Self {
+    pub(super) const fn new(
+        held: H,
+        fields: HeaderFields,
+        watch: Option<Box<ResponseWatch>>,
+    ) -> Self {
         Self {
             held,
             fields,
@@ -178,13 +182,13 @@ impl<H: Held> Ticket<H> {
 
     /// Where the service tells what it used, to be put into the extensions of the request.
     #[inline]
-    pub fn usage(&self) -> Option<&Usage> {
+    pub fn usage(&self) -> Option<&UsageReporter> {
         self.watch.as_ref()?.usage.as_ref()
     }
 
     /// The service tells what it used there, because a layer before has said so already: of both of them, one would be told
     /// nothing.
-    pub fn share(&mut self, usage: Usage) {
+    pub fn use_outer_usage(&mut self, usage: UsageReporter) {
         if let Some(own) = self.watch.as_mut().and_then(|watch| watch.usage.as_mut()) {
             *own = usage;
         }
@@ -192,7 +196,7 @@ impl<H: Held> Ticket<H> {
 
     /// The head of the answer is there: what it says of the limit, and what is held until its body has ended.
     #[inline]
-    pub fn replied(self, reply: &dyn Reply) -> (Fields, Option<Rest<H>>) {
+    pub fn replied(self, reply: &dyn ResponseHead) -> (HeaderFields, Option<BodyPermit<H>>) {
         let Self {
             mut held,
             fields,
@@ -202,7 +206,7 @@ impl<H: Held> Ticket<H> {
         if watch.is_none() && held.is_empty() {
             return (fields, None);
         }
-        let mut rest = Rest { held, watch };
+        let mut rest = BodyPermit { held, watch };
         rest.change(|watch, held| watch.replied(reply, held));
         (fields, Some(rest))
     }
@@ -217,7 +221,7 @@ impl<H: Held> Ticket<H> {
     }
 }
 
-impl<H: Held> Rest<H> {
+impl<H: HoldRequest> BodyPermit<H> {
     fn change(&mut self, change: impl FnOnce(&mut ResponseWatch, &mut H)) {
         if let Some(watch) = &mut self.watch {
             change(watch, &mut self.held);
@@ -236,17 +240,17 @@ impl<H: Held> Rest<H> {
     }
 }
 
-impl<H: Held> Drop for Rest<H> {
+impl<H: HoldRequest> Drop for BodyPermit<H> {
     fn drop(&mut self) {
         self.change(|watch, held| watch.ended(held));
     }
 }
 
 /// Nobody said yet what was used.
-const UNSAID: u64 = u64::MAX;
+const UNREPORTED: u64 = u64::MAX;
 
 /// An answer of the service, as far as limits care. Carriers implement it for what their framework has.
-pub trait Reply {
+pub trait ResponseHead {
     /// The status of HTTP.
     fn status(&self) -> u16;
 
@@ -266,7 +270,7 @@ pub trait Reply {
 /// response.extensions_mut().insert(Used(1_500));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Used(pub u64);
+pub struct ActualCost(pub u64);
 
 /// Where a service tells what it used, as long as its answer is being sent: an extension of the request, which
 /// [settling](super::Guard::settle) puts there. Clones are one. What was told counts when the body has ended, or is dropped
@@ -283,20 +287,20 @@ pub struct Used(pub u64);
 /// assert_eq!(usage.told(), Some(115));
 /// ```
 #[derive(Clone, Debug)]
-pub struct Usage(Arc<AtomicU64>);
+pub struct UsageReporter(Arc<AtomicU64>);
 
-impl Default for Usage {
+impl Default for UsageReporter {
     fn default() -> Self {
-        Self(Arc::new(AtomicU64::new(UNSAID)))
+        Self(Arc::new(AtomicU64::new(UNREPORTED)))
     }
 }
 
-impl Usage {
+impl UsageReporter {
     /// So much more was used.
     pub fn add(&self, more: u64) {
         let sum = |told: u64| {
-            let before = if told == UNSAID { 0 } else { told };
-            Some(before.saturating_add(more).min(UNSAID - 1))
+            let before = if told == UNREPORTED { 0 } else { told };
+            Some(before.saturating_add(more).min(UNREPORTED - 1))
         };
         // It always says a new value. Only the number itself counts, so nothing has to be ordered by it.
         let _ = self
@@ -306,12 +310,12 @@ impl Usage {
 
     /// So much was used in all.
     pub fn set(&self, all: u64) {
-        self.0.store(all.min(UNSAID - 1), Ordering::Relaxed);
+        self.0.store(all.min(UNREPORTED - 1), Ordering::Relaxed);
     }
 
     /// What was told; none if nothing was.
-    pub fn told(&self) -> Option<u64> {
-        Some(self.0.load(Ordering::Relaxed)).filter(|told| *told != UNSAID)
+    pub fn reported(&self) -> Option<u64> {
+        Some(self.0.load(Ordering::Relaxed)).filter(|told| *told != UNREPORTED)
     }
 }
 
@@ -321,7 +325,7 @@ impl Usage {
 /// A request that ends without an answer counts: its client has hung up, perhaps so that it wouldn't.
 #[derive(Clone, Debug, Default)]
 #[non_exhaustive]
-pub enum Counts {
+pub enum CountedResponses {
     /// All.
     #[default]
     All,
@@ -332,18 +336,18 @@ pub enum Counts {
     Successes,
     /// Those of which this is true.
     #[debug("By")]
-    By(CountsIf),
+    By(CountPredicate),
 }
 
 /// Says whether an answer counts.
-pub type CountsIf = Arc<dyn Fn(&dyn Reply) -> bool + Send + Sync>;
+pub type CountPredicate = Arc<dyn Fn(&dyn ResponseHead) -> bool + Send + Sync>;
 
 /// How it is known what a request did cost.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settle {
     /// The service says it, by [`Used`] or [`Usage`].
-    Told,
+    ReportedByHandler,
     /// One for each so many bytes of the answer's body that were sent, rounded up.
     BytesSent {
         /// How many bytes cost one.
@@ -354,7 +358,7 @@ pub enum Settle {
 /// What a guard does after an answer.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Settlement {
-    pub(super) counts: Counts,
+    pub(super) counts: CountedResponses,
     pub(super) settle: Option<Settle>,
 }
 
@@ -362,7 +366,7 @@ pub(super) struct Settlement {
 #[derive(Debug)]
 pub(super) struct ResponseWatch {
     after: Arc<Settlement>,
-    usage: Option<Usage>,
+    usage: Option<UsageReporter>,
     sent: u64,
     counted: CountState,
 }
@@ -381,14 +385,14 @@ impl ResponseWatch {
     pub(super) fn new(after: &Arc<Settlement>) -> Self {
         Self {
             after: Arc::clone(after),
-            usage: (after.settle == Some(Settle::Told)).then(Usage::default),
+            usage: (after.settle == Some(Settle::ReportedByHandler)).then(UsageReporter::default),
             sent: 0,
             counted: CountState::Unknown,
         }
     }
 
     /// The head of the answer is there.
-    fn replied(&mut self, reply: &dyn Reply, held: &mut impl Held) {
+    fn replied(&mut self, reply: &dyn ResponseHead, held: &mut impl HoldRequest) {
         self.counted = self.after.counts.of(reply);
         match self.counted {
             CountState::No => held.settle(0),
@@ -402,10 +406,10 @@ impl ResponseWatch {
     }
 
     /// The service failed without an answer.
-    fn failed(&mut self, held: &mut impl Held) {
+    fn failed(&mut self, held: &mut impl HoldRequest) {
         match self.after.counts {
-            Counts::Successes | Counts::By(_) => held.settle(0),
-            Counts::All | Counts::Failures => self.counted = CountState::Yes,
+            CountedResponses::Successes | CountedResponses::By(_) => held.settle(0),
+            CountedResponses::All | CountedResponses::Failures => self.counted = CountState::Yes,
         }
     }
 
@@ -422,15 +426,15 @@ impl ResponseWatch {
     }
 
     /// Nothing more is sent: the body has ended, or was dropped.
-    fn ended(&self, held: &mut impl Held) {
+    fn ended(&self, held: &mut impl HoldRequest) {
         if self.counted == CountState::No {
             return held.settle(0);
         }
         match self.after.settle {
             // Of what was never answered the estimate stays charged.
             _ if self.counted == CountState::Unknown => {}
-            Some(Settle::Told) => {
-                if let Some(used) = self.usage.as_ref().and_then(Usage::told) {
+            Some(Settle::ReportedByHandler) => {
+                if let Some(used) = self.usage.as_ref().and_then(UsageReporter::reported) {
                     held.settle(used);
                 }
             }
@@ -440,8 +444,8 @@ impl ResponseWatch {
     }
 }
 
-impl Counts {
-    fn of(&self, reply: &dyn Reply) -> CountState {
+impl CountedResponses {
+    fn of(&self, reply: &dyn ResponseHead) -> CountState {
         match self {
             Self::All => CountState::Yes,
             Self::By(is_counted) if is_counted(reply) => CountState::Yes,
@@ -471,16 +475,16 @@ impl Counts {
 ///
 /// assert_eq!([200, 404, 500, 503].map(ending_of), [Ending::Success, Ending::Ignored, Ending::Ignored, Ending::Dropped]);
 /// ```
-pub const fn ending_of(status: u16) -> Ending {
+pub const fn ending_of(status: u16) -> PermitOutcome {
     match status {
-        502..=504 => Ending::Dropped,
-        400.. => Ending::Ignored,
-        _ => Ending::Success,
+        502..=504 => PermitOutcome::Dropped,
+        400.. => PermitOutcome::Ignored,
+        _ => PermitOutcome::Success,
     }
 }
 
 /// Whether the service refused or failed; none if that is known only at the end.
-fn is_failure(reply: &dyn Reply) -> Option<bool> {
+fn is_failure(reply: &dyn ResponseHead) -> Option<bool> {
     if reply.status() >= 400 {
         return Some(true);
     }

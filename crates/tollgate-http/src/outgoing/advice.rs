@@ -40,13 +40,13 @@ const X_RATELIMIT: [&str; 4] = [
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Advice {
+pub struct ServerAdvice {
     /// Whether a limit refused: 429, or 503 with `Retry-Settlement`.
-    pub is_refusal: bool,
+    pub is_denial: bool,
     /// What `Retry-Settlement` says.
     pub retry_after: Option<Duration>,
     /// What is left of the limit of which least is.
-    pub left: Option<Left>,
+    pub left: Option<RemainingQuota>,
     /// The time in which one unit of that limit comes back.
     pub interval: Option<Duration>,
 }
@@ -54,18 +54,18 @@ pub struct Advice {
 /// What is left of a limit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Left {
+pub struct RemainingQuota {
     /// How many more may be asked.
     pub remaining: u64,
     /// Of how many, if that was said.
     pub quota: Option<u64>,
     /// How long until there are more.
-    pub more_after: Duration,
+    pub refill_after: Duration,
 }
 
 /// What the number in `X-RateLimit-Reset` means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Reset {
+pub enum ResetMeaning {
     /// Numbers above 500 million are a time since 1970, as GitHub sends it, others seconds from now, as Envoy does.
     #[default]
     Guess,
@@ -75,7 +75,7 @@ pub enum Reset {
     Epoch,
 }
 
-impl Advice {
+impl ServerAdvice {
     /// Reads an answer: `lines` gives all lines of a field, whose name is in lower case, and `unix_now` is the time in
     /// seconds since 1970. What can't be read says nothing.
     ///
@@ -85,7 +85,7 @@ impl Advice {
     pub fn read<'a, I: Iterator<Item = &'a [u8]>>(
         status: u16,
         unix_now: u64,
-        reset: Reset,
+        reset: ResetMeaning,
         lines: impl Fn(&'static str) -> I,
     ) -> Self {
         let now = lines("date").next().and_then(date).unwrap_or(unix_now);
@@ -98,7 +98,7 @@ impl Advice {
             .or_else(|| read_count_fields(&lines, X_RATELIMIT, |value| reset.from(value, now)))
             .unzip();
         Self {
-            is_refusal: status == 429 || status == 503 && retry_after.is_some(),
+            is_denial: status == 429 || status == 503 && retry_after.is_some(),
             retry_after,
             left,
             interval: interval.flatten(),
@@ -106,17 +106,17 @@ impl Advice {
     }
 }
 
-impl Left {
+impl RemainingQuota {
     /// The time between two calls by which what is left lasts until there are more.
     pub fn spread(&self) -> Duration {
         let among = u32::try_from(self.remaining).unwrap_or(u32::MAX);
-        self.more_after
+        self.refill_after
             .checked_div(among)
-            .unwrap_or(self.more_after)
+            .unwrap_or(self.refill_after)
     }
 }
 
-impl Reset {
+impl ResetMeaning {
     /// How long from now that is.
     fn from(self, value: &[u8], now: u64) -> Option<Duration> {
         let told = seconds(value)?;
@@ -137,29 +137,29 @@ fn date(value: &[u8]) -> Option<u64> {
     Some(since.as_secs())
 }
 
-type LimitAdvice = (Left, Option<Duration>);
+type LimitAdvice = (RemainingQuota, Option<Duration>);
 
 /// `RateLimit: "name";r=50;t=30`, or `RateLimit: limit=100, remaining=50, reset=30`.
 fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
     lines: &impl Fn(&'static str) -> I,
 ) -> Option<LimitAdvice> {
-    let mut least = None::<(Left, &[u8], bool)>;
+    let mut least = None::<(RemainingQuota, &[u8], bool)>;
     for item in items(lines("ratelimit")) {
         let numbers = (item.get("r").and_then(number), item.get("t"));
         let (Some(remaining), more_after) = numbers else {
             continue;
         };
-        let left = Left {
+        let left = RemainingQuota {
             remaining,
             quota: None,
-            more_after: more_after.and_then(seconds).unwrap_or_default(),
+            refill_after: more_after.and_then(seconds).unwrap_or_default(),
         };
         // One without a time is of concurrent calls, which come back by themselves: any other says more.
         let is_timed = more_after.is_some();
         let is_tighter = least.is_none_or(|(least, _, was_timed)| match (is_timed, was_timed) {
             (true, false) => true,
             (false, true) => false,
-            _ => is_less(left, least),
+            _ => is_tighter(left, least),
         });
         if is_tighter {
             least = Some((left, item.name, is_timed));
@@ -172,10 +172,10 @@ fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
     }
     // The members of a dictionary: of two that can be read the last counts.
     let member = |name| items(lines("ratelimit")).filter_map(move |item| item.value(name));
-    let left = Left {
+    let left = RemainingQuota {
         remaining: member("remaining").filter_map(number).last()?,
         quota: member("limit").filter_map(number).last(),
-        more_after: member("reset")
+        refill_after: member("reset")
             .filter_map(seconds)
             .last()
             .unwrap_or_default(),
@@ -185,8 +185,8 @@ fn read_draft_fields<'a, I: Iterator<Item = &'a [u8]>>(
 }
 
 /// Whether less is left than of the other: what stops, or slows, for longer.
-fn is_less(one: Left, other: Left) -> bool {
-    let rank = |left: Left| (left.remaining == 0, left.spread());
+fn is_tighter(one: RemainingQuota, other: RemainingQuota) -> bool {
+    let rank = |left: RemainingQuota| (left.remaining == 0, left.spread());
     rank(one) > rank(other)
 }
 
@@ -197,12 +197,12 @@ fn read_count_fields<'a, I: Iterator<Item = &'a [u8]>>(
     reset: impl Fn(&[u8]) -> Option<Duration>,
 ) -> Option<LimitAdvice> {
     let one = |field| lines(field).next().map(<[u8]>::trim_ascii);
-    let left = Left {
+    let left = RemainingQuota {
         remaining: number(one(remaining)?)?,
         quota: items(lines(limit))
             .next()
             .and_then(|item| number(item.name)),
-        more_after: one(after).and_then(reset).unwrap_or_default(),
+        refill_after: one(after).and_then(reset).unwrap_or_default(),
     };
     let policy = policy(lines(policies), None);
     Some((left, policy.and_then(|policy| policy.interval())))

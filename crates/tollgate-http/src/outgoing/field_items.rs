@@ -39,7 +39,7 @@ fn value_of<'a>(pair: &'a [u8], name: &str) -> Option<&'a [u8]> {
 pub(super) fn items<'a>(lines: impl Iterator<Item = &'a [u8]>) -> impl Iterator<Item = Item<'a>> {
     let elements = lines.flat_map(|line| ListParts::new(line, b','));
     let item = |element: &'a [u8]| {
-        let (name, parameters) = cut(element, b';');
+        let (name, parameters) = split_unquoted(element, b';');
         Item {
             name: name.trim_ascii(),
             parameters,
@@ -90,7 +90,7 @@ impl<'a> Iterator for ListParts<'a> {
 
     fn next(&mut self) -> Option<&'a [u8]> {
         loop {
-            let (part, rest) = cut(self.rest?, self.sign);
+            let (part, rest) = split_unquoted(self.rest?, self.sign);
             self.rest = rest;
             let part = part.trim_ascii();
             if !part.is_empty() {
@@ -101,7 +101,7 @@ impl<'a> Iterator for ListParts<'a> {
 }
 
 /// What stands before the first such sign outside of quotes, and behind it.
-fn cut(text: &[u8], sign: u8) -> (&[u8], Option<&[u8]>) {
+fn split_unquoted(text: &[u8], sign: u8) -> (&[u8], Option<&[u8]>) {
     let (mut is_quoted, mut is_escaped) = (false, false);
     for (at, byte) in text.iter().enumerate() {
         match byte {

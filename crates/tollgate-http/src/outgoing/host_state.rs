@@ -8,7 +8,7 @@ use tollgate::clock::Clock;
 use tollgate::limiter::Switch;
 use tollgate::{Limiter, Rate, Timestamp};
 
-use super::advice::{Advice, Left};
+use super::advice::{RemainingQuota, ServerAdvice};
 
 /// The pace after a stop of a host that told none, at most: the first call is a trial, and each that passes makes the next
 /// come a little sooner, by [`GAIN`] of the pace.
@@ -30,7 +30,7 @@ pub(super) struct PacingBounds {
 }
 
 /// The line of those who are spaced out.
-pub(super) type Line<C> = Arc<Limiter<Arc<C>>>;
+pub(super) type PaceQueue<C> = Arc<Limiter<Arc<C>>>;
 
 /// What a host has told.
 #[derive(Debug)]
@@ -51,7 +51,7 @@ struct State<C: Clock> {
 
 #[derive(Debug)]
 struct Pace<C: Clock> {
-    line: Line<C>,
+    line: PaceQueue<C>,
     every: Duration,
     /// When what the host told is over.
     until: Timestamp,
@@ -63,7 +63,7 @@ pub(super) enum NextStep<C: Clock> {
     /// Wait until this time, and look again.
     Stopped(Timestamp),
     /// Stand in this line, or look again at this time.
-    Paced(Line<C>, Timestamp),
+    Paced(PaceQueue<C>, Timestamp),
     /// Nothing.
     Free,
 }
@@ -93,7 +93,7 @@ impl<C: Clock> HostState<C> {
     }
 
     /// When the last thing that it told is over; none if it is.
-    pub(super) fn over_at(&self, now: Timestamp) -> Option<Timestamp> {
+    pub(super) fn forgotten_at(&self, now: Timestamp) -> Option<Timestamp> {
         let mut state = self.lock();
         state.forget(now);
         let pace = state.pace.as_ref().map(|pace| pace.until);
@@ -102,21 +102,21 @@ impl<C: Clock> HostState<C> {
     }
 
     /// Takes note of the answer to a call that began at this time.
-    pub(super) fn heard(
+    pub(super) fn record_advice(
         &self,
         began: Timestamp,
         now: Timestamp,
-        advice: &Advice,
+        advice: &ServerAdvice,
         bounds: &PacingBounds,
         clock: &Arc<C>,
     ) {
         let mut state = self.lock();
         // It was under way when another was told to stop, and what it says is older than that.
         let is_late = began < state.stopped_until;
-        if advice.is_refusal {
+        if advice.is_denial {
             state.refusals = state.refusals.saturating_add(u32::from(!is_late));
             let stop = backoff_after(advice, state.refusals).min(bounds.longest_stop);
-            state.stop(now, stop, advice, bounds, clock);
+            state.stop_calls(now, stop, advice, bounds, clock);
             return;
         }
         if is_late {
@@ -125,17 +125,17 @@ impl<C: Clock> HostState<C> {
         state.refusals = 0;
         match advice.left {
             Some(left) if left.remaining == 0 => {
-                let stop = left.more_after.min(bounds.longest_stop);
-                state.stop(now, stop, advice, bounds, clock);
+                let stop = left.refill_after.min(bounds.longest_stop);
+                state.stop_calls(now, stop, advice, bounds, clock);
             }
             Some(left) if is_low(left, bounds.slow_below) => {
                 let every = left.spread().min(bounds.longest_stop);
                 let until = now + bounds.longest_stop;
-                state.pace(every, until, || line(every, bounds, clock));
+                state.pace(every, until, || new_queue(every, bounds, clock));
             }
             // There is enough for now, but those who wait mustn't take it all at once.
-            Some(left) => state.quicken(left.spread()),
-            None => state.quicken(Duration::MAX),
+            Some(left) => state.speed_up(left.spread()),
+            None => state.speed_up(Duration::MAX),
         }
     }
 
@@ -146,11 +146,11 @@ impl<C: Clock> HostState<C> {
 }
 
 /// How long a host that refused is left alone.
-fn backoff_after(advice: &Advice, refusals: u32) -> Duration {
+fn backoff_after(advice: &ServerAdvice, refusals: u32) -> Duration {
     let some = |time: &Duration| !time.is_zero();
     let reset = advice.left.filter(|left| left.remaining == 0);
     let told = advice.retry_after.filter(some);
-    let told = told.or(reset.map(|left| left.more_after).filter(some));
+    let told = told.or(reset.map(|left| left.refill_after).filter(some));
     told.unwrap_or_else(|| {
         let doubled = 1_u32 << refusals.saturating_sub(1).min(16);
         FIRST_BACKOFF * doubled
@@ -158,7 +158,7 @@ fn backoff_after(advice: &Advice, refusals: u32) -> Duration {
 }
 
 /// Whether so little is left that it has to last.
-fn is_low(left: Left, percent: u8) -> bool {
+fn is_low(left: RemainingQuota, percent: u8) -> bool {
     let Some(quota) = left.quota else {
         // Of how many isn't known: what is left of one has to last, and no others.
         return percent > 0 && left.remaining <= 10;
@@ -167,7 +167,11 @@ fn is_low(left: Left, percent: u8) -> bool {
 }
 
 /// A line in which one goes at once, and others as often as this.
-fn line<C: Clock>(every: Duration, bounds: &PacingBounds, clock: &Arc<C>) -> Option<Line<C>> {
+fn new_queue<C: Clock>(
+    every: Duration,
+    bounds: &PacingBounds,
+    clock: &Arc<C>,
+) -> Option<PaceQueue<C>> {
     let line = Limiter::builder(rate(every)).max_waiters(bounds.max_waiting);
     line.clock(Arc::clone(clock)).build().ok().map(Arc::new)
 }
@@ -178,11 +182,11 @@ fn rate(every: Duration) -> Rate {
 
 impl<C: Clock> State<C> {
     /// Nobody asks for this long, and then one by one, until it is known how many may.
-    fn stop(
+    fn stop_calls(
         &mut self,
         now: Timestamp,
         stop: Duration,
-        advice: &Advice,
+        advice: &ServerAdvice,
         bounds: &PacingBounds,
         clock: &Arc<C>,
     ) {
@@ -204,13 +208,18 @@ impl<C: Clock> State<C> {
         });
         let every = every.min(bounds.longest_stop);
         // Those who stand in the old line look again, and find the stop.
-        self.free();
+        self.stop_pacing();
         let until = self.stopped_until + bounds.longest_stop;
-        self.pace(every, until, || line(every, bounds, clock));
+        self.pace(every, until, || new_queue(every, bounds, clock));
     }
 
     /// One goes every so often until then.
-    fn pace(&mut self, every: Duration, until: Timestamp, line: impl FnOnce() -> Option<Line<C>>) {
+    fn pace(
+        &mut self,
+        every: Duration,
+        until: Timestamp,
+        line: impl FnOnce() -> Option<PaceQueue<C>>,
+    ) {
         if let Some(pace) = &mut self.pace {
             (pace.every, pace.until) = (every, until);
             pace.apply();
@@ -220,13 +229,13 @@ impl<C: Clock> State<C> {
     }
 
     /// All went well: a little quicker, or as quick as this if that is quicker.
-    fn quicken(&mut self, enough: Duration) {
+    fn speed_up(&mut self, enough: Duration) {
         if let Some(pace) = &mut self.pace {
             pace.every = (pace.every - pace.every / GAIN).min(enough);
             if pace.every > QUICKEST {
                 pace.apply();
             } else {
-                self.free();
+                self.stop_pacing();
             }
         }
     }
@@ -234,11 +243,11 @@ impl<C: Clock> State<C> {
     /// Forgets a pace that is over.
     fn forget(&mut self, now: Timestamp) {
         if self.pace.as_ref().is_some_and(|pace| pace.until <= now) {
-            self.free();
+            self.stop_pacing();
         }
     }
 
-    fn free(&mut self) {
+    fn stop_pacing(&mut self) {
         if let Some(pace) = self.pace.take() {
             // Whoever stands in the line goes on, and looks again.
             pace.line.set_switch(Switch::Bypass);
@@ -281,10 +290,10 @@ impl<C: Clock> Hosts<C> {
             return Arc::clone(found);
         }
         if known.len() >= self.most {
-            known.retain(|_, host| host.over_at(now).is_some());
+            known.retain(|_, host| host.forgotten_at(now).is_some());
         }
         if known.len() >= self.most {
-            let soonest = known.iter().min_by_key(|(_, host)| host.over_at(now));
+            let soonest = known.iter().min_by_key(|(_, host)| host.forgotten_at(now));
             let soonest = soonest.map(|(name, _)| name.clone());
             soonest.and_then(|name| known.remove(&name));
         }

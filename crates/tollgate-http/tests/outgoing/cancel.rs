@@ -6,25 +6,25 @@ use std::time::Duration;
 
 use tollgate::Rate;
 use tollgate::clock::{Clock, Manual};
-use tollgate_http::outgoing::{Builder, Call, Pacer};
+use tollgate_http::outgoing::{CallPermit, HostPacer, HostPacerBuilder};
 
 use crate::kit::by_hand;
 
-type ByHand = Pacer<Manual, Manual>;
+type ByHand = HostPacer<Manual, Manual>;
 
 fn poll<F: Future>(future: std::pin::Pin<&mut F>) -> Poll<F::Output> {
     future.poll(&mut Context::from_waker(Waker::noop()))
 }
 
-fn at_once(pacer: &ByHand) -> Call {
-    match poll(pin!(pacer.pass("host"))) {
+fn at_once(pacer: &ByHand) -> CallPermit {
+    match poll(pin!(pacer.acquire("host"))) {
         Poll::Ready(Ok(call)) => call,
         other => panic!("{other:?}"),
     }
 }
 
-fn tell(pacer: &ByHand, call: &Call, status: u16, fields: &[(&str, &str)]) {
-    pacer.answered(call, status, |name| {
+fn tell(pacer: &ByHand, call: &CallPermit, status: u16, fields: &[(&str, &str)]) {
+    pacer.record_response(call, status, |name| {
         let own = fields.iter().filter(move |(own, _)| *own == name);
         own.map(|(_, value)| value.as_bytes())
     });
@@ -32,7 +32,7 @@ fn tell(pacer: &ByHand, call: &Call, status: u16, fields: &[(&str, &str)]) {
 
 /// When a call passes that begins now, in steps of 10 ms.
 fn time_to_pass(pacer: &ByHand, clock: &Manual) -> Duration {
-    let (mut call, begin) = (pin!(pacer.pass("host")), clock.now());
+    let (mut call, begin) = (pin!(pacer.acquire("host")), clock.now());
     for _ in 0..10_000 {
         match poll(call.as_mut()) {
             Poll::Ready(Ok(_)) => return clock.now() - begin,
@@ -46,11 +46,11 @@ fn time_to_pass(pacer: &ByHand, clock: &Manual) -> Duration {
 /// `max_waiting` bounds calls that wait: one that needn't is no part of them.
 #[test]
 fn calls_that_need_not_wait_pass_where_none_may_wait() {
-    let (pacer, clock) = by_hand(Pacer::builder(Rate::per_second(10).burst(3)).max_waiting(0));
+    let (pacer, clock) = by_hand(HostPacer::builder(Rate::per_second(10).burst(3)).max_waiters(0));
     for _ in 0..3 {
         at_once(&pacer);
     }
-    let refused = |pacer: &ByHand| match poll(pin!(pacer.pass("host"))) {
+    let refused = |pacer: &ByHand| match poll(pin!(pacer.acquire("host"))) {
         Poll::Ready(Err(stalled)) => stalled.to_string(),
         other => panic!("{other:?}"),
     };
@@ -65,12 +65,12 @@ fn calls_that_need_not_wait_pass_where_none_may_wait() {
     clock.advance(Duration::from_secs(1));
     at_once(&pacer);
     // Those who wait already don't count against those who needn't.
-    let (pacer, _) = by_hand(Pacer::builder(Rate::per_second(1).burst(1)).max_waiting(1));
+    let (pacer, _) = by_hand(HostPacer::builder(Rate::per_second(1).burst(1)).max_waiters(1));
     at_once(&pacer);
-    let mut waits = pin!(pacer.pass("host"));
+    let mut waits = pin!(pacer.acquire("host"));
     assert!(poll(waits.as_mut()).is_pending());
     assert_eq!(pacer.waiting(), 1);
-    let mut other = pin!(pacer.pass("other"));
+    let mut other = pin!(pacer.acquire("other"));
     assert!(matches!(poll(other.as_mut()), Poll::Ready(Ok(_))));
 }
 
@@ -112,9 +112,9 @@ const STAGES: [(&str, Set, u64); 4] = [
     ),
 ];
 
-fn builder() -> Builder {
+fn builder() -> HostPacerBuilder {
     let patience = Duration::from_secs(600);
-    Pacer::builder(Rate::per_second(10).burst(4)).longest_wait(patience)
+    HostPacer::builder(Rate::per_second(10).burst(4)).max_wait(patience)
 }
 
 #[test]
@@ -132,7 +132,7 @@ fn a_call_that_is_dropped_frees_its_place_wherever_it_waits() {
                 continue;
             }
             {
-                let mut left: Vec<_> = (0..20).map(|_| Box::pin(pacer.pass("host"))).collect();
+                let mut left: Vec<_> = (0..20).map(|_| Box::pin(pacer.acquire("host"))).collect();
                 for call in &mut left {
                     assert!(poll(call.as_mut()).is_pending(), "{stage}");
                 }
@@ -157,7 +157,7 @@ fn a_call_that_is_dropped_after_any_poll_leaves_nothing_behind() {
         let call = at_once(&pacer);
         tell(&pacer, &call, 429, &[("retry-after", "1")]);
         {
-            let mut calls: Vec<_> = (0..3).map(|_| Box::pin(pacer.pass("host"))).collect();
+            let mut calls: Vec<_> = (0..3).map(|_| Box::pin(pacer.acquire("host"))).collect();
             let mut passed = [false; 3];
             for _ in 0..polls {
                 for (call, passed) in calls.iter_mut().zip(&mut passed) {

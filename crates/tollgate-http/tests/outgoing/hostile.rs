@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tollgate::Rate;
 use tollgate::clock::{Clock, Tokio};
-use tollgate_http::outgoing::Pacer;
+use tollgate_http::outgoing::HostPacer;
 
 use proptest::prelude::*;
 use tollgate::clock::Manual;
-use tollgate_http::outgoing::Stalled;
+use tollgate_http::outgoing::PaceError;
 
 use crate::kit::{EPOCH, pacer, tell, time_to_pass};
 
@@ -75,9 +75,9 @@ fn hostile() -> Vec<(u16, Vec<(&'static str, String)>)> {
 #[tokio::test(start_paused = true)]
 async fn nobody_stops_a_client_for_longer_than_the_maximum() {
     for (status, fields) in hostile() {
-        let builder = Pacer::builder(Rate::per_second(1_000)).longest_stop(LONGEST);
-        let pacer = pacer(builder.longest_wait(3 * LONGEST));
-        let call = pacer.pass("host").await.expect("a place");
+        let builder = HostPacer::builder(Rate::per_second(1_000)).max_stop(LONGEST);
+        let pacer = pacer(builder.max_wait(3 * LONGEST));
+        let call = pacer.acquire("host").await.expect("a place");
         tell(&pacer, &call, status, &fields);
         for turn in 1..=2 {
             let time = time_to_pass(&pacer, "host").await;
@@ -94,11 +94,11 @@ async fn nobody_stops_a_client_for_longer_than_the_maximum() {
 /// A server that keeps calls waiting, and lets go of one with a refusal each time before the stop is over.
 #[tokio::test(start_paused = true)]
 async fn late_refusals_one_by_one_make_a_stop_no_longer() {
-    let builder = Pacer::builder(Rate::per_second(1_000)).longest_stop(LONGEST);
-    let pacer = pacer(builder.longest_wait(100 * LONGEST));
+    let builder = HostPacer::builder(Rate::per_second(1_000)).max_stop(LONGEST);
+    let pacer = pacer(builder.max_wait(100 * LONGEST));
     let mut calls = Vec::new();
     for _ in 0..10 {
-        calls.push(pacer.pass("host").await.expect("a place"));
+        calls.push(pacer.acquire("host").await.expect("a place"));
     }
     let refusal = [("retry-after", "9999".to_owned())];
     let waiting = {
@@ -116,8 +116,8 @@ async fn late_refusals_one_by_one_make_a_stop_no_longer() {
 
 #[tokio::test(start_paused = true)]
 async fn nobody_makes_a_client_faster_than_its_own_rate() {
-    let builder = Pacer::builder(Rate::per_second(10).burst(5)).longest_stop(LONGEST);
-    let pacer = pacer(builder.longest_wait(20 * LONGEST));
+    let builder = HostPacer::builder(Rate::per_second(10).burst(5)).max_stop(LONGEST);
+    let pacer = pacer(builder.max_wait(20 * LONGEST));
     let generous = vec![
         ("ratelimit", "\"a\";r=999999999999999;t=0".to_owned()),
         ("ratelimit-policy", "\"a\";q=999999999999999;w=1".to_owned()),
@@ -129,7 +129,7 @@ async fn nobody_makes_a_client_faster_than_its_own_rate() {
             let (pacer, clock) = (Arc::clone(&pacer), Arc::clone(&clock));
             let (generous, refusal) = (generous.clone(), refusal.clone());
             tokio::spawn(async move {
-                let call = pacer.pass("host").await.expect("a place");
+                let call = pacer.acquire("host").await.expect("a place");
                 let at = clock.now();
                 // Those who stood in line meanwhile mustn't come out all at once.
                 let (status, fields) = if number == 30 {
@@ -160,17 +160,17 @@ async fn nobody_makes_a_client_faster_than_its_own_rate() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_hosts_are_remembered_than_may_be() {
-    let pacer = pacer(Pacer::builder(Rate::per_second(1_000)).hosts(16));
-    let call = pacer.pass("steady").await.expect("a place");
+    let pacer = pacer(HostPacer::builder(Rate::per_second(1_000)).max_hosts(16));
+    let call = pacer.acquire("steady").await.expect("a place");
     let minutes = |minutes: u64| vec![("retry-after", (60 * minutes).to_string())];
     tell(&pacer, &call, 429, &minutes(14));
     for number in 0..2_000 {
         let host = format!("host{number}.example");
-        let call = pacer.pass(&host).await.expect("a place");
+        let call = pacer.acquire(&host).await.expect("a place");
         tell(&pacer, &call, 429, &minutes(1));
-        assert!(pacer.hosts() <= 16, "{} hosts", pacer.hosts());
+        assert!(pacer.max_hosts() <= 16, "{} hosts", pacer.max_hosts());
     }
-    let stalled = pacer.pass("steady").await.expect_err("it is remembered");
+    let stalled = pacer.acquire("steady").await.expect_err("it is remembered");
     let wait = stalled.wait().expect("it is too late");
     assert!(wait > Duration::from_secs(13 * 60), "{wait:?}");
 }
@@ -201,7 +201,7 @@ proptest! {
             "ratelimit-reset", "x-ratelimit-limit", "x-ratelimit-remaining", "x-ratelimit-reset",
         ];
         let clock = Manual::new();
-        let builder = Pacer::builder(Rate::per_second(1_000)).longest_stop(LONGEST);
+        let builder = HostPacer::builder(Rate::per_second(1_000)).max_stop(LONGEST);
         let pacer = builder.build_on(clock.clone(), clock.clone()).expect("a rate");
         let pass = || {
             let looked = std::pin::pin!(pacer.acquire_within("host", Duration::ZERO))
@@ -214,7 +214,7 @@ proptest! {
         for (status, fields) in answers {
             let call = match pass() {
                 Ok(call) => call,
-                Err(Stalled::TooLate { wait, .. }) => {
+                Err(PaceError::WaitTooLong { wait, .. }) => {
                     prop_assert!(wait <= LONGEST, "{wait:?}");
                     // A stop, and the pace after it.
                     clock.advance(wait);
@@ -225,7 +225,7 @@ proptest! {
                 }
                 Err(other) => panic!("{other}"),
             };
-            pacer.answered(&call, status, |name| {
+            pacer.record_response(&call, status, |name| {
                 let own = fields.iter().filter(move |(field, _)| FIELDS[*field] == name);
                 own.map(|(_, value)| &**value)
             });

@@ -5,15 +5,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Manual, Tokio};
-use tollgate::core::Align;
-use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Limiter, Rate, Timestamp};
-use tollgate_http::outgoing::{Advice, Builder, Call, Pacer};
-use tollgate_http::{Dialect, Shown, fields, retry_after};
+use tollgate::core::WindowAlignment;
+use tollgate::{Algorithm, Decision, Limiter, Rate, StoredKeyLimiter, Timestamp};
+use tollgate_http::outgoing::{CallPermit, HostPacer, HostPacerBuilder, ServerAdvice};
+use tollgate_http::{HeaderDialect, ShownLimit, fields, retry_after};
 
 /// The time that all servers believe it is when a test begins.
 pub(crate) const EPOCH: u64 = 1_700_000_000;
 
-pub(crate) type TestPacer = Pacer<Tokio, Wall>;
+pub(crate) type TestPacer = HostPacer<Tokio, Wall>;
 
 /// Seconds since 1970 that go on with tokio's time.
 #[derive(Debug)]
@@ -31,18 +31,18 @@ pub(crate) fn wall() -> Wall {
     Wall(clock, begin)
 }
 
-pub(crate) fn pacer(builder: Builder) -> Arc<TestPacer> {
+pub(crate) fn pacer(builder: HostPacerBuilder) -> Arc<TestPacer> {
     Arc::new(builder.build_on(Tokio::new(), wall()).expect("a rate"))
 }
 
 /// Tells a pacer an answer with these fields.
 pub(crate) fn tell(
     pacer: &TestPacer,
-    call: &Call,
+    call: &CallPermit,
     status: u16,
     fields: &[(&str, String)],
-) -> Advice {
-    pacer.answered(call, status, |name| {
+) -> ServerAdvice {
+    pacer.record_response(call, status, |name| {
         let own = fields.iter().filter(move |(own, _)| *own == name);
         own.map(|(_, value)| value.as_bytes())
     })
@@ -52,14 +52,14 @@ pub(crate) fn tell(
 pub(crate) async fn time_to_pass(pacer: &TestPacer, host: &str) -> Duration {
     let clock = Tokio::new();
     let before = clock.now();
-    pacer.pass(host).await.expect("a place");
+    pacer.acquire(host).await.expect("a place");
     clock.now() - before
 }
 
 /// A server with a limit, that tells of it in these dialects.
 pub(crate) struct Server {
     limit: Limit,
-    dialects: Vec<Dialect>,
+    dialects: Vec<HeaderDialect>,
     rate: Rate,
     wall: Wall,
     pub(crate) served: AtomicU64,
@@ -68,15 +68,15 @@ pub(crate) struct Server {
 
 enum Limit {
     Bucket(Box<Limiter<Tokio>>),
-    Window(Box<ExactKeyedLimiter<u8, Tokio>>),
+    Window(Box<StoredKeyLimiter<u8, Tokio>>),
 }
 
 impl Server {
-    pub(crate) fn new(algorithm: Algorithm, rate: Rate, dialects: &[Dialect]) -> Arc<Self> {
+    pub(crate) fn new(algorithm: Algorithm, rate: Rate, dialects: &[HeaderDialect]) -> Arc<Self> {
         let limit = match algorithm {
             Algorithm::Gcra => Limit::Bucket(Box::new(Limiter::with_clock(rate, Tokio::new()))),
             other => {
-                let window = ExactKeyedLimiter::builder(rate, 1).algorithm(other);
+                let window = StoredKeyLimiter::builder(rate, 1).algorithm(other);
                 Limit::Window(Box::new(
                     window.clock(Tokio::new()).build().expect("a rate"),
                 ))
@@ -111,16 +111,16 @@ impl Server {
         (status, lines)
     }
 
-    fn decide(&self) -> (Decision, Shown<'static>) {
+    fn decide(&self) -> (Decision, ShownLimit<'static>) {
         match &self.limit {
             Limit::Bucket(limiter) => {
                 let decision = limiter.check();
-                (decision, Shown::of_bucket("a", &decision, self.rate))
+                (decision, ShownLimit::of_bucket("a", &decision, self.rate))
             }
             Limit::Window(limiter) => {
                 let decision = limiter.check(&0);
                 let window = self.rate.period().expect("a window");
-                (decision, Shown::of("a", &decision).window(window))
+                (decision, ShownLimit::of("a", &decision).window(window))
             }
         }
     }
@@ -131,13 +131,13 @@ impl Server {
     }
 }
 
-pub(crate) const WINDOW: Algorithm = Algorithm::FixedWindow(Align::FirstHit);
+pub(crate) const WINDOW: Algorithm = Algorithm::FixedWindow(WindowAlignment::FirstHit);
 
 /// Asks until as many are served; each answer takes this long.
 pub(crate) async fn ask(pacer: &TestPacer, server: &Server, served: u64, latency: Duration) {
     let mut done = 0;
     while done < served {
-        let call = pacer.pass("server").await.expect("a place");
+        let call = pacer.acquire("server").await.expect("a place");
         tokio::time::sleep(latency / 2).await;
         let (status, fields) = server.answer();
         tokio::time::sleep(latency / 2).await;
@@ -147,7 +147,7 @@ pub(crate) async fn ask(pacer: &TestPacer, server: &Server, served: u64, latency
 }
 
 /// A clock that nothing moves but a test.
-pub(crate) fn by_hand(builder: Builder) -> (Arc<Pacer<Manual, Manual>>, Manual) {
+pub(crate) fn by_hand(builder: HostPacerBuilder) -> (Arc<HostPacer<Manual, Manual>>, Manual) {
     let clock = Manual::new();
     let pacer = builder.build_on(clock.clone(), clock.clone());
     (Arc::new(pacer.expect("a rate")), clock)

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Tokio};
 use tollgate::{Algorithm, Rate};
-use tollgate_http::Dialect;
-use tollgate_http::outgoing::{Pacer, Stalled};
+use tollgate_http::HeaderDialect;
+use tollgate_http::outgoing::{HostPacer, PaceError};
 
 use crate::kit::{EPOCH, Server, WINDOW, ask, pacer, tell, time_to_pass};
 
@@ -34,8 +34,8 @@ async fn a_host_that_refuses_is_left_alone_and_others_are_not() {
         (429, vec![("retry-after", "0".to_owned())], 1_000),
     ];
     for (status, fields, expect) in rows {
-        let pacer = pacer(Pacer::builder(Rate::per_second(1_000)));
-        let call = pacer.pass("one").await.expect("a place");
+        let pacer = pacer(HostPacer::builder(Rate::per_second(1_000)));
+        let call = pacer.acquire("one").await.expect("a place");
         tell(&pacer, &call, status, &fields);
         assert_eq!(time_to_pass(&pacer, "other").await, Duration::ZERO);
         let time = time_to_pass(&pacer, "one").await;
@@ -54,12 +54,12 @@ async fn a_host_that_refuses_is_left_alone_and_others_are_not() {
 
 #[tokio::test(start_paused = true)]
 async fn a_host_that_goes_on_refusing_is_asked_ever_more_rarely() {
-    let pacer = pacer(Pacer::builder(Rate::per_second(1_000)).longest_stop(5 * SECOND));
+    let pacer = pacer(HostPacer::builder(Rate::per_second(1_000)).max_stop(5 * SECOND));
     let mut waits = Vec::new();
     for _ in 0..5 {
         let clock = Tokio::new();
         let before = clock.now();
-        let call = pacer.pass("one").await.expect("a place");
+        let call = pacer.acquire("one").await.expect("a place");
         waits.push((clock.now() - before).as_secs());
         tell(&pacer, &call, 429, &[]);
     }
@@ -69,13 +69,13 @@ async fn a_host_that_goes_on_refusing_is_asked_ever_more_rarely() {
 /// A client by itself slows down before it is refused, whatever the dialect and the kind of limit.
 #[tokio::test(start_paused = true)]
 async fn who_is_told_what_is_left_is_never_refused() {
-    for dialect in Dialect::ALL {
+    for dialect in HeaderDialect::ALL {
         for (algorithm, rate) in [
             (Algorithm::Gcra, Rate::per_second(10).burst(20)),
             (Algorithm::Gcra, Rate::per_minute(30).burst(10)),
             (WINDOW, Rate::new(50, 10 * SECOND)),
         ] {
-            let pacer = pacer(Pacer::builder(Rate::per_second(1_000)).longest_wait(600 * SECOND));
+            let pacer = pacer(HostPacer::builder(Rate::per_second(1_000)).max_wait(600 * SECOND));
             let server = Server::new(algorithm, rate, &[dialect]);
             ask(&pacer, &server, 200, Duration::ZERO).await;
             assert_eq!(server.counts(), (200, 0), "{dialect} {algorithm:?}");
@@ -90,8 +90,8 @@ async fn whoever_slows_down_still_gets_what_there_is() {
         (Algorithm::Gcra, Rate::per_second(10).burst(20)),
         (WINDOW, Rate::new(50, 10 * SECOND)),
     ] {
-        let pacer = pacer(Pacer::builder(Rate::per_second(1_000)).longest_wait(600 * SECOND));
-        let server = Server::new(algorithm, rate, &[Dialect::Draft8]);
+        let pacer = pacer(HostPacer::builder(Rate::per_second(1_000)).max_wait(600 * SECOND));
+        let server = Server::new(algorithm, rate, &[HeaderDialect::Draft8]);
         let clock = Tokio::new();
         let before = clock.now();
         ask(&pacer, &server, 300, Duration::ZERO).await;
@@ -107,9 +107,12 @@ async fn whoever_slows_down_still_gets_what_there_is() {
 /// Who is told by refusals alone is refused, but rarely; and many who ask at once don't all come back at once.
 #[tokio::test(start_paused = true)]
 async fn refusals_a_served_request_stay_few() {
-    for (dialects, most) in [(&[] as &[Dialect], 80), (&[Dialect::Draft8], 60)] {
+    for (dialects, most) in [
+        (&[] as &[HeaderDialect], 80),
+        (&[HeaderDialect::Draft8], 60),
+    ] {
         let server = Server::new(Algorithm::Gcra, Rate::per_second(10).burst(20), dialects);
-        let pacer = pacer(Pacer::builder(Rate::per_second(1_000)).longest_wait(600 * SECOND));
+        let pacer = pacer(HostPacer::builder(Rate::per_second(1_000)).max_wait(600 * SECOND));
         let tasks: Vec<_> = (0..50)
             .map(|_| {
                 let (pacer, server) = (Arc::clone(&pacer), Arc::clone(&server));
@@ -130,8 +133,8 @@ async fn refusals_a_served_request_stay_few() {
 
 #[tokio::test(start_paused = true)]
 async fn a_wait_that_would_take_too_long_fails_at_once() {
-    let pacer = pacer(Pacer::builder(Rate::per_second(1).burst(1)).longest_wait(2 * SECOND));
-    let call = pacer.pass("one").await.expect("a place");
+    let pacer = pacer(HostPacer::builder(Rate::per_second(1).burst(1)).max_wait(2 * SECOND));
+    let call = pacer.acquire("one").await.expect("a place");
     let clock = Tokio::new();
     let before = clock.now();
     let own = pacer
@@ -140,7 +143,7 @@ async fn a_wait_that_would_take_too_long_fails_at_once() {
         .expect_err("a second");
     assert_eq!(own.wait(), Some(SECOND));
     tell(&pacer, &call, 429, &[("retry-after", "60".to_owned())]);
-    let stalled = pacer.pass("one").await.expect_err("a minute");
+    let stalled = pacer.acquire("one").await.expect_err("a minute");
     assert_eq!(
         stalled.to_string(),
         "one may be asked in 60s, and a call waits for 2s at most"
@@ -151,11 +154,11 @@ async fn a_wait_that_would_take_too_long_fails_at_once() {
 
 #[tokio::test(start_paused = true)]
 async fn no_more_wait_than_may() {
-    let pacer = pacer(Pacer::builder(Rate::per_second(1).burst(1)).max_waiting(2));
-    pacer.pass("one").await.expect("a place");
+    let pacer = pacer(HostPacer::builder(Rate::per_second(1).burst(1)).max_waiters(2));
+    pacer.acquire("one").await.expect("a place");
     let wait = || {
         let pacer = Arc::clone(&pacer);
-        tokio::spawn(async move { pacer.pass("one").await.map(|_| ()) })
+        tokio::spawn(async move { pacer.acquire("one").await.map(|_| ()) })
     };
     let (first, second) = (wait(), wait());
     tokio::task::yield_now().await;
@@ -163,7 +166,7 @@ async fn no_more_wait_than_may() {
     let third = wait().await.expect("it ends");
     assert_eq!(
         third,
-        Err(Stalled::TooMany {
+        Err(PaceError::QueueFull {
             host: "one".into(),
             waiting: 2
         })

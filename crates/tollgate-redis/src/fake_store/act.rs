@@ -4,17 +4,17 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::{Algorithm, Decision, ExactKeyedLimiter, Outcome, Timestamp};
+use tollgate::{Algorithm, Decision, Outcome, StoredKeyLimiter, Timestamp};
 use tollgate_engine::backend::{Check, LimitKind};
 
-use super::{FakeState, KEYS, Pacer, Rehearsal};
+use super::{FakeState, FakeStore, MAX_KEYS, Pacer};
 use crate::error::{StoreError, StoreLimitError};
 use crate::lock::lock;
-use crate::query::{StoreOp, micros, possible};
+use crate::query::{StoreOp, check_supported, to_micros_ceil};
 
-impl Rehearsal {
+impl FakeStore {
     /// What the store would do, and the number that it would tell.
-    pub(crate) fn act(
+    pub(crate) fn run_operation(
         &self,
         check: &Check<'_>,
         op: StoreOp,
@@ -24,17 +24,18 @@ impl Rehearsal {
             // A time before the clock's counts as now.
             self.clock.advance(at - self.clock.now());
         }
-        let form = self.form(check.limit)?;
-        if let Some(known) = form.known(check.cost) {
+        let form = self.limit_form(check.limit)?;
+        if let Some(known) = form.known_decision(check.cost) {
             return Ok((known, None));
         }
         if let Some(numbers) = form.params_at(self.clock.now().as_nanos() / 1000) {
-            possible(op, &numbers, check.limit)?;
+            check_supported(op, &numbers, check.limit)?;
         }
-        let (decision, number) = self.asked(&mut lock(&self.state), 1, |state| match op {
-            StoreOp::Reserve(longest) => self.reserve(state, check, longest),
-            _ => Ok(carry_out(state, check, op)),
-        })??;
+        let (decision, number) =
+            self.run_query(&mut lock(&self.state), 1, |state| match op {
+                StoreOp::Reserve(longest) => self.reserve(state, check, longest),
+                _ => Ok(apply_operation(state, check, op)),
+            })??;
         Ok((decision, Some(number)))
     }
 
@@ -44,7 +45,7 @@ impl Rehearsal {
         check: &Check<'_>,
         longest: u64,
     ) -> Result<(Decision, u64), StoreError> {
-        let (paced, key) = (self.paced(state, check)?, check.key.fingerprint());
+        let (paced, key) = (self.pacer(state, check)?, check.key.fingerprint());
         let (mut decision, mut delay) = (paced.check_n(&key, 0), Duration::ZERO);
         decision.outcome = Outcome::Denied;
         // Dropped, what was reserved for later is given back.
@@ -54,19 +55,19 @@ impl Rehearsal {
             (decision.outcome, delay) = (Outcome::Allowed, reserved.delay());
             reserved.keep();
         }
-        Ok((decision, micros(delay)))
+        Ok((decision, to_micros_ceil(delay)))
     }
 
-    fn paced(&self, state: &mut FakeState, check: &Check<'_>) -> Result<Arc<Pacer>, StoreError> {
+    fn pacer(&self, state: &mut FakeState, check: &Check<'_>) -> Result<Arc<Pacer>, StoreError> {
         let id = check.limit.counter().id;
-        if let Some(paced) = state.paced.get(&id) {
+        if let Some(paced) = state.pacers.get(&id) {
             return Ok(Arc::clone(paced));
         }
         let kind = check.limit.kind();
         let LimitKind::Rate { rate, algorithm } = kind else {
             return Err(StoreLimitError::not_a_level("a reservation", kind).into());
         };
-        let made = ExactKeyedLimiter::builder(*rate, KEYS)
+        let made = StoredKeyLimiter::builder(*rate, MAX_KEYS)
             .algorithm(match algorithm {
                 Algorithm::Gcra => Algorithm::LeakyBucket,
                 level => *level,
@@ -75,18 +76,18 @@ impl Rehearsal {
             .clock(self.clock.clone())
             .build();
         let made = Arc::new(made.map_err(StoreLimitError::Rate)?);
-        state.paced.insert(id, Arc::clone(&made));
+        state.pacers.insert(id, Arc::clone(&made));
         Ok(made)
     }
 }
 
 /// What the store would do, and how much it would take.
-fn carry_out(state: &mut FakeState, check: &Check<'_>, op: StoreOp) -> (Decision, u64) {
+fn apply_operation(state: &mut FakeState, check: &Check<'_>, op: StoreOp) -> (Decision, u64) {
     let memory = &state.memory;
     let ask = |cost| memory.answer(&[Check { cost, ..*check }]).decision;
     let decision = match op {
         StoreOp::Decide | StoreOp::Hold => ask(check.cost),
-        StoreOp::Look => {
+        StoreOp::Peek => {
             let said = memory.peek_each(&[*check]);
             said.first().copied().unwrap_or(Decision::UNLIMITED)
         }
@@ -94,16 +95,16 @@ fn carry_out(state: &mut FakeState, check: &Check<'_>, op: StoreOp) -> (Decision
             let most = ask(0).remaining.min(check.cost);
             return (ask(most.max(1)), most);
         }
-        StoreOp::Gift | StoreOp::GiveBack(_) | StoreOp::GiveBackHeld { .. } => {
-            memory.give_back(&[*check]);
+        StoreOp::Refund | StoreOp::RefundCharge(_) | StoreOp::RefundHeldCharge { .. } => {
+            memory.refund_checks(&[*check]);
             ask(0)
         }
         StoreOp::Reset => {
-            memory.forget(&[*check]);
+            memory.reset_checks(&[*check]);
             state.leases.forget(check);
             ask(0)
         }
-        StoreOp::Reserve(_) | StoreOp::Renew | StoreOp::Release | StoreOp::Raise(_) => ask(0),
+        StoreOp::Reserve(_) | StoreOp::Renew | StoreOp::Release | StoreOp::RaiseUsage(_) => ask(0),
     };
     (decision, 0)
 }

@@ -9,18 +9,18 @@ use std::time::Duration;
 use tollgate::{Clock, Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Check, LimitKind};
 
-use super::{FakeState, Rehearsal, is_leased, peek};
+use super::{FakeState, FakeStore, is_leased, peek_check};
 
 /// A counter and the fingerprint of a key.
 type CounterAndKey = (u64, [u64; 2]);
 
-fn place(check: &Check<'_>) -> CounterAndKey {
+fn counter_and_key(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
 /// What is held of all keys.
 #[derive(Debug, Default)]
-pub(super) struct Leases(HashMap<CounterAndKey, FakeLease>);
+pub(super) struct FakeLeases(HashMap<CounterAndKey, FakeLease>);
 
 /// What is held of one key.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ struct FakeLease {
     until: Timestamp,
 }
 
-impl Leases {
+impl FakeLeases {
     pub(super) fn held(&self, now: Timestamp) -> u64 {
         let live = self.0.values().filter(|lease| now < lease.until);
         live.map(|lease| lease.tokens).sum()
@@ -46,7 +46,7 @@ impl Leases {
         part: u64,
         life: Duration,
     ) -> bool {
-        let Some(lease) = self.0.get_mut(&place(check)) else {
+        let Some(lease) = self.0.get_mut(&counter_and_key(check)) else {
             return true;
         };
         lease.tokens = lease.tokens.saturating_sub(check.cost);
@@ -54,7 +54,7 @@ impl Leases {
     }
 
     pub(super) fn forget(&mut self, check: &Check<'_>) {
-        self.0.remove(&place(check));
+        self.0.remove(&counter_and_key(check));
     }
 
     /// Whether what is held covers this check too, beside those that were planned before.
@@ -64,28 +64,28 @@ impl Leases {
         now: Timestamp,
         planned: &mut HashMap<CounterAndKey, u64>,
     ) -> bool {
-        let planned = planned.entry(place(check)).or_default();
+        let planned = planned.entry(counter_and_key(check)).or_default();
         *planned = planned.saturating_add(check.cost);
-        let lease = self.live(check, now);
+        let lease = self.live_lease(check, now);
         lease.is_some_and(|lease| lease.tokens >= *planned)
     }
 
-    fn live(&self, check: &Check<'_>, now: Timestamp) -> Option<&FakeLease> {
-        let lease = self.0.get(&place(check))?;
+    fn live_lease(&self, check: &Check<'_>, now: Timestamp) -> Option<&FakeLease> {
+        let lease = self.0.get(&counter_and_key(check))?;
         (now < lease.until && lease.kind == *check.limit.kind()).then_some(lease)
     }
 }
 
-impl Rehearsal {
+impl FakeStore {
     /// Takes a part of what there is, for a lease's life.
-    pub(super) fn take(&self, state: &mut FakeState, check: &Check<'_>, part: u64) {
-        let left = state.memory.answer(&[peek(check)]).decision.remaining;
+    pub(super) fn take_lease(&self, state: &mut FakeState, check: &Check<'_>, part: u64) {
+        let left = state.memory.answer(&[peek_check(check)]).decision.remaining;
         let lease = FakeLease {
             kind: check.limit.kind().clone(),
             tokens: left.min(part),
-            until: self.clock.now() + self.terms.life,
+            until: self.clock.now() + self.terms.duration,
         };
-        state.leases.0.insert(place(check), lease);
+        state.leases.0.insert(counter_and_key(check), lease);
     }
 
     /// Of a leased limit, what is left is what this node holds.
@@ -99,13 +99,13 @@ impl Rehearsal {
         let Some(check) = decider.filter(|check| is_leased(check.limit)) else {
             return;
         };
-        let held = state.leases.live(check, self.clock.now());
+        let held = state.leases.live_lease(check, self.clock.now());
         let said = answer.decision;
         answer.decision = Decision::new(
             said.outcome,
             said.limit,
             held.map_or(0, |lease| lease.tokens),
-            said.wait(),
+            said.wait_or_max(),
             Duration::ZERO,
         );
     }

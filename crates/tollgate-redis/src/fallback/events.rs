@@ -10,7 +10,7 @@ use tollgate::Timestamp;
 const EVENT_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Debug, Default)]
-pub(super) struct Counts {
+pub(super) struct FallbackCounters {
     pub(super) errors: AtomicU64,
     pub(super) open: AtomicU64,
     pub(super) closed: AtomicU64,
@@ -43,7 +43,7 @@ pub struct FallbackStats {
     pub trips: u64,
     /// Decisions without the store that it won't be told of, because too many keys waited for that, and
     /// decisions of the store that aren't known here, because there is no room for more keys.
-    pub unnoted: u64,
+    pub unrecorded: u64,
 }
 
 /// Something that happened to a store.
@@ -66,25 +66,25 @@ pub struct FallbackStats {
 #[non_exhaustive]
 pub enum StoreEvent<'a> {
     /// It couldn't be asked. Told at most once a second, with how many more there were meanwhile.
-    #[display("the store couldn't be asked: {error}{}", more(*untold))]
+    #[display("the store couldn't be asked: {error}{}", suppressed_text(*suppressed))]
     Failed {
         /// Why.
         error: &'a str,
         /// Failures since the last that was told.
-        untold: u64,
+        suppressed: u64,
     },
     /// It answered that a key holds what no limiter wrote: requests of that key are decided without it, and no others.
     /// Told at most once a second, together with failures.
-    #[display("{error}{}", more(*untold))]
+    #[display("{error}{}", suppressed_text(*suppressed))]
     KeyFailed {
         /// Which key, and what to do.
         error: &'a str,
         /// Failures since the last that was told.
-        untold: u64,
+        suppressed: u64,
     },
     /// From now on requests are decided without it.
     #[display("requests are decided without the store from now on")]
-    FallbackBegan,
+    FallbackStarted,
     /// It answers again.
     #[display("the store answers again, after {} s", after.as_secs())]
     FallbackEnded {
@@ -92,10 +92,10 @@ pub enum StoreEvent<'a> {
         after: Duration,
     },
     /// It isn't asked for a while, by rules that circuit-break.
-    #[display("the store isn't asked for {} s by rules that circuit-break", stays.as_secs())]
+    #[display("the store isn't asked for {} s by rules that circuit-break", open_for.as_secs())]
     CircuitOpened {
         /// For how long.
-        stays: Duration,
+        open_for: Duration,
     },
     /// It is asked again.
     #[display("the store is asked again")]
@@ -103,7 +103,7 @@ pub enum StoreEvent<'a> {
 }
 
 /// How many more failures there were, if any.
-fn more(untold: u64) -> String {
+fn suppressed_text(untold: u64) -> String {
     match untold {
         0 => String::new(),
         more => format!(" (and {more} times more)"),
@@ -114,22 +114,22 @@ fn more(untold: u64) -> String {
 #[derive(Debug, Default)]
 pub(super) struct EventThrottle {
     /// When one was; 0 if none was yet.
-    told_at: AtomicU64,
-    untold: AtomicU64,
+    last_emitted_at: AtomicU64,
+    suppressed: AtomicU64,
 }
 
 impl EventThrottle {
     /// Whether this failure is told of, and how many weren't since the last that was.
-    pub(super) fn is_due(&self, now: Timestamp) -> Option<u64> {
-        let told_at = self.told_at.load(Ordering::Relaxed);
+    pub(super) fn try_emit(&self, now: Timestamp) -> Option<u64> {
+        let told_at = self.last_emitted_at.load(Ordering::Relaxed);
         let since = now.nanos_since(Timestamp::from_nanos(told_at));
         let is_due = told_at == 0 || u128::from(since) >= EVENT_INTERVAL.as_nanos();
         let (nanos, relaxed) = (now.as_nanos().max(1), Ordering::Relaxed);
-        let claim = || (self.told_at).compare_exchange(told_at, nanos, relaxed, relaxed);
+        let claim = || (self.last_emitted_at).compare_exchange(told_at, nanos, relaxed, relaxed);
         if is_due && claim().is_ok() {
-            Some(self.untold.swap(0, Ordering::Relaxed))
+            Some(self.suppressed.swap(0, Ordering::Relaxed))
         } else {
-            self.untold.fetch_add(1, Ordering::Relaxed);
+            self.suppressed.fetch_add(1, Ordering::Relaxed);
             None
         }
     }

@@ -17,7 +17,10 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         checks: &[Check<'_>],
         each: Option<&mut Vec<CheckResult>>,
     ) -> Result<Answer, Infallible> {
-        let (here, there) = (Part::of(checks, is_local), Part::of(checks, is_remote));
+        let (here, there) = (
+            CheckSubset::of(checks, is_local),
+            CheckSubset::of(checks, is_remote),
+        );
         let memory = self.local.memory();
         let mut by_store = Vec::new();
         let rest = async {
@@ -33,7 +36,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         };
         let mut answer = match memory.hold_while(&here.checks, rest).await {
             Ok(answer) => answer,
-            Err((number, denied)) => Answer::known(Some(here.numbers[number]), denied),
+            Err((number, denied)) => Answer::known(Some(here.indices[number]), denied),
         };
         if !answer.allowed && each.is_none() {
             return Ok(answer);
@@ -44,8 +47,8 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
         }
         if let Some(each) = each {
             *each = vec![Ok(Decision::UNLIMITED); checks.len()];
-            there.put(each, by_store);
-            here.put(each, left.into_iter().map(Ok));
+            there.write_results(each, by_store);
+            here.write_results(each, left.into_iter().map(Ok));
             set_decider_result(each, &answer);
         }
         Ok(answer)
@@ -53,34 +56,41 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
 }
 
 /// Some of a request's checks, and which they are.
-pub(super) struct Part<'a> {
-    pub(super) numbers: Vec<usize>,
+pub(super) struct CheckSubset<'a> {
+    pub(super) indices: Vec<usize>,
     pub(super) checks: Vec<Check<'a>>,
 }
 
-impl<'a> Part<'a> {
+impl<'a> CheckSubset<'a> {
     /// The checks that are of it.
     pub(super) fn of(checks: &[Check<'a>], is_part: impl Fn(&Check<'_>) -> bool) -> Self {
         let all = checks.iter().copied().enumerate();
         let (numbers, checks) = all.filter(|(_, check)| is_part(check)).unzip();
-        Self { numbers, checks }
+        Self {
+            indices: numbers,
+            checks,
+        }
     }
 
     /// Which of all checks one of these is.
     pub(super) fn original_index(&self, own: Option<usize>) -> Option<usize> {
-        own.and_then(|number| self.numbers.get(number).copied())
+        own.and_then(|number| self.indices.get(number).copied())
     }
 
     /// Puts what these say among what all say.
-    pub(super) fn put(&self, all: &mut [CheckResult], own: impl IntoIterator<Item = CheckResult>) {
-        for (number, said) in self.numbers.iter().zip(own) {
+    pub(super) fn write_results(
+        &self,
+        all: &mut [CheckResult],
+        own: impl IntoIterator<Item = CheckResult>,
+    ) {
+        for (number, said) in self.indices.iter().zip(own) {
             all[*number] = said;
         }
     }
 
     /// If less is left of one of these than of the check that decided, it decides; of equals the first does.
     fn replace_decider_if_tighter(&self, left: &[Decision], answer: &mut Answer) {
-        let own = Answer::over(&self.checks, left);
+        let own = Answer::from_decisions(&self.checks, left);
         let number = self.original_index(own.decider);
         let rank = |answer: &Answer, number: Option<usize>| {
             (answer.decision.remaining, number.unwrap_or(usize::MAX))

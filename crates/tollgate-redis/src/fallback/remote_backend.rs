@@ -40,14 +40,14 @@ pub trait RemoteBackend: Backend {
         let _ = error;
         RemoteFailure {
             kind: FailureKind::Other,
-            extent: Extent::Whole,
+            extent: FailureScope::Whole,
         }
     }
 
     /// How many tokens of a check's key the store has given ahead that [`Local`](crate::Local) wasn't told of: those that
     /// were spent, and those that are left, which count as spent from now on. Asked before something is decided without the
     /// store. By default none.
-    fn spent_ahead(&self, check: &Check<'_>) -> u64 {
+    fn take_unreported_spending(&self, check: &Check<'_>) -> u64 {
         let _ = check;
         0
     }
@@ -66,12 +66,12 @@ pub struct RemoteFailure {
     /// Why.
     pub kind: FailureKind,
     /// Of how much of the store.
-    pub extent: Extent,
+    pub extent: FailureScope,
 }
 
 /// How much of a store fails.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Extent {
+pub enum FailureScope {
     /// All of it.
     Whole,
     /// One node of many, and the others answer: no [circuit](super::Breaker) breaks, which would keep others from what

@@ -40,18 +40,18 @@ impl Leases {
         let Some(lease) = lease else {
             let question = LeaseRequest {
                 forgiven,
-                ..LeaseRequest::of_nobody(self.terms.life)
+                ..LeaseRequest::anonymous(self.terms.duration)
             };
             return self.ask_alone(check, question, patience).await.map(drop);
         };
         let asking = async {
-            let alone = Arc::clone(&lease.asking).lock_owned().await;
+            let alone = Arc::clone(&lease.refill_lock).lock_owned().await;
             // A task of its own: what the store gives isn't lost if the caller gives up.
             let asker = Arc::clone(self);
             let asked = self.host.spawn(async move {
                 // What is here goes back, so that it is there for whoever asks first.
                 let asked = asker
-                    .ask(&lease, RefillGoal::Forgiveness(forgiven), None)
+                    .refill(&lease, RefillGoal::ForgiveOwed(forgiven), None)
                     .await;
                 drop(alone);
                 asked
@@ -68,14 +68,14 @@ impl Leases {
         patience: &mut RequestDeadline,
     ) -> Result<Decision, StoreError> {
         let place = check.lease_key();
-        let (cost, limit) = (check.check.cost, check.numbers.limit);
+        let (cost, limit) = (check.check.cost, check.numbers.max_burst);
         let here = match self.shard(place).load().get(&place) {
             Some(lease) => lease.book.held(self.clock.now()),
             None => 0,
         };
         let question = LeaseRequest {
             least: cost.saturating_sub(here).min(limit),
-            ..LeaseRequest::of_nobody(self.terms.life)
+            ..LeaseRequest::anonymous(self.terms.duration)
         };
         let reply = self.ask_alone(check, question, patience).await?;
         let left = here.saturating_add(reply.remaining).min(limit);
@@ -94,8 +94,8 @@ impl Leases {
         question: LeaseRequest,
         patience: &mut RequestDeadline,
     ) -> Result<LeaseReply, StoreError> {
-        let record = question.record(&check.numbers);
-        let asking = self.store.lease(check.name(), record, None);
-        LeaseReply::read(&patience.wait(asking).await?)
+        let record = question.encode(&check.numbers);
+        let asking = self.store.lease(check.store_key(), record, None);
+        LeaseReply::parse(&patience.wait(asking).await?)
     }
 }

@@ -10,16 +10,16 @@ use super::book::SpendStamp;
 use super::{Lease, Leases};
 
 /// A charge that is corrected when it is known what the request cost.
-pub(crate) trait Charged: Send + Sync {
+pub(crate) trait AdjustableCharge: Send + Sync {
     /// The request cost so much of what was estimated, or more. False if the estimate was spent before, so that nothing
     /// came back.
     fn correct(&mut self, spent: u64) -> bool;
 
     /// The request cost so much more, and its estimate has ended.
-    fn charge_late(&mut self, more: u64);
+    fn charge_after_expiry(&mut self, more: u64);
 
     /// Its time is so long.
-    fn prolong(&mut self, until: Timestamp);
+    fn extend(&mut self, until: Timestamp);
 }
 
 /// What a request has of a lease, until it is [spent](Self::spend) or [corrected](Charged::correct). Dropped, all of it
@@ -52,34 +52,35 @@ impl LeaseHold {
 
     /// Tokens of a lease are spent here by the next request. Those of a limit that isn't leased, or of a key that isn't kept,
     /// are returned for others.
-    fn tell(&self, is_news: bool) {
+    fn report_if_needed(&self, is_news: bool) {
         let (leases, lease) = (&self.leases, &self.lease);
-        let has_leased_tokens = lease.limit.counting() == Counting::Leased && leases.keeps(lease);
+        let has_leased_tokens =
+            lease.limit.counting() == Counting::Leased && leases.is_registered(lease);
         if is_news && !has_leased_tokens {
-            leases.tell(lease);
+            leases.report_in_background(lease);
         }
     }
 }
 
-impl Charged for LeaseHold {
+impl AdjustableCharge for LeaseHold {
     fn correct(&mut self, spent: u64) -> bool {
         let Some(HoldKind::Held(number)) = self.claim.take() else {
             return false;
         };
         let (now, book) = (self.leases.clock.now(), &self.lease.book);
-        let is_out = book.is_out(now, number);
-        let is_news = book.settle_estimate(now, number, spent, self.lease.numbers.limit);
-        self.tell(is_news);
+        let is_out = book.holds_estimate(now, number);
+        let is_news = book.settle_estimate(now, number, spent, self.lease.numbers.max_burst);
+        self.report_if_needed(is_news);
         is_out
     }
 
-    fn charge_late(&mut self, more: u64) {
-        let (now, most) = (self.leases.clock.now(), self.lease.numbers.limit);
+    fn charge_after_expiry(&mut self, more: u64) {
+        let (now, most) = (self.leases.clock.now(), self.lease.numbers.max_burst);
         let is_news = self.lease.book.charge_late(now, more, most);
-        self.tell(is_news);
+        self.report_if_needed(is_news);
     }
 
-    fn prolong(&mut self, until: Timestamp) {
+    fn extend(&mut self, until: Timestamp) {
         if let Some(HoldKind::Held(number)) = self.claim {
             self.lease.book.prolong(number, until);
         }
@@ -91,9 +92,9 @@ impl Drop for LeaseHold {
         match self.claim {
             Some(HoldKind::Held(_)) => drop(self.correct(0)),
             Some(HoldKind::Spent(stamp)) if self.cost > 0 => {
-                if self.leases.keeps(&self.lease) {
+                if self.leases.is_registered(&self.lease) {
                     let now = self.leases.clock.now();
-                    self.lease.book.put_back(now, self.cost, stamp);
+                    self.lease.book.restore(now, self.cost, stamp);
                 } else {
                     self.leases.return_transient_tokens(&self.lease, self.cost);
                 }

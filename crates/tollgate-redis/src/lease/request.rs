@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 
-use super::book::{Grant, LeaseBook, Plan};
+use super::book::{Grant, LeaseBook, RefillPlan};
 use crate::error::StoreError;
-use crate::query::{LimitParams, micros, put, wait};
+use crate::query::{LimitParams, to_micros_ceil, wait_from_micros, write_doubles};
 
 /// How much is asked for.
 #[derive(Clone, Copy, Debug)]
@@ -17,17 +17,17 @@ pub(super) enum RefillGoal {
     /// As much as demand calls for: what is far more is returned.
     Enough,
     /// This and no more: it isn't kept.
-    Just(u64),
+    Exactly(u64),
     /// Nothing: all that is held is returned.
-    Nothing,
+    ReturnAll,
     /// That so many tokens of what is owed are forgiven. All that is held is returned.
-    Forgiveness(u64),
+    ForgiveOwed(u64),
 }
 
 /// What is asked.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct LeaseQuery {
-    plan: Plan,
+    plan: RefillPlan,
     /// What is to be spent before anyone else sees what came.
     pub(super) least: u64,
     /// What may be taken ahead; nothing if the store is asked about each request.
@@ -46,13 +46,13 @@ impl LeaseQuery {
         numbers: LimitParams,
     ) -> Self {
         let (plan, least) = match wants {
-            RefillGoal::Nothing | RefillGoal::Forgiveness(_) => (book.hand_in(now), 0),
+            RefillGoal::ReturnAll | RefillGoal::ForgiveOwed(_) => (book.plan_return_all(now), 0),
             RefillGoal::More(cost) => (book.plan(now, cost, part), cost),
-            RefillGoal::Enough => (book.trim(now, part), 0),
-            RefillGoal::Just(more) => {
-                let plan = Plan {
+            RefillGoal::Enough => (book.plan_trim(now, part), 0),
+            RefillGoal::Exactly(more) => {
+                let plan = RefillPlan {
                     more,
-                    ..Plan::default()
+                    ..RefillPlan::default()
                 };
                 (plan, more)
             }
@@ -67,9 +67,9 @@ impl LeaseQuery {
     }
 
     /// As the store reads it, of somebody who says the rest.
-    pub(super) fn question(&self, lessee: LeaseRequest) -> LeaseRequest {
+    pub(super) fn to_request(&self, lessee: LeaseRequest) -> LeaseRequest {
         let plan = &self.plan;
-        let most = (self.part).max(plan.more.min(self.numbers.limit));
+        let most = (self.part).max(plan.more.min(self.numbers.max_burst));
         let late = self.undrained(plan.late, plan.late_since);
         LeaseRequest {
             holds: plan.holds + plan.out,
@@ -77,21 +77,21 @@ impl LeaseQuery {
             more: plan.more,
             most: most.max(plan.holds) + plan.out,
             least: self.at_least(),
-            forgiven: lessee.forgiven.saturating_add(late).min(EVERYTHING),
+            forgiven: lessee.forgiven.saturating_add(late).min(FORGIVE_ALL),
             ..lessee
         }
     }
 
     /// What the store gave, from before it was asked: the store counts from later on.
-    pub(super) fn granted(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
+    pub(super) fn to_grant(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
         let plan = &self.plan;
         // What is owed is paid before anything else, which the store doesn't know of.
         let retry_after = reply.retry_after.saturating_add(self.debt_delay(reply));
         Grant {
             more: reply.granted,
             dropped: plan.holds + plan.out - self.kept(reply),
-            until,
-            retry_after: retry_after.max(pause(&self.numbers)),
+            expires_at: until,
+            retry_after: retry_after.max(min_refill_pause(&self.numbers)),
             // If the store is asked about each request, a refusal is for that request alone.
             asked: if self.part > 0 {
                 plan.more
@@ -114,11 +114,11 @@ impl LeaseQuery {
 
     /// How much longer than the store says it takes until a cost can be had, because of what is owed.
     fn debt_delay(&self, reply: &LeaseReply) -> Duration {
-        let Plan { holds, owed, .. } = self.plan;
+        let RefillPlan { holds, owed, .. } = self.plan;
         let had = holds + reply.granted;
         let needed = (self.least + owed).saturating_sub(had);
         let journal_error = self.least.saturating_sub(had).max(1);
-        let [price, drain, ..] = self.numbers.five;
+        let [price, drain, ..] = self.numbers.values;
         let units = u128::from(needed.saturating_sub(journal_error)) * u128::from(price);
         let micros = units.checked_div(u128::from(drain)).unwrap_or(0);
         Duration::from_micros(u64::try_from(micros).unwrap_or(u64::MAX))
@@ -126,8 +126,8 @@ impl LeaseQuery {
 
     /// What can't have drained of what was told as spent since then.
     fn undrained(&self, tokens: u64, since: Timestamp) -> u64 {
-        let [price, drain, ..] = self.numbers.five;
-        let micros = u128::from(micros(self.at - since));
+        let [price, drain, ..] = self.numbers.values;
+        let micros = u128::from(to_micros_ceil(self.at - since));
         let drained = (u128::from(drain) * micros).div_ceil(u128::from(price.max(1)));
         tokens.saturating_sub(u64::try_from(drained).unwrap_or(u64::MAX))
     }
@@ -147,8 +147,8 @@ impl LeaseQuery {
 
 /// For so long at least nothing more is asked for after the store had nothing: a hundredth of a second,
 /// or a quarter of the time in which the bucket fills, so that it doesn't run over meanwhile.
-fn pause(numbers: &LimitParams) -> Duration {
-    let [_, drain, capacity, ..] = numbers.five;
+fn min_refill_pause(numbers: &LimitParams) -> Duration {
+    let [_, drain, capacity, ..] = numbers.values;
     let fills = Duration::from_micros(capacity / drain.max(1));
     (fills / 4).min(Duration::from_millis(10))
 }
@@ -175,24 +175,24 @@ pub(super) struct LeaseRequest {
 }
 
 /// All that is owed.
-pub(crate) const EVERYTHING: u64 = 1 << 53;
+pub(crate) const FORGIVE_ALL: u64 = 1 << 53;
 
 impl LeaseRequest {
     /// One who holds nothing and takes nothing.
-    pub(super) fn of_nobody(life: Duration) -> Self {
+    pub(super) fn anonymous(life: Duration) -> Self {
         Self {
             life,
             ..Self::default()
         }
     }
 
-    pub(super) fn record(&self, numbers: &LimitParams) -> Vec<u8> {
-        let [price, drain, capacity, ..] = numbers.five;
-        let (life, mut record) = (micros(self.life), Vec::with_capacity(13 * 8));
-        put(&mut record, &[price, drain, capacity]);
-        put(&mut record, &[self.holder, self.number, self.holds]);
-        put(&mut record, &[self.returns, self.more, self.most, life]);
-        put(&mut record, &[self.least, self.spent, self.forgiven]);
+    pub(super) fn encode(&self, numbers: &LimitParams) -> Vec<u8> {
+        let [price, drain, capacity, ..] = numbers.values;
+        let (life, mut record) = (to_micros_ceil(self.life), Vec::with_capacity(13 * 8));
+        write_doubles(&mut record, &[price, drain, capacity]);
+        write_doubles(&mut record, &[self.holder, self.number, self.holds]);
+        write_doubles(&mut record, &[self.returns, self.more, self.most, life]);
+        write_doubles(&mut record, &[self.least, self.spent, self.forgiven]);
         record
     }
 }
@@ -209,7 +209,7 @@ pub(super) struct LeaseReply {
 }
 
 impl LeaseReply {
-    pub(super) fn read(reply: &[i64]) -> Result<Self, StoreError> {
+    pub(super) fn parse(reply: &[i64]) -> Result<Self, StoreError> {
         let [granted, kept, remaining, retry_after, _] = *reply else {
             let what = format!("5 numbers of a lease expected, {} came", reply.len());
             return Err(StoreError::garbled(what));
@@ -219,7 +219,7 @@ impl LeaseReply {
             granted: number(granted),
             kept: number(kept),
             remaining: number(remaining),
-            retry_after: wait(retry_after),
+            retry_after: wait_from_micros(retry_after),
         })
     }
 }

@@ -17,7 +17,7 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
 
-use super::book::{Grant, LeaseBook, Spent};
+use super::book::{Grant, LeaseBook, SpendOutcome};
 use super::request::{LeaseReply, LeaseRequest};
 use crate::query::{LimitForm, LimitParams, StoreOp, StoreQuery};
 use crate::store::Store;
@@ -229,11 +229,11 @@ async fn told(
         more,
         most: more,
         least,
-        ..LeaseRequest::of_nobody(Duration::from_micros(LIFE))
+        ..LeaseRequest::anonymous(Duration::from_micros(LIFE))
     };
-    let record = asks.record(numbers);
+    let record = asks.encode(numbers);
     let reply = store.lease("lease".into(), record, Some(now)).await;
-    LeaseReply::read(&reply.unwrap()).unwrap()
+    LeaseReply::parse(&reply.unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -304,10 +304,10 @@ impl Node {
             returns,
             more,
             most,
-            ..LeaseRequest::of_nobody(Duration::from_micros(self.life))
+            ..LeaseRequest::anonymous(Duration::from_micros(self.life))
         };
         Said {
-            record: asks.record(numbers),
+            record: asks.encode(numbers),
             holds: self.holds,
             before: now,
         }
@@ -322,7 +322,7 @@ impl Node {
 
 async fn carried_out(store: &Store, said: &Said, now: u64) -> LeaseReply {
     let reply = store.lease("lease".into(), said.record.clone(), Some(now));
-    LeaseReply::read(&reply.await.unwrap()).unwrap()
+    LeaseReply::parse(&reply.await.unwrap()).unwrap()
 }
 
 #[tokio::test]
@@ -434,7 +434,7 @@ fn a_peek_is_never_refused() {
         &Grant {
             more: 0,
             dropped: 0,
-            until: second + Duration::from_secs(1),
+            expires_at: second + Duration::from_secs(1),
             retry_after: Duration::from_secs(1),
             asked: 5,
             remaining: 0,
@@ -442,8 +442,8 @@ fn a_peek_is_never_refused() {
         1,
         None,
     );
-    assert!(matches!(book.spend(second, 1), Spent::Refused { .. }));
-    assert!(matches!(book.spend(second, 0), Spent::Passed { .. }));
+    assert!(matches!(book.spend(second, 1), SpendOutcome::Denied { .. }));
+    assert!(matches!(book.spend(second, 0), SpendOutcome::Passed { .. }));
 }
 
 #[test]
@@ -452,26 +452,28 @@ fn what_was_had_and_is_spent_is_not_asked_for_again_at_once() {
     let granted = |remaining| Grant {
         more: 5,
         dropped: 0,
-        until: second + Duration::from_secs(1),
+        expires_at: second + Duration::from_secs(1),
         retry_after: Duration::from_secs(1),
         asked: 100,
         remaining,
     };
     // The store gave all it had: five, of which others spend four.
     assert_eq!(book.take(second, &granted(0), 1, None), Some((4, None)));
-    assert!(matches!(book.spend(second, 5), Spent::Refused { .. }));
+    assert!(matches!(book.spend(second, 5), SpendOutcome::Denied { .. }));
     for left in [3, 2, 1, 0] {
-        assert!(matches!(book.spend(second, 1), Spent::Passed { left: now, .. } if now == left));
+        assert!(
+            matches!(book.spend(second, 1), SpendOutcome::Passed { left: now, .. } if now == left)
+        );
     }
     assert!(matches!(
         book.spend(second, 1),
-        Spent::Refused { left: 0, .. }
+        SpendOutcome::Denied { left: 0, .. }
     ));
     // It had some left for others: who wants no more than that asks.
     let book = LeaseBook::default();
     assert_eq!(book.take(second, &granted(3), 5, None), Some((0, None)));
-    assert_eq!(book.spend(second, 3), Spent::Unknown);
-    assert!(matches!(book.spend(second, 4), Spent::Refused { .. }));
+    assert_eq!(book.spend(second, 3), SpendOutcome::Unknown);
+    assert!(matches!(book.spend(second, 4), SpendOutcome::Denied { .. }));
 }
 
 #[tokio::test]
@@ -483,7 +485,7 @@ async fn leases_keep_no_questions_from_going_together() {
         let asked = StoreQuery {
             key: format!("exact {number}").into(),
             op: StoreOp::Decide,
-            numbers,
+            params: numbers,
             cost: 1,
             holder: None,
         };

@@ -12,11 +12,11 @@ use tollgate::Timestamp;
 use crate::lock::lock;
 
 /// So many earlier numbers are told apart.
-const MOST: usize = 16;
+const MAX_EARLIER_COUNTS: usize = 16;
 
 /// How many nodes there are, and were.
 #[derive(Debug)]
-pub(super) struct Nodes {
+pub(super) struct NodeCounts {
     /// How often the number has changed. Read (acquire) by every question, before what it stands for.
     changes: AtomicU64,
     known: Mutex<CountHistory>,
@@ -39,8 +39,8 @@ pub(super) struct Divisor {
     until: Option<Timestamp>,
 }
 
-impl Nodes {
-    pub(super) fn one() -> Self {
+impl NodeCounts {
+    pub(super) fn single() -> Self {
         Self {
             changes: AtomicU64::new(0),
             known: Mutex::new(CountHistory {
@@ -62,7 +62,7 @@ impl Nodes {
         if before > nodes {
             known.earlier.push((before, now));
         }
-        if known.earlier.len() > MOST {
+        if known.earlier.len() > MAX_EARLIER_COUNTS {
             // The largest number counts for longer then.
             let (largest, _) = known.earlier.remove(0);
             known.earlier[0].0 = largest;
@@ -71,7 +71,7 @@ impl Nodes {
     }
 
     /// How many there are.
-    pub(super) fn now(&self) -> u64 {
+    pub(super) fn current(&self) -> u64 {
         lock(&self.known).now
     }
 
@@ -93,7 +93,7 @@ impl Nodes {
 
     /// Whether that is still so. The time is only asked for while it counts.
     #[inline]
-    pub(super) fn still(&self, divisor: &Divisor, now: impl FnOnce() -> Timestamp) -> bool {
+    pub(super) fn is_current(&self, divisor: &Divisor, now: impl FnOnce() -> Timestamp) -> bool {
         divisor.change == self.changes.load(Ordering::Acquire)
             && divisor.until.is_none_or(|until| now() < until)
     }
@@ -109,14 +109,14 @@ mod tests {
 
     #[test]
     fn the_most_of_the_last_while_count() {
-        let (nodes, lasts) = (Nodes::one(), Duration::from_secs(10));
+        let (nodes, lasts) = (NodeCounts::single(), Duration::from_secs(10));
         let counted = |now| nodes.divisor(lasts, at(now)).nodes;
         // More count at once, fewer after a while.
         for (now, count) in [(0, 8), (1, 4), (2, 6), (3, 2)] {
             nodes.set(count, at(now));
         }
         assert_eq!([3, 10, 11, 12, 13].map(counted), [8, 8, 6, 6, 2]);
-        assert_eq!(nodes.now(), 2);
+        assert_eq!(nodes.current(), 2);
         // Another limit forgets sooner.
         assert_eq!(nodes.divisor(Duration::ZERO, at(3)).nodes, 2);
         nodes.set(9, at(4));
@@ -125,25 +125,28 @@ mod tests {
 
     #[test]
     fn what_was_found_holds_until_the_number_or_the_time_says_otherwise() {
-        let (nodes, lasts) = (Nodes::one(), Duration::from_secs(10));
+        let (nodes, lasts) = (NodeCounts::single(), Duration::from_secs(10));
         nodes.set(8, at(0));
         let eight = nodes.divisor(lasts, at(0));
-        assert!(nodes.still(&eight, || unreachable!("it doesn't depend on the time")));
+        assert!(nodes.is_current(&eight, || unreachable!("it doesn't depend on the time")));
         nodes.set(8, at(1));
-        assert!(nodes.still(&eight, || at(1)), "the same again is no change");
+        assert!(
+            nodes.is_current(&eight, || at(1)),
+            "the same again is no change"
+        );
         nodes.set(4, at(2));
-        assert!(!nodes.still(&eight, || at(2)));
+        assert!(!nodes.is_current(&eight, || at(2)));
         let for_now = nodes.divisor(lasts, at(2));
-        assert!(nodes.still(&for_now, || at(11)) && !nodes.still(&for_now, || at(12)));
+        assert!(nodes.is_current(&for_now, || at(11)) && !nodes.is_current(&for_now, || at(12)));
     }
 
     #[test]
     fn ever_fewer_are_remembered_in_bounded_space_and_never_as_too_few() {
-        let (nodes, lasts) = (Nodes::one(), Duration::from_secs(1_000));
+        let (nodes, lasts) = (NodeCounts::single(), Duration::from_secs(1_000));
         for now in 0..100 {
             nodes.set(200 - now, at(now));
         }
-        assert_eq!(lock(&nodes.known).earlier.len(), MOST);
+        assert_eq!(lock(&nodes.known).earlier.len(), MAX_EARLIER_COUNTS);
         for now in [99_u64, 999, 1_050, 1_098] {
             // The number that was in force a thousand seconds before.
             let least = 200 - now.saturating_sub(999).min(99);

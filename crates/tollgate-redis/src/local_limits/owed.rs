@@ -12,7 +12,7 @@ use tollgate_engine::backend::Check;
 use crate::lock::lock;
 
 /// Keys that wait to be told of.
-const MOST: usize = 65_536;
+const MAX_UNREPORTED_KEYS: usize = 65_536;
 /// Those that owe nothing any more are looked for no more often than this.
 const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -33,25 +33,25 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 /// ```
 #[derive(Clone, Copy, Debug)]
 #[non_exhaustive]
-pub struct Owed {
+pub struct UnreportedUsage {
     /// Which decision here was the latest.
     pub(super) since: u64,
     /// How much is used, in whole tokens, rounded up.
     pub used: u64,
     /// How long until nothing is.
-    pub drains_in: Duration,
+    pub resets_in: Duration,
     /// At this rate; unlimited of what isn't a rate.
     pub(super) rate: Rate,
 }
 
-impl Owed {
+impl UnreportedUsage {
     /// How much of a bucket that drains steadily is owed, in units of which a token has `price`, rounded up.
     pub fn tokens(&self, price: u64) -> u128 {
         // Tokens in 2^-20, so that no product leaves 128 bits.
         let Some(period) = self.rate.period() else {
             return 0;
         };
-        let nanos = u128::from(u64::try_from(self.drains_in.as_nanos()).unwrap_or(u64::MAX));
+        let nanos = u128::from(u64::try_from(self.resets_in.as_nanos()).unwrap_or(u64::MAX));
         let count = u128::from(self.rate.count().min(1 << 43));
         let tokens = ((nanos * count) << 20).div_ceil(period.as_nanos().max(1));
         let tokens = tokens.min(u128::from(self.used) << 20);
@@ -77,7 +77,7 @@ pub(super) struct UnreportedKeys {
 struct UnreportedTable {
     all: HashMap<CounterAndKey, UnreportedEntry>,
     /// All were looked at, and aren't again before this.
-    tidy_from: Timestamp,
+    next_sweep_at: Timestamp,
     /// How often they were.
     #[cfg(test)]
     looked: u32,
@@ -98,37 +98,37 @@ struct UnreportedEntry {
     until: Timestamp,
 }
 
-fn place(check: &Check<'_>) -> CounterAndKey {
+fn counter_and_key(check: &Check<'_>) -> CounterAndKey {
     (check.limit.counter().id, check.key.fingerprint())
 }
 
 impl UnreportedTable {
     /// Whether there is room for a key, or it is there.
     fn has_room(&mut self, check: &Check<'_>, now: Timestamp) -> bool {
-        if self.all.len() < MOST || self.all.contains_key(&place(check)) {
+        if self.all.len() < MAX_UNREPORTED_KEYS || self.all.contains_key(&counter_and_key(check)) {
             return true;
         }
         // All of them are looked at now and then: in a flood of keys every one comes here.
-        if now >= self.tidy_from {
+        if now >= self.next_sweep_at {
             self.all.retain(|_, entry| now < entry.until);
-            self.tidy_from = now + SWEEP_INTERVAL;
+            self.next_sweep_at = now + SWEEP_INTERVAL;
             #[cfg(test)]
             {
                 self.looked += 1;
             }
         }
-        self.all.len() < MOST
+        self.all.len() < MAX_UNREPORTED_KEYS
     }
 
     fn entry(&mut self, check: &Check<'_>) -> &mut UnreportedEntry {
-        self.all.entry(place(check)).or_default()
+        self.all.entry(counter_and_key(check)).or_default()
     }
 
     /// Forgets a key of which there is nothing to tell.
-    fn tidy(&mut self, check: &Check<'_>) {
+    fn remove_if_reported(&mut self, check: &Check<'_>) {
         let is_told = |entry: &UnreportedEntry| entry.pending == 0 && entry.admitted == 0;
-        if self.all.get(&place(check)).is_some_and(is_told) {
-            self.all.remove(&place(check));
+        if self.all.get(&counter_and_key(check)).is_some_and(is_told) {
+            self.all.remove(&counter_and_key(check));
         }
     }
 }
@@ -155,37 +155,37 @@ impl UnreportedKeys {
     /// It passed, or didn't: then there may be nothing to tell.
     pub(super) fn end(&self, check: &Check<'_>, is_admitted: bool) {
         let mut keys = lock(&self.keys);
-        if let Some(entry) = keys.all.get_mut(&place(check)) {
+        if let Some(entry) = keys.all.get_mut(&counter_and_key(check)) {
             entry.pending = entry.pending.saturating_sub(1);
             if is_admitted {
                 entry.number = self.numbers.fetch_add(1, Ordering::Relaxed) + 1;
                 entry.admitted = entry.admitted.saturating_add(check.cost);
             }
         }
-        keys.tidy(check);
+        keys.remove_if_reported(check);
         self.count.store(keys.all.len(), Ordering::Relaxed);
     }
 
     /// The number of the latest decision about a key, if the store may not know of it, and how much was admitted.
     pub(super) fn find(&self, check: &Check<'_>) -> Option<(u64, u64)> {
         let keys = lock(&self.keys);
-        let entry = keys.all.get(&place(check))?;
+        let entry = keys.all.get(&counter_and_key(check))?;
         Some((entry.number, entry.admitted))
     }
 
     /// The store knows of all up to this one.
-    pub(super) fn told(&self, check: &Check<'_>, number: u64) {
+    pub(super) fn mark_reported(&self, check: &Check<'_>, number: u64) {
         let mut keys = lock(&self.keys);
-        if let Some(entry) = keys.all.get_mut(&place(check))
+        if let Some(entry) = keys.all.get_mut(&counter_and_key(check))
             && entry.number <= number
         {
             entry.admitted = 0;
         }
-        keys.tidy(check);
+        keys.remove_if_reported(check);
         self.count.store(keys.all.len(), Ordering::Relaxed);
     }
 
-    pub(super) fn forgotten(&self) -> u64 {
+    pub(super) fn lost_reports(&self) -> u64 {
         self.forgotten.load(Ordering::Relaxed)
     }
 }
@@ -195,7 +195,7 @@ mod tests {
     use tollgate::Algorithm;
 
     use super::*;
-    use tollgate_engine::backend::{LimitKind, SoleLimit};
+    use tollgate_engine::backend::{LimitKind, StandaloneLimit};
 
     #[test]
     fn a_flood_of_keys_does_not_look_through_all_of_them_each_time() {
@@ -203,20 +203,26 @@ mod tests {
             rate: Rate::per_hour(5),
             algorithm: Algorithm::Gcra,
         };
-        let limit = SoleLimit::new("logins", kind).unwrap();
+        let limit = StandaloneLimit::new("logins", kind).unwrap();
         let (untold, hour) = (UnreportedKeys::default(), Duration::from_secs(3_600));
         let add = |number: usize, now| {
             let name = number.to_string();
-            let facts = SoleLimit::facts(&name);
+            let facts = StandaloneLimit::facts(&name);
             untold.begin(&limit.check(&facts, 1), now, hour);
             untold.end(&limit.check(&facts, 1), true);
         };
         let now = Timestamp::from_secs(1);
-        (0..MOST + 1_000).for_each(|number| add(number, now));
-        assert_eq!((lock(&untold.keys).looked, untold.forgotten()), (1, 1_000));
+        (0..MAX_UNREPORTED_KEYS + 1_000).for_each(|number| add(number, now));
+        assert_eq!(
+            (lock(&untold.keys).looked, untold.lost_reports()),
+            (1, 1_000)
+        );
         // Once they owe nothing any more there is room again.
-        add(MOST + 2_000, now + hour);
-        assert_eq!((lock(&untold.keys).looked, untold.forgotten()), (2, 1_000));
+        add(MAX_UNREPORTED_KEYS + 2_000, now + hour);
+        assert_eq!(
+            (lock(&untold.keys).looked, untold.lost_reports()),
+            (2, 1_000)
+        );
         assert_eq!(lock(&untold.keys).all.len(), 1);
     }
 }

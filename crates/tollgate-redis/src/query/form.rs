@@ -4,15 +4,15 @@ use std::time::Duration;
 
 use tollgate::core::{self, Arithmetic as _};
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::WindowAlignment};
 use tollgate_engine::backend::{CarryOver, Limit, LimitKind};
 
-use super::{StoreKind, micros};
+use super::{StoreKind, to_micros_ceil};
 use crate::error::StoreLimitError;
-use crate::local_limits::Owed;
+use crate::local_limits::UnreportedUsage;
 
 /// Doubles are exact below this.
-const EXACT: u128 = 1 << 53;
+const MAX_EXACT_INTEGER: u128 = 1 << 53;
 /// Two windows and the time since 1970 stay exact.
 const MAX_WINDOW_MICROS: u128 = 1 << 51;
 /// How the scripts are told that windows begin at the first hit: as −1.
@@ -23,7 +23,7 @@ pub(super) const FIRST_HIT_PHASE: u64 = u64::MAX;
 pub(crate) enum LimitForm {
     /// Nothing has to be asked: it limits nothing, or nothing ever passes.
     Known(core::SlidingLog),
-    Asked(LimitParams),
+    Stored(LimitParams),
     /// Its boundaries come with each question.
     Calendar(Box<Quota>),
 }
@@ -32,17 +32,17 @@ pub(crate) enum LimitForm {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LimitParams {
     pub(crate) kind: StoreKind,
-    pub(crate) five: [u64; 5],
+    pub(crate) values: [u64; 5],
     /// The most that can pass at once.
-    pub(crate) limit: u64,
+    pub(crate) max_burst: u64,
 }
 
 impl LimitForm {
     /// A limit with what its keys keep when it changes; `life` as for [`new`](Self::new).
-    pub(crate) fn of(limit: &Limit, life: Duration) -> Result<Self, StoreLimitError> {
+    pub(crate) fn from_limit(limit: &Limit, life: Duration) -> Result<Self, StoreLimitError> {
         match (limit.carry_over(), limit.kind()) {
             (CarryOver::Time, LimitKind::Rate { rate, .. }) => {
-                LimitParams::arrival(*rate).map(Self::Asked)
+                LimitParams::arrival(*rate).map(Self::Stored)
             }
             (_, kind) => Self::new(kind, life),
         }
@@ -54,7 +54,7 @@ impl LimitForm {
             LimitKind::Rate { rate, algorithm } => Self::from_rate(*rate, *algorithm),
             LimitKind::Quota(quota) => Self::from_quota(quota),
             LimitKind::Concurrency(limit) => {
-                Ok(Self::Asked(LimitParams::slots(u64::from(*limit), life)))
+                Ok(Self::Stored(LimitParams::slots(u64::from(*limit), life)))
             }
             other => Err(StoreLimitError::not_a_level("a limit in a store", other)),
         }
@@ -63,13 +63,13 @@ impl LimitForm {
     fn from_rate(rate: Rate, algorithm: Algorithm) -> Result<Self, StoreLimitError> {
         // GCRA here is the exact form, which takes what one word can't.
         match algorithm {
-            Algorithm::Gcra => Algorithm::LeakyBucket.takes(rate)?,
-            _ => algorithm.takes(rate)?,
+            Algorithm::Gcra => Algorithm::LeakyBucket.check_rate(rate)?,
+            _ => algorithm.check_rate(rate)?,
         }
         let stores_once = rate.is_zero() && algorithm == Algorithm::TokenBucket;
         let Some(period) = rate.period().filter(|_| !rate.is_zero()) else {
             return if stores_once {
-                LimitParams::level(rate, 0, 1).map(Self::Asked)
+                LimitParams::level(rate, 0, 1).map(Self::Stored)
             } else {
                 Ok(Self::Known(core::SlidingLog::new(rate)?))
             };
@@ -79,7 +79,7 @@ impl LimitForm {
         let numbers = match algorithm {
             Algorithm::FixedWindow(align) => LimitParams::window(rate, nanos, align)?,
             Algorithm::SlidingCounter => LimitParams::counter(rate, nanos)?,
-            Algorithm::SlidingLog => LimitParams::windowed(StoreKind::Log, rate, nanos)?,
+            Algorithm::SlidingLog => LimitParams::windowed_params(StoreKind::Log, rate, nanos)?,
             _ => {
                 // A microsecond drains `count · 1000 / nanos` tokens: in whole units, over their gcd.
                 let (drain, price) = (count * 1000, nanos);
@@ -87,7 +87,7 @@ impl LimitForm {
                 LimitParams::level(rate, drain / shared, price / shared)?
             }
         };
-        Ok(Self::Asked(numbers))
+        Ok(Self::Stored(numbers))
     }
 
     fn from_quota(quota: &Quota) -> Result<Self, StoreLimitError> {
@@ -100,8 +100,8 @@ impl LimitForm {
         match quota.rolling_period() {
             None => Ok(Self::Calendar(Box::new(quota.clone()))),
             Some(period) => {
-                let five = [limit, micros(period).max(1), 0, 0, 0];
-                Ok(Self::Asked(LimitParams::new(
+                let five = [limit, to_micros_ceil(period).max(1), 0, 0, 0];
+                Ok(Self::Stored(LimitParams::new(
                     StoreKind::Rolling,
                     five,
                     limit,
@@ -114,7 +114,7 @@ impl LimitForm {
     pub(crate) fn params_at(&self, now: u64) -> Option<LimitParams> {
         match self {
             Self::Known(_) => None,
-            Self::Asked(numbers) => Some(*numbers),
+            Self::Stored(numbers) => Some(*numbers),
             Self::Calendar(quota) => Some(LimitParams::calendar(quota, now)),
         }
     }
@@ -122,13 +122,13 @@ impl LimitForm {
     /// The numbers of a level: GCRA or a bucket.
     pub(crate) fn level(&self) -> Option<LimitParams> {
         match self {
-            Self::Asked(numbers) if numbers.kind == StoreKind::Level => Some(*numbers),
+            Self::Stored(numbers) if numbers.kind == StoreKind::Level => Some(*numbers),
             _ => None,
         }
     }
 
     /// The decision of a limit whose state doesn't matter.
-    pub(crate) fn known(&self, cost: u64) -> Option<Decision> {
+    pub(crate) fn known_decision(&self, cost: u64) -> Option<Decision> {
         match self {
             Self::Known(limit) => {
                 Some(limit.decide(&mut Default::default(), Timestamp::ZERO, cost))
@@ -140,12 +140,20 @@ impl LimitForm {
 
 impl LimitParams {
     const fn new(kind: StoreKind, five: [u64; 5], limit: u64) -> Self {
-        Self { kind, five, limit }
+        Self {
+            kind,
+            values: five,
+            max_burst: limit,
+        }
     }
 
     /// So many slots, each held for so long unless it is renewed.
     pub(crate) fn slots(most: u64, life: Duration) -> Self {
-        Self::new(StoreKind::Slots, [most, micros(life), 0, 0, 0], most)
+        Self::new(
+            StoreKind::Concurrency,
+            [most, to_micros_ceil(life), 0, 0, 0],
+            most,
+        )
     }
 
     fn level(rate: Rate, drain: u128, price: u128) -> Result<Self, StoreLimitError> {
@@ -162,7 +170,7 @@ impl LimitParams {
     fn arrival(rate: Rate) -> Result<Self, StoreLimitError> {
         let period = rate.period().filter(|_| !rate.is_zero());
         let Some(period) = period else {
-            return Err(StoreLimitError::NotALevel {
+            return Err(StoreLimitError::UnsupportedAlgorithm {
                 what: "an arrival time",
                 limit: rate.to_string(),
             });
@@ -180,24 +188,24 @@ impl LimitParams {
 
     /// The tolerance and the time of one token of a limit by arrival times, in nanoseconds.
     pub(super) fn arrival_nanos(&self) -> (u128, u128) {
-        let [most, most_rest, each, each_rest, _] = self.five.map(u128::from);
+        let [most, most_rest, each, each_rest, _] = self.values.map(u128::from);
         (most * 1_000 + most_rest, each * 1_000 + each_rest)
     }
 
     /// What a key owes: in the units of a level, or in microseconds until its arrival time.
-    pub(crate) fn owed(&self, owed: &Owed) -> u64 {
+    pub(crate) fn owed_units(&self, owed: &UnreportedUsage) -> u64 {
         if self.kind == StoreKind::Arrival {
             let (most, each) = self.arrival_nanos();
             let each = u64::try_from(each.div_ceil(1_000)).unwrap_or(u64::MAX);
             let time = owed.tokens(each).min(most.div_ceil(1_000));
             return u64::try_from(time).unwrap_or(u64::MAX);
         }
-        let [price, _, capacity, ..] = self.five;
+        let [price, _, capacity, ..] = self.values;
         let units = u64::try_from(owed.tokens(price)).unwrap_or(capacity);
         units.min(capacity)
     }
 
-    fn windowed(kind: StoreKind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
+    fn windowed_params(kind: StoreKind, rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
         if !nanos.is_multiple_of(1000) {
             return Err(StoreLimitError::TooFine { rate });
         }
@@ -213,11 +221,11 @@ impl LimitParams {
         Ok(Self::new(kind, [limit, micros, 0, 0, 0], rate.burst_size()))
     }
 
-    fn window(rate: Rate, nanos: u128, align: Align) -> Result<Self, StoreLimitError> {
-        let mut numbers = Self::windowed(StoreKind::Window, rate, nanos)?;
-        numbers.five[2] = match align {
-            Align::FirstHit => FIRST_HIT_PHASE,
-            Align::Boundary(boundary) => {
+    fn window(rate: Rate, nanos: u128, align: WindowAlignment) -> Result<Self, StoreLimitError> {
+        let mut numbers = Self::windowed_params(StoreKind::Window, rate, nanos)?;
+        numbers.values[2] = match align {
+            WindowAlignment::FirstHit => FIRST_HIT_PHASE,
+            WindowAlignment::Boundary(boundary) => {
                 let phase = u128::from(boundary.as_nanos()) % nanos;
                 if !phase.is_multiple_of(1000) {
                     return Err(StoreLimitError::TooFine { rate });
@@ -229,7 +237,11 @@ impl LimitParams {
     }
 
     fn counter(rate: Rate, nanos: u128) -> Result<Self, StoreLimitError> {
-        let Self { five, limit, .. } = Self::windowed(StoreKind::Counter, rate, nanos)?;
+        let Self {
+            values: five,
+            max_burst: limit,
+            ..
+        } = Self::windowed_params(StoreKind::Counter, rate, nanos)?;
         let [count, micros, ..] = five;
         let instead = "use a shorter window, or GCRA";
         let error = || too_large(&rate, "its burst times its window in microseconds", instead);
@@ -268,7 +280,7 @@ fn check_exact(
     error: impl FnOnce() -> StoreLimitError,
 ) -> Result<u64, StoreLimitError> {
     match u64::try_from(number) {
-        Ok(exact) if number < EXACT => Ok(exact),
+        Ok(exact) if number < MAX_EXACT_INTEGER => Ok(exact),
         _ => Err(error()),
     }
 }
@@ -331,18 +343,18 @@ mod tests {
         assert!(form(fine, Algorithm::Gcra).is_ok());
         let error = form(fine, Algorithm::SlidingLog).unwrap_err();
         assert_eq!(error, StoreLimitError::TooFine { rate: fine });
-        let align = Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(7)));
+        let align = Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::from_nanos(7)));
         assert!(form(Rate::per_second(5), align).is_err());
     }
 
     #[test]
     fn no_limit_and_nothing_need_no_store() {
-        let known = |rate, cost| form(rate, Algorithm::Gcra).unwrap().known(cost);
+        let known = |rate, cost| form(rate, Algorithm::Gcra).unwrap().known_decision(cost);
         assert_eq!(known(Rate::unlimited(), 5), Some(Decision::UNLIMITED));
         let nothing = known(Rate::zero(), 1).unwrap();
         assert_eq!((nothing.outcome, nothing.limit), (Outcome::Never, 0));
         // A token bucket that never refills spends what it has once.
         let stored = form(Rate::zero().burst(3), Algorithm::TokenBucket).unwrap();
-        assert!(stored.known(1).is_none());
+        assert!(stored.known_decision(1).is_none());
     }
 }

@@ -9,28 +9,28 @@ use super::{LimitParams, StoreKind, StoreOp, StoreQuery};
 use crate::error::StoreError;
 
 /// A cost that no limit admits.
-const BEYOND: u64 = 1 << 53;
+const UNREACHABLE_COST: u64 = 1 << 53;
 /// The generation of a charge isn't known: −1 on the wire.
-const UNKNOWN: u64 = FIRST_HIT_PHASE;
+const UNKNOWN_GENERATION: u64 = FIRST_HIT_PHASE;
 /// The generation is to be told.
-const TELL: u64 = 1;
+const WANT_GENERATION: u64 = 1;
 
 impl StoreOp {
     /// What it is called, a number that it reads its own way, and the generation that it is about.
     fn code(self) -> (u8, u64, u64) {
         let (code, extra) = match self {
-            Self::GiveBackHeld { since, generation } => return (3, since, generation),
-            Self::GiveBack(since) => return (3, since, UNKNOWN),
-            Self::Hold => return (0, 0, TELL),
+            Self::RefundHeldCharge { since, generation } => return (3, since, generation),
+            Self::RefundCharge(since) => return (3, since, UNKNOWN_GENERATION),
+            Self::Hold => return (0, 0, WANT_GENERATION),
             Self::Decide => (0, 0),
             Self::AtMost => (1, 0),
             Self::Reserve(longest) => (2, longest),
-            Self::Gift => (4, 0),
+            Self::Refund => (4, 0),
             Self::Reset => (5, 0),
             Self::Renew => (6, 0),
             Self::Release => (7, 0),
-            Self::Raise(units) => (8, units),
-            Self::Look => (9, 0),
+            Self::RaiseUsage(units) => (8, units),
+            Self::Peek => (9, 0),
         };
         (code, extra, 0)
     }
@@ -38,40 +38,43 @@ impl StoreOp {
 
 impl StoreQuery {
     /// Appends its record: short if all of the call are short.
-    pub(crate) fn write(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
+    pub(crate) fn write_record(&self, to: &mut Vec<u8>, is_last: bool, is_plain: bool) {
         let (op, extra, generation) = self.op.code();
-        let LimitParams { kind, five, .. } = self.numbers;
+        let LimitParams {
+            kind, values: five, ..
+        } = self.params;
         let last = u8::from(is_last);
         // A cost beyond this is beyond every limit; cut, it can't be taken for a special number.
-        let cost = self.cost.min(BEYOND);
+        let cost = self.cost.min(UNREACHABLE_COST);
         if is_plain {
             to.push(last);
-            put(to, &[cost]);
-            put(to, &five[..3]);
+            write_doubles(to, &[cost]);
+            write_doubles(to, &five[..3]);
             return;
         }
         to.extend_from_slice(&[op, kind as u8, last]);
-        put(to, &[cost, extra, generation]);
+        write_doubles(to, &[cost, extra, generation]);
         let five = match kind {
-            StoreKind::Arrival => self.arrival(),
+            StoreKind::Arrival => self.arrival_values(),
             _ => five,
         };
-        put(to, &five);
+        write_doubles(to, &five);
     }
 
     /// The numbers of an arrival: the tolerance, and the time that the cost takes.
-    fn arrival(&self) -> [u64; 5] {
-        let [most, most_rest, ..] = self.numbers.five;
-        let (_, each) = self.numbers.arrival_nanos();
+    fn arrival_values(&self) -> [u64; 5] {
+        let [most, most_rest, ..] = self.params.values;
+        let (_, each) = self.params.arrival_nanos();
         let time = each.saturating_mul(u128::from(self.cost));
-        let micros = u64::try_from(time / 1_000).map_or(BEYOND, |micros| micros.min(BEYOND));
+        let micros = u64::try_from(time / 1_000)
+            .map_or(UNREACHABLE_COST, |micros| micros.min(UNREACHABLE_COST));
         let rest = u64::try_from(time % 1_000).unwrap_or(0);
         [most, most_rest, micros, rest, 0]
     }
 }
 
 #[expect(clippy::cast_precision_loss, reason = "all are at most 2^53")]
-pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
+pub(crate) fn write_doubles(to: &mut Vec<u8>, numbers: &[u64]) {
     for number in numbers {
         let number = match *number {
             FIRST_HIT_PHASE => -1.0,
@@ -86,7 +89,7 @@ pub(crate) fn put(to: &mut Vec<u8>, numbers: &[u64]) {
 pub(crate) struct QueryReplies {
     /// The time by which it was judged, in microseconds.
     pub(crate) now: u64,
-    pub(crate) each: Vec<RawReply>,
+    pub(crate) replies: Vec<RawReply>,
 }
 
 /// One answer as it came.
@@ -105,7 +108,7 @@ impl RawReply {
     pub(crate) const WIDTH: usize = 4;
 
     /// The answers that these numbers are.
-    pub(crate) fn all(numbers: &[i64]) -> impl Iterator<Item = Self> {
+    pub(crate) fn parse_all(numbers: &[i64]) -> impl Iterator<Item = Self> {
         numbers.chunks_exact(Self::WIDTH).map(|four| Self {
             outcome: four[0],
             remaining: four[1],
@@ -125,7 +128,7 @@ impl RawReply {
     }
 
     /// The generation that a charge which is held was told, and the answer without it.
-    pub(crate) fn held(self) -> (u64, Self) {
+    pub(crate) fn split_generation(self) -> (u64, Self) {
         if self.outcome != 1 {
             return (0, self);
         }
@@ -134,7 +137,7 @@ impl RawReply {
     }
 
     pub(crate) fn decision(&self, numbers: &LimitParams) -> Decision {
-        let limit = numbers.limit;
+        let limit = numbers.max_burst;
         let outcome = match self.outcome {
             1 => Outcome::Allowed,
             2 => Outcome::Never,
@@ -143,18 +146,24 @@ impl RawReply {
         let remaining = u64::try_from(self.remaining).unwrap_or(0);
         if numbers.kind == StoreKind::Arrival {
             // Of an arrival time the nanoseconds stand where others tell what is left.
-            let owed = wait(self.reset).saturating_add(Duration::from_nanos(remaining));
+            let owed = wait_from_micros(self.reset).saturating_add(Duration::from_nanos(remaining));
             let (most, each) = numbers.arrival_nanos();
             let left = most.saturating_sub(owed.as_nanos()) / each.max(1);
             let left = u64::try_from(left).unwrap_or(u64::MAX);
-            return Decision::new(outcome, limit, left, wait(self.wait), owed);
+            return Decision::new(outcome, limit, left, wait_from_micros(self.wait), owed);
         }
-        Decision::new(outcome, limit, remaining, wait(self.wait), wait(self.reset))
+        Decision::new(
+            outcome,
+            limit,
+            remaining,
+            wait_from_micros(self.wait),
+            wait_from_micros(self.reset),
+        )
     }
 }
 
 /// A time as the scripts tell it: −1 is never.
-pub(crate) fn wait(micros: i64) -> Duration {
+pub(crate) fn wait_from_micros(micros: i64) -> Duration {
     u64::try_from(micros).map_or(Duration::MAX, Duration::from_micros)
 }
 
@@ -163,9 +172,9 @@ pub(crate) struct Header<'a> {
     /// The time by which it was judged, in microseconds.
     pub(crate) now: u64,
     /// How many keys hold what no limiter wrote.
-    pub(crate) strange: u64,
+    pub(crate) foreign_keys: u64,
     /// The numbers of what was asked.
-    pub(crate) rest: &'a [i64],
+    pub(crate) payload: &'a [i64],
 }
 
 impl<'a> Header<'a> {
@@ -178,7 +187,11 @@ impl<'a> Header<'a> {
         };
         let now = u64::try_from(*now).map_err(|_| StoreError::garbled("a time before 1970"))?;
         let strange = u64::try_from(*strange).unwrap_or(0);
-        Ok(Self { now, strange, rest })
+        Ok(Self {
+            now,
+            foreign_keys: strange,
+            payload: rest,
+        })
     }
 }
 
@@ -191,7 +204,7 @@ mod tests {
         assert!(Header::read(&[1, 0, 1, 2, 3, 4], RawReply::WIDTH).is_ok());
         for garbled in [&[1, 0, 1, 2, 3][..], &[], &[-1, 0, 1, 2, 3, 4]] {
             let read = Header::read(garbled, RawReply::WIDTH);
-            assert!(matches!(read, Err(StoreError::Garbled { .. })));
+            assert!(matches!(read, Err(StoreError::InvalidReply { .. })));
         }
     }
 }

@@ -8,7 +8,7 @@ mod raise;
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, core::Align};
+use tollgate::{Algorithm, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
@@ -37,7 +37,7 @@ fn question(numbers: LimitParams, op: StoreOp, cost: u64) -> StoreQuery {
     StoreQuery {
         key: "k".into(),
         op,
-        numbers,
+        params: numbers,
         cost,
         holder: None,
     }
@@ -57,12 +57,12 @@ async fn ask(store: &Store, questions: Vec<StoreQuery>) -> QueryReplies {
 
 async fn outcomes(store: &Store, questions: Vec<StoreQuery>) -> Vec<i64> {
     let answers = ask(store, questions).await;
-    answers.each.iter().map(|raw| raw.outcome).collect()
+    answers.replies.iter().map(|raw| raw.outcome).collect()
 }
 
 const ALGORITHMS: [Algorithm; 4] = [
     Algorithm::Gcra,
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingCounter,
     Algorithm::SlidingLog,
 ];
@@ -79,9 +79,9 @@ async fn no_cost_is_too_large_to_be_refused() {
             assert_eq!(said, [2], "{algorithm:?} {cost}");
         }
         let most = ask(&store, vec![question(ten, StoreOp::AtMost, u64::MAX)]).await;
-        assert_eq!((most.each[0].outcome, most.each[0].wait), (1, 10));
-        let gift = ask(&store, vec![question(ten, StoreOp::Gift, u64::MAX)]).await;
-        assert_eq!(gift.each[0].remaining, 10, "{algorithm:?}");
+        assert_eq!((most.replies[0].outcome, most.replies[0].wait), (1, 10));
+        let gift = ask(&store, vec![question(ten, StoreOp::Refund, u64::MAX)]).await;
+        assert_eq!(gift.replies[0].remaining, 10, "{algorithm:?}");
     }
 }
 
@@ -120,7 +120,7 @@ async fn one_key_by_two_rates_in_a_request_is_charged_in_tokens_of_each() {
         server.command(&["FLUSHALL"]);
         let questions = both.map(|numbers| question(numbers, StoreOp::Decide, 1));
         let answers = ask(&store, questions.to_vec()).await;
-        let left: Vec<_> = answers.each.iter().map(|raw| raw.remaining).collect();
+        let left: Vec<_> = answers.replies.iter().map(|raw| raw.remaining).collect();
         assert_eq!(left, [98, 98]);
     }
 }
@@ -155,13 +155,13 @@ async fn a_foreign_key_spoils_no_call() {
     for op in [
         StoreOp::Decide,
         StoreOp::AtMost,
-        StoreOp::Gift,
+        StoreOp::Refund,
         StoreOp::Reset,
-        StoreOp::Raise(7),
+        StoreOp::RaiseUsage(7),
     ] {
         cases.extend(ALGORITHMS.map(|algorithm| (rate("10/s", algorithm), op)));
     }
-    let foreign = Err(StoreError::Foreign {
+    let foreign = Err(StoreError::ForeignKey {
         key: "k".to_owned(),
     });
     for (numbers, op) in cases {
@@ -171,17 +171,21 @@ async fn a_foreign_key_spoils_no_call() {
         let other = store.ask(vec![ours(numbers, StoreOp::Decide)], Some(NOW));
         let (alone, other) = tokio::join!(alone, other);
         assert_eq!(alone, foreign, "{op:?}");
-        assert_eq!(other.expect("an answer").each[0].outcome, 1, "{op:?}");
+        assert_eq!(other.expect("an answer").replies[0].outcome, 1, "{op:?}");
         // All or none: what goes with it isn't charged.
-        let left =
-            async || ask(&store, vec![ours(numbers, StoreOp::Decide)]).await.each[0].remaining;
+        let left = async || {
+            ask(&store, vec![ours(numbers, StoreOp::Decide)])
+                .await
+                .replies[0]
+                .remaining
+        };
         let before = left().await;
         let both = [
             ours(numbers, StoreOp::Decide),
             held_by("a", numbers, StoreOp::Decide),
         ];
         assert_eq!(store.ask(both.to_vec(), Some(NOW)).await, foreign);
-        let taken = if numbers.kind == StoreKind::Slots {
+        let taken = if numbers.kind == StoreKind::Concurrency {
             0
         } else {
             1
@@ -204,7 +208,8 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
     ];
     // A window that a charge opened stays where it began after the charge is given back, as in process: it
     // ends sooner than one that the next hit would have opened, and each admits its count and no more.
-    let stays = |algorithm: &Algorithm| *algorithm != Algorithm::FixedWindow(Align::FirstHit);
+    let stays =
+        |algorithm: &Algorithm| *algorithm != Algorithm::FixedWindow(WindowAlignment::FirstHit);
     kinds.extend(ALGORITHMS.into_iter().filter(stays).map(|algorithm| {
         let rate = "100/s".parse().expect("a rate");
         LimitKind::Rate { rate, algorithm }
@@ -224,7 +229,7 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
                 .ask(vec![asked], Some(at))
                 .await
                 .expect("an answer")
-                .each[0]
+                .replies[0]
         };
         let mut now = NOW + random.below(1_000_000);
         let steps = 2 + random.below(12);
@@ -242,7 +247,7 @@ async fn what_is_given_back_is_never_more_than_if_it_had_not_been_charged() {
             ask("not", StoreOp::Decide, other, now).await;
             now += random.below(2) * random.below(200_000);
             if step == given {
-                ask("charged", StoreOp::GiveBack(since), cost, now).await;
+                ask("charged", StoreOp::RefundCharge(since), cost, now).await;
             }
         }
         for _ in 0..6 {
@@ -282,7 +287,7 @@ async fn quotas_equal_those_in_memory_whatever_the_clock_does() {
                 ..question(numbers, StoreOp::Decide, cost)
             };
             let answers = store.ask(vec![asked], Some(now)).await.expect("an answer");
-            let seen = answers.each[0].decision(&numbers);
+            let seen = answers.replies[0].decision(&numbers);
             let expected = limiter.check_at(tollgate::Timestamp::from_micros(now), "k", cost);
             assert_eq!(seen, expected, "{quota}: {cost} at {now} (step {step})");
         }
@@ -311,7 +316,7 @@ async fn a_clock_that_steps_back_blocks_nobody_for_longer_than_a_period() {
                 ..question(form.params_at(at).expect("asked"), StoreOp::Decide, 5)
             };
             let answers = store.ask(vec![asked], Some(at)).await;
-            answers.expect("an answer").each[0]
+            answers.expect("an answer").replies[0]
         };
         assert_eq!(ask(NOW).await.outcome, 1, "{kind:?}");
         let back = NOW - 10 * hour;

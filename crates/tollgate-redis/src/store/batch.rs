@@ -30,8 +30,10 @@ impl Batch {
         let (mut needs, mut script) = (ScriptParts::default(), None);
         for request in &self.requests {
             match &request.job {
-                StoreCall::Ask(questions) => questions.iter().for_each(|asked| needs.add(asked)),
-                StoreCall::Lease { .. } => script = Some(script::lease()),
+                StoreCall::Queries(questions) => {
+                    questions.iter().for_each(|asked| needs.add(asked))
+                }
+                StoreCall::Lease { .. } => script = Some(script::lease_script()),
             }
         }
         let (mut keys, mut holders, mut program) = (Vec::new(), Vec::new(), Vec::new());
@@ -44,14 +46,14 @@ impl Batch {
                     program.extend_from_slice(numbers);
                     continue;
                 }
-                StoreCall::Ask(questions) => questions,
+                StoreCall::Queries(questions) => questions,
             };
             for (number, question) in questions.iter().enumerate() {
                 let is_last = number + 1 == questions.len();
-                question.write(&mut program, is_last, needs.is_plain());
+                question.write_record(&mut program, is_last, needs.is_plain());
                 keys.push(&*question.key);
                 generations.extend(question.generation_key());
-                if question.numbers.kind == StoreKind::Slots {
+                if question.params.kind == StoreKind::Concurrency {
                     // Whatever is asked of slots: the script reads one holder for each such question.
                     holders.push(question.holder.as_deref().unwrap_or_default());
                 }
@@ -87,24 +89,27 @@ impl Batch {
 
     /// Tells all what came. Returns how many keys hold what no limiter wrote: requests about one are told so.
     pub(crate) fn deliver(self, numbers: Vec<i64>) -> Result<u64, StoreError> {
-        let expected = self.requests.iter().map(|request| request.job.width());
+        let expected = self
+            .requests
+            .iter()
+            .map(|request| request.job.reply_width());
         let read = Header::read(&numbers, expected.sum());
         let Header {
             now,
-            strange,
-            mut rest,
+            foreign_keys: strange,
+            payload: mut rest,
         } = match read {
             Ok(header) => header,
             Err(error) => {
-                self.fail(&error);
+                self.fail_all(&error);
                 return Err(error);
             }
         };
         for request in self.requests {
-            let (own, others) = rest.split_at(request.job.width());
+            let (own, others) = rest.split_at(request.job.reply_width());
             rest = others;
             let answer = match request.job.find_foreign_key(own, strange) {
-                Some(key) => Err(StoreError::Foreign { key }),
+                Some(key) => Err(StoreError::ForeignKey { key }),
                 None => Ok(CallReply {
                     now,
                     numbers: own.to_vec(),
@@ -116,7 +121,7 @@ impl Batch {
     }
 
     /// Tells all that it failed.
-    pub(crate) fn fail(self, error: &StoreError) {
+    pub(crate) fn fail_all(self, error: &StoreError) {
         for request in self.requests {
             let _ = request.reply.send(Err(error.clone()));
         }
@@ -126,13 +131,13 @@ impl Batch {
     ///
     /// A call that was carried out before the connection broke is charged twice then, which grants
     /// nothing.
-    pub(crate) fn again(self, error: &StoreError) -> Vec<QueuedCall> {
+    pub(crate) fn take_retryable(self, error: &StoreError) -> Vec<QueuedCall> {
         let may = |request: &QueuedCall| {
-            !request.is_again && request.job.is_repeatable() && !request.reply.is_closed()
+            !request.is_retry && request.job.is_repeatable() && !request.reply.is_closed()
         };
         let (mut again, requests): (Vec<_>, Vec<_>) = self.requests.into_iter().partition(may);
-        Self { requests, ..self }.fail(error);
-        again.iter_mut().for_each(|request| request.is_again = true);
+        Self { requests, ..self }.fail_all(error);
+        again.iter_mut().for_each(|request| request.is_retry = true);
         again
     }
 }
@@ -154,15 +159,20 @@ mod tests {
         let ask = |op| StoreQuery {
             key: "k".into(),
             op,
-            numbers,
+            params: numbers,
             cost: 1,
             holder: None,
         };
-        let held = StoreOp::GiveBackHeld {
+        let held = StoreOp::RefundHeldCharge {
             since: 7,
             generation: 3,
         };
-        let gives = [StoreOp::GiveBack(7), held, StoreOp::Gift, StoreOp::Reset];
+        let gives = [
+            StoreOp::RefundCharge(7),
+            held,
+            StoreOp::Refund,
+            StoreOp::Reset,
+        ];
         let takes = [
             StoreOp::Decide,
             StoreOp::Hold,
@@ -170,7 +180,7 @@ mod tests {
             StoreOp::Reserve(7),
             StoreOp::Renew,
             StoreOp::Release,
-            StoreOp::Raise(7),
+            StoreOp::RaiseUsage(7),
         ];
         for (op, expect) in gives
             .map(|op| (op, 0))
@@ -179,10 +189,10 @@ mod tests {
         {
             let (reply, mut answer) = oneshot::channel();
             let request = QueuedCall {
-                job: StoreCall::Ask(vec![ask(StoreOp::Decide), ask(op)]),
+                job: StoreCall::Queries(vec![ask(StoreOp::Decide), ask(op)]),
                 at: None,
                 lane: 0,
-                is_again: false,
+                is_retry: false,
                 reply,
             };
             let batch = Batch {
@@ -190,7 +200,7 @@ mod tests {
                 hops: 0,
                 requests: vec![request],
             };
-            let again = batch.again(&StoreError::Stopped);
+            let again = batch.take_retryable(&StoreError::Stopped);
             assert_eq!(again.len(), expect, "{op:?}");
             assert_eq!(answer.try_recv().is_ok(), expect == 0, "{op:?}");
         }

@@ -13,39 +13,39 @@ use crate::lock::lock;
 
 /// What is in the files; nothing without TLS.
 #[cfg(feature = "tls")]
-pub(super) type Known = ::redis::TlsCertificates;
+pub(super) type LoadedCertificates = ::redis::TlsCertificates;
 #[cfg(not(feature = "tls"))]
-pub(super) type Known = ();
+pub(super) type LoadedCertificates = ();
 
 /// The files of an address, and what they held when they could last be read.
-pub(super) struct CertificateFiles(Mutex<Known>);
+pub(super) struct CertificateFiles(Mutex<LoadedCertificates>);
 
 impl CertificateFiles {
     /// Reads them.
     pub(super) fn read(address: &Address) -> Result<Self, RedisError> {
-        certificates(address).map(Mutex::new).map(Self)
+        load_certificates(address).map(Mutex::new).map(Self)
     }
 
-    pub(super) fn known(&self) -> Known {
+    pub(super) fn last_loaded(&self) -> LoadedCertificates {
         lock(&self.0).clone()
     }
 
     /// Reads them again. Someone may be about to write them: then they are as they were.
-    pub(super) async fn fresh(&self, address: &Address) -> Known {
+    pub(super) async fn reload(&self, address: &Address) -> LoadedCertificates {
         if address.tls.is_some() {
             let address = address.clone();
             // A disk may be slow.
-            let read = tokio::task::spawn_blocking(move || certificates(&address)).await;
+            let read = tokio::task::spawn_blocking(move || load_certificates(&address)).await;
             if let Ok(Ok(fresh)) = read {
                 *lock(&self.0) = fresh;
             }
         }
-        self.known()
+        self.last_loaded()
     }
 }
 
 #[cfg(feature = "tls")]
-fn certificates(address: &Address) -> Result<Known, RedisError> {
+fn load_certificates(address: &Address) -> Result<LoadedCertificates, RedisError> {
     // Someone else may have chosen before.
     let _ = rustls::crypto::ring::default_provider().install_default();
     let files = address.tls.clone().unwrap_or_default();
@@ -63,13 +63,13 @@ fn certificates(address: &Address) -> Result<Known, RedisError> {
         _ => None,
     };
     let root_cert = files.ca.as_deref().map(read).transpose()?;
-    Ok(Known {
+    Ok(LoadedCertificates {
         client_tls,
         root_cert,
     })
 }
 
 #[cfg(not(feature = "tls"))]
-fn certificates(_: &Address) -> Result<Known, RedisError> {
+fn load_certificates(_: &Address) -> Result<Known, RedisError> {
     Ok(())
 }

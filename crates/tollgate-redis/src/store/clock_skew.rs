@@ -9,13 +9,13 @@ use tokio::sync::watch;
 use tokio::time::sleep;
 use tollgate::Clock;
 
-use super::link::Link;
+use super::link::StoreConnection;
 use super::peer::PeerId;
 use super::shared_state::DriverState;
 use crate::lock::lock;
 
 /// Between two looks at a node's clock.
-const EVERY: Duration = Duration::from_secs(10);
+const CHECK_INTERVAL: Duration = Duration::from_secs(10);
 
 /// By node, how many microseconds its clock is ahead of this machine's.
 #[derive(Debug, Default)]
@@ -23,16 +23,16 @@ pub(crate) struct ClockSkew(Mutex<BTreeMap<PeerId, i64>>);
 
 impl ClockSkew {
     /// That of the node which is farthest off; none if no clock is known.
-    pub(crate) fn worst(&self) -> Option<i64> {
+    pub(crate) fn max_offset(&self) -> Option<i64> {
         let nodes = lock(&self.0);
         nodes.values().copied().max_by_key(|micros| micros.abs())
     }
 }
 
 /// Looks at the clock of a node from time to time, until its connection ends. In a simulated world nobody asks.
-pub(super) fn watch<T: Send + Sync + 'static>(
+pub(super) fn watch_clock<T: Send + Sync + 'static>(
     peer: PeerId,
-    link: Link,
+    link: StoreConnection,
     mut ended: watch::Receiver<T>,
     shared: &Arc<DriverState>,
 ) {
@@ -40,10 +40,10 @@ pub(super) fn watch<T: Send + Sync + 'static>(
     let look = async move {
         let mut link = link;
         loop {
-            if let Some(micros) = ahead(&mut link, &own).await {
+            if let Some(micros) = measure_offset(&mut link, &own).await {
                 lock(&own.stats.skew.0).insert(peer, micros);
             }
-            sleep(EVERY).await;
+            sleep(CHECK_INTERVAL).await;
         }
     };
     #[cfg(feature = "simulation")]
@@ -62,18 +62,18 @@ pub(super) fn watch<T: Send + Sync + 'static>(
 }
 
 /// How many microseconds the clock at the other end is ahead; none if it doesn't tell.
-async fn ahead(link: &mut Link, shared: &DriverState) -> Option<i64> {
+async fn measure_offset(link: &mut StoreConnection, shared: &DriverState) -> Option<i64> {
     let wall = shared.host.wall();
     let before = wall.now().as_nanos();
     let reply = link.send(&::redis::cmd("TIME")).await.ok()?;
     let after = wall.now().as_nanos();
     // It was asked half-way.
     let here = i64::try_from((before / 2 + after / 2) / 1_000).ok()?;
-    micros(&reply).map(|there| there - here)
+    parse_time(&reply).map(|there| there - here)
 }
 
 /// The time that `TIME` told: seconds, and microseconds of the second.
-fn micros(reply: &Value) -> Option<i64> {
+fn parse_time(reply: &Value) -> Option<i64> {
     let (seconds, micros): (i64, i64) = ::redis::from_redis_value_ref(reply).ok()?;
     seconds.checked_mul(1_000_000)?.checked_add(micros)
 }
@@ -86,12 +86,12 @@ mod tests {
     fn the_time_is_two_numbers_and_the_farthest_node_is_told() {
         let text = |text: &str| Value::BulkString(text.as_bytes().to_vec());
         let told = Value::Array(vec![text("1700000000"), text("250000")]);
-        assert_eq!(micros(&told), Some(1_700_000_000_250_000));
-        assert_eq!(micros(&Value::Array(vec![text("17")])), None);
-        assert_eq!(micros(&text("17")), None);
+        assert_eq!(parse_time(&told), Some(1_700_000_000_250_000));
+        assert_eq!(parse_time(&Value::Array(vec![text("17")])), None);
+        assert_eq!(parse_time(&text("17")), None);
         let skew = ClockSkew::default();
-        assert_eq!(skew.worst(), None);
+        assert_eq!(skew.max_offset(), None);
         lock(&skew.0).extend([(1, 20), (2, -3_000), (3, 400)]);
-        assert_eq!(skew.worst(), Some(-3_000));
+        assert_eq!(skew.max_offset(), Some(-3_000));
     }
 }

@@ -14,23 +14,23 @@ use crate::address::{Address, Node, Topology};
 use crate::error::{FailureKind, StoreError};
 use crate::host::Host;
 
-use super::certificate_files::{CertificateFiles, Known};
-use super::link::Link;
+use super::certificate_files::{CertificateFiles, LoadedCertificates};
+use super::link::StoreConnection;
 use super::{error_reason, tls_probe};
 
 /// Without an answer for so long, a connection is given up; or for as long as decisions wait.
-const STALLED: Duration = Duration::from_secs(1);
+const MIN_RESPONSE_TIMEOUT: Duration = Duration::from_secs(1);
 /// How long a connection may take to come up.
-const CONNECTING: Duration = Duration::from_secs(1);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Makes connections.
 pub(crate) struct Connector {
     to: Target,
     address: Address,
     files: CertificateFiles,
-    stalled: Duration,
+    response_timeout: Duration,
     /// Whether there was a connection: what is spoken at the other side is known then.
-    was_met: AtomicBool,
+    has_connected: AtomicBool,
 }
 
 enum Target {
@@ -51,16 +51,16 @@ impl Connector {
         timeout: Duration,
         host: &Host,
     ) -> Result<Self, StoreError> {
-        let stalled = STALLED.max(timeout);
-        let unusable = |error| unusable(address, &error);
+        let stalled = MIN_RESPONSE_TIMEOUT.max(timeout);
+        let unusable = |error| unusable_address(address, &error);
         let files = CertificateFiles::read(address).map_err(unusable)?;
-        let to = Target::new(address, &files.known(), host).map_err(unusable)?;
+        let to = Target::new(address, &files.last_loaded(), host).map_err(unusable)?;
         Ok(Self {
             to,
             files,
             address: address.clone(),
-            stalled,
-            was_met: AtomicBool::new(false),
+            response_timeout: stalled,
+            has_connected: AtomicBool::new(false),
         })
     }
 
@@ -83,40 +83,45 @@ impl Connector {
     }
 
     /// Connects, in bounded time: to this node of a cluster, or to all there is.
-    pub(super) async fn connect(&self, to: Option<&Node>) -> Result<Link, StoreError> {
+    pub(super) async fn connect(&self, to: Option<&Node>) -> Result<StoreConnection, StoreError> {
         // Sentinels are tried one after the other.
-        let connected = match tokio::time::timeout(3 * CONNECTING, self.reach(to)).await {
-            Ok(connected) => connected,
-            Err(_) => {
-                let why = format!("no connection within {:?}", 3 * CONNECTING);
-                Err(StoreError::unreachable(FailureKind::TimedOut, why))
-            }
-        };
+        let connected =
+            match tokio::time::timeout(3 * CONNECT_TIMEOUT, self.connect_by_topology(to)).await {
+                Ok(connected) => connected,
+                Err(_) => {
+                    let why = format!("no connection within {:?}", 3 * CONNECT_TIMEOUT);
+                    Err(StoreError::unreachable(FailureKind::TimedOut, why))
+                }
+            };
         match connected {
-            Ok(_) => self.was_met.store(true, Ordering::Relaxed),
-            Err(_) if self.was_met.load(Ordering::Relaxed) => {}
+            Ok(_) => self.has_connected.store(true, Ordering::Relaxed),
+            Err(_) if self.has_connected.load(Ordering::Relaxed) => {}
             #[cfg(feature = "simulation")]
             Err(_) if matches!(self.to, Target::World(_)) => {}
-            Err(error) => return Err(tls_probe::explained(error, &self.address).await),
+            Err(error) => return Err(tls_probe::explain_failure(error, &self.address).await),
         }
         connected
     }
 
-    async fn reach(&self, to: Option<&Node>) -> Result<Link, StoreError> {
+    async fn connect_by_topology(&self, to: Option<&Node>) -> Result<StoreConnection, StoreError> {
         match (&self.to, to) {
-            (Target::Cluster(_), Some(node)) => self.open(addr(node, &self.address)).await,
+            (Target::Cluster(_), Some(node)) => {
+                self.open(connection_addr(node, &self.address)).await
+            }
             (Target::Cluster(_), None) => {
                 let why = "a cluster is reached by its nodes, and none is named";
                 Err(StoreError::unreachable(FailureKind::NotFound, why))
             }
             (Target::Server(addr), _) => self.open(addr.clone()).await,
-            (Target::Sentinel(client), _) => {
-                self.connect_by_sentinels(client).await.map(Link::Direct)
-            }
+            (Target::Sentinel(client), _) => self
+                .connect_by_sentinels(client)
+                .await
+                .map(StoreConnection::Direct),
             #[cfg(feature = "simulation")]
             (Target::World(world), _) => {
                 let connected = world.connect().await;
-                let linked = connected.map(|wire| Link::Simulated(wire, self.stalled));
+                let linked =
+                    connected.map(|wire| StoreConnection::Simulated(wire, self.response_timeout));
                 linked.map_err(|why| {
                     error_reason::store_error(&RedisError::from(std::io::Error::other(why)))
                 })
@@ -126,8 +131,8 @@ impl Connector {
 
     fn config(&self) -> AsyncConnectionConfig {
         AsyncConnectionConfig::new()
-            .set_connection_timeout(Some(CONNECTING))
-            .set_response_timeout(Some(self.stalled))
+            .set_connection_timeout(Some(CONNECT_TIMEOUT))
+            .set_response_timeout(Some(self.response_timeout))
     }
 
     async fn connect_by_sentinels(
@@ -137,8 +142,8 @@ impl Connector {
         let mut known = known.lock().await;
         let mut client = match known.take() {
             Some(client) => client,
-            None => sentinel(&self.address, &self.files.fresh(&self.address).await)
-                .map_err(|error| unusable(&self.address, &error))?,
+            None => sentinel_client(&self.address, &self.files.reload(&self.address).await)
+                .map_err(|error| unusable_address(&self.address, &error))?,
         };
         let connection = client
             .get_async_connection_with_config(&self.config())
@@ -153,22 +158,25 @@ impl Connector {
         connection
     }
 
-    async fn open(&self, addr: ConnectionAddr) -> Result<Link, StoreError> {
-        let files = self.files.fresh(&self.address).await;
-        let client = client(addr, &self.address, &files);
-        let client = client.map_err(|error| unusable(&self.address, &error))?;
+    async fn open(&self, addr: ConnectionAddr) -> Result<StoreConnection, StoreError> {
+        let files = self.files.reload(&self.address).await;
+        let client = redis_client(addr, &self.address, &files);
+        let client = client.map_err(|error| unusable_address(&self.address, &error))?;
         let config = self.config();
         let connection = client.get_multiplexed_async_connection_with_config(&config);
         match connection.await {
-            Ok(connection) => self.greeted(connection).await,
+            Ok(connection) => self.check_login(connection).await,
             Err(error) => Err(error_reason::store_error(&error)),
         }
     }
 
     /// The connection, unless it wants a password that it wasn't given: it says so only when it is asked
     /// something.
-    async fn greeted(&self, connection: MultiplexedConnection) -> Result<Link, StoreError> {
-        let mut link = Link::Direct(connection);
+    async fn check_login(
+        &self,
+        connection: MultiplexedConnection,
+    ) -> Result<StoreConnection, StoreError> {
+        let mut link = StoreConnection::Direct(connection);
         if self.address.login.password.is_some() {
             return Ok(link);
         }
@@ -183,7 +191,7 @@ impl Connector {
 }
 
 impl Target {
-    fn new(address: &Address, files: &Known, host: &Host) -> Result<Self, RedisError> {
+    fn new(address: &Address, files: &LoadedCertificates, host: &Host) -> Result<Self, RedisError> {
         #[cfg(feature = "simulation")]
         if let Some(world) = host.world() {
             return Ok(Self::World(world.clone()));
@@ -192,19 +200,19 @@ impl Target {
         let _ = host;
         let server = |addr: ConnectionAddr| {
             // What can't be used is told now.
-            client(addr.clone(), address, files)?;
+            redis_client(addr.clone(), address, files)?;
             Ok(Self::Server(addr))
         };
         match &address.topology {
-            Topology::Single(node) => server(addr(node, address)),
+            Topology::Single(node) => server(connection_addr(node, address)),
             Topology::Socket(path) => server(ConnectionAddr::Unix(path.clone())),
             Topology::Sentinel { .. } => {
-                let client = sentinel(address, files)?;
+                let client = sentinel_client(address, files)?;
                 Ok(Self::Sentinel(Box::new(Some(client).into())))
             }
             Topology::Cluster(nodes) => {
                 for node in nodes {
-                    client(addr(node, address), address, files)?;
+                    redis_client(connection_addr(node, address), address, files)?;
                 }
                 Ok(Self::Cluster(nodes.clone()))
             }
@@ -235,7 +243,7 @@ async fn query_sentinels(client: &mut SentinelClient) -> Result<(), RedisError> 
 }
 
 /// Why nothing can be reached by an address, whatever is there.
-fn unusable(address: &Address, error: &RedisError) -> StoreError {
+fn unusable_address(address: &Address, error: &RedisError) -> StoreError {
     match address.tls {
         // Files that can't be read, or hold no certificate.
         Some(_) => StoreError::unreachable(FailureKind::Tls, error.to_string()),
@@ -243,12 +251,15 @@ fn unusable(address: &Address, error: &RedisError) -> StoreError {
     }
 }
 
-fn sentinel(address: &Address, files: &Known) -> Result<SentinelClient, RedisError> {
+fn sentinel_client(
+    address: &Address,
+    files: &LoadedCertificates,
+) -> Result<SentinelClient, RedisError> {
     let (sentinels, name) = match &address.topology {
         Topology::Sentinel { sentinels, name } => (&sentinels[..], &**name),
         _ => (&[][..], ""),
     };
-    let sentinels = sentinels.iter().map(|node| addr(node, address));
+    let sentinels = sentinels.iter().map(|node| connection_addr(node, address));
     let master = SentinelServerType::Master;
     let mut builder = SentinelClientBuilder::new(sentinels, name, master)?
         .set_client_to_redis_db(address.database);
@@ -280,10 +291,14 @@ fn sentinel(address: &Address, files: &Known) -> Result<SentinelClient, RedisErr
     builder.build()
 }
 
-fn client(addr: ConnectionAddr, address: &Address, files: &Known) -> Result<Client, RedisError> {
+fn redis_client(
+    addr: ConnectionAddr,
+    address: &Address,
+    files: &LoadedCertificates,
+) -> Result<Client, RedisError> {
     let info = addr
         .into_connection_info()?
-        .set_redis_settings(login(address));
+        .set_redis_settings(connection_settings(address));
     #[cfg(feature = "tls")]
     if address.tls.is_some() {
         return Client::build_with_tls(info, files.clone());
@@ -293,7 +308,7 @@ fn client(addr: ConnectionAddr, address: &Address, files: &Known) -> Result<Clie
     Client::open(info)
 }
 
-fn addr(node: &Node, address: &Address) -> ConnectionAddr {
+fn connection_addr(node: &Node, address: &Address) -> ConnectionAddr {
     let Node { host, port } = node.clone();
     match address.tls {
         None => ConnectionAddr::Tcp(host, port),
@@ -306,7 +321,7 @@ fn addr(node: &Node, address: &Address) -> ConnectionAddr {
     }
 }
 
-fn login(address: &Address) -> RedisConnectionInfo {
+fn connection_settings(address: &Address) -> RedisConnectionInfo {
     let mut info = RedisConnectionInfo::default().set_db(address.database);
     if let Some(user) = &address.login.user {
         info = info.set_username(user);

@@ -15,14 +15,14 @@ use super::shared_state::DriverState;
 use crate::error::StoreError;
 
 /// The wait is looked at so many times.
-const LOOKS: u32 = 4;
+const TIMER_CHECKS: u32 = 4;
 /// A timer that is late by no more was on time: it ticks once a millisecond, and its thread has other work.
 const TIMER_TOLERANCE: Duration = Duration::from_millis(2);
 /// How often other tasks get a turn before time is up: the socket is read, the reply taken from the
 /// connection, told to the driver, and by the driver to the request.
-const TURNS: usize = 4;
+const FINAL_YIELDS: usize = 4;
 /// The longest wait: 30 years, which every clock can count.
-const LONGEST: Duration = Duration::from_secs(30 * 365 * 86_400);
+const MAX_WAIT: Duration = Duration::from_secs(30 * 365 * 86_400);
 
 /// How long one decision waits, whatever it asks and how many.
 #[derive(Debug)]
@@ -31,9 +31,9 @@ pub(crate) struct RequestDeadline {
     shared: Arc<DriverState>,
     timeout: Duration,
     /// When time is up; none before the first wait.
-    until: Option<Instant>,
+    deadline: Option<Instant>,
     /// When the wait that was answered last should have been looked at.
-    looked: Option<Instant>,
+    last_check_due: Option<Instant>,
 }
 
 impl RequestDeadline {
@@ -41,8 +41,8 @@ impl RequestDeadline {
         Self {
             shared: Arc::clone(shared),
             timeout,
-            until: None,
-            looked: None,
+            deadline: None,
+            last_check_due: None,
         }
     }
 
@@ -54,30 +54,32 @@ impl RequestDeadline {
     ) -> Result<T, StoreError> {
         let mut what = pin!(what);
         let mut now = Instant::now();
-        let mut until = self.until.unwrap_or_else(|| after(now, self.timeout));
+        let mut until = self
+            .deadline
+            .unwrap_or_else(|| instant_after(now, self.timeout));
         // One that was answered late: the next question of the decision has as long.
-        if let Some(look) = self.looked.take() {
-            until += lateness(now, look);
+        if let Some(look) = self.last_check_due.take() {
+            until += timer_delay(now, look);
         }
         loop {
             check_runtime()?;
-            let look = after(now, self.timeout / LOOKS).min(until);
+            let look = instant_after(now, self.timeout / TIMER_CHECKS).min(until);
             let done = timeout_at(look, &mut what).await;
             if let Ok(done) = done {
-                (self.until, self.looked) = (Some(until), Some(look));
+                (self.deadline, self.last_check_due) = (Some(until), Some(look));
                 return done;
             }
             now = Instant::now();
-            until += lateness(now, look);
+            until += timer_delay(now, look);
             if now >= until {
                 break;
             }
         }
-        self.until = Some(until);
+        self.deadline = Some(until);
         // What is there already wins, although it hasn't been looked at yet. The runtime that looks may be
         // another than this one, and be starved alone.
         let turns = self.shared.host.spawn(async {
-            for _ in 0..TURNS {
+            for _ in 0..FINAL_YIELDS {
                 tokio::task::yield_now().await;
             }
         });
@@ -85,7 +87,7 @@ impl RequestDeadline {
         let _ = timeout(self.timeout, turns).await;
         check_runtime()?;
         let what = timeout(Duration::ZERO, what).await;
-        what.unwrap_or_else(|_| Err(self.shared.stats.timed_out(self.timeout)))
+        what.unwrap_or_else(|_| Err(self.shared.stats.record_timeout(self.timeout)))
     }
 }
 
@@ -96,12 +98,12 @@ fn check_runtime() -> Result<(), StoreError> {
 }
 
 /// So long from then, or as far off as a timer goes: `Duration::MAX` is to wait for as long as it takes.
-fn after(now: Instant, wait: Duration) -> Instant {
-    now + wait.min(LONGEST)
+fn instant_after(now: Instant, wait: Duration) -> Instant {
+    now + wait.min(MAX_WAIT)
 }
 
 /// By how much a look came too late.
-fn lateness(now: Instant, look: Instant) -> Duration {
+fn timer_delay(now: Instant, look: Instant) -> Duration {
     let late = now.saturating_duration_since(look);
     if late > TIMER_TOLERANCE {
         late
@@ -184,7 +186,7 @@ mod tests {
         let at = Instant::now() + TIMEOUT;
         tokio::spawn(async move {
             tokio::time::sleep_until(at).await;
-            for _ in 0..TURNS - 1 {
+            for _ in 0..FINAL_YIELDS - 1 {
                 tokio::task::yield_now().await;
             }
             let _ = tell.send(7);

@@ -17,8 +17,8 @@ use super::batch::Batch;
 use super::clock_skew;
 use super::connect::Connector;
 use super::hash_slots::{self, SLOTS, SlotReply};
-use super::link::{AskingMode, CallFailure, FailureAction, Link};
-use super::peer::{Peer, PeerId, State, Up};
+use super::link::{AskingMode, CallFailure, FailureAction, StoreConnection};
+use super::peer::{ConnectedPeer, Peer, PeerId, PeerState};
 use super::shared_state::DriverState;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
@@ -26,14 +26,14 @@ use crate::error::{FailureKind, StoreError};
 use slot_refresh::SlotRefresh;
 
 /// How often a call follows its keys from node to node.
-const MOST_HOPS: u8 = 5;
+const MAX_REDIRECTS: u8 = 5;
 /// After the second of them, and between attempts at keys that are half here and half there.
 const MIGRATION_RETRY_PAUSE: Duration = Duration::from_millis(5);
 
 /// Which node has which key.
 enum SlotMap {
     /// One has them all.
-    One,
+    Single,
     /// It isn't known yet, or why it can't be found out.
     Unknown(Option<StoreError>),
     /// By slot.
@@ -60,12 +60,12 @@ pub(crate) struct Driver {
     /// Calls that wait until it is known which node has which key.
     parked: Vec<Batch>,
     calls: FuturesUnordered<Task<FinishedCall>>,
-    connecting: FuturesUnordered<Task<(PeerId, Result<Link, StoreError>)>>,
-    looking: Option<Task<SlotReply>>,
-    looks: SlotRefresh,
+    connecting: FuturesUnordered<Task<(PeerId, Result<StoreConnection, StoreError>)>>,
+    slot_query: Option<Task<SlotReply>>,
+    slot_refresh: SlotRefresh,
     /// Whether a connection may have to be made, or slots asked for; and from when on in any case.
-    is_changed: bool,
-    wake: Option<Instant>,
+    needs_mending: bool,
+    wake_at: Option<Instant>,
 }
 
 impl Driver {
@@ -78,17 +78,17 @@ impl Driver {
             peers: BTreeMap::new(),
             next_peer: 0,
             map: if is_one {
-                SlotMap::One
+                SlotMap::Single
             } else {
                 SlotMap::Unknown(None)
             },
             parked: Vec::new(),
             calls: FuturesUnordered::new(),
             connecting: FuturesUnordered::new(),
-            looking: None,
-            looks,
-            is_changed: true,
-            wake: None,
+            slot_query: None,
+            slot_refresh: looks,
+            needs_mending: true,
+            wake_at: None,
         };
         if is_one {
             driver.add_peer(None);
@@ -105,20 +105,20 @@ impl Driver {
             while let Some(batch) = self.shared.queue.take() {
                 self.dispatch(batch);
             }
-            self.mend();
-            let wake = self.wake;
+            self.reconnect_due_peers();
+            let wake = self.wake_at;
             // In this order, so that a simulated run is repeatable. None can keep another from its turn: what comes
             // rarely is looked at first, and what is due or may be sent is seen to above, before each.
             tokio::select! {
                 biased;
                 Some((peer, link)) = self.connecting.next(), if !self.connecting.is_empty() => {
-                    self.connected(peer, link);
+                    self.handle_connection(peer, link);
                 }
-                Some(looked) = OptionFuture::from(self.looking.as_mut()), if self.looking.is_some() => {
-                    self.looking = None;
-                    self.looked(looked);
+                Some(looked) = OptionFuture::from(self.slot_query.as_mut()), if self.slot_query.is_some() => {
+                    self.slot_query = None;
+                    self.handle_slots(looked);
                 }
-                Some(done) = self.calls.next(), if !self.calls.is_empty() => self.finish(done),
+                Some(done) = self.calls.next(), if !self.calls.is_empty() => self.handle_reply(done),
                 () = sleep_until(wake.unwrap_or_else(Instant::now)), if wake.is_some() => {}
                 () = self.shared.queue.changed.notified() => {}
             }
@@ -129,7 +129,7 @@ impl Driver {
         let id = self.next_peer;
         self.next_peer += 1;
         self.peers.insert(id, Peer::new(node));
-        self.is_changed = true;
+        self.needs_mending = true;
         id
     }
 
@@ -146,67 +146,67 @@ impl Driver {
     fn dispatch(&mut self, batch: Batch) {
         let slot = batch.lane % SLOTS;
         let peer = match &self.map {
-            SlotMap::One => self.peers.keys().next().copied(),
+            SlotMap::Single => self.peers.keys().next().copied(),
             SlotMap::Slots(slots) => slots[usize::from(slot)],
             SlotMap::Unknown(None) => return self.parked.push(batch),
             SlotMap::Unknown(Some(error)) => {
                 let error = error.clone();
-                return self.refuse(batch, &error);
+                return self.fail_unsent(batch, &error);
             }
         };
         match peer {
-            Some(peer) => self.give(peer, batch, AskingMode::Plain, Duration::ZERO),
+            Some(peer) => self.send_to_peer(peer, batch, AskingMode::Plain, Duration::ZERO),
             None => {
                 self.schedule_refresh();
                 let why = format!("no node of the cluster says that it has slot {slot}");
-                self.refuse(batch, &StoreError::unreachable(FailureKind::Moved, why));
+                self.fail_unsent(batch, &StoreError::unreachable(FailureKind::Moved, why));
             }
         }
     }
 
-    fn give(&mut self, id: PeerId, batch: Batch, manner: AskingMode, after: Duration) {
+    fn send_to_peer(&mut self, id: PeerId, batch: Batch, manner: AskingMode, after: Duration) {
         let Some(peer) = self.peers.get_mut(&id) else {
-            return self.refuse(batch, &StoreError::Stopped);
+            return self.fail_unsent(batch, &StoreError::Stopped);
         };
         match &peer.state {
-            State::Up(up) => {
-                (self.calls).push(Box::pin(call(id, up, batch, manner, after)));
+            PeerState::Up(up) => {
+                (self.calls).push(Box::pin(run_call(id, up, batch, manner, after)));
             }
-            State::New => peer.parked.push((batch, manner)),
-            State::Down(error) => {
+            PeerState::New => peer.parked.push((batch, manner)),
+            PeerState::Down(error) => {
                 let error = error.clone();
-                self.refuse(batch, &error);
+                self.fail_unsent(batch, &error);
             }
         }
     }
 
     /// Tells all of a call that it wasn't even sent.
-    fn refuse(&self, batch: Batch, error: &StoreError) {
+    fn fail_unsent(&self, batch: Batch, error: &StoreError) {
         let (lane, stats) = (batch.lane, &self.shared.stats);
         stats.failed_calls.fetch_add(1, Ordering::Relaxed);
-        batch.fail(error);
-        self.shared.queue.done(lane, Vec::new());
+        batch.fail_all(error);
+        self.shared.queue.finish_call(lane, Vec::new());
     }
 
     /// Sends what has waited, but for what nobody waits for any more.
     fn unpark(&mut self, mut batch: Batch, to: Option<(PeerId, AskingMode)>) {
         batch.drop_abandoned();
         match to {
-            _ if batch.is_empty() => self.shared.queue.done(batch.lane, Vec::new()),
-            Some((peer, manner)) => self.give(peer, batch, manner, Duration::ZERO),
+            _ if batch.is_empty() => self.shared.queue.finish_call(batch.lane, Vec::new()),
+            Some((peer, manner)) => self.send_to_peer(peer, batch, manner, Duration::ZERO),
             None => self.dispatch(batch),
         }
     }
 
     /// Makes the connections that are due, and asks for slots.
-    fn mend(&mut self) {
+    fn reconnect_due_peers(&mut self) {
         let now = Instant::now();
-        if !self.is_changed && self.wake.is_none_or(|wake| now < wake) {
+        if !self.needs_mending && self.wake_at.is_none_or(|wake| now < wake) {
             return;
         }
-        (self.is_changed, self.wake) = (false, None);
-        let is_one = matches!(self.map, SlotMap::One);
-        let in_part = !is_one && self.peers.values().any(Peer::answers);
+        (self.needs_mending, self.wake_at) = (false, None);
+        let is_one = matches!(self.map, SlotMap::Single);
+        let in_part = !is_one && self.peers.values().any(Peer::has_answered);
         let stats = &self.shared.stats;
         stats.answers_in_part.store(in_part, Ordering::Relaxed);
         for (id, peer) in &mut self.peers {
@@ -215,7 +215,7 @@ impl Driver {
             }
             if now < peer.retry_at {
                 let at = peer.retry_at;
-                self.wake = Some(self.wake.map_or(at, |wake| wake.min(at)));
+                self.wake_at = Some(self.wake_at.map_or(at, |wake| wake.min(at)));
                 continue;
             }
             peer.is_connecting = true;
@@ -226,24 +226,24 @@ impl Driver {
             }));
         }
         let looks_at = self.refresh_slots_if_due(now);
-        self.wake = self.wake.into_iter().chain(looks_at).min();
+        self.wake_at = self.wake_at.into_iter().chain(looks_at).min();
     }
 
-    fn connected(&mut self, id: PeerId, link: Result<Link, StoreError>) {
+    fn handle_connection(&mut self, id: PeerId, link: Result<StoreConnection, StoreError>) {
         let Some(peer) = self.peers.get_mut(&id) else {
             return;
         };
-        self.is_changed = true;
-        let is_new = matches!(peer.state, State::New);
+        self.needs_mending = true;
+        let is_new = matches!(peer.state, PeerState::New);
         let parked = std::mem::take(&mut peer.parked);
         match link {
             Ok(link) => {
                 self.shared.stats.connects.fetch_add(1, Ordering::Relaxed);
-                let ended = peer.connected(link.clone());
-                clock_skew::watch(id, link, ended, &self.shared);
+                let ended = peer.mark_connected(link.clone());
+                clock_skew::watch_clock(id, link, ended, &self.shared);
             }
             Err(error) => {
-                peer.unreachable(error, &self.shared);
+                peer.mark_unreachable(error, &self.shared);
                 // It may have been replaced.
                 if is_new {
                     self.schedule_refresh();
@@ -255,59 +255,67 @@ impl Driver {
         }
     }
 
-    fn finish(&mut self, done: FinishedCall) {
+    fn handle_reply(&mut self, done: FinishedCall) {
         let (batch, peer, link) = (done.batch, done.peer, done.link);
         let lane = batch.lane;
         if batch.is_empty() {
-            return self.shared.queue.done(lane, Vec::new());
+            return self.shared.queue.finish_call(lane, Vec::new());
         }
-        let is_lost = (done.result.as_ref()).is_err_and(|failure| failure.then.is_lost());
+        let is_lost = (done.result.as_ref()).is_err_and(|failure| failure.action.is_lost());
         if !is_lost && let Some(peer) = self.peers.get_mut(&peer) {
-            self.is_changed |= peer.answered(link);
+            self.needs_mending |= peer.record_answer(link);
         }
         match done.result {
             Ok(numbers) => {
                 let stats = &self.shared.stats;
-                stats.count(batch.len());
+                stats.record_call(batch.len());
                 stats.is_failing.store(false, Ordering::Relaxed);
                 match batch.deliver(numbers) {
                     Ok(strange) => stats.strange_keys.fetch_add(strange, Ordering::Relaxed),
                     Err(_) => stats.failed_calls.fetch_add(1, Ordering::Relaxed),
                 };
-                self.shared.queue.done(lane, Vec::new());
+                self.shared.queue.finish_call(lane, Vec::new());
             }
-            Err(failure) => self.failed(batch, peer, link, failure),
+            Err(failure) => self.handle_failure(batch, peer, link, failure),
         }
     }
 
-    fn failed(&mut self, batch: Batch, peer: PeerId, link: u64, failure: CallFailure) {
-        let CallFailure { error, then } = failure;
-        let Some(batch) = self.follow(batch, peer, &then) else {
+    fn handle_failure(&mut self, batch: Batch, peer: PeerId, link: u64, failure: CallFailure) {
+        let CallFailure {
+            error,
+            action: then,
+        } = failure;
+        let Some(batch) = self.follow_redirect(batch, peer, &then) else {
             return;
         };
         let (lane, stats) = (batch.lane, &self.shared.stats);
-        stats.count(batch.len());
+        stats.record_call(batch.len());
         stats.is_failing.store(true, Ordering::Relaxed);
         stats.failed_calls.fetch_add(1, Ordering::Relaxed);
         let mut again = Vec::new();
         match then {
-            FailureAction::Lost => again = batch.again(&error),
-            _ => batch.fail(&error),
+            FailureAction::Lost => again = batch.take_retryable(&error),
+            _ => batch.fail_all(&error),
         }
         if then.is_lost()
             && let Some(peer) = self.peers.get_mut(&peer)
-            && peer.lost(link, &then, &error, &self.shared)
+            && peer.handle_loss(link, &then, &error, &self.shared)
         {
-            self.is_changed = true;
+            self.needs_mending = true;
             self.schedule_refresh();
         }
-        self.shared.queue.done(lane, again);
+        self.shared.queue.finish_call(lane, again);
     }
 
     /// Sends a call of a cluster to the node that is said to have its keys; returns it if that isn't known.
-    fn follow(&mut self, mut batch: Batch, peer: PeerId, then: &FailureAction) -> Option<Batch> {
+    fn follow_redirect(
+        &mut self,
+        mut batch: Batch,
+        peer: PeerId,
+        then: &FailureAction,
+    ) -> Option<Batch> {
         let asked = self.peers.get(&peer).and_then(|peer| peer.node.clone());
-        let Some(asked) = asked.filter(|_| !matches!(self.map, SlotMap::One)) else {
+        let Some(asked) = asked.filter(|_| !matches!(self.map, SlotMap::Single)) else {
             return Some(batch);
         };
         let (to, manner) = match then {
@@ -317,13 +325,15 @@ impl Driver {
                 self.split_batch(batch);
                 return None;
             }
-            FailureAction::Nobody => {
+            FailureAction::UnknownOwner => {
                 self.schedule_refresh();
                 return Some(batch);
             }
-            FailureAction::Keep | FailureAction::Lost | FailureAction::Wrong => return Some(batch),
+            FailureAction::Keep | FailureAction::Lost | FailureAction::WrongNode => {
+                return Some(batch);
+            }
         };
-        let Some(node) = hash_slots::redirected(to, &asked) else {
+        let Some(node) = hash_slots::redirect_target(to, &asked) else {
             self.schedule_refresh();
             return Some(batch);
         };
@@ -335,16 +345,16 @@ impl Driver {
             self.schedule_refresh();
         }
         batch.hops += 1;
-        if batch.hops > MOST_HOPS {
+        if batch.hops > MAX_REDIRECTS {
             return Some(batch);
         }
         batch.drop_abandoned();
         if batch.is_empty() {
-            self.shared.queue.done(batch.lane, Vec::new());
+            self.shared.queue.finish_call(batch.lane, Vec::new());
             return None;
         }
         let after = MIGRATION_RETRY_PAUSE * u32::from(batch.hops.saturating_sub(2));
-        self.give(peer, batch, manner, after);
+        self.send_to_peer(peer, batch, manner, after);
         None
     }
 
@@ -359,11 +369,13 @@ impl Driver {
                 _ => None,
             };
             match owner {
-                Some(owner) => self.give(owner, batch, AskingMode::Plain, MIGRATION_RETRY_PAUSE),
+                Some(owner) => {
+                    self.send_to_peer(owner, batch, AskingMode::Plain, MIGRATION_RETRY_PAUSE)
+                }
                 None => self.dispatch(batch),
             }
         } else {
-            self.shared.queue.one_by_one(batch)
+            self.shared.queue.requeue_unmerged(batch)
         }
     }
 
@@ -382,14 +394,14 @@ impl Drop for Driver {
 }
 
 /// Runs a call by a connection, until that is given up.
-fn call(
+fn run_call(
     peer: PeerId,
-    up: &Up,
+    up: &ConnectedPeer,
     mut batch: Batch,
     manner: AskingMode,
     after: Duration,
 ) -> impl Future<Output = FinishedCall> + Send + use<> {
-    let (mut connection, link, mut ends) = (up.link.clone(), up.number, up.ends());
+    let (mut connection, link, mut ends) = (up.link.clone(), up.number, up.subscribe_end());
     async move {
         let run = async {
             if !after.is_zero() {
@@ -407,7 +419,7 @@ fn call(
             result = run => result,
             _ = ends.changed() => {
                 let error = ends.borrow().clone().unwrap_or(StoreError::Stopped);
-                Err(CallFailure { error, then: FailureAction::Lost })
+                Err(CallFailure { error, action: FailureAction::Lost })
             }
         };
         FinishedCall {

@@ -9,14 +9,14 @@ use ::redis::{ErrorKind, RedisError};
 use crate::error::{FailureKind, StoreError};
 
 /// What to do when one side speaks TLS and the other doesn't.
-pub(super) const NO_TLS: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \
+pub(super) const NO_TLS_ADVICE: &str = "it speaks no TLS on this port; write redis instead of rediss into its URL, or the \
                       port on which it does";
-pub(super) const ONLY_TLS: &str = "it speaks nothing but TLS on this port; write rediss instead of redis into its \
+pub(super) const TLS_ONLY_ADVICE: &str = "it speaks nothing but TLS on this port; write rediss instead of redis into its \
                         URL, or the port on which it does";
 /// And when the login isn't taken.
-const WRONG_LOGIN: &str = "wrong user or password; correct them in its URL, as user:password@ before the \
+const WRONG_LOGIN_ADVICE: &str = "wrong user or password; correct them in its URL, as user:password@ before the \
                            host, with %40 for @ and the like";
-const NO_LOGIN: &str =
+const MISSING_LOGIN_ADVICE: &str =
     "it wants a password; write it into its URL, as :password@ or user:password@ before the host";
 /// The same of sentinels, which have logins of their own.
 const WRONG_SENTINEL_LOGIN: &str = "the sentinels know no such user or password; correct them in the URL, as \
@@ -25,63 +25,64 @@ const WRONG_SENTINEL_LOGIN: &str = "the sentinels know no such user or password;
 const NO_SENTINEL_LOGIN: &str = "the sentinels want a password of their own; write it into the URL, as \
                                  ?sentinel_password=… with &sentinel_user=… if need be";
 /// What a user has to be allowed.
-const RIGHTS: &str = "; what a user of limits needs: ~tollgate:* +evalsha +eval +time +get +set +del \
+const PERMISSIONS_ADVICE: &str = "; what a user of limits needs: ~tollgate:* +evalsha +eval +time +get +set +del \
                       +pexpire +zadd +zcard +zcount +zrange +zrangebyscore +zrank +zrem +zremrangebyscore \
                       +zscore (of another prefix than tollgate its own keys), +select for another database \
                       than 0, +role behind sentinels, +cluster|slots +asking in a cluster";
-const SENTINEL_RIGHTS: &str = "; what the user of the sentinels needs: +role +sentinel|masters";
+const SENTINEL_PERMISSIONS_ADVICE: &str =
+    "; what the user of the sentinels needs: +role +sentinel|masters";
 
 /// The error as it is told.
 pub(super) fn store_error(error: &RedisError) -> StoreError {
-    let (kind, text) = reason(error);
+    let (kind, text) = classify(error);
     match error.kind() {
-        ErrorKind::Server(_) | ErrorKind::Extension => StoreError::Answered { kind, error: text },
-        _ if kind == FailureKind::Auth => StoreError::Answered { kind, error: text },
+        ErrorKind::Server(_) | ErrorKind::Extension => StoreError::ErrorReply { kind, error: text },
+        _ if kind == FailureKind::Auth => StoreError::ErrorReply { kind, error: text },
         _ => StoreError::unreachable(kind, text),
     }
 }
 
 /// The error of sentinels that refused before any store was asked.
 pub(super) fn sentinel_error(error: &RedisError) -> StoreError {
-    let (kind, _) = reason(error);
+    let (kind, _) = classify(error);
     let error = match kind {
-        FailureKind::Auth if is_wrong_login(&text(error)) => WRONG_SENTINEL_LOGIN.to_owned(),
+        FailureKind::Auth if is_wrong_login(&server_text(error)) => WRONG_SENTINEL_LOGIN.to_owned(),
         FailureKind::Auth => NO_SENTINEL_LOGIN.to_owned(),
-        FailureKind::NoPermission => text(error) + SENTINEL_RIGHTS,
+        FailureKind::NoPermission => server_text(error) + SENTINEL_PERMISSIONS_ADVICE,
         _ => return store_error(error),
     };
-    StoreError::Answered { kind, error }
+    StoreError::ErrorReply { kind, error }
 }
 
-fn reason(error: &RedisError) -> (FailureKind, String) {
+fn classify(error: &RedisError) -> (FailureKind, String) {
     let kind = match error.kind() {
         ErrorKind::AuthenticationFailed => FailureKind::Auth,
-        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => FailureKind::Garbled,
+        ErrorKind::Parse | ErrorKind::UnexpectedReturnType => FailureKind::InvalidResponse,
         ErrorKind::MasterNameNotFoundBySentinel | ErrorKind::NoValidReplicasFoundBySentinel => {
             FailureKind::NotFound
         }
         ErrorKind::ClusterConnectionNotFound => FailureKind::Unreachable,
-        ErrorKind::Io | ErrorKind::Client => return of_io(error),
+        ErrorKind::Io | ErrorKind::Client => return classify_io(error),
         _ => {
-            let code = error.code().and_then(of_code);
-            let said = || error.detail().and_then(of_text);
+            let code = error.code().and_then(kind_from_code);
+            let said = || error.detail().and_then(kind_from_text);
             code.or_else(said).unwrap_or(FailureKind::Other)
         }
     };
-    (kind, told(kind, text(error)))
+    (kind, with_advice(kind, server_text(error)))
 }
 
 /// What went wrong on the way.
-fn of_io(error: &RedisError) -> (FailureKind, String) {
-    let text = text(error);
-    let Some(cause) = cause(error) else {
+fn classify_io(error: &RedisError) -> (FailureKind, String) {
+    let text = server_text(error);
+    let Some(cause) = io_cause(error) else {
         // What a cluster tells of its nodes is only text.
-        let kind = error.detail().and_then(of_text);
+        let kind = error.detail().and_then(kind_from_text);
         let kind = kind.unwrap_or(FailureKind::Unreachable);
-        return (kind, told(kind, text));
+        return (kind, with_advice(kind, text));
     };
     #[cfg(feature = "tls")]
-    if let Some(told) = tls_reason(cause) {
+    if let Some(told) = tls_advice(cause) {
         return (FailureKind::Tls, told);
     }
     let kind = cause.downcast_ref::<io::Error>().map(io::Error::kind);
@@ -98,20 +99,20 @@ fn of_io(error: &RedisError) -> (FailureKind, String) {
             | io::ErrorKind::NotConnected,
         ) => FailureKind::Disconnected,
         // Names that can't be looked up have no kind of their own.
-        _ => of_text(&text).unwrap_or(FailureKind::Unreachable),
+        _ => kind_from_text(&text).unwrap_or(FailureKind::Unreachable),
     };
     (kind, text)
 }
 
 /// What lies below the library's own error.
-fn cause(error: &RedisError) -> Option<&(dyn Error + Send + Sync + 'static)> {
+fn io_cause(error: &RedisError) -> Option<&(dyn Error + Send + Sync + 'static)> {
     let source = error.source()?;
     let shared = source.downcast_ref::<Arc<dyn Error + Send + Sync>>()?;
     Some(&**shared)
 }
 
 /// As the server said it, not as the library calls it.
-fn text(error: &RedisError) -> String {
+fn server_text(error: &RedisError) -> String {
     match (error.code(), error.source()) {
         (Some(code), Some(_)) => [code, error.detail().unwrap_or_default()].join(" "),
         _ => error.to_string(),
@@ -119,11 +120,11 @@ fn text(error: &RedisError) -> String {
 }
 
 /// With what to do about it.
-fn told(kind: FailureKind, text: String) -> String {
+fn with_advice(kind: FailureKind, text: String) -> String {
     match kind {
-        FailureKind::Auth if is_wrong_login(&text) => WRONG_LOGIN.to_owned(),
-        FailureKind::Auth => NO_LOGIN.to_owned(),
-        FailureKind::NoPermission => text + RIGHTS,
+        FailureKind::Auth if is_wrong_login(&text) => WRONG_LOGIN_ADVICE.to_owned(),
+        FailureKind::Auth => MISSING_LOGIN_ADVICE.to_owned(),
+        FailureKind::NoPermission => text + PERMISSIONS_ADVICE,
         _ => text,
     }
 }
@@ -134,7 +135,7 @@ fn is_wrong_login(text: &str) -> bool {
 }
 
 /// By the word that an error of the server begins with.
-fn of_code(code: &str) -> Option<FailureKind> {
+fn kind_from_code(code: &str) -> Option<FailureKind> {
     Some(match code {
         "NOAUTH" | "WRONGPASS" => FailureKind::Auth,
         "NOPERM" => FailureKind::NoPermission,
@@ -148,7 +149,7 @@ fn of_code(code: &str) -> Option<FailureKind> {
 }
 
 /// By what is said in the midst of a text: of what went wrong in a script, or at a node of a cluster.
-fn of_text(text: &str) -> Option<FailureKind> {
+fn kind_from_text(text: &str) -> Option<FailureKind> {
     const SAID: [(&str, FailureKind); 14] = [
         ("AuthenticationFailed", FailureKind::Auth),
         ("Authentication required", FailureKind::Auth),
@@ -166,14 +167,14 @@ fn of_text(text: &str) -> Option<FailureKind> {
         ("corrupt message", FailureKind::Tls),
     ];
     let mut words = text.split(|letter: char| !letter.is_ascii_uppercase());
-    let code = words.find_map(of_code);
+    let code = words.find_map(kind_from_code);
     let said = || SAID.iter().find(|(words, _)| text.contains(words));
     code.or_else(|| said().map(|(_, kind)| *kind))
 }
 
 /// What to do about it, if it is about TLS: what goes wrong with certificates and handshakes.
 #[cfg(feature = "tls")]
-fn tls_reason(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
+fn tls_advice(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     use rustls::{AlertDescription, CertificateError};
 
     let inner = cause.downcast_ref::<io::Error>();
@@ -181,7 +182,7 @@ fn tls_reason(cause: &(dyn Error + Send + Sync + 'static)) -> Option<String> {
     let error = inner.unwrap_or(cause).downcast_ref::<rustls::Error>()?;
     let hint = match error {
         // Whatever that was, TLS it wasn't.
-        rustls::Error::InvalidMessage(_) => return Some(NO_TLS.to_owned()),
+        rustls::Error::InvalidMessage(_) => return Some(NO_TLS_ADVICE.to_owned()),
         rustls::Error::InvalidCertificate(CertificateError::UnknownIssuer) => {
             "; name who signed the store's certificate in its URL: ?ca=FILE"
         }

@@ -9,7 +9,7 @@ use futures_util::stream::FuturesUnordered;
 use tokio::time::timeout;
 
 use super::connect::Connector;
-use super::link::{CallFailure, FailureAction, Link, failure};
+use super::link::{CallFailure, FailureAction, StoreConnection, classify_failure};
 use super::peer::PeerId;
 use crate::address::Node;
 use crate::error::{FailureKind, StoreError};
@@ -30,9 +30,9 @@ pub(super) struct SlotRange {
 /// A node that may know.
 pub(super) enum SlotSource {
     /// There is a connection: this one.
-    Linked(Node, Link, LinkId),
+    Connected(Node, StoreConnection, LinkId),
     /// There is none, and one is made for this question.
-    Far(Node),
+    Unconnected(Node),
 }
 
 /// Which peer, and which of its connections.
@@ -47,9 +47,14 @@ pub(super) struct SlotReply {
 
 /// Asks them all at once: one that is silent makes nothing wait, and one that doesn't know of all slots, as
 /// after a restart that has cost it its memory, is believed only if no other knows of more.
-pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<SlotSource>) -> SlotReply {
+pub(super) async fn query_slots(
+    connector: Arc<Connector>,
+    witnesses: Vec<SlotSource>,
+) -> SlotReply {
     let connector = &connector;
-    let asked = witnesses.into_iter().map(|witness| ask(connector, witness));
+    let asked = witnesses
+        .into_iter()
+        .map(|witness| query_source(connector, witness));
     let mut asked: FuturesUnordered<_> = asked.collect();
     let (mut best, mut most) = (None, 0);
     let (mut told, mut lost): (Option<StoreError>, _) = (None, Vec::new());
@@ -63,7 +68,7 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<SlotSource>) 
         match answer {
             None => break,
             Some(Ok(ranges)) => {
-                let count = covered(&ranges);
+                let count = count_owned_slots(&ranges);
                 if best.is_none() || count > most {
                     (best, most) = (Some(ranges), count);
                 }
@@ -91,35 +96,38 @@ pub(super) async fn look(connector: Arc<Connector>, witnesses: Vec<SlotSource>) 
 }
 
 /// What one node says, or why it says nothing; and by which connection, if that is broken.
-async fn ask(
+async fn query_source(
     connector: &Connector,
     witness: SlotSource,
 ) -> Result<Vec<SlotRange>, (StoreError, Option<LinkId>)> {
     let (node, mut link, by) = match witness {
-        SlotSource::Linked(node, link, by) => (node, link, Some(by)),
-        SlotSource::Far(node) => {
+        SlotSource::Connected(node, link, by) => (node, link, Some(by)),
+        SlotSource::Unconnected(node) => {
             let link = connector.connect(Some(&node)).await;
             (node, link.map_err(|error| (error, None))?, None)
         }
     };
     match link.send(::redis::cmd("CLUSTER").arg("SLOTS")).await {
-        Ok(reply) => ranges(&reply, &node).map_err(|error| (error, None)),
+        Ok(reply) => parse_ranges(&reply, &node).map_err(|error| (error, None)),
         Err(error) => {
-            let CallFailure { error, then } = failure(&error);
+            let CallFailure {
+                error,
+                action: then,
+            } = classify_failure(&error);
             Err((error, by.filter(|_| then == FailureAction::Lost)))
         }
     }
 }
 
 /// How many slots are known to belong to a node.
-fn covered(ranges: &[SlotRange]) -> u32 {
+fn count_owned_slots(ranges: &[SlotRange]) -> u32 {
     let owned = ranges.iter().filter(|range| !range.nodes.is_empty());
     let count = |range: &SlotRange| (u32::from(range.last) + 1).saturating_sub(range.first.into());
     owned.map(count).sum()
 }
 
 /// Reads what `CLUSTER SLOTS` says. A node that names no host means its own.
-fn ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
+fn parse_ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
     let garbled =
         || StoreError::garbled(format!("slots and who has them expected, {reply:?} came"));
     let ranges = reply.as_sequence().ok_or_else(garbled)?;
@@ -131,14 +139,17 @@ fn ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
         Some(SlotRange {
             first: slot(first)?,
             last: slot(last)?,
-            nodes: nodes.iter().filter_map(|own| node(own, asked)).collect(),
+            nodes: nodes
+                .iter()
+                .filter_map(|own| parse_node(own, asked))
+                .collect(),
         })
     };
     let ranges: Option<Vec<_>> = ranges.iter().map(range).collect();
     ranges.ok_or_else(garbled)
 }
 
-fn node(value: &Value, asked: &Node) -> Option<Node> {
+fn parse_node(value: &Value, asked: &Node) -> Option<Node> {
     let [host, Value::Int(port), ..] = value.as_sequence()? else {
         return None;
     };
@@ -147,16 +158,16 @@ fn node(value: &Value, asked: &Node) -> Option<Node> {
         Value::SimpleString(host) => host,
         _ => "",
     };
-    named(host, u16::try_from(*port).ok()?, asked)
+    resolve_node(host, u16::try_from(*port).ok()?, asked)
 }
 
 /// The node that a redirection names; without a host, the one that was asked.
-pub(super) fn redirected(to: &str, asked: &Node) -> Option<Node> {
+pub(super) fn redirect_target(to: &str, asked: &Node) -> Option<Node> {
     let (host, port) = to.rsplit_once(':')?;
-    named(host, port.parse().ok()?, asked)
+    resolve_node(host, port.parse().ok()?, asked)
 }
 
-fn named(host: &str, port: u16, asked: &Node) -> Option<Node> {
+fn resolve_node(host: &str, port: u16, asked: &Node) -> Option<Node> {
     let host = match host {
         // It doesn't know itself what it is called.
         "?" => return None,
@@ -190,7 +201,7 @@ mod tests {
         let reply = ::redis::parse_redis_value(text).unwrap();
         let range = |first, last, nodes| SlotRange { first, last, nodes };
         assert_eq!(
-            ranges(&reply, &asked).unwrap(),
+            parse_ranges(&reply, &asked).unwrap(),
             [
                 range(0, 5460, vec![at("10.0.0.1", 7001), at("h", 7002)]),
                 range(5461, 5461, vec![at("10.0.0.9", 7003)]),
@@ -199,10 +210,10 @@ mod tests {
         );
         for odd in ["+OK\r\n", "*1\r\n:1\r\n", "*1\r\n*2\r\n:0\r\n:16384\r\n"] {
             let odd = ::redis::parse_redis_value(odd.as_bytes()).unwrap();
-            assert!(ranges(&odd, &asked).is_err(), "{odd:?}");
+            assert!(parse_ranges(&odd, &asked).is_err(), "{odd:?}");
         }
-        assert_eq!(redirected("::1:7000", &asked), Some(at("::1", 7000)));
-        assert_eq!(redirected(":7000", &asked), Some(at("10.0.0.9", 7000)));
-        assert_eq!(redirected("?:7000", &asked), None);
+        assert_eq!(redirect_target("::1:7000", &asked), Some(at("::1", 7000)));
+        assert_eq!(redirect_target(":7000", &asked), Some(at("10.0.0.9", 7000)));
+        assert_eq!(redirect_target("?:7000", &asked), None);
     }
 }

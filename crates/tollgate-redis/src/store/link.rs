@@ -10,7 +10,7 @@ use super::error_reason;
 
 /// A connection that is up, shared by all calls.
 #[derive(Clone)]
-pub(crate) enum Link {
+pub(crate) enum StoreConnection {
     Direct(MultiplexedConnection),
     /// A simulated one, given up like others after so long without an answer.
     #[cfg(feature = "simulation")]
@@ -33,7 +33,7 @@ pub(crate) enum AskingMode {
 #[derive(Debug)]
 pub(crate) struct CallFailure {
     pub(crate) error: StoreError,
-    pub(crate) then: FailureAction,
+    pub(crate) action: FailureAction,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -43,7 +43,7 @@ pub(crate) enum FailureAction {
     /// It is lost: the call may or may not have been carried out.
     Lost,
     /// It leads to the wrong place.
-    Wrong,
+    WrongNode,
     /// The keys are at another node: of this cluster, by host and port.
     Moved(String),
     /// The keys are at another node for this one call.
@@ -51,17 +51,17 @@ pub(crate) enum FailureAction {
     /// Some are here and some there.
     TryAgain,
     /// The cluster doesn't know who has them.
-    Nobody,
+    UnknownOwner,
 }
 
 impl FailureAction {
     /// Whether the connection is of no use any more.
     pub(super) const fn is_lost(&self) -> bool {
-        matches!(self, Self::Lost | Self::Wrong)
+        matches!(self, Self::Lost | Self::WrongNode)
     }
 }
 
-impl Link {
+impl StoreConnection {
     /// Runs a call, which the store may have to be told the script of first. What nobody waits for any more is
     /// left out by then: a request that gave up gives back in a later call, which this one mustn't overtake.
     pub(super) async fn run(
@@ -83,7 +83,7 @@ impl Link {
             }
             known => known,
         };
-        numbers(&reply.map_err(|error| failure(&error))?)
+        parse_numbers(&reply.map_err(|error| classify_failure(&error))?)
     }
 
     pub(super) async fn send(&mut self, command: &Cmd) -> Result<Value, RedisError> {
@@ -114,36 +114,39 @@ impl Link {
     }
 }
 
-fn numbers(value: &Value) -> Result<Vec<i64>, CallFailure> {
+fn parse_numbers(value: &Value) -> Result<Vec<i64>, CallFailure> {
     ::redis::from_redis_value_ref(value).map_err(|_| CallFailure {
         error: StoreError::garbled(format!("a list of numbers expected, {value:?} came")),
-        then: FailureAction::Keep,
+        action: FailureAction::Keep,
     })
 }
 
 /// What an error means.
-pub(super) fn failure(error: &RedisError) -> CallFailure {
+pub(super) fn classify_failure(error: &RedisError) -> CallFailure {
     let to = || error.redirect_node().map(|(to, _)| to.to_owned());
     // Redis 6.2 tells so of a script in the midst of its text.
     let is_read_only = (error.detail()).is_some_and(|text| text.contains("-READONLY "));
     let then = match error.kind() {
         ErrorKind::Server(ServerErrorKind::ReadOnly | ServerErrorKind::MasterDown) => {
-            FailureAction::Wrong
+            FailureAction::WrongNode
         }
-        _ if is_read_only => FailureAction::Wrong,
+        _ if is_read_only => FailureAction::WrongNode,
         ErrorKind::Server(ServerErrorKind::Moved) => {
-            to().map_or(FailureAction::Nobody, FailureAction::Moved)
+            to().map_or(FailureAction::UnknownOwner, FailureAction::Moved)
         }
         ErrorKind::Server(ServerErrorKind::Ask) => {
-            to().map_or(FailureAction::Nobody, FailureAction::Ask)
+            to().map_or(FailureAction::UnknownOwner, FailureAction::Ask)
         }
         ErrorKind::Server(ServerErrorKind::TryAgain) => FailureAction::TryAgain,
-        ErrorKind::Server(ServerErrorKind::ClusterDown) => FailureAction::Nobody,
+        ErrorKind::Server(ServerErrorKind::ClusterDown) => FailureAction::UnknownOwner,
         ErrorKind::Server(_) | ErrorKind::Extension => FailureAction::Keep,
         _ => FailureAction::Lost,
     };
     let error = error_reason::store_error(error);
-    CallFailure { error, then }
+    CallFailure {
+        error,
+        action: then,
+    }
 }
 
 #[cfg(test)]
@@ -155,13 +158,13 @@ mod tests {
         let error = |code: &str, text: &str| {
             let reply = ::redis::parse_redis_value(format!("-{code} {text}\r\n").as_bytes());
             let error = reply.and_then(Value::extract_error).unwrap_err();
-            failure(&error).then
+            classify_failure(&error).action
         };
         let text = "You can't write against a read only replica. script: a1, on @user_script:1.";
-        assert_eq!(error("READONLY", text), FailureAction::Wrong);
+        assert_eq!(error("READONLY", text), FailureAction::WrongNode);
         let text = "Error running script (call to f_a1): @user_script:1: @user_script: 1: \
                     -READONLY You can't write against a read only replica.";
-        assert_eq!(error("ERR", text), FailureAction::Wrong);
+        assert_eq!(error("ERR", text), FailureAction::WrongNode);
         let text = "Error running script (call to f_a1): @user_script:1: -OOM command not allowed";
         assert_eq!(error("ERR", text), FailureAction::Keep);
         assert_eq!(error("BUSY", "Redis is busy"), FailureAction::Keep);

@@ -21,11 +21,11 @@ const MAX_MERGED_QUERIES: usize = 128;
 const MAX_CALLS_PER_LANE: u16 = 2;
 /// The same where each request goes alone, and so many requests do after a call that couldn't be merged.
 const MAX_UNMERGED_CALLS: u16 = 32;
-const LONE: u16 = 256;
+const UNMERGED_RUN: u16 = 256;
 /// Requests that may wait in one lane. A full lane keeps no request out of another.
-const MOST_WAITING: usize = 65_536;
+const MAX_WAITING: usize = 65_536;
 /// From so many on, requests that were given up are dropped.
-const SWEPT: usize = 256;
+const SWEEP_THRESHOLD: usize = 256;
 
 /// What waits, lane by lane.
 #[derive(Debug, Default)]
@@ -47,10 +47,10 @@ struct QueueState {
 #[derive(Debug, Default)]
 struct Lane {
     pending: VecDeque<QueuedCall>,
-    under_way: u16,
+    calls_in_flight: u16,
     is_ready: bool,
     /// So many of the next requests go alone.
-    lone: u16,
+    unmerged_left: u16,
     /// When so many wait, those that were given up are dropped.
     sweep_at: usize,
 }
@@ -79,13 +79,13 @@ impl Queue {
             let number = inner.ready.pop()?;
             let lane = inner.lane(number);
             lane.is_ready = false;
-            let requests = lane.next();
+            let requests = lane.next_batch();
             if !requests.is_empty() {
-                lane.under_way += 1;
+                lane.calls_in_flight += 1;
             }
             // There may be more than goes into one call.
             inner.make_ready(number);
-            inner.tidy(number);
+            inner.remove_if_idle(number);
             if !requests.is_empty() {
                 return Some(Batch {
                     lane: number,
@@ -97,22 +97,22 @@ impl Queue {
     }
 
     /// A call is over. What it couldn't deliver may go again, first of all.
-    pub(crate) fn done(&self, number: u16, again: Vec<QueuedCall>) {
+    pub(crate) fn finish_call(&self, number: u16, again: Vec<QueuedCall>) {
         let mut inner = lock(&self.inner);
         let lane = inner.lane(number);
-        lane.under_way = lane.under_way.saturating_sub(1);
+        lane.calls_in_flight = lane.calls_in_flight.saturating_sub(1);
         for request in again.into_iter().rev() {
             lane.pending.push_front(request);
         }
         inner.make_ready(number);
-        inner.tidy(number);
+        inner.remove_if_idle(number);
     }
 
     /// A call can't be carried out as one: its requests go again, each alone, and so do those that come next.
-    pub(super) fn one_by_one(&self, batch: Batch) {
+    pub(super) fn requeue_unmerged(&self, batch: Batch) {
         let lane = batch.lane;
-        lock(&self.inner).lane(lane).lone = LONE;
-        self.done(lane, batch.requests);
+        lock(&self.inner).lane(lane).unmerged_left = UNMERGED_RUN;
+        self.finish_call(lane, batch.requests);
     }
 
     /// Takes no more requests, and tells all that wait.
@@ -140,7 +140,7 @@ impl QueueState {
         let Some(lane) = self.lanes.get_mut(&number) else {
             return false;
         };
-        if lane.is_ready || lane.pending.is_empty() || lane.under_way >= lane.most_calls() {
+        if lane.is_ready || lane.pending.is_empty() || lane.calls_in_flight >= lane.most_calls() {
             return false;
         }
         lane.is_ready = true;
@@ -149,8 +149,8 @@ impl QueueState {
     }
 
     /// Forgets a lane that nothing is in.
-    fn tidy(&mut self, number: u16) {
-        let is_empty = |lane: &Lane| lane.pending.is_empty() && lane.under_way == 0;
+    fn remove_if_idle(&mut self, number: u16) {
+        let is_empty = |lane: &Lane| lane.pending.is_empty() && lane.calls_in_flight == 0;
         if number != 0 && self.lanes.get(&number).is_some_and(is_empty) {
             self.lanes.remove(&number);
         }
@@ -159,27 +159,27 @@ impl QueueState {
 
 impl Lane {
     fn push(&mut self, request: QueuedCall) -> Result<(), StoreError> {
-        if self.pending.len() >= self.sweep_at.max(SWEPT) {
+        if self.pending.len() >= self.sweep_at.max(SWEEP_THRESHOLD) {
             self.pending.retain(|request| !request.reply.is_closed());
             self.sweep_at = 2 * self.pending.len();
         }
         let waiting = self.pending.len();
-        if waiting >= MOST_WAITING {
-            return Err(StoreError::Full { waiting });
+        if waiting >= MAX_WAITING {
+            return Err(StoreError::QueueFull { waiting });
         }
         self.pending.push_back(request);
         Ok(())
     }
 
     const fn most_calls(&self) -> u16 {
-        match self.lone {
+        match self.unmerged_left {
             0 => MAX_CALLS_PER_LANE,
             _ => MAX_UNMERGED_CALLS,
         }
     }
 
     /// The requests of the next call, without those that were given up.
-    fn next(&mut self) -> Vec<QueuedCall> {
+    fn next_batch(&mut self) -> Vec<QueuedCall> {
         let mut requests: Vec<QueuedCall> = Vec::new();
         let mut questions = 0;
         while let Some(request) = self.pending.front() {
@@ -195,8 +195,8 @@ impl Lane {
             if !request.reply.is_closed() {
                 questions += request.job.len();
                 requests.push(request);
-                if self.lone > 0 {
-                    self.lone -= 1;
+                if self.unmerged_left > 0 {
+                    self.unmerged_left -= 1;
                     break;
                 }
             }
@@ -219,7 +219,7 @@ mod tests {
             job: StoreCall::Lease { key, numbers },
             at: None,
             lane,
-            is_again: false,
+            is_retry: false,
             reply,
         };
         (request, answer)
@@ -235,13 +235,16 @@ mod tests {
             queue.push(request).unwrap();
             assert!(queue.take().is_some());
         }
-        for _ in 0..3 * MOST_WAITING {
+        for _ in 0..3 * MAX_WAITING {
             let (request, answer) = request(1);
             drop(answer);
             queue.push(request).unwrap();
         }
         let waiting = lock(&queue.inner).lane(1).pending.len();
-        assert!(waiting <= 2 * SWEPT, "{waiting} that nobody waits for");
+        assert!(
+            waiting <= 2 * SWEEP_THRESHOLD,
+            "{waiting} that nobody waits for"
+        );
         let mut answers = Vec::new();
         let full = loop {
             let (request, answer) = request(1);
@@ -250,9 +253,9 @@ mod tests {
                 Err(error) => break error,
             }
         };
-        let waiting = MOST_WAITING;
-        assert_eq!(full, StoreError::Full { waiting });
-        assert!(answers.len() > MOST_WAITING / 2);
+        let waiting = MAX_WAITING;
+        assert_eq!(full, StoreError::QueueFull { waiting });
+        assert!(answers.len() > MAX_WAITING / 2);
         let (request, _answer) = request(2);
         queue.push(request).unwrap();
         assert_eq!(queue.take().unwrap().lane, 2);

@@ -17,14 +17,14 @@ pub(crate) struct QueuedCall {
     /// Requests of one lane may share a call: in a cluster, those of one slot.
     pub(crate) lane: u16,
     /// It was sent before, and the connection broke.
-    pub(crate) is_again: bool,
+    pub(crate) is_retry: bool,
     pub(crate) reply: oneshot::Sender<Result<CallReply, StoreError>>,
 }
 
 #[derive(Debug)]
 pub(crate) enum StoreCall {
     /// Questions, answered all or none.
-    Ask(Vec<StoreQuery>),
+    Queries(Vec<StoreQuery>),
     /// The script of leases, which goes alone.
     Lease { key: Box<str>, numbers: Vec<u8> },
 }
@@ -40,15 +40,15 @@ pub(crate) struct CallReply {
 impl StoreCall {
     pub(super) fn len(&self) -> usize {
         match self {
-            Self::Ask(questions) => questions.len(),
+            Self::Queries(questions) => questions.len(),
             Self::Lease { .. } => 1,
         }
     }
 
     /// How many numbers it is answered with.
-    pub(super) fn width(&self) -> usize {
+    pub(super) fn reply_width(&self) -> usize {
         match self {
-            Self::Ask(questions) => RawReply::WIDTH * questions.len(),
+            Self::Queries(questions) => RawReply::WIDTH * questions.len(),
             Self::Lease { .. } => LEASE_WIDTH,
         }
     }
@@ -57,15 +57,15 @@ impl StoreCall {
     /// else's the second time, a lease says what is held now, and a slot that was taken the first time
     /// would stay so if another limit refuses the second.
     pub(super) fn is_repeatable(&self) -> bool {
-        let Self::Ask(questions) = self else {
+        let Self::Queries(questions) = self else {
             return false;
         };
         let gives = |question: &StoreQuery| {
             matches!(
                 question.op,
-                StoreOp::GiveBack(_)
-                    | StoreOp::GiveBackHeld { .. }
-                    | StoreOp::Gift
+                StoreOp::RefundCharge(_)
+                    | StoreOp::RefundHeldCharge { .. }
+                    | StoreOp::Refund
                     | StoreOp::Reset
             )
         };
@@ -77,8 +77,8 @@ impl StoreCall {
     /// The key of it that was found to hold what no limiter wrote; a lease's if there was any.
     pub(super) fn find_foreign_key(&self, numbers: &[i64], strange: u64) -> Option<String> {
         let key = match self {
-            Self::Ask(questions) => {
-                let mut asked = questions.iter().zip(RawReply::all(numbers));
+            Self::Queries(questions) => {
+                let mut asked = questions.iter().zip(RawReply::parse_all(numbers));
                 &asked.find(|(_, raw)| raw.is_foreign_key())?.0.key
             }
             Self::Lease { key, .. } => Some(key).filter(|_| strange > 0)?,
@@ -92,7 +92,7 @@ impl QueuedCall {
     pub(super) fn can_merge_with(&self, other: &Self) -> bool {
         matches!(
             (&self.job, &other.job),
-            (StoreCall::Ask(_), StoreCall::Ask(_))
+            (StoreCall::Queries(_), StoreCall::Queries(_))
         ) && self.at == other.at
     }
 }

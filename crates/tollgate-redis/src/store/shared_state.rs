@@ -29,14 +29,14 @@ pub(crate) struct StoreCounters {
 
 impl StoreCounters {
     /// A call with so many questions has come back; none is no call.
-    pub(crate) fn count(&self, questions: usize) {
+    pub(crate) fn record_call(&self, questions: usize) {
         let questions = u64::try_from(questions).unwrap_or(u64::MAX);
         self.calls.fetch_add(questions.min(1), Ordering::Relaxed);
         self.questions.fetch_add(questions, Ordering::Relaxed);
     }
 
     /// A request has given up waiting after this time.
-    pub(crate) fn timed_out(&self, after: Duration) -> StoreError {
+    pub(crate) fn record_timeout(&self, after: Duration) -> StoreError {
         self.timeouts.fetch_add(1, Ordering::Relaxed);
         self.is_failing.store(true, Ordering::Relaxed);
         StoreError::TimedOut { after }
@@ -61,7 +61,7 @@ impl DriverState {
     }
 
     /// A random part of a time.
-    pub(super) fn chance(&self, most: u128) -> Duration {
+    pub(super) fn random_part(&self, most: u128) -> Duration {
         let number = u128::from(self.host.random());
         let nanos = (most * number) >> 64;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(0))

@@ -14,19 +14,19 @@ use crate::address::{Address, Node, Topology};
 use crate::error::{FailureKind, StoreError};
 
 /// How long all of it may take.
-const WITHIN: Duration = Duration::from_millis(500);
+const PROBE_TIMEOUT: Duration = Duration::from_millis(500);
 /// What every server answers in plain, whatever it has to say about it.
-const PLAIN: &[u8] = b"PING\r\n";
+const PLAIN_PING: &[u8] = b"PING\r\n";
 /// A handshake with nothing in it, which is answered with an alert.
-const HELLO: &[u8] = &[22, 3, 1, 0, 4, 1, 0, 0, 0];
+const TLS_HELLO: &[u8] = &[22, 3, 1, 0, 4, 1, 0, 0, 0];
 /// What records of TLS begin with: alerts and handshakes.
-const RECORDS: [u8; 2] = [21, 22];
+const TLS_RECORD_TYPES: [u8; 2] = [21, 22];
 
 /// The error, or a better one if TLS is what is wrong.
-pub(super) async fn explained(error: StoreError, address: &Address) -> StoreError {
+pub(super) async fn explain_failure(error: StoreError, address: &Address) -> StoreError {
     let may_be_tls = matches!(
         error.kind(),
-        FailureKind::TimedOut | FailureKind::Disconnected | FailureKind::Garbled
+        FailureKind::TimedOut | FailureKind::Disconnected | FailureKind::InvalidResponse
     );
     let nodes = match &address.topology {
         Topology::Single(node) => std::slice::from_ref(node),
@@ -40,18 +40,18 @@ pub(super) async fn explained(error: StoreError, address: &Address) -> StoreErro
     let is_tls = address.tls.is_some();
     let looking = async {
         for node in nodes {
-            let first = first_byte(node, if is_tls { PLAIN } else { HELLO }).await;
+            let first = first_byte(node, if is_tls { PLAIN_PING } else { TLS_HELLO }).await;
             match first {
-                Some(b'+' | b'-') if is_tls => return Some(error_reason::NO_TLS),
-                Some(byte) if !is_tls && RECORDS.contains(&byte) => {
-                    return Some(error_reason::ONLY_TLS);
+                Some(b'+' | b'-') if is_tls => return Some(error_reason::NO_TLS_ADVICE),
+                Some(byte) if !is_tls && TLS_RECORD_TYPES.contains(&byte) => {
+                    return Some(error_reason::TLS_ONLY_ADVICE);
                 }
                 _ => {}
             }
         }
         None
     };
-    match timeout(WITHIN, looking).await {
+    match timeout(PROBE_TIMEOUT, looking).await {
         Ok(Some(why)) => StoreError::unreachable(FailureKind::Tls, why),
         _ => error,
     }

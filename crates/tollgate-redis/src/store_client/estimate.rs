@@ -5,29 +5,32 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::task::JoinHandle;
-use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
+use tollgate::stack::{EstimateOutcome, ExpireScope, HeldEstimate, HeldPermits, SettlementTiming};
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::Check;
-use tollgate_engine::policy::Unsettled;
+use tollgate_engine::policy::UnsettledAction;
 
-use super::Direct;
+use super::StoreClient;
 use super::execute::Charge;
 use crate::host::{Host, HostClock};
-use crate::lease::{Charged, LeaseHold};
+use crate::lease::{AdjustableCharge, LeaseHold};
 use crate::query::{StoreOp, StoreQuery};
 use crate::store::Store;
 
 /// Whether a check's cost is an estimate.
-pub(super) fn is_held(check: &Check<'_>) -> bool {
+pub(super) fn is_estimate(check: &Check<'_>) -> bool {
     check.cost > 0 && check.limit.is_estimated()
 }
 
 /// What a request is charged in the end, where its cost was estimated.
-fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
+fn final_charge(settled: EstimateOutcome, unsettled: UnsettledAction, estimate: u64) -> u64 {
     match (settled, unsettled) {
-        (Settled::Spent(spent), _) => spent,
-        (Settled::Charged, _) | (Settled::Unsaid, Unsettled::Charge) => estimate,
-        (Settled::Unsaid, Unsettled::Refund) | (Settled::Cancelled, _) => 0,
+        (EstimateOutcome::Spent(spent), _) => spent,
+        (EstimateOutcome::Charged, _) | (EstimateOutcome::NotReported, UnsettledAction::Charge) => {
+            estimate
+        }
+        (EstimateOutcome::NotReported, UnsettledAction::Refund)
+        | (EstimateOutcome::Cancelled, _) => 0,
     }
 }
 
@@ -35,75 +38,79 @@ fn spent(settled: Settled, unsettled: Unsettled, estimate: u64) -> u64 {
 struct TimedCharge<C> {
     charged: C,
     cost: u64,
-    unsettled: Unsettled,
+    unsettled: UnsettledAction,
     within: Duration,
-    until: Timestamp,
+    expires_at: Timestamp,
     clock: HostClock,
     /// What stays charged, once it has ended before the request said what it cost.
-    ended: Option<u64>,
+    final_charge: Option<u64>,
 }
 
-impl<C: Charged> TimedCharge<C> {
+impl<C: AdjustableCharge> TimedCharge<C> {
     fn new(charged: C, check: &Check<'_>, clock: HostClock) -> Self {
-        let (unsettled, within) = terms(check);
+        let (unsettled, within) = settle_terms(check);
         Self {
             charged,
             cost: check.cost,
             unsettled,
             within,
-            until: clock.now() + within,
+            expires_at: clock.now() + within,
             clock,
-            ended: None,
+            final_charge: None,
         }
     }
 
     fn is_late(&self) -> bool {
-        self.clock.now() >= self.until
+        self.clock.now() >= self.expires_at
     }
 
-    fn end(&mut self, charged: u64) {
+    fn finish(&mut self, charged: u64) {
         let is_corrected = self.charged.correct(charged);
-        self.ended = Some(if is_corrected { charged } else { self.cost });
+        self.final_charge = Some(if is_corrected { charged } else { self.cost });
     }
 }
 
-impl<C: Charged> TimedEstimate for TimedCharge<C> {
-    fn settle(&mut self, settled: Settled) -> Settlement {
-        let is_late = self.ended.is_some() || self.is_late();
-        if is_late && self.ended.is_none() && settled != Settled::Cancelled {
-            self.expire(Expire::All);
+impl<C: AdjustableCharge> HeldEstimate for TimedCharge<C> {
+    fn settle(&mut self, settled: EstimateOutcome) -> SettlementTiming {
+        let is_late = self.final_charge.is_some() || self.is_late();
+        if is_late && self.final_charge.is_none() && settled != EstimateOutcome::Cancelled {
+            self.expire(ExpireScope::All);
         }
-        match (self.ended, settled) {
+        match (self.final_charge, settled) {
             (None, settled) => {
-                let spent = spent(settled, self.unsettled, self.cost);
-                self.end(spent);
-                Settlement::InTime
+                let spent = final_charge(settled, self.unsettled, self.cost);
+                self.finish(spent);
+                SettlementTiming::InTime
             }
-            (Some(charged), Settled::Spent(spent)) => {
+            (Some(charged), EstimateOutcome::Spent(spent)) => {
                 if spent > charged {
-                    self.charged.charge_late(spent - charged);
+                    self.charged.charge_after_expiry(spent - charged);
                 }
-                Settlement::Late
+                SettlementTiming::Late
             }
-            (Some(_), _) => Settlement::InTime,
+            (Some(_), _) => SettlementTiming::InTime,
         }
     }
 
     fn time_left(&self) -> Option<Duration> {
-        let is_held = self.ended.is_none();
-        is_held.then(|| self.until - self.clock.now())
+        let is_held = self.final_charge.is_none();
+        is_held.then(|| self.expires_at - self.clock.now())
     }
 
-    fn expire(&mut self, which: Expire) {
-        if self.ended.is_none() && (which == Expire::All || self.is_late()) {
-            self.end(spent(Settled::Unsaid, self.unsettled, self.cost));
+    fn expire(&mut self, which: ExpireScope) {
+        if self.final_charge.is_none() && (which == ExpireScope::All || self.is_late()) {
+            self.finish(final_charge(
+                EstimateOutcome::NotReported,
+                self.unsettled,
+                self.cost,
+            ));
         }
     }
 
     fn renew(&mut self) {
-        if self.ended.is_none() && !self.is_late() {
-            self.until = self.clock.now() + self.within;
-            self.charged.prolong(self.until);
+        if self.final_charge.is_none() && !self.is_late() {
+            self.expires_at = self.clock.now() + self.within;
+            self.charged.extend(self.expires_at);
         }
     }
 }
@@ -117,11 +124,11 @@ struct StoredCharge {
     at: Option<u64>,
     host: Host,
     /// What was told last: a charge that was given back makes the room for the next, whichever task runs first.
-    telling: Option<JoinHandle<()>>,
+    last_report: Option<JoinHandle<()>>,
 }
 
 impl StoredCharge {
-    fn tell(&mut self, op: StoreOp, cost: u64) {
+    fn send_correction(&mut self, op: StoreOp, cost: u64) {
         if cost == 0 {
             return;
         }
@@ -130,8 +137,8 @@ impl StoredCharge {
             cost,
             ..self.question.clone()
         };
-        let (store, at, before) = (Arc::clone(&self.store), self.at, self.telling.take());
-        self.telling = Some(self.host.spawn(async move {
+        let (store, at, before) = (Arc::clone(&self.store), self.at, self.last_report.take());
+        self.last_report = Some(self.host.spawn(async move {
             if let Some(before) = before {
                 let _ = before.await;
             }
@@ -140,25 +147,25 @@ impl StoredCharge {
     }
 }
 
-impl Charged for StoredCharge {
+impl AdjustableCharge for StoredCharge {
     fn correct(&mut self, spent: u64) -> bool {
         let estimate = self.question.cost;
         if spent > estimate {
-            self.tell(StoreOp::AtMost, spent - estimate);
+            self.send_correction(StoreOp::AtMost, spent - estimate);
         } else {
-            self.tell(self.back, estimate - spent);
+            self.send_correction(self.back, estimate - spent);
         }
         true
     }
 
-    fn charge_late(&mut self, more: u64) {
-        self.tell(StoreOp::AtMost, more);
+    fn charge_after_expiry(&mut self, more: u64) {
+        self.send_correction(StoreOp::AtMost, more);
     }
 
-    fn prolong(&mut self, _: Timestamp) {}
+    fn extend(&mut self, _: Timestamp) {}
 }
 
-fn terms(check: &Check<'_>) -> (Unsettled, Duration) {
+fn settle_terms(check: &Check<'_>) -> (UnsettledAction, Duration) {
     let settle = check.limit.settle();
     settle.map_or_else(Default::default, |settle| (settle.unsettled, settle.within))
 }
@@ -166,21 +173,21 @@ fn terms(check: &Check<'_>) -> (Unsettled, Duration) {
 /// For how long a lease holds an estimate by itself. One that is given back in the end is held until somebody does that:
 /// a lease would count it as spent.
 pub(super) fn lease_hold_time(check: &Check<'_>) -> Duration {
-    match terms(check) {
-        (Unsettled::Refund, _) => Duration::MAX,
+    match settle_terms(check) {
+        (UnsettledAction::Refund, _) => Duration::MAX,
         (_, within) => within,
     }
 }
 
-impl Direct {
+impl StoreClient {
     /// Holds an estimate of a lease for as long as the request runs.
     pub(super) fn hold_leased_estimate(
         &self,
         check: &Check<'_>,
         estimate: LeaseHold,
-        pass: &mut Pass,
+        pass: &mut HeldPermits,
     ) {
-        pass.hold_timed_estimate(TimedCharge::new(estimate, check, self.clock.clone()));
+        pass.hold_estimate(TimedCharge::new(estimate, check, self.clock.clone()));
     }
 
     /// Puts right what was charged, of windows, logs and quotas, when it is known what the request cost: the rest
@@ -189,17 +196,21 @@ impl Direct {
     pub(super) fn hold_stored_charge(
         &self,
         check: &Check<'_>,
-        Charge { question, back, .. }: Charge,
-        pass: &mut Pass,
+        Charge {
+            question,
+            refund_op: back,
+            ..
+        }: Charge,
+        pass: &mut HeldPermits,
     ) {
         let charge = StoredCharge {
             question,
             back,
             store: Arc::clone(&self.store),
-            at: self.at(),
+            at: self.caller_time(),
             host: self.host.clone(),
-            telling: None,
+            last_report: None,
         };
-        pass.hold_timed_estimate(TimedCharge::new(charge, check, self.clock.clone()));
+        pass.hold_estimate(TimedCharge::new(charge, check, self.clock.clone()));
     }
 }

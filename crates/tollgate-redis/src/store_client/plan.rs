@@ -1,9 +1,11 @@
 //! The first step of a request: what each of its checks needs, and what is known without asking.
 
 use tollgate::Decision;
-use tollgate_engine::backend::{Answer, Check, DenyRecheck, DenyVersion, KnownDenial, Source};
+use tollgate_engine::backend::{
+    Answer, AnswerSource, Check, DenyRecheck, DenyVersion, KnownDenial,
+};
 
-use super::Direct;
+use super::StoreClient;
 use crate::error::StoreError;
 use crate::query::StoreQuery;
 use crate::stored_limit::{LeaseCheck, StoredLimit};
@@ -11,32 +13,32 @@ use crate::stored_limit::{LeaseCheck, StoredLimit};
 /// How a request is to be answered.
 pub(super) enum Plan<'a, 'd> {
     /// It is refused, as is known here.
-    Refused(Answer),
+    Denied(Answer),
     /// What is to be done about each of its checks, all or none; and the denial that is asked about again.
-    Ask(Vec<CheckPlan<'a>>, Option<DenyRecheck<'d>>),
+    Query(Vec<CheckPlan<'a>>, Option<DenyRecheck<'d>>),
 }
 
 /// What one check needs.
 pub(super) enum CheckPlan<'a> {
     /// Nothing: this is known here.
-    Nothing(Decision),
+    Known(Decision),
     /// Tokens of a lease.
-    Tokens(LeaseCheck<'a>),
+    LeasedTokens(LeaseCheck<'a>),
     /// An answer of the store.
-    Answer(Box<StoreQuery>),
+    StoreQuery(Box<StoreQuery>),
 }
 
-impl Direct {
+impl StoreClient {
     /// What each check needs, unless one of them is known to be refused: nothing is spent before all were looked at.
     pub(super) fn plan<'a>(&'a self, checks: &'a [Check<'a>]) -> Result<Plan<'a, 'a>, StoreError> {
         let mut needs = Vec::with_capacity(checks.len());
         let mut refused: Option<Vec<Decision>> = None;
         let mut due = None;
-        let now = self.store_time();
+        let now = self.estimated_store_time();
         for (number, check) in checks.iter().enumerate() {
             let stored = self.stored(check.limit)?;
-            let known = stored.form.known(check.cost);
-            let known = known.or_else(|| match self.remembered(check, stored) {
+            let known = stored.form.known_decision(check.cost);
+            let known = known.or_else(|| match self.remembered_denial(check, stored) {
                 KnownDenial::Repeat(_, denied) => Some(denied),
                 // One a request: another request asks about the others.
                 KnownDenial::Due(recheck) => {
@@ -51,22 +53,24 @@ impl Direct {
                         let all = || vec![Decision::UNLIMITED; checks.len()];
                         refused.get_or_insert_with(all)[number] = known;
                     }
-                    CheckPlan::Nothing(known)
+                    CheckPlan::Known(known)
                 }
-                (None, Some(lent)) => CheckPlan::Tokens(lent),
-                (None, None) => CheckPlan::Answer(Box::new(self.decide(check, now)?)),
+                (None, Some(lent)) => CheckPlan::LeasedTokens(lent),
+                (None, None) => {
+                    CheckPlan::StoreQuery(Box::new(self.build_decide_query(check, now)?))
+                }
             });
         }
         let Some(refused) = refused else {
-            return Ok(Plan::Ask(needs, due));
+            return Ok(Plan::Query(needs, due));
         };
-        let mut answer = Answer::over(checks, &refused);
+        let mut answer = Answer::from_decisions(checks, &refused);
         let decider = answer.decider.map(|number| &checks[number]);
         answer.source = match decider {
-            Some(check) if self.is_lent(check) => self.leased_source(),
-            _ => Source::Known,
+            Some(check) if self.is_leased(check) => self.leased_source(),
+            _ => AnswerSource::Cached,
         };
-        Ok(Plan::Refused(answer))
+        Ok(Plan::Denied(answer))
     }
 
     /// A denial that what is held of a lease says.
@@ -77,18 +81,18 @@ impl Direct {
     }
 
     /// What is remembered of a check. What is left of a lease says so itself.
-    fn remembered(&self, check: &Check<'_>, stored: &StoredLimit) -> KnownDenial<'_> {
-        if stored.leased.is_some() || !self.refusals.are_kept() {
+    fn remembered_denial(&self, check: &Check<'_>, stored: &StoredLimit) -> KnownDenial<'_> {
+        if stored.leased.is_some() || !self.refusals.is_enabled() {
             return KnownDenial::None;
         }
-        let moment = self.moment();
+        let moment = self.epoch_time();
         let version = DenyVersion(stored.version, moment.epoch);
         self.refusals.look_up(check, moment.at, version)
     }
 
     /// A denial that was told before and still holds as far as is known.
-    pub(crate) fn denial_of(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
-        let moment = self.moment();
+    pub(crate) fn find_known_denial(&self, checks: &[Check<'_>]) -> Option<(usize, Decision)> {
+        let moment = self.epoch_time();
         self.refusals.find(checks, moment.at, |check| {
             let stored = self.stored(check.limit).ok()?;
             Some(DenyVersion(stored.version, moment.epoch))

@@ -2,26 +2,26 @@
 
 use tollgate_engine::backend::Check;
 
-use super::Direct;
-use super::estimate::is_held;
+use super::StoreClient;
+use super::estimate::is_estimate;
 use crate::error::StoreError;
-use crate::local_limits::Owed;
+use crate::local_limits::UnreportedUsage;
 use crate::query::{QueryReplies, RawReply, StoreKind, StoreOp, StoreQuery};
 use crate::store::RequestDeadline;
 
 /// Questions of one call: as many as requests are merged into.
-const MOST_TOGETHER: usize = 128;
+const MAX_QUERIES_PER_CALL: usize = 128;
 
 /// What a check's key owes, and the question that tells the store so.
-type UsageReport = (usize, Owed, StoreQuery);
+type UsageReport = (usize, UnreportedUsage, StoreQuery);
 
 fn is_calendar(question: &StoreQuery) -> bool {
-    question.numbers.kind == StoreKind::Calendar
+    question.params.kind == StoreKind::Calendar
 }
 
-impl Direct {
+impl StoreClient {
     /// A question about the key of a check.
-    pub(super) fn question(
+    pub(super) fn build_query(
         &self,
         check: &Check<'_>,
         op: StoreOp,
@@ -31,29 +31,33 @@ impl Direct {
         let numbers = stored.form.params_at(now);
         let nothing = || StoreError::garbled("a limit that nothing is kept of");
         let numbers = numbers.ok_or_else(nothing)?;
-        let is_slots = numbers.kind == StoreKind::Slots;
+        let is_slots = numbers.kind == StoreKind::Concurrency;
         Ok(StoreQuery {
             key: stored.key(check).into(),
             op,
-            numbers,
+            params: numbers,
             // A request takes one slot, however much it costs, and one that is looked for is one.
             cost: match op {
-                StoreOp::Look if is_slots => 1,
+                StoreOp::Peek if is_slots => 1,
                 _ if is_slots => check.cost.min(1),
                 _ => check.cost,
             },
-            holder: is_slots.then(|| self.holders.name()),
+            holder: is_slots.then(|| self.holders.next_holder_name()),
         })
     }
 
     /// The question whether a check passes.
-    pub(super) fn decide(&self, check: &Check<'_>, now: u64) -> Result<StoreQuery, StoreError> {
-        let op = if is_held(check) {
+    pub(super) fn build_decide_query(
+        &self,
+        check: &Check<'_>,
+        now: u64,
+    ) -> Result<StoreQuery, StoreError> {
+        let op = if is_estimate(check) {
             StoreOp::Hold
         } else {
             StoreOp::Decide
         };
-        let mut question = self.question(check, op, now)?;
+        let mut question = self.build_query(check, op, now)?;
         if question.holder.is_some() {
             // A request takes one slot, also at no cost.
             question.cost = 1;
@@ -74,7 +78,11 @@ impl Direct {
         patience: &mut RequestDeadline,
     ) -> Result<QueryReplies, StoreError> {
         let is_plain = !questions.iter().any(is_calendar);
-        if is_plain && self.untold(checks, numbers, &questions).is_empty() {
+        if is_plain
+            && self
+                .collect_unreported(checks, numbers, &questions)
+                .is_empty()
+        {
             return self.store.ask_with(patience, questions, at).await;
         }
         Box::pin(self.report_and_send(checks, numbers, questions, at, patience)).await
@@ -91,14 +99,14 @@ impl Direct {
         patience: &mut RequestDeadline,
     ) -> Result<QueryReplies, StoreError> {
         for _ in 0..2 {
-            let told = self.untold(checks, numbers, &questions);
+            let told = self.collect_unreported(checks, numbers, &questions);
             let raises = told.iter().map(|(_, _, raise)| raise);
             let all = raises.chain(&questions).cloned().collect();
             let mut answers = self.store.ask_with(patience, all, at).await?;
-            answers.each.drain(..told.len());
-            if !answers.each.iter().any(RawReply::is_wrong_period) {
+            answers.replies.drain(..told.len());
+            if !answers.replies.iter().any(RawReply::is_wrong_period) {
                 for (number, owed, _) in &told {
-                    self.local.told(&checks[*number], owed);
+                    self.local.mark_reported(&checks[*number], owed);
                 }
                 return Ok(answers);
             }
@@ -106,7 +114,7 @@ impl Direct {
             self.record_store_time(answers.now);
             for (question, number) in questions.iter_mut().zip(numbers) {
                 let form = &self.stored(checks[*number].limit)?.form;
-                question.numbers = form.params_at(answers.now).unwrap_or(question.numbers);
+                question.params = form.params_at(answers.now).unwrap_or(question.params);
             }
         }
         // The clock has stepped meanwhile, or the calendar doesn't reach as far: that is no refusal.
@@ -115,7 +123,7 @@ impl Direct {
     }
 
     /// What the keys of these questions owe that the store wasn't told of.
-    fn untold(
+    fn collect_unreported(
         &self,
         checks: &[Check<'_>],
         numbers: &[usize],
@@ -125,9 +133,9 @@ impl Direct {
             |question: &StoreQuery| matches!(question.op, StoreOp::Decide | StoreOp::Hold);
         let decides = questions.iter().all(decides);
         let told = |(question, number): (&StoreQuery, &usize)| {
-            let owed = self.local.owed(&checks[*number])?;
+            let owed = self.local.unreported_usage(&checks[*number])?;
             let raise = StoreQuery {
-                op: StoreOp::Raise(question.numbers.owed(&owed)),
+                op: StoreOp::RaiseUsage(question.params.owed_units(&owed)),
                 cost: owed.used,
                 holder: None,
                 ..question.clone()
@@ -140,12 +148,16 @@ impl Direct {
 
     /// Questions that can go together, in their order. No call has so many that the store works on it for
     /// long: others wait meanwhile.
-    pub(super) fn groups(&self, asked: Vec<(usize, StoreQuery)>) -> Vec<Vec<(usize, StoreQuery)>> {
+    pub(super) fn group_by_lane(
+        &self,
+        asked: Vec<(usize, StoreQuery)>,
+    ) -> Vec<Vec<(usize, StoreQuery)>> {
         let mut groups: Vec<(u16, Vec<(usize, StoreQuery)>)> = Vec::new();
         for (number, question) in asked {
             let lane = self.store.lane(&question.key);
-            let has_room =
-                |(other, group): &&mut (u16, Vec<_>)| *other == lane && group.len() < MOST_TOGETHER;
+            let has_room = |(other, group): &&mut (u16, Vec<_>)| {
+                *other == lane && group.len() < MAX_QUERIES_PER_CALL
+            };
             match groups.iter_mut().find(has_room) {
                 Some((_, group)) => group.push((number, question)),
                 None => groups.push((lane, vec![(number, question)])),

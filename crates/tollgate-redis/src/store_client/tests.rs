@@ -9,7 +9,7 @@ use std::time::Duration;
 use futures_util::future::join_all;
 use tollgate::quota::Quota;
 use tollgate::{Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, SoleLimit};
+use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, StandaloneLimit};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Bounds, Engine, Facts, Policy};
 use tollgate_testkit::redis::Server;
@@ -42,20 +42,22 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
             let builder = Redis::builder(&server.url()).unwrap();
             let redis = builder
                 .timeout(Duration::from_secs(5))
-                .nodes(1)
+                .node_count(1)
                 .build()
                 .unwrap();
-            let direct = redis.direct().unwrap();
+            let direct = redis.store_client().unwrap();
             // As if this node's clock were behind or ahead by so much.
-            direct.ahead.store(days * 86_400_000_000, Ordering::Relaxed);
-            let limiter = redis.limiter_of("skewed", LimitKind::Quota(quota.clone()));
+            direct
+                .store_clock_ahead_micros
+                .store(days * 86_400_000_000, Ordering::Relaxed);
+            let limiter = redis.limiter_with_kind("skewed", LimitKind::Quota(quota.clone()));
             let limiter = limiter.build().unwrap();
             let before = time(&server);
             for number in 0..5 {
                 let answer = limiter.check("k").await;
                 let what = format!("{quota} by {days} days, {number}");
                 assert_eq!(
-                    (answer.fallback, answer.refused().is_none()),
+                    (answer.fallback, answer.denied().is_none()),
                     (None, number < 3),
                     "{what}"
                 );
@@ -72,7 +74,7 @@ async fn a_clock_that_is_wrong_by_months_changes_no_quota() {
             }
             // The calendar was told anew once, if it was of another time at all.
             assert!(redis.stats().round_trips <= 6, "{quota} by {days} days");
-            assert_eq!(redis.stats().strange_keys, 0);
+            assert_eq!(redis.stats().foreign_keys, 0);
         }
     }
 }
@@ -88,7 +90,7 @@ impl Backend for Noting {
         checks: &'a [Check<'a>],
         each: Option<&'a mut Vec<CheckResult>>,
     ) -> impl Future<Output = Result<Answer, Infallible>> + Send + 'a {
-        let direct = self.0.direct().unwrap();
+        let direct = self.0.store_client().unwrap();
         for check in checks {
             let made = direct.stored(check.limit).unwrap();
             let place = std::ptr::from_ref(made).addr();
@@ -138,7 +140,7 @@ async fn nobody_is_refused_because_others_were_faster() {
         let all = join_all((0..32).map(|_| limiter.try_check(&key, 1))).await;
         let passed = all
             .iter()
-            .filter(|answer| matches!(answer, Ok(answer) if answer.refused().is_none()));
+            .filter(|answer| matches!(answer, Ok(answer) if answer.denied().is_none()));
         assert_eq!(passed.count(), 32, "round {round}");
     }
 }
@@ -157,7 +159,7 @@ async fn what_came_for_one_who_has_gone_is_left_to_others() {
     assert!(polled.is_pending());
     drop(asking);
     let left = async {
-        while redis.stats().leased < 700 {
+        while redis.stats().leased_tokens < 700 {
             tokio::task::yield_now().await;
         }
     };
@@ -169,7 +171,7 @@ async fn what_came_for_one_who_has_gone_is_left_to_others() {
             .try_check("k", 700)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
     assert!(
@@ -177,7 +179,7 @@ async fn what_came_for_one_who_has_gone_is_left_to_others() {
             .try_check("k", 700)
             .await
             .unwrap()
-            .refused()
+            .denied()
             .is_some()
     );
 }
@@ -186,7 +188,7 @@ async fn what_came_for_one_who_has_gone_is_left_to_others() {
 async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).expect("a URL");
-    let redis = builder.timeout(Duration::from_secs(20)).nodes(1);
+    let redis = builder.timeout(Duration::from_secs(20)).node_count(1);
     let redis = redis.build().expect("a client");
     let limits: String = (0..300)
         .map(|number| {
@@ -199,7 +201,7 @@ async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
     let policy = Policy::from_text(&format!("limits:\n{limits}"), Format::Yaml);
     let engine = Engine::new(policy.expect("a policy").policy, redis.clone());
     let bounds = Bounds {
-        checks: 300,
+        max_checks: 300,
         ..Bounds::default()
     };
     let engine = engine.expect("a policy").with_bounds(bounds);
@@ -209,7 +211,7 @@ async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
     for _ in 0..3 {
         let verdict = engine.decide_async(&facts).await.expect("an answer");
         assert_eq!(verdict.fallback(), None);
-        passed += u64::from(verdict.refused().is_none());
+        passed += u64::from(verdict.denied().is_none());
     }
     assert_eq!(passed, 2);
     // Of 128, 128 and 44 questions each, and those that give back.
@@ -223,13 +225,13 @@ async fn a_request_of_very_many_limits_goes_in_calls_of_a_bounded_size() {
 async fn a_decision_is_small_enough_to_be_had_at_once_from_the_allocator() {
     let redis = Redis::connect("redis://127.0.0.1:1").unwrap();
     let limiter = redis.limiter("small", Rate::per_second(1)).build().unwrap();
-    let (limit, facts) = (limiter.limit(), SoleLimit::facts("k"));
+    let (limit, facts) = (limiter.limit(), StandaloneLimit::facts("k"));
     let checks = [limit.check(&facts, 1)];
-    let direct = redis.direct().unwrap();
-    let question = direct.question(&checks[0], StoreOp::Decide, 0).unwrap();
+    let direct = redis.store_client().unwrap();
+    let question = direct.build_query(&checks[0], StoreOp::Decide, 0).unwrap();
     let sizes = [
         size_of_val(&limiter.ask("k", 1)),
-        size_of_val(&direct.ask_one(&checks, question)),
+        size_of_val(&direct.execute_single_query(&checks, question)),
     ];
     assert!(sizes.iter().all(|size| *size <= 1_032), "{sizes:?} bytes");
 }

@@ -14,10 +14,10 @@ use std::time::Duration;
 
 use futures_util::future::join_all;
 use tollgate::core::{
-    Arithmetic as _, Bucket, Counts, FixedWindow, LeakyBucket, Level, Log, SlidingCounter,
-    SlidingLog, TokenBucket, Window,
+    Arithmetic as _, Bucket, BucketLevel, FixedWindow, HitLog, LeakyBucket, SlidingCounter,
+    SlidingCounts, SlidingLog, TokenBucket, WindowCount,
 };
-use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
@@ -38,13 +38,13 @@ fn question(key: &str, numbers: LimitParams, step: KeyAction) -> StoreQuery {
     let (op, cost) = match step {
         KeyAction::Decide(cost) => (StoreOp::Decide, cost),
         KeyAction::AtMost(cost) => (StoreOp::AtMost, cost),
-        KeyAction::Gift(cost) => (StoreOp::Gift, cost),
+        KeyAction::Gift(cost) => (StoreOp::Refund, cost),
         KeyAction::Reset => (StoreOp::Reset, 0),
     };
     StoreQuery {
         key: key.into(),
         op,
-        numbers,
+        params: numbers,
         cost,
         holder: None,
     }
@@ -93,8 +93,8 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
                 (decision, taken)
             }
             KeyAction::Gift(tokens) => {
-                self.limit.gift(&mut state, now, tokens);
-                let decision = self.limit.report(&state, now, Some(now));
+                self.limit.refund(&mut state, now, tokens);
+                let decision = self.limit.decision_at(&state, now, Some(now));
                 if tokens > 0 {
                     self.state = state;
                 }
@@ -102,19 +102,24 @@ impl<A: tollgate::core::Arithmetic> Model for Kept<A> {
             }
             KeyAction::Reset => {
                 self.state = A::State::default();
-                (self.limit.report(&self.state, now, Some(now)), 0)
+                (self.limit.decision_at(&self.state, now, Some(now)), 0)
             }
         }
     }
 }
 
 /// No wait is longer than a bucket's.
-fn clamped(level: &Level, capacity: u128, drain: u128, now: Timestamp) -> (Level, bool) {
-    let Level { debt, as_of } = *level;
+fn clamped(
+    level: &BucketLevel,
+    capacity: u128,
+    drain: u128,
+    now: Timestamp,
+) -> (BucketLevel, bool) {
+    let BucketLevel { debt, as_of } = *level;
     let ahead = u128::from(as_of.nanos_since(now)) * drain;
     if ahead > 0 && ahead + debt > capacity {
         let debt = debt.max(capacity);
-        (Level { debt, as_of: now }, ahead > capacity)
+        (BucketLevel { debt, as_of: now }, ahead > capacity)
     } else {
         (*level, false)
     }
@@ -145,11 +150,11 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
             (Bucket { level, ..*bucket }, is_far)
         }),
         Algorithm::FixedWindow(align) => kept(
-            FixedWindow::new(rate).unwrap().align(align),
+            FixedWindow::new(rate).unwrap().with_alignment(align),
             |limit, window, now| {
                 if window.start > now + limit.rate().period().unwrap() {
                     let start = start_of(limit.rate(), limit.alignment(), now);
-                    (Window { start, ..*window }, true)
+                    (WindowCount { start, ..*window }, true)
                 } else {
                     (*window, false)
                 }
@@ -159,7 +164,7 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
             let newest = log.entries().last().map_or(Timestamp::ZERO, |(at, _)| at);
             if newest > now + limit.rate().period().unwrap() {
                 let used = limit.rate().count() - limit.remaining(log, newest);
-                (Log::from_entries([(now, used)]), true)
+                (HitLog::from_entries([(now, used)]), true)
             } else {
                 (log.clone(), false)
             }
@@ -167,8 +172,8 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
         Algorithm::SlidingCounter => {
             kept(SlidingCounter::new(rate).unwrap(), |limit, counts, now| {
                 if counts.start > now + limit.rate().period().unwrap() {
-                    let start = start_of(limit.rate(), Align::default(), now);
-                    (Counts { start, ..*counts }, true)
+                    let start = start_of(limit.rate(), WindowAlignment::default(), now);
+                    (SlidingCounts { start, ..*counts }, true)
                 } else {
                     (*counts, false)
                 }
@@ -179,11 +184,11 @@ fn model(rate: Rate, algorithm: Algorithm) -> Box<dyn Model> {
 }
 
 /// Where the window of a time begins.
-fn start_of(rate: Rate, align: Align, now: Timestamp) -> Timestamp {
+fn start_of(rate: Rate, align: WindowAlignment, now: Timestamp) -> Timestamp {
     let length = rate.period().unwrap().as_nanos() as u64;
     match align {
-        Align::FirstHit => now,
-        Align::Boundary(boundary) => {
+        WindowAlignment::FirstHit => now,
+        WindowAlignment::Boundary(boundary) => {
             let phase = boundary.as_nanos() % length;
             let since = (now.as_nanos() - phase) % length;
             Timestamp::from_nanos(now.as_nanos() - since)
@@ -223,9 +228,9 @@ fn random_key(number: u64, algorithm: Algorithm, random: &mut Random) -> Modelle
     let scaled = Rate::new(count, Duration::from_nanos(period)).burst(burst);
     let form = LimitForm::new(&LimitKind::Rate { rate, algorithm }, Duration::ZERO).unwrap();
     let aligned = match algorithm {
-        Algorithm::FixedWindow(Align::Boundary(boundary)) => {
+        Algorithm::FixedWindow(WindowAlignment::Boundary(boundary)) => {
             let phase = boundary.as_nanos() / 1000;
-            Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(phase)))
+            Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::from_nanos(phase)))
         }
         other => other,
     };
@@ -281,7 +286,7 @@ fn compare(
         expected.outcome,
         expected.limit,
         expected.remaining,
-        scaled_up(expected.wait()),
+        scaled_up(expected.wait_or_max()),
         scaled_up(expected.reset_after),
     );
     let mut seen = seen.decision(numbers);
@@ -319,7 +324,7 @@ async fn run(algorithm: Algorithm, seed: u64) {
         for ((key, action), answer) in keys.iter_mut().zip(&actions).zip(answers) {
             let answers = answer.unwrap();
             assert_eq!(answers.now, now);
-            compare(key, *action, now, answers.each[0], algorithm);
+            compare(key, *action, now, answers.replies[0], algorithm);
         }
     }
 }
@@ -377,7 +382,7 @@ async fn levels_alone_are_answered_as_among_others() {
         assert_eq!(calls, 2, "each side has gone in one call");
         assert_eq!(alone, among, "{requests:?} at {now}");
         for answers in alone {
-            for raw in answers.unwrap().each {
+            for raw in answers.unwrap().replies {
                 outcomes[usize::try_from(raw.outcome).unwrap()] += 1;
             }
         }
@@ -405,10 +410,10 @@ conforms! {
     gcra_equals_core: Algorithm::Gcra, 1;
     a_leaky_bucket_equals_core: Algorithm::LeakyBucket, 2;
     a_token_bucket_equals_core: Algorithm::TokenBucket, 3;
-    a_fixed_window_equals_core: Algorithm::FixedWindow(Align::default()), 4;
+    a_fixed_window_equals_core: Algorithm::FixedWindow(WindowAlignment::default()), 4;
     a_window_around_a_boundary_equals_core:
-        Algorithm::FixedWindow(Align::Boundary(Timestamp::from_micros(123_456))), 8;
-    a_window_from_the_first_hit_equals_core: Algorithm::FixedWindow(Align::FirstHit), 5;
+        Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::from_micros(123_456))), 8;
+    a_window_from_the_first_hit_equals_core: Algorithm::FixedWindow(WindowAlignment::FirstHit), 5;
     a_sliding_counter_equals_core: Algorithm::SlidingCounter, 6;
     a_sliding_log_equals_core: Algorithm::SlidingLog, 7;
 }
@@ -446,13 +451,13 @@ async fn numbers_just_below_two_to_the_53_are_exact() {
             };
             let asked = question(&key, numbers, KeyAction::Decide(cost));
             let answers = store.ask(vec![asked], Some(now)).await.unwrap();
-            let seen = answers.each[0].decision(&numbers);
+            let seen = answers.replies[0].decision(&numbers);
             let (expected, _) = model.step(now, KeyAction::Decide(cost));
             let expected = Decision::new(
                 expected.outcome,
                 expected.limit,
                 expected.remaining,
-                scaled_up(expected.wait()),
+                scaled_up(expected.wait_or_max()),
                 scaled_up(expected.reset_after),
             );
             assert_eq!(seen, expected, "{key}: {cost} at {now} (step {step})");

@@ -9,7 +9,7 @@ use tollgate::Rate;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
-use tollgate_testkit::redis::{Cluster, Server, slot_of};
+use tollgate_testkit::redis::{Cluster, Server, hash_slot};
 
 /// Who asks at once, each of a limit of its own, and how often.
 const TASKS: u64 = 8;
@@ -19,7 +19,7 @@ const EACH: u64 = 70;
 async fn merged_questions_about_a_slot_half_way_are_all_answered() {
     let cluster = Cluster::start();
     let builder = Redis::builder(&cluster.url()).unwrap();
-    let redis = builder.timeout(PATIENT).nodes(1).near_cache(0);
+    let redis = builder.timeout(PATIENT).node_count(1).deny_cache(0);
     let redis = redis.build().unwrap();
     let limiters = (0..TASKS).map(|number| {
         let name = format!("half {number}");
@@ -33,11 +33,11 @@ async fn merged_questions_about_a_slot_half_way_are_all_answered() {
                 .try_check("half", 1)
                 .await
                 .unwrap()
-                .passed()
+                .allowed()
                 .is_some()
         );
     }
-    let slot = slot_of("{key=half}");
+    let slot = hash_slot("{key=half}");
     let (_, other) = owner_and_other(&cluster, slot);
     let migration = cluster.begin_migration(slot, other);
     // Some are here and some there.
@@ -56,7 +56,7 @@ async fn merged_questions_about_a_slot_half_way_are_all_answered() {
     let failed: u64 = join_all(asking).await.into_iter().map(Result::unwrap).sum();
     assert_eq!(failed, 0, "of {}", TASKS * EACH);
     let now = redis.stats();
-    assert_eq!(now.questions - before.questions, TASKS * EACH);
+    assert_eq!(now.queries - before.queries, TASKS * EACH);
     while migration.move_keys(10) > 0 {}
     migration.finish();
     for limiter in &limiters {
@@ -69,7 +69,7 @@ async fn merged_questions_about_a_slot_half_way_are_all_answered() {
 async fn a_request_whose_keys_are_half_way_waits_until_they_are_together() {
     let cluster = Cluster::start();
     let redis = Redis::builder(&cluster.url()).unwrap();
-    let redis = redis.timeout(DEADLINE).nodes(1).build().unwrap();
+    let redis = redis.timeout(DEADLINE).node_count(1).build().unwrap();
     let policy = "limits: [{name: a, key: user, rate: 100/h}, {name: b, key: user, rate: 100/h}]";
     let policy = Policy::from_text(policy, Format::Yaml).unwrap().policy;
     let engine = Arc::new(Engine::new(policy, redis).unwrap());
@@ -79,10 +79,10 @@ async fn a_request_whose_keys_are_half_way_waits_until_they_are_together() {
             .decide_async(&facts)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
-    let slot = slot_of("{user=half}");
+    let slot = hash_slot("{user=half}");
     let (_, other) = owner_and_other(&cluster, slot);
     let migration = cluster.begin_migration(slot, other);
     assert_eq!(migration.move_keys(1), 1);

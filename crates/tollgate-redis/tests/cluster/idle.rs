@@ -4,7 +4,7 @@ use crate::common::{DEADLINE, eventually};
 use crate::parts::{TIMEOUT, failing_beside, keys_of, limiter, without_failover};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::Redis;
-use tollgate_testkit::redis::{Cluster, slot_of};
+use tollgate_testkit::redis::{Cluster, hash_slot};
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn a_replacement_is_found_though_idle_connections_to_the_others_were_closed() {
@@ -28,7 +28,7 @@ async fn a_replacement_is_found_though_idle_connections_to_the_others_were_close
         idle().all(|closed| closed > Some(0))
     })
     .await;
-    let slot = slot_of(format!("{{key={own}}}"));
+    let slot = hash_slot(format!("{{key={own}}}"));
     cluster.kill_master_of(slot);
     cluster.wait_until_ok(DEADLINE);
     eventually("who took its place", async || {
@@ -66,9 +66,9 @@ async fn slots_of_healthy_nodes_are_given_back_beside_a_silent_one() {
     let masters: Vec<_> = cluster.masters().collect();
     let [gone, healthy] = [0, 1].map(|node| keys_of(&cluster, masters[node], 1).remove(0));
     let builder = Redis::builder(&cluster.url()).expect("a URL");
-    let redis = builder.timeout(TIMEOUT).nodes(1).near_cache(0).build();
+    let redis = builder.timeout(TIMEOUT).node_count(1).deny_cache(0).build();
     let redis = redis.expect("a runtime");
-    let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(MANY));
+    let jobs = redis.limiter_with_kind("jobs", LimitKind::Concurrency(MANY));
     let jobs = jobs.build().expect("slots are for the store");
     let mut held = Vec::new();
     eventually("the store", async || jobs.peek(&gone).await.is_ok()).await;
@@ -76,7 +76,7 @@ async fn slots_of_healthy_nodes_are_given_back_beside_a_silent_one() {
         held.push(jobs.try_check(&gone, 1).await.expect("a slot"));
     }
     let own = jobs.try_check(&healthy, 1).await.expect("a slot");
-    masters[0].stop();
+    masters[0].pause();
     // On one thread: all have ended before the first is said. Most are given back in vain, again and again.
     drop(own);
     drop(held);
@@ -85,7 +85,7 @@ async fn slots_of_healthy_nodes_are_given_back_beside_a_silent_one() {
         async || matches!(jobs.peek(&healthy).await, Ok(seen) if seen.remaining == u64::from(MANY)),
     )
     .await;
-    masters[0].cont();
+    masters[0].resume();
     eventually(
         "those of the other",
         async || matches!(jobs.peek(&gone).await, Ok(seen) if seen.remaining == u64::from(MANY)),

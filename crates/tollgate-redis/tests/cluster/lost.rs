@@ -30,7 +30,7 @@ fn losing(server: &Server) -> (Proxy, Arc<AtomicBool>, Arc<AtomicU64>) {
 
 fn connect(proxy: &Proxy) -> Redis {
     let builder = Redis::builder(&proxy.cluster_url()).expect("a URL");
-    let builder = builder.timeout(PATIENT).nodes(1).near_cache(0);
+    let builder = builder.timeout(PATIENT).node_count(1).deny_cache(0);
     builder.build().expect("a runtime")
 }
 
@@ -41,7 +41,14 @@ async fn what_is_given_back_is_given_once_and_what_is_charged_twice_at_most() {
     let (proxy, loses, lost) = losing(&server);
     let redis = connect(&proxy);
     let limiter = redis.limiter("lost", Rate::per_day(BURST)).build().unwrap();
-    assert!(limiter.try_check("k", 50).await.unwrap().passed().is_some());
+    assert!(
+        limiter
+            .try_check("k", 50)
+            .await
+            .unwrap()
+            .allowed()
+            .is_some()
+    );
     limiter.refund("k", 0).await.unwrap();
     // Whoever is asked something knows the script.
     loses.store(true, Ordering::SeqCst);
@@ -65,10 +72,13 @@ async fn a_slot_whose_reply_was_lost_is_free_again() {
     let server = Server::start();
     let (proxy, loses, lost) = losing(&server);
     // Nobody waits for long, and slots live for far longer than this test may take.
-    let builder = Redis::builder(&proxy.cluster_url()).unwrap().nodes(1);
-    let builder = builder.timeout(Duration::from_millis(3)).near_cache(0);
-    let redis = builder.slot_life(Duration::from_secs(600)).build().unwrap();
-    let slots = redis.limiter_of("jobs", LimitKind::Concurrency(2));
+    let builder = Redis::builder(&proxy.cluster_url()).unwrap().node_count(1);
+    let builder = builder.timeout(Duration::from_millis(3)).deny_cache(0);
+    let redis = builder
+        .permit_ttl(Duration::from_secs(600))
+        .build()
+        .unwrap();
+    let slots = redis.limiter_with_kind("jobs", LimitKind::Concurrency(2));
     let slots = slots.build().unwrap();
     let all_are_free = async || matches!(slots.peek("k").await, Ok(left) if left.remaining == 2);
     eventually("the store", all_are_free).await;

@@ -19,12 +19,12 @@ use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::{FailureKind, Redis};
-use tollgate_testkit::redis::{Cluster, Server, slot_of};
+use tollgate_testkit::redis::{Cluster, Server, hash_slot};
 
 fn engine(cluster: &Cluster, policy: &str) -> Engine<Redis> {
     let builder = Redis::builder(&cluster.url()).expect("a URL");
     // Every refusal is asked for.
-    let redis = builder.timeout(PATIENT).near_cache(0).build();
+    let redis = builder.timeout(PATIENT).deny_cache(0).build();
     let policy = Policy::from_text(policy, Format::Yaml).expect("a policy");
     Engine::new(policy.policy, redis.expect("a runtime")).expect("a policy")
 }
@@ -66,7 +66,7 @@ async fn a_user_with_few_rights(cluster: &Cluster) {
     let limiter = limiter.expect("a limit");
     for number in 0..LIMIT + 2 {
         let answer = limiter.try_check("k", 1).await.expect("an answer");
-        assert_eq!(answer.refused().is_none(), number < LIMIT);
+        assert_eq!(answer.denied().is_none(), number < LIMIT);
     }
 }
 
@@ -102,17 +102,17 @@ async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {
                 .decide_async(&facts)
                 .await
                 .unwrap()
-                .passed()
+                .allowed()
                 .is_some()
         );
         let (before, stats) = (scripts(cluster), engine.backend().stats());
         for number in 1..8 {
             let verdict = engine.decide_async(&facts).await.unwrap();
-            assert_eq!(verdict.refused().is_none(), number < 5);
+            assert_eq!(verdict.denied().is_none(), number < 5);
         }
         let now = engine.backend().stats();
         assert_eq!(now.round_trips - stats.round_trips, 7);
-        assert_eq!(now.questions - stats.questions, 4 * 7);
+        assert_eq!(now.queries - stats.queries, 4 * 7);
         assert_eq!(scripts(cluster) - before, 7);
     }
     assert_eq!(engine.backend().stats().fallback, Default::default());
@@ -132,16 +132,16 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
         .with("first", "1")
         .with("second", "1")
         .with("third", "1");
-    let slots = ["{first=1}", "{second=1}", "{third=1}"].map(slot_of);
+    let slots = ["{first=1}", "{second=1}", "{third=1}"].map(hash_slot);
     assert!(slots[0] != slots[1] && slots[1] != slots[2] && slots[0] != slots[2]);
     for _ in 0..2 {
-        assert!(engine.decide_async(&all).await.unwrap().passed().is_some());
+        assert!(engine.decide_async(&all).await.unwrap().allowed().is_some());
     }
     // In order: the third is asked last, and refuses.
     let stats = engine.backend().stats();
     let verdict = engine.decide_async(&all).await.unwrap();
     assert_eq!(
-        (verdict.refused().is_none(), verdict.cause()),
+        (verdict.denied().is_none(), verdict.cause()),
         (false, Cause::Rule("third"))
     );
     drop(verdict);
@@ -156,7 +156,7 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
     assert_eq!(left(&engine, &peek("third")).await, 0);
     // Three charges and two that were given back, and what looking took; some may have shared a call.
     eventually("all answers", async || {
-        engine.backend().stats().questions - stats.questions >= 3 + 2 + 3
+        engine.backend().stats().queries - stats.queries >= 3 + 2 + 3
     })
     .await;
 
@@ -167,7 +167,7 @@ async fn what_was_charged_is_given_back(cluster: &Cluster) {
             .decide_async(&facts)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
     let (before, stats) = (scripts(cluster), engine.backend().stats());
@@ -192,9 +192,9 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
         .timeout(SECOND);
     let engine = Engine::new(policy, redis.build().expect("a runtime")).expect("a policy");
     // A user and a tenant who live with different masters.
-    let user = cluster.master_of(slot_of("{user=1}"));
+    let user = cluster.master_of(hash_slot("{user=1}"));
     let tenants = ["1", "2", "3", "4", "5", "6", "7", "8"];
-    let home = |tenant: &&str| cluster.master_of(slot_of(format!("{{tenant={tenant}}}")));
+    let home = |tenant: &&str| cluster.master_of(hash_slot(format!("{{tenant={tenant}}}")));
     let tenant = tenants
         .iter()
         .find(|tenant| home(tenant).port() != user.port());
@@ -205,7 +205,7 @@ async fn one_deadline_for_all_slots(cluster: &Cluster) {
             .decide_async(&facts)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
 
@@ -250,15 +250,21 @@ async fn moved_keys_are_found(cluster: &Cluster) {
         .limiter("moved", Rate::per_hour(LIMIT))
         .build()
         .expect("a limit");
-    let slot = slot_of("{key=mover}");
+    let slot = hash_slot("{key=mover}");
     let (_, other) = owner_and_other(cluster, slot);
-    assert!(limiter.check_n("mover", LIMIT - 2).await.passed().is_some());
+    assert!(
+        limiter
+            .check_n("mover", LIMIT - 2)
+            .await
+            .allowed()
+            .is_some()
+    );
     cluster.migrate_slot(slot, other);
     // MOVED: what was spent there is spent here.
     let answer = limiter.check("mover").await;
     assert_eq!((answer.fallback, answer.decision.remaining), (None, 1));
-    assert!(limiter.check("mover").await.passed().is_some());
-    assert!(limiter.check("mover").await.refused().is_some());
+    assert!(limiter.check("mover").await.allowed().is_some());
+    assert!(limiter.check("mover").await.denied().is_some());
     assert_eq!(redis.stats().fallback.errors, 0);
 }
 
@@ -271,9 +277,9 @@ async fn a_slot_half_way(cluster: &Cluster) {
             .expect("a limit")
     };
     let (moved, new) = (limiter("gone ahead"), limiter("new"));
-    let slot = slot_of("{key=half}");
+    let slot = hash_slot("{key=half}");
     let (owner, other) = owner_and_other(cluster, slot);
-    assert!(moved.check_n("half", LIMIT - 2).await.passed().is_some());
+    assert!(moved.check_n("half", LIMIT - 2).await.allowed().is_some());
     let migration = cluster.begin_migration(slot, other);
     assert_eq!(migration.move_keys(100), 1);
     // ASK: both what has moved and what was never there is at the other node.
@@ -320,8 +326,8 @@ async fn nothing_is_admitted_twice_while_slots_move() {
                 while !is_over.load(Ordering::Relaxed) {
                     let answer = limiter.check("k").await;
                     let failed = answer.fallback.is_some();
-                    assert!(!(failed && answer.refused().is_none()));
-                    admitted.fetch_add(u64::from(answer.refused().is_none()), Ordering::Relaxed);
+                    assert!(!(failed && answer.denied().is_none()));
+                    admitted.fetch_add(u64::from(answer.denied().is_none()), Ordering::Relaxed);
                     without.fetch_add(u64::from(failed), Ordering::Relaxed);
                     tokio::time::sleep(Duration::from_millis(1)).await;
                 }
@@ -331,7 +337,7 @@ async fn nothing_is_admitted_twice_while_slots_move() {
     let moves = if is_soak() { 100 } else { 12 };
     let own = Arc::clone(&cluster);
     let moving = tokio::task::spawn_blocking(move || {
-        let slot = slot_of("{key=k}");
+        let slot = hash_slot("{key=k}");
         for _ in 0..moves {
             let (_, other) = owner_and_other(&own, slot);
             own.migrate_slot(slot, other);

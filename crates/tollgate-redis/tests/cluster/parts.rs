@@ -9,7 +9,7 @@ use tokio::time::Instant;
 use tollgate::Rate;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, RedisLimiter, StoreError};
-use tollgate_testkit::redis::{Cluster, Server, slot_of};
+use tollgate_testkit::redis::{Cluster, Server, hash_slot};
 
 /// Long enough for a healthy node on a busy machine.
 pub(crate) const TIMEOUT: Duration = Duration::from_millis(250);
@@ -29,7 +29,7 @@ pub(crate) fn without_failover() -> Cluster {
 
 pub(crate) fn limiter(cluster: &Cluster) -> RedisLimiter {
     let builder = Redis::builder(&cluster.url()).expect("a URL");
-    let redis = builder.timeout(TIMEOUT).nodes(1).near_cache(0).build();
+    let redis = builder.timeout(TIMEOUT).node_count(1).deny_cache(0).build();
     let redis = redis.expect("a runtime");
     let limiter = redis.limiter("part", Rate::per_hour(1_000_000));
     // However many fail at the dead one, no circuit breaks for the others.
@@ -41,7 +41,7 @@ pub(crate) fn limiter(cluster: &Cluster) -> RedisLimiter {
 pub(crate) fn keys_of(cluster: &Cluster, node: &Server, count: usize) -> Vec<String> {
     let keys = (0..).map(|number| format!("k{number}"));
     let is_its = |key: &String| {
-        let slot = slot_of(format!("{{key={key}}}"));
+        let slot = hash_slot(format!("{{key={key}}}"));
         cluster.master_of(slot).port() == node.port()
     };
     keys.filter(is_its).take(count).collect()
@@ -120,7 +120,7 @@ async fn healthy_nodes_answer(harm: fn(&Server), heal: fn(&Server)) {
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn healthy_nodes_answer_beside_a_silent_one() {
-    healthy_nodes_answer(Server::stop, Server::cont).await;
+    healthy_nodes_answer(Server::pause, Server::resume).await;
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]

@@ -12,7 +12,7 @@ use tokio::time::Instant;
 use tollgate::{Outcome, Rate};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{
-    Breaker, FailureKind, LimitVerdict, Redis, RedisLimiter, RedisStats, StoreEvent,
+    BreakerThresholds, FailureKind, LimitDecision, Redis, RedisLimiter, RedisStats, StoreEvent,
 };
 
 /// How long a decision may wait for the store.
@@ -41,11 +41,11 @@ const NODES: u64 = 4;
 /// The key of all limits.
 pub(crate) const KEY: &str = "k";
 
-pub(crate) const BREAKER: Breaker = Breaker {
+pub(crate) const BREAKER: BreakerThresholds = BreakerThresholds {
     silent_for: Duration::from_secs(600),
     failing_percent: 50,
-    failing_over: Duration::from_secs(600),
-    of_calls: 12,
+    window: Duration::from_secs(600),
+    min_calls: 12,
     opens_for: Duration::from_millis(400),
     longest_open: Duration::from_millis(400),
 };
@@ -55,7 +55,7 @@ pub(crate) fn connect(url: &str) -> Redis {
     let builder = Redis::builder(url).expect("a URL");
     builder
         .timeout(PATIENT)
-        .nodes(1)
+        .node_count(1)
         .build()
         .expect("a runtime")
 }
@@ -96,10 +96,10 @@ impl Subject {
         let events = Arc::new(Mutex::new(Vec::new()));
         let heard = Arc::clone(&events);
         let builder = Redis::builder(url).expect("a URL").timeout(TIMEOUT);
-        let builder = builder.nodes(NODES).breaker(BREAKER);
+        let builder = builder.node_count(NODES).breaker(BREAKER);
         let redis = builder.on_event(move |event| {
             let name = match event {
-                StoreEvent::FallbackBegan => "began",
+                StoreEvent::FallbackStarted => "began",
                 StoreEvent::FallbackEnded { .. } => "ended",
                 StoreEvent::CircuitOpened { .. } => "opened",
                 StoreEvent::CircuitClosed => "closed",
@@ -137,7 +137,7 @@ impl Subject {
     }
 
     /// Decides in bounded time, by the store or by the chosen policy.
-    pub(crate) async fn decide(&self, limiter: &RedisLimiter, cost: u64) -> LimitVerdict {
+    pub(crate) async fn decide(&self, limiter: &RedisLimiter, cost: u64) -> LimitDecision {
         let (began, late) = (Instant::now(), lateness());
         let answer = limiter.check_n(KEY, cost).await;
         let took = began.elapsed();
@@ -159,14 +159,14 @@ impl Subject {
         limiter: &RedisLimiter,
         policy: OnStoreFailure,
         cost: u64,
-    ) -> LimitVerdict {
+    ) -> LimitDecision {
         let answer = self.decide(limiter, cost).await;
         match answer.fallback {
             None => {}
-            Some(OnStoreFailure::Open) => assert!(answer.refused().is_none()),
+            Some(OnStoreFailure::Open) => assert!(answer.denied().is_none()),
             // Nothing of it can be taken for the limit's own.
             Some(OnStoreFailure::Closed) => {
-                assert!(answer.refused().is_some());
+                assert!(answer.denied().is_some());
                 assert_eq!((answer.decision.limit, answer.decision.remaining), (0, 0));
             }
             Some(_) => assert_eq!(answer.decision.limit, PART),
@@ -186,7 +186,7 @@ impl Subject {
     }
 
     /// Asks a limiter that nobody has used.
-    async fn asked(&mut self, policy: OnStoreFailure) -> LimitVerdict {
+    async fn asked(&mut self, policy: OnStoreFailure) -> LimitDecision {
         let limiter = self.fresh(policy);
         self.judged(&limiter, policy, 1).await
     }
@@ -232,10 +232,10 @@ impl Subject {
             for number in 0..PART + 2 {
                 let answer = self.judged(&limiter, policy, 1).await;
                 assert_eq!(answer.fallback, Some(policy));
-                assert_eq!(answer.refused().is_none(), number < PART, "{policy:?}");
+                assert_eq!(answer.denied().is_none(), number < PART, "{policy:?}");
                 let outcome = answer.decision.outcome;
-                assert_eq!(outcome == Outcome::Denied, answer.refused().is_some());
-                allowed += u64::from(answer.refused().is_none());
+                assert_eq!(outcome == Outcome::Denied, answer.denied().is_some());
+                allowed += u64::from(answer.denied().is_none());
             }
             assert_eq!(allowed, PART, "{policy:?}");
         }
@@ -287,7 +287,7 @@ impl Subject {
             for _ in 0..LIMIT + 1 {
                 let answer = self.judged(&limiter, policy, 1).await;
                 assert_eq!(answer.fallback, None, "{policy:?} after it recovered");
-                allowed += u64::from(answer.refused().is_none());
+                allowed += u64::from(answer.denied().is_none());
             }
             assert_eq!(allowed, LIMIT, "{policy:?}");
         }
@@ -309,14 +309,10 @@ impl Subject {
         );
         let told = failures.iter().find(|failure| failure.kind == expected);
         let told = told.unwrap_or_else(|| panic!("{expected} in {failures:?}"));
-        assert!(told.count > 0 && !told.first.is_empty(), "{told:?}");
+        assert!(told.count > 0 && !told.first_error.is_empty(), "{told:?}");
         assert!(told.first_ago >= told.latest_ago, "{told:?}");
         // All is over.
-        assert!(
-            failures
-                .iter()
-                .all(|failure| failure.going_on_for.is_none())
-        );
+        assert!(failures.iter().all(|failure| failure.failing_for.is_none()));
     }
 
     /// What happened was told, in order, and is over.

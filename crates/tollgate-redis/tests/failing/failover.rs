@@ -5,11 +5,11 @@ use std::time::Duration;
 use tokio::time::Instant;
 
 use crate::common::{DEADLINE, Subject, eventually, is_soak};
-use tollgate_testkit::redis::{Builder, Cluster, Sentinels, Server, slot_of};
+use tollgate_testkit::redis::{Builder, Cluster, Sentinels, Server, hash_slot};
 
 /// Where the keys of a [`Subject`] are in a cluster.
 fn slot() -> u16 {
-    slot_of("{key=k}")
+    hash_slot("{key=k}")
 }
 
 /// What a master may come to.
@@ -23,14 +23,14 @@ impl Fate {
     fn befall(self, server: &Server) {
         match self {
             Self::Killed => server.kill(),
-            Self::Stopped => server.stop(),
+            Self::Stopped => server.pause(),
         }
     }
 
     fn undo(self, server: &Server) {
         match self {
             Self::Killed => server.restart_empty(),
-            Self::Stopped => server.cont(),
+            Self::Stopped => server.resume(),
         }
     }
 }

@@ -30,7 +30,7 @@ async fn a_store_that_is_killed_and_comes_back_empty() {
 async fn a_store_that_hangs() {
     let server = Server::start();
     let mut subject = Subject::new(&server.url()).await;
-    subject.story(|| server.stop(), || server.cont()).await;
+    subject.story(|| server.pause(), || server.resume()).await;
     subject.failed_by(FailureKind::TimedOut);
 }
 
@@ -68,7 +68,7 @@ async fn scripts_that_are_flushed_are_told_anew_and_nobody_notices() {
     }
     subject.recovers().await;
     assert_eq!(subject.redis.stats().fallback.errors, 0);
-    assert_eq!(subject.redis.stats().failed_round_trips, 0);
+    assert_eq!(subject.redis.stats().round_trip_errors, 0);
     assert!(subject.told_in_order().is_empty());
 }
 
@@ -78,8 +78,8 @@ async fn a_store_that_restarts_empty_counts_from_zero() {
     let mut subject = Subject::new(&server.url()).await;
     let limiter = subject.fresh(OnStoreFailure::Closed);
     for _ in 0..3 {
-        assert!(subject.decide(&limiter, LIMIT).await.passed().is_some());
-        assert!(subject.decide(&limiter, LIMIT).await.refused().is_some());
+        assert!(subject.decide(&limiter, LIMIT).await.allowed().is_some());
+        assert!(subject.decide(&limiter, LIMIT).await.denied().is_some());
         server.restart_empty();
         subject.carries_on().await;
         subject.recovers().await;
@@ -111,16 +111,16 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
         for (_, limiter) in &leased {
             eventually("the store", async || {
                 let answer = subject.decide(limiter, 1).await;
-                answer.fallback.is_none() && answer.refused().is_none()
+                answer.fallback.is_none() && answer.denied().is_none()
             })
             .await;
         }
-        server.stop();
+        server.pause();
         for ((policy, limiter), admitted) in leased.iter().zip(&mut admitted) {
             // What this node holds lasts for a lease's life at most.
             eventually("the policy", async || {
                 let answer = subject.decide(limiter, 1).await;
-                *admitted += u64::from(answer.refused().is_none() && answer.fallback.is_none());
+                *admitted += u64::from(answer.denied().is_none() && answer.fallback.is_none());
                 assert!(answer.fallback.is_none_or(|chosen| chosen == *policy));
                 answer.fallback.is_some()
             })
@@ -128,10 +128,7 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             for _ in 0..3 {
                 let answer = subject.decide(limiter, 1).await;
                 assert_eq!(answer.fallback, Some(*policy));
-                assert_eq!(
-                    answer.refused().is_none(),
-                    *policy != OnStoreFailure::Closed
-                );
+                assert_eq!(answer.denied().is_none(), *policy != OnStoreFailure::Closed);
             }
         }
         assert!(
@@ -139,12 +136,12 @@ async fn what_is_leased_is_spent_and_then_each_policy_decides() {
             "{admitted:?}"
         );
         assert!(subject.redis.is_fallback_active(), "{round}");
-        server.cont();
+        server.resume();
         for (policy, limiter) in &leased {
             eventually("the store again", async || {
                 let answer = subject.decide(limiter, 1).await;
                 assert!(answer.fallback.is_none_or(|chosen| chosen == *policy));
-                answer.fallback.is_none() && answer.refused().is_none()
+                answer.fallback.is_none() && answer.denied().is_none()
             })
             .await;
         }
@@ -160,7 +157,7 @@ async fn a_crowd_is_answered_in_time_too() {
     let mut subject = Subject::new(&server.url()).await;
     let limiter = subject.fresh(OnStoreFailure::Closed);
     for (harm, heal) in [
-        (Server::stop as fn(&Server), Server::cont as fn(&Server)),
+        (Server::pause as fn(&Server), Server::resume as fn(&Server)),
         (Server::kill, Server::restart_empty),
     ] {
         harm(&server);
@@ -169,7 +166,7 @@ async fn a_crowd_is_answered_in_time_too() {
                 // Bounded, or it panics.
                 let answer = subject.decide(&limiter, 1).await;
                 assert_eq!(answer.fallback, Some(OnStoreFailure::Closed));
-                assert!(answer.refused().is_some());
+                assert!(answer.denied().is_some());
             }
         });
         join_all(crowd).await;
@@ -184,34 +181,34 @@ async fn a_slot_that_the_store_forgot_is_taken_again_or_told_to_be_lost() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
     let redis = builder
-        .slot_life(Duration::from_millis(300))
+        .permit_ttl(Duration::from_millis(300))
         .build()
         .unwrap();
-    let limiter = redis.limiter_of("jobs", LimitKind::Concurrency(1));
+    let limiter = redis.limiter_with_kind("jobs", LimitKind::Concurrency(1));
     let limiter = limiter.build().unwrap();
     let held = limiter.check("k").await;
-    assert!(held.refused().is_none() && held.fallback.is_none());
+    assert!(held.denied().is_none() && held.fallback.is_none());
     server.restart_empty();
     eventually(
         "a renewal that finds nothing",
         async || matches!(limiter.peek("k").await, Ok(peek) if peek.remaining == 0),
     )
     .await;
-    assert_eq!((redis.stats().slots, redis.stats().lost_slots), (1, 0));
+    assert_eq!((redis.stats().permits, redis.stats().lost_permits), (1, 0));
     // It is gone again, and this time another one is faster.
     let mut other = limiter.check("k").await;
-    while other.refused().is_some() {
+    while other.denied().is_some() {
         server.command(&["FLUSHALL"]);
         other = limiter.check("k").await;
     }
     eventually("a renewal that finds no room", async || {
-        redis.stats().lost_slots == 1
+        redis.stats().lost_permits == 1
     })
     .await;
     // What is given back is one's own.
     drop(held);
-    eventually("that to be told", async || redis.stats().slots == 1).await;
-    assert!(limiter.check("k").await.refused().is_some());
+    eventually("that to be told", async || redis.stats().permits == 1).await;
+    assert!(limiter.check("k").await.denied().is_some());
     drop(other);
     eventually("a free slot", async || {
         limiter.peek("k").await.unwrap().remaining == 1
@@ -223,7 +220,7 @@ async fn a_slot_that_the_store_forgot_is_taken_again_or_told_to_be_lost() {
 async fn what_one_limit_refused_is_not_noted_as_spent_of_another() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap();
-    let builder = builder.timeout(PATIENT).near_cache(0).nodes(1);
+    let builder = builder.timeout(PATIENT).deny_cache(0).node_count(1);
     let limits = "limits: [{name: all, rate: 20/h}, {name: user, key: user, rate: 1/h}]";
     let policy = Policy::from_text(limits, Format::Yaml).unwrap().policy;
     let engine = Engine::new(policy, builder.build().unwrap()).unwrap();
@@ -232,25 +229,25 @@ async fn what_one_limit_refused_is_not_noted_as_spent_of_another() {
     for _ in 0..40 {
         let verdict = engine.decide_async(&ann).await.unwrap();
         assert_eq!(verdict.fallback(), None);
-        passed += u32::from(verdict.refused().is_none());
+        passed += u32::from(verdict.denied().is_none());
     }
     assert_eq!(passed, 1);
     server.kill();
     let verdict = engine.decide_async(&bob).await.unwrap();
     assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
-    assert!(verdict.refused().is_none(), "{:?}", verdict.decision());
+    assert!(verdict.denied().is_none(), "{:?}", verdict.decision());
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn one_who_waits_for_as_long_as_it_takes_is_answered() {
     let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let builder = Redis::builder(&server.url()).unwrap().node_count(1);
     let redis = builder.timeout(Duration::MAX).build().unwrap();
     for leased in [false, true] {
         let limiter = redis.limiter("logins", Rate::per_hour(5));
         let limiter = if leased { limiter.leased() } else { limiter };
         let answer = limiter.build().unwrap().check("k").await;
-        assert!(answer.refused().is_none() && answer.fallback.is_none());
+        assert!(answer.denied().is_none() && answer.fallback.is_none());
     }
 }
 
@@ -259,7 +256,7 @@ async fn passed(limiter: &RedisLimiter) -> u64 {
     let mut passed = 0;
     for _ in 0..2 * LIMIT {
         let answer = limiter.try_check("k", 1).await;
-        passed += u64::from(answer.expect("an answer").passed().is_some());
+        passed += u64::from(answer.expect("an answer").allowed().is_some());
     }
     passed
 }
@@ -268,7 +265,7 @@ async fn passed(limiter: &RedisLimiter) -> u64 {
 async fn a_store_that_is_made_to_forget_admits_one_burst_more() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-    let redis = builder.near_cache(0).nodes(1).build().unwrap();
+    let redis = builder.deny_cache(0).node_count(1).build().unwrap();
     let limiter = redis.limiter("forgotten", Rate::per_day(LIMIT));
     let limiter = limiter.build().unwrap();
     for _ in 0..3 {
@@ -286,7 +283,7 @@ async fn a_key_that_is_evicted_is_forgotten_and_one_that_is_not_stays() {
     for policy in ["allkeys-lru", "noeviction"] {
         let server = Server::builder().arg("maxmemory-policy", policy).start();
         let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-        let redis = builder.near_cache(0).nodes(1).build().unwrap();
+        let redis = builder.deny_cache(0).node_count(1).build().unwrap();
         let limiter = redis.limiter("evicted", Rate::per_day(LIMIT));
         let limiter = limiter.build().unwrap();
         assert_eq!(passed(&limiter).await, LIMIT);

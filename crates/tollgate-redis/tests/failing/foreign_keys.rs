@@ -3,7 +3,7 @@
 use tollgate::Rate;
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{FailureKind, Redis, RedisLimiter};
-use tollgate_testkit::redis::{Client, Reply, Server, until};
+use tollgate_testkit::redis::{Client, Reply, Server, wait_until};
 
 use crate::common::{DEADLINE, LIMIT, PATIENT, connect};
 use crate::recovery::kinds;
@@ -51,15 +51,21 @@ fn dump(client: &mut Client, key: &[u8]) -> Reply {
 async fn what_no_limiter_wrote_is_told_and_left_as_it_is() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-    let redis = builder.near_cache(0).nodes(1).build().unwrap();
+    let redis = builder.deny_cache(0).node_count(1).build().unwrap();
     let mut client = server.client().unwrap();
     for kind in kinds() {
         let is_slots = matches!(kind, LimitKind::Concurrency(_));
         server.command(&["FLUSHALL"]);
-        let limiter = redis.limiter_of("odd", kind.clone()).build().unwrap();
-        let other = redis.limiter_of("other", kind.clone()).build().unwrap();
+        let limiter = redis
+            .limiter_with_kind("odd", kind.clone())
+            .build()
+            .unwrap();
+        let other = redis
+            .limiter_with_kind("other", kind.clone())
+            .build()
+            .unwrap();
         let first = limiter.check("k").await;
-        assert!(first.refused().is_none());
+        assert!(first.denied().is_none());
         let keys = server.command(&["KEYS", "*"]);
         let [Reply::Bulk(key)] = keys.items() else {
             panic!("{keys:?}");
@@ -68,7 +74,7 @@ async fn what_no_limiter_wrote_is_told_and_left_as_it_is() {
         let size = size.ok().and_then(|size| size.integer()).unwrap_or(24);
         drop(first);
         if is_slots {
-            until(DEADLINE, "the slot to be free", || {
+            wait_until(DEADLINE, "the slot to be free", || {
                 client.command(&[b"EXISTS", &key[..]]).unwrap() == Reply::Integer(0)
             });
         }
@@ -86,12 +92,12 @@ async fn what_no_limiter_wrote_is_told_and_left_as_it_is() {
             assert!(told.contains(&name), "{told}");
         }
     }
-    assert!(redis.stats().strange_keys > 0);
+    assert!(redis.stats().foreign_keys > 0);
 }
 
 async fn is_told_once(limiter: &RedisLimiter) {
     let error = limiter.try_check("k", 1).await.expect_err("not ours");
-    assert_eq!(error.kind(), FailureKind::Foreign, "{error}");
+    assert_eq!(error.kind(), FailureKind::WrongType, "{error}");
 }
 
 /// Whatever is asked, the answer is that the key is somebody else's.
@@ -110,7 +116,7 @@ async fn is_told(limiter: &RedisLimiter, kind: &LimitKind) -> String {
     let mut told = String::new();
     for error in errors {
         let error = error.expect_err("not ours");
-        assert_eq!(error.kind(), FailureKind::Foreign, "{kind:?}: {error}");
+        assert_eq!(error.kind(), FailureKind::WrongType, "{kind:?}: {error}");
         told = error.to_string();
     }
     told
@@ -123,7 +129,7 @@ async fn a_lease_that_no_node_wrote_is_told_and_left_as_it_is() {
     let rate = Rate::per_day(LIMIT * 100).burst(LIMIT);
     let limiter = redis.limiter("odd", rate).leased().build().unwrap();
     let mut client = server.client().unwrap();
-    assert!(limiter.check("k").await.passed().is_some());
+    assert!(limiter.check("k").await.allowed().is_some());
     let keys = server.command(&["KEYS", "*"]);
     let [Reply::Bulk(key)] = keys.items() else {
         panic!("{keys:?}");
@@ -137,6 +143,6 @@ async fn a_lease_that_no_node_wrote_is_told_and_left_as_it_is() {
         let before = dump(&mut client, key);
         is_told_once(&limiter).await;
         assert_eq!(dump(&mut client, key), before, "{odd:?}");
-        assert!(redis.stats().strange_keys > 0, "{odd:?}");
+        assert!(redis.stats().foreign_keys > 0, "{odd:?}");
     }
 }

@@ -8,7 +8,7 @@ use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_redis::{Breaker, Redis};
+use tollgate_redis::{BreakerThresholds, Redis};
 use tollgate_testkit::redis::Server;
 
 fn policy(text: &str) -> Policy {
@@ -31,21 +31,21 @@ async fn what_a_local_limit_refuses_sends_nothing() {
             before = server.commands_processed();
         }
         let here = local.decide(&facts);
-        assert_eq!(here.refused().is_none(), number < 3);
-        if here.refused().is_none() {
+        assert_eq!(here.denied().is_none(), number < 3);
+        if here.denied().is_none() {
             assert!(
                 shared
                     .decide_async(&facts)
                     .await
                     .unwrap()
-                    .passed()
+                    .allowed()
                     .is_some()
             );
         }
     }
     assert!(before > 0);
     assert_eq!(server.commands_processed(), before);
-    assert_eq!(shared.backend().stats().questions, 3);
+    assert_eq!(shared.backend().stats().queries, 3);
 }
 
 #[tokio::test]
@@ -65,7 +65,7 @@ async fn what_the_policy_alone_decides_sends_nothing() {
             .decide_async(&facts("ada", "/api"))
             .await
             .unwrap()
-            .refused()
+            .denied()
             .is_none()
     );
     let before = server.commands_processed();
@@ -79,7 +79,7 @@ async fn what_the_policy_alone_decides_sends_nothing() {
         for _ in 0..10 {
             let facts = facts(user, path);
             let verdict = engine.decide_async(&facts).await.unwrap();
-            assert_eq!(verdict.refused().is_none(), allowed, "{user} {path}");
+            assert_eq!(verdict.denied().is_none(), allowed, "{user} {path}");
         }
     }
     assert_eq!(server.commands_processed(), before);
@@ -102,7 +102,7 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
                 .decide_async(&facts)
                 .await
                 .unwrap()
-                .passed()
+                .allowed()
                 .is_some(),
             number < 2
         );
@@ -111,13 +111,13 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
     for _ in 0..50 {
         let verdict = engine.decide_async(&facts).await.unwrap();
         assert_eq!(
-            (verdict.refused().is_none(), verdict.cause()),
+            (verdict.denied().is_none(), verdict.cause()),
             (false, Cause::Rule("narrow"))
         );
-        assert!(!verdict.decision().wait().is_zero());
+        assert!(!verdict.decision().wait_or_max().is_zero());
     }
     assert_eq!(server.commands_processed(), before);
-    assert_eq!(engine.backend().stats().near_hits, 50);
+    assert_eq!(engine.backend().stats().repeated_denials, 50);
     // Another user of the same tenant is asked about, and the tenant was charged for what passed alone.
     let other = Facts::new().with("tenant", "acme").with("user", "grace");
     assert!(
@@ -125,7 +125,7 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
             .decide_async(&other)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
     let wide = Facts::new().with("tenant", "acme");
@@ -144,12 +144,12 @@ async fn a_refusal_that_is_known_sends_nothing_for_any_limit_of_a_request() {
 async fn known_refusals_dont_hide_that_the_store_is_away() {
     let server = Server::start();
     const ERRORS: u32 = 5;
-    let breaker = Breaker {
-        of_calls: ERRORS,
-        ..Breaker::default()
+    let breaker = BreakerThresholds {
+        min_calls: ERRORS,
+        ..BreakerThresholds::default()
     };
     let builder = Redis::builder(&server.url()).unwrap().timeout(TIMEOUT);
-    let redis = builder.breaker(breaker).nodes(1).build().unwrap();
+    let redis = builder.breaker(breaker).node_count(1).build().unwrap();
     let limiter = |name: &str, failure| {
         let limiter = redis.limiter(name, Rate::per_hour(LIMIT));
         limiter.on_store_failure(failure).build().unwrap()
@@ -162,7 +162,7 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
     .await;
     eventually("a refusal", async || {
         let answer = known.check_n("k", LIMIT).await;
-        answer.refused().is_some() && answer.fallback.is_none()
+        answer.denied().is_some() && answer.fallback.is_none()
     })
     .await;
     server.kill();
@@ -173,13 +173,13 @@ async fn known_refusals_dont_hide_that_the_store_is_away() {
     for _ in 0..ERRORS {
         let answer = known.check_n("k", LIMIT).await;
         // It still holds, and says nothing about the store.
-        assert_eq!((answer.refused().is_none(), answer.fallback), (false, None));
+        assert_eq!((answer.denied().is_none(), answer.fallback), (false, None));
         assert!(redis.is_fallback_active());
         let _ = breaks.check("k").await;
     }
     let stats = redis.stats();
     assert_eq!(stats.fallback.trips, 1, "{stats:?}");
-    assert!(stats.near_hits >= u64::from(ERRORS));
+    assert!(stats.repeated_denials >= u64::from(ERRORS));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -193,14 +193,14 @@ async fn a_verdict_says_that_there_was_no_store() {
          - {name: paid, match: {path: /paid}, key: user, quota: 1/day}",
     );
     let builder = Redis::builder(&server.url()).unwrap().timeout(TIMEOUT);
-    let engine = Engine::new(policy, builder.nodes(4).build().unwrap()).unwrap();
+    let engine = Engine::new(policy, builder.node_count(4).build().unwrap()).unwrap();
     let at = |path: &'static str| Facts::new().with("user", "ada").with("path", path);
     let (login, read, write, paid) = (at("/login"), at("/read"), at("/write"), at("/paid"));
     eventually("the store", async || {
         let verdict = engine.decide_async(&login).await.unwrap();
         verdict.fallback().is_none()
             && verdict.cause() == Cause::Rule("login")
-            && verdict.refused().is_some()
+            && verdict.denied().is_some()
     })
     .await;
     server.kill();
@@ -210,7 +210,7 @@ async fn a_verdict_says_that_there_was_no_store() {
     .await;
     for facts in [&at("/login").with("user", "grace"), &paid] {
         let verdict = engine.decide_async(facts).await.unwrap();
-        assert!(verdict.refused().is_some());
+        assert!(verdict.denied().is_some());
         assert_eq!(verdict.fallback(), Some(OnStoreFailure::Closed));
         assert!(
             matches!(verdict.cause(), Cause::StoreFailure(_)),
@@ -224,7 +224,7 @@ async fn a_verdict_says_that_there_was_no_store() {
         let verdict = engine.decide_async(&write).await.unwrap();
         assert_eq!(verdict.fallback(), Some(OnStoreFailure::Local));
         assert_eq!(verdict.cause(), Cause::Rule("write"));
-        allowed += u64::from(verdict.refused().is_none());
+        allowed += u64::from(verdict.denied().is_none());
     }
     assert_eq!(allowed, LIMIT / 2);
     server.restart_empty();
@@ -247,7 +247,7 @@ async fn another_version_algorithm_or_period_is_another_key() {
     let server = Server::start();
     let redis = || {
         let builder = Redis::builder(&server.url()).unwrap().timeout(PATIENT);
-        builder.near_cache(0).nodes(1).build().unwrap()
+        builder.deny_cache(0).node_count(1).build().unwrap()
     };
     let rate = |rate, algorithm| LimitKind::Rate { rate, algorithm };
     let gcra = Algorithm::Gcra;
@@ -268,7 +268,12 @@ async fn another_version_algorithm_or_period_is_another_key() {
     ];
     let limiters: Vec<_> = kinds
         .iter()
-        .map(|kind| redis().limiter_of("same", kind.clone()).build().unwrap())
+        .map(|kind| {
+            redis()
+                .limiter_with_kind("same", kind.clone())
+                .build()
+                .unwrap()
+        })
         .collect();
     let leased = redis()
         .limiter("same", Rate::per_day(LIMIT))
@@ -278,9 +283,9 @@ async fn another_version_algorithm_or_period_is_another_key() {
     for round in 0..LIMIT + 2 {
         for (limiter, kind) in limiters.iter().zip(&kinds) {
             let answer = limiter.check("k").await;
-            assert_eq!(answer.refused().is_none(), round < LIMIT, "{kind:?}");
+            assert_eq!(answer.denied().is_none(), round < LIMIT, "{kind:?}");
         }
-        assert_eq!(leased.check("k").await.passed().is_some(), round < LIMIT);
+        assert_eq!(leased.check("k").await.allowed().is_some(), round < LIMIT);
     }
 
     // A newer process has written under the same names, but for the version.
@@ -297,17 +302,20 @@ async fn another_version_algorithm_or_period_is_another_key() {
     server.command(&["SET", "tollgate:3:something", "else"]);
     let again = redis();
     for kind in &kinds {
-        let limiter = again.limiter_of("same", kind.clone()).build().unwrap();
+        let limiter = again
+            .limiter_with_kind("same", kind.clone())
+            .build()
+            .unwrap();
         let answer = limiter.check_n("k", LIMIT).await;
         assert_eq!(
-            (answer.refused().is_none(), answer.fallback),
+            (answer.denied().is_none(), answer.fallback),
             (true, None),
             "{kind:?}"
         );
         assert_eq!(answer.decision.outcome, Outcome::Allowed);
-        assert!(limiter.check("k").await.refused().is_some(), "{kind:?}");
+        assert!(limiter.check("k").await.denied().is_some(), "{kind:?}");
     }
-    assert_eq!(again.stats().strange_keys, 0);
+    assert_eq!(again.stats().foreign_keys, 0);
     // And its keys are as it left them.
     for (value, key) in newer {
         assert_eq!(server.command(&["DUMP", &key]), value);
@@ -334,7 +342,7 @@ async fn nodes_learn_how_many_they_are_and_can_be_told_otherwise() {
     assert_eq!(first.stats().nodes, 12);
     let told = Redis::builder(&server.url())
         .unwrap()
-        .nodes(7)
+        .node_count(7)
         .build()
         .unwrap();
     assert_eq!(told.stats().nodes, 7);
@@ -364,7 +372,14 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
     };
     let (ann, bob) = (who("192.0.2.1", "ann"), who("192.0.2.1", "bob"));
     for facts in [&ann, &bob] {
-        assert!(engine.decide_async(facts).await.unwrap().passed().is_some());
+        assert!(
+            engine
+                .decide_async(facts)
+                .await
+                .unwrap()
+                .allowed()
+                .is_some()
+        );
     }
     let before = server.commands_processed();
     for facts in [
@@ -375,7 +390,7 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
     ] {
         let verdict = engine.decide_async(facts).await.unwrap();
         assert_eq!(
-            (verdict.refused().is_none(), verdict.fallback()),
+            (verdict.denied().is_none(), verdict.fallback()),
             (false, None)
         );
     }
@@ -383,8 +398,8 @@ async fn what_a_rule_that_is_counted_here_refuses_sends_nothing() {
     // Nor were those charged that the store keeps, nor is a slot held there.
     let other = who("192.0.2.3", "eve");
     let verdict = engine.decide_async(&other).await.unwrap();
-    assert!(verdict.refused().is_none());
-    assert_eq!(engine.backend().stats().slots, 1);
+    assert!(verdict.denied().is_none());
+    assert_eq!(engine.backend().stats().permits, 1);
     drop(verdict);
     let tenant = Facts::new().with("tenant", "acme");
     let verdict = engine.decide_async(&tenant).await.unwrap();

@@ -6,13 +6,13 @@ use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
 use tokio::time::Instant;
-use tollgate::core::Align;
+use tollgate::core::WindowAlignment;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{FailureKind, Redis};
-use tollgate_testkit::redis::{Client, Server, until};
+use tollgate_testkit::redis::{Client, Server, wait_until};
 
 use crate::common::proxy::{Act, Proxy};
 use crate::common::{DEADLINE, LIMIT, Subject, connect, eventually};
@@ -38,7 +38,7 @@ async fn a_replica_that_takes_no_writes_until_it_is_the_master() {
     let replica = Server::start();
     let port = master.port().to_string();
     replica.command(&["REPLICAOF", "127.0.0.1", &port]);
-    until(DEADLINE, "a replica in sync", || {
+    wait_until(DEADLINE, "a replica in sync", || {
         replica.info("replication", "master_link_status") == "up"
     });
     let mut subject = Subject::unready(&replica.url());
@@ -69,7 +69,7 @@ async fn a_script_that_takes_too_long() {
     let mut running = None;
     let harm = || {
         running = Some(run());
-        until(DEADLINE, "a busy server", || !server.answers());
+        wait_until(DEADLINE, "a busy server", || !server.answers());
     };
     let heal = || {
         server.command(&["SCRIPT", "KILL"]);
@@ -210,7 +210,7 @@ async fn calls_of_a_connection_that_is_replaced_end_with_it() {
         }
     });
     // Longer than this test may take.
-    let builder = Redis::builder(&proxy.url()).unwrap().nodes(1);
+    let builder = Redis::builder(&proxy.url()).unwrap().node_count(1);
     let redis = builder.timeout(20 * DEADLINE).build().unwrap();
     let limiter = redis.limiter("odd", Rate::per_day(LIMIT));
     let limiter = Arc::new(
@@ -242,7 +242,7 @@ async fn calls_of_a_connection_that_is_replaced_end_with_it() {
 async fn no_call_outlives_connections_that_are_closed_every_few_milliseconds() {
     const CALLS: usize = 500;
     let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let builder = Redis::builder(&server.url()).unwrap().node_count(1);
     let redis = builder.timeout(20 * DEADLINE).build().unwrap();
     let limiter = redis.limiter("odd", Rate::per_day(1_000_000)).build();
     let limiter = Arc::new(limiter.unwrap());
@@ -285,8 +285,8 @@ pub(crate) fn kinds() -> Vec<LimitKind> {
         rate(Algorithm::Gcra),
         rate(Algorithm::TokenBucket),
         rate(Algorithm::LeakyBucket),
-        rate(Algorithm::FixedWindow(Align::default())),
-        rate(Algorithm::FixedWindow(Align::FirstHit)),
+        rate(Algorithm::FixedWindow(WindowAlignment::default())),
+        rate(Algorithm::FixedWindow(WindowAlignment::FirstHit)),
         rate(Algorithm::SlidingLog),
         rate(Algorithm::SlidingCounter),
         LimitKind::Quota(Quota::per_month(LIMIT)),
@@ -301,7 +301,10 @@ async fn no_client_tells_a_store_the_time() {
     server.command(&["CONFIG", "SET", "slowlog-log-slower-than", "0"]);
     let redis = connect(&server.url());
     for kind in kinds() {
-        let limiter = redis.limiter_of("all", kind.clone()).build().unwrap();
+        let limiter = redis
+            .limiter_with_kind("all", kind.clone())
+            .build()
+            .unwrap();
         let _held = limiter.check("k").await;
         if !matches!(kind, LimitKind::Concurrency(_)) {
             limiter.allow_at_most("k", 2).await.unwrap();
@@ -310,7 +313,7 @@ async fn no_client_tells_a_store_the_time() {
         limiter.reset("k").await.unwrap();
     }
     let leased = redis.limiter("leased", Rate::per_hour(1000)).leased();
-    assert!(leased.build().unwrap().check("k").await.passed().is_some());
+    assert!(leased.build().unwrap().check("k").await.allowed().is_some());
     let log = server.command(&["SLOWLOG", "GET", "10000"]);
     let mut scripts = 0;
     for entry in log.items() {
@@ -351,7 +354,7 @@ tenants: {acme: lenient}
         let mut passed = 0;
         for _ in 0..8 {
             let Ok(verdict) = engine.decide_async(facts).await;
-            passed += usize::from(verdict.passed().is_some());
+            passed += usize::from(verdict.allowed().is_some());
         }
         passed
     };

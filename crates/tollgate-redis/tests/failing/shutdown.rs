@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use futures_util::FutureExt;
 use tollgate::Rate;
-use tollgate_engine::backend::Gift;
+use tollgate_engine::backend::RefundResult;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_redis::{Redis, StoreError};
 use tollgate_testkit::redis::Server;
@@ -21,8 +21,15 @@ fn a_store_without_its_runtime_says_so_at_once() {
             .build()
             .unwrap();
         let kind = tollgate_engine::backend::LimitKind::Concurrency(2);
-        let slots = redis.limiter_of("slots", kind).build().unwrap();
-        assert!(logins.try_check("ada", 1).await.unwrap().passed().is_some());
+        let slots = redis.limiter_with_kind("slots", kind).build().unwrap();
+        assert!(
+            logins
+                .try_check("ada", 1)
+                .await
+                .unwrap()
+                .allowed()
+                .is_some()
+        );
         let held = slots.try_check("ada", 1).await.unwrap();
         (logins, held)
     });
@@ -55,7 +62,7 @@ fn who_asks_outside_of_a_runtime_is_told_so() {
     // It is a failure like others, for which the limit has said what is to be done.
     let answer = logins.check("ada").now_or_never().unwrap();
     assert_eq!(answer.fallback, Some(OnStoreFailure::Local));
-    assert_eq!(redis.close().now_or_never(), Some(Gift::Lost));
+    assert_eq!(redis.close().now_or_never(), Some(RefundResult::Lost));
     assert_eq!(
         StoreError::NoRuntime.to_string(),
         "a store is asked from within a Tokio runtime with time enabled, and this is none: await it in one \
@@ -75,11 +82,11 @@ async fn who_closes_without_a_store_is_told_that_nothing_was_given_back() {
     let redis = Redis::connect(&server.url()).unwrap();
     let searches = redis.limiter("searches", Rate::per_hour(100_000)).leased();
     let searches = searches.build().unwrap();
-    while redis.stats().leased == 0 {
-        assert!(searches.check("ada").await.passed().is_some());
+    while redis.stats().leased_tokens == 0 {
+        assert!(searches.check("ada").await.allowed().is_some());
     }
     drop(server);
-    assert_eq!(redis.close().await, Gift::Lost);
+    assert_eq!(redis.close().await, RefundResult::Lost);
 }
 
 #[tokio::test]
@@ -88,8 +95,8 @@ async fn who_closes_is_told_that_all_was_given_back() {
     let redis = Redis::connect(&server.url()).unwrap();
     let searches = redis.limiter("searches", Rate::per_hour(100_000)).leased();
     let searches = searches.build().unwrap();
-    while redis.stats().leased == 0 {
-        assert!(searches.check("ada").await.passed().is_some());
+    while redis.stats().leased_tokens == 0 {
+        assert!(searches.check("ada").await.allowed().is_some());
     }
-    assert_eq!(redis.close().await, Gift::Given);
+    assert_eq!(redis.close().await, RefundResult::Refunded);
 }

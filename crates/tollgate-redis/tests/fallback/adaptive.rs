@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::concurrency::Ending;
+use tollgate::concurrency::PermitOutcome;
 use tollgate::{Clock, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Clocks, Memory};
 use tollgate_engine::document::Format;
@@ -32,24 +32,24 @@ fn a_store_is_not_asked_about_it_and_need_not_be_there() {
         fleet.switch(is_down);
         let facts = Facts::new();
         let held: Vec<_> = (0..6).map(|_| fleet.decide(&facts)).collect();
-        let passed = held.iter().filter(|one| one.refused().is_none()).count();
+        let passed = held.iter().filter(|one| one.denied().is_none()).count();
         assert_eq!(
             passed, 4,
             "all of it here, not a part for each of four nodes"
         );
         fleet.clock.advance(Duration::from_millis(5));
         for verdict in held {
-            if let Some(passed) = verdict.passed() {
-                passed.into_permits().end(Ending::Success);
+            if let Some(passed) = verdict.allowed() {
+                passed.into_permits().end(PermitOutcome::Success);
             }
         }
         assert_eq!(state(&fleet.engine).in_flight, 0);
     }
     assert_eq!(fleet.asked(), 0);
     let facts = Facts::new();
-    let held = fleet.decide(&facts).passed().expect("there is room");
+    let held = fleet.decide(&facts).allowed().expect("there is room");
     fleet.clock.advance(Duration::from_millis(5));
-    held.into_permits().end(Ending::Dropped);
+    held.into_permits().end(PermitOutcome::Dropped);
     assert_eq!(state(&fleet.engine).limit, 3, "it learns without a store");
 }
 
@@ -71,7 +71,7 @@ limits:
     );
     assert_eq!(fleet.decide(&closed).cause(), Cause::StoreFailure("closed"));
     assert_eq!(state(&fleet.engine).in_flight, 0);
-    let held = fleet.decide(&local).passed().expect("judged here");
+    let held = fleet.decide(&local).allowed().expect("judged here");
     assert_eq!(state(&fleet.engine).in_flight, 1);
     drop(held);
     assert_eq!(state(&fleet.engine).in_flight, 0);
@@ -126,7 +126,7 @@ impl Backend for Far {
 
     fn clocks(&self) -> Clocks {
         Clocks {
-            timer: Arc::new(self.1.clone()),
+            clock: Arc::new(self.1.clone()),
             ..Clocks::default()
         }
     }
@@ -149,10 +149,10 @@ limits:
     let engine = Engine::new(policy, far).expect("a policy");
     let round = |facts: &Facts<'_>| {
         let held: Vec<_> = (0..40)
-            .filter_map(|_| at_once(engine.decide_async(facts)).ok()?.passed())
+            .filter_map(|_| at_once(engine.decide_async(facts)).ok()?.allowed())
             .map(|passed| {
                 clock.advance(Duration::from_millis(1));
-                passed.into_permits().end(Ending::Success);
+                passed.into_permits().end(PermitOutcome::Success);
             })
             .collect();
         assert_eq!(held.len(), 40);

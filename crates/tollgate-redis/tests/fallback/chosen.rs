@@ -200,7 +200,7 @@ descriptors:
             .engine
             .decide_descriptors_async("edge", &descriptors, 1);
         let Ok(verdict) = at_once(deciding);
-        let refused = verdict.decider.filter(|_| verdict.refused().is_some());
+        let refused = verdict.decider.filter(|_| verdict.denied().is_some());
         (
             verdict.fallback,
             refused.map(|number| keys[number].to_owned()),

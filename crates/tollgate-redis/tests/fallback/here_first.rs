@@ -32,21 +32,21 @@ fn what_is_counted_here_is_asked_first_and_what_it_refuses_is_not_sent() {
         (verdict.cause(), verdict.decision().remaining),
         (Cause::Rule("address"), 0)
     );
-    assert!(verdict.refused().is_none());
+    assert!(verdict.denied().is_none());
     drop(verdict);
     // Whether the store is there or not, and what it decides besides.
     fleet.clock.advance(Duration::from_secs(1));
     fleet.switch(true);
     let verdict = fleet.decide(&a);
     assert_eq!(
-        (verdict.refused().is_none(), verdict.fallback()),
+        (verdict.denied().is_none(), verdict.fallback()),
         (true, Some(OnStoreFailure::Local))
     );
     drop(verdict);
     let slots = Facts::new().with("tenant", "idle");
     fleet.switch(false);
     let held: Vec<_> = (0..3)
-        .filter_map(|_| fleet.decide(&slots).passed())
+        .filter_map(|_| fleet.decide(&slots).allowed())
         .collect();
     assert_eq!(fleet.engine.backend().local().memory().keys_in_flight(), 1);
     drop(held);
@@ -100,7 +100,7 @@ impl RemoteBackend for Silent {}
 fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
     let clock = Manual::starting_at(Timestamp::from_secs(1_000));
     let memory = Memory::builder().capacity(100).clock(clock.clone());
-    let local = Arc::new(Local::new(memory.wall(clock.clone()).build()));
+    let local = Arc::new(LocalLimits::new(memory.wall(clock.clone()).build()));
     let store = Fallback::with_local(Silent(clock), local);
     let policy = Policy::from_text(LOCAL_FIRST, Format::Yaml).expect("a policy");
     let engine = Engine::new(policy.policy, store).expect("a policy");
@@ -116,7 +116,7 @@ fn what_is_given_up_while_the_store_is_asked_costs_nothing_here() {
     let mut passed = 0;
     for _ in 0..10 {
         let Ok(verdict) = at_once(engine.decide_async(&facts));
-        passed += u32::from(verdict.refused().is_none());
+        passed += u32::from(verdict.denied().is_none());
     }
     assert_eq!(passed, 2, "of the address");
 }

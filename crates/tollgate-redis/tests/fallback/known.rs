@@ -9,9 +9,11 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
-use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, Memory, SoleLimit};
+use tollgate_engine::backend::{
+    Answer, Backend, Check, CheckResult, LimitKind, Memory, StandaloneLimit,
+};
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_redis::{Breaker, Fallback, Local, RemoteBackend, StoreEvent};
+use tollgate_redis::{BreakerThresholds, Fallback, LocalLimits, RemoteBackend, StoreEvent};
 
 /// A store that can be told to fail, or to know the answer without being asked.
 #[derive(Debug, Default)]
@@ -53,11 +55,11 @@ impl RemoteBackend for Store {}
 
 type Subject = Fallback<Store, Manual, Manual>;
 
-const BREAKER: Breaker = Breaker {
+const BREAKER: BreakerThresholds = BreakerThresholds {
     silent_for: Duration::from_secs(10),
     failing_percent: 50,
-    failing_over: Duration::from_secs(5),
-    of_calls: CALLS,
+    window: Duration::from_secs(5),
+    min_calls: CALLS,
     opens_for: Duration::from_secs(60),
     longest_open: Duration::from_secs(60),
 };
@@ -72,12 +74,12 @@ fn subject(clock: &Manual) -> Subject {
         .clock(clock.clone())
         .wall(clock.clone())
         .build();
-    Fallback::with_local(store, Arc::new(Local::new(local))).breaker(BREAKER)
+    Fallback::with_local(store, Arc::new(LocalLimits::new(local))).breaker(BREAKER)
 }
 
-fn limit() -> SoleLimit {
+fn limit() -> StandaloneLimit {
     let (rate, algorithm) = (Rate::per_hour(1000), Algorithm::Gcra);
-    let limit = SoleLimit::new("a", LimitKind::Rate { rate, algorithm });
+    let limit = StandaloneLimit::new("a", LimitKind::Rate { rate, algorithm });
     limit
         .expect("a limit")
         .on_store_failure(OnStoreFailure::CircuitBreak)
@@ -85,7 +87,7 @@ fn limit() -> SoleLimit {
 
 /// Whether the answer is the store's.
 fn asks(subject: &Subject) -> bool {
-    let (limit, facts) = (limit(), SoleLimit::facts("k"));
+    let (limit, facts) = (limit(), StandaloneLimit::facts("k"));
     let checks = [limit.check(&facts, 1)];
     let mut asking = pin!(subject.ask(&checks, None));
     match asking
@@ -117,7 +119,7 @@ fn an_answer_that_was_known_says_nothing_about_the_store() {
     clock.advance(BREAKER.opens_for);
     // Who is first is given up before it has an answer, and who is second needs no store: the third one
     // is the probe.
-    let (limit, facts) = (limit(), SoleLimit::facts("k"));
+    let (limit, facts) = (limit(), StandaloneLimit::facts("k"));
     let first = [limit.check(&facts, 1)];
     let mut asking = Box::pin(subject.ask(&first, None));
     set(&store.is_silent, true);
@@ -152,7 +154,7 @@ fn a_success_in_the_midst_of_a_failure_leaves_nothing_behind() {
             .lock()
             .expect("not poisoned")
             .push(format!("{event:?}"));
-        if *event == StoreEvent::FallbackBegan
+        if *event == StoreEvent::FallbackStarted
             && let Some(subject) = again.lock().expect("not poisoned").take()
         {
             subject.store().fails.store(false, Ordering::Relaxed);
@@ -185,7 +187,7 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
         (Algorithm::TokenBucket, true),
         (Algorithm::LeakyBucket, true),
         (
-            Algorithm::FixedWindow(tollgate::core::Align::default()),
+            Algorithm::FixedWindow(tollgate::core::WindowAlignment::default()),
             true,
         ),
         (Algorithm::SlidingLog, false),
@@ -197,23 +199,24 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
         } else {
             rate.burst(18)
         };
-        let limit = SoleLimit::new("a", LimitKind::Rate { rate, algorithm }).expect("a limit");
-        let facts = SoleLimit::facts("k");
+        let limit =
+            StandaloneLimit::new("a", LimitKind::Rate { rate, algorithm }).expect("a limit");
+        let facts = StandaloneLimit::facts("k");
         let ask = |cost| memory.answer(&[limit.check(&facts, cost)]).decision;
         let _ = ask(rate.burst_size());
         clock.advance(Duration::from_millis(10));
         let (cache, version) = (DenyCache::new(10), DenyVersion(0, 0));
         let refused = ask(1);
         assert!(!refused.is_allowed(), "{algorithm:?}");
-        cache.note(&limit.check(&facts, 1), &refused, clock.now(), version);
+        cache.record_denial(&limit.check(&facts, 1), &refused, clock.now(), version);
         for cost in 2..=rate.burst_size() {
-            let known = cache.find(&[limit.check(&facts, cost)], clock.now(), version);
+            let known = cache.find_denial(&[limit.check(&facts, cost)], clock.now(), version);
             assert_eq!(known.is_some(), is_told, "{algorithm:?}");
             if let Some((_, told)) = known {
-                let true_wait = ask(cost).wait();
+                let true_wait = ask(cost).wait_or_max();
                 let slack = Duration::from_micros(3);
                 assert!(
-                    true_wait <= told.wait() && told.wait() <= true_wait + slack,
+                    true_wait <= told.wait_or_max() && told.wait_or_max() <= true_wait + slack,
                     "{algorithm:?} {cost}: {told:?}, {true_wait:?}"
                 );
             }
@@ -222,19 +225,19 @@ fn a_refusal_that_is_remembered_tells_a_higher_cost_its_own_wait() {
 }
 
 /// A log of 100 in any three seconds, or a quota of as many.
-fn logged() -> [SoleLimit; 2] {
+fn logged() -> [StandaloneLimit; 2] {
     let rate = Rate::new(100, Duration::from_secs(3));
     let algorithm = Algorithm::SlidingLog;
     let quota = tollgate::quota::Quota::rolling(100, Duration::from_secs(3)).expect("a period");
     [LimitKind::Rate { rate, algorithm }, LimitKind::Quota(quota)].map(|kind| {
-        let limit = SoleLimit::new("log", kind).expect("a limit");
+        let limit = StandaloneLimit::new("log", kind).expect("a limit");
         limit.on_store_failure(OnStoreFailure::Local)
     })
 }
 
-fn local(clock: &Manual) -> Local<Manual, Manual> {
+fn local(clock: &Manual) -> LocalLimits<Manual, Manual> {
     let memory = Memory::builder().clock(clock.clone()).wall(clock.clone());
-    Local::new(memory.build())
+    LocalLimits::new(memory.build())
 }
 
 /// What a store says that has so many of 100 left.
@@ -248,27 +251,29 @@ fn what_a_store_says_is_used_of_a_log_is_what_is_used_less_as_well_as_more() {
     for limit in logged() {
         let (clock, facts) = (
             Manual::starting_at(Timestamp::from_secs(60)),
-            SoleLimit::facts("k"),
+            StandaloneLimit::facts("k"),
         );
         let local = local(&clock);
         let ask = |cost| local.decide(&[limit.check(&facts, cost)]).allowed;
-        local.note(&limit.check(&facts, 1), &left(0));
+        local.record_decision(&limit.check(&facts, 1), &left(0));
         assert!(!ask(1));
         // A refusal has nothing to tell.
-        assert!(local.owed(&limit.check(&facts, 1)).is_none());
+        assert!(local.unreported_usage(&limit.check(&facts, 1)).is_none());
         // By the store's dates all of it is over, which isn't known here.
         clock.advance(Duration::from_secs(2));
-        local.note(&limit.check(&facts, 1), &left(99));
+        local.record_decision(&limit.check(&facts, 1), &left(99));
         assert!(ask(99) && !ask(1));
         // What was admitted here is told, and not what the store had told before.
-        let owed = local.owed(&limit.check(&facts, 1)).expect("99 of ours");
+        let owed = local
+            .unreported_usage(&limit.check(&facts, 1))
+            .expect("99 of ours");
         assert_eq!(owed.used, 99);
         // Until it was, it stays whatever the store says.
-        local.note(&limit.check(&facts, 1), &left(99));
+        local.record_decision(&limit.check(&facts, 1), &left(99));
         assert!(!ask(1));
-        local.told(&limit.check(&facts, 1), &owed);
-        assert!(local.owed(&limit.check(&facts, 1)).is_none());
-        local.note(&limit.check(&facts, 1), &left(50));
+        local.mark_reported(&limit.check(&facts, 1), &owed);
+        assert!(local.unreported_usage(&limit.check(&facts, 1)).is_none());
+        local.record_decision(&limit.check(&facts, 1), &left(50));
         assert!(ask(50) && !ask(1));
     }
 }
@@ -277,9 +282,9 @@ fn what_a_store_says_is_used_of_a_log_is_what_is_used_less_as_well_as_more() {
 fn what_has_run_out_here_is_not_told_to_the_store_as_if_it_were_new() {
     for limit in logged() {
         let clock = Manual::starting_at(Timestamp::from_secs(60));
-        let (local, facts) = (local(&clock), SoleLimit::facts("k"));
+        let (local, facts) = (local(&clock), StandaloneLimit::facts("k"));
         assert!(local.decide(&[limit.check(&facts, 100)]).allowed);
-        let owed = |local: &Local<_, _>| local.owed(&limit.check(&facts, 1));
+        let owed = |local: &LocalLimits<_, _>| local.unreported_usage(&limit.check(&facts, 1));
         assert_eq!(owed(&local).map(|owed| owed.used), Some(100));
         clock.advance(Duration::from_secs(9));
         assert_eq!(owed(&local).map_or(0, |owed| owed.used), 0);
@@ -289,11 +294,11 @@ fn what_has_run_out_here_is_not_told_to_the_store_as_if_it_were_new() {
 #[test]
 fn notes_that_come_at_once_do_not_add_up() {
     for limit in logged() {
-        let facts = SoleLimit::facts("k");
+        let facts = StandaloneLimit::facts("k");
         for _ in 0..200 {
             let local = local(&Manual::starting_at(Timestamp::from_secs(60)));
-            tollgate_testkit::threads::together(4, |_| {
-                local.note(&limit.check(&facts, 1), &left(80));
+            tollgate_testkit::threads::run_together(4, |_| {
+                local.record_decision(&limit.check(&facts, 1), &left(80));
                 0
             });
             assert!(local.decide(&[limit.check(&facts, 80)]).allowed);
@@ -306,7 +311,7 @@ fn keys_beyond_the_cap_are_not_noted_and_that_is_counted() {
     let algorithms = [
         Algorithm::Gcra,
         Algorithm::TokenBucket,
-        Algorithm::FixedWindow(tollgate::core::Align::FirstHit),
+        Algorithm::FixedWindow(tollgate::core::WindowAlignment::FirstHit),
     ];
     for algorithm in algorithms {
         let clock = Manual::new();
@@ -314,23 +319,23 @@ fn keys_beyond_the_cap_are_not_noted_and_that_is_counted() {
             .capacity(64)
             .clock(clock.clone())
             .wall(clock);
-        let local = Local::new(memory.build());
+        let local = LocalLimits::new(memory.build());
         let kind = LimitKind::Rate {
             rate: Rate::per_hour(10),
             algorithm,
         };
-        let limit = SoleLimit::new("api", kind).expect("a limit");
+        let limit = StandaloneLimit::new("api", kind).expect("a limit");
         let mut said = Decision::UNLIMITED;
         said.limit = 10;
         for key in 0..10_000_u32 {
             let key = key.to_string();
-            let key = SoleLimit::facts(&key);
-            local.note(&limit.check(&key, 10), &said);
+            let key = StandaloneLimit::facts(&key);
+            local.record_decision(&limit.check(&key, 10), &said);
         }
-        let beyond = local.forgotten();
+        let beyond = local.lost_reports();
         assert!((9_000..10_000).contains(&beyond), "{algorithm:?}: {beyond}");
         // What new keys share is as nobody had used it.
-        let other = SoleLimit::facts("other");
+        let other = StandaloneLimit::facts("other");
         let decided = local.decide(&[limit.check(&other, 1)]);
         assert!(decided.allowed, "{algorithm:?}");
     }

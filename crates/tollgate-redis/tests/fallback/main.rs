@@ -19,14 +19,14 @@ use tollgate::clock::Manual;
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, LimitKind, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_engine::verdict::{Cause, Verdict};
+use tollgate_engine::verdict::{Cause, RequestDecision};
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_redis::{Breaker, Fallback, Local, RemoteBackend, StoreEvent};
+use tollgate_redis::{BreakerThresholds, Fallback, LocalLimits, RemoteBackend, StoreEvent};
 
 /// A store in memory that can be switched off.
 struct Switched {
     memory: Memory<Manual, Manual>,
-    local: Arc<Local<Manual, Manual>>,
+    local: Arc<LocalLimits<Manual, Manual>>,
     is_down: AtomicBool,
     asked: AtomicU64,
 }
@@ -45,7 +45,7 @@ impl Backend for Switched {
         } else {
             let answer = self.memory.answer(checks);
             if let [check] = checks {
-                self.local.note(check, &answer.decision);
+                self.local.record_decision(check, &answer.decision);
             }
             Ok(answer)
         })
@@ -80,7 +80,7 @@ impl Fleet {
             let memory = Memory::builder().capacity(1_000).clock(clock.clone());
             memory.wall(clock.clone()).build()
         };
-        let local = Arc::new(Local::new(memory()));
+        let local = Arc::new(LocalLimits::new(memory()));
         let switched = Switched {
             memory: memory(),
             local: Arc::clone(&local),
@@ -90,10 +90,10 @@ impl Fleet {
         let events = Arc::new(Mutex::new(Vec::new()));
         let told = Arc::clone(&events);
         let store = Fallback::with_local(switched, local)
-            .nodes(nodes)
-            .breaker(Breaker {
-                of_calls: 5,
-                ..Breaker::default()
+            .node_count(nodes)
+            .breaker(BreakerThresholds {
+                min_calls: 5,
+                ..BreakerThresholds::default()
             })
             .on_event(move |event: &StoreEvent<'_>| {
                 told.lock()
@@ -117,7 +117,7 @@ impl Fleet {
         self.engine.backend().store().asked.load(Ordering::Relaxed)
     }
 
-    fn decide<'f>(&self, facts: &'f Facts<'f>) -> Verdict<'f> {
+    fn decide<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
         match at_once(self.engine.decide_async(facts)) {
             Ok(verdict) => verdict,
             Err(never) => match never {},
@@ -125,7 +125,7 @@ impl Fleet {
     }
 
     fn passed(&self, facts: &Facts<'_>, requests: usize) -> usize {
-        let allowed = |_: &usize| self.decide(facts).passed().is_some();
+        let allowed = |_: &usize| self.decide(facts).allowed().is_some();
         (0..requests).filter(allowed).count()
     }
 }
@@ -173,7 +173,7 @@ fn a_failure_never_looks_like_a_denial() {
     fleet.switch(true);
     let facts = Facts::new().with("path", "/closed");
     let verdict = fleet.decide(&facts);
-    assert!(verdict.refused().is_some());
+    assert!(verdict.denied().is_some());
     assert_eq!(verdict.cause(), Cause::StoreFailure("closed"));
     assert_eq!(verdict.fallback(), Some(OnStoreFailure::Closed));
     // A local limit that refuses is a limit: the cause is the rule.
@@ -192,11 +192,11 @@ fn slots_that_are_held_locally_are_given_back() {
     fleet.switch(true);
     let facts = Facts::new().with("path", "/slots");
     let held: Vec<_> = (0..4)
-        .filter_map(|_| fleet.decide(&facts).passed())
+        .filter_map(|_| fleet.decide(&facts).allowed())
         .collect();
-    assert!(fleet.decide(&facts).refused().is_some());
+    assert!(fleet.decide(&facts).denied().is_some());
     drop(held);
-    assert!(fleet.decide(&facts).passed().is_some());
+    assert!(fleet.decide(&facts).allowed().is_some());
 }
 
 #[test]
@@ -303,7 +303,7 @@ fn a_slot_that_is_counted_here_is_told_as_it_was_decided() {
     let verdict = fleet.decide(&facts);
     let decision = verdict.decision();
     assert!(
-        verdict.refused().is_none() && decision.is_allowed(),
+        verdict.denied().is_none() && decision.is_allowed(),
         "{decision:?}"
     );
     assert_eq!(
@@ -311,5 +311,5 @@ fn a_slot_that_is_counted_here_is_told_as_it_was_decided() {
         (Cause::Rule("here"), 0)
     );
     let second = fleet.decide(&facts);
-    assert!(second.refused().is_some() && !second.decision().is_allowed());
+    assert!(second.denied().is_some() && !second.decision().is_allowed());
 }

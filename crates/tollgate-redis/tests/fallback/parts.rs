@@ -1,7 +1,7 @@
 //! A node's part of a limit while the number of nodes changes: it never lets more pass than the largest did.
 
-use tollgate::{Algorithm, Quota, Rate, core::Align};
-use tollgate_engine::backend::SoleLimit;
+use tollgate::{Algorithm, Quota, Rate, core::WindowAlignment};
+use tollgate_engine::backend::StandaloneLimit;
 
 use super::*;
 
@@ -18,7 +18,10 @@ fn limits() -> Vec<(LimitKind, Duration)> {
         (rate(Algorithm::Gcra), 2 * HOUR),
         (rate(Algorithm::TokenBucket), 2 * HOUR),
         (rate(Algorithm::LeakyBucket), 2 * HOUR),
-        (rate(Algorithm::FixedWindow(Align::default())), 2 * HOUR),
+        (
+            rate(Algorithm::FixedWindow(WindowAlignment::default())),
+            2 * HOUR,
+        ),
         (rate(Algorithm::SlidingCounter), 2 * HOUR),
         (rate(Algorithm::SlidingLog), 2 * HOUR),
         (LimitKind::Quota(rolling), 2 * HOUR),
@@ -28,8 +31,8 @@ fn limits() -> Vec<(LimitKind, Duration)> {
 
 /// A node and its limit.
 struct Node {
-    local: Local<Manual, Manual>,
-    limit: SoleLimit,
+    local: LocalLimits<Manual, Manual>,
+    limit: StandaloneLimit,
     clock: Manual,
 }
 
@@ -37,18 +40,18 @@ impl Node {
     fn new(kind: &LimitKind, nodes: u64) -> Self {
         let clock = Manual::starting_at(Timestamp::from_secs(36_000));
         let memory = Memory::builder().capacity(100).clock(clock.clone());
-        let local = Local::new(memory.wall(clock.clone()).build());
+        let local = LocalLimits::new(memory.wall(clock.clone()).build());
         local.set_node_count(nodes);
         Self {
             local,
-            limit: SoleLimit::new("a", kind.clone()).expect("a limit"),
+            limit: StandaloneLimit::new("a", kind.clone()).expect("a limit"),
             clock,
         }
     }
 
     /// How many of so many pass without the store.
     fn passed(&self, tries: usize) -> usize {
-        let ada = SoleLimit::facts("ada");
+        let ada = StandaloneLimit::facts("ada");
         let passes = || self.local.decide(&[self.limit.check(&ada, 1)]).allowed;
         (0..tries).filter(|_| passes()).count()
     }
@@ -56,14 +59,14 @@ impl Node {
     /// The store lets so many pass, of all that it has.
     fn store_admits(&self, cost: u64) {
         let store = Node::new(self.limit.limit().kind(), 1);
-        let ada = SoleLimit::facts("ada");
+        let ada = StandaloneLimit::facts("ada");
         let said = store
             .local
             .memory()
             .answer(&[store.limit.check(&ada, cost)]);
         assert!(said.allowed);
         let check = self.limit.check(&ada, cost);
-        self.local.note(&check, &said.decision);
+        self.local.record_decision(&check, &said.decision);
     }
 }
 

@@ -11,7 +11,7 @@ use tollgate::{Clock, Decision, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_redis::{Fallback, Local, RemoteBackend};
+use tollgate_redis::{Fallback, LocalLimits, RemoteBackend};
 
 /// A store that lets everything pass, and notes what it is asked.
 struct Store(Manual, Arc<Mutex<Vec<String>>>);
@@ -46,7 +46,7 @@ fn a_node_that_starts_holds_back_by_itself_and_tells_the_store_nothing_of_it() {
         .wall(clock.clone())
         .build();
     let store = Store(clock.clone(), Arc::clone(&asked));
-    let store = Fallback::with_local(store, Arc::new(Local::new(memory))).nodes(8);
+    let store = Fallback::with_local(store, Arc::new(LocalLimits::new(memory))).node_count(8);
     let text = "limits: [{name: api, key: user, rate: 100/s, warm_up: 9s}]";
     let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
     let engine = Engine::new(policy.policy, store).expect("a policy");
@@ -54,7 +54,7 @@ fn a_node_that_starts_holds_back_by_itself_and_tells_the_store_nothing_of_it() {
     let passes = || {
         let deciding = pin!(engine.decide_async(&facts));
         match deciding.poll(&mut Context::from_waker(Waker::noop())) {
-            Poll::Ready(Ok(verdict)) => verdict.passed().is_some(),
+            Poll::Ready(Ok(verdict)) => verdict.allowed().is_some(),
             _ => panic!("it answers at once"),
         }
     };

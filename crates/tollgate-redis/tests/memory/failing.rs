@@ -8,8 +8,8 @@ use tollgate::{Decision, Rate};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::OnStoreFailure;
-use tollgate_engine::verdict::Passed;
-use tollgate_engine::{Conditions, Engine, Facts, Policy};
+use tollgate_engine::verdict::AllowedRequest;
+use tollgate_engine::{DecideOptions, Engine, Facts, Policy};
 use tollgate_redis::{FailureKind, Fault, Redis, RedisStats};
 use tollgate_testkit::redis::Server;
 
@@ -37,7 +37,7 @@ async fn without(
                 Duration::ZERO,
                 Duration::ZERO,
             );
-            answers.push((answer.refused().is_none(), answer.fallback, decision));
+            answers.push((answer.denied().is_none(), answer.fallback, decision));
         }
         told.push((policy, answers));
     }
@@ -47,14 +47,14 @@ async fn without(
 #[tokio::test]
 async fn what_a_store_that_is_down_leaves_to_each_policy_is_the_same_without_one() {
     let server = Server::start();
-    let chosen = |url: &str| Redis::builder(url).unwrap().nodes(4).timeout(PATIENT);
+    let chosen = |url: &str| Redis::builder(url).unwrap().node_count(4).timeout(PATIENT);
     let store = chosen(&server.url()).build().unwrap();
     store.ready(DEADLINE).await.unwrap();
     server.kill();
     let killed = without(&store).await;
     let memory = chosen("redis://any").in_memory(Manual::new());
     assert_eq!(memory.ready(DEADLINE).await, Ok(()));
-    memory.rehearsal().unwrap().fail(Fault::Down);
+    memory.fake_store().unwrap().inject_fault(Fault::Down);
     assert_eq!(without(&memory).await, killed);
     let [store, memory] = [store, memory].map(|redis| (redis.is_fallback_active(), redis.stats()));
     assert_eq!((memory.0, memory.1.fallback), (store.0, store.1.fallback));
@@ -72,7 +72,7 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
             heard.lock().unwrap().push(format!("{event:?}"));
         });
     let redis = builder.timeout(PATIENT).in_memory(clock.clone());
-    let store = redis.rehearsal().unwrap();
+    let store = redis.fake_store().unwrap();
     let limiter = redis.limiter("calls", Rate::per_day(LIMIT));
     let limiter = limiter
         .on_store_failure(OnStoreFailure::Open)
@@ -96,11 +96,11 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
         ),
     ] {
         let before = redis.stats();
-        store.fail(fault);
+        store.inject_fault(fault);
         for _ in 0..3 {
             let answer = limiter.check("k").await;
             assert_eq!(
-                (answer.refused().is_none(), answer.fallback),
+                (answer.denied().is_none(), answer.fallback),
                 (true, Some(OnStoreFailure::Open))
             );
             clock.advance(Duration::from_secs(1));
@@ -120,16 +120,16 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
             .find(|one| one.kind == kind)
             .unwrap_or(failure);
         assert_eq!(
-            (failure.kind, failure.count, &*failure.first),
+            (failure.kind, failure.count, &*failure.first_error),
             (kind, 5, text)
         );
-        assert_eq!(failure.lasted(), Duration::from_secs(3));
-        assert_eq!(failure.going_on_for, Some(Duration::from_secs(3)));
+        assert_eq!(failure.duration(), Duration::from_secs(3));
+        assert_eq!(failure.failing_for, Some(Duration::from_secs(3)));
         // Each is counted once, those without a failure policy too.
         let sum = |stats: &RedisStats| stats.failures.iter().map(|one| one.count).sum::<u64>();
         let errors = stats.fallback.errors - before.fallback.errors;
         assert_eq!((errors, sum(&stats) - sum(&before)), (3, 5));
-        store.recover();
+        store.clear_fault();
         assert!(limiter.check("k").await.fallback.is_none());
         let stats = redis.stats();
         assert!(!redis.is_fallback_active());
@@ -137,7 +137,7 @@ async fn each_fault_has_its_kind_and_ends_when_it_is_told_to() {
             stats
                 .failures
                 .iter()
-                .all(|failure| failure.going_on_for.is_none())
+                .all(|failure| failure.failing_for.is_none())
         );
     }
     let told = told.lock().unwrap();
@@ -161,15 +161,15 @@ async fn what_a_slow_store_was_asked_is_carried_out() {
         .limiter("calls", Rate::per_day(LIMIT))
         .build()
         .unwrap();
-    let store = redis.rehearsal().unwrap();
+    let store = redis.fake_store().unwrap();
     for (fault, left) in [
         (Fault::Down, LIMIT),
         (Fault::ReadOnly, LIMIT),
         (Fault::Slow, LIMIT - 2),
     ] {
-        store.fail(fault);
+        store.inject_fault(fault);
         assert!(limiter.try_check("k", 2).await.is_err());
-        store.recover();
+        store.clear_fault();
         assert_eq!(
             limiter.peek("k").await.unwrap().remaining,
             left,
@@ -182,13 +182,13 @@ async fn what_a_slow_store_was_asked_is_carried_out() {
 async fn a_circuit_breaks_and_closes_by_the_clock_of_the_test() {
     let clock = Manual::new();
     let redis = Redis::in_memory(clock.clone());
-    let store = redis.rehearsal().unwrap();
+    let store = redis.fake_store().unwrap();
     let limiter = redis.limiter("calls", Rate::per_second(1_000));
     let limiter = limiter
         .on_store_failure(OnStoreFailure::CircuitBreak)
         .build()
         .unwrap();
-    store.fail(Fault::Slow);
+    store.inject_fault(Fault::Slow);
     let mut checks = 0;
     while redis.stats().fallback.trips == 0 {
         let _ = limiter.check("k").await;
@@ -197,11 +197,11 @@ async fn a_circuit_breaks_and_closes_by_the_clock_of_the_test() {
         assert!(checks < 10_000, "it doesn't break");
     }
     // It isn't asked any more, though it would answer.
-    store.recover();
-    let before = redis.stats().questions;
+    store.clear_fault();
+    let before = redis.stats().queries;
     let answer = limiter.check("k").await;
     assert_eq!(answer.fallback, Some(OnStoreFailure::CircuitBreak));
-    assert_eq!(redis.stats().questions, before);
+    assert_eq!(redis.stats().queries, before);
     clock.advance(Duration::from_secs(120));
     assert!(limiter.check("k").await.fallback.is_none());
     assert!(!redis.is_fallback_active());
@@ -212,20 +212,20 @@ async fn a_store_that_lost_its_memory_starts_full() {
     let redis = Redis::in_memory(Manual::new());
     let limiter = redis.limiter("calls", Rate::per_day(LIMIT));
     let limiter = limiter.build().unwrap();
-    let slots = redis.limiter_of("slots", LimitKind::Concurrency(1));
+    let slots = redis.limiter_with_kind("slots", LimitKind::Concurrency(1));
     let slots = slots.build().unwrap();
     for _ in 0..2 {
-        assert!(limiter.check_n("k", LIMIT).await.passed().is_some());
+        assert!(limiter.check_n("k", LIMIT).await.allowed().is_some());
         let held = slots.check("k").await;
-        assert!(held.refused().is_none() && slots.check("k").await.refused().is_some());
+        assert!(held.denied().is_none() && slots.check("k").await.denied().is_some());
         // Known by now, and repeated without asking.
-        assert!(limiter.check("k").await.refused().is_some());
-        let questions = redis.stats().questions;
-        assert!(limiter.check("k").await.refused().is_some());
-        assert_eq!(redis.stats().questions, questions);
-        redis.rehearsal().unwrap().forget();
+        assert!(limiter.check("k").await.denied().is_some());
+        let questions = redis.stats().queries;
+        assert!(limiter.check("k").await.denied().is_some());
+        assert_eq!(redis.stats().queries, questions);
+        redis.fake_store().unwrap().clear();
         // The one that holds it doesn't know.
-        assert!(slots.check("k").await.passed().is_some());
+        assert!(slots.check("k").await.allowed().is_some());
     }
 }
 
@@ -239,12 +239,12 @@ async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
         .build()
         .unwrap();
     assert!(
-        limiter.check("k").await.passed().is_some() && limiter.check("k").await.refused().is_some()
+        limiter.check("k").await.allowed().is_some() && limiter.check("k").await.denied().is_some()
     );
-    redis.rehearsal().unwrap().fail(Fault::Down);
+    redis.fake_store().unwrap().inject_fault(Fault::Down);
     let is_told = async || {
         let answer = limiter.check("k").await;
-        answer.refused().is_some() && answer.fallback.is_none()
+        answer.denied().is_some() && answer.fallback.is_none()
     };
     assert!(is_told().await);
     assert!(!redis.is_fallback_active(), "nothing was asked");
@@ -260,7 +260,7 @@ async fn a_refusal_that_is_known_is_told_while_the_store_is_down() {
         limiter.check("k").await.fallback,
         Some(OnStoreFailure::Closed)
     );
-    assert_eq!(redis.stats().near_hits, 4);
+    assert_eq!(redis.stats().repeated_denials, 4);
 }
 
 #[tokio::test]
@@ -275,17 +275,17 @@ limits:
     let engine = Engine::new(policy, redis.clone()).unwrap();
     let facts = Facts::new().with("user", "ada");
     let is_allowed = async || {
-        let on = Conditions::new().listing_limits();
+        let on = DecideOptions::new().listing_limits();
         let Ok(verdict) = engine.decide_with_conditions(on, &facts).await;
-        verdict.expect("no reload").passed().is_some()
+        verdict.expect("no reload").allowed().is_some()
     };
     for number in 0..4 {
         assert_eq!(is_allowed().await, number < 3);
     }
-    let questions = redis.stats().questions;
+    let questions = redis.stats().queries;
     assert!(!is_allowed().await);
-    assert_eq!(redis.stats().questions, questions, "the store was asked");
-    redis.rehearsal().unwrap().fail(Fault::Down);
+    assert_eq!(redis.stats().queries, questions, "the store was asked");
+    redis.fake_store().unwrap().inject_fault(Fault::Down);
     assert!(!is_allowed().await);
 }
 
@@ -303,7 +303,7 @@ limits:
     let ask = async |path: &str, max: &str| {
         let facts = Facts::new().with("path", path).with("max", max);
         let Ok(verdict) = engine.decide_async(&facts).await;
-        verdict.passed().map(Passed::into_permits)
+        verdict.allowed().map(AllowedRequest::into_permits)
     };
     let left = async |path: &str| {
         let facts = Facts::new().with("path", path).with("max", "0");
@@ -312,7 +312,7 @@ limits:
     };
     ask("/local", "400").await.expect("room").settle(100);
     assert_eq!(left("/local").await.remaining, 900);
-    redis.rehearsal().unwrap().fail(Fault::Down);
+    redis.fake_store().unwrap().inject_fault(Fault::Down);
     // This node is all of the fleet; what the store had admitted is noted as it was held.
     let mut held = ask("/local", "500").await.expect("room");
     assert!(left("/local").await.remaining <= 400);
@@ -323,7 +323,7 @@ limits:
     assert!(!left("/closed").await.is_allowed());
     ask("/open", "900").await.expect("it is open").settle(100);
     assert!(ask("/closed", "1").await.is_none());
-    redis.rehearsal().unwrap().recover();
+    redis.fake_store().unwrap().clear_fault();
     // What was spent without the store is told to it.
     assert!(ask("/local", "0").await.is_some());
     assert!(left("/local").await.remaining <= 500);
@@ -336,17 +336,17 @@ async fn a_refusal_is_remembered_by_the_client_alone_whatever_the_engine_is_told
     let policy = "limits: [{name: all, rate: 1/h}]";
     let policy = Policy::from_text(policy, Format::Yaml).unwrap().policy;
     for (near, repeated, asked) in [(10, 3, 2), (0, 0, 2)] {
-        let builder = Redis::builder("redis://any").unwrap().near_cache(near);
+        let builder = Redis::builder("redis://any").unwrap().deny_cache(near);
         let redis = builder.in_memory(Manual::new());
         let engine = Engine::new(policy.clone(), redis.clone()).unwrap();
         let engine = engine.with_deny_cache(10);
         let facts = Facts::new();
         for number in 0..5 {
             let Ok(verdict) = engine.decide_async(&facts).await;
-            assert_eq!(verdict.passed().is_some(), number == 0);
+            assert_eq!(verdict.allowed().is_some(), number == 0);
         }
         let stats = redis.stats();
-        let seen = (stats.near_hits, stats.round_trips);
+        let seen = (stats.repeated_denials, stats.round_trips);
         assert_eq!(seen, (repeated, asked), "{near} remembered by the client");
     }
 }

@@ -20,32 +20,35 @@ async fn a_tenth_is_leased_for_a_second_and_spent_without_asking() {
         .on_store_failure(OnStoreFailure::Closed)
         .build()
         .unwrap();
-    let store = redis.rehearsal().unwrap();
-    assert_eq!(redis.stats().leased, 0);
+    let store = redis.fake_store().unwrap();
+    assert_eq!(redis.stats().leased_tokens, 0);
     let answer = limiter.check("k").await;
     assert_eq!(
         (
-            answer.refused().is_none(),
+            answer.denied().is_none(),
             answer.decision.remaining,
-            redis.stats().leased
+            redis.stats().leased_tokens
         ),
         (true, 10, 10)
     );
-    assert_eq!(redis.stats().questions, 1);
+    assert_eq!(redis.stats().queries, 1);
     for left in (5..10).rev() {
         assert_eq!(limiter.check("k").await.decision.remaining, left);
     }
-    assert_eq!(redis.stats().questions, 1);
+    assert_eq!(redis.stats().queries, 1);
     // More is taken ahead when a quarter is left, or half of its life.
     for left in [4, 3, 10] {
         assert_eq!(limiter.check("k").await.decision.remaining, left);
     }
     clock.advance(Duration::from_millis(500));
     assert_eq!(limiter.check("k").await.decision.remaining, 10);
-    assert_eq!((redis.stats().questions, redis.stats().leased), (3, 10));
+    assert_eq!(
+        (redis.stats().queries, redis.stats().leased_tokens),
+        (3, 10)
+    );
 
     // It goes on for a moment while the store is down …
-    store.fail(Fault::Down);
+    store.inject_fault(Fault::Down);
     for left in (0..10).rev() {
         let answer = limiter.check("k").await;
         assert_eq!((answer.fallback, answer.decision.remaining), (None, left));
@@ -55,25 +58,25 @@ async fn a_tenth_is_leased_for_a_second_and_spent_without_asking() {
         Some(OnStoreFailure::Closed)
     );
     // … which what is held doesn't hide.
-    store.recover();
-    assert!(limiter.check("k").await.fallback.is_none() && redis.stats().leased == 10);
-    store.fail(Fault::Down);
+    store.clear_fault();
+    assert!(limiter.check("k").await.fallback.is_none() && redis.stats().leased_tokens == 10);
+    store.inject_fault(Fault::Down);
     clock.advance(Duration::from_millis(999));
     assert_eq!(limiter.check("k").await.fallback, None);
     clock.advance(Duration::from_millis(1));
-    assert_eq!(redis.stats().leased, 0);
+    assert_eq!(redis.stats().leased_tokens, 0);
     assert_eq!(
         limiter.check("k").await.fallback,
         Some(OnStoreFailure::Closed)
     );
 
-    store.recover();
-    assert!(limiter.check("k").await.passed().is_some());
+    store.clear_fault();
+    assert!(limiter.check("k").await.allowed().is_some());
     redis.close().await;
-    assert_eq!(redis.stats().leased, 0);
+    assert_eq!(redis.stats().leased_tokens, 0);
     // 23 have passed; what was held and not spent was nobody's.
     let mut passed = 23;
-    while limiter.check("k").await.passed().is_some() {
+    while limiter.check("k").await.allowed().is_some() {
         passed += 1;
     }
     assert_eq!(passed, 100);
@@ -84,14 +87,14 @@ async fn what_a_store_would_not_take_isnt_taken_without_one() {
     let redis = Redis::in_memory(Manual::new());
     let quota = LimitKind::Quota(Quota::per_day(9));
     let error = redis
-        .limiter_of("quota", quota)
+        .limiter_with_kind("quota", quota)
         .leased()
         .build()
         .unwrap_err();
     assert!(
         matches!(
             error,
-            StoreLimitError::NotALevel {
+            StoreLimitError::UnsupportedAlgorithm {
                 what: "a lease",
                 ..
             }
@@ -118,9 +121,9 @@ async fn flaps(
 ) -> Result<(), String> {
     let clock = Manual::new();
     let redis = Redis::in_memory(clock.clone());
-    let store = redis.rehearsal().expect("it is in memory");
+    let store = redis.fake_store().expect("it is in memory");
     let rate = Rate::per_second(20).burst(60);
-    let limiter = redis.limiter_of("calls", LimitKind::Rate { rate, algorithm });
+    let limiter = redis.limiter_with_kind("calls", LimitKind::Rate { rate, algorithm });
     let limiter = match counting {
         Counting::Leased => limiter.leased(),
         _ => limiter,
@@ -130,13 +133,13 @@ async fn flaps(
     for (pause, fate, cost) in steps {
         clock.advance(Duration::from_millis(*pause));
         match fate {
-            0..2 => store.fail(Fault::Down),
-            2 => store.fail(Fault::ReadOnly),
-            3..6 => store.recover(),
+            0..2 => store.inject_fault(Fault::Down),
+            2 => store.inject_fault(Fault::ReadOnly),
+            3..6 => store.clear_fault(),
             _ => {}
         }
         let at = clock.now().as_nanos() / 1_000_000;
-        if limiter.check_n("k", *cost).await.passed().is_some() {
+        if limiter.check_n("k", *cost).await.allowed().is_some() {
             passed.push((at, *cost));
         }
     }
@@ -190,25 +193,25 @@ proptest! {
         runtime.block_on(async {
             let clock = Manual::new();
             let redis = Redis::in_memory(clock.clone());
-            let store = redis.rehearsal().unwrap();
+            let store = redis.fake_store().unwrap();
             let limiter = redis.limiter("calls", Rate::per_second(20).burst(60)).leased();
             let limiter = limiter.on_store_failure(OnStoreFailure::Closed).build().unwrap();
             let mut passed: Vec<(u64, u64)> = Vec::new();
             for (pause, fate, cost) in steps {
                 clock.advance(Duration::from_millis(pause));
                 match fate {
-                    0 => store.fail(Fault::Down),
-                    1 => store.fail(Fault::ReadOnly),
-                    2..4 => store.recover(),
+                    0 => store.inject_fault(Fault::Down),
+                    1 => store.inject_fault(Fault::ReadOnly),
+                    2..4 => store.clear_fault(),
                     _ => {}
                 }
                 let at = clock.now().as_nanos() / 1_000_000;
                 let answer = limiter.check_n("k", cost).await;
-                if answer.refused().is_none() {
+                if answer.denied().is_none() {
                     prop_assert_eq!(answer.fallback, None);
                     passed.push((at, cost));
                 }
-                prop_assert!(redis.stats().leased <= 6);
+                prop_assert!(redis.stats().leased_tokens <= 6);
             }
             for (number, (from, _)) in passed.iter().enumerate() {
                 let mut sum = 0;
@@ -217,9 +220,9 @@ proptest! {
                     prop_assert!(sum * 1000 <= 60_000 + 20 * (at - from), "{:?}", passed);
                 }
             }
-            store.recover();
+            store.clear_fault();
             clock.advance(Duration::from_secs(3));
-            prop_assert!(limiter.check_n("k", 60).await.passed().is_some());
+            prop_assert!(limiter.check_n("k", 60).await.allowed().is_some());
             Ok(())
         })?;
     }

@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Decision, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, Decision, Rate, Timestamp, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{Fault, Redis, RedisLimiter};
 use tollgate_testkit::redis::Server;
@@ -40,7 +40,7 @@ impl From<Decision> for Seen {
             remaining,
             ..
         } = decision;
-        let (retry, reset) = (decision.wait(), decision.reset_after);
+        let (retry, reset) = (decision.wait_or_max(), decision.reset_after);
         Self::Decision(Decision::new(
             outcome,
             limit,
@@ -74,7 +74,7 @@ async fn steps(limiter: &RedisLimiter, clock: &Manual, paced: bool) -> Vec<Seen>
     }
     if paced {
         for _ in 0..4 {
-            let wait = limiter.pace("paced", 3, Duration::from_secs(2)).await;
+            let wait = limiter.reserve("paced", 3, Duration::from_secs(2)).await;
             seen.push(Seen::Paced(wait.expect(store)));
         }
     }
@@ -92,8 +92,14 @@ async fn memory_and_store_answer_alike() {
         (rate(Algorithm::Gcra), true),
         (rate(Algorithm::TokenBucket), true),
         (rate(Algorithm::LeakyBucket), true),
-        (rate(Algorithm::FixedWindow(Align::default())), false),
-        (rate(Algorithm::FixedWindow(Align::FirstHit)), false),
+        (
+            rate(Algorithm::FixedWindow(WindowAlignment::default())),
+            false,
+        ),
+        (
+            rate(Algorithm::FixedWindow(WindowAlignment::FirstHit)),
+            false,
+        ),
         (rate(Algorithm::SlidingLog), false),
         (rate(Algorithm::SlidingCounter), false),
         (LimitKind::Quota(Quota::per_day(9)), false),
@@ -108,11 +114,16 @@ async fn memory_and_store_answer_alike() {
             .clock(clocks[0].clone());
         let store = builder
             .timeout(Duration::from_secs(5))
-            .nodes(1)
+            .node_count(1)
             .build()
             .unwrap();
         let memory = Redis::in_memory(clocks[1].clone());
-        let limiter = |redis: &Redis| redis.limiter_of("alike", kind.clone()).build().unwrap();
+        let limiter = |redis: &Redis| {
+            redis
+                .limiter_with_kind("alike", kind.clone())
+                .build()
+                .unwrap()
+        };
         let by_store = steps(&limiter(&store), &clocks[0], paced).await;
         let by_memory = steps(&limiter(&memory), &clocks[1], paced).await;
         for (step, (store, memory)) in by_store.iter().zip(&by_memory).enumerate() {
@@ -125,34 +136,34 @@ async fn memory_and_store_answer_alike() {
 async fn slots_without_a_store_are_given_back_too() {
     let redis = Redis::in_memory(Manual::new());
     let limiter = redis
-        .limiter_of("jobs", LimitKind::Concurrency(1))
+        .limiter_with_kind("jobs", LimitKind::Concurrency(1))
         .build()
         .unwrap();
     let held = limiter.check("k").await;
-    assert!(held.refused().is_none() && limiter.check("k").await.refused().is_some());
+    assert!(held.denied().is_none() && limiter.check("k").await.denied().is_some());
     drop(held);
-    assert!(limiter.check("k").await.passed().is_some());
-    assert_eq!(redis.stats().questions, 3);
+    assert!(limiter.check("k").await.allowed().is_some());
+    assert_eq!(redis.stats().queries, 3);
     assert_eq!(redis.stats().fallback, Default::default());
 }
 
 #[tokio::test]
 async fn slots_that_a_store_gave_count_while_it_is_away() {
     let redis = Redis::in_memory(Manual::new());
-    let limiter = redis.limiter_of("jobs", LimitKind::Concurrency(3));
+    let limiter = redis.limiter_with_kind("jobs", LimitKind::Concurrency(3));
     let limiter = limiter.build().expect("a limit");
     let held = limiter.check("k").await;
-    let store = redis.rehearsal().expect("a store in memory");
-    store.fail(Fault::Down);
+    let store = redis.fake_store().expect("a store in memory");
+    store.inject_fault(Fault::Down);
     let others = [
         limiter.check("k").await,
         limiter.check("k").await,
         limiter.check("k").await,
     ];
     assert_eq!(
-        others.each_ref().map(|other| other.refused().is_none()),
+        others.each_ref().map(|other| other.denied().is_none()),
         [true, true, false]
     );
     drop(held);
-    assert!(limiter.check("k").await.passed().is_some());
+    assert!(limiter.check("k").await.allowed().is_some());
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::Rate;
 use tollgate::clock::{Clock, Wall};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::node::{Does, Failure, READY, ROLE, Role};
 use crate::windows::{Admission, excess};
@@ -109,7 +109,7 @@ impl Fleet<'_> {
     /// Runs it, and looks at every window.
     pub(crate) fn run(&self) -> Told {
         let _alone = ALONE.lock().unwrap_or_else(PoisonError::into_inner);
-        let scratch = Scratch::new(self.name);
+        let scratch = TempFolder::new(self.name);
         let rate: Rate = self.rate.parse().expect("a rate");
         let file = |number: usize| scratch.path(number.to_string());
         let role = |(number, does): (usize, &Does)| Role {

@@ -106,11 +106,14 @@ impl Role {
     pub(crate) fn limiter(&self) -> (Redis, Arc<RedisLimiter>) {
         let builder = Redis::builder(&self.url).expect("a server's own URL");
         let (mut builder, failure) = match self.failure {
-            Failure::Never => (builder.timeout(PATIENT).nodes(1), OnStoreFailure::Closed),
-            Failure::Local(nodes) => (builder.nodes(nodes), OnStoreFailure::Local),
+            Failure::Never => (
+                builder.timeout(PATIENT).node_count(1),
+                OnStoreFailure::Closed,
+            ),
+            Failure::Local(nodes) => (builder.node_count(nodes), OnStoreFailure::Local),
         };
         if let Does::Holds(_) = self.does {
-            builder = builder.lease_life(LIFE).lease_part(1);
+            builder = builder.lease_duration(LIFE).lease_divisor(1);
         }
         let builder = builder.on_event(|event| say(&format!("{event:?}")));
         let redis = builder.build().expect("a runtime");
@@ -217,7 +220,7 @@ async fn ask(
             !is_local || failure != Failure::Never,
             "the store was there all the time"
         );
-        if answer.refused().is_none() {
+        if answer.denied().is_none() {
             admissions.push(Admission {
                 asked: asked.as_nanos(),
                 told: told.as_nanos(),
@@ -232,8 +235,8 @@ async fn ask(
 /// Asks until it holds as much, says so, and waits for its end.
 async fn hold(redis: &Redis, limiter: &RedisLimiter, least: u64) {
     let mut before = Wall.now();
-    while redis.stats().leased < least {
-        if limiter.check(KEY).await.refused().is_some() {
+    while redis.stats().leased_tokens < least {
+        if limiter.check(KEY).await.denied().is_some() {
             // It spent what it was to hold: once more when that is back.
             tokio::time::sleep(LIFE).await;
             before = Wall.now();
@@ -242,7 +245,7 @@ async fn hold(redis: &Redis, limiter: &RedisLimiter, least: u64) {
     say(&format!(
         "{HOLDS} {} {}",
         before.as_nanos(),
-        redis.stats().leased
+        redis.stats().leased_tokens
     ));
     std::future::pending().await
 }

@@ -70,7 +70,7 @@ fn what_a_killed_node_held_is_back_after_a_lease_life() {
     let back = runtime.block_on(async {
         let (_redis, limiter) = role.limiter();
         let asking = async {
-            while limiter.check_n("all", WANTED).await.refused().is_some() {
+            while limiter.check_n("all", WANTED).await.denied().is_some() {
                 tokio::time::sleep(Duration::from_millis(1)).await;
             }
         };

@@ -13,7 +13,7 @@ use tollgate::clock::Manual;
 use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::document::Format;
-use tollgate_engine::verdict::{Passed, Verdict};
+use tollgate_engine::verdict::{AllowedRequest, RequestDecision};
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
@@ -37,13 +37,13 @@ struct Seen {
     decision: Decision,
 }
 
-fn seen(verdict: &Verdict<'_>) -> Seen {
+fn seen(verdict: &RequestDecision<'_>) -> Seen {
     assert_eq!(verdict.fallback(), None);
     let mut decision = *verdict.decision();
-    decision.set_wait(told(decision.wait()));
+    decision.set_wait(told(decision.wait_or_max()));
     decision.reset_after = told(decision.reset_after);
     Seen {
-        allowed: verdict.refused().is_none(),
+        allowed: verdict.denied().is_none(),
         cause: verdict.cause().to_string(),
         decision,
     }
@@ -94,7 +94,7 @@ async fn run<B: Backend<Error = Infallible>>(
         if running.len() <= step.runs {
             running.resize_with(step.runs + 1, Vec::new);
         }
-        running[step.runs].push(verdict.passed().map(Passed::into_permits));
+        running[step.runs].push(verdict.allowed().map(AllowedRequest::into_permits));
     }
     drop(running);
     settled().await;
@@ -120,16 +120,16 @@ async fn alike(server: &Server, text: &str, steps: &[RequestAt]) -> Result<u64, 
             .timeout(PATIENT);
         let redis = redis
             // A clock that leaps gives nobody time to renew.
-            .slot_life(Duration::from_secs(1_000_000))
-            .near_cache(near)
-            .nodes(1)
+            .permit_ttl(Duration::from_secs(1_000_000))
+            .deny_cache(near)
+            .node_count(1)
             .clock(clock.clone())
             .build()
             .expect("a runtime");
         let engine = Engine::new(policy.clone(), redis).expect("a policy");
         let client = RefCell::new(server.client().expect("a server"));
         let settled = async || {
-            let held = || engine.backend().stats().slots;
+            let held = || engine.backend().stats().permits;
             if !text.contains("concurrency") {
                 return;
             }
@@ -152,7 +152,7 @@ async fn alike(server: &Server, text: &str, steps: &[RequestAt]) -> Result<u64, 
                 "{number}: {one:#?} in memory, {other:#?} in Redis, near {near}"
             );
         }
-        prop_assert_eq!(engine.backend().stats().failed_round_trips, 0);
+        prop_assert_eq!(engine.backend().stats().round_trip_errors, 0);
     }
     let refused = in_memory.iter().filter(|one| !one.allowed).count();
     Ok(u64::try_from(refused).unwrap_or(0))

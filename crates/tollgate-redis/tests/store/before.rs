@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Rate, Timestamp, core::Align};
+use tollgate::{Algorithm, Rate, Timestamp, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
@@ -144,7 +144,7 @@ fn kept() -> Vec<(LimitKind, u64, Kept)> {
             "00004023cf230842b8f16a641d82194300000080df17f041",
         ),
         rate(
-            Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+            Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
             "0080bec4068219430000000000000840",
         ),
         rate(
@@ -192,7 +192,10 @@ async fn what_the_version_before_counted_is_counted() {
         let told = format!("{kind:?}");
         server.command(&["FLUSHALL"]);
         // Its own client each: what one remembers of a denial is nothing to the next.
-        let limiter = connect(&server).limiter_of("kept", kind).build().unwrap();
+        let limiter = connect(&server)
+            .limiter_with_kind("kept", kind)
+            .build()
+            .unwrap();
         let mut passed = 0;
         for is_put in [false, true] {
             if is_put {

@@ -9,7 +9,7 @@ use tollgate::Timestamp;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::engine::DescriptorDecision;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::{Engine, Policy};
 use tollgate_redis::Redis;
@@ -41,26 +41,26 @@ descriptors:
 type Request = (Vec<Vec<(&'static str, &'static str)>>, u32);
 
 /// What is told of each descriptor, as far as both can.
-fn told(verdict: &DescriptorVerdict) -> String {
+fn told(verdict: &DescriptorDecision) -> String {
     let each = verdict.statuses.iter().map(|status| {
         let decision = status
             .decision
             .map(|decision| (decision.outcome, decision.remaining));
         format!(
             "{:?} {:?} {:?} {}",
-            status.code, status.limit, decision, status.would_refuse
+            status.code, status.limit, decision, status.would_deny
         )
     });
     let each: Vec<_> = each.collect();
     let decider = (verdict.decider, verdict.retry_after.as_secs());
-    let refused = verdict.refused().is_some();
+    let refused = verdict.denied().is_some();
     format!("{refused} by {decider:?}: {}", each.join("; "))
 }
 
 /// What is told that holds although a refusal is repeated as it was first said.
-fn codes(verdict: &DescriptorVerdict) -> String {
+fn codes(verdict: &DescriptorDecision) -> String {
     let each: Vec<_> = verdict.statuses.iter().map(|status| status.code).collect();
-    format!("{}: {each:?}", verdict.refused().is_some())
+    format!("{}: {each:?}", verdict.denied().is_some())
 }
 
 /// What a server does with it.
@@ -88,7 +88,7 @@ impl Both {
         let builder = Redis::builder(&server.url())
             .expect("a URL")
             .clock(clock.clone());
-        let builder = builder.timeout(Duration::from_secs(5)).near_cache(near);
+        let builder = builder.timeout(Duration::from_secs(5)).deny_cache(near);
         let redis = builder.build().expect("a runtime");
         let policy = || {
             Policy::from_text(file, Format::Yaml)
@@ -105,7 +105,7 @@ impl Both {
     }
 
     /// What both say, if it is the same.
-    async fn ask(&self, descriptors: &[Descriptor<'_>], hits: u32) -> DescriptorVerdict {
+    async fn ask(&self, descriptors: &[Descriptor<'_>], hits: u32) -> DescriptorDecision {
         let (stored, held) = (&self.stored, &self.held);
         let by_store = stored.decide_descriptors_async("edge", descriptors, hits);
         let by_store = on_any_thread(by_store).await.expect("an answer");
@@ -141,7 +141,7 @@ async fn descriptors_are_decided_alike_in_memory_and_in_a_store() {
     };
     let mut passed = 0;
     for _ in 0..3 {
-        passed += u32::from(both.ask(&[own], 1).await.refused().is_none());
+        passed += u32::from(both.ask(&[own], 1).await.denied().is_none());
     }
     assert_eq!(passed, 1);
 }
@@ -155,15 +155,15 @@ async fn hits_on_one_counter_add_up_in_a_store() {
         let ann = Descriptor::new(&[("user", "ann")]);
         let mut passed = 0;
         for _ in 0..20 {
-            passed += u32::from(both.ask(&[ann, ann], 1).await.refused().is_none());
+            passed += u32::from(both.ask(&[ann, ann], 1).await.denied().is_none());
         }
         assert_eq!(passed, most, "at {limit}/hour");
-        assert_eq!(both.ask(&[ann], 1).await.refused().is_none(), limit == 1);
+        assert_eq!(both.ask(&[ann], 1).await.denied().is_none(), limit == 1);
     }
     // A request runs once, however often its slot is named.
     let both = Both::new(FILE);
     let slot = Descriptor::new(&[("slot", "x")]);
-    assert!(both.ask(&[slot, slot], 1).await.refused().is_none());
+    assert!(both.ask(&[slot, slot], 1).await.denied().is_none());
 }
 
 #[tokio::test]
@@ -178,7 +178,7 @@ async fn lists_that_differ_far_behind_count_apart_in_a_store() {
             limit: Some((1, Unit::Day)),
             ..Descriptor::new(&entries)
         };
-        passed.push(both.ask(&[asked], 1).await.refused().is_none());
+        passed.push(both.ask(&[asked], 1).await.denied().is_none());
     }
     assert_eq!(passed, [true, true, true, false, false]);
 }

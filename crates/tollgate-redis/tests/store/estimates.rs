@@ -2,9 +2,9 @@
 
 use std::time::Duration;
 
-use tollgate::stack::Settlement;
+use tollgate::stack::SettlementTiming;
 use tollgate_engine::document::Format;
-use tollgate_engine::verdict::{Passed, Permits};
+use tollgate_engine::verdict::{AllowedRequest, Permits};
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
@@ -25,7 +25,7 @@ async fn ask(engine: &Engine<Redis>, max: u64) -> Option<Permits> {
     let facts = Facts::new().with("tenant", "acme").with("max", &max);
     let Ok(verdict) = engine.decide_async(&facts).await;
     assert_eq!(verdict.fallback(), None);
-    verdict.passed().map(Passed::into_permits)
+    verdict.allowed().map(AllowedRequest::into_permits)
 }
 
 async fn left(engine: &Engine<Redis>) -> u64 {
@@ -107,7 +107,7 @@ async fn a_decision_tells_what_is_left_in_the_store() {
     let facts = Facts::new().with("tenant", "acme").with("max", "9950");
     let Ok(refused) = engine.decide_async(&facts).await;
     assert_eq!(
-        (refused.refused().is_some(), refused.decision().remaining),
+        (refused.denied().is_some(), refused.decision().remaining),
         (true, 9_900)
     );
 }
@@ -133,9 +133,9 @@ async fn what_a_node_holds_of_a_key_is_one_record_however_many_requests_hold_som
 async fn what_is_held_for_longer_than_a_lease_lives_still_comes_back() {
     let server = Server::start();
     let redis = Redis::builder(&server.url()).unwrap();
-    let redis = redis.timeout(Duration::from_secs(5)).nodes(1);
+    let redis = redis.timeout(Duration::from_secs(5)).node_count(1);
     let redis = redis
-        .lease_life(Duration::from_millis(200))
+        .lease_duration(Duration::from_millis(200))
         .build()
         .unwrap();
     let engine = engine(LLM, redis);
@@ -162,7 +162,7 @@ async fn what_comes_back_of_a_key_beyond_the_most_that_are_kept_is_others_again(
     for text in [LLM, &LLM.replace("/h", "/h, counting: leased")] {
         server.command(&["FLUSHALL"]);
         let redis = Redis::builder(&server.url()).unwrap().max_leased_keys(0);
-        let redis = redis.timeout(Duration::from_secs(5)).nodes(1).build();
+        let redis = redis.timeout(Duration::from_secs(5)).node_count(1).build();
         let one = engine(text, redis.unwrap());
         let other = engine(text, connect(&server));
         ask(&one, 4_000).await.expect("room").settle(1_500);
@@ -211,9 +211,9 @@ async fn requests_wait_for_their_turn_by_a_store_too() {
     let passed = futures_util::future::join_all(asking).await;
     for verdict in passed {
         let Ok(verdict) = verdict;
-        assert!(verdict.passed().is_some());
+        assert!(verdict.allowed().is_some());
     }
-    assert_eq!((one.waiting(), other.waiting()), (0, 0));
+    assert_eq!((one.waiter_count(), other.waiter_count()), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -232,7 +232,7 @@ async fn what_is_said_late_of_a_full_limit_is_charged_after_its_estimate_came_ba
         eventually("its time to be over", is_over).await;
         until_left(&engine, 0).await;
         let settled = tokio::spawn(async move { late.settle(4_000) });
-        assert_eq!(settled.await.expect("it ends"), Settlement::Late);
+        assert_eq!(settled.await.expect("it ends"), SettlementTiming::Late);
         let what = format!("1000 to be left of {text}");
         eventually(&what, async || left(&engine).await == 1_000).await;
     }

@@ -3,9 +3,9 @@
 use std::time::Duration;
 
 use tollgate::Rate;
-use tollgate_engine::backend::Gift;
+use tollgate_engine::backend::RefundResult;
 use tollgate_engine::document::Format;
-use tollgate_engine::verdict::{Passed, Permits};
+use tollgate_engine::verdict::{AllowedRequest, Permits};
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
@@ -40,7 +40,7 @@ async fn ask(engine: &Engine<Redis>, cost: u64) -> Option<Permits> {
     let facts = Facts::new().with("user", "ada").with("cost", &cost);
     let Ok(verdict) = engine.decide_async(&facts).await;
     assert_eq!(verdict.fallback(), None);
-    verdict.passed().map(Passed::into_permits)
+    verdict.allowed().map(AllowedRequest::into_permits)
 }
 
 async fn left(engine: &Engine<Redis>) -> u64 {
@@ -74,7 +74,7 @@ async fn a_reset_of_a_key_in_use_forgets_what_was_spent_and_keeps_what_is_held()
         let facts = Facts::new().with("user", "ada").with("cost", "1");
         assert_eq!(
             here.reset_request_async(&facts).await,
-            Ok(Gift::Given),
+            Ok(RefundResult::Refunded),
             "{what}"
         );
         assert!(!here.backend().is_fallback_active(), "{what}");
@@ -97,7 +97,11 @@ async fn a_refund_gives_back_what_was_spent_and_no_more() {
         permits.settle(60);
         for (cost, expected) in [("20", 60), ("30", 90), ("60", 100)] {
             let facts = Facts::new().with("user", "ada").with("cost", cost);
-            assert_eq!(engine.refund_async(&facts).await, Ok(Gift::Given), "{what}");
+            assert_eq!(
+                engine.refund_async(&facts).await,
+                Ok(RefundResult::Refunded),
+                "{what}"
+            );
             assert_eq!(left(&engine).await, expected, "{what}");
         }
         assert_eq!(all_that_is_there(&[&engine]).await, 100, "{what}");
@@ -111,13 +115,13 @@ async fn a_leased_limiter_is_refunded_and_reset() {
     let limiter = redis.limiter("a", Rate::per_day(10)).leased();
     let limiter = limiter.build().expect("a limit");
     for give in ["refund", "reset"] {
-        while limiter.check("k").await.passed().is_some() {}
+        while limiter.check("k").await.allowed().is_some() {}
         match give {
             "refund" => limiter.refund("k", 10).await.expect("an answer"),
             _ => limiter.reset("k").await.expect("an answer"),
         }
         let mut passed = 0;
-        while limiter.check("k").await.passed().is_some() {
+        while limiter.check("k").await.allowed().is_some() {
             passed += 1;
         }
         assert_eq!(passed, 10, "{give}");
@@ -132,7 +136,7 @@ async fn one_key_that_is_not_ours_keeps_no_reset_from_the_others() {
     let facts = Facts::new().with("user", "ada");
     for _ in 0..3 {
         let Ok(verdict) = engine.decide_async(&facts).await;
-        assert!(verdict.passed().is_some());
+        assert!(verdict.allowed().is_some());
     }
     let exact = keys(&server);
     let exact = exact
@@ -140,13 +144,16 @@ async fn one_key_that_is_not_ours_keeps_no_reset_from_the_others() {
         .find(|key| key.contains("rule/a"))
         .expect("one");
     server.command(&["SET", exact, "somebody's"]);
-    assert_eq!(engine.reset_request_async(&facts).await, Ok(Gift::Lost));
+    assert_eq!(
+        engine.reset_request_async(&facts).await,
+        Ok(RefundResult::Lost)
+    );
     // That is no reason to take the store for broken.
     assert!(!engine.backend().is_fallback_active());
     server.command(&["DEL", exact]);
     let mut passed = 0;
     while let Ok(verdict) = other.decide_async(&facts).await
-        && verdict.passed().is_some()
+        && verdict.allowed().is_some()
     {
         passed += 1;
     }
@@ -165,7 +172,9 @@ async fn who_is_denied_is_told_when_what_was_spent_beyond_is_paid() {
     let facts = Facts::new().with("user", "ada").with("cost", "1");
     let wait = || async {
         let Ok(verdict) = engine.decide_async(&facts).await;
-        verdict.refused().map(|refused| refused.decision().wait())
+        verdict
+            .denied()
+            .map(|refused| refused.decision().wait_or_max())
     };
     let told = wait().await.expect("nothing is left");
     let due = Duration::from_secs(180);
@@ -182,7 +191,9 @@ async fn who_is_denied_is_told_the_longest_wait_of_all_limits() {
     permits.settle(100);
     let facts = Facts::new().with("user", "ada").with("cost", "50");
     let Ok(verdict) = engine.decide_async(&facts).await;
-    let told = verdict.refused().map(|refused| refused.decision().wait());
+    let told = verdict
+        .denied()
+        .map(|refused| refused.decision().wait_or_max());
     // A month may be nearly over, but for a moment.
     assert!(told > Some(Duration::from_secs(5)), "{told:?}");
 }

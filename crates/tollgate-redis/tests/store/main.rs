@@ -19,7 +19,7 @@ mod slots;
 use std::time::Duration;
 
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Rate, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
@@ -29,7 +29,7 @@ use tollgate_testkit::redis::Server;
 fn connect(server: &Server) -> Redis {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
     let builder = builder.timeout(Duration::from_secs(5));
-    builder.nodes(1).build().expect("a runtime")
+    builder.node_count(1).build().expect("a runtime")
 }
 
 fn keys(server: &Server) -> Vec<String> {
@@ -43,8 +43,8 @@ const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::FirstHit),
-    Algorithm::FixedWindow(Align::Boundary(tollgate::Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(tollgate::Timestamp::ZERO)),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
@@ -83,23 +83,23 @@ async fn a_key_lives_until_it_is_idle_and_not_much_longer() {
 #[tokio::test]
 async fn a_refusal_writes_nothing() {
     let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap().near_cache(0);
+    let builder = Redis::builder(&server.url()).unwrap().deny_cache(0);
     let redis = builder
         .timeout(Duration::from_secs(5))
-        .nodes(1)
+        .node_count(1)
         .build()
         .unwrap();
     for algorithm in ALGORITHMS {
         let limiter = redis.limiter("writes", Rate::per_hour(5));
         let limiter = limiter.algorithm(algorithm).build().unwrap();
-        assert!(limiter.check_n("k", 4).await.passed().is_some());
+        assert!(limiter.check_n("k", 4).await.allowed().is_some());
         let changes = || server.info("persistence", "rdb_changes_since_last_save");
         let before = changes();
         for cost in [2, 5, 6, 0] {
             let _ = limiter.check_n("k", cost).await;
         }
         assert_eq!(changes(), before, "{algorithm:?}");
-        assert!(limiter.check("k").await.passed().is_some());
+        assert!(limiter.check("k").await.allowed().is_some());
         assert_ne!(changes(), before, "{algorithm:?}");
     }
 }
@@ -115,7 +115,7 @@ async fn a_log_keeps_no_more_than_its_count() {
     assert_eq!(
         answers
             .iter()
-            .filter(|answer| answer.refused().is_none())
+            .filter(|answer| answer.denied().is_none())
             .count(),
         20
     );
@@ -135,14 +135,14 @@ async fn what_is_spent_counts_under_another_rate_and_burst() {
         Algorithm::TokenBucket,
         Algorithm::SlidingLog,
         Algorithm::SlidingCounter,
-        Algorithm::FixedWindow(Align::FirstHit),
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
     ] {
         let name = format!("{algorithm:?}");
         let limiter = |count| {
             let limiter = redis.limiter(&name, Rate::per_hour(count));
             limiter.algorithm(algorithm).build().unwrap()
         };
-        assert!(limiter(10).check_n("k", 6).await.passed().is_some());
+        assert!(limiter(10).check_n("k", 6).await.allowed().is_some());
         let left = limiter(100).check("k").await.decision.remaining;
         // What drains meanwhile is less than one.
         assert_eq!(left, 93, "{name}");
@@ -172,7 +172,7 @@ limits:
                 .decide_async(&facts)
                 .await
                 .unwrap()
-                .passed()
+                .allowed()
                 .is_some()
         );
         let after = server.command_calls("evalsha") + server.command_calls("eval");
@@ -214,35 +214,35 @@ async fn many_questions_at_once_share_calls() {
     let names: Vec<_> = (0..500).map(|number| format!("k{number}")).collect();
     let checks = names.iter().map(|name| limiter.check(name));
     let answers = futures_util::future::join_all(checks).await;
-    assert!(answers.iter().all(|answer| answer.refused().is_none()));
+    assert!(answers.iter().all(|answer| answer.denied().is_none()));
     let stats = redis.stats();
-    assert_eq!(stats.questions, 500);
+    assert_eq!(stats.queries, 500);
     assert!(stats.round_trips <= 20, "{stats:?}");
 }
 
 #[tokio::test]
 async fn slots_and_quotas_leave_nothing_behind() {
     let server = Server::start();
-    let builder = Redis::builder(&server.url()).unwrap().nodes(1);
+    let builder = Redis::builder(&server.url()).unwrap().node_count(1);
     let life = Duration::from_millis(200);
     let redis = builder
         .timeout(Duration::from_secs(5))
-        .slot_life(life)
+        .permit_ttl(life)
         .build()
         .unwrap();
     let slots = redis
-        .limiter_of("s", LimitKind::Concurrency(3))
+        .limiter_with_kind("s", LimitKind::Concurrency(3))
         .build()
         .unwrap();
     let quota = LimitKind::Quota(Quota::rolling(5, Duration::from_millis(100)).expect("a period"));
-    let quota = redis.limiter_of("q", quota).build().unwrap();
+    let quota = redis.limiter_with_kind("q", quota).build().unwrap();
     let held = slots.check("k").await;
-    assert!(held.refused().is_none() && quota.check("k").await.passed().is_some());
+    assert!(held.denied().is_none() && quota.check("k").await.allowed().is_some());
     assert_eq!(keys(&server).len(), 2);
     std::mem::forget(held);
     drop((slots, quota, redis));
     let deadline = Duration::from_secs(5);
-    tollgate_testkit::redis::until(deadline, "all keys are gone", || keys(&server).is_empty());
+    tollgate_testkit::redis::wait_until(deadline, "all keys are gone", || keys(&server).is_empty());
 }
 
 #[tokio::test]
@@ -260,8 +260,11 @@ async fn a_failover_to_a_slower_clock_blocks_nobody_for_long() {
         let refused = limiter.check_at(behind, "k", 1).await.unwrap();
         assert!(!refused.is_allowed(), "{algorithm:?}");
         let minutes = Duration::from_secs(2 * 60);
-        assert!(refused.wait() <= minutes, "{algorithm:?}: {refused:?}");
-        let later = behind + refused.wait();
+        assert!(
+            refused.wait_or_max() <= minutes,
+            "{algorithm:?}: {refused:?}"
+        );
+        let later = behind + refused.wait_or_max();
         let passed = limiter.check_at(later, "k", 1).await.unwrap();
         assert!(passed.is_allowed(), "{algorithm:?}: {passed:?}");
     }
@@ -273,7 +276,7 @@ async fn leased_limiters_of_one_name_are_two_holders() {
     let redis = connect(&server);
     let hot = || redis.limiter("hot", Rate::per_second(1_000)).leased();
     let (one, other) = (hot().build().unwrap(), hot().build().unwrap());
-    assert!(one.check("k").await.passed().is_some() && other.check("k").await.passed().is_some());
+    assert!(one.check("k").await.allowed().is_some() && other.check("k").await.allowed().is_some());
     let [key] = &keys(&server)[..] else {
         panic!("one key: {:?}", keys(&server));
     };

@@ -24,7 +24,7 @@ async fn passed(engine: &Engine<Redis>, requests: u32) -> u32 {
     for _ in 0..requests {
         let verdict = engine.decide_async(&facts).await.expect("no error");
         assert_eq!(verdict.fallback(), None);
-        passed += u32::from(verdict.refused().is_none());
+        passed += u32::from(verdict.denied().is_none());
     }
     passed
 }
@@ -90,7 +90,7 @@ async fn tiers_with_other_limits_beside_it_count_a_rate_together() {
         for (tier, passed) in ["free", "paid"].into_iter().zip(&mut passed) {
             let facts = Facts::new().with("tenant", "acme").with("tier", tier);
             let verdict = engine.decide_async(&facts).await.expect("no error");
-            *passed += u32::from(verdict.refused().is_none());
+            *passed += u32::from(verdict.denied().is_none());
         }
     }
     assert_eq!(passed.iter().sum::<u32>(), 8, "{passed:?}");
@@ -141,7 +141,7 @@ async fn a_leased_limit_that_is_reset_is_seen_at_the_next_question() {
     let passed = async |limiter: &tollgate_redis::RedisLimiter| {
         let mut passed = 0;
         for _ in 0..10 {
-            passed += u32::from(limiter.check("k").await.passed().is_some());
+            passed += u32::from(limiter.check("k").await.allowed().is_some());
         }
         passed
     };

@@ -6,7 +6,9 @@ use tollgate_engine::engine::ResetScope;
 use tollgate::Rate;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOverride, OrderError, Replacement, Target};
+use tollgate_engine::orders::{
+    NewOverride, OverrideAction, OverrideError, ReplacementLimits, Target,
+};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;
@@ -27,20 +29,20 @@ async fn of_ten(engine: &Engine<Redis>, user: &str) -> usize {
     for _ in 0..10 {
         let facts = Facts::new().with("user", user);
         let Ok(verdict) = engine.decide_async(&facts).await;
-        passed += usize::from(verdict.refused().is_none());
+        passed += usize::from(verdict.denied().is_none());
     }
     passed
 }
 
-fn order(engine: &Engine<Redis>, act: Act, target: Target) {
+fn order(engine: &Engine<Redis>, act: OverrideAction, target: Target) {
     let order = NewOverride::new(act, target, HOUR);
-    engine.order(order).expect("an order");
+    engine.add_override(order).expect("an order");
 }
 
-fn other_rate(rate: Rate) -> Act {
-    Act::Override(Replacement {
+fn other_rate(rate: Rate) -> OverrideAction {
+    OverrideAction::Limit(ReplacementLimits {
         rates: vec![rate],
-        ..Replacement::default()
+        ..ReplacementLimits::default()
     })
 }
 
@@ -50,8 +52,8 @@ async fn a_process_has_its_own_orders_over_counters_of_all() {
     let text = "limits: [{name: a, key: user, rate: 4/h}]";
     let (here, there) = (engine(&server, text), engine(&server, text));
     let key = |user: &str| Target::key("a", [("user", user)]);
-    order(&here, Act::Block, key("eve"));
-    order(&here, Act::Bypass, key("vip"));
+    order(&here, OverrideAction::Block, key("eve"));
+    order(&here, OverrideAction::Bypass, key("vip"));
     let eve = Facts::new().with("user", "eve");
     let Ok(verdict) = here.decide_async(&eve).await;
     assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
@@ -81,10 +83,11 @@ async fn leased_rates_are_overridden_too() {
     let key = Target::key("a", [("user", "ada")]);
     order(&here, other_rate(Rate::per_hour(2)), key.clone());
     assert_eq!(of_ten(&here, "ada").await, 2);
-    order(&here, Act::Block, key.clone());
+    order(&here, OverrideAction::Block, key.clone());
     assert_eq!(of_ten(&here, "ada").await, 0);
-    here.withdraw_from(&key, &Act::Block).expect("an order");
-    here.withdraw_from(&key, &other_rate(Rate::zero()))
+    here.remove_override_for(&key, &OverrideAction::Block)
+        .expect("an order");
+    here.remove_override_for(&key, &other_rate(Rate::zero()))
         .expect("an order");
     // Four in all, as after a reload; or fewer, while what was refused is remembered.
     assert!(of_ten(&here, "ada").await <= 2);
@@ -97,7 +100,7 @@ async fn descriptors_are_ordered_about_too() {
         "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 2}}]";
     let here = engine(&server, text);
     let target = |user: &str| Target::descriptor("edge", [("user", user)]);
-    order(&here, Act::Block, target("eve"));
+    order(&here, OverrideAction::Block, target("eve"));
     order(&here, other_rate(Rate::per_hour(5)), target("ada"));
     for (user, most) in [("eve", 0), ("ada", 5), ("bob", 2)] {
         let mut passed = 0;
@@ -105,7 +108,7 @@ async fn descriptors_are_ordered_about_too() {
             let entries = [("user", user)];
             let descriptors = [Descriptor::new(&entries)];
             let Ok(verdict) = here.decide_descriptors_async("edge", &descriptors, 1).await;
-            passed += usize::from(verdict.refused().is_none());
+            passed += usize::from(verdict.denied().is_none());
         }
         assert_eq!(passed, most, "{user}");
     }
@@ -140,16 +143,16 @@ async fn an_override_with_another_period_frees_nothing_however_often_it_comes_an
         assert_eq!(of_forty(&here).await, 30, "{limit}");
         let is_window = limit.contains("window") || limit.contains("log");
         for round in 0..10 {
-            let ordered = here.order(NewOverride::new(other_rate(daily), key.clone(), HOUR));
+            let ordered = here.add_override(NewOverride::new(other_rate(daily), key.clone(), HOUR));
             // What a window of an hour has counted says nothing of a day.
-            let is_refused = matches!(ordered, Err(OrderError::OtherPeriod { .. }));
+            let is_refused = matches!(ordered, Err(OverrideError::OtherPeriod { .. }));
             assert_eq!(is_refused, is_window, "{limit}: {ordered:?}");
             // For a moment one process has the override, and the other doesn't.
             for engine in [&here, &there] {
                 assert_eq!(of_ten(engine, "ada").await, 0, "{limit}, round {round}");
             }
             if !is_refused {
-                here.withdraw_from(&key, &other_rate(daily))
+                here.remove_override_for(&key, &other_rate(daily))
                     .expect("an order");
             }
             for engine in [&here, &there] {

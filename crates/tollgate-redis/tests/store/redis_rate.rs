@@ -53,10 +53,10 @@ fn near(ours: Duration, theirs: i64) -> bool {
 async fn follow(server: &Server, sequence: &Sequence) -> usize {
     let clock = Manual::new();
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
-    let redis = builder.timeout(Duration::from_secs(20)).near_cache(0);
+    let redis = builder.timeout(Duration::from_secs(20)).deny_cache(0);
     let redis = redis
         .clock(clock.clone())
-        .nodes(1)
+        .node_count(1)
         .build()
         .expect("a runtime");
     let period = Duration::from_secs_f64(sequence.period_s);
@@ -90,7 +90,10 @@ async fn follow(server: &Server, sequence: &Sequence) -> usize {
                     assert_eq!(ours.remaining, remaining, "{at}");
                 } else if ours.outcome == Outcome::Denied {
                     // For a cost that can never pass it names a time all the same.
-                    assert!(near(ours.wait(), op.retry_after_ns), "{at}: {ours:?}");
+                    assert!(
+                        near(ours.wait_or_max(), op.retry_after_ns),
+                        "{at}: {ours:?}"
+                    );
                 }
                 assert!(near(ours.reset_after, op.reset_after_ns), "{at}: {ours:?}");
             }
@@ -103,7 +106,7 @@ async fn follow(server: &Server, sequence: &Sequence) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_redis_rate_answered_is_what_the_scripts_answer() {
     let server = Server::start();
-    let sequences: Vec<Sequence> = vectors::load("redis_rate").expect("recorded sequences");
+    let sequences: Vec<Sequence> = vectors::load_vectors("redis_rate").expect("recorded sequences");
     // Where its doubles decide as exact arithmetic does.
     let exact: Vec<_> = (sequences.iter())
         .filter(|sequence| sequence.exact_allowed_agrees)

@@ -19,7 +19,7 @@ const REPEATED: Duration = SECOND;
 /// A process of a fleet, on a clock that all of them share.
 fn process(server: &Server, clock: &Manual, text: &str) -> Engine<Redis> {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
-    let builder = builder.timeout(Duration::from_secs(5)).nodes(1);
+    let builder = builder.timeout(Duration::from_secs(5)).node_count(1);
     let redis = builder.clock(clock.clone()).build().expect("a runtime");
     let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
     Engine::new(policy.policy, redis).expect("a policy")
@@ -32,7 +32,7 @@ fn clock() -> Manual {
 async fn passes(engine: &Engine<Redis>, facts: &Facts<'_>) -> bool {
     let Ok(verdict) = engine.decide_async(facts).await;
     assert_eq!(verdict.fallback(), None);
-    verdict.passed().is_some()
+    verdict.allowed().is_some()
 }
 
 async fn reset(engine: &Engine<Redis>, user: &str) {
@@ -90,7 +90,7 @@ async fn a_remembered_denial_is_asked_about_once_a_second() {
     let engine = process(&server, &clock, "limits: [{name: a, key: user, rate: 1/h}]");
     let ada = Facts::new().with("user", "ada");
     assert!(passes(&engine, &ada).await);
-    let asked = || engine.backend().stats().questions;
+    let asked = || engine.backend().stats().queries;
     let before = asked();
     for _ in 0..5 {
         for _ in 0..10 {
@@ -99,7 +99,7 @@ async fn a_remembered_denial_is_asked_about_once_a_second() {
         clock.advance(REPEATED);
     }
     assert_eq!(asked() - before, 5);
-    assert_eq!(engine.backend().stats().near_hits, 45);
+    assert_eq!(engine.backend().stats().repeated_denials, 45);
 }
 
 /// Limits of a hundred whose costs are estimates, by everything that isn't leased for that.
@@ -115,7 +115,7 @@ async fn hold(engine: &Engine<Redis>, cost: u64) -> Permits {
     let cost = cost.to_string();
     let facts = Facts::new().with("user", "ada").with("max", &cost);
     let Ok(verdict) = engine.decide_async(&facts).await;
-    let passed = verdict.passed().expect("room");
+    let passed = verdict.allowed().expect("room");
     passed.into_permits()
 }
 

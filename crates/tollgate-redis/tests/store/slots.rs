@@ -11,10 +11,10 @@ fn connect(server: &Server, timeout: Duration) -> (Redis, RedisLimiter) {
     let builder = Redis::builder(&server.url()).expect("a server's own URL");
     let redis = builder
         .timeout(timeout)
-        .nodes(1)
+        .node_count(1)
         .build()
         .expect("a runtime");
-    let jobs = redis.limiter_of("jobs", LimitKind::Concurrency(2));
+    let jobs = redis.limiter_with_kind("jobs", LimitKind::Concurrency(2));
     let jobs = jobs.build().expect("slots are for the store");
     (redis, jobs)
 }
@@ -35,13 +35,13 @@ async fn a_request_that_is_given_up_leaves_no_slot_behind() {
     let server = Server::start();
     let (_redis, jobs) = connect(&server, Duration::from_secs(10));
     all_are_free(&jobs).await;
-    server.stop();
+    server.pause();
     let brief = Duration::from_millis(20);
     for _ in 0..2 {
         let on_timeout = tokio::time::timeout(brief, jobs.try_check("k", 1)).await;
         assert!(on_timeout.is_err());
     }
-    server.cont();
+    server.resume();
     all_are_free(&jobs).await;
 }
 
@@ -51,17 +51,17 @@ async fn a_store_that_is_slow_for_a_while_learns_what_has_ended() {
     let (redis, jobs) = connect(&server, Duration::from_millis(50));
     all_are_free(&jobs).await;
     let held = jobs.try_check("k", 1).await.unwrap();
-    assert!(held.refused().is_none());
-    server.stop();
+    assert!(held.denied().is_none());
+    server.pause();
     // It gets no answer in time, but may get a slot. With the peek, as many calls are under way as may be.
     assert!(jobs.try_check("k", 1).await.is_err());
     assert!(jobs.peek("k").await.is_err());
     drop(held);
     // Both were to be given back meanwhile, in vain.
     tokio::time::sleep(Duration::from_millis(100)).await;
-    server.cont();
+    server.resume();
     all_are_free(&jobs).await;
-    assert_eq!((redis.stats().slots, redis.stats().lost_slots), (0, 0));
+    assert_eq!((redis.stats().permits, redis.stats().lost_permits), (0, 0));
 }
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
@@ -70,7 +70,7 @@ async fn closing_gives_everything_back() {
     let server = Server::start();
     let builder = Redis::builder(&server.url()).unwrap();
     let redis = builder.timeout(Duration::from_secs(10)).build().unwrap();
-    let jobs = redis.limiter_of("many", LimitKind::Concurrency(MANY));
+    let jobs = redis.limiter_with_kind("many", LimitKind::Concurrency(MANY));
     let jobs = jobs.build().unwrap();
     let leased = redis.limiter("leased", Rate::per_day(1000)).leased();
     assert!(
@@ -80,20 +80,20 @@ async fn closing_gives_everything_back() {
             .try_check("k", 1)
             .await
             .unwrap()
-            .passed()
+            .allowed()
             .is_some()
     );
     let mut held = Vec::new();
     for _ in 0..MANY {
         held.push(jobs.try_check("k", 1).await.unwrap());
     }
-    assert!(held.iter().all(|pass| pass.refused().is_none()));
+    assert!(held.iter().all(|pass| pass.denied().is_none()));
     // Some have just ended, and others are never dropped, as when a process exits.
     held.truncate(10);
     let (_, other) = connect(&server, Duration::from_secs(10));
     redis.close().await;
-    assert_eq!(redis.stats().slots, 0);
-    assert_eq!(redis.stats().leased, 0);
+    assert_eq!(redis.stats().permits, 0);
+    assert_eq!(redis.stats().leased_tokens, 0);
     let keys = server.command(&["KEYS", "*"]);
     let mut left = Vec::new();
     for key in keys.items() {
@@ -111,7 +111,7 @@ async fn closing_gives_everything_back() {
     // A pass that is dropped later takes nothing from whoever has the slot by then.
     drop(held);
     let again = jobs.try_check("k", 1).await.unwrap();
-    assert!(again.refused().is_none());
+    assert!(again.denied().is_none());
     assert_eq!(jobs.peek("k").await.unwrap().remaining, u64::from(MANY) - 1);
 }
 
@@ -121,7 +121,7 @@ async fn closing_without_a_store_ends() {
     let (redis, jobs) = connect(&server, Duration::from_millis(50));
     all_are_free(&jobs).await;
     let _held = jobs.try_check("k", 1).await.unwrap();
-    server.stop();
+    server.pause();
     let closed = tokio::time::timeout(Duration::from_secs(20), redis.close()).await;
     closed.expect("in bounded time");
 }

@@ -11,11 +11,11 @@ use std::time::Duration;
 use common::{DEADLINE, MARGIN, PATIENT, connect, eventually};
 use logins::WRONG_LOGIN;
 use tollgate::quota::Quota;
-use tollgate::{Algorithm, Rate, core::Align};
+use tollgate::{Algorithm, Rate, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{ConnectError, FailureKind, Redis, StoreError};
 use tollgate_testkit::redis::{Cluster, Reply, Sentinels, Server};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 /// Whether a limit is kept at a URL: it holds for two clients together.
 async fn holds_at(url: &str) {
@@ -30,7 +30,7 @@ async fn holds_at(url: &str) {
         for limiter in [&one, &other] {
             let answer = limiter.check("ada").await;
             assert_eq!(answer.fallback, None, "{url}");
-            allowed += u32::from(answer.refused().is_none());
+            allowed += u32::from(answer.denied().is_none());
         }
     }
     assert_eq!(allowed, 3, "{url}");
@@ -50,9 +50,9 @@ async fn refused_at(url: &str) -> StoreError {
     let [failure] = &failures[..] else {
         panic!("one kind: {failures:?}");
     };
-    let told = (failure.kind, failure.count, &*failure.first);
+    let told = (failure.kind, failure.count, &*failure.first_error);
     assert_eq!(told, (error.kind(), 2, &*error.to_string()));
-    assert!(failure.going_on_for.is_some());
+    assert!(failure.failing_for.is_some());
     error
 }
 
@@ -162,7 +162,7 @@ async fn certificates_that_are_renewed_are_read_again() {
         Server::builder().tls().start(),
         Server::builder().tls().start(),
     );
-    let scratch = Scratch::new("renewed");
+    let scratch = TempFolder::new("renewed");
     let file = scratch.path("authority.pem");
     let copy = |of: &Server| std::fs::copy(&of.certificates().authority, &file).unwrap();
     copy(&other);
@@ -192,14 +192,14 @@ async fn who_is_ready_says_so_and_who_is_not_says_why() {
     let server = Server::builder().acl("none", "secret", "~* +ping").start();
     let redis = connect(&server.url());
     assert_eq!(redis.ready(DEADLINE).await, Ok(()));
-    server.stop();
+    server.pause();
     // What waiting may mend is waited for.
     let within = Duration::from_millis(50);
     let late = StoreError::TimedOut { after: within };
     assert_eq!(redis.ready(within).await, Err(late));
     let waiting = redis.clone();
     let waiting = tokio::spawn(async move { waiting.ready(DEADLINE).await });
-    server.cont();
+    server.resume();
     assert_eq!(waiting.await.unwrap(), Ok(()));
     server.kill();
     let error = redis.ready(MARGIN).await.unwrap_err();
@@ -341,13 +341,13 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     server.command(&["ACL", "SETUSER", "limits", &format!("-{RENEWING}")]);
     let builder = Redis::builder(&url).unwrap().timeout(PATIENT);
     let redis = builder
-        .slot_life(Duration::from_millis(90))
+        .permit_ttl(Duration::from_millis(90))
         .build()
         .unwrap();
-    let slots = redis.limiter_of("renewed", LimitKind::Concurrency(1));
+    let slots = redis.limiter_with_kind("renewed", LimitKind::Concurrency(1));
     let _held = slots.build().unwrap().try_check("k", 1).await.unwrap();
     eventually("a renewal in vain", async || {
-        redis.stats().failed_round_trips > 0
+        redis.stats().round_trip_errors > 0
     })
     .await;
 
@@ -355,7 +355,7 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
     let redis = Redis::builder(&url)
         .unwrap()
         .timeout(PATIENT)
-        .prefix("other");
+        .key_prefix("other");
     let limiter = redis
         .build()
         .unwrap()
@@ -379,18 +379,21 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
         rate(Algorithm::Gcra),
         rate(Algorithm::TokenBucket),
         rate(Algorithm::LeakyBucket),
-        rate(Algorithm::FixedWindow(Align::default())),
+        rate(Algorithm::FixedWindow(WindowAlignment::default())),
         rate(Algorithm::SlidingLog),
         rate(Algorithm::SlidingCounter),
         quota("7/month"),
         quota("7 in any 30d"),
     ] {
-        let limiter = redis.limiter_of("all", kind).build().expect("a limit");
+        let limiter = redis
+            .limiter_with_kind("all", kind)
+            .build()
+            .expect("a limit");
         limiter.reset("k").await?;
-        assert!(limiter.try_check("k", 1).await?.passed().is_some());
-        assert!(limiter.try_check("k", 2).await?.passed().is_some());
+        assert!(limiter.try_check("k", 1).await?.allowed().is_some());
+        assert!(limiter.try_check("k", 2).await?.allowed().is_some());
         assert_eq!(limiter.allow_at_most("k", 9).await?, 4);
-        assert!(limiter.try_check("k", 3).await?.refused().is_some());
+        assert!(limiter.try_check("k", 3).await?.denied().is_some());
         limiter.refund("k", 2).await?;
         assert_eq!(limiter.peek("k").await?.remaining, 2);
     }
@@ -398,7 +401,7 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
         .limiter("paced", Rate::per_second(100))
         .build()
         .expect("a limit");
-    limiter.pace("k", 1, Duration::from_secs(1)).await?;
+    limiter.reserve("k", 1, Duration::from_secs(1)).await?;
     let limiter = redis.limiter("leased", Rate::per_hour(1000)).leased();
     assert!(
         limiter
@@ -406,21 +409,21 @@ async fn exercise(redis: &Redis) -> Result<(), StoreError> {
             .expect("a limit")
             .try_check("k", 1)
             .await?
-            .passed()
+            .allowed()
             .is_some()
     );
     let slots = redis
-        .limiter_of("slots", LimitKind::Concurrency(1))
+        .limiter_with_kind("slots", LimitKind::Concurrency(1))
         .build()
         .expect("a limit");
     slots.reset("k").await?;
     let held = slots.try_check("k", 1).await?;
-    assert!(held.refused().is_none() && slots.try_check("k", 1).await?.refused().is_some());
+    assert!(held.denied().is_none() && slots.try_check("k", 1).await?.denied().is_some());
     drop(held);
     let mut failed = None;
     eventually("the slot to be free", async || {
         match slots.try_check("k", 1).await {
-            Ok(answer) => answer.refused().is_none(),
+            Ok(answer) => answer.denied().is_none(),
             Err(error) => {
                 failed = Some(error);
                 true

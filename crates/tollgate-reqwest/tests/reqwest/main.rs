@@ -13,15 +13,17 @@ use reqwest_middleware::{ClientBuilder, ClientWithMiddleware, Error};
 use tokio::net::TcpListener;
 use tollgate::clock::{Clock, Manual};
 use tollgate::{KeyedLimiter, Rate, Timestamp};
-use tollgate_reqwest::{Builder, Pace, Pacer, Patience, Stalled, stalled};
-use tollgate_tower::{Answers, PerKey, RateLimitLayer, keys};
+use tollgate_reqwest::{
+    HostPacer, HostPacerBuilder, MaxWait, PaceError, PaceMiddleware, pace_error,
+};
+use tollgate_tower::{RateLimitLayer, RatePerKey, ResponseFormat, keys};
 
 const SECOND: Duration = Duration::from_secs(1);
 
 /// A client and what it asks.
 struct World {
     client: ClientWithMiddleware,
-    pacer: Arc<Pacer<Manual, Manual>>,
+    pacer: Arc<HostPacer<Manual, Manual>>,
     url: String,
     clock: Manual,
     refused: Arc<AtomicU32>,
@@ -29,12 +31,17 @@ struct World {
 
 impl World {
     /// Serves at this rate, and is asked with this pace.
-    async fn new(server: Rate, answers: Answers, builder: Builder, retries: u32) -> Self {
+    async fn new(
+        server: Rate,
+        answers: ResponseFormat,
+        builder: HostPacerBuilder,
+        retries: u32,
+    ) -> Self {
         let clock = Manual::starting_at(Timestamp::from_secs(1_700_000_000));
         let limiter = KeyedLimiter::builder(server, 100).clock(clock.clone());
-        let limits = PerKey::by(
+        let limits = RatePerKey::with_limiter(
             Arc::new(limiter.build().expect("a rate")),
-            keys::Address::new(),
+            keys::ClientAddress::new(),
         );
         let refused = Arc::new(AtomicU32::new(0));
         let count = {
@@ -51,13 +58,13 @@ impl World {
                 "/",
                 get(|| async { "hello" }).post(|body: String| async { body }),
             )
-            .layer(RateLimitLayer::new(limits).answers(answers))
+            .layer(RateLimitLayer::new(limits).response_format(answers))
             .layer(count);
         let url = serve(app).await;
         let pacer = builder.build_on(clock.clone(), clock.clone());
         let pacer = Arc::new(pacer.expect("a rate"));
         let client = ClientBuilder::new(reqwest::Client::new());
-        let client = client.with(Pace::by(Arc::clone(&pacer)).retries(retries));
+        let client = client.with(PaceMiddleware::with_pacer(Arc::clone(&pacer)).retries(retries));
         Self {
             client: client.build(),
             pacer,
@@ -100,14 +107,14 @@ async fn serve(app: Router) -> String {
     format!("http://{address}/")
 }
 
-fn generous() -> Builder {
-    Pacer::builder(Rate::per_second(1_000)).longest_wait(600 * SECOND)
+fn generous() -> HostPacerBuilder {
+    HostPacer::builder(Rate::per_second(1_000)).max_wait(600 * SECOND)
 }
 
 #[tokio::test]
 async fn who_honours_retry_after_gets_through_without_a_second_refusal() {
     // The server says nothing but when to come back.
-    let quiet = Answers::new().dialects([]);
+    let quiet = ResponseFormat::new().dialects([]);
     for burst in [1, 3, 10] {
         let world = World::new(
             Rate::per_minute(6).burst(burst),
@@ -130,7 +137,13 @@ async fn who_honours_retry_after_gets_through_without_a_second_refusal() {
 
 #[tokio::test]
 async fn who_is_told_what_is_left_is_not_refused_at_all() {
-    let world = World::new(Rate::per_second(5).burst(10), Answers::new(), generous(), 0).await;
+    let world = World::new(
+        Rate::per_second(5).burst(10),
+        ResponseFormat::new(),
+        generous(),
+        0,
+    )
+    .await;
     for _ in 0..40 {
         assert_eq!(world.get().await.expect("an answer"), 200);
     }
@@ -139,7 +152,7 @@ async fn who_is_told_what_is_left_is_not_refused_at_all() {
 
 #[tokio::test]
 async fn a_refusal_is_handed_on_if_nobody_asks_again() {
-    let quiet = Answers::new().dialects([]);
+    let quiet = ResponseFormat::new().dialects([]);
     let world = World::new(Rate::per_minute(1), quiet, generous(), 0).await;
     assert_eq!(world.get().await.expect("an answer"), 200);
     assert_eq!(world.get().await.expect("an answer"), 429);
@@ -150,20 +163,20 @@ async fn a_refusal_is_handed_on_if_nobody_asks_again() {
 
 #[tokio::test]
 async fn a_call_that_would_wait_for_too_long_fails_or_keeps_its_refusal() {
-    let quiet = Answers::new().dialects([]);
+    let quiet = ResponseFormat::new().dialects([]);
     let world = World::new(Rate::per_minute(1), quiet, generous(), 3).await;
     assert_eq!(world.get().await.expect("an answer"), 200);
     let hasty = || {
         let request = world.client.post(&world.url).body("once");
-        request.with_extension(Patience(SECOND)).send()
+        request.with_extension(MaxWait(SECOND)).send()
     };
     let refusal = world.moving(hasty()).await.expect("an answer");
     assert_eq!(refusal.status().as_u16(), 429);
     let before = world.clock.now();
     let error = world.moving(hasty()).await.expect_err("it isn't made");
     assert_eq!(world.clock.now(), before, "nobody waited");
-    match stalled(&error) {
-        Some(Stalled::TooLate { wait, patience, .. }) => {
+    match pace_error(&error) {
+        Some(PaceError::WaitTooLong { wait, patience, .. }) => {
             assert_eq!((*wait, *patience), (60 * SECOND, SECOND));
         }
         other => panic!("{other:?}: {error}"),
@@ -183,8 +196,8 @@ async fn a_call_that_would_wait_for_too_long_fails_or_keeps_its_refusal() {
 
 #[tokio::test]
 async fn a_call_that_is_dropped_frees_its_place() {
-    let own = Pacer::builder(Rate::per_minute(1).burst(1)).longest_wait(600 * SECOND);
-    let world = World::new(Rate::per_second(1_000), Answers::new(), own, 0).await;
+    let own = HostPacer::builder(Rate::per_minute(1).burst(1)).max_wait(600 * SECOND);
+    let world = World::new(Rate::per_second(1_000), ResponseFormat::new(), own, 0).await;
     assert_eq!(world.get().await.expect("an answer"), 200);
     for _ in 0..10 {
         let call = world.client.get(&world.url).send();
@@ -208,8 +221,8 @@ async fn a_hostile_server_stops_nobody_for_long() {
         (StatusCode::TOO_MANY_REQUESTS, retry_after).into_response()
     };
     let url = serve(Router::new().route("/", get(huge))).await;
-    let most = generous().longest_stop(30 * SECOND);
-    let mut world = World::new(Rate::per_second(1), Answers::new(), most, 0).await;
+    let most = generous().max_stop(30 * SECOND);
+    let mut world = World::new(Rate::per_second(1), ResponseFormat::new(), most, 0).await;
     world.url = url;
     for turn in 0..4 {
         let before = world.clock.now();

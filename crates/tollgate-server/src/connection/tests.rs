@@ -8,7 +8,7 @@ use tokio::task::JoinHandle;
 use tokio::time::{Instant, advance, sleep, timeout};
 
 use super::*;
-use crate::drain::Closing;
+use crate::drain::ShutdownSignal;
 
 const PATIENCE: TimeLimits = TimeLimits {
     idle: Duration::from_secs(600),
@@ -20,35 +20,35 @@ const PATIENCE: TimeLimits = TimeLimits {
 struct Many;
 
 impl ByteProtocol for Many {
-    fn patience(&self) -> TimeLimits {
+    fn time_limits(&self) -> TimeLimits {
         PATIENCE
     }
 
-    fn begin(&mut self) -> Timestamp {
+    fn begin_batch(&mut self) -> Timestamp {
         Timestamp::ZERO
     }
 
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
         if input.len() <= 1 {
-            return InputProgress::Part;
+            return InputProgress::Incomplete;
         }
         out.extend([b'!'; 100]);
         InputProgress::Answered(1)
     }
 
-    fn took(&mut self, _: Timestamp, _: u64) {}
+    fn record_batch(&mut self, _: Timestamp, _: u64) {}
 
-    fn lets_wait(&self) -> bool {
+    fn may_wait(&self) -> bool {
         false
     }
 
-    fn too_slow(&mut self, out: &mut Vec<u8>) {
+    fn write_timeout(&mut self, out: &mut Vec<u8>) {
         out.extend([b'?'; 100]);
     }
 
-    const TELLS_THE_LAST: bool = false;
+    const ANNOUNCES_CLOSE: bool = false;
 
-    fn is_last(&mut self) {}
+    fn announce_close(&mut self) {}
 
     fn ends_first(&mut self, _: &mut Vec<u8>) {}
 }
@@ -58,7 +58,12 @@ async fn served(said: &[u8], reads: usize) -> (u64, Vec<u8>) {
     // Room for less than one answer.
     let (mut client, service) = duplex(16);
     let begun = Instant::now();
-    let serving = tokio::spawn(serve(service, Many, PATIENCE, Closing::default().notice()));
+    let serving = tokio::spawn(serve(
+        service,
+        Many,
+        PATIENCE,
+        ShutdownSignal::default().notice(),
+    ));
     client.write_all(said).await.expect("written");
     let mut heard = vec![0; reads];
     client.read_exact(&mut heard).await.expect("read");
@@ -88,17 +93,17 @@ struct Waiting {
 }
 
 impl ByteProtocol for Waiting {
-    fn patience(&self) -> TimeLimits {
+    fn time_limits(&self) -> TimeLimits {
         PATIENCE
     }
 
-    fn begin(&mut self) -> Timestamp {
+    fn begin_batch(&mut self) -> Timestamp {
         Timestamp::ZERO
     }
 
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
         let Some(request) = input.first() else {
-            return InputProgress::Part;
+            return InputProgress::Incomplete;
         };
         // What an answer begins with before it waits is none without its end.
         out.push(*request);
@@ -111,20 +116,20 @@ impl ByteProtocol for Waiting {
         InputProgress::Answered(1)
     }
 
-    fn took(&mut self, _: Timestamp, requests: u64) {
+    fn record_batch(&mut self, _: Timestamp, requests: u64) {
         let requests = usize::try_from(requests).expect("a small number");
         self.answered.fetch_add(requests, Ordering::Relaxed);
     }
 
-    fn lets_wait(&self) -> bool {
+    fn may_wait(&self) -> bool {
         true
     }
 
-    fn too_slow(&mut self, _: &mut Vec<u8>) {}
+    fn write_timeout(&mut self, _: &mut Vec<u8>) {}
 
-    const TELLS_THE_LAST: bool = false;
+    const ANNOUNCES_CLOSE: bool = false;
 
-    fn is_last(&mut self) {}
+    fn announce_close(&mut self) {}
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
         out.extend(b"closed");
@@ -171,7 +176,7 @@ struct Client {
     stream: DuplexStream,
     answered: Arc<AtomicUsize>,
     writes: Arc<AtomicUsize>,
-    closing: Closing,
+    closing: ShutdownSignal,
     serving: JoinHandle<io::Result<()>>,
 }
 
@@ -180,7 +185,11 @@ impl Client {
     async fn saying(said: &[u8], room: usize) -> Self {
         let (mut stream, service) = duplex(room);
         stream.write_all(said).await.expect("written");
-        let (protocol, writes, closing) = (Waiting::default(), Arc::default(), Closing::default());
+        let (protocol, writes, closing) = (
+            Waiting::default(),
+            Arc::default(),
+            ShutdownSignal::default(),
+        );
         let answered = Arc::clone(&protocol.answered);
         let service = CountedWrites(service, Arc::clone(&writes));
         let serving = tokio::spawn(serve(service, protocol, PATIENCE, closing.notice()));
@@ -265,7 +274,7 @@ async fn who_does_not_read_answers_while_a_request_waits_is_let_go() {
 async fn the_end_of_the_service_is_said_after_the_answers_before_it() {
     let mut client = Client::saying(b"abs", 10_000).await;
     advance(Duration::from_secs(1)).await;
-    client.closing.enter(Stage::Hurry);
+    client.closing.set_stage(Stage::Aborting);
     assert_eq!(client.read("ab").await, 0);
     let closed = client.rest().await;
     assert_eq!(closed, "closed");

@@ -9,11 +9,11 @@ use std::fmt::Display;
 use serde::Serialize;
 use tollgate_http::json::{self, Object};
 
-use super::body::read;
+use super::body::parse_body;
 use super::request::Request;
 use super::routes::{Operation, is_for_operators};
-use super::session::{Session, Wrong, bad, check_token, is_json};
-use crate::decision_service::Store;
+use super::session::{HttpError, HttpSession, bad_request, check_json, check_token};
+use crate::decision_service::CounterStore;
 
 mod admin_request;
 mod keys;
@@ -21,11 +21,11 @@ mod limiters;
 mod overrides;
 mod policy;
 
-use admin_request::Asked;
+use admin_request::AdminRequest;
 pub(super) use admin_request::RequestKind;
 
 /// What is told where there is no operators' token, and to a request that doesn't tell it.
-const FOR_OPERATORS: [&str; 2] = [
+const OPERATOR_TOKEN_ERRORS: [&str; 2] = [
     "this is for operators, and the service has none: start it with --admin-token-file",
     "this is for operators: send the token of --admin-token-file, or of the file that the service \
      named when it started, as Authorization: Bearer …",
@@ -36,9 +36,12 @@ fn is_probe(path: &str) -> bool {
     matches!(path, "/healthz" | "/readyz")
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> HttpSession<B> {
     /// Answers what operators ask; whether this is one of those.
-    pub(super) async fn administer(&mut self, request: &Request<'_>) -> Option<Result<(), Wrong>> {
+    pub(super) async fn answer_operator(
+        &mut self,
+        request: &Request<'_>,
+    ) -> Option<Result<(), HttpError>> {
         if is_probe(request.path) {
             return None;
         }
@@ -52,7 +55,7 @@ impl<B: Store> Session<B> {
         if !is_for_operators(request.path) {
             return None;
         }
-        let done = self.operate(request).await;
+        let done = self.run_operation(request).await;
         // Whatever it is, it isn't kept by anybody on the way, and is nothing else than it says.
         if done.is_ok() {
             self.answer.field("cache-control", "no-store");
@@ -60,25 +63,31 @@ impl<B: Store> Session<B> {
         Some(done)
     }
 
-    async fn operate(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+    async fn run_operation(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         let operation = Operation::of(request)?;
         let token = self.service.credentials.admin_token.as_ref();
-        check_token(request, token, FOR_OPERATORS)?;
+        check_token(request, token, OPERATOR_TOKEN_ERRORS)?;
         if request.method != "GET" && request.method != "HEAD" {
-            is_json(request)?;
+            check_json(request)?;
         }
         match operation {
-            Operation::Rules => self.rules(),
-            Operation::Key => self.look_up(Asked::of_query(request.query)?).await,
-            Operation::KeyBy => self.look_up(read(&request.body).map_err(bad)?).await,
+            Operation::Rules => self.list_rules(),
+            Operation::Key => {
+                self.look_up_key(AdminRequest::from_query(request.query)?)
+                    .await
+            }
+            Operation::KeyByBody => {
+                self.look_up_key(parse_body(&request.body).map_err(bad_request)?)
+                    .await
+            }
             Operation::Reset => self.reset(&request.body).await,
-            Operation::Order(takes) => self.order(takes, &request.body),
-            Operation::Unblock => self.unblock(&request.body),
+            Operation::AddOverride(takes) => self.add_override(takes, &request.body),
+            Operation::Unblock => self.remove_block(&request.body),
             Operation::Top => self.top(),
             Operation::Limiters => self.limiters().await,
-            Operation::Orders => self.orders(),
-            Operation::EndOrder => self.end_order(request.path),
-            Operation::Preview => self.preview().await,
+            Operation::Overrides => self.list_overrides(),
+            Operation::RemoveOverride => self.remove_override(request.path),
+            Operation::Preview => self.preview_reload().await,
             Operation::Reload => self.reload().await,
             Operation::Log => self.log_level(),
             Operation::SetLog => self.set_log_level(&request.body),
@@ -87,25 +96,31 @@ impl<B: Store> Session<B> {
 
     /// Tells what came of it, as the one field of an object.
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
-    pub(super) fn tell_as(
+    pub(super) fn write_field(
         &mut self,
         name: &'static str,
         said: impl Serialize,
-    ) -> Result<(), Wrong> {
-        json::object(&mut self.answer.body, |object| put(object, name, said));
+    ) -> Result<(), HttpError> {
+        json::object(&mut self.answer.body, |object| {
+            write_field(object, name, said)
+        });
         Ok(())
     }
 
     /// What an operator sends, which may say no more than this.
-    fn asked<'b>(&self, body: &'b [u8], takes: RequestKind) -> Result<Asked<'b>, Wrong> {
-        let asked: Asked<'b> = read(body).map_err(bad)?;
-        asked.check(takes, self.service.decider.bounds.arguments)?;
+    fn read_request<'b>(
+        &self,
+        body: &'b [u8],
+        takes: RequestKind,
+    ) -> Result<AdminRequest<'b>, HttpError> {
+        let asked: AdminRequest<'b> = parse_body(body).map_err(bad_request)?;
+        asked.check(takes, self.service.decider.bounds.max_arguments)?;
         Ok(asked)
     }
 
     /// Writes down that somebody has changed something.
-    fn record(&self, what: &str, fields: &[(&str, &dyn Display)]) {
-        let from: [(&str, &dyn Display); 1] = [("from", &self.from)];
+    fn log_change(&self, what: &str, fields: &[(&str, &dyn Display)]) {
+        let from: [(&str, &dyn Display); 1] = [("from", &self.peer)];
         self.service
             .monitor
             .log
@@ -114,7 +129,7 @@ impl<B: Store> Session<B> {
 }
 
 /// Writes a field of an answer.
-fn put(object: &mut Object<'_>, name: &'static str, value: impl Serialize) {
+fn write_field(object: &mut Object<'_>, name: &'static str, value: impl Serialize) {
     // Nothing fails to be written to bytes.
     let _ = serde_json::to_writer(object.field(name), &value);
 }

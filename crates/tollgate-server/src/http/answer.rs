@@ -6,7 +6,7 @@ use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wall};
 use tollgate_http::json;
 
-use crate::connection::KEPT;
+use crate::connection::IDLE_BUFFER_BYTES;
 
 /// Nanoseconds of a second.
 const SECOND: u64 = 1_000_000_000;
@@ -17,7 +17,7 @@ static DATES: DateTimePrinter = DateTimePrinter::new();
 #[derive(Debug, Default)]
 pub(crate) struct HttpResponse {
     pub(crate) status: u16,
-    pub(crate) media: &'static str,
+    pub(crate) content_type: &'static str,
     /// Lines, each with its end.
     pub(crate) fields: Vec<u8>,
     pub(crate) body: Vec<u8>,
@@ -31,7 +31,7 @@ impl HttpResponse {
     /// Looks at the calendar, if a second has passed since it was looked at last. `now` is of any clock that doesn't
     /// stand still.
     #[inline]
-    pub(crate) fn date(&mut self, now: Timestamp) {
+    pub(crate) fn refresh_date(&mut self, now: Timestamp) {
         if now >= self.date_until {
             self.write_date(now);
         }
@@ -54,7 +54,7 @@ impl HttpResponse {
 
     /// Ready for the next.
     pub(crate) fn clear(&mut self) {
-        (self.status, self.media) = (200, "application/json");
+        (self.status, self.content_type) = (200, "application/json");
         self.fields.clear();
         self.body.clear();
     }
@@ -62,8 +62,8 @@ impl HttpResponse {
     /// Gives memory back that few answers need, once this one is written: what is in it would be kept.
     pub(crate) fn shrink(&mut self) {
         self.clear();
-        self.fields.shrink_to(KEPT);
-        self.body.shrink_to(KEPT);
+        self.fields.shrink_to(IDLE_BUFFER_BYTES);
+        self.body.shrink_to(IDLE_BUFFER_BYTES);
     }
 
     /// Adds a field. Neither part may have a line break; none that is written here has.
@@ -83,12 +83,12 @@ impl HttpResponse {
     }
 
     /// Makes it a problem (RFC 9457) that says what is wrong.
-    pub(crate) fn problem(&mut self, status: u16, detail: &str) {
-        (self.status, self.media) = (status, "application/problem+json");
+    pub(crate) fn write_problem(&mut self, status: u16, detail: &str) {
+        (self.status, self.content_type) = (status, "application/problem+json");
         self.body.clear();
         json::object(&mut self.body, |object| {
             json::string(object.field("type"), "about:blank");
-            json::string(object.field("title"), reason(status));
+            json::string(object.field("title"), reason_phrase(status));
             json::number(object.field("status"), u64::from(status));
             json::string(object.field("detail"), detail);
         });
@@ -99,9 +99,9 @@ impl HttpResponse {
         out.extend(b"HTTP/1.1 ");
         json::number(out, u64::from(self.status));
         out.push(b' ');
-        out.extend_from_slice(reason(self.status).as_bytes());
+        out.extend_from_slice(reason_phrase(self.status).as_bytes());
         out.extend(b"\r\ncontent-type: ");
-        out.extend_from_slice(self.media.as_bytes());
+        out.extend_from_slice(self.content_type.as_bytes());
         out.extend(b"\r\ncontent-length: ");
         json::number(out, self.body.len() as u64);
         out.extend(b"\r\n");
@@ -121,7 +121,7 @@ impl HttpResponse {
 }
 
 /// What a status is called.
-fn reason(status: u16) -> &'static str {
+fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         // As RFC 9110 calls them, after the names that `http` knows.

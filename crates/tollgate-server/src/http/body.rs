@@ -14,7 +14,7 @@ use super::descriptors::DescriptorJson;
 /// A request to decide about.
 #[derive(Debug, Default, serde::Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(crate) struct Asked<'b> {
+pub(crate) struct CheckRequest<'b> {
     /// What is known of it.
     #[serde(borrow, default)]
     pub(crate) facts: FactPairs<'b>,
@@ -27,7 +27,7 @@ pub(crate) struct Asked<'b> {
     pub(crate) descriptors: Option<Vec<DescriptorJson<'b>>>,
 }
 
-impl Asked<'_> {
+impl CheckRequest<'_> {
     /// What is known of the request, in the engine's words; or what is wrong with it where at most so many facts are taken.
     pub(crate) fn checked_facts(&self, most: usize) -> Result<Facts<'_>, String> {
         match (&self.domain, &self.descriptors) {
@@ -42,7 +42,7 @@ impl Asked<'_> {
         let facts = self.facts.0.iter();
         let facts = facts.map(|(name, value)| (&**name, &**value)).collect();
         match self.cost {
-            Some(cost) => Facts::costing(facts, cost),
+            Some(cost) => Facts::with_cost(facts, cost),
             None => facts,
         }
     }
@@ -91,7 +91,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for FactPairs<'b> {
                 let mut pairs = FactPairs::default();
                 while let Some(FactText(name)) = map.next_key()? {
                     let FactText(value) = map.next_value()?;
-                    pairs.0.push((as_policies_name(name), value));
+                    pairs.0.push((normalize_fact_name(name), value));
                 }
                 Ok(pairs)
             }
@@ -109,7 +109,7 @@ pub(super) fn fact_text(text: Cow<'_, str>) -> Cow<'_, str> {
 }
 
 /// The name of a fact as policies know it.
-pub(super) fn as_policies_name(name: Cow<'_, str>) -> Cow<'_, str> {
+pub(super) fn normalize_fact_name(name: Cow<'_, str>) -> Cow<'_, str> {
     match fact_name(&name) {
         Cow::Owned(other) => Cow::Owned(other),
         Cow::Borrowed(_) => name,
@@ -156,7 +156,7 @@ impl<'de: 'b, 'b> Deserialize<'de> for FactText<'b> {
 }
 
 /// Reads a body. What is wrong with it is told with the field that it is about.
-pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
+pub(crate) fn parse_body<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> {
     // All of it, also where a reader would pass over it.
     let text = std::str::from_utf8(body).map_err(|_| "the body isn't UTF-8 text".to_owned())?;
     if let Ok(read) = serde_json::from_str(text) {
@@ -167,12 +167,12 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> 
     let field = match serde_path_to_error::deserialize::<_, T>(&mut json) {
         Ok(read) => match json.end() {
             Ok(()) => return Ok(read),
-            Err(error) => return Err(in_words(&error.to_string())),
+            Err(error) => return Err(describe_json_error(&error.to_string())),
         },
         Err(error) => error,
     };
     let path = field.path().to_string();
-    let why = in_words(&field.inner().to_string());
+    let why = describe_json_error(&field.inner().to_string());
     match path.as_str() {
         // The whole, or a part that has no name yet.
         "." | "?" => Err(why),
@@ -181,7 +181,7 @@ pub(crate) fn read<'b, T: Deserialize<'b>>(body: &'b [u8]) -> Result<T, String> 
 }
 
 /// What was expected, in words of JSON where it is told in those of this program.
-fn in_words(why: &str) -> String {
+fn describe_json_error(why: &str) -> String {
     let Some((found, wanted)) = why.split_once(", expected ") else {
         return why.to_owned();
     };

@@ -3,51 +3,56 @@
 use std::time::Duration;
 
 use tollgate::Decision;
-use tollgate_http::{DenyReason, Refusal, fields, json, retry_after, status_of};
+use tollgate_http::{DenialBody, DenyReason, fields, http_status_of, json, retry_after};
 
 use super::answer::HttpResponse;
-use super::body::{self, Asked};
+use super::body::{self, CheckRequest};
 use super::descriptors::{self, DescriptorJson};
-use super::session::{Session, Wrong, bad};
+use super::session::{HttpError, HttpSession, bad_request};
 use crate::decision_answer::{
-    Answered, LimitText, Told, answered, looked_at, unavailable, unix_now,
+    DecisionAnswer, DecisionReport, LimitText, outcome_of_peek, outcome_of_verdict,
+    store_unreachable_for, unix_time_for,
 };
-use crate::decision_service::Store;
-use crate::rls::{RlsOutcome, RlsRequest, Undecided, ask};
+use crate::decision_service::CounterStore;
+use crate::rls::{RlsOutcome, RlsRequest, Undecided, decide_request};
 use crate::settings::Settings;
 
 /// Whether a request is charged, or only looked at.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum ChargeMode {
     Charge,
-    Look,
+    Peek,
 }
 
-impl<B: Store> Session<B> {
-    pub(super) async fn check(&mut self, body: &[u8]) -> Result<(), Wrong> {
+impl<B: CounterStore> HttpSession<B> {
+    pub(super) async fn check(&mut self, body: &[u8]) -> Result<(), HttpError> {
         let is_list = body.trim_ascii_start().first() == Some(&b'[');
         if is_list {
             return self.check_all(body).await;
         }
-        let asked: Asked<'_> = body::read(body).map_err(bad)?;
+        let asked: CheckRequest<'_> = body::parse_body(body).map_err(bad_request)?;
         if asked.descriptors.is_some() {
-            let decided = self.by_descriptors(&asked, ChargeMode::Charge).await?;
+            let decided = self.decide_descriptors(&asked, ChargeMode::Charge).await?;
             write_rls_response(&mut self.answer, &decided);
             return Ok(());
         }
-        let most = self.service.decider.bounds.arguments;
-        let facts = asked.checked_facts(most).map_err(bad)?;
+        let most = self.service.decider.bounds.max_arguments;
+        let facts = asked.checked_facts(most).map_err(bad_request)?;
         let settings = &self.service.settings;
-        let checked = self.service.decider.check(&facts, &settings.dialects).await;
+        let checked = self
+            .service
+            .decider
+            .check(&facts, &settings.header_dialects)
+            .await;
         let verdict = checked.map_err(|full| (503, full.to_string()))?;
-        tell(&mut self.answer, settings, &answered(&verdict));
+        write_response(&mut self.answer, settings, &outcome_of_verdict(&verdict));
         Ok(())
     }
 
     /// Decides a list, in order: each has an answer, and the status is 200 whatever they are.
-    async fn check_all(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: Vec<Asked<'_>> = body::read(body).map_err(bad)?;
-        let (found, most) = (asked.len(), self.service.decider.bounds.batch);
+    async fn check_all(&mut self, body: &[u8]) -> Result<(), HttpError> {
+        let asked: Vec<CheckRequest<'_>> = body::parse_body(body).map_err(bad_request)?;
+        let (found, most) = (asked.len(), self.service.decider.bounds.max_batch);
         if found > most {
             let why = format!("{found} requests, more than the {most} that are taken");
             return Err((413, why));
@@ -57,7 +62,11 @@ impl<B: Store> Session<B> {
             self.answer.body.push(before);
             before = b',';
             if let Err(why) = self.check_one(one).await {
-                show(&Told::default(), Some(&why), &mut self.answer.body);
+                write_answer(
+                    &DecisionReport::default(),
+                    Some(&why),
+                    &mut self.answer.body,
+                );
             }
         }
         if asked.is_empty() {
@@ -68,29 +77,29 @@ impl<B: Store> Session<B> {
     }
 
     /// One of a list. What it can't be decided for is told as its answer.
-    async fn check_one(&mut self, asked: &Asked<'_>) -> Result<(), String> {
+    async fn check_one(&mut self, asked: &CheckRequest<'_>) -> Result<(), String> {
         if asked.descriptors.is_some() {
-            let decided = self.by_descriptors(asked, ChargeMode::Charge).await;
+            let decided = self.decide_descriptors(asked, ChargeMode::Charge).await;
             let decided = decided.map_err(|(_, why)| why)?;
-            show(&decided.told, None, &mut self.answer.body);
+            write_answer(&decided.answer, None, &mut self.answer.body);
             return Ok(());
         }
         let decider = &self.service.decider;
-        let facts = asked.checked_facts(decider.bounds.arguments)?;
+        let facts = asked.checked_facts(decider.bounds.max_arguments)?;
         let checked = decider.check(&facts, &[]).await;
         let verdict = checked.map_err(|full| full.to_string())?;
-        let (answered, out) = (answered(&verdict), &mut self.answer.body);
-        match undecided(&answered) {
+        let (answered, out) = (outcome_of_verdict(&verdict), &mut self.answer.body);
+        match undecided_error(&answered) {
             Some((_, why)) => {
                 let reason = Some(answered.reason());
-                let told = Told {
+                let told = DecisionReport {
                     reason,
-                    ..Told::default()
+                    ..DecisionReport::default()
                 };
-                show(&told, Some(&why), out);
+                write_answer(&told, Some(&why), out);
             }
-            None => show(
-                &Told::of(&answered, self.service.settings.shadow_answers),
+            None => write_answer(
+                &DecisionReport::of(&answered, self.service.settings.shadow_visibility),
                 None,
                 out,
             ),
@@ -98,43 +107,45 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    pub(super) async fn peek(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: Asked<'_> = body::read(body).map_err(bad)?;
+    pub(super) async fn peek(&mut self, body: &[u8]) -> Result<(), HttpError> {
+        let asked: CheckRequest<'_> = body::parse_body(body).map_err(bad_request)?;
         if asked.descriptors.is_some() {
-            let decided = self.by_descriptors(&asked, ChargeMode::Look).await?;
-            show(&decided.told, None, &mut self.answer.body);
+            let decided = self.decide_descriptors(&asked, ChargeMode::Peek).await?;
+            write_answer(&decided.answer, None, &mut self.answer.body);
             return Ok(());
         }
         let decider = &self.service.decider;
-        let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
+        let facts = asked
+            .checked_facts(decider.bounds.max_arguments)
+            .map_err(bad_request)?;
         let Ok(findings) = decider.engine.peek_async(&facts).await;
-        let answered = looked_at(&findings);
-        if let Some(wrong) = undecided(&answered) {
+        let answered = outcome_of_peek(&findings);
+        if let Some(wrong) = undecided_error(&answered) {
             return Err(wrong);
         }
-        let told = Told::of(&answered, self.service.settings.shadow_answers);
-        show(&told, None, &mut self.answer.body);
+        let told = DecisionReport::of(&answered, self.service.settings.shadow_visibility);
+        write_answer(&told, None, &mut self.answer.body);
         Ok(())
     }
 
     /// Decides by descriptors, as Envoy would be answered.
-    async fn by_descriptors(
+    async fn decide_descriptors(
         &self,
-        asked: &Asked<'_>,
+        asked: &CheckRequest<'_>,
         then: ChargeMode,
-    ) -> Result<RlsOutcome, Wrong> {
+    ) -> Result<RlsOutcome, HttpError> {
         if !asked.facts.0.is_empty() {
             let why = "descriptors: they are the facts of the request, so send one of both";
-            return Err(bad(why));
+            return Err(bad_request(why));
         }
         let all = asked.descriptors.as_deref().unwrap_or_default();
         let entries: Vec<_> = all.iter().map(DescriptorJson::entries).collect();
-        let mut descriptors = descriptors::of(all, &entries)?;
+        let mut descriptors = descriptors::to_descriptors(all, &entries)?;
         let most = u32::MAX;
         let hits_addend = u32::try_from(asked.cost.unwrap_or_default())
-            .map_err(|_| bad(format!("cost: at most {most} if there are descriptors")))?;
+            .map_err(|_| bad_request(format!("cost: at most {most} if there are descriptors")))?;
         for one in &mut descriptors {
-            if then == ChargeMode::Look {
+            if then == ChargeMode::Peek {
                 (one.cost, one.refund) = (Some(0), false);
             } else if asked.cost == Some(0) {
                 // Envoy says zero and means one; here it is what it says.
@@ -147,46 +158,53 @@ impl<B: Store> Session<B> {
             hits_addend,
         };
         // In a place of its own: nested in all that is around it, its type would be more than the compiler reads.
-        let dialects = &self.service.settings.dialects;
-        Ok(Box::pin(ask(&self.service, &question, dialects)).await?)
+        let dialects = &self.service.settings.header_dialects;
+        Ok(Box::pin(decide_request(&self.service, &question, dialects)).await?)
     }
 }
 
-impl From<Undecided> for Wrong {
+impl From<Undecided> for HttpError {
     fn from(why: Undecided) -> Self {
         match why {
-            Undecided::Invalid(why) => bad(why),
+            Undecided::Invalid(why) => bad_request(why),
             Undecided::Unavailable(_) | Undecided::Full(_) => (503, why.to_string()),
         }
     }
 }
 
 /// One answer, with its fields and status.
-pub(super) fn tell(answer: &mut HttpResponse, settings: &Settings, answered: &Answered<'_>) {
-    let dialects = &settings.dialects;
+pub(super) fn write_response(
+    answer: &mut HttpResponse,
+    settings: &Settings,
+    answered: &DecisionAnswer<'_>,
+) {
+    let dialects = &settings.header_dialects;
     if let Some(what) = answered.too_much() {
-        return answer.problem(413, &what.to_string());
+        return answer.write_problem(413, &what.to_string());
     }
-    answered.show_limits(|limits| {
-        fields::write(dialects, limits, unix_now(dialects), |name, value| {
+    answered.with_limits(|limits| {
+        fields::write(dialects, limits, unix_time_for(dialects), |name, value| {
             answer.field(name, value)
         });
     });
     if !answered.is_allowed {
-        let (reason, wait) = (answered.reason(), tell_wait(answer, &answered.decision));
-        answer.status = status_of(reason);
+        let (reason, wait) = (
+            answered.reason(),
+            write_retry_after(answer, &answered.decision),
+        );
+        answer.status = http_status_of(reason);
         if reason == DenyReason::Store {
-            let refusal = Refusal {
+            let refusal = DenialBody {
                 reason,
                 limit: answered.rule().unwrap_or_default(),
                 retry_after: wait,
             };
-            answer.media = Refusal::PROBLEM_TYPE;
+            answer.content_type = DenialBody::PROBLEM_TYPE;
             return refusal.problem_json(&mut answer.body);
         }
     }
-    show(
-        &Told::of(answered, settings.shadow_answers),
+    write_answer(
+        &DecisionReport::of(answered, settings.shadow_visibility),
         None,
         &mut answer.body,
     );
@@ -197,18 +215,18 @@ fn write_rls_response(answer: &mut HttpResponse, decided: &RlsOutcome) {
     for (name, value) in &decided.headers {
         answer.field(name, value);
     }
-    let told = &decided.told;
+    let told = &decided.answer;
     if !told.is_allowed {
-        answer.status = status_of(told.reason.unwrap_or(DenyReason::Rate));
+        answer.status = http_status_of(told.reason.unwrap_or(DenyReason::Rate));
         if let Some(decision) = &told.decision {
-            tell_wait(answer, decision);
+            write_retry_after(answer, decision);
         }
     }
-    show(told, None, &mut answer.body);
+    write_answer(told, None, &mut answer.body);
 }
 
 /// Tells when to come back, if that helps.
-fn tell_wait(answer: &mut HttpResponse, decision: &Decision) -> Option<u64> {
+fn write_retry_after(answer: &mut HttpResponse, decision: &Decision) -> Option<u64> {
     let wait = retry_after(decision);
     if let Some(seconds) = wait {
         answer.number_field("retry-after", seconds);
@@ -217,7 +235,7 @@ fn tell_wait(answer: &mut HttpResponse, decision: &Decision) -> Option<u64> {
 }
 
 /// What is told, as JSON; with why nothing was decided, if that is so.
-pub(super) fn show(told: &Told<'_>, error: Option<&str>, out: &mut Vec<u8>) {
+pub(super) fn write_answer(told: &DecisionReport<'_>, error: Option<&str>, out: &mut Vec<u8>) {
     let decision = told.decision.as_ref();
     let counted = decision.filter(|decision| !decision.is_unlimited());
     let is_time = |time: &Duration| *time < Duration::MAX;
@@ -228,7 +246,7 @@ pub(super) fn show(told: &Told<'_>, error: Option<&str>, out: &mut Vec<u8>) {
         object.nullable("limit", counted.map(|of| of.limit), json::number);
         object.nullable("remaining", counted.map(|of| of.remaining), json::number);
         let (wait, reset) = (
-            decision.map(|of| of.wait()),
+            decision.map(|of| of.wait_or_max()),
             decision.map(|of| of.reset_after),
         );
         object.nullable("retry_after", wait.filter(is_time), json::seconds);
@@ -245,7 +263,7 @@ pub(super) fn show(told: &Told<'_>, error: Option<&str>, out: &mut Vec<u8>) {
 }
 
 /// Why nothing could be decided, and with which status; none if something was.
-fn undecided(answered: &Answered<'_>) -> Option<Wrong> {
+fn undecided_error(answered: &DecisionAnswer<'_>) -> Option<HttpError> {
     let too_much = answered.too_much().map(|what| (413, what.to_string()));
-    too_much.or_else(|| Some((503, unavailable(answered.failure()?))))
+    too_much.or_else(|| Some((503, store_unreachable_for(answered.failure()?))))
 }

@@ -7,7 +7,7 @@ use serde::de::Deserializer;
 use tollgate_engine::facts::Descriptor;
 
 use super::body::fact_text;
-use super::session::{Wrong, bad};
+use super::session::{HttpError, bad_request};
 use crate::rls::unit_of;
 
 /// `envoy.extensions.common.ratelimit.v3.RateLimitDescriptor`.
@@ -82,10 +82,10 @@ impl DescriptorJson<'_> {
 }
 
 /// The same in the engine's words.
-pub(super) fn of<'a>(
+pub(super) fn to_descriptors<'a>(
     asked: &[DescriptorJson<'_>],
     entries: &'a [Entries<'a>],
-) -> Result<Vec<Descriptor<'a>>, Wrong> {
+) -> Result<Vec<Descriptor<'a>>, HttpError> {
     let one = |(one, entries): (&DescriptorJson<'_>, &'a Entries<'a>)| {
         let limit = one.limit.as_ref();
         Ok(Descriptor {
@@ -100,12 +100,12 @@ pub(super) fn of<'a>(
 }
 
 impl HitsJson {
-    fn number(&self) -> Result<u64, Wrong> {
+    fn number(&self) -> Result<u64, HttpError> {
         match self {
             Self::Number(number) => Ok(*number),
             Self::Text(text) => text
                 .parse()
-                .map_err(|_| bad(format!("hitsAddend: {text:?} is no whole number"))),
+                .map_err(|_| bad_request(format!("hitsAddend: {text:?} is no whole number"))),
         }
     }
 }

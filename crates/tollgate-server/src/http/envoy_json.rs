@@ -7,9 +7,9 @@ use tollgate_http::json;
 
 use super::body;
 use super::descriptors::{self, DescriptorJson};
-use super::session::{Session, Wrong, bad};
-use crate::decision_service::Store;
-use crate::rls::{DescriptorAnswer, Limit, RlsOutcome, RlsRequest, decide};
+use super::session::{HttpError, HttpSession, bad_request};
+use crate::decision_service::CounterStore;
+use crate::rls::{CurrentLimit, DescriptorAnswer, RlsOutcome, RlsRequest, decide_or_fail};
 
 /// `envoy.service.ratelimit.v3.RateLimitRequest`.
 #[derive(Debug, Deserialize)]
@@ -23,19 +23,19 @@ struct RateLimitRequest<'b> {
     hits_addend: u32,
 }
 
-impl<B: Store> Session<B> {
-    pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: RateLimitRequest<'_> = body::read(body).map_err(bad)?;
+impl<B: CounterStore> HttpSession<B> {
+    pub(super) async fn envoy(&mut self, body: &[u8]) -> Result<(), HttpError> {
+        let asked: RateLimitRequest<'_> = body::parse_body(body).map_err(bad_request)?;
         let entries = asked.descriptors.iter().map(DescriptorJson::entries);
         let entries: Vec<_> = entries.collect();
         let question = RlsRequest {
             domain: &asked.domain,
-            descriptors: &descriptors::of(&asked.descriptors, &entries)?,
+            descriptors: &descriptors::to_descriptors(&asked.descriptors, &entries)?,
             hits_addend: asked.hits_addend,
         };
-        let decided = Box::pin(decide(&self.service, &question)).await?;
-        self.answer.status = if decided.told.is_allowed { 200 } else { 429 };
-        show(&mut self.answer.body, &decided);
+        let decided = Box::pin(decide_or_fail(&self.service, &question)).await?;
+        self.answer.status = if decided.answer.is_allowed { 200 } else { 429 };
+        write_response(&mut self.answer.body, &decided);
         Ok(())
     }
 }
@@ -45,9 +45,9 @@ const fn code(is_allowed: bool) -> &'static str {
 }
 
 /// Fields that are zero or empty are left out, as this form of JSON wants it.
-fn show(out: &mut Vec<u8>, decided: &RlsOutcome) {
+fn write_response(out: &mut Vec<u8>, decided: &RlsOutcome) {
     json::object(out, |object| {
-        let told = code(decided.told.is_allowed);
+        let told = code(decided.answer.is_allowed);
         json::string(object.field("overallCode"), told);
         json::array(object.field("statuses"), &decided.statuses, write_status);
         if !decided.headers.is_empty() {
@@ -87,7 +87,7 @@ fn write_status(out: &mut Vec<u8>, status: &DescriptorAnswer) {
     });
 }
 
-fn write_limit(out: &mut Vec<u8>, limit: &Limit) {
+fn write_limit(out: &mut Vec<u8>, limit: &CurrentLimit) {
     json::object(out, |object| {
         if limit.requests > 0 {
             let requests = u64::from(limit.requests);

@@ -5,23 +5,23 @@ use std::borrow::Cow;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate::concurrency::Ending;
-use tollgate::stack::Settlement;
-use tollgate_engine::{Facts, Verdict};
+use tollgate::concurrency::PermitOutcome;
+use tollgate::stack::SettlementTiming;
+use tollgate_engine::{Facts, RequestDecision};
 use tollgate_http::json;
 
-use super::body::{self, Asked, FactPairs};
-use super::check::{show, tell};
+use super::body::{self, CheckRequest, FactPairs};
+use super::check::{write_answer, write_response};
 use super::request::Request;
-use super::session::{Session, Wrong, bad};
+use super::session::{HttpError, HttpSession, bad_request};
 use crate::address::Peer;
-use crate::decision_answer::{Told, answered};
-use crate::decision_service::{Decider, Store, name_of};
-use crate::reservations::{Holds, Known};
-use crate::settings::ShadowAnswers;
+use crate::decision_answer::{DecisionReport, outcome_of_verdict};
+use crate::decision_service::{CounterStore, Decider, request_key};
+use crate::reservations::{NameLookup, Reservations};
+use crate::settings::ShadowVisibility;
 
 /// The longest that something is held without a word.
-const LONGEST: u64 = 3_600;
+const MAX_TTL_SECONDS: u64 = 3_600;
 
 /// What begins to be held.
 #[derive(Debug, Deserialize)]
@@ -59,118 +59,120 @@ enum Outcome {
 }
 
 impl HoldUpdate<'_> {
-    fn ending(&self) -> Ending {
+    fn ending(&self) -> PermitOutcome {
         match self.outcome {
-            Some(Outcome::Success) | None => Ending::Success,
-            Some(Outcome::Dropped) => Ending::Dropped,
-            Some(Outcome::Ignored) => Ending::Ignored,
+            Some(Outcome::Success) | None => PermitOutcome::Success,
+            Some(Outcome::Dropped) => PermitOutcome::Dropped,
+            Some(Outcome::Ignored) => PermitOutcome::Ignored,
         }
     }
 }
 
 /// A name that is being decided about, until this is dropped.
-struct Undecided<'a>(&'a Holds, &'a [u8]);
+struct NameInProgress<'a>(&'a Reservations, &'a [u8]);
 
-impl Drop for Undecided<'_> {
+impl Drop for NameInProgress<'_> {
     fn drop(&mut self) {
-        self.0.decided(self.1);
+        self.0.finish_lookup(self.1);
     }
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> HttpSession<B> {
     /// Takes what the rules want held while a request runs: its slots, and what it is thought to cost.
-    pub(super) async fn begin_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let begun: HoldRequest<'_> = body::read(&request.body).map_err(bad)?;
-        let (name, life) = (self.name_of(&begun.id, request)?, life(begun.ttl)?);
+    pub(super) async fn begin_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
+        let begun: HoldRequest<'_> = body::parse_body(&request.body).map_err(bad_request)?;
+        let (name, life) = (self.hold_name(&begun.id, request)?, parse_ttl(begun.ttl)?);
         let service = std::sync::Arc::clone(&self.service);
-        let asked = Asked {
+        let asked = CheckRequest {
             facts: begun.facts,
             cost: begun.cost,
-            ..Asked::default()
+            ..CheckRequest::default()
         };
-        let (decider, dialects) = (&service.decider, &service.settings.dialects);
-        let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
-        let what = what_of(&facts);
-        match known(decider, &name, &what, &facts) {
-            Known::Held(answer) => {
+        let (decider, dialects) = (&service.decider, &service.settings.header_dialects);
+        let facts = asked
+            .checked_facts(decider.bounds.max_arguments)
+            .map_err(bad_request)?;
+        let what = request_bytes(&facts);
+        match look_up_hold(decider, &name, &what, &facts) {
+            NameLookup::Held(answer) => {
                 // Whoever asks again holds it from then on. If its time ended just now, it is told what it was told.
-                let left = decider.holds.lengthen(&name, life).unwrap_or_default();
+                let left = decider.reservations.extend(&name, life).unwrap_or_default();
                 write_with_ttl(&mut self.answer.body, &answer, left);
                 return Ok(());
             }
-            Known::Nothing => {}
+            NameLookup::Nothing => {}
             // Before anything is decided or charged.
             taken => return Err(hold_error(&begun.id, &taken)),
         }
-        let _undecided = Undecided(&decider.holds, &name);
+        let _undecided = NameInProgress(&decider.reservations, &name);
         let verdict = B::decide(&decider.engine, &facts, dialects).await;
-        let answered = answered(&verdict);
+        let answered = outcome_of_verdict(&verdict);
         if !answered.is_allowed {
-            tell(&mut self.answer, &service.settings, &answered);
+            write_response(&mut self.answer, &service.settings, &answered);
             return Ok(());
         }
-        let told = Told::of(&answered, ShadowAnswers::Hidden);
-        show(&told, None, &mut self.answer.body);
-        let Verdict::Passed(passed) = verdict else {
+        let told = DecisionReport::of(&answered, ShadowVisibility::Hidden);
+        write_answer(&told, None, &mut self.answer.body);
+        let RequestDecision::Allowed(passed) = verdict else {
             return Ok(());
         };
         let answer = std::mem::take(&mut self.answer.body);
         let permits = passed.into_permits();
-        (decider.holds).hold_with_answer(&name, permits, life, &what, &answer);
+        (decider.reservations).hold_with_answer(&name, permits, life, &what, &answer);
         write_with_ttl(&mut self.answer.body, &answer, life);
         Ok(())
     }
 
     /// Holds something for longer.
-    pub(super) fn renew_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
-        let name = self.name_of(&named.id, request)?;
-        let life = life(named.ttl)?;
-        if !self.service.decider.holds.renew(&name, life) {
-            return Err(unknown(&named.id));
+    pub(super) fn renew_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
+        let named: HoldUpdate<'_> = body::parse_body(&request.body).map_err(bad_request)?;
+        let name = self.hold_name(&named.id, request)?;
+        let life = parse_ttl(named.ttl)?;
+        if !self.service.decider.reservations.renew(&name, life) {
+            return Err(unknown_hold(&named.id));
         }
         write_with_ttl(&mut self.answer.body, b"{\"renewed\":true}", life);
         Ok(())
     }
 
     /// Ends what is held. To end what isn't held any more is no mistake: the call may be repeated.
-    pub(super) fn release_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
-        let name = self.name_of(&named.id, request)?;
-        let holds = &self.service.decider.holds;
+    pub(super) fn release_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
+        let named: HoldUpdate<'_> = body::parse_body(&request.body).map_err(bad_request)?;
+        let name = self.hold_name(&named.id, request)?;
+        let holds = &self.service.decider.reservations;
         let is_released = holds.release(&name, named.ending());
-        self.tell_as("released", is_released)
+        self.write_field("released", is_released)
     }
 
     /// Tells what a request did cost, and ends what it held. Of what ended by itself it may still be told, for a while.
-    pub(super) fn settle_hold(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
-        let named: HoldUpdate<'_> = body::read(&request.body).map_err(bad)?;
+    pub(super) fn settle_hold(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
+        let named: HoldUpdate<'_> = body::parse_body(&request.body).map_err(bad_request)?;
         let spent = named
             .spent
-            .ok_or_else(|| bad("spent: it is missing: what the request did cost"))?;
-        let name = self.name_of(&named.id, request)?;
-        let holds = &self.service.decider.holds;
+            .ok_or_else(|| bad_request("spent: it is missing: what the request did cost"))?;
+        let name = self.hold_name(&named.id, request)?;
+        let holds = &self.service.decider.reservations;
         let answer: &[u8] = match holds.settle(&name, spent, named.ending()) {
-            Some(Settlement::InTime) => b"{\"settled\":true}",
-            Some(Settlement::Late) => b"{\"settled\":true,\"late\":true}",
-            None => return Err(unknown(&named.id)),
+            Some(SettlementTiming::InTime) => b"{\"settled\":true}",
+            Some(SettlementTiming::Late) => b"{\"settled\":true,\"late\":true}",
+            None => return Err(unknown_hold(&named.id)),
         };
-        self.tell_text(answer)
+        self.write_text(answer)
     }
 
     /// What an id stands for: that of another client is another.
-    fn name_of(&self, id: &str, request: &Request<'_>) -> Result<Vec<u8>, Wrong> {
+    fn hold_name(&self, id: &str, request: &Request<'_>) -> Result<Vec<u8>, HttpError> {
         let id = match id.len() {
-            0 => return Err(bad("id: it is empty")),
+            0 => return Err(bad_request("id: it is empty")),
             1..=256 => id.as_bytes(),
-            _ => return Err(bad("id: it is longer than 256 bytes")),
+            _ => return Err(bad_request("id: it is longer than 256 bytes")),
         };
         // Only a token that was looked at says who it is.
         let token = request.bearer();
-        let token = token.filter(|_| self.service.settings.client_token.is_some());
-        let user = match self.from {
+        let token = token.filter(|_| self.service.settings.http_client_token.is_some());
+        let user = match self.peer {
             Peer::Unix { user, .. } => Some(user.to_le_bytes()),
-            Peer::Tcp(_) | Peer::Gone => None,
+            Peer::Tcp(_) | Peer::Disconnected => None,
         };
         let mut name = b"n".to_vec();
         let user = user.as_ref().map(<[u8; 4]>::as_slice);
@@ -185,20 +187,25 @@ impl<B: Store> Session<B> {
 }
 
 /// What there is by a name, for one that asks this: what holds nothing needs no room.
-fn known<B: Store>(decider: &Decider<B>, name: &[u8], what: &[u8], facts: &Facts<'_>) -> Known {
-    match decider.holds.ask_for(name, what, true) {
-        Known::Full(_) if !decider.engine.would_hold(facts) => {
-            decider.holds.ask_for(name, what, false)
+fn look_up_hold<B: CounterStore>(
+    decider: &Decider<B>,
+    name: &[u8],
+    what: &[u8],
+    facts: &Facts<'_>,
+) -> NameLookup {
+    match decider.reservations.look_up(name, what, true) {
+        NameLookup::Full(_) if !decider.engine.would_hold(facts) => {
+            decider.reservations.look_up(name, what, false)
         }
         known => known,
     }
 }
 
 /// Why an id can't hold anything now.
-fn hold_error(id: &str, taken: &Known) -> Wrong {
+fn hold_error(id: &str, taken: &NameLookup) -> HttpError {
     match taken {
-        Known::Full(full) => (503, full.to_string()),
-        Known::Undecided => (
+        NameLookup::Full(full) => (503, full.to_string()),
+        NameLookup::InProgress => (
             409,
             format!("another call with the id {id:?} is being decided"),
         ),
@@ -218,24 +225,24 @@ fn write_with_ttl(out: &mut Vec<u8>, answer: &[u8], left: Duration) {
 }
 
 /// What a call asks for, as bytes: the same call is the same, whatever the order of its facts.
-fn what_of(facts: &Facts<'_>) -> Vec<u8> {
-    let mut what = name_of(facts);
+fn request_bytes(facts: &Facts<'_>) -> Vec<u8> {
+    let mut what = request_key(facts);
     if let Some(cost) = facts.cost() {
         what.extend(cost.to_le_bytes());
     }
     what
 }
 
-fn life(seconds: Option<u64>) -> Result<Duration, Wrong> {
+fn parse_ttl(seconds: Option<u64>) -> Result<Duration, HttpError> {
     match seconds.unwrap_or(60) {
-        seconds @ 1..=LONGEST => Ok(Duration::from_secs(seconds)),
-        _ => Err(bad(format!(
-            "ttl: it is a number of seconds from 1 to {LONGEST}"
+        seconds @ 1..=MAX_TTL_SECONDS => Ok(Duration::from_secs(seconds)),
+        _ => Err(bad_request(format!(
+            "ttl: it is a number of seconds from 1 to {MAX_TTL_SECONDS}"
         ))),
     }
 }
 
-fn unknown(id: &str) -> Wrong {
+fn unknown_hold(id: &str) -> HttpError {
     let why = format!(
         "nothing is held by the id {id:?}: it never was, was ended, or wasn't renewed in time"
     );

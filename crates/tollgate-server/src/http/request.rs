@@ -16,7 +16,7 @@ const TRAILER: usize = 1_024;
 
 /// How much one request may bring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Most {
+pub(crate) struct RequestBounds {
     /// Of its first lines.
     pub(crate) head: usize,
     /// Of what follows.
@@ -56,11 +56,11 @@ impl<'i> Request<'i> {
 
 /// What is there of a request.
 #[derive(Debug)]
-pub(crate) enum Found<'i> {
+pub(crate) enum ParsedRequest<'i> {
     /// All of it, in so many bytes.
-    Whole(Request<'i>, usize),
+    Complete(Request<'i>, usize),
     /// Not all yet. A client that asked whether to go on waits for an answer.
-    Part { asks_to_go_on: bool },
+    Incomplete { asks_to_go_on: bool },
 }
 
 /// What can't be answered as it was asked. The connection is closed after it was told.
@@ -97,50 +97,55 @@ pub(crate) enum RequestError {
 
 /// How the length of a body is told.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Length {
+enum BodyLength {
     Known(usize),
     Chunks,
 }
 
 /// The first lines of a request.
-struct Head<'i> {
+struct RequestHead<'i> {
     request: Request<'i>,
     bytes: usize,
-    length: Length,
-    asks_to_go_on: bool,
+    length: BodyLength,
+    expects_continue: bool,
 }
 
 /// Looks for a request where `input` begins.
-pub(crate) fn find<'i>(input: &'i [u8], most: &Most) -> Result<Found<'i>, RequestError> {
+pub(crate) fn parse_request<'i>(
+    input: &'i [u8],
+    most: &RequestBounds,
+) -> Result<ParsedRequest<'i>, RequestError> {
     let within = &input[..input.len().min(most.head)];
-    let Some(head) = head(within)? else {
+    let Some(head) = parse_head(within)? else {
         if input.len() > most.head {
             return Err(RequestError::Head { most: most.head });
         }
-        return Ok(Found::Part {
+        return Ok(ParsedRequest::Incomplete {
             asks_to_go_on: false,
         });
     };
     let rest = &input[head.bytes..];
     let body = match head.length {
-        Length::Known(length) if length > most.body => {
+        BodyLength::Known(length) if length > most.body => {
             return Err(RequestError::Body { most: most.body });
         }
-        Length::Known(length) => rest.get(..length).map(|body| (Cow::Borrowed(body), length)),
-        Length::Chunks => join(rest, most.body)?.map(|(body, length)| (Cow::Owned(body), length)),
+        BodyLength::Known(length) => rest.get(..length).map(|body| (Cow::Borrowed(body), length)),
+        BodyLength::Chunks => {
+            join_chunks(rest, most.body)?.map(|(body, length)| (Cow::Owned(body), length))
+        }
     };
     let Some((body, length)) = body else {
-        let asks_to_go_on = head.asks_to_go_on && rest.is_empty();
-        return Ok(Found::Part { asks_to_go_on });
+        let asks_to_go_on = head.expects_continue && rest.is_empty();
+        return Ok(ParsedRequest::Incomplete { asks_to_go_on });
     };
     let request = Request {
         body,
         ..head.request
     };
-    Ok(Found::Whole(request, head.bytes + length))
+    Ok(ParsedRequest::Complete(request, head.bytes + length))
 }
 
-fn head(input: &[u8]) -> Result<Option<Head<'_>>, RequestError> {
+fn parse_head(input: &[u8]) -> Result<Option<RequestHead<'_>>, RequestError> {
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     let mut parsed = httparse::Request::new(&mut fields);
     let bytes = match parsed.parse(input) {
@@ -154,7 +159,7 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, RequestError> {
         return Err(RequestError::Syntax);
     }
     let is_new = parsed.version == Some(1);
-    let (authority, target) = parts(parsed.path.unwrap_or_default());
+    let (authority, target) = split_target(parsed.path.unwrap_or_default());
     let (path, query) = target.split_once('?').unwrap_or((target, ""));
     let request = Request {
         method: parsed.method.unwrap_or_default(),
@@ -164,11 +169,11 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, RequestError> {
         is_http_1_0: !is_new,
         ..Request::default()
     };
-    let mut head = Head {
+    let mut head = RequestHead {
         request,
         bytes,
-        length: Length::Known(0),
-        asks_to_go_on: false,
+        length: BodyLength::Known(0),
+        expects_continue: false,
     };
     let mut body = BodyFields::default();
     for field in parsed.headers.iter() {
@@ -191,7 +196,7 @@ fn head(input: &[u8]) -> Result<Option<Head<'_>>, RequestError> {
 }
 
 /// The host that a target names, if it is a whole URL as proxies are sent, and the path with its query.
-fn parts(target: &str) -> (Option<&str>, &str) {
+fn split_target(target: &str) -> (Option<&str>, &str) {
     let scheme = target.find("://").filter(|end| {
         let scheme = &target[..*end];
         scheme.eq_ignore_ascii_case("http") || scheme.eq_ignore_ascii_case("https")
@@ -221,7 +226,7 @@ impl BodyFields {
     /// Reads a field, if it is one of these.
     fn read(&mut self, name: &str, value: &[u8], is_new: bool) -> Result<bool, RequestError> {
         if name.eq_ignore_ascii_case("content-length") {
-            let told = number(value).ok_or(RequestError::Length)?;
+            let told = parse_length(value).ok_or(RequestError::Length)?;
             if self.length.replace(told).is_some() {
                 return Err(RequestError::Length);
             }
@@ -236,16 +241,16 @@ impl BodyFields {
         Ok(true)
     }
 
-    fn length(&self) -> Result<Length, RequestError> {
+    fn length(&self) -> Result<BodyLength, RequestError> {
         match (self.length, self.is_chunked) {
             (Some(_), true) => Err(RequestError::Length),
-            (None, true) => Ok(Length::Chunks),
-            (length, false) => Ok(Length::Known(length.unwrap_or(0))),
+            (None, true) => Ok(BodyLength::Chunks),
+            (length, false) => Ok(BodyLength::Known(length.unwrap_or(0))),
         }
     }
 }
 
-impl<'i> Head<'i> {
+impl<'i> RequestHead<'i> {
     /// Reads a field that isn't about the body.
     fn read(&mut self, name: &str, value: &'i [u8], is_new: bool) -> Result<(), RequestError> {
         if name.eq_ignore_ascii_case("connection") {
@@ -255,7 +260,7 @@ impl<'i> Head<'i> {
                 return Err(RequestError::Host);
             }
         } else if name.eq_ignore_ascii_case("expect") {
-            self.asks_to_go_on = is_new && value.eq_ignore_ascii_case(b"100-continue");
+            self.expects_continue = is_new && value.eq_ignore_ascii_case(b"100-continue");
         } else if name.eq_ignore_ascii_case("content-type") {
             self.request.content_type = Some(value);
         } else if name.eq_ignore_ascii_case("content-encoding") {
@@ -287,7 +292,7 @@ fn keeps_alive(options: &[u8], assumed: bool) -> bool {
         })
 }
 
-fn number(digits: &[u8]) -> Option<usize> {
+fn parse_length(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 15 || !digits.iter().all(u8::is_ascii_digit) {
         return None;
     }
@@ -295,7 +300,7 @@ fn number(digits: &[u8]) -> Option<usize> {
 }
 
 /// Joins the chunks of a body. None until the last is there. What is around them may be as much as they are.
-fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, RequestError> {
+fn join_chunks(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, RequestError> {
     let (mut body, mut at) = (Vec::new(), 0);
     loop {
         let line = &input[at..input.len().min(at + CHUNK_LINE)];
@@ -316,7 +321,7 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, RequestEr
             Err(_) => return Err(RequestError::Chunks),
         };
         if size == 0 {
-            return Ok(trailer(&input[start..])?.map(|length| (body, start + length)));
+            return Ok(trailer_length(&input[start..])?.map(|length| (body, start + length)));
         }
         // With all that is around the chunks, which may be more than they are.
         let size = usize::try_from(size).map_err(|_| RequestError::Body { most })?;
@@ -336,7 +341,7 @@ fn join(input: &[u8], most: usize) -> Result<Option<(Vec<u8>, usize)>, RequestEr
 }
 
 /// The length of what follows the last chunk: fields that nobody reads, and an empty line.
-fn trailer(input: &[u8]) -> Result<Option<usize>, RequestError> {
+fn trailer_length(input: &[u8]) -> Result<Option<usize>, RequestError> {
     let input = &input[..input.len().min(TRAILER)];
     let mut fields = [httparse::EMPTY_HEADER; FIELDS];
     match httparse::parse_headers(input, &mut fields) {

@@ -2,7 +2,7 @@
 
 use super::admin::RequestKind;
 use super::request::Request;
-use super::session::Wrong;
+use super::session::HttpError;
 use crate::address::Protocol;
 
 /// Each path, and what each method does there.
@@ -14,7 +14,7 @@ pub(super) enum Route {
     Check,
     Peek,
     Refund,
-    Begin,
+    Reserve,
     Renew,
     Release,
     Settle,
@@ -31,14 +31,14 @@ pub(super) enum Route {
 pub(super) enum Operation {
     Rules,
     Key,
-    KeyBy,
+    KeyByBody,
     Reset,
-    Order(RequestKind),
+    AddOverride(RequestKind),
     Unblock,
-    Orders,
+    Overrides,
     Top,
     Limiters,
-    EndOrder,
+    RemoveOverride,
     Preview,
     Reload,
     Log,
@@ -48,8 +48,8 @@ pub(super) enum Operation {
 const PUBLIC: Routes<Route> = &[
     ("/v1/check", &[("POST", Route::Check)]),
     ("/v1/peek", &[("POST", Route::Peek)]),
-    ("/v1/reserve", &[("POST", Route::Begin)]),
-    ("/v1/permits", &[("POST", Route::Begin)]),
+    ("/v1/reserve", &[("POST", Route::Reserve)]),
+    ("/v1/permits", &[("POST", Route::Reserve)]),
     ("/v1/permits/renew", &[("POST", Route::Renew)]),
     ("/v1/permits/release", &[("POST", Route::Release)]),
     ("/v1/settle", &[("POST", Route::Settle)]),
@@ -72,26 +72,26 @@ const OPERATIONS: Routes<Operation> = &[
     ("/admin/rules", &[("GET", Operation::Rules)]),
     (
         "/admin/key",
-        &[("GET", Operation::Key), ("POST", Operation::KeyBy)],
+        &[("GET", Operation::Key), ("POST", Operation::KeyByBody)],
     ),
     ("/admin/reset", &[("POST", Operation::Reset)]),
     (
         "/admin/block",
-        &[("POST", Operation::Order(RequestKind::Block))],
+        &[("POST", Operation::AddOverride(RequestKind::Block))],
     ),
     ("/admin/unblock", &[("POST", Operation::Unblock)]),
     (
         "/admin/override",
-        &[("POST", Operation::Order(RequestKind::Override))],
+        &[("POST", Operation::AddOverride(RequestKind::Override))],
     ),
     (
         "/admin/bypass",
-        &[("POST", Operation::Order(RequestKind::Bypass))],
+        &[("POST", Operation::AddOverride(RequestKind::Bypass))],
     ),
-    ("/admin/orders", &[("GET", Operation::Orders)]),
+    ("/admin/orders", &[("GET", Operation::Overrides)]),
     ("/admin/top", &[("GET", Operation::Top)]),
     ("/debug/limiters", &[("GET", Operation::Limiters)]),
-    ("/admin/orders/", &[("DELETE", Operation::EndOrder)]),
+    ("/admin/orders/", &[("DELETE", Operation::RemoveOverride)]),
     (
         "/admin/reload",
         &[("GET", Operation::Preview), ("POST", Operation::Reload)],
@@ -104,10 +104,10 @@ const OPERATIONS: Routes<Operation> = &[
 
 impl Route {
     /// What is asked for on a listener.
-    pub(super) fn of(request: &Request<'_>, protocol: Protocol) -> Result<Self, Wrong> {
+    pub(super) fn of(request: &Request<'_>, protocol: Protocol) -> Result<Self, HttpError> {
         match protocol {
-            Protocol::Http => find(PUBLIC, request, "GET /openapi.json"),
-            _ => find(PRIVATE, request, "GET /metrics, /healthz and /readyz"),
+            Protocol::Http => match_route(PUBLIC, request, "GET /openapi.json"),
+            _ => match_route(PRIVATE, request, "GET /metrics, /healthz and /readyz"),
         }
     }
 
@@ -119,8 +119,8 @@ impl Route {
 
 impl Operation {
     /// What is asked for.
-    pub(super) fn of(request: &Request<'_>) -> Result<Self, Wrong> {
-        find(OPERATIONS, request, "tollgate admin --help")
+    pub(super) fn of(request: &Request<'_>) -> Result<Self, HttpError> {
+        match_route(OPERATIONS, request, "tollgate admin --help")
     }
 }
 
@@ -130,22 +130,22 @@ pub(super) fn is_for_operators(path: &str) -> bool {
 }
 
 /// The methods that a path of a listener takes, as the field `Allow` lists them.
-pub(super) fn methods(path: &str, protocol: Protocol) -> String {
+pub(super) fn allowed_methods(path: &str, protocol: Protocol) -> String {
     let names = match protocol {
-        Protocol::Http => names(PUBLIC, path),
-        _ if is_for_operators(path) => names(OPERATIONS, path),
-        _ => names(PRIVATE, path),
+        Protocol::Http => method_names(PUBLIC, path),
+        _ if is_for_operators(path) => method_names(OPERATIONS, path),
+        _ => method_names(PRIVATE, path),
     };
     names.join(", ").replace("GET", "GET, HEAD")
 }
 
-fn names<R>(routes: Routes<R>, path: &str) -> Vec<&'static str> {
-    let methods = at(routes, path).unwrap_or_default();
+fn method_names<R>(routes: Routes<R>, path: &str) -> Vec<&'static str> {
+    let methods = methods_at(routes, path).unwrap_or_default();
     methods.iter().map(|(name, _)| *name).collect()
 }
 
 /// What each method does at a path.
-fn at<R>(routes: Routes<R>, path: &str) -> Option<&'static [(&'static str, R)]> {
+fn methods_at<R>(routes: Routes<R>, path: &str) -> Option<&'static [(&'static str, R)]> {
     // Behind the last slash is the number of an order.
     let is_it = |own: &str| match own.strip_suffix('/') {
         Some(_) => path.strip_prefix(own).is_some_and(|id| !id.is_empty()),
@@ -156,14 +156,18 @@ fn at<R>(routes: Routes<R>, path: &str) -> Option<&'static [(&'static str, R)]> 
 }
 
 /// What is at a path for a request's method; it is read by `HEAD`, too.
-fn find<R: Copy>(routes: Routes<R>, request: &Request<'_>, see: &str) -> Result<R, Wrong> {
+fn match_route<R: Copy>(
+    routes: Routes<R>,
+    request: &Request<'_>,
+    see: &str,
+) -> Result<R, HttpError> {
     let (path, method) = (request.path, request.method);
     let missing = || (404, format!("nothing is at {path}: see {see}"));
-    let methods = at(routes, path).ok_or_else(missing)?;
+    let methods = methods_at(routes, path).ok_or_else(missing)?;
     let method = if method == "HEAD" { "GET" } else { method };
     let found = methods.iter().find(|(own, _)| *own == method);
     let (_, route) = found.ok_or_else(|| {
-        let takes = names(routes, path).join(" and ");
+        let takes = method_names(routes, path).join(" and ");
         (405, format!("{path} takes {takes}"))
     })?;
     Ok(*route)

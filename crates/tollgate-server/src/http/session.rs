@@ -5,23 +5,23 @@ use std::sync::Arc;
 
 use tokio::task::spawn_blocking;
 use tollgate::Timestamp;
-use tollgate_engine::backend::Gift;
+use tollgate_engine::backend::RefundResult;
 
 use super::answer::HttpResponse;
-use super::body::{self, Asked};
-use super::request::{self, Found, Most, Request};
+use super::body::{self, CheckRequest};
+use super::request::{self, ParsedRequest, Request, RequestBounds};
 use super::routes::{self, Route};
 use crate::address::{Peer, Protocol};
 use crate::connection::{ByteProtocol, InputProgress, TimeLimits};
-use crate::decision_answer::LOST;
-use crate::decision_service::Store;
-use crate::drain::ENDS;
-use crate::metrics::{self, Form};
+use crate::decision_answer::STORE_UNREACHABLE;
+use crate::decision_service::CounterStore;
+use crate::drain::SHUTTING_DOWN;
+use crate::metrics::{self, MetricsFormat};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::secret::Secret;
 use crate::service::Service;
-use crate::settings::HttpDate;
-use crate::wrong_secrets::TRIES;
+use crate::settings::DateHeader;
+use crate::wrong_secrets::MAX_TRIES;
 
 #[cfg(test)]
 mod tests;
@@ -30,26 +30,26 @@ mod tests;
 const OPENAPI: &[u8] = include_bytes!("openapi.json");
 
 /// One client's connection.
-pub(crate) struct Session<B: Store> {
+pub(crate) struct HttpSession<B: CounterStore> {
     pub(crate) service: Arc<Service<B>>,
     /// Which listener a client came by: the one that anybody may ask, for operators and probes, or for Prometheus and probes.
     protocol: Protocol,
     errors: ErrorSource,
-    pub(super) from: Peer,
+    pub(super) peer: Peer,
     /// What the client has shown, if it was asked for one.
     pub(super) certificate: Option<Box<[u8]>>,
     wrong_tokens: u8,
     pub(crate) answer: HttpResponse,
     /// The client was told to go on with its body.
-    told_to_go_on: bool,
+    has_sent_continue: bool,
     /// The service ends: an answer after which nothing is left says so.
-    is_last: bool,
+    is_closing: bool,
 }
 
 /// A status, and why.
-pub(crate) type Wrong = (u16, String);
+pub(crate) type HttpError = (u16, String);
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> HttpSession<B> {
     pub(crate) fn new(
         service: Arc<Service<B>>,
         protocol: Protocol,
@@ -59,13 +59,13 @@ impl<B: Store> Session<B> {
         Self {
             service,
             protocol,
-            from,
+            peer: from,
             certificate: None,
             wrong_tokens: 0,
             errors,
             answer: HttpResponse::default(),
-            told_to_go_on: false,
-            is_last: false,
+            has_sent_continue: false,
+            is_closing: false,
         }
     }
 
@@ -74,7 +74,7 @@ impl<B: Store> Session<B> {
         self.answer.clear();
         let operated = match self.protocol {
             // In a box, as connections are many, and operators few.
-            Protocol::Admin => Box::pin(self.administer(request)).await,
+            Protocol::Admin => Box::pin(self.answer_operator(request)).await,
             _ => None,
         };
         let is_operated = operated.is_some();
@@ -84,10 +84,10 @@ impl<B: Store> Session<B> {
         };
         if let Err(wrong) = done {
             if wrong.0 == 405 {
-                let methods = routes::methods(request.path, self.protocol);
+                let methods = routes::allowed_methods(request.path, self.protocol);
                 self.answer.field("allow", &methods);
             }
-            self.refuse(&wrong);
+            self.write_error(&wrong);
         }
         if is_operated {
             self.answer.field("x-content-type-options", "nosniff");
@@ -95,10 +95,10 @@ impl<B: Store> Session<B> {
     }
 
     /// Answers a request that isn't an operator's.
-    async fn respond(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+    async fn respond(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         let route = Route::of(request, self.protocol);
         if !route.as_ref().is_ok_and(|route| route.is_open()) {
-            self.may_ask(request)?;
+            self.authorize_client(request)?;
         }
         let route = route?;
         if request.method == "POST" {
@@ -106,35 +106,35 @@ impl<B: Store> Session<B> {
         }
         match route {
             Route::Health => {
-                self.answer.media = "text/plain";
-                self.tell_text(b"OK\n")
+                self.answer.content_type = "text/plain";
+                self.write_text(b"OK\n")
             }
-            Route::Ready => self.ready(),
+            Route::Ready => self.write_readiness(),
             // It would make all answers as large as this.
             Route::Metrics => Box::pin(self.metrics(request.accept)).await,
             Route::Check => self.check(&request.body).await,
             Route::Peek => self.peek(&request.body).await,
             Route::Refund => self.refund(request).await,
-            Route::Begin => self.begin_hold(request).await,
+            Route::Reserve => self.begin_hold(request).await,
             Route::Renew => self.renew_hold(request),
             Route::Release => self.release_hold(request),
             Route::Settle => self.settle_hold(request),
             Route::Envoy => self.envoy(&request.body).await,
             Route::Usage => self.usage(request.query).await,
-            Route::OpenApi => self.tell_text(OPENAPI),
+            Route::OpenApi => self.write_text(OPENAPI),
         }
     }
 
     /// Answers with this, as the last on the connection.
-    fn write_last(&mut self, wrong: Wrong, out: &mut Vec<u8>) {
+    fn write_last(&mut self, wrong: HttpError, out: &mut Vec<u8>) {
         self.answer.clear();
-        self.refuse(&wrong);
+        self.write_error(&wrong);
         self.answer.write(out, false, false);
     }
 
     /// Writes the answer to a request, behind which this was read; whether the connection goes on.
     fn finish(&mut self, request: &Request<'_>, rest: &[u8], out: &mut Vec<u8>) -> bool {
-        let is_last = (self.is_last && rest.is_empty()) || self.wrong_tokens >= TRIES;
+        let is_last = (self.is_closing && rest.is_empty()) || self.wrong_tokens >= MAX_TRIES;
         let keep_alive = request.keep_alive && !is_last;
         if keep_alive && request.is_http_1_0 {
             self.answer.field("connection", "keep-alive");
@@ -147,15 +147,15 @@ impl<B: Store> Session<B> {
     #[cold]
     async fn delay_wrong_token(&mut self) {
         self.wrong_tokens = self.wrong_tokens.saturating_add(1);
-        let guesses = &self.service.credentials.guesses;
-        let delay = guesses.wrong(self.protocol, self.from);
+        let guesses = &self.service.credentials.wrong_secrets;
+        let delay = guesses.record_wrong_secret(self.protocol, self.peer);
         if !delay.is_zero() {
             tokio::time::sleep(delay).await;
         }
     }
 
-    fn refuse(&mut self, (status, why): &Wrong) {
-        self.answer.problem(*status, why);
+    fn write_error(&mut self, (status, why): &HttpError) {
+        self.answer.write_problem(*status, why);
         match status {
             401 => self.answer.field("www-authenticate", "Bearer"),
             415 => self.answer.field("accept-encoding", "identity"),
@@ -166,14 +166,14 @@ impl<B: Store> Session<B> {
     }
 
     /// Whether anything is answered at all.
-    fn may_ask(&self, request: &Request<'_>) -> Result<(), Wrong> {
-        let Some(clients) = self.service.settings.client_token.as_ref() else {
+    fn authorize_client(&self, request: &Request<'_>) -> Result<(), HttpError> {
+        let Some(clients) = self.service.settings.http_client_token.as_ref() else {
             return Ok(());
         };
-        let operators = self.service.settings.token.as_ref();
+        let operators = self.service.settings.http_operator_token.as_ref();
         let told = request.bearer();
         let is_known = told.is_some_and(|told| {
-            clients.is(told) | operators.is_some_and(|operators| operators.is(told))
+            clients.matches(told) | operators.is_some_and(|operators| operators.matches(told))
         });
         if is_known || self.protocol != Protocol::Http {
             return Ok(());
@@ -182,39 +182,41 @@ impl<B: Store> Session<B> {
         Err((401, why.to_owned()))
     }
 
-    async fn refund(&mut self, request: &Request<'_>) -> Result<(), Wrong> {
+    async fn refund(&mut self, request: &Request<'_>) -> Result<(), HttpError> {
         self.authorize_operator(request)?;
-        let asked: Asked<'_> = body::read(&request.body).map_err(bad)?;
+        let asked: CheckRequest<'_> = body::parse_body(&request.body).map_err(bad_request)?;
         let decider = &self.service.decider;
-        let facts = asked.checked_facts(decider.bounds.arguments).map_err(bad)?;
-        if decider.refund(&facts).await == Gift::Lost {
-            return Err((503, LOST.to_owned()));
+        let facts = asked
+            .checked_facts(decider.bounds.max_arguments)
+            .map_err(bad_request)?;
+        if decider.refund(&facts).await == RefundResult::Lost {
+            return Err((503, STORE_UNREACHABLE.to_owned()));
         }
-        self.tell_text(b"{}")
+        self.write_text(b"{}")
     }
 
     /// Tells this as it is.
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
-    pub(super) fn tell_text(&mut self, text: &[u8]) -> Result<(), Wrong> {
+    pub(super) fn write_text(&mut self, text: &[u8]) -> Result<(), HttpError> {
         self.answer.body.extend_from_slice(text);
         Ok(())
     }
 
     /// Whether clients may come, and what is wrong.
-    fn ready(&mut self) -> Result<(), Wrong> {
+    fn write_readiness(&mut self) -> Result<(), HttpError> {
         let health = &self.service.monitor.health;
         if !health.is_ready() {
             self.answer.status = 503;
         }
         let told = health.to_json();
-        self.tell_text(told.as_bytes())
+        self.write_text(told.as_bytes())
     }
 
     /// All that is counted. It looks at all keys, so others go on meanwhile.
-    async fn metrics(&mut self, accept: Option<&[u8]>) -> Result<(), Wrong> {
-        let form = Form::wanted(accept);
+    async fn metrics(&mut self, accept: Option<&[u8]>) -> Result<(), HttpError> {
+        let form = MetricsFormat::negotiate(accept);
         let service = Arc::clone(&self.service);
-        let turn = Arc::clone(&service.monitor.scraping).lock_owned().await;
+        let turn = Arc::clone(&service.monitor.scrape_lock).lock_owned().await;
         // The turn is over when the text is there, also if its client has left before: else whoever asks and leaves
         // would begin as many at once as he likes.
         let render = move || {
@@ -224,46 +226,50 @@ impl<B: Store> Session<B> {
         };
         let rendered = spawn_blocking(render).await;
         let text = rendered.map_err(|error| (500, format!("metrics weren't read: {error}")))?;
-        self.answer.media = form.media();
+        self.answer.content_type = form.content_type();
         self.answer.body = text.into_bytes();
         Ok(())
     }
 
-    fn authorize_operator(&self, request: &Request<'_>) -> Result<(), Wrong> {
+    fn authorize_operator(&self, request: &Request<'_>) -> Result<(), HttpError> {
         let told = [
             "this is for operators: start the service with --http-token-file",
             "this is for operators: send their token as Authorization: Bearer …",
         ];
-        check_token(request, self.service.settings.token.as_ref(), told)
+        check_token(
+            request,
+            self.service.settings.http_operator_token.as_ref(),
+            told,
+        )
     }
 }
 
-impl<B: Store> ByteProtocol for Session<B> {
-    fn shown(&mut self, certificate: &[u8]) {
+impl<B: CounterStore> ByteProtocol for HttpSession<B> {
+    fn client_certificate(&mut self, certificate: &[u8]) {
         self.certificate = Some(certificate.into());
     }
 
-    fn patience(&self) -> TimeLimits {
+    fn time_limits(&self) -> TimeLimits {
         self.service.decider.bounds.patience()
     }
 
-    fn begin(&mut self) -> Timestamp {
+    fn begin_batch(&mut self) -> Timestamp {
         let now = self.service.monitor.measured.now();
-        if self.service.settings.http_date == HttpDate::On {
-            self.answer.date(now);
+        if self.service.settings.http_date == DateHeader::On {
+            self.answer.refresh_date(now);
         }
         now
     }
 
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
         let bounds = &self.service.decider.bounds;
-        let most = Most {
+        let most = RequestBounds {
             head: bounds.head_bytes,
             body: bounds.request_bytes,
         };
-        match request::find(input, &most) {
-            Ok(Found::Whole(request, length)) => {
-                self.told_to_go_on = false;
+        match request::parse_request(input, &most) {
+            Ok(ParsedRequest::Complete(request, length)) => {
+                self.has_sent_continue = false;
                 self.request(&request).await;
                 if self.answer.status == 401 && request.authorization.is_some() {
                     Box::pin(self.delay_wrong_token()).await;
@@ -271,64 +277,64 @@ impl<B: Store> ByteProtocol for Session<B> {
                 if self.finish(&request, &input[length..], out) {
                     InputProgress::Answered(length)
                 } else {
-                    InputProgress::Last(1)
+                    InputProgress::Close(1)
                 }
             }
-            Ok(Found::Part { asks_to_go_on }) => {
+            Ok(ParsedRequest::Incomplete { asks_to_go_on }) => {
                 if input.is_empty() {
                     self.answer.shrink();
                 }
-                if asks_to_go_on && !self.told_to_go_on {
-                    self.told_to_go_on = true;
+                if asks_to_go_on && !self.has_sent_continue {
+                    self.has_sent_continue = true;
                     out.extend(b"HTTP/1.1 100 Continue\r\n\r\n");
                 }
-                InputProgress::Part
+                InputProgress::Incomplete
             }
             Err(wrong) => {
-                self.errors.unreadable(wrong.is_too_large(), &wrong);
+                self.errors.record_unreadable(wrong.is_too_large(), &wrong);
                 self.write_last((wrong.status(), wrong.to_string()), out);
-                InputProgress::Last(0)
+                InputProgress::Close(0)
             }
         }
     }
 
-    fn took(&mut self, since: Timestamp, requests: u64) {
+    fn record_batch(&mut self, since: Timestamp, requests: u64) {
         if self.protocol == Protocol::Http {
             let measured = &self.service.monitor.measured;
-            measured.took(Protocol::Http, since, requests);
+            measured.record_requests(Protocol::Http, since, requests);
         }
     }
 
-    fn lets_wait(&self) -> bool {
-        self.service.decider.engine.lets_wait()
+    fn may_wait(&self) -> bool {
+        self.service.decider.engine.has_waiting_rules()
     }
 
-    fn too_slow(&mut self, out: &mut Vec<u8>) {
-        let seconds = self.service.decider.bounds.request_time.as_secs();
+    fn write_timeout(&mut self, out: &mut Vec<u8>) {
+        let seconds = self.service.decider.bounds.request_timeout.as_secs();
         let why = format!("the request wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
         self.write_last((408, why), out);
     }
 
-    const TELLS_THE_LAST: bool = true;
+    const ANNOUNCES_CLOSE: bool = true;
 
-    fn is_last(&mut self) {
-        self.is_last = true;
+    fn announce_close(&mut self) {
+        self.is_closing = true;
     }
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
-        self.write_last((503, ENDS.to_owned()), out);
+        self.write_last((503, SHUTTING_DOWN.to_owned()), out);
     }
 }
 
-pub(crate) fn bad(why: impl Into<String>) -> Wrong {
+pub(crate) fn bad_request(why: impl Into<String>) -> HttpError {
     (400, why.into())
 }
 
 /// A page of a browser may send a form to any address, of this machine too. It can't say that it is JSON without asking
 /// first, and it tells where it is from.
-fn check_post(request: &Request<'_>) -> Result<(), Wrong> {
-    is_json(request)?;
+fn check_post(request: &Request<'_>) -> Result<(), HttpError> {
+    check_json(request)?;
     let own = request.host.unwrap_or_default();
     match request.origin {
         None => Ok(()),
@@ -347,16 +353,16 @@ pub(super) fn check_token(
     request: &Request<'_>,
     token: Option<&Secret>,
     [none, wrong]: [&str; 2],
-) -> Result<(), Wrong> {
+) -> Result<(), HttpError> {
     match token {
         None => Err((403, none.to_owned())),
-        Some(token) if request.bearer().is_some_and(|told| token.is(told)) => Ok(()),
+        Some(token) if request.bearer().is_some_and(|told| token.matches(told)) => Ok(()),
         Some(_) => Err((401, wrong.to_owned())),
     }
 }
 
 /// Whether what comes with a request is called JSON.
-pub(crate) fn is_json(request: &Request<'_>) -> Result<(), Wrong> {
+pub(crate) fn check_json(request: &Request<'_>) -> Result<(), HttpError> {
     let encoding = request.content_encoding.unwrap_or(b"identity");
     if !encoding.eq_ignore_ascii_case(b"identity") {
         let why = "send the body as it is: no Content-Encoding is understood";

@@ -7,34 +7,34 @@ use std::borrow::Cow;
 
 use percent_encoding::percent_decode_str;
 use tollgate_engine::Facts;
-use tollgate_engine::engine::Left;
+use tollgate_engine::engine::LimitRemaining;
 use tollgate_http::json;
 
-use super::body::as_policies_name;
-use super::session::{Session, Wrong, bad};
-use crate::decision_answer::unavailable;
-use crate::decision_service::Store;
+use super::body::normalize_fact_name;
+use super::session::{HttpError, HttpSession, bad_request};
+use crate::decision_answer::store_unreachable_for;
+use crate::decision_service::CounterStore;
 
 /// The most facts of one request: all of them are told with each of its limits.
-const FACTS: usize = 64;
+const MAX_FACTS: usize = 64;
 
 /// The most bytes of an answer. A client that doesn't read them makes the service keep them.
-const MOST: usize = 8 << 20;
+const MAX_BYTES: usize = 8 << 20;
 
 /// What an address asks for.
 struct UsageRequest<'q> {
     /// The fact that is given several times, or else the last.
-    each: Option<(Cow<'q, str>, Vec<Cow<'q, str>>)>,
+    varying: Option<(Cow<'q, str>, Vec<Cow<'q, str>>)>,
     others: Vec<(Cow<'q, str>, Cow<'q, str>)>,
     is_lines: bool,
 }
 
-impl<B: Store> Session<B> {
-    pub(super) async fn usage(&mut self, query: &str) -> Result<(), Wrong> {
-        let asked = UsageRequest::read(query)?;
-        let most = self.service.decider.bounds.batch;
+impl<B: CounterStore> HttpSession<B> {
+    pub(super) async fn usage(&mut self, query: &str) -> Result<(), HttpError> {
+        let asked = UsageRequest::parse(query)?;
+        let most = self.service.decider.bounds.max_batch;
         let (name, values) = asked
-            .each
+            .varying
             .unwrap_or((Cow::Borrowed(""), vec![Cow::Borrowed("")]));
         if values.len() > most {
             return Err((
@@ -45,7 +45,7 @@ impl<B: Store> Session<B> {
                 ),
             ));
         }
-        self.answer.media = if asked.is_lines {
+        self.answer.content_type = if asked.is_lines {
             "application/x-ndjson"
         } else {
             "application/json"
@@ -59,19 +59,19 @@ impl<B: Store> Session<B> {
             if !name.is_empty() {
                 facts.set(&name, value);
             }
-            let Ok(left) = self.service.decider.engine.left_async(&facts).await;
-            if let Some(unknown) = left.iter().find(|left| !left.is_known) {
+            let Ok(left) = self.service.decider.engine.remaining_async(&facts).await;
+            if let Some(unknown) = left.iter().find(|left| !left.is_available) {
                 self.answer.body.clear();
-                return Err((503, unavailable(&unknown.rule)));
+                return Err((503, store_unreachable_for(&unknown.rule)));
             }
             for left in left.iter().filter(|left| !left.is_warm_up) {
                 self.answer.body.extend_from_slice(between);
                 between = if asked.is_lines { b"\n" } else { b"," };
-                show(&mut self.answer.body, &facts, left);
+                write_usage(&mut self.answer.body, &facts, left);
             }
-            if self.answer.body.len() > MOST {
+            if self.answer.body.len() > MAX_BYTES {
                 let why = format!(
-                    "more than the {MOST} bytes that are told at once: ask for fewer values"
+                    "more than the {MAX_BYTES} bytes that are told at once: ask for fewer values"
                 );
                 return Err((413, why));
             }
@@ -88,21 +88,24 @@ impl<B: Store> Session<B> {
 }
 
 impl<'q> UsageRequest<'q> {
-    fn read(query: &'q str) -> Result<Self, Wrong> {
+    fn parse(query: &'q str) -> Result<Self, HttpError> {
         let mut asked = Self {
-            each: None,
+            varying: None,
             others: Vec::new(),
             is_lines: false,
         };
         let mut named: Vec<(Cow<'q, str>, Vec<Cow<'q, str>>)> = Vec::new();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (as_policies_name(decoded(name)?), decoded(value)?);
+            let (name, value) = (
+                normalize_fact_name(percent_decode(name)?),
+                percent_decode(value)?,
+            );
             if name == "format" {
                 asked.is_lines = match &*value {
                     "lines" => true,
                     "list" => false,
-                    _ => return Err(bad("format: it is lines or list")),
+                    _ => return Err(bad_request("format: it is lines or list")),
                 };
                 continue;
             }
@@ -111,20 +114,20 @@ impl<'q> UsageRequest<'q> {
                 None => named.push((name, vec![value])),
             }
         }
-        if named.len() > FACTS {
+        if named.len() > MAX_FACTS {
             let found = named.len();
-            return Err(bad(format!(
-                "{found} facts, more than the {FACTS} that are taken"
+            return Err(bad_request(format!(
+                "{found} facts, more than the {MAX_FACTS} that are taken"
             )));
         }
         for (name, mut values) in named {
-            if values.len() > 1 && asked.each.is_some() {
-                return Err(bad(format!(
+            if values.len() > 1 && asked.varying.is_some() {
+                return Err(bad_request(format!(
                     "{name}: only one fact may have several values"
                 )));
             }
             if values.len() > 1 {
-                asked.each = Some((name, values));
+                asked.varying = Some((name, values));
             } else if let Some(value) = values.pop() {
                 asked.others.push((name, value));
             }
@@ -134,7 +137,7 @@ impl<'q> UsageRequest<'q> {
 }
 
 /// Text of an address, in which `%20` and `+` are spaces.
-pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
+pub(crate) fn percent_decode(text: &str) -> Result<Cow<'_, str>, HttpError> {
     if !text.contains(['%', '+']) {
         return Ok(Cow::Borrowed(text));
     }
@@ -148,11 +151,11 @@ pub(crate) fn decoded(text: &str) -> Result<Cow<'_, str>, Wrong> {
         .ok()
         .filter(|_| text.split('%').skip(1).all(is_code));
     let decoded = decoded.map(|text| Cow::Owned(text.into_owned()));
-    decoded.ok_or_else(|| bad(format!("{text}: it isn't percent-encoded text")))
+    decoded.ok_or_else(|| bad_request(format!("{text}: it isn't percent-encoded text")))
 }
 
 /// One limit: whose, which, how much of it, and when it is as if never used.
-fn show(out: &mut Vec<u8>, facts: &Facts<'_>, left: &Left) {
+fn write_usage(out: &mut Vec<u8>, facts: &Facts<'_>, left: &LimitRemaining) {
     json::object(out, |object| {
         json::object(object.field("facts"), |known| {
             for (name, value) in facts.iter() {

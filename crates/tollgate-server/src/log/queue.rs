@@ -9,11 +9,11 @@ use std::thread;
 use std::time::Duration;
 
 /// The most bytes that wait.
-const MOST_BYTES: usize = 1 << 20;
+const MAX_BYTES: usize = 1 << 20;
 
 /// Takes lines, each of which is one write, and never waits.
 #[derive(Debug)]
-pub(super) struct Queue {
+pub(super) struct LineQueue {
     messages: mpsc::Sender<Message>,
     waiting: Arc<QueueCounters>,
 }
@@ -35,7 +35,7 @@ struct QueueCounters {
     unreported: AtomicU64,
 }
 
-impl Queue {
+impl LineQueue {
     /// Writes lines by a thread of its own. The summary is written in place of so many lines.
     pub(super) fn start(
         out: impl Write + Send + 'static,
@@ -56,7 +56,7 @@ impl Queue {
             unreported,
         } = &*self.waiting;
         let length = line.len();
-        if bytes.fetch_add(length, Relaxed) + length > MOST_BYTES {
+        if bytes.fetch_add(length, Relaxed) + length > MAX_BYTES {
             bytes.fetch_sub(length, Relaxed);
             dropped.fetch_add(1, Relaxed);
             unreported.fetch_add(1, Relaxed);
@@ -131,8 +131,8 @@ mod tests {
         let ((go, wait), (seen, lines)) = (mpsc::channel(), mpsc::channel());
         let summary = |count| format!("{count} left out\n").into_bytes();
         let slow = Slow { go: wait, seen };
-        let queue = Queue::start(slow, summary).expect("a thread");
-        let long = "x".repeat(MOST_BYTES / 4);
+        let queue = LineQueue::start(slow, summary).expect("a thread");
+        let long = "x".repeat(MAX_BYTES / 4);
         // The first may be on its way to the reader; of the others four fit.
         for _ in 0..12 {
             queue.push(long.clone().into_bytes());
@@ -152,7 +152,7 @@ mod tests {
     fn what_waits_is_written_before_the_end() {
         let (go, wait) = mpsc::channel();
         let (seen, lines) = mpsc::channel();
-        let queue = Queue::start(Slow { go: wait, seen }, |_| Vec::new()).expect("a thread");
+        let queue = LineQueue::start(Slow { go: wait, seen }, |_| Vec::new()).expect("a thread");
         queue.push(b"one\n".to_vec());
         queue.push(b"two\n".to_vec());
         queue.drain(Duration::ZERO);

@@ -10,13 +10,13 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use tollgate_engine::backend::TableStats;
-use tollgate_engine::tally::{Histogram, Tally};
+use tollgate_engine::tally::{Histogram, LimiterCounts};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 
-use super::{LimiterCapacity, Scrape, allows, backend_stats, overrides, seconds};
+use super::{LimiterCapacity, Scrape, backend_stats, count_overrides, limiter_capacities, seconds};
 use crate::address::Protocol;
-use crate::decision_service::{BackendStats, Store};
+use crate::decision_service::{BackendStats, CounterStore};
 use crate::health::Concern;
 use crate::protocol_errors::ErrorKind;
 
@@ -76,11 +76,11 @@ type LimiterCapacities = BTreeMap<Arc<str>, LimiterCapacity>;
 /// Where metrics are written to.
 struct MetricWriter<'e>(DescriptorEncoder<'e>);
 
-impl<B: Store> Collector for Scrape<B> {
+impl<B: CounterStore> Collector for Scrape<B> {
     fn encode(&self, encoder: DescriptorEncoder<'_>) -> fmt::Result {
         let mut out = MetricWriter(encoder);
-        let tallies = self.0.decider.engine.tallies();
-        let allows = allows(&self.0.decider.engine, &tallies);
+        let tallies = self.0.decider.engine.counters();
+        let allows = limiter_capacities(&self.0.decider.engine, &tallies);
         let stats = backend_stats(&self.0);
         self.decisions(&mut out, &tallies, &allows)?;
         limits(&mut out, &allows)?;
@@ -92,14 +92,14 @@ impl<B: Store> Collector for Scrape<B> {
     }
 }
 
-impl<B: Store> Scrape<B> {
+impl<B: CounterStore> Scrape<B> {
     fn decisions(
         &self,
         out: &mut MetricWriter<'_>,
-        tallies: &[Tally],
+        tallies: &[LimiterCounts],
         allows: &LimiterCapacities,
     ) -> fmt::Result {
-        let of = |count: fn(&Tally) -> u64| {
+        let of = |count: fn(&LimiterCounts) -> u64| {
             let all = tallies.iter();
             all.map(move |tally| ([("limiter", &*tally.limiter)], count(tally)))
         };
@@ -109,7 +109,7 @@ impl<B: Store> Scrape<B> {
                 (labels, tally.denied(reason))
             })
         });
-        let never = each(allows, |own| own.never_finds_its_key.map(u64::from));
+        let never = per_limiter(allows, |own| own.never_finds_its_key.map(u64::from));
         let engine = &self.0.decider.engine;
         out.counters("tollgate_allowed", of(|tally| tally.allowed))?;
         out.counters("tollgate_denied", denied)?;
@@ -118,7 +118,10 @@ impl<B: Store> Scrape<B> {
         out.counters("tollgate_missing_key", of(|tally| tally.missing_key))?;
         out.gauges("tollgate_key_never_found", never)?;
         out.counter("tollgate_unknown_tier", engine.requests().unknown_tier)?;
-        times(&mut out.begin("tollgate_wait_seconds")?, engine.waits())
+        write_histogram(
+            &mut out.begin("tollgate_wait_seconds")?,
+            engine.wait_times(),
+        )
     }
 
     fn keys(&self, out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
@@ -135,12 +138,12 @@ impl<B: Store> Scrape<B> {
         ];
         out.gauges("tollgate_active_keys", of(|table| table.active))?;
         out.gauges("tollgate_key_capacity", of(|table| table.capacity))?;
-        out.counters("tollgate_evictions", by("reason", evictions))?;
+        out.counters("tollgate_evictions", with_label("reason", evictions))?;
         out.counter("tollgate_key_overflows", sum(|table| table.overflowed))?;
-        out.gauge("tollgate_waiters", decider.engine.waiting())?;
+        out.gauge("tollgate_waiters", decider.engine.waiter_count())?;
         out.gauge("tollgate_in_flight", stats.in_flight)?;
-        out.gauge("tollgate_holds", decider.holds.count())?;
-        out.counter("tollgate_holds_full", decider.holds.times_full())
+        out.gauge("tollgate_holds", decider.reservations.count())?;
+        out.counter("tollgate_holds_full", decider.reservations.times_full())
     }
 
     fn clients(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
@@ -149,7 +152,7 @@ impl<B: Store> Scrape<B> {
         let mut metric = out.begin("tollgate_request_seconds")?;
         for (protocol, own) in measured.times() {
             let labels = [("protocol", protocol.to_string())];
-            times(&mut metric.encode_family(&labels)?, Some(own))?;
+            write_histogram(&mut metric.encode_family(&labels)?, Some(own))?;
         }
         let connections = Protocol::ALL.map(|one| (one, measured.connections(one)));
         let errors = Protocol::ALL.into_iter().flat_map(|protocol| {
@@ -162,26 +165,29 @@ impl<B: Store> Scrape<B> {
             })
         });
         // Envoy and Prometheus bring no secret along.
-        let guesses = self.0.credentials.guesses.counts();
+        let guesses = self.0.credentials.wrong_secrets.counts();
         let guesses =
             guesses.filter(|(protocol, _)| !matches!(protocol, Protocol::Grpc | Protocol::Metrics));
-        let guesses = by("protocol", guesses);
-        out.gauges("tollgate_connections", by("protocol", connections))?;
+        let guesses = with_label("protocol", guesses);
+        out.gauges("tollgate_connections", with_label("protocol", connections))?;
         out.counter("tollgate_grpc_resets", measured.resets())?;
         out.counters("tollgate_protocol_errors", errors)?;
         out.counters("tollgate_wrong_secrets", guesses)?;
-        out.counters("tollgate_rls_undecided", by("answer", measured.undecided()))?;
+        out.counters(
+            "tollgate_rls_undecided",
+            with_label("answer", measured.undecided()),
+        )?;
         out.counter("tollgate_unknown_domain", measured.unknown_domains())
     }
 
     fn state(&self, out: &mut MetricWriter<'_>) -> fmt::Result {
-        let state = self.0.state.told().unwrap_or_default();
+        let state = self.0.state.status().unwrap_or_default();
         let (saves, at) = (
             [("ok", state.saves), ("failed", state.failures)],
             state.last_saved_unix,
         );
-        out.counters("tollgate_state_saves", by("outcome", saves))?;
-        out.gauge("tollgate_state_set_aside", state.set_aside)?;
+        out.counters("tollgate_state_saves", with_label("outcome", saves))?;
+        out.gauge("tollgate_state_set_aside", state.damaged_files)?;
         out.gauge("tollgate_state_saved_timestamp_seconds", at)?;
         out.gauge("tollgate_state_bytes", state.bytes)
     }
@@ -197,11 +203,14 @@ impl<B: Store> Scrape<B> {
         let raised = monitor.health.concerns();
         let is_raised = |one: Concern| raised.iter().any(|(other, _)| *other == one);
         let concerns = Concern::ALL.map(|one| (one, u64::from(is_raised(one))));
-        let began = seconds(monitor.measured.since.as_nanos());
-        out.counters("tollgate_reloads", by("outcome", reloads))?;
-        out.gauges("tollgate_concern", by("concern", concerns))?;
-        out.gauges("tollgate_overrides", by("kind", overrides(engine)))?;
-        if let Some(end) = self.0.credentials.renewed.certificate_not_after() {
+        let began = seconds(monitor.measured.started_at.as_nanos());
+        out.counters("tollgate_reloads", with_label("outcome", reloads))?;
+        out.gauges("tollgate_concern", with_label("concern", concerns))?;
+        out.gauges(
+            "tollgate_overrides",
+            with_label("kind", count_overrides(engine)),
+        )?;
+        if let Some(end) = self.0.credentials.file_reloader.certificate_not_after() {
             out.gauge("tollgate_certificate_expiry_timestamp_seconds", end)?;
         }
         out.counter("tollgate_log_dropped", monitor.log.dropped())?;
@@ -218,10 +227,10 @@ impl<B: Store> Scrape<B> {
 }
 
 fn limits(out: &mut MetricWriter<'_>, allows: &LimiterCapacities) -> fmt::Result {
-    let adaptive = each(allows, |own| Some(own.adaptive?.limit));
-    let in_flight = each(allows, |own| Some(own.adaptive?.in_flight));
-    out.gauges("tollgate_limit_rate", each(allows, |own| own.rate))?;
-    out.gauges("tollgate_limit_burst", each(allows, |own| own.burst))?;
+    let adaptive = per_limiter(allows, |own| Some(own.adaptive?.limit));
+    let in_flight = per_limiter(allows, |own| Some(own.adaptive?.in_flight));
+    out.gauges("tollgate_limit_rate", per_limiter(allows, |own| own.rate))?;
+    out.gauges("tollgate_limit_burst", per_limiter(allows, |own| own.burst))?;
     out.gauges("tollgate_adaptive_limit", adaptive)?;
     out.gauges("tollgate_adaptive_in_flight", in_flight)
 }
@@ -232,19 +241,19 @@ fn store(out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
         let found = store.failures.iter().find(|one| one.kind == kind);
         (kind.name(), found.map_or(0, |one| one.count))
     });
-    let offset = micros(store.clock_offset_micros.unwrap_or(0));
-    let is_without_store = u64::from(stats.is_without_store);
-    out.counters("tollgate_store_failures", by("kind", failures))?;
+    let offset = micros_to_seconds(store.clock_offset_micros.unwrap_or(0));
+    let is_without_store = u64::from(stats.is_fallback_active);
+    out.counters("tollgate_store_failures", with_label("kind", failures))?;
     out.gauge("tollgate_store_clock_offset_seconds", offset)?;
     out.gauge("tollgate_fallback_active", is_without_store)?;
     out.gauge("tollgate_breaker_state", store.breaker as u64)?;
-    out.gauge("tollgate_lease_tokens", store.leased)?;
+    out.gauge("tollgate_lease_tokens", store.leased_tokens)?;
     out.counter("tollgate_store_round_trips", store.round_trips)?;
-    out.counter("tollgate_store_questions", store.questions)
+    out.counter("tollgate_store_questions", store.queries)
 }
 
 /// How long things took; nothing without a histogram.
-fn times(metric: &mut MetricEncoder<'_>, histogram: Option<&Histogram>) -> fmt::Result {
+fn write_histogram(metric: &mut MetricEncoder<'_>, histogram: Option<&Histogram>) -> fmt::Result {
     let Some(histogram) = histogram else {
         return metric.encode_histogram::<NoLabelSet>(0.0, 0, &[], None);
     };
@@ -310,7 +319,7 @@ impl MetricWriter<'_> {
 }
 
 /// Values by the words of one label.
-fn by<V>(
+fn with_label<V>(
     label: &'static str,
     values: impl IntoIterator<Item = (impl fmt::Display, V)>,
 ) -> impl Iterator<Item = ([(&'static str, String); 1], V)> {
@@ -319,7 +328,7 @@ fn by<V>(
 }
 
 /// Values of the limiters that have them.
-fn each<V>(
+fn per_limiter<V>(
     allows: &LimiterCapacities,
     of: impl Fn(&LimiterCapacity) -> Option<V>,
 ) -> impl Iterator<Item = ([(&'static str, &str); 1], V)> {
@@ -329,6 +338,6 @@ fn each<V>(
 
 /// Microseconds as Prometheus counts time.
 #[allow(clippy::cast_precision_loss)] // Clocks aren't centuries apart.
-fn micros(micros: i64) -> f64 {
+fn micros_to_seconds(micros: i64) -> f64 {
     micros as f64 / 1e6
 }

@@ -67,7 +67,9 @@ impl AdminHosts {
             );
             return Err((403, why));
         }
-        let is_own = |origin: &[u8]| origin.strip_prefix(self.scheme.parts().0) == Some(host);
+        let is_own = |origin: &[u8]| {
+            origin.strip_prefix(self.scheme.origin_prefix_and_port().0) == Some(host)
+        };
         // Browsers tell it of each request, whatever it is for.
         let is_foreign = |site: &[u8]| !matches!(site, b"same-origin" | b"none");
         if origin.is_some_and(|origin| !is_own(origin)) || fetch_site.is_some_and(is_foreign) {
@@ -85,10 +87,10 @@ impl AdminHosts {
         let Some((bound, own_port)) = self.bound else {
             return true;
         };
-        let Some((name, port)) = std::str::from_utf8(host).ok().and_then(split) else {
+        let Some((name, port)) = std::str::from_utf8(host).ok().and_then(split_host_port) else {
             return false;
         };
-        let port = port.unwrap_or(self.scheme.parts().1);
+        let port = port.unwrap_or(self.scheme.origin_prefix_and_port().1);
         let is_named = |own: &AdminHost| {
             own.name.eq_ignore_ascii_case(name) && own.port.is_none_or(|own| own == port)
         };
@@ -106,7 +108,7 @@ impl AdminHosts {
 }
 
 /// A name or an address, and a port. An address of IPv6 stands in brackets.
-fn split(host: &str) -> Option<(&str, Option<u16>)> {
+fn split_host_port(host: &str) -> Option<(&str, Option<u16>)> {
     let (name, port) = match host.rsplit_once(':') {
         Some((name, port)) if !port.ends_with(']') => {
             let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
@@ -121,7 +123,7 @@ fn split(host: &str) -> Option<(&str, Option<u16>)> {
 
 impl Scheme {
     /// How an origin begins, and its port if it names none.
-    const fn parts(self) -> (&'static [u8], u16) {
+    const fn origin_prefix_and_port(self) -> (&'static [u8], u16) {
         match self {
             Self::Http => (b"http://", 80),
             Self::Https => (b"https://", 443),
@@ -136,7 +138,7 @@ impl FromStr for AdminHost {
         let is_plain = text
             .bytes()
             .all(|byte| byte.is_ascii_alphanumeric() || b".-_:[]".contains(&byte));
-        let (name, port) = split(text)
+        let (name, port) = split_host_port(text)
             .filter(|_| is_plain)
             .ok_or_else(|| format!("no name {text:?}: write limits.example, or with a port"))?;
         Ok(Self {

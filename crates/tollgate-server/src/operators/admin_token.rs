@@ -13,9 +13,9 @@ use crate::address::Address;
 use crate::secret::Secret;
 
 /// Random bytes of a token.
-const BYTES: usize = 32;
+const TOKEN_BYTES: usize = 32;
 /// How often it is looked whether its file is still there.
-const LOOK: Duration = Duration::from_secs(60);
+const CHECK_INTERVAL: Duration = Duration::from_secs(60);
 /// Whoever runs the service, and nobody else.
 const OWN_FILE: u32 = 0o600;
 const OWN_FOLDER: u32 = 0o700;
@@ -33,17 +33,17 @@ const OWN_FOLDER: u32 = 0o700;
 pub enum AdminToken {
     /// Nobody is an operator there: probes and metrics are all that is answered.
     #[default]
-    Nobody,
+    Disabled,
     /// A line of this file.
-    Given(Secret),
+    File(Secret),
     /// One that is made when the service starts and removed when it ends: as `admin.token` in this folder, or else
     /// where [`admin_token_files`] says first. If that can't be done, nobody is an operator, and the log says why.
-    Made(Option<PathBuf>),
+    Generated(Option<PathBuf>),
 }
 
 /// A file with a token that was made, removed when it is dropped.
 #[derive(Debug)]
-pub(crate) struct Made {
+pub(crate) struct TokenFile {
     path: PathBuf,
     token: String,
 }
@@ -62,7 +62,7 @@ pub(crate) struct Made {
 /// ```
 pub fn admin_token_files(address: &Address) -> Vec<PathBuf> {
     let name = match address {
-        Address::Off => return Vec::new(),
+        Address::Disabled => return Vec::new(),
         Address::Tcp(address) => address.port().to_string(),
         Address::Unix(path, _) => {
             // Whoever asks may stand in another folder.
@@ -83,21 +83,21 @@ pub fn admin_token_files(address: &Address) -> Vec<PathBuf> {
 
 impl AdminToken {
     /// The secret, and the file of one that is made now.
-    pub(crate) fn begin(
+    pub(crate) fn resolve(
         &self,
         address: Option<&Address>,
-    ) -> Result<(Option<Secret>, Option<Made>), String> {
-        let (Self::Made(folder), Some(address)) = (self, address) else {
+    ) -> Result<(Option<Secret>, Option<TokenFile>), String> {
+        let (Self::Generated(folder), Some(address)) = (self, address) else {
             return Ok(match self {
-                Self::Given(secret) => (Some(secret.clone()), None),
-                Self::Nobody | Self::Made(_) => (None, None),
+                Self::File(secret) => (Some(secret.clone()), None),
+                Self::Disabled | Self::Generated(_) => (None, None),
             });
         };
         let chosen = folder.iter().map(|folder| folder.join("admin.token"));
         let places = chosen.chain(admin_token_files(address));
         let mut wrong = Vec::new();
         for place in places {
-            match Made::at(place.clone()) {
+            match TokenFile::create(place.clone()) {
                 Ok(made) => return Ok((Some(Secret::from_file(&made.path)?), Some(made))),
                 Err(error) => wrong.push(format!("{}: {error}", place.display())),
             }
@@ -106,11 +106,11 @@ impl AdminToken {
     }
 }
 
-impl Made {
-    fn at(path: PathBuf) -> io::Result<Self> {
+impl TokenFile {
+    fn create(path: PathBuf) -> io::Result<Self> {
         // It is told to those who stand in another folder.
         let path = std::path::absolute(path)?;
-        let mut random = [0; BYTES];
+        let mut random = [0; TOKEN_BYTES];
         getrandom::fill(&mut random).map_err(io::Error::other)?;
         let token: String = random.iter().map(|byte| format!("{byte:02x}")).collect();
         let made = Self { path, token };
@@ -151,9 +151,9 @@ impl Made {
 }
 
 /// Looks after the file of a token for as long as that is somebody's.
-pub(crate) async fn keep(made: Weak<Made>) {
+pub(crate) async fn keep(made: Weak<TokenFile>) {
     loop {
-        tokio::time::sleep(LOOK).await;
+        tokio::time::sleep(CHECK_INTERVAL).await;
         let Some(made) = made.upgrade() else { return };
         let _ = spawn_blocking(move || made.keep()).await;
     }
@@ -179,7 +179,7 @@ fn ensure_private_folder(folder: &Path) -> io::Result<()> {
     Err(io::Error::other(why))
 }
 
-impl Drop for Made {
+impl Drop for TokenFile {
     fn drop(&mut self) {
         // Another service may listen there by now, and have one of its own.
         let is_own = fs::read_to_string(&self.path).is_ok_and(|text| text.trim() == self.token);
@@ -191,52 +191,56 @@ impl Drop for Made {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_testkit::scratch::Scratch;
+    use tollgate_testkit::scratch::TempFolder;
 
     use super::*;
 
-    fn made(folder: &Path) -> Result<(Secret, Made), String> {
-        let made = Made::at(folder.join("admin.token")).map_err(|error| error.to_string())?;
+    fn made(folder: &Path) -> Result<(Secret, TokenFile), String> {
+        let made =
+            TokenFile::create(folder.join("admin.token")).map_err(|error| error.to_string())?;
         Ok((Secret::from_file(made.path())?, made))
     }
 
     #[test]
     fn a_token_is_made_for_its_owner_alone_and_removed_by_its_owner_alone() {
-        let scratch = Scratch::new("admin-token");
+        let scratch = TempFolder::new("admin-token");
         let folder = scratch.path("own");
         let (secret, first) = made(&folder).unwrap();
         let file = folder.join("admin.token");
         let text = fs::read_to_string(&file).unwrap();
-        assert!(secret.is(text.trim().as_bytes()) && !secret.is(b""));
-        assert_eq!((text.len(), first.path()), (2 * BYTES + 1, file.as_path()));
+        assert!(secret.matches(text.trim().as_bytes()) && !secret.matches(b""));
+        assert_eq!(
+            (text.len(), first.path()),
+            (2 * TOKEN_BYTES + 1, file.as_path())
+        );
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!((mode(&file), mode(&folder)), (OWN_FILE, OWN_FOLDER));
         // The next has another, which stays when the one before ends.
         let (next, second) = made(&folder).unwrap();
         drop(first);
         let text = fs::read_to_string(&file).unwrap();
-        assert!(next.is(text.trim().as_bytes()) && !secret.is(text.trim().as_bytes()));
+        assert!(next.matches(text.trim().as_bytes()) && !secret.matches(text.trim().as_bytes()));
         drop(second);
         assert!(!file.exists());
     }
 
     #[tokio::test(start_paused = true)]
     async fn a_file_that_was_swept_away_comes_back_and_that_of_another_stays() {
-        let scratch = Scratch::new("admin-token-swept");
+        let scratch = TempFolder::new("admin-token-swept");
         let folder = scratch.path("own");
         let (secret, made) = made(&folder).unwrap();
         let (file, made) = (made.path().to_owned(), std::sync::Arc::new(made));
         let keeping = tokio::spawn(keep(std::sync::Arc::downgrade(&made)));
         fs::remove_dir_all(&folder).unwrap();
         while !file.exists() {
-            tokio::time::sleep(LOOK).await;
+            tokio::time::sleep(CHECK_INTERVAL).await;
         }
         let text = fs::read_to_string(&file).unwrap();
-        assert!(secret.is(text.trim().as_bytes()));
+        assert!(secret.matches(text.trim().as_bytes()));
         let mode = fs::metadata(&file).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode, OWN_FILE);
         fs::write(&file, "another's").unwrap();
-        tokio::time::sleep(3 * LOOK).await;
+        tokio::time::sleep(3 * CHECK_INTERVAL).await;
         assert_eq!(fs::read_to_string(&file).unwrap(), "another's");
         drop(made);
         keeping.await.unwrap();
@@ -254,7 +258,7 @@ mod tests {
 
     #[test]
     fn no_token_is_made_where_others_could_change_it() {
-        let scratch = Scratch::new("admin-token-open");
+        let scratch = TempFolder::new("admin-token-open");
         let (open, link) = (scratch.path("open"), scratch.path("link"));
         fs::create_dir(&open).unwrap();
         fs::set_permissions(&open, fs::Permissions::from_mode(0o777)).unwrap();

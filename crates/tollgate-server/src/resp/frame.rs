@@ -17,7 +17,7 @@ const FEW_WORDS: usize = 16;
 
 /// How much one command may bring.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Most {
+pub(crate) struct CommandBounds {
     /// Of bytes, with all that is around its words.
     pub(crate) bytes: usize,
     /// Of words.
@@ -90,7 +90,7 @@ impl CommandParser {
     pub(crate) fn read(
         &mut self,
         input: &[u8],
-        most: &Most,
+        most: &CommandBounds,
     ) -> Result<Option<usize>, CommandError> {
         let Some(first) = input.first() else {
             return Ok(None);
@@ -172,14 +172,18 @@ impl CommandParser {
         };
         let number = match digits {
             b"-1" if of == "words" => 0,
-            digits => whole(digits).ok_or(CommandError::Number { of })?,
+            digits => parse_number(digits).ok_or(CommandError::Number { of })?,
         };
         self.at += end + 1;
         Ok(Some(number))
     }
 
     /// Reads a line of words.
-    fn read_line(&mut self, input: &[u8], most: &Most) -> Result<Option<usize>, CommandError> {
+    fn read_line(
+        &mut self,
+        input: &[u8],
+        most: &CommandBounds,
+    ) -> Result<Option<usize>, CommandError> {
         let Some(found) = memchr::memchr(b'\n', &input[self.at..]) else {
             self.at = input.len();
             if self.at > most.bytes {
@@ -233,7 +237,7 @@ fn next_word(line: &[u8], mut at: usize) -> Result<Option<(Range<usize>, usize)>
 }
 
 /// A whole number of a few digits.
-fn whole(digits: &[u8]) -> Option<usize> {
+fn parse_number(digits: &[u8]) -> Option<usize> {
     if digits.is_empty() || digits.len() > 9 {
         return None;
     }
@@ -254,7 +258,7 @@ impl CommandError {
 mod tests {
     use super::*;
 
-    const MOST: Most = Most {
+    const MOST: CommandBounds = CommandBounds {
         bytes: 1_000,
         words: 8,
     };

@@ -10,18 +10,20 @@ use tollgate_engine::engine::ThrottleDecision;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
 use tollgate_engine::verdict::DenyReason;
 
-use super::frame::{CommandParser, Most, Words};
+use super::frame::{CommandBounds, CommandParser, Words};
 use super::response::{ReplyWriter, Version};
 use crate::address::{Peer, Protocol};
-use crate::cl_throttle::{Ask, Throttle, ThrottleLimit};
+use crate::cl_throttle::{ThrottleCommand, ThrottleLimit, ThrottleParameters};
 use crate::connection::{ByteProtocol, InputProgress, TimeLimits};
-use crate::decision_answer::{Answered, Told, answered, looked_at, unavailable};
-use crate::decision_service::Store;
-use crate::drain::ENDS;
+use crate::decision_answer::{
+    DecisionAnswer, DecisionReport, outcome_of_peek, outcome_of_verdict, store_unreachable_for,
+};
+use crate::decision_service::CounterStore;
+use crate::drain::SHUTTING_DOWN;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
-use crate::settings::ShadowAnswers;
-use crate::throttle_keys::Cells;
+use crate::settings::ShadowVisibility;
+use crate::throttle_keys::ThrottleKeys;
 
 mod auth;
 mod commands;
@@ -30,7 +32,7 @@ mod server_commands;
 mod transaction;
 
 use auth::Role;
-use transaction::Queue;
+use transaction::CommandQueue;
 
 /// Whether a command was answered; else what is answered in its place.
 type CommandResult = Result<(), String>;
@@ -57,48 +59,48 @@ impl ClientInfo {
 }
 
 /// A limit of `CL.THROTTLE`, ready to be asked.
-struct CachedLimit<B: Store> {
-    ask: Ask,
+struct CachedLimit<B: CounterStore> {
+    ask: ThrottleParameters,
     limit: ThrottleLimit,
-    ready: <B::Cells as Cells>::Limit,
+    ready: <B::Cells as ThrottleKeys>::Limit,
 }
 
 /// One client's connection.
-pub(crate) struct Session<B: Store> {
+pub(crate) struct RespSession<B: CounterStore> {
     service: Arc<Service<B>>,
     frame: CommandParser,
     version: Version,
     id: u64,
-    from: Peer,
+    peer: Peer,
     /// Most say nothing of themselves.
     named: Option<Box<ClientInfo>>,
     /// What waits for `EXEC`.
-    queue: Option<Box<Queue>>,
+    queue: Option<Box<CommandQueue>>,
     wrong_passwords: u8,
     /// How long the answer to a wrong password waits.
     delay: Duration,
     /// What it may do, by the password that it has told.
-    standing: Role,
-    is_over: bool,
+    role: Role,
+    is_closing: bool,
     errors: ErrorSource,
     /// The limit of the last `CL.THROTTLE`: most clients ask by one.
     last: Option<CachedLimit<B>>,
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> RespSession<B> {
     pub(crate) fn new(service: Arc<Service<B>>, id: u64, from: Peer, errors: ErrorSource) -> Self {
         Self {
             service,
             frame: CommandParser::default(),
             version: Version::Two,
             id,
-            from,
+            peer: from,
             named: None,
             queue: None,
             wrong_passwords: 0,
             delay: Duration::ZERO,
-            standing: Role::default(),
-            is_over: false,
+            role: Role::default(),
+            is_closing: false,
             errors,
             last: None,
         }
@@ -133,7 +135,7 @@ impl<B: Store> Session<B> {
         };
         let mut out = self.replies(out);
         let is = |other: &str| name.eq_ignore_ascii_case(other.as_bytes());
-        let answered = if let Err(refused) = self.may_ask(name) {
+        let answered = if let Err(refused) = self.authorize(name) {
             Err(refused)
         } else if is("CL.THROTTLE") {
             self.throttle(words, &mut out).await
@@ -150,7 +152,7 @@ impl<B: Store> Session<B> {
                 Ok(known) if known.is_about_keys() => {
                     Box::pin(self.answer_key_command(known.name, words, &mut out)).await
                 }
-                Ok(known) => self.about(known.name, words, &mut out),
+                Ok(known) => self.answer_server_command(known.name, words, &mut out),
                 Err(wrong) => Err(wrong),
             }
         };
@@ -160,7 +162,7 @@ impl<B: Store> Session<B> {
     }
 
     async fn throttle(&mut self, words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
-        let mut asked = Throttle::read(words).map_err(wrong)?;
+        let mut asked = ThrottleCommand::read(words).map_err(error_text)?;
         if self.service.decider.replicas > 1 {
             asked.ask = asked.ask.divided(self.service.decider.replicas);
         }
@@ -170,15 +172,15 @@ impl<B: Store> Session<B> {
                 "ERR a key of more than the {most} bytes that are taken"
             ));
         }
-        let cells = &self.service.decider.cells;
+        let cells = &self.service.decider.throttle_keys;
         let last = match &mut self.last {
             Some(last) if last.ask == asked.ask => last,
             last => {
-                let limit = asked.ask.limit().map_err(wrong)?;
+                let limit = asked.ask.limit().map_err(error_text)?;
                 last.insert(CachedLimit {
                     ask: asked.ask,
                     limit,
-                    ready: cells.limit(limit).map_err(wrong)?,
+                    ready: cells.prepare_limit(limit).map_err(error_text)?,
                 })
             }
         };
@@ -207,7 +209,11 @@ impl<B: Store> Session<B> {
         let service = &self.service;
         let checked = service.decider.check(&facts, &[]).await;
         let verdict = checked.map_err(|full| format!("UNAVAILABLE {full}"))?;
-        tell(out, &answered(&verdict), service.settings.shadow_answers)
+        write_answer(
+            out,
+            &outcome_of_verdict(&verdict),
+            service.settings.shadow_visibility,
+        )
     }
 
     async fn peek(&mut self, words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
@@ -216,11 +222,15 @@ impl<B: Store> Session<B> {
         read_facts(words, &odd, &mut facts)?;
         let service = &self.service;
         let Ok(findings) = service.decider.engine.peek_async(&facts).await;
-        tell(out, &looked_at(&findings), service.settings.shadow_answers)
+        write_answer(
+            out,
+            &outcome_of_peek(&findings),
+            service.settings.shadow_visibility,
+        )
     }
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> RespSession<B> {
     /// Lets the answer to a wrong password wait. Whoever guesses isn't answered any faster by asking more at a time.
     #[cold]
     async fn delay_answer(&mut self) {
@@ -228,20 +238,20 @@ impl<B: Store> Session<B> {
     }
 }
 
-impl<B: Store> ByteProtocol for Session<B> {
-    fn patience(&self) -> TimeLimits {
+impl<B: CounterStore> ByteProtocol for RespSession<B> {
+    fn time_limits(&self) -> TimeLimits {
         self.service.decider.bounds.patience()
     }
 
-    fn begin(&mut self) -> Timestamp {
+    fn begin_batch(&mut self) -> Timestamp {
         self.service.monitor.measured.now()
     }
 
     async fn answer(&mut self, input: &[u8], out: &mut Vec<u8>) -> InputProgress {
         let bounds = &self.service.decider.bounds;
-        let most = Most {
+        let most = CommandBounds {
             bytes: bounds.request_bytes,
-            words: bounds.arguments,
+            words: bounds.max_arguments,
         };
         let mut frame = std::mem::take(&mut self.frame);
         let heard = match frame.read(input, &most) {
@@ -251,8 +261,8 @@ impl<B: Store> ByteProtocol for Session<B> {
                     self.delay_answer().await;
                 }
                 frame.clear();
-                if self.is_over {
-                    InputProgress::Last(1)
+                if self.is_closing {
+                    InputProgress::Close(1)
                 } else {
                     InputProgress::Answered(length)
                 }
@@ -261,44 +271,46 @@ impl<B: Store> ByteProtocol for Session<B> {
                 if input.is_empty() {
                     frame.shrink();
                 }
-                InputProgress::Part
+                InputProgress::Incomplete
             }
             Err(broken) => {
-                self.errors.unreadable(broken.is_too_large(), &broken);
+                self.errors
+                    .record_unreadable(broken.is_too_large(), &broken);
                 self.replies(out).error(&format!("ERR {broken}"));
-                InputProgress::Last(0)
+                InputProgress::Close(0)
             }
         };
         self.frame = frame;
         heard
     }
 
-    fn took(&mut self, since: Timestamp, requests: u64) {
+    fn record_batch(&mut self, since: Timestamp, requests: u64) {
         let measured = &self.service.monitor.measured;
-        measured.took(Protocol::Resp, since, requests);
+        measured.record_requests(Protocol::Resp, since, requests);
     }
 
-    fn lets_wait(&self) -> bool {
-        self.service.decider.engine.lets_wait()
+    fn may_wait(&self) -> bool {
+        self.service.decider.engine.has_waiting_rules()
     }
 
-    fn too_slow(&mut self, out: &mut Vec<u8>) {
-        let seconds = self.service.decider.bounds.request_time.as_secs();
+    fn write_timeout(&mut self, out: &mut Vec<u8>) {
+        let seconds = self.service.decider.bounds.request_timeout.as_secs();
         let why = format!("the command wasn't sent within {seconds} s");
         self.errors.record(ErrorKind::Timeout, &why);
         self.replies(out).error(&format!("ERR {why}"));
     }
 
-    const TELLS_THE_LAST: bool = false;
+    const ANNOUNCES_CLOSE: bool = false;
 
-    fn is_last(&mut self) {}
+    fn announce_close(&mut self) {}
 
     fn ends_first(&mut self, out: &mut Vec<u8>) {
-        self.replies(out).error(&format!("UNAVAILABLE {ENDS}"));
+        self.replies(out)
+            .error(&format!("UNAVAILABLE {SHUTTING_DOWN}"));
     }
 }
 
-fn wrong(why: impl std::fmt::Display) -> String {
+fn error_text(why: impl std::fmt::Display) -> String {
     format!("ERR {why}")
 }
 
@@ -361,14 +373,18 @@ fn read_facts<'f, 'w: 'f>(
 /// Six pairs: whether it is allowed, the rule that decided, its limit, what is left, and two times in seconds. Of a denial two
 /// more: why, and by which limit of the rule, if one did. If an operator wants clients to see them, the rules in shadow that would
 /// have refused what passes.
-fn tell(out: &mut ReplyWriter<'_>, answer: &Answered<'_>, shadow: ShadowAnswers) -> CommandResult {
+fn write_answer(
+    out: &mut ReplyWriter<'_>,
+    answer: &DecisionAnswer<'_>,
+    shadow: ShadowVisibility,
+) -> CommandResult {
     if let Some(rule) = answer.failure() {
-        return Err(format!("UNAVAILABLE {}", unavailable(rule)));
+        return Err(format!("UNAVAILABLE {}", store_unreachable_for(rule)));
     }
     if let Some(what) = answer.too_much() {
-        return Err(wrong(what));
+        return Err(error_text(what));
     }
-    let told = Told::of(answer, shadow);
+    let told = DecisionReport::of(answer, shadow);
     let more = [
         told.reason.is_some(),
         told.limited_by.is_some(),
@@ -396,8 +412,8 @@ fn tell(out: &mut ReplyWriter<'_>, answer: &Answered<'_>, shadow: ShadowAnswers)
         }
     }
     out.word(b"$11\r\nretry_after\r\n");
-    if told.is_allowed || decision.wait() < Duration::MAX {
-        out.seconds(decision.wait());
+    if told.is_allowed || decision.wait_or_max() < Duration::MAX {
+        out.seconds(decision.wait_or_max());
     } else {
         out.null();
     }

@@ -6,15 +6,15 @@ use tollgate_engine::facts::Unit;
 use tollgate_http::protobuf::{bytes, message, number, varint};
 
 use super::request::UNITS;
-use super::rls_outcome::{DescriptorAnswer, Limit, RlsOutcome};
+use super::rls_outcome::{CurrentLimit, DescriptorAnswer, RlsOutcome};
 
 /// The numbers of `RateLimitResponse.Code`.
 const OK: u64 = 1;
 const OVER_LIMIT: u64 = 2;
 
 /// Writes an answer.
-pub(crate) fn write(out: &mut Vec<u8>, decided: &RlsOutcome) {
-    number(out, 1, code(decided.told.is_allowed));
+pub(crate) fn write_response(out: &mut Vec<u8>, decided: &RlsOutcome) {
+    number(out, 1, code(decided.answer.is_allowed));
     for one in &decided.statuses {
         message(out, 2, |out| status(out, one));
     }
@@ -27,14 +27,14 @@ pub(crate) fn write(out: &mut Vec<u8>, decided: &RlsOutcome) {
     if !decided.metadata().is_empty() {
         message(out, 6, |out| {
             for (name, text) in decided.metadata() {
-                text_of(out, name, &text);
+                write_metadata(out, name, &text);
             }
         });
     }
 }
 
 /// Whether an answer lets a request pass: the code is its first field.
-pub(crate) fn is_ok(message: &[u8]) -> bool {
+pub(crate) fn is_allowed(message: &[u8]) -> bool {
     message.starts_with(&[1 << 3, 1])
 }
 
@@ -53,7 +53,7 @@ fn status(out: &mut Vec<u8>, status: &DescriptorAnswer) {
     }
 }
 
-fn current_limit(out: &mut Vec<u8>, limit: &Limit) {
+fn current_limit(out: &mut Vec<u8>, limit: &CurrentLimit) {
     number(out, 1, u64::from(limit.requests));
     number(out, 2, limit.unit.map_or(0, unit_number));
     bytes(out, 3, limit.name.as_deref().unwrap_or_default().as_bytes());
@@ -75,7 +75,7 @@ fn duration(out: &mut Vec<u8>, time: Duration) {
 }
 
 /// A field of a `google.protobuf.Struct` that is text.
-fn text_of(out: &mut Vec<u8>, name: &str, text: &str) {
+fn write_metadata(out: &mut Vec<u8>, name: &str, text: &str) {
     message(out, 1, |out| {
         bytes(out, 1, name.as_bytes());
         message(out, 2, |out| {

@@ -31,12 +31,12 @@ const UNIMPLEMENTED: u8 = 12;
 
 /// Why a call has no answer, by gRPC's numbers.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Failed {
+pub(crate) struct GrpcStatus {
     pub(crate) code: u8,
-    pub(crate) why: String,
+    pub(crate) message: String,
 }
 
-impl Failed {
+impl GrpcStatus {
     pub(crate) fn invalid(why: impl std::fmt::Display) -> Self {
         Self::new(3, why)
     }
@@ -74,9 +74,10 @@ impl Failed {
         Self::new(14, why)
     }
 
-    fn tell(&self, fields: &mut HeaderMap) {
+    fn write_fields(&self, fields: &mut HeaderMap) {
         fields.insert(GRPC_STATUS, HeaderValue::from(u16::from(self.code)));
-        if let Ok(why) = HeaderValue::try_from(utf8_percent_encode(&self.why, TEXT).to_string()) {
+        if let Ok(why) = HeaderValue::try_from(utf8_percent_encode(&self.message, TEXT).to_string())
+        {
             fields.insert(GRPC_MESSAGE, why);
         }
         if self.code == UNIMPLEMENTED {
@@ -87,7 +88,7 @@ impl Failed {
 
     fn new(code: u8, why: impl std::fmt::Display) -> Self {
         let why = why.to_string();
-        Self { code, why }
+        Self { code, message: why }
     }
 }
 
@@ -101,7 +102,7 @@ pub(crate) enum Method {
 }
 
 impl Method {
-    pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, Failed> {
+    pub(crate) fn of<T>(request: &Request<T>) -> Result<Self, GrpcStatus> {
         match request.uri().path() {
             "/envoy.service.ratelimit.v3.RateLimitService/ShouldRateLimit" => {
                 Ok(Self::ShouldRateLimit)
@@ -112,7 +113,7 @@ impl Method {
             | "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo" => {
                 Ok(Self::Reflection)
             }
-            path => Err(Failed::unknown(format_args!("no method {path:?}"))),
+            path => Err(GrpcStatus::unknown(format_args!("no method {path:?}"))),
         }
     }
 }
@@ -125,14 +126,14 @@ pub(crate) fn is_grpc<T>(request: &Request<T>) -> bool {
 }
 
 /// Whether the metadata of a call is as short as it has to be, by HTTP/2's measure.
-pub(super) fn check_metadata(fields: &HeaderMap, most: usize) -> Result<(), Failed> {
+pub(super) fn check_metadata(fields: &HeaderMap, most: usize) -> Result<(), GrpcStatus> {
     let length =
         |(name, value): (&HeaderName, &HeaderValue)| name.as_str().len() + value.len() + 32;
     let bytes: usize = fields.iter().map(length).sum();
     if bytes <= most {
         return Ok(());
     }
-    Err(Failed::exhausted(format_args!(
+    Err(GrpcStatus::exhausted(format_args!(
         "metadata of more than the {most} bytes that are taken"
     )))
 }
@@ -157,12 +158,12 @@ pub(super) fn timeout(fields: &HeaderMap) -> Option<Duration> {
 }
 
 /// The one message of a body.
-pub(crate) fn message(body: &[u8]) -> Result<&[u8], Failed> {
+pub(crate) fn parse_message(body: &[u8]) -> Result<&[u8], GrpcStatus> {
     let Some((prefix, message)) = body.split_first_chunk::<PREFIX>() else {
-        return Err(Failed::invalid("the body has no message"));
+        return Err(GrpcStatus::invalid("the body has no message"));
     };
-    if length(*prefix, usize::MAX)? != message.len() {
-        return Err(Failed::invalid(
+    if parse_length(*prefix, usize::MAX)? != message.len() {
+        return Err(GrpcStatus::invalid(
             "the body isn't one message of the length that it says",
         ));
     }
@@ -170,16 +171,16 @@ pub(crate) fn message(body: &[u8]) -> Result<&[u8], Failed> {
 }
 
 /// The length of a message, by what comes before it.
-pub(crate) fn length(prefix: [u8; PREFIX], most: usize) -> Result<usize, Failed> {
+pub(crate) fn parse_length(prefix: [u8; PREFIX], most: usize) -> Result<usize, GrpcStatus> {
     let [is_compressed, length @ ..] = prefix;
     if is_compressed != 0 {
-        return Err(Failed::unknown(
+        return Err(GrpcStatus::unknown(
             "compressed messages aren't understood: send identity",
         ));
     }
     let length = usize::try_from(u32::from_be_bytes(length)).unwrap_or(usize::MAX);
     if length > most {
-        return Err(Failed::longer_than(most));
+        return Err(GrpcStatus::longer_than(most));
     }
     Ok(length)
 }
@@ -210,7 +211,7 @@ impl PendingResponse {
         let sent = self
             .stream
             .send_data(std::mem::take(&mut self.framed), false);
-        let _ = sent.and_then(|()| end(&mut self.stream, Ok(())));
+        let _ = sent.and_then(|()| end_stream(&mut self.stream, Ok(())));
         Poll::Ready(())
     }
 
@@ -220,32 +221,32 @@ impl PendingResponse {
 }
 
 /// Sends what came of a call. A message that its client has no room for comes back.
-pub(crate) fn answer(
+pub(crate) fn send_response(
     respond: &mut SendResponse<Bytes>,
-    outcome: Result<Bytes, Failed>,
+    outcome: Result<Bytes, GrpcStatus>,
 ) -> Result<Option<PendingResponse>, h2::Error> {
     match outcome {
         Ok(framed) => {
-            let mut stream = begin(respond)?;
+            let mut stream = begin_stream(respond)?;
             stream.reserve_capacity(framed.len());
             if stream.capacity() < framed.len() {
                 return Ok(Some(PendingResponse { stream, framed }));
             }
             stream.send_data(framed, false)?;
-            end(&mut stream, Ok(())).map(|()| None)
+            end_stream(&mut stream, Ok(())).map(|()| None)
         }
         Err(failed) => {
             let mut response = Response::new(());
             let fields = response.headers_mut();
             fields.insert(CONTENT_TYPE, GRPC);
-            failed.tell(fields);
+            failed.write_fields(fields);
             respond.send_response(response, true).map(|_| None)
         }
     }
 }
 
 /// Hands a message over as fast as the client makes room for it, so that no more than one is ever kept.
-pub(super) async fn send(
+pub(super) async fn send_message(
     stream: &mut SendStream<Bytes>,
     mut framed: Bytes,
 ) -> Result<(), h2::Error> {
@@ -260,34 +261,36 @@ pub(super) async fn send(
 }
 
 /// Ends an answer that has messages.
-pub(crate) fn end(
+pub(crate) fn end_stream(
     stream: &mut SendStream<Bytes>,
-    outcome: Result<(), Failed>,
+    outcome: Result<(), GrpcStatus>,
 ) -> Result<(), h2::Error> {
     let mut trailers = HeaderMap::with_capacity(1);
     match outcome {
         Ok(()) => drop(trailers.insert(GRPC_STATUS, HeaderValue::from_static("0"))),
-        Err(failed) => failed.tell(&mut trailers),
+        Err(failed) => failed.write_fields(&mut trailers),
     }
     stream.send_trailers(trailers)
 }
 
 /// Begins an answer that has messages.
-pub(crate) fn begin(respond: &mut SendResponse<Bytes>) -> Result<SendStream<Bytes>, h2::Error> {
+pub(crate) fn begin_stream(
+    respond: &mut SendResponse<Bytes>,
+) -> Result<SendStream<Bytes>, h2::Error> {
     let mut response = Response::new(());
     response.headers_mut().insert(CONTENT_TYPE, GRPC);
     respond.send_response(response, false)
 }
 
 /// Sends away what isn't gRPC.
-pub(crate) fn refuse(respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
+pub(crate) fn reject_media_type(respond: &mut SendResponse<Bytes>) -> Result<(), h2::Error> {
     let mut response = Response::new(());
     *response.status_mut() = StatusCode::UNSUPPORTED_MEDIA_TYPE;
     respond.send_response(response, true).map(drop)
 }
 
 /// A message that is being read.
-pub(super) struct Body {
+pub(super) struct MessageBody {
     stream: RecvStream,
     bytes: Vec<u8>,
     most: usize,
@@ -301,10 +304,10 @@ pub(super) struct Body {
 pub(super) enum ReadError {
     /// Its client gave it up, or left, before it was complete.
     Reset,
-    Failed(Failed),
+    Failed(GrpcStatus),
 }
 
-impl Body {
+impl MessageBody {
     pub(super) fn new(stream: RecvStream, most: usize) -> Self {
         Self {
             stream,
@@ -323,24 +326,24 @@ impl Body {
                 Poll::Ready(Some(Err(error))) => {
                     // What the client reset after all of it was there counts as if it hadn't.
                     let is_left = error.is_io() || (error.is_reset() && error.is_remote());
-                    match (is_left, message(&self.bytes)) {
+                    match (is_left, parse_message(&self.bytes)) {
                         (true, Ok(_)) => break,
                         (true, Err(_)) => return Poll::Ready(Err(ReadError::Reset)),
                         (false, _) => {
-                            return Poll::Ready(Err(ReadError::Failed(Failed::invalid(error))));
+                            return Poll::Ready(Err(ReadError::Failed(GrpcStatus::invalid(error))));
                         }
                     }
                 }
                 Poll::Ready(Some(Ok(bytes))) => {
                     let most = self.most - PREFIX;
                     if self.bytes.len() + bytes.len() > self.most {
-                        return Poll::Ready(Err(ReadError::Failed(Failed::longer_than(most))));
+                        return Poll::Ready(Err(ReadError::Failed(GrpcStatus::longer_than(most))));
                     }
                     self.bytes.extend_from_slice(&bytes);
                     self.unreleased += bytes.len();
                     // What says that it is too long isn't waited for: the window has no room for all of it.
                     if let Some(prefix) = self.bytes.first_chunk::<PREFIX>()
-                        && let Err(failed) = length(*prefix, most)
+                        && let Err(failed) = parse_length(*prefix, most)
                     {
                         return Poll::Ready(Err(ReadError::Failed(failed)));
                     }
@@ -360,7 +363,7 @@ impl Body {
     ) -> Poll<Result<(), ReadError>> {
         let polled = self.poll_read(cx);
         if polled.is_pending() && !waiting.may_keep(self.bytes.len()) {
-            let failed = Failed::exhausted("too much is kept of messages that aren't complete");
+            let failed = GrpcStatus::exhausted("too much is kept of messages that aren't complete");
             return Poll::Ready(Err(ReadError::Failed(failed)));
         }
         polled
@@ -378,8 +381,8 @@ mod tests {
 
     #[test]
     fn a_body_is_one_message() {
-        assert_eq!(message(&[0, 0, 0, 0, 2, 7, 8]), Ok(&[7, 8][..]));
-        assert_eq!(message(&[0, 0, 0, 0, 0]), Ok(&[][..]));
+        assert_eq!(parse_message(&[0, 0, 0, 0, 2, 7, 8]), Ok(&[7, 8][..]));
+        assert_eq!(parse_message(&[0, 0, 0, 0, 0]), Ok(&[][..]));
         for (body, code) in [
             (&[][..], 3),
             (&[0, 0, 0, 0], 3),
@@ -388,7 +391,7 @@ mod tests {
             (&[1, 0, 0, 0, 1, 7], 12),
         ] {
             assert_eq!(
-                message(body).map_err(|failed| failed.code),
+                parse_message(body).map_err(|failed| failed.code),
                 Err(code),
                 "{body:?}"
             );
@@ -400,7 +403,7 @@ mod tests {
         let mut out = vec![0; PREFIX];
         out.extend([7; 300]);
         let framed = framed(out);
-        assert_eq!(message(&framed), Ok(&[7; 300][..]));
+        assert_eq!(parse_message(&framed), Ok(&[7; 300][..]));
     }
 
     #[test]

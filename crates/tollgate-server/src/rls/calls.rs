@@ -14,21 +14,21 @@ use http::Request;
 use tokio::time::{Instant, Sleep, sleep_until, timeout_at};
 use tollgate::{DenyReason, Timestamp};
 
-use super::call::{self, Body, Failed, Method, PREFIX, PendingResponse, ReadError};
-use super::combined_decision::{could_not_decide, decide};
-use super::incomplete_calls::{IncompleteCall, Waiting};
-use super::request::Request as Asked;
+use super::call::{self, GrpcStatus, MessageBody, Method, PREFIX, PendingResponse, ReadError};
+use super::combined_decision::{answer_undecided, decide_or_fail};
+use super::incomplete_calls::{IncompleteCall, IncompleteCalls};
+use super::request::RequestMessage as Asked;
 use super::rls_outcome::{RlsOutcome, denied};
 use super::rls_request::{RlsRequest, Undecided};
 use super::{answer, health, reflection};
 use crate::address::Protocol;
-use crate::decision_service::Store;
+use crate::decision_service::CounterStore;
 use crate::drain::{self, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 use crate::service::Service;
 
 /// Calls of one connection that go on for as long as their clients like: watching health, and reflection.
-const LASTING: usize = 8;
+const MAX_STREAMING_CALLS: usize = 8;
 const WAITED_TOO_LONG: &str = "a call waited in the queue of a limit until shortly before its deadline, and was denied: \
                                give callers of rules with `over: wait` a longer time-out";
 /// What such a call holds, by which they are counted.
@@ -65,20 +65,20 @@ struct CallHead {
 }
 
 /// All calls of a connection.
-pub(crate) struct Calls<B: Store> {
+pub(crate) struct GrpcSession<B: CounterStore> {
     pub(super) service: Arc<Service<B>>,
     /// Calls of all connections whose messages aren't complete.
-    all_waiting: Arc<Waiting>,
+    all_waiting: Arc<IncompleteCalls>,
     pub(super) errors: ErrorSource,
     open: FuturesUnordered<OpenCall>,
-    lasting: CallCount,
+    streaming: CallCount,
     waiting: CallCount,
 }
 
-impl<B: Store> Calls<B> {
+impl<B: CounterStore> GrpcSession<B> {
     pub(crate) fn new(
         service: Arc<Service<B>>,
-        all_waiting: &Arc<Waiting>,
+        all_waiting: &Arc<IncompleteCalls>,
         errors: ErrorSource,
     ) -> Self {
         Self {
@@ -86,7 +86,7 @@ impl<B: Store> Calls<B> {
             all_waiting: Arc::clone(all_waiting),
             errors,
             open: FuturesUnordered::new(),
-            lasting: CallCount::default(),
+            streaming: CallCount::default(),
             waiting: CallCount::default(),
         }
     }
@@ -98,7 +98,7 @@ impl<B: Store> Calls<B> {
     /// Whether so many are decided that no more should be read. Those whose messages are missing are as many as may be
     /// open; those that were reset aren't among them any more, but are decided all the same.
     pub(super) fn are_too_many(&self) -> bool {
-        let most = usize::try_from(self.service.decider.bounds.streams).unwrap_or(usize::MAX);
+        let most = usize::try_from(self.service.decider.bounds.max_streams).unwrap_or(usize::MAX);
         self.open.len() >= most.saturating_mul(2)
     }
 
@@ -107,7 +107,7 @@ impl<B: Store> Calls<B> {
         while let Poll::Ready(Some(done)) = self.open.poll_next_unpin(cx) {
             match done {
                 Some(CallStep::Decide(call)) => complete.push(call),
-                Some(CallStep::Send(unsent)) => self.send_later(unsent),
+                Some(CallStep::Send(unsent)) => self.queue_response(unsent),
                 None => {}
             }
         }
@@ -122,10 +122,10 @@ impl<B: Store> Calls<B> {
     /// nobody waits in a queue any longer.
     pub(super) async fn finish(mut self) {
         let service = Arc::clone(&self.service);
-        if service.decider.engine.lets_wait() || self.open.is_empty() {
+        if service.decider.engine.has_waiting_rules() || self.open.is_empty() {
             return;
         }
-        let end = Instant::now() + service.decider.bounds.request_time;
+        let end = Instant::now() + service.decider.bounds.request_timeout;
         let rest = async {
             while let Some(done) = self.open.next().await {
                 // Nobody reads an answer any more.
@@ -139,20 +139,20 @@ impl<B: Store> Calls<B> {
     }
 
     /// Answers a call whose message is there, or lets it wait for the rest among the others.
-    pub(super) async fn begin(
+    pub(super) async fn accept_call(
         &mut self,
         request: Request<RecvStream>,
         mut respond: SendResponse<Bytes>,
     ) {
         // Where an answer can't be sent, the client has reset the stream. Others of its connection go on.
         if !call::is_grpc(&request) {
-            let _ = call::refuse(&mut respond);
+            let _ = call::reject_media_type(&mut respond);
             return;
         }
         let bounds = &self.service.decider.bounds;
         let method = match Method::of(&request) {
             Ok(method) => method,
-            Err(failed) => return drop(call::answer(&mut respond, Err(failed))),
+            Err(failed) => return drop(call::send_response(&mut respond, Err(failed))),
         };
         if method == Method::Reflection {
             return self.reflect(request.into_body(), respond);
@@ -166,10 +166,10 @@ impl<B: Store> Calls<B> {
             respond,
         };
         if let Err(failed) = call::check_metadata(request.headers(), bounds.metadata_bytes()) {
-            self.errors.record(ErrorKind::TooLarge, &failed.why);
-            return head.give_up(&self.service, ReadError::Failed(failed));
+            self.errors.record(ErrorKind::TooLarge, &failed.message);
+            return head.reject(&self.service, ReadError::Failed(failed));
         }
-        let mut body = Body::new(request.into_body(), bounds.message_bytes());
+        let mut body = MessageBody::new(request.into_body(), bounds.message_bytes());
         match poll_fn(|cx| Poll::Ready(body.poll_read(cx))).await {
             Poll::Ready(Ok(())) => {
                 let message = body.into_bytes();
@@ -179,18 +179,18 @@ impl<B: Store> Calls<B> {
                 if let ReadError::Failed(failed) = &unread
                     && failed.is_about_message()
                 {
-                    self.errors.record(ErrorKind::TooLarge, &failed.why);
+                    self.errors.record(ErrorKind::TooLarge, &failed.message);
                 }
-                head.give_up(&self.service, unread);
+                head.reject(&self.service, unread);
             }
-            Poll::Pending => self.wait(head, body),
+            Poll::Pending => self.wait_for_message(head, body),
         }
     }
 
     /// Decides a call.
     pub(super) async fn decide(&mut self, mut call: CompleteCall) {
         let service = &self.service;
-        let is_immediate = B::IS_HERE && !service.decider.engine.lets_wait();
+        let is_immediate = B::IS_LOCAL && !service.decider.engine.has_waiting_rules();
         let outcome = match call.head.method {
             Method::ShouldRateLimit if is_immediate => {
                 should_rate_limit(service, &call.message).await
@@ -203,25 +203,25 @@ impl<B: Store> Calls<B> {
             }
             Method::HealthCheck => health::check(&service.monitor.health, &call.message),
             Method::HealthWatch => return self.watch(call),
-            Method::Reflection => Err(Failed::unknown("this method has a stream of messages")),
+            Method::Reflection => Err(GrpcStatus::unknown("this method has a stream of messages")),
         };
         let measured = &service.monitor.measured;
-        measured.took(Protocol::Grpc, call.head.since, 1);
+        measured.record_requests(Protocol::Grpc, call.head.since, 1);
         if let Some(unsent) = call.answer(service, outcome) {
-            self.send_later(unsent);
+            self.queue_response(unsent);
         }
     }
 
     /// Keeps an answer until its client has room for it. Such answers are counted among the calls that wait, or whoever
     /// reads none would have the service keep them all.
     #[cold]
-    fn send_later(&mut self, unsent: PendingResponse) {
+    fn queue_response(&mut self, unsent: PendingResponse) {
         let Some(waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
             let detail = "too many answers wait to be read";
-            self.errors.record(ErrorKind::Refused, &detail);
+            self.errors.record(ErrorKind::Rejected, &detail);
             return unsent.reset();
         };
-        let end = Instant::now() + self.service.decider.bounds.request_time;
+        let end = Instant::now() + self.service.decider.bounds.request_timeout;
         let errors = self.errors.clone();
         self.open.push(Box::pin(async move {
             send(unsent, end, &errors).await;
@@ -232,28 +232,28 @@ impl<B: Store> Calls<B> {
 
     /// Waits for the rest of a message.
     #[cold]
-    fn wait(&mut self, head: CallHead, mut body: Body) {
+    fn wait_for_message(&mut self, head: CallHead, mut body: MessageBody) {
         let Some(mut waiting) = IncompleteCall::enter(&self.all_waiting, &self.waiting) else {
-            let failed = Failed::exhausted("too many calls wait for their messages");
-            return head.give_up(&self.service, ReadError::Failed(failed));
+            let failed = GrpcStatus::exhausted("too many calls wait for their messages");
+            return head.reject(&self.service, ReadError::Failed(failed));
         };
         let service = Arc::clone(&self.service);
         self.open.push(Box::pin(async move {
-            let time = service.decider.bounds.request_time;
+            let time = service.decider.bounds.request_timeout;
             let end = Instant::now() + time;
             let end = head.deadline.map_or(end, |deadline| deadline.min(end));
             let read = poll_fn(|cx| match body.poll_rest(cx, &mut waiting) {
-                Poll::Pending if service.closing.stage() == Stage::Hurry => {
-                    Poll::Ready(Err(ReadError::Failed(Failed::unavailable(drain::ENDS))))
-                }
+                Poll::Pending if service.closing.stage() == Stage::Aborting => Poll::Ready(Err(
+                    ReadError::Failed(GrpcStatus::unavailable(drain::SHUTTING_DOWN)),
+                )),
                 polled => polled,
             });
             let read = timeout_at(end, read).await.unwrap_or_else(|_| {
                 let seconds = time.as_secs();
                 Err(ReadError::Failed(if head.is_too_late() {
-                    too_late()
+                    deadline_exceeded()
                 } else {
-                    Failed::too_slow(format_args!("the message wasn't sent within {seconds} s"))
+                    GrpcStatus::too_slow(format_args!("the message wasn't sent within {seconds} s"))
                 }))
             });
             match read {
@@ -262,7 +262,7 @@ impl<B: Store> Calls<B> {
                     Some(CallStep::Decide(CompleteCall { head, message }))
                 }
                 Err(unread) => {
-                    head.give_up(&service, unread);
+                    head.reject(&service, unread);
                     None
                 }
             }
@@ -270,16 +270,18 @@ impl<B: Store> Calls<B> {
     }
 
     /// A place among the calls that last.
-    fn seat(&self) -> Result<CallCount, Failed> {
-        if Arc::strong_count(&self.lasting) > LASTING {
-            let why = format!("a connection has {LASTING} calls at most that watch or reflect");
-            return Err(Failed::exhausted(why));
+    fn acquire_streaming_call(&self) -> Result<CallCount, GrpcStatus> {
+        if Arc::strong_count(&self.streaming) > MAX_STREAMING_CALLS {
+            let why = format!(
+                "a connection has {MAX_STREAMING_CALLS} calls at most that watch or reflect"
+            );
+            return Err(GrpcStatus::exhausted(why));
         }
-        Ok(Arc::clone(&self.lasting))
+        Ok(Arc::clone(&self.streaming))
     }
 
     fn watch(&mut self, mut call: CompleteCall) {
-        let seat = match self.seat() {
+        let seat = match self.acquire_streaming_call() {
             Ok(seat) => seat,
             Err(failed) => return drop(call.head.answer(Err(failed))),
         };
@@ -292,9 +294,9 @@ impl<B: Store> Calls<B> {
     }
 
     fn reflect(&mut self, asks: RecvStream, mut respond: SendResponse<Bytes>) {
-        let seat = match self.seat() {
+        let seat = match self.acquire_streaming_call() {
             Ok(seat) => seat,
-            Err(failed) => return drop(call::answer(&mut respond, Err(failed))),
+            Err(failed) => return drop(call::send_response(&mut respond, Err(failed))),
         };
         let service = Arc::clone(&self.service);
         self.open.push(Box::pin(async move {
@@ -305,7 +307,7 @@ impl<B: Store> Calls<B> {
             ));
             // Its client may think for long, so it isn't waited for.
             poll_fn(|cx| match talk.as_mut().poll(cx) {
-                Poll::Pending if service.closing.stage() > Stage::Leaving => Poll::Ready(()),
+                Poll::Pending if service.closing.stage() > Stage::Draining => Poll::Ready(()),
                 polled => polled,
             })
             .await;
@@ -317,15 +319,15 @@ impl<B: Store> Calls<B> {
 
 impl CompleteCall {
     /// Answers it; what can't be sent yet comes back. A client that has left is charged, but holds nothing.
-    fn answer<B: Store>(
+    fn answer<B: CounterStore>(
         &mut self,
         service: &Service<B>,
-        outcome: Result<Bytes, Failed>,
+        outcome: Result<Bytes, GrpcStatus>,
     ) -> Option<PendingResponse> {
         let passes = self.head.method == Method::ShouldRateLimit
             && outcome
                 .as_ref()
-                .is_ok_and(|framed| answer::is_ok(&framed[PREFIX..]));
+                .is_ok_and(|framed| answer::is_allowed(&framed[PREFIX..]));
         self.head.answer(outcome).unwrap_or_else(|ClientGone| {
             if passes {
                 release(service, &self.message);
@@ -337,8 +339,8 @@ impl CompleteCall {
 
 /// Frees the slots of a request that passed.
 #[cold]
-fn release<B: Store>(service: &Service<B>, message: &[u8]) {
-    let asked = call::message(message).map(Asked::read);
+fn release<B: CounterStore>(service: &Service<B>, message: &[u8]) {
+    let asked = call::parse_message(message).map(Asked::read);
     if let Ok(Ok(asked)) = asked {
         let entries = asked.entries();
         let question = RlsRequest {
@@ -357,9 +359,9 @@ impl CallHead {
     /// Answers it; what can't be sent yet comes back.
     fn answer(
         &mut self,
-        outcome: Result<Bytes, Failed>,
+        outcome: Result<Bytes, GrpcStatus>,
     ) -> Result<Option<PendingResponse>, ClientGone> {
-        call::answer(&mut self.respond, outcome).map_err(|_| {
+        call::send_response(&mut self.respond, outcome).map_err(|_| {
             self.respond.send_reset(Reason::CANCEL);
             ClientGone
         })
@@ -367,14 +369,17 @@ impl CallHead {
 
     /// There is nothing to decide.
     #[cold]
-    fn give_up<B: Store>(mut self, service: &Service<B>, unread: ReadError) {
+    fn reject<B: CounterStore>(mut self, service: &Service<B>, unread: ReadError) {
         match unread {
-            ReadError::Reset => service.monitor.measured.call_was_reset(),
+            ReadError::Reset => service.monitor.measured.record_reset(),
             ReadError::Failed(failed) => {
-                service.monitor.measured.took(Protocol::Grpc, self.since, 1);
+                service
+                    .monitor
+                    .measured
+                    .record_requests(Protocol::Grpc, self.since, 1);
                 let is_question = self.method == Method::ShouldRateLimit;
                 let outcome = if is_question && failed.is_about_message() {
-                    answer_unread(service, failed)
+                    answer_unreadable(service, failed)
                 } else {
                     Err(failed)
                 };
@@ -388,8 +393,8 @@ impl CallHead {
     }
 }
 
-fn too_late() -> Failed {
-    Failed::too_slow("the deadline of the call has passed")
+fn deadline_exceeded() -> GrpcStatus {
+    GrpcStatus::too_slow("the deadline of the call has passed")
 }
 
 /// Sends an answer once its client has room for it, which it has in time or not at all.
@@ -403,12 +408,12 @@ pub(super) async fn send(mut unsent: PendingResponse, end: Instant, errors: &Err
 
 /// Decides a call that may take its time. Its client may give it up: then it leaves the queue if it waits in one, but a
 /// decision that is under way goes on and is charged. A call that waits until shortly before its deadline is denied.
-async fn decide_later<B: Store>(
+async fn decide_later<B: CounterStore>(
     service: Arc<Service<B>>,
     errors: ErrorSource,
     mut call: CompleteCall,
 ) -> Option<CallStep> {
-    let may_leave = service.decider.engine.lets_wait();
+    let may_leave = service.decider.engine.has_waiting_rules();
     let head = &mut call.head;
     let end = if may_leave {
         head.denies_at
@@ -423,11 +428,11 @@ async fn decide_later<B: Store>(
                 return Poll::Ready(Some(outcome));
             }
             if head.respond.poll_reset(cx).is_ready() && may_leave {
-                service.monitor.measured.call_was_reset();
+                service.monitor.measured.record_reset();
                 return Poll::Ready(None);
             }
-            if service.closing.stage() == Stage::Hurry {
-                return Poll::Ready(Some(Err(Failed::unavailable(drain::ENDS))));
+            if service.closing.stage() == Stage::Aborting {
+                return Poll::Ready(Some(Err(GrpcStatus::unavailable(drain::SHUTTING_DOWN))));
             }
             if let Some(end) = &mut deadline
                 && end.as_mut().poll(cx).is_ready()
@@ -438,23 +443,30 @@ async fn decide_later<B: Store>(
                     return Poll::Ready(Some(Ok(framed(&denied(1, Some(DenyReason::Rate))))));
                 }
                 // If it can't be told, it has left already.
-                let _ = head.answer(Err(too_late()));
+                let _ = head.answer(Err(deadline_exceeded()));
             }
             Poll::Pending
         })
         .await
     };
     let outcome = outcome?;
-    service.monitor.measured.took(Protocol::Grpc, head.since, 1);
+    service
+        .monitor
+        .measured
+        .record_requests(Protocol::Grpc, head.since, 1);
     call.answer(&service, outcome).map(CallStep::Send)
 }
 
 /// What a body asks, decided and framed.
-async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Result<Bytes, Failed> {
-    let read = call::message(body).and_then(|body| Asked::read(body).map_err(Failed::invalid));
+async fn should_rate_limit<B: CounterStore>(
+    service: &Service<B>,
+    body: &[u8],
+) -> Result<Bytes, GrpcStatus> {
+    let read =
+        call::parse_message(body).and_then(|body| Asked::read(body).map_err(GrpcStatus::invalid));
     let asked = match read {
         Ok(asked) => asked,
-        Err(failed) => return answer_unread(service, failed),
+        Err(failed) => return answer_unreadable(service, failed),
     };
     let entries = asked.entries();
     let question = RlsRequest {
@@ -462,25 +474,30 @@ async fn should_rate_limit<B: Store>(service: &Service<B>, body: &[u8]) -> Resul
         descriptors: &asked.descriptors(&entries),
         hits_addend: asked.hits_addend,
     };
-    let decided = decide(service, &question).await.map_err(|why| match why {
-        Undecided::Invalid(_) => Failed::invalid(why),
-        Undecided::Unavailable(_) => Failed::unavailable(why),
-        Undecided::Full(_) => Failed::exhausted(why),
-    })?;
+    let decided = decide_or_fail(service, &question)
+        .await
+        .map_err(|why| match why {
+            Undecided::Invalid(_) => GrpcStatus::invalid(why),
+            Undecided::Unavailable(_) => GrpcStatus::unavailable(why),
+            Undecided::Full(_) => GrpcStatus::exhausted(why),
+        })?;
     Ok(framed(&decided))
 }
 
 /// What is told of a question that can't be read: what the operator has chosen for all that can't be decided.
 #[cold]
-fn answer_unread<B: Store>(service: &Service<B>, failed: Failed) -> Result<Bytes, Failed> {
-    let why = Undecided::Invalid(failed.why.clone());
-    let refused = could_not_decide(service, 1, why).map_err(|_| failed)?;
+fn answer_unreadable<B: CounterStore>(
+    service: &Service<B>,
+    failed: GrpcStatus,
+) -> Result<Bytes, GrpcStatus> {
+    let why = Undecided::Invalid(failed.message.clone());
+    let refused = answer_undecided(service, 1, why).map_err(|_| failed)?;
     Ok(framed(&refused))
 }
 
 fn framed(decided: &RlsOutcome) -> Bytes {
     let mut out = Vec::with_capacity(128);
     out.extend([0; PREFIX]);
-    answer::write(&mut out, decided);
+    answer::write_response(&mut out, decided);
     call::framed(out)
 }

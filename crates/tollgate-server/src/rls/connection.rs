@@ -15,17 +15,17 @@ use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::time::{Instant, Sleep, sleep, timeout};
 
 use super::call::PREFIX;
-use super::calls::Calls;
-use super::frames::Turn;
+use super::calls::GrpcSession;
+use super::frames::AcceptTurn;
 use super::transport::Transport;
 use crate::connection::ServeConnection;
-use crate::decision_service::Store;
+use crate::decision_service::CounterStore;
 use crate::drain::{self, ShutdownNotice, Stage};
 use crate::protocol_errors::{ErrorKind, ErrorSource};
-use crate::request_bounds::Bounds;
+use crate::request_bounds::RequestBounds;
 
 /// What clients may send of messages that aren't complete, all calls of a connection together.
-const WINDOW: u32 = 256 << 10;
+const CONNECTION_WINDOW: u32 = 256 << 10;
 /// h2 ends a call with more metadata than this many times what is taken; one with less is told so in gRPC's words.
 const METADATA: u32 = 2;
 
@@ -46,7 +46,7 @@ enum ConnectionEvent {
     Failed(h2::Error),
 }
 
-impl<B: Store> ServeConnection for Calls<B> {
+impl<B: CounterStore> ServeConnection for GrpcSession<B> {
     /// It also ends if nothing has happened on it for long.
     async fn serve<S: AsyncRead + AsyncWrite + Unpin + Send>(
         mut self,
@@ -55,7 +55,7 @@ impl<B: Store> ServeConnection for Calls<B> {
     ) -> io::Result<()> {
         let served = serve_calls(&mut stream, &mut self, &mut notice).await;
         if notice.stage() > Stage::Serving {
-            drain::linger(&mut stream, &mut notice).await;
+            drain::discard_until_closed(&mut stream, &mut notice).await;
         }
         self.finish().await;
         served.map_err(io::Error::other)
@@ -63,20 +63,20 @@ impl<B: Store> ServeConnection for Calls<B> {
 }
 
 /// The same without the end of the connection below.
-async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
+async fn serve_calls<B: CounterStore, S: AsyncRead + AsyncWrite + Unpin>(
     stream: &mut S,
-    calls: &mut Calls<B>,
+    calls: &mut GrpcSession<B>,
     notice: &mut ShutdownNotice,
 ) -> Result<(), h2::Error> {
     let service = Arc::clone(&calls.service);
-    let (turn, bounds) = (Arc::new(Turn::default()), &service.decider.bounds);
-    let (errors, patience) = (calls.errors.clone(), bounds.request_time);
+    let (turn, bounds) = (Arc::new(AcceptTurn::default()), &service.decider.bounds);
+    let (errors, patience) = (calls.errors.clone(), bounds.request_timeout);
     let transport = Transport::new(stream, Arc::clone(&turn), errors, patience);
     let Some(mut connection) = open_connection(transport, &calls.errors, bounds, notice).await?
     else {
         return Ok(());
     };
-    let mut quiet = Quiet::new(connection.ping_pong(), bounds);
+    let mut quiet = IdleMonitor::new(connection.ping_pong(), bounds);
     let mut stage = Stage::Serving;
     loop {
         let (mut accepted, mut complete) = (Vec::new(), Vec::new());
@@ -105,16 +105,16 @@ async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
         match next.await {
             ConnectionEvent::Calls => {
                 for (request, respond) in accepted {
-                    calls.begin(request, respond).await;
+                    calls.accept_call(request, respond).await;
                 }
                 for call in complete {
                     calls.decide(call).await;
                 }
-                quiet.heard();
+                quiet.record_activity();
             }
             ConnectionEvent::Flood => return end_flood(&mut connection).await,
             ConnectionEvent::Stage(now) => {
-                if now > Stage::Leaving && stage <= Stage::Leaving {
+                if now > Stage::Draining && stage <= Stage::Draining {
                     connection.graceful_shutdown();
                 }
                 stage = now;
@@ -122,7 +122,7 @@ async fn serve_calls<B: Store, S: AsyncRead + AsyncWrite + Unpin>(
                 calls.wake();
             }
             ConnectionEvent::Ended | ConnectionEvent::Quiet(IdleAction::Close) => return Ok(()),
-            ConnectionEvent::Quiet(IdleAction::SayGoodbye) => connection.graceful_shutdown(),
+            ConnectionEvent::Quiet(IdleAction::GoAway) => connection.graceful_shutdown(),
             ConnectionEvent::Failed(error) => return Err(error),
         }
     }
@@ -163,26 +163,26 @@ async fn end_flood<T: AsyncRead + AsyncWrite + Unpin>(
 async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
     transport: T,
     errors: &ErrorSource,
-    bounds: &Bounds,
+    bounds: &RequestBounds,
     notice: &mut ShutdownNotice,
 ) -> Result<Option<Connection<T, Bytes>>, h2::Error> {
     let small = |bytes: usize| u32::try_from(bytes).unwrap_or(u32::MAX);
     let window = small(bounds.message_bytes() + PREFIX).max(65_535);
     let mut builder = Builder::new();
     builder
-        .max_concurrent_streams(bounds.streams)
+        .max_concurrent_streams(bounds.max_streams)
         .max_header_list_size(small(bounds.metadata_bytes()).saturating_mul(METADATA))
         .initial_window_size(window)
-        .initial_connection_window_size(window.max(WINDOW))
+        .initial_connection_window_size(window.max(CONNECTION_WINDOW))
         // Both would end the connection, and all calls on it. The transport bounds what they are for.
         .max_pending_accept_reset_streams(usize::MAX)
         .max_local_error_reset_streams(None);
     let closing = async {
-        notice.until(Stage::Closing).await;
+        notice.wait_for_stage(Stage::Closing).await;
         sleep(drain::GRACE).await;
     };
     let begun = tokio::select! {
-        begun = timeout(bounds.request_time, builder.handshake(transport)) => begun.ok(),
+        begun = timeout(bounds.request_timeout, builder.handshake(transport)) => begun.ok(),
         // Or not soon once the service closes.
         () = closing => None,
     };
@@ -199,7 +199,7 @@ async fn open_connection<T: AsyncRead + AsyncWrite + Unpin>(
 
 /// How long nothing has happened on a connection, and what was done about it: one without calls is ended, and of one with calls
 /// the client is asked whether it is still there.
-struct Quiet {
+struct IdleMonitor {
     timer: Pin<Box<Sleep>>,
     asked: IdleState,
     /// None if the connection has given it to somebody else, which it hasn't.
@@ -223,30 +223,30 @@ enum IdleState {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum IdleAction {
     /// Tell the client that no more calls are taken.
-    SayGoodbye,
+    GoAway,
     /// Close, whatever is open.
     Close,
 }
 
-impl Quiet {
-    fn new(pings: Option<PingPong>, bounds: &Bounds) -> Self {
+impl IdleMonitor {
+    fn new(pings: Option<PingPong>, bounds: &RequestBounds) -> Self {
         Self {
-            timer: Box::pin(sleep(bounds.idle_time)),
+            timer: Box::pin(sleep(bounds.idle_timeout)),
             asked: IdleState::Nothing,
             pings,
-            idle: bounds.idle_time,
-            patience: bounds.request_time,
+            idle: bounds.idle_timeout,
+            patience: bounds.request_timeout,
         }
     }
 
     /// A call came in. One that was told to leave has no more time for that.
-    fn heard(&mut self) {
+    fn record_activity(&mut self) {
         if self.asked != IdleState::ToLeave {
-            self.ask(IdleState::Nothing, self.idle);
+            self.set_state(IdleState::Nothing, self.idle);
         }
     }
 
-    fn ask(&mut self, what: IdleState, time: Duration) {
+    fn set_state(&mut self, what: IdleState, time: Duration) {
         self.asked = what;
         self.timer.as_mut().reset(Instant::now() + time);
     }
@@ -256,23 +256,23 @@ impl Quiet {
         if let (IdleState::Presence, Some(pings)) = (self.asked, &mut self.pings)
             && let Poll::Ready(Ok(_)) = pings.poll_pong(cx)
         {
-            self.ask(IdleState::Nothing, self.idle);
+            self.set_state(IdleState::Nothing, self.idle);
         }
         while self.timer.as_mut().poll(cx).is_ready() {
             if self.asked != IdleState::Nothing {
                 return Poll::Ready(IdleAction::Close);
             }
             if has_no_calls {
-                self.ask(IdleState::ToLeave, self.patience);
-                return Poll::Ready(IdleAction::SayGoodbye);
+                self.set_state(IdleState::ToLeave, self.patience);
+                return Poll::Ready(IdleAction::GoAway);
             }
-            self.ask(IdleState::Presence, self.patience);
+            self.set_state(IdleState::Presence, self.patience);
             if let Some(pings) = &mut self.pings {
                 // One that is still under way is as good as another.
                 let _ = pings.send_ping(Ping::opaque());
                 // Whoever is told that there is an answer has asked for it before.
                 if let Poll::Ready(Ok(_)) = pings.poll_pong(cx) {
-                    self.ask(IdleState::Nothing, self.idle);
+                    self.set_state(IdleState::Nothing, self.idle);
                 }
             }
         }

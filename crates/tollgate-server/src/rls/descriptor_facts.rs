@@ -27,7 +27,7 @@ pub(crate) struct FactTexts {
     /// Whether Envoy's word for the client's address says ours, as no entry does.
     fills_ip: bool,
     /// Names that rules ask for and that have several values.
-    several: Vec<String>,
+    multi_valued: Vec<String>,
 }
 
 /// The sets of facts that a request stands for.
@@ -64,7 +64,7 @@ impl FactTexts {
         texts.asks_domain = is_asked(DOMAIN);
         texts.fills_ip = is_asked("ip") && !texts.entries(question).any(|entry| entry.1 == "ip");
         let several = texts.several(question, is_asked);
-        texts.several = several;
+        texts.multi_valued = several;
         texts
     }
 
@@ -111,17 +111,17 @@ impl FactTexts {
         let mut whole = self.whole(question)?.into_iter();
         let first = whole.next().unwrap_or_default();
         let mut others: Vec<_> = whole.collect();
-        self.add_parts(question, question.gives_back(), &mut others)?;
+        self.add_parts(question, question.is_refund(), &mut others)?;
         Ok(FactSets { first, others })
     }
 
     /// The facts of each descriptor whose hits are given back, of a request that takes something, too.
-    pub(crate) fn given_back<'a>(
+    pub(crate) fn refunded<'a>(
         &'a self,
         question: &RlsRequest<'a>,
     ) -> Result<Vec<Facts<'a>>, Undecided> {
         let mut sets = Vec::new();
-        if !question.gives_back() {
+        if !question.is_refund() {
             self.add_parts(question, true, &mut sets)?;
         }
         Ok(sets)
@@ -147,11 +147,11 @@ impl FactTexts {
         if let Some(cost) = question.cost() {
             base.set_cost(cost);
         }
-        if self.several.is_empty() {
+        if self.multi_valued.is_empty() {
             return Ok(smallvec::smallvec![base]);
         }
         let each = 0..question.descriptors.len();
-        Ok(self.combined(question, &base, each)?.into())
+        Ok(self.combine_values(question, &base, each)?.into())
     }
 
     /// Adds the facts of each descriptor by itself, if a rule asks for its keys: of those that give back, or of those that don't.
@@ -169,7 +169,7 @@ impl FactTexts {
             let mut base = Facts::new()
                 .with(DOMAIN, question.domain)
                 .with(DESCRIPTOR, keys)
-                .of_descriptor();
+                .as_descriptor();
             for (_, name, value) in self.entries(question).filter(|entry| entry.0 == number) {
                 if base.get(name).is_none() {
                     base.set(name, value);
@@ -185,9 +185,9 @@ impl FactTexts {
                 let first = values.next();
                 values.any(|other| first.is_some_and(|first| first.2 != other.2))
             };
-            if self.several.iter().any(repeats) {
+            if self.multi_valued.iter().any(repeats) {
                 // A key that is twice in one descriptor; seldom enough to read it once more.
-                sets.extend(self.combined(question, &base, number..number + 1)?);
+                sets.extend(self.combine_values(question, &base, number..number + 1)?);
             } else {
                 sets.push(base);
             }
@@ -199,7 +199,7 @@ impl FactTexts {
     }
 
     /// All ways to choose one value of each fact, such that a descriptor's own values stand together.
-    fn combined<'a>(
+    fn combine_values<'a>(
         &'a self,
         question: &RlsRequest<'a>,
         base: &Facts<'a>,
@@ -221,7 +221,7 @@ impl FactTexts {
         };
         let mut chosen = BTreeSet::new();
         for number in descriptors.clone() {
-            let each = self.several.iter().map(|name| {
+            let each = self.multi_valued.iter().map(|name| {
                 let values = own(Some(number), name);
                 let is_apart = values.is_empty();
                 FactValues {

@@ -2,17 +2,18 @@
 
 use std::sync::LazyLock;
 
-use super::protobuf_reader::{Fields, Value};
+use super::protobuf_reader::{FieldReader, FieldValue};
 
 /// A `google.protobuf.FileDescriptorSet`, which `cargo xtask protos` compiles.
-static SET: &[u8] = include_bytes!("descriptors.bin");
+static DESCRIPTOR_SET: &[u8] = include_bytes!("descriptors.bin");
 
 /// All that is described.
-pub(crate) static FILES: LazyLock<Files> = LazyLock::new(|| Files::of(SET));
+pub(crate) static FILES: LazyLock<FileDescriptors> =
+    LazyLock::new(|| FileDescriptors::of(DESCRIPTOR_SET));
 
 /// Files, and the services in them.
 #[derive(Debug, Default)]
-pub(crate) struct Files {
+pub(crate) struct FileDescriptors {
     files: Vec<FileDescriptor>,
     services: Vec<String>,
 }
@@ -26,7 +27,7 @@ struct FileDescriptor {
     symbols: Vec<String>,
 }
 
-impl Files {
+impl FileDescriptors {
     fn of(set: &'static [u8]) -> Self {
         let mut all = Self::default();
         for bytes in messages(set, 1) {
@@ -86,10 +87,10 @@ fn types(
 
 /// All values of a field. The set is our own: there is nothing wrong in it to tell of.
 fn messages(within: &'static [u8], field: u64) -> impl Iterator<Item = &'static [u8]> {
-    Fields::of(within)
+    FieldReader::of(within)
         .flatten()
         .filter_map(move |one| match one {
-            (number, Value::Bytes(bytes)) if number == field => Some(bytes),
+            (number, FieldValue::Bytes(bytes)) if number == field => Some(bytes),
             _ => None,
         })
 }

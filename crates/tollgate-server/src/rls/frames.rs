@@ -15,15 +15,15 @@ use crate::protocol_errors::{ErrorKind, ErrorSource};
 pub(super) const PREFACE: usize = 24;
 const HEAD: usize = 9;
 /// Frames are no longer, as the service advertises no other size.
-const MOST: usize = 16_384;
+const MAX_FRAME_BYTES: usize = 16_384;
 /// A header block over several frames is gathered up to here; h2 ends the connection long before.
-const BLOCK: usize = 65_536;
+const MAX_BLOCK_BYTES: usize = 65_536;
 
 /// The most streams that are opened before those before them are accepted. h2 keeps room for as many as it ever had at
 /// once, some 2 KB each, for as long as the connection lives.
-const TURN: u32 = 32;
+const STREAMS_PER_TURN: u32 = 32;
 /// Control frames that a client may send at first, and save up.
-const CONTROL: u32 = 1_000;
+const CONTROL_BURST: u32 = 1_000;
 /// As many more for each call: what clients send along with one is below that.
 const CONTROL_A_CALL: u32 = 8;
 /// And so many a second.
@@ -121,7 +121,8 @@ impl FrameReader {
             let Some(head) = FrameHead::read(rest) else {
                 return used;
             };
-            let is_block = matches!(head.kind, HEADERS | CONTINUATION) && head.length <= MOST;
+            let is_block =
+                matches!(head.kind, HEADERS | CONTINUATION) && head.length <= MAX_FRAME_BYTES;
             if !is_block {
                 let is_message = head.kind == DATA && (head.length > 0 || head.has(END_STREAM));
                 if !is_message && !to.may_control() {
@@ -183,7 +184,7 @@ impl FrameReader {
                     }
                     block.flags |= END_HEADERS;
                     block.write(out);
-                } else if block.fields.len() > BLOCK {
+                } else if block.fields.len() > MAX_BLOCK_BYTES {
                     block.write(out);
                 } else {
                     self.block = Some(block);
@@ -215,7 +216,7 @@ impl HeaderBlock {
     /// Writes it in as few frames as it needs.
     fn write(self, out: &mut Vec<u8>) {
         let is_whole = self.flags & END_HEADERS;
-        let room = MOST - self.priority.len();
+        let room = MAX_FRAME_BYTES - self.priority.len();
         let (first, mut rest) = self.fields.split_at(self.fields.len().min(room));
         let end = |rest: &[u8]| if rest.is_empty() { is_whole } else { 0 };
         let flags = self.flags & !(PADDED | END_HEADERS) | end(rest);
@@ -229,7 +230,7 @@ impl HeaderBlock {
         out.extend_from_slice(&self.priority);
         out.extend_from_slice(first);
         while !rest.is_empty() {
-            let (next, after) = rest.split_at(rest.len().min(MOST));
+            let (next, after) = rest.split_at(rest.len().min(MAX_FRAME_BYTES));
             rest = after;
             head(next.len(), CONTINUATION, end(rest)).write(out);
             out.extend_from_slice(next);
@@ -239,13 +240,13 @@ impl HeaderBlock {
 
 /// How many streams were opened since the connection last accepted, and whether the transport holds something back.
 #[derive(Debug, Default)]
-pub(super) struct Turn {
+pub(super) struct AcceptTurn {
     pub(super) opened: AtomicU32,
     pub(super) holds_back: AtomicBool,
     is_flooded: AtomicBool,
 }
 
-impl Turn {
+impl AcceptTurn {
     /// All that was opened is accepted. Whether more is there to be read at once.
     pub(super) fn next(&self) -> bool {
         self.opened.store(0, Ordering::Relaxed);
@@ -268,7 +269,7 @@ pub(super) struct ControlBudget {
 impl Default for ControlBudget {
     fn default() -> Self {
         Self {
-            left: CONTROL,
+            left: CONTROL_BURST,
             since: Instant::now(),
         }
     }
@@ -276,7 +277,7 @@ impl Default for ControlBudget {
 
 impl ControlBudget {
     fn earn(&mut self) {
-        self.left = CONTROL.max(self.left).min(self.left + CONTROL_A_CALL);
+        self.left = CONTROL_BURST.max(self.left).min(self.left + CONTROL_A_CALL);
     }
 
     fn spend(&mut self) -> bool {
@@ -294,7 +295,9 @@ impl ControlBudget {
         let now = Instant::now();
         let millis = now.saturating_duration_since(self.since).as_millis();
         let earned = u64::try_from(millis).unwrap_or(u64::MAX) / (1_000 / CONTROL_A_SECOND);
-        self.left = u32::try_from(earned).unwrap_or(CONTROL).min(CONTROL);
+        self.left = u32::try_from(earned)
+            .unwrap_or(CONTROL_BURST)
+            .min(CONTROL_BURST);
         self.since = now;
     }
 }
@@ -310,7 +313,7 @@ pub(super) trait FrameGate {
 
 /// What a turn and the control frames that are left let pass.
 pub(super) struct TurnGate<'t> {
-    pub(super) turn: &'t Turn,
+    pub(super) turn: &'t AcceptTurn,
     pub(super) control: &'t mut ControlBudget,
     pub(super) errors: &'t ErrorSource,
 }
@@ -318,7 +321,7 @@ pub(super) struct TurnGate<'t> {
 impl FrameGate for TurnGate<'_> {
     fn may_open(&mut self) -> bool {
         let opened = self.turn.opened.load(Ordering::Relaxed);
-        if opened >= TURN {
+        if opened >= STREAMS_PER_TURN {
             self.turn.holds_back.store(true, Ordering::Relaxed);
             return false;
         }

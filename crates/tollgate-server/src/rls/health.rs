@@ -9,10 +9,10 @@ use h2::server::SendResponse;
 use tokio::time::timeout;
 use tollgate_http::protobuf;
 
-use super::call::{self, Failed, PREFIX};
+use super::call::{self, GrpcStatus, PREFIX};
 use super::descriptors::FILES;
-use super::protobuf_reader::Fields;
-use crate::decision_service::Store;
+use super::protobuf_reader::FieldReader;
+use crate::decision_service::CounterStore;
 use crate::drain::Stage;
 use crate::health::Health;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
@@ -33,15 +33,15 @@ enum WatchEvent {
 }
 
 /// Tells it once.
-pub(crate) fn check(health: &Health, body: &[u8]) -> Result<Bytes, Failed> {
+pub(crate) fn check(health: &Health, body: &[u8]) -> Result<Bytes, GrpcStatus> {
     match status(health, body)? {
-        SERVICE_UNKNOWN => Err(Failed::not_found("no such service")),
+        SERVICE_UNKNOWN => Err(GrpcStatus::not_found("no such service")),
         status => Ok(framed(status)),
     }
 }
 
 /// Tells it, and again when it changes, until the client leaves or the service closes.
-pub(crate) async fn watch<B: Store>(
+pub(crate) async fn watch<B: CounterStore>(
     service: &Service<B>,
     errors: &ErrorSource,
     body: &[u8],
@@ -52,17 +52,17 @@ pub(crate) async fn watch<B: Store>(
         Ok(status) => status,
         Err(failed) => {
             // If it can't be told, the client has left.
-            let _ = call::answer(respond, Err(failed));
+            let _ = call::send_response(respond, Err(failed));
             return;
         }
     };
-    let Ok(mut stream) = call::begin(respond) else {
+    let Ok(mut stream) = call::begin_stream(respond) else {
         return;
     };
     let mut next = framed(told);
     loop {
-        let time = service.decider.bounds.request_time;
-        match timeout(time, call::send(&mut stream, next)).await {
+        let time = service.decider.bounds.request_timeout;
+        match timeout(time, call::send_message(&mut stream, next)).await {
             Ok(Ok(())) => {}
             Ok(Err(_)) => return,
             Err(_) => {
@@ -76,7 +76,7 @@ pub(crate) async fn watch<B: Store>(
             }
             match status(health, body) {
                 Ok(now) if now != told => Poll::Ready(WatchEvent::Changed(now)),
-                _ if service.closing.stage() > Stage::Leaving => Poll::Ready(WatchEvent::Closing),
+                _ if service.closing.stage() > Stage::Draining => Poll::Ready(WatchEvent::Closing),
                 // The connection polls all calls when the service begins to end.
                 _ => Poll::Pending,
             }
@@ -88,18 +88,21 @@ pub(crate) async fn watch<B: Store>(
                 framed(now)
             }
             WatchEvent::Closing => {
-                let _ = call::end(&mut stream, Err(Failed::unavailable("the service ends")));
+                let _ = call::end_stream(
+                    &mut stream,
+                    Err(GrpcStatus::unavailable("the service ends")),
+                );
                 return;
             }
         };
     }
 }
 
-fn status(health: &Health, body: &[u8]) -> Result<u64, Failed> {
+fn status(health: &Health, body: &[u8]) -> Result<u64, GrpcStatus> {
     let mut name = "";
-    for field in Fields::of(call::message(body)?) {
-        if let (1, value) = field.map_err(Failed::invalid)? {
-            name = value.text(1).map_err(Failed::invalid)?;
+    for field in FieldReader::of(call::parse_message(body)?) {
+        if let (1, value) = field.map_err(GrpcStatus::invalid)? {
+            name = value.text(1).map_err(GrpcStatus::invalid)?;
         }
     }
     let is_known = name.is_empty() || FILES.services().iter().any(|own| own == name);

@@ -100,7 +100,7 @@ impl HpackString<'_> {
 
     fn decoded(&self) -> Option<Cow<'_, [u8]>> {
         if self.is_huffman {
-            huffman(self.bytes).map(Cow::Owned)
+            decode_huffman(self.bytes).map(Cow::Owned)
         } else {
             Some(Cow::Borrowed(self.bytes))
         }
@@ -214,7 +214,7 @@ const fn codes() -> ([HuffmanCodes; LONGEST + 1], [u8; 256]) {
 }
 
 /// What a string of Huffman codes says; none if it isn't one.
-fn huffman(coded: &[u8]) -> Option<Vec<u8>> {
+fn decode_huffman(coded: &[u8]) -> Option<Vec<u8>> {
     let (lengths, bytes) = &CODES;
     let mut out = Vec::with_capacity(coded.len() * 8 / 5);
     let (mut code, mut bits) = (0_u32, 0_usize);
@@ -262,11 +262,11 @@ mod tests {
             (&[], b""),
         ];
         for (coded, text) in cases {
-            assert_eq!(huffman(coded).as_deref(), Some(text));
+            assert_eq!(decode_huffman(coded).as_deref(), Some(text));
         }
         // The code that ends nothing, and a last byte that isn't filled with ones, or is filled whole.
         for broken in [&[0xff; 4][..], &[0x00], &[0xff]] {
-            assert_eq!(huffman(broken), None, "{broken:?}");
+            assert_eq!(decode_huffman(broken), None, "{broken:?}");
         }
     }
 
@@ -310,7 +310,7 @@ mod tests {
     fn a_huffman_authority_is_replaced_by_one_of_its_decoded_length() {
         // `a|b`: 00011, 11111111100, 100011, and ones.
         let coded = [0b0001_1111, 0b1111_1100, 0b1000_1111];
-        assert_eq!(huffman(&coded).as_deref(), Some(&b"a|b"[..]));
+        assert_eq!(decode_huffman(&coded).as_deref(), Some(&b"a|b"[..]));
         let block = [&[0x41, 0x83][..], &coded, &[0x86]].concat();
         let expected = [&[0x41, 3][..], b"aaa", &[0x86]].concat();
         assert_eq!(with_valid_authority(&block), Some(expected));

@@ -8,17 +8,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// Calls that may wait for their messages, of all connections together.
-const CALLS: usize = 16_384;
+const MAX_CALLS: usize = 16_384;
 /// A connection may have so many of them at any time.
 const CALLS_OF_ANY: usize = 4;
 /// Bytes that may be kept of messages that aren't complete.
-const BYTES: usize = 64 << 20;
+const MAX_BYTES: usize = 64 << 20;
 /// A message may have so many of them at any time.
 const BYTES_OF_ANY: usize = 1_024;
 
 /// All calls of a service that wait. Counts are relaxed: nothing else depends on them.
 #[derive(Debug, Default)]
-pub(crate) struct Waiting {
+pub(crate) struct IncompleteCalls {
     calls: AtomicUsize,
     bytes: AtomicUsize,
 }
@@ -26,7 +26,7 @@ pub(crate) struct Waiting {
 /// One call that waits.
 #[derive(Debug)]
 pub(super) struct IncompleteCall {
-    all: Arc<Waiting>,
+    all: Arc<IncompleteCalls>,
     /// Held by all of its connection, which are counted so.
     _of_connection: Arc<()>,
     bytes: usize,
@@ -34,7 +34,7 @@ pub(super) struct IncompleteCall {
 
 impl IncompleteCall {
     /// One more call of a connection; none if there are too many.
-    pub(super) fn enter(all: &Arc<Waiting>, of_connection: &Arc<()>) -> Option<Self> {
+    pub(super) fn enter(all: &Arc<IncompleteCalls>, of_connection: &Arc<()>) -> Option<Self> {
         let before = all.calls.fetch_add(1, Ordering::Relaxed);
         let own = Self {
             all: Arc::clone(all),
@@ -43,7 +43,7 @@ impl IncompleteCall {
         };
         // The connection itself holds one, and so does the new one.
         let others = Arc::strong_count(of_connection) - 2;
-        (before < CALLS || others < CALLS_OF_ANY).then_some(own)
+        (before < MAX_CALLS || others < CALLS_OF_ANY).then_some(own)
     }
 
     /// Whether its message may have so many bytes while it isn't complete.
@@ -51,7 +51,7 @@ impl IncompleteCall {
         let more = bytes.saturating_sub(self.bytes);
         self.bytes += more;
         let before = self.all.bytes.fetch_add(more, Ordering::Relaxed);
-        bytes <= BYTES_OF_ANY || before + more <= BYTES
+        bytes <= BYTES_OF_ANY || before + more <= MAX_BYTES
     }
 }
 
@@ -70,14 +70,14 @@ mod tests {
     fn whoever_has_many_keeps_nobody_else_out() {
         let (all, greedy, other) = (Arc::default(), Arc::new(()), Arc::new(()));
         let enter = |whose: &Arc<()>| IncompleteCall::enter(&all, whose);
-        let mut many: Vec<_> = (0..CALLS).filter_map(|_| enter(&greedy)).collect();
-        assert_eq!(many.len(), CALLS);
+        let mut many: Vec<_> = (0..MAX_CALLS).filter_map(|_| enter(&greedy)).collect();
+        assert_eq!(many.len(), MAX_CALLS);
         assert!(enter(&greedy).is_none());
         let few: Vec<_> = (0..5).map(|_| enter(&other)).collect();
         let entered: Vec<_> = few.iter().map(Option::is_some).collect();
         assert_eq!(entered, [true, true, true, true, false]);
         drop(few);
-        let whole = BYTES / CALLS;
+        let whole = MAX_BYTES / MAX_CALLS;
         assert!(many.iter_mut().all(|one| one.may_keep(whole)));
         assert!(!many[0].may_keep(whole + 1));
         let mut short = enter(&other).expect("room");

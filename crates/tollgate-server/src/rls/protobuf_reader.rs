@@ -4,7 +4,7 @@ use derive_more::Display;
 
 /// What a message says that is none.
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]
-pub(crate) enum Malformed {
+pub(crate) enum ProtobufError {
     /// It ends inside a field.
     #[display("the message ends inside a field")]
     CutShort,
@@ -24,7 +24,7 @@ pub(crate) enum Malformed {
 
 /// The value of a field.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Value<'m> {
+pub(crate) enum FieldValue<'m> {
     Number(u64),
     Bytes(&'m [u8]),
     /// Four or eight bytes, which no field that is known here has.
@@ -33,27 +33,30 @@ pub(crate) enum Value<'m> {
 
 /// The fields of a message, in their order.
 #[derive(Clone, Debug)]
-pub(crate) struct Fields<'m>(&'m [u8]);
+pub(crate) struct FieldReader<'m>(&'m [u8]);
 
-impl<'m> Fields<'m> {
+impl<'m> FieldReader<'m> {
     pub(crate) const fn of(message: &'m [u8]) -> Self {
         Self(message)
     }
 
-    fn take(&mut self, bytes: u64) -> Result<&'m [u8], Malformed> {
-        let length = usize::try_from(bytes).map_err(|_| Malformed::CutShort)?;
-        let (taken, rest) = self.0.split_at_checked(length).ok_or(Malformed::CutShort)?;
+    fn take(&mut self, bytes: u64) -> Result<&'m [u8], ProtobufError> {
+        let length = usize::try_from(bytes).map_err(|_| ProtobufError::CutShort)?;
+        let (taken, rest) = self
+            .0
+            .split_at_checked(length)
+            .ok_or(ProtobufError::CutShort)?;
         self.0 = rest;
         Ok(taken)
     }
 
-    fn number(&mut self) -> Result<u64, Malformed> {
+    fn number(&mut self) -> Result<u64, ProtobufError> {
         let mut value = 0;
         for (place, byte) in self.0.iter().enumerate().take(10) {
             let bits = u64::from(byte & 0x7f);
             // The tenth byte has room for one bit.
             if place == 9 && bits > 1 {
-                return Err(Malformed::Number);
+                return Err(ProtobufError::Number);
             }
             value |= bits << (7 * place);
             if byte & 0x80 == 0 {
@@ -62,34 +65,34 @@ impl<'m> Fields<'m> {
             }
         }
         Err(if self.0.len() < 10 {
-            Malformed::CutShort
+            ProtobufError::CutShort
         } else {
-            Malformed::Number
+            ProtobufError::Number
         })
     }
 
-    fn field(&mut self) -> Result<(u64, Value<'m>), Malformed> {
+    fn field(&mut self) -> Result<(u64, FieldValue<'m>), ProtobufError> {
         let tag = self.number()?;
         let field = tag >> 3;
         if field == 0 || field > 0x1fff_ffff {
-            return Err(Malformed::Field);
+            return Err(ProtobufError::Field);
         }
         let value = match tag & 7 {
-            0 => Value::Number(self.number()?),
-            1 => self.take(8).map(|_| Value::Fixed)?,
+            0 => FieldValue::Number(self.number()?),
+            1 => self.take(8).map(|_| FieldValue::Fixed)?,
             2 => {
                 let length = self.number()?;
-                Value::Bytes(self.take(length)?)
+                FieldValue::Bytes(self.take(length)?)
             }
-            5 => self.take(4).map(|_| Value::Fixed)?,
-            _ => return Err(Malformed::Field),
+            5 => self.take(4).map(|_| FieldValue::Fixed)?,
+            _ => return Err(ProtobufError::Field),
         };
         Ok((field, value))
     }
 }
 
-impl<'m> Iterator for Fields<'m> {
-    type Item = Result<(u64, Value<'m>), Malformed>;
+impl<'m> Iterator for FieldReader<'m> {
+    type Item = Result<(u64, FieldValue<'m>), ProtobufError>;
 
     fn next(&mut self) -> Option<Self::Item> {
         if self.0.is_empty() {
@@ -103,32 +106,32 @@ impl<'m> Iterator for Fields<'m> {
     }
 }
 
-impl<'m> Value<'m> {
-    pub(crate) const fn number(self, field: u64) -> Result<u64, Malformed> {
+impl<'m> FieldValue<'m> {
+    pub(crate) const fn number(self, field: u64) -> Result<u64, ProtobufError> {
         match self {
             Self::Number(value) => Ok(value),
-            _ => Err(Malformed::Kind { field }),
+            _ => Err(ProtobufError::Kind { field }),
         }
     }
 
     /// As a field of 32 bits reads it: the rest is cut off.
-    pub(crate) const fn small(self, field: u64) -> Result<u32, Malformed> {
+    pub(crate) const fn small(self, field: u64) -> Result<u32, ProtobufError> {
         match self {
             #[expect(clippy::cast_possible_truncation, reason = "what the encoding says")]
             Self::Number(value) => Ok(value as u32),
-            _ => Err(Malformed::Kind { field }),
+            _ => Err(ProtobufError::Kind { field }),
         }
     }
 
-    pub(crate) const fn message(self, field: u64) -> Result<&'m [u8], Malformed> {
+    pub(crate) const fn message(self, field: u64) -> Result<&'m [u8], ProtobufError> {
         match self {
             Self::Bytes(bytes) => Ok(bytes),
-            _ => Err(Malformed::Kind { field }),
+            _ => Err(ProtobufError::Kind { field }),
         }
     }
 
-    pub(crate) fn text(self, field: u64) -> Result<&'m str, Malformed> {
-        std::str::from_utf8(self.message(field)?).map_err(|_| Malformed::Text)
+    pub(crate) fn text(self, field: u64) -> Result<&'m str, ProtobufError> {
+        std::str::from_utf8(self.message(field)?).map_err(|_| ProtobufError::Text)
     }
 }
 
@@ -138,8 +141,8 @@ mod tests {
 
     use super::*;
 
-    fn all(message: &[u8]) -> Result<Vec<(u64, Value<'_>)>, Malformed> {
-        Fields::of(message).collect()
+    fn all(message: &[u8]) -> Result<Vec<(u64, FieldValue<'_>)>, ProtobufError> {
+        FieldReader::of(message).collect()
     }
 
     #[test]
@@ -147,7 +150,7 @@ mod tests {
         for value in [0, 1, 127, 128, 300, u64::from(u32::MAX), u64::MAX] {
             let mut out = Vec::new();
             varint(&mut out, value);
-            assert_eq!(Fields::of(&out).number(), Ok(value));
+            assert_eq!(FieldReader::of(&out).number(), Ok(value));
         }
         let mut out = Vec::new();
         number(&mut out, 3, 7);
@@ -155,41 +158,44 @@ mod tests {
         bytes(&mut out, 1, b"abc");
         message(&mut out, 2, |out| bytes(out, 1, &[b'x'; 200]));
         let fields = all(&out).expect("a message");
-        assert_eq!(fields[0], (3, Value::Number(7)));
-        assert_eq!(fields[1], (1, Value::Bytes(b"abc")));
+        assert_eq!(fields[0], (3, FieldValue::Number(7)));
+        assert_eq!(fields[1], (1, FieldValue::Bytes(b"abc")));
         let inner = fields[2].1.message(2).expect("a message");
-        assert_eq!(all(inner), Ok(vec![(1, Value::Bytes(&[b'x'; 200]))]));
+        assert_eq!(all(inner), Ok(vec![(1, FieldValue::Bytes(&[b'x'; 200]))]));
     }
 
     #[test]
     fn what_is_unknown_is_passed_over_and_what_is_broken_is_told() {
         assert_eq!(
             all(&[0x79, 1, 2, 3, 4, 5, 6, 7, 8]),
-            Ok(vec![(15, Value::Fixed)])
+            Ok(vec![(15, FieldValue::Fixed)])
         );
-        assert_eq!(all(&[0x7d, 1, 2, 3, 4]), Ok(vec![(15, Value::Fixed)]));
+        assert_eq!(all(&[0x7d, 1, 2, 3, 4]), Ok(vec![(15, FieldValue::Fixed)]));
         for (message, error) in [
-            (&[0x08][..], Malformed::CutShort),
-            (&[0x0a, 5, b'a'], Malformed::CutShort),
-            (&[0x09, 0], Malformed::CutShort),
+            (&[0x08][..], ProtobufError::CutShort),
+            (&[0x0a, 5, b'a'], ProtobufError::CutShort),
+            (&[0x09, 0], ProtobufError::CutShort),
             (
                 &[
                     0x08, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x02,
                 ],
-                Malformed::Number,
+                ProtobufError::Number,
             ),
             (
                 &[
                     0x08, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x80, 0x00,
                 ],
-                Malformed::Number,
+                ProtobufError::Number,
             ),
-            (&[0x00, 0], Malformed::Field),
-            (&[0x0b], Malformed::Field),
+            (&[0x00, 0], ProtobufError::Field),
+            (&[0x0b], ProtobufError::Field),
         ] {
             assert_eq!(all(message), Err(error), "{message:?}");
         }
-        assert_eq!(Value::Bytes(&[0xff]).text(1), Err(Malformed::Text));
-        assert_eq!(Value::Fixed.number(3), Err(Malformed::Kind { field: 3 }));
+        assert_eq!(FieldValue::Bytes(&[0xff]).text(1), Err(ProtobufError::Text));
+        assert_eq!(
+            FieldValue::Fixed.number(3),
+            Err(ProtobufError::Kind { field: 3 })
+        );
     }
 }

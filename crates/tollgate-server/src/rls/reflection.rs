@@ -9,10 +9,10 @@ use h2::{Reason, RecvStream, SendStream};
 use tokio::time::timeout;
 use tollgate_http::protobuf;
 
-use super::call::{self, Failed, PREFIX};
+use super::call::{self, GrpcStatus, PREFIX};
 use super::descriptors::FILES;
-use super::protobuf_reader::{Fields, Malformed};
-use crate::request_bounds::Bounds;
+use super::protobuf_reader::{FieldReader, ProtobufError};
+use crate::request_bounds::RequestBounds;
 
 /// gRPC's number for what isn't there.
 const NOT_FOUND: u64 = 5;
@@ -33,12 +33,16 @@ enum ReflectionQuery<'m> {
 struct QueryStream<'b> {
     stream: RecvStream,
     bytes: Vec<u8>,
-    bounds: &'b Bounds,
+    bounds: &'b RequestBounds,
 }
 
 /// Answers until the client has no more questions.
-pub(crate) async fn serve(bounds: &Bounds, asks: RecvStream, respond: &mut SendResponse<Bytes>) {
-    let Ok(mut answers) = call::begin(respond) else {
+pub(crate) async fn serve(
+    bounds: &RequestBounds,
+    asks: RecvStream,
+    respond: &mut SendResponse<Bytes>,
+) {
+    let Ok(mut answers) = call::begin_stream(respond) else {
         return;
     };
     let mut questions = QueryStream {
@@ -46,42 +50,42 @@ pub(crate) async fn serve(bounds: &Bounds, asks: RecvStream, respond: &mut SendR
         bytes: Vec::new(),
         bounds,
     };
-    let ended = converse(&mut questions, &mut answers).await;
-    if call::end(&mut answers, ended).is_err() {
+    let ended = answer_queries(&mut questions, &mut answers).await;
+    if call::end_stream(&mut answers, ended).is_err() {
         answers.send_reset(Reason::CANCEL);
     }
 }
 
-async fn converse(
+async fn answer_queries(
     questions: &mut QueryStream<'_>,
     answers: &mut SendStream<Bytes>,
-) -> Result<(), Failed> {
+) -> Result<(), GrpcStatus> {
     while let Some(question) = questions.next().await? {
-        let answer = answer(&question).map_err(Failed::invalid)?;
-        let time = questions.bounds.request_time;
-        let sent = timeout(time, call::send(answers, answer)).await;
+        let answer = answer(&question).map_err(GrpcStatus::invalid)?;
+        let time = questions.bounds.request_timeout;
+        let sent = timeout(time, call::send_message(answers, answer)).await;
         let sent = sent.map_err(|_| slow("the answer wasn't read", time))?;
-        sent.map_err(Failed::invalid)?;
+        sent.map_err(GrpcStatus::invalid)?;
     }
     Ok(())
 }
 
-fn slow(what: &str, time: Duration) -> Failed {
+fn slow(what: &str, time: Duration) -> GrpcStatus {
     let seconds = time.as_secs();
-    Failed::too_slow(format_args!("{what} within {seconds} s"))
+    GrpcStatus::too_slow(format_args!("{what} within {seconds} s"))
 }
 
 impl QueryStream<'_> {
     /// The next message; none if there won't be one.
-    async fn next(&mut self) -> Result<Option<Vec<u8>>, Failed> {
+    async fn next(&mut self) -> Result<Option<Vec<u8>>, GrpcStatus> {
         loop {
             if let Some(message) = self.take()? {
                 return Ok(Some(message));
             }
             // Between questions a client may think for long; within one it is sending.
             let (time, what) = match self.bytes.len() {
-                0 => (self.bounds.idle_time, "nothing was asked"),
-                _ => (self.bounds.request_time, "the message wasn't sent"),
+                0 => (self.bounds.idle_timeout, "nothing was asked"),
+                _ => (self.bounds.request_timeout, "the message wasn't sent"),
             };
             let data = timeout(time, poll_fn(|cx| self.stream.poll_data(cx))).await;
             match data.map_err(|_| slow(what, time))? {
@@ -90,19 +94,19 @@ impl QueryStream<'_> {
                     // It fails if the connection is over, which is seen when more is read.
                     let _ = self.stream.flow_control().release_capacity(bytes.len());
                 }
-                Some(Err(error)) => return Err(Failed::invalid(error)),
+                Some(Err(error)) => return Err(GrpcStatus::invalid(error)),
                 None if self.bytes.is_empty() => return Ok(None),
-                None => return Err(Failed::invalid("the stream ends inside a message")),
+                None => return Err(GrpcStatus::invalid("the stream ends inside a message")),
             }
         }
     }
 
     /// A message that is there as a whole.
-    fn take(&mut self) -> Result<Option<Vec<u8>>, Failed> {
+    fn take(&mut self) -> Result<Option<Vec<u8>>, GrpcStatus> {
         let Some(prefix) = self.bytes.first_chunk::<PREFIX>() else {
             return Ok(None);
         };
-        let length = call::length(*prefix, self.bounds.request_bytes)?;
+        let length = call::parse_length(*prefix, self.bounds.request_bytes)?;
         let end = PREFIX + length;
         if self.bytes.len() < end {
             return Ok(None);
@@ -115,9 +119,9 @@ impl QueryStream<'_> {
 }
 
 impl<'m> ReflectionQuery<'m> {
-    fn read(message: &'m [u8]) -> Result<Self, Malformed> {
+    fn read(message: &'m [u8]) -> Result<Self, ProtobufError> {
         let mut asked = Self::Unknown;
-        for field in Fields::of(message) {
+        for field in FieldReader::of(message) {
             asked = match field? {
                 (3, value) => Self::File(value.text(3)?),
                 (4, value) => Self::Symbol(value.text(4)?),
@@ -131,7 +135,7 @@ impl<'m> ReflectionQuery<'m> {
 }
 
 /// A `ServerReflectionResponse`, with the question in it.
-fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
+fn answer(question: &[u8]) -> Result<Bytes, ProtobufError> {
     let asked = ReflectionQuery::read(question)?;
     let mut out = vec![0; PREFIX];
     protobuf::bytes(&mut out, 2, question);
@@ -147,8 +151,8 @@ fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
                 protobuf::message(out, 1, |out| protobuf::bytes(out, 1, name.as_bytes()));
             }
         }),
-        ReflectionQuery::Extension => wrong(&mut out, NOT_FOUND, "there are no extensions"),
-        ReflectionQuery::Unknown => wrong(&mut out, 12, "a question that isn't known here"),
+        ReflectionQuery::Extension => write_error(&mut out, NOT_FOUND, "there are no extensions"),
+        ReflectionQuery::Unknown => write_error(&mut out, 12, "a question that isn't known here"),
     }
     Ok(call::framed(out))
 }
@@ -156,11 +160,11 @@ fn answer(question: &[u8]) -> Result<Bytes, Malformed> {
 fn file(out: &mut Vec<u8>, found: Option<&[u8]>, kind: &str, name: &str) {
     match found {
         Some(file) => protobuf::message(out, 4, |out| protobuf::bytes(out, 1, file)),
-        None => wrong(out, NOT_FOUND, &format!("no {kind} {name:?}")),
+        None => write_error(out, NOT_FOUND, &format!("no {kind} {name:?}")),
     }
 }
 
-fn wrong(out: &mut Vec<u8>, code: u64, why: &str) {
+fn write_error(out: &mut Vec<u8>, code: u64, why: &str) {
     protobuf::message(out, 7, |out| {
         protobuf::number(out, 1, code);
         protobuf::bytes(out, 2, why.as_bytes());

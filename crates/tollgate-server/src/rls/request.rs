@@ -5,7 +5,7 @@ use std::borrow::Cow;
 use smallvec::SmallVec;
 use tollgate_engine::facts::{Descriptor, Unit, text_of_bytes};
 
-use super::protobuf_reader::{Fields, Malformed, Value};
+use super::protobuf_reader::{FieldReader, FieldValue, ProtobufError};
 
 /// Entries of all descriptors that need no allocation.
 const ENTRIES: usize = 16;
@@ -14,7 +14,7 @@ const DESCRIPTORS: usize = 4;
 
 /// A request, as it was sent.
 #[derive(Debug, Default)]
-pub(crate) struct Request<'m> {
+pub(crate) struct RequestMessage<'m> {
     pub(crate) domain: Cow<'m, str>,
     /// What the whole request costs; Envoy sends zero and means one.
     pub(crate) hits_addend: u32,
@@ -32,11 +32,11 @@ struct DescriptorHead {
     refund: bool,
 }
 
-impl<'m> Request<'m> {
+impl<'m> RequestMessage<'m> {
     /// Reads a message. Fields that are unknown are passed over, as the encoding wants it.
-    pub(crate) fn read(message: &'m [u8]) -> Result<Self, Malformed> {
+    pub(crate) fn read(message: &'m [u8]) -> Result<Self, ProtobufError> {
         let mut request = Self::default();
-        for field in Fields::of(message) {
+        for field in FieldReader::of(message) {
             match field? {
                 (1, value) => request.domain = text_of_bytes(value.message(1)?),
                 (2, value) => {
@@ -50,9 +50,9 @@ impl<'m> Request<'m> {
         Ok(request)
     }
 
-    fn read_descriptor(&mut self, message: &'m [u8]) -> Result<DescriptorHead, Malformed> {
+    fn read_descriptor(&mut self, message: &'m [u8]) -> Result<DescriptorHead, ProtobufError> {
         let mut asked = DescriptorHead::default();
-        for field in Fields::of(message) {
+        for field in FieldReader::of(message) {
             match field? {
                 (1, value) => self.entries.push(entry(value.message(1)?)?),
                 (2, value) => asked.limit = limit(value.message(2)?)?,
@@ -92,9 +92,9 @@ impl<'m> Request<'m> {
 }
 
 /// A key and a value: of any bytes, since clients choose the values, and an error would let them pass.
-fn entry(message: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), Malformed> {
+fn entry(message: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), ProtobufError> {
     let mut entry = (Cow::Borrowed(""), Cow::Borrowed(""));
-    for field in Fields::of(message) {
+    for field in FieldReader::of(message) {
         match field? {
             (1, value) => entry.0 = text_of_bytes(value.message(1)?),
             (2, value) => entry.1 = text_of_bytes(value.message(2)?),
@@ -105,9 +105,9 @@ fn entry(message: &[u8]) -> Result<(Cow<'_, str>, Cow<'_, str>), Malformed> {
 }
 
 /// A limit in place of the configured one; none if its unit is none.
-fn limit(message: &[u8]) -> Result<Option<(u32, Unit)>, Malformed> {
+fn limit(message: &[u8]) -> Result<Option<(u32, Unit)>, ProtobufError> {
     let (mut requests, mut unit) = (0, None);
-    for field in Fields::of(message) {
+    for field in FieldReader::of(message) {
         match field? {
             (1, value) => requests = value.small(1)?,
             (2, value) => unit = unit_of(value.number(2)?),
@@ -130,10 +130,10 @@ pub(crate) fn unit_of(number: u64) -> Option<Unit> {
 }
 
 /// The value of a number that is a message of its own, so that zero and nothing are two.
-fn wrapped(message: &[u8]) -> Result<u64, Malformed> {
+fn wrapped(message: &[u8]) -> Result<u64, ProtobufError> {
     let mut number = 0;
-    for field in Fields::of(message) {
-        if let (1, value @ Value::Number(_)) = field? {
+    for field in FieldReader::of(message) {
+        if let (1, value @ FieldValue::Number(_)) = field? {
             number = value.number(1)?;
         }
     }

@@ -11,16 +11,16 @@ use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::Unit;
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::DenyReason;
-use tollgate_http::{Dialect, MOST_LISTED, Shown, fields, retry_after};
+use tollgate_http::{HeaderDialect, MAX_LISTED_LIMITS, ShownLimit, fields, retry_after};
 
 use super::rls_request::{RlsRequest, Undecided};
-use crate::decision_answer::{Answered, LimitText, Told, unix_now};
-use crate::settings::ShadowAnswers;
+use crate::decision_answer::{DecisionAnswer, DecisionReport, LimitText, unix_time_for};
+use crate::settings::ShadowVisibility;
 
 /// What was decided.
 #[derive(Debug, PartialEq)]
 pub(crate) struct RlsOutcome {
-    pub(crate) told: Told<'static>,
+    pub(crate) answer: DecisionReport<'static>,
     /// One for each descriptor.
     pub(crate) statuses: Vec<DescriptorAnswer>,
     /// Why it was refused if nothing was decided: a name, and what is told by it.
@@ -33,21 +33,21 @@ pub(crate) struct RlsOutcome {
 #[derive(Clone, Copy)]
 pub(super) struct AnswerSettings<'a> {
     /// Header fields in these dialects.
-    pub(super) dialects: &'a [Dialect],
-    pub(super) shadow: ShadowAnswers,
+    pub(super) dialects: &'a [HeaderDialect],
+    pub(super) shadow: ShadowVisibility,
 }
 
 /// What is told of one descriptor.
 #[derive(Debug, PartialEq)]
 pub(crate) struct DescriptorAnswer {
     pub(crate) is_allowed: bool,
-    pub(crate) limit: Option<Limit>,
+    pub(crate) limit: Option<CurrentLimit>,
     pub(crate) remaining: u32,
 }
 
 /// A limit, as Envoy is told of it.
 #[derive(Debug, PartialEq)]
-pub(crate) struct Limit {
+pub(crate) struct CurrentLimit {
     pub(crate) requests: u32,
     pub(crate) unit: Option<Unit>,
     pub(crate) name: Option<String>,
@@ -56,7 +56,7 @@ pub(crate) struct Limit {
 
 impl RlsOutcome {
     /// Of so many descriptors, of none of which there is more to say.
-    fn of(descriptors: usize, told: Told<'static>) -> Self {
+    fn of(descriptors: usize, told: DecisionReport<'static>) -> Self {
         let status = || DescriptorAnswer {
             is_allowed: told.is_allowed,
             limit: None,
@@ -64,7 +64,7 @@ impl RlsOutcome {
         };
         Self {
             statuses: std::iter::repeat_with(status).take(descriptors).collect(),
-            told,
+            answer: told,
             failure: None,
             headers: Vec::new(),
         }
@@ -72,7 +72,7 @@ impl RlsOutcome {
 
     /// What the proxy can tell others of the decision: names and texts.
     pub(crate) fn metadata(&self) -> SmallVec<[(&'static str, Cow<'_, str>); 4]> {
-        let told = &self.told;
+        let told = &self.answer;
         let rule = told.rule.iter().map(|rule| ("rule", &**rule));
         let reason = told.reason.iter().map(|reason| ("reason", reason.name()));
         let limit = told.limited_by.iter();
@@ -87,34 +87,34 @@ impl RlsOutcome {
 
     /// Tells the client of a request that is denied when to come again, if it is told anything by header fields: Envoy adds them
     /// to its 429.
-    pub(super) fn tell_wait(&mut self, dialects: &[Dialect]) {
-        let wait = self.told.decision.as_ref().and_then(retry_after);
-        if let (false, false, Some(seconds)) = (self.told.is_allowed, dialects.is_empty(), wait) {
+    pub(super) fn add_retry_after(&mut self, dialects: &[HeaderDialect]) {
+        let wait = self.answer.decision.as_ref().and_then(retry_after);
+        if let (false, false, Some(seconds)) = (self.answer.is_allowed, dialects.is_empty(), wait) {
             self.headers.push(("retry-after", seconds.to_string()));
         }
     }
 
     /// The answer of trees and rules that both let a request pass: a limit is told before no limit.
-    pub(super) fn joined(self, by_rules: Self) -> Self {
+    pub(super) fn merge(self, by_rules: Self) -> Self {
         let (mut told, other) = if self.limits_nothing() {
             (by_rules, self)
         } else {
             (self, by_rules)
         };
-        told.told.shadow.extend(other.told.shadow);
+        told.answer.shadow.extend(other.answer.shadow);
         told
     }
 
     fn limits_nothing(&self) -> bool {
-        self.told.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
+        self.answer.is_allowed && self.statuses.iter().all(|status| status.limit.is_none())
     }
 }
 
 /// The fields that show a limit, in the dialects that were chosen.
-fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, String)> {
+fn headers(dialects: &[HeaderDialect], limits: &[ShownLimit<'_>]) -> Vec<(&'static str, String)> {
     let mut written = Vec::new();
     if !dialects.is_empty() {
-        fields::write(dialects, limits, unix_now(dialects), |name, value| {
+        fields::write(dialects, limits, unix_time_for(dialects), |name, value| {
             written.push((name, value.to_owned()));
         });
     }
@@ -123,13 +123,13 @@ fn headers(dialects: &[Dialect], limits: &[Shown<'_>]) -> Vec<(&'static str, Str
 
 /// What is told where nothing limits.
 pub(super) fn unlimited(descriptors: usize) -> RlsOutcome {
-    RlsOutcome::of(descriptors, Told::unlimited(true))
+    RlsOutcome::of(descriptors, DecisionReport::unlimited(true))
 }
 
 /// What is told of a request that no limit's decision denies.
 pub(super) fn denied(descriptors: usize, reason: Option<DenyReason>) -> RlsOutcome {
-    let told = Told::unlimited(false);
-    RlsOutcome::of(descriptors, Told { reason, ..told })
+    let told = DecisionReport::unlimited(false);
+    RlsOutcome::of(descriptors, DecisionReport { reason, ..told })
 }
 
 /// A denial, as it is counted, of what could never pass: an error would let it pass.
@@ -143,7 +143,7 @@ fn too_large(descriptors: usize, what: &impl ToString) -> RlsOutcome {
 /// What rules have said: the first descriptor tells the limit.
 pub(super) fn outcome_of_rules(
     descriptors: usize,
-    answered: &Answered<'_>,
+    answered: &DecisionAnswer<'_>,
     shows: AnswerSettings<'_>,
 ) -> Result<RlsOutcome, Undecided> {
     if let Some(rule) = answered.failure() {
@@ -152,7 +152,7 @@ pub(super) fn outcome_of_rules(
     if let Some(what) = answered.too_much() {
         return Ok(too_large(descriptors, &what));
     }
-    let told = Told::of(answered, shows.shadow).into_owned();
+    let told = DecisionReport::of(answered, shows.shadow).into_owned();
     let mut decided = RlsOutcome::of(descriptors, told);
     let decision = &answered.decision;
     let small = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
@@ -160,7 +160,7 @@ pub(super) fn outcome_of_rules(
         && let Some(first) = decided.statuses.first_mut()
     {
         let kind = answered.limit();
-        first.limit = Some(Limit {
+        first.limit = Some(CurrentLimit {
             requests: small(kind.and_then(LimitKind::quota).unwrap_or(decision.limit)),
             unit: kind.and_then(|kind| Unit::of(kind.window()?)),
             name: answered.rule().map(str::to_owned),
@@ -170,7 +170,7 @@ pub(super) fn outcome_of_rules(
             first.remaining = small(decision.remaining);
         }
     }
-    decided.headers = answered.show_limits(|limits| headers(shows.dialects, limits));
+    decided.headers = answered.with_limits(|limits| headers(shows.dialects, limits));
     Ok(decided)
 }
 
@@ -194,7 +194,7 @@ pub(super) fn outcome_of_trees(
     }
     let status = |status: &DescriptorStatus| DescriptorAnswer {
         is_allowed: status.code == StatusCode::Ok,
-        limit: status.current_limit.as_ref().map(|limit| Limit {
+        limit: status.current_limit.as_ref().map(|limit| CurrentLimit {
             requests: limit.requests_per_unit,
             unit: limit.unit,
             name: limit.name.clone(),
@@ -204,11 +204,11 @@ pub(super) fn outcome_of_trees(
         }),
         remaining: status.remaining,
     };
-    let shadows = verdict.statuses.iter().filter(|one| one.would_refuse);
+    let shadows = verdict.statuses.iter().filter(|one| one.would_deny);
     let shadows = shadows.filter_map(|one| one.limit.clone());
     Ok(RlsOutcome {
         statuses: verdict.statuses.iter().map(status).collect(),
-        told: Told {
+        answer: DecisionReport {
             is_allowed,
             rule: rule.map(|rule| Cow::Owned(rule.to_owned())),
             decision: Some(
@@ -219,7 +219,7 @@ pub(super) fn outcome_of_trees(
             reason: verdict.reason,
             limited_by: verdict.limit.as_ref().map(LimitText::of),
             shadow: match shows.shadow {
-                ShadowAnswers::Shown if is_allowed => shadows.collect(),
+                ShadowVisibility::Shown if is_allowed => shadows.collect(),
                 _ => Vec::new(),
             },
         },
@@ -237,16 +237,16 @@ fn header_limits<'a>(
     domain: &'a str,
     decider: Option<&'a DescriptorStatus>,
     statuses: &'a [DescriptorStatus],
-) -> Vec<Shown<'a>> {
+) -> Vec<ShownLimit<'a>> {
     let mut others: Vec<_> = statuses
         .iter()
-        .filter_map(|status| shown(domain, status))
+        .filter_map(|status| header_limit(domain, status))
         .collect();
     others.sort_by_key(|shown| shown.remaining);
-    let decider = decider.and_then(|status| shown(domain, status));
-    let mut all: Vec<Shown<'a>> = Vec::new();
+    let decider = decider.and_then(|status| header_limit(domain, status));
+    let mut all: Vec<ShownLimit<'a>> = Vec::new();
     for one in decider.into_iter().chain(others) {
-        if all.len() < MOST_LISTED && all.iter().all(|known| known.name != one.name) {
+        if all.len() < MAX_LISTED_LIMITS && all.iter().all(|known| known.name != one.name) {
             all.push(one);
         }
     }
@@ -254,10 +254,10 @@ fn header_limits<'a>(
 }
 
 /// What header fields show of a descriptor's limit. One that the request brought along has no name but its domain's.
-fn shown<'a>(domain: &'a str, status: &'a DescriptorStatus) -> Option<Shown<'a>> {
+fn header_limit<'a>(domain: &'a str, status: &'a DescriptorStatus) -> Option<ShownLimit<'a>> {
     let (limit, decision) = (status.current_limit.as_ref()?, status.decision.as_ref()?);
     let name = limit.name.as_deref().or(status.limit.as_deref());
-    let shown = Shown::of(name.unwrap_or(domain), decision);
+    let shown = ShownLimit::of(name.unwrap_or(domain), decision);
     Some(match limit.unit {
         Some(unit) => shown.window(Duration::from_secs(unit.seconds())),
         None => shown,

@@ -4,9 +4,9 @@ use derive_more::Display;
 use tollgate_engine::engine::DescriptorRequest;
 use tollgate_engine::facts::Descriptor;
 
-use crate::decision_answer::unavailable;
-use crate::request_bounds::Bounds;
-use crate::reservations::Full;
+use crate::decision_answer::store_unreachable_for;
+use crate::request_bounds::RequestBounds;
+use crate::reservations::CapacityExceeded;
 
 /// What is asked: a domain, its descriptors, and what the whole request costs.
 #[derive(Clone, Copy, Debug)]
@@ -23,15 +23,15 @@ pub(crate) enum Undecided {
     /// The question makes no sense.
     Invalid(String),
     /// The store can't be asked about this limit, and nothing passes without it.
-    #[display("{}", unavailable(_0))]
+    #[display("{}", store_unreachable_for(_0))]
     Unavailable(String),
     /// What it would hold can't be kept.
-    Full(Full),
+    Full(CapacityExceeded),
 }
 
 impl RlsRequest<'_> {
     /// What a request like this is known by: its domain and its entries.
-    pub(super) fn name(&self) -> Vec<u8> {
+    pub(super) fn request_key(&self) -> Vec<u8> {
         let mut name = vec![b'd'];
         let entries = self.descriptors.iter().flat_map(|one| one.entries);
         let texts = entries.flat_map(|(key, value)| [*key, *value]);
@@ -46,7 +46,7 @@ impl RlsRequest<'_> {
     /// None if nothing is said: it is one then, or what the rule says.
     pub(super) fn cost(&self) -> Option<u64> {
         let whole = self.whole_cost();
-        let gives_back = self.gives_back();
+        let gives_back = self.is_refund();
         let such = self
             .descriptors
             .iter()
@@ -66,18 +66,18 @@ impl RlsRequest<'_> {
     }
 
     /// All of it is given back.
-    pub(super) fn gives_back(&self) -> bool {
+    pub(super) fn is_refund(&self) -> bool {
         self.descriptors.iter().all(|one| one.refund)
     }
 
     /// Nothing is taken: who looks or gives back holds no slot afterwards.
-    pub(super) fn takes_nothing(&self) -> bool {
+    pub(super) fn is_free(&self) -> bool {
         let takes = |one: &Descriptor<'_>| !one.refund && one.cost != Some(0);
         !self.descriptors.iter().any(takes)
     }
 
     /// The same with the part of limits that come along, where several count apart.
-    pub(super) fn parts(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
+    pub(super) fn divided_descriptors(&self, by: u32) -> Option<Vec<Descriptor<'_>>> {
         if by <= 1 || !self.brings_limit() {
             return None;
         }
@@ -98,8 +98,8 @@ impl RlsRequest<'_> {
         }
     }
 
-    pub(super) fn check(&self, bounds: &Bounds) -> Result<(), Undecided> {
-        let (found, most) = (self.descriptors.len(), bounds.descriptors);
+    pub(super) fn check(&self, bounds: &RequestBounds) -> Result<(), Undecided> {
+        let (found, most) = (self.descriptors.len(), bounds.max_descriptors);
         let entries: usize = self.descriptors.iter().map(|one| one.entries.len()).sum();
         let wrong = match (self.domain, found) {
             ("", _) => "the domain is empty".to_owned(),
@@ -107,8 +107,8 @@ impl RlsRequest<'_> {
             _ if found > most => {
                 format!("{found} descriptors, more than the {most} that are taken")
             }
-            _ if entries > bounds.arguments => {
-                let most = bounds.arguments;
+            _ if entries > bounds.max_arguments => {
+                let most = bounds.max_arguments;
                 format!("{entries} entries, more than the {most} that are taken")
             }
             _ => return Ok(()),

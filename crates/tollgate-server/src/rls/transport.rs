@@ -18,8 +18,8 @@ use h2::Reason;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
 
-use super::frames::{ControlBudget, ErrorScope, FrameReader, SentFrames, Turn, TurnGate};
-use crate::connection::KEPT;
+use super::frames::{AcceptTurn, ControlBudget, ErrorScope, FrameReader, SentFrames, TurnGate};
+use crate::connection::IDLE_BUFFER_BYTES;
 use crate::protocol_errors::{ErrorKind, ErrorSource};
 
 /// The most that is read in one call.
@@ -30,14 +30,14 @@ const READS: usize = 16 * 1024;
 /// What h2 has in place of a stream of bytes.
 pub(super) struct Transport<S> {
     stream: S,
-    turn: Arc<Turn>,
+    turn: Arc<AcceptTurn>,
     control: ControlBudget,
     reader: FrameReader,
     /// Read, and not looked at.
-    raw: Vec<u8>,
+    unparsed: Vec<u8>,
     /// Looked at, and not handed over, from this byte on.
     ready: Vec<u8>,
-    handed: usize,
+    consumed: usize,
     is_at_end: bool,
     sent: SentFrames,
     errors: ErrorSource,
@@ -49,15 +49,20 @@ pub(super) struct Transport<S> {
 }
 
 impl<S> Transport<S> {
-    pub(super) fn new(stream: S, turn: Arc<Turn>, errors: ErrorSource, patience: Duration) -> Self {
+    pub(super) fn new(
+        stream: S,
+        turn: Arc<AcceptTurn>,
+        errors: ErrorSource,
+        patience: Duration,
+    ) -> Self {
         Self {
             stream,
             turn,
             control: ControlBudget::default(),
             reader: FrameReader::default(),
-            raw: Vec::new(),
+            unparsed: Vec::new(),
             ready: Vec::new(),
-            handed: 0,
+            consumed: 0,
             is_at_end: false,
             sent: SentFrames::default(),
             errors,
@@ -68,41 +73,41 @@ impl<S> Transport<S> {
     }
 
     /// Looks at bytes that were read, behind those that were left before.
-    fn look_at(&mut self, bytes: &[u8]) {
+    fn read_frames(&mut self, bytes: &[u8]) {
         let mut gate = TurnGate {
             turn: &self.turn,
             control: &mut self.control,
             errors: &self.errors,
         };
-        if self.raw.is_empty() {
+        if self.unparsed.is_empty() {
             let used = self.reader.read(bytes, &mut self.ready, &mut gate);
-            self.raw.extend_from_slice(&bytes[used..]);
+            self.unparsed.extend_from_slice(&bytes[used..]);
         } else {
-            self.raw.extend_from_slice(bytes);
-            let used = self.reader.read(&self.raw, &mut self.ready, &mut gate);
-            self.raw.drain(..used);
+            self.unparsed.extend_from_slice(bytes);
+            let used = self.reader.read(&self.unparsed, &mut self.ready, &mut gate);
+            self.unparsed.drain(..used);
         }
-        if self.raw.is_empty() {
-            self.raw.shrink_to(KEPT);
+        if self.unparsed.is_empty() {
+            self.unparsed.shrink_to(IDLE_BUFFER_BYTES);
         }
     }
 
     /// Hands over what was looked at; whether that was anything.
-    fn hand_over(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
-        let ready = &self.ready[self.handed..];
+    fn copy_ready(&mut self, buffer: &mut ReadBuf<'_>) -> bool {
+        let ready = &self.ready[self.consumed..];
         let now = ready.len().min(buffer.remaining());
         buffer.put_slice(&ready[..now]);
-        self.handed += now;
-        if self.handed == self.ready.len() {
-            self.handed = 0;
+        self.consumed += now;
+        if self.consumed == self.ready.len() {
+            self.consumed = 0;
             self.ready.clear();
-            self.ready.shrink_to(KEPT);
+            self.ready.shrink_to(IDLE_BUFFER_BYTES);
         }
         now > 0
     }
 
     /// So much of this was written.
-    fn wrote(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
+    fn record_written(&mut self, slices: &[IoSlice<'_>], mut count: usize) {
         let (errors, turn) = (&self.errors, &self.turn);
         self.read_since += count;
         if self.read_since >= READS {
@@ -141,7 +146,7 @@ fn report(errors: &ErrorSource, scope: ErrorScope, code: u32) {
     let reason = Reason::from(code);
     let kind = match reason {
         Reason::NO_ERROR | Reason::CANCEL => return,
-        Reason::REFUSED_STREAM => ErrorKind::Refused,
+        Reason::REFUSED_STREAM => ErrorKind::Rejected,
         Reason::ENHANCE_YOUR_CALM => ErrorKind::Flood,
         _ => ErrorKind::Malformed,
     };
@@ -160,15 +165,15 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
     ) -> Poll<io::Result<()>> {
         let own = self.get_mut();
         loop {
-            if own.hand_over(buffer) {
+            if own.copy_ready(buffer) {
                 return Poll::Ready(Ok(()));
             }
             if own.turn.is_flooded() || own.turn.holds_back.load(Ordering::Relaxed) {
                 // The connection comes back by itself.
                 return Poll::Pending;
             }
-            if !own.raw.is_empty() {
-                own.look_at(&[]);
+            if !own.unparsed.is_empty() {
+                own.read_frames(&[]);
                 if !own.ready.is_empty() || own.turn.holds_back.load(Ordering::Relaxed) {
                     continue;
                 }
@@ -185,7 +190,7 @@ impl<S: AsyncRead + Unpin> AsyncRead for Transport<S> {
             let mut bytes = ReadBuf::uninit(&mut bytes);
             std::task::ready!(Pin::new(&mut own.stream).poll_read(cx, &mut bytes))?;
             own.is_at_end = bytes.filled().is_empty();
-            own.look_at(bytes.filled());
+            own.read_frames(bytes.filled());
         }
     }
 }
@@ -207,7 +212,7 @@ impl<S: AsyncWrite + Unpin> AsyncWrite for Transport<S> {
         let own = self.get_mut();
         match Pin::new(&mut own.stream).poll_write_vectored(cx, slices) {
             Poll::Ready(Ok(count)) => {
-                own.wrote(slices, count);
+                own.record_written(slices, count);
                 Poll::Ready(Ok(count))
             }
             Poll::Ready(error) => Poll::Ready(error),

@@ -18,7 +18,7 @@ use crate::start_error::StartError;
 use crate::state::{Folder, StateOptions, Uptime, save_snapshot};
 
 /// Begins to keep the state of a service that is about to serve.
-pub(crate) type Begin<B> =
+pub(crate) type StartSaver<B> =
     Box<dyn FnOnce(&Arc<Service<B>>) -> Result<StateSaver, StartError> + Send>;
 
 /// Keeps the state in this folder: a first snapshot is written before anybody is served, so that a folder that can't be
@@ -27,7 +27,7 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
     folder: Folder,
     options: StateOptions,
     lost: Vec<String>,
-) -> Begin<Memory<C, W>> {
+) -> StartSaver<Memory<C, W>> {
     Box::new(move |service| {
         let mut saver = SnapshotSaver {
             service: Arc::clone(service),
@@ -44,12 +44,12 @@ pub(super) fn begin<C: Clock + 'static, W: Clock + 'static>(
             let why = format!(
                 "state couldn't be read at the start, so what was spent before is forgotten: {why}"
             );
-            service.monitor.health.raise(Concern::Restore, why);
+            service.monitor.health.raise_concern(Concern::Restore, why);
             service
                 .state
-                .tell(|told| told.set_aside = lost.len() as u64);
+                .update(|told| told.damaged_files = lost.len() as u64);
         }
-        let thread = StateSaver::start(options.every, move |turn| saver.turn(turn));
+        let thread = StateSaver::start(options.save_interval, move |turn| saver.save_if_due(turn));
         thread.map_err(|error| StartError::State(format!("no thread to save state: {error}")))
     })
 }
@@ -145,7 +145,7 @@ struct SavedMark {
 
 impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
     /// Saves if there is something to save, and tells what came of it.
-    fn turn(&mut self, turn: SaveReason) {
+    fn save_if_due(&mut self, turn: SaveReason) {
         let quotas = match turn {
             SaveReason::Interval => self.quotas(),
             SaveReason::End => {
@@ -158,7 +158,7 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
             Ok(()) if is_due => self.save(),
             other => other,
         };
-        self.tell(saved.and(quotas), turn);
+        self.log_outcome(saved.and(quotas), turn);
     }
 
     /// How quotas fare, which save themselves.
@@ -167,22 +167,25 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
         let more = stats.failed_flushes - self.failed_flushes;
         self.failed_flushes = stats.failed_flushes;
         if more > 0 {
-            self.service.state.tell(|told| told.failures += more);
+            self.service.state.update(|told| told.failures += more);
         }
         stats.last_error.map_or(Ok(()), Err)
     }
 
     fn mark(&self) -> SavedMark {
-        let (engine, cells) = (&self.service.decider.engine, &self.service.decider.cells);
+        let (engine, cells) = (
+            &self.service.decider.engine,
+            &self.service.decider.throttle_keys,
+        );
         // Whatever is decided or settled from here on is seen as a change the next time.
-        let decided = engine.backend().changes() + cells.changes();
+        let decided = engine.backend().changes() + cells.allowed_count();
         SavedMark {
-            changes: decided + self.service.decider.holds.settled(),
+            changes: decided + self.service.decider.reservations.settled(),
             policy: engine.policy(),
             orders: engine
-                .orders()
+                .overrides()
                 .iter()
-                .map(|order| (order.id, order.until, order.acted))
+                .map(|order| (order.id, order.until, order.used_count))
                 .collect(),
         }
     }
@@ -203,20 +206,20 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
         let path = self.folder.snapshot();
         let saved = save_snapshot(
             &service.decider.engine,
-            &service.decider.cells,
+            &service.decider.throttle_keys,
             &path,
             self.uptime,
         );
         let keys = saved.map_err(|error| {
-            service.state.tell(|told| told.failures += 1);
+            service.state.update(|told| told.failures += 1);
             error.to_string()
         })?;
         let bytes = std::fs::metadata(&path).map_or(0, |file| file.len());
         let took = self.clock.now() - begun;
         let wall = service.decider.engine.backend().times().wall;
-        service.state.tell(|told| {
+        service.state.update(|told| {
             told.last_saved_unix = (wall - Timestamp::ZERO).as_secs();
-            (told.keys, told.bytes, told.took) = (keys, bytes, took);
+            (told.keys, told.bytes, told.save_duration) = (keys, bytes, took);
             told.saves += 1;
         });
         self.saved = Some(mark);
@@ -224,12 +227,12 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
     }
 
     /// Says what came of it, once for each reason.
-    fn tell(&mut self, saved: Result<(), String>, turn: SaveReason) {
+    fn log_outcome(&mut self, saved: Result<(), String>, turn: SaveReason) {
         let (log, health) = (&self.service.monitor.log, &self.service.monitor.health);
         let why = saved.err();
         match (&why, turn) {
             (None, _) if self.failing.is_some() => {
-                health.settle(Concern::State);
+                health.clear_concern(Concern::State);
                 log.info("state is saved again", &[]);
             }
             (None, SaveReason::Interval) => {}
@@ -240,7 +243,7 @@ impl<C: Clock + 'static, W: Clock + 'static> SnapshotSaver<C, W> {
                 log.error(event, &[("why", why)]);
             }
             (Some(why), SaveReason::Interval) if self.failing.as_ref() != Some(why) => {
-                health.raise(Concern::State, why.as_str());
+                health.raise_concern(Concern::State, why.as_str());
                 let event = "state not saved: decisions go on, and it is tried again";
                 log.error(event, &[("why", why)]);
             }

@@ -13,10 +13,10 @@ use std::path::Path;
 use std::time::Duration;
 
 use tollgate::clock::Clock;
-use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter, Times};
+use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotTimes, SnapshotWriter};
 use tollgate::{LimitError, Timestamp};
 use tollgate_engine::backend::Memory;
-use tollgate_engine::{Engine, RestoreError, Restored, Resume};
+use tollgate_engine::{Engine, RestoreError, RestoreOptions, RestoreReport};
 
 use super::state_folder::Folder;
 use super::{StateOpener, Uptime};
@@ -26,21 +26,21 @@ const KIND: &[u8; 8] = b"tollserv";
 const VERSION: u64 = 1;
 
 /// What a service goes on with.
-pub(crate) struct Found<C: Clock + 'static, W: Clock + 'static> {
+pub(crate) struct RestoredState<C: Clock + 'static, W: Clock + 'static> {
     pub(crate) engine: Engine<Memory<C, W>>,
     pub(crate) cells: LocalThrottleKeys<C>,
     /// None without a snapshot.
-    pub(crate) restored: Option<Restored>,
+    pub(crate) restored: Option<RestoreReport>,
 }
 
 /// Why it doesn't.
 #[derive(Debug)]
-pub(super) enum Refused {
+pub(super) enum RestoreFailure {
     Restore(RestoreError),
     Throttle(LimitError),
 }
 
-impl From<SnapshotError> for Refused {
+impl From<SnapshotError> for RestoreFailure {
     fn from(error: SnapshotError) -> Self {
         Self::Restore(error.into())
     }
@@ -60,9 +60,9 @@ pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
         Some(up) => (1, up),
         None => (0, Uptime::default()),
     };
-    let since = u64::try_from(up.since.as_nanos()).unwrap_or(u64::MAX);
+    let since = u64::try_from(up.elapsed.as_nanos()).unwrap_or(u64::MAX);
     file.words(&[is_known, since])?;
-    file.bytes(&up.boot.to_le_bytes())?;
+    file.bytes(&up.boot_id.to_le_bytes())?;
     let keys = engine.save(&mut file)?;
     let of_cells = cells.save(&mut file, engine.backend().times())?;
     file.finish()?;
@@ -73,19 +73,21 @@ pub(crate) fn save<C: Clock + 'static, W: Clock + 'static>(
 pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     opening: &StateOpener<'_, C, W>,
     folder: &Folder,
-) -> Result<Found<C, W>, Refused> {
+) -> Result<RestoredState<C, W>, RestoreFailure> {
     let (policy, builder) = (opening.policy.clone(), opening.builder.clone());
     let (quotas, keys) = (folder.quotas(), opening.throttle_keys);
     let clock = builder.rate_clock().clone();
     let mut file = match SnapshotReader::open(folder.snapshot(), KIND, VERSION) {
         Ok(file) => file,
         Err(SnapshotError::Io { source, .. }) if source.kind() == io::ErrorKind::NotFound => {
-            let cells = LocalThrottleKeys::new(keys, clock).map_err(Refused::Throttle)?;
+            let cells = LocalThrottleKeys::new(keys, clock).map_err(RestoreFailure::Throttle)?;
             let memory = builder.quota_file(quotas);
-            let memory = memory.map_err(|error| Refused::Restore(RestoreError::Quotas(error)))?;
+            let memory =
+                memory.map_err(|error| RestoreFailure::Restore(RestoreError::Quotas(error)))?;
             let engine = Engine::new(policy, memory);
-            let engine = engine.map_err(|error| Refused::Restore(RestoreError::Policy(error)))?;
-            return Ok(Found {
+            let engine =
+                engine.map_err(|error| RestoreFailure::Restore(RestoreError::Policy(error)))?;
+            return Ok(RestoredState {
                 engine,
                 cells,
                 restored: None,
@@ -95,21 +97,21 @@ pub(super) fn restore<C: Clock + Clone + 'static, W: Clock + Clone + 'static>(
     };
     let unset_wall = unset_wall(&mut file, (opening.options.uptime)())?;
     let shown = builder.times();
-    let times = Times {
+    let times = SnapshotTimes {
         wall: unset_wall.unwrap_or(shown.wall),
         ..shown
     };
-    let resume = Resume {
+    let resume = RestoreOptions {
         quotas: Some(&quotas),
         unset_wall,
     };
     let restored = Engine::restore(policy, builder, resume, &mut file);
-    let (engine, mut restored) = restored.map_err(Refused::Restore)?;
+    let (engine, mut restored) = restored.map_err(RestoreFailure::Restore)?;
     let (cells, loaded) = LocalThrottleKeys::load(keys, clock, &mut file, times)?;
     file.end()?;
     restored.keys += loaded.keys;
-    restored.left_out += loaded.left_out;
-    Ok(Found {
+    restored.dropped_keys += loaded.skipped;
+    Ok(RestoredState {
         engine,
         cells,
         restored: Some(restored),
@@ -124,8 +126,8 @@ fn unset_wall(
     let [wall, is_known, since] = file.words()?;
     let boot = file.bytes()?.as_slice().try_into();
     let earlier = Uptime {
-        boot: u128::from_le_bytes(boot.map_err(|_| file.corrupt())?),
-        since: Duration::from_nanos(since),
+        boot_id: u128::from_le_bytes(boot.map_err(|_| file.corrupt_error())?),
+        elapsed: Duration::from_nanos(since),
     };
     let earlier = (is_known == 1).then_some(earlier);
     Ok(Uptime::wall_now(now, earlier, Timestamp::from_nanos(wall)))

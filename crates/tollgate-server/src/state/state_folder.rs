@@ -143,14 +143,14 @@ fn is_same(file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_testkit::scratch::Scratch;
+    use tollgate_testkit::scratch::TempFolder;
 
     use super::*;
 
     #[test]
     fn a_folder_is_its_owners_alone_and_locked() {
         use std::os::unix::fs::PermissionsExt;
-        let scratch = Scratch::new("state-folder");
+        let scratch = TempFolder::new("state-folder");
         let path = scratch.path("a/b");
         let folder = Folder::lock(&path).unwrap();
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
@@ -169,7 +169,7 @@ mod tests {
 
     #[test]
     fn a_folder_that_is_put_back_is_locked_again_and_not_made() {
-        let scratch = Scratch::new("state-put-back");
+        let scratch = TempFolder::new("state-put-back");
         let path = scratch.path("own");
         let folder = Folder::lock(&path).unwrap();
         assert_eq!(folder.is_own(), Ok(()));
@@ -198,7 +198,7 @@ mod tests {
 
     #[test]
     fn only_the_latest_that_were_set_aside_are_kept() {
-        let scratch = Scratch::new("state-aside");
+        let scratch = TempFolder::new("state-aside");
         let folder = Folder::lock(&scratch.path("own")).unwrap();
         let file = folder.snapshot();
         fs::write(folder.path().join("quotas.damaged-1"), "").unwrap();
@@ -223,7 +223,7 @@ mod tests {
 
     #[test]
     fn a_path_that_no_folder_can_be_at_is_told() {
-        let scratch = Scratch::new("state-no-folder");
+        let scratch = TempFolder::new("state-no-folder");
         let path = scratch.path("file");
         fs::write(&path, "").unwrap();
         let shown = path.display();

@@ -13,13 +13,13 @@ use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Facts, Policy};
-use tollgate_testkit::scratch::Scratch;
-use tollgate_testkit::snapshot::tamper;
+use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::snapshot::corrupt_snapshot;
 
 use super::*;
 use crate::cl_throttle::ThrottleLimit;
-use crate::log::{Log, LogForm};
-use crate::throttle_keys::Cells;
+use crate::log::{Log, LogFormat};
+use crate::throttle_keys::ThrottleKeys;
 
 mod before;
 
@@ -133,7 +133,7 @@ struct Admitted {
 
 /// A machine, the process on it, and what it admitted.
 struct World {
-    scratch: Scratch,
+    scratch: TempFolder,
     /// True time, in milliseconds.
     now: u64,
     /// What the wall clock shows beyond it.
@@ -153,7 +153,7 @@ struct World {
 impl World {
     fn new() -> Self {
         let mut world = Self {
-            scratch: Scratch::new(&format!("state-world-{:?}", std::thread::current().id())),
+            scratch: TempFolder::new(&format!("state-world-{:?}", std::thread::current().id())),
             now: 1_717_200_000_000,
             ahead: 0,
             boot: 1,
@@ -188,7 +188,7 @@ impl World {
             builder: builder.clock(self.clock.clone()).wall(self.wall.clone()),
             throttle_keys: 1_000,
             options: &options,
-            log: &Log::silent(),
+            log: &Log::disabled(),
         };
         self.opened = Some(opening.open().expect("a service"));
     }
@@ -196,8 +196,8 @@ impl World {
     fn tell_uptime(&self) {
         let since = Duration::from_millis(self.now);
         UPTIME.set(Some(Uptime {
-            boot: self.boot,
-            since,
+            boot_id: self.boot,
+            elapsed: since,
         }));
     }
 
@@ -250,15 +250,15 @@ impl World {
         let own = self.opened.as_ref().expect("it runs");
         if RULES[rule] == "throttle" {
             let limit = ThrottleLimit::per_minute(LIMIT);
-            let limit = own.found.cells.limit(limit).expect("a limit");
+            let limit = own.found.cells.prepare_limit(limit).expect("a limit");
             let charged = own.found.cells.charge(&limit, b"ada", cost).now_or_never();
             return charged.expect("at once").expect("a decision").is_allowed;
         }
         let facts = Facts::new().with("rule", RULES[rule]).with("user", "ada");
         own.found
             .engine
-            .decide(&facts.costing(cost))
-            .passed()
+            .decide(&facts.with_cost(cost))
+            .allowed()
             .is_some()
     }
 
@@ -364,13 +364,13 @@ proptest! {
 
 /// A folder in which something of everything is spent, and an opening of it.
 fn with_folder(name: &str, check: impl FnOnce(&Folder, &StateOpener<'_, Manual, Manual>)) {
-    let scratch = Scratch::new(name);
+    let scratch = TempFolder::new(name);
     let options = StateOptions {
         uptime: || None,
         ..StateOptions::in_folder(scratch.path("state"))
     };
     let clock = Manual::starting_at(Timestamp::from_secs(1_717_200_000));
-    let log = Log::to(io::sink(), LogForm::Text);
+    let log = Log::to_writer(io::sink(), LogFormat::Text);
     let opening = || StateOpener {
         policy: policy(0),
         builder: Memory::builder().clock(clock.clone()).wall(clock.clone()),
@@ -379,11 +379,11 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &StateOpener<'_, Manual, 
         log: &log,
     };
     let opened = opening().open().expect("a service");
-    let facts = Facts::new().with("user", "ada").costing(3);
+    let facts = Facts::new().with("user", "ada").with_cost(3);
     for rule in &RULES[..4] {
         let facts = facts.clone().with("rule", rule);
         let verdict = opened.found.engine.decide(&facts);
-        assert!(verdict.passed().is_some());
+        assert!(verdict.allowed().is_some());
     }
     let path = opened.folder.snapshot();
     snapshot::save(&opened.found.engine, &opened.found.cells, &path, || None).expect("saved");
@@ -394,7 +394,10 @@ fn with_folder(name: &str, check: impl FnOnce(&Folder, &StateOpener<'_, Manual, 
 
 fn is_refused(opening: &StateOpener<'_, Manual, Manual>, folder: &Folder) -> bool {
     let restored = snapshot::restore(opening, folder);
-    matches!(restored, Err(Refused::Restore(RestoreError::Snapshot(_))))
+    matches!(
+        restored,
+        Err(RestoreFailure::Restore(RestoreError::Snapshot(_)))
+    )
 }
 
 #[test]
@@ -428,7 +431,7 @@ fn a_snapshot_whose_parts_make_no_sense_is_refused_though_its_checksum_fits() {
         // The boot, the engine's section, and the end of the last one.
         for (place, value) in [(6, 99), (9, 99), (10, 99), (last, u64::MAX)] {
             fs::write(path, &right).expect("a file");
-            tamper(path, |words| words[place] = value);
+            corrupt_snapshot(path, |words| words[place] = value);
             assert!(is_refused(opening, folder), "{place}");
         }
     });

@@ -22,9 +22,9 @@ const EXACT_TO: Duration = Duration::from_millis(10);
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uptime {
     /// Another number after each start of the machine.
-    pub boot: u128,
+    pub boot_id: u128,
     /// Time since then, with that in which it slept.
-    pub since: Duration,
+    pub elapsed: Duration,
 }
 
 impl Uptime {
@@ -49,16 +49,16 @@ impl Uptime {
         let hundredths: u64 = part.get(..2)?.parse().ok()?;
         let since = Duration::from_secs(whole.parse().ok()?);
         Some(Self {
-            boot,
-            since: since + Duration::from_millis(hundredths * 10),
+            boot_id: boot,
+            elapsed: since + Duration::from_millis(hundredths * 10),
         })
     }
 
     /// How long after another this is, or up to a hundredth of a second less; none if the machine was started in
     /// between, or another one tells of it.
-    pub fn after(&self, earlier: &Self) -> Option<Duration> {
-        let passed = self.since.checked_sub(earlier.since);
-        let is_same = self.boot == earlier.boot;
+    pub fn duration_since(&self, earlier: &Self) -> Option<Duration> {
+        let passed = self.elapsed.checked_sub(earlier.elapsed);
+        let is_same = self.boot_id == earlier.boot_id;
         passed
             .filter(|_| is_same)
             .map(|passed| passed.saturating_sub(EXACT_TO))
@@ -70,7 +70,7 @@ impl Uptime {
         earlier: Option<Self>,
         wall: Timestamp,
     ) -> Option<Timestamp> {
-        Some(wall + now?.after(&earlier?)?)
+        Some(wall + now?.duration_since(&earlier?)?)
     }
 }
 
@@ -86,7 +86,13 @@ mod tests {
         );
         let since = Duration::from_millis(350_735_470);
         let boot = 0x0e5f_0c4e_0000_4000_8000_0000_0000_000a;
-        assert_eq!(read, Some(Uptime { boot, since }));
+        assert_eq!(
+            read,
+            Some(Uptime {
+                boot_id: boot,
+                elapsed: since
+            })
+        );
         for (boot, uptime) in [
             ("", "1.00 1.00"),
             ("0e", ""),
@@ -101,8 +107,8 @@ mod tests {
     #[test]
     fn nothing_is_said_of_another_boot_or_a_time_that_went_back() {
         let at = |boot, secs| Uptime {
-            boot,
-            since: Duration::from_secs(secs),
+            boot_id: boot,
+            elapsed: Duration::from_secs(secs),
         };
         let wall = Timestamp::from_secs(1_000);
         let now = |now, earlier| Uptime::wall_now(now, earlier, wall);

@@ -23,7 +23,7 @@ mod tests {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
     use tollgate_testkit::certificates::{Authority, Purpose};
-    use tollgate_testkit::scratch::Scratch;
+    use tollgate_testkit::scratch::TempFolder;
 
     use super::*;
 
@@ -32,13 +32,13 @@ mod tests {
 
     #[test]
     fn dates_are_found_and_nothing_else_is_taken_for_one() {
-        let scratch = Scratch::new("dates");
+        let scratch = TempFolder::new("dates");
         let authority = Authority::new(scratch.folder(), "authority");
         for (purpose, date) in [
             (Purpose::ExpiredServer, DATES[0]),
             (Purpose::LastingServer, DATES[1]),
         ] {
-            let pair = authority.issue("server", purpose);
+            let pair = authority.issue_certificate("server", purpose);
             let der = CertificateDer::from_pem_file(&pair.certificate).unwrap();
             assert_eq!(of_certificate(&der), Some(date));
             // Cut anywhere, it has no date: the outermost length tells.
@@ -46,7 +46,8 @@ mod tests {
                 assert_eq!(of_certificate(&der[..length]), None, "{length}");
             }
         }
-        let list = CertificateRevocationListDer::from_pem_file(authority.revoked(&[])).unwrap();
+        let list =
+            CertificateRevocationListDer::from_pem_file(authority.revocation_list(&[])).unwrap();
         assert_eq!(of_list(&list), Some(DATES[1]));
         assert_eq!(of_certificate(&list), None);
         assert_eq!(of_list(b""), None);

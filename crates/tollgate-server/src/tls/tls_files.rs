@@ -20,7 +20,7 @@ const MOST_BYTES: usize = 64 << 20;
 /// The bytes of all files, to know whether one has changed. The key is nobody's business.
 #[derive(derive_more::Debug, PartialEq, Eq)]
 #[debug("Files(…)")]
-pub(super) struct Files {
+pub(super) struct TlsFiles {
     certificate: Vec<u8>,
     key: Vec<u8>,
     authority: Option<Vec<u8>>,
@@ -29,7 +29,7 @@ pub(super) struct Files {
 
 /// What is in force: a configuration for each thing that is spoken.
 #[derive(Debug)]
-pub(super) struct InForce {
+pub(super) struct TlsConfigs {
     pub(super) http: Arc<ServerConfig>,
     pub(super) grpc: Arc<ServerConfig>,
     pub(super) resp: Arc<ServerConfig>,
@@ -39,7 +39,7 @@ pub(super) struct InForce {
     pub(super) lists_until: Option<i64>,
 }
 
-impl Files {
+impl TlsFiles {
     pub(super) fn read(tls: &Tls) -> Result<Self, String> {
         let optional = |flag: &str, path: &Option<PathBuf>| {
             let path = path.as_ref();
@@ -48,13 +48,13 @@ impl Files {
         Ok(Self {
             certificate: read("tls-cert", &tls.certificate)?,
             key: read("tls-key", &tls.key)?,
-            authority: optional("tls-client-ca", &tls.client_authority)?,
-            revoked: optional("tls-crl", &tls.revoked)?,
+            authority: optional("tls-client-ca", &tls.client_ca)?,
+            revoked: optional("tls-crl", &tls.revocation_lists)?,
         })
     }
 
     /// What they say, if that is right. `tls` has their names.
-    pub(super) fn in_force(&self, tls: &Tls) -> Result<InForce, String> {
+    pub(super) fn in_force(&self, tls: &Tls) -> Result<TlsConfigs, String> {
         let chain = pem::<CertificateDer<'static>>(&self.certificate, "CERTIFICATE")
             .map_err(|why| wrong("tls-cert", &tls.certificate, &why))?;
         let key = PrivateKeyDer::from_pem_slice(&self.key).map_err(|_| {
@@ -86,7 +86,7 @@ impl Files {
             };
             format!("--tls-cert {own} with --tls-key {key}: {why}")
         })?;
-        if tls.client_authority.is_some() {
+        if tls.client_ca.is_some() {
             // Whoever goes on with a session from before shows no certificate, and it may have ended since.
             config.session_storage = Arc::new(NoServerSessionStorage {});
             config.send_tls13_tickets = 0;
@@ -96,7 +96,7 @@ impl Files {
             config.alpn_protocols = protocols.iter().map(|name| name.to_vec()).collect();
             Arc::new(config)
         };
-        Ok(InForce {
+        Ok(TlsConfigs {
             http: speaking(&[b"http/1.1"]),
             grpc: speaking(&[b"h2"]),
             resp: speaking(&[]),
@@ -107,7 +107,7 @@ impl Files {
 
     /// The lists of certificates that no longer hold.
     fn lists(&self, tls: &Tls) -> Result<Vec<CertificateRevocationListDer<'static>>, String> {
-        match (&self.revoked, &tls.revoked) {
+        match (&self.revoked, &tls.revocation_lists) {
             (Some(bytes), Some(path)) => {
                 pem(bytes, "X509 CRL").map_err(|why| wrong("tls-crl", path, &why))
             }
@@ -121,7 +121,7 @@ impl Files {
         tls: &Tls,
         lists: Vec<CertificateRevocationListDer<'static>>,
     ) -> Result<Option<Arc<dyn ClientCertVerifier>>, String> {
-        let (Some(bytes), Some(path)) = (&self.authority, &tls.client_authority) else {
+        let (Some(bytes), Some(path)) = (&self.authority, &tls.client_ca) else {
             return Ok(None);
         };
         let mut roots = RootCertStore::empty();
@@ -135,7 +135,7 @@ impl Files {
             .with_crls(lists)
             .build();
         let verifier = verifier.map_err(|why| {
-            let path = tls.revoked.as_deref().unwrap_or(path);
+            let path = tls.revocation_lists.as_deref().unwrap_or(path);
             wrong("tls-crl", path, &why)
         });
         verifier.map(Some)

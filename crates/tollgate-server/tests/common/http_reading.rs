@@ -1,8 +1,8 @@
 //! Any bytes as requests of HTTP, for the fuzz target and for the suite, which reads the target's seeds.
 
-use super::request::{Found, Most, RequestError, find};
+use super::request::{ParsedRequest, RequestBounds, RequestError, parse_request};
 
-const MOST: Most = Most {
+const MOST: RequestBounds = RequestBounds {
     head: 600,
     body: 1_000,
 };
@@ -11,15 +11,15 @@ const MOST: Most = Most {
 pub(crate) fn read(input: &[u8]) -> bool {
     let mut rest = input;
     loop {
-        match find(rest, &MOST) {
-            Ok(Found::Whole(request, length)) => {
+        match parse_request(rest, &MOST) {
+            Ok(ParsedRequest::Complete(request, length)) => {
                 assert!((1..=rest.len()).contains(&length));
                 assert!(request.body.len() <= MOST.body);
                 assert!(!request.method.is_empty());
                 comes_in_parts(&rest[..length], Ok(length));
                 rest = &rest[length..];
             }
-            Ok(Found::Part { .. }) => {
+            Ok(ParsedRequest::Incomplete { .. }) => {
                 comes_in_parts(rest, Ok(rest.len() + 1));
                 return rest.is_empty() && !input.is_empty();
             }
@@ -36,8 +36,8 @@ pub(crate) fn read(input: &[u8]) -> bool {
 fn comes_in_parts(input: &[u8], end: Result<usize, RequestError>) {
     let step = 1 + input.len() / 100;
     for there in (0..input.len()).step_by(step) {
-        match (find(&input[..there], &MOST), end) {
-            (Ok(Found::Part { .. }), _) => {}
+        match (parse_request(&input[..there], &MOST), end) {
+            (Ok(ParsedRequest::Incomplete { .. }), _) => {}
             (Err(bad), Err(end)) => return assert_eq!(bad, end, "{}", input.escape_ascii()),
             (found, _) => panic!(
                 "{found:?} at {there}, not {end:?}: {}",

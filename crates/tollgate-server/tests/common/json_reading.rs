@@ -2,14 +2,14 @@
 
 use serde_json::Value;
 
-use super::body::{self, Asked};
+use super::body::{self, CheckRequest};
 
 /// Reads a body as `/v1/check` does, and says whether it is one. What it isn't is told, and what it is every reader of
 /// JSON reads.
 pub(crate) fn read(bytes: &[u8]) -> bool {
     let any = serde_json::from_slice::<Value>(bytes);
-    let one = body::read::<Asked<'_>>(bytes);
-    let many = body::read::<Vec<Asked<'_>>>(bytes);
+    let one = body::parse_body::<CheckRequest<'_>>(bytes);
+    let many = body::parse_body::<Vec<CheckRequest<'_>>>(bytes);
     if let (Err(one), Err(many)) = (&one, &many) {
         assert!(!one.is_empty() && !many.is_empty());
         return false;
@@ -31,7 +31,7 @@ pub(crate) fn read(bytes: &[u8]) -> bool {
 }
 
 /// Of equal names the last counts, for both.
-fn compare(asked: &Asked<'_>, any: &Value) {
+fn compare(asked: &CheckRequest<'_>, any: &Value) {
     let Some(any) = any.as_object() else {
         return;
     };

@@ -2,10 +2,10 @@
 
 use std::time::Duration;
 
-use super::cl_throttle::{Throttle, ThrottleOutcome};
-use super::frame::{CommandError, CommandParser, Most};
+use super::cl_throttle::{ThrottleCommand, ThrottleOutcome};
+use super::frame::{CommandBounds, CommandError, CommandParser};
 
-const MOST: Most = Most {
+const MOST: CommandBounds = CommandBounds {
     bytes: 1_000,
     words: 8,
 };
@@ -55,13 +55,13 @@ fn commands(input: &[u8], step: usize) -> (Vec<Command>, Result<usize, CommandEr
 
 /// What is asked by a command can be asked, or is told to be wrong.
 fn throttle(words: &[Vec<u8>]) {
-    let Ok(asked) = Throttle::read(words.iter().map(Vec::as_slice)) else {
+    let Ok(asked) = ThrottleCommand::read(words.iter().map(Vec::as_slice)) else {
         return;
     };
     if let Ok(limit) = asked.ask.limit() {
         let unused = ThrottleOutcome {
             is_allowed: true,
-            owed: Duration::ZERO,
+            debt: Duration::ZERO,
             wait: None,
         };
         let [limited, most, left, retry_after, reset_after] = limit.answer(&unused, asked.quantity);

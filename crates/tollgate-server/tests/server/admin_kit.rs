@@ -4,8 +4,8 @@ use std::io::{self, Write};
 use std::sync::{Arc, Mutex};
 
 use serde_json::{Value, json};
-use tollgate_server::{AdminToken, Log, LogForm, Settings, Watch};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_server::{AdminToken, Log, LogFormat, PolicyWatch, Settings};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{Running, secret};
 
@@ -42,7 +42,7 @@ impl Said {
 /// A service by the policy above, whose file is in a folder.
 pub(crate) struct Operated {
     pub(crate) running: Running,
-    pub(crate) scratch: Scratch,
+    pub(crate) scratch: TempFolder,
     pub(crate) said: Said,
 }
 
@@ -56,15 +56,15 @@ impl Operated {
 
     /// By another policy.
     pub(crate) fn by(policy: &str, name: &str, change: impl FnOnce(&mut Settings)) -> Self {
-        let scratch = Scratch::new(name);
+        let scratch = TempFolder::new(name);
         let file = scratch.path("policy.yaml");
         std::fs::write(&file, policy).expect("a file");
         let said = Said::default();
         let running = Running::new(policy, |settings| {
-            settings.admin_token = AdminToken::Given(secret(TOKEN));
+            settings.admin_token = AdminToken::File(secret(TOKEN));
             settings.policy_path = Some(file);
-            settings.watch = Watch::Off;
-            settings.log = Log::to(said.clone(), LogForm::Text);
+            settings.policy_watch = PolicyWatch::Off;
+            settings.log = Log::to_writer(said.clone(), LogFormat::Text);
             change(settings);
         });
         Self {

@@ -205,7 +205,7 @@ fn a_bypass_is_a_concern_and_a_metric_until_it_ends() {
 #[test]
 fn who_would_be_refused_by_a_rule_in_shadow_is_listed_and_logged() {
     let operated = Operated::by(POLICY, "admin-shadow", |settings| {
-        settings.log_denials.share = "100%".parse().expect("a share");
+        settings.denial_log.share = "100%".parse().expect("a share");
     });
     for _ in 0..3 {
         assert!(operated.check(r#"{"user":"ada"}"#).0);
@@ -225,7 +225,7 @@ fn who_would_be_refused_by_a_rule_in_shadow_is_listed_and_logged() {
 #[test]
 fn json_logs_have_texts_and_no_quoted_texts() {
     let said = crate::admin_kit::Said::default();
-    let log = tollgate_server::Log::to(said.clone(), tollgate_server::LogForm::Json);
+    let log = tollgate_server::Log::to_writer(said.clone(), tollgate_server::LogFormat::Json);
     let operated = Operated::by(POLICY, "admin-json", |settings| settings.log = log);
     post(
         &operated,
@@ -249,13 +249,13 @@ fn json_logs_have_texts_and_no_quoted_texts() {
 fn answers_name_rules_in_shadow_if_an_operator_wants_it() {
     for (wanted, expect) in [
         (
-            tollgate_server::ShadowAnswers::Shown,
+            tollgate_server::ShadowVisibility::Shown,
             Some(",\"shadow\":[\"trial\"]}"),
         ),
-        (tollgate_server::ShadowAnswers::Hidden, None),
+        (tollgate_server::ShadowVisibility::Hidden, None),
     ] {
         let operated = Operated::by(POLICY, "shadow-answers", |settings| {
-            settings.shadow_answers = wanted;
+            settings.shadow_visibility = wanted;
         });
         let ask = || operated.check(r#"{"user":"ada"}"#).1;
         assert!(!ask().contains("shadow") && !ask().contains("shadow"));

@@ -279,7 +279,7 @@ fn by_http2(running: &Running, method: &str, path: &str) -> (String, String) {
 #[test]
 fn without_a_token_nobody_is_an_operator() {
     let operated = Operated::new("admin-nobody", |settings| {
-        settings.admin_token = AdminToken::Nobody;
+        settings.admin_token = AdminToken::Disabled;
     });
     for token in ["", TOKEN] {
         let fields = format!("{JSON}authorization: Bearer {token}\r\n");

@@ -95,7 +95,7 @@ fn a_request_that_takes_and_refunds_frees_no_permit_of_one_that_runs() {
 fn a_refund_by_facts_frees_the_permit_of_a_request_that_a_tree_limits_too() {
     let rule = "{name: jobs, key: tenant, concurrency: 1}";
     let running = Running::by(both(rule, 100), |settings| {
-        settings.token = Some(secret("t"));
+        settings.http_operator_token = Some(secret("t"));
     });
     assert_eq!(passed(&running, 2), 1);
     let facts = r#"{"facts": {"tenant": "a"}}"#;

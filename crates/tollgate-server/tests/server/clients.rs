@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use redis::{Client, Value, cmd, pipe};
 use tollgate_server::{Address, Settings};
-use tollgate_testkit::programs::find;
+use tollgate_testkit::programs::find_program;
 use tollgate_testkit::redis::Client as Plain;
 
 use crate::kit::{Running, secret};
@@ -14,7 +14,7 @@ use crate::kit::{Running, secret};
 const POLICY: &str = "limits: [{name: per-user, key: user, rate: 2/h}]";
 
 fn with_password(settings: &mut Settings) {
-    settings.password = Some(secret("sesame"));
+    settings.resp_operator_password = Some(secret("sesame"));
 }
 
 /// The two versions of the protocol, as an address chooses them.
@@ -201,7 +201,7 @@ fn the_redis_crate_connects_again_after_a_restart() {
 }
 
 fn redis_cli(address: SocketAddr) -> Command {
-    let mut command = Command::new(find("redis-cli", "apt-get install redis-tools"));
+    let mut command = Command::new(find_program("redis-cli", "apt-get install redis-tools"));
     command.args(["-h", "127.0.0.1", "-p", &address.port().to_string()]);
     command
 }
@@ -314,12 +314,15 @@ fn redis_cli_connects_again_after_a_restart() {
 #[test]
 fn redis_benchmark_runs() {
     let running = Running::new(POLICY, |_| {});
-    let run = Command::new(find("redis-benchmark", "apt-get install redis-tools"))
-        .args(["-p", &running.resp_address().port().to_string()])
-        .args(["-n", "2000", "-c", "10", "-P", "16", "-q"])
-        .args(["CL.THROTTLE", "k", "99", "1", "3600"])
-        .output()
-        .expect("redis-benchmark starts");
+    let run = Command::new(find_program(
+        "redis-benchmark",
+        "apt-get install redis-tools",
+    ))
+    .args(["-p", &running.resp_address().port().to_string()])
+    .args(["-n", "2000", "-c", "10", "-P", "16", "-q"])
+    .args(["CL.THROTTLE", "k", "99", "1", "3600"])
+    .output()
+    .expect("redis-benchmark starts");
     let printed = String::from_utf8_lossy(&run.stdout).into_owned();
     let errors = String::from_utf8_lossy(&run.stderr).into_owned();
     assert!(

@@ -66,7 +66,7 @@ with r.pipeline(transaction=False) as p:
 #[test]
 fn what_redis_py_asks_of_any_server_is_answered() {
     let running = Running::new(POLICY, |settings| {
-        settings.password = Some(secret("sesame"));
+        settings.resp_operator_password = Some(secret("sesame"));
     });
     let said = printed(
         &running,

@@ -3,7 +3,7 @@
 use std::io::{ErrorKind, Read, Write};
 use std::time::Duration;
 
-use tollgate_testkit::redis::until;
+use tollgate_testkit::redis::wait_until;
 
 use crate::kit::Running;
 use crate::metrics::{scraped, value};
@@ -75,7 +75,7 @@ fn a_connection_watches_and_reflects_by_eight_calls_at_most() {
     assert!(talk.hear().is_ok());
     // One that ends makes room.
     drop(reflecting);
-    until(LONG, "room", || {
+    wait_until(LONG, "room", || {
         let (response, mut send) = client.begin(REFLECTION);
         send.send_data(framed(&[7 << 3 | 2, 0]), true)
             .expect("sent");
@@ -117,7 +117,7 @@ fn a_client_that_reads_nothing_is_cut_after_the_time_of_a_request() {
     }
     assert_eq!(value(&scraped(&running), TIMEOUTS), "0");
     running.pass(REQUEST_TIME);
-    until(LONG, "an end", || {
+    wait_until(LONG, "an end", || {
         value(&scraped(&running), TIMEOUTS) == "1"
     });
     raw.0.set_nonblocking(false).expect("a flag");
@@ -238,7 +238,7 @@ fn answers_that_nobody_reads_are_kept_up_to_a_bound_of_all_connections() {
     others_are_served(&running);
     // What is given up makes room.
     drop(kept);
-    until(LONG, "room", || {
+    wait_until(LONG, "room", || {
         let mut raw = ask(16);
         let last = raw.hear_until(|(kind, stream, _)| *kind == RST_STREAM || *stream == 31);
         last.is_some_and(|(kind, ..)| kind == HEADERS)

@@ -242,10 +242,10 @@ proptest! {
             }
         }
         let theirs = Policy::from_text(&file, Format::Yaml).map_err(|it| TestCaseError::fail(format!("{it}\n{file}")))?.policy;
-        let converted = envoy::to_rules(&theirs.domains);
+        let converted = envoy::convert_to_rules(&theirs.domains);
         // What is lost is named, and `tollgate convert` ends with 3 for it.
-        prop_assume!(!converted.rules.is_empty() && converted.unsaid.iter().all(|one| !one.loss.decides()));
-        let text = envoy::convert(&theirs).expect("a policy");
+        prop_assume!(!converted.rules.is_empty() && converted.losses.iter().all(|one| !one.loss.affects_decisions()));
+        let text = envoy::convert_to_yaml(&theirs).expect("a policy");
         let ours = Policy::from_text(&text, Format::Yaml).expect("our form").policy;
         let (theirs, ours) = (Service::new(theirs), Service::new(ours));
         for request in &requests {
@@ -269,7 +269,7 @@ fn a_folder_of_two_domains_limits_once_converted() {
     let theirs = Policy::from_text(file, Format::Yaml)
         .expect("a file")
         .policy;
-    let text = envoy::convert(&theirs).expect("a policy");
+    let text = envoy::convert_to_yaml(&theirs).expect("a policy");
     for way in [Way::Grpc, Way::Json, Way::Check] {
         let ours = Service::new(
             Policy::from_text(&text, Format::Yaml)
@@ -293,7 +293,7 @@ fn two_descriptors_meet_no_limit_that_is_for_one_of_both_keys() {
     let theirs = Policy::from_text(file, Format::Yaml)
         .expect("a file")
         .policy;
-    let text = envoy::convert(&theirs).expect("a policy");
+    let text = envoy::convert_to_yaml(&theirs).expect("a policy");
     let ours = Service::new(
         Policy::from_text(&text, Format::Yaml)
             .expect("our form")

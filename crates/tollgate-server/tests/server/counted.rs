@@ -10,8 +10,8 @@ use prost_reflect::{DescriptorPool, DynamicMessage};
 use serde_json::Value;
 use tollgate_engine::Policy;
 use tollgate_server::{AdminToken, Settings};
-use tollgate_testkit::redis::{Server, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::{Server, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{Running, read, secret};
 use crate::metrics::{scraped, value};
@@ -45,7 +45,7 @@ fn rules_and_tree() -> Policy {
 }
 
 fn with_token(settings: &mut Settings) {
-    settings.admin_token = AdminToken::Given(secret(TOKEN));
+    settings.admin_token = AdminToken::File(secret(TOKEN));
 }
 
 /// What clients saw: by limiter, what passed and what was denied for which reason.
@@ -153,7 +153,7 @@ impl<'r> Clients<'r> {
             return self.seen.pass(&["slow"]);
         }
         let waiters = |wanted: &str| {
-            until(LONG, wanted, || {
+            wait_until(LONG, wanted, || {
                 value(&scraped(self.running), "tollgate_waiters") == wanted
             });
         };
@@ -332,7 +332,7 @@ fn every_protocol_is_counted_once_everywhere() {
 
 #[test]
 fn reloads_change_no_count() {
-    let scratch = Scratch::new("counted-reloads");
+    let scratch = TempFolder::new("counted-reloads");
     let path = scratch.path("limits.yaml");
     let write = |path: &Path, calls: u64| fs::write(path, rules(calls)).expect("written");
     write(&path, 12);

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use tollgate_testkit::memory::{alone, held};
+use tollgate_testkit::memory::{held_bytes, is_isolated};
 
 use crate::hostile::{POLICY, others_are_served};
 use crate::kit::Running;
@@ -92,12 +92,12 @@ fn crowd(protocol: &str, address: SocketAddr) -> Child {
 /// Starts a service and a crowd, and compares what a connection costs with what it may, in bytes. What was measured is
 /// in docs/server.md; a build for release costs the same.
 fn a_connection_costs(protocol: &str, most: usize) {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     raise_the_limit_of_files();
     let running = Running::new(POLICY, |settings| {
-        settings.bounds.connections = CLIENTS + 100;
+        settings.bounds.max_connections = CLIENTS + 100;
     });
     others_are_served(&running);
     let address = match protocol {
@@ -105,9 +105,9 @@ fn a_connection_costs(protocol: &str, most: usize) {
         "http" => running.http_address(),
         _ => running.grpc(),
     };
-    let before = held();
+    let before = held_bytes();
     let mut crowd = crowd(protocol, address);
-    let each = held().saturating_sub(before) / CLIENTS;
+    let each = held_bytes().saturating_sub(before) / CLIENTS;
     #[expect(clippy::print_stdout, reason = "docs/server.md states it")]
     {
         println!("{protocol}: {each} bytes a connection");

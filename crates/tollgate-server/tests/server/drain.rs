@@ -9,8 +9,8 @@ use std::time::Duration;
 use bytes::Bytes;
 use tokio::task::{JoinHandle, JoinSet};
 use tollgate::clock::{Clock, Monotonic};
-use tollgate_server::{Drain, Drained, Server};
-use tollgate_testkit::redis::until;
+use tollgate_server::{DrainOutcome, DrainSettings, Server};
+use tollgate_testkit::redis::wait_until;
 
 use crate::kit::{Client, Running};
 use crate::rls_client::{Grpc, SHOULD, framed};
@@ -78,7 +78,11 @@ fn start_still(policy: &str) -> Ending {
 }
 
 /// Begins to end a service in still time.
-fn begin_still(running: &Running, server: Server, drain: Drain) -> JoinHandle<Drained> {
+fn begin_still(
+    running: &Running,
+    server: Server,
+    drain: DrainSettings,
+) -> JoinHandle<DrainOutcome> {
     running.spawn_in_its_time(server.drain(drain))
 }
 
@@ -108,19 +112,19 @@ fn while_time_passes<T>(running: &Running, doing: impl FnOnce() -> T) -> T {
 }
 
 /// Begins to end it.
-fn begin(running: &Running, server: Server, drain: Drain) -> JoinHandle<Drained> {
+fn begin(running: &Running, server: Server, drain: DrainSettings) -> JoinHandle<DrainOutcome> {
     running.spawn(server.drain(drain))
 }
 
-const SOON: Drain = Drain {
+const SOON: DrainSettings = DrainSettings {
     delay: Duration::ZERO,
-    time: LONG,
+    timeout: LONG,
 };
 
 /// How many were cut in the end.
-fn end(running: &Running, ending: JoinHandle<Drained>) -> usize {
+fn end(running: &Running, ending: JoinHandle<DrainOutcome>) -> usize {
     let drained = running.block_on(async { tokio::time::timeout(LONG, ending).await });
-    drained.expect("an end in time").expect("no panic").cut
+    drained.expect("an end in time").expect("no panic").aborted
 }
 
 /// How many whole answers of HTTP these are, and whether the last says that it is; none if one isn't whole.
@@ -296,7 +300,7 @@ fn all_that_was_decided_is_answered_on_every_protocol() {
         }));
     }
     let calls = [6, 7, 8].map(|number| running.spawn(call(grpc, Arc::clone(&counts[number]))));
-    until(LONG, "some load by each", || {
+    wait_until(LONG, "some load by each", || {
         let mut all = counts.iter();
         all.all(|count| count.load(Ordering::Relaxed) > 300)
     });
@@ -366,9 +370,9 @@ fn probes_are_told_first_and_clients_are_still_taken() {
     let mut watch = response.into_body();
     let hear = |watch: &mut h2::RecvStream| own.running.block_on(watch.data()).and_then(Result::ok);
     assert_eq!(hear(&mut watch), Some(framed(&[8, 1])));
-    let drain = Drain {
+    let drain = DrainSettings {
         delay: Duration::from_secs(3),
-        time: LONG,
+        timeout: LONG,
     };
     let ending = begin_still(&own.running, own.server, drain);
     assert_eq!(hear(&mut watch), Some(framed(&[8, 2])), "not serving");
@@ -409,13 +413,13 @@ fn who_waits_for_its_turn_is_told_before_the_time_is_over() {
     assert!(client.call(SHOULD, MESSAGE).is_ok(), "the first");
     let (response, mut send) = client.begin(SHOULD);
     send.send_data(framed(MESSAGE), true).expect("sent");
-    until(LONG, "all three to wait", || {
+    wait_until(LONG, "all three to wait", || {
         let (_, told) = Client::to(own.admin).request("GET", "/metrics", "", "");
         told.contains("\ntollgate_waiters 3\n")
     });
-    let drain = Drain {
+    let drain = DrainSettings {
         delay: Duration::ZERO,
-        time: Duration::from_secs(2),
+        timeout: Duration::from_secs(2),
     };
     let ending = begin_still(&own.running, own.server, drain);
     // Nearly all of its time, and no more: however long it takes to read the answers, nobody is cut off meanwhile.
@@ -448,9 +452,9 @@ fn who_never_reads_is_cut_when_the_time_is_over() {
             Err(error) => panic!("{error}"),
         }
     }
-    let drain = Drain {
+    let drain = DrainSettings {
         delay: Duration::ZERO,
-        time: Duration::from_secs(1),
+        timeout: Duration::from_secs(1),
     };
     let ending = begin(&own.running, own.server, drain);
     assert_eq!(end(&own.running, ending), 1);

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use tollgate_testkit::memory::{alone, held};
+use tollgate_testkit::memory::{held_bytes, is_isolated};
 
 use crate::kit::{Client, Running};
 
@@ -143,19 +143,19 @@ fn write_and_never_read(running: &Running, protocol: &Protocol, said: &str) -> C
 
 #[test]
 fn who_reads_nothing_costs_little_and_is_let_go() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     // Many rules, so that a few bytes ask for many.
     let rules = (0..2_000).map(|number| format!("{{name: rule-{number}, key: user, rate: 5/s}}"));
     let policy = format!("limits: [{}]", rules.collect::<Vec<_>>().join(","));
-    let running = Running::in_still_time(&policy, |settings| settings.bounds.connections = 11);
+    let running = Running::in_still_time(&policy, |settings| settings.bounds.max_connections = 11);
     for protocol in &PROTOCOLS {
         others_are_served(&running);
-        let before = held();
+        let before = held_bytes();
         let clients = (0..10).map(|_| write_and_never_read(&running, protocol, protocol.long));
         let clients: Vec<_> = clients.collect();
-        let each = held().saturating_sub(before) / clients.len();
+        let each = held_bytes().saturating_sub(before) / clients.len();
         assert!(each < MOST_UNREAD, "{each} bytes a connection");
         running.pass(REQUEST_TIME);
         for mut client in clients {
@@ -168,11 +168,11 @@ fn who_reads_nothing_costs_little_and_is_let_go() {
 
 #[test]
 fn a_connection_that_rests_keeps_little_of_what_it_did() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     const MANY: usize = 500;
-    let running = Running::new(POLICY, |settings| settings.bounds.batch = 10_000);
+    let running = Running::new(POLICY, |settings| settings.bounds.max_batch = 10_000);
     let words = "*1000\r\n$7\r\nTG.PEEK\r\n".to_owned() + &"$3\r\na=b\r\n".repeat(999);
     let checks = "[".to_owned() + &"{},".repeat(999) + "{}]";
     let list = format!(
@@ -182,14 +182,14 @@ fn a_connection_that_rests_keeps_little_of_what_it_did() {
     for (protocol, said) in PROTOCOLS.iter().zip([words, list]) {
         others_are_served(&running);
         let answer = answer_to(&mut (protocol.connect)(&running), protocol, &said);
-        let before = held();
+        let before = held_bytes();
         let clients = (0..MANY).map(|_| {
             let mut client = (protocol.connect)(&running);
             client.expect(&(said.clone() + protocol.request), &answer);
             client
         });
         let clients: Vec<_> = clients.collect();
-        let each = held().saturating_sub(before) / clients.len();
+        let each = held_bytes().saturating_sub(before) / clients.len();
         assert!(each < MOST_RESTING, "{each} bytes a connection");
     }
 }
@@ -234,7 +234,7 @@ fn path(number: usize) -> (String, String) {
 
 #[test]
 fn a_pipeline_of_any_depth_is_answered_in_order() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     const PART: usize = 1_000;
@@ -242,7 +242,7 @@ fn a_pipeline_of_any_depth_is_answered_in_order() {
     let each: [fn(usize) -> (String, String); 2] = [throttle, path];
     for (protocol, one) in PROTOCOLS.iter().zip(each) {
         others_are_served(&running);
-        let before = held();
+        let before = held_bytes();
         let mut client = (protocol.connect)(&running);
         let mut writer = client.0.try_clone().expect("a connection");
         let writes = std::thread::spawn(move || {
@@ -259,7 +259,7 @@ fn a_pipeline_of_any_depth_is_answered_in_order() {
             }
         }
         writes.join().expect("written");
-        let more = held().saturating_sub(before);
+        let more = held_bytes().saturating_sub(before);
         assert!(more < MOST_DEEP, "{more} bytes more");
     }
 }

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate_testkit::memory::{alone, held};
+use tollgate_testkit::memory::{held_bytes, is_isolated};
 use tollgate_testkit::redis::Server;
 
 use crate::hostile_review::{JSON, ask, post, used};
@@ -58,7 +58,7 @@ fn facts_are_bounded() {
 /// What a connection was told once it doesn't keep, however much that was.
 #[test]
 fn connections_on_which_nothing_happens_keep_next_to_nothing() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     let rules: Vec<_> = (0..30)
@@ -89,16 +89,16 @@ fn connections_on_which_nothing_happens_keep_next_to_nothing() {
         client
     };
     drop(ask());
-    let before = held();
+    let before = held_bytes();
     let clients: Vec<_> = (0..100).map(|_| ask()).collect();
-    let more = held().saturating_sub(before);
+    let more = held_bytes().saturating_sub(before);
     assert!(more < 32 << 20, "{more} bytes for {}", clients.len());
 }
 
 /// Short questions with long answers: only so many are answered before some of them are read.
 #[test]
 fn answers_that_nobody_reads_are_bounded() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     let rules: Vec<_> = (0..2_000)
@@ -107,13 +107,13 @@ fn answers_that_nobody_reads_are_bounded() {
     let running = Running::new(&format!("limits: [{}]", rules.join(", ")), |_| {});
     let openapi = "GET /openapi.json HTTP/1.1\r\nhost: x\r\n\r\n";
     for (mut client, say) in [(running.resp(), "TG.RULES\r\n"), (running.http(), openapi)] {
-        let before = held();
+        let before = held_bytes();
         client
             .0
             .write_all(say.repeat(16_000 / say.len()).as_bytes())
             .expect("written");
         assert_eq!(client.ask("", 4).len(), 4);
-        let more = held().saturating_sub(before);
+        let more = held_bytes().saturating_sub(before);
         assert!(more < 4 << 20, "{more} bytes for {say:?}");
     }
 }
@@ -158,7 +158,7 @@ fn a_slot_of_a_call_that_was_given_up_is_free() {
     let running = Running::on_store(policy, &server.url(), |_| {});
     assert_eq!(used(&running, "user=ada"), [0]);
     for _ in 0..3 {
-        server.stop();
+        server.pause();
         let mut grpc = Grpc::to(&running);
         let mut calls = Vec::new();
         for _ in 0..3 {
@@ -176,7 +176,7 @@ fn a_slot_of_a_call_that_was_given_up_is_free() {
         }
         let health = grpc.call("/grpc.health.v1.Health/Check", b"");
         assert!(health.is_ok());
-        server.cont();
+        server.resume();
         assert!((0..2_000).any(|_| used(&running, "user=ada") == [0]));
     }
     assert_eq!(used(&running, "user=ada"), [0]);
@@ -271,7 +271,7 @@ fn a_name_that_leads_here_isnt_our_own() {
 #[test]
 fn the_scheme_of_a_token_may_be_written_as_one_likes() {
     let running = Running::new("limits: [{name: all, rate: 9/h}]", |settings| {
-        settings.token = Some(secret("t"));
+        settings.http_operator_token = Some(secret("t"));
     });
     for (field, status) in [
         ("Bearer t", 200),

@@ -65,7 +65,7 @@ fn an_estimate_comes_back_if_the_trees_refuse() {
 
 #[test]
 fn what_cant_be_held_comes_back_once() {
-    let running = Running::new(TOKENS, |settings| settings.bounds.holds = 1);
+    let running = Running::new(TOKENS, |settings| settings.bounds.max_reservations = 1);
     let spent = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
     assert_eq!(post(&running, "/v1/reserve", spent).0, 200);
     let settled = post(&running, "/v1/settle", r#"{"id": "one", "spent": 300}"#);
@@ -88,7 +88,9 @@ fn a_refund_of_what_came_back_by_itself_is_no_gift() {
         "settle_within: 60s",
         "settle_within: 60s, unsettled: refund",
     );
-    let running = Running::new(&policy, |settings| settings.password = Some(secret("s")));
+    let running = Running::new(&policy, |settings| {
+        settings.resp_operator_password = Some(secret("s"))
+    });
     let spent = r#"{"id": "one", "facts": {"tenant": "ada"}}"#;
     assert_eq!(post(&running, "/v1/reserve", spent).0, 200);
     let settled = post(&running, "/v1/settle", r#"{"id": "one", "spent": 300}"#);
@@ -121,7 +123,9 @@ fn what_another_holds_isnt_given_back() {
 
 #[test]
 fn an_operator_gives_back_an_estimate() {
-    let running = Running::new(TOKENS, |settings| settings.password = Some(secret("s")));
+    let running = Running::new(TOKENS, |settings| {
+        settings.resp_operator_password = Some(secret("s"))
+    });
     let mut client = running.resp();
     let passed = "*12\r\n$7\r\nallowed\r\n:1\r\n";
     assert_eq!(client.ask("TG.CHECK tenant=ada\r\n", passed.len()), passed);
@@ -171,8 +175,8 @@ fn gifts_that_a_store_didnt_take_arent_told_as_given() {
     let server = Server::start();
     let policy = "limits: [{name: daily, key: user, quota: 5/day}]";
     let running = Running::on_store(policy, &server.url(), |settings| {
-        settings.password = Some(secret("s"));
-        settings.token = Some(secret("t"));
+        settings.resp_operator_password = Some(secret("s"));
+        settings.http_operator_token = Some(secret("t"));
     });
     let ada = r#"{"facts": {"user": "ada"}}"#;
     assert_eq!(post(&running, "/v1/check", ada).0, 200);
@@ -194,7 +198,9 @@ fn costs_of_64_bits_are_never_more_than_they_are() {
     let server = Server::start();
     let policy =
         "limits: [{name: hourly, key: user, rate: 10/h}, {name: daily, key: user, quota: 20/day}]";
-    let change = |settings: &mut tollgate_server::Settings| settings.password = Some(secret("s"));
+    let change = |settings: &mut tollgate_server::Settings| {
+        settings.resp_operator_password = Some(secret("s"))
+    };
     for running in [
         Running::new(policy, change),
         Running::on_store(policy, &server.url(), change),
@@ -391,7 +397,9 @@ fn what_is_settled_is_what_was_spent() {
 fn slots_are_one_count_for_all_protocols() {
     let server = Server::start();
     let policy = "limits: [{name: jobs, key: user, rate: 100000/h, concurrency: 3}]";
-    let change = |settings: &mut tollgate_server::Settings| settings.password = Some(secret("s"));
+    let change = |settings: &mut tollgate_server::Settings| {
+        settings.resp_operator_password = Some(secret("s"))
+    };
     for running in [
         Running::new(policy, change),
         Running::on_store(policy, &server.url(), change),
@@ -438,7 +446,9 @@ fn slots_are_one_count_for_all_protocols() {
 #[test]
 fn auth_takes_a_user_and_a_password() {
     let policy = "limits: [{name: all, rate: 9/h}]";
-    let running = Running::new(policy, |settings| settings.password = Some(secret("s")));
+    let running = Running::new(policy, |settings| {
+        settings.resp_operator_password = Some(secret("s"))
+    });
     let mut client = running.resp();
     client.expect("AUTH a b s\r\n", "-ERR syntax error\r\n");
     client.expect("TG.RESET a=b\r\n", "-NOAUTH Authentication required.\r\n");

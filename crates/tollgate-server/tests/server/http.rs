@@ -111,7 +111,7 @@ fn a_request_has_facts_or_descriptors() {
 
 #[test]
 fn a_list_is_decided_in_order() {
-    let running = Running::new(POLICY, |settings| settings.bounds.batch = 3);
+    let running = Running::new(POLICY, |settings| settings.bounds.max_batch = 3);
     let list =
         r#"[{"facts":{"user":"ada"}},{"facts":{"user":7}},{"facts":{"user":"ada"},"cost":2}]"#;
     let (status, answer) = running.http().request("POST", "/v1/check", JSON, list);

@@ -14,9 +14,9 @@ use tollgate_engine::Policy;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::{Redis, RedisBuilder};
-use tollgate_server::{Address, HttpDate, Secret, Server, Settings, StartError};
-use tollgate_testkit::memory::calls;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_server::{Address, DateHeader, Secret, Server, Settings, StartError};
+use tollgate_testkit::memory::allocation_count;
+use tollgate_testkit::scratch::TempFolder;
 
 /// A service that runs in a runtime of its own, until it is dropped.
 pub(crate) struct Running {
@@ -48,7 +48,7 @@ impl Time {
                     for _ in 0..8 {
                         tokio::task::yield_now().await;
                     }
-                    done.send(calls()).expect("a test that waits");
+                    done.send(allocation_count()).expect("a test that waits");
                 }
                 drop(over);
                 still.await.expect("an end").expect_err("nothing was said");
@@ -111,10 +111,10 @@ impl Running {
             .expect("an address")
             .timeout(Duration::from_secs(60))
             // A clock that leaps gives nobody time to renew.
-            .slot_life(Duration::from_secs(1_000_000))
+            .permit_ttl(Duration::from_secs(1_000_000))
             // It would tell of the refusal that it knows, of several.
-            .near_cache(0)
-            .nodes(1)
+            .deny_cache(0)
+            .node_count(1)
             .clock(Arc::clone(&clock));
         Self::on_redis(read(policy), builder, clock, change)
     }
@@ -169,8 +169,8 @@ impl Running {
             resp: any.clone(),
             admin: any,
             // Answers are compared byte by byte, and many tests send what is wrong.
-            http_date: HttpDate::Off,
-            wrong_secrets: 1_000_000,
+            http_date: DateHeader::Off,
+            max_wrong_secrets: 1_000_000,
             ..Settings::default()
         };
         change(&mut settings);
@@ -256,7 +256,7 @@ pub(crate) fn secret(text: &str) -> Secret {
     // Tests beside this one have secrets, too.
     static MADE: AtomicU32 = AtomicU32::new(0);
     let number = MADE.fetch_add(1, Ordering::Relaxed);
-    let folder = Scratch::new(&format!("secret-{number}"));
+    let folder = TempFolder::new(&format!("secret-{number}"));
     let file = folder.path("secret");
     std::fs::write(&file, text).expect("a file");
     Secret::from_file(&file).expect("a secret")

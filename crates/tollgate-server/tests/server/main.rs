@@ -56,4 +56,5 @@ mod why;
 
 /// Some tests count what the service asks for; the others don't notice.
 #[global_allocator]
-static ALLOCATOR: tollgate_testkit::memory::Counting = tollgate_testkit::memory::Counting;
+static ALLOCATOR: tollgate_testkit::memory::CountingAllocator =
+    tollgate_testkit::memory::CountingAllocator;

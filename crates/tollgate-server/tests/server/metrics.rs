@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_engine::Policy;
 use tollgate_engine::document::Format;
-use tollgate_server::{Log, LogForm};
+use tollgate_server::{Log, LogFormat};
 
 use crate::kit::{Running, Said};
 
@@ -190,8 +190,8 @@ fn metrics_and_probes_need_no_token_and_are_where_they_belong() {
     let any = "127.0.0.1:0".parse().expect("an address");
     let running = Running::new(POLICY, |settings| {
         settings.metrics = any;
-        settings.client_token = Some(crate::kit::secret("sesame"));
-        settings.token = Some(crate::kit::secret("operator"));
+        settings.http_client_token = Some(crate::kit::secret("sesame"));
+        settings.http_operator_token = Some(crate::kit::secret("operator"));
     });
     let ask = |mut client: crate::kit::Client, method: &str, path: &str| {
         client.request(method, path, "", "").0
@@ -249,10 +249,10 @@ fn ask_often(running: &Running, times: usize) {
 fn a_minute_of_refusals_is_a_concern_and_clients_come_all_the_same() {
     let policy = "limits: [{name: per-user, key: user, rate: 5/h}]";
     let said = Said::default();
-    let log = Log::to(said.clone(), LogForm::Text);
+    let log = Log::to_writer(said.clone(), LogFormat::Text);
     let running = Running::in_still_time(policy, |settings| {
         settings.log = log;
-        settings.log_denials.share = "0".parse().expect("a share");
+        settings.denial_log.share = "0".parse().expect("a share");
     });
     let ready = || running.http().request("GET", "/readyz", "", "");
     let look = Duration::from_secs(5);

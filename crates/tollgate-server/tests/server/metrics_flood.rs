@@ -99,7 +99,7 @@ fn until_pong(client: &mut Client, asked: &str) {
 #[test]
 fn no_flood_makes_more_series_than_are_stated() {
     let running = Running::by(policy(&odd_names()), |settings| {
-        settings.limiters = LIMITERS
+        settings.max_named_limiters = LIMITERS
     });
     let server = running.server.as_ref().expect("it runs");
     let mut most = 0;
@@ -117,7 +117,7 @@ fn no_flood_makes_more_series_than_are_stated() {
         // Each reload has more limiters than are shown, under other names.
         let mut names = odd_names();
         names.extend((0..2 * LIMITERS).map(|number| format!("r{round}-{number}\"\n")));
-        server.put_in_force(policy(&names)).expect("a policy");
+        server.apply_policy(policy(&names)).expect("a policy");
     }
     // All that there may be was there, but for a certificate, rates of limiters that are gone, and limits that adapt.
     assert!(most >= bound(LIMITERS) - 4 * LIMITERS - 1, "{most}");

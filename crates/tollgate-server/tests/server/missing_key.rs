@@ -1,6 +1,6 @@
 //! Requests without the key of a rule: what callers are answered, and what operators are told.
 
-use tollgate_server::{Log, LogForm};
+use tollgate_server::{Log, LogFormat};
 
 use crate::kit::{Running, Said};
 use crate::metrics::{scraped, value};
@@ -43,7 +43,7 @@ fn the_address_of_envoy_is_the_fact_ip() {
 #[test]
 fn a_rule_that_never_finds_its_key_is_in_the_log_and_in_the_metrics() {
     let said = Said::default();
-    let log = Log::to(said.clone(), LogForm::Text);
+    let log = Log::to_writer(said.clone(), LogFormat::Text);
     let policy = "
 limits:
   - {name: per-user, key: user, rate: 2/m}
@@ -52,7 +52,7 @@ limits:
 ";
     let running = Running::new(policy, |settings| {
         settings.log = log;
-        settings.log_denials.share = "0".parse().expect("a share");
+        settings.denial_log.share = "0".parse().expect("a share");
     });
     for _ in 0..120 {
         assert_eq!(

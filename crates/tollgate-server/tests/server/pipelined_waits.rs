@@ -4,7 +4,7 @@ use std::io::Write;
 use std::net::Shutdown;
 use std::time::Duration;
 
-use tollgate_testkit::redis::until;
+use tollgate_testkit::redis::wait_until;
 
 use crate::hostile::{PROTOCOLS, Protocol};
 use crate::kit::{Client, Running};
@@ -33,7 +33,7 @@ fn start() -> Running {
 /// Waits until so many requests wait.
 fn until_waiters(running: &Running, waiters: usize) {
     let line = format!("\ntollgate_waiters {waiters}\n");
-    until(LONG, &line, || {
+    wait_until(LONG, &line, || {
         let (_, told) = running.admin().request("GET", "/metrics", "", "");
         told.contains(&line)
     });

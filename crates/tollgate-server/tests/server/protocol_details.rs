@@ -4,7 +4,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate_server::{AdminToken, HttpDate, Log, LogForm};
+use tollgate_server::{AdminToken, DateHeader, Log, LogFormat};
 
 use crate::kit::{Client, Running, Said, secret};
 
@@ -175,10 +175,10 @@ fn commands_and_connections_tell_of_themselves() {
 fn a_connection_has_few_tries_at_a_password_and_an_address_is_slowed_down() {
     const WRONG: &str = "-WRONGPASS invalid username-password pair or user is disabled.\r\n";
     let said = Said::default();
-    let log = Log::to(said.clone(), LogForm::Text);
+    let log = Log::to_writer(said.clone(), LogFormat::Text);
     let running = Running::in_still_time(POLICY, |settings| {
-        settings.password = Some(secret("sesame"));
-        settings.wrong_secrets = 10;
+        settings.resp_operator_password = Some(secret("sesame"));
+        settings.max_wrong_secrets = 10;
         settings.log = log;
     });
     // All of a pipeline come at once, and no more than five are answered.
@@ -216,8 +216,8 @@ fn a_connection_has_few_tries_at_a_password_and_an_address_is_slowed_down() {
 #[test]
 fn wrong_tokens_of_http_are_counted_and_end_a_connection() {
     let running = Running::new(POLICY, |settings| {
-        settings.client_token = Some(secret("sesame"));
-        settings.admin_token = AdminToken::Given(secret("open"));
+        settings.http_client_token = Some(secret("sesame"));
+        settings.admin_token = AdminToken::File(secret("open"));
     });
     let ask = |mut client: Client, path: &str, token: &str| {
         let fields = format!("content-type: application/json\r\nauthorization: Bearer {token}\r\n");
@@ -247,8 +247,8 @@ fn wrong_tokens_of_http_are_counted_and_end_a_connection() {
 #[test]
 fn http_answers_with_the_fields_that_its_rules_ask_for() {
     let running = Running::new(POLICY, |settings| {
-        settings.http_date = HttpDate::On;
-        settings.admin_token = AdminToken::Given(secret("open"));
+        settings.http_date = DateHeader::On;
+        settings.admin_token = AdminToken::File(secret("open"));
     });
     let (status, answer) = running.http().request("GET", "/v1/check", "", "");
     assert_eq!(status, 405, "{answer}");

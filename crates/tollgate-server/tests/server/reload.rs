@@ -5,7 +5,7 @@ use std::net::{SocketAddr, TcpStream};
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::time::Duration;
 
-use tollgate_testkit::redis::until;
+use tollgate_testkit::redis::wait_until;
 
 use crate::kit::{Running, read};
 use crate::rls_client::{Grpc, SHOULD};
@@ -95,10 +95,10 @@ fn each_answer_is_by_one_policy() {
         scope.spawn(move || ask(to_resp, command, ("reset_after", resp), by_resp));
         scope.spawn(|| call(&running, by_grpc));
         let mut reloads = 0;
-        until(LONG, "answers by both policies, on every protocol", || {
+        wait_until(LONG, "answers by both policies, on every protocol", || {
             reloads += 1;
             let next = POLICIES[usize::from(reloads % 2 == 1)];
-            server.put_in_force(read(next)).expect("a policy");
+            server.apply_policy(read(next)).expect("a policy");
             reloads >= RELOADS && runs.iter().all(|run| run.seen.both(20))
         });
         for run in &runs {

@@ -36,7 +36,7 @@ fn a_request_is_decided_by_its_facts() {
 
 #[test]
 fn a_pipeline_is_answered_as_one_by_one() {
-    let running = Running::new(POLICY, |settings| settings.bounds.pipeline = 7);
+    let running = Running::new(POLICY, |settings| settings.bounds.max_pipeline = 7);
     let mut client = running.resp();
     let pings = "*1\r\n$4\r\nPING\r\n".repeat(1_000);
     client.expect(&pings, &"+PONG\r\n".repeat(1_000));
@@ -103,7 +103,7 @@ fn throttle_answers_as_redis_cell_does() {
 #[test]
 fn slots_come_back_when_their_time_is_over_or_they_are_refunded() {
     let running = Running::in_still_time(POLICY, |settings| {
-        settings.password = Some(secret("sesame"));
+        settings.resp_operator_password = Some(secret("sesame"));
     });
     let mut client = Client::tcp(running.resp_address()).expect("a connection");
     let mut passes = || {
@@ -208,7 +208,7 @@ fn what_isnt_redis_is_told_and_closed() {
 
 #[test]
 fn beyond_the_most_connections_clients_are_told_so() {
-    let running = Running::new(POLICY, |settings| settings.bounds.connections = 2);
+    let running = Running::new(POLICY, |settings| settings.bounds.max_connections = 2);
     let mut first = running.resp();
     first.expect("PING\r\n", "+PONG\r\n");
     let mut second = running.resp();

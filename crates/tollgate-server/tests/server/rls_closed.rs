@@ -2,7 +2,7 @@
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
-use tollgate_server::RlsClosed;
+use tollgate_server::RlsFailureMode;
 use tollgate_testkit::redis::Server;
 
 use crate::kit::Running;
@@ -27,10 +27,10 @@ fn ask(running: &Running) -> Result<Value, Failed> {
 }
 
 /// The answers on a store that is there, and after it was killed.
-fn before_and_after(policy: &str, closed: RlsClosed) -> [Result<Value, Failed>; 2] {
+fn before_and_after(policy: &str, closed: RlsFailureMode) -> [Result<Value, Failed>; 2] {
     let server = Server::start();
     let running = Running::on_store(policy, &server.url(), |settings| {
-        settings.rls_closed = closed;
+        settings.rls_failure_mode = closed;
     });
     let before = ask(&running);
     server.kill();
@@ -40,7 +40,7 @@ fn before_and_after(policy: &str, closed: RlsClosed) -> [Result<Value, Failed>; 
 #[test]
 fn what_cant_be_decided_is_an_error_so_that_the_proxy_decides() {
     for (policy, name) in CLOSED {
-        let [before, after] = before_and_after(policy, RlsClosed::default());
+        let [before, after] = before_and_after(policy, RlsFailureMode::default());
         assert_eq!(before.expect("an answer")["overallCode"], "OK", "{name}");
         let why = format!("the store can't be asked about {name:?}, and nothing passes without it");
         assert_eq!(after, Err(Failed { code: 14, why }));
@@ -50,7 +50,7 @@ fn what_cant_be_decided_is_an_error_so_that_the_proxy_decides() {
 #[test]
 fn what_cant_be_decided_is_refused_if_one_wants_it() {
     for (policy, name) in CLOSED {
-        let [before, after] = before_and_after(policy, RlsClosed::Deny);
+        let [before, after] = before_and_after(policy, RlsFailureMode::Deny);
         let before = before.expect("an answer");
         assert_eq!(before["overallCode"], "OK", "{name}");
         assert_eq!(before["dynamicMetadata"], json!({"rule": name}));
@@ -66,7 +66,7 @@ fn what_cant_be_decided_is_refused_if_one_wants_it() {
 #[test]
 fn what_is_decided_here_goes_on_without_the_store() {
     let policy = "limits: [{name: quick, key: user, rate: 5/s}]";
-    for closed in [RlsClosed::Error, RlsClosed::Deny] {
+    for closed in [RlsFailureMode::Error, RlsFailureMode::Deny] {
         let [before, after] = before_and_after(policy, closed);
         for answer in [before, after] {
             assert_eq!(answer.expect("an answer")["overallCode"], "OK");

@@ -3,7 +3,7 @@
 use std::io::Write;
 use std::time::Duration;
 
-use tollgate_server::{Log, LogForm};
+use tollgate_server::{Log, LogFormat};
 
 use crate::kit::{Running, Said};
 use crate::metrics::{scraped, value};
@@ -69,7 +69,7 @@ fn an_authority_in_the_clients_table_is_served_again() {
 fn errors_are_counted_and_logged_on_every_listener() {
     let said = Said::default();
     let running = Running::in_still_time(TREE, |settings| {
-        settings.log = Log::to(said.clone(), LogForm::Text);
+        settings.log = Log::to_writer(said.clone(), LogFormat::Text);
     });
     // A stream without a method, HTTP/1 where HTTP/2 is spoken, and the other way round.
     let mut raw = Raw::greeted(&running, &[]);

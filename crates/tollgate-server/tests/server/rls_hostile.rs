@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 use h2::Reason;
-use tollgate_testkit::memory::{alone, held};
+use tollgate_testkit::memory::{held_bytes, is_isolated};
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD, framed};
@@ -54,7 +54,7 @@ fn a_call_that_its_client_gave_up_waits_no_longer() {
 
 #[test]
 fn a_client_that_never_reads_holds_no_more_than_its_streams() {
-    let running = Running::new(TREE, |settings| settings.bounds.streams = 16);
+    let running = Running::new(TREE, |settings| settings.bounds.max_streams = 16);
     // No room for a byte of any answer.
     let mut raw = Raw::greeted(&running, &[(4, 0)]);
     let streams = (0..64).map(|number| 2 * number + 1);
@@ -92,11 +92,11 @@ fn a_client_that_never_reads_holds_no_more_than_its_streams() {
 
 #[test]
 fn a_client_that_only_speaks_is_heard_no_longer() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     let running = Running::new(TREE, |_| {});
-    let before = held();
+    let before = held_bytes();
     let mut raw = Raw::greeted(&running, &[]);
     raw.0.set_nonblocking(true).expect("a flag");
     let pings = frame(PING, 0, 0, &[7; 8]).repeat(1_000);
@@ -116,17 +116,17 @@ fn a_client_that_only_speaks_is_heard_no_longer() {
         }
     }
     assert_eq!(stalled, 100, "all of 1.7 GB was taken");
-    let more = held().saturating_sub(before);
+    let more = held_bytes().saturating_sub(before);
     assert!(more < MOST_MEMORY, "{more} bytes more");
 }
 
 #[test]
 fn messages_over_the_limit_are_told_so_and_not_kept() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     let running = Running::new(TREE, |settings| settings.bounds.request_bytes = 1_000);
-    let before = held();
+    let before = held_bytes();
     for _ in 0..100 {
         let mut client = Grpc::to(&running);
         let (response, mut send) = client.begin(SHOULD);
@@ -140,7 +140,7 @@ fn messages_over_the_limit_are_told_so_and_not_kept() {
         );
     }
     others_are_served(&running);
-    let more = held().saturating_sub(before);
+    let more = held_bytes().saturating_sub(before);
     assert!(more < MOST_MEMORY, "{more} bytes more");
 }
 
@@ -199,8 +199,8 @@ fn a_conversation_whose_answers_nobody_takes_ends() {
 #[test]
 fn a_client_that_watches_and_is_there_stays() {
     let running = Running::new(TREE, |settings| {
-        settings.bounds.idle_time = Duration::from_millis(1);
-        settings.bounds.request_time = Duration::from_secs(60);
+        settings.bounds.idle_timeout = Duration::from_millis(1);
+        settings.bounds.request_timeout = Duration::from_secs(60);
     });
     let mut raw = Raw::greeted(&running, &[]);
     raw.say(&call(1, WATCH, &[]));

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::Shutdown;
 
 use h2::Reason;
-use tollgate_testkit::memory::{alone, held};
+use tollgate_testkit::memory::{held_bytes, is_isolated};
 use tollgate_testkit::redis::Server;
 
 use crate::kit::Running;
@@ -117,12 +117,12 @@ fn on_a_store_what_was_reset_is_charged_too() {
 
 #[test]
 fn thousands_of_streams_that_are_reset_cost_little_and_end_nothing() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     let running = Running::new(TREE, |_| {});
     let mut other = Grpc::to(&running);
-    let before = held();
+    let before = held_bytes();
     for _ in 0..10 {
         let mut raw = Raw::greeted(&running, &[]);
         let said =
@@ -130,7 +130,7 @@ fn thousands_of_streams_that_are_reset_cost_little_and_end_nothing() {
         raw.say(&said.collect::<Vec<_>>());
         raw.say(&call(20_001, SHOULD, ADA));
         answers(&mut raw, 20_001, 1);
-        let more = held().saturating_sub(before);
+        let more = held_bytes().saturating_sub(before);
         assert!(more < MOST_MEMORY, "{more} bytes more");
     }
     assert!(other.call(SHOULD, ADA).is_ok());

@@ -14,7 +14,7 @@ use tollgate_engine::engine::DescriptorStatus;
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::{Engine, Policy};
-use tollgate_http::Dialect;
+use tollgate_http::HeaderDialect;
 use tollgate_server::Settings;
 
 use crate::kit::Running;
@@ -88,7 +88,7 @@ impl Three {
         let answer = self.ask(&question);
         let statuses: Vec<_> = verdict.statuses.iter().map(told).collect();
         assert_eq!(answer["statuses"], json!(statuses), "{question}");
-        let overall = verdict.refused().map_or("OK", |_| "OVER_LIMIT");
+        let overall = verdict.denied().map_or("OK", |_| "OVER_LIMIT");
         assert_eq!(answer["overallCode"], overall, "{question}");
         answer
     }
@@ -304,7 +304,7 @@ fn header_fields_are_added_in_the_dialects_that_are_chosen() {
     let none = Three::new(POLICY, |_| {});
     assert!(none.ask(&question)["responseHeadersToAdd"].is_null());
     let some = Three::new(POLICY, |settings| {
-        settings.rls_headers = vec![Dialect::Draft6, Dialect::Draft8];
+        settings.rls_headers = vec![HeaderDialect::Draft6, HeaderDialect::Draft8];
     });
     let field = |key: &str, value: &str| json!({"key": key, "value": value});
     assert_eq!(
@@ -322,7 +322,7 @@ fn header_fields_are_added_in_the_dialects_that_are_chosen() {
     let rules = Three::new(
         "limits: [{name: per-user, key: user, rate: 1/min}]",
         |settings| {
-            settings.rls_headers = vec![Dialect::Draft3];
+            settings.rls_headers = vec![HeaderDialect::Draft3];
         },
     );
     let left = [("OK", "0"), ("OVER_LIMIT", "0")];
@@ -349,7 +349,7 @@ fn header_fields_are_added_in_the_dialects_that_are_chosen() {
     let several = Three::new(
         "limits: [{name: per-user, key: user, rate: 9/min, concurrency: 2}, {name: all, rate: 5/min}]",
         |settings| {
-            settings.rls_headers = vec![Dialect::Draft8];
+            settings.rls_headers = vec![HeaderDialect::Draft8];
         },
     );
     assert_eq!(

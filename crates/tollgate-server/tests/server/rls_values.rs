@@ -3,7 +3,7 @@
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
-use tollgate_server::RlsClosed;
+use tollgate_server::RlsFailureMode;
 
 use crate::kit::Running;
 use crate::metrics::scraped;
@@ -148,7 +148,9 @@ fn what_cant_be_decided_is_told_and_counted_as_the_operator_chose() {
     }
     let line = "tollgate_rls_undecided_total{answer=\"error\"}";
     assert_eq!(metric(&running, line), format!("{line} 5"));
-    let running = Running::new(RULES, |settings| settings.rls_closed = RlsClosed::Deny);
+    let running = Running::new(RULES, |settings| {
+        settings.rls_failure_mode = RlsFailureMode::Deny
+    });
     for question in &each {
         assert_eq!(ask(&running, question), Ok(false));
     }
@@ -229,7 +231,9 @@ fn more_ways_to_combine_values_than_are_asked_cant_be_decided() {
             why: why.to_owned()
         })
     );
-    let running = Running::new(policy, |settings| settings.rls_closed = RlsClosed::Deny);
+    let running = Running::new(policy, |settings| {
+        settings.rls_failure_mode = RlsFailureMode::Deny
+    });
     assert_eq!(ask(&running, &question), Ok(false));
     // Facts that no rule asks for have as many values as they like.
     let running = Running::new("limits: [{name: all, rate: 1/h}]", |_| {});

@@ -9,7 +9,7 @@ use tollgate::Decision;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::{Limit, LimitKind, Memory};
 use tollgate_engine::document::Format;
-use tollgate_engine::verdict::{Cause, Findings, Permits, Verdict};
+use tollgate_engine::verdict::{Cause, DecisionDetails, Permits, RequestDecision};
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_server::Settings;
 use tollgate_testkit::redis::{Client, Server};
@@ -134,7 +134,7 @@ impl Step {
     fn facts(&self) -> Facts<'_> {
         let facts = self.facts.iter().copied().collect();
         match self.cost {
-            Some(cost) => Facts::costing(facts, cost),
+            Some(cost) => Facts::with_cost(facts, cost),
             None => facts,
         }
     }
@@ -170,7 +170,7 @@ struct Expected {
 }
 
 impl Expected {
-    fn of(findings: &Findings<'_>, allowed: bool) -> Self {
+    fn of(findings: &DecisionDetails<'_>, allowed: bool) -> Self {
         let decision: &Decision = findings.decision();
         let counted = |count| (!decision.is_unlimited()).then_some(count);
         let time = |time| (time != Duration::MAX).then(|| told(time));
@@ -184,7 +184,7 @@ impl Expected {
             rule,
             limit: counted(decision.limit),
             remaining: counted(decision.remaining),
-            retry_after: time(decision.wait()),
+            retry_after: time(decision.wait_or_max()),
             reset_after: time(decision.reset_after),
         };
         let named = kind.and_then(LimitKind::quota).unwrap_or(decision.limit);
@@ -240,8 +240,8 @@ fn by_engine(policy: &str, steps: &[Step]) -> Vec<Option<Expected>> {
             answers.push(match step.verb {
                 Verb::Check => {
                     let verdict = engine.decide(&facts);
-                    let answer = Expected::of(&verdict, verdict.refused().is_none());
-                    if let Verdict::Passed(passed) = verdict {
+                    let answer = Expected::of(&verdict, verdict.denied().is_none());
+                    if let RequestDecision::Allowed(passed) = verdict {
                         held.push((&step.facts, passed.into_permits()));
                     }
                     Some(answer)
@@ -428,10 +428,10 @@ fn differs(
 
 fn compare(scenarios: &[(String, &[&'static str])]) {
     let secrets = |settings: &mut Settings| {
-        settings.password = Some(secret(SECRET));
-        settings.token = Some(secret(SECRET));
+        settings.resp_operator_password = Some(secret(SECRET));
+        settings.http_operator_token = Some(secret(SECRET));
         // The clock of the holds is the machine's.
-        settings.bounds.hold_time = Duration::from_secs(3_600);
+        settings.bounds.reservation_timeout = Duration::from_secs(3_600);
     };
     let store = Server::start();
     let mut wrong = Vec::new();

@@ -4,8 +4,8 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use tollgate_server::{Log, LogForm, Secret};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_server::{Log, LogFormat, Secret};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::{Running, Said};
 
@@ -14,7 +14,7 @@ const FACTS: &str = r#"{"facts":{"user":"ada"}}"#;
 const NOAUTH: &str = "-NOAUTH Authentication required.\r\n";
 
 /// A service whose clients and operators have a secret each, and their files.
-fn serving(scratch: &Scratch) -> (Running, PathBuf, PathBuf) {
+fn serving(scratch: &TempFolder) -> (Running, PathBuf, PathBuf) {
     let [clients, operators] = ["clients", "operators"].map(|name| {
         let path = scratch.path(name);
         fs::write(&path, format!("{name}-1\n")).expect("a file");
@@ -22,10 +22,10 @@ fn serving(scratch: &Scratch) -> (Running, PathBuf, PathBuf) {
     });
     let secret = |path: &Path| Some(Secret::from_file(path).expect("a secret"));
     let running = Running::new(POLICY, |settings| {
-        settings.client_token = secret(&clients);
-        settings.client_password = secret(&clients);
-        settings.token = secret(&operators);
-        settings.password = secret(&operators);
+        settings.http_client_token = secret(&clients);
+        settings.resp_client_password = secret(&clients);
+        settings.http_operator_token = secret(&operators);
+        settings.resp_operator_password = secret(&operators);
     });
     (running, clients, operators)
 }
@@ -49,7 +49,7 @@ fn status(running: &Running, (method, path): (&str, &str), token: Option<&str>) 
 
 #[test]
 fn http_answers_nobody_without_a_token_but_probes() {
-    let scratch = Scratch::new("secrets-http");
+    let scratch = TempFolder::new("secrets-http");
     let (running, ..) = serving(&scratch);
     for (request, of_clients, of_operators) in [
         (("POST", "/v1/check"), 200, 200),
@@ -74,7 +74,7 @@ fn http_answers_nobody_without_a_token_but_probes() {
 
 #[test]
 fn resp_answers_nobody_before_a_password() {
-    let scratch = Scratch::new("secrets-resp");
+    let scratch = TempFolder::new("secrets-resp");
     let (running, ..) = serving(&scratch);
     let mut client = running.resp();
     for command in [
@@ -112,7 +112,7 @@ fn resp_answers_nobody_before_a_password() {
 
 #[test]
 fn a_secret_changes_without_a_gap_and_without_a_restart() {
-    let scratch = Scratch::new("secrets-change");
+    let scratch = TempFolder::new("secrets-change");
     let (running, clients, operators) = serving(&scratch);
     let server = running.server.as_ref().unwrap();
     let mut before = running.resp();
@@ -135,15 +135,15 @@ fn a_secret_changes_without_a_gap_and_without_a_restart() {
             (format!("{two}\n"), false, true),
         ] {
             fs::write(file, text).expect("a file");
-            server.renew().expect("a secret");
+            server.reload_files().expect("a secret");
             assert_eq!((holds(&one), holds(&two)), (is_one, is_two));
         }
         fs::write(file, "\n").expect("a file");
-        let why = server.renew().expect_err("no secret");
+        let why = server.reload_files().expect_err("no secret");
         assert!(why.contains(&format!("{name}: it is empty")), "{why}");
         assert!(holds(&two) && !holds(&one) && !holds(""));
         fs::write(file, two).expect("a file");
-        server.renew().expect("a secret");
+        server.reload_files().expect("a secret");
     }
     // Who was let in stays.
     before.expect("PING\r\n", "+PONG\r\n");
@@ -151,20 +151,20 @@ fn a_secret_changes_without_a_gap_and_without_a_restart() {
 
 #[test]
 fn that_a_secret_can_be_read_again_is_told_once_though_it_is_the_same() {
-    let scratch = Scratch::new("secrets-again");
+    let scratch = TempFolder::new("secrets-again");
     let path = scratch.path("clients");
     fs::write(&path, "clients-1\n").expect("a file");
     let said = Said::default();
     let running = Running::new(POLICY, |settings| {
-        settings.client_token = Some(Secret::from_file(&path).expect("a secret"));
-        settings.log = Log::to(said.clone(), LogForm::Text);
+        settings.http_client_token = Some(Secret::from_file(&path).expect("a secret"));
+        settings.log = Log::to_writer(said.clone(), LogFormat::Text);
     });
     let server = running.server.as_ref().expect("a service");
     fs::write(&path, "").expect("a file");
-    server.renew().expect_err("no secret");
+    server.reload_files().expect_err("no secret");
     fs::write(&path, "clients-1\n").expect("a file");
     for _ in 0..2 {
-        server.renew().expect("a secret");
+        server.reload_files().expect("a secret");
     }
     server.log().drain(Duration::from_secs(60));
     let again = "info: secrets can be read again\n";

@@ -115,7 +115,7 @@ const JOBS: &str = "limits: [{name: jobs, match: {path: /job}, rate: 100/h, conc
 
 #[test]
 fn without_room_nothing_is_decided_and_what_holds_nothing_needs_none() {
-    let running = Running::in_still_time(JOBS, |settings| settings.bounds.holds = 1);
+    let running = Running::in_still_time(JOBS, |settings| settings.bounds.max_reservations = 1);
     let ask = |path: &str, id: &str| {
         let text = format!(r#"{{"id": "{id}", "facts": {{"path": "{path}"}}}}"#);
         post(&running, "/v1/permits", &text).0
@@ -143,7 +143,7 @@ fn without_room_nothing_is_decided_and_what_holds_nothing_needs_none() {
 
 #[test]
 fn an_id_of_one_client_means_nothing_to_another() {
-    let scratch = tollgate_testkit::scratch::Scratch::new("owned-ids");
+    let scratch = tollgate_testkit::scratch::TempFolder::new("owned-ids");
     let tokens = ["clients", "operators"].map(|name| {
         let path = scratch.path(name);
         std::fs::write(&path, format!("{name}-{}\n", "x".repeat(32))).expect("a file");
@@ -151,7 +151,8 @@ fn an_id_of_one_client_means_nothing_to_another() {
     });
     let running = Running::in_still_time(JOBS, |settings| {
         let [clients, operators] = tokens;
-        (settings.client_token, settings.token) = (Some(clients), Some(operators));
+        (settings.http_client_token, settings.http_operator_token) =
+            (Some(clients), Some(operators));
     });
     let post = |who: &str, path: &str, text: &str| {
         let token = format!("{who}-{}", "x".repeat(32));
@@ -181,8 +182,8 @@ fn an_id_of_one_client_means_nothing_to_another() {
 #[test]
 fn estimates_of_plain_checks_need_room_only_until_their_time_is_over() {
     let running = Running::in_still_time(POLICY, |settings| {
-        settings.bounds.holds = 3;
-        settings.bounds.hold_time = Duration::from_secs(3_600);
+        settings.bounds.max_reservations = 3;
+        settings.bounds.reservation_timeout = Duration::from_secs(3_600);
     });
     let check = |path: &str| {
         let facts = format!(r#"{{"path": "{path}", "tenant": "acme", "estimate": "200"}}"#);

@@ -9,15 +9,15 @@ use std::time::Duration;
 
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
-use tollgate_testkit::certificates::{Authority, Pair, Purpose, self_signed};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::certificates::{Authority, CertificatePair, Purpose, self_signed};
+use tollgate_testkit::scratch::TempFolder;
 
 use crate::kit::Running;
 use crate::tls_kit::{POLICY, SPOKEN, serving, serving_still, serving_with, tls};
 
 /// What a client of any listener comes to, by whom it trusts and what it shows.
 #[track_caller]
-fn check(running: &Running, client: (&Authority, Option<&Pair>), refused: Option<&str>) {
+fn check(running: &Running, client: (&Authority, Option<&CertificatePair>), refused: Option<&str>) {
     for spoken in &SPOKEN {
         let mut secured = spoken.connect(running, client);
         match refused {
@@ -35,17 +35,17 @@ fn check(running: &Running, client: (&Authority, Option<&Pair>), refused: Option
 
 #[test]
 fn clients_refuse_a_certificate_that_is_wrong_and_take_one_that_is_right() {
-    let scratch = Scratch::new("tls-servers");
+    let scratch = TempFolder::new("tls-servers");
     let authority = Authority::new(scratch.folder(), "authority");
     let other = Authority::new(scratch.folder(), "other");
     for (pair, refused) in [
         (authority.server("right"), None),
         (
-            authority.issue("expired", Purpose::ExpiredServer),
+            authority.issue_certificate("expired", Purpose::ExpiredServer),
             Some("certificate expired"),
         ),
         (
-            authority.issue("named", Purpose::OtherName),
+            authority.issue_certificate("named", Purpose::OtherName),
             Some("certificate not valid for name"),
         ),
         (other.server("unknown"), Some("UnknownIssuer")),
@@ -61,20 +61,20 @@ fn clients_refuse_a_certificate_that_is_wrong_and_take_one_that_is_right() {
 
 #[test]
 fn a_client_must_show_a_certificate_that_holds_where_there_is_an_authority_of_clients() {
-    let scratch = Scratch::new("tls-clients");
+    let scratch = TempFolder::new("tls-clients");
     let authority = Authority::new(scratch.folder(), "authority");
     let clients = Authority::new(scratch.folder(), "clients");
     let other = Authority::new(scratch.folder(), "other");
     let server = authority.server("server");
     let said = crate::kit::Said::default();
-    let log = tollgate_server::Log::to(said.clone(), tollgate_server::LogForm::Text);
+    let log = tollgate_server::Log::to_writer(said.clone(), tollgate_server::LogFormat::Text);
     log.set_level(tollgate_server::Level::Debug);
     let running = serving_with(tls(&server, Some(&clients.certificate), None), |settings| {
         settings.log = log.clone();
     });
     let right = clients.client("right");
     check(&running, (&authority, Some(&right)), None);
-    let expired = clients.issue("expired", Purpose::ExpiredClient);
+    let expired = clients.issue_certificate("expired", Purpose::ExpiredClient);
     for (client, why) in [
         (None, "CertificateRequired"),
         // Who signs servers signs no clients.
@@ -96,14 +96,14 @@ fn a_client_must_show_a_certificate_that_holds_where_there_is_an_authority_of_cl
         log.drain(Duration::from_secs(60));
         said.text().contains(why)
     };
-    tollgate_testkit::redis::until(Duration::from_secs(60), why, || {
+    tollgate_testkit::redis::wait_until(Duration::from_secs(60), why, || {
         told(why) && told("why=peer sent no certificates\n")
     });
 }
 
 #[test]
 fn a_client_is_revoked_by_a_list_that_is_read_again_and_what_it_has_begun_goes_on() {
-    let scratch = Scratch::new("tls-revoked");
+    let scratch = TempFolder::new("tls-revoked");
     let authority = Authority::new(scratch.folder(), "authority");
     let (server, client, other) = (
         authority.server("server"),
@@ -111,16 +111,21 @@ fn a_client_is_revoked_by_a_list_that_is_read_again_and_what_it_has_begun_goes_o
         authority.client("other"),
     );
     let list = scratch.path("list");
-    fs::copy(authority.revoked(&[]), &list).expect("a list");
+    fs::copy(authority.revocation_list(&[]), &list).expect("a list");
     let tls = tls(&server, Some(&authority.certificate), Some(&list));
     let running = serving_still(tls, |_| {});
     let mut before = SPOKEN.map(|spoken| spoken.connect(&running, (&authority, Some(&client))));
     for secured in &mut before {
         secured.ask().expect("an answer");
     }
-    fs::copy(authority.revoked(&[&client]), &list).expect("a list");
+    fs::copy(authority.revocation_list(&[&client]), &list).expect("a list");
     check(&running, (&authority, Some(&client)), None);
-    running.server.as_ref().unwrap().renew().expect("a list");
+    running
+        .server
+        .as_ref()
+        .unwrap()
+        .reload_files()
+        .expect("a list");
     check(
         &running,
         (&authority, Some(&client)),
@@ -134,7 +139,7 @@ fn a_client_is_revoked_by_a_list_that_is_read_again_and_what_it_has_begun_goes_o
 
 #[test]
 fn plain_text_on_tls_is_told_and_closed_and_tls_on_plain_text_fails_at_once() {
-    let scratch = Scratch::new("tls-plain");
+    let scratch = TempFolder::new("tls-plain");
     let authority = Authority::new(scratch.folder(), "authority");
     let server = authority.server("server");
     let running = serving(tls(&server, None, None));
@@ -177,7 +182,7 @@ fn hello(version: [u8; 2]) -> Vec<u8> {
 
 #[test]
 fn versions_before_1_2_are_refused() {
-    let scratch = Scratch::new("tls-old");
+    let scratch = TempFolder::new("tls-old");
     let authority = Authority::new(scratch.folder(), "authority");
     let running = serving(tls(&authority.server("server"), None, None));
     for spoken in SPOKEN {
@@ -194,10 +199,10 @@ fn versions_before_1_2_are_refused() {
 
 #[test]
 fn ten_times_as_many_stalled_handshakes_as_there_are_places_keep_nobody_out() {
-    let scratch = Scratch::new("tls-stalled");
+    let scratch = TempFolder::new("tls-stalled");
     let authority = Authority::new(scratch.folder(), "authority");
     let tls = tls(&authority.server("server"), None, None);
-    let running = serving_with(tls, |settings| settings.bounds.connections = 8);
+    let running = serving_with(tls, |settings| settings.bounds.max_connections = 8);
     for spoken in SPOKEN {
         let begin = |number: usize| {
             let mut stream = spoken.plain(&running);
@@ -229,10 +234,10 @@ fn ten_times_as_many_stalled_handshakes_as_there_are_places_keep_nobody_out() {
 
 #[test]
 fn a_flood_of_handshakes_from_elsewhere_ends_nobody_who_is_slow() {
-    let scratch = Scratch::new("tls-flood");
+    let scratch = TempFolder::new("tls-flood");
     let authority = Authority::new(scratch.folder(), "authority");
     let tls = tls(&authority.server("server"), None, None);
-    let running = serving_still(tls, |settings| settings.bounds.connections = 8);
+    let running = serving_still(tls, |settings| settings.bounds.max_connections = 8);
     let spoken = SPOKEN[0];
     // This one has connected, from another address, and says nothing yet.
     let mut slow = spoken.connect(&running, (&authority, None));
@@ -258,7 +263,7 @@ fn a_flood_of_handshakes_from_elsewhere_ends_nobody_who_is_slow() {
 
 #[test]
 fn a_handshake_that_doesnt_end_is_ended() {
-    let scratch = Scratch::new("tls-slow");
+    let scratch = TempFolder::new("tls-slow");
     let authority = Authority::new(scratch.folder(), "authority");
     let tls = tls(&authority.server("server"), None, None);
     let running = Running::in_still_time(POLICY, |settings| settings.tls = Some(tls));
@@ -291,7 +296,7 @@ fn a_handshake_that_doesnt_end_is_ended() {
 
 #[test]
 fn certificates_change_under_load_without_a_failed_handshake() {
-    let scratch = Scratch::new("tls-load");
+    let scratch = TempFolder::new("tls-load");
     let authority = Authority::new(scratch.folder(), "authority");
     let pairs = [authority.server("one"), authority.server("two")];
     let live = authority.server("live");
@@ -316,10 +321,12 @@ fn certificates_change_under_load_without_a_failed_handshake() {
             // Half of it is there for a moment, and isn't put in force.
             fs::copy(&pair.certificate, &live.certificate).expect("a file");
             let server = running.server.as_ref().unwrap();
-            let why = server.renew().expect_err("a certificate of another key");
+            let why = server
+                .reload_files()
+                .expect_err("a certificate of another key");
             assert!(why.contains("--tls-key"), "{why}");
             fs::copy(&pair.key, &live.key).expect("a file");
-            server.renew().expect("both");
+            server.reload_files().expect("both");
             let before = served.load(Ordering::Relaxed);
             while served.load(Ordering::Relaxed) < before + 4 {
                 std::thread::yield_now();
@@ -337,18 +344,18 @@ fn certificates_change_under_load_without_a_failed_handshake() {
 
 #[test]
 fn what_cant_be_used_is_told_and_what_was_there_before_stays() {
-    let scratch = Scratch::new("tls-bad");
+    let scratch = TempFolder::new("tls-bad");
     let authority = Authority::new(scratch.folder(), "authority");
-    let pair = authority.issue("server", Purpose::LastingServer);
+    let pair = authority.issue_certificate("server", Purpose::LastingServer);
     let key = fs::read(&pair.key).expect("a key");
     let open = std::os::unix::fs::PermissionsExt::from_mode(0o644);
     fs::set_permissions(&pair.key, open).expect("a mode");
-    let list = authority.revoked(&[]);
+    let list = authority.revocation_list(&[]);
     let all = tls(&pair, Some(&authority.certificate), Some(&list));
     let said = Arc::<std::sync::Mutex<Vec<u8>>>::default();
     let log = crate::kit::Said(Arc::clone(&said));
     let running = serving_still(all, |settings| {
-        settings.log = tollgate_server::Log::to(log, tollgate_server::LogForm::Text);
+        settings.log = tollgate_server::Log::to_writer(log, tollgate_server::LogFormat::Text);
     });
     let server = running.server.as_ref().unwrap();
     assert_eq!(server.certificate_not_after(), Some(32_503_593_600));
@@ -385,11 +392,11 @@ fn what_cant_be_used_is_told_and_what_was_there_before_stays() {
         fs::write(path, bad).expect("a file");
         let told = format!("--{flag} {}: {why}; those before stay", path.display());
         for _ in 0..2 {
-            assert_eq!(server.renew(), Err(told.clone()));
+            assert_eq!(server.reload_files(), Err(told.clone()));
         }
         fs::write(path, good).expect("a file");
         check(&running, (&authority, Some(&client)), None);
-        server.renew().expect("what was there before");
+        server.reload_files().expect("what was there before");
         // Said once, and once that it is over.
         let all = take();
         let events: Vec<_> = all
@@ -400,7 +407,7 @@ fn what_cant_be_used_is_told_and_what_was_there_before_stays() {
         assert_eq!(events, [&*format!("error: {told}"), reloaded]);
     }
     fs::remove_file(&pair.key).expect("a file");
-    let why = server.renew().expect_err("no key");
+    let why = server.reload_files().expect_err("no key");
     assert!(why.contains("No such file"), "{why}");
     check(&running, (&authority, Some(&client)), None);
 }

@@ -11,7 +11,7 @@ use rustls::pki_types::pem::PemObject;
 use rustls::pki_types::{CertificateDer, PrivateKeyDer};
 use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use tollgate_server::{Address, Protocol, Settings, Tls};
-use tollgate_testkit::certificates::{Authority, Pair};
+use tollgate_testkit::certificates::{Authority, CertificatePair};
 
 use crate::kit::Running;
 
@@ -65,13 +65,13 @@ pub(crate) struct Secured {
 }
 
 /// Settings with certificates on every listener.
-pub(crate) fn tls(pair: &Pair, clients: Option<&Path>, revoked: Option<&Path>) -> Tls {
+pub(crate) fn tls(pair: &CertificatePair, clients: Option<&Path>, revoked: Option<&Path>) -> Tls {
     Tls {
         certificate: pair.certificate.clone(),
         key: pair.key.clone(),
-        client_authority: clients.map(Into::into),
-        revoked: revoked.map(Into::into),
-        on: Protocol::ALL.to_vec(),
+        client_ca: clients.map(Into::into),
+        revocation_lists: revoked.map(Into::into),
+        listeners: Protocol::ALL.to_vec(),
     }
 }
 
@@ -123,7 +123,7 @@ impl Spoken {
     pub(crate) fn connect(
         &self,
         running: &Running,
-        (authority, client): (&Authority, Option<&Pair>),
+        (authority, client): (&Authority, Option<&CertificatePair>),
     ) -> Secured {
         let mut config = config(authority, client);
         config.alpn_protocols = self
@@ -186,7 +186,7 @@ impl Secured {
     }
 }
 
-fn config(authority: &Authority, client: Option<&Pair>) -> ClientConfig {
+fn config(authority: &Authority, client: Option<&CertificatePair>) -> ClientConfig {
     let mut roots = RootCertStore::empty();
     let trusted = CertificateDer::from_pem_file(&authority.certificate).expect("a certificate");
     roots.add(trusted).expect("an authority");

@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
-use tollgate_server::{RlsClosed, Settings};
-use tollgate_testkit::redis::{Server, until};
+use tollgate_server::{RlsFailureMode, Settings};
+use tollgate_testkit::redis::{Server, wait_until};
 
 use crate::kit::{Running, read};
 use crate::metrics::{scraped, value};
@@ -25,7 +25,7 @@ const WHY: &str =
 const JSON: &str = "content-type: application/json\r\n";
 
 fn one_hold(settings: &mut Settings) {
-    settings.bounds.holds = 1;
+    settings.bounds.max_reservations = 1;
 }
 
 fn post(running: &Running, path: &str, text: &str) -> (u16, String) {
@@ -64,7 +64,7 @@ fn a_redis_client_is_told_that_no_more_may_be_held() {
     std::fs::write(&password, "secret\n").expect("a file");
     let running = Running::new(RULES, |settings| {
         one_hold(settings);
-        settings.password = tollgate_server::Secret::from_file(&password).ok();
+        settings.resp_operator_password = tollgate_server::Secret::from_file(&password).ok();
     });
     std::fs::remove_file(&password).expect("removed");
     let mut client = running.resp();
@@ -142,7 +142,7 @@ fn envoy_is_refused_with_the_reason_if_one_wants_no_errors() {
     for policy in [RULES, TREE] {
         let running = Running::new(policy, |settings| {
             one_hold(settings);
-            settings.rls_closed = RlsClosed::Deny;
+            settings.rls_failure_mode = RlsFailureMode::Deny;
         });
         assert_eq!(
             ask(&running, "a", "").expect("an answer")["overallCode"],
@@ -184,7 +184,7 @@ fn on_a_store_nothing_is_left_of_what_couldnt_be_held() {
     assert_eq!(ask(&running, "b", "").map_err(|failed| failed.code), Err(8));
     // Slots and estimates are given back behind the answer.
     let long = Duration::from_secs(60);
-    until(long, "all to be given back", || {
+    wait_until(long, "all to be given back", || {
         used(&running, "b") == [0, 0, 0]
     });
     assert_eq!(used(&running, "a"), [1, 1, 100]);
@@ -245,7 +245,7 @@ fn nothing_is_decided_without_room_and_what_holds_nothing_needs_none() {
 fn operators_see_that_no_more_may_be_held_until_there_is_room() {
     let running = Running::in_still_time(RULES, |settings| {
         one_hold(settings);
-        settings.bounds.hold_time = Duration::from_secs(60);
+        settings.bounds.reservation_timeout = Duration::from_secs(60);
     });
     let look = Duration::from_secs(5);
     let ready = || running.admin().request("GET", "/readyz", "", "").1;

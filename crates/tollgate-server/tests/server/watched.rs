@@ -9,8 +9,8 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate_server::{Secret, Server};
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::kit::{Running, read};
 
@@ -46,7 +46,7 @@ fn rates(running: &Running) -> Vec<u64> {
 /// Waits until these rates are in force.
 #[track_caller]
 fn wait_for(running: &Running, wanted: &[u64]) {
-    until(LONG, &format!("{wanted:?}"), || rates(running) == wanted);
+    wait_until(LONG, &format!("{wanted:?}"), || rates(running) == wanted);
 }
 
 fn reload(running: &Running) -> Result<String, String> {
@@ -56,7 +56,7 @@ fn reload(running: &Running) -> Result<String, String> {
 
 #[test]
 fn a_change_right_after_another_came_into_force_is_not_missed() {
-    let scratch = Scratch::new("watched-again");
+    let scratch = TempFolder::new("watched-again");
     let path = scratch.path("limits.yaml");
     fs::write(&path, limits(&[1])).unwrap();
     let running = by(&path);
@@ -76,7 +76,7 @@ fn a_change_right_after_another_came_into_force_is_not_missed() {
 
 #[test]
 fn a_file_that_is_still_written_is_not_put_in_force() {
-    let scratch = Scratch::new("watched-half");
+    let scratch = TempFolder::new("watched-half");
     let path = scratch.path("limits.yaml");
     fs::write(&path, limits(&[1])).unwrap();
     let running = by(&path);
@@ -111,7 +111,7 @@ fn a_file_that_is_still_written_is_not_put_in_force() {
 
 #[test]
 fn a_file_that_is_included_and_comes_later_is_waited_for() {
-    let scratch = Scratch::new("watched-include");
+    let scratch = TempFolder::new("watched-include");
     let path = scratch.path("limits.yaml");
     fs::write(&path, limits(&[1])).unwrap();
     let running = by(&path);
@@ -130,7 +130,7 @@ fn a_file_that_is_included_and_comes_later_is_waited_for() {
 
 #[test]
 fn folders_on_the_way_may_be_replaced() {
-    let scratch = Scratch::new("watched-folders");
+    let scratch = TempFolder::new("watched-folders");
     let make = |name: &str, count| {
         fs::create_dir_all(scratch.path(name)).unwrap();
         fs::write(scratch.path(name).join("limits.yaml"), limits(&[count])).unwrap();
@@ -158,7 +158,7 @@ type Instead = (&'static str, fn(&Path), &'static str);
 
 #[test]
 fn what_is_no_file_or_too_large_leaves_the_policy_in_force() {
-    let scratch = Scratch::new("watched-odd");
+    let scratch = TempFolder::new("watched-odd");
     let path = scratch.path("limits.yaml");
     let instead: [Instead; 4] = [
         ("a pipe", |path| pipe(path), "it is not a file"),
@@ -205,7 +205,7 @@ fn pipe(path: &Path) {
 
 #[test]
 fn reloads_at_the_same_time_end_with_what_the_file_says() {
-    let scratch = Scratch::new("watched-races");
+    let scratch = TempFolder::new("watched-races");
     let path = scratch.path("limits.yaml");
     fs::write(&path, limits(&[1])).unwrap();
     let running = by(&path);
@@ -224,13 +224,13 @@ fn reloads_at_the_same_time_end_with_what_the_file_says() {
 
 #[test]
 fn a_secret_that_becomes_a_pipe_or_endless_leaves_the_one_before() {
-    let scratch = Scratch::new("watched-secret");
+    let scratch = TempFolder::new("watched-secret");
     let path = scratch.path("token");
     // As some editors write it.
     fs::write(&path, "\u{feff}open sesame\r\n").unwrap();
     let secret = Secret::from_file(&path).unwrap();
     let running = Running::by(read("limits: [{name: a, rate: 9/s}]"), |settings| {
-        settings.client_token = Some(secret);
+        settings.http_client_token = Some(secret);
     });
     let passes = |running: &Running| {
         let fields = "content-type: application/json\r\nauthorization: bearer open sesame\r\n";
@@ -244,7 +244,7 @@ fn a_secret_that_becomes_a_pipe_or_endless_leaves_the_one_before() {
     }] {
         fs::remove_file(&path).unwrap();
         make(&path);
-        let why = server(&running).renew().unwrap_err();
+        let why = server(&running).reload_files().unwrap_err();
         assert!(why.contains("it is not a file"), "{why}");
         assert!(passes(&running));
     }
@@ -252,7 +252,7 @@ fn a_secret_that_becomes_a_pipe_or_endless_leaves_the_one_before() {
 
 #[test]
 fn a_socket_that_another_made_there_is_left() {
-    let scratch = Scratch::new("watched-socket");
+    let scratch = TempFolder::new("watched-socket");
     let path = scratch.path("http.sock");
     let running = Running::by(read("limits: [{name: a, rate: 9/s}]"), |settings| {
         settings.http = format!("unix:{}", path.display()).parse().unwrap();
@@ -267,12 +267,12 @@ fn a_socket_that_another_made_there_is_left() {
 
 #[test]
 fn a_file_that_is_empty_in_place_of_gone_has_another_reason() {
-    let scratch = Scratch::new("watched-empty");
+    let scratch = TempFolder::new("watched-empty");
     let path = scratch.path("limits.yaml");
     fs::write(&path, limits(&[1])).unwrap();
     let running = by(&path);
     let reason = |wanted: &str| {
-        until(LONG, wanted, || {
+        wait_until(LONG, wanted, || {
             let (_, answer) = running.http().request("GET", "/readyz", "", "");
             answer.contains(wanted)
         });

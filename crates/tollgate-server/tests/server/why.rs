@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use prost_reflect::DescriptorPool;
 use serde_json::{Value, json};
-use tollgate_server::ShadowAnswers;
+use tollgate_server::ShadowVisibility;
 
 use crate::kit::Running;
 use crate::rls_client::Grpc;
@@ -127,9 +127,9 @@ fn every_protocol_names_limits_in_shadow_if_that_is_wanted() {
         "ShouldRateLimit",
     );
     for (policy, name) in [(rules, "trial"), (tree, "edge/user")] {
-        for wanted in [ShadowAnswers::Shown, ShadowAnswers::Hidden] {
-            let running = Running::new(policy, |settings| settings.shadow_answers = wanted);
-            let is_shown = wanted == ShadowAnswers::Shown;
+        for wanted in [ShadowVisibility::Shown, ShadowVisibility::Hidden] {
+            let running = Running::new(policy, |settings| settings.shadow_visibility = wanted);
+            let is_shown = wanted == ShadowVisibility::Shown;
             let question = json!({"domain": "edge", "descriptors": [{"entries": [{"key": "user", "value": "ada"}]}]});
             let (_, first) = post(&running, "/v1/check", &question);
             assert_eq!(first.get("shadow"), None);
@@ -152,13 +152,17 @@ fn every_protocol_names_limits_in_shadow_if_that_is_wanted() {
             );
         }
     }
-    for wanted in [ShadowAnswers::Shown, ShadowAnswers::Hidden] {
-        let running = Running::new(rules, |settings| settings.shadow_answers = wanted);
+    for wanted in [ShadowVisibility::Shown, ShadowVisibility::Hidden] {
+        let running = Running::new(rules, |settings| settings.shadow_visibility = wanted);
         let mut client = running.resp();
         let all = "TG.CHECK user=bob\r\nTG.CHECK user=bob\r\nTG.PEEK user=bob\r\nQUIT\r\n";
         let answer = client.ask(all, 1) + &client.rest();
         let told = answer.matches("$6\r\nshadow\r\n*1\r\n$5\r\ntrial\r\n");
-        let expect = if wanted == ShadowAnswers::Shown { 2 } else { 0 };
+        let expect = if wanted == ShadowVisibility::Shown {
+            2
+        } else {
+            0
+        };
         assert_eq!(told.count(), expect, "{answer}");
         assert!(answer.ends_with("+OK\r\n"), "{answer}");
     }

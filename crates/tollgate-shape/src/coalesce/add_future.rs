@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 
 use tollgate::Clock;
 
-use super::{AddError, Coalescer, NotAdded};
+use super::{AddDenied, AddError, Coalescer};
 use crate::runner::AfterChange;
 
 /// Adds an item as soon as there is room; the future of [`Coalescer::add`]. Dropping it gives up, and the item
@@ -14,7 +14,7 @@ use crate::runner::AfterChange;
 #[must_use = "futures do nothing unless awaited"]
 #[derive(derive_more::Debug)]
 #[debug("Adding {{ .. }}")]
-pub struct Adding<K, V, C>
+pub struct AddFuture<K, V, C>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -26,7 +26,7 @@ where
     pub(super) waiter: Option<u64>,
 }
 
-impl<K, V, C> Future for Adding<K, V, C>
+impl<K, V, C> Future for AddFuture<K, V, C>
 where
     K: Hash + Eq + Send + Sync + Unpin + 'static,
     V: Send + Sync + Unpin + 'static,
@@ -40,25 +40,25 @@ where
         let handle = &this.coalescer.0;
         let added = handle.change(|store, now| {
             let (added, then) = store.add(item, *waiter, now);
-            let waits = matches!(added, Err(NotAdded::Full { .. }));
+            let waits = matches!(added, Err(AddDenied::Full { .. }));
             if waits {
-                *waiter = Some(store.wait(*waiter, context.waker()));
-                return ((added, None), AfterChange::Nothing);
+                *waiter = Some(store.join_queue(*waiter, context.waker()));
+                return ((added, None), AfterChange::None);
             }
-            let left = waiter.take().and_then(|waiter| store.leave(waiter));
+            let left = waiter.take().and_then(|waiter| store.leave_queue(waiter));
             ((added, left), then)
         });
         // The waker that was left goes under no lock.
         match added.map(|(added, _left)| added) {
             Some(Ok(())) => Poll::Ready(Ok(())),
-            Some(Err(NotAdded::Full { .. })) => Poll::Pending,
+            Some(Err(AddDenied::Full { .. })) => Poll::Pending,
             Some(Err(why)) => Poll::Ready(Err(AddError::new(why, this.item.take()))),
-            None => Poll::Ready(Err(AddError::new(NotAdded::Stopped, this.item.take()))),
+            None => Poll::Ready(Err(AddError::new(AddDenied::Stopped, this.item.take()))),
         }
     }
 }
 
-impl<K, V, C> Drop for Adding<K, V, C>
+impl<K, V, C> Drop for AddFuture<K, V, C>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -67,7 +67,7 @@ where
     fn drop(&mut self) {
         if let Some(waiter) = self.waiter.take() {
             // The next one may have its place.
-            let left = self.coalescer.0.with(|store| store.leave(waiter));
+            let left = self.coalescer.0.with(|store| store.leave_queue(waiter));
             drop(left);
         }
     }

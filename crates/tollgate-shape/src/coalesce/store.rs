@@ -15,8 +15,8 @@ use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use tollgate::Timestamp;
 
-use super::{Batch, Flushed, NextBatch, NotAdded};
-use crate::runner::{AfterChange, Store};
+use super::{AddDenied, Batch, FlushOutcome, NextBatch};
+use crate::runner::{AfterChange, PendingStore};
 
 /// When a batch that panicked is tried again, if no time was chosen at all.
 const RETRY_AFTER_PANIC: Duration = Duration::from_secs(1);
@@ -26,7 +26,7 @@ type MergeFn<K, V> = Box<dyn Fn(&K, &mut V, V) + Send + Sync>;
 
 /// What was chosen.
 #[derive(derive_more::Debug)]
-pub struct Limits<K, V> {
+pub struct BatchLimits<K, V> {
     /// From the first item of a batch.
     pub(super) max_wait: Option<Duration>,
     /// From its latest item.
@@ -42,23 +42,23 @@ pub struct Limits<K, V> {
 
 #[derive(derive_more::Debug)]
 #[debug("Batches {{ .. }}")]
-pub struct Batches<K, V> {
-    limits: Limits<K, V>,
+pub struct BatchStore<K, V> {
+    limits: BatchLimits<K, V>,
     open: OpenBatch<K, V>,
     /// Full batches, in order.
     closed: VecDeque<Batch<K, V>>,
     /// One that failed, and when it is tried again; it comes before all others.
-    again: Option<(Batch<K, V>, Timestamp)>,
+    retry: Option<(Batch<K, V>, Timestamp)>,
     running: Option<Batch<K, V>>,
     pending: usize,
-    state: Intake,
+    intake: Intake,
     /// What was not flushed when it was stopped.
     leftover: Vec<Batch<K, V>>,
     /// Those who wait for room, in order.
     waiters: VecDeque<(u64, Waker)>,
     next_waiter: u64,
     /// Those who may look again, to be woken under no lock.
-    woken: Vec<Waker>,
+    to_wake: Vec<Waker>,
 }
 
 /// What is taken.
@@ -71,20 +71,20 @@ enum Intake {
     Stopped,
 }
 
-impl<K: Hash + Eq, V> Batches<K, V> {
-    pub(super) fn new(limits: Limits<K, V>) -> Self {
+impl<K: Hash + Eq, V> BatchStore<K, V> {
+    pub(super) fn new(limits: BatchLimits<K, V>) -> Self {
         Self {
             limits,
             open: OpenBatch::new(),
             closed: VecDeque::new(),
-            again: None,
+            retry: None,
             running: None,
             pending: 0,
-            state: Intake::All,
+            intake: Intake::All,
             leftover: Vec::new(),
             waiters: VecDeque::new(),
             next_waiter: 0,
-            woken: Vec::new(),
+            to_wake: Vec::new(),
         }
     }
 
@@ -99,21 +99,18 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         item: &mut Option<(K, V)>,
         waiter: Option<u64>,
         now: Timestamp,
-    ) -> (Result<(), NotAdded>, NextBatch<K, V>) {
+    ) -> (Result<(), AddDenied>, NextBatch<K, V>) {
         let Some((key, value)) = item else {
-            return (Ok(()), AfterChange::Nothing);
+            return (Ok(()), AfterChange::None);
         };
-        if self.state != Intake::All {
-            return (Err(NotAdded::Stopped), AfterChange::Nothing);
+        if self.intake != Intake::All {
+            return (Err(AddDenied::Stopped), AfterChange::None);
         }
         let most = self.limits.max_weight;
         let weigh = self.limits.weigh.as_ref();
         let weight = weigh.map_or(0, |weigh| weigh(key, value));
         if weight > most {
-            return (
-                Err(NotAdded::TooLarge { weight, most }),
-                AfterChange::Nothing,
-            );
+            return (Err(AddDenied::TooLarge { weight, most }), AfterChange::None);
         }
         let fits = self.open.weight.saturating_add(weight) <= most;
         if fits && let Some(then) = self.merge(item, weight, now) {
@@ -121,7 +118,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         }
         if !self.has_room(waiter) {
             let most = self.limits.max_pending;
-            return (Err(NotAdded::Full { most }), AfterChange::Nothing);
+            return (Err(AddDenied::Full { most }), AfterChange::None);
         }
         if !fits {
             self.close_open();
@@ -140,9 +137,9 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         (
             Ok(()),
             if looks {
-                AfterChange::Look
+                AfterChange::WakeDriver
             } else {
-                AfterChange::Nothing
+                AfterChange::None
             },
         )
     }
@@ -166,9 +163,9 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         self.open.last = now;
         let is_closed = self.close_if_full();
         Some(if is_closed {
-            AfterChange::Look
+            AfterChange::WakeDriver
         } else {
-            AfterChange::Nothing
+            AfterChange::None
         })
     }
 
@@ -198,7 +195,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
     }
 
     /// Somebody waits for room. Returns the number of its place.
-    pub(super) fn wait(&mut self, waiter: Option<u64>, waker: &Waker) -> u64 {
+    pub(super) fn join_queue(&mut self, waiter: Option<u64>, waker: &Waker) -> u64 {
         let known = waiter.and_then(|waiter| {
             let mut all = self.waiters.iter_mut();
             all.find(|(other, _)| *other == waiter)
@@ -214,7 +211,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
     }
 
     /// It doesn't wait any more, because it was added or gave up.
-    pub(super) fn leave(&mut self, waiter: u64) -> Option<Waker> {
+    pub(super) fn leave_queue(&mut self, waiter: u64) -> Option<Waker> {
         let place = self
             .waiters
             .iter()
@@ -223,42 +220,39 @@ impl<K: Hash + Eq, V> Batches<K, V> {
         // Those for whom there is room know of it, but for the one that has moved up to the last place.
         let room = self.limits.max_pending.saturating_sub(self.pending);
         let last = room.checked_sub(1).and_then(|last| self.waiters.get(last));
-        self.woken.extend(last.map(|(_, waker)| waker.clone()));
+        self.to_wake.extend(last.map(|(_, waker)| waker.clone()));
         Some(waker)
     }
 
     /// Wakes as many as there is room for.
     fn wake_waiters(&mut self) {
-        let room = match self.state {
+        let room = match self.intake {
             Intake::All => self.limits.max_pending.saturating_sub(self.pending),
             Intake::Nothing | Intake::Stopped => usize::MAX,
         };
         let wakers = self.waiters.iter().take(room);
-        self.woken.extend(wakers.map(|(_, waker)| waker.clone()));
+        self.to_wake.extend(wakers.map(|(_, waker)| waker.clone()));
     }
 
     pub(super) fn flush_now(&mut self, now: Timestamp) -> (usize, NextBatch<K, V>) {
         self.close_open();
-        if let Some((_, at)) = &mut self.again {
+        if let Some((_, at)) = &mut self.retry {
             *at = now;
         }
         let running = self.running.as_ref().map_or(0, Batch::len);
         let waiting = self.pending - running;
         if running > 0 {
-            return (waiting, AfterChange::Look);
+            return (waiting, AfterChange::WakeDriver);
         }
-        let first = self.take_first(now);
-        (
-            waiting,
-            first.map_or(AfterChange::Nothing, AfterChange::Fire),
-        )
+        let first = self.take_ready(now);
+        (waiting, first.map_or(AfterChange::None, AfterChange::Fire))
     }
 
-    fn take_first(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
-        let batch = match self.again.take() {
+    fn take_ready(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
+        let batch = match self.retry.take() {
             Some((batch, at)) if at <= now => batch,
             Some(later) => {
-                self.again = Some(later);
+                self.retry = Some(later);
                 return None;
             }
             None => self.closed.pop_front()?,
@@ -281,7 +275,7 @@ impl<K: Hash + Eq, V> Batches<K, V> {
     }
 }
 
-impl<K, V> Store for Batches<K, V>
+impl<K, V> PendingStore for BatchStore<K, V>
 where
     K: Hash + Eq + Send + Sync + 'static,
     V: Send + Sync + 'static,
@@ -289,8 +283,8 @@ where
     const NAME: &'static str = "coalescer";
 
     type Job = Batch<K, V>;
-    type Outcome = Flushed;
-    type Rest = ();
+    type Outcome = FlushOutcome;
+    type Remaining = ();
 
     fn pending(&self) -> usize {
         self.pending
@@ -300,7 +294,7 @@ where
         if self.running.is_some() {
             return None;
         }
-        if let Some((_, at)) = &self.again {
+        if let Some((_, at)) = &self.retry {
             return Some(*at);
         }
         if self.closed.is_empty() {
@@ -311,74 +305,74 @@ where
     }
 
     fn take(&mut self, now: Timestamp) -> Option<Batch<K, V>> {
-        if self.again.is_none() && self.closed.is_empty() && self.open_batch_due()? <= now {
+        if self.retry.is_none() && self.closed.is_empty() && self.open_batch_due()? <= now {
             self.close_open();
         }
-        self.take_first(now)
+        self.take_ready(now)
     }
 
     fn defer(&mut self, job: Batch<K, V>) {
         self.running = None;
-        self.again = Some((job, Timestamp::ZERO));
+        self.retry = Some((job, Timestamp::ZERO));
     }
 
-    fn ended(&mut self, now: Timestamp, outcome: Option<Flushed>) {
+    fn ended(&mut self, now: Timestamp, outcome: Option<FlushOutcome>) {
         let Some(batch) = self.running.take() else {
             return;
         };
         let after = match outcome {
-            Some(Flushed::Done) => {
+            Some(FlushOutcome::Done) => {
                 self.pending -= batch.len();
                 self.wake_waiters();
                 return;
             }
-            Some(Flushed::RetryIn(after)) => after,
+            Some(FlushOutcome::RetryIn(after)) => after,
             None => {
                 let usual = self.limits.quiet.or(self.limits.max_wait);
                 usual.unwrap_or(RETRY_AFTER_PANIC)
             }
         };
-        let batch = batch.again();
-        if self.state == Intake::Stopped {
+        let batch = batch.with_next_attempt();
+        if self.intake == Intake::Stopped {
             self.pending -= batch.len();
             self.leftover.insert(0, batch);
         } else {
             // Later than now, so that a retry after no time at all lets others have their turn.
-            self.again = Some((batch, now + after.max(Duration::from_nanos(1))));
+            self.retry = Some((batch, now + after.max(Duration::from_nanos(1))));
         }
     }
 
-    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+    fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp) {
         self.open.first = self.open.first.shifted(from, to);
         self.open.last = self.open.last.shifted(from, to);
-        if let Some((_, at)) = &mut self.again {
+        if let Some((_, at)) = &mut self.retry {
             *at = at.shifted(from, to);
         }
     }
 
     fn flush(&mut self, now: Timestamp) {
-        if self.state == Intake::All {
-            self.state = Intake::Nothing;
+        if self.intake == Intake::All {
+            self.intake = Intake::Nothing;
         }
         self.close_open();
-        if let Some((_, at)) = &mut self.again {
+        if let Some((_, at)) = &mut self.retry {
             *at = now;
         }
         self.wake_waiters();
     }
 
     fn clear(&mut self) {
-        self.state = Intake::Stopped;
+        self.intake = Intake::Stopped;
         self.close_open();
-        let again = self.again.take().map(|(batch, _)| batch);
+        let again = self.retry.take().map(|(batch, _)| batch);
         let all = again.into_iter().chain(self.closed.drain(..));
         self.leftover.extend(all);
         self.pending = self.running.as_ref().map_or(0, Batch::len);
         self.wake_waiters();
     }
 
-    fn woken(&mut self) -> Vec<Waker> {
-        std::mem::take(&mut self.woken)
+    fn take_woken(&mut self) -> Vec<Waker> {
+        std::mem::take(&mut self.to_wake)
     }
 }
 

@@ -5,10 +5,10 @@
 //! a key that is called a million times costs one timer. A timer whose key is gone is skipped when it rings, and
 //! if there are more of those than others the heap is cleared of them.
 
-use super::{NoRoom, WhenFull};
-use crate::debounce::{Fired, FiringSpacing};
-use crate::runner::{AfterChange, Store};
-use crate::timeline::{CallEffect, CallTimeline, Edge, TimerEffect, Times};
+use super::{TooManyKeys, WhenFull};
+use crate::debounce::{Firing, FiringSpacing};
+use crate::runner::{AfterChange, PendingStore};
+use crate::timeline::{CallEffect, CallTimeline, DebounceTiming, Edge, TimerEffect};
 use foldhash::fast::RandomState;
 use hashbrown::HashTable;
 use std::cmp::Reverse;
@@ -17,7 +17,7 @@ use std::hash::{BuildHasher, Hash};
 use tollgate::Timestamp;
 
 /// A key that fires.
-pub(super) type KeyFiring<K, T> = (K, Fired<T>);
+pub(super) type KeyFiring<K, T> = (K, Firing<T>);
 
 /// A timer of the entry in this slot, if that still has this stamp.
 type TimerEntry = (Timestamp, u32, u32);
@@ -26,10 +26,10 @@ type TimerEntry = (Timestamp, u32, u32);
 type ChangeResult<R, K, T> = (R, AfterChange<KeyFiring<K, T>>);
 
 /// A call that was heard, or refused.
-type CallResult<K, T> = Result<ReplacedItem<K, T>, NoRoom<K, T>>;
+type CallResult<K, T> = Result<ReplacedItem<K, T>, TooManyKeys<K, T>>;
 
 /// What was forgotten, to be dropped under no lock.
-type CancelledKey<K, T> = (Option<KeyEntry<K, T>>, Option<Fired<T>>);
+type CancelledKey<K, T> = (Option<KeyEntry<K, T>>, Option<Firing<T>>);
 
 /// What was replaced or dropped, to be dropped under no lock.
 type ReplacedItem<K, T> = (Option<K>, Option<T>);
@@ -44,8 +44,8 @@ struct EndedWait<K, T> {
 
 /// All keys of one debouncer.
 #[derive(Debug)]
-pub struct Table<K, T> {
-    times: Times,
+pub struct KeyTable<K, T> {
+    times: DebounceTiming,
     spacing: FiringSpacing,
     capacity: usize,
     when_full: WhenFull,
@@ -55,10 +55,10 @@ pub struct Table<K, T> {
     free: Vec<u32>,
     timers: BinaryHeap<Reverse<TimerEntry>>,
     /// How many of the timers are of keys that are gone.
-    stale: usize,
+    stale_timers: usize,
     /// Keys that have fired and wait for another action to end, with their latest values.
-    order: VecDeque<K>,
-    ready: HashMap<K, Fired<T>, RandomState>,
+    firing_order: VecDeque<K>,
+    waiting_firings: HashMap<K, Firing<T>, RandomState>,
 }
 
 #[derive(Debug)]
@@ -72,11 +72,11 @@ struct KeySlot<K, T> {
 pub(super) struct KeyEntry<K, T> {
     key: K,
     value: Option<T>,
-    line: CallTimeline,
+    timeline: CallTimeline,
 }
 
-impl<K: Hash + Eq + Clone, T> Table<K, T> {
-    pub(super) fn new(times: Times, capacity: usize, when_full: WhenFull) -> Self {
+impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
+    pub(super) fn new(times: DebounceTiming, capacity: usize, when_full: WhenFull) -> Self {
         Self {
             times,
             spacing: FiringSpacing::new(times.spacing),
@@ -88,9 +88,9 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
             slots: Vec::new(),
             free: Vec::new(),
             timers: BinaryHeap::new(),
-            stale: 0,
-            order: VecDeque::new(),
-            ready: HashMap::default(),
+            stale_timers: 0,
+            firing_order: VecDeque::new(),
+            waiting_firings: HashMap::default(),
         }
     }
 
@@ -99,8 +99,11 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     pub(super) fn is_pending(&self, key: &K) -> bool {
-        let is_waiting = |slot| self.entry(slot).is_some_and(|e| e.line.timer().is_some());
-        self.find(key).is_some_and(is_waiting) || self.ready.contains_key(key)
+        let is_waiting = |slot| {
+            self.entry(slot)
+                .is_some_and(|e| e.timeline.timer().is_some())
+        };
+        self.find(key).is_some_and(is_waiting) || self.waiting_firings.contains_key(key)
     }
 
     #[inline]
@@ -115,18 +118,18 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         };
         let times = self.times;
         let Some(entry) = self.entry_mut(slot) else {
-            return (Ok((Some(key), Some(value))), AfterChange::Nothing);
+            return (Ok((Some(key), Some(value))), AfterChange::None);
         };
-        match entry.line.call(&times, now) {
-            CallEffect::Waits | CallEffect::Arms => {
+        match entry.timeline.call(&times, now) {
+            CallEffect::Waiting | CallEffect::TimerSet => {
                 // Its timer in the heap rings by then at the latest, and is set again.
                 let replaced = entry.value.replace(value);
-                (Ok((Some(key), replaced)), AfterChange::Nothing)
+                (Ok((Some(key), replaced)), AfterChange::None)
             }
-            CallEffect::Fires => {
+            CallEffect::Fire => {
                 let replaced = entry.value.take();
-                let fired = Fired { value, called: now };
-                (Ok((None, replaced)), self.fire((key, fired), now))
+                let fired = Firing { value, called: now };
+                (Ok((None, replaced)), self.fire_or_defer((key, fired), now))
             }
         }
     }
@@ -138,35 +141,39 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         value: T,
         now: Timestamp,
     ) -> ChangeResult<CallResult<K, T>, K, T> {
-        let mut evicted = AfterChange::Nothing;
+        let mut evicted = AfterChange::None;
         let is_full = self.index.len() >= self.capacity;
         // What has fired and waits for a slow action to end can't be hurried, and takes memory all the same.
-        let is_behind = self.ready.len() >= self.capacity;
-        if is_behind || (is_full && self.when_full == WhenFull::Refuse) {
+        let is_behind = self.waiting_firings.len() >= self.capacity;
+        if is_behind || (is_full && self.when_full == WhenFull::Deny) {
             let capacity = self.capacity;
-            let refused = NoRoom {
+            let refused = TooManyKeys {
                 key,
                 value,
                 capacity,
             };
-            return (Err(refused), AfterChange::Nothing);
+            return (Err(refused), AfterChange::None);
         }
         if is_full {
             self.evict_earliest(now);
-            evicted = AfterChange::Look;
+            evicted = AfterChange::WakeDriver;
         }
         let mut line = CallTimeline::new();
         let called = line.call(&self.times, now);
         let at = line.timer().unwrap_or(now);
         let was_next = self.timers.peek().map(|Reverse((at, ..))| *at);
-        if called == CallEffect::Fires {
+        if called == CallEffect::Fire {
             self.insert(key.clone(), None, line, at);
-            let then = self.fire((key, Fired { value, called: now }), now);
+            let then = self.fire_or_defer((key, Firing { value, called: now }), now);
             return (Ok((None, None)), then);
         }
         self.insert(key, Some(value), line, at);
         let is_next = was_next.is_none_or(|next| at < next);
-        let then = if is_next { AfterChange::Look } else { evicted };
+        let then = if is_next {
+            AfterChange::WakeDriver
+        } else {
+            evicted
+        };
         (Ok((None, None)), then)
     }
 
@@ -175,11 +182,11 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
         key: &K,
         now: Timestamp,
     ) -> ChangeResult<(bool, Option<T>), K, T> {
-        let waiting = self.ready.remove(key);
+        let waiting = self.waiting_firings.remove(key);
         if waiting.is_some() {
-            self.order.retain(|other| other != key);
+            self.firing_order.retain(|other| other != key);
         }
-        let flushed = self.find(key).map(|slot| self.over(slot, now));
+        let flushed = self.find(key).map(|slot| self.flush_slot(slot, now));
         let (was_pending, fired, dropped) = flushed.unwrap_or((false, None, None));
         let was_pending = was_pending || waiting.is_some();
         let fired = fired.or_else(|| waiting.map(|fired| (key.clone(), fired)));
@@ -187,64 +194,68 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     pub(super) fn flush_all(&mut self, now: Timestamp) -> ChangeResult<usize, K, T> {
-        let mut flushed = self.ready.len();
+        let mut flushed = self.waiting_firings.len();
         // In the order in which their times would have come.
         let mut timers: Vec<TimerEntry> = self.timers.drain().map(|Reverse(timer)| timer).collect();
         timers.sort_unstable();
-        self.stale = 0;
+        self.stale_timers = 0;
         for (at, slot, stamp) in timers {
             if self
                 .slots
-                .get(index(slot))
+                .get(slot_index(slot))
                 .is_some_and(|s| s.stamp == stamp)
             {
                 // Back first: what is still needed of it stays, and what isn't is noted as stale.
                 self.timers.push(Reverse((at, slot, stamp)));
-                let (was_pending, fired, _) = self.over(slot, now);
+                let (was_pending, fired, _) = self.flush_slot(slot, now);
                 flushed += usize::from(was_pending);
                 if let Some((key, fired)) = fired {
-                    self.put_off(key, fired);
+                    self.defer_firing(key, fired);
                 }
             }
         }
-        (flushed, AfterChange::Look)
+        (flushed, AfterChange::WakeDriver)
     }
 
     pub(super) fn cancel(&mut self, key: &K) -> ChangeResult<(bool, CancelledKey<K, T>), K, T> {
         let was_pending = self.is_pending(key);
-        let ready = self.ready.remove(key);
+        let ready = self.waiting_firings.remove(key);
         if ready.is_some() {
-            self.order.retain(|other| other != key);
+            self.firing_order.retain(|other| other != key);
         }
         let entry = self.find(key).and_then(|slot| self.remove(slot));
-        ((was_pending, (entry, ready)), AfterChange::Nothing)
+        ((was_pending, (entry, ready)), AfterChange::None)
     }
 
     /// Fires now, or as soon as firings are far enough apart.
-    fn fire(
+    fn fire_or_defer(
         &mut self,
         (key, fired): KeyFiring<K, T>,
         now: Timestamp,
     ) -> AfterChange<KeyFiring<K, T>> {
-        if now < self.spacing.not_before() || self.ready.contains_key(&key) {
-            self.put_off(key, fired);
-            return AfterChange::Look;
+        if now < self.spacing.not_before() || self.waiting_firings.contains_key(&key) {
+            self.defer_firing(key, fired);
+            return AfterChange::WakeDriver;
         }
-        self.spacing.fired(now);
+        self.spacing.record_firing(now);
         AfterChange::Fire((key, fired))
     }
 
     /// It fires later, and by then the latest value of its key wins.
-    fn put_off(&mut self, key: K, fired: Fired<T>) {
-        if self.ready.insert(key.clone(), fired).is_none() {
-            self.order.push_back(key);
+    fn defer_firing(&mut self, key: K, fired: Firing<T>) {
+        if self.waiting_firings.insert(key.clone(), fired).is_none() {
+            self.firing_order.push_back(key);
         }
     }
 
     /// The wait of an entry is over: whether there was one, what fires and what is dropped.
-    fn over(&mut self, slot: u32, now: Timestamp) -> (bool, Option<KeyFiring<K, T>>, Option<T>) {
+    fn flush_slot(
+        &mut self,
+        slot: u32,
+        now: Timestamp,
+    ) -> (bool, Option<KeyFiring<K, T>>, Option<T>) {
         let entry = self.entry_mut(slot);
-        let was_pending = entry.is_some_and(|entry| entry.line.flush());
+        let was_pending = entry.is_some_and(|entry| entry.timeline.flush());
         match self.end_wait(slot, now, was_pending) {
             Some(ended) => (was_pending, ended.fired, ended.dropped),
             None => (was_pending, None, None),
@@ -261,22 +272,22 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     ) -> Option<EndedWait<K, T>> {
         let times = self.times;
         let entry = self.entry_mut(slot)?;
-        let called = entry.line.called().unwrap_or(now);
+        let called = entry.timeline.called().unwrap_or(now);
         let mut value = entry.value.take();
         let fired = match times.trailing {
             Edge::On if was_pending => value.take(),
             Edge::On | Edge::Off => None,
         };
         if fired.is_some() {
-            entry.line.fire(now);
+            entry.timeline.fire(now);
         }
-        let until = entry.line.over(&times);
+        let until = entry.timeline.wait_end(&times);
         let key = if until > now {
             fired.is_some().then(|| entry.key.clone())
         } else {
             self.remove(slot).map(|entry| entry.key)
         };
-        let fired = key.zip(fired.map(|value| Fired { value, called }));
+        let fired = key.zip(fired.map(|value| Firing { value, called }));
         Some(EndedWait {
             fired,
             dropped: value,
@@ -287,23 +298,26 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     /// Makes room: the key whose timer rings first is over now.
     fn evict_earliest(&mut self, now: Timestamp) {
         while let Some(Reverse((at, slot, stamp))) = self.timers.peek().copied() {
-            let place = self.slots.get(index(slot)).filter(|s| s.stamp == stamp);
+            let place = self
+                .slots
+                .get(slot_index(slot))
+                .filter(|s| s.stamp == stamp);
             let Some(entry) = place.and_then(|place| place.entry.as_ref()) else {
                 self.timers.pop();
-                self.stale = self.stale.saturating_sub(1);
+                self.stale_timers = self.stale_timers.saturating_sub(1);
                 continue;
             };
             // It may have been called since its timer was set, and then another is earlier.
-            let over = entry.line.over(&self.times);
+            let over = entry.timeline.wait_end(&self.times);
             if over > at {
                 self.timers.pop();
                 self.push((over, slot, stamp));
                 continue;
             }
-            let (_, fired, _) = self.over(slot, now);
+            let (_, fired, _) = self.flush_slot(slot, now);
             drop(self.remove(slot));
             if let Some((key, fired)) = fired {
-                self.put_off(key, fired);
+                self.defer_firing(key, fired);
             }
             return;
         }
@@ -311,21 +325,25 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
 
     fn insert(&mut self, key: K, value: Option<T>, line: CallTimeline, at: Timestamp) {
         let hash = self.hasher.hash_one(&key);
-        let entry = Some(KeyEntry { key, value, line });
+        let entry = Some(KeyEntry {
+            key,
+            value,
+            timeline: line,
+        });
         let slot = self.free.pop().unwrap_or_else(|| {
-            grow(&mut self.slots);
+            grow_by_quarter(&mut self.slots);
             self.slots.push(KeySlot {
                 entry: None,
                 stamp: 0,
             });
             u32::try_from(self.slots.len() - 1).unwrap_or(u32::MAX)
         });
-        let place = &mut self.slots[index(slot)];
+        let place = &mut self.slots[slot_index(slot)];
         place.entry = entry;
         let stamp = place.stamp;
         let (slots, hasher) = (&self.slots, &self.hasher);
         let rehash = |slot: &u32| {
-            let entry = slots[index(*slot)].entry.as_ref();
+            let entry = slots[slot_index(*slot)].entry.as_ref();
             entry.map_or(0, |entry| hasher.hash_one(&entry.key))
         };
         self.index.insert_unique(hash, slot, rehash);
@@ -333,7 +351,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     fn remove(&mut self, slot: u32) -> Option<KeyEntry<K, T>> {
-        let place = self.slots.get_mut(index(slot))?;
+        let place = self.slots.get_mut(slot_index(slot))?;
         let entry = place.entry.take()?;
         place.stamp = place.stamp.wrapping_add(1);
         let hash = self.hasher.hash_one(&entry.key);
@@ -341,19 +359,19 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
             found.remove();
         }
         self.free.push(slot);
-        self.stale += 1;
-        if self.stale > self.timers.len() / 2 + 64 {
+        self.stale_timers += 1;
+        if self.stale_timers > self.timers.len() / 2 + 64 {
             let slots = &self.slots;
             let is_there =
-                |slot: u32, stamp| slots.get(index(slot)).map(|s| s.stamp) == Some(stamp);
+                |slot: u32, stamp| slots.get(slot_index(slot)).map(|s| s.stamp) == Some(stamp);
             self.timers
                 .retain(|Reverse((_, slot, stamp))| is_there(*slot, *stamp));
-            self.stale = 0;
+            self.stale_timers = 0;
         }
-        if self.index.is_empty() && self.slots.len() > KEPT {
+        if self.index.is_empty() && self.slots.len() > KEPT_CAPACITY {
             // A burst of keys is over, and its memory is freed.
             (self.slots, self.free) = (Vec::new(), Vec::new());
-            (self.timers, self.stale) = (BinaryHeap::new(), 0);
+            (self.timers, self.stale_timers) = (BinaryHeap::new(), 0);
             self.index = HashTable::new();
         }
         Some(entry)
@@ -361,7 +379,7 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
 
     fn push(&mut self, timer: TimerEntry) {
         if self.timers.len() == self.timers.capacity() {
-            self.timers.reserve_exact(more(self.timers.len()));
+            self.timers.reserve_exact(growth(self.timers.len()));
         }
         self.timers.push(Reverse(timer));
     }
@@ -374,15 +392,15 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
     }
 
     fn entry(&self, slot: u32) -> Option<&KeyEntry<K, T>> {
-        self.slots.get(index(slot))?.entry.as_ref()
+        self.slots.get(slot_index(slot))?.entry.as_ref()
     }
 
     fn entry_mut(&mut self, slot: u32) -> Option<&mut KeyEntry<K, T>> {
-        self.slots.get_mut(index(slot))?.entry.as_mut()
+        self.slots.get_mut(slot_index(slot))?.entry.as_mut()
     }
 }
 
-impl<K, T> Store for Table<K, T>
+impl<K, T> PendingStore for KeyTable<K, T>
 where
     K: Hash + Eq + Clone + Send + 'static,
     T: Send + 'static,
@@ -391,7 +409,7 @@ where
 
     type Job = KeyFiring<K, T>;
     type Outcome = ();
-    type Rest = Box<Self>;
+    type Remaining = Box<Self>;
 
     fn pending(&self) -> usize {
         self.len()
@@ -399,7 +417,7 @@ where
 
     fn due(&self) -> Option<Timestamp> {
         let not_before = self.spacing.not_before();
-        if !self.order.is_empty() {
+        if !self.firing_order.is_empty() {
             return Some(not_before);
         }
         let Reverse((at, ..)) = self.timers.peek()?;
@@ -410,13 +428,13 @@ where
         if now < self.spacing.not_before() {
             return None;
         }
-        if let Some(key) = self.order.pop_front() {
-            let fired = self.ready.remove(&key)?;
-            if self.order.is_empty() && self.ready.capacity() > KEPT {
+        if let Some(key) = self.firing_order.pop_front() {
+            let fired = self.waiting_firings.remove(&key)?;
+            if self.firing_order.is_empty() && self.waiting_firings.capacity() > KEPT_CAPACITY {
                 // A burst of keys is over, and its memory is freed.
-                (self.order, self.ready) = (VecDeque::new(), HashMap::default());
+                (self.firing_order, self.waiting_firings) = (VecDeque::new(), HashMap::default());
             }
-            self.spacing.fired(now);
+            self.spacing.record_firing(now);
             return Some((key, fired));
         }
         while let Some(Reverse((at, slot, stamp))) = self.timers.peek().copied() {
@@ -425,15 +443,15 @@ where
             }
             self.timers.pop();
             let times = self.times;
-            let place = self.slots.get_mut(index(slot));
+            let place = self.slots.get_mut(slot_index(slot));
             let place = place.filter(|place| place.stamp == stamp);
             let Some(entry) = place.and_then(|place| place.entry.as_mut()) else {
-                self.stale = self.stale.saturating_sub(1);
+                self.stale_timers = self.stale_timers.saturating_sub(1);
                 continue;
             };
-            let Some(timer) = entry.line.timer() else {
+            let Some(timer) = entry.timeline.timer() else {
                 // It only lasted until its last firing doesn't count any more.
-                let until = entry.line.over(&times);
+                let until = entry.timeline.wait_end(&times);
                 self.requeue_or_remove(slot, stamp, until, now);
                 continue;
             };
@@ -441,13 +459,13 @@ where
                 self.push((timer, slot, stamp));
                 continue;
             }
-            if entry.line.ring(&times, now) == TimerEffect::Again {
-                let again = entry.line.timer().unwrap_or(now);
+            if entry.timeline.on_timer(&times, now) == TimerEffect::Rearmed {
+                let again = entry.timeline.timer().unwrap_or(now);
                 self.push((again, slot, stamp));
                 continue;
             }
-            if let Some(fired) = self.rang(slot, stamp, now) {
-                self.spacing.fired(now);
+            if let Some(fired) = self.end_wait_of_timer(slot, stamp, now) {
+                self.spacing.record_firing(now);
                 return Some(fired);
             }
         }
@@ -455,16 +473,16 @@ where
     }
 
     fn defer(&mut self, (key, fired): KeyFiring<K, T>) {
-        self.spacing.put_off();
-        self.put_off(key, fired);
+        self.spacing.undo_firing();
+        self.defer_firing(key, fired);
     }
 
     fn ended(&mut self, _now: Timestamp, _outcome: Option<()>) {}
 
-    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+    fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp) {
         self.spacing.set_back(from, to);
         let entries = self.slots.iter_mut().filter_map(|slot| slot.entry.as_mut());
-        entries.for_each(|entry| entry.line.set_back(from, to));
+        entries.for_each(|entry| entry.timeline.set_back(from, to));
         // All of them by as much, so their order stays.
         let timers = std::mem::take(&mut self.timers).into_vec().into_iter();
         self.timers = timers
@@ -483,15 +501,20 @@ where
     }
 }
 
-impl<K: Hash + Eq + Clone, T> Table<K, T> {
+impl<K: Hash + Eq + Clone, T> KeyTable<K, T> {
     /// The wait of an entry whose timer is out of the heap is over.
-    fn rang(&mut self, slot: u32, stamp: u32, now: Timestamp) -> Option<KeyFiring<K, T>> {
+    fn end_wait_of_timer(
+        &mut self,
+        slot: u32,
+        stamp: u32,
+        now: Timestamp,
+    ) -> Option<KeyFiring<K, T>> {
         let EndedWait { fired, until, .. } = self.end_wait(slot, now, true)?;
         if until > now {
             self.push((until, slot, stamp));
         } else {
             // Its timer is out of the heap, so there is none that is stale.
-            self.stale = self.stale.saturating_sub(1);
+            self.stale_timers = self.stale_timers.saturating_sub(1);
         }
         fired
     }
@@ -502,25 +525,25 @@ impl<K: Hash + Eq + Clone, T> Table<K, T> {
             self.push((until, slot, stamp));
         } else {
             drop(self.remove(slot));
-            self.stale = self.stale.saturating_sub(1);
+            self.stale_timers = self.stale_timers.saturating_sub(1);
         }
     }
 }
 
 /// How many slots an empty table keeps.
-const KEPT: usize = 1024;
+const KEPT_CAPACITY: usize = 1024;
 
 /// By a quarter, so that a million keys don't take the memory of two.
-fn grow<T>(slots: &mut Vec<T>) {
+fn grow_by_quarter<T>(slots: &mut Vec<T>) {
     if slots.len() == slots.capacity() {
-        slots.reserve_exact(more(slots.len()));
+        slots.reserve_exact(growth(slots.len()));
     }
 }
 
-fn more(len: usize) -> usize {
+fn growth(len: usize) -> usize {
     (len / 4).max(16)
 }
 
-fn index(slot: u32) -> usize {
+fn slot_index(slot: u32) -> usize {
     slot as usize
 }

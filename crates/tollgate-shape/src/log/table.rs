@@ -15,12 +15,12 @@ use tollgate::{Clock, LimitError, Limiter};
 use tracing::Metadata;
 
 /// How many slots are looked at for a key.
-const PROBES: usize = 8;
+const MAX_PROBES: usize = 8;
 
-pub(super) struct Table<C: Clock> {
+pub(super) struct CallsiteTable<C: Clock> {
     slots: Box<[CallsiteEntry<C>]>,
     /// For all that find no slot.
-    others: CallsiteEntry<C>,
+    overflow: CallsiteEntry<C>,
     suppressed: AtomicU64,
 }
 
@@ -60,7 +60,7 @@ impl<C: Clock> CallsiteEntry<C> {
     }
 }
 
-impl<C: Clock> Table<C> {
+impl<C: Clock> CallsiteTable<C> {
     pub(super) fn new(
         places: usize,
         make: impl Fn() -> Result<Limiter<C>, LimitError>,
@@ -71,7 +71,7 @@ impl<C: Clock> Table<C> {
             .collect();
         Ok(Self {
             slots: slots?.into_boxed_slice(),
-            others: CallsiteEntry::new(make()?),
+            overflow: CallsiteEntry::new(make()?),
             suppressed: AtomicU64::new(0),
         })
     }
@@ -87,7 +87,7 @@ impl<C: Clock> Table<C> {
         // Metadata lies at multiples of eight, so the low bits say nothing: a multiplication mixes them.
         let mixed = key.wrapping_mul(0x9e37_79b9_7f4a_7c15);
         let start = usize::try_from(mixed >> 32).unwrap_or(0);
-        for probe in 0..PROBES {
+        for probe in 0..MAX_PROBES {
             let slot = &self.slots[(start + probe) & mask];
             let known = slot.key.load(Ordering::Acquire);
             if known == key {
@@ -107,7 +107,7 @@ impl<C: Clock> Table<C> {
                 }
             }
         }
-        &self.others
+        &self.overflow
     }
 
     /// How many events were suppressed so far.
@@ -119,7 +119,7 @@ impl<C: Clock> Table<C> {
     }
 
     /// What was suppressed since this was asked last.
-    pub(super) fn take(&self, mut tell: impl FnMut(&CallsiteEntry<C>, u64)) {
+    pub(super) fn drain_suppressed(&self, mut tell: impl FnMut(&CallsiteEntry<C>, u64)) {
         for place in self.all() {
             let count = place.suppressed.swap(0, Ordering::Release);
             if count > 0 {
@@ -130,6 +130,6 @@ impl<C: Clock> Table<C> {
     }
 
     fn all(&self) -> impl Iterator<Item = &CallsiteEntry<C>> {
-        self.slots.iter().chain([&self.others])
+        self.slots.iter().chain([&self.overflow])
     }
 }

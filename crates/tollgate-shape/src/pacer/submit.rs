@@ -9,19 +9,19 @@ use std::task::{Context, Poll, Waker};
 
 use derive_more::{Display, Error};
 use tollgate::Clock;
-use tollgate::internal::unpoisoned;
+use tollgate::internal::ignore_poison;
 
-use super::{PaceRefused, Pacer};
+use super::{PaceDenied, WorkPacer};
 use crate::executor;
 
 /// Work that was submitted won't end: it panicked, or the runtime that it was to run in is gone.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display("the work that was submitted panicked, or its runtime is gone")]
-pub struct Gone;
+pub struct WorkLost;
 
 /// Work that waits for its turn or runs: await it for its result. Dropping it lets the work go on by itself;
 /// [`cancel`](Self::cancel) takes it out of the queue.
-pub struct Submitted<R> {
+pub struct SubmittedWork<R> {
     shared: Arc<TaskCell<R>>,
 }
 
@@ -34,7 +34,7 @@ struct TaskState<R> {
     /// Who awaits the result.
     waker: Option<Waker>,
     /// Wakes the task, to see that it was cancelled.
-    task: Option<Waker>,
+    task_waker: Option<Waker>,
 }
 
 enum TaskStage<R> {
@@ -46,7 +46,7 @@ enum TaskStage<R> {
     Taken,
 }
 
-impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
+impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
     /// Submits work that is run when its turn has come: as a task of the tokio runtime that this is called in (feature `tokio`), or
     /// else on a thread of this crate.
     ///
@@ -68,7 +68,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
     /// assert!(second.is_done());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn submit<R, F>(&self, work: F) -> Result<Submitted<R>, PaceRefused>
+    pub fn submit<R, F>(&self, work: F) -> Result<SubmittedWork<R>, PaceDenied>
     where
         R: Send + 'static,
         F: FnOnce() -> R + Send + 'static,
@@ -80,7 +80,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
     ///
     /// # Errors
     /// [`PaceRefused`] at once if the queue is full.
-    pub fn submit_async<R, F, W>(&self, work: F) -> Result<Submitted<R>, PaceRefused>
+    pub fn submit_async<R, F, W>(&self, work: F) -> Result<SubmittedWork<R>, PaceDenied>
     where
         R: Send + 'static,
         F: FnOnce() -> W + Send + 'static,
@@ -98,15 +98,15 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
             state: Mutex::new(TaskState {
                 stage: TaskStage::Queued,
                 waker: None,
-                task: None,
+                task_waker: None,
             }),
         });
         let end = TaskGuard(Arc::clone(&shared));
-        executor::run(self.clock(), async move {
+        executor::spawn(self.clock(), async move {
             if let Some(mut turn) = turn {
                 // Until its turn has come, or it is cancelled. It has a place already, so only a clock that was set refuses it.
                 let has_turn = poll_fn(|context| {
-                    if !end.0.is_queued(context.waker()) {
+                    if !end.0.register_task(context.waker()) {
                         return Poll::Ready(false);
                     }
                     turn.as_mut().poll(context).map(|turn| turn.is_ok())
@@ -115,7 +115,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
                     return;
                 }
             }
-            if !end.0.begin() {
+            if !end.0.start() {
                 return;
             }
             // A panic leaves the end to say so, and isn't that of whoever wakes the task.
@@ -128,7 +128,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> Pacer<C> {
                 end.0.finish(TaskStage::Done(result));
             }
         });
-        Ok(Submitted { shared })
+        Ok(SubmittedWork { shared })
     }
 }
 
@@ -146,19 +146,19 @@ impl<R> Drop for TaskGuard<R> {
 
 impl<R> TaskCell<R> {
     /// Whether it wasn't cancelled. If it is, it wakes this.
-    fn is_queued(&self, task: &Waker) -> bool {
+    fn register_task(&self, task: &Waker) -> bool {
         let mut state = self.lock();
         if matches!(state.stage, TaskStage::Cancelled) {
             return false;
         }
-        let old = state.task.replace(task.clone());
+        let old = state.task_waker.replace(task.clone());
         drop(state);
         // Dropping a waker may drop a task: not under the lock.
         drop(old);
         true
     }
 
-    fn begin(&self) -> bool {
+    fn start(&self) -> bool {
         let mut state = self.lock();
         let begins = matches!(state.stage, TaskStage::Queued);
         if begins {
@@ -171,18 +171,18 @@ impl<R> TaskCell<R> {
         let mut state = self.lock();
         let old = std::mem::replace(&mut state.stage, stage);
         let waker = state.waker.take();
-        let task = state.task.take();
+        let task = state.task_waker.take();
         drop(state);
         drop((old, task));
         waker.into_iter().for_each(Waker::wake);
     }
 
     fn lock(&self) -> MutexGuard<'_, TaskState<R>> {
-        unpoisoned(self.state.lock())
+        ignore_poison(self.state.lock())
     }
 }
 
-impl<R> Submitted<R> {
+impl<R> SubmittedWork<R> {
     /// Takes it out of the queue, so that its turn is the next one's. Whether it hadn't begun.
     pub fn cancel(self) -> bool {
         let mut state = self.shared.lock();
@@ -190,7 +190,7 @@ impl<R> Submitted<R> {
         if is_queued {
             state.stage = TaskStage::Cancelled;
         }
-        let task = state.task.take().filter(|_| is_queued);
+        let task = state.task_waker.take().filter(|_| is_queued);
         drop(state);
         task.into_iter().for_each(Waker::wake);
         is_queued
@@ -205,14 +205,14 @@ impl<R> Submitted<R> {
     }
 }
 
-impl<R> Future for Submitted<R> {
-    type Output = Result<R, Gone>;
+impl<R> Future for SubmittedWork<R> {
+    type Output = Result<R, WorkLost>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut state = self.shared.lock();
         match std::mem::replace(&mut state.stage, TaskStage::Taken) {
             TaskStage::Done(result) => Poll::Ready(Ok(result)),
-            TaskStage::Gone | TaskStage::Taken | TaskStage::Cancelled => Poll::Ready(Err(Gone)),
+            TaskStage::Gone | TaskStage::Taken | TaskStage::Cancelled => Poll::Ready(Err(WorkLost)),
             stage => {
                 state.stage = stage;
                 let old = state.waker.replace(context.waker().clone());
@@ -224,7 +224,7 @@ impl<R> Future for Submitted<R> {
     }
 }
 
-impl<R> fmt::Debug for Submitted<R> {
+impl<R> fmt::Debug for SubmittedWork<R> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Submitted")
             .field("is_done", &self.is_done())

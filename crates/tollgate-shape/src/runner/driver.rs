@@ -9,37 +9,37 @@ use pin_project_lite::pin_project;
 use tollgate::clock::{Sleep, sleep_until};
 use tollgate::{Clock, Timestamp};
 
-use super::{Action, ActionScope, JobEnd, Next, OutcomeFuture, Runner, Store};
+use super::{Action, ActionScope, DriverStep, JobEnd, OutcomeFuture, PendingStore, Runner};
 
 /// How many actions run before other tasks of the executor get their turn.
-const BUDGET: usize = 32;
+const JOBS_PER_POLL: usize = 32;
 
 pin_project! {
     /// Runs what becomes due, and sleeps in between: to be spawned on an executor of your choice. It ends when it is
     /// stopped. Dropping it stops what it drives.
     #[must_use = "nothing runs unless this is spawned or awaited"]
-    pub(crate) struct Driver<S: Store, C: Clock> {
+    pub(crate) struct RunnerDriver<S: PendingStore, C: Clock> {
         work: Arc<Runner<S, C>>,
         #[pin]
         sleep: Sleep<C>,
         running: Option<OutcomeFuture<S::Outcome>>,
     }
 
-    impl<S: Store, C: Clock> PinnedDrop for Driver<S, C> {
+    impl<S: PendingStore, C: Clock> PinnedDrop for RunnerDriver<S, C> {
         fn drop(this: Pin<&mut Self>) {
             let this = this.project();
             let running = this.running.take();
             drop(this.work.stop());
             if running.is_some() {
                 let dropped = catch_unwind(AssertUnwindSafe(|| drop(running)));
-                let ended = dropped.map_or(JobEnd::Panicked, |()| JobEnd::CutOff);
+                let ended = dropped.map_or(JobEnd::Panicked, |()| JobEnd::Aborted);
                 this.work.finish(ended);
             }
         }
     }
 }
 
-impl<S: Store, C: Clock + Clone> Driver<S, C> {
+impl<S: PendingStore, C: Clock + Clone> RunnerDriver<S, C> {
     pub(crate) fn new(work: Arc<Runner<S, C>>) -> Self {
         let sleep = sleep_until(work.clock.clone(), Timestamp::MAX);
         Self {
@@ -50,17 +50,17 @@ impl<S: Store, C: Clock + Clone> Driver<S, C> {
     }
 }
 
-impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
+impl<S: PendingStore, C: Clock + Clone> Future for RunnerDriver<S, C> {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<()> {
         let mut this = self.project();
-        for _ in 0..BUDGET {
+        for _ in 0..JOBS_PER_POLL {
             if let Some(running) = this.running {
                 let inside = ActionScope::enter(this.work.id());
                 let poll = || running.as_mut().poll(context);
                 let ended = match catch_unwind(AssertUnwindSafe(poll)) {
-                    Ok(poll) => JobEnd::With(ready!(poll)),
+                    Ok(poll) => JobEnd::Completed(ready!(poll)),
                     Err(_) => JobEnd::Panicked,
                 };
                 // What it has captured goes before it counts as ended.
@@ -73,7 +73,7 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
                 });
             }
             match this.work.next(context.waker()) {
-                Next::Run(action, job) => {
+                DriverStep::Run(action, job) => {
                     let Action::Async(begin) = &*action else {
                         this.work.run(action, job);
                         continue;
@@ -87,17 +87,17 @@ impl<S: Store, C: Clock + Clone> Future for Driver<S, C> {
                         Err(_) => this.work.finish(JobEnd::Panicked),
                     }
                 }
-                Next::Sleep(at) => {
+                DriverStep::Sleep(at) => {
                     this.sleep.as_mut().reset(at);
                     ready!(this.sleep.as_mut().poll(context));
                 }
-                Next::Idle => {
+                DriverStep::Idle => {
                     // A timer that was set for what isn't due any more is dropped.
                     let clock = this.work.clock.clone();
                     this.sleep.set(sleep_until(clock, Timestamp::MAX));
                     return Poll::Pending;
                 }
-                Next::Over => return Poll::Ready(()),
+                DriverStep::Stopped => return Poll::Ready(()),
             }
         }
         context.waker().wake_by_ref();

@@ -5,7 +5,7 @@ use std::pin::pin;
 use std::task::{Context, Poll, Waker};
 
 use tollgate::clock::Manual;
-use tollgate_shape::{Coalesce, Coalescer, Flushed, NotAdded};
+use tollgate_shape::{AddDenied, Coalesce, Coalescer, FlushOutcome};
 
 use crate::{Record, go_to, ms};
 
@@ -17,7 +17,7 @@ fn build(builder: Coalesce<&'static str, u64>, clock: &Manual) -> (Made, Batches
     let noted = record.clone();
     let coalescer = builder.clock(clock.clone()).build(move |batch| {
         noted.note(batch.items().to_vec());
-        Flushed::Done
+        FlushOutcome::Done
     });
     (coalescer, record)
 }
@@ -104,9 +104,9 @@ fn a_failed_flush_is_tried_again_before_all_later_ones() {
         .build(move |batch| {
             noted.note((batch.items()[0].0, batch.attempt()));
             match (batch.items()[0].0, batch.attempt()) {
-                ("a", 0) => Flushed::RetryIn(ms(30)),
+                ("a", 0) => FlushOutcome::RetryIn(ms(30)),
                 ("a", 1) => panic!("on purpose: tried again after a window"),
-                _ => Flushed::Done,
+                _ => FlushOutcome::Done,
             }
         });
     coalescer.try_add("a", ()).unwrap();
@@ -139,14 +139,14 @@ fn without_room_an_add_waits_in_order_or_is_refused() {
             let sleep = tollgate::clock::sleep_until(slow.clone(), until);
             async {
                 sleep.await;
-                Flushed::Done
+                FlushOutcome::Done
             }
         });
     coalescer.try_add("a", ()).unwrap();
     coalescer.try_add("b", ()).unwrap();
     assert_eq!(record.take(), [(0, vec!["a", "b"])], "no more fit");
     let refused = coalescer.try_add("x", ()).unwrap_err();
-    assert_eq!(refused.why, NotAdded::Full { most: 2 });
+    assert_eq!(refused.why, AddDenied::Full { most: 2 });
     let mut context = Context::from_waker(Waker::noop());
     let mut gives_up = Box::pin(coalescer.add("y", ()));
     let mut first = pin!(coalescer.add("c", ()));

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex};
 use proptest::collection::vec;
 use proptest::prelude::*;
 use tollgate::clock::{Clock, Manual};
-use tollgate_shape::{Coalesce, Flushed};
+use tollgate_shape::{Coalesce, FlushOutcome};
 
 use crate::ms;
 
@@ -166,10 +166,10 @@ proptest! {
             let mut fails = failing.lock().unwrap();
             if *fails > 0 {
                 *fails -= 1;
-                return Flushed::RetryIn(ms(RETRY));
+                return FlushOutcome::RetryIn(ms(RETRY));
             }
             noted.lock().unwrap().push((millis(&at), batch.items().to_vec()));
-            Flushed::Done
+            FlushOutcome::Done
         });
         let mut model = Model {
             shape,
@@ -211,7 +211,7 @@ proptest! {
         // What is left when it is stopped is the rest, and nothing is there twice.
         ours.stop();
         let leftover: u64 = ours
-            .take_leftover()
+            .take_unflushed()
             .iter()
             .flat_map(|batch| batch.items().iter().flat_map(|(_, weights)| weights))
             .sum();

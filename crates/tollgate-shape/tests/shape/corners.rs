@@ -11,8 +11,8 @@ use std::time::Duration;
 use tollgate::Rate;
 use tollgate::clock::{Clock, Manual, sleep_until};
 use tollgate_shape::{
-    Coalesce, Coalescer, Debounce, Debouncer, Edge, Flushed, KeyedDebouncer, Pacer, StillRunning,
-    WeakDebouncer, WhenFull,
+    Coalesce, Coalescer, Debounce, Debouncer, DrainTimeout, Edge, FlushOutcome, KeyedDebouncer,
+    WeakDebouncer, WhenFull, WorkPacer,
 };
 
 use crate::{Record, go_to, ms};
@@ -22,7 +22,7 @@ const LONG: Duration = Duration::from_secs(60);
 #[test]
 fn the_closure_of_an_async_action_may_stop_and_wait() {
     static SELF: OnceLock<WeakDebouncer<(), tollgate::clock::Monotonic>> = OnceLock::new();
-    let (sender, stopped) = mpsc::channel::<Result<(), StillRunning>>();
+    let (sender, stopped) = mpsc::channel::<Result<(), DrainTimeout>>();
     let debouncer = Debounce::new(ms(1)).build_async(move |(): ()| {
         let itself = SELF.get().and_then(WeakDebouncer::upgrade).unwrap();
         let _ = sender.send(itself.stop_and_wait_blocking(ms(10)));
@@ -46,7 +46,7 @@ fn a_flush_may_close_its_coalescer_and_the_rest_is_flushed() {
             let closed = itself.close_blocking(ms(10));
             let _ = sender.send((0, Some((closed, itself.try_add(3, ()).is_err()))));
         }
-        Flushed::Done
+        FlushOutcome::Done
     });
     *itself.lock().unwrap() = Some(coalescer.clone());
     coalescer.try_add(1, ()).unwrap();
@@ -126,7 +126,7 @@ fn a_future_that_panics_as_it_is_dropped_kills_nothing() {
 #[test]
 fn async_work_that_panics_does_not_reach_who_moves_the_time() {
     let (clock, record) = (Manual::new(), Record::new(&Manual::new()));
-    let pacer = Pacer::builder(Rate::per_second(10), 10)
+    let pacer = WorkPacer::builder(Rate::per_second(10), 10)
         .clock(clock.clone())
         .build()
         .unwrap();
@@ -156,7 +156,7 @@ fn slow(clock: &Manual, capacity: usize, when_full: WhenFull) -> Keyed {
 #[test]
 fn behind_a_slow_action_the_keys_that_have_fired_are_bounded() {
     let clock = Manual::new();
-    for when_full in [WhenFull::FireEarliest, WhenFull::Refuse] {
+    for when_full in [WhenFull::FireEarliest, WhenFull::Deny] {
         let keyed = slow(&clock, 10, when_full);
         keyed.call(0, 0).unwrap();
         assert!(keyed.flush(&0), "its action never ends");
@@ -212,7 +212,7 @@ where
         let sleep = sleep_until(time.clone(), time.now() + ms(10));
         async move {
             sleep.await;
-            Flushed::Done
+            FlushOutcome::Done
         }
     })
 }
@@ -284,8 +284,8 @@ fn a_retry_after_no_time_lets_time_be_moved() {
         .build(|batch| {
             match batch.attempt() {
                 // Without an end of its own it would never return.
-                0..1_000 => Flushed::RetryIn(Duration::ZERO),
-                _ => Flushed::Done,
+                0..1_000 => FlushOutcome::RetryIn(Duration::ZERO),
+                _ => FlushOutcome::Done,
             }
         });
     coalescer.try_add(1, ()).unwrap();

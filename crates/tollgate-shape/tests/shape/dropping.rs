@@ -8,7 +8,7 @@ use std::task::{Context, Waker};
 
 use tollgate::Rate;
 use tollgate::clock::{Clock, Manual, sleep_until};
-use tollgate_shape::{Coalesce, Debounce, Driver, Edge, Flushed, Pacer};
+use tollgate_shape::{Coalesce, Debounce, Driver, Edge, FlushOutcome, WorkPacer};
 
 use crate::ms;
 
@@ -100,11 +100,11 @@ fn a_coalescer_whose_driver_is_dropped_anywhere_has_every_item_or_flushed_it() {
                 async move {
                     sleep.await;
                     if batch.attempt() == 0 {
-                        return Flushed::RetryIn(ms(1));
+                        return FlushOutcome::RetryIn(ms(1));
                     }
                     let keys = batch.items().iter().map(|(key, ())| *key);
                     noted.lock().unwrap().extend(keys);
-                    Flushed::Done
+                    FlushOutcome::Done
                 }
             });
         for key in 0..8 {
@@ -114,7 +114,7 @@ fn a_coalescer_whose_driver_is_dropped_anywhere_has_every_item_or_flushed_it() {
         assert!(!polled(Box::pin(driver), &clock, times));
         assert!(coalescer.is_stopped());
         let mut all = flushed.lock().unwrap().clone();
-        let leftover = coalescer.take_leftover();
+        let leftover = coalescer.take_unflushed();
         all.extend(
             leftover
                 .iter()
@@ -129,14 +129,14 @@ fn a_coalescer_whose_driver_is_dropped_anywhere_has_every_item_or_flushed_it() {
 fn a_wait_that_is_dropped_anywhere_frees_its_place() {
     for times in 0..12 {
         let clock = Manual::new();
-        let pacer = Pacer::builder(Rate::per_second(100), 2)
+        let pacer = WorkPacer::builder(Rate::per_second(100), 2)
             .clock(clock.clone())
             .build()
             .unwrap();
         assert!(polled(Box::pin(pacer.pace().into_future()), &clock, 1));
         let passed = polled(Box::pin(pacer.pace().into_future()), &clock, times);
         assert_eq!(passed, times > 10);
-        assert_eq!((pacer.waiting(), clock.parked()), (0, 0));
+        assert_eq!((pacer.waiters(), clock.parked()), (0, 0));
         // The next one has the turn of whoever left.
         let mut next = Box::pin(pacer.pace().into_future());
         let mut context = Context::from_waker(Waker::noop());
@@ -162,7 +162,7 @@ fn an_add_that_is_dropped_anywhere_leaves_its_room_to_the_next() {
                 let sleep = sleep_until(slow.clone(), slow.now() + ms(4));
                 async {
                     sleep.await;
-                    Flushed::Done
+                    FlushOutcome::Done
                 }
             });
         coalescer.try_add(0, alive.clone()).unwrap();

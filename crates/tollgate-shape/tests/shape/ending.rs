@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Manual, sleep_until};
-use tollgate_shape::{Coalesce, Debounce, Edge, Flushed, StillRunning};
+use tollgate_shape::{Coalesce, Debounce, DrainTimeout, Edge, FlushOutcome};
 
 use crate::{Record, go_to, ms};
 
@@ -71,7 +71,7 @@ fn stop_and_wait_waits_for_what_runs_up_to_its_deadline() {
     assert!(hasty.as_mut().poll(&mut context).is_pending());
     assert!(patient.as_mut().poll(&mut context).is_pending());
     clock.advance(ms(50));
-    let late = Poll::Ready(Err(StillRunning { waited: ms(50) }));
+    let late = Poll::Ready(Err(DrainTimeout { waited: ms(50) }));
     assert_eq!(hasty.as_mut().poll(&mut context), late);
     assert!(patient.as_mut().poll(&mut context).is_pending());
     clock.advance(ms(50));
@@ -111,8 +111,8 @@ fn a_coalescer_closes_by_flushing_and_tells_what_it_could_not() {
         .max_items(2)
         .clock(clock.clone())
         .build(|batch| match batch.items()[0].0 {
-            0 => Flushed::Done,
-            _ => Flushed::RetryIn(ms(10)),
+            0 => FlushOutcome::Done,
+            _ => FlushOutcome::RetryIn(ms(10)),
         });
     for key in 0..5 {
         coalescer.try_add(key, ()).unwrap();
@@ -124,17 +124,17 @@ fn a_coalescer_closes_by_flushing_and_tells_what_it_could_not() {
         assert!(closed.as_mut().poll(&mut context).is_pending());
         assert!(coalescer.try_add(9, ()).is_err());
         go_to(&clock, 50);
-        let late = Poll::Ready(Err(StillRunning { waited: ms(50) }));
+        let late = Poll::Ready(Err(DrainTimeout { waited: ms(50) }));
         assert_eq!(closed.as_mut().poll(&mut context), late);
     }
-    let leftover = coalescer.take_leftover();
+    let leftover = coalescer.take_unflushed();
     let keys: Vec<Vec<i32>> = leftover
         .iter()
         .map(|batch| batch.items().iter().map(|(key, ())| *key).collect())
         .collect();
     assert_eq!(keys, [vec![2, 3], vec![4]]);
     assert!(leftover[0].attempt() >= 5);
-    assert!(coalescer.take_leftover().is_empty(), "once");
+    assert!(coalescer.take_unflushed().is_empty(), "once");
 }
 
 /// Its drop panics.

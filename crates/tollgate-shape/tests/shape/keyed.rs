@@ -100,7 +100,7 @@ fn at_the_cap_new_keys_are_refused_or_the_earliest_fires() {
             .when_full(when_full)
             .build(move |key: u8, value: u32| noted.note((key, value)))
     };
-    let refuses: Keyed = make(WhenFull::Refuse);
+    let refuses: Keyed = make(WhenFull::Deny);
     for key in 0..2 {
         refuses.call(key, 0).unwrap();
     }

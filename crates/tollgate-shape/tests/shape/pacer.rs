@@ -7,19 +7,19 @@ use std::time::Duration;
 
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Rate, Timestamp};
-use tollgate_shape::{PaceRefused, Pacer, Pacing};
+use tollgate_shape::{PaceDenied, PaceFuture, WorkPacer};
 
 use crate::{Record, go_to, ms};
 
-fn pacer(rate: Rate, capacity: usize, clock: &Manual) -> Pacer<Manual> {
-    Pacer::builder(rate, capacity)
+fn pacer(rate: Rate, capacity: usize, clock: &Manual) -> WorkPacer<Manual> {
+    WorkPacer::builder(rate, capacity)
         .clock(clock.clone())
         .build()
         .unwrap()
 }
 
 /// Submits so many, and says how many were refused.
-fn submit(pacer: &Pacer<Manual>, record: &Record<()>, many: usize) -> usize {
+fn submit(pacer: &WorkPacer<Manual>, record: &Record<()>, many: usize) -> usize {
     let results = (0..many).map(|_| {
         let record = record.clone();
         pacer.submit(move || record.note(()))
@@ -75,7 +75,7 @@ fn nobody_waits_longer_than_capacity_by_rate() {
     let clock = Manual::new();
     let pacer = pacer(Rate::per_second(7), 3, &clock);
     let mut context = Context::from_waker(Waker::noop());
-    let mut waiting: Vec<(Timestamp, Pin<Box<Pacing<Manual>>>)> = Vec::new();
+    let mut waiting: Vec<(Timestamp, Pin<Box<PaceFuture<Manual>>>)> = Vec::new();
     let (mut passed, mut refused) = (0, 0);
     for millis in 0..5_000 {
         go_to(&clock, millis);
@@ -86,7 +86,7 @@ fn nobody_waits_longer_than_capacity_by_rate() {
                 passed += 1;
                 false
             }
-            Poll::Ready(Err(PaceRefused::Full {
+            Poll::Ready(Err(PaceDenied::QueueFull {
                 waiting, capacity, ..
             })) => {
                 assert!(waiting < capacity);
@@ -129,7 +129,7 @@ fn a_deadline_that_cannot_be_met_fails_at_once() {
     submit(&pacer, &record, 5);
     let mut hasty = pin!(pacer.pace().timeout(ms(400)).into_future());
     let poll = hasty.as_mut().poll(&mut Context::from_waker(Waker::noop()));
-    let expect = PaceRefused::TooLate {
+    let expect = PaceDenied::DeadlineExceeded {
         waiting: 4,
         turn_in: ms(500),
     };
@@ -140,7 +140,7 @@ fn a_deadline_that_cannot_be_met_fails_at_once() {
     );
     go_to(&clock, 400);
     let deadline = Timestamp::from_millis(500);
-    assert_eq!(pacer.waiting(), 0);
+    assert_eq!(pacer.waiters(), 0);
     let mut in_time = pin!(pacer.pace().deadline(deadline).into_future());
     let mut context = Context::from_waker(Waker::noop());
     assert!(in_time.as_mut().poll(&mut context).is_pending());
@@ -155,7 +155,7 @@ fn a_deadline_that_cannot_be_met_fails_at_once() {
 fn slack_is_credit_for_idle_time_and_there_is_none_at_first() {
     let clock = Manual::new();
     let record = Record::new(&clock);
-    let pacer = Pacer::builder(Rate::per_second(10), 100)
+    let pacer = WorkPacer::builder(Rate::per_second(10), 100)
         .slack(3)
         .clock(clock.clone())
         .build()
@@ -170,7 +170,7 @@ fn slack_is_credit_for_idle_time_and_there_is_none_at_first() {
 #[tokio::test(start_paused = true)]
 async fn work_that_panics_is_gone_and_results_can_be_awaited() {
     let clock = tollgate::clock::Tokio::new();
-    let pacer = Pacer::builder(Rate::per_second(10), 10)
+    let pacer = WorkPacer::builder(Rate::per_second(10), 10)
         .clock(clock)
         .build()
         .unwrap();

@@ -2,7 +2,7 @@
 
 use tollgate::Timestamp;
 use tollgate::clock::Manual;
-use tollgate_shape::{Coalesce, Debounce, Flushed, Throttle};
+use tollgate_shape::{Coalesce, Debounce, FlushOutcome, Throttle};
 
 use crate::{Record, go_to, ms};
 
@@ -71,8 +71,8 @@ fn a_coalescer_flushes_after_what_was_left() {
     let coalescer = builder.build(move |batch| {
         noted.note(batch.items().to_vec());
         match batch.attempt() {
-            0 => Flushed::RetryIn(ms(50)),
-            _ => Flushed::Done,
+            0 => FlushOutcome::RetryIn(ms(50)),
+            _ => FlushOutcome::Done,
         }
     });
     coalescer.try_add("a", 1).unwrap();

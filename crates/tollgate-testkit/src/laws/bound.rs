@@ -1,9 +1,9 @@
 //! Law 2 and what stands on it: how much may pass in any window, whatever the times given.
 
-use tollgate_core::{Align, Rate, Timestamp};
+use tollgate_core::{Rate, Timestamp, WindowAlignment};
 
-use super::{Adjustable, Broken, Subject, admitted, after, ensure};
-use crate::oracle::{Hit, Kind, pace};
+use super::{Adjustable, LawViolation, Subject, admitted, ensure, state_after};
+use crate::oracle::{Hit, OracleKind, reduced_rate};
 use crate::traffic::Arrival;
 
 /// Law 2: no window holds more than the algorithm's bound.
@@ -15,11 +15,11 @@ use crate::traffic::Arrival;
 /// # Errors
 /// The first window that holds too much.
 pub fn law_2_bound<S: Subject>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     check(2, kind, rate, &admitted(&mut make(rate), asks))
 }
 
@@ -29,11 +29,11 @@ pub fn law_2_bound<S: Subject>(
 /// # Errors
 /// The first window that holds too much.
 pub fn law_2_live_change<S: Adjustable>(
-    kind: Kind,
+    kind: OracleKind,
     [old, new]: [Rate; 2],
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let (before, rest) = asks.split_at(asks.len() / 2);
     let mut subject = make(old);
     let mut hits = admitted(&mut subject, before);
@@ -43,10 +43,16 @@ pub fn law_2_live_change<S: Adjustable>(
     let later = admitted(&mut subject, rest);
     check(2, kind, new, &later)?;
     hits.extend(later);
-    let (Some(old_pace), Some(new_pace)) = (pace(old), pace(S::drains_by(old, new))) else {
+    let (Some(old_pace), Some(new_pace)) = (
+        reduced_rate(old),
+        reduced_rate(S::fastest_drain_rate(old, new)),
+    ) else {
         return Ok(());
     };
-    if !matches!(kind, Kind::TokenBucket | Kind::LeakyBucket | Kind::Gcra) {
+    if !matches!(
+        kind,
+        OracleKind::TokenBucket | OracleKind::LeakyBucket | OracleKind::Gcra
+    ) {
         return Ok(());
     }
     let burst = u128::from(old.burst_size().max(new.burst_size()));
@@ -71,11 +77,11 @@ pub fn law_2_live_change<S: Adjustable>(
 /// # Errors
 /// The first time that grants extra.
 pub fn law_5_stale_times_grant_nothing<S: Subject>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let hits = admitted(&mut make(rate), asks);
     check(5, kind, rate, &hits)?;
     let mut latest = Timestamp::ZERO;
@@ -83,7 +89,7 @@ pub fn law_5_stale_times_grant_nothing<S: Subject>(
     for (index, ask) in asks.iter().enumerate() {
         if ask.at < latest {
             let left = |at| {
-                after(&make, rate, &asks[..index])
+                state_after(&make, rate, &asks[..index])
                     .decide_at(at, 0)
                     .remaining
             };
@@ -103,31 +109,38 @@ pub fn law_5_stale_times_grant_nothing<S: Subject>(
 }
 
 /// The bound of this algorithm over hits in the order of time.
-pub(super) fn check(law: u8, kind: Kind, rate: Rate, hits: &[Hit]) -> Result<(), Broken> {
+pub(super) fn check(
+    law: u8,
+    kind: OracleKind,
+    rate: Rate,
+    hits: &[Hit],
+) -> Result<(), LawViolation> {
     if rate.is_unlimited() {
         return Ok(());
     }
     match kind {
-        Kind::TokenBucket | Kind::LeakyBucket | Kind::Gcra => bucket(law, kind, rate, hits),
-        Kind::FixedWindow(align) => {
-            if let Align::Boundary(boundary) = align {
-                aligned(law, rate, boundary, hits)?;
-            }
-            trailing(law, rate, 2 * u128::from(rate.count()), hits)
+        OracleKind::TokenBucket | OracleKind::LeakyBucket | OracleKind::Gcra => {
+            bucket_bound(law, kind, rate, hits)
         }
-        Kind::SlidingLog => trailing(law, rate, u128::from(rate.count()), hits),
-        Kind::SlidingCounter => {
-            aligned(law, rate, Timestamp::ZERO, hits)?;
+        OracleKind::FixedWindow(align) => {
+            if let WindowAlignment::Boundary(boundary) = align {
+                window_bound(law, rate, boundary, hits)?;
+            }
+            sliding_bound(law, rate, 2 * u128::from(rate.count()), hits)
+        }
+        OracleKind::SlidingLog => sliding_bound(law, rate, u128::from(rate.count()), hits),
+        OracleKind::SlidingCounter => {
+            window_bound(law, rate, Timestamp::ZERO, hits)?;
             let most = u128::from(rate.count()) + u128::from(rate.burst_size());
-            trailing(law, rate, most, hits)
+            sliding_bound(law, rate, most, hits)
         }
     }
 }
 
 /// At most burst + rate · w from any hit to any later one.
-fn bucket(law: u8, kind: Kind, rate: Rate, hits: &[Hit]) -> Result<(), Broken> {
-    let (drain, price) = pace(rate).unwrap_or((0, 1));
-    let spends_once = kind == Kind::TokenBucket || !rate.is_zero();
+fn bucket_bound(law: u8, kind: OracleKind, rate: Rate, hits: &[Hit]) -> Result<(), LawViolation> {
+    let (drain, price) = reduced_rate(rate).unwrap_or((0, 1));
+    let spends_once = kind == OracleKind::TokenBucket || !rate.is_zero();
     let burst = if spends_once { rate.burst_size() } else { 0 };
     // A booking acts at the first whole nanosecond after its exact time, so two of them may lie
     // closer together than they exactly do, by less than one nanosecond.
@@ -141,23 +154,28 @@ fn bucket(law: u8, kind: Kind, rate: Rate, hits: &[Hit]) -> Result<(), Broken> {
 }
 
 /// At most this many in any `(t − length, t]`.
-fn trailing(law: u8, rate: Rate, most: u128, hits: &[Hit]) -> Result<(), Broken> {
+fn sliding_bound(law: u8, rate: Rate, most: u128, hits: &[Hit]) -> Result<(), LawViolation> {
     for_each_run(hits, |first, last, total| {
-        let holds = total <= most || u128::from(last.nanos_since(first)) >= length(rate);
+        let holds = total <= most || u128::from(last.nanos_since(first)) >= window_length(rate);
         ensure!(law, holds, "{rate}: {total} passed from {first} to {last}");
         Ok(())
     })
 }
 
 /// At most n counts, and the part of the burst above the count once, in any n windows in a row.
-fn aligned(law: u8, rate: Rate, boundary: Timestamp, hits: &[Hit]) -> Result<(), Broken> {
+fn window_bound(
+    law: u8,
+    rate: Rate,
+    boundary: Timestamp,
+    hits: &[Hit],
+) -> Result<(), LawViolation> {
     let count = u128::from(rate.count());
     let lent = u128::from(rate.burst_size()).saturating_sub(count);
-    let phase = u128::from(boundary.as_nanos()) % length(rate);
+    let phase = u128::from(boundary.as_nanos()) % window_length(rate);
     // The window before the first boundary is number 0, cut off by the origin.
     let number = |time: Timestamp| {
         let past = u128::from(time.as_nanos()).checked_sub(phase);
-        past.map_or(0, |past| 1 + past / length(rate))
+        past.map_or(0, |past| 1 + past / window_length(rate))
     };
     for_each_run(hits, |first, last, total| {
         let windows = number(last) - number(first) + 1;
@@ -172,15 +190,15 @@ fn aligned(law: u8, rate: Rate, boundary: Timestamp, hits: &[Hit]) -> Result<(),
 }
 
 /// The length of a window in nanoseconds; any will do for a rate of zero.
-fn length(rate: Rate) -> u128 {
+fn window_length(rate: Rate) -> u128 {
     rate.period().map_or(1, |period| period.as_nanos())
 }
 
 /// Calls back with the first time, the last time and the sum of every run of hits.
 fn for_each_run(
     hits: &[Hit],
-    mut each: impl FnMut(Timestamp, Timestamp, u128) -> Result<(), Broken>,
-) -> Result<(), Broken> {
+    mut each: impl FnMut(Timestamp, Timestamp, u128) -> Result<(), LawViolation>,
+) -> Result<(), LawViolation> {
     for (index, first) in hits.iter().enumerate() {
         let mut total = 0;
         for last in &hits[index..] {

@@ -2,8 +2,8 @@
 
 use tollgate_core::{Outcome, Rate, Timestamp};
 
-use super::{Broken, Subject, after, ensure};
-use crate::oracle::{Kind, LevelOracle, Oracle};
+use super::{LawViolation, Subject, ensure, state_after};
+use crate::oracle::{LevelOracle, Oracle, OracleKind};
 use crate::traffic::Arrival;
 
 /// Law 1: outcome, remaining and retry_after equal those of the slow model.
@@ -11,18 +11,18 @@ use crate::traffic::Arrival;
 /// # Errors
 /// The first answer that differs.
 pub fn law_1_equals_the_oracle<S: Subject>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let (mut subject, mut oracle) = (make(rate), kind.oracle(rate));
     for ask in asks {
         let expect = oracle.decide(ask.at, ask.cost);
         let got = subject.decide_at(ask.at, ask.cost);
         let same = got.outcome == expect.outcome
             && got.remaining == expect.remaining
-            && got.wait() == expect.retry_after;
+            && got.wait_or_max() == expect.retry_after;
         ensure!(1, same, "{rate}: {ask:?} got {got:?}, oracle {expect:?}");
     }
     Ok(())
@@ -36,7 +36,7 @@ pub fn law_1_exact_form_admits_it_too<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let (mut subject, mut exact) = (make(rate), LevelOracle::leaky_bucket(rate));
     for ask in asks {
         if ask.cost == 0 || !subject.decide_at(ask.at, ask.cost).is_allowed() {
@@ -55,23 +55,23 @@ pub fn law_1_exact_form_admits_it_too<S: Subject>(
 /// # Errors
 /// The first promise that is too early or too late.
 pub fn law_3_retry_is_tight<S: Subject>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let mut subject = make(rate);
     for (index, ask) in asks.iter().enumerate() {
         let decision = subject.decide_at(ask.at, ask.cost);
         let passes_at = |time| {
-            let mut probe = after(&make, rate, &asks[..=index]);
+            let mut probe = state_after(&make, rate, &asks[..=index]);
             probe.decide_at(time, ask.cost).is_allowed()
         };
         let holds = match decision.outcome {
-            Outcome::Allowed => decision.wait().is_zero(),
-            Outcome::Never => !passes_at(kind.last_time()),
+            Outcome::Allowed => decision.wait_or_max().is_zero(),
+            Outcome::Never => !passes_at(kind.latest_supported_time()),
             Outcome::Denied => {
-                let then = ask.at + decision.wait();
+                let then = ask.at + decision.wait_or_max();
                 let before = Timestamp::from_nanos(then.as_nanos() - 1);
                 passes_at(then) && !passes_at(before)
             }
@@ -91,7 +91,7 @@ pub fn law_8_remaining_is_true<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let start = asks.first().map_or(Timestamp::ZERO, |ask| ask.at);
     let limit = make(rate).decide_at(start, 0).limit;
     let whole = make(rate).decide_at(start, limit);
@@ -107,10 +107,10 @@ pub fn law_8_remaining_is_true<S: Subject>(
     }
     for (index, ask) in asks.iter().enumerate() {
         let passes = |cost| {
-            let mut probe = after(&make, rate, &asks[..=index]);
+            let mut probe = state_after(&make, rate, &asks[..=index]);
             probe.decide_at(ask.at, cost).is_allowed()
         };
-        let mut subject = after(&make, rate, &asks[..index]);
+        let mut subject = state_after(&make, rate, &asks[..index]);
         let rest = subject.decide_at(ask.at, ask.cost).remaining;
         let enough = rest == 0 || passes(rest);
         ensure!(8, enough, "{rate}: after {ask:?}, {rest} does not pass");

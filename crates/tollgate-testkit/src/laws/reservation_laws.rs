@@ -3,12 +3,12 @@
 use tollgate_core::Rate;
 
 use super::state::check_same_answers;
-use super::{Broken, Lender, after, bound, requests};
-use crate::oracle::{Hit, Kind};
-use crate::traffic::{Arrival, Order, Random};
+use super::{LawViolation, Lender, bound, requests, state_after};
+use crate::oracle::{Hit, OracleKind};
+use crate::traffic::{Arrival, Random, TimeOrder};
 
 /// How many are booked at one instant in order to be cancelled in reverse.
-const BOOKED: usize = 6;
+const RESERVATIONS: usize = 6;
 
 /// Law 9: over a random run of checks, reservations and cancellations, what was not cancelled
 /// keeps the bound of law 2, each counted when it acts. Buckets round that time up to a whole
@@ -17,18 +17,18 @@ const BOOKED: usize = 6;
 /// # Errors
 /// The first window that holds too much.
 pub fn law_9_bound_of_what_was_kept<S: Lender>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     seed: u64,
     length: usize,
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let mut random = Random::new(!seed);
     let mut subject = make(rate);
     let mut kept: Vec<(Hit, Option<S::Receipt>)> = Vec::new();
-    let mut asks = requests(kind, rate, Order::Forward, seed, length);
+    let mut asks = requests(kind, rate, TimeOrder::Forward, seed, length);
     if random.below(2) == 0 {
-        crowd(rate, &mut asks);
+        compress_times(rate, &mut asks);
     }
     for Arrival { at, cost } in asks {
         match random.below(8) {
@@ -48,7 +48,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
                 let index = match kept.len().checked_sub(1) {
                     None => continue,
                     Some(latest) if which == 5 => latest,
-                    Some(latest) => pick(&mut random, latest),
+                    Some(latest) => random_index(&mut random, latest),
                 };
                 if let Some(receipt) = kept[index].1.take() {
                     subject.give_back_at(at, receipt);
@@ -63,7 +63,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
 }
 
 /// Moves requests so close together that bookings pile up.
-fn crowd(rate: Rate, asks: &mut [Arrival]) {
+fn compress_times(rate: Rate, asks: &mut [Arrival]) {
     let period = rate.period().map_or(1, |period| period.as_nanos());
     let tokens = u128::from(rate.count().min(rate.burst_size()).max(1));
     let a_few = (period * tokens / u128::from(rate.count().max(1)) / 4).max(2);
@@ -80,7 +80,7 @@ fn crowd(rate: Rate, asks: &mut [Arrival]) {
 }
 
 /// An index up to `latest`.
-fn pick(random: &mut Random, latest: usize) -> usize {
+fn random_index(random: &mut Random, latest: usize) -> usize {
     let end = u64::try_from(latest).unwrap_or(u64::MAX).saturating_add(1);
     usize::try_from(random.below(end)).unwrap_or(latest)
 }
@@ -93,15 +93,15 @@ pub fn law_9_reverse_order_restores<S: Lender>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let (before, rest) = asks.split_at(asks.len() / 2);
     let Some(now) = rest.first().map(|ask| ask.at) else {
         return Ok(());
     };
-    let mut untouched = after(&make, rate, before);
-    let mut subject = after(&make, rate, before);
+    let mut untouched = state_after(&make, rate, before);
+    let mut subject = state_after(&make, rate, before);
     let mut receipts = Vec::new();
-    for ask in rest.iter().take(BOOKED) {
+    for ask in rest.iter().take(RESERVATIONS) {
         receipts.extend(subject.reserve_at(now, ask.cost));
     }
     for (_, receipt) in receipts.into_iter().rev() {

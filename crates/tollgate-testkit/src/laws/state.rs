@@ -3,8 +3,8 @@
 
 use tollgate_core::{Rate, Timestamp};
 
-use super::{Broken, Subject, after, ensure};
-use crate::oracle::Kind;
+use super::{LawViolation, Subject, ensure, state_after};
+use crate::oracle::OracleKind;
 use crate::traffic::Arrival;
 
 /// Law 4: leaving out all that was denied, and all that only peeked, changes no answer.
@@ -15,7 +15,7 @@ pub fn law_4_denied_writes_nothing<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     let (mut all, mut only_admitted) = (make(rate), make(rate));
     for ask in asks {
         let decision = all.decide_at(ask.at, ask.cost);
@@ -42,10 +42,10 @@ pub fn law_6_costs_add_up<S: Subject>(
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.cost > 1) {
-        let mut whole = after(&make, rate, &asks[..index]);
-        let mut split = after(&make, rate, &asks[..index]);
+        let mut whole = state_after(&make, rate, &asks[..index]);
+        let mut split = state_after(&make, rate, &asks[..index]);
         let at_once = whole.decide_at(ask.at, ask.cost);
         if !at_once.is_allowed() {
             continue;
@@ -73,19 +73,22 @@ pub fn law_6_costs_add_up<S: Subject>(
 /// # Errors
 /// The first answer that differs.
 pub fn law_7_idle_is_never_seen<S: Subject>(
-    kind: Kind,
+    kind: OracleKind,
     rate: Rate,
     make: impl Fn(Rate) -> S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     for used in [asks, &asks[..asks.len() / 2]] {
         let Some(last) = used.last() else {
             return Ok(());
         };
-        let mut subject = after(&make, rate, used);
+        let mut subject = state_after(&make, rate, used);
         let idle_at = last.at + subject.decide_at(last.at, 0).reset_after;
         let later = shift_requests(idle_at, asks);
-        if later.iter().any(|ask| ask.at >= kind.last_time()) {
+        if later
+            .iter()
+            .any(|ask| ask.at >= kind.latest_supported_time())
+        {
             // It is not idle again within the times that the algorithm tells apart.
             continue;
         }
@@ -116,7 +119,7 @@ pub(super) fn check_same_answers<S: Subject>(
     one: &mut S,
     other: &mut S,
     asks: &[Arrival],
-) -> Result<(), Broken> {
+) -> Result<(), LawViolation> {
     for ask in asks {
         let (a, b) = (
             one.decide_at(ask.at, ask.cost),

@@ -2,7 +2,7 @@
 
 use tollgate_core::{Rate, Timestamp, units};
 
-use super::{Hit, Oracle, as_count, pace};
+use super::{Hit, Oracle, as_count, reduced_rate};
 
 /// What drains in a nanosecond, by the interval that one word holds.
 const UNITS: u128 = units::PER_NANO as u128;
@@ -33,7 +33,7 @@ pub struct LevelOracle {
 impl LevelOracle {
     /// A bucket that starts full; a rate of zero spends it once.
     pub fn token_bucket(rate: Rate) -> Self {
-        let (drain, price) = pace(rate).unwrap_or((0, 1));
+        let (drain, price) = reduced_rate(rate).unwrap_or((0, 1));
         Self {
             unlimited: rate.is_unlimited(),
             drain,
@@ -70,7 +70,7 @@ impl LevelOracle {
     }
 
     /// What is owed at `now`, by replaying all hits from the beginning.
-    fn owed(&self, now: Timestamp) -> u128 {
+    fn units_owed(&self, now: Timestamp) -> u128 {
         let (mut owed, mut last) = (0u128, Timestamp::ZERO);
         for hit in &self.hits {
             owed = owed.saturating_sub(self.drain * u128::from(hit.at.nanos_since(last)));
@@ -101,7 +101,8 @@ impl Oracle for LevelOracle {
         if cost > self.burst {
             return None;
         }
-        let over = (self.owed(now) + self.price * u128::from(cost)).checked_sub(self.capacity());
+        let over =
+            (self.units_owed(now) + self.price * u128::from(cost)).checked_sub(self.capacity());
         let Some(over) = over.filter(|over| *over > 0) else {
             return Some(now);
         };
@@ -121,7 +122,7 @@ impl Oracle for LevelOracle {
         if self.unlimited {
             return u64::MAX;
         }
-        as_count(self.capacity().saturating_sub(self.owed(now)) / self.price)
+        as_count(self.capacity().saturating_sub(self.units_owed(now)) / self.price)
     }
 
     fn record(&mut self, now: Timestamp, cost: u64) {

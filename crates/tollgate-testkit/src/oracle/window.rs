@@ -1,6 +1,6 @@
 //! The oracles of the three window algorithms: sums over the list of hits.
 
-use tollgate_core::{Align, Rate, Timestamp};
+use tollgate_core::{Rate, Timestamp, WindowAlignment};
 
 use super::{Hit, Oracle, as_count};
 
@@ -38,13 +38,13 @@ impl HitHistory {
     }
 
     /// The sum of all hits that the test picks.
-    fn sum(&self, picks: impl Fn(Timestamp) -> bool) -> u128 {
+    fn sum_matching(&self, picks: impl Fn(Timestamp) -> bool) -> u128 {
         let picked = self.hits.iter().filter(|hit| picks(hit.at));
         picked.map(|hit| u128::from(hit.cost)).sum()
     }
 
     /// Room for hits beside `used` of them.
-    fn room(&self, used: u128) -> u64 {
+    fn remaining_room(&self, used: u128) -> u64 {
         as_count(u128::from(self.count).saturating_sub(used))
     }
 }
@@ -59,12 +59,12 @@ fn after(time: Timestamp, nanos: u64) -> Option<Timestamp> {
 #[derive(Clone, Debug)]
 pub struct FixedOracle {
     history: HitHistory,
-    align: Align,
+    align: WindowAlignment,
 }
 
 impl FixedOracle {
     /// No hit yet.
-    pub fn new(rate: Rate, align: Align) -> Self {
+    pub fn new(rate: Rate, align: WindowAlignment) -> Self {
         let history = HitHistory::new(rate);
         Self { history, align }
     }
@@ -73,7 +73,7 @@ impl FixedOracle {
     fn window_of(&self, time: Timestamp) -> (Timestamp, Option<Timestamp>) {
         let length = self.history.length;
         match self.align {
-            Align::Boundary(boundary) => {
+            WindowAlignment::Boundary(boundary) => {
                 let first = Timestamp::from_nanos(boundary.as_nanos() % length);
                 if time < first {
                     return (Timestamp::ZERO, Some(first));
@@ -82,7 +82,7 @@ impl FixedOracle {
                 let start = first.plus_nanos(whole * length);
                 (start, after(start, length))
             }
-            Align::FirstHit => {
+            WindowAlignment::FirstHit => {
                 let mut start = None;
                 for hit in &self.history.hits {
                     if start.is_none_or(|start| hit.at.nanos_since(start) >= length) {
@@ -99,7 +99,7 @@ impl FixedOracle {
     fn room(&self, now: Timestamp) -> u64 {
         let (start, end) = self.window_of(now.max(self.history.latest()));
         let used = |at| at >= start && end.is_none_or(|end| at < end);
-        self.history.room(self.history.sum(used))
+        self.history.remaining_room(self.history.sum_matching(used))
     }
 }
 
@@ -145,7 +145,8 @@ impl LogOracle {
     fn room(&self, now: Timestamp) -> u64 {
         let now = now.max(self.history.latest());
         let in_view = |at| now.nanos_since(at) < self.history.length;
-        self.history.room(self.history.sum(in_view))
+        self.history
+            .remaining_room(self.history.sum_matching(in_view))
     }
 }
 
@@ -204,8 +205,10 @@ impl CounterOracle {
     fn room(&self, now: Timestamp) -> u64 {
         let now = self.effective(now);
         let (this, length) = (self.window_of(now), u128::from(self.history.length));
-        let current = self.history.sum(|at| self.window_of(at) == this);
-        let previous = self.history.sum(|at| self.window_of(at) + 1 == this);
+        let current = self.history.sum_matching(|at| self.window_of(at) == this);
+        let previous = self
+            .history
+            .sum_matching(|at| self.window_of(at) + 1 == this);
         let in_view = length - u128::from(now.as_nanos()) % length;
         let estimate = previous * in_view / length + current;
         let count = u128::from(self.history.count);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::time::Duration;
 
 /// How long a client waits for a connection and for each reply, unless told otherwise.
-const PATIENCE: Duration = Duration::from_secs(5);
+const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 
 /// What a server answered.
 ///
@@ -129,7 +129,7 @@ impl Client {
     /// # Errors
     /// Who can't be reached and why.
     pub fn tcp(address: SocketAddr) -> Result<Self, String> {
-        Self::within(PATIENCE, address)
+        Self::with_timeout(RESPONSE_TIMEOUT, address)
     }
 
     /// Connects to a UNIX socket.
@@ -138,7 +138,7 @@ impl Client {
     /// Which socket can't be reached and why.
     pub fn unix(path: &Path) -> Result<Self, String> {
         UnixStream::connect(path)
-            .and_then(|stream| Self::over(Stream::Unix(stream), PATIENCE))
+            .and_then(|stream| Self::from_stream(Stream::Unix(stream), RESPONSE_TIMEOUT))
             .map_err(|error| format!("can't connect to {}: {error}", path.display()))
     }
 
@@ -189,16 +189,16 @@ impl Client {
     }
 
     /// Connects over TCP, and waits no longer than this for that and for each reply.
-    pub(super) fn within(timeout: Duration, address: SocketAddr) -> Result<Self, String> {
+    pub(super) fn with_timeout(timeout: Duration, address: SocketAddr) -> Result<Self, String> {
         TcpStream::connect_timeout(&address, timeout)
             .and_then(|stream| {
                 stream.set_nodelay(true)?;
-                Self::over(Stream::Tcp(stream), timeout)
+                Self::from_stream(Stream::Tcp(stream), timeout)
             })
             .map_err(|error| format!("can't connect to {address}: {error}"))
     }
 
-    fn over(stream: Stream, timeout: Duration) -> io::Result<Self> {
+    fn from_stream(stream: Stream, timeout: Duration) -> io::Result<Self> {
         stream.set_timeout(timeout)?;
         Ok(Self(BufReader::new(stream)))
     }

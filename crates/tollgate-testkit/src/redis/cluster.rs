@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use super::{Builder, Migration, Reply, Server, until};
+use super::{Builder, Migration, Reply, Server, wait_until};
 
 /// How many slots there are, and how many masters share them.
 const SLOTS: u16 = 16_384;
 const MASTERS: u16 = 3;
 /// How long everything together may take to come up, and a change to reach every node.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// Six nodes: three masters that share the slots, each with a replica.
 ///
@@ -33,7 +33,7 @@ pub struct Cluster {
 /// assert_eq!(slot_of("{tenant}:a"), slot_of("b:{tenant}"));
 /// assert_ne!(slot_of("{}a"), slot_of("{}b"));
 /// ```
-pub fn slot_of(key: impl AsRef<[u8]>) -> u16 {
+pub fn hash_slot(key: impl AsRef<[u8]>) -> u16 {
     let key = key.as_ref();
     let tag = key.iter().position(|byte| *byte == b'{').and_then(|open| {
         let rest = &key[open + 1..];
@@ -72,8 +72,8 @@ impl Cluster {
             .arg("cluster-replica-validity-factor", "0");
         let nodes = (0..2 * MASTERS).map(|_| node.clone().start()).collect();
         let cluster = Self { nodes };
-        cluster.join();
-        cluster.wait_until_ok(START);
+        cluster.join_nodes();
+        cluster.wait_until_ok(START_TIMEOUT);
         cluster
     }
 
@@ -131,7 +131,7 @@ impl Cluster {
     /// # Panics
     /// If that takes longer than `deadline`.
     pub fn wait_until_ok(&self, deadline: Duration) {
-        until(deadline, "a cluster in which all is well", || {
+        wait_until(deadline, "a cluster in which all is well", || {
             self.is_ok().unwrap_or(false)
         });
     }
@@ -170,7 +170,7 @@ impl Cluster {
     /// # Panics
     /// If a step is refused.
     pub fn begin_migration<'a>(&'a self, slot: u16, to: &'a Server) -> Migration<'a> {
-        Migration::begin(self, slot, to)
+        Migration::start_migration(self, slot, to)
     }
 
     /// Waits until a node knows of every change that the others know of. One that doesn't would number its
@@ -182,7 +182,7 @@ impl Cluster {
             let line = |line: &str| line.strip_prefix("cluster_current_epoch:")?.parse().ok();
             text.lines().find_map(line)
         };
-        until(START, "a node to know what the others know", || {
+        wait_until(START_TIMEOUT, "a node to know what the others know", || {
             let answering = self.nodes.iter().filter(|node| node.answers());
             let latest: Option<u64> = answering.filter_map(epoch).max();
             latest.is_some() && epoch(node) >= latest
@@ -191,16 +191,20 @@ impl Cluster {
 
     /// Waits until every node that answers names this owner of a slot.
     pub(super) fn wait_until_owned(&self, slot: u16, owner: &Server) {
-        until(START, "every node to know the slot's new owner", || {
-            self.nodes.iter().filter(|node| node.answers()).all(|node| {
-                let named = self.owner_seen_by(node, slot);
-                named.is_some_and(|named| named.port() == owner.port())
-            })
-        });
+        wait_until(
+            START_TIMEOUT,
+            "every node to know the slot's new owner",
+            || {
+                self.nodes.iter().filter(|node| node.answers()).all(|node| {
+                    let named = self.owner_seen_by(node, slot);
+                    named.is_some_and(|named| named.port() == owner.port())
+                })
+            },
+        );
     }
 
     /// Makes one cluster of nodes that don't know each other.
-    fn join(&self) {
+    fn join_nodes(&self) {
         let (first, rest) = self.nodes.split_first().expect("six nodes");
         for (number, node) in (1u16..).zip(&self.nodes) {
             // Different epochs from the start spare the nodes from sorting that out by collisions.
@@ -218,7 +222,7 @@ impl Cluster {
             let (start, end) = (start.to_string(), end.to_string());
             master.command(&["CLUSTER", "ADDSLOTSRANGE", &start, &end]);
         }
-        until(START, "the nodes to meet", || {
+        wait_until(START_TIMEOUT, "the nodes to meet", || {
             self.nodes.iter().all(|node| {
                 let known = node.command(&["CLUSTER", "INFO"]).text();
                 let known = known.unwrap_or_default();

@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::port::Port;
 use super::{Builder, Server};
-use crate::programs::find;
+use crate::programs::find_program;
 
 /// A server in a network namespace of its own, reached over a pair of virtual interfaces. The network
 /// can be cut: packets vanish, and nobody is told.
@@ -14,7 +14,7 @@ use crate::programs::find;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_testkit::redis::{Isolated, until};
+/// use tollgate_testkit::redis::{Isolated, wait_until};
 ///
 /// let isolated = Isolated::start();
 /// assert!(isolated.server().answers());
@@ -23,7 +23,7 @@ use crate::programs::find;
 /// isolated.partition();
 /// assert!(client.command(&["PING"]).is_err());
 /// isolated.heal();
-/// until(Duration::from_secs(10), "an answer", || isolated.server().answers());
+/// wait_until(Duration::from_secs(10), "an answer", || isolated.server().answers());
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Debug)]
@@ -89,9 +89,9 @@ impl Isolated {
 
 impl Network {
     fn new() -> Self {
-        find("ip", "apt-get install iproute2");
-        find("iptables", "apt-get install iptables");
-        let number = Port::free();
+        find_program("ip", "apt-get install iproute2");
+        find_program("iptables", "apt-get install iptables");
+        let number = Port::reserve_free();
         // Addresses that are set aside for tests of networks, four for each pair of interfaces.
         let first = u32::from(Ipv4Addr::new(198, 18, 0, 0)) + 4 * u32::from(number.index());
         let (outside, inside) = (Ipv4Addr::from(first + 1), Ipv4Addr::from(first + 2));

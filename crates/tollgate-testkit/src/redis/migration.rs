@@ -13,7 +13,7 @@ pub struct Migration<'a> {
 }
 
 impl<'a> Migration<'a> {
-    pub(super) fn begin(cluster: &'a Cluster, slot: u16, to: &'a Server) -> Self {
+    pub(super) fn start_migration(cluster: &'a Cluster, slot: u16, to: &'a Server) -> Self {
         let from = cluster.master_of(slot);
         assert_ne!(from.port(), to.port(), "slot {slot} is there already");
         let migration = Self {

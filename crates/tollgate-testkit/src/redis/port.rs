@@ -6,8 +6,8 @@ use std::net::{Ipv4Addr, TcpListener, UdpSocket};
 /// The first port given out, and how many there are. They end below those that the system gives to
 /// outgoing connections (from 32,768): a client that reconnects to a server which is down could
 /// otherwise be given that very port, and be connected to itself.
-const FIRST: u16 = 20_000;
-const COUNT: u16 = 12_000;
+const FIRST_PORT: u16 = 20_000;
+const PORT_COUNT: u16 = 12_000;
 
 /// A TCP port, kept for this test also while no server listens on it.
 ///
@@ -17,8 +17,8 @@ const COUNT: u16 = 12_000;
 /// ```
 /// use tollgate_testkit::redis::Port;
 ///
-/// let port = Port::free();
-/// assert_ne!(port.number(), Port::free().number());
+/// let port = Port::reserve_free();
+/// assert_ne!(port.number(), Port::reserve_free().number());
 /// ```
 #[derive(Debug)]
 pub struct Port {
@@ -31,11 +31,11 @@ impl Port {
     ///
     /// # Panics
     /// If all are taken.
-    pub fn free() -> Self {
-        let spread = RandomState::new().hash_one(COUNT) % u64::from(COUNT);
+    pub fn reserve_free() -> Self {
+        let spread = RandomState::new().hash_one(PORT_COUNT) % u64::from(PORT_COUNT);
         let start = u16::try_from(spread).expect("less than the count of ports");
-        (0..COUNT)
-            .map(|step| FIRST + (start + step) % COUNT)
+        (0..PORT_COUNT)
+            .map(|step| FIRST_PORT + (start + step) % PORT_COUNT)
             .find_map(Self::reserve)
             .expect("one of 12,000 ports is free")
     }
@@ -47,7 +47,7 @@ impl Port {
 
     /// How far it is from the first: a small number that is this test's own.
     pub(super) fn index(&self) -> u16 {
-        self.number - FIRST
+        self.number - FIRST_PORT
     }
 
     fn reserve(number: u16) -> Option<Self> {
@@ -66,19 +66,19 @@ mod tests {
 
     #[test]
     fn a_port_is_given_once_and_comes_back() {
-        let port = Port::free();
+        let port = Port::reserve_free();
         let number = port.number();
         assert!(Port::reserve(number).is_none());
         drop(port);
         assert_eq!(
             Port::reserve(number).map(|port| port.index()),
-            Some(number - FIRST)
+            Some(number - FIRST_PORT)
         );
     }
 
     #[test]
     fn a_port_that_something_listens_on_is_left_alone() {
-        let port = Port::free();
+        let port = Port::reserve_free();
         let number = port.number();
         let listening = TcpListener::bind((Ipv4Addr::LOCALHOST, number)).unwrap();
         drop(port);

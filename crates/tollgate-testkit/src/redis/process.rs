@@ -6,10 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
-use super::until;
+use super::wait_until;
 
 /// Linux tells every program its times in hundredths of a second.
-const TICK: Duration = Duration::from_millis(10);
+const CPU_TICK: Duration = Duration::from_millis(10);
 
 /// A process, killed and waited for when it is dropped.
 #[derive(Debug)]
@@ -47,15 +47,15 @@ impl Process {
     }
 
     /// Stops it where it is, until it is told to continue.
-    pub(super) fn stop(&self) {
+    pub(super) fn pause(&self) {
         self.signal("STOP");
-        until(Duration::from_secs(5), "a process to stop", || {
+        wait_until(Duration::from_secs(5), "a process to stop", || {
             self.stat().is_none_or(|stat| stat.starts_with('T'))
         });
     }
 
     /// Lets it go on.
-    pub(super) fn cont(&self) {
+    pub(super) fn resume(&self) {
         self.signal("CONT");
     }
 
@@ -65,7 +65,7 @@ impl Process {
         // Fields 14 and 15 by the manual's count; the first two are cut off.
         let fields = stat.split_whitespace().skip(11).take(2);
         let ticks: u32 = fields.filter_map(|field| field.parse::<u32>().ok()).sum();
-        TICK * ticks
+        CPU_TICK * ticks
     }
 
     /// What the system says about it, from its state on. The name before may hold anything.

@@ -2,12 +2,12 @@
 
 use std::time::Duration;
 
-use super::{Builder, Server, until};
+use super::{Builder, Server, wait_until};
 
 /// What the sentinels call the master.
-const NAME: &str = "mymaster";
+const MASTER_NAME: &str = "mymaster";
 /// How long everything together may take to come up.
-const START: Duration = Duration::from_secs(30);
+const START_TIMEOUT: Duration = Duration::from_secs(30);
 
 /// A master, its two replicas and three sentinels, two of which must agree that the master is down.
 ///
@@ -43,7 +43,7 @@ impl Sentinels {
         let replica = || server.clone().arg("replicaof", &place).start();
         let servers = vec![master, replica(), replica()];
         // The sentinels come last: they ask a master that has no replicas yet only every ten seconds.
-        until(START, "two replicas in sync", || {
+        wait_until(START_TIMEOUT, "two replicas in sync", || {
             let in_sync =
                 |server: &&Server| server.info("replication", "master_link_status") == "up";
             servers.iter().skip(1).filter(in_sync).count() == 2
@@ -52,20 +52,20 @@ impl Sentinels {
         let sentinel = |_| {
             let mut sentinel = Server::builder()
                 .sentinel()
-                .arg("sentinel monitor", &format!("{NAME} {place} 2"))
+                .arg("sentinel monitor", &format!("{MASTER_NAME} {place} 2"))
                 // A sentinel connects to a new master only once a second: with less it would take that
                 // one for dead too, and fail over again.
-                .arg("sentinel down-after-milliseconds", &format!("{NAME} 1500"))
-                .arg("sentinel failover-timeout", &format!("{NAME} 3000"));
+                .arg("sentinel down-after-milliseconds", &format!("{MASTER_NAME} 1500"))
+                .arg("sentinel failover-timeout", &format!("{MASTER_NAME} 3000"));
             sentinel.valkey = server.valkey;
             if let Some(password) = &server.password {
-                sentinel = sentinel.arg("sentinel auth-pass", &format!("{NAME} {password}"));
+                sentinel = sentinel.arg("sentinel auth-pass", &format!("{MASTER_NAME} {password}"));
             }
             sentinel.start()
         };
         let sentinels = (0..3).map(sentinel).collect();
         let started = Self { servers, sentinels };
-        until(START, "the sentinels to know everybody", || {
+        wait_until(START_TIMEOUT, "the sentinels to know everybody", || {
             started.sentinels.iter().all(|sentinel| {
                 sentinel.info("sentinel", "master0").contains("status=ok")
                     && sentinel
@@ -84,7 +84,10 @@ impl Sentinels {
             .map(|sentinel| sentinel.address().to_string())
             .collect();
         let user = self.servers[0].settings().login();
-        format!("redis+sentinel://{user}{}/{NAME}/0", places.join(","))
+        format!(
+            "redis+sentinel://{user}{}/{MASTER_NAME}/0",
+            places.join(",")
+        )
     }
 
     /// The master and the replicas, whoever is which.
@@ -128,7 +131,7 @@ impl Sentinels {
     /// If that takes longer than `deadline`.
     pub fn wait_for_new_master(&self, deadline: Duration) -> &Server {
         let mut found = None;
-        until(deadline, "the sentinels to agree on a master", || {
+        wait_until(deadline, "the sentinels to agree on a master", || {
             let answering = self.sentinels.iter().filter(|one| one.answers());
             let sure =
                 |(server, flags): (&Server, String)| (flags == "master").then(|| server.port());
@@ -156,7 +159,7 @@ impl Sentinels {
         let reply = sentinel
             .client()
             .ok()?
-            .command(&["SENTINEL", "MASTER", NAME])
+            .command(&["SENTINEL", "MASTER", MASTER_NAME])
             .ok()?;
         let mut fields = reply.items().chunks_exact(2);
         let mut field = |name| fields.find(|pair| pair[0] == name).map(|pair| &pair[1]);

@@ -10,19 +10,19 @@ use std::time::Duration;
 
 use super::port::Port;
 use super::process::Process;
-use super::wait::happens;
+use super::wait::wait_for;
 use super::{Builder, Certificates, Client, Reply};
-use crate::programs::find;
-use crate::scratch::Scratch;
+use crate::programs::find_program;
+use crate::scratch::TempFolder;
 
 /// How long a server may take to come up. It takes a few milliseconds, but for a machine that is busy.
-const START: Duration = Duration::from_secs(20);
+const START_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// A Redis or Valkey server of the test's own, gone when it is dropped.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_testkit::redis::{Server, until};
+/// use tollgate_testkit::redis::{Server, wait_until};
 ///
 /// let server = Server::start();
 /// assert_eq!(server.url(), format!("redis://127.0.0.1:{}/0", server.port()));
@@ -31,7 +31,7 @@ const START: Duration = Duration::from_secs(20);
 /// server.stop();
 /// assert!(!server.answers());
 /// server.cont();
-/// until(Duration::from_secs(10), "an answer", || server.answers());
+/// wait_until(Duration::from_secs(10), "an answer", || server.answers());
 ///
 /// server.kill();
 /// assert!(server.client().is_err());
@@ -45,7 +45,7 @@ pub struct Server {
     tls_port: Option<Port>,
     bus_port: Option<Port>,
     certificates: Option<Certificates>,
-    scratch: Scratch,
+    scratch: TempFolder,
 }
 
 impl Server {
@@ -117,7 +117,7 @@ impl Server {
     /// # Errors
     /// If it can't be reached, as when it was killed.
     pub fn client(&self) -> Result<Client, String> {
-        self.greet(Client::tcp(self.address())?)
+        self.log_in(Client::tcp(self.address())?)
     }
 
     /// Runs one command on a connection of its own.
@@ -140,9 +140,9 @@ impl Server {
 
     /// Whether it answers a `PING` within a fifth of a second.
     pub fn answers(&self) -> bool {
-        let client = Client::within(Duration::from_millis(200), self.address());
+        let client = Client::with_timeout(Duration::from_millis(200), self.address());
         let answer = client
-            .and_then(|client| self.greet(client))
+            .and_then(|client| self.log_in(client))
             .and_then(|mut client| client.command(&["PING"]));
         answer.is_ok_and(|reply| reply == "PONG")
     }
@@ -193,16 +193,16 @@ impl Server {
     ///
     /// # Panics
     /// If it isn't running.
-    pub fn stop(&self) {
-        self.with(Process::stop);
+    pub fn pause(&self) {
+        self.with(Process::pause);
     }
 
     /// Lets it go on after [`stop`](Self::stop), with `SIGCONT`.
     ///
     /// # Panics
     /// If it isn't running.
-    pub fn cont(&self) {
-        self.with(Process::cont);
+    pub fn resume(&self) {
+        self.with(Process::resume);
     }
 
     /// Kills it if it is running, and starts it again on the same port with nothing in it.
@@ -234,9 +234,9 @@ impl Server {
         if settings.valkey {
             let install = "./test does, or apt-get install valkey-server valkey-tools \
                            (on Debian 12 from its backports)";
-            find("valkey-server", install);
+            find_program("valkey-server", install);
         } else {
-            find("redis-server", "apt-get install redis-server redis-tools");
+            find_program("redis-server", "apt-get install redis-server redis-tools");
         }
         let mut why = String::new();
         for _ in 0..5 {
@@ -251,7 +251,7 @@ impl Server {
     }
 
     /// Says who a client is.
-    fn greet(&self, mut client: Client) -> Result<Client, String> {
+    fn log_in(&self, mut client: Client) -> Result<Client, String> {
         if let Some(password) = &self.settings.password {
             client.command(&["AUTH", password])?;
         }
@@ -259,10 +259,10 @@ impl Server {
     }
 
     fn open(settings: Builder) -> Self {
-        let port = Port::free();
-        let tls_port = settings.tls.then(Port::free);
-        let bus_port = settings.cluster.then(Port::free);
-        let scratch = Scratch::new(&format!("redis-{}", port.number()));
+        let port = Port::reserve_free();
+        let tls_port = settings.tls.then(Port::reserve_free);
+        let bus_port = settings.cluster.then(Port::reserve_free);
+        let scratch = TempFolder::new(&format!("redis-{}", port.number()));
         let certificates = settings.tls.then(|| Certificates::make(scratch.folder()));
         let text = configuration(
             &settings,
@@ -271,7 +271,7 @@ impl Server {
             bus_port.as_ref(),
             scratch.folder(),
         );
-        fs::write(scratch.path(FILE), text).expect("a configuration in the test's folder");
+        fs::write(scratch.path(CONFIG_FILE), text).expect("a configuration in the test's folder");
         Self {
             process: Mutex::new(spawn(&settings, &scratch)),
             settings,
@@ -286,7 +286,7 @@ impl Server {
     /// Waits until it answers; if it doesn't, the error is the end of its log.
     fn wait(&self) -> Result<(), String> {
         let mut up = false;
-        let settled = happens(START, || {
+        let settled = wait_for(START_TIMEOUT, || {
             up = self.answers();
             up || !self.running()
         });
@@ -294,7 +294,7 @@ impl Server {
             return Ok(());
         }
         let what = if settled { "ended" } else { "doesn't answer" };
-        let log = fs::read_to_string(self.scratch.path(LOG)).unwrap_or_default();
+        let log = fs::read_to_string(self.scratch.path(LOG_FILE)).unwrap_or_default();
         let lines: Vec<&str> = log.lines().collect();
         let end = lines[lines.len().saturating_sub(20)..].join("\n");
         Err(format!("the server on port {} {what}:\n{end}", self.port()))
@@ -321,10 +321,10 @@ impl Server {
     }
 }
 
-const FILE: &str = "server.conf";
-const LOG: &str = "server.log";
+const CONFIG_FILE: &str = "server.conf";
+const LOG_FILE: &str = "server.log";
 
-fn spawn(settings: &Builder, scratch: &Scratch) -> Process {
+fn spawn(settings: &Builder, scratch: &TempFolder) -> Process {
     let program = if settings.valkey {
         "valkey-server"
     } else {
@@ -339,11 +339,11 @@ fn spawn(settings: &Builder, scratch: &Scratch) -> Process {
             command
         }
     };
-    command.arg(scratch.path(FILE));
+    command.arg(scratch.path(CONFIG_FILE));
     if settings.sentinel {
         command.arg("--sentinel");
     }
-    Process::spawn(&mut command, &scratch.path(LOG))
+    Process::spawn(&mut command, &scratch.path(LOG_FILE))
 }
 
 fn configuration(

@@ -8,16 +8,16 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 /// How long to wait before asking again.
-const PAUSE: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Asks again and again until the answer is yes.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_testkit::redis::until;
+/// use tollgate_testkit::redis::wait_until;
 ///
 /// let mut asked = 0;
-/// until(Duration::from_secs(5), "the third time", || {
+/// wait_until(Duration::from_secs(5), "the third time", || {
 ///     asked += 1;
 ///     asked == 3
 /// });
@@ -25,21 +25,21 @@ const PAUSE: Duration = Duration::from_millis(5);
 ///
 /// # Panics
 /// With `what` it waited for, if that doesn't happen within `deadline`.
-pub fn until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
+pub fn wait_until(deadline: Duration, what: &str, condition: impl FnMut() -> bool) {
     assert!(
-        happens(deadline, condition),
+        wait_for(deadline, condition),
         "waited {deadline:?} in vain for {what}"
     );
 }
 
 /// Asks again and again, and says whether the answer was yes before the deadline.
-pub(crate) fn happens(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
+pub(crate) fn wait_for(deadline: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let began = Instant::now();
     while !condition() {
         if began.elapsed() >= deadline {
             return false;
         }
-        thread::sleep(PAUSE);
+        thread::sleep(POLL_INTERVAL);
     }
     true
 }
@@ -51,6 +51,6 @@ mod tests {
     #[test]
     #[should_panic(expected = "waited 0ns in vain for a pig to fly")]
     fn what_never_happens_is_named() {
-        until(Duration::ZERO, "a pig to fly", || false);
+        wait_until(Duration::ZERO, "a pig to fly", || false);
     }
 }

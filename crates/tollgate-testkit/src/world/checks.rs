@@ -8,8 +8,10 @@ use std::fmt;
 use tollgate_core::Outcome;
 use tollgate_engine::policy::OnStoreFailure;
 
-use super::scenario::{Amount, Counted, Failure, Request, Rule, Setting, Sort, Story};
-use super::simulation::{Fault, Record, Told};
+use super::scenario::{
+    Amount, CountingChoice, Failure, LimitSort, Request, Rule, Scenario, ScenarioSettings,
+};
+use super::simulation::{Fault, Record, ReportedDecision};
 
 mod avoidable;
 mod bound;
@@ -57,8 +59,8 @@ impl fmt::Display for Violation {
 ///
 /// # Errors
 /// The first thing that must not happen.
-pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
-    let spells = &spells::of(story)[..];
+pub fn judge(story: &Scenario, record: &Record) -> Result<(), Violation> {
+    let spells = &spells::spells_of_scenario(story)[..];
     let case = CheckContext {
         story,
         record,
@@ -90,24 +92,24 @@ pub fn judge(story: &Story, record: &Record) -> Result<(), Violation> {
     }
     let overall = |what: String| Violation { rule: None, what };
     case.failures().map_err(overall)?;
-    avoidable::judge(case).map_err(overall)?;
-    calm::judge(case).map_err(overall)?;
-    turns::judge(case).map_err(overall)?;
-    settled::judge(case).map_err(overall)?;
-    together::judge(case).map_err(overall)?;
-    counted::judge(case).map_err(overall)?;
-    quiet::judge(case).map_err(overall)
+    avoidable::check_avoidable_fallbacks(case).map_err(overall)?;
+    calm::check_undisturbed_runs(case).map_err(overall)?;
+    turns::check_queue_order(case).map_err(overall)?;
+    settled::check_settlements(case).map_err(overall)?;
+    together::check_all_or_none(case).map_err(overall)?;
+    counted::check_tallies(case).map_err(overall)?;
+    quiet::check_quiet_recovery(case).map_err(overall)
 }
 
 /// A request is asked about for so many timeouts at most: of the store, and by the node itself.
 const TIMEOUTS: u64 = 1;
 /// Time passes by whole milliseconds, and a few of them are rounded up.
-const TICK: u64 = 4_000;
+const CLOCK_TOLERANCE: u64 = 4_000;
 
 /// A story and its record.
 #[derive(Clone, Copy)]
 struct CheckContext<'a> {
-    story: &'a Story,
+    story: &'a Scenario,
     record: &'a Record,
     /// What was wrong when.
     spells: &'a [FaultSpell],
@@ -126,7 +128,7 @@ struct CheckedLimit<'a> {
 }
 
 impl<'a> CheckContext<'a> {
-    fn setting(&self) -> &'a Setting {
+    fn setting(&self) -> &'a ScenarioSettings {
         &self.story.setting
     }
 
@@ -136,7 +138,7 @@ impl<'a> CheckContext<'a> {
     }
 
     /// Until when a version may decide, after the node has got another: requests that were under way.
-    fn lingers(&self) -> u64 {
+    fn version_ends_at(&self) -> u64 {
         let latest = self
             .record
             .answers
@@ -147,9 +149,9 @@ impl<'a> CheckContext<'a> {
 
     /// The earliest time at which a request may have been asked about last: one that waits is asked about again
     /// and again.
-    fn first_possible_attempt(&self, told: &Told) -> u64 {
+    fn first_possible_attempt(&self, told: &ReportedDecision) -> u64 {
         let is_frozen = self.frozen_between(told.ask.node, told.asked_at, told.at) > 0;
-        let longest = TIMEOUTS * self.setting().timeout * 1_000 + TICK;
+        let longest = TIMEOUTS * self.setting().timeout * 1_000 + CLOCK_TOLERANCE;
         if self.setting().longest_wait() > 0 && !is_frozen {
             told.asked_at.max(told.at.saturating_sub(longest))
         } else {
@@ -158,7 +160,7 @@ impl<'a> CheckContext<'a> {
     }
 
     /// Whether it isn't known which version a request was judged by.
-    fn is_of_two_versions(&self, told: &Told) -> bool {
+    fn is_of_two_versions(&self, told: &ReportedDecision) -> bool {
         self.setting().longest_wait() > 0 && told.version != told.last_version
     }
 
@@ -187,11 +189,11 @@ impl<'a> CheckContext<'a> {
             }
             let decision = told.decision;
             let rule = told.rule.map(|rule| &self.setting().rules[rule]);
-            let is_timed = rule.is_some_and(|rule| rule.sort != Sort::Slots);
-            if decision.outcome == Outcome::Denied && is_timed && decision.wait().is_zero() {
+            let is_timed = rule.is_some_and(|rule| rule.sort != LimitSort::Slots);
+            if decision.outcome == Outcome::Denied && is_timed && decision.wait_or_max().is_zero() {
                 return Err(format!("refused, to come back at once: {told:?}"));
             }
-            let is_counted = rule.is_some_and(|rule| rule.counted != Counted::Leased);
+            let is_counted = rule.is_some_and(|rule| rule.counted != CountingChoice::Leased);
             // A request behind others in line is refused whatever is left.
             let is_alone = self.setting().longest_wait() == 0;
             if decision.outcome == Outcome::Denied
@@ -207,7 +209,7 @@ impl<'a> CheckContext<'a> {
                 .carried_out
                 .iter()
                 .any(|(at, node)| *at <= told.at && *node == told.ask.node);
-            let is_local = |rule: &Rule| rule.counted == Counted::Local;
+            let is_local = |rule: &Rule| rule.counted == CountingChoice::Local;
             // For a request behind others in line, the wait comes from them.
             if is_refusal && is_alone && !was_reached && !self.setting().rules.iter().any(is_local)
             {
@@ -245,16 +247,16 @@ impl<'a> CheckedLimit<'a> {
         if self.rule.is_shadow() {
             // Who is charged there while the store can't be asked isn't told.
             let has_trouble = !self.case.record.faults.is_empty();
-            return if has_trouble || self.rule.sort == Sort::Slots {
+            return if has_trouble || self.rule.sort == LimitSort::Slots {
                 Ok(())
             } else {
-                self.judge_bound()
+                self.check_bound()
             };
         }
         match self.rule.sort {
-            Sort::Slots => self.check_permits()?,
-            Sort::Level(_) | Sort::Window(_) | Sort::Quota(_) => {
-                self.judge_bound()?;
+            LimitSort::Slots => self.check_permits()?,
+            LimitSort::Level(_) | LimitSort::Window(_) | LimitSort::Quota(_) => {
+                self.check_bound()?;
                 self.check_local_decisions()?;
             }
         }
@@ -262,19 +264,19 @@ impl<'a> CheckedLimit<'a> {
     }
 
     /// Answers about it, in their order.
-    fn answers(&self) -> impl Iterator<Item = &'a Told> {
+    fn answers(&self) -> impl Iterator<Item = &'a ReportedDecision> {
         let answers = self.case.record.answers.iter();
         let own = *self;
-        answers.filter(move |told| own.is_of(&told.ask))
+        answers.filter(move |told| own.counts_request(&told.ask))
     }
 
     /// Whether it counts this request.
-    fn is_of(&self, ask: &Request) -> bool {
+    fn counts_request(&self, ask: &Request) -> bool {
         self.rule.meets(self.number, ask) && (self.rule.is_shared || ask.who == self.key)
     }
 
     /// Whether it was charged what a request takes.
-    fn is_charged(&self, told: &Told) -> bool {
+    fn is_charged(&self, told: &ReportedDecision) -> bool {
         match self.rule.leaf {
             None => told.allowed,
             Some(_) => (told.charged >> self.number) & 1 == 1,
@@ -282,7 +284,7 @@ impl<'a> CheckedLimit<'a> {
     }
 
     /// What passed this limit, by the store or by a node itself.
-    fn passed(&self) -> impl Iterator<Item = &'a Told> {
+    fn passed(&self) -> impl Iterator<Item = &'a ReportedDecision> {
         let own = *self;
         self.answers().filter(move |told| {
             own.is_charged(told) && own.rule.of_period(told.version, own.period).is_some()
@@ -290,19 +292,20 @@ impl<'a> CheckedLimit<'a> {
     }
 
     /// Whether it was counted nowhere: this rule let it pass because the store couldn't be asked.
-    fn is_uncounted(&self, told: &Told) -> bool {
-        let is_open = self.rule.failure == Failure::Open && self.rule.counted != Counted::Local;
+    fn is_uncounted(&self, told: &ReportedDecision) -> bool {
+        let is_open =
+            self.rule.failure == Failure::Open && self.rule.counted != CountingChoice::Local;
         told.fallback.is_some() && is_open
     }
 
     /// Whether this node decided by itself.
-    fn is_local(&self, told: &Told) -> bool {
+    fn is_local(&self, told: &ReportedDecision) -> bool {
         told.fallback.is_some() && !self.is_uncounted(told)
     }
 
     /// Versions that a node had between these times.
-    fn in_force(&self, from: u64, to: u64) -> impl Iterator<Item = usize> {
-        let lingers = self.case.lingers() + self.lease_life();
+    fn versions_between(&self, from: u64, to: u64) -> impl Iterator<Item = usize> {
+        let lingers = self.case.version_ends_at() + self.lease_life();
         let versions = &self.case.record.versions;
         let in_force = versions
             .iter()
@@ -319,7 +322,7 @@ impl<'a> CheckedLimit<'a> {
 
     /// The largest burst and the highest count of those versions.
     fn allowed_between(&self, from: u64, to: u64) -> (u64, u64) {
-        let versions = self.in_force(from, to);
+        let versions = self.versions_between(from, to);
         let amounts = versions.filter_map(|version| self.rule.of_period(version, self.period));
         amounts.fold((0, 0), |(burst, count), amount| {
             (burst.max(amount.burst), count.max(amount.count))
@@ -346,7 +349,7 @@ impl<'a> CheckedLimit<'a> {
         // Of tokens that come back, a node keeps twice what it is likely to need.
         let twice = 1 + u64::from(self.rule.estimated.is_some());
         match self.rule.counted {
-            Counted::Leased => twice * amounts.map(of).sum::<u64>(),
+            CountingChoice::Leased => twice * amounts.map(of).sum::<u64>(),
             _ => 0,
         }
     }

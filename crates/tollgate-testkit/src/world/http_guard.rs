@@ -11,14 +11,16 @@ use tollgate_engine::Engine;
 use tollgate_engine::observer::{Event, Observer};
 use tollgate_engine::policy::OnStoreFailure;
 use tollgate_engine::verdict::{Cause, Permits};
-use tollgate_http::guard::{self, Admission, Answers, ByPolicy, MoreFacts, Reply, Settle, Ticket};
+use tollgate_http::guard::{
+    self, Admission, ExtraFacts, PolicyLimits, RequestPermit, ResponseFormat, ResponseHead, Settle,
+};
 use tollgate_redis::Redis;
 
-use super::scenario::Ends;
+use super::scenario::FinalCost;
 
 /// What stands before a node's engine.
 pub(super) struct Guard {
-    guard: guard::Guard<Ask, ByPolicy<Redis>>,
+    guard: guard::RequestLimiter<GuardRequest, PolicyLimits<Redis>>,
     seen: LastDecision,
 }
 
@@ -42,10 +44,10 @@ pub(super) struct Answer {
 }
 
 /// What a request holds that passed.
-pub(super) struct Passed(Ticket<Option<Permits>>);
+pub(super) struct Passed(RequestPermit<Option<Permits>>);
 
 /// A request of which nothing but facts is known.
-pub(super) struct Ask(MoreFacts);
+pub(super) struct GuardRequest(ExtraFacts);
 
 /// The head of an answer: all is well.
 struct OkResponse;
@@ -53,14 +55,14 @@ struct OkResponse;
 impl Guard {
     /// Before this engine, which this observes.
     pub(super) fn new(engine: &Arc<Engine<Redis>>, seen: LastDecision) -> Self {
-        let limits = ByPolicy::new(Arc::clone(engine));
+        let limits = PolicyLimits::new(Arc::clone(engine));
         // Without header fields: a list of all limits asks the store about some of them once more, so that a history
         // through the middleware would have other luck than the same one without it.
-        let answers = Answers::new().dialects([]);
+        let answers = ResponseFormat::new().dialects([]);
         Self {
-            guard: guard::Guard::new(limits)
-                .answers(answers)
-                .settle(Settle::Told),
+            guard: guard::RequestLimiter::new(limits)
+                .response_format(answers)
+                .settle(Settle::ReportedByHandler),
             seen,
         }
     }
@@ -69,14 +71,14 @@ impl Guard {
     ///
     /// # Panics
     /// If it is no answer of the engine.
-    pub(super) async fn ask(&self, facts: MoreFacts) -> Answer {
-        let ask = Ask(facts);
+    pub(super) async fn ask(&self, facts: ExtraFacts) -> Answer {
+        let ask = GuardRequest(facts);
         let asked = self.guard.ask(&ask);
         let admission = self.guard.admission_of(&ask, asked).await;
         let said = self.seen.take().expect("the engine has just said so");
         let came = match admission {
             Admission::Passed(ticket) => Ok(Passed(ticket)),
-            Admission::Refused(denial) => Err(self.guard.tell(&ask, &denial).status),
+            Admission::Refused(denial) => Err(self.guard.denied_response(&ask, &denial).status),
             Admission::Failed(why) => panic!("{why}"),
         };
         Answer { said, came }
@@ -85,13 +87,13 @@ impl Guard {
 
 impl Passed {
     /// Runs for so long, half of it while the answer is being sent, and ends like this.
-    pub(super) async fn run(self, time: Duration, ends: Ends) {
+    pub(super) async fn run(self, time: Duration, ends: FinalCost) {
         let Self(ticket) = self;
         let end = Instant::now() + time;
         tokio::time::sleep(time / 2).await;
         let usage = ticket.usage().cloned();
         match (ends, usage) {
-            (Ends::Cost(cost), Some(usage)) => {
+            (FinalCost::Cost(cost), Some(usage)) => {
                 let (_, rest) = ticket.replied(&OkResponse);
                 tokio::time::sleep_until(end).await;
                 usage.set(cost);
@@ -113,7 +115,7 @@ impl LastDecision {
 }
 
 impl Observer for LastDecision {
-    fn decided(&self, event: &Event<'_>) {
+    fn on_decision(&self, event: &Event<'_>) {
         let said = EngineDecision {
             rule: rule_of(&event.cause),
             decision: event.decision,
@@ -131,7 +133,7 @@ pub(super) fn rule_of(cause: &Cause<'_>) -> Option<usize> {
     }
 }
 
-impl guard::Request for Ask {
+impl guard::Request for GuardRequest {
     fn peer(&self) -> Option<SocketAddr> {
         None
     }
@@ -152,7 +154,7 @@ impl guard::Request for Ask {
         None
     }
 
-    fn lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
+    fn header_lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> {
         std::iter::empty()
     }
 
@@ -161,7 +163,7 @@ impl guard::Request for Ask {
     }
 }
 
-impl Reply for OkResponse {
+impl ResponseHead for OkResponse {
     fn status(&self) -> u16 {
         200
     }

@@ -304,7 +304,7 @@ struct CommandFate {
 }
 
 impl NodeConnection {
-    fn luck(&self) -> CommandFate {
+    fn draw_fate(&self) -> CommandFate {
         let mut inner = self.universe.lock();
         let weather = inner.weather;
         let random = &mut inner.random;
@@ -330,7 +330,7 @@ impl NodeConnection {
     }
 
     /// There, and back.
-    async fn travel(&self, command: &Command, luck: &CommandFate) -> io::Result<Vec<u8>> {
+    async fn round_trip(&self, command: &Command, luck: &CommandFate) -> io::Result<Vec<u8>> {
         let universe = &self.universe;
         sleep_until(self.in_order(luck.there, |order| &mut order.0)).await;
         if luck.is_lost_before || !universe.reaches(self.node) {
@@ -374,7 +374,7 @@ impl Wire for SimulatedWire {
     fn send(&self, command: Vec<u8>) -> Replying {
         let (tell, told) = oneshot::channel();
         let cable = Arc::clone(&self.0);
-        let (luck, command) = (cable.luck(), Command::read(&command));
+        let (luck, command) = (cable.draw_fate(), Command::read(&command));
         let sent = command
             .is_script()
             .then(|| cable.universe.sends(cable.node));
@@ -383,7 +383,7 @@ impl Wire for SimulatedWire {
             let reply = tokio::select! {
                 biased;
                 () = cable.ends() => Err(reset()),
-                reply = cable.travel(&command, &luck) => reply,
+                reply = cable.round_trip(&command, &luck) => reply,
             };
             let is_error = |reply: &Vec<u8>| reply.first() == Some(&b'-');
             if let (Some(sent), Ok(reply)) = (sent, &reply)

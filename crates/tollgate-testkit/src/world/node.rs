@@ -11,15 +11,15 @@ use tollgate_core::Timestamp;
 use tollgate_engine::backend::{LimitKind, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::Rule;
-use tollgate_engine::tally::Tally;
+use tollgate_engine::tally::LimiterCounts;
 use tollgate_engine::{Engine, Policy};
 use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
 use tollgate_redis::{Redis, RedisLimiter};
 
 use super::http_guard::{Guard, LastDecision};
 use super::network::{EPOCH, SimulatedNetwork};
-use super::scenario::Setting;
-use super::simulation::Tallied;
+use super::scenario::ScenarioSettings;
+use super::simulation::RecordedTally;
 use crate::traffic::Random;
 
 /// Where its clock begins: a time that can't be mistaken for another clock's.
@@ -29,7 +29,7 @@ const ORIGIN: Timestamp = Timestamp::from_secs(1_000_000);
 const TALLIES: usize = 20;
 
 /// A process, from its start to its death.
-pub(super) struct Life {
+pub(super) struct NodeProcess {
     universe: Arc<SimulatedNetwork>,
     node: usize,
     random: Mutex<Random>,
@@ -40,7 +40,7 @@ pub(super) struct Life {
     ahead: AtomicI64,
 }
 
-impl Life {
+impl NodeProcess {
     pub(super) fn new(universe: &Arc<SimulatedNetwork>, node: usize, seed: u64) -> Arc<Self> {
         Arc::new(Self {
             universe: Arc::clone(universe),
@@ -58,13 +58,13 @@ impl Life {
     }
 
     /// It runs again, with whatever became due meanwhile.
-    pub(super) fn thaw(&self) {
+    pub(super) fn unfreeze(&self) {
         let waiting = self.frozen().take();
         waiting.into_iter().flatten().for_each(Waker::wake);
     }
 
     /// It never runs again.
-    pub(super) fn die(&self) {
+    pub(super) fn kill(&self) {
         self.is_dead.store(true, Ordering::Relaxed);
     }
 
@@ -81,7 +81,7 @@ impl Life {
     }
 }
 
-impl World for Life {
+impl World for NodeProcess {
     fn now(&self) -> Timestamp {
         ORIGIN + Duration::from_micros(self.universe.now())
     }
@@ -98,7 +98,7 @@ impl World for Life {
         Box::new(move || waking.abort())
     }
 
-    fn wall(&self) -> Timestamp {
+    fn wall_now(&self) -> Timestamp {
         let micros =
             (EPOCH + self.universe.now()).saturating_add_signed(self.ahead.load(Ordering::Relaxed));
         Timestamp::from_nanos(micros.saturating_mul(1_000))
@@ -109,7 +109,7 @@ impl World for Life {
         random.next()
     }
 
-    fn poll_running(&self, context: &mut Context<'_>) -> Poll<()> {
+    fn poll_is_running(&self, context: &mut Context<'_>) -> Poll<()> {
         if self.is_dead() {
             return Poll::Pending;
         }
@@ -132,7 +132,7 @@ impl World for Life {
     }
 }
 
-impl fmt::Debug for Life {
+impl fmt::Debug for NodeProcess {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Life")
             .field("node", &self.node)
@@ -142,21 +142,21 @@ impl fmt::Debug for Life {
 
 /// A process's clock: its monotonic one, or that on the wall.
 #[derive(Clone, Debug)]
-pub(super) struct Ticks {
-    life: Arc<Life>,
+pub(super) struct NodeClock {
+    life: Arc<NodeProcess>,
     is_wall: bool,
 }
 
-impl Clock for Ticks {
+impl Clock for NodeClock {
     fn now(&self) -> Timestamp {
         if self.is_wall {
-            self.life.wall()
+            self.life.wall_now()
         } else {
             World::now(&*self.life)
         }
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         Some(Wakeup::new(World::wake_at(&*self.life, at, waker)))
     }
 }
@@ -165,7 +165,7 @@ impl Clock for Ticks {
 #[derive(Clone)]
 pub(super) enum Fleet {
     Store(Arc<Engine<Redis>>),
-    Memory(Arc<Engine<Memory<Ticks, Ticks>>>),
+    Memory(Arc<Engine<Memory<NodeClock, NodeClock>>>),
 }
 
 /// Does the same with an engine of any backend.
@@ -181,14 +181,14 @@ macro_rules! with_engine {
 impl Fleet {
     /// How many requests wait.
     pub(super) fn waiting(&self) -> usize {
-        with_engine!(self, engine => engine.waiting())
+        with_engine!(self, engine => engine.waiter_count())
     }
 
     /// What it has counted in this life.
-    pub(super) fn tallied(&self, node: usize, life: usize) -> Tallied {
+    pub(super) fn tallied(&self, node: usize, life: usize) -> RecordedTally {
         let (requests, tallies) =
-            with_engine!(self, engine => (engine.requests(), engine.tallies()));
-        let of_rule = |tally: &Tally| {
+            with_engine!(self, engine => (engine.requests(), engine.counters()));
+        let of_rule = |tally: &LimiterCounts| {
             let name = tally
                 .limiter
                 .strip_prefix("edge/")
@@ -196,11 +196,11 @@ impl Fleet {
             let number = name.strip_prefix('r')?.parse().ok()?;
             Some((number, tally.allowed, tally.denied_total()))
         };
-        Tallied {
+        RecordedTally {
             node,
             life,
             passed: requests.passed,
-            denied: requests.refused,
+            denied: requests.denied,
             rules: tallies.iter().filter_map(of_rule).collect(),
         }
     }
@@ -208,8 +208,8 @@ impl Fleet {
 
 /// A node that runs.
 pub(super) struct Node {
-    pub(super) life: Arc<Life>,
-    pub(super) setting: Arc<Setting>,
+    pub(super) life: Arc<NodeProcess>,
+    pub(super) setting: Arc<ScenarioSettings>,
     pub(super) engine: Fleet,
     /// The middleware before it, if requests come through that.
     pub(super) guard: Option<Arc<Guard>>,
@@ -223,24 +223,24 @@ impl Node {
     /// # Panics
     /// If the setting's policy isn't one.
     pub(super) fn start(
-        life: Arc<Life>,
-        setting: &Arc<Setting>,
+        life: Arc<NodeProcess>,
+        setting: &Arc<ScenarioSettings>,
         (node, version): (usize, usize),
     ) -> Self {
         let seed = life.random();
         let policy = policy(setting, version);
         let (engine, guard) = if setting.is_in_memory {
-            let clock = |is_wall| Ticks {
+            let clock = |is_wall| NodeClock {
                 life: Arc::clone(&life),
                 is_wall,
             };
             let memory = Memory::builder().clock(clock(false)).wall(clock(true));
             let engine = Engine::new(policy, memory.capacity(1_000).build());
             let engine = engine.expect("a policy").with_seed(seed);
-            (Fleet::Memory(Arc::new(engine.with_tallies(TALLIES))), None)
+            (Fleet::Memory(Arc::new(engine.with_counters(TALLIES))), None)
         } else {
             let engine = Engine::new(policy, redis(&life, setting, node)).expect("a policy");
-            let engine = engine.with_seed(seed).with_tallies(TALLIES);
+            let engine = engine.with_seed(seed).with_counters(TALLIES);
             let (engine, guard) = if setting.is_guarded {
                 let seen = LastDecision::default();
                 let engine = Arc::new(engine.with_observer(seen.clone()));
@@ -299,7 +299,9 @@ impl Node {
             .chain(limits.quota.clone().map(LimitKind::Quota))
             .chain(limits.concurrency.map(LimitKind::Concurrency));
         let limiters = kinds.map(|kind| {
-            let limiter = engine.backend().limiter_of(&format!("rule/r{rule}"), kind);
+            let limiter = engine
+                .backend()
+                .limiter_with_kind(&format!("rule/r{rule}"), kind);
             // What is out of an estimated limit is kept track of as leases are.
             let limiter = if self.setting.rules[rule].has_leases() {
                 limiter.leased()
@@ -313,26 +315,26 @@ impl Node {
 }
 
 /// A node's client of the store.
-fn redis(life: &Arc<Life>, setting: &Setting, node: usize) -> Redis {
-    let world: Arc<dyn World> = Arc::<Life>::clone(life);
+fn redis(life: &Arc<NodeProcess>, setting: &ScenarioSettings, node: usize) -> Redis {
+    let world: Arc<dyn World> = Arc::<NodeProcess>::clone(life);
     let builder = Redis::builder("redis://127.0.0.1").expect("a place, which isn't used");
     let builder = if setting.learns {
         builder
     } else {
-        builder.nodes(u64::try_from(setting.nodes).unwrap_or(1))
+        builder.node_count(u64::try_from(setting.nodes).unwrap_or(1))
     };
     let builder = builder
-        .near_cache(if setting.remembers { 10_000 } else { 0 })
+        .deny_cache(if setting.remembers { 10_000 } else { 0 })
         .timeout(Duration::from_millis(setting.timeout))
-        .lease_part(setting.lease_part)
-        .lease_life(Duration::from_millis(setting.lease_life[node]))
-        .slot_life(Duration::from_millis(setting.slot_life))
+        .lease_divisor(setting.lease_part)
+        .lease_duration(Duration::from_millis(setting.lease_life[node]))
+        .permit_ttl(Duration::from_millis(setting.slot_life))
         .simulated(world);
     builder.build().expect("a runtime")
 }
 
 /// A version of the policy: rules, and trees beside them if there are any.
-fn policy(setting: &Setting, version: usize) -> Policy {
+fn policy(setting: &ScenarioSettings, version: usize) -> Policy {
     let mut policy = read(&setting.policy(version));
     if setting.has_trees() {
         policy.domains = read(&setting.trees(version)).domains;

@@ -48,7 +48,7 @@ pub struct Difference {
 }
 
 /// The simulated clock, which nothing here depends on.
-const NOW: u64 = 1_700_000_000_000_000;
+const REPLAY_TIME: u64 = 1_700_000_000_000_000;
 
 /// Runs calls on a new [`Store`] and on a real server, which is emptied first, and compares each reply; in
 /// the end also what every key holds, and whether it has a time to live. Says what both answered.
@@ -92,8 +92,8 @@ pub fn replay(
         let count = keys.len().to_string();
         let mut words = vec![&b"EVALSHA"[..], sha.as_bytes(), count.as_bytes()];
         words.extend(slices(keys).iter().chain(&slices(args)));
-        let answer = simulated.evalsha(NOW, sha, &slices(keys), &slices(args));
-        same(Some(number), "its reply", &answer, real.command(&words))?;
+        let answer = simulated.evalsha(REPLAY_TIME, sha, &slices(keys), &slices(args));
+        compare(Some(number), "its reply", &answer, real.command(&words))?;
         answers.push(answer);
     }
     let kept = real.command(&["KEYS", "*"]).expect("a list of keys");
@@ -101,11 +101,11 @@ pub fn replay(
     let mut keys: BTreeSet<Vec<u8>> = kept.map(<[u8]>::to_vec).collect();
     keys.extend(simulated.keys());
     for key in &keys {
-        let here = look(key, |words| simulated.command(NOW, words));
-        let there = look(key, |words| real.command(words));
+        let here = inspect_key(key, |words| simulated.command(REPLAY_TIME, words));
+        let there = inspect_key(key, |words| real.command(words));
         let what = format!("key {:?}", String::from_utf8_lossy(key));
         for (here, there) in here.iter().zip(there) {
-            same(None, &what, here, there)?;
+            compare(None, &what, here, there)?;
         }
     }
     Ok(answers)
@@ -116,7 +116,10 @@ fn slices(words: &[Vec<u8>]) -> Vec<&[u8]> {
 }
 
 /// The type and the value of a key, and whether it has a time to live.
-fn look<E>(key: &[u8], mut ask: impl FnMut(&[&[u8]]) -> Result<Reply, E>) -> [Result<Reply, E>; 3] {
+fn inspect_key<E>(
+    key: &[u8],
+    mut ask: impl FnMut(&[&[u8]]) -> Result<Reply, E>,
+) -> [Result<Reply, E>; 3] {
     let kind = ask(&[b"TYPE", key]);
     let value = match &kind {
         Ok(Reply::Status(name)) if name == "zset" => {
@@ -131,7 +134,7 @@ fn look<E>(key: &[u8], mut ask: impl FnMut(&[&[u8]]) -> Result<Reply, E>) -> [Re
     [kind, value, life]
 }
 
-fn same(
+fn compare(
     call: Option<usize>,
     what: &str,
     simulated: &Result<Reply, ServerError>,

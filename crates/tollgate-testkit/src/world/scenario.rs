@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 
 use super::network::Weather;
-use super::store::Condition;
+use super::store::StoreCondition;
 use crate::traffic::Random;
 
 mod rule;
@@ -12,9 +12,9 @@ mod tell;
 mod traffic;
 mod trouble;
 
-pub use rule::{Amount, Counted, Estimated, Failure, Leaf, Rule, Sort};
-pub use setting::Setting;
-pub use trouble::Trouble;
+pub use rule::{Amount, CountingChoice, EstimateSetting, Failure, LimitSort, Rule, TreeLeaf};
+pub use setting::ScenarioSettings;
+pub use trouble::FaultType;
 
 /// A history to be played: a setting, and events in order.
 ///
@@ -26,11 +26,11 @@ pub use trouble::Trouble;
 /// assert!(story.events.is_sorted_by_key(|(at, _)| *at));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Story {
+pub struct Scenario {
     /// What it follows from.
     pub seed: u64,
     /// Who there is, and by which rules.
-    pub setting: Setting,
+    pub setting: ScenarioSettings,
     /// What happens when, in microseconds since it began.
     pub events: Vec<(u64, Event)>,
 }
@@ -87,12 +87,12 @@ pub enum Event {
         /// For how long it is away.
         micros: u64,
         /// What it has then.
-        keeps: Keeps,
+        keeps: KeptData,
     },
     /// The store is in some condition for so many microseconds.
     StoreAils {
         /// The condition.
-        condition: Condition,
+        condition: StoreCondition,
         /// For how long.
         micros: u64,
     },
@@ -110,12 +110,12 @@ pub enum Event {
     /// The store evicts a key.
     Evicts,
     /// An operator gives someone back some of what was spent, or all.
-    Gives(Gift),
+    Gives(RefundEvent),
 }
 
 /// What an operator gives back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Gift {
+pub struct RefundEvent {
     /// By which node.
     pub node: usize,
     /// Of which rule.
@@ -128,7 +128,7 @@ pub struct Gift {
 
 /// What a store has when it comes back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Keeps {
+pub enum KeptData {
     /// Everything.
     All,
     /// What the replica had.
@@ -151,7 +151,7 @@ pub struct Request {
     /// What it holds is given back after so many.
     pub runs: u64,
     /// What it says then.
-    pub ends: Ends,
+    pub ends: FinalCost,
     /// If it is refused it comes back just when it was told.
     pub returns: bool,
     /// The limits of trees that its descriptors name, by the bits of their numbers.
@@ -164,7 +164,7 @@ pub struct Request {
 
 /// What a request says when it is over, to rules whose costs are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ends {
+pub enum FinalCost {
     /// It cost so much.
     Cost(u64),
     /// Nothing.
@@ -173,11 +173,11 @@ pub enum Ends {
     Cancelled,
 }
 
-impl Story {
+impl Scenario {
     /// The story of a seed.
     pub fn new(seed: u64) -> Self {
         let mut random = Random::new(seed);
-        let mut setting = Setting::new(&mut random);
+        let mut setting = ScenarioSettings::new(&mut random);
         // By luck of its own, so that all else of a story is the same with the middleware and without.
         setting.is_guarded = Random::new(seed ^ 0x0067_7561_7264).below(3) == 0;
         // Likewise.
@@ -189,12 +189,12 @@ impl Story {
         let mut events = Vec::new();
         let length = setting.length(&mut random);
         let demand = traffic::TrafficPattern::new(&setting, length, &mut random);
-        demand.ask(&setting, &mut random, &mut events);
+        demand.add_requests(&setting, &mut random, &mut events);
         let mut rules = setting.rules.iter();
-        if rules.any(|rule| rule.counted == Counted::Leased) && random.below(3) == 0 {
+        if rules.any(|rule| rule.counted == CountingChoice::Leased) && random.below(3) == 0 {
             demand.relay(&setting, &mut random, &mut events);
         }
-        trouble::happen(&setting, &demand, &mut random, &mut events);
+        trouble::add_fault(&setting, &demand, &mut random, &mut events);
         // Of the same time in the order in which they were thought of.
         events.sort_by_key(|(at, _)| *at);
         Self {
@@ -214,7 +214,7 @@ impl Story {
     }
 }
 
-impl std::fmt::Display for Story {
+impl std::fmt::Display for Scenario {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         writeln!(f, "seed {}: {}", self.seed, self.setting)?;
         let mut text = String::new();

@@ -1,18 +1,18 @@
 //! The shortest history that still fails, for people to read.
 
 use super::checks::{Violation, judge};
-use super::scenario::Story;
-use super::simulation::play;
+use super::scenario::Scenario;
+use super::simulation::run_scenario;
 
 /// Shorter histories that are tried.
-const PLAYS: usize = 400;
+const MAX_RUNS: usize = 400;
 
 /// Plays a story and judges it.
 ///
 /// # Errors
 /// The first thing that must not happen.
-pub fn try_story(story: &Story) -> Result<(), Violation> {
-    judge(story, &play(story))
+pub fn run_and_check(story: &Scenario) -> Result<(), Violation> {
+    judge(story, &run_scenario(story))
 }
 
 /// Leaves out whatever isn't needed for a story to fail: halves, quarters, and so on down to single events.
@@ -24,13 +24,13 @@ pub fn try_story(story: &Story) -> Result<(), Violation> {
 /// let story = Story::new(1).with(Vec::new());
 /// assert_eq!(shrink(&story).events.len(), 0);
 /// ```
-pub fn shrink(story: &Story) -> Story {
+pub fn shrink(story: &Scenario) -> Scenario {
     let mut shortest = story.clone();
-    if try_story(story).is_ok() {
+    if run_and_check(story).is_ok() {
         return shortest;
     }
     let (mut size, mut plays) = (shortest.events.len().div_ceil(2), 0);
-    while size > 0 && plays < PLAYS {
+    while size > 0 && plays < MAX_RUNS {
         let (mut from, mut is_shorter) = (0, false);
         while from < shortest.events.len() {
             plays += 1;
@@ -38,7 +38,7 @@ pub fn shrink(story: &Story) -> Story {
             let to = (from + size).min(events.len());
             events.drain(from..to);
             let shorter = shortest.with(events);
-            if try_story(&shorter).is_err() {
+            if run_and_check(&shorter).is_err() {
                 (shortest, is_shorter) = (shorter, true);
             } else {
                 from = to;
@@ -55,13 +55,13 @@ pub fn shrink(story: &Story) -> Story {
 ///
 /// # Errors
 /// That text.
-pub fn try_seed(seed: u64) -> Result<(), String> {
-    let story = Story::new(seed);
-    let Err(violation) = try_story(&story) else {
+pub fn run_seed(seed: u64) -> Result<(), String> {
+    let story = Scenario::new(seed);
+    let Err(violation) = run_and_check(&story) else {
         return Ok(());
     };
     let shortest = shrink(&story);
-    let left = match try_story(&shortest) {
+    let left = match run_and_check(&shortest) {
         Err(left) => left.to_string(),
         Ok(()) => "it passes now: it isn't repeatable".to_owned(),
     };

@@ -4,13 +4,16 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
 use tokio::time::sleep_until;
-use tollgate_redis::simulation::{Paced, World};
+use tollgate_redis::simulation::{SuspendableTask, World};
 
 use super::Counts;
 use super::network::{SimulatedNetwork, StoreState};
-use super::node::{Fleet, Life, Node};
-use super::scenario::{Counted, Ends, Event, Gift, Keeps, Request, Rule, Setting, Sort, Story};
-use super::store::Condition;
+use super::node::{Fleet, Node, NodeProcess};
+use super::scenario::{
+    CountingChoice, Event, FinalCost, KeptData, LimitSort, RefundEvent, Request, Rule, Scenario,
+    ScenarioSettings,
+};
+use super::store::StoreCondition;
 use crate::traffic::Random;
 
 mod asking;
@@ -20,16 +23,18 @@ mod record;
 
 use asking::RequestTask;
 use due::{FaultEnd, Schedule};
-pub use record::{Fault, Given, Record, Tallied, Told, Unanswered};
+pub use record::{
+    Fault, Record, RecordedRefund, RecordedTally, ReportedDecision, UnansweredRequest,
+};
 
 /// A fleet in which nothing happens gives back what it holds in this time.
-const SETTLES: u64 = 5_000_000;
+const SETTLE_TIME: u64 = 5_000_000;
 /// After so long no circuit is open and no slot is held, beside what the rules take.
-const QUIET: u64 = 90_000_000;
+const QUIET_TIME: u64 = 90_000_000;
 
 /// What a story is played on.
 struct Simulation {
-    setting: Arc<Setting>,
+    setting: Arc<ScenarioSettings>,
     universe: Arc<SimulatedNetwork>,
     nodes: Vec<Node>,
     lives: Vec<usize>,
@@ -42,7 +47,7 @@ struct Simulation {
 ///
 /// # Panics
 /// If it isn't one that can be played.
-pub fn play(story: &Story) -> Record {
+pub fn run_scenario(story: &Scenario) -> Record {
     let runtime = tokio::runtime::Builder::new_current_thread()
         .enable_time()
         .start_paused(true)
@@ -51,7 +56,7 @@ pub fn play(story: &Story) -> Record {
     let record = runtime.block_on(async {
         let mut stage = Simulation::new(story);
         stage.perform(&story.events).await;
-        stage.end().await
+        stage.finish().await
     });
     // What nodes left behind ends with it, and none of it counts.
     runtime.shutdown_background();
@@ -59,7 +64,7 @@ pub fn play(story: &Story) -> Record {
 }
 
 impl Simulation {
-    fn new(story: &Story) -> Self {
+    fn new(story: &Scenario) -> Self {
         let universe = SimulatedNetwork::new(story.seed, story.setting.shards);
         let mut stage = Self {
             setting: Arc::new(story.setting.clone()),
@@ -82,7 +87,7 @@ impl Simulation {
     }
 
     fn start(&mut self, node: usize, version: usize) -> Node {
-        let life = Life::new(&self.universe, node, self.random.next());
+        let life = NodeProcess::new(&self.universe, node, self.random.next());
         let now = self.universe.now();
         self.note(|record| record.versions.push((now, node, version)));
         Node::start(life, &self.setting, (node, version))
@@ -103,18 +108,18 @@ impl Simulation {
         for (at, event) in events {
             while let Some((ends, relief)) = due.next(*at) {
                 sleep_until(self.universe.at(ends)).await;
-                self.relieve(relief);
+                self.end_fault(relief);
             }
             sleep_until(self.universe.at(*at)).await;
-            self.happen(event, &mut due);
+            self.apply_fault(event, &mut due);
         }
         while let Some((ends, relief)) = due.next(u64::MAX) {
             sleep_until(self.universe.at(ends)).await;
-            self.relieve(relief);
+            self.end_fault(relief);
         }
     }
 
-    fn happen(&mut self, event: &Event, due: &mut Schedule) {
+    fn apply_fault(&mut self, event: &Event, due: &mut Schedule) {
         let now = self.universe.now();
         match event {
             Event::Ask(_) | Event::Reload { .. } | Event::Gives(_) => {}
@@ -122,14 +127,14 @@ impl Simulation {
             _ => self.fault(Fault::Other),
         }
         match event {
-            Event::Ask(ask) => self.ask(*ask),
+            Event::Ask(ask) => self.start_request(*ask),
             Event::Reload { node, version } => self.reload(*node, *version),
             Event::Freeze { node, micros } => {
                 self.nodes[*node].life.freeze();
                 due.add(now + micros, FaultEnd::Thaw(*node));
             }
             Event::Restart { node, micros } => {
-                self.nodes[*node].life.die();
+                self.nodes[*node].life.kill();
                 due.add(now + micros, FaultEnd::Start(*node));
             }
             Event::WallSteps { node, by } => self.nodes[*node].life.step(*by),
@@ -144,7 +149,7 @@ impl Simulation {
             }
             Event::StoreDies { micros, keeps } => {
                 self.universe.set_state(StoreState::Down);
-                self.lose(*keeps);
+                self.lose_data(*keeps);
                 due.add(now + micros, FaultEnd::Up);
             }
             Event::StoreAils { condition, micros } => {
@@ -172,7 +177,7 @@ impl Simulation {
                     .each_store(|store, _| drop(store.evict(choice)));
                 self.fault(Fault::Forgot);
             }
-            Event::Gives(gift) => self.give(*gift),
+            Event::Gives(gift) => self.refund(*gift),
         }
     }
 
@@ -185,27 +190,27 @@ impl Simulation {
         }
     }
 
-    fn lose(&mut self, keeps: Keeps) {
+    fn lose_data(&mut self, keeps: KeptData) {
         match keeps {
-            Keeps::All => self.universe.each_store(|store, _| store.flush_scripts()),
-            Keeps::Nothing => {
+            KeptData::All => self.universe.each_store(|store, _| store.flush_scripts()),
+            KeptData::Nothing => {
                 self.universe.each_store(|store, _| store.restart_empty());
                 self.fault(Fault::Forgot);
             }
-            Keeps::Replicated => {
+            KeptData::Replicated => {
                 self.universe.each_store(|store, _| store.fail_over());
                 self.fault(Fault::ForgotSince(self.replicated_at));
             }
         }
     }
 
-    fn relieve(&mut self, relief: FaultEnd) {
+    fn end_fault(&mut self, relief: FaultEnd) {
         self.fault(match relief {
             FaultEnd::Thaw(node) => Fault::Frozen(node),
             _ => Fault::Other,
         });
         match relief {
-            FaultEnd::Thaw(node) => self.nodes[node].life.thaw(),
+            FaultEnd::Thaw(node) => self.nodes[node].life.unfreeze(),
             FaultEnd::Start(node) => {
                 if self.nodes[node].life.is_dead() {
                     let version = self.nodes[node].version();
@@ -219,7 +224,7 @@ impl Simulation {
             FaultEnd::Up => self.universe.set_state(StoreState::Up),
             FaultEnd::Well => {
                 self.universe
-                    .each_store(|store, _| store.set_condition(Condition::Well));
+                    .each_store(|store, _| store.set_condition(StoreCondition::Well));
             }
         }
     }
@@ -231,12 +236,12 @@ impl Simulation {
     }
 
     /// Someone asks a node, if it lives.
-    fn ask(&self, ask: Request) {
+    fn start_request(&self, ask: Request) {
         let node = &self.nodes[ask.node];
         if node.life.is_dead() {
             return;
         }
-        let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
+        let world: Arc<dyn World> = Arc::<NodeProcess>::clone(&node.life);
         let asking = RequestTask::new(
             ask,
             self.lives[ask.node],
@@ -244,24 +249,28 @@ impl Simulation {
             &self.universe,
             &self.record,
         );
-        tokio::spawn(Paced::new(world, asking.run()));
+        tokio::spawn(SuspendableTask::new(world, asking.run()));
     }
 
     /// An operator gives something back by a node, if it lives.
-    fn give(&self, gift: Gift) {
+    fn refund(&self, gift: RefundEvent) {
         let (node, from) = (&self.nodes[gift.node], self.universe.now());
         let rule = &self.setting.rules[gift.rule];
         let is_absent = !rule.is_in(node.version());
-        if node.life.is_dead() || is_absent || rule.is_shared || rule.counted == Counted::Local {
+        if node.life.is_dead()
+            || is_absent
+            || rule.is_shared
+            || rule.counted == CountingChoice::Local
+        {
             return;
         }
         let is_of_tree = rule.leaf.is_some();
-        if is_of_tree && rule.sort == Sort::Slots {
+        if is_of_tree && rule.sort == LimitSort::Slots {
             return;
         }
         let (gift, from, to) = (gift, from, None);
         let number = self.note(|record| {
-            record.gifts.push(Given { gift, from, to });
+            record.gifts.push(RecordedRefund { gift, from, to });
             record.gifts.len() - 1
         });
         let limiters = if is_of_tree {
@@ -274,7 +283,7 @@ impl Simulation {
         let giving = async move {
             let mut is_given = true;
             if let (true, Fleet::Store(engine)) = (is_of_tree, &engine) {
-                is_given = deciding::give(engine, gift).await;
+                is_given = deciding::refund(engine, gift).await;
                 if gift.units.is_some() {
                     let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
                     record.refunds.push((gift.node, life));
@@ -294,12 +303,12 @@ impl Simulation {
                 record.gifts[number].to = Some(universe.now());
             }
         };
-        let world: Arc<dyn World> = Arc::<Life>::clone(&node.life);
-        tokio::spawn(Paced::new(world, giving));
+        let world: Arc<dyn World> = Arc::<NodeProcess>::clone(&node.life);
+        tokio::spawn(SuspendableTask::new(world, giving));
     }
 
     async fn settle(&self) {
-        sleep_until(self.universe.at(self.universe.now() + SETTLES)).await;
+        sleep_until(self.universe.at(self.universe.now() + SETTLE_TIME)).await;
     }
 
     /// Lets time pass in which nobody asks.
@@ -307,8 +316,8 @@ impl Simulation {
         self.settle().await;
         // The nodes would do nothing but look at their clocks.
         self.nodes.iter().for_each(|node| node.life.freeze());
-        sleep_until(self.universe.at(at - SETTLES)).await;
-        self.nodes.iter().for_each(|node| node.life.thaw());
+        sleep_until(self.universe.at(at - SETTLE_TIME)).await;
+        self.nodes.iter().for_each(|node| node.life.unfreeze());
         sleep_until(self.universe.at(at)).await;
     }
 
@@ -323,13 +332,13 @@ impl Simulation {
             let rules = self.setting.rules.iter();
             let burst = rules.clone().filter_map(|rule| rule.burst(version)).min();
             // All slots at once, and all else in one.
-            let times = if rules.clone().all(|rule| rule.sort == Sort::Slots) {
+            let times = if rules.clone().all(|rule| rule.sort == LimitSort::Slots) {
                 cost(burst.unwrap_or(1))
             } else {
                 1
             };
             for _ in 0..times {
-                self.ask(Request {
+                self.start_request(Request {
                     node,
                     who,
                     cost: if times > 1 {
@@ -339,7 +348,7 @@ impl Simulation {
                     },
                     patience: None,
                     runs: 100_000,
-                    ends: Ends::Unsaid,
+                    ends: FinalCost::Unsaid,
                     returns: false,
                     descriptors: self.setting.leaves(),
                     has_facts: true,
@@ -351,20 +360,20 @@ impl Simulation {
     }
 
     /// Trouble ends, and after a while all is quiet: then every client must be able to have its whole limit.
-    async fn end(mut self) -> Record {
+    async fn finish(mut self) -> Record {
         self.universe.set_weather(self.setting.weather());
         self.universe.set_apart(Vec::new());
         self.universe.set_state(StoreState::Up);
         self.universe
-            .each_store(|store, _| store.set_condition(Condition::Well));
+            .each_store(|store, _| store.set_condition(StoreCondition::Well));
         for node in 0..self.nodes.len() {
-            self.nodes[node].life.thaw();
+            self.nodes[node].life.unfreeze();
             if self.nodes[node].life.is_dead() {
-                self.relieve(FaultEnd::Start(node));
+                self.end_fault(FaultEnd::Start(node));
             }
         }
         let drains = self.setting.rules.iter().map(Rule::drains).max();
-        let drains = drains.unwrap_or(0) + QUIET;
+        let drains = drains.unwrap_or(0) + QUIET_TIME;
         let quiet_at = self.universe.now() + 2 * drains;
         self.note(|record| record.quiet_at = quiet_at);
         self.settle().await;

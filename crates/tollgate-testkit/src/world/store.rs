@@ -60,7 +60,7 @@ pub struct Store {
 /// assert!(store.command(0, &[b"GET", b"key"]).is_ok());
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Condition {
+pub enum StoreCondition {
     /// It does what it is asked.
     #[default]
     Well,
@@ -176,11 +176,11 @@ impl Store {
     }
 
     /// Makes it fail in some way, or not any more.
-    pub fn set_condition(&mut self, condition: Condition) {
+    pub fn set_condition(&mut self, condition: StoreCondition) {
         let mut server = self.vm().server();
         server.condition = condition;
         server.space.past = match condition {
-            Condition::ReadOnly => ExpiredKeyAction::Hides,
+            StoreCondition::ReadOnly => ExpiredKeyAction::Hides,
             _ => ExpiredKeyAction::Deletes,
         };
     }
@@ -237,9 +237,9 @@ impl Store {
         counts.calls += 1;
         space.now = now;
         match condition {
-            Condition::Loading => Err(ServerError::new(LOADING)),
-            Condition::Busy => Err(ServerError::new(BUSY)),
-            Condition::Well | Condition::ReadOnly | Condition::OutOfMemory => Ok(()),
+            StoreCondition::Loading => Err(ServerError::new(LOADING)),
+            StoreCondition::Busy => Err(ServerError::new(BUSY)),
+            StoreCondition::Well | StoreCondition::ReadOnly | StoreCondition::OutOfMemory => Ok(()),
         }
     }
 

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
+use tollgate_core::{Arithmetic, BucketLevel, LeakyBucket, Rate, Timestamp};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{Compared, Excused};
@@ -108,7 +108,7 @@ impl Peer {
 
 fn meter(tally: &mut Tally, sequence: &Sequence, ops: &[Measure]) {
     let (limit, parts) = limit_for(sequence, ops.iter().map(|op| op.n));
-    let mut level = Level::default();
+    let mut level = BucketLevel::default();
     let mut peer = Peer {
         max_rate: sequence.max_rate,
         per_second: sequence.max_rate / sequence.time_period_s,
@@ -132,7 +132,7 @@ fn meter(tally: &mut Tally, sequence: &Sequence, ops: &[Measure]) {
         let within_noise = over.abs() <= NOISE;
         let verdict = if ours != op.ok && within_noise {
             let price = limit.units_per_token() as f64 * parts;
-            level = Level {
+            level = BucketLevel {
                 debt: (peer.level * price) as u128,
                 as_of: now,
             };
@@ -151,7 +151,7 @@ fn meter(tally: &mut Tally, sequence: &Sequence, ops: &[Measure]) {
 /// reservation acts.
 fn queue(tally: &mut Tally, sequence: &Sequence, arrivals: &[Arrival]) {
     let (limit, parts) = limit_for(sequence, arrivals.iter().map(|arrival| arrival.n));
-    let mut level = Level::default();
+    let mut level = BucketLevel::default();
     let mut previous = Timestamp::ZERO;
     let mut index = 0;
     tally.replay(sequence.id, arrivals, |arrival| {

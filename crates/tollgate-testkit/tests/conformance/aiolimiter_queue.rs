@@ -17,7 +17,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::clock::{Clock, Manual};
 use tollgate::{Rate, Timestamp};
-use tollgate_shape::{Pacer, Pacing};
+use tollgate_shape::{PaceFuture, WorkPacer};
 
 use crate::tally::Side::Ours;
 use crate::tally::Verdict::Compared;
@@ -49,7 +49,7 @@ fn time(t: f64) -> Timestamp {
 /// Those who wait, and when each passed.
 struct Line {
     clock: Manual,
-    waiting: Vec<(usize, Pin<Box<Pacing<Manual>>>)>,
+    waiting: Vec<(usize, Pin<Box<PaceFuture<Manual>>>)>,
     passed: Vec<(usize, Timestamp)>,
 }
 
@@ -74,7 +74,7 @@ fn replay(tally: &mut Tally, sequence: &Sequence) {
     let period = Duration::from_secs_f64(sequence.time_period_s);
     let count = sequence.max_rate as u64;
     let clock = Manual::new();
-    let pacer = Pacer::builder(Rate::new(count, period), 1 << 20)
+    let pacer = WorkPacer::builder(Rate::new(count, period), 1 << 20)
         .slack(count - 1)
         .clock(clock.clone())
         .build()

@@ -15,7 +15,9 @@ mod tests;
 
 use model::{ENDLESS, Limiter, Reservation};
 use recorded::{Call, Op, Sequence, limit_of};
-use tollgate_core::{Arithmetic, Bucket, Charge, Level, Since, Timestamp, TokenBucket};
+use tollgate_core::{
+    Arithmetic, Bucket, BucketLevel, Charge, LaterCharges, Timestamp, TokenBucket,
+};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{self, Compared, ComparedThenSet, Excused};
@@ -274,14 +276,14 @@ impl Replay {
             return;
         };
         let since = if self.latest.last() == Some(&rid) {
-            Since::Nothing
+            LaterCharges::Nothing
         } else {
-            Since::Others
+            LaterCharges::Others
         };
         let before = self.bucket;
         let now = time(t);
-        self.limit.give_back(&mut self.bucket, now, &charge, since);
-        if since == Since::Nothing && self.bucket != before {
+        self.limit.cancel(&mut self.bucket, now, &charge, since);
+        if since == LaterCharges::Nothing && self.bucket != before {
             self.latest.pop();
         }
     }
@@ -306,7 +308,7 @@ impl Replay {
             self.noise = self.noise.max(refill_nanos(self.part, limit));
         }
         let old = std::mem::replace(&mut self.limit, limit_of(limit, burst));
-        self.limit.adopt(&mut self.bucket, &old, time(t));
+        self.limit.migrate_state(&mut self.bucket, &old, time(t));
         if earlier {
             return ComparedThenSet(WENT_BACK);
         }
@@ -328,7 +330,7 @@ impl Replay {
 
     /// Whether our latest act lies further from the peer's than a cut double explains.
     fn act_time_differs(&self) -> bool {
-        !self.is_near(self.bucket.last_act, time(self.peer.last_event))
+        !self.is_near(self.bucket.latest_reservation, time(self.peer.last_event))
     }
 
     /// Whether two acts are one within the nanosecond that a double may cut.
@@ -338,12 +340,12 @@ impl Replay {
 
     /// The latest act, which a double may have cut by one more nanosecond, becomes the peer's.
     fn take_over_act_time(&mut self) -> Result<(), Disagreement> {
-        let ours = self.bucket.last_act;
+        let ours = self.bucket.latest_reservation;
         let theirs = time(self.peer.last_event);
         if self.act_time_differs() {
             return Err(Ours.differs(format!("latest act {ours}, the peer's {theirs}")));
         }
-        self.bucket.last_act = theirs;
+        self.bucket.latest_reservation = theirs;
         Ok(())
     }
 
@@ -354,13 +356,13 @@ impl Replay {
         let missing = (self.peer.burst as f64 - self.peer.tokens).max(0.0);
         let whole = missing.trunc() as u128 * price;
         let part = (missing.fract() * price as f64).round() as u128;
-        let level = Level {
+        let level = BucketLevel {
             debt: whole + part,
             as_of: time(self.peer.last),
         };
         self.bucket = Bucket {
             level,
-            last_act: time(self.peer.last_event),
+            latest_reservation: time(self.peer.last_event),
         };
     }
 }

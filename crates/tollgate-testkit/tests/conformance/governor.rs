@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Arithmetic, Gcra, Outcome, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Gcra, Outcome, Rate, TatState, Timestamp};
 
 use crate::tally::Side::Ours;
 use crate::tally::{Disagreement, Judged, Tally, Verdict, sequences};
@@ -57,7 +57,7 @@ struct Replay {
     limit: Gcra,
     interval: u64,
     created_at: u64,
-    keys: HashMap<String, Tat>,
+    keys: HashMap<String, TatState>,
 }
 
 impl Replay {
@@ -95,7 +95,7 @@ impl Replay {
             }
             Outcome::Denied => {
                 let wait = answer.wait_ns.map(Duration::from_nanos);
-                Ours.says("wait", Some(decision.wait()), wait)?;
+                Ours.says("wait", Some(decision.wait_or_max()), wait)?;
                 let earliest = answer.earliest.map(|clock| self.since_creation(clock));
                 Ours.says("earliest", self.limit.earliest(&tat, now, n), earliest)?;
             }

@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tollgate::Timestamp;
-use tollgate_adaptive::{Aimd, Bounds, Gradient, Gradient2, Law, Sample, Vegas, Windowed};
+use tollgate_adaptive::{
+    Aimd, Bounds, Gradient, Gradient2, LimitAlgorithm, Sample, Vegas, Windowed,
+};
 
 use crate::tally::Side::Ours;
 use crate::tally::Verdict::Compared;
@@ -52,7 +54,7 @@ enum Tracked {
 }
 
 /// A law whose inner numbers were recorded, too.
-trait Recorded: Law {
+trait Recorded: LimitAlgorithm {
     /// Compares what was recorded after the limit, and takes over what chance said.
     fn compare(&mut self, after: &[f64]) -> Judged;
 }

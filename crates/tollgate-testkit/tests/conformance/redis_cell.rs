@@ -4,7 +4,7 @@
 use std::time::Duration;
 
 use serde::Deserialize;
-use tollgate_core::{Arithmetic, Decision, Gcra, Outcome, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Decision, Gcra, Outcome, Rate, TatState, Timestamp};
 
 use crate::tally::Side::Ours;
 use crate::tally::{Judged, Tally, Verdict, sequences};
@@ -48,7 +48,7 @@ fn compare(emission: Duration, op: &Op, decision: &Decision) -> Judged {
     let nanos = |duration: Duration| i64::try_from(duration.as_nanos()).unwrap();
     let retry = match decision.outcome {
         Outcome::Allowed | Outcome::Never => NONE,
-        Outcome::Denied => nanos(decision.wait()),
+        Outcome::Denied => nanos(decision.wait_or_max()),
     };
     Ours.says("retry after", retry, op.retry_after_ns)?;
     Ours.says(
@@ -66,7 +66,7 @@ fn redis_cell_core() {
         let emission = Duration::from_nanos(sequence.period_s * 1_000_000_000 / sequence.count);
         let rate = Rate::every(emission).burst(sequence.max_burst + 1);
         let limit = Gcra::new(rate).unwrap();
-        let mut tat = Tat::default();
+        let mut tat = TatState::default();
         tally.replay(sequence.id, &sequence.ops, |op| {
             let decision = limit.decide(&mut tat, Timestamp::from_nanos(op.t), op.n);
             compare(emission, op, &decision)

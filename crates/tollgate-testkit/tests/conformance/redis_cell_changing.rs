@@ -69,11 +69,11 @@ struct Asked {
 
 fn settings() -> Settings {
     Settings {
-        http: Address::Off,
-        grpc: Address::Off,
-        admin: Address::Off,
+        http: Address::Disabled,
+        grpc: Address::Disabled,
+        admin: Address::Disabled,
         resp: "127.0.0.1:0".parse().expect("an address"),
-        throttle_keys: 1_000,
+        max_throttle_keys: 1_000,
         ..Settings::default()
     }
 }
@@ -102,7 +102,7 @@ impl Asked {
 
     async fn on_store(clock: &Manual, store: &Store) -> Self {
         let builder = Redis::builder(&store.url()).expect("a server's own URL");
-        let builder = builder.timeout(Duration::from_secs(20)).nodes(1);
+        let builder = builder.timeout(Duration::from_secs(20)).node_count(1);
         let redis = builder.clock(clock.clone()).build().expect("a runtime");
         let server = Server::on_store(Policy::default(), redis, settings()).await;
         Self::new(server.expect("a service"))

@@ -45,11 +45,11 @@ async fn start() -> Service {
         .wall(Arc::clone(&clock))
         .build();
     let settings = Settings {
-        http: Address::Off,
-        grpc: Address::Off,
-        admin: Address::Off,
+        http: Address::Disabled,
+        grpc: Address::Disabled,
+        admin: Address::Disabled,
         resp: "127.0.0.1:0".parse().expect("an address"),
-        throttle_keys: 1_000,
+        max_throttle_keys: 1_000,
         ..Settings::default()
     };
     let started = Server::in_memory(Policy::default(), memory, Arc::clone(&clock), settings);

@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use model::{Answer, Key};
 use serde::Deserialize;
-use tollgate_core::{Arithmetic, Decision, LeakyBucket, Level, Outcome, Rate, Timestamp};
+use tollgate_core::{Arithmetic, BucketLevel, Decision, LeakyBucket, Outcome, Rate, Timestamp};
 
 use crate::tally::Side::{Model, Ours};
 use crate::tally::Verdict::{self, Compared, ComparedBut, ComparedThenSet, Excused};
@@ -93,7 +93,7 @@ fn nanos(duration: Duration) -> i128 {
 struct Replay {
     peer: Key,
     limit: LeakyBucket,
-    level: Level,
+    level: BucketLevel,
 }
 
 impl Replay {
@@ -103,7 +103,7 @@ impl Replay {
         Self {
             peer: Key::new(sequence.rate, sequence.burst, sequence.period_s),
             limit: LeakyBucket::new(rate).unwrap(),
-            level: Level::default(),
+            level: BucketLevel::default(),
         }
     }
 
@@ -129,7 +129,7 @@ impl Replay {
             }
             Call::Reset => {
                 self.peer.reset();
-                self.level = Level::default();
+                self.level = BucketLevel::default();
                 Compared
             }
         };
@@ -162,7 +162,7 @@ impl Replay {
         let whole = self.limit.remaining(&self.level, now);
         if whole == 0 {
             let at = self.limit.earliest(&self.level, now, 1);
-            let ours = self.limit.report(&self.level, now, at);
+            let ours = self.limit.decision_at(&self.level, now, at);
             return compare_durations(&ours, recorded);
         }
         let take = whole.min(recorded.n);
@@ -175,7 +175,7 @@ impl Replay {
         if whole < recorded.n {
             // The state with nothing left, to which the peer's reset belongs.
             let empty = self.limit.empty(now);
-            let owed = self.limit.report(&empty, now, Some(now));
+            let owed = self.limit.decision_at(&empty, now, Some(now));
             compare_durations(&owed, recorded)?;
             if self.limit.idle_at(&self.level) != self.limit.idle_at(&empty) {
                 return Ok(ComparedThenSet(FRACTION_TAKEN));
@@ -192,9 +192,9 @@ impl Replay {
             Some((as_of, (owed, token))) => {
                 let as_of = Timestamp::from_micros(as_of);
                 let debt = owed * price / token;
-                Level { debt, as_of }
+                BucketLevel { debt, as_of }
             }
-            None => Level::default(),
+            None => BucketLevel::default(),
         };
     }
 }
@@ -207,7 +207,7 @@ fn compare_durations(ours: &Decision, recorded: &Recorded) -> Judged {
         Outcome::Allowed => Ok(Compared),
         Outcome::Denied => {
             let retry = i128::from(recorded.retry_after_ns);
-            Ours.says_nearly("retry after", nanos(ours.wait()), retry, TOLERANCE)?;
+            Ours.says_nearly("retry after", nanos(ours.wait_or_max()), retry, TOLERANCE)?;
             Ok(Compared)
         }
         Outcome::Never => Ok(ComparedBut(RETRY_IN_VAIN)),

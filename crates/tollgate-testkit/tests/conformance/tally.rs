@@ -17,7 +17,7 @@ const TOLD: usize = 10;
 
 /// The sequences of a set; a set that can't be read fails the test with its path.
 pub(crate) fn sequences<T: DeserializeOwned>(set: &str) -> Vec<T> {
-    vectors::load(set).unwrap_or_else(|error| panic!("{error}"))
+    vectors::load_vectors(set).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What became of one operation.

@@ -10,7 +10,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::clock::Manual;
 use tollgate::{Rate, Timestamp};
-use tollgate_shape::Pacer;
+use tollgate_shape::WorkPacer;
 
 use crate::tally::Side::Ours;
 use crate::tally::Verdict::Compared;
@@ -42,7 +42,7 @@ fn replay(tally: &mut Tally, sequence: &Sequence) {
     let first = sequence.ops.first().map_or(0, |take| take.t);
     // The peer has no credit at its first call, ours none when it is built.
     let clock = Manual::starting_at(Timestamp::from_nanos(first));
-    let pacer = Pacer::builder(Rate::every(interval), CAPACITY)
+    let pacer = WorkPacer::builder(Rate::every(interval), CAPACITY)
         .slack(sequence.slack)
         .clock(clock.clone())
         .build()

@@ -10,11 +10,11 @@ use tollgate::clock::Manual;
 use tollgate::{Decision, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
-use tollgate_engine::engine::DescriptorVerdict;
+use tollgate_engine::engine::DescriptorDecision;
 use tollgate_engine::envoy::StatusCode;
 use tollgate_engine::facts::{Descriptor, Unit};
-use tollgate_engine::verdict::{Findings, Permits};
-use tollgate_engine::{Engine, Facts, Policy, Verdict};
+use tollgate_engine::verdict::{DecisionDetails, Permits};
+use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
 
 use crate::inputs::{Action, Asked, Pair, Step, Story};
 
@@ -69,7 +69,7 @@ impl Play {
             }
             Action::Left(facts) => {
                 let mut text = "left".to_owned();
-                for one in self.engine.left(&known(facts)) {
+                for one in self.engine.remaining(&known(facts)) {
                     let _ = write!(text, " | {} {}", one.rule, decision(&one.decision));
                 }
                 text
@@ -80,7 +80,7 @@ impl Play {
                 format!("refund {refunded}")
             }
             Action::Forget(facts) => {
-                self.engine.forget(&known(facts));
+                self.engine.reset_request(&known(facts));
                 "forget".to_owned()
             }
             Action::Descriptors {
@@ -107,11 +107,11 @@ impl Play {
         };
         let text = findings(&verdict);
         match verdict {
-            Verdict::Passed(passed) => {
+            RequestDecision::Allowed(passed) => {
                 self.running.push((until, passed.into_permits()));
                 format!("passed {text}")
             }
-            Verdict::Refused(_) => format!("denied {text}"),
+            RequestDecision::Denied(_) => format!("denied {text}"),
         }
     }
 
@@ -126,7 +126,7 @@ impl Play {
                 " | {is_over} {} {} {} {}",
                 status.limit.as_deref().unwrap_or("-"),
                 status.remaining,
-                status.would_refuse,
+                status.would_deny,
                 status.charged
             );
             if let Some(told) = &status.decision {
@@ -137,11 +137,11 @@ impl Play {
             let _ = write!(text, " because {reason}");
         }
         match verdict {
-            DescriptorVerdict::Passed(passed) => {
+            DescriptorDecision::Allowed(passed) => {
                 self.running.push((until, passed.into_permits()));
                 format!("descriptors passed {text}")
             }
-            DescriptorVerdict::Refused(_) => format!("descriptors denied {text}"),
+            DescriptorDecision::Denied(_) => format!("descriptors denied {text}"),
         }
     }
 }
@@ -160,7 +160,7 @@ fn known<'a>(facts: &[Pair]) -> Facts<'a> {
 }
 
 /// What is told of a request by rules.
-fn findings(findings: &Findings<'_>) -> String {
+fn findings(findings: &DecisionDetails<'_>) -> String {
     let mut text = format!("{} {}", findings.cause(), decision(findings.decision()));
     if let Some(reason) = findings.reason() {
         let _ = write!(text, " because {reason}");

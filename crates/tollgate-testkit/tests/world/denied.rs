@@ -1,7 +1,8 @@
 //! Requests that one limit denies, over limits that are leased: they are charged nothing.
 
 use tollgate_testkit::world::{
-    Amount, Counted, Ends, Event, Failure, Request, Rule, Setting, Sort, Story, play,
+    Amount, CountingChoice, Event, Failure, FinalCost, LimitSort, Request, Rule, Scenario,
+    ScenarioSettings, run_scenario,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -18,11 +19,15 @@ const SECONDS: u64 = 2;
 fn all() -> Rule {
     Rule {
         is_shared: true,
-        ..rule(Sort::Level("gcra"), Counted::Leased, (500, SECOND, 500))
+        ..rule(
+            LimitSort::Level("gcra"),
+            CountingChoice::Leased,
+            (500, SECOND, 500),
+        )
     }
 }
 
-fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -> Rule {
+fn rule(sort: LimitSort, counted: CountingChoice, (count, period, burst): (u64, u64, u64)) -> Rule {
     Rule {
         sort,
         counted,
@@ -41,10 +46,10 @@ fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -
 }
 
 /// What denies the loud one.
-fn own(sort: Sort, counted: Counted, count: u64) -> Rule {
+fn own(sort: LimitSort, counted: CountingChoice, count: u64) -> Rule {
     Rule {
         failure: match sort {
-            Sort::Slots => Failure::Closed,
+            LimitSort::Slots => Failure::Closed,
             _ => Failure::Local,
         },
         only: Some(LOUD),
@@ -52,8 +57,8 @@ fn own(sort: Sort, counted: Counted, count: u64) -> Rule {
     }
 }
 
-fn setting(rules: Vec<Rule>) -> Setting {
-    Setting {
+fn setting(rules: Vec<Rule>) -> ScenarioSettings {
+    ScenarioSettings {
         nodes: 1,
         shards: 1,
         keys: 2,
@@ -81,7 +86,7 @@ fn ask(who: usize, runs: u64) -> Event {
         cost: 1,
         patience: None,
         runs,
-        ends: Ends::Unsaid,
+        ends: FinalCost::Unsaid,
         returns: false,
         descriptors: 0,
         has_facts: true,
@@ -98,12 +103,12 @@ fn passed(rules: Vec<Rule>) -> (usize, usize) {
         events.extend((0..TASKS).map(|task| (at + task, ask(LOUD, 60 * SECOND))));
         events.push((at + 500, ask(OTHER, 0)));
     }
-    let story = Story {
+    let story = Scenario {
         seed: 0,
         setting: setting(rules),
         events,
     };
-    let record = play(&story);
+    let record = run_scenario(&story);
     let of = |who: usize| {
         let own = record.answers.iter().filter(|told| told.ask.who == who);
         let asked = own.filter(|told| told.asked_at < SECONDS * SECOND);
@@ -122,22 +127,25 @@ fn starves_nobody(own: Rule, most: usize) {
 
 #[test]
 fn a_user_that_a_leased_limit_denies_takes_nothing_from_others() {
-    starves_nobody(own(Sort::Level("gcra"), Counted::Leased, 5), 5);
+    starves_nobody(own(LimitSort::Level("gcra"), CountingChoice::Leased, 5), 5);
 }
 
 #[test]
 fn a_user_that_a_store_denies_takes_nothing_from_others() {
-    starves_nobody(own(Sort::Level("gcra"), Counted::Exact, 5), 5);
-    starves_nobody(own(Sort::Window("fixed-window"), Counted::Exact, 5), 5);
-    starves_nobody(own(Sort::Quota("10min"), Counted::Exact, 5), 5);
+    starves_nobody(own(LimitSort::Level("gcra"), CountingChoice::Exact, 5), 5);
+    starves_nobody(
+        own(LimitSort::Window("fixed-window"), CountingChoice::Exact, 5),
+        5,
+    );
+    starves_nobody(own(LimitSort::Quota("10min"), CountingChoice::Exact, 5), 5);
 }
 
 #[test]
 fn a_user_that_has_no_slot_left_takes_nothing_from_others() {
-    starves_nobody(own(Sort::Slots, Counted::Exact, 1), 1);
+    starves_nobody(own(LimitSort::Slots, CountingChoice::Exact, 1), 1);
 }
 
 #[test]
 fn a_user_that_its_node_denies_takes_nothing_from_others() {
-    starves_nobody(own(Sort::Level("gcra"), Counted::Local, 5), 5);
+    starves_nobody(own(LimitSort::Level("gcra"), CountingChoice::Local, 5), 5);
 }

@@ -1,7 +1,7 @@
 //! When keys are past their time: by whole milliseconds, and until somebody looks.
 
 use tollgate_testkit::redis::Reply;
-use tollgate_testkit::world::{Condition, Store};
+use tollgate_testkit::world::{Store, StoreCondition};
 
 use super::Both;
 
@@ -143,11 +143,11 @@ fn after_a_step_back_a_key_is_there_again_unless_it_was_deleted() {
 fn a_replica_hides_what_is_past_its_time_and_leaves_it_there() {
     let get: [&[u8]; 2] = [b"GET", b"k"];
     let mut store = one_key();
-    store.set_condition(Condition::ReadOnly);
+    store.set_condition(StoreCondition::ReadOnly);
     assert_eq!(store.command(100_000, &get), Ok(Reply::Nil));
     (0..100).for_each(|choice| store.expire_some(100_000, choice));
     assert_eq!(store.command(50_000, &get).expect("an answer"), "v");
-    store.set_condition(Condition::Well);
+    store.set_condition(StoreCondition::Well);
     assert_eq!(store.command(100_000, &get), Ok(Reply::Nil));
     assert!(store.keys().is_empty());
 }

@@ -2,7 +2,7 @@
 
 use tollgate_testkit::redis::Reply;
 use tollgate_testkit::traffic::Random;
-use tollgate_testkit::world::{Condition, Counts, Store};
+use tollgate_testkit::world::{Counts, Store, StoreCondition};
 
 use super::{Both, pick};
 
@@ -39,7 +39,7 @@ fn a_store_without_memory_refuses_as_redis_does() {
     conditions_are_alike(&mut both);
     both.command(&["CONFIG", "SET", "maxmemory", "1"])
         .expect("a limit");
-    both.simulated.set_condition(Condition::OutOfMemory);
+    both.simulated.set_condition(StoreCondition::OutOfMemory);
     let refused = both.same_script(SCRIPTS[0], &[]).unwrap_err();
     assert!(refused.starts_with("OOM command not allowed"), "{refused}");
     conditions_are_alike(&mut both);
@@ -52,12 +52,12 @@ fn a_replica_refuses_writes_as_redis_does() {
     // A master that isn't there.
     both.command(&["REPLICAOF", "127.0.0.1", "1"])
         .expect("a replica");
-    both.simulated.set_condition(Condition::ReadOnly);
+    both.simulated.set_condition(StoreCondition::ReadOnly);
     let refused = both.same_script(SCRIPTS[0], &[]).unwrap_err();
     assert!(refused.starts_with("READONLY You can't write"), "{refused}");
     conditions_are_alike(&mut both);
     both.command(&["REPLICAOF", "NO", "ONE"]).expect("a master");
-    both.simulated.set_condition(Condition::Well);
+    both.simulated.set_condition(StoreCondition::Well);
     conditions_are_alike(&mut both);
 }
 
@@ -97,7 +97,10 @@ fn scripts_are_forgotten_as_in_redis() {
 
 #[test]
 fn a_store_that_loads_or_is_busy_refuses_everything() {
-    for (condition, code) in [(Condition::Loading, "LOADING"), (Condition::Busy, "BUSY")] {
+    for (condition, code) in [
+        (StoreCondition::Loading, "LOADING"),
+        (StoreCondition::Busy, "BUSY"),
+    ] {
         let mut store = Store::new();
         store.set_condition(condition);
         for refused in [

@@ -8,8 +8,8 @@ use tollgate_engine::backend::LimitKind;
 use tollgate_redis::Redis;
 use tollgate_testkit::traffic::Random;
 use tollgate_testkit::world::{
-    Amount, Condition, Counted, Ends, Event, Failure, Keeps, Request, Rule, Setting, Sort, Story,
-    play,
+    Amount, CountingChoice, Event, Failure, FinalCost, KeptData, LimitSort, Request, Rule,
+    Scenario, ScenarioSettings, StoreCondition, run_scenario,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -59,14 +59,14 @@ const LEVELS: [(&str, Algorithm); 3] = [
 ];
 
 /// By the store of a test, whose clock is set by hand.
-async fn in_memory(algorithm: Algorithm, counted: Counted, steps: &[Step]) -> Passed {
+async fn in_memory(algorithm: Algorithm, counted: CountingChoice, steps: &[Step]) -> Passed {
     let clock = Manual::new();
     let redis = Redis::in_memory(clock.clone());
-    let store = redis.rehearsal().expect("it is in memory");
+    let store = redis.fake_store().expect("it is in memory");
     let rate = Rate::per_second(COUNT).burst(BURST);
-    let limiter = redis.limiter_of("calls", LimitKind::Rate { rate, algorithm });
+    let limiter = redis.limiter_with_kind("calls", LimitKind::Rate { rate, algorithm });
     let limiter = match counted {
-        Counted::Leased => limiter.leased(),
+        CountingChoice::Leased => limiter.leased(),
         _ => limiter,
     };
     let limiter = limiter.build().expect("a limit");
@@ -75,12 +75,12 @@ async fn in_memory(algorithm: Algorithm, counted: Counted, steps: &[Step]) -> Pa
         let elapsed = Duration::from_micros(step.at) - (clock.now() - start);
         clock.advance(elapsed);
         match step.fate {
-            Fate::Down => store.fail(tollgate_redis::Fault::Down),
-            Fate::ReadOnly => store.fail(tollgate_redis::Fault::ReadOnly),
-            Fate::Up => store.recover(),
+            Fate::Down => store.inject_fault(tollgate_redis::Fault::Down),
+            Fate::ReadOnly => store.inject_fault(tollgate_redis::Fault::ReadOnly),
+            Fate::Up => store.clear_fault(),
             Fate::Same => {}
         }
-        if limiter.check_n("k", step.cost).await.passed().is_some() {
+        if limiter.check_n("k", step.cost).await.allowed().is_some() {
             passed.push((step.at, step.at, step.cost));
         }
     }
@@ -88,7 +88,7 @@ async fn in_memory(algorithm: Algorithm, counted: Counted, steps: &[Step]) -> Pa
 }
 
 /// By the real client, and a store that runs the real scripts.
-fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
+fn in_the_world(sort: LimitSort, counted: CountingChoice, steps: &[Step]) -> Passed {
     let mut events = Vec::new();
     let end = steps.last().map_or(0, |step| step.at);
     for (number, step) in steps.iter().enumerate() {
@@ -99,8 +99,8 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
         // Of several at the same time, the last counts.
         let mut same = steps[number + 1..].iter();
         let is_last = !same.any(|other| other.at == step.at && other.fate != Fate::Same);
-        let keeps = Keeps::All;
-        let condition = Condition::ReadOnly;
+        let keeps = KeptData::All;
+        let condition = StoreCondition::ReadOnly;
         match step.fate {
             Fate::Down if is_last => events.push((step.at, Event::StoreDies { micros, keeps })),
             Fate::ReadOnly if is_last => {
@@ -114,7 +114,7 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
             cost: step.cost,
             patience: None,
             runs: 0,
-            ends: Ends::Unsaid,
+            ends: FinalCost::Unsaid,
             returns: false,
             descriptors: 0,
             has_facts: true,
@@ -138,7 +138,7 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
         waits: None,
         leaf: None,
     };
-    let setting = Setting {
+    let setting = ScenarioSettings {
         nodes: 1,
         shards: 1,
         keys: 1,
@@ -157,12 +157,12 @@ fn in_the_world(sort: Sort, counted: Counted, steps: &[Step]) -> Passed {
         is_in_memory: false,
         troubles: Vec::new(),
     };
-    let story = Story {
+    let story = Scenario {
         seed: 0,
         setting,
         events,
     };
-    let record = play(&story);
+    let record = run_scenario(&story);
     let asked = record.answers.iter().filter(|told| told.asked_at <= end);
     let passed = asked.filter(|told| told.allowed);
     passed
@@ -198,11 +198,11 @@ fn a_store_that_flaps_admits_no_more_than_one_that_works() {
     for _ in 0..super::at_length(100) {
         let steps = steps(&mut random);
         for (name, algorithm) in LEVELS {
-            for counted in [Counted::Leased, Counted::Exact] {
+            for counted in [CountingChoice::Leased, CountingChoice::Exact] {
                 let told = |where_it_is: &str| format!("{name} {counted:?} {where_it_is}");
                 let passed = runtime.block_on(in_memory(algorithm, counted, &steps));
                 judge(&passed, &steps, &told("in memory"));
-                let passed = in_the_world(Sort::Level(name), counted, &steps);
+                let passed = in_the_world(LimitSort::Level(name), counted, &steps);
                 judge(&passed, &steps, &told("in the world"));
             }
         }

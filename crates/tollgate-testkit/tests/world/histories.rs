@@ -6,7 +6,7 @@ use std::collections::BTreeMap;
 use std::ops::Range;
 
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::world::{Call, Ends, Event, Story, play, replay, try_seed};
+use tollgate_testkit::world::{Call, Event, FinalCost, Scenario, replay, run_scenario, run_seed};
 
 use super::is_soak;
 
@@ -30,7 +30,7 @@ fn all_hold(part: u64) {
     let mut failed = 0;
     let mut shown = Vec::new();
     for seed in seeds().filter(|seed| seed % 2 == part) {
-        if let Err(why) = try_seed(seed) {
+        if let Err(why) = run_seed(seed) {
             failed += 1;
             if shown.len() < SHOWN {
                 shown.push(why);
@@ -57,8 +57,8 @@ fn nothing_happens_that_must_not_be_in_odd_histories() {
 #[test]
 fn a_seed_plays_the_same_each_time() {
     for seed in 0..40 {
-        let story = Story::new(seed);
-        let (one, other) = (play(&story), play(&story));
+        let story = Scenario::new(seed);
+        let (one, other) = (run_scenario(&story), run_scenario(&story));
         let mut answers = one.answers.iter().zip(&other.answers);
         let first = answers.position(|(one, other)| one != other);
         assert_eq!(first, None, "seed {seed}: another answer");
@@ -81,7 +81,7 @@ fn a_seed_plays_the_same_each_time() {
 fn the_middleware_passes_on_what_the_engine_says() {
     let (mut passed, mut statuses) = (0, BTreeMap::<u16, usize>::new());
     for seed in 0..150 {
-        let mut story = Story::new(seed);
+        let mut story = Scenario::new(seed);
         if story.setting.has_trees() {
             // The middleware asks by facts alone.
             continue;
@@ -89,14 +89,14 @@ fn the_middleware_passes_on_what_the_engine_says() {
         for (_, event) in &mut story.events {
             // Nobody can tell the middleware that a request never ran.
             if let Event::Ask(request) = event
-                && request.ends == Ends::Cancelled
+                && request.ends == FinalCost::Cancelled
             {
-                request.ends = Ends::Unsaid;
+                request.ends = FinalCost::Unsaid;
             }
         }
         let mut answers = [false, true].map(|is_guarded| {
             story.setting.is_guarded = is_guarded;
-            play(&story).answers
+            run_scenario(&story).answers
         });
         for told in answers.iter_mut().flatten() {
             // Nobody is told so by the middleware.
@@ -124,7 +124,7 @@ fn what_the_simulated_store_answered_is_what_a_real_one_answers() {
     let server = Server::start();
     let mut calls = 0;
     for seed in 0..60 {
-        let record = play(&Story::new(seed));
+        let record = run_scenario(&Scenario::new(seed));
         calls += record.calls.len();
         if let Err(difference) = replay(&server, &record.calls) {
             panic!("seed {seed}: {difference}");

@@ -2,8 +2,8 @@
 //! whatever nodes hold of it or have held from before.
 
 use tollgate_testkit::world::{
-    Amount, Counted, Ends, Estimated, Event, Failure, Gift, Record, Request, Rule, Setting, Sort,
-    Story, play,
+    Amount, CountingChoice, EstimateSetting, Event, Failure, FinalCost, LimitSort, Record,
+    RefundEvent, Request, Rule, Scenario, ScenarioSettings, run_scenario,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -12,20 +12,23 @@ const LIMIT: u64 = 100;
 /// When the key is reset.
 const RESET: u64 = SECOND;
 
-fn kinds() -> Vec<(Sort, Counted)> {
-    let levels = ["gcra", "token-bucket", "leaky"].map(Sort::Level);
-    let windows = ["fixed-window", "sliding-window", "sliding-log"].map(Sort::Window);
-    let quotas = ["hour", "10min"].map(Sort::Quota);
+fn kinds() -> Vec<(LimitSort, CountingChoice)> {
+    let levels = ["gcra", "token-bucket", "leaky"].map(LimitSort::Level);
+    let windows = ["fixed-window", "sliding-window", "sliding-log"].map(LimitSort::Window);
+    let quotas = ["hour", "10min"].map(LimitSort::Quota);
     let exact = levels.into_iter().chain(windows).chain(quotas);
-    let mut kinds: Vec<_> = exact.map(|sort| (sort, Counted::Exact)).collect();
-    kinds.extend(levels.map(|sort| (sort, Counted::Leased)));
+    let mut kinds: Vec<_> = exact.map(|sort| (sort, CountingChoice::Exact)).collect();
+    kinds.extend(levels.map(|sort| (sort, CountingChoice::Leased)));
     kinds
 }
 
 /// Two nodes with one limit of a hundred, of which none comes back while a story is told.
-fn setting((sort, counted): (Sort, Counted), estimated: Option<Estimated>) -> Setting {
+fn setting(
+    (sort, counted): (LimitSort, CountingChoice),
+    estimated: Option<EstimateSetting>,
+) -> ScenarioSettings {
     let period = match sort {
-        Sort::Quota("10min") => HOUR / 6,
+        LimitSort::Quota("10min") => HOUR / 6,
         _ => HOUR,
     };
     let amount = Amount {
@@ -33,7 +36,7 @@ fn setting((sort, counted): (Sort, Counted), estimated: Option<Estimated>) -> Se
         period,
         burst: LIMIT,
     };
-    Setting {
+    ScenarioSettings {
         nodes: 2,
         shards: 1,
         keys: 1,
@@ -71,7 +74,7 @@ fn ask(node: usize, cost: u64, runs: u64, spent: u64) -> Event {
         cost,
         patience: None,
         runs,
-        ends: Ends::Cost(spent),
+        ends: FinalCost::Cost(spent),
         returns: false,
         descriptors: 0,
         has_facts: true,
@@ -89,7 +92,7 @@ fn turns(from: u64, pause: u64, count: u64) -> Vec<(u64, Event)> {
 }
 
 fn reset(node: usize) -> Event {
-    Event::Gives(Gift {
+    Event::Gives(RefundEvent {
         node,
         rule: 0,
         who: 0,
@@ -97,13 +100,13 @@ fn reset(node: usize) -> Event {
     })
 }
 
-fn played(setting: Setting, events: Vec<(u64, Event)>) -> Record {
-    let story = Story {
+fn played(setting: ScenarioSettings, events: Vec<(u64, Event)>) -> Record {
+    let story = Scenario {
         seed: 0,
         setting,
         events,
     };
-    let record = play(&story);
+    let record = run_scenario(&story);
     assert!(record.gifts.iter().all(|given| given.to.is_some()));
     record
 }
@@ -134,7 +137,7 @@ fn what_nodes_hold_and_what_is_there_after_a_reset_are_the_limit() {
 
 #[test]
 fn what_is_held_from_before_a_reset_gives_back_nothing_that_was_spent_after_it() {
-    let estimated = Estimated {
+    let estimated = EstimateSetting {
         within: 60_000,
         refunds: false,
     };

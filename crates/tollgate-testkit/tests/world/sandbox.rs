@@ -1,9 +1,9 @@
 //! Scripts see nothing but what they are given: not each other, not another store, no clock and no chance.
 
 use tollgate_testkit::redis::Reply;
-use tollgate_testkit::threads::together;
+use tollgate_testkit::threads::run_together;
 use tollgate_testkit::traffic::Random;
-use tollgate_testkit::world::{Condition, ServerError, Store};
+use tollgate_testkit::world::{ServerError, Store, StoreCondition};
 
 use super::pick;
 
@@ -46,7 +46,7 @@ fn a_script_that_one_store_was_told_is_unknown_to_another() {
         assert_eq!(refused.code(), "NOSCRIPT");
         store.eval(0, script, &[], &[]).expect("an answer");
         assert_eq!(store.keys(), [b"k"]);
-        store.set_condition(Condition::ReadOnly);
+        store.set_condition(StoreCondition::ReadOnly);
     }
 }
 
@@ -112,12 +112,12 @@ fn history(seed: u64) -> (Vec<Result<Reply, ServerError>>, String) {
             9 => store.set_condition(*pick(
                 &mut random,
                 &[
-                    &Condition::OutOfMemory,
-                    &Condition::ReadOnly,
-                    &Condition::Loading,
+                    &StoreCondition::OutOfMemory,
+                    &StoreCondition::ReadOnly,
+                    &StoreCondition::Loading,
                 ],
             )),
-            10..=14 => store.set_condition(Condition::Well),
+            10..=14 => store.set_condition(StoreCondition::Well),
             _ => {
                 let script = pick(&mut random, &SCRIPTS);
                 answers.push(store.eval(now, script, &[key.as_bytes()], &[arg.as_bytes()]));
@@ -132,7 +132,7 @@ fn the_same_seed_gives_the_same_answers_whatever_else_goes_on() {
     const SEEDS: u32 = 30;
     let expected: Vec<_> = (0..SEEDS).map(|seed| history(seed.into())).collect();
     assert!(expected.windows(2).all(|two| two[0] != two[1]));
-    together(3, |thread| {
+    run_together(3, |thread| {
         for seed in (0..SEEDS).map(|seed| (seed + 10 * thread) % SEEDS) {
             let place = usize::try_from(seed).expect("a few");
             assert!(history(seed.into()) == expected[place], "seed {seed}");

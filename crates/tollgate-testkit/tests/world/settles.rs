@@ -1,9 +1,10 @@
 //! What a request cost, said at every time, to limits of every kind in a store: in time it is charged, and late it is
 //! charged as far as it isn't yet. Nothing comes back late, but what the rule gives back by itself.
 
-use tollgate::stack::Settlement;
+use tollgate::stack::SettlementTiming;
 use tollgate_testkit::world::{
-    Amount, Counted, Ends, Estimated, Event, Failure, Request, Rule, Setting, Sort, Story, play,
+    Amount, CountingChoice, EstimateSetting, Event, Failure, FinalCost, LimitSort, Request, Rule,
+    Scenario, ScenarioSettings, run_scenario,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -14,20 +15,20 @@ const ESTIMATE: u64 = 20;
 const WITHIN: u64 = 2_000;
 
 /// Every kind of limit whose costs may be estimates: a hundred, of which none comes back while a story is told.
-fn kinds() -> Vec<(Sort, Counted)> {
-    let levels = ["gcra", "token-bucket", "leaky"].map(Sort::Level);
-    let windows = ["fixed-window", "sliding-window", "sliding-log"].map(Sort::Window);
-    let quotas = ["hour", "10min"].map(Sort::Quota);
+fn kinds() -> Vec<(LimitSort, CountingChoice)> {
+    let levels = ["gcra", "token-bucket", "leaky"].map(LimitSort::Level);
+    let windows = ["fixed-window", "sliding-window", "sliding-log"].map(LimitSort::Window);
+    let quotas = ["hour", "10min"].map(LimitSort::Quota);
     let exact = levels.into_iter().chain(windows).chain(quotas);
-    let mut kinds: Vec<_> = exact.map(|sort| (sort, Counted::Exact)).collect();
-    kinds.extend(levels.map(|sort| (sort, Counted::Leased)));
-    kinds.extend(levels.map(|sort| (sort, Counted::Local)));
+    let mut kinds: Vec<_> = exact.map(|sort| (sort, CountingChoice::Exact)).collect();
+    kinds.extend(levels.map(|sort| (sort, CountingChoice::Leased)));
+    kinds.extend(levels.map(|sort| (sort, CountingChoice::Local)));
     kinds
 }
 
-fn setting((sort, counted): (Sort, Counted), refunds: bool) -> Setting {
+fn setting((sort, counted): (LimitSort, CountingChoice), refunds: bool) -> ScenarioSettings {
     let period = match sort {
-        Sort::Quota("10min") => HOUR / 6,
+        LimitSort::Quota("10min") => HOUR / 6,
         _ => HOUR,
     };
     let amount = Amount {
@@ -35,7 +36,7 @@ fn setting((sort, counted): (Sort, Counted), refunds: bool) -> Setting {
         period,
         burst: LIMIT,
     };
-    Setting {
+    ScenarioSettings {
         nodes: 1,
         shards: 1,
         keys: 1,
@@ -46,7 +47,7 @@ fn setting((sort, counted): (Sort, Counted), refunds: bool) -> Setting {
             versions: vec![vec![amount]],
             is_shared: false,
             only: None,
-            estimated: Some(Estimated {
+            estimated: Some(EstimateSetting {
                 within: WITHIN,
                 refunds,
             }),
@@ -76,7 +77,7 @@ fn ask(cost: u64, runs: u64, spent: u64) -> Event {
         cost,
         patience: None,
         runs,
-        ends: Ends::Cost(spent),
+        ends: FinalCost::Cost(spent),
         returns: false,
         descriptors: 0,
         has_facts: true,
@@ -87,19 +88,19 @@ fn ask(cost: u64, runs: u64, spent: u64) -> Event {
 /// A request that is thought to cost 20 says after this time that it cost so much: what it is told, and how much of the
 /// limit others then have.
 fn settled(
-    kind: (Sort, Counted),
+    kind: (LimitSort, CountingChoice),
     refunds: bool,
     (after, spent): (u64, u64),
-) -> (Option<Settlement>, u64) {
+) -> (Option<SettlementTiming>, u64) {
     let mut events = vec![(0, ask(ESTIMATE, after, spent))];
     let from = after + SECOND;
     events.extend((0..2 * LIMIT).map(|number| (from + 5_000 * number, ask(1, 0, 1))));
-    let story = Story {
+    let story = Scenario {
         seed: 0,
         setting: setting(kind, refunds),
         events,
     };
-    let record = play(&story);
+    let record = run_scenario(&story);
     let told = record.answers[0];
     assert!(told.allowed && told.fallback.is_none(), "{told:?}");
     let others = record.answers[1..].iter();
@@ -116,11 +117,11 @@ fn a_cost_is_charged_whenever_it_is_said() {
                 for after in [1, WITHIN - 50, WITHIN + 50, 3 * WITHIN] {
                     let (told, left) = settled(kind, refunds, (1_000 * after, spent));
                     let (timing, charged) = if after < WITHIN {
-                        (Settlement::InTime, spent)
+                        (SettlementTiming::InTime, spent)
                     } else if refunds {
-                        (Settlement::Late, spent)
+                        (SettlementTiming::Late, spent)
                     } else {
-                        (Settlement::Late, spent.max(ESTIMATE))
+                        (SettlementTiming::Late, spent.max(ESTIMATE))
                     };
                     assert_eq!(
                         (told, left),

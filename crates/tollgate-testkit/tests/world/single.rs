@@ -1,8 +1,8 @@
 //! Histories that are told by hand: what the random ones found once, at its shortest.
 
 use tollgate_testkit::world::{
-    Amount, Counted, Ends, Event, Failure, Gift, Keeps, Record, Request, Rule, Setting, Sort,
-    Story, Told, play, try_story,
+    Amount, CountingChoice, Event, Failure, FinalCost, KeptData, LimitSort, Record, RefundEvent,
+    ReportedDecision, Request, Rule, Scenario, ScenarioSettings, run_and_check, run_scenario,
 };
 
 const SECOND: u64 = 1_000_000;
@@ -10,8 +10,8 @@ const HOUR: u64 = 3_600 * SECOND;
 const TIMEOUT: u64 = 25;
 
 /// One node, and one who asks.
-fn setting(rules: Vec<Rule>) -> Setting {
-    Setting {
+fn setting(rules: Vec<Rule>) -> ScenarioSettings {
+    ScenarioSettings {
         nodes: 1,
         shards: 1,
         keys: 1,
@@ -32,7 +32,7 @@ fn setting(rules: Vec<Rule>) -> Setting {
     }
 }
 
-fn rule(sort: Sort, counted: Counted, (count, period, burst): (u64, u64, u64)) -> Rule {
+fn rule(sort: LimitSort, counted: CountingChoice, (count, period, burst): (u64, u64, u64)) -> Rule {
     Rule {
         sort,
         counted,
@@ -57,7 +57,7 @@ fn ask(cost: u64) -> Event {
         cost,
         patience: None,
         runs: 0,
-        ends: Ends::Unsaid,
+        ends: FinalCost::Unsaid,
         returns: false,
         descriptors: 0,
         has_facts: true,
@@ -66,19 +66,19 @@ fn ask(cost: u64) -> Event {
 }
 
 fn away(micros: u64) -> Event {
-    let keeps = Keeps::All;
+    let keeps = KeptData::All;
     Event::StoreDies { micros, keeps }
 }
 
 /// What came of it, of which nothing must not be.
-fn played(setting: Setting, events: Vec<(u64, Event)>) -> Record {
-    let story = Story {
+fn played(setting: ScenarioSettings, events: Vec<(u64, Event)>) -> Record {
+    let story = Scenario {
         seed: 0,
         setting,
         events,
     };
-    assert_eq!(try_story(&story), Ok(()), "{story}");
-    play(&story)
+    assert_eq!(run_and_check(&story), Ok(()), "{story}");
+    run_scenario(&story)
 }
 
 /// How much passed between two times.
@@ -90,7 +90,11 @@ fn passed(record: &Record, from: u64, to: u64) -> u64 {
 
 #[test]
 fn what_was_spent_of_a_lease_that_is_forgotten_is_remembered() {
-    let own = rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10));
+    let own = rule(
+        LimitSort::Level("gcra"),
+        CountingChoice::Leased,
+        (1, HOUR, 10),
+    );
     // Long after the lease's life, so that nobody keeps it.
     let mut events = vec![(0, ask(5)), (5 * SECOND, away(10 * SECOND))];
     events.extend((0..10).map(|_| (6 * SECOND, ask(1))));
@@ -102,9 +106,13 @@ fn what_was_spent_of_a_lease_that_is_forgotten_is_remembered() {
 fn what_was_spent_of_a_lease_counts_where_an_open_circuit_keeps_it_from_being_asked_for() {
     let own = Rule {
         failure: Failure::Breaks,
-        ..rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10))
+        ..rule(
+            LimitSort::Level("gcra"),
+            CountingChoice::Leased,
+            (1, HOUR, 10),
+        )
     };
-    let setting = Setting {
+    let setting = ScenarioSettings {
         keys: 2,
         lease_life: vec![60_000],
         ..setting(vec![own])
@@ -118,7 +126,7 @@ fn what_was_spent_of_a_lease_counts_where_an_open_circuit_keeps_it_from_being_as
     events.extend((0..60).map(|turn| (SECOND + turn * SECOND / 10, asked_by(1, 1))));
     events.extend((0..10).map(|_| (8 * SECOND, asked_by(0, 1))));
     let record = played(setting, events);
-    let is_own = |told: &&Told| told.ask.who == 0 && told.at < 9 * SECOND;
+    let is_own = |told: &&ReportedDecision| told.ask.who == 0 && told.at < 9 * SECOND;
     let own = record.answers.iter().filter(is_own);
     let passed = own.filter(|told| told.allowed).map(|told| told.ask.cost);
     assert_eq!(passed.sum::<u64>(), 10, "{:#?}", record.answers);
@@ -126,7 +134,11 @@ fn what_was_spent_of_a_lease_counts_where_an_open_circuit_keeps_it_from_being_as
 
 #[test]
 fn what_ran_out_without_a_store_is_not_told_to_it_as_if_it_were_new() {
-    let own = rule(Sort::Window("sliding-log"), Counted::Exact, (5, SECOND, 5));
+    let own = rule(
+        LimitSort::Window("sliding-log"),
+        CountingChoice::Exact,
+        (5, SECOND, 5),
+    );
     let events = vec![
         (0, away(SECOND)),
         (SECOND / 2, ask(5)),
@@ -139,7 +151,11 @@ fn what_ran_out_without_a_store_is_not_told_to_it_as_if_it_were_new() {
 
 #[test]
 fn a_reply_that_is_there_when_time_is_up_wins() {
-    let own = rule(Sort::Level("gcra"), Counted::Exact, (1, HOUR, 10));
+    let own = rule(
+        LimitSort::Level("gcra"),
+        CountingChoice::Exact,
+        (1, HOUR, 10),
+    );
     let micros = TIMEOUT * 1_000;
     let stops = Event::StoreStops { micros };
     let events = vec![(SECOND, ask(1)), (2 * SECOND, ask(1)), (2 * SECOND, stops)];
@@ -153,10 +169,18 @@ fn a_reply_that_is_there_when_time_is_up_wins() {
 fn time_in_which_a_node_was_frozen_counts_for_none_of_its_questions() {
     let all = Rule {
         is_shared: true,
-        ..rule(Sort::Level("gcra"), Counted::Exact, (1, HOUR, 10))
+        ..rule(
+            LimitSort::Level("gcra"),
+            CountingChoice::Exact,
+            (1, HOUR, 10),
+        )
     };
-    let own = rule(Sort::Quota("10min"), Counted::Exact, (4, HOUR / 6, 4));
-    let setting = Setting {
+    let own = rule(
+        LimitSort::Quota("10min"),
+        CountingChoice::Exact,
+        (4, HOUR / 6, 4),
+    );
+    let setting = ScenarioSettings {
         shards: 3,
         delay: 5_000,
         timeout: 100,
@@ -176,8 +200,12 @@ fn time_in_which_a_node_was_frozen_counts_for_none_of_its_questions() {
 
 #[test]
 fn a_lease_that_is_over_when_it_comes_is_no_refusal() {
-    let own = rule(Sort::Level("gcra"), Counted::Leased, (1, HOUR, 10));
-    let setting = Setting {
+    let own = rule(
+        LimitSort::Level("gcra"),
+        CountingChoice::Leased,
+        (1, HOUR, 10),
+    );
+    let setting = ScenarioSettings {
         delay: 2_000,
         ..setting(vec![own])
     };
@@ -195,8 +223,12 @@ fn a_lease_that_is_over_when_it_comes_is_no_refusal() {
 
 #[test]
 fn a_lease_lives_as_long_as_its_taker_said_whoever_else_asks() {
-    let own = rule(Sort::Level("gcra"), Counted::Leased, (10, SECOND, 20));
-    let setting = Setting {
+    let own = rule(
+        LimitSort::Level("gcra"),
+        CountingChoice::Leased,
+        (10, SECOND, 20),
+    );
+    let setting = ScenarioSettings {
         nodes: 2,
         lease_life: vec![4_000, 500],
         ..setting(vec![own])
@@ -224,21 +256,24 @@ fn a_lease_lives_as_long_as_its_taker_said_whoever_else_asks() {
 
 #[test]
 fn a_log_of_which_some_is_given_back_ends_by_itself() {
-    let (sort, counts) = (Sort::Window("sliding-log"), (5, 10 * SECOND, 5));
-    let gift = Event::Gives(Gift {
+    let (sort, counts) = (LimitSort::Window("sliding-log"), (5, 10 * SECOND, 5));
+    let gift = Event::Gives(RefundEvent {
         node: 0,
         rule: 0,
         who: 0,
         units: Some(2),
     });
     let events = vec![(SECOND, ask(5)), (2 * SECOND, gift), (3 * SECOND, ask(2))];
-    let record = played(setting(vec![rule(sort, Counted::Exact, counts)]), events);
+    let record = played(
+        setting(vec![rule(sort, CountingChoice::Exact, counts)]),
+        events,
+    );
     assert_eq!(passed(&record, 0, 4 * SECOND), 7, "{:#?}", record.answers);
 }
 
 #[test]
 fn a_slot_that_a_step_of_the_stores_clock_ended_is_taken_again_by_its_holder() {
-    let slots = rule(Sort::Slots, Counted::Exact, (1, 0, 1));
+    let slots = rule(LimitSort::Slots, CountingChoice::Exact, (1, 0, 1));
     let holds = match ask(1) {
         Event::Ask(ask) => Event::Ask(Request {
             runs: 20 * SECOND,

@@ -7,9 +7,9 @@ use tokio::runtime::Builder;
 use tollgate::clock::Manual;
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::document::Format;
-use tollgate_engine::engine::{CombinedVerdict, DescriptorRequest};
+use tollgate_engine::engine::{DescriptorRequest, MixedDecision};
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::{Conditions, Engine, Facts, Policy};
+use tollgate_engine::{DecideOptions, Engine, Facts, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
 use tollgate_testkit::traffic::Random;
@@ -112,22 +112,22 @@ where
             hits_addend: 1,
         };
         let facts = Facts::new().with("user", USERS[user]);
-        let verdict = engine.decide_with_descriptors(Conditions::new(), &facts, request);
+        let verdict = engine.decide_with_descriptors(DecideOptions::new(), &facts, request);
         let verdict = verdict.await.expect("a backend").expect("a verdict");
         let by_rules = passed.by_user[user] < limits.user && passed.all() < limits.all;
         let by_trees = (has == Has::Plan || passed.by_tree_user[user] < limits.tree_user)
             && (has == Has::User || passed.by_plan[plan] < limits.tree_plan);
         match verdict {
-            CombinedVerdict::Passed(..) => {
+            MixedDecision::Passed(..) => {
                 assert!(by_rules && by_trees, "request {number} passed: {passed:?}");
                 passed.by_user[user] += 1;
                 passed.by_plan[plan] += u64::from(has != Has::User);
                 passed.by_tree_user[user] += u64::from(has != Has::Plan);
             }
-            CombinedVerdict::DeniedByRule(denied) => {
+            MixedDecision::DeniedByRule(denied) => {
                 assert!(!by_rules, "request {number}, {denied:?}: {passed:?}");
             }
-            CombinedVerdict::DeniedByDescriptor(_) => {
+            MixedDecision::DeniedByDescriptor(_) => {
                 assert!(!by_trees, "request {number} denied: {passed:?}");
             }
         }
@@ -142,7 +142,7 @@ where
 {
     for (number, user) in USERS.into_iter().enumerate() {
         let facts = Facts::new().with("user", user);
-        let left = engine.left_async(&facts).await.expect("a backend");
+        let left = engine.remaining_async(&facts).await.expect("a backend");
         let left = |rule: &str| {
             let mut own = left.iter().filter(|one| one.rule == rule);
             own.next().expect("the rule").decision.remaining
@@ -205,7 +205,7 @@ fn rules_and_trees_are_charged_together_or_not_at_all_on_a_store() {
             let limits = Limits::new(random);
             runtime.block_on(async {
                 let redis = Redis::builder(&server.url()).expect("an address");
-                let redis = redis.timeout(Duration::from_secs(60)).nodes(1);
+                let redis = redis.timeout(Duration::from_secs(60)).node_count(1);
                 let redis = redis.build().expect("a store");
                 let engine = Engine::new(limits.policy(counting), redis).expect("a policy");
                 play(&engine, &limits, random).await;

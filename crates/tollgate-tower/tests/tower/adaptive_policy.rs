@@ -28,7 +28,7 @@ fn service(text: &str) -> (Arc<Limits>, Router) {
         clock.advance(Duration::from_millis(1));
         std::future::ready(StatusCode::from_u16(*status).expect("a status"))
     };
-    let layer = RateLimitLayer::by_policy(Arc::clone(&engine));
+    let layer = RateLimitLayer::from_policy(Arc::clone(&engine));
     (
         engine,
         Router::new().route("/{status}", get(answer)).layer(layer),

@@ -1,7 +1,7 @@
 //! What clients read.
 
 use tollgate::Rate;
-use tollgate_tower::{Answers, Dialect, Form, RateLimitLayer, keys};
+use tollgate_tower::{DenialBodyFormat, HeaderDialect, RateLimitLayer, ResponseFormat, keys};
 
 use crate::kit::{Answer, app, as_grpc, ask, from, per_key};
 
@@ -9,16 +9,16 @@ use crate::kit::{Answer, app, as_grpc, ask, from, per_key};
 const NO_STORE: &str = "cache-control: no-store";
 
 /// The answers to the first and the second request of a client that may ask once a minute.
-async fn two(answers: Answers) -> [Answer; 2] {
+async fn two(answers: ResponseFormat) -> [Answer; 2] {
     two_of(answers, || from("192.0.2.1", "/users/1")).await
 }
 
 async fn two_of(
-    answers: Answers,
+    answers: ResponseFormat,
     request: impl Fn() -> http::Request<axum::body::Body>,
 ) -> [Answer; 2] {
-    let (limits, _) = per_key(Rate::per_minute(1), keys::Address::new());
-    let app = app(RateLimitLayer::new(limits.named("per-client")).answers(answers));
+    let (limits, _) = per_key(Rate::per_minute(1), keys::ClientAddress::new());
+    let app = app(RateLimitLayer::new(limits.named("per-client")).response_format(answers));
     [ask(&app, request()).await, ask(&app, request()).await]
 }
 
@@ -32,7 +32,7 @@ fn answer(status: u16, fields: &[&str], body: &str) -> Answer {
 
 #[tokio::test]
 async fn by_default_what_is_left_is_told_by_draft_8_and_why_by_problem_details() {
-    let [first, second] = two(Answers::new()).await;
+    let [first, second] = two(ResponseFormat::new()).await;
     let text = "content-type: text/plain; charset=utf-8";
     let policy = "ratelimit-policy: \"per-client\";q=1;w=60";
     let left = "ratelimit: \"per-client\";r=0;t=60";
@@ -45,9 +45,9 @@ async fn by_default_what_is_left_is_told_by_draft_8_and_why_by_problem_details()
 
 #[tokio::test]
 async fn dialects_are_told_one_after_the_other_and_may_be_read_by_scripts() {
-    let answers = Answers::new()
-        .dialects([Dialect::Draft7, Dialect::Draft6])
-        .form(Form::Plain)
+    let answers = ResponseFormat::new()
+        .dialects([HeaderDialect::Draft7, HeaderDialect::Draft6])
+        .form(DenialBodyFormat::Plain)
         .expose();
     let [first, second] = two(answers).await;
     let told = [
@@ -77,7 +77,9 @@ async fn dialects_are_told_one_after_the_other_and_may_be_read_by_scripts() {
 
 #[tokio::test]
 async fn without_a_dialect_nothing_is_told_but_when_to_come_again() {
-    let answers = Answers::new().dialects([]).form(Form::Empty);
+    let answers = ResponseFormat::new()
+        .dialects([])
+        .form(DenialBodyFormat::Empty);
     let [first, second] = two(answers).await;
     assert_eq!(first.fields, ["content-type: text/plain; charset=utf-8"]);
     assert_eq!(second, answer(429, &["retry-after: 60", NO_STORE], ""));
@@ -85,7 +87,10 @@ async fn without_a_dialect_nothing_is_told_but_when_to_come_again() {
 
 #[tokio::test]
 async fn a_call_of_grpc_is_refused_as_grpc_does() {
-    let [_, second] = two_of(Answers::new(), || as_grpc(from("192.0.2.1", "/users/1"))).await;
+    let [_, second] = two_of(ResponseFormat::new(), || {
+        as_grpc(from("192.0.2.1", "/users/1"))
+    })
+    .await;
     assert_eq!((second.status, &*second.body), (200, ""));
     assert_eq!(
         second.fields[..4],
@@ -152,7 +157,7 @@ async fn only_post_over_http_2_is_a_call_of_grpc() {
         ("POST", http::Version::HTTP_3, 200),
     ];
     for (method, version, status) in rows {
-        let [_, second] = two_of(Answers::new(), || {
+        let [_, second] = two_of(ResponseFormat::new(), || {
             let mut request = as_grpc(from("192.0.2.1", "/users/1"));
             *request.method_mut() = method.parse().expect("a method");
             *request.version_mut() = version;
@@ -192,8 +197,8 @@ async fn no_cache_keeps_a_denial_whatever_its_reason_is() {
 /// Clients tell limits apart by their names.
 #[tokio::test]
 async fn two_layers_on_one_path_have_two_names_by_default() {
-    let by_address = |rate| RateLimitLayer::new(per_key(rate, keys::Address::new()).0);
-    let slots = |most| RateLimitLayer::at_once(most, keys::Address::new());
+    let by_address = |rate| RateLimitLayer::new(per_key(rate, keys::ClientAddress::new()).0);
+    let slots = |most| RateLimitLayer::concurrency(most, keys::ClientAddress::new());
     let app = app(by_address(Rate::per_second(10)))
         .layer(by_address(Rate::per_hour(1_000)))
         .layer(slots(20))

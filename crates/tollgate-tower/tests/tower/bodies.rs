@@ -7,9 +7,9 @@ use bytes::Bytes;
 use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::clock::Manual;
-use tollgate::{ConcurrencyLimiter, KeyedConcurrency, Rate};
+use tollgate::{ConcurrencyLimiter, KeyedConcurrencyLimiter, Rate};
 use tollgate_http::guard::Fingerprint;
-use tollgate_tower::{AtOnce, PerKey, RateLimitLayer, ShedLayer, keys};
+use tollgate_tower::{ConcurrencyLimit, ConcurrencyLimitLayer, RateLimitLayer, RatePerKey, keys};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::kit::{from, per_key};
@@ -52,7 +52,7 @@ where
 }
 
 /// The same of one that has one slot for each client, and this limiter.
-async fn holds_one<S, B>(limited: S, limiter: &KeyedConcurrency<Fingerprint>)
+async fn holds_one<S, B>(limited: S, limiter: &KeyedConcurrencyLimiter<Fingerprint>)
 where
     S: Service<Request<axum::body::Body>, Response = Response<B>, Error = Infallible> + Clone,
     B: http_body::Body<Data = Bytes>,
@@ -73,24 +73,24 @@ where
     assert!(limiter.is_empty());
 }
 
-fn once() -> RateLimitLayer<PerKey<keys::Address, Arc<Manual>>> {
-    RateLimitLayer::new(per_key(Rate::per_hour(1), keys::Address::new()).0)
+fn once() -> RateLimitLayer<RatePerKey<keys::ClientAddress, Arc<Manual>>> {
+    RateLimitLayer::new(per_key(Rate::per_hour(1), keys::ClientAddress::new()).0)
 }
 
 fn one_slot() -> (
-    RateLimitLayer<AtOnce<keys::Address>>,
-    Arc<KeyedConcurrency<Fingerprint>>,
+    RateLimitLayer<ConcurrencyLimit<keys::ClientAddress>>,
+    Arc<KeyedConcurrencyLimiter<Fingerprint>>,
 ) {
-    let limits = AtOnce::new(1, keys::Address::new());
+    let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     (RateLimitLayer::new(limits), limiter)
 }
 
 #[tokio::test]
 async fn a_body_of_any_type_is_put_into_one_that_can_be_a_refusal() {
-    passes_once(once().any_body().layer(tower::service_fn(hello))).await;
+    passes_once(once().wrap_body().layer(tower::service_fn(hello))).await;
     let (layer, limiter) = one_slot();
-    holds_one(layer.any_body().layer(tower::service_fn(hello)), &limiter).await;
+    holds_one(layer.wrap_body().layer(tower::service_fn(hello)), &limiter).await;
 }
 
 #[tokio::test]
@@ -118,10 +118,10 @@ async fn layers_outside_can_answer_with_an_empty_body() {
     fn instead<R, B: Default>(_: &impl Service<R, Response = Response<B>>) -> Response<B> {
         Response::new(B::default())
     }
-    let limited = RateLimitLayer::per_client(Rate::per_hour(1)).any_body();
+    let limited = RateLimitLayer::per_client(Rate::per_hour(1)).wrap_body();
     let limited = limited.layer(tower::service_fn(hello));
     assert_eq!(text(instead(&limited)).await, "");
-    let shed = ShedLayer::by(Arc::new(ConcurrencyLimiter::new(1)));
+    let shed = ConcurrencyLimitLayer::with_limiter(Arc::new(ConcurrencyLimiter::new(1)));
     let shed = shed.layer(tower::service_fn(hello));
     assert_eq!(text(instead(&shed)).await, "");
 }

@@ -15,42 +15,42 @@ use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tokio::sync::Notify;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, ExactKeyedLimiter, Rate};
+use tollgate::{Algorithm, Rate, StoredKeyLimiter};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    ByPolicy, Cost, Counts, ExactPerKey, Guard, Head, Limits, RateLimitLayer, Settle, Settles,
-    Usage, Used, keys,
+    ActualCost, Cost, CountedResponses, PolicyLimits, RateLimitLayer, RequestHead, RequestLimiter,
+    RequestLimits, Settle, SettleCosts, SettlingRatePerKey, UsageReporter, keys,
 };
 use tower::{ServiceBuilder, ServiceExt, service_fn};
 
 use crate::kit::{ask, frames, from, left, statuses, task};
 
-type Exact = ExactPerKey<keys::Address, Arc<Manual>>;
+type Exact = SettlingRatePerKey<keys::ClientAddress, Arc<Manual>>;
 
 fn exact(count: u64) -> Exact {
-    let limiter = ExactKeyedLimiter::builder(Rate::per_hour(count), 1_000)
+    let limiter = StoredKeyLimiter::builder(Rate::per_hour(count), 1_000)
         .algorithm(Algorithm::TokenBucket)
         .clock(Arc::new(Manual::new()));
     let limiter = limiter.build().expect("a rate");
-    ExactPerKey::by(Arc::new(limiter), keys::Address::new())
+    SettlingRatePerKey::with_limiter(Arc::new(limiter), keys::ClientAddress::new())
 }
 
 /// Answers with the status that is asked for.
-fn answering<L: Limits<Head>>(layer: RateLimitLayer<L>) -> Router {
+fn answering<L: RequestLimits<RequestHead>>(layer: RateLimitLayer<L>) -> Router {
     let status =
         |Path(code): Path<u16>| async move { StatusCode::from_u16(code).expect("a status") };
     Router::new().route("/{code}", get(status)).layer(layer)
 }
 
-fn counting(count: u64, counts: Counts) -> Router {
-    answering(RateLimitLayer::new(exact(count)).with(|guard| guard.count(counts)))
+fn counting(count: u64, counts: CountedResponses) -> Router {
+    answering(RateLimitLayer::new(exact(count)).configure(|guard| guard.count_responses(counts)))
 }
 
 #[tokio::test]
 async fn only_failures_count() {
-    let app = counting(2, Counts::Failures);
+    let app = counting(2, CountedResponses::Failures);
     let asked = [200, 302, 200, 401, 200, 200, 500, 200, 401];
     let seen = statuses(&app, &asked).await;
     assert_eq!(seen, [200, 302, 200, 401, 200, 200, 500, 429, 429]);
@@ -58,14 +58,14 @@ async fn only_failures_count() {
 
 #[tokio::test]
 async fn only_successes_count() {
-    let app = counting(2, Counts::Successes);
+    let app = counting(2, CountedResponses::Successes);
     let seen = statuses(&app, &[401, 404, 200, 500, 204, 401]).await;
     assert_eq!(seen, [401, 404, 200, 500, 204, 429]);
 }
 
 #[tokio::test]
 async fn any_rule_says_which_count() {
-    let is_counted = Counts::By(Arc::new(|reply| reply.status() == 404));
+    let is_counted = CountedResponses::By(Arc::new(|reply| reply.status() == 404));
     let app = counting(1, is_counted);
     let seen = statuses(&app, &[401, 200, 404, 200]).await;
     assert_eq!(seen, [401, 200, 404, 429]);
@@ -83,7 +83,8 @@ async fn ten_thousand_logins_at_once_get_as_far_as_five() {
             StatusCode::UNAUTHORIZED
         }
     };
-    let layer = RateLimitLayer::new(exact(5)).with(|guard| guard.count(Counts::Failures));
+    let layer = RateLimitLayer::new(exact(5))
+        .configure(|guard| guard.count_responses(CountedResponses::Failures));
     let app = Router::new().route("/", get(login)).layer(layer);
     let calls: Vec<_> = (0..10_000)
         .map(|_| tokio::spawn(app.clone().oneshot(from("192.0.2.1", "/"))))
@@ -106,7 +107,8 @@ async fn ten_thousand_logins_at_once_get_as_far_as_five() {
 /// Whoever hangs up before the answer has had its try.
 #[tokio::test]
 async fn what_is_dropped_before_its_answer_counts() {
-    let layer = RateLimitLayer::new(exact(1)).with(|guard| guard.count(Counts::Failures));
+    let layer = RateLimitLayer::new(exact(1))
+        .configure(|guard| guard.count_responses(CountedResponses::Failures));
     let never = || async { std::future::pending::<()>().await };
     let app = Router::new()
         .route("/", get(never))
@@ -121,12 +123,13 @@ async fn what_is_dropped_before_its_answer_counts() {
 #[tokio::test]
 async fn a_service_that_fails_without_an_answer_has_failed() {
     for (counts, expected) in [
-        (Counts::Failures, 0),
-        (Counts::Successes, 1),
-        (Counts::All, 0),
+        (CountedResponses::Failures, 0),
+        (CountedResponses::Successes, 1),
+        (CountedResponses::All, 0),
     ] {
         let limits = exact(1);
-        let layer = RateLimitLayer::new(limits).with(|guard| guard.count(counts.clone()));
+        let layer =
+            RateLimitLayer::new(limits).configure(|guard| guard.count_responses(counts.clone()));
         let failing = service_fn(|request: Request<Body>| async move {
             if request.uri().path() == "/fails" {
                 return Err("it broke");
@@ -148,7 +151,8 @@ async fn a_service_that_fails_without_an_answer_has_failed() {
 /// A call of gRPC says at its end how it went.
 #[tokio::test]
 async fn trailers_of_grpc_are_waited_for() {
-    let layer = RateLimitLayer::new(exact(1)).with(|guard| guard.count(Counts::Failures));
+    let layer = RateLimitLayer::new(exact(1))
+        .configure(|guard| guard.count_responses(CountedResponses::Failures));
     let call = |Path(status): Path<String>| async move {
         let trailers = HeaderMap::from_iter([(
             http::HeaderName::from_static("grpc-status"),
@@ -172,20 +176,22 @@ async fn trailers_of_grpc_are_waited_for() {
 }
 
 fn guard_settling(count: u64, estimate: u64, settle: Settle) -> RateLimitLayer<Exact> {
-    let guard = Guard::new(exact(count));
-    RateLimitLayer::of(guard.costing(Cost::Fixed(estimate)).settle(settle))
+    let guard = RequestLimiter::new(exact(count));
+    RateLimitLayer::from_limiter(guard.cost_table(Cost::Fixed(estimate)).settle(settle))
 }
 
-fn looks<L: Limits<Head> + Settles>(layer: RateLimitLayer<L>) -> RateLimitLayer<L> {
-    layer.with(|guard| guard.cost(|head| if head.uri().path() == "/look" { 0 } else { 400 }))
+fn looks<L: RequestLimits<RequestHead> + SettleCosts>(
+    layer: RateLimitLayer<L>,
+) -> RateLimitLayer<L> {
+    layer.configure(|guard| guard.cost(|head| if head.uri().path() == "/look" { 0 } else { 400 }))
 }
 
 #[tokio::test]
 async fn what_was_used_is_settled_by_the_answer() {
-    let layer = looks(guard_settling(1_000, 400, Settle::Told));
+    let layer = looks(guard_settling(1_000, 400, Settle::ReportedByHandler));
     let told = || async {
         let mut response = Response::new(Body::from("a story"));
-        response.extensions_mut().insert(Used(150));
+        response.extensions_mut().insert(ActualCost(150));
         response
     };
     let app = Router::new()
@@ -203,11 +209,11 @@ async fn what_was_used_is_settled_by_the_answer() {
 
 #[tokio::test]
 async fn what_a_stream_uses_is_told_while_it_is_sent_and_counts_if_the_client_hangs_up() {
-    let layer = looks(guard_settling(1_000, 400, Settle::Told));
+    let layer = looks(guard_settling(1_000, 400, Settle::ReportedByHandler));
     let stream = |request: Request<Body>| async move {
         let usage = request
             .extensions()
-            .get::<Usage>()
+            .get::<UsageReporter>()
             .expect("a usage")
             .clone();
         let parts = (0..4).map(move |_| {
@@ -261,8 +267,11 @@ async fn rules_with_an_estimate_settle_too() {
         .policy;
     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());
     let engine = Engine::new(policy, memory.build()).expect("an engine");
-    let limits = ByPolicy::in_memory(engine);
-    let app = answering(RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures)));
+    let limits = PolicyLimits::in_memory(engine);
+    let app = answering(
+        RateLimitLayer::new(limits)
+            .configure(|guard| guard.count_responses(CountedResponses::Failures)),
+    );
     let seen = statuses(&app, &[200, 200, 401, 200, 401, 200]).await;
     assert_eq!(seen, [200, 200, 401, 200, 401, 429]);
 }

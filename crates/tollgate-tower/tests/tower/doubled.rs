@@ -9,7 +9,9 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::client::Trust;
-use tollgate_tower::{Block, ByPolicy, Head, MoreFacts, RateLimitLayer, Request as _, keys};
+use tollgate_tower::{
+    BlockAfter, ExtraFacts, PolicyLimits, RateLimitLayer, Request as _, RequestHead, keys,
+};
 
 use crate::kit::{app, ask, from, per_key};
 
@@ -24,8 +26,8 @@ fn engine(text: &str) -> Engine<Memory<Manual, Manual>> {
 /// Decided at once, and by a layer that takes its time.
 fn both_ways(text: &str) -> [Router; 2] {
     [
-        app(RateLimitLayer::by_policy(engine(text))),
-        app(RateLimitLayer::new(ByPolicy::new(engine(text)))),
+        app(RateLimitLayer::from_policy(engine(text))),
+        app(RateLimitLayer::new(PolicyLimits::new(engine(text)))),
     ]
 }
 
@@ -61,7 +63,7 @@ async fn a_key_that_is_sent_twice_passes_no_limit() {
     for app in both_ways("limits: [{name: keys, key: header.x-api-key, rate: 1/h}]") {
         for status in [200, 429] {
             let mut request = with("192.0.2.1", &[("x-api-key", b"k"), ("x-api-key", b"l")]);
-            let known = MoreFacts::default().with("header.x-api-key", "k");
+            let known = ExtraFacts::default().with("header.x-api-key", "k");
             request.extensions_mut().insert(known);
             assert_eq!(ask(&app, request).await.status, status);
         }
@@ -291,7 +293,7 @@ async fn a_doubled_key_is_denied_where_those_without_one_pass() {
         [401, 401]
     );
     // Nor is it another key's turn.
-    let either = keys::first((keys::Bearer, header(), keys::Address::new()));
+    let either = keys::first_of((keys::Bearer, header(), keys::ClientAddress::new()));
     let (limits, _) = per_key(Rate::per_hour(5), either);
     let limited = app(RateLimitLayer::new(
         limits.on_missing_key(OnMissingKey::Pass),
@@ -300,17 +302,17 @@ async fn a_doubled_key_is_denied_where_those_without_one_pass() {
     assert_eq!(statuses(&limited, doubled, 3).await, [400; 3]);
     assert_eq!(statuses(&limited, two, 3).await, [401; 3]);
     assert_eq!(statuses(&limited, &[], 1).await, [200]);
-    let (limits, _) = per_key(Rate::per_hour(5), (keys::Address::new(), header()));
+    let (limits, _) = per_key(Rate::per_hour(5), (keys::ClientAddress::new(), header()));
     let limited = app(RateLimitLayer::new(
         limits.on_missing_key(OnMissingKey::Pass),
     ));
     assert_eq!(statuses(&limited, doubled, 3).await, [400; 3]);
     // Whoever is blocked by its key doesn't hide behind a second one.
     let one = std::num::NonZero::new(1).expect("more than zero");
-    let block = Block::after(one, Duration::from_secs(60)).lasting(Duration::from_secs(3_600));
-    let other = per_key(Rate::per_hour(100), keys::Address::new()).0;
-    let layer = RateLimitLayer::new(other).with(|guard| {
-        let guard = guard.cost(|head: &Head| if head.path() == "/" { 1 } else { 1_000 });
+    let block = BlockAfter::after(one, Duration::from_secs(60)).lasting(Duration::from_secs(3_600));
+    let other = per_key(Rate::per_hour(100), keys::ClientAddress::new()).0;
+    let layer = RateLimitLayer::new(other).configure(|guard| {
+        let guard = guard.cost(|head: &RequestHead| if head.path() == "/" { 1 } else { 1_000 });
         guard.block(block, header()).expect("times")
     });
     let limited = app(layer);
@@ -362,8 +364,8 @@ async fn a_second_cookie_locks_nobody_out_and_is_no_fresh_limit() {
     }
     // In lines of their own, as HTTP/2 has them, and behind a proxy.
     let trust = Trust::proxies(["10.0.0.0/8".parse().expect("a network")]);
-    let address = keys::Address::new().behind(trust);
-    let key = keys::Cookie::new("sid").doubled_by(address);
+    let address = keys::ClientAddress::new().trust(trust);
+    let key = keys::Cookie::new("sid").ambiguous_by(address);
     let (limits, _) = per_key(Rate::per_hour(1), key);
     let app = app(RateLimitLayer::new(limits));
     for (client, status) in [
@@ -384,11 +386,13 @@ async fn a_second_cookie_locks_nobody_out_and_is_no_fresh_limit() {
 #[tokio::test]
 async fn an_ipv6_client_has_one_limit_and_the_layer_may_say_how_large_it_is() {
     let text = "{block: [{ip: '2001:db8::bad'}], limits: [{name: clients, key: ip, rate: 10/s}]}";
-    let by = |address| RateLimitLayer::new(ByPolicy::in_memory(engine(text)).address(address));
+    let by = |address| {
+        RateLimitLayer::new(PolicyLimits::in_memory(engine(text)).client_address(address))
+    };
     let rows = [
-        (RateLimitLayer::by_policy(engine(text)), 10, 40),
-        (by(keys::Address::new().ipv6_bits(56)), 10, 10),
-        (by(keys::Address::new().ipv6_bits(128)), 100, 40),
+        (RateLimitLayer::from_policy(engine(text)), 10, 40),
+        (by(keys::ClientAddress::new().ipv6_bits(56)), 10, 10),
+        (by(keys::ClientAddress::new().ipv6_bits(128)), 100, 40),
     ];
     for (layer, within, across) in rows {
         let app = app(layer);
@@ -411,7 +415,7 @@ async fn an_ipv6_client_has_one_limit_and_the_layer_may_say_how_large_it_is() {
             assert_eq!(ask(&app, from(&address, "/")).await.status, 200);
         }
     }
-    let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
     let app = app(RateLimitLayer::new(limits));
     for (address, status) in [
         ("[64:ff9b::198.51.100.1]", 200),

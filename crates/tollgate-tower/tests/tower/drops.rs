@@ -7,12 +7,13 @@ use std::time::Duration;
 use axum::body::Body;
 use http::{Request, Response};
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, ExactKeyedLimiter, Rate};
+use tollgate::{Algorithm, Rate, StoredKeyLimiter};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    AtOnce, ByPolicy, Counts, ExactPerKey, Head, Limits, RateLimitLayer, Settle, keys,
+    ConcurrencyLimit, CountedResponses, PolicyLimits, RateLimitLayer, RequestHead, RequestLimits,
+    Settle, SettlingRatePerKey, keys,
 };
 use tower::{Layer, ServiceExt, service_fn};
 
@@ -27,14 +28,17 @@ async fn slow(_: Request<Body>) -> Result<Response<Body>, Infallible> {
 }
 
 /// Every point at which something is awaited behind this layer.
-fn at_every_point<L: Limits<Head>>(layer: &RateLimitLayer<L>, is_free: impl Fn() -> bool) -> usize {
+fn at_every_point<L: RequestLimits<RequestHead>>(
+    layer: &RateLimitLayer<L>,
+    is_free: impl Fn() -> bool,
+) -> usize {
     let request = || from("192.0.2.1", "/");
     points::at_every_point(|| layer.layer(service_fn(slow)), request, || (), is_free)
 }
 
 #[test]
 fn slots_come_back_wherever_a_request_is_dropped() {
-    let limits = AtOnce::new(1, keys::Address::new());
+    let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     let layer = RateLimitLayer::new(limits);
     let points = at_every_point(&layer, || limiter.is_empty());
@@ -46,7 +50,7 @@ fn slots_of_a_policy_that_takes_its_time_come_back() {
     let policy = Policy::from_text("limits: [{name: slots, concurrency: 1}]", Format::Yaml);
     let engine = Engine::new(policy.expect("a policy").policy, Memory::new());
     let engine = Arc::new(engine.expect("an engine"));
-    let layer = RateLimitLayer::new(ByPolicy::new(Arc::clone(&engine)));
+    let layer = RateLimitLayer::new(PolicyLimits::new(Arc::clone(&engine)));
     let points = at_every_point(&layer, || engine.backend().in_flight() == 0);
     assert!(points > 10, "{points}");
 }
@@ -55,18 +59,19 @@ fn slots_of_a_policy_that_takes_its_time_come_back() {
 #[test]
 fn holds_end_wherever_a_request_is_dropped() {
     for (settle, counts) in [
-        (None, Counts::Failures),
-        (Some(Settle::Told), Counts::All),
-        (Some(Settle::Told), Counts::Successes),
+        (None, CountedResponses::Failures),
+        (Some(Settle::ReportedByHandler), CountedResponses::All),
+        (Some(Settle::ReportedByHandler), CountedResponses::Successes),
     ] {
         let clock = Arc::new(Manual::new());
-        let limiter = ExactKeyedLimiter::builder(Rate::per_hour(1_000), 10)
+        let limiter = StoredKeyLimiter::builder(Rate::per_hour(1_000), 10)
             .algorithm(Algorithm::TokenBucket)
             .clock(Arc::clone(&clock));
         let limiter = Arc::new(limiter.build().expect("a rate"));
-        let limits = ExactPerKey::by(Arc::clone(&limiter), keys::Address::new());
-        let layer = RateLimitLayer::new(limits).with(|guard| {
-            let guard = guard.count(counts.clone());
+        let limits =
+            SettlingRatePerKey::with_limiter(Arc::clone(&limiter), keys::ClientAddress::new());
+        let layer = RateLimitLayer::new(limits).configure(|guard| {
+            let guard = guard.count_responses(counts.clone());
             match settle {
                 Some(settle) => guard.settle(settle),
                 None => guard,
@@ -90,12 +95,12 @@ fn holds_end_wherever_a_request_is_dropped() {
 #[test]
 fn estimates_that_are_waited_for_end_wherever_a_request_is_dropped() {
     let clock = Arc::new(Manual::new());
-    let limiter = ExactKeyedLimiter::builder(Rate::per_second(1), 10)
+    let limiter = StoredKeyLimiter::builder(Rate::per_second(1), 10)
         .algorithm(Algorithm::TokenBucket)
         .clock(Arc::clone(&clock));
     let limiter = Arc::new(limiter.build().expect("a rate"));
-    let limits = ExactPerKey::by(Arc::clone(&limiter), keys::Address::new());
-    let layer = RateLimitLayer::new(limits.wait(Duration::from_secs(9)));
+    let limits = SettlingRatePerKey::with_limiter(Arc::clone(&limiter), keys::ClientAddress::new());
+    let layer = RateLimitLayer::new(limits.max_wait(Duration::from_secs(9)));
     let quick = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
     // Another of the same client has just passed.
     let request = || {
@@ -135,7 +140,7 @@ fn who_is_asked_about_again_leaves_nothing_wherever_it_is_dropped() {
     let memory = Memory::builder().clock(clock.clone()).wall(Manual::new());
     let engine = Engine::new(policy(&slow_rate), memory.build()).expect("an engine");
     let engine = Arc::new(engine);
-    let layer = RateLimitLayer::new(ByPolicy::new(Arc::clone(&engine)));
+    let layer = RateLimitLayer::new(PolicyLimits::new(Arc::clone(&engine)));
     let quick = |_: Request<Body>| async { Ok::<_, Infallible>(Response::new(Body::empty())) };
     let of_app = || {
         let mut request = from("192.0.2.1", "/");
@@ -159,7 +164,7 @@ fn who_is_asked_about_again_leaves_nothing_wherever_it_is_dropped() {
         engine.reload(policy(&by_header)).expect("a policy");
         clock.advance(Duration::from_millis(300));
     };
-    let is_free = || engine.waiting() == 0 && engine.backend().in_flight() == 0;
+    let is_free = || engine.waiter_count() == 0 && engine.backend().in_flight() == 0;
     let service = || layer.layer(service_fn(slow));
     let points = points::at_every_point(service, request, step, is_free);
     assert!(points > 13, "{points}");
@@ -168,15 +173,16 @@ fn who_is_asked_about_again_leaves_nothing_wherever_it_is_dropped() {
 /// A call is ended from another thread while it completes: whoever is first, its slot comes back and its hold ends, once.
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn an_end_from_outside_may_race_the_completion() {
-    let slots = AtOnce::new(1_000_000, keys::Address::new());
+    let slots = ConcurrencyLimit::new(1_000_000, keys::ClientAddress::new());
     let limiter = Arc::clone(slots.limiter());
     let clock = Arc::new(Manual::new());
-    let exact = ExactKeyedLimiter::builder(Rate::per_hour(1_000_000), 10)
+    let exact = StoredKeyLimiter::builder(Rate::per_hour(1_000_000), 10)
         .algorithm(Algorithm::TokenBucket)
         .clock(Arc::clone(&clock));
     let exact = Arc::new(exact.build().expect("a rate"));
-    let limits = ExactPerKey::by(Arc::clone(&exact), keys::Address::new());
-    let counted = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
+    let limits = SettlingRatePerKey::with_limiter(Arc::clone(&exact), keys::ClientAddress::new());
+    let counted = RateLimitLayer::new(limits)
+        .configure(|guard| guard.count_responses(CountedResponses::Failures));
     let quick = |_: Request<Body>| async {
         tokio::task::yield_now().await;
         Ok::<_, Infallible>(Response::new(Body::from("hello")))

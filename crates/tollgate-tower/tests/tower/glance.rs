@@ -15,7 +15,8 @@ use tollgate::clock::Manual;
 use tollgate::{Clock, KeyedLimiter, Rate, Timestamp};
 use tollgate_tower::client::Trust;
 use tollgate_tower::{
-    Answers, Block, Dialect, Guard, Head, KeyOf, OnMissingKey, PerKey, RateLimitLayer, keys,
+    BlockAfter, HeaderDialect, KeyExtractor, OnMissingKey, RateLimitLayer, RatePerKey, RequestHead,
+    RequestLimiter, ResponseFormat, keys,
 };
 
 use crate::kit::{Answer, app, ask, from, left, per_key};
@@ -86,19 +87,19 @@ impl Played {
         let limiter = KeyedLimiter::builder(Rate::per_second(2).burst(3), 64);
         let limiter = limiter.clock(Arc::clone(&clock)).max_waiters(3).build();
         let limiter = Arc::new(limiter.expect("a rate"));
-        let mut key = keys::Address::new();
+        let mut key = keys::ClientAddress::new();
         if setting.trusts {
-            key = key.behind(Trust::proxies(["10.0.0.0/8".parse().expect("a network")]));
+            key = key.trust(Trust::proxies(["10.0.0.0/8".parse().expect("a network")]));
         }
-        let limits = PerKey::by(Arc::clone(&limiter), key)
+        let limits = RatePerKey::with_limiter(Arc::clone(&limiter), key)
             .on_missing_key(setting.missing)
-            .wait(setting.wait);
+            .max_wait(setting.wait);
         let mut layer = RateLimitLayer::new(limits);
         if setting.is_shadow {
-            layer = layer.with(Guard::shadow);
+            layer = layer.configure(RequestLimiter::shadow);
         }
         if !setting.is_loud {
-            layer = layer.answers(Answers::new().dialects([] as [Dialect; 0]));
+            layer = layer.response_format(ResponseFormat::new().dialects([] as [HeaderDialect; 0]));
         }
         if is_in_full {
             layer = layer.exempt(|_| false);
@@ -146,11 +147,11 @@ impl Played {
                 self.limiter.set_rate(rate).expect("a rate");
             }
             Step::Act(peer, act) => {
-                let network = keys::Address::new();
+                let network = keys::ClientAddress::new();
                 let mut request = Request::new(());
                 let peer = SocketAddr::new(only(*peer), 1);
                 request.extensions_mut().insert(peer);
-                let key = KeyOf::<Head>::key(&network, &request);
+                let key = KeyExtractor::<RequestHead>::key(&network, &request);
                 let client = self.limiter.key(&key.expect("a key"));
                 match act {
                     Act::Block => client.block_for(Duration::from_secs(1)).expect("room"),
@@ -262,16 +263,17 @@ proptest! {
 /// Each has its say about a client that is known already, and so could pass at one look.
 #[tokio::test]
 async fn what_is_looked_at_before_limits_is_looked_at_for_known_clients_as_well() {
-    let known = |guard: Guard<Head, PerKey<keys::Address, Arc<Manual>>>| async {
-        let app = app(RateLimitLayer::of(guard));
-        assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
-        app
-    };
+    let known =
+        |guard: RequestLimiter<RequestHead, RatePerKey<keys::ClientAddress, Arc<Manual>>>| async {
+            let app = app(RateLimitLayer::from_limiter(guard));
+            assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
+            app
+        };
     let guard = || {
-        let (limits, clock) = per_key(Rate::per_hour(10), keys::Address::new());
-        (Guard::new(limits).clock(Arc::clone(&clock)), clock)
+        let (limits, clock) = per_key(Rate::per_hour(10), keys::ClientAddress::new());
+        (RequestLimiter::new(limits).clock(Arc::clone(&clock)), clock)
     };
-    let is_other = |head: &Head| head.uri().path() == "/users/1";
+    let is_other = |head: &RequestHead| head.uri().path() == "/users/1";
     // The first few hundred requests of a thread take a closer look, for a proxy that isn't trusted.
     let first = app(RateLimitLayer::per_client(Rate::unlimited()));
     for _ in 0..300 {
@@ -294,8 +296,13 @@ async fn what_is_looked_at_before_limits_is_looked_at_for_known_clients_as_well(
     assert_eq!(left(&ask(&app, from("192.0.2.1", "/users/1")).await), 4);
 
     let (guard, clock) = guard();
-    let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(7_200));
-    let app = known(guard.block(block, keys::Address::new()).expect("a block")).await;
+    let block = BlockAfter::after(NonZero::<u32>::MIN, Duration::from_secs(7_200));
+    let app = known(
+        guard
+            .block(block, keys::ClientAddress::new())
+            .expect("a block"),
+    )
+    .await;
     for _ in 0..10 {
         ask(&app, from("192.0.2.1", "/")).await;
     }
@@ -311,12 +318,14 @@ async fn what_is_looked_at_before_limits_is_looked_at_for_known_clients_as_well(
 async fn a_function_that_finds_a_key_is_called_once_a_request() {
     let calls = Arc::new(AtomicUsize::new(0));
     let count = Arc::clone(&calls);
-    let own = keys::by(move |head: &Head| {
+    let own = keys::from_fn(move |head: &RequestHead| {
         count.fetch_add(1, Ordering::Relaxed);
         Some(head.uri().path().to_owned())
     });
-    let (limits, clock) = per_key(Rate::per_second(2), (keys::Address::new(), own));
-    let app = app(RateLimitLayer::new(limits.wait(Duration::from_millis(600))));
+    let (limits, clock) = per_key(Rate::per_second(2), (keys::ClientAddress::new(), own));
+    let app = app(RateLimitLayer::new(
+        limits.max_wait(Duration::from_millis(600)),
+    ));
     let statuses = async |path: &'static str| {
         let mut asked = Vec::new();
         for _ in 0..4 {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use sfv::{BareItem, List, ListEntry, Parser};
 use tollgate::Rate;
 use tollgate::clock::{Clock, Wall};
-use tollgate_tower::{Answers, Cost, Dialect, Form, RateLimitLayer, keys};
+use tollgate_tower::{Cost, DenialBodyFormat, HeaderDialect, RateLimitLayer, ResponseFormat, keys};
 
 use crate::kit::{Answer, app, as_grpc, ask, from, per_key};
 
@@ -15,10 +15,10 @@ const GOLDEN: &str = include_str!("golden.txt");
 
 type Asked = http::Request<axum::body::Body>;
 
-async fn answers_of(answers: Answers, form: fn(Asked) -> Asked, cost: u64) -> [Answer; 2] {
-    let (limits, _) = per_key(Rate::per_minute(10).burst(2), keys::Address::new());
-    let layer = RateLimitLayer::new(limits.named("per-client")).answers(answers);
-    let app = app(layer.with(|guard| guard.costing(Cost::Fixed(cost))));
+async fn answers_of(answers: ResponseFormat, form: fn(Asked) -> Asked, cost: u64) -> [Answer; 2] {
+    let (limits, _) = per_key(Rate::per_minute(10).burst(2), keys::ClientAddress::new());
+    let layer = RateLimitLayer::new(limits.named("per-client")).response_format(answers);
+    let app = app(layer.configure(|guard| guard.cost_table(Cost::Fixed(cost))));
     let request = || form(from("192.0.2.1", "/users/1"));
     let passed = ask(&app, request()).await;
     let _last = ask(&app, request()).await;
@@ -55,19 +55,23 @@ async fn answers_are_these_to_the_letter() {
             write!(found, "== {name}\n{}", text(answer)).expect("a string");
         }
     };
-    for dialect in Dialect::ALL {
-        let answers = Answers::new().dialects([dialect]).form(Form::Empty);
+    for dialect in HeaderDialect::ALL {
+        let answers = ResponseFormat::new()
+            .dialects([dialect])
+            .form(DenialBodyFormat::Empty);
         add(dialect.name(), &answers_of(answers, plain, 1).await);
     }
-    let both = Answers::new().dialects([Dialect::Draft8, Dialect::Draft3]);
+    let both = ResponseFormat::new().dialects([HeaderDialect::Draft8, HeaderDialect::Draft3]);
     add(
         "draft-8 and draft-3, exposed",
         &answers_of(both.expose(), plain, 1).await,
     );
-    let none = Answers::new().dialects([]).form(Form::Plain);
+    let none = ResponseFormat::new()
+        .dialects([])
+        .form(DenialBodyFormat::Plain);
     add("none, plain", &answers_of(none, plain, 1).await);
-    add("grpc", &answers_of(Answers::new(), as_grpc, 1).await);
-    let [_, too_large] = answers_of(Answers::new(), plain, 3).await;
+    add("grpc", &answers_of(ResponseFormat::new(), as_grpc, 1).await);
+    let [_, too_large] = answers_of(ResponseFormat::new(), plain, 3).await;
     add("a cost above the burst", &[too_large]);
     if std::env::var_os("TOLLGATE_GOLDEN").is_some() {
         std::fs::write("tests/tower/golden.txt", &found).expect("written");
@@ -119,7 +123,7 @@ async fn a_parser_of_structured_fields_reads_what_is_written() {
     ];
     for name in names {
         for rate in rates {
-            let (limits, _) = per_key(rate, keys::Address::new());
+            let (limits, _) = per_key(rate, keys::ClientAddress::new());
             let app = app(RateLimitLayer::new(limits.named(name)));
             for _ in 0..4 {
                 let answer = ask(&app, from("192.0.2.1", "/")).await;

@@ -10,7 +10,8 @@ use tollgate_engine::backend::{Answer, Backend, Check, CheckResult};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    Answers, Block, ByPolicy, Guard, Head, OnMissingKey, RateLimitLayer, Request as _, User, keys,
+    BlockAfter, OnMissingKey, PolicyLimits, RateLimitLayer, Request as _, RequestHead,
+    RequestLimiter, ResponseFormat, User, keys,
 };
 use tracing::Level;
 
@@ -23,10 +24,10 @@ fn refusals_are_told_with_rule_and_key_and_some_of_many() {
     tracing::subscriber::with_default(log.clone(), || {
         run(async {
             let (limits, clock) = per_key(Rate::per_hour(1), keys::Bearer);
-            let guard = Guard::new(limits.named("per-token"))
+            let guard = RequestLimiter::new(limits.named("per-token"))
                 .clock(Arc::clone(&clock))
-                .log(Rate::per_minute(2));
-            let app = app(RateLimitLayer::of(guard));
+                .denial_log_rate(Rate::per_minute(2));
+            let app = app(RateLimitLayer::from_limiter(guard));
             let request = || {
                 let mut request = from("192.0.2.1", "/");
                 let token = "Bearer sesame".parse().expect("a value");
@@ -64,8 +65,10 @@ fn what_shadow_lets_pass_and_what_passes_is_told_to_those_who_ask() {
     let log = Log::new(Level::TRACE);
     tracing::subscriber::with_default(log.clone(), || {
         run(async {
-            let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
-            let app = app(RateLimitLayer::of(Guard::new(limits).shadow()));
+            let (limits, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+            let app = app(RateLimitLayer::from_limiter(
+                RequestLimiter::new(limits).shadow(),
+            ));
             for _ in 0..2 {
                 assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
             }
@@ -86,9 +89,9 @@ fn mistakes_are_told_at_start_and_once() {
     let log = Log::new(Level::WARN);
     tracing::subscriber::with_default(log.clone(), || {
         run(async {
-            let _all = RateLimitLayer::per_key(Rate::per_hour(1), keys::Everyone);
+            let _all = RateLimitLayer::per_key(Rate::per_hour(1), keys::Global);
             assert!(log.take()[0].contains("all requests are counted as one client's"));
-            let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+            let (limits, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
             let by_address = app(RateLimitLayer::new(limits));
             for _ in 0..3 {
                 let mut request = from("192.0.2.1", "/");
@@ -117,8 +120,10 @@ fn mistakes_are_logged_as_sparingly_as_refusals() {
     let _guard = tracing::subscriber::set_default(log.clone());
     run(async {
         let (limits, clock) = per_key(Rate::per_second(1), keys::Extension::<User>::new());
-        let guard = Guard::new(limits).clock(Arc::clone(&clock));
-        let app = app(RateLimitLayer::of(guard.log(Rate::per_second(2).burst(2))));
+        let guard = RequestLimiter::new(limits).clock(Arc::clone(&clock));
+        let app = app(RateLimitLayer::from_limiter(
+            guard.denial_log_rate(Rate::per_second(2).burst(2)),
+        ));
         let ask_one = async || ask(&app, from("192.0.2.1", "/")).await.status;
         for _ in 0..100 {
             assert_eq!(ask_one().await, 500);
@@ -220,14 +225,14 @@ fn who_is_on_a_list_is_not_logged_as_over_a_limit() {
     let log = Log::new(Level::INFO);
     tracing::subscriber::with_default(log.clone(), || {
         run(async {
-            let (limits, clock) = per_key(Rate::per_hour(1), keys::Address::new());
-            let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(60));
-            let guard = Guard::new(limits)
+            let (limits, clock) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+            let block = BlockAfter::after(NonZero::<u32>::MIN, Duration::from_secs(60));
+            let guard = RequestLimiter::new(limits)
                 .clock(Arc::clone(&clock))
-                .deny(|head: &Head| head.path() == "/users/666")
-                .block(block, keys::Address::new())
+                .deny(|head: &RequestHead| head.path() == "/users/666")
+                .block(block, keys::ClientAddress::new())
                 .expect("a block");
-            let app = app(RateLimitLayer::of(guard));
+            let app = app(RateLimitLayer::from_limiter(guard));
             let mut told = Vec::new();
             for path in ["/users/666", "/", "/", "/"] {
                 ask(&app, from("192.0.2.1", path)).await;
@@ -254,7 +259,7 @@ fn clones_of_an_address_warn_once() {
     let log = Log::new(Level::WARN);
     tracing::subscriber::with_default(log.clone(), || {
         run(async {
-            let address = keys::Address::new();
+            let address = keys::ClientAddress::new();
             let apps = [address.clone(), address.clone().ipv6_bits(56), address];
             let apps = apps.map(|address| {
                 let (limits, _) = per_key(Rate::per_hour(100), address);
@@ -268,7 +273,7 @@ fn clones_of_an_address_warn_once() {
             let lines = log.take();
             assert_eq!(lines.len(), 1, "{lines:?}");
             // Who has no key of its own, and is counted by its address, is no other.
-            let or_address = keys::Bearer.or(keys::Address::new());
+            let or_address = keys::Bearer.or(keys::ClientAddress::new());
             let (limits, _) = per_key(Rate::per_hour(100), or_address);
             let app = app(RateLimitLayer::new(limits));
             for _ in 0..3 {
@@ -283,12 +288,12 @@ fn clones_of_an_address_warn_once() {
 /// A proxy may be put before a service that has run for long, where requests are searched for its field now and then.
 #[test]
 fn a_proxy_that_comes_late_is_warned_of_as_well() {
-    for answers in [Answers::new(), Answers::new().dialects([])] {
+    for answers in [ResponseFormat::new(), ResponseFormat::new().dialects([])] {
         let log = Log::new(Level::WARN);
         tracing::subscriber::with_default(log.clone(), || {
             run(async {
-                let (limits, _) = per_key(Rate::per_second(1_000_000), keys::Address::new());
-                let app = app(RateLimitLayer::new(limits).answers(answers));
+                let (limits, _) = per_key(Rate::per_second(1_000_000), keys::ClientAddress::new());
+                let app = app(RateLimitLayer::new(limits).response_format(answers));
                 for _ in 0..1_000 {
                     ask(&app, from("192.0.2.1", "/")).await;
                 }
@@ -335,8 +340,11 @@ fn what_can_not_be_asked_is_logged_as_sparingly_as_refusals() {
                 let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
                 let engine = Engine::new(policy.policy, Broken).expect("an engine");
                 let clock = Arc::new(tollgate::clock::Manual::new());
-                let guard = Guard::new(ByPolicy::new(engine)).clock(Arc::clone(&clock));
-                let app = app(RateLimitLayer::of(guard.log(Rate::per_second(2).burst(2))));
+                let guard =
+                    RequestLimiter::new(PolicyLimits::new(engine)).clock(Arc::clone(&clock));
+                let app = app(RateLimitLayer::from_limiter(
+                    guard.denial_log_rate(Rate::per_second(2).burst(2)),
+                ));
                 for _ in 0..100 {
                     let answer = ask(&app, from("192.0.2.1", "/")).await;
                     assert_eq!(answer.status, 503);

@@ -14,8 +14,9 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_tower::{
-    Answers, Asked, Block, Cost, Denial, DenyReason, Dialect, ExactPerKey, Guard, Head, Judged,
-    Limits, PerKey, RateLimitLayer, Request as _, Settle, Tarpit, Terms, Usage, keys,
+    AskOutcome, BlockAfter, Cost, Denial, DenyReason, HeaderDialect, LimitOutcome, RateLimitLayer,
+    RatePerKey, Request as _, RequestHead, RequestLimiter, RequestLimits, ResponseFormat, Settle,
+    SettlingRatePerKey, Tarpit, Terms, UsageReporter, keys,
 };
 
 use crate::kit::{Answer, app, as_grpc, ask, from, left, per_key};
@@ -51,7 +52,7 @@ async fn a_rule_of_a_host_is_for_all_ways_to_write_it() {
         .policy;
     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());
     let engine = Engine::new(policy, memory.build()).expect("a policy");
-    let app = app(RateLimitLayer::by_policy(engine));
+    let app = app(RateLimitLayer::from_policy(engine));
     for host in ["api.example.com", "api.example.com:8080"] {
         let request = with(from("192.0.2.1", "/"), &[("host", host)]);
         assert_eq!(ask(&app, request).await.status, 200, "{host}");
@@ -82,8 +83,8 @@ async fn a_body_of_unknown_size_costs_so_however_it_is_announced() {
         per: NonZero::new(1_024).expect("more than zero"),
         unknown: 64,
     };
-    let (limits, _) = per_key(Rate::per_hour(1_000), keys::Address::new());
-    let app = app(RateLimitLayer::new(limits).with(|guard| guard.costing(cost)));
+    let (limits, _) = per_key(Rate::per_hour(1_000), keys::ClientAddress::new());
+    let app = app(RateLimitLayer::new(limits).configure(|guard| guard.cost_table(cost)));
     let rows: [(&[(&str, &str)], u64); 3] = [
         (&[], 999),
         (&[("transfer-encoding", "chunked")], 935),
@@ -125,15 +126,18 @@ async fn a_cookie_is_one_key_however_it_is_spelled() {
 #[tokio::test(start_paused = true)]
 async fn what_is_too_large_once_does_not_make_its_sender_wait_for_ever() {
     let limiter = KeyedLimiter::builder(Rate::per_minute(1), 1_000).clock(Arc::new(Tokio::new()));
-    let limits = PerKey::by(
+    let limits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
-    let guard = Guard::new(limits)
+    let guard = RequestLimiter::new(limits)
         .clock(Tokio::new())
-        .cost(|head: &Head| if head.path() == "/" { 1 } else { 100 })
-        .tarpit(Tarpit::new(Duration::from_secs(5), 2), keys::Address::new());
-    let app = app(RateLimitLayer::of(guard));
+        .cost(|head: &RequestHead| if head.path() == "/" { 1 } else { 100 })
+        .tarpit(
+            Tarpit::new(Duration::from_secs(5), 2),
+            keys::ClientAddress::new(),
+        );
+    let app = app(RateLimitLayer::from_limiter(guard));
     let took = async |path: &str| {
         let began = tokio::time::Instant::now();
         let status = ask(&app, from("192.0.2.1", path)).await.status;
@@ -156,21 +160,21 @@ async fn what_is_too_large_once_does_not_make_its_sender_wait_for_ever() {
 #[tokio::test]
 async fn what_an_inner_layer_tells_stays() {
     for dialects in [
-        vec![Dialect::Draft8],
-        vec![Dialect::Draft7, Dialect::Github],
+        vec![HeaderDialect::Draft8],
+        vec![HeaderDialect::Draft7, HeaderDialect::XRateLimit],
     ] {
-        let (user, _) = per_key(Rate::per_hour(1), keys::Address::new());
-        let (address, _) = per_key(Rate::per_hour(100), keys::Address::new());
-        let answers = Answers::new().dialects(dialects.clone());
-        let inner = RateLimitLayer::new(user.named("user")).answers(answers.clone());
-        let outer = RateLimitLayer::new(address.named("address")).answers(answers);
+        let (user, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+        let (address, _) = per_key(Rate::per_hour(100), keys::ClientAddress::new());
+        let answers = ResponseFormat::new().dialects(dialects.clone());
+        let inner = RateLimitLayer::new(user.named("user")).response_format(answers.clone());
+        let outer = RateLimitLayer::new(address.named("address")).response_format(answers);
         let app = app(inner).layer(outer);
         assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
         let refused = ask(&app, from("192.0.2.1", "/")).await;
         assert_eq!(refused.status, 429);
         assert_eq!(lines(&refused, "retry-after"), ["3600"]);
         let told = lines(&refused, "ratelimit");
-        if dialects == [Dialect::Draft8] {
+        if dialects == [HeaderDialect::Draft8] {
             assert_eq!(told, ["\"user\";r=0;t=3600", "\"address\";r=98;t=36"]);
             let policies = lines(&refused, "ratelimit-policy");
             assert_eq!(
@@ -188,11 +192,12 @@ async fn what_an_inner_layer_tells_stays() {
 #[tokio::test]
 async fn what_was_used_is_told_to_all_layers() {
     let budget = |name| {
-        let limits = ExactPerKey::new(Rate::per_hour(100), keys::Address::new()).expect("a rate");
+        let limits = SettlingRatePerKey::new(Rate::per_hour(100), keys::ClientAddress::new())
+            .expect("a rate");
         let layer = RateLimitLayer::new(limits.named(name));
-        layer.with(|guard| guard.cost(|_| 60).settle(Settle::Told))
+        layer.configure(|guard| guard.cost(|_| 60).settle(Settle::ReportedByHandler))
     };
-    let story = |Extension(usage): Extension<Usage>| async move {
+    let story = |Extension(usage): Extension<UsageReporter>| async move {
         usage.add(15);
         "a short story"
     };
@@ -209,15 +214,15 @@ async fn what_was_used_is_told_to_all_layers() {
 #[tokio::test]
 async fn refusals_without_numbers_are_exposed_as_well() {
     let one = NonZero::new(1).expect("more than zero");
-    let (limits, clock) = per_key(Rate::per_hour(1), keys::Address::new());
-    let guard = Guard::new(limits)
+    let (limits, clock) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+    let guard = RequestLimiter::new(limits)
         .clock(clock)
-        .answers(Answers::new().expose())
+        .response_format(ResponseFormat::new().expose())
         .block(
-            Block::after(one, Duration::from_secs(60)),
-            keys::Address::new(),
+            BlockAfter::after(one, Duration::from_secs(60)),
+            keys::ClientAddress::new(),
         );
-    let app = app(RateLimitLayer::of(guard.expect("times")));
+    let app = app(RateLimitLayer::from_limiter(guard.expect("times")));
     for _ in 0..2 {
         ask(&app, from("192.0.2.1", "/")).await;
     }
@@ -232,30 +237,30 @@ async fn refusals_without_numbers_are_exposed_as_well() {
 /// Limits of one's own that say to come again at the end of time.
 struct Later;
 
-impl Limits<Head> for Later {
+impl RequestLimits<RequestHead> for Later {
     type Held = ();
     type Question = Infallible;
 
-    fn ask(&self, _: &Head, _: &Terms<'_>) -> Asked<Judged<()>, Infallible> {
+    fn ask(&self, _: &RequestHead, _: &Terms<'_>) -> AskOutcome<LimitOutcome<()>, Infallible> {
         let decision = Decision::new(Outcome::Denied, 1, 0, Duration::MAX, Duration::MAX);
-        Asked::Now(Judged::Refused(Box::new(Denial::new(
+        AskOutcome::Now(LimitOutcome::Denied(Box::new(Denial::new(
             DenyReason::Rate,
             "late",
             decision,
         ))))
     }
 
-    async fn answer(&self, question: Infallible, _: &Terms<'_>) -> Judged<()> {
+    async fn answer(&self, question: Infallible, _: &Terms<'_>) -> LimitOutcome<()> {
         match question {}
     }
 }
 
 #[tokio::test]
 async fn the_longest_wait_there_is_can_be_told() {
-    let guard = Guard::new(Later)
+    let guard = RequestLimiter::new(Later)
         .jitter(Duration::MAX)
-        .tarpit(Tarpit::new(Duration::ZERO, 0), keys::Address::new());
-    let app = app(RateLimitLayer::of(guard));
+        .tarpit(Tarpit::new(Duration::ZERO, 0), keys::ClientAddress::new());
+    let app = app(RateLimitLayer::from_limiter(guard));
     let refused = ask(&app, from("192.0.2.1", "/")).await;
     assert_eq!(lines(&refused, "retry-after"), ["999999999999999"]);
     let refused = ask(&app, as_grpc(from("192.0.2.1", "/"))).await;
@@ -266,11 +271,14 @@ async fn the_longest_wait_there_is_can_be_told() {
 /// A service that falls over, a body that does, and a closure that does: nothing stays held.
 #[tokio::test]
 async fn what_falls_over_gives_back_its_place() {
-    use tollgate::KeyedConcurrency;
-    use tollgate_tower::AtOnce;
+    use tollgate::KeyedConcurrencyLimiter;
+    use tollgate_tower::ConcurrencyLimit;
 
-    let slots = Arc::new(KeyedConcurrency::new(1, 100));
-    let layer = RateLimitLayer::new(AtOnce::by(Arc::clone(&slots), keys::Address::new()));
+    let slots = Arc::new(KeyedConcurrencyLimiter::new(1, 100));
+    let layer = RateLimitLayer::new(ConcurrencyLimit::with_limiter(
+        Arc::clone(&slots),
+        keys::ClientAddress::new(),
+    ));
     let falls = || async { panic!("as it is meant to") as () };
     let app: Router = Router::new().route("/", post(falls)).layer(layer);
     for _ in 0..3 {

@@ -14,7 +14,7 @@ use http_body::Frame;
 use http_body_util::BodyExt;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate};
-use tollgate_tower::{Head, KeyOf, Limits, PerKey, RateLimitLayer};
+use tollgate_tower::{KeyExtractor, RateLimitLayer, RatePerKey, RequestHead, RequestLimits};
 use tower::ServiceExt;
 
 /// What a client read.
@@ -27,15 +27,18 @@ pub(crate) struct Answer {
 }
 
 /// A rate for each key on a clock that stands still.
-pub(crate) fn per_key<K: KeyOf<Head>>(rate: Rate, key: K) -> (PerKey<K, Arc<Manual>>, Arc<Manual>) {
+pub(crate) fn per_key<K: KeyExtractor<RequestHead>>(
+    rate: Rate,
+    key: K,
+) -> (RatePerKey<K, Arc<Manual>>, Arc<Manual>) {
     let clock = Arc::new(Manual::new());
     let limiter = KeyedLimiter::builder(rate, 1_000).clock(Arc::clone(&clock));
     let limiter = limiter.build().expect("a rate");
-    (PerKey::by(Arc::new(limiter), key), clock)
+    (RatePerKey::with_limiter(Arc::new(limiter), key), clock)
 }
 
 /// A service of axum behind this layer.
-pub(crate) fn app<L: Limits<Head>>(layer: RateLimitLayer<L>) -> Router {
+pub(crate) fn app<L: RequestLimits<RequestHead>>(layer: RateLimitLayer<L>) -> Router {
     let hello = || async { "hello" };
     Router::new()
         .route("/", get(hello))
@@ -98,7 +101,7 @@ pub(crate) fn left(answer: &Answer) -> u64 {
 }
 
 /// A service of axum in which the layer is told which route serves a request.
-pub(crate) fn routed<L: Limits<Head>>(layer: RateLimitLayer<L>) -> Router {
+pub(crate) fn routed<L: RequestLimits<RequestHead>>(layer: RateLimitLayer<L>) -> Router {
     let hello = || async { "hello" };
     Router::new()
         .route("/", get(hello))

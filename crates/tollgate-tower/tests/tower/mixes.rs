@@ -10,15 +10,18 @@ use axum::extract::Path;
 use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tollgate::clock::{Manual, Tokio};
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Rate};
+use tollgate::{
+    Algorithm, KeyedConcurrencyLimiter, KeyedLimiter, Rate, StoredKeyLimiter, WhenFull,
+};
 use tollgate_engine::backend::{Backend, Memory};
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
 use tollgate_tower::{
-    AtOnce, Block, ByPolicy, Counts, ExactPerKey, Guard, Head, PerKey, RateLimitLayer,
-    Request as _, Settle, Tarpit, Usage, Used, User, client::Trust, keys,
+    ActualCost, BlockAfter, ConcurrencyLimit, CountedResponses, PolicyLimits, RateLimitLayer,
+    RatePerKey, Request as _, RequestHead, RequestLimiter, Settle, SettlingRatePerKey, Tarpit,
+    UsageReporter, User, client::Trust, keys,
 };
 use tower::ServiceExt;
 
@@ -36,10 +39,11 @@ fn engine(text: &str) -> Arc<Engine<Memory<Manual, Manual>>> {
 }
 
 /// Answers with the status that is asked for, of which only failures count.
-fn counting_failures<B: Backend + 'static>(limits: ByPolicy<B>) -> Router {
+fn counting_failures<B: Backend + 'static>(limits: PolicyLimits<B>) -> Router {
     let status =
         |Path(code): Path<u16>| async move { StatusCode::from_u16(code).expect("a status") };
-    let layer = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
+    let layer = RateLimitLayer::new(limits)
+        .configure(|guard| guard.count_responses(CountedResponses::Failures));
     Router::new().route("/{code}", get(status)).layer(layer)
 }
 
@@ -51,7 +55,7 @@ async fn a_failure_costs_what_its_rule_says() {
             "limits: [{{name: logins, key: ip, rate: 10/h, \
              cost: {{default: 5, settle_within: 60s, unsettled: {unsettled}}}}}]"
         );
-        let app = counting_failures(ByPolicy::in_memory(engine(&text)));
+        let app = counting_failures(PolicyLimits::in_memory(engine(&text)));
         let seen = statuses(&app, &[200, 401, 200, 401, 200]).await;
         assert_eq!(seen, [200, 401, 200, 401, 429], "{unsettled}");
     }
@@ -61,7 +65,7 @@ async fn a_failure_costs_what_its_rule_says() {
 #[tokio::test]
 async fn in_shadow_a_request_without_a_key_passes() {
     let (limits, _) = per_key(Rate::per_hour(1), keys::Header::new("x-api-key"));
-    let app = app(RateLimitLayer::new(limits).with(Guard::shadow));
+    let app = app(RateLimitLayer::new(limits).configure(RequestLimiter::shadow));
     assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
 }
 
@@ -69,12 +73,12 @@ async fn in_shadow_a_request_without_a_key_passes() {
 #[tokio::test(start_paused = true)]
 async fn in_shadow_nobody_waits() {
     let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));
-    let limits = PerKey::by(
+    let limits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
-    let limits = limits.wait(Duration::from_secs(5));
-    let app = app(RateLimitLayer::new(limits).with(Guard::shadow));
+    let limits = limits.max_wait(Duration::from_secs(5));
+    let app = app(RateLimitLayer::new(limits).configure(RequestLimiter::shadow));
     let began = tokio::time::Instant::now();
     for _ in 0..3 {
         assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
@@ -94,7 +98,7 @@ async fn who_waits_while_rules_change_is_known_to_the_new_ones() {
     let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
     let text = "limits: [{name: all, rate: 1/s, over: wait 9s}]";
     let engine = Arc::new(Engine::new(policy(text), memory.build()).expect("a policy"));
-    let layer = RateLimitLayer::new(ByPolicy::in_memory(Arc::clone(&engine)));
+    let layer = RateLimitLayer::new(PolicyLimits::in_memory(Arc::clone(&engine)));
     let app = app(layer);
     assert_eq!(ask(&app, of_user("ada")).await.status, 200);
     let waiting: Vec<_> = (0..4)
@@ -119,14 +123,14 @@ async fn a_block_of_any_length_is_a_block() {
         Duration::from_secs(86_400 * 365 * 100),
         Duration::MAX,
     ] {
-        let (limits, clock) = per_key(Rate::per_second(1), keys::Address::new());
+        let (limits, clock) = per_key(Rate::per_second(1), keys::ClientAddress::new());
         let two = NonZero::new(2).expect("more than zero");
-        let block = Block::after(two, Duration::from_secs(60)).lasting(lasting);
-        let guard = Guard::new(limits)
+        let block = BlockAfter::after(two, Duration::from_secs(60)).lasting(lasting);
+        let guard = RequestLimiter::new(limits)
             .clock(Arc::clone(&clock))
-            .block(block, keys::Address::new())
+            .block(block, keys::ClientAddress::new())
             .expect("a block");
-        let app = app(RateLimitLayer::of(guard));
+        let app = app(RateLimitLayer::from_limiter(guard));
         let mut seen = Vec::new();
         for _ in 0..3 {
             seen.push(ask(&app, from("192.0.2.1", "/")).await.status);
@@ -141,10 +145,10 @@ async fn a_block_of_any_length_is_a_block() {
 /// No places in the tarpit are none.
 #[tokio::test]
 async fn a_pit_without_places_holds_nobody_up() {
-    let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
     let tarpit = Tarpit::new(Duration::from_secs(5), 0);
-    let guard = Guard::new(limits).tarpit(tarpit, keys::Address::new());
-    let app = app(RateLimitLayer::of(guard));
+    let guard = RequestLimiter::new(limits).tarpit(tarpit, keys::ClientAddress::new());
+    let app = app(RateLimitLayer::from_limiter(guard));
     let mut seen = Vec::new();
     for _ in 0..4 {
         seen.push(ask(&app, from("192.0.2.1", "/")).await.status);
@@ -156,15 +160,18 @@ async fn a_pit_without_places_holds_nobody_up() {
 #[tokio::test(start_paused = true)]
 async fn who_was_denied_once_does_not_wait_for_other_refusals() {
     let limiter = KeyedLimiter::builder(Rate::per_minute(1), 1_000).clock(Arc::new(Tokio::new()));
-    let limits = PerKey::by(
+    let limits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
-    let guard = Guard::new(limits)
+    let guard = RequestLimiter::new(limits)
         .clock(Tokio::new())
-        .deny(|head: &Head| head.path() == "/users/666")
-        .tarpit(Tarpit::new(Duration::from_secs(5), 2), keys::Address::new());
-    let app = app(RateLimitLayer::of(guard));
+        .deny(|head: &RequestHead| head.path() == "/users/666")
+        .tarpit(
+            Tarpit::new(Duration::from_secs(5), 2),
+            keys::ClientAddress::new(),
+        );
+    let app = app(RateLimitLayer::from_limiter(guard));
     let began = tokio::time::Instant::now();
     for (path, expected) in [("/users/666", 429), ("/", 200), ("/", 429)] {
         assert_eq!(ask(&app, from("192.0.2.1", path)).await.status, expected);
@@ -175,17 +182,20 @@ async fn who_was_denied_once_does_not_wait_for_other_refusals() {
 /// Room for keys is the server's, so to lack it is nobody's offence.
 #[tokio::test]
 async fn who_finds_no_room_for_its_key_is_not_at_fault() {
-    let limiter = KeyedConcurrency::builder(1, 2).at_cap(AtCap::DenyNew);
+    let limiter = KeyedConcurrencyLimiter::builder(1, 2).at_cap(WhenFull::DenyNew);
     let limiter = Arc::new(limiter.build().expect("a limit"));
-    let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(60));
-    let guard = Guard::new(AtOnce::by(limiter, keys::Address::new()))
-        .block(block, keys::Address::new())
-        .expect("a block");
+    let block = BlockAfter::after(NonZero::<u32>::MIN, Duration::from_secs(60));
+    let guard = RequestLimiter::new(ConcurrencyLimit::with_limiter(
+        limiter,
+        keys::ClientAddress::new(),
+    ))
+    .block(block, keys::ClientAddress::new())
+    .expect("a block");
     let never = || async { std::future::pending::<()>().await };
     let app = Router::new()
         .route("/slow", get(never))
         .route("/", get(|| async { "hello" }))
-        .layer(RateLimitLayer::of(guard));
+        .layer(RateLimitLayer::from_limiter(guard));
     let mut held = Vec::new();
     for number in 0..200 {
         let request = from(&format!("198.51.100.{number}"), "/slow");
@@ -200,14 +210,19 @@ async fn who_finds_no_room_for_its_key_is_not_at_fault() {
     assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
 }
 
-fn exact(rate: Rate) -> (ExactPerKey<keys::Address, Arc<Manual>>, Arc<Manual>) {
+fn exact(
+    rate: Rate,
+) -> (
+    SettlingRatePerKey<keys::ClientAddress, Arc<Manual>>,
+    Arc<Manual>,
+) {
     let clock = Arc::new(Manual::new());
-    let limiter = ExactKeyedLimiter::builder(rate, 1_000)
+    let limiter = StoredKeyLimiter::builder(rate, 1_000)
         .algorithm(Algorithm::TokenBucket)
         .clock(Arc::clone(&clock));
     let limiter = limiter.build().expect("a rate");
     (
-        ExactPerKey::by(Arc::new(limiter), keys::Address::new()),
+        SettlingRatePerKey::with_limiter(Arc::new(limiter), keys::ClientAddress::new()),
         clock,
     )
 }
@@ -219,10 +234,11 @@ async fn a_debt_is_bounded() {
         let (limits, clock) = exact(Rate::per_second(10));
         let told = move || async move {
             let mut response = Response::new(Body::from("a story"));
-            response.extensions_mut().insert(Used(used));
+            response.extensions_mut().insert(ActualCost(used));
             response
         };
-        let layer = RateLimitLayer::new(limits).with(|guard| guard.settle(Settle::Told));
+        let layer =
+            RateLimitLayer::new(limits).configure(|guard| guard.settle(Settle::ReportedByHandler));
         let app = Router::new().route("/", get(told)).layer(layer);
         assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
         let refused = ask(&app, from("192.0.2.1", "/")).await;
@@ -238,7 +254,7 @@ async fn a_debt_is_bounded() {
 /// What is told of a limit is what is in force.
 #[tokio::test]
 async fn a_rate_that_changes_is_told_at_once() {
-    let (limits, _) = per_key(Rate::per_minute(60).burst(20), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_minute(60).burst(20), keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     let app = app(RateLimitLayer::new(limits));
     let mut told = Vec::new();
@@ -266,8 +282,8 @@ async fn a_rate_that_changes_is_told_at_once() {
 /// What a handler adds that can't be written isn't, and the rest is.
 #[tokio::test]
 async fn a_handler_that_writes_nonsense_breaks_nothing() {
-    let (limits, _) = per_key(Rate::per_hour(1), keys::Address::new());
-    let guard = Guard::new(limits).on_denied(|_, _, refused| {
+    let (limits, _) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+    let guard = RequestLimiter::new(limits).on_denied(|_, _, refused| {
         refused.status = 42;
         refused.fields.push("x-a", "line\r\nset-cookie: a=b");
         refused.fields.push("not a name", "value");
@@ -277,7 +293,7 @@ async fn a_handler_that_writes_nonsense_breaks_nothing() {
         refused.fields.push("X-Mixed", "Case");
         refused.body = bytes::Bytes::new();
     });
-    let app = app(RateLimitLayer::of(guard));
+    let app = app(RateLimitLayer::from_limiter(guard));
     assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
     let response = app
         .clone()
@@ -292,7 +308,7 @@ async fn a_handler_that_writes_nonsense_breaks_nothing() {
 /// Ten thousand clients at once, and all go away.
 #[tokio::test]
 async fn ten_thousand_keys_leave_nothing_behind() {
-    let limits = AtOnce::new(1, keys::Header::new("x-api-key"));
+    let limits = ConcurrencyLimit::new(1, keys::Header::new("x-api-key"));
     let limiter = Arc::clone(limits.limiter());
     let never = || async { std::future::pending::<()>().await };
     let app = Router::new()
@@ -327,7 +343,7 @@ async fn ten_thousand_keys_leave_nothing_behind() {
 #[tokio::test]
 async fn one_client_is_one_however_its_address_is_written() {
     let two = NonZero::new(2).expect("more than zero");
-    let key = || keys::Address::new().behind(Trust::hops(two));
+    let key = || keys::ClientAddress::new().trust(Trust::proxy_count(two));
     let (limits, _) = per_key(Rate::per_hour(100), key());
     let app = app(RateLimitLayer::new(limits));
     let mut lefts = Vec::new();
@@ -354,8 +370,8 @@ async fn what_is_held_while_rules_are_read_again_is_given_back() {
                 - {name: slots, concurrency: 2}
                 - {name: tokens, rate: 100/h, cost: {default: 40, settle_within: 60s}}";
     let engine = engine(text);
-    let layer = RateLimitLayer::new(ByPolicy::in_memory(Arc::clone(&engine)));
-    let app = app(layer.with(|guard| guard.count(Counts::Failures)));
+    let layer = RateLimitLayer::new(PolicyLimits::in_memory(Arc::clone(&engine)));
+    let app = app(layer.configure(|guard| guard.count_responses(CountedResponses::Failures)));
     let request = || from("192.0.2.1", "/");
     let call = || app.clone().oneshot(request());
     let held = [
@@ -384,9 +400,9 @@ async fn failures_count_as_rules_say_while_the_store_is_away() {
         );
         let store = Server::start();
         let redis = Redis::builder(&store.url()).expect("a server's own URL");
-        let redis = redis.nodes(1).build().expect("a runtime");
+        let redis = redis.node_count(1).build().expect("a runtime");
         let engine = Engine::new(policy(&text), redis).expect("an engine");
-        let app = counting_failures(ByPolicy::new(engine));
+        let app = counting_failures(PolicyLimits::new(engine));
         let other = || from("192.0.2.9", "/200");
         // Admitted by the store, and answered when it is gone.
         let held = app.clone().oneshot(other()).await.expect("an answer");
@@ -402,23 +418,25 @@ async fn failures_count_as_rules_say_while_the_store_is_away() {
 #[tokio::test(start_paused = true)]
 async fn what_was_used_is_told_through_a_layer_that_waits() {
     let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));
-    let waits = PerKey::by(
+    let waits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
     let settles = |rate| {
-        let guard = Guard::new(exact(rate).0).settle(Settle::Told);
-        RateLimitLayer::of(guard.cost(|head: &Head| if head.path() == "/look" { 0 } else { 40 }))
+        let guard = RequestLimiter::new(exact(rate).0).settle(Settle::ReportedByHandler);
+        RateLimitLayer::from_limiter(
+            guard.cost(|head: &RequestHead| if head.path() == "/look" { 0 } else { 40 }),
+        )
     };
     let used = |request: Request<Body>| async move {
-        let usage = request.extensions().get::<Usage>();
+        let usage = request.extensions().get::<UsageReporter>();
         usage.expect("a usage").add(3);
     };
     let app = Router::new()
         .route("/", get(used))
         .route("/look", get(|| async {}))
         .layer(settles(Rate::per_hour(1_000)))
-        .layer(RateLimitLayer::new(waits.wait(Duration::from_secs(9))))
+        .layer(RateLimitLayer::new(waits.max_wait(Duration::from_secs(9))))
         .layer(settles(Rate::per_hour(100)));
     let calls: Vec<_> = (0..2)
         .map(|_| tokio::spawn(app.clone().oneshot(from("192.0.2.1", "/"))))

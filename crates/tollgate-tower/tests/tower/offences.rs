@@ -9,18 +9,19 @@ use tollgate::KeyedLimiter;
 use tollgate::Rate;
 use tollgate::clock::{Manual, Tokio};
 use tollgate_tower::{
-    Block, DenyReason, Guard, Head, PerKey, RateLimitLayer, Request as _, Tarpit, keys,
+    BlockAfter, DenyReason, RateLimitLayer, RatePerKey, Request as _, RequestHead, RequestLimiter,
+    Tarpit, keys,
 };
 use tower::ServiceExt;
 
 use crate::kit::{Answer, app, ask, from, per_key, task};
 
-type ByAddress = Guard<Head, PerKey<keys::Address, Arc<Manual>>>;
+type ByAddress = RequestLimiter<RequestHead, RatePerKey<keys::ClientAddress, Arc<Manual>>>;
 
 /// A guard of one request an hour for each address, on clocks that stand still.
 fn guard() -> (ByAddress, Arc<Manual>) {
-    let (limits, clock) = per_key(Rate::per_hour(1), keys::Address::new());
-    (Guard::new(limits).clock(Arc::clone(&clock)), clock)
+    let (limits, clock) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+    (RequestLimiter::new(limits).clock(Arc::clone(&clock)), clock)
 }
 
 async fn statuses(app: &Router, address: &str, times: usize) -> Vec<u16> {
@@ -41,10 +42,12 @@ async fn lists_say_who_is_let_in_and_who_isnt() {
     let network = |text: &str| text.parse().expect("a range");
     let (guard, _) = guard();
     let guard = guard
-        .allow(keys::Address::new().within([network("10.0.0.0/8")]))
-        .deny(keys::Address::new().within([network("10.6.6.0/24"), network("203.0.113.0/24")]))
-        .deny(|head: &Head| head.path() == "/users/666");
-    let app = app(RateLimitLayer::of(guard));
+        .allow(keys::ClientAddress::new().within([network("10.0.0.0/8")]))
+        .deny(
+            keys::ClientAddress::new().within([network("10.6.6.0/24"), network("203.0.113.0/24")]),
+        )
+        .deny(|head: &RequestHead| head.path() == "/users/666");
+    let app = app(RateLimitLayer::from_limiter(guard));
     assert_eq!(statuses(&app, "10.1.2.3", 3).await, [200, 200, 200]);
     // Who is on both lists is let in.
     assert_eq!(statuses(&app, "10.6.6.6", 2).await, [200, 200]);
@@ -61,7 +64,7 @@ async fn lists_say_who_is_let_in_and_who_isnt() {
 #[tokio::test]
 async fn in_shadow_nothing_is_refused_and_nobody_told() {
     let (guard, _) = guard();
-    let app = app(RateLimitLayer::of(guard.shadow()));
+    let app = app(RateLimitLayer::from_limiter(guard.shadow()));
     assert_eq!(statuses(&app, "192.0.2.1", 3).await, [200, 200, 200]);
     let over = ask(&app, from("192.0.2.1", "/")).await;
     assert_eq!(field(&over, "ratelimit"), None);
@@ -70,12 +73,12 @@ async fn in_shadow_nothing_is_refused_and_nobody_told() {
 #[tokio::test]
 async fn who_is_refused_too_often_is_blocked_for_a_while() {
     let three = NonZero::new(3).expect("more than zero");
-    let block = Block::after(three, Duration::from_secs(60)).lasting(Duration::from_secs(600));
-    let (limits, clock) = per_key(Rate::per_second(1), keys::Address::new());
-    let guard = Guard::new(limits)
+    let block = BlockAfter::after(three, Duration::from_secs(60)).lasting(Duration::from_secs(600));
+    let (limits, clock) = per_key(Rate::per_second(1), keys::ClientAddress::new());
+    let guard = RequestLimiter::new(limits)
         .clock(Arc::clone(&clock))
-        .block(block, keys::Address::new());
-    let app = app(RateLimitLayer::of(guard.expect("times")));
+        .block(block, keys::ClientAddress::new());
+    let app = app(RateLimitLayer::from_limiter(guard.expect("times")));
     assert_eq!(statuses(&app, "192.0.2.1", 3).await, [200, 429, 429]);
     clock.advance(Duration::from_secs(1));
     assert_eq!(
@@ -101,12 +104,12 @@ async fn who_is_refused_too_often_is_blocked_for_a_while() {
 #[tokio::test]
 async fn refusals_that_are_forgotten_dont_add_up() {
     let two = NonZero::new(2).expect("more than zero");
-    let block = Block::after(two, Duration::from_secs(60));
-    let (limits, clock) = per_key(Rate::per_second(1), keys::Address::new());
-    let guard = Guard::new(limits)
+    let block = BlockAfter::after(two, Duration::from_secs(60));
+    let (limits, clock) = per_key(Rate::per_second(1), keys::ClientAddress::new());
+    let guard = RequestLimiter::new(limits)
         .clock(Arc::clone(&clock))
-        .block(block, keys::Address::new());
-    let app = app(RateLimitLayer::of(guard.expect("times")));
+        .block(block, keys::ClientAddress::new());
+    let app = app(RateLimitLayer::from_limiter(guard.expect("times")));
     for _ in 0..5 {
         assert_eq!(statuses(&app, "192.0.2.1", 2).await, [200, 429]);
         clock.advance(Duration::from_secs(60));
@@ -127,7 +130,7 @@ async fn a_handler_says_what_is_answered() {
         refused.fields.push("x-mood", "calm");
         refused.fields.push("Not A Name", "isn't written");
     });
-    let app = app(RateLimitLayer::of(guard));
+    let app = app(RateLimitLayer::from_limiter(guard));
     let _first = ask(&app, from("192.0.2.1", "/")).await;
     let second = ask(&app, from("192.0.2.1", "/")).await;
     assert_eq!((second.status, &*second.body), (420, "calm down, /"));
@@ -139,10 +142,10 @@ async fn a_handler_says_what_is_answered() {
 /// Over the window, or the time that all who were refused need, if that is longer; and never sooner than it may pass.
 #[tokio::test]
 async fn those_who_are_refused_together_are_told_different_times() {
-    let (limits, clock) = per_key(Rate::per_second(10).burst(100), keys::Everyone);
+    let (limits, clock) = per_key(Rate::per_second(10).burst(100), keys::Global);
     let day = Duration::from_secs(86_400);
-    let guard = Guard::new(limits).clock(clock).jitter(day);
-    let app = app(RateLimitLayer::of(guard));
+    let guard = RequestLimiter::new(limits).clock(clock).jitter(day);
+    let app = app(RateLimitLayer::from_limiter(guard));
     assert_eq!(statuses(&app, "192.0.2.1", 100).await, [200; 100]);
     let mut told = Vec::new();
     for _ in 0..1_000 {
@@ -166,15 +169,15 @@ async fn those_who_are_refused_together_are_told_different_times() {
 /// A guard whose pit takes two, for five seconds.
 fn pit() -> Router {
     let limiter = KeyedLimiter::builder(Rate::per_minute(1), 1_000).clock(Arc::new(Tokio::new()));
-    let limits = PerKey::by(
+    let limits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
     let tarpit = Tarpit::new(Duration::from_secs(5), 2);
-    let guard = Guard::new(limits)
+    let guard = RequestLimiter::new(limits)
         .clock(Tokio::new())
-        .tarpit(tarpit, keys::Address::new());
-    app(RateLimitLayer::of(guard))
+        .tarpit(tarpit, keys::ClientAddress::new());
+    app(RateLimitLayer::from_limiter(guard))
 }
 
 #[tokio::test(start_paused = true)]

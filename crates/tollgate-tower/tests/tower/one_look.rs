@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use axum::Router;
 use tollgate::Rate;
-use tollgate_tower::{Head, RateLimitLayer, keys};
+use tollgate_tower::{RateLimitLayer, RequestHead, keys};
 use tower::ServiceExt;
 
 use crate::kit::{app, ask, fields, from, per_key, task};
@@ -13,8 +13,8 @@ use crate::kit::{app, ask, fields, from, per_key, task};
 /// One of some dozens is searched for what a proxy may have told that isn't trusted, and that one waits as the others do.
 #[tokio::test]
 async fn who_is_to_wait_waits_whichever_of_many_it_is() {
-    let (limits, clock) = per_key(Rate::per_second(1), keys::Address::new());
-    let app = app(RateLimitLayer::new(limits.wait(Duration::from_secs(2))));
+    let (limits, clock) = per_key(Rate::per_second(1), keys::ClientAddress::new());
+    let app = app(RateLimitLayer::new(limits.max_wait(Duration::from_secs(2))));
     for round in 0..1_000 {
         assert_eq!(
             ask(&app, from("192.0.2.1", "/")).await.status,
@@ -56,7 +56,7 @@ impl Drop for LastWords {
 /// What a thread remembers of texts may be gone before the last request that it serves.
 #[test]
 fn a_thread_that_ends_still_answers() {
-    let (limits, _) = per_key(Rate::per_hour(3), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_hour(3), keys::ClientAddress::new());
     let app = app(RateLimitLayer::new(limits));
     let (sender, heard) = std::sync::mpsc::channel();
     let thread = std::thread::spawn(move || {
@@ -72,7 +72,7 @@ fn a_thread_that_ends_still_answers() {
 #[tokio::test]
 async fn guards_are_asked_within_guards() {
     let other = |rate| {
-        let (limits, _) = per_key(rate, keys::Address::new());
+        let (limits, _) = per_key(rate, keys::ClientAddress::new());
         app(RateLimitLayer::new(limits.named("inner")))
     };
     let (inner, refuser) = (other(Rate::per_hour(1_000)), other(Rate::per_hour(1)));
@@ -82,13 +82,13 @@ async fn guards_are_asked_within_guards() {
         (answer.status().as_u16(), fields(answer.headers()))
     };
     let (in_key, in_handler) = ((inner.clone(), refuser.clone()), (inner, refuser));
-    let key = keys::by(move |_: &Head| {
+    let key = keys::from_fn(move |_: &RequestHead| {
         ask_now(&in_key.0);
         ask_now(&in_key.1);
         Some(1)
     });
     let (limits, _) = per_key(Rate::per_hour(2), key);
-    let layer = RateLimitLayer::new(limits.named("outer")).with(|guard| {
+    let layer = RateLimitLayer::new(limits.named("outer")).configure(|guard| {
         guard.on_denied(move |_, _, refused| {
             ask_now(&in_handler.0);
             ask_now(&in_handler.1);

@@ -13,8 +13,8 @@ use http::{Request, Response};
 use http_body::Frame;
 use http_body_util::{BodyExt, StreamBody};
 use tollgate::clock::Manual;
-use tollgate::{AtCap, KeyedLimiter, Rate};
-use tollgate_tower::{AtOnce, Guard, PerKey, RateLimitLayer, Tarpit, keys};
+use tollgate::{KeyedLimiter, Rate, WhenFull};
+use tollgate_tower::{ConcurrencyLimit, RateLimitLayer, RatePerKey, RequestLimiter, Tarpit, keys};
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::kit::{app, frames, from, per_key, task};
@@ -24,18 +24,18 @@ use crate::kit::{app, frames, from, per_key, task};
 fn a_crowd_is_counted_one_by_one() {
     const EACH: u64 = 3_000;
     for at_cap in [
-        AtCap::ShareOne,
-        AtCap::DenyNew,
-        AtCap::AdmitNew,
-        AtCap::EvictNearestIdle,
+        WhenFull::SharedBucket,
+        WhenFull::DenyNew,
+        WhenFull::AdmitNew,
+        WhenFull::EvictNearestIdle,
     ] {
         let clock = Arc::new(Manual::new());
         let limiter = KeyedLimiter::builder(Rate::per_second(50).burst(5), 8);
         let limiter = limiter.at_cap(at_cap).clock(Arc::clone(&clock)).build();
         let limiter = Arc::new(limiter.expect("a rate"));
-        let app = app(RateLimitLayer::new(PerKey::by(
+        let app = app(RateLimitLayer::new(RatePerKey::with_limiter(
             Arc::clone(&limiter),
-            keys::Address::new(),
+            keys::ClientAddress::new(),
         )));
         let (passed, refused) = (AtomicU64::new(0), AtomicU64::new(0));
         let is_over = AtomicBool::new(false);
@@ -108,7 +108,7 @@ async fn wild(request: Request<Body>) -> Result<Response<Body>, &'static str> {
 
 #[test]
 fn slots_come_back_from_services_that_panic_and_fail() {
-    let limits = AtOnce::new(1, keys::Address::new());
+    let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     let layer = RateLimitLayer::new(limits);
     let call = |path: &str| {
@@ -157,10 +157,10 @@ fn tarpits_of_any_size_hold_and_let_go() {
         (Duration::from_secs(1), 0),
         (Duration::ZERO, 5),
     ] {
-        let (limits, clock) = per_key(Rate::per_hour(1), keys::Address::new());
-        let guard = Guard::new(limits).clock(Arc::clone(&clock));
-        let guard = guard.tarpit(Tarpit::new(longest, places), keys::Address::new());
-        let app = app(RateLimitLayer::of(guard));
+        let (limits, clock) = per_key(Rate::per_hour(1), keys::ClientAddress::new());
+        let guard = RequestLimiter::new(limits).clock(Arc::clone(&clock));
+        let guard = guard.tarpit(Tarpit::new(longest, places), keys::ClientAddress::new());
+        let app = app(RateLimitLayer::from_limiter(guard));
         let call = || task(app.clone().oneshot(from("192.0.2.1", "/")));
         let mut statuses = Vec::new();
         let mut stuck = Vec::new();

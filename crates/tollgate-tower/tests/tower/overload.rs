@@ -15,9 +15,9 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{mpsc, oneshot};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::Manual;
-use tollgate_adaptive::shed::{Criticality, Shedder};
-use tollgate_adaptive::{Bounds, Controller, Law, Little};
-use tollgate_tower::{Admits, ShedLayer};
+use tollgate_adaptive::shed::{Criticality, LoadShedder};
+use tollgate_adaptive::{AdaptiveController, Bounds, LimitAlgorithm, Little};
+use tollgate_tower::{AcquirePermit, ConcurrencyLimitLayer};
 
 /// What happens, in the order in which the test learns of it.
 enum Event {
@@ -42,9 +42,9 @@ struct World {
 }
 
 impl World {
-    async fn new<A>(layer: ShedLayer<A>) -> Self
+    async fn new<A>(layer: ConcurrencyLimitLayer<A>) -> Self
     where
-        A: Admits<Body, Home: Send + Sync + 'static> + Clone + Send + Sync + 'static,
+        A: AcquirePermit<Body, Home: Send + Sync + 'static> + Clone + Send + Sync + 'static,
     {
         let (tell, events) = mpsc::unbounded_channel();
         let handler = {
@@ -166,10 +166,10 @@ async fn under_overload_the_limit_settles_and_what_is_too_much_is_503() {
     const LAST: usize = 500;
     let clock = Arc::new(Manual::new());
     let law = Little::new(Bounds::new(1.0, 200.0).expect("in order"));
-    let controller = Controller::new(law.initial(40.0).samples(20));
+    let controller = AdaptiveController::new(law.initial(40.0).samples(20));
     let limiter = controller.concurrency().clock(Arc::clone(&clock)).build();
     let limiter = Arc::new(limiter);
-    let mut world = World::new(ShedLayer::by(Arc::clone(&limiter))).await;
+    let mut world = World::new(ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter))).await;
     let (mut workers, mut limits) = (Workers::default(), Vec::new());
     for now in 0..TICKS as u64 {
         let done = workers.done(now);
@@ -197,11 +197,12 @@ async fn under_overload_the_limit_settles_and_what_is_too_much_is_503() {
 #[tokio::test]
 async fn a_critical_request_passes_while_sheddable_ones_are_refused() {
     let limiter = Arc::new(ConcurrencyLimiter::new(10));
-    let shedder = Arc::new(Shedder::new(Arc::clone(&limiter)));
-    let layer = ShedLayer::by_criticality(Arc::clone(&shedder), |request: &Request<Body>| {
-        let class = request.uri().path().trim_start_matches('/').parse();
-        class.unwrap_or_default()
-    });
+    let shedder = Arc::new(LoadShedder::new(Arc::clone(&limiter)));
+    let layer =
+        ConcurrencyLimitLayer::by_criticality(Arc::clone(&shedder), |request: &Request<Body>| {
+            let class = request.uri().path().trim_start_matches('/').parse();
+            class.unwrap_or_default()
+        });
     let mut world = World::new(layer).await;
     world.offer("/sheddable", 9).await;
     assert_eq!((world.waiting.len(), world.refused.len()), (7, 2));

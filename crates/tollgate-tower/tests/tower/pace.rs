@@ -10,8 +10,8 @@ use std::time::Duration;
 use http::{Request, Response};
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Rate};
-use tollgate_tower::outgoing::{Builder, Pacer, Patience, Stalled};
-use tollgate_tower::{BoxError, PaceLayer, PerKey, RateLimitLayer, keys};
+use tollgate_tower::outgoing::{HostPacer, HostPacerBuilder, MaxWait, PaceError};
+use tollgate_tower::{BoxError, PaceLayer, RateLimitLayer, RatePerKey, keys};
 use tower::util::BoxCloneService;
 use tower::{Layer, Service, ServiceExt};
 
@@ -20,17 +20,23 @@ use crate::kit::app;
 type Client = BoxCloneService<Request<axum::body::Body>, Response<axum::body::Body>, BoxError>;
 
 /// A client that is paced, of a service with this rate, on one clock.
-fn client(server: Rate, builder: Builder) -> (Client, Arc<Pacer<Manual, Manual>>, Manual) {
+fn client(
+    server: Rate,
+    builder: HostPacerBuilder,
+) -> (Client, Arc<HostPacer<Manual, Manual>>, Manual) {
     let clock = Manual::new();
     let limiter = KeyedLimiter::builder(server, 10).clock(clock.clone());
     let limiter = Arc::new(limiter.build().expect("a rate"));
-    let app = app(RateLimitLayer::new(PerKey::by(limiter, keys::Everyone)));
+    let app = app(RateLimitLayer::new(RatePerKey::with_limiter(
+        limiter,
+        keys::Global,
+    )));
     let pacer = Arc::new(
         builder
             .build_on(clock.clone(), clock.clone())
             .expect("a rate"),
     );
-    let client = PaceLayer::by(Arc::clone(&pacer)).layer(app);
+    let client = PaceLayer::with_pacer(Arc::clone(&pacer)).layer(app);
     (BoxCloneService::new(client), pacer, clock)
 }
 
@@ -56,7 +62,7 @@ fn ask(client: &mut Client, clock: &Manual) -> (u16, u32) {
 
 #[test]
 fn a_client_that_is_told_what_is_left_is_never_refused() {
-    let own = Pacer::builder(Rate::per_second(1_000));
+    let own = HostPacer::builder(Rate::per_second(1_000));
     let (mut client, _, clock) = client(Rate::per_second(5).burst(10), own);
     let mut steps = 0;
     for _ in 0..60 {
@@ -72,20 +78,20 @@ fn a_client_that_is_told_what_is_left_is_never_refused() {
 
 #[test]
 fn a_call_that_can_not_be_made_in_time_is_not_made() {
-    let own = Pacer::builder(Rate::per_second(1).burst(1));
+    let own = HostPacer::builder(Rate::per_second(1).burst(1));
     let (mut client, pacer, clock) = client(Rate::per_second(100), own);
     assert_eq!(ask(&mut client, &clock), (200, 0));
     let mut hasty = request();
     hasty
         .extensions_mut()
-        .insert(Patience(Duration::from_millis(500)));
+        .insert(MaxWait(Duration::from_millis(500)));
     let mut answer = pin!(client.call(hasty));
     match answer
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
     {
         Poll::Ready(Err(error)) => {
-            let stalled = error.downcast_ref::<Stalled>().expect("it wasn't made");
+            let stalled = error.downcast_ref::<PaceError>().expect("it wasn't made");
             assert_eq!(
                 stalled.to_string(),
                 "api.example.com:80 may be asked in 1s, and a call waits for 500ms at most"
@@ -129,12 +135,12 @@ impl Service<Request<()>> for Readied {
 #[test]
 fn the_client_is_made_ready_when_the_wait_is_over() {
     let clock = Manual::new();
-    let pacer = Pacer::builder(Rate::per_second(1).burst(1));
+    let pacer = HostPacer::builder(Rate::per_second(1).burst(1));
     let pacer = pacer
         .build_on(clock.clone(), clock.clone())
         .expect("a rate");
     let readied = Arc::new(AtomicU32::new(0));
-    let client = PaceLayer::by(Arc::new(pacer)).layer(Readied(Arc::clone(&readied)));
+    let client = PaceLayer::with_pacer(Arc::new(pacer)).layer(Readied(Arc::clone(&readied)));
     let mut context = Context::from_waker(Waker::noop());
     let first = pin!(client.clone().oneshot(Request::new(()))).poll(&mut context);
     assert!(first.is_ready());
@@ -151,11 +157,11 @@ fn the_client_is_made_ready_when_the_wait_is_over() {
 #[test]
 fn one_host_has_one_pace_however_it_is_written() {
     let clock = Manual::new();
-    let pacer = Pacer::builder(Rate::per_second(1).burst(1));
+    let pacer = HostPacer::builder(Rate::per_second(1).burst(1));
     let pacer = pacer
         .build_on(clock.clone(), clock.clone())
         .expect("a rate");
-    let client = PaceLayer::by(Arc::new(pacer)).layer(Readied(Arc::default()));
+    let client = PaceLayer::with_pacer(Arc::new(pacer)).layer(Readied(Arc::default()));
     let mut made = Vec::new();
     for address in [
         "https://api.example.com/",
@@ -165,7 +171,7 @@ fn one_host_has_one_pace_however_it_is_written() {
         "http://api.example.com:80/",
     ] {
         let mut request = Request::get(address).body(()).expect("a request");
-        request.extensions_mut().insert(Patience(Duration::ZERO));
+        request.extensions_mut().insert(MaxWait(Duration::ZERO));
         let call = pin!(client.clone().oneshot(request));
         let polled = call.poll(&mut Context::from_waker(Waker::noop()));
         made.push(matches!(polled, Poll::Ready(Ok(_))));

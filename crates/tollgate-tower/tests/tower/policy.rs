@@ -10,7 +10,7 @@ use tollgate::clock::{Manual, Tokio};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{ByPolicy, Guard, MoreFacts, RateLimitLayer, Tier, User};
+use tollgate_tower::{ExtraFacts, PolicyLimits, RateLimitLayer, RequestLimiter, Tier, User};
 use tower::ServiceExt;
 
 use crate::kit::{app, ask, from, task};
@@ -24,7 +24,7 @@ fn policy(text: &str) -> Policy {
 fn limited(text: &str) -> Router {
     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());
     let engine = Engine::new(policy(text), memory.build()).expect("a policy");
-    app(RateLimitLayer::by_policy(engine))
+    app(RateLimitLayer::from_policy(engine))
 }
 
 fn with_user(user: &str, path: &str) -> Request<axum::body::Body> {
@@ -87,7 +87,7 @@ async fn headers_tiers_and_facts_of_ones_own_are_filled_in() {
         let mut request = from("192.0.2.1", "/");
         request
             .extensions_mut()
-            .insert(MoreFacts::default().with("plan", "free"));
+            .insert(ExtraFacts::default().with("plan", "free"));
         request.extensions_mut().insert(Tier::from("basic"));
         request
     };
@@ -124,7 +124,7 @@ async fn a_rule_may_let_requests_wait() {
     let engine = Engine::new(policy(text), memory.build()).expect("a policy");
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
-        .layer(RateLimitLayer::new(ByPolicy::in_memory(engine)));
+        .layer(RateLimitLayer::new(PolicyLimits::in_memory(engine)));
     let began = tokio::time::Instant::now();
     assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
     let (second, third) = tokio::join!(
@@ -143,10 +143,10 @@ fn on_tokio(text: &str) -> Arc<OnTokio> {
 }
 
 /// Decided at once, and as a store is asked.
-fn both_ways(engine: &Arc<OnTokio>) -> [ByPolicy<Memory<Tokio, Manual>>; 2] {
+fn both_ways(engine: &Arc<OnTokio>) -> [PolicyLimits<Memory<Tokio, Manual>>; 2] {
     [
-        ByPolicy::in_memory(Arc::clone(engine)),
-        ByPolicy::new(Arc::clone(engine)),
+        PolicyLimits::in_memory(Arc::clone(engine)),
+        PolicyLimits::new(Arc::clone(engine)),
     ]
 }
 
@@ -155,21 +155,24 @@ fn both_ways(engine: &Arc<OnTokio>) -> [ByPolicy<Memory<Tokio, Manual>>; 2] {
 async fn in_shadow_no_rule_makes_anybody_wait() {
     let engine = on_tokio("limits: [{name: all, rate: 1/s, over: wait 9s}]");
     for limits in both_ways(&engine) {
-        let app = app(RateLimitLayer::new(limits).with(Guard::shadow));
+        let app = app(RateLimitLayer::new(limits).configure(RequestLimiter::shadow));
         let began = tokio::time::Instant::now();
         for _ in 0..5 {
             assert_eq!(ask(&app, from("192.0.2.1", "/")).await.status, 200);
         }
-        assert_eq!((began.elapsed(), engine.waiting()), (Duration::ZERO, 0));
+        assert_eq!(
+            (began.elapsed(), engine.waiter_count()),
+            (Duration::ZERO, 0)
+        );
     }
     // Nor does it take what others wait for, and those have their turns.
     let [_, enforced] = both_ways(&engine);
     let [_, shadow] = both_ways(&engine);
     let enforced = app(RateLimitLayer::new(enforced));
-    let shadow = app(RateLimitLayer::new(shadow).with(Guard::shadow));
+    let shadow = app(RateLimitLayer::new(shadow).configure(RequestLimiter::shadow));
     let waits = tokio::spawn(enforced.oneshot(from("192.0.2.1", "/")));
     tokio::time::sleep(Duration::from_millis(10)).await;
-    assert_eq!(engine.waiting(), 1);
+    assert_eq!(engine.waiter_count(), 1);
     assert_eq!(ask(&shadow, from("192.0.2.1", "/")).await.status, 200);
     let waited = waits.await.expect("a task").expect("an answer");
     assert_eq!(waited.status(), 200);
@@ -193,7 +196,7 @@ async fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones()
         let calls = ["one", "one", "two", "two"].map(of_app);
         let waiting = calls.map(|request| tokio::spawn(app.clone().oneshot(request)));
         tokio::time::sleep(Duration::from_millis(10)).await;
-        assert_eq!(engine.waiting(), 4);
+        assert_eq!(engine.waiter_count(), 4);
         let text =
             "limits: [{name: apps, match: {header.x-app: '*'}, key: header.x-app, rate: 1/h}]";
         engine.reload(policy(text)).expect("a policy");
@@ -203,7 +206,7 @@ async fn who_waits_while_rules_change_is_asked_for_the_headers_of_the_new_ones()
             seen.push(answer.status().as_u16());
         }
         assert_eq!(seen, [200, 429, 200, 429], "way {way}");
-        assert_eq!(engine.waiting(), 0);
+        assert_eq!(engine.waiter_count(), 0);
     }
 }
 
@@ -214,7 +217,7 @@ async fn rules_that_change_under_those_who_wait_charge_them_once() {
     let engine = on_tokio(&format!(
         "limits: [{common}, {{name: slow, rate: 1/s, over: wait 9s}}, {{name: slots, concurrency: 3}}]"
     ));
-    let limits = ByPolicy::new(Arc::clone(&engine));
+    let limits = PolicyLimits::new(Arc::clone(&engine));
     let app = app(RateLimitLayer::new(limits));
     assert_eq!(ask(&app, of_app("one")).await.status, 200);
     let mut calls = ["one", "two", "one"].map(|name| task(app.clone().oneshot(of_app(name))));
@@ -246,7 +249,7 @@ async fn rules_that_change_under_those_who_wait_charge_them_once() {
     for name in ["three", "four"] {
         left.push(ask(&app, of_app(name)).await.status);
     }
-    assert_eq!((left, engine.waiting()), (vec![200, 200], 0));
+    assert_eq!((left, engine.waiter_count()), (vec![200, 200], 0));
 }
 
 /// A customer sees the month, however few concurrent requests are left.

@@ -9,7 +9,7 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::COMMON_FACTS;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{MoreFacts, RateLimitLayer, Tenant, Tier, User};
+use tollgate_tower::{ExtraFacts, RateLimitLayer, Tenant, Tier, User};
 
 use crate::kit::{ask, from, routed};
 use crate::log::{Log, run};
@@ -19,7 +19,7 @@ fn limited(text: &str) -> Router {
     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());
     let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
     let engine = Engine::new(policy.policy, memory.build()).expect("an engine");
-    routed(RateLimitLayer::by_policy(engine))
+    routed(RateLimitLayer::from_policy(engine))
 }
 
 fn with(lines: &[(&'static str, &[u8])]) -> http::Request<axum::body::Body> {
@@ -51,7 +51,7 @@ async fn every_known_fact_is_filled_in() {
             extensions.insert(Tenant::from("acme"));
             extensions.insert(Tier::from("gold"));
             // Only requests of descriptors have these two of their own.
-            let more = MoreFacts::default().with("domain", "edge");
+            let more = ExtraFacts::default().with("domain", "edge");
             extensions.insert(more.with("descriptor", "d"));
             request
         };
@@ -137,7 +137,7 @@ fn by_user(order: &str) -> Router {
     let memory = Memory::builder().clock(Manual::new()).wall(Manual::new());
     let policy = Policy::from_text(text, Format::Yaml).expect("a policy");
     let engine = Engine::new(policy.policy, memory.build()).expect("an engine");
-    let limits = RateLimitLayer::by_policy(engine);
+    let limits = RateLimitLayer::from_policy(engine);
     let app = Router::new().route("/", axum::routing::get(|| async { "hello" }));
     match order {
         "outside" => app.layer(limits).layer(from_fn(authenticate)),

@@ -11,10 +11,12 @@ use std::time::Duration;
 use http::{Method, Request, Response};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::Manual;
-use tollgate::concurrency::{Ending, NoPermit};
-use tollgate_adaptive::breaker::{Breaker, Force, Open, State, Thresholds};
-use tollgate_adaptive::protect::{Backoff, Budget, Retry};
-use tollgate_tower::{BoxError, BreakerLayer, RetryLayer, ShedLayer};
+use tollgate::concurrency::{PermitDenied, PermitOutcome};
+use tollgate_adaptive::breaker::{
+    CircuitBreaker, CircuitOpen, CircuitState, ForcedState, Thresholds,
+};
+use tollgate_adaptive::protect::{Backoff, Retry, RetryBudget};
+use tollgate_tower::{BoxError, BreakerLayer, ConcurrencyLimitLayer, RetryLayer};
 use tower::{Layer, Service, service_fn};
 
 use crate::points::{Gradual, at_every_point};
@@ -116,19 +118,19 @@ where
     panic!("it never ends");
 }
 
-fn breaker(clock: &Manual) -> Arc<Breaker<Manual>> {
+fn breaker(clock: &Manual) -> Arc<CircuitBreaker<Manual>> {
     let terms = Thresholds {
         min_calls: 2,
         ..Thresholds::default()
     };
-    Arc::new(Breaker::with_clock(terms, clock.clone()))
+    Arc::new(CircuitBreaker::with_clock(terms, clock.clone()))
 }
 
 #[test]
 fn what_fails_isnt_called_until_a_probe_succeeds() {
     let clock = Manual::new();
     let backend = Client::new(&[Status(500), Error, Status(404)]);
-    let mut client = BreakerLayer::by(breaker(&clock)).layer(backend.clone());
+    let mut client = BreakerLayer::with_breaker(breaker(&clock)).layer(backend.clone());
     assert_eq!(
         ask(&mut client, &clock, Method::GET).0.expect("a status"),
         500
@@ -137,7 +139,7 @@ fn what_fails_isnt_called_until_a_probe_succeeds() {
         .0
         .expect_err("an error");
     let refused = ask(&mut client, &clock, Method::GET).0.expect_err("open");
-    assert!(refused.is::<Open>(), "{refused}");
+    assert!(refused.is::<CircuitOpen>(), "{refused}");
     assert_eq!(backend.calls(), 2, "nothing was called");
     clock.advance(Duration::from_secs(1));
     // What isn't found is an answer all the same.
@@ -154,14 +156,14 @@ fn what_fails_isnt_called_until_a_probe_succeeds() {
 #[test]
 fn what_an_answer_means_can_be_said() {
     for (script, state) in [
-        (Status(429), State::Closed),
-        (Status(503), State::Open),
-        (Status(400), State::Closed),
-        (Unready, State::Open),
+        (Status(429), CircuitState::Closed),
+        (Status(503), CircuitState::Open),
+        (Status(400), CircuitState::Closed),
+        (Unready, CircuitState::Open),
     ] {
         let clock = Manual::new();
         let breaker = breaker(&clock);
-        let layer = BreakerLayer::by(Arc::clone(&breaker));
+        let layer = BreakerLayer::with_breaker(Arc::clone(&breaker));
         let mut client = layer.layer(Client::new(&[script; 2]));
         for _ in 0..2 {
             let _ = ask(&mut client, &clock, Method::GET);
@@ -170,12 +172,13 @@ fn what_an_answer_means_can_be_said() {
     }
     let clock = Manual::new();
     let breaker = breaker(&clock);
-    let layer = BreakerLayer::by(Arc::clone(&breaker)).classify_status(|_| Ending::Dropped);
+    let layer = BreakerLayer::with_breaker(Arc::clone(&breaker))
+        .classify_status(|_| PermitOutcome::Dropped);
     let mut client = layer.layer(Client::default());
     for _ in 0..2 {
         let _ = ask(&mut client, &clock, Method::GET);
     }
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), CircuitState::Open);
 }
 
 #[test]
@@ -183,7 +186,7 @@ fn a_probe_that_is_dropped_keeps_the_circuit_open_as_long_again() {
     let clock = Manual::new();
     let breaker = breaker(&clock);
     let backend = Client::new(&[Error, Error, Hangs]);
-    let mut client = BreakerLayer::by(Arc::clone(&breaker)).layer(backend);
+    let mut client = BreakerLayer::with_breaker(Arc::clone(&breaker)).layer(backend);
     for _ in 0..2 {
         ask(&mut client, &clock, Method::GET)
             .0
@@ -199,13 +202,13 @@ fn a_probe_that_is_dropped_keeps_the_circuit_open_as_long_again() {
             .0
             .expect_err("one probe at a time");
     }
-    assert_eq!(breaker.state(), State::Open);
+    assert_eq!(breaker.state(), CircuitState::Open);
     clock.advance(Duration::from_secs(1));
     assert_eq!(
         ask(&mut client, &clock, Method::GET).0.expect("a status"),
         200
     );
-    assert_eq!(breaker.state(), State::Closed);
+    assert_eq!(breaker.state(), CircuitState::Closed);
 }
 
 /// Waits of exactly 0, so that only what servers say is waited for.
@@ -218,8 +221,8 @@ fn at_once(clock: &Manual) -> Retry<Manual> {
 fn check(script: &[Comes], method: Method, status: Option<u16>, calls: usize, millis: u64) {
     let clock = Manual::new();
     let backend = Client::new(script);
-    let layer = RetryLayer::by(Arc::new(at_once(&clock)));
-    let layer = layer.errors(|error| error.is::<io::Error>());
+    let layer = RetryLayer::with_retry(Arc::new(at_once(&clock)));
+    let layer = layer.retry_errors(|error| error.is::<io::Error>());
     let (answer, steps) = ask(&mut layer.layer(backend.clone()), &clock, method);
     assert_eq!(answer.ok(), status);
     let sent = backend.calls.lock().expect("no panic").clone();
@@ -254,11 +257,13 @@ fn only_what_is_named_is_tried_again_and_no_earlier_than_servers_say() {
 fn errors_are_tried_again_only_if_they_are_named() {
     let clock = Manual::new();
     let backend = Client::new(&[Error]);
-    let layer = RetryLayer::by(Arc::new(at_once(&clock)));
+    let layer = RetryLayer::with_retry(Arc::new(at_once(&clock)));
     let answer = ask(&mut layer.layer(backend.clone()), &clock, Method::GET).0;
     answer.expect_err("an error");
     assert_eq!(backend.calls(), 1);
-    let layer = layer.methods(|_| true).statuses(|status| status == 500);
+    let layer = layer
+        .retry_methods(|_| true)
+        .retry_statuses(|status| status == 500);
     let backend = Client::new(&[Status(500), Status(503)]);
     let answer = ask(&mut layer.layer(backend.clone()), &clock, Method::POST).0;
     assert_eq!(answer.expect("a status"), 503);
@@ -268,8 +273,8 @@ fn errors_are_tried_again_only_if_they_are_named() {
 #[test]
 fn a_budget_is_shared_by_all_clients_of_a_layer() {
     let clock = Manual::new();
-    let retry = at_once(&clock).budget(Arc::new(Budget::percent(10)));
-    let layer = RetryLayer::by(Arc::new(retry));
+    let retry = at_once(&clock).budget(Arc::new(RetryBudget::percent(10)));
+    let layer = RetryLayer::with_retry(Arc::new(retry));
     let backend = Client::new(&[Status(503); 1_000]);
     for _ in 0..100 {
         let answer = ask(&mut layer.layer(backend.clone()), &clock, Method::GET).0;
@@ -283,7 +288,7 @@ fn a_call_that_is_dropped_is_tried_no_more() {
     for script in [[Hangs, Hangs], [Later("5"), Hangs], [Status(503), Hangs]] {
         let clock = Manual::new();
         let backend = Client::new(&script);
-        let mut client = RetryLayer::by(Arc::new(at_once(&clock))).layer(backend.clone());
+        let mut client = RetryLayer::with_retry(Arc::new(at_once(&clock))).layer(backend.clone());
         let mut call = client.call(request(Method::GET));
         assert!(look(call.as_mut()).is_none());
         let calls = backend.calls();
@@ -299,21 +304,21 @@ fn what_isnt_sent_is_neither_a_failure_nor_a_drop() {
     let clock = Manual::new();
     let breaker = breaker(&clock);
     let limiter = Arc::new(ConcurrencyLimiter::new(0));
-    let breaks = BreakerLayer::by(Arc::clone(&breaker));
-    let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
+    let breaks = BreakerLayer::with_breaker(Arc::clone(&breaker));
+    let sheds = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).for_client();
     let mut full = breaks.layer(sheds.layer(Gradual::default()));
     for _ in 0..9 {
         let mut call = pin!(full.call(request(Method::GET)));
         let refused = look(call.as_mut()).expect("at once").expect_err("full");
-        assert!(refused.is::<NoPermit>(), "{refused}");
+        assert!(refused.is::<PermitDenied>(), "{refused}");
     }
-    assert_eq!(breaker.state(), State::Closed);
-    breaker.force(Force::Open);
+    assert_eq!(breaker.state(), CircuitState::Closed);
+    breaker.force(ForcedState::Open);
     limiter.set_limit(1);
     let mut open = sheds.layer(breaks.layer(Gradual::default()));
     let mut call = pin!(open.call(request(Method::GET)));
     let refused = look(call.as_mut()).expect("at once").expect_err("open");
-    assert!(refused.is::<Open>(), "{refused}");
+    assert!(refused.is::<CircuitOpen>(), "{refused}");
     let stats = limiter.stats();
     assert_eq!((stats.ignored, stats.dropped), (1, 0));
 }
@@ -327,8 +332,8 @@ fn a_call_that_waits_to_be_tried_again_holds_no_place() {
         let answer = Response::builder().status(503).header("retry-after", "5");
         answer.body("down".to_owned())
     });
-    let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
-    let mut client = RetryLayer::by(Arc::new(at_once(&clock))).layer(sheds.layer(backend));
+    let sheds = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).for_client();
+    let mut client = RetryLayer::with_retry(Arc::new(at_once(&clock))).layer(sheds.layer(backend));
     let mut call = client.call(request(Method::GET));
     assert!(look(call.as_mut()).is_none());
     assert_eq!(limiter.peek().in_use, 0);
@@ -340,13 +345,14 @@ fn a_call_that_waits_to_be_tried_again_holds_no_place() {
 #[test]
 fn places_probes_and_budget_come_back_wherever_a_call_is_dropped() {
     let clock = Manual::new();
-    let (breaker, budget) = (breaker(&clock), Arc::new(Budget::percent(100)));
+    let (breaker, budget) = (breaker(&clock), Arc::new(RetryBudget::percent(100)));
     let limiter = Arc::new(ConcurrencyLimiter::new(1));
     let retry = at_once(&clock).budget(Arc::clone(&budget));
-    let retries = RetryLayer::by(Arc::new(retry));
+    let retries = RetryLayer::with_retry(Arc::new(retry));
     // Open, and ready for one probe; what a probe finds says nothing here, so that each of them is one.
-    let breaks = BreakerLayer::by(Arc::clone(&breaker)).classify_status(|_| Ending::Ignored);
-    let sheds = ShedLayer::by(Arc::clone(&limiter)).for_client();
+    let breaks = BreakerLayer::with_breaker(Arc::clone(&breaker))
+        .classify_status(|_| PermitOutcome::Ignored);
+    let sheds = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).for_client();
     for _ in 0..2 {
         breaker.try_call().expect("closed").failure();
     }
@@ -373,5 +379,5 @@ fn places_probes_and_budget_come_back_wherever_a_call_is_dropped() {
         },
     );
     assert!(points > 15 && retried > 5, "{points} points, {retried}");
-    assert_eq!(breaker.state(), State::HalfOpen);
+    assert_eq!(breaker.state(), CircuitState::HalfOpen);
 }

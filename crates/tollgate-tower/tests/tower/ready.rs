@@ -12,8 +12,11 @@ use tollgate::{KeyedLimiter, Rate};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{AtOnce, ByPolicy, Head, Limits, PerKey, RateLimitLayer, Tarpit, keys};
-use tower::limit::ConcurrencyLimit;
+use tollgate_tower::{
+    ConcurrencyLimit, PolicyLimits, RateLimitLayer, RatePerKey, RequestHead, RequestLimits, Tarpit,
+    keys,
+};
+use tower::limit::ConcurrencyLimit as TowerConcurrencyLimit;
 use tower::{Layer, Service, ServiceExt};
 
 use crate::kit::{from, task};
@@ -22,15 +25,18 @@ async fn hello(_: Request<Body>) -> Result<Response<Body>, Infallible> {
     Ok(Response::new(Body::empty()))
 }
 
-fn waiting(rate: Rate) -> PerKey<keys::Address, Arc<Tokio>> {
+fn waiting(rate: Rate) -> RatePerKey<keys::ClientAddress, Arc<Tokio>> {
     let limiter = KeyedLimiter::builder(rate, 1_000).clock(Arc::new(Tokio::new()));
     let limiter = Arc::new(limiter.build().expect("a rate"));
-    PerKey::by(limiter, keys::Address::new()).wait(Duration::from_secs(60))
+    RatePerKey::with_limiter(limiter, keys::ClientAddress::new()).max_wait(Duration::from_secs(60))
 }
 
 /// One instance of a service, called again and again as a connection does: each call is answered, though the service has room for one.
-async fn asks_all<L: Limits<Head>>(layer: RateLimitLayer<L>, count: usize) -> Vec<u16> {
-    let mut service = layer.layer(ConcurrencyLimit::new(tower::service_fn(hello), 1));
+async fn asks_all<L: RequestLimits<RequestHead>>(
+    layer: RateLimitLayer<L>,
+    count: usize,
+) -> Vec<u16> {
+    let mut service = layer.layer(TowerConcurrencyLimit::new(tower::service_fn(hello), 1));
     let mut seen = Vec::new();
     for _ in 0..count {
         let service = service.ready().await.expect("it is ready");
@@ -57,26 +63,27 @@ async fn a_wait_around_a_service_with_one_place_ends() {
     );
     let text = "limits: [{name: a, key: ip, rate: 1/s burst 1, over: wait 1m}]";
     assert_eq!(
-        asks_all(RateLimitLayer::by_policy(engine(text)), 5).await,
+        asks_all(RateLimitLayer::from_policy(engine(text)), 5).await,
         [200; 5]
     );
     // A policy that is asked in time, as one on a store.
     let text = "limits: [{name: a, key: ip, rate: 3/h}]";
-    let layer = RateLimitLayer::new(ByPolicy::new(engine(text)));
+    let layer = RateLimitLayer::new(PolicyLimits::new(engine(text)));
     assert_eq!(asks_all(layer, 5).await, [200, 200, 200, 429, 429]);
-    let at_once = AtOnce::new(1, keys::Address::new()).wait(Duration::from_secs(1));
+    let at_once =
+        ConcurrencyLimit::new(1, keys::ClientAddress::new()).max_wait(Duration::from_secs(1));
     assert_eq!(asks_all(RateLimitLayer::new(at_once), 3).await, [200; 3]);
     // A tarpit is a wait, too.
     let limiter = KeyedLimiter::builder(Rate::per_hour(1), 1_000).clock(Arc::new(Tokio::new()));
-    let limits = PerKey::by(
+    let limits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
-    let layer = RateLimitLayer::new(limits).with(|guard| {
+    let layer = RateLimitLayer::new(limits).configure(|guard| {
         let tarpit = Tarpit::new(Duration::from_secs(1), 10);
         guard
             .clock(Tokio::new())
-            .tarpit(tarpit, keys::Address::new())
+            .tarpit(tarpit, keys::ClientAddress::new())
     });
     assert_eq!(asks_all(layer, 3).await, [200, 429, 429]);
 }
@@ -85,8 +92,8 @@ async fn a_wait_around_a_service_with_one_place_ends() {
 #[tokio::test(start_paused = true)]
 async fn a_reload_between_ready_and_call_ends_no_service() {
     let engine = Arc::new(engine("limits: [{name: a, key: ip, rate: 1/s burst 1}]"));
-    let layer = RateLimitLayer::by_policy(Arc::clone(&engine));
-    let mut service = layer.layer(ConcurrencyLimit::new(tower::service_fn(hello), 1));
+    let layer = RateLimitLayer::from_policy(Arc::clone(&engine));
+    let mut service = layer.layer(TowerConcurrencyLimit::new(tower::service_fn(hello), 1));
     let text = "limits: [{name: a, key: ip, rate: 1/s burst 1, over: wait 1m}]";
     let first = service.ready().await.expect("it is ready");
     let answer = first.call(from("192.0.2.1", "/")).await.expect("an answer");
@@ -116,8 +123,8 @@ async fn those_who_wait_for_the_service_are_bounded() {
         }
     });
     let layer = RateLimitLayer::new(waiting(Rate::per_second(1_000).burst(1_000)));
-    let layer = layer.with(|guard| guard.max_waiting(2));
-    let service = layer.layer(ConcurrencyLimit::new(slow, 1));
+    let layer = layer.configure(|guard| guard.max_waiters(2));
+    let service = layer.layer(TowerConcurrencyLimit::new(slow, 1));
     let call = || {
         let service = service.clone();
         task(service.oneshot(from("192.0.2.1", "/")))
@@ -150,7 +157,7 @@ async fn those_who_wait_for_the_service_are_bounded() {
 /// What `docs/middleware.md` says of clients that are gone unnoticed: a timeout inside of the limit bounds how long they hold a place.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_inside_of_the_limit_gives_back_the_place() {
-    let limits = AtOnce::new(1, keys::Address::new());
+    let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     let never =
         tower::service_fn(|_: Request<Body>| std::future::pending::<Result<_, Infallible>>());

@@ -10,11 +10,11 @@ use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::verdict::Permits;
-use tollgate_engine::{Engine, Facts, Policy, Verdict};
-use tollgate_http::{Answered, fields, retry_after, status_of};
+use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
+use tollgate_http::{DecisionAnswer, fields, http_status_of, retry_after};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
-use tollgate_tower::{ByPolicy, Dialect, Head, MoreFacts, RateLimitLayer};
+use tollgate_tower::{ExtraFacts, HeaderDialect, PolicyLimits, RateLimitLayer, RequestHead};
 use tower::ServiceExt;
 
 use crate::kit::{ask, from};
@@ -109,7 +109,7 @@ impl Step {
     fn request(&self) -> Request<axum::body::Body> {
         let mut request = from("192.0.2.1", "/");
         let facts = self.facts.iter();
-        let more = facts.fold(MoreFacts::default(), |more, (name, value)| {
+        let more = facts.fold(ExtraFacts::default(), |more, (name, value)| {
             more.with(name, value)
         });
         request.extensions_mut().insert(more);
@@ -150,7 +150,7 @@ fn by_engine(policy: &str, steps: &[Step]) -> Vec<Told> {
         for _ in 0..step.times {
             let verdict = engine.decide_listing_limits(&facts);
             answers.push(told(&verdict));
-            if let (Verdict::Passed(passed), true) = (verdict, step.is_held) {
+            if let (RequestDecision::Allowed(passed), true) = (verdict, step.is_held) {
                 held.push(passed.into_permits());
             }
         }
@@ -158,11 +158,11 @@ fn by_engine(policy: &str, steps: &[Step]) -> Vec<Told> {
     answers
 }
 
-fn told(verdict: &Verdict<'_>) -> Told {
-    let answered = Answered::of(verdict, verdict.refused().is_none());
+fn told(verdict: &RequestDecision<'_>) -> Told {
+    let answered = DecisionAnswer::of(verdict, verdict.denied().is_none());
     let mut lines = Vec::new();
-    answered.show_limits(|limits| {
-        fields::write(&[Dialect::Draft8], limits, 0, |name, value| {
+    answered.with_limits(|limits| {
+        fields::write(&[HeaderDialect::Draft8], limits, 0, |name, value| {
             lines.push(format!("{name}: {value}"));
         });
     });
@@ -172,7 +172,7 @@ fn told(verdict: &Verdict<'_>) -> Told {
     if let Some(seconds) = retry_after(&answered.decision) {
         lines.push(format!("retry-after: {seconds}"));
     }
-    (status_of(answered.reason()), lines)
+    (http_status_of(answered.reason()), lines)
 }
 
 fn read(policy: &str) -> Policy {
@@ -182,13 +182,13 @@ fn read(policy: &str) -> Policy {
 
 /// A service that asks this engine, by what a request says that it costs, if any does.
 fn app<B: tollgate_engine::backend::Backend + 'static>(
-    limits: ByPolicy<B>,
+    limits: PolicyLimits<B>,
     steps: &[Step],
 ) -> Router {
     let mut layer = RateLimitLayer::new(limits);
     if steps.iter().any(|step| step.cost.is_some()) {
-        let costs = |head: &Head| head.extensions().get().map_or(1, |costs: &Costs| costs.0);
-        layer = layer.with(|guard| guard.cost(costs));
+        let costs = |head: &RequestHead| head.extensions().get().map_or(1, |costs: &Costs| costs.0);
+        layer = layer.configure(|guard| guard.cost(costs));
     }
     let hello = || async { "hello" };
     Router::new().route("/", get(hello)).layer(layer)
@@ -237,7 +237,7 @@ async fn compare(policy: &str, lines: &[&'static str], store: &Server) {
         .clock(Arc::clone(&here))
         .wall(Arc::clone(&here));
     let engine = Engine::new(read(policy), memory.build()).expect("an engine");
-    let found = by_layer(app(ByPolicy::in_memory(engine), &steps), &here, &steps).await;
+    let found = by_layer(app(PolicyLimits::in_memory(engine), &steps), &here, &steps).await;
     assert_eq!(found, expected, "in memory: {policy}");
 
     store.command(&["FLUSHALL"]);
@@ -247,13 +247,13 @@ async fn compare(policy: &str, lines: &[&'static str], store: &Server) {
         .clock(Arc::clone(&there))
         .timeout(Duration::from_secs(30))
         // A clock that leaps gives nobody time to renew.
-        .slot_life(Duration::from_secs(1_000_000))
+        .permit_ttl(Duration::from_secs(1_000_000))
         // It would tell of the refusal that it knows, of several.
-        .near_cache(0)
-        .nodes(1);
+        .deny_cache(0)
+        .node_count(1);
     let engine = Engine::new(read(policy), redis.build().expect("a runtime"));
     let engine = engine.expect("an engine");
-    let found = by_layer(app(ByPolicy::new(engine), &steps), &there, &steps).await;
+    let found = by_layer(app(PolicyLimits::new(engine), &steps), &there, &steps).await;
     assert_eq!(found, expected, "on Redis: {policy}");
 }
 
@@ -287,9 +287,9 @@ async fn a_store_that_fails_behaves_as_its_rule_says() {
         );
         let store = Server::start();
         let redis = Redis::builder(&store.url()).expect("a server's own URL");
-        let redis = redis.nodes(1).build().expect("a runtime");
+        let redis = redis.node_count(1).build().expect("a runtime");
         let engine = Engine::new(read(&policy), redis).expect("an engine");
-        let app = app(ByPolicy::new(engine), &[]);
+        let app = app(PolicyLimits::new(engine), &[]);
         let step = |user| Step::read(user).request();
         let before = ask(&app, step("user=before")).await;
         assert_eq!(before.status, 200);

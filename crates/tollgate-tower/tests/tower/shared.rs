@@ -12,7 +12,7 @@ use crate::kit::{app, ask, from, per_key};
 /// A router clones its services for each connection: a limit of tower's own kind would be a new one each time.
 #[tokio::test]
 async fn a_router_has_one_limit_however_often_it_is_cloned() {
-    let (limits, clock) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+    let (limits, clock) = per_key(Rate::per_second(1).burst(3), keys::ClientAddress::new());
     let app = app(RateLimitLayer::new(limits));
     let mut passed = 0;
     for _ in 0..10 {
@@ -27,7 +27,7 @@ async fn a_router_has_one_limit_however_often_it_is_cloned() {
 
 #[tokio::test]
 async fn one_layer_around_two_services_is_one_limit() {
-    let (limits, _) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_second(1).burst(3), keys::ClientAddress::new());
     let layer = RateLimitLayer::new(limits);
     let (one, other) = (app(layer.clone()), app(layer));
     let mut passed = 0;
@@ -41,7 +41,7 @@ async fn one_layer_around_two_services_is_one_limit() {
 /// What is chosen after a clone, or after a service was made, is for the new layer alone.
 #[tokio::test]
 async fn a_layer_that_is_changed_after_it_was_cloned_still_counts_together() {
-    let (limits, _) = per_key(Rate::per_second(1).burst(3), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_second(1).burst(3), keys::ClientAddress::new());
     let layer = RateLimitLayer::new(limits);
     let (one, twin) = (app(layer.clone()), layer.clone());
     let other = app(layer.exempt_probes());
@@ -63,7 +63,7 @@ async fn a_layer_that_is_changed_after_it_was_cloned_still_counts_together() {
 
 #[tokio::test]
 async fn what_a_client_forges_makes_no_new_client() {
-    let (limits, _) = per_key(Rate::per_second(1).burst(2), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_second(1).burst(2), keys::ClientAddress::new());
     let app = app(RateLimitLayer::new(limits));
     let mut passed = 0;
     for number in 0..10 {
@@ -78,7 +78,7 @@ async fn what_a_client_forges_makes_no_new_client() {
 #[tokio::test]
 async fn clients_of_a_trusted_proxy_are_told_apart() {
     let trust = Trust::proxies(["10.0.0.0/8".parse().expect("a range")]);
-    let (limits, _) = per_key(Rate::per_second(1), keys::Address::new().behind(trust));
+    let (limits, _) = per_key(Rate::per_second(1), keys::ClientAddress::new().trust(trust));
     let app = app(RateLimitLayer::new(limits));
     for (client, status) in [
         ("198.51.100.1", 200),
@@ -94,7 +94,7 @@ async fn clients_of_a_trusted_proxy_are_told_apart() {
 
 #[tokio::test]
 async fn a_household_of_ipv6_is_one_client() {
-    let (limits, _) = per_key(Rate::per_second(1), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_second(1), keys::ClientAddress::new());
     let app = app(RateLimitLayer::new(limits));
     let rows = [
         ("[2001:db8:0:1::1]", 200),
@@ -208,11 +208,11 @@ fn with(lines: &[(&'static str, &str)]) -> http::Request<axum::body::Body> {
 /// The commonest key there is: whoever sends an API key has its own limit, and others have that of their address.
 #[tokio::test]
 async fn the_first_key_that_a_request_has_counts_and_no_two_share_a_counter() {
-    let or = keys::Header::new("x-api-key").or(keys::Address::new());
-    let first = keys::first((
+    let or = keys::Header::new("x-api-key").or(keys::ClientAddress::new());
+    let first = keys::first_of((
         keys::Bearer,
         keys::Header::new("x-api-key"),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     ));
     let apps = [
         app(RateLimitLayer::new(per_key(Rate::per_hour(1), or).0)),
@@ -233,7 +233,7 @@ async fn the_first_key_that_a_request_has_counts_and_no_two_share_a_counter() {
         }
     }
     // The same text as a token and as an API key is two keys.
-    let two = keys::first((keys::Bearer, keys::Header::new("x-api-key")));
+    let two = keys::first_of((keys::Bearer, keys::Header::new("x-api-key")));
     let app = app(RateLimitLayer::new(per_key(Rate::per_hour(1), two).0));
     for (lines, status) in [
         ([("authorization", "Bearer t")], 200),
@@ -272,7 +272,7 @@ async fn a_client_is_told_what_its_request_lacks() {
 #[tokio::test]
 async fn probes_are_exempt_if_that_is_asked_for() {
     for (is_exempt, expected) in [(false, 429), (true, 200)] {
-        let (limits, _) = per_key(Rate::per_second(1), keys::Address::new());
+        let (limits, _) = per_key(Rate::per_second(1), keys::ClientAddress::new());
         let layer = RateLimitLayer::new(limits);
         let app = app(if is_exempt {
             layer.exempt_probes()

@@ -13,9 +13,9 @@ use http::{Request, Response};
 use http_body_util::{BodyExt, Full};
 use tollgate::ConcurrencyLimiter;
 use tollgate::clock::Manual;
-use tollgate::concurrency::{Ended, Ending, NoPermit, PermitObserver};
-use tollgate_adaptive::shed::{Criticality, Partitions, Shedder};
-use tollgate_tower::ShedLayer;
+use tollgate::concurrency::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
+use tollgate_adaptive::shed::{Criticality, LoadShedder, Partitions};
+use tollgate_tower::ConcurrencyLimitLayer;
 use tower::{Layer, Service, ServiceExt, service_fn};
 
 use crate::kit::{as_grpc, fields, task};
@@ -27,16 +27,16 @@ fn request() -> Request<String> {
 
 /// What a limit was told, one after another.
 #[derive(Clone, Default)]
-struct Told(Arc<Mutex<Vec<(Ending, u128)>>>);
+struct Told(Arc<Mutex<Vec<(PermitOutcome, u128)>>>);
 
 impl Told {
-    fn take(&self) -> Vec<(Ending, u128)> {
+    fn take(&self) -> Vec<(PermitOutcome, u128)> {
         std::mem::take(&mut self.0.lock().expect("no panic"))
     }
 }
 
 impl PermitObserver for Told {
-    fn ended(&self, ended: &Ended) -> Option<u32> {
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
         let told = (ended.ending, ended.latency.as_millis());
         self.0.lock().expect("no panic").push(told);
         None
@@ -55,18 +55,20 @@ fn limiter(limit: u32) -> (Arc<ConcurrencyLimiter<Arc<Manual>>>, Told, Arc<Manua
 fn places_come_back_wherever_a_request_is_dropped() {
     let (limiter, told, _) = limiter(1);
     let is_free = || limiter.peek().in_use == 0;
-    let by = ShedLayer::by(Arc::clone(&limiter));
+    let by = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter));
     let served = || by.layer(Gradual::default());
     let points = at_every_point(served, request, || (), is_free);
     assert!(points > 12, "{points}");
     // Dropped before its head it says nothing, and with it all is said.
     let endings: Vec<_> = told.take().into_iter().map(|(ending, _)| ending).collect();
-    let first = endings.iter().position(|ending| *ending != Ending::Ignored);
+    let first = endings
+        .iter()
+        .position(|ending| *ending != PermitOutcome::Ignored);
     let (ignored, done) = endings.split_at(first.expect("a success"));
     assert!(
         ignored.len() == 4
             && done.len() > 7
-            && done.iter().all(|ending| *ending == Ending::Success),
+            && done.iter().all(|ending| *ending == PermitOutcome::Success),
         "{endings:?}"
     );
 
@@ -74,13 +76,15 @@ fn places_come_back_wherever_a_request_is_dropped() {
     let called = || calls.layer(Gradual::default());
     assert_eq!(at_every_point(called, request, || (), is_free), points);
 
-    let shedder = Arc::new(Shedder::new(Arc::clone(&limiter)));
-    let by = ShedLayer::by_criticality(shedder, |_: &Request<String>| Criticality::Sheddable);
+    let shedder = Arc::new(LoadShedder::new(Arc::clone(&limiter)));
+    let by = ConcurrencyLimitLayer::by_criticality(shedder, |_: &Request<String>| {
+        Criticality::Sheddable
+    });
     let served = || by.layer(Gradual::default());
     assert_eq!(at_every_point(served, request, || (), is_free), points);
 
     let parts = Arc::new(Partitions::new(Arc::clone(&limiter), &[("all", 100)]));
-    let by = ShedLayer::by_partition(Arc::clone(&parts), |_: &Request<String>| "all");
+    let by = ConcurrencyLimitLayer::by_partition(Arc::clone(&parts), |_: &Request<String>| "all");
     let served = || by.layer(Gradual::default());
     let is_free = || is_free() && parts.in_use("all") == 0;
     assert_eq!(at_every_point(served, request, || (), is_free), points);
@@ -89,7 +93,8 @@ fn places_come_back_wherever_a_request_is_dropped() {
 #[test]
 fn latency_is_from_admission_to_the_head() {
     let (limiter, told, clock) = limiter(1);
-    let mut service = ShedLayer::by(Arc::clone(&limiter)).layer(Gradual::default());
+    let mut service =
+        ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).layer(Gradual::default());
     let mut call = task(service.call(request()));
     let answer = loop {
         match call.poll_once() {
@@ -98,7 +103,7 @@ fn latency_is_from_admission_to_the_head() {
             None => clock.advance(Duration::from_millis(10)),
         }
     };
-    assert_eq!(told.take(), [(Ending::Success, 40)]);
+    assert_eq!(told.take(), [(PermitOutcome::Success, 40)]);
     assert!(limiter.try_acquire().is_err(), "its body is to be sent");
     clock.advance(Duration::from_secs(9));
     drop(answer);
@@ -117,7 +122,7 @@ async fn answers(answer: Result<(u16, Option<&'static str>), ()>) -> io::Result<
 
 #[tokio::test]
 async fn what_came_of_a_request_is_what_the_limit_learns() {
-    use Ending::{Dropped, Ignored, Success};
+    use PermitOutcome::{Dropped, Ignored, Success};
     // What it means in front of a service, and to a client.
     for (answer, serving, calling) in [
         (Ok((200, None)), Success, Success),
@@ -138,7 +143,7 @@ async fn what_came_of_a_request_is_what_the_limit_learns() {
         (Err(()), Dropped, Dropped),
     ] {
         let (limiter, told, _) = limiter(1);
-        let layer = ShedLayer::by(Arc::clone(&limiter));
+        let layer = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter));
         let service = service_fn(move |_: Request<String>| answers(answer));
         drop(layer.layer(service).oneshot(request()).await);
         let client = layer.clone().for_client().layer(service);
@@ -173,7 +178,7 @@ impl Service<Request<String>> for Unready {
 #[tokio::test]
 async fn a_service_that_never_gets_ready_is_an_error_and_keeps_no_place() {
     let (limiter, told, _) = limiter(1);
-    let layer = ShedLayer::by(Arc::clone(&limiter));
+    let layer = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter));
     let error = layer.layer(Unready).oneshot(request()).await.err();
     assert_eq!(
         error.map(|error| error.kind()),
@@ -182,7 +187,7 @@ async fn a_service_that_never_gets_ready_is_an_error_and_keeps_no_place() {
     let client = layer.for_client().layer(Unready);
     let error = client.oneshot(request()).await.expect_err("not ready");
     assert!(error.is::<io::Error>(), "{error}");
-    assert_eq!(told.take(), [(Ending::Dropped, 0); 2]);
+    assert_eq!(told.take(), [(PermitOutcome::Dropped, 0); 2]);
     assert_eq!(limiter.peek().in_use, 0);
 }
 
@@ -230,14 +235,14 @@ impl http_body::Body for Panics {
 #[test]
 fn places_come_back_wherever_a_service_panics() {
     let points = [
-        (Panics::Readying, Ending::Ignored),
-        (Panics::Calling, Ending::Ignored),
-        (Panics::Answering, Ending::Ignored),
-        (Panics::Sending, Ending::Success),
+        (Panics::Readying, PermitOutcome::Ignored),
+        (Panics::Calling, PermitOutcome::Ignored),
+        (Panics::Answering, PermitOutcome::Ignored),
+        (Panics::Sending, PermitOutcome::Success),
     ];
     for (number, (panics, ending)) in points.into_iter().enumerate() {
         let (limiter, told, _) = limiter(1);
-        let service = ShedLayer::by(Arc::clone(&limiter)).layer(panics);
+        let service = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).layer(panics);
         let crashed = catch_unwind(AssertUnwindSafe(|| {
             let mut call = task(async {
                 let answer = service.oneshot(request()).await.expect("an answer");
@@ -264,7 +269,7 @@ async fn full(_: Request<String>) -> Result<Response<Full<Bytes>>, Infallible> {
 #[tokio::test]
 async fn clones_share_the_limit_and_refusals_say_what_to_do() {
     let limiter = Arc::new(ConcurrencyLimiter::new(1));
-    let layer = ShedLayer::by(Arc::clone(&limiter)).named("workers");
+    let layer = ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).named("workers");
     let service = layer.layer(service_fn(full));
     let mut first = service.clone().oneshot(request()).await.expect("an answer");
     assert_eq!(first.status(), 200);
@@ -286,7 +291,7 @@ async fn clones_share_the_limit_and_refusals_say_what_to_do() {
     }
     let client = layer.for_client().layer(service_fn(full));
     let error = client.clone().oneshot(request()).await.expect_err("full");
-    assert!(error.is::<NoPermit>());
+    assert!(error.is::<PermitDenied>());
     assert_eq!(
         error.to_string(),
         "concurrency limit: 1 of 1 in use, 0 waiting"
@@ -295,21 +300,22 @@ async fn clones_share_the_limit_and_refusals_say_what_to_do() {
     assert!(first.body_mut().frame().await.is_some());
     assert_eq!(limiter.peek().in_use, 0);
     assert!(client.oneshot(request()).await.is_ok());
-    assert_eq!(limiter.stats().refused, 3);
+    assert_eq!(limiter.stats().denied, 3);
 }
 
 #[tokio::test]
 async fn an_answer_without_a_body_keeps_no_place() {
     let limiter = Arc::new(ConcurrencyLimiter::new(1));
     let empty = |_: Request<String>| async { Ok::<_, Infallible>(Response::new(String::new())) };
-    let service = ShedLayer::by(Arc::clone(&limiter)).layer(service_fn(empty));
+    let service =
+        ConcurrencyLimitLayer::with_limiter(Arc::clone(&limiter)).layer(service_fn(empty));
     let answer = service.oneshot(request()).await.expect("an answer");
     assert_eq!((answer.status().as_u16(), limiter.peek().in_use), (200, 0));
 }
 
 #[tokio::test]
 async fn a_refused_call_of_grpc_is_unavailable() {
-    let layer = ShedLayer::by(Arc::new(ConcurrencyLimiter::new(0)));
+    let layer = ConcurrencyLimitLayer::with_limiter(Arc::new(ConcurrencyLimiter::new(0)));
     let service = layer.layer(service_fn(full));
     let refused = service
         .oneshot(as_grpc(request()))
@@ -335,7 +341,7 @@ async fn only_post_over_http_2_is_refused_as_grpc_does() {
         ("POST", http::Version::HTTP_11, 503),
         ("POST", http::Version::HTTP_2, 200),
     ] {
-        let layer = ShedLayer::by(Arc::new(ConcurrencyLimiter::new(0)));
+        let layer = ConcurrencyLimitLayer::with_limiter(Arc::new(ConcurrencyLimiter::new(0)));
         let mut request = as_grpc(request());
         *request.method_mut() = method.parse().expect("a method");
         *request.version_mut() = version;
@@ -352,7 +358,7 @@ async fn only_post_over_http_2_is_refused_as_grpc_does() {
 async fn a_share_is_there_whatever_others_use() {
     let limiter = Arc::new(ConcurrencyLimiter::new(4));
     let parts = Arc::new(Partitions::new(limiter, &[("live", 50), ("batch", 50)]));
-    let layer = ShedLayer::by_partition(parts, |request: &Request<String>| {
+    let layer = ConcurrencyLimitLayer::by_partition(parts, |request: &Request<String>| {
         request.uri().path().trim_start_matches('/')
     });
     let service = layer.layer(service_fn(full));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use axum::Router;
 use tollgate::clock::Tokio;
 use tollgate::{KeyedLimiter, Rate};
-use tollgate_tower::{Guard, PerKey, RateLimitLayer, Tarpit, keys};
+use tollgate_tower::{RateLimitLayer, RatePerKey, RequestLimiter, Tarpit, keys};
 
 use crate::kit::{Answer, app, ask, from};
 
@@ -21,9 +21,13 @@ fn limited(tarpit: Option<Tarpit>) -> Router {
     let limiter =
         KeyedLimiter::builder(Rate::per_second(2).burst(5), 1_000).clock(Arc::new(Tokio::new()));
     let limiter = Arc::new(limiter.build().expect("a rate"));
-    let guard = Guard::new(PerKey::by(limiter, keys::Address::new())).clock(Tokio::new());
-    app(RateLimitLayer::of(match tarpit {
-        Some(tarpit) => guard.tarpit(tarpit, keys::Address::new()),
+    let guard = RequestLimiter::new(RatePerKey::with_limiter(
+        limiter,
+        keys::ClientAddress::new(),
+    ))
+    .clock(Tokio::new());
+    app(RateLimitLayer::from_limiter(match tarpit {
+        Some(tarpit) => guard.tarpit(tarpit, keys::ClientAddress::new()),
         None => guard,
     }))
 }

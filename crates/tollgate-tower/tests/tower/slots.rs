@@ -7,8 +7,8 @@ use std::time::Duration;
 use http::Request;
 use http_body_util::BodyExt;
 use tollgate::clock::Tokio;
-use tollgate::{AtCap, KeyedConcurrency};
-use tollgate_tower::{AtOnce, Block, Guard, RateLimitLayer, keys};
+use tollgate::{KeyedConcurrencyLimiter, WhenFull};
+use tollgate_tower::{BlockAfter, ConcurrencyLimit, RateLimitLayer, RequestLimiter, keys};
 use tower::ServiceExt;
 
 use crate::kit::{app, ask, from, left};
@@ -22,7 +22,7 @@ fn from_port(port: u16) -> Request<axum::body::Body> {
 
 #[tokio::test]
 async fn a_slot_is_held_until_the_body_has_ended_or_is_dropped() {
-    let limits = AtOnce::new(1, keys::Address::new());
+    let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     let app = app(RateLimitLayer::new(limits));
     let request = || from("192.0.2.1", "/");
@@ -50,7 +50,7 @@ async fn a_slot_is_held_until_the_body_has_ended_or_is_dropped() {
 
 #[tokio::test]
 async fn a_service_that_is_full_says_503() {
-    let app = app(RateLimitLayer::at_once(2, keys::Everyone));
+    let app = app(RateLimitLayer::concurrency(2, keys::Global));
     let one = app.clone().oneshot(from("192.0.2.1", "/")).await;
     let two = app.clone().oneshot(from("192.0.2.2", "/")).await;
     let shed = ask(&app, from("192.0.2.3", "/")).await;
@@ -63,7 +63,7 @@ async fn a_service_that_is_full_says_503() {
 
 #[tokio::test]
 async fn each_connection_has_its_own() {
-    let app = app(RateLimitLayer::at_once(1, keys::Connection));
+    let app = app(RateLimitLayer::concurrency(1, keys::Connection));
     let first = app.clone().oneshot(from_port(1)).await;
     assert_eq!(ask(&app, from_port(1)).await.status, 429);
     assert_eq!(ask(&app, from_port(2)).await.status, 200);
@@ -73,12 +73,10 @@ async fn each_connection_has_its_own() {
 
 #[tokio::test(start_paused = true)]
 async fn a_slot_is_waited_for() {
-    let limiter = KeyedConcurrency::builder(1, 100).clock(Arc::new(Tokio::new()));
-    let limits = AtOnce::by(
-        Arc::new(limiter.build().expect("a limiter")),
-        keys::Everyone,
-    );
-    let app = app(RateLimitLayer::new(limits.wait(Duration::from_secs(2))));
+    let limiter = KeyedConcurrencyLimiter::builder(1, 100).clock(Arc::new(Tokio::new()));
+    let limits =
+        ConcurrencyLimit::with_limiter(Arc::new(limiter.build().expect("a limiter")), keys::Global);
+    let app = app(RateLimitLayer::new(limits.max_wait(Duration::from_secs(2))));
     let first = app.clone().oneshot(from("192.0.2.1", "/")).await;
     let late = async {
         tokio::time::sleep(Duration::from_secs(1)).await;
@@ -93,27 +91,35 @@ async fn a_slot_is_waited_for() {
 }
 
 /// A table that has room for ten keys, all of which have a request under way: newcomers find none, or share one limit.
-fn full(at_cap: AtCap) -> (AtOnce<keys::Address, Arc<Tokio>>, Vec<impl Sized>) {
-    let limiter = KeyedConcurrency::builder(1, 10)
+fn full(
+    at_cap: WhenFull,
+) -> (
+    ConcurrencyLimit<keys::ClientAddress, Arc<Tokio>>,
+    Vec<impl Sized>,
+) {
+    let limiter = KeyedConcurrencyLimiter::builder(1, 10)
         .at_cap(at_cap)
         .clock(Arc::new(Tokio::new()));
     let limiter = Arc::new(limiter.build().expect("a limiter"));
     let others = (0..10).map(|other| [other, u64::MAX]);
     let there = others.map(|other| limiter.key_owned(&other).try_acquire().expect("room"));
     let there = there.collect();
-    (AtOnce::by(limiter, keys::Address::new()), there)
+    (
+        ConcurrencyLimit::with_limiter(limiter, keys::ClientAddress::new()),
+        there,
+    )
 }
 
 /// Who has nothing under way isn't told that it has too much: the server has.
 #[tokio::test]
 async fn who_finds_what_newcomers_share_taken_is_told_that_the_server_is_full() {
-    let (limits, there) = full(AtCap::ShareOne);
+    let (limits, there) = full(WhenFull::SharedBucket);
     let limiter = Arc::clone(limits.limiter());
-    let block = Block::after(NonZero::<u32>::MIN, Duration::from_secs(60));
-    let guard = Guard::new(limits)
-        .block(block, keys::Address::new())
+    let block = BlockAfter::after(NonZero::<u32>::MIN, Duration::from_secs(60));
+    let guard = RequestLimiter::new(limits)
+        .block(block, keys::ClientAddress::new())
         .expect("a block");
-    let app = app(RateLimitLayer::of(guard));
+    let app = app(RateLimitLayer::from_limiter(guard));
     let first = app.clone().oneshot(from("192.0.2.1", "/")).await;
     assert_eq!(first.as_ref().expect("an answer").status(), 200);
     let second = ask(&app, from("192.0.2.2", "/")).await;
@@ -134,9 +140,9 @@ async fn who_finds_what_newcomers_share_taken_is_told_that_the_server_is_full() 
 /// They wait for what they share as others do for what is theirs, and are told the same when that takes too long.
 #[tokio::test(start_paused = true)]
 async fn newcomers_wait_for_what_they_share() {
-    for (at_cap, waited) in [(AtCap::ShareOne, 2), (AtCap::DenyNew, 0)] {
+    for (at_cap, waited) in [(WhenFull::SharedBucket, 2), (WhenFull::DenyNew, 0)] {
         let (limits, there) = full(at_cap);
-        let app = app(RateLimitLayer::new(limits.wait(Duration::from_secs(2))));
+        let app = app(RateLimitLayer::new(limits.max_wait(Duration::from_secs(2))));
         let first = app.clone().oneshot(from("192.0.2.1", "/")).await;
         let began = tokio::time::Instant::now();
         let late = ask(&app, from("192.0.2.2", "/")).await;

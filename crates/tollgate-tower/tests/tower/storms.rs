@@ -10,11 +10,14 @@ use axum::body::Body;
 use axum::routing::any;
 use http::{Request, Response};
 use tollgate::clock::{Manual, Tokio};
-use tollgate::{KeyedConcurrency, Rate};
+use tollgate::{KeyedConcurrencyLimiter, Rate};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Policy};
-use tollgate_tower::{AtOnce, Block, ByPolicy, Guard, Head, Limits, RateLimitLayer, Tarpit, keys};
+use tollgate_tower::{
+    BlockAfter, ConcurrencyLimit, PolicyLimits, RateLimitLayer, RequestHead, RequestLimiter,
+    RequestLimits, Tarpit, keys,
+};
 use tower::ServiceExt;
 
 use crate::kit::{Task, app, as_grpc, ask, from, per_key, task};
@@ -76,8 +79,8 @@ async fn reloads_waits_and_drops_let_nobody_past_and_leave_nothing() {
         let engine = Engine::new(policy(&policies()[0]), memory.build());
         let engine = Arc::new(engine.expect("a policy"));
         let limits = match seed % 2 {
-            0 => ByPolicy::in_memory(Arc::clone(&engine)),
-            _ => ByPolicy::new(Arc::clone(&engine)),
+            0 => PolicyLimits::in_memory(Arc::clone(&engine)),
+            _ => PolicyLimits::new(Arc::clone(&engine)),
         };
         let app = app(RateLimitLayer::new(limits));
         let mut dice = Dice::new(seed);
@@ -92,7 +95,7 @@ async fn reloads_waits_and_drops_let_nobody_past_and_leave_nothing() {
                 calls.push((number, call));
             }
         }
-        asked_again += engine.waiting();
+        asked_again += engine.waiter_count();
         for step in 0..120 {
             match dice.below(8) {
                 _ if step == 0 => reload(&engine, &mut dice),
@@ -127,7 +130,7 @@ async fn reloads_waits_and_drops_let_nobody_past_and_leave_nothing() {
             assert!(count <= 2, "{count} of app {number}, seed {seed}");
         }
         drop((calls, open));
-        assert_eq!(engine.waiting(), 0, "seed {seed}");
+        assert_eq!(engine.waiter_count(), 0, "seed {seed}");
         engine
             .reload(policy(&format!("limits: [{SLOTS}]")))
             .expect("a policy");
@@ -150,10 +153,11 @@ fn reload(engine: &Engine<Memory<Tokio, Manual>>, dice: &mut Dice) {
 async fn a_table_that_fills_up_tells_each_what_is_so() {
     let mut told: HashMap<u16, u32> = HashMap::new();
     for seed in 1..=60_u64 {
-        let limiter = KeyedConcurrency::builder(1, 4).clock(Arc::new(Tokio::new()));
+        let limiter = KeyedConcurrencyLimiter::builder(1, 4).clock(Arc::new(Tokio::new()));
         let limiter = Arc::new(limiter.build().expect("a limiter"));
-        let limits = AtOnce::by(Arc::clone(&limiter), keys::Address::new());
-        let layer = RateLimitLayer::new(limits.wait(Duration::from_secs(seed % 3)));
+        let limits =
+            ConcurrencyLimit::with_limiter(Arc::clone(&limiter), keys::ClientAddress::new());
+        let layer = RateLimitLayer::new(limits.max_wait(Duration::from_secs(seed % 3)));
         let app = app(layer);
         let mut dice = Dice::new(seed);
         let mut calls: Vec<(usize, Task<_>)> = Vec::new();
@@ -205,12 +209,14 @@ async fn a_table_that_fills_up_tells_each_what_is_so() {
 }
 
 /// What a call of gRPC, and another request, are told by a layer and by the same in shadow.
-async fn told<L: Limits<Head>>(guard: impl Fn() -> Guard<Head, L>) -> [(u16, Option<String>); 4] {
+async fn told<L: RequestLimits<RequestHead>>(
+    guard: impl Fn() -> RequestLimiter<RequestHead, L>,
+) -> [(u16, Option<String>); 4] {
     let mut answers = Vec::new();
     for guard in [guard(), guard().shadow()] {
         let app = Router::new()
             .route("/", any(|| async { "hello" }))
-            .layer(RateLimitLayer::of(guard));
+            .layer(RateLimitLayer::from_limiter(guard));
         for request in [as_grpc(from("192.0.2.1", "/")), from("192.0.2.1", "/")] {
             let answer = ask(&app, request).await;
             let status = |line: &String| Some(line.strip_prefix("grpc-status: ")?.to_owned());
@@ -225,21 +231,26 @@ async fn told<L: Limits<Head>>(guard: impl Fn() -> Guard<Head, L>) -> [(u16, Opt
 async fn grpc_and_shadow_agree_on_what_is_refused() {
     let passes = || (200, None);
     let grpc = |code: &str| (200, Some(code.to_owned()));
-    let no_key = told(|| Guard::new(per_key(Rate::per_hour(1), keys::Bearer).0)).await;
+    let no_key = told(|| RequestLimiter::new(per_key(Rate::per_hour(1), keys::Bearer).0)).await;
     assert_eq!(no_key, [grpc("16"), (401, None), passes(), passes()]);
-    let limits = || per_key(Rate::per_hour(1), keys::Address::new()).0;
-    let denied = told(|| Guard::new(limits()).deny(|_| true)).await;
+    let limits = || per_key(Rate::per_hour(1), keys::ClientAddress::new()).0;
+    let denied = told(|| RequestLimiter::new(limits()).deny(|_| true)).await;
     assert_eq!(denied, [grpc("8"), (429, None), passes(), passes()]);
-    let none = told(|| Guard::new(AtOnce::new(0, keys::Everyone))).await;
+    let none = told(|| RequestLimiter::new(ConcurrencyLimit::new(0, keys::Global))).await;
     assert_eq!(none, [grpc("8"), (429, None), passes(), passes()]);
     let crowded = told(|| {
-        let limiter = KeyedConcurrency::builder(1, 1).build().expect("a limiter");
+        let limiter = KeyedConcurrencyLimiter::builder(1, 1)
+            .build()
+            .expect("a limiter");
         let limiter = Arc::new(limiter);
         for other in 0..20 {
             let other = limiter.key_owned(&[other, 0]).try_acquire();
             std::mem::forget(other);
         }
-        Guard::new(AtOnce::by(limiter, keys::Address::new()))
+        RequestLimiter::new(ConcurrencyLimit::with_limiter(
+            limiter,
+            keys::ClientAddress::new(),
+        ))
     });
     assert_eq!(crowded.await, [grpc("14"), (503, None), passes(), passes()]);
 }
@@ -252,12 +263,18 @@ async fn tarpits_blocks_and_reloads_leave_no_place_taken() {
         let memory = Memory::builder().clock(Tokio::new()).wall(Manual::new());
         let engine = Engine::new(policy(&policies()[0]), memory.build());
         let engine = Arc::new(engine.expect("a policy"));
-        let guard = Guard::new(ByPolicy::new(Arc::clone(&engine))).clock(Arc::new(Tokio::new()));
+        let guard = RequestLimiter::new(PolicyLimits::new(Arc::clone(&engine)))
+            .clock(Arc::new(Tokio::new()));
         let many = NonZero::new(6).expect("more than zero");
-        let block = Block::after(many, Duration::from_secs(5));
-        let guard = guard.block(block, keys::Address::new()).expect("a block");
-        let guard = guard.tarpit(Tarpit::new(Duration::from_secs(1), 2), keys::Address::new());
-        let app = app(RateLimitLayer::of(guard));
+        let block = BlockAfter::after(many, Duration::from_secs(5));
+        let guard = guard
+            .block(block, keys::ClientAddress::new())
+            .expect("a block");
+        let guard = guard.tarpit(
+            Tarpit::new(Duration::from_secs(1), 2),
+            keys::ClientAddress::new(),
+        );
+        let app = app(RateLimitLayer::from_limiter(guard));
         let of = |client: usize, number: usize| {
             let mut request = of_app(number);
             *request.extensions_mut() =
@@ -287,7 +304,7 @@ async fn tarpits_blocks_and_reloads_leave_no_place_taken() {
             });
         }
         drop((calls, open));
-        assert_eq!(engine.waiting(), 0, "seed {seed}");
+        assert_eq!(engine.waiter_count(), 0, "seed {seed}");
         let one_an_hour = "limits: [{name: one, key: ip, rate: 1/h}]";
         engine.reload(policy(one_an_hour)).expect("a policy");
         // Both places are free: of three who come too early two wait.

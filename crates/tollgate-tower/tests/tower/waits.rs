@@ -11,19 +11,22 @@ use axum::extract::Path;
 use axum::routing::get;
 use http::{Request, Response, StatusCode};
 use tollgate::clock::Tokio;
-use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Rate};
-use tollgate_tower::{Counts, ExactPerKey, Guard, PerKey, RateLimitLayer, Settle, Used, keys};
+use tollgate::{Algorithm, KeyedLimiter, Rate, StoredKeyLimiter};
+use tollgate_tower::{
+    ActualCost, CountedResponses, RateLimitLayer, RatePerKey, RequestLimiter, Settle,
+    SettlingRatePerKey, keys,
+};
 use tower::{Layer, Service, ServiceExt};
 
 use crate::kit::{app, ask, from, left, statuses, task};
 
-fn waiting(longest: Duration) -> PerKey<keys::Address, Arc<Tokio>> {
+fn waiting(longest: Duration) -> RatePerKey<keys::ClientAddress, Arc<Tokio>> {
     let limiter = KeyedLimiter::builder(Rate::per_second(1), 1_000).clock(Arc::new(Tokio::new()));
-    let limits = PerKey::by(
+    let limits = RatePerKey::with_limiter(
         Arc::new(limiter.build().expect("a rate")),
-        keys::Address::new(),
+        keys::ClientAddress::new(),
     );
-    limits.wait(longest)
+    limits.max_wait(longest)
 }
 
 fn limited(longest: Duration) -> Router {
@@ -120,12 +123,12 @@ async fn the_service_is_made_ready_after_the_wait() {
     assert_eq!(taken.load(Ordering::Relaxed), 0);
 }
 
-fn exact(rate: Rate, longest: Duration) -> ExactPerKey<keys::Address, Arc<Tokio>> {
-    let limiter = ExactKeyedLimiter::builder(rate, 1_000)
+fn exact(rate: Rate, longest: Duration) -> SettlingRatePerKey<keys::ClientAddress, Arc<Tokio>> {
+    let limiter = StoredKeyLimiter::builder(rate, 1_000)
         .algorithm(Algorithm::TokenBucket)
         .clock(Arc::new(Tokio::new()));
     let limiter = Arc::new(limiter.build().expect("a rate"));
-    ExactPerKey::by(limiter, keys::Address::new()).wait(longest)
+    SettlingRatePerKey::with_limiter(limiter, keys::ClientAddress::new()).max_wait(longest)
 }
 
 /// The same of limits that settle: one after the other, no longer than was said, and in shadow not at all.
@@ -139,7 +142,7 @@ async fn what_settles_waits_as_well() {
     let seen = [a.status, b.status, c.status, d.status];
     assert_eq!((seen, left(&c)), ([200, 200, 200, 429], 0));
     assert_eq!(began.elapsed().as_secs(), 2);
-    let shadow = app(RateLimitLayer::new(limits()).with(Guard::shadow));
+    let shadow = app(RateLimitLayer::new(limits()).configure(RequestLimiter::shadow));
     let began = tokio::time::Instant::now();
     for _ in 0..4 {
         assert_eq!(ask(&shadow, from("192.0.2.1", "/")).await.status, 200);
@@ -156,7 +159,8 @@ async fn what_did_not_count_goes_to_those_who_wait() {
         tokio::time::sleep(Duration::from_secs(10)).await;
         StatusCode::from_u16(code).expect("a status")
     };
-    let layer = RateLimitLayer::new(limits).with(|guard| guard.count(Counts::Failures));
+    let layer = RateLimitLayer::new(limits)
+        .configure(|guard| guard.count_responses(CountedResponses::Failures));
     let app = Router::new().route("/{code}", get(slow)).layer(layer);
     let began = tokio::time::Instant::now();
     let (ada, bob) = ([200, 200], [200, 401]);
@@ -182,13 +186,15 @@ async fn who_waited_is_charged_what_it_used() {
     let limiter = Arc::clone(limits.limiter());
     let told = || async {
         let mut response = Response::new(Body::from("a story"));
-        response.extensions_mut().insert(Used(30));
+        response.extensions_mut().insert(ActualCost(30));
         response
     };
-    let guard = Guard::new(limits).cost(|_| 80).settle(Settle::Told);
+    let guard = RequestLimiter::new(limits)
+        .cost(|_| 80)
+        .settle(Settle::ReportedByHandler);
     let app = Router::new()
         .route("/", get(told))
-        .layer(RateLimitLayer::of(guard));
+        .layer(RateLimitLayer::from_limiter(guard));
     let request = || from("192.0.2.1", "/");
     assert_eq!(left(&ask(&app, request()).await), 20);
     // 70 are left: one waits a second, and another leaves the line behind it.

@@ -9,18 +9,18 @@ use std::time::Duration;
 use pin_project_lite::pin_project;
 use tollgate_core::Timestamp;
 
-use super::{Acquire, AcquireStart, spread};
-use crate::cell::Ticket;
+use super::{Acquire, AcquireStart, add_jitter};
+use crate::cell::ChargeTicket;
 use crate::clock::alarm::Alarm;
-use crate::home::Home;
-use crate::home::sealed::Home as _;
-use crate::wait_queue::{Post, QueuedWaiterFuture};
-use crate::{Refused, Reservation};
+use crate::home::LimitHandle;
+use crate::home::sealed::QueuedLimit as _;
+use crate::wait_queue::{QueuedWaiterFuture, WaitQueue};
+use crate::{RateDenied, Reservation};
 
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct Acquiring<H: Home> {
+    pub struct AcquireFuture<H: LimitHandle> {
         #[pin]
         stage: AcquireStage<H>,
     }
@@ -28,7 +28,7 @@ pin_project! {
 
 pin_project! {
     #[project = StageProjection]
-    enum AcquireStage<H: Home> {
+    enum AcquireStage<H: LimitHandle> {
         Start {
             acquire: Acquire<H>,
         },
@@ -39,7 +39,7 @@ pin_project! {
             arrived: Timestamp,
         },
         // Its turn came, and it waits for its random delay.
-        Spreading {
+        Jittering {
             home: H,
             #[pin]
             alarm: Alarm,
@@ -50,7 +50,7 @@ pin_project! {
     }
 }
 
-impl<H: Home> Acquire<H> {
+impl<H: LimitHandle> Acquire<H> {
     /// Waits, and returns the charge as a reservation whose time has come, so that it can still be cancelled.
     ///
     /// # Errors
@@ -72,32 +72,32 @@ impl<H: Home> Acquire<H> {
     /// # let limiter = Limiter::new(Rate::per_second(1));
     /// # let _ = send(&limiter);
     /// ```
-    pub async fn reserved(self) -> Result<Reservation<H>, Refused> {
-        let arrived = self.arrival();
+    pub async fn into_reservation(self) -> Result<Reservation<H>, RateDenied> {
+        let arrived = self.arrival_time();
         let ticket = match self.start(arrived)? {
             AcquireStart::Passed(ticket) => ticket,
             AcquireStart::Waiting(standing) => {
                 let ticket = QueuedWaiterFuture::new(standing).await?.ticket;
-                ticket.unwrap_or(Ticket::Free(arrived))
+                ticket.unwrap_or(ChargeTicket::Free(arrived))
             }
         };
         Ok(Reservation::new(self.home, ticket))
     }
 }
 
-impl<H: Home> IntoFuture for Acquire<H> {
-    type Output = Result<Duration, Refused>;
-    type IntoFuture = Acquiring<H>;
+impl<H: LimitHandle> IntoFuture for Acquire<H> {
+    type Output = Result<Duration, RateDenied>;
+    type IntoFuture = AcquireFuture<H>;
 
-    fn into_future(self) -> Acquiring<H> {
-        Acquiring {
+    fn into_future(self) -> AcquireFuture<H> {
+        AcquireFuture {
             stage: AcquireStage::Start { acquire: self },
         }
     }
 }
 
-impl<H: Home> Future for Acquiring<H> {
-    type Output = Result<Duration, Refused>;
+impl<H: LimitHandle> Future for AcquireFuture<H> {
+    type Output = Result<Duration, RateDenied>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -105,7 +105,7 @@ impl<H: Home> Future for Acquiring<H> {
             match this.stage.as_mut().project() {
                 StageProjection::Done => panic!("`Acquiring` was polled after it had passed"),
                 StageProjection::Start { acquire } => {
-                    let (arrived, jitter) = (acquire.arrival(), acquire.jitter);
+                    let (arrived, jitter) = (acquire.arrival_time(), acquire.jitter);
                     let started = acquire.start(arrived);
                     this.stage.set(AcquireStage::Done);
                     match started? {
@@ -130,14 +130,14 @@ impl<H: Home> Future for Acquiring<H> {
                     if jitter.is_zero() {
                         return Poll::Ready(Ok(home.limit().now() - arrived));
                     }
-                    this.stage.set(AcquireStage::Spreading {
+                    this.stage.set(AcquireStage::Jittering {
                         home,
                         alarm: Alarm::new(),
-                        until: spread(at, jitter),
+                        until: add_jitter(at, jitter),
                         arrived,
                     });
                 }
-                StageProjection::Spreading {
+                StageProjection::Jittering {
                     home,
                     alarm,
                     until,
@@ -154,7 +154,7 @@ impl<H: Home> Future for Acquiring<H> {
     }
 }
 
-impl<H: Home> fmt::Debug for Acquiring<H> {
+impl<H: LimitHandle> fmt::Debug for AcquireFuture<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquiring").finish_non_exhaustive()
     }

@@ -4,7 +4,7 @@ use std::hash::{BuildHasher, RandomState};
 use std::time::Duration;
 
 /// A random duration from zero up to and including `most`.
-pub(super) fn up_to(most: Duration) -> Duration {
+pub(super) fn random_up_to(most: Duration) -> Duration {
     // std seeds a thread's first one from the system, and gives each after it other keys.
     let random = u128::from(RandomState::new().hash_one(0));
     let nanos = random % most.as_nanos().saturating_add(1);
@@ -18,12 +18,12 @@ mod tests {
     #[test]
     fn stays_within_its_bound_and_reaches_both_ends() {
         let drawn: Vec<u128> = (0..200)
-            .map(|_| up_to(Duration::from_nanos(3)).as_nanos())
+            .map(|_| random_up_to(Duration::from_nanos(3)).as_nanos())
             .collect();
         for expect in 0..=3 {
             assert!(drawn.contains(&expect), "{expect}");
         }
         assert!(drawn.iter().all(|nanos| *nanos <= 3));
-        assert_eq!(up_to(Duration::ZERO), Duration::ZERO);
+        assert_eq!(random_up_to(Duration::ZERO), Duration::ZERO);
     }
 }

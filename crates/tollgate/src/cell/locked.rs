@@ -3,21 +3,28 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Arithmetic, Book, Decision, Floor, LimitError, Rate, Timestamp, Unbooked};
+use tollgate_core::{
+    Arithmetic, BookedUntil, BookingError, Decision, LimitError, LimitLedger, Rate, Timestamp,
+};
 
 use super::switch::Switch;
-use super::{Outstanding, Ticket, Undo};
+use super::{CancelScope, ChargeTicket, Outstanding};
 use crate::Algorithm;
 use crate::clock_steps::LatestTime;
 use crate::holds::{HoldId, OpenHolds};
-use crate::sync::{Mutex, MutexGuard, unpoisoned};
+use crate::sync::{Mutex, MutexGuard, ignore_poison};
 
 /// A slot, whichever algorithm it is of: a limit of any kind that needs more than a word.
-pub(crate) trait Locked: fmt::Debug + Send + Sync {
+pub(crate) trait LockedCell: fmt::Debug + Send + Sync {
     fn allow(&self, now: Timestamp, cost: u64) -> bool;
     fn check(&self, now: Timestamp, cost: u64) -> Decision;
-    fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision;
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked>;
+    fn peek(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision;
+    fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<ChargeTicket, BookingError>;
     fn settle(&self, now: Timestamp, id: HoldId, spent: u64);
     fn reserve(
         &self,
@@ -25,33 +32,33 @@ pub(crate) trait Locked: fmt::Debug + Send + Sync {
         cost: u64,
         patience: Duration,
         out: Outstanding,
-    ) -> Result<Ticket, Unbooked>;
-    fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool;
-    fn takes(&self, tokens: u128) -> Duration;
+    ) -> Result<ChargeTicket, BookingError>;
+    fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool;
+    fn drain_time(&self, tokens: u128) -> Duration;
     /// Which it is; windows wherever they begin.
     fn algorithm(&self) -> Algorithm;
     fn tokens(&self, now: Timestamp, out: Outstanding) -> f64;
     fn rate(&self) -> Rate;
-    fn mode(&self) -> Switch;
+    fn switch(&self) -> Switch;
     fn change_rate(&self, at: Timestamp, change: &dyn Fn(Rate) -> Rate) -> Result<(), LimitError>;
-    fn set_mode(&self, now: Timestamp, mode: Switch);
+    fn set_switch(&self, now: Timestamp, mode: Switch);
 }
 
 /// A limit that is in force, or bypassed.
 #[derive(Debug)]
-pub(crate) struct Slot<A: Arithmetic> {
+pub(crate) struct LockedLimit<A: Arithmetic> {
     algorithm: Algorithm,
-    book: Book<A>,
+    book: LimitLedger<A>,
     holds: OpenHolds,
     latest: LatestTime,
     mode: Switch,
 }
 
-impl<A: Arithmetic> Slot<A> {
+impl<A: Arithmetic> LockedLimit<A> {
     pub(crate) fn new(algorithm: Algorithm, limit: A, state: A::State) -> Self {
         Self {
             algorithm,
-            book: Book::with_state(limit, state),
+            book: LimitLedger::from_state(limit, state),
             holds: OpenHolds::default(),
             latest: LatestTime::new(&limit),
             mode: Switch::Enforce,
@@ -60,82 +67,89 @@ impl<A: Arithmetic> Slot<A> {
 
     /// The book, for a caller that asks for tokens.
     #[inline]
-    fn asked_at(&mut self, now: Timestamp) -> &mut Book<A> {
-        self.latest.pass(now);
-        self.at(now)
+    fn ledger_for_charge(&mut self, now: Timestamp) -> &mut LimitLedger<A> {
+        self.latest.advance_to(now);
+        self.ledger_at(now)
     }
 
     /// The book, with what is out kept out of what drained until now.
     #[inline]
-    fn at(&mut self, now: Timestamp) -> &mut Book<A> {
+    fn ledger_at(&mut self, now: Timestamp) -> &mut LimitLedger<A> {
         self.follow_back(now);
         if !self.holds.is_empty() {
             let (limit, ledger) = self.book.parts_mut();
-            self.holds.pass_time(ledger, limit, now);
+            self.holds.expire_until(ledger, limit, now);
         }
         &mut self.book
     }
 
     #[inline]
     fn follow_back(&mut self, now: Timestamp) {
-        if let Some(from) = self.latest.set_back(now) {
-            self.set_back(from, now);
+        if let Some(from) = self.latest.detect_set_back(now) {
+            self.follow_clock_back(from, now);
         }
     }
 
     #[cold]
-    fn set_back(&mut self, from: Timestamp, to: Timestamp) {
+    fn follow_clock_back(&mut self, from: Timestamp, to: Timestamp) {
         // By what it is counted by, also while a limit is in force that counts nothing.
-        let (limit, ledger) = self.book.counted_mut();
-        self.holds.shift(ledger, limit, from, to);
-        ledger.set_back(limit, from, to);
+        let (limit, ledger) = self.book.counting_parts_mut();
+        self.holds.shift_clock(ledger, limit, from, to);
+        ledger.follow_clock_back(limit, from, to);
     }
 
-    fn look(&mut self, now: Timestamp, cost: u64) -> Decision {
+    fn peek(&mut self, now: Timestamp, cost: u64) -> Decision {
         match self.mode {
             Switch::Bypass => Decision::UNLIMITED,
-            Switch::Enforce if self.holds.is_empty() => self.at(now).look(now, cost),
+            Switch::Enforce if self.holds.is_empty() => self.ledger_at(now).peek(now, cost),
             // A look at a later time must not change what is out until then.
             Switch::Enforce => {
                 self.follow_back(now);
                 let (limit, ledger) = self.book.parts_mut();
                 self.holds
-                    .seen_at(ledger, limit, now)
-                    .look(limit, now, cost)
+                    .ledger_at(ledger, limit, now)
+                    .peek(limit, now, cost)
             }
         }
     }
 }
 
-impl<A: Arithmetic> Locked for Mutex<Slot<A>>
+impl<A: Arithmetic> LockedCell for Mutex<LockedLimit<A>>
 where
-    Slot<A>: Send,
+    LockedLimit<A>: Send,
 {
     fn allow(&self, now: Timestamp, cost: u64) -> bool {
         let mut slot = lock(self);
-        slot.mode == Switch::Bypass || slot.asked_at(now).allow(now, cost)
+        slot.mode == Switch::Bypass || slot.ledger_for_charge(now).allow(now, cost)
     }
 
     fn check(&self, now: Timestamp, cost: u64) -> Decision {
         let mut slot = lock(self);
         match slot.mode {
             Switch::Bypass => Decision::UNLIMITED,
-            Switch::Enforce if cost == 0 => slot.look(now, 0),
-            Switch::Enforce => slot.asked_at(now).decide(now, cost),
+            Switch::Enforce if cost == 0 => slot.peek(now, 0),
+            Switch::Enforce => slot.ledger_for_charge(now).decide(now, cost),
         }
     }
 
-    fn look(&self, now: Timestamp, cost: u64, _out: Outstanding) -> Decision {
-        lock(self).look(now, cost)
+    fn peek(&self, now: Timestamp, cost: u64, _out: Outstanding) -> Decision {
+        lock(self).peek(now, cost)
     }
 
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Ticket, Unbooked> {
+    fn hold(
+        &self,
+        now: Timestamp,
+        cost: u64,
+        until: Timestamp,
+    ) -> Result<ChargeTicket, BookingError> {
         let mut slot = lock(self);
         if slot.mode == Switch::Bypass || cost == 0 {
-            return Ok(Ticket::Free(now));
+            return Ok(ChargeTicket::Free(now));
         }
-        let booked = slot.asked_at(now).reserve(now, cost, Duration::ZERO)?;
-        Ok(Ticket::Held {
+        let booked = slot
+            .ledger_for_charge(now)
+            .reserve(now, cost, Duration::ZERO)?;
+        Ok(ChargeTicket::Held {
             id: slot.holds.open(booked, cost, until),
             is_shared: false,
         })
@@ -143,7 +157,7 @@ where
 
     fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
         let slot = &mut *lock(self);
-        slot.at(now);
+        slot.ledger_at(now);
         let (limit, ledger) = slot.book.parts_mut();
         slot.holds.settle(ledger, limit, now, id, spent);
     }
@@ -154,31 +168,32 @@ where
         cost: u64,
         patience: Duration,
         _out: Outstanding,
-    ) -> Result<Ticket, Unbooked> {
+    ) -> Result<ChargeTicket, BookingError> {
         let slot = &mut *lock(self);
         if slot.mode == Switch::Bypass {
-            return Ok(Ticket::Free(now));
+            return Ok(ChargeTicket::Free(now));
         }
-        slot.asked_at(now);
+        slot.ledger_for_charge(now);
         let (limit, ledger) = slot.book.parts_mut();
-        let booked = ledger.reserve_beside(limit, slot.holds.out(), now, cost, patience);
-        booked.map(Ticket::Booked)
+        let booked =
+            ledger.reserve_with_outstanding(limit, slot.holds.held_tokens(), now, cost, patience);
+        booked.map(ChargeTicket::Booked)
     }
 
-    fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        let Ticket::Booked(booked) = ticket else {
-            return matches!(ticket, Ticket::Free(_));
+    fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool {
+        let ChargeTicket::Booked(booked) = ticket else {
+            return matches!(ticket, ChargeTicket::Free(_));
         };
         let mut slot = lock(self);
-        let (limit, ledger) = slot.at(now).parts_mut();
-        undo.booking(ledger, limit, now, booked)
+        let (limit, ledger) = slot.ledger_at(now).parts_mut();
+        undo.cancel_booking(ledger, limit, now, booked)
     }
 
-    fn takes(&self, tokens: u128) -> Duration {
+    fn drain_time(&self, tokens: u128) -> Duration {
         let slot = lock(self);
         match slot.mode {
             Switch::Bypass => Duration::ZERO,
-            Switch::Enforce => takes(slot.algorithm, slot.book.limit().rate(), tokens),
+            Switch::Enforce => drain_time(slot.algorithm, slot.book.limit().rate(), tokens),
         }
     }
 
@@ -194,9 +209,9 @@ where
         }
         if !A::Floor::IS_DEBT {
             // What is booked ahead isn't there, though no state shows it.
-            return slot.look(now, 0).remaining as f64;
+            return slot.peek(now, 0).remaining as f64;
         }
-        let book = slot.at(now);
+        let book = slot.ledger_at(now);
         book.limit().tokens(book.state(), now)
     }
 
@@ -204,7 +219,7 @@ where
         lock(self).book.limit().rate()
     }
 
-    fn mode(&self) -> Switch {
+    fn switch(&self) -> Switch {
         lock(self).mode
     }
 
@@ -213,20 +228,20 @@ where
         let old = slot.book.limit();
         let limit = old.at_rate(change(old.rate()))?;
         // As of the latest time, if the clock is a little behind that: what it went back isn't something that was spent.
-        slot.asked_at(at);
+        slot.ledger_for_charge(at);
         let latest = slot.latest.at().max(at);
-        slot.book.replace(latest, limit);
-        slot.latest.keep(&limit);
+        slot.book.set_limit(latest, limit);
+        slot.latest.extend_reach(&limit);
         Ok(())
     }
 
-    fn set_mode(&self, _now: Timestamp, mode: Switch) {
+    fn set_switch(&self, _now: Timestamp, mode: Switch) {
         lock(self).mode = mode;
     }
 }
 
 /// How long so many tokens take at least, from when the first of them passes.
-pub(crate) fn takes(algorithm: Algorithm, rate: Rate, tokens: u128) -> Duration {
+pub(crate) fn drain_time(algorithm: Algorithm, rate: Rate, tokens: u128) -> Duration {
     let period = rate.period().map_or(0, |period| period.as_nanos());
     let limit = u128::from(rate.burst_size().max(1));
     let nanos = match algorithm {
@@ -251,5 +266,5 @@ pub(crate) fn takes(algorithm: Algorithm, rate: Rate, tokens: u128) -> Duration 
 
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // A panic can't happen between two writes of one state, so a poisoned lock holds a good one.
-    unpoisoned(mutex.lock())
+    ignore_poison(mutex.lock())
 }

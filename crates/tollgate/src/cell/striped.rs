@@ -21,11 +21,11 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Arithmetic, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, Unbooked, units,
+    Arithmetic, BookingError, Decision, Gcra, LimitError, Outcome, Rate, Timestamp, units,
 };
 
-use super::word::{AnchorOwner, Word};
-use super::{Outstanding, Ticket, Undo};
+use super::word::{AnchorOwner, GcraWord};
+use super::{CancelScope, ChargeTicket, Outstanding};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::{AtomicBool, AtomicU64, Backoff, Ordering, Padded, thread_number};
@@ -36,10 +36,10 @@ const LEASE_UNITS: u64 = units::from_nanos(1_000);
 
 #[derive(Debug)]
 pub(crate) struct Striped {
-    shared: Word,
+    shared_word: GcraWord,
     stripes: Box<[Padded<Stripe>]>,
     /// How many tokens a stripe takes at once; 0 or 1 means that stripes are of no use.
-    lease: AtomicU64,
+    lease_tokens: AtomicU64,
 }
 
 #[derive(Debug)]
@@ -54,47 +54,47 @@ impl Striped {
     pub(crate) fn new(limit: Gcra, anchor: Timestamp, stripes: usize) -> Self {
         let count = stripes.max(1).next_power_of_two();
         let striped = Self {
-            shared: Word::new(limit, anchor, AnchorOwner::Holder),
+            shared_word: GcraWord::new(limit, anchor, AnchorOwner::Holder),
             stripes: (0..count).map(|_| Padded(Stripe::empty())).collect(),
-            lease: AtomicU64::new(0),
+            lease_tokens: AtomicU64::new(0),
         };
         striped.update_lease_size(&limit);
         striped
     }
 
     /// Spends all that there is at the anchor.
-    pub(crate) fn drain(&self) {
-        self.shared.drain();
+    pub(crate) fn exhaust(&self) {
+        self.shared_word.exhaust();
     }
 
     #[inline(never)]
     pub(crate) fn allow(&self, now: Timestamp, cost: u64) -> bool {
         self.spend(now, cost)
             || self.spend_returning_unspent(now, cost)
-            || (self.shared_at(now).allow(now, cost) && self.age(now))
+            || (self.shared_at(now).allow(now, cost) && self.expire_own_stripe(now))
     }
 
     #[inline(never)]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
         if cost > 0 && (self.spend(now, cost) || self.spend_returning_unspent(now, cost)) {
-            return self.shared.describe(now, Outcome::Allowed);
+            return self.shared_word.describe_outcome(now, Outcome::Allowed);
         }
         let decision = self.shared_at(now).check(now, cost);
         if decision.is_allowed() && cost > 0 {
-            self.age(now);
+            self.expire_own_stripe(now);
         }
         decision
     }
 
     /// Decides by the shared word alone, without charging.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
-        self.shared_at(now).look(now, cost, out)
+    pub(crate) fn peek(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
+        self.shared_at(now).peek(now, cost, out)
     }
 
     /// Whether a cost would pass by the shared word alone, from which [`reserve`](Self::reserve)
     /// takes it.
-    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        self.shared_at(now).fits(now, cost)
+    pub(crate) fn would_pass(&self, now: Timestamp, cost: u64) -> bool {
+        self.shared_at(now).would_pass(now, cost)
     }
 
     pub(crate) fn reserve(
@@ -103,18 +103,18 @@ impl Striped {
         cost: u64,
         patience: Duration,
         out: Outstanding,
-    ) -> Result<Ticket, Unbooked> {
+    ) -> Result<ChargeTicket, BookingError> {
         let ticket = self.shared_at(now).reserve(now, cost, patience, out)?;
-        self.age(now);
+        self.expire_own_stripe(now);
         Ok(ticket)
     }
 
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        self.shared.give_back(now, ticket, undo)
+    pub(crate) fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool {
+        self.shared_word.cancel(now, ticket, undo)
     }
 
-    pub(crate) fn takes(&self, tokens: u128) -> Duration {
-        self.shared.takes(tokens)
+    pub(crate) fn drain_time(&self, tokens: u128) -> Duration {
+        self.shared_word.drain_time(tokens)
     }
 
     pub(crate) fn tokens(&self, now: Timestamp, out: Outstanding) -> f64 {
@@ -122,11 +122,11 @@ impl Striped {
     }
 
     pub(crate) fn rate(&self) -> Rate {
-        self.shared.rate()
+        self.shared_word.rate()
     }
 
-    pub(crate) fn mode(&self) -> Switch {
-        self.shared.mode()
+    pub(crate) fn switch(&self) -> Switch {
+        self.shared_word.switch()
     }
 
     pub(crate) fn change_rate(
@@ -136,30 +136,30 @@ impl Striped {
     ) -> Result<(), LimitError> {
         self.shared_at(now);
         self.with_stripes_emptied(|| {
-            let limit = self.shared.change_rate(now, change)?;
+            let limit = self.shared_word.change_rate(now, change)?;
             self.update_lease_size(&limit);
             Ok(())
         })
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
-        self.with_stripes_emptied(|| self.shared.set_mode(now, mode));
+    pub(crate) fn set_switch(&self, now: Timestamp, mode: Switch) {
+        self.with_stripes_emptied(|| self.shared_word.set_switch(now, mode));
     }
 
     /// Spends from this thread's stripe, refilling it if the shared word has a whole lease.
     #[inline]
     fn spend(&self, now: Timestamp, cost: u64) -> bool {
-        let lease = self.lease.load(Ordering::Relaxed);
+        let lease = self.lease_tokens.load(Ordering::Relaxed);
         if cost >= lease {
             return false;
         }
         self.shared_at(now);
         // No price (bypassed, or a look), or one beyond the word: the shared word knows what to do.
-        let price = match self.shared.interval().checked_mul(cost) {
+        let price = match self.shared_word.interval().checked_mul(cost) {
             None | Some(0) => return false,
             Some(price) => price,
         };
-        let (stripe, local) = (self.own_stripe(), self.shared.local(now));
+        let (stripe, local) = (self.own_stripe(), self.shared_word.time_since_anchor(now));
         stripe.spend(local, price)
             || (self.refill(stripe, now, lease) && stripe.spend(local, price))
     }
@@ -167,8 +167,8 @@ impl Striped {
     /// Drops the tokens of this thread's stripe that time has passed, after the shared word has admitted a
     /// request. Otherwise a thread whose clock steps back would find tokens again that were lost at its later
     /// time. Always true, to end a chain of attempts.
-    fn age(&self, now: Timestamp) -> bool {
-        let now = units::of(self.shared.local(now));
+    fn expire_own_stripe(&self, now: Timestamp) -> bool {
+        let now = units::from_time(self.shared_word.time_since_anchor(now));
         let stripe = self.own_stripe();
         let (next, end) = (
             stripe.next.load(Ordering::Relaxed),
@@ -183,11 +183,11 @@ impl Striped {
     /// The shared word, once it counts from close to this time. What stripes hold of its line from before is
     /// given up first.
     #[inline]
-    fn shared_at(&self, now: Timestamp) -> &Word {
-        if !self.shared.is_near(now) && self.shared.is_far(now) {
-            self.with_stripes_emptied(|| self.shared.move_anchor(now));
+    fn shared_at(&self, now: Timestamp) -> &GcraWord {
+        if !self.shared_word.is_near(now) && self.shared_word.is_far(now) {
+            self.with_stripes_emptied(|| self.shared_word.move_anchor(now));
         }
-        &self.shared
+        &self.shared_word
     }
 
     /// While something is out, no stripe takes a lease: when tokens come back, the TAT falls, and a lease would
@@ -197,24 +197,24 @@ impl Striped {
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
+    ) -> Result<ChargeTicket, BookingError> {
         self.shared_at(now);
-        if !self.shared.is_held() {
-            self.with_stripes_emptied(|| self.lease.store(0, Ordering::Relaxed));
+        if !self.shared_word.is_held() {
+            self.with_stripes_emptied(|| self.lease_tokens.store(0, Ordering::Relaxed));
         }
-        let held = self.shared.hold(now, cost, until);
-        self.update_lease_size(&self.shared.limit());
+        let held = self.shared_word.hold(now, cost, until);
+        self.update_lease_size(&self.shared_word.limit());
         held
     }
 
     pub(crate) fn settle(&self, now: Timestamp, id: HoldId, spent: u64) {
         self.shared_at(now).settle(now, id, spent);
-        self.update_lease_size(&self.shared.limit());
+        self.update_lease_size(&self.shared_word.limit());
     }
 
-    pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
-        let held = self.shared_at(now).pass_time(now);
-        self.update_lease_size(&self.shared.limit());
+    pub(crate) fn expire_holds(&self, now: Timestamp) -> bool {
+        let held = self.shared_at(now).expire_holds(now);
+        self.update_lease_size(&self.shared_word.limit());
         held
     }
 
@@ -227,13 +227,13 @@ impl Striped {
     /// of this thread's lease, if nothing was built on it and the cost passes then. Otherwise the
     /// cost would be built on it and put it out of reach.
     fn spend_returning_unspent(&self, now: Timestamp, cost: u64) -> bool {
-        let local = self.shared.local(now);
+        let local = self.shared_word.time_since_anchor(now);
         let stripe = self.own_stripe();
-        let rest = stripe.rest(local);
+        let rest = stripe.unspent(local);
         // A refusal must write nothing, so look before touching anything.
         if rest.0 >= rest.1
             || !self
-                .shared
+                .shared_word
                 .would_pass_after_return(now, cost, rest.0, rest.1)
             || !stripe.claim()
         {
@@ -241,12 +241,12 @@ impl Striped {
         }
         let returned = self.return_unspent(stripe, local);
         stripe.refilling.store(false, Ordering::Release);
-        returned && self.shared.allow(now, cost)
+        returned && self.shared_word.allow(now, cost)
     }
 
     /// Moves a stripe's rest back to the shared word. The caller holds the stripe.
     fn return_unspent(&self, stripe: &Stripe, now: Timestamp) -> bool {
-        let (next, end) = stripe.rest(now);
+        let (next, end) = stripe.unspent(now);
         let seen = stripe.next.load(Ordering::Acquire);
         // First nobody can spend it here any more, then it is spendable there.
         let emptied = next < end
@@ -258,7 +258,7 @@ impl Striped {
         if !emptied {
             return false;
         }
-        let returned = self.shared.take_back(end, next);
+        let returned = self.shared_word.restore_tat(end, next);
         if returned {
             // What ends here is no longer owned: before a new lease lowers `next`.
             stripe.end.store(0, Ordering::Release);
@@ -274,18 +274,24 @@ impl Striped {
     #[cold]
     fn refill(&self, stripe: &Stripe, now: Timestamp, lease: u64) -> bool {
         // A refusal must write nothing, so look before taking the flag.
-        if self.shared.describe(now, Outcome::Allowed).remaining < lease || !stripe.claim() {
+        if self
+            .shared_word
+            .describe_outcome(now, Outcome::Allowed)
+            .remaining
+            < lease
+            || !stripe.claim()
+        {
             return false;
         }
         // Whoever holds something has stopped all leases before this stripe could be claimed.
-        let stopped = self.lease.load(Ordering::Relaxed) == 0;
+        let stopped = self.lease_tokens.load(Ordering::Relaxed) == 0;
         let end = if stopped {
             None
         } else {
-            self.shared.lease(now, lease)
+            self.shared_word.take_lease(now, lease)
         };
         if let Some(end) = end {
-            let price = self.shared.interval().saturating_mul(lease);
+            let price = self.shared_word.interval().saturating_mul(lease);
             let start = end.to_word().saturating_sub(price);
             // An interval that continues the old one adds to what is left of it.
             if start != stripe.end.load(Ordering::Relaxed) {
@@ -302,7 +308,7 @@ impl Striped {
         for stripe in &self.stripes {
             let mut backoff = Backoff::default();
             while !stripe.0.claim() {
-                backoff.lost();
+                backoff.back_off();
             }
             stripe.0.end.store(0, Ordering::Release);
         }
@@ -318,9 +324,9 @@ impl Striped {
         let by_time = LEASE_UNITS / limit.interval_units().max(1);
         let stripes = u64::try_from(self.stripes.len()).unwrap_or(u64::MAX);
         let by_burst = limit.limit() / stripes.saturating_mul(8);
-        let none = limit.rate().is_unlimited() || self.shared.is_held();
+        let none = limit.rate().is_unlimited() || self.shared_word.is_held();
         let lease = if none { 0 } else { by_time.min(by_burst) };
-        self.lease.store(lease, Ordering::Relaxed);
+        self.lease_tokens.store(lease, Ordering::Relaxed);
     }
 }
 
@@ -337,7 +343,7 @@ impl Stripe {
     fn spend(&self, now: Timestamp, price: u64) -> bool {
         let mut next = self.next.load(Ordering::Acquire);
         loop {
-            let after = next.max(units::of(now)).saturating_add(price);
+            let after = next.max(units::from_time(now)).saturating_add(price);
             if after > self.end.load(Ordering::Acquire) {
                 return false;
             }
@@ -352,8 +358,8 @@ impl Stripe {
     }
 
     /// What is left of the lease at `now`: `[next, end)`.
-    fn rest(&self, now: Timestamp) -> (u64, u64) {
-        let next = self.next.load(Ordering::Acquire).max(units::of(now));
+    fn unspent(&self, now: Timestamp) -> (u64, u64) {
+        let next = self.next.load(Ordering::Acquire).max(units::from_time(now));
         (next, self.end.load(Ordering::Acquire))
     }
 

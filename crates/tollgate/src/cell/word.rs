@@ -28,33 +28,33 @@
 use std::time::Duration;
 
 use tollgate_core::{
-    Arithmetic, Decision, Gcra, Outcome, Pace, Rate, Tat, Timestamp, Unbooked, units,
+    Arithmetic, BookingError, Decision, Gcra, GcraParams, Outcome, Rate, TatState, Timestamp, units,
 };
 
-use super::{Outstanding, Ticket, Undo};
+use super::{CancelScope, ChargeTicket, Outstanding};
 use crate::cell::switch::Switch;
 use crate::clock_steps::LatestTime;
 use crate::holds::OpenHolds;
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, ignore_poison};
 
 mod anchor;
 mod change;
 mod held;
 
 pub(crate) use anchor::AnchorOwner;
-use anchor::{NEAR, SLACK};
+use anchor::{NEAR_NANOS, SLACK};
 
 /// One limit's state on two cache lines of its own: one that charges write, and one that they only read.
 #[derive(Debug)]
 #[repr(align(128))]
-pub(crate) struct Word {
+pub(crate) struct GcraWord {
     terms: WordTerms,
     tat: AtomicU64,
     /// The TAT after what was booked furthest ahead, and when the latest was booked by the clock.
-    booked: AtomicU64,
-    booked_at: AtomicU64,
+    latest_booking_tat: AtomicU64,
+    latest_booking_time: AtomicU64,
     /// Charges that left a TAT up to here aren't given back: something held came back since.
-    sealed: AtomicU64,
+    refund_barrier: AtomicU64,
     /// Boxed, so that all of this fits two cache lines.
     settings: Mutex<Box<WordSettings>>,
 }
@@ -91,8 +91,8 @@ struct WordSettings {
 /// A consistent reading of the words.
 #[derive(Clone, Copy)]
 struct WordView {
-    pace: Pace,
-    tat: Tat,
+    pace: GcraParams,
+    tat: TatState,
     /// The caller's time, counted as the TAT is: 1 ns at the anchor, so that there is always a TAT before it.
     now: Timestamp,
     /// Which state of the words it is.
@@ -119,12 +119,12 @@ impl WordAttempt {
 
 /// How often a charge swaps the TAT before it waits for a moment: of two threads, the one that loses has the line then,
 /// and succeeds if it doesn't let go of it.
-const TRIES: usize = 2;
+const MAX_ATTEMPTS: usize = 2;
 
-impl Word {
+impl GcraWord {
     /// A limit that starts full.
     pub(crate) fn new(limit: Gcra, anchor: Timestamp, mover: AnchorOwner) -> Self {
-        let pace = limit.pace();
+        let pace = limit.params();
         Self {
             terms: WordTerms {
                 interval: AtomicU64::new(pace.interval),
@@ -134,10 +134,10 @@ impl Word {
                 anchor: AtomicU64::new(anchor.as_nanos()),
                 mover,
             },
-            tat: AtomicU64::new(Tat::default().to_word()),
-            booked: AtomicU64::new(0),
-            booked_at: AtomicU64::new(0),
-            sealed: AtomicU64::new(0),
+            tat: AtomicU64::new(TatState::default().to_word()),
+            latest_booking_tat: AtomicU64::new(0),
+            latest_booking_time: AtomicU64::new(0),
+            refund_barrier: AtomicU64::new(0),
             settings: Mutex::new(Box::new(WordSettings {
                 limit,
                 counted_by: limit,
@@ -149,7 +149,7 @@ impl Word {
     }
 
     /// Spends all that there is at the anchor.
-    pub(crate) fn drain(&self) {
+    pub(crate) fn exhaust(&self) {
         let view = self.view(self.anchor());
         let empty = view.pace.empty(view.now);
         self.tat.store(empty.to_word(), Ordering::Relaxed);
@@ -166,7 +166,7 @@ impl Word {
     #[inline]
     pub(crate) fn check(&self, now: Timestamp, cost: u64) -> Decision {
         match self.attempt_near(now, cost) {
-            Some(tried) => self.report(tried),
+            Some(tried) => self.decision_of(tried),
             None => self.check_after_loss(now, cost),
         }
     }
@@ -177,14 +177,14 @@ impl Word {
     #[cold]
     #[inline(never)]
     fn allow_after_loss(&self, now: Timestamp, cost: u64) -> bool {
-        self.take(now, cost, 0).outcome == Outcome::Allowed
+        self.charge_or_deny(now, cost, 0).outcome == Outcome::Allowed
     }
 
     #[cold]
     #[inline(never)]
     fn check_after_loss(&self, now: Timestamp, cost: u64) -> Decision {
-        let tried = self.take(now, cost, 0);
-        self.adjust_for_anchor(self.report(tried), now)
+        let tried = self.charge_or_deny(now, cost, 0);
+        self.adjust_for_anchor(self.decision_of(tried), now)
     }
 
     /// A decision made as of the anchor, told to a caller whose time is before it: its clock stepped back to
@@ -192,7 +192,7 @@ impl Word {
     fn adjust_for_anchor(&self, mut decision: Decision, now: Timestamp) -> Decision {
         let early = self.anchor() - now;
         if decision.outcome == Outcome::Denied {
-            decision.set_wait(decision.wait().saturating_add(early));
+            decision.set_wait(decision.wait_or_max().saturating_add(early));
         }
         if !decision.reset_after.is_zero() {
             decision.reset_after += early;
@@ -201,29 +201,29 @@ impl Word {
     }
 
     /// Decides without charging; with what is out by then, if anything is.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
+    pub(crate) fn peek(&self, now: Timestamp, cost: u64, out: Outstanding) -> Decision {
         let tried = match out {
-            Outstanding::Nothing => self.judge(now, cost),
-            Outstanding::Something => {
+            Outstanding::NoneHeld => self.evaluate(now, cost),
+            Outstanding::SomeHeld => {
                 // Follows a clock that was set, if it was.
-                self.judge(self.keep_near(now), cost);
-                judged(self.view_with_holds(now), cost)
+                self.evaluate(self.keep_near(now), cost);
+                evaluate_view(self.view_with_holds(now), cost)
             }
         };
-        self.adjust_for_anchor(self.report(tried), now)
+        self.adjust_for_anchor(self.decision_of(tried), now)
     }
 
     /// Whether a cost would pass, without charging it.
     #[inline]
-    pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
-        self.judge(now, cost).outcome == Outcome::Allowed
+    pub(crate) fn would_pass(&self, now: Timestamp, cost: u64) -> bool {
+        self.evaluate(now, cost).outcome == Outcome::Allowed
     }
 
     /// What an attempt to charge would result in.
     #[inline]
-    fn judge(&self, now: Timestamp, cost: u64) -> WordAttempt {
-        let judged = judged(self.view(now), cost);
-        if judged.wait > SLACK && self.follow_back(now) {
+    fn evaluate(&self, now: Timestamp, cost: u64) -> WordAttempt {
+        let judged = evaluate_view(self.view(now), cost);
+        if judged.wait > SLACK && self.follow_clock_back(now) {
             return self.evaluate_again(now, cost);
         }
         judged
@@ -232,7 +232,7 @@ impl Word {
     /// Charges a cost that passes now: the pace that it was charged at, and the TAT then. None if it
     /// was refused, or another thread came between.
     #[inline]
-    pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(Pace, Tat)> {
+    pub(crate) fn charge(&self, now: Timestamp, cost: u64) -> Option<(GcraParams, TatState)> {
         let tried = self.attempt_near(now, cost)?;
         let WordView { pace, tat, .. } = tried.view;
         (tried.outcome == Outcome::Allowed).then_some((pace, tat))
@@ -244,48 +244,48 @@ impl Word {
         cost: u64,
         patience: Duration,
         out: Outstanding,
-    ) -> Result<Ticket, Unbooked> {
-        if out == Outstanding::Something {
-            return self.reserve_beside(now, cost, patience);
+    ) -> Result<ChargeTicket, BookingError> {
+        if out == Outstanding::SomeHeld {
+            return self.reserve_with_holds(now, cost, patience);
         }
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
-        let tried = self.take(now, cost, patience);
+        let tried = self.charge_or_deny(now, cost, patience);
         if tried.outcome != Outcome::Allowed {
-            let decision = self.report(tried);
-            return Err(Unbooked::Refused(self.adjust_for_anchor(decision, now)));
+            let decision = self.decision_of(tried);
+            return Err(BookingError::Denied(self.adjust_for_anchor(decision, now)));
         }
         let WordView { pace, tat, .. } = tried.view;
         // A time before the anchor was judged as the anchor.
         let reached = now.max(self.anchor());
-        let at = match Pace::wait_nanos(tried.wait) {
+        let at = match GcraParams::wait_nanos(tried.wait) {
             0 => now,
             wait => {
                 self.note_booking(tat, reached);
                 reached.plus_nanos(wait)
             }
         };
-        Ok(Ticket::Charged(pace.receipt(tat, at, cost)))
+        Ok(ChargeTicket::Charged(pace.charge_receipt(tat, at, cost)))
     }
 
     /// Gives back what nothing was built on: only while the TAT is still what the charge left.
-    pub(crate) fn give_back(&self, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        let Ticket::Charged(charge) = ticket else {
-            return matches!(ticket, Ticket::Free(_));
+    pub(crate) fn cancel(&self, now: Timestamp, ticket: &ChargeTicket, undo: CancelScope) -> bool {
+        let ChargeTicket::Charged(charge) = ticket else {
+            return matches!(ticket, ChargeTicket::Free(_));
         };
         let WordView { tat, now, .. } = self.view(now);
-        if tat.to_word() <= self.sealed.load(Ordering::Relaxed) {
+        if tat.to_word() <= self.refund_barrier.load(Ordering::Relaxed) {
             return false;
         }
         // A lost race means that somebody built on it: nothing more to do.
-        let before = undo.tat(tat, now, charge);
-        before.is_some_and(|before| self.take_back(tat.to_word(), before.to_word()))
+        let before = undo.cancel_tat(tat, now, charge);
+        before.is_some_and(|before| self.restore_tat(tat.to_word(), before.to_word()))
     }
 
     /// How long so many tokens take.
-    pub(crate) fn takes(&self, tokens: u128) -> Duration {
+    pub(crate) fn drain_time(&self, tokens: u128) -> Duration {
         // Both words change under this lock.
         let _unchanged = self.settings();
-        let pace = Pace {
+        let pace = GcraParams {
             interval: self.terms.interval.load(Ordering::Relaxed),
             capacity: self.terms.capacity.load(Ordering::Relaxed),
         };
@@ -294,8 +294,8 @@ impl Word {
 
     pub(crate) fn tokens(&self, now: Timestamp, out: Outstanding) -> f64 {
         let view = match out {
-            Outstanding::Nothing => self.view(now),
-            Outstanding::Something => self.view_with_holds(now),
+            Outstanding::NoneHeld => self.view(now),
+            Outstanding::SomeHeld => self.view_with_holds(now),
         };
         view.pace.tokens(view.tat, view.now)
     }
@@ -308,7 +308,7 @@ impl Word {
         self.limit().rate()
     }
 
-    pub(crate) fn mode(&self) -> Switch {
+    pub(crate) fn switch(&self) -> Switch {
         self.settings().mode
     }
 
@@ -319,8 +319,8 @@ impl Word {
     }
 
     /// Takes `cost` tokens at once, as an interval of the TAT line: where it ends.
-    pub(crate) fn lease(&self, now: Timestamp, cost: u64) -> Option<Tat> {
-        let tried = self.take(now, cost, 0);
+    pub(crate) fn take_lease(&self, now: Timestamp, cost: u64) -> Option<TatState> {
+        let tried = self.charge_or_deny(now, cost, 0);
         (tried.outcome == Outcome::Allowed).then_some(tried.view.tat)
     }
 
@@ -333,37 +333,37 @@ impl Word {
         end: u64,
     ) -> bool {
         let view = self.view(now);
-        let plan = view.pace.plan(Tat::from_word(start), view.now, cost);
+        let plan = view.pace.plan(TatState::from_word(start), view.now, cost);
         view.tat.to_word() == end && plan.is_some_and(|(_, wait)| wait == 0)
     }
 
     /// Takes back the interval `[start, end)` if nothing was built on it.
-    pub(crate) fn take_back(&self, end: u64, start: u64) -> bool {
+    pub(crate) fn restore_tat(&self, end: u64, start: u64) -> bool {
         self.tat
             .compare_exchange(end, start, Ordering::Relaxed, Ordering::Relaxed)
             .is_ok()
     }
 
     /// The decision that reads like `outcome` with the words as they stand.
-    pub(crate) fn describe(&self, now: Timestamp, outcome: Outcome) -> Decision {
+    pub(crate) fn describe_outcome(&self, now: Timestamp, outcome: Outcome) -> Decision {
         let view = self.view(now);
         let tried = WordAttempt {
             outcome,
             view,
             wait: 0,
         };
-        self.report(tried)
+        self.decision_of(tried)
     }
 
     /// Charges `cost` if it has to wait at most `patience` nanoseconds.
     #[inline(always)]
-    fn take(&self, now: Timestamp, cost: u64, patience: u64) -> WordAttempt {
+    fn charge_or_deny(&self, now: Timestamp, cost: u64, patience: u64) -> WordAttempt {
         let mut backoff = Backoff::default();
         loop {
             match self.attempt(self.keep_near(now), cost, patience) {
-                Some(tried) if tried.exceeds_slack() && self.follow_back(now) => {}
+                Some(tried) if tried.exceeds_slack() && self.follow_clock_back(now) => {}
                 Some(tried) => return tried,
-                None => backoff.lost(),
+                None => backoff.back_off(),
             }
         }
     }
@@ -371,8 +371,8 @@ impl Word {
     /// As [`take`](Self::take), unless other threads move the TAT first, or change the words.
     #[inline(always)]
     fn attempt(&self, now: Timestamp, cost: u64, patience: u64) -> Option<WordAttempt> {
-        let mut view = self.glance(now)?;
-        for _ in 0..TRIES {
+        let mut view = self.read_view(now)?;
+        for _ in 0..MAX_ATTEMPTS {
             let tried = |outcome, tat, wait| WordAttempt {
                 outcome,
                 view: WordView { tat, ..view },
@@ -381,14 +381,14 @@ impl Word {
             let Some((after, wait)) = view.pace.plan(view.tat, view.now, cost) else {
                 return Some(tried(Outcome::Never, view.tat, 0));
             };
-            if wait > 0 && Pace::wait_nanos(wait) > patience {
+            if wait > 0 && GcraParams::wait_nanos(wait) > patience {
                 return Some(tried(Outcome::Denied, view.tat, wait));
             }
             // A cost of 0 and an unlimited rate charge nothing, so they write nothing.
             if cost == 0 || view.pace.interval == 0 {
                 return Some(tried(Outcome::Allowed, view.tat, wait));
             }
-            match self.swap(view.tat, after) {
+            match self.swap_tat(view.tat, after) {
                 Ok(()) => return Some(tried(Outcome::Allowed, after, wait)),
                 Err(other) => view = self.view_after_loss(view, other)?,
             }
@@ -406,7 +406,7 @@ impl Word {
 
     /// The same words with the TAT that another thread has left, unless they have changed since they were read.
     #[inline]
-    fn view_after_loss(&self, view: WordView, tat: Tat) -> Option<WordView> {
+    fn view_after_loss(&self, view: WordView, tat: TatState) -> Option<WordView> {
         fence(Ordering::Acquire);
         let sequence = self.terms.sequence.load(Ordering::Relaxed);
         (sequence == view.sequence).then_some(WordView { tat, ..view })
@@ -415,7 +415,7 @@ impl Word {
     /// Reads the words together, again if they changed meanwhile.
     #[inline]
     fn view(&self, now: Timestamp) -> WordView {
-        match self.glance(now) {
+        match self.read_view(now) {
             Some(view) => view,
             None => self.view_after_change(now),
         }
@@ -426,30 +426,30 @@ impl Word {
     fn view_after_change(&self, now: Timestamp) -> WordView {
         let mut backoff = Backoff::default();
         loop {
-            if let Some(view) = self.glance(self.keep_near(now)) {
+            if let Some(view) = self.read_view(self.keep_near(now)) {
                 return view;
             }
-            backoff.lost();
+            backoff.back_off();
         }
     }
 
     /// Reads the words, unless they change at this moment, or the time is before the anchor, or far after it.
     #[inline]
-    fn glance(&self, now: Timestamp) -> Option<WordView> {
+    fn read_view(&self, now: Timestamp) -> Option<WordView> {
         let before = self.terms.sequence.load(Ordering::Acquire);
         // One comparison tells both a time before the anchor, which wraps, and one far after it.
         let nanos = now
             .as_nanos()
             .wrapping_sub(self.terms.anchor.load(Ordering::Relaxed));
-        if nanos >= NEAR {
+        if nanos >= NEAR_NANOS {
             return None;
         }
         let view = WordView {
-            pace: Pace {
+            pace: GcraParams {
                 interval: self.terms.interval.load(Ordering::Relaxed),
                 capacity: self.terms.capacity.load(Ordering::Relaxed),
             },
-            tat: Tat::from_word(self.tat.load(Ordering::Relaxed)),
+            tat: TatState::from_word(self.tat.load(Ordering::Relaxed)),
             now: Timestamp::from_nanos(nanos + 1),
             sequence: before,
         };
@@ -459,18 +459,18 @@ impl Word {
     }
 
     #[inline]
-    fn swap(&self, from: Tat, to: Tat) -> Result<(), Tat> {
+    fn swap_tat(&self, from: TatState, to: TatState) -> Result<(), TatState> {
         let (from, to, relaxed) = (from.to_word(), to.to_word(), Ordering::Relaxed);
         let swapped = self.tat.compare_exchange_weak(from, to, relaxed, relaxed);
-        swapped.map(drop).map_err(Tat::from_word)
+        swapped.map(drop).map_err(TatState::from_word)
     }
 
     fn settings(&self) -> MutexGuard<'_, Box<WordSettings>> {
-        unpoisoned(self.settings.lock())
+        ignore_poison(self.settings.lock())
     }
 
     #[inline]
-    fn report(&self, tried: WordAttempt) -> Decision {
+    fn decision_of(&self, tried: WordAttempt) -> Decision {
         let limit = self.terms.burst.load(Ordering::Relaxed);
         let WordView { pace, tat, now, .. } = tried.view;
         if pace.interval == 0 {
@@ -479,12 +479,12 @@ impl Word {
         }
         let retry_after = match tried.outcome {
             Outcome::Allowed => Duration::ZERO,
-            Outcome::Denied => duration(Pace::wait_nanos(tried.wait)),
+            Outcome::Denied => fast_duration(GcraParams::wait_nanos(tried.wait)),
             Outcome::Never => Duration::MAX,
         };
         // The limit is idle again once time has reached the TAT.
-        let ahead = tat.to_word().saturating_sub(units::of(now));
-        let reset_after = duration(Pace::wait_nanos(ahead));
+        let ahead = tat.to_word().saturating_sub(units::from_time(now));
+        let reset_after = fast_duration(GcraParams::wait_nanos(ahead));
         let remaining = pace.remaining(tat, now);
         Decision::new(tried.outcome, limit, remaining, retry_after, reset_after)
     }
@@ -492,7 +492,7 @@ impl Word {
 
 /// What an attempt to charge would result in, by these words.
 #[inline]
-fn judged(view: WordView, cost: u64) -> WordAttempt {
+fn evaluate_view(view: WordView, cost: u64) -> WordAttempt {
     let (outcome, wait) = match view.pace.plan(view.tat, view.now, cost) {
         None => (Outcome::Never, 0),
         Some((_, 0)) => (Outcome::Allowed, 0),
@@ -507,7 +507,7 @@ fn judged(view: WordView, cost: u64) -> WordAttempt {
 
 /// As `Duration::from_nanos`, without its division for what is shorter than a second.
 #[inline]
-fn duration(nanos: u64) -> Duration {
+fn fast_duration(nanos: u64) -> Duration {
     match u32::try_from(nanos) {
         Ok(nanos) if nanos < 1_000_000_000 => Duration::new(0, nanos),
         _ => Duration::from_nanos(nanos),

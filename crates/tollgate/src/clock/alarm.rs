@@ -13,8 +13,8 @@ use super::{Clock, Wakeup};
 mod runtime;
 mod thread;
 
-use runtime::{Sleeping, is_virtual, sleep};
-use thread::Entry;
+use runtime::{RuntimeSleep, is_time_paused, sleep};
+use thread::TimerEntry;
 
 pin_project! {
     /// Wakes a task at a time; it is armed for one time at once.
@@ -32,21 +32,21 @@ pin_project! {
         Off,
         // Dropping it calls the wake-up off.
         Clock { wakeup: Wakeup },
-        Thread { entry: Entry },
-        Runtime { #[pin] sleeping: Sleeping },
+        Thread { entry: TimerEntry },
+        Runtime { #[pin] sleeping: RuntimeSleep },
     }
 }
 
 impl AlarmTimer {
     /// Wakes the task after so long, when the clock shows `at`.
     fn new(clock: &dyn Clock, at: Timestamp, left: Duration, waker: &Waker) -> Self {
-        if let Some(wakeup) = clock.wake_at(at, waker) {
+        if let Some(wakeup) = clock.schedule_wakeup(at, waker) {
             return Self::Clock { wakeup };
         }
         match sleep(left) {
             Some(sleeping) => Self::Runtime { sleeping },
             None => Self::Thread {
-                entry: Entry::new(left, waker),
+                entry: TimerEntry::new(left, waker),
             },
         }
     }
@@ -83,12 +83,12 @@ impl Alarm {
                 TimerProjection::Runtime { mut sleeping } if is_armed => {
                     if ready!(sleeping.as_mut().poll(context)).is_err() {
                         // The runtime that it is polled in has ended, so the thread keeps the time.
-                        let entry = Entry::new(left, context.waker());
+                        let entry = TimerEntry::new(left, context.waker());
                         this.timer.set(AlarmTimer::Thread { entry });
                         return Poll::Pending;
                     }
                     assert!(
-                        clock.now() >= at || !is_virtual(&sleeping),
+                        clock.now() >= at || !is_time_paused(&sleeping),
                         "tokio's time is paused, but this limiter's clock isn't tokio's: make the limiter \
                          with `clock::Tokio`, which follows `tokio::time::pause` and `advance`, or with \
                          `clock::Manual`"

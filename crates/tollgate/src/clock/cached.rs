@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::upkeep::Upkeep;
+use super::upkeep::UpkeepState;
 use super::{Clock, Monotonic};
 use crate::sync::Padded;
 
@@ -14,10 +14,10 @@ use crate::sync::Padded;
 const PERIOD: Duration = Duration::from_millis(1);
 
 /// Nanoseconds on the [`Monotonic`] clock; 0 while no upkeep thread runs in this process.
-static TIME: Padded<AtomicU64> = Padded(AtomicU64::new(0));
+static CACHED_TIME: Padded<AtomicU64> = Padded(AtomicU64::new(0));
 /// The longest time between two writes, which bounds how stale a read was.
 static LONGEST_GAP: AtomicU64 = AtomicU64::new(0);
-static UPKEEP: Upkeep = Upkeep::new();
+static UPKEEP: UpkeepState = UpkeepState::new();
 
 /// Time as of the last millisecond: a read costs one load instead of a counter read.
 ///
@@ -36,7 +36,7 @@ static UPKEEP: Upkeep = Upkeep::new();
 /// ```
 #[derive(Debug)]
 pub struct Cached {
-    real: Monotonic,
+    source: Monotonic,
 }
 
 impl Cached {
@@ -48,9 +48,9 @@ impl Cached {
             super::fork::register_fork_handler(&REGISTERED, reset_in_child);
         }
         let clock = Self {
-            real: Monotonic::new(),
+            source: Monotonic::new(),
         };
-        if UPKEEP.enter() {
+        if UPKEEP.add_handle() {
             spawn_upkeep();
         }
         clock
@@ -64,10 +64,10 @@ impl Cached {
     /// The slow path: no upkeep thread in this process, so read the real clock and start one.
     #[cold]
     fn read_real_clock(&self) -> Timestamp {
-        if UPKEEP.claim() {
+        if UPKEEP.claim_thread() {
             spawn_upkeep();
         }
-        self.real.now()
+        self.source.now()
     }
 }
 
@@ -85,7 +85,7 @@ impl Clone for Cached {
 
 impl Drop for Cached {
     fn drop(&mut self) {
-        UPKEEP.leave();
+        UPKEEP.remove_handle();
     }
 }
 
@@ -93,14 +93,14 @@ impl Clock for Cached {
     #[inline]
     fn now(&self) -> Timestamp {
         // A lone number: no other memory is read by what it says, so nothing has to be ordered.
-        match TIME.0.load(Ordering::Relaxed) {
+        match CACHED_TIME.0.load(Ordering::Relaxed) {
             0 => self.read_real_clock(),
             nanos => Timestamp::from_nanos(nanos),
         }
     }
 
-    fn identity(&self) -> Option<usize> {
-        Some((&raw const TIME).addr())
+    fn source_id(&self) -> Option<usize> {
+        Some((&raw const CACHED_TIME).addr())
     }
 }
 
@@ -109,27 +109,31 @@ impl Clock for Cached {
 fn spawn_upkeep() {
     let spawned = thread::Builder::new()
         .name("tollgate-clock".into())
-        .spawn(|| upkeep(Monotonic::new()));
+        .spawn(|| run_upkeep(Monotonic::new()));
     if spawned.is_err() {
         // No thread to be had: reads stay on the real clock, and the next one tries again.
-        UPKEEP.stopped();
+        UPKEEP.mark_stopped();
     }
 }
 
-fn upkeep(real: Monotonic) {
+fn run_upkeep(real: Monotonic) {
     loop {
         let mut last = real.now();
-        TIME.0.store(last.as_nanos().max(1), Ordering::Release);
+        CACHED_TIME
+            .0
+            .store(last.as_nanos().max(1), Ordering::Release);
         while UPKEEP.is_needed() {
             thread::park_timeout(PERIOD);
             let now = real.now();
-            TIME.0.store(now.as_nanos().max(1), Ordering::Release);
+            CACHED_TIME
+                .0
+                .store(now.as_nanos().max(1), Ordering::Release);
             // Readers had the old time until that store, however late it came.
             LONGEST_GAP.fetch_max(real.now().nanos_since(last), Ordering::AcqRel);
             last = now;
         }
-        TIME.0.store(0, Ordering::Release);
-        if !UPKEEP.retire() {
+        CACHED_TIME.0.store(0, Ordering::Release);
+        if !UPKEEP.retire_or_continue() {
             return;
         }
     }
@@ -138,6 +142,6 @@ fn upkeep(real: Monotonic) {
 /// Run in a forked child, where only the forking thread lives on: two plain stores.
 #[cfg(unix)]
 extern "C" fn reset_in_child() {
-    TIME.0.store(0, Ordering::Release);
-    UPKEEP.stopped();
+    CACHED_TIME.0.store(0, Ordering::Release);
+    UPKEEP.mark_stopped();
 }

@@ -45,13 +45,13 @@ impl ClockChoice for DefaultClock {
 /// ```
 #[derive(Debug)]
 #[must_use = "a builder does nothing until it is built"]
-pub struct Clocked<S, C = DefaultClock> {
+pub struct WithClock<S, C = DefaultClock> {
     pub(crate) settings: S,
     pub(crate) clock: C,
 }
 
-impl<S> Clocked<S> {
-    pub(crate) const fn of(settings: S) -> Self {
+impl<S> WithClock<S> {
+    pub(crate) const fn from_settings(settings: S) -> Self {
         Self {
             settings,
             clock: DefaultClock(()),
@@ -59,20 +59,20 @@ impl<S> Clocked<S> {
     }
 }
 
-impl<S, C> Clocked<S, C> {
+impl<S, C> WithClock<S, C> {
     /// Reads this clock instead of the default one.
-    pub fn clock<D: Clock>(self, clock: D) -> Clocked<S, D> {
-        Clocked {
+    pub fn clock<D: Clock>(self, clock: D) -> WithClock<S, D> {
+        WithClock {
             settings: self.settings,
             clock,
         }
     }
 }
 
-impl<S, C: ClockChoice> Clocked<S, C> {
+impl<S, C: ClockChoice> WithClock<S, C> {
     /// The same with the clock that is read.
-    pub(crate) fn with_clock(self) -> Clocked<S, C::Clock> {
-        Clocked {
+    pub(crate) fn resolve_clock(self) -> WithClock<S, C::Clock> {
+        WithClock {
             settings: self.settings,
             clock: self.clock.into_clock(),
         }

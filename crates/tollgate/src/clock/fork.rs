@@ -6,16 +6,16 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 
 /// How often this process, and those that it was forked from, were forked since somebody first asked: another
 /// number in a child. A load, where asking for the process's own number would be a call of the system.
-pub(crate) fn forks() -> usize {
+pub(crate) fn fork_count() -> usize {
     static REGISTERED: Once = Once::new();
-    register_fork_handler(&REGISTERED, forked);
+    register_fork_handler(&REGISTERED, count_fork);
     FORKS.load(Ordering::Relaxed)
 }
 
 static FORKS: AtomicUsize = AtomicUsize::new(0);
 
 /// Run in a forked child: one atomic step.
-extern "C" fn forked() {
+extern "C" fn count_fork() {
     FORKS.fetch_add(1, Ordering::Relaxed);
 }
 

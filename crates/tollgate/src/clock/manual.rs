@@ -9,7 +9,7 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::{Clock, Wakeup};
-use crate::sync::{Thread, current_thread, park, unpoisoned};
+use crate::sync::{Thread, current_thread, ignore_poison, park};
 
 /// A clock that a test advances by hand. Clones share one time.
 ///
@@ -46,7 +46,7 @@ pub struct Manual {
 struct ManualState {
     nanos: AtomicU64,
     parked: Mutex<ManualWaiters>,
-    moved: Condvar,
+    time_moved: Condvar,
 }
 
 /// Who is blocked in a wait.
@@ -54,9 +54,9 @@ struct ManualState {
 struct ManualWaiters {
     count: usize,
     /// Those who are unparked when time moves, because others unpark them too.
-    napping: Vec<Thread>,
+    parked_threads: Vec<Thread>,
     /// Tasks, by when they are woken, and in the order in which they came.
-    tasks: BTreeMap<(Timestamp, u64), Waker>,
+    wakers: BTreeMap<(Timestamp, u64), Waker>,
     next: u64,
 }
 
@@ -75,36 +75,36 @@ impl Manual {
 
     /// Moves time forward and wakes every thread and task whose time has come.
     pub fn advance(&self, by: Duration) {
-        self.go_to(|now| now + by);
+        self.move_time(|now| now + by);
     }
 
     /// Moves time to any point, also back, as a faulty clock would.
     pub fn set(&self, now: Timestamp) {
-        self.go_to(|_| now);
+        self.move_time(|_| now);
     }
 
     /// How many threads are blocked in a wait on this clock, and tasks wait for a time of it.
     pub fn parked(&self) -> usize {
         let parked = self.lock();
-        parked.count + parked.tasks.len()
+        parked.count + parked.wakers.len()
     }
 
-    fn go_to(&self, time: impl FnOnce(Timestamp) -> Timestamp) {
+    fn move_time(&self, time: impl FnOnce(Timestamp) -> Timestamp) {
         let mut parked = self.lock();
         let before = self.now();
         let now = time(before);
         self.shared.nanos.store(now.as_nanos(), Ordering::Release);
-        let napping = parked.napping.clone();
+        let napping = parked.parked_threads.clone();
         // When time goes back, everybody sees whether what it waits for is still what it was.
         let up_to = if now < before { Timestamp::MAX } else { now };
-        let later = parked.tasks.split_off(&(up_to, u64::MAX));
-        let due = std::mem::replace(&mut parked.tasks, later);
+        let later = parked.wakers.split_off(&(up_to, u64::MAX));
+        let due = std::mem::replace(&mut parked.wakers, later);
         let is_awaited = parked.count > 0;
         drop(parked);
         due.into_values().for_each(Waker::wake);
         // Who waits was counted under the lock. To notify nobody is a call of the system, for each event of a simulation.
         if is_awaited {
-            self.shared.moved.notify_all();
+            self.shared.time_moved.notify_all();
         }
         for thread in napping {
             thread.unpark();
@@ -112,7 +112,7 @@ impl Manual {
     }
 
     fn lock(&self) -> MutexGuard<'_, ManualWaiters> {
-        unpoisoned(self.shared.parked.lock())
+        ignore_poison(self.shared.parked.lock())
     }
 }
 
@@ -121,25 +121,25 @@ impl Clock for Manual {
         Timestamp::from_nanos(self.shared.nanos.load(Ordering::Acquire))
     }
 
-    fn identity(&self) -> Option<usize> {
+    fn source_id(&self) -> Option<usize> {
         Some(Arc::as_ptr(&self.shared).addr())
     }
 
-    fn park_until(&self, at: Timestamp) {
+    fn sleep_until_time(&self, at: Timestamp) {
         let mut parked = self.lock();
         parked.count += 1;
         while self.now() < at {
-            parked = unpoisoned(self.shared.moved.wait(parked));
+            parked = ignore_poison(self.shared.time_moved.wait(parked));
         }
         parked.count -= 1;
     }
 
-    fn nap_until(&self, at: Timestamp) {
+    fn park_until_woken(&self, at: Timestamp) {
         let thread = current_thread();
         let id = thread.id();
         let mut parked = self.lock();
         parked.count += 1;
-        parked.napping.push(thread);
+        parked.parked_threads.push(thread);
         drop(parked);
         // Time that moved before the thread was noted shows here; time that moves later unparks it.
         if self.now() < at {
@@ -147,25 +147,29 @@ impl Clock for Manual {
         }
         let mut parked = self.lock();
         parked.count -= 1;
-        if let Some(place) = parked.napping.iter().position(|other| other.id() == id) {
-            parked.napping.swap_remove(place);
+        if let Some(place) = parked
+            .parked_threads
+            .iter()
+            .position(|other| other.id() == id)
+        {
+            parked.parked_threads.swap_remove(place);
         }
     }
 
-    fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+    fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
         let mut parked = self.lock();
         let key = (at, parked.next);
         parked.next += 1;
         // Time moves under the same lock: it shows here, or finds the task.
         if self.now() < at {
-            parked.tasks.insert(key, waker.clone());
+            parked.wakers.insert(key, waker.clone());
         } else {
             drop(parked);
             waker.wake_by_ref();
         }
         let clock = self.clone();
         Some(Wakeup::new(move || {
-            let waker = clock.lock().tasks.remove(&key);
+            let waker = clock.lock().wakers.remove(&key);
             // Dropping a waker may drop a task, and what it holds of this clock: not under the lock.
             drop(waker);
         }))

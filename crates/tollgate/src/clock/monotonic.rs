@@ -43,7 +43,7 @@ impl Monotonic {
     /// The process's clock. The first call calibrates the counter, which takes up to 200 ms.
     pub fn new() -> Self {
         Self {
-            source: SOURCE.get_or_init(Source::best),
+            source: SOURCE.get_or_init(Source::select_best),
         }
     }
 
@@ -69,24 +69,24 @@ impl Clock for Monotonic {
         match self.source {
             #[cfg(feature = "tsc")]
             Source::Counter(counter) => counter.now(),
-            Source::Std { anchor } => since(*anchor),
+            Source::Std { anchor } => elapsed_since(*anchor),
         }
     }
 
     #[inline]
-    fn identity(&self) -> Option<usize> {
+    fn source_id(&self) -> Option<usize> {
         Some(std::ptr::from_ref(self.source).addr())
     }
 }
 
 /// Out of line, because it is a call into the system anyway.
 #[inline(never)]
-fn since(anchor: Instant) -> Timestamp {
+fn elapsed_since(anchor: Instant) -> Timestamp {
     Timestamp::ZERO + anchor.elapsed()
 }
 
 impl Source {
-    fn best() -> Self {
+    fn select_best() -> Self {
         #[cfg(feature = "tsc")]
         if let Some(counter) = kernel_trusts_the_counter().then(Counter::new).flatten() {
             return Self::Counter(counter);

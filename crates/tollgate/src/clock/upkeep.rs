@@ -11,12 +11,12 @@ use crate::sync::{AtomicBool, AtomicUsize, Ordering};
 
 /// The handles on the cached time, and whether a thread keeps it.
 #[derive(Debug)]
-pub struct Upkeep {
+pub struct UpkeepState {
     handles: AtomicUsize,
     running: AtomicBool,
 }
 
-impl Upkeep {
+impl UpkeepState {
     /// There is neither a reader nor a thread.
     #[cfg(not(any(loom, shuttle)))]
     pub(crate) const fn new() -> Self {
@@ -37,18 +37,18 @@ impl Upkeep {
     }
 
     /// Counts a handle. True if the caller has to start the thread.
-    pub fn enter(&self) -> bool {
+    pub fn add_handle(&self) -> bool {
         self.handles.fetch_add(1, Ordering::SeqCst);
-        self.claim()
+        self.claim_thread()
     }
 
     /// A handle is gone; the thread will see it.
-    pub fn leave(&self) {
+    pub fn remove_handle(&self) {
         self.handles.fetch_sub(1, Ordering::SeqCst);
     }
 
     /// Becomes the one who keeps the time, unless somebody does.
-    pub fn claim(&self) -> bool {
+    pub fn claim_thread(&self) -> bool {
         self.running
             .compare_exchange(false, true, Ordering::SeqCst, Ordering::SeqCst)
             .is_ok()
@@ -60,13 +60,13 @@ impl Upkeep {
     }
 
     /// The thread found no handle and ends, unless one came meanwhile: true if it goes on.
-    pub fn retire(&self) -> bool {
-        self.stopped();
-        self.is_needed() && self.claim()
+    pub fn retire_or_continue(&self) -> bool {
+        self.mark_stopped();
+        self.is_needed() && self.claim_thread()
     }
 
     /// The thread is gone: it could not be started, or stayed behind at a fork.
-    pub fn stopped(&self) {
+    pub fn mark_stopped(&self) {
         self.running.store(false, Ordering::SeqCst);
     }
 

@@ -5,19 +5,19 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::gate::{JoinOutcome, Told};
-use super::home::PermitHome;
-use super::stats::Count;
-use super::{NoPermit, Permit};
+use super::gate::{Grant, JoinOutcome};
+use super::home::PermitSource;
+use super::stats::Counter;
+use super::{Permit, PermitDenied};
 use crate::clock::Clock;
 use crate::patience::{ClockAwareDeadline, WaitLimit, thread_waker};
-use crate::wait_queue::places::Id;
+use crate::wait_queue::places::WaiterId;
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;
 
 #[cfg(not(any(loom, shuttle)))]
-pub use future::Acquiring;
+pub use future::AcquireFuture;
 
 /// A request to wait for a permit: await it, or call [`wait_blocking`](Self::wait_blocking).
 ///
@@ -53,41 +53,41 @@ assert!(limiter.acquire().await.is_ok());
 )]
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
 #[derive(Debug)]
-pub struct Acquire<H: PermitHome> {
+pub struct Acquire<H: PermitSource> {
     /// Or why the key has no gate.
-    home: Result<H, NoPermit>,
+    home: Result<H, PermitDenied>,
     weight: u32,
-    patience: WaitLimit,
+    wait_limit: WaitLimit,
 }
 
 /// Where a wait stands after it was started.
-enum StartedAcquire<H: PermitHome> {
-    Passed(Permit<H>),
+enum StartedAcquire<H: PermitSource> {
+    Acquired(Permit<H>),
     Waiting {
         place: QueuedAcquire<H>,
         until: Option<ClockAwareDeadline>,
     },
 }
 
-impl<H: PermitHome> Acquire<H> {
-    pub(super) fn new(home: Result<H, NoPermit>, weight: u32) -> Self {
+impl<H: PermitSource> Acquire<H> {
+    pub(super) fn new(home: Result<H, PermitDenied>, weight: u32) -> Self {
         Self {
             home,
             weight,
-            patience: WaitLimit::Unsaid,
+            wait_limit: WaitLimit::Default,
         }
     }
 
     /// Fails if it takes longer than this. Zero asks once and doesn't wait.
     pub fn timeout(mut self, timeout: Duration) -> Self {
-        self.patience = WaitLimit::Timeout(timeout);
+        self.wait_limit = WaitLimit::Timeout(timeout);
         self
     }
 
     /// Fails if it takes until this time on the limiter's clock, and at once if that is over, even
     /// when there is room. If the clock is set back by more than a minute meanwhile, this moves with it.
     pub fn deadline(mut self, deadline: Timestamp) -> Self {
-        self.patience = WaitLimit::Deadline(deadline);
+        self.wait_limit = WaitLimit::Deadline(deadline);
         self
     }
 
@@ -113,14 +113,14 @@ impl<H: PermitHome> Acquire<H> {
     /// });
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
-    pub fn wait_blocking(self) -> Result<Permit<H>, NoPermit> {
+    pub fn wait_blocking(self) -> Result<Permit<H>, PermitDenied> {
         let (mut place, mut until) = match self.start()? {
-            StartedAcquire::Passed(permit) => return Ok(permit),
+            StartedAcquire::Acquired(permit) => return Ok(permit),
             StartedAcquire::Waiting { place, until } => (place, until),
         };
         let waker = thread_waker();
         loop {
-            if let Some(result) = place.ask(&waker) {
+            if let Some(result) = place.poll_grant(&waker) {
                 return result;
             }
             let Some(clock) = place.clock() else {
@@ -131,47 +131,49 @@ impl<H: PermitHome> Acquire<H> {
             if now >= at {
                 return place.expire();
             }
-            clock.nap_until(at);
+            clock.park_until_woken(at);
         }
     }
 
     /// Enters, joins the queue, or says at once why not.
-    fn start(self) -> Result<StartedAcquire<H>, NoPermit> {
+    fn start(self) -> Result<StartedAcquire<H>, PermitDenied> {
         let (home, weight) = (self.home?, self.weight);
-        let until = match self.patience {
-            WaitLimit::Unsaid => home.context().timeout.map(|timeout| home.now() + timeout),
+        let until = match self.wait_limit {
+            WaitLimit::Default => home.context().timeout.map(|timeout| home.now() + timeout),
             WaitLimit::Timeout(timeout) => Some(home.now() + timeout),
             WaitLimit::Deadline(deadline) => {
                 if deadline < home.now() {
-                    return Err(refused(&home, NoPermit::TooLate));
+                    return Err(deny(&home, PermitDenied::DeadlineExceeded));
                 }
                 Some(deadline)
             }
         };
         if let Some(in_flight) = home.gate().try_enter(weight) {
-            return Ok(StartedAcquire::Passed(Permit::new(home, weight, in_flight)));
+            return Ok(StartedAcquire::Acquired(Permit::new(
+                home, weight, in_flight,
+            )));
         }
         if until.is_some_and(|until| until <= home.now()) {
-            let why = match super::permit::refuse(&home, weight) {
-                NoPermit::Full(occupancy) => NoPermit::TooLate(occupancy),
+            let why = match super::permit::deny(&home, weight) {
+                PermitDenied::Full(occupancy) => PermitDenied::DeadlineExceeded(occupancy),
                 other => other,
             };
             return Err(why);
         }
         if !home.context().enter_wait() {
-            return Err(refused(&home, NoPermit::QueueFull));
+            return Err(deny(&home, PermitDenied::QueueFull));
         }
-        let place = match home.gate().join(weight, home.context().max_waiters) {
+        let place = match home.gate().enqueue(weight, home.context().max_waiters) {
             JoinOutcome::Queued { place } => place,
             other => {
                 home.context().leave_wait();
                 return match other {
-                    JoinOutcome::Entered { in_flight } => {
-                        Ok(StartedAcquire::Passed(Permit::new(home, weight, in_flight)))
-                    }
-                    JoinOutcome::QueueFull => Err(refused(&home, NoPermit::QueueFull)),
+                    JoinOutcome::Entered { in_flight } => Ok(StartedAcquire::Acquired(
+                        Permit::new(home, weight, in_flight),
+                    )),
+                    JoinOutcome::QueueFull => Err(deny(&home, PermitDenied::QueueFull)),
                     JoinOutcome::Never | JoinOutcome::Queued { .. } => {
-                        Err(refused(&home, NoPermit::Never))
+                        Err(deny(&home, PermitDenied::ExceedsLimit))
                     }
                 };
             }
@@ -181,7 +183,7 @@ impl<H: PermitHome> Acquire<H> {
         Ok(StartedAcquire::Waiting {
             place: QueuedAcquire {
                 home,
-                place,
+                waiter: place,
                 weight,
             },
             until,
@@ -189,47 +191,47 @@ impl<H: PermitHome> Acquire<H> {
     }
 }
 
-fn refused<H: PermitHome>(home: &H, why: fn(super::Occupancy) -> NoPermit) -> NoPermit {
-    home.context().tally.count(Count::Refused);
+fn deny<H: PermitSource>(home: &H, why: fn(super::Occupancy) -> PermitDenied) -> PermitDenied {
+    home.context().counters.increment(Counter::Denied);
     home.refusal(why(home.gate().occupancy()))
 }
 
 /// A place in the queue; dropping it leaves the queue.
 #[derive(Debug)]
-struct QueuedAcquire<H: PermitHome> {
+struct QueuedAcquire<H: PermitSource> {
     /// Taken out once the wait is over.
     home: Option<H>,
-    place: Id,
+    waiter: WaiterId,
     weight: u32,
 }
 
-impl<H: PermitHome> QueuedAcquire<H> {
+impl<H: PermitSource> QueuedAcquire<H> {
     /// How the wait ended, or nothing yet: then this waker is woken when it does.
-    fn ask(&mut self, waker: &Waker) -> Option<Result<Permit<H>, NoPermit>> {
-        let told = self.home.as_ref()?.gate().ask(self.place, waker)?;
-        let home = self.leave()?;
-        Some(self.told(home, told))
+    fn poll_grant(&mut self, waker: &Waker) -> Option<Result<Permit<H>, PermitDenied>> {
+        let told = self.home.as_ref()?.gate().poll_grant(self.waiter, waker)?;
+        let home = self.take_home()?;
+        Some(self.into_result(home, told))
     }
 
     /// The deadline has passed: leaves the queue, unless the wait ended just before.
-    fn expire(mut self) -> Result<Permit<H>, NoPermit> {
-        let Some(home) = self.leave() else {
+    fn expire(mut self) -> Result<Permit<H>, PermitDenied> {
+        let Some(home) = self.take_home() else {
             unreachable!("a place is left once: by its answer, its deadline or its drop");
         };
-        match home.gate().give_up(self.place) {
-            Some(told) => self.told(home, told),
-            None => Err(refused(&home, NoPermit::TooLate)),
+        match home.gate().abandon(self.waiter) {
+            Some(told) => self.into_result(home, told),
+            None => Err(deny(&home, PermitDenied::DeadlineExceeded)),
         }
     }
 
-    fn told(&self, home: H, told: Told) -> Result<Permit<H>, NoPermit> {
+    fn into_result(&self, home: H, told: Grant) -> Result<Permit<H>, PermitDenied> {
         match told {
-            Told::Granted { in_flight } => Ok(Permit::new(home, self.weight, in_flight)),
-            Told::Never => Err(refused(&home, NoPermit::Never)),
+            Grant::Granted { in_flight } => Ok(Permit::new(home, self.weight, in_flight)),
+            Grant::Never => Err(deny(&home, PermitDenied::ExceedsLimit)),
         }
     }
 
-    fn leave(&mut self) -> Option<H> {
+    fn take_home(&mut self) -> Option<H> {
         let home = self.home.take()?;
         home.context().leave_wait();
         Some(home)
@@ -240,14 +242,14 @@ impl<H: PermitHome> QueuedAcquire<H> {
     }
 }
 
-impl<H: PermitHome> Drop for QueuedAcquire<H> {
+impl<H: PermitSource> Drop for QueuedAcquire<H> {
     fn drop(&mut self) {
-        let Some(home) = self.leave() else {
+        let Some(home) = self.take_home() else {
             return;
         };
-        home.context().tally.count(Count::Abandoned);
-        if let Some(Told::Granted { .. }) = home.gate().give_up(self.place) {
-            home.gate().leave(self.weight);
+        home.context().counters.increment(Counter::Abandoned);
+        if let Some(Grant::Granted { .. }) = home.gate().abandon(self.waiter) {
+            home.gate().release(self.weight);
         }
     }
 }

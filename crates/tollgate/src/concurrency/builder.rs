@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gate::Gate;
-use super::home::PermitContext;
+use super::home::PermitSettings;
 use super::stats::ConcurrencyCounters;
 use super::{ConcurrencyLimiter, PermitObserver};
-use crate::clock::{ClockChoice, Clocked, DefaultClock};
-use crate::wait_queue::waiting::Waiting;
+use crate::clock::{ClockChoice, DefaultClock, WithClock};
+use crate::wait_queue::waiting::WaiterCount;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
 ///
@@ -23,7 +23,7 @@ use crate::wait_queue::waiting::Waiting;
 ///     .build();
 /// assert!(bulkhead.acquire().wait_blocking().is_ok());
 /// ```
-pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
 /// What is chosen of a concurrency limiter before it is built, but for its clock.
 pub struct Settings {
@@ -35,9 +35,9 @@ pub struct Settings {
 
 impl Builder {
     pub(super) fn new(limit: u32) -> Self {
-        Self::of(Settings {
+        Self::from_settings(Settings {
             limit,
-            max_waiters: Waiting::DEFAULT_MAX,
+            max_waiters: WaiterCount::DEFAULT_MAX,
             timeout: None,
             observer: None,
         })
@@ -74,16 +74,19 @@ impl<C> Builder<C> {
 impl<C: ClockChoice> Builder<C> {
     /// Builds it on the clock that was given, or the default one.
     pub fn build(self) -> ConcurrencyLimiter<C::Clock> {
-        let context = PermitContext {
-            tally: ConcurrencyCounters::new(),
+        let context = PermitSettings {
+            counters: ConcurrencyCounters::new(),
             observer: self.settings.observer,
             max_waiters: self.settings.max_waiters,
             timeout: self.settings.timeout,
-            waiting_in_total: None,
+            total_waiters: None,
             clock: self.clock.into_clock(),
         };
         let gate = Gate::new(self.settings.limit);
-        ConcurrencyLimiter { gate, context }
+        ConcurrencyLimiter {
+            gate,
+            settings: context,
+        }
     }
 }
 

@@ -21,8 +21,8 @@ use std::task::Waker;
 use tollgate_core::Timestamp;
 
 use super::Occupancy;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, unpoisoned};
-use crate::wait_queue::places::{Fifo, Id, Places, WaiterPlace};
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, ignore_poison};
+use crate::wait_queue::places::{Fifo, WaiterId, WaiterPlace, WaiterPlaces};
 use crate::wait_queue::seats::{PendingWakeups, WaiterWakers};
 
 /// The highest limit: 31 bits of the word.
@@ -47,47 +47,49 @@ struct GateWord(u64);
 /// Those who wait, in the order in which they came, and the results of waits whose tasks have not looked yet.
 #[derive(Debug)]
 struct WaitQueue {
-    places: Places<Told>,
-    line: Fifo,
-    seats: WaiterWakers,
+    places: WaiterPlaces<Grant>,
+    fifo: Fifo,
+    wakers: WaiterWakers,
 }
 
 impl WaitQueue {
     const fn new() -> Self {
         Self {
-            places: Places::new(),
-            line: Fifo::EMPTY,
-            seats: WaiterWakers::new(),
+            places: WaiterPlaces::new(),
+            fifo: Fifo::EMPTY,
+            wakers: WaiterWakers::new(),
         }
     }
 
     /// Who is first, and what it asks for.
-    fn first(&self) -> Option<(Id, u32)> {
-        let first = self.line.first()?;
+    fn first(&self) -> Option<(WaiterId, u32)> {
+        let first = self.fifo.first()?;
         Some((first, waiter_weight(self.places.get(first)?)))
     }
 
-    fn finish(&mut self, id: Id, told: Told) {
-        self.places.finish(&mut self.line, id, told);
+    fn finish(&mut self, id: WaiterId, told: Grant) {
+        self.places.finish(&mut self.fifo, id, told);
     }
 
     /// Whom to wake after a change, once the lock is released.
-    fn settle(&mut self) -> PendingWakeups {
-        let woken = self.seats.settle(self.places.take_done(), None, None);
-        if self.seats.are_many() && self.places.used() == 0 {
+    fn wake_finished(&mut self) -> PendingWakeups {
+        let woken = self
+            .wakers
+            .collect_wakeups(self.places.take_done(), None, None);
+        if self.wakers.are_many() && self.places.used() == 0 {
             *self = Self::new();
         }
         woken
     }
 }
 
-fn waiter_weight(place: &WaiterPlace<Told>) -> u32 {
+fn waiter_weight(place: &WaiterPlace<Grant>) -> u32 {
     u32::try_from(place.cost).unwrap_or(u32::MAX)
 }
 
 /// How a wait in the queue ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Told {
+pub(super) enum Grant {
     /// It has its permit; so much is in flight with it.
     Granted { in_flight: u32 },
     /// The limit fell below what it asks for.
@@ -98,7 +100,7 @@ pub(super) enum Told {
 #[derive(Debug)]
 pub(super) enum JoinOutcome {
     Entered { in_flight: u32 },
-    Queued { place: Id },
+    Queued { place: WaiterId },
     Never,
     QueueFull,
 }
@@ -125,7 +127,7 @@ impl GateWord {
     }
 
     /// With so much more in use; the caller has seen that it fits, so nothing carries over.
-    fn plus(self, weight: u32) -> Self {
+    fn with_added(self, weight: u32) -> Self {
         Self(self.0 + u64::from(weight))
     }
 
@@ -137,7 +139,7 @@ impl GateWord {
         Self(self.0 | QUEUED)
     }
 
-    fn unqueued(self) -> Self {
+    fn without_queued(self) -> Self {
         Self(self.0 & !QUEUED)
     }
 }
@@ -163,7 +165,7 @@ impl Gate {
             limit: word.limit(),
             in_use: word.in_use(),
             // The flag decides, and the count may be a moment behind it.
-            queued: if word.is_queued() {
+            waiting: if word.is_queued() {
                 self.queued.load(Ordering::Relaxed).max(1)
             } else {
                 0
@@ -181,8 +183,8 @@ impl Gate {
     /// Enters if it fits and nobody waits; what is in flight then.
     #[inline]
     pub(super) fn try_enter(&self, weight: u32) -> Option<u32> {
-        self.step(Ordering::Acquire, |word| {
-            (!word.is_queued() && word.fits(weight)).then(|| word.plus(weight))
+        self.update_word(Ordering::Acquire, |word| {
+            (!word.is_queued() && word.fits(weight)).then(|| word.with_added(weight))
         })
         .map(GateWord::in_use)
     }
@@ -190,40 +192,40 @@ impl Gate {
     /// As [`try_enter`](Self::try_enter) while no more than this part of the limit is in use then, but one at least.
     #[inline]
     pub(super) fn try_enter_within(&self, weight: u32, percent: u8) -> Option<u32> {
-        self.step(Ordering::Acquire, |word| {
-            let within = part(word.limit(), percent);
+        self.update_word(Ordering::Acquire, |word| {
+            let within = percent_of_limit(word.limit(), percent);
             let fits = u64::from(word.in_use()) + u64::from(weight) <= u64::from(within);
-            (!word.is_queued() && fits && word.fits(weight)).then(|| word.plus(weight))
+            (!word.is_queued() && fits && word.fits(weight)).then(|| word.with_added(weight))
         })
         .map(GateWord::in_use)
     }
 
     /// Enters whether it fits or not: somebody was promised that.
-    pub(super) fn enter_anyway(&self, weight: u32) -> u32 {
+    pub(super) fn enter_over_limit(&self, weight: u32) -> u32 {
         let before = self.word.fetch_add(u64::from(weight), Ordering::Acquire);
         GateWord(before).in_use().saturating_add(weight)
     }
 
     /// Gives back what was entered with, and admits whoever that makes room for.
     #[inline]
-    pub(super) fn leave(&self, weight: u32) {
+    pub(super) fn release(&self, weight: u32) {
         let before = self.word.fetch_sub(u64::from(weight), Ordering::Release);
         if GateWord(before).is_queued() {
-            self.admit();
+            self.admit_waiters();
         }
     }
 
     /// Enters, or takes a place at the end of the queue if fewer than `most` are there.
     /// A place has no waker until it is [asked](Self::ask) for its result.
-    pub(super) fn join(&self, weight: u32, most: usize) -> JoinOutcome {
-        let mut queue = unpoisoned(self.queue.lock());
-        if queue.line.len() == 0 {
+    pub(super) fn enqueue(&self, weight: u32, most: usize) -> JoinOutcome {
+        let mut queue = ignore_poison(self.queue.lock());
+        if queue.fifo.len() == 0 {
             // What is given back up to the moment that sets the flag is seen here.
             let mut never = false;
-            let stepped = self.step(Ordering::Acquire, |word| {
+            let stepped = self.update_word(Ordering::Acquire, |word| {
                 never = weight > word.limit();
                 if word.fits(weight) {
-                    Some(word.plus(weight))
+                    Some(word.with_added(weight))
                 } else {
                     (most > 0 && !never).then(|| word.queued())
                 }
@@ -240,12 +242,14 @@ impl Gate {
             }
         } else if weight > GateWord(self.word.load(Ordering::Relaxed)).limit() {
             return JoinOutcome::Never;
-        } else if queue.line.len() >= most {
+        } else if queue.fifo.len() >= most {
             return JoinOutcome::QueueFull;
         }
         // Whoever waits here keeps its own time.
         let waiter = WaiterPlace::new(Timestamp::ZERO, u64::from(weight), None, ());
-        let WaitQueue { places, line, .. } = &mut *queue;
+        let WaitQueue {
+            places, fifo: line, ..
+        } = &mut *queue;
         let place = places.insert(waiter);
         places.push(line, place);
         self.store_queue_length(&queue);
@@ -253,24 +257,26 @@ impl Gate {
     }
 
     /// How a wait ended. Nothing if it hasn't yet: then this waker is woken when it does.
-    pub(super) fn ask(&self, place: Id, waker: &Waker) -> Option<Told> {
-        self.visit(|queue| {
+    pub(super) fn poll_grant(&self, place: WaiterId, waker: &Waker) -> Option<Grant> {
+        self.with_queue(|queue| {
             let told = queue.places.collect(place);
             match told {
-                Some(_) => queue.seats.forget(place),
-                None => queue.seats.remember(place, waker, None),
+                Some(_) => queue.wakers.remove_waker(place),
+                None => queue.wakers.store_waker(place, waker, None),
             }
             told
         })
     }
 
     /// Leaves the queue; or, if the wait ended meanwhile, returns how.
-    pub(super) fn give_up(&self, place: Id) -> Option<Told> {
-        self.visit(|queue| {
+    pub(super) fn abandon(&self, place: WaiterId) -> Option<Grant> {
+        self.with_queue(|queue| {
             let told = queue.places.collect(place);
-            queue.seats.forget(place);
+            queue.wakers.remove_waker(place);
             if told.is_none() {
-                let WaitQueue { places, line, .. } = &mut *queue;
+                let WaitQueue {
+                    places, fifo: line, ..
+                } = &mut *queue;
                 places.unlink(line, place);
                 places.remove(place);
                 self.store_queue_length(queue);
@@ -288,25 +294,25 @@ impl Gate {
     /// Changes the limit: admits waiters that it makes room for, and refuses those that ask for more than it. They are
     /// woken by what this returns, under no lock.
     pub(super) fn change_limit(&self, limit: u32) -> PendingWakeups {
-        let mut queue = unpoisoned(self.queue.lock());
-        self.step(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
+        let mut queue = ignore_poison(self.queue.lock());
+        self.update_word(Ordering::Relaxed, |word| Some(word.with_limit(limit)));
         let limit = limit.min(MAX_LIMIT);
-        let mut next = queue.line.first();
+        let mut next = queue.fifo.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, queue.places.get(id)?))) {
             next = place.next();
             if waiter_weight(place) > limit {
-                queue.finish(id, Told::Never);
+                queue.finish(id, Grant::Never);
             }
         }
         self.store_queue_length(&queue);
         self.admit_fitting(&mut queue);
-        queue.settle()
+        queue.wake_finished()
     }
 
     /// Admits the head of the queue for as long as it fits.
     #[cold]
-    fn admit(&self) {
-        self.visit(|queue| self.admit_fitting(queue));
+    fn admit_waiters(&self) {
+        self.with_queue(|queue| self.admit_fitting(queue));
     }
 
     fn admit_fitting(&self, queue: &mut WaitQueue) {
@@ -315,34 +321,38 @@ impl Gate {
 
     fn admit_first(&self, queue: &mut WaitQueue) -> Option<()> {
         let (first, weight) = queue.first()?;
-        let last = queue.line.len() == 1;
+        let last = queue.fifo.len() == 1;
         // Acquire: the lock orders this after whoever took it to make room, but another may have
         // given back since and be on its way to the lock.
-        let entered = self.step(Ordering::Acquire, |word| {
-            let entered = word.fits(weight).then(|| word.plus(weight))?;
+        let entered = self.update_word(Ordering::Acquire, |word| {
+            let entered = word.fits(weight).then(|| word.with_added(weight))?;
             // The flag falls with the last one's entry, so that no newcomer is refused in between.
-            Some(if last { entered.unqueued() } else { entered })
+            Some(if last {
+                entered.without_queued()
+            } else {
+                entered
+            })
         })?;
         let in_flight = entered.in_use();
-        queue.finish(first, Told::Granted { in_flight });
+        queue.finish(first, Grant::Granted { in_flight });
         self.store_queue_length(queue);
         Some(())
     }
 
     /// Keeps the flag and the count in step with the queue, under its lock.
     fn store_queue_length(&self, queue: &WaitQueue) {
-        let length = queue.line.len();
+        let length = queue.fifo.len();
         self.queued.store(length, Ordering::Relaxed);
         if length == 0 {
-            self.step(Ordering::Relaxed, |word| {
-                word.is_queued().then(|| word.unqueued())
+            self.update_word(Ordering::Relaxed, |word| {
+                word.is_queued().then(|| word.without_queued())
             });
         }
     }
 
     /// Changes the word by compare-and-swap unless `to` declines; what it became.
     #[inline]
-    fn step(
+    fn update_word(
         &self,
         success: Ordering,
         mut to: impl FnMut(GateWord) -> Option<GateWord>,
@@ -361,10 +371,10 @@ impl Gate {
     }
 
     /// Changes the queue, and wakes the waiters that are affected.
-    fn visit<T>(&self, change: impl FnOnce(&mut WaitQueue) -> T) -> T {
-        let mut queue = unpoisoned(self.queue.lock());
+    fn with_queue<T>(&self, change: impl FnOnce(&mut WaitQueue) -> T) -> T {
+        let mut queue = ignore_poison(self.queue.lock());
         let result = change(&mut queue);
-        let woken = queue.settle();
+        let woken = queue.wake_finished();
         drop(queue);
         woken.wake();
         result
@@ -373,7 +383,7 @@ impl Gate {
 
 /// So many percent of a limit, rounded down, and one at least if there is any.
 #[inline]
-pub fn part(limit: u32, percent: u8) -> u32 {
+pub fn percent_of_limit(limit: u32, percent: u8) -> u32 {
     let part = u64::from(limit) * u64::from(percent.min(100)) / 100;
     // No part is more than the whole, so it fits.
     u32::try_from(part)

@@ -9,88 +9,88 @@ use tollgate_core::Timestamp;
 
 use super::gate::Gate;
 use super::stats::ConcurrencyCounters;
-use super::{ConcurrencyLimiter, NoPermit, PermitObserver};
+use super::{ConcurrencyLimiter, PermitDenied, PermitObserver};
 use crate::clock::Clock;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 
 /// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
 /// [`KeyedConcurrency`](super::KeyedConcurrency), or one of these [with a value](Attached).
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
-pub trait PermitHome: fmt::Debug + sealed::PermitHome {}
+pub trait PermitSource: fmt::Debug + sealed::PermitSource {}
 
-impl<H: fmt::Debug + sealed::PermitHome> PermitHome for H {}
+impl<H: fmt::Debug + sealed::PermitSource> PermitSource for H {}
 
 pub(crate) mod sealed {
-    use super::{Clock, Gate, NoPermit, PermitContext, Timestamp};
+    use super::{Clock, Gate, PermitDenied, PermitSettings, Timestamp};
 
-    pub trait PermitHome {
+    pub trait PermitSource {
         fn gate(&self) -> &Gate;
-        fn context(&self) -> &PermitContext<dyn Clock + '_>;
+        fn context(&self) -> &PermitSettings<dyn Clock + '_>;
         fn now(&self) -> Timestamp;
         /// What a refusal by the gate means to the one who asked.
-        fn refusal(&self, by_gate: NoPermit) -> NoPermit {
+        fn refusal(&self, by_gate: PermitDenied) -> PermitDenied {
             by_gate
         }
     }
 }
 
 /// What all gates of a limiter have in common.
-pub struct PermitContext<C: ?Sized> {
-    pub(super) tally: ConcurrencyCounters,
+pub struct PermitSettings<C: ?Sized> {
+    pub(super) counters: ConcurrencyCounters,
     pub(super) observer: Option<Box<dyn PermitObserver>>,
     /// How many may wait at one gate.
     pub(super) max_waiters: usize,
     /// How long a wait may take if the call doesn't say.
     pub(super) timeout: Option<Duration>,
     /// Who waits at all gates together, if that is bounded too.
-    pub(super) waiting_in_total: Option<Waiting>,
+    pub(super) total_waiters: Option<WaiterCount>,
     pub(super) clock: C,
 }
 
-impl<C: ?Sized> PermitContext<C> {
+impl<C: ?Sized> PermitSettings<C> {
     /// Counts one more waiter, unless there are too many.
     pub(super) fn enter_wait(&self) -> bool {
-        self.waiting_in_total.as_ref().is_none_or(Waiting::enter)
+        self.total_waiters.as_ref().is_none_or(WaiterCount::enter)
     }
 
     pub(super) fn leave_wait(&self) {
-        self.waiting_in_total.iter().for_each(Waiting::leave);
+        self.total_waiters.iter().for_each(WaiterCount::leave);
     }
 }
 
-impl<C: ?Sized> fmt::Debug for PermitContext<C> {
+impl<C: ?Sized> fmt::Debug for PermitSettings<C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("PermitContext").finish_non_exhaustive()
     }
 }
 
-impl<C: Clock> sealed::PermitHome for ConcurrencyLimiter<C> {
+impl<C: Clock> sealed::PermitSource for ConcurrencyLimiter<C> {
     #[inline]
     fn gate(&self) -> &Gate {
         &self.gate
     }
 
     #[inline]
-    fn context(&self) -> &PermitContext<dyn Clock + '_> {
-        &self.context
+    fn context(&self) -> &PermitSettings<dyn Clock + '_> {
+        &self.settings
     }
 
     #[inline]
     fn now(&self) -> Timestamp {
-        self.context.clock.now()
+        self.settings.clock.now()
     }
 }
 
 /// Whatever points to one: a reference, an `Arc`, or one with a value.
-impl<P: Deref<Target: sealed::PermitHome>> sealed::PermitHome for P {
+impl<P: Deref<Target: sealed::PermitSource>> sealed::PermitSource for P {
     #[inline]
     fn gate(&self) -> &Gate {
         (**self).gate()
     }
 
     #[inline]
-    fn context(&self) -> &PermitContext<dyn Clock + '_> {
+    fn context(&self) -> &PermitSettings<dyn Clock + '_> {
         (**self).context()
     }
 
@@ -99,21 +99,21 @@ impl<P: Deref<Target: sealed::PermitHome>> sealed::PermitHome for P {
         (**self).now()
     }
 
-    fn refusal(&self, by_gate: NoPermit) -> NoPermit {
+    fn refusal(&self, by_gate: PermitDenied) -> PermitDenied {
         (**self).refusal(by_gate)
     }
 }
 
 /// Gives permits that keep a value until they are dropped.
 #[derive(Debug)]
-pub struct Attached<H, T> {
+pub struct PermitSourceWith<H, T> {
     /// Gives the permits.
     pub home: H,
     /// Dropped after the permit was given back.
     pub value: T,
 }
 
-impl<H, T> Deref for Attached<H, T> {
+impl<H, T> Deref for PermitSourceWith<H, T> {
     type Target = H;
 
     fn deref(&self) -> &H {
@@ -122,4 +122,4 @@ impl<H, T> Deref for Attached<H, T> {
 }
 
 /// A limiter whatever its clock.
-pub(crate) type SharedSource = Arc<dyn PermitHome + Send + Sync>;
+pub(crate) type SharedSource = Arc<dyn PermitSource + Send + Sync>;

@@ -6,23 +6,23 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::gate::{Gate, MAX_LIMIT};
-use super::home::PermitContext;
-use super::stats::Count;
-use super::{Acquire, NoPermit, Occupancy, Stats};
-use crate::AtCap;
+use super::home::PermitSettings;
+use super::stats::Counter;
+use super::{Acquire, Occupancy, PermitDenied, Stats};
+use crate::WhenFull;
 use crate::clock::{Clock, Monotonic};
 use crate::sharding::ShardLayout;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
 use crate::table::hasher::KeyHasher;
 use crate::wait_queue::seats::PendingWakeups;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 
 mod builder;
 mod key;
 mod shard;
 
 pub use builder::{KeyedBuilder, KeyedSettings};
-pub use key::{Key, KeySlot, KeyedPermit, OwnedKeyedPermit};
+pub use key::{Key, KeyedPermit, KeyedPermitSource, OwnedKeyedPermit};
 
 use shard::{LimitSource, Shard};
 
@@ -49,24 +49,24 @@ use shard::{LimitSource, Shard};
 /// assert!(limiter.is_empty(), "nothing is in flight, so nothing is kept");
 /// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
-pub struct KeyedConcurrency<K, C: Clock = Monotonic> {
+pub struct KeyedConcurrencyLimiter<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
-    sizes: ShardLayout,
+    shard_layout: ShardLayout,
     hasher: KeyHasher,
     /// The limit of keys whose calls give none; read and applied under the lock of a shard.
     limit: AtomicU64,
-    at_cap: AtCap,
+    at_cap: WhenFull,
     /// The gate that keys without a slot share.
-    shared: Arc<Gate>,
-    context: PermitContext<C>,
+    overflow_gate: Arc<Gate>,
+    context: PermitSettings<C>,
 }
 
-impl<K> KeyedConcurrency<K> {
+impl<K> KeyedConcurrencyLimiter<K> {
     /// So many at once for each of at least `capacity` keys, on the default clock.
     pub fn new(limit: u32, capacity: usize) -> Self {
         Self::builder(limit, capacity)
             .clock(Monotonic::new())
-            .finish()
+            .build_unchecked()
     }
 
     /// Chooses the policy at the capacity, the bounds on waiting, and the clock.
@@ -75,12 +75,12 @@ impl<K> KeyedConcurrency<K> {
     }
 }
 
-impl<K, C: Clock> KeyedConcurrency<K, C> {
+impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
     /// A permit of this key now, or why not.
     ///
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, NoPermit>
+    pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, PermitDenied>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -90,7 +90,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
 
     /// Waits for a permit of this key, first come first served. Await it, or call
     /// [`wait_blocking`](Acquire::wait_blocking).
-    pub fn acquire<Q>(&self, key: &Q) -> Acquire<KeySlot<&Self>>
+    pub fn acquire<Q>(&self, key: &Q) -> Acquire<KeyedPermitSource<&Self>>
     where
         K: Borrow<Q>,
         Q: Hash + Eq + ToOwned<Owned = K> + ?Sized,
@@ -148,14 +148,14 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         let first = self.shards.first().map(lock);
         self.limit
             .store(u64::from(limit.min(MAX_LIMIT)), Ordering::Relaxed);
-        let woken = self.shared.change_limit(limit);
+        let woken = self.overflow_gate.change_limit(limit);
         drop(first);
         woken.wake();
         for shard in &self.shards {
             let shard = lock(shard);
             let gates = shard
                 .entries()
-                .filter(|entry| entry.limit == LimitSource::All);
+                .filter(|entry| entry.limit == LimitSource::Shared);
             let woken = gates.map(|entry| entry.gate.change_limit(self.limit()));
             let woken: Vec<_> = woken.collect();
             drop(shard);
@@ -176,13 +176,13 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     /// How many wait on all keys together, those among them who have not yet looked at what they
     /// were given.
     pub fn waiters(&self) -> usize {
-        let all = self.context.waiting_in_total.as_ref();
-        all.map_or(0, Waiting::current)
+        let all = self.context.total_waiters.as_ref();
+        all.map_or(0, WaiterCount::current)
     }
 
     /// What happened since it was made, on all keys together.
     pub fn stats(&self) -> Stats {
-        self.context.tally.stats()
+        self.context.counters.stats()
     }
 
     /// The clock it reads.
@@ -191,21 +191,21 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
     }
 
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K>> {
-        lock(&self.shards[self.sizes.number(hash)])
+        lock(&self.shards[self.shard_layout.shard_of(hash)])
     }
 
     /// A key's gate and slot, made if it is new; or the shared gate, or why it has none.
-    fn pin<Q>(
+    fn pin_gate<Q>(
         &self,
         hash: u64,
         key: &Q,
         own_limit: Option<u32>,
-    ) -> Result<(Arc<Gate>, Option<u32>), NoPermit>
+    ) -> Result<(Arc<Gate>, Option<u32>), PermitDenied>
     where
         K: Borrow<Q>,
         Q: Eq + ToOwned<Owned = K> + ?Sized,
     {
-        let limit_of = own_limit.map_or(LimitSource::All, |_| LimitSource::Call);
+        let limit_of = own_limit.map_or(LimitSource::Shared, |_| LimitSource::PerCall);
         let mut shard = self.shard(hash);
         let limit = own_limit.unwrap_or_else(|| self.limit()).min(MAX_LIMIT);
         if let Some((slot, entry)) = shard.pin(hash, key) {
@@ -225,16 +225,16 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
         }
         drop(shard);
         match self.at_cap {
-            AtCap::ShareOne => Ok((Arc::clone(&self.shared), None)),
+            WhenFull::SharedBucket => Ok((Arc::clone(&self.overflow_gate), None)),
             // It was built with one of the two.
             _ => {
-                self.context.tally.count(Count::Refused);
-                Err(NoPermit::TooManyKeys(NO_OCCUPANCY))
+                self.context.counters.increment(Counter::Denied);
+                Err(PermitDenied::TooManyKeys(NO_OCCUPANCY))
             }
         }
     }
 
-    fn unpin(&self, hash: u64, slot: u32) {
+    fn unpin_gate(&self, hash: u64, slot: u32) {
         let last = self.shard(hash).unpin(slot);
         // Here, and not in the statement above: the key is dropped after the lock.
         drop(last);
@@ -261,7 +261,7 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
             };
         }
         match self.at_cap {
-            AtCap::ShareOne => self.shared.occupancy(),
+            WhenFull::SharedBucket => self.overflow_gate.occupancy(),
             _ => NO_OCCUPANCY,
         }
     }
@@ -271,14 +271,14 @@ impl<K, C: Clock> KeyedConcurrency<K, C> {
 const NO_OCCUPANCY: Occupancy = Occupancy {
     limit: 0,
     in_use: 0,
-    queued: 0,
+    waiting: 0,
 };
 
 fn lock<K>(shard: &Padded<Mutex<Shard<K>>>) -> MutexGuard<'_, Shard<K>> {
-    unpoisoned(shard.0.lock())
+    ignore_poison(shard.0.lock())
 }
 
-impl<K, C: Clock> fmt::Debug for KeyedConcurrency<K, C> {
+impl<K, C: Clock> fmt::Debug for KeyedConcurrencyLimiter<K, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeyedConcurrency")
             .field("limit", &self.limit())

@@ -9,7 +9,7 @@ use tollgate_core::Timestamp;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 // A whole word, as all fields of a permit are.
 #[repr(u64)]
-pub enum Ending {
+pub enum PermitOutcome {
     /// It was done; its latency tells how loaded the server that did it is.
     Success,
     /// It timed out or was rejected for overload: the server has too much to do.
@@ -21,9 +21,9 @@ pub enum Ending {
 /// What is known of a permit when it ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Ended {
+pub struct CompletedCall {
     /// How it ended.
-    pub ending: Ending,
+    pub ending: PermitOutcome,
     /// How much of the limit it held.
     pub weight: u32,
     /// How much was in flight when it started, itself included.
@@ -62,7 +62,7 @@ pub struct Ended {
 /// ```
 pub trait PermitObserver: Send + Sync {
     /// A permit ended. The answer is the limit to go on with, or `None` to keep it.
-    fn ended(&self, ended: &Ended) -> Option<u32>;
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32>;
 
     /// The limit as it is to be now; `None`, as without this method, if it is known only when a permit ends.
     ///
@@ -74,8 +74,8 @@ pub trait PermitObserver: Send + Sync {
 }
 
 impl<T: PermitObserver + ?Sized> PermitObserver for Arc<T> {
-    fn ended(&self, ended: &Ended) -> Option<u32> {
-        (**self).ended(ended)
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
+        (**self).on_completed(ended)
     }
 
     fn limit(&self) -> Option<u32> {

@@ -5,9 +5,9 @@ use std::fmt;
 use tollgate_core::Timestamp;
 
 use super::gate::Gate;
-use super::home::PermitHome;
-use super::stats::Count;
-use super::{Ended, Ending, NoPermit, PermitObserver};
+use super::home::PermitSource;
+use super::stats::Counter;
+use super::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
 
 /// A share of a limit, given back when this is dropped.
 ///
@@ -35,13 +35,13 @@ use super::{Ended, Ending, NoPermit, PermitObserver};
 /// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 #[must_use = "a permit that is dropped at once limits nothing"]
-pub struct Permit<H: PermitHome> {
+pub struct Permit<H: PermitSource> {
     home: H,
-    held: WeightAndInFlight,
+    weight_and_in_flight: WeightAndInFlight,
     /// Read only if there is somebody to tell, and else the beginning of time.
     started: Timestamp,
     /// What is counted and told when it is dropped; `None` if it was told before, or cancelled.
-    ending: Option<Ending>,
+    ending: Option<PermitOutcome>,
 }
 
 /// How much of the limit a permit holds, and how much was in flight when it was given.
@@ -68,27 +68,27 @@ impl WeightAndInFlight {
     }
 }
 
-impl<H: PermitHome> Permit<H> {
+impl<H: PermitSource> Permit<H> {
     /// A permit for what has entered the gate already.
     #[inline]
     pub(super) fn new(home: H, weight: u32, in_flight: u32) -> Self {
-        home.context().tally.count(Count::Acquired);
+        home.context().counters.increment(Counter::Acquired);
         let started = match home.context().observer {
             Some(_) => home.now(),
             None => Timestamp::ZERO,
         };
         Self {
             home,
-            held: WeightAndInFlight::new(weight, in_flight),
+            weight_and_in_flight: WeightAndInFlight::new(weight, in_flight),
             started,
-            ending: Some(Ending::Ignored),
+            ending: Some(PermitOutcome::Ignored),
         }
     }
 
     #[inline]
-    pub(crate) fn try_new(home: H, weight: u32) -> Result<Self, NoPermit> {
+    pub(crate) fn try_new(home: H, weight: u32) -> Result<Self, PermitDenied> {
         let in_flight = home.gate().try_enter(weight);
-        Self::entered(home, weight, in_flight)
+        Self::from_entry(home, weight, in_flight)
     }
 
     /// A permit while less than so many percent of the limit are in use: for the crates of this project.
@@ -97,9 +97,9 @@ impl<H: PermitHome> Permit<H> {
     /// [`NoPermit`]: nothing was taken.
     #[doc(hidden)]
     #[inline]
-    pub fn try_new_within(home: H, percent: u8) -> Result<Self, NoPermit> {
+    pub fn try_new_within(home: H, percent: u8) -> Result<Self, PermitDenied> {
         let in_flight = home.gate().try_enter_within(1, percent);
-        Self::entered(home, 1, in_flight)
+        Self::from_entry(home, 1, in_flight)
     }
 
     /// A permit also if the limit is reached, for a caller who was promised one at the limit in force: for the crates of
@@ -111,31 +111,31 @@ impl<H: PermitHome> Permit<H> {
     pub fn try_new_promised(
         home: H,
         is_promised: impl FnOnce(u32) -> bool,
-    ) -> Result<Self, NoPermit> {
+    ) -> Result<Self, PermitDenied> {
         let gate = home.gate();
-        let anyway = || is_promised(gate.limit()).then(|| gate.enter_anyway(1));
+        let anyway = || is_promised(gate.limit()).then(|| gate.enter_over_limit(1));
         let in_flight = gate.try_enter(1).or_else(anyway);
-        Self::entered(home, 1, in_flight)
+        Self::from_entry(home, 1, in_flight)
     }
 
     #[inline]
-    fn entered(home: H, weight: u32, in_flight: Option<u32>) -> Result<Self, NoPermit> {
+    fn from_entry(home: H, weight: u32, in_flight: Option<u32>) -> Result<Self, PermitDenied> {
         match in_flight {
             Some(in_flight) => Ok(Self::new(home, weight, in_flight)),
-            None => Err(refuse(&home, weight)),
+            None => Err(deny(&home, weight)),
         }
     }
 
     /// How much of the limit it holds.
     #[inline]
     pub fn weight(&self) -> u32 {
-        self.held.weight()
+        self.weight_and_in_flight.weight()
     }
 
     /// How much was in flight when it was given, itself included.
     #[inline]
     pub fn in_flight(&self) -> u32 {
-        self.held.in_flight()
+        self.weight_and_in_flight.in_flight()
     }
 
     /// When it was given, on the limiter's clock; `None` without an observer, because then no clock
@@ -178,24 +178,24 @@ impl<H: PermitHome> Permit<H> {
     /// The work was done.
     #[inline]
     pub fn success(self) {
-        self.end(Ending::Success);
+        self.end(PermitOutcome::Success);
     }
 
     /// The work timed out or was rejected for overload.
     #[inline]
     pub fn dropped(self) {
-        self.end(Ending::Dropped);
+        self.end(PermitOutcome::Dropped);
     }
 
     /// The work ended in a way that says nothing about capacity, as when this is just dropped.
     #[inline]
     pub fn ignored(self) {
-        self.end(Ending::Ignored);
+        self.end(PermitOutcome::Ignored);
     }
 
     /// The work ended like this.
     #[inline]
-    pub fn end(mut self, ending: Ending) {
+    pub fn end(mut self, ending: PermitOutcome) {
         if self.ending.is_some() {
             self.ending = Some(ending);
         }
@@ -215,9 +215,9 @@ impl<H: PermitHome> Permit<H> {
     /// assert_eq!(limiter.peek().in_use, 0);
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
-    pub fn tell(&mut self, ending: Ending) {
+    pub fn report(&mut self, ending: PermitOutcome) {
         if self.ending.take().is_some() {
-            self.inform(ending);
+            self.report_outcome(ending);
         }
     }
 
@@ -236,20 +236,20 @@ impl<H: PermitHome> Permit<H> {
     #[inline]
     pub fn cancel(mut self) {
         if self.ending.take().is_some() {
-            self.home.context().tally.count(Count::Cancelled);
+            self.home.context().counters.increment(Counter::Cancelled);
         }
     }
 
     /// Counts how it ended, and tells whoever learns from it.
     #[inline]
-    fn inform(&self, ending: Ending) {
-        self.home.context().tally.count(ending.into());
+    fn report_outcome(&self, ending: PermitOutcome) {
+        self.home.context().counters.increment(ending.into());
         let Some(observer) = self.home.context().observer.as_deref() else {
             return;
         };
         let gate = self.home.gate();
         let limit = gate.limit();
-        let answer = observer.ended(&Ended {
+        let answer = observer.on_completed(&CompletedCall {
             ending,
             weight: self.weight(),
             in_flight: self.in_flight(),
@@ -258,14 +258,14 @@ impl<H: PermitHome> Permit<H> {
             latency: self.home.now() - self.started,
         });
         if answer.is_some() || gate.limit() != limit {
-            put(gate, observer, answer);
+            apply_limit(gate, observer, answer);
         }
     }
 }
 
 /// Puts a limit in force, and looks again: of two that change at once the earlier may come last.
 #[cold]
-fn put(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) {
+fn apply_limit(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) {
     let mut next = answer.or_else(|| observer.limit());
     while let Some(limit) = next {
         gate.set_limit(limit);
@@ -275,28 +275,28 @@ fn put(gate: &Gate, observer: &dyn PermitObserver, answer: Option<u32>) {
 
 /// Counts a refusal and says how full it is.
 #[cold]
-pub(super) fn refuse<H: PermitHome>(home: &H, weight: u32) -> NoPermit {
-    home.context().tally.count(Count::Refused);
+pub(super) fn deny<H: PermitSource>(home: &H, weight: u32) -> PermitDenied {
+    home.context().counters.increment(Counter::Denied);
     let occupancy = home.gate().occupancy();
     home.refusal(if weight > occupancy.limit {
-        NoPermit::Never(occupancy)
+        PermitDenied::ExceedsLimit(occupancy)
     } else {
-        NoPermit::Full(occupancy)
+        PermitDenied::Full(occupancy)
     })
 }
 
-impl<H: PermitHome> Drop for Permit<H> {
+impl<H: PermitSource> Drop for Permit<H> {
     #[inline]
     fn drop(&mut self) {
         // First, so that an observer that panics keeps nothing.
-        self.home.gate().leave(self.weight());
+        self.home.gate().release(self.weight());
         if let Some(ending) = self.ending {
-            self.inform(ending);
+            self.report_outcome(ending);
         }
     }
 }
 
-impl<H: PermitHome> fmt::Debug for Permit<H> {
+impl<H: PermitSource> fmt::Debug for Permit<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Permit")
             .field("weight", &self.weight())

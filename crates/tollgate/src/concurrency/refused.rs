@@ -22,13 +22,13 @@ pub struct Occupancy {
     /// How much is. It may be above a limit that was lowered, until it has drained.
     pub in_use: u32,
     /// How many requests wait in the queue.
-    pub queued: usize,
+    pub waiting: usize,
 }
 
 impl Occupancy {
     /// What a newcomer may take at once: nothing while others wait, because they were first.
     pub const fn available(&self) -> u32 {
-        if self.queued > 0 {
+        if self.waiting > 0 {
             return 0;
         }
         self.limit.saturating_sub(self.in_use)
@@ -36,7 +36,7 @@ impl Occupancy {
 
     /// Whether a newcomer of this weight would get its permit at once.
     pub const fn fits(&self, weight: u32) -> bool {
-        self.queued == 0
+        self.waiting == 0
             && match self.in_use.checked_add(weight) {
                 Some(sum) => sum <= self.limit,
                 None => false,
@@ -62,13 +62,13 @@ impl Occupancy {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum NoPermit {
+pub enum PermitDenied {
     /// There is no room now, or others wait for it already.
     Full(Occupancy),
     /// It asks for more than the limit, so waiting would be pointless.
-    Never(Occupancy),
+    ExceedsLimit(Occupancy),
     /// The wait was not over by the deadline, or the deadline had passed already.
-    TooLate(Occupancy),
+    DeadlineExceeded(Occupancy),
     /// The queue is full.
     QueueFull(Occupancy),
     /// The key is new and the table is full: as many keys as its capacity have something in flight. Under
@@ -77,13 +77,13 @@ pub enum NoPermit {
     TooManyKeys(Occupancy),
 }
 
-impl NoPermit {
+impl PermitDenied {
     /// How full the limit was.
     pub const fn occupancy(&self) -> &Occupancy {
         match self {
             Self::Full(occupancy)
-            | Self::Never(occupancy)
-            | Self::TooLate(occupancy)
+            | Self::ExceedsLimit(occupancy)
+            | Self::DeadlineExceeded(occupancy)
             | Self::QueueFull(occupancy)
             | Self::TooManyKeys(occupancy) => occupancy,
         }
@@ -95,22 +95,22 @@ impl fmt::Display for Occupancy {
         write!(
             f,
             "{} of {} in use, {} waiting",
-            self.in_use, self.limit, self.queued
+            self.in_use, self.limit, self.waiting
         )
     }
 }
 
-impl fmt::Display for NoPermit {
+impl fmt::Display for PermitDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("concurrency limit: ")?;
         match self {
             Self::Full(occupancy) => write!(f, "{occupancy}"),
-            Self::Never(occupancy) => write!(
+            Self::ExceedsLimit(occupancy) => write!(
                 f,
                 "asked for more than the {} that may be in use at once, so it never passes",
                 occupancy.limit
             ),
-            Self::TooLate(occupancy) => {
+            Self::DeadlineExceeded(occupancy) => {
                 write!(f, "no permit by the deadline; {occupancy}")
             }
             Self::QueueFull(occupancy) => {
@@ -123,4 +123,4 @@ impl fmt::Display for NoPermit {
     }
 }
 
-impl std::error::Error for NoPermit {}
+impl std::error::Error for PermitDenied {}

@@ -1,6 +1,6 @@
 //! What a concurrency limit has counted since it was made.
 
-use super::Ending;
+use super::PermitOutcome;
 use crate::stripes::Counters;
 
 /// What happened at a limit since it was made. The numbers are read one after another, so under
@@ -23,7 +23,7 @@ pub struct Stats {
     /// Permits given.
     pub acquired: u64,
     /// Requests refused, waits that timed out among them.
-    pub refused: u64,
+    pub denied: u64,
     /// Waits that were given up by dropping their future.
     pub abandoned: u64,
     /// Permits that ended as a success.
@@ -38,9 +38,9 @@ pub struct Stats {
 
 /// What is counted.
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Count {
+pub(super) enum Counter {
     Acquired,
-    Refused,
+    Denied,
     Abandoned,
     Succeeded,
     Dropped,
@@ -58,30 +58,30 @@ impl ConcurrencyCounters {
     }
 
     #[inline]
-    pub(super) fn count(&self, count: Count) {
+    pub(super) fn increment(&self, count: Counter) {
         self.0.add(count as usize);
     }
 
     pub(super) fn stats(&self) -> Stats {
-        let sum = |count: Count| self.0.sum(count as usize);
+        let sum = |count: Counter| self.0.sum(count as usize);
         Stats {
-            acquired: sum(Count::Acquired),
-            refused: sum(Count::Refused),
-            abandoned: sum(Count::Abandoned),
-            succeeded: sum(Count::Succeeded),
-            dropped: sum(Count::Dropped),
-            ignored: sum(Count::Ignored),
-            cancelled: sum(Count::Cancelled),
+            acquired: sum(Counter::Acquired),
+            denied: sum(Counter::Denied),
+            abandoned: sum(Counter::Abandoned),
+            succeeded: sum(Counter::Succeeded),
+            dropped: sum(Counter::Dropped),
+            ignored: sum(Counter::Ignored),
+            cancelled: sum(Counter::Cancelled),
         }
     }
 }
 
-impl From<Ending> for Count {
-    fn from(ending: Ending) -> Self {
+impl From<PermitOutcome> for Counter {
+    fn from(ending: PermitOutcome) -> Self {
         match ending {
-            Ending::Success => Self::Succeeded,
-            Ending::Dropped => Self::Dropped,
-            Ending::Ignored => Self::Ignored,
+            PermitOutcome::Success => Self::Succeeded,
+            PermitOutcome::Dropped => Self::Dropped,
+            PermitOutcome::Ignored => Self::Ignored,
         }
     }
 }

@@ -5,10 +5,10 @@ use tollgate_core::{
     Timestamp, TokenBucket,
 };
 
-use super::table::{Plan, Table, Timeline};
+use super::table::{Table, TableConfig, Timeline};
 use crate::Algorithm;
 use crate::table::ActiveKey;
-use crate::tier::{Compiled, Tier};
+use crate::tier::{CompiledLimit, Tier};
 
 /// A table of any algorithm.
 #[derive(Debug)]
@@ -42,16 +42,24 @@ impl<K> AlgorithmTable<K> {
     pub(super) fn new(
         algorithm: Algorithm,
         rate: Rate,
-        plan: Plan<K>,
+        plan: TableConfig<K>,
         timeline: Option<Timeline>,
     ) -> Result<Self, LimitError> {
         Ok(match Tier::new(algorithm, rate)?.0 {
-            Compiled::Gcra(limit) => Self::Gcra(Table::new(*limit, plan, timeline)),
-            Compiled::TokenBucket(limit) => Self::TokenBucket(Table::new(*limit, plan, timeline)),
-            Compiled::LeakyBucket(limit) => Self::LeakyBucket(Table::new(*limit, plan, timeline)),
-            Compiled::FixedWindow(limit) => Self::FixedWindow(Table::new(*limit, plan, timeline)),
-            Compiled::SlidingLog(limit) => Self::SlidingLog(Table::new(*limit, plan, timeline)),
-            Compiled::SlidingCounter(limit) => {
+            CompiledLimit::Gcra(limit) => Self::Gcra(Table::new(*limit, plan, timeline)),
+            CompiledLimit::TokenBucket(limit) => {
+                Self::TokenBucket(Table::new(*limit, plan, timeline))
+            }
+            CompiledLimit::LeakyBucket(limit) => {
+                Self::LeakyBucket(Table::new(*limit, plan, timeline))
+            }
+            CompiledLimit::FixedWindow(limit) => {
+                Self::FixedWindow(Table::new(*limit, plan, timeline))
+            }
+            CompiledLimit::SlidingLog(limit) => {
+                Self::SlidingLog(Table::new(*limit, plan, timeline))
+            }
+            CompiledLimit::SlidingCounter(limit) => {
                 Self::SlidingCounter(Table::new(*limit, plan, timeline))
             }
         })

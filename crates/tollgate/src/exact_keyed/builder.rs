@@ -2,17 +2,17 @@
 
 use tollgate_core::{LimitError, Rate};
 
-use super::ExactKeyedLimiter;
+use super::StoredKeyLimiter;
 use super::algorithm_table::AlgorithmTable;
-use super::table::{Plan, Timeline};
+use super::table::{TableConfig, Timeline};
 use super::table_algorithm::KeyTiers;
-use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
+use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
 use crate::stripes::Counters;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
 use crate::tier::{TierChooser, check_tier_algorithms};
 use crate::wait_queue::of_keys::KeyQueues;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 use crate::{Algorithm, Tier};
 
 /// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].
@@ -27,29 +27,29 @@ use crate::{Algorithm, Tier};
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type Builder<K, C = DefaultClock> = Clocked<TableSettings<StoredKeys<K>>, C>;
+pub type Builder<K, C = DefaultClock> = WithClock<TableSettings<StoredKeySettings<K>>, C>;
 
 /// The settings that only a table of keys has.
 #[derive(Debug)]
-pub struct StoredKeys<K> {
+pub struct StoredKeySettings<K> {
     pub(super) algorithm: Algorithm,
-    rate_of: KeyTiers<K>,
+    key_tiers: KeyTiers<K>,
 }
 
 impl<K> Builder<K> {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
-        let table = StoredKeys {
+        let table = StoredKeySettings {
             algorithm: Algorithm::default(),
-            rate_of: KeyTiers(None),
+            key_tiers: KeyTiers(None),
         };
-        Self::of(TableSettings::new(rate, capacity, table))
+        Self::from_settings(TableSettings::new(rate, capacity, table))
     }
 }
 
 impl<K, C> Builder<K, C> {
     /// How it counts: [`Algorithm::Gcra`] unless said otherwise.
     pub fn algorithm(mut self, algorithm: Algorithm) -> Self {
-        self.settings.table.algorithm = algorithm;
+        self.settings.kind_settings.algorithm = algorithm;
         self
     }
 
@@ -78,7 +78,8 @@ impl<K, C> Builder<K, C> {
         S: AsRef<[Tier]> + Send + Sync + 'static,
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
-        self.settings.table.rate_of = KeyTiers(Some(Box::new(TierChooser { tiers, choose })));
+        self.settings.kind_settings.key_tiers =
+            KeyTiers(Some(Box::new(TierChooser { tiers, choose })));
         self
     }
 }
@@ -88,9 +89,12 @@ impl<K, C: ClockChoice> Builder<K, C> {
     ///
     /// # Errors
     /// If the algorithm can't represent the rate, or a tier isn't one of the algorithm.
-    pub fn build(self) -> Result<ExactKeyedLimiter<K, C::Clock>, LimitError> {
-        let builder = self.with_clock();
-        let timeline = Timeline::of(builder.settings.table.algorithm, builder.clock.now());
+    pub fn build(self) -> Result<StoredKeyLimiter<K, C::Clock>, LimitError> {
+        let builder = self.resolve_clock();
+        let timeline = Timeline::of(
+            builder.settings.kind_settings.algorithm,
+            builder.clock.now(),
+        );
         builder.build_on(timeline)
     }
 }
@@ -100,25 +104,30 @@ impl<K, C: Clock> Builder<K, C> {
     pub(super) fn build_on(
         self,
         timeline: Option<Timeline>,
-    ) -> Result<ExactKeyedLimiter<K, C>, LimitError> {
+    ) -> Result<StoredKeyLimiter<K, C>, LimitError> {
         let Self { settings, clock } = self;
-        if let Some(choice) = &settings.table.rate_of.0 {
-            check_tier_algorithms(&**choice, settings.table.algorithm)?;
+        if let Some(choice) = &settings.kind_settings.key_tiers.0 {
+            check_tier_algorithms(&**choice, settings.kind_settings.algorithm)?;
         }
-        let plan = Plan {
+        let plan = TableConfig {
             capacity: settings.capacity,
             at_cap: settings.at_cap,
-            rate_of: settings.table.rate_of,
+            rate_of: settings.kind_settings.key_tiers,
         };
-        Ok(ExactKeyedLimiter {
-            tables: AlgorithmTable::new(settings.table.algorithm, settings.rate, plan, timeline)?,
-            algorithm: settings.table.algorithm,
+        Ok(StoredKeyLimiter {
+            tables: AlgorithmTable::new(
+                settings.kind_settings.algorithm,
+                settings.rate,
+                plan,
+                timeline,
+            )?,
+            algorithm: settings.kind_settings.algorithm,
             hasher: KeyHasher::random(),
             counters: Counters::new(),
             capacity: settings.capacity,
             longest_wait: settings.longest_wait,
             lines: KeyQueues::new(),
-            waiting: Waiting::new(settings.max_waiters),
+            waiting: WaiterCount::new(settings.max_waiters),
             clock,
         })
     }

@@ -7,7 +7,7 @@ use tollgate_core::{Arithmetic, Ledger};
 
 /// A key and its state. The limit is the shard's, unless the key is at a tier.
 #[derive(Debug)]
-pub(super) struct Entry<K, A: Arithmetic> {
+pub(super) struct KeyEntry<K, A: Arithmetic> {
     pub(super) key: K,
     pub(super) ledger: Ledger<A>,
     /// The tier that its state is under, if not the limiter's own rate.
@@ -18,7 +18,7 @@ pub(super) struct Entry<K, A: Arithmetic> {
     /// keys of a shard, far more than come while a reservation is held.
     pub(super) birth: NonZeroU32,
     /// The change of the limiter's own rate that its state follows.
-    pub(super) follows: u32,
+    pub(super) rate_version: u32,
     pub(super) place: HeapPosition,
 }
 
@@ -29,36 +29,36 @@ pub(super) struct HeapPosition(u32);
 
 impl HeapPosition {
     /// In the heap of blocked keys.
-    const GUARDED: u32 = 1 << 31;
+    const BLOCKED: u32 = 1 << 31;
     /// Its limit came with a call; otherwise it is the limiter's rate, or what its function says of the key.
-    const GIVEN: u32 = 1 << 30;
-    const FLAGS: u32 = Self::GUARDED | Self::GIVEN;
+    const FROM_CALL: u32 = 1 << 30;
+    const FLAGS: u32 = Self::BLOCKED | Self::FROM_CALL;
 
     /// In no heap yet.
     pub(super) const fn new(is_given: bool) -> Self {
-        Self(0).with_given(is_given)
+        Self(0).with_from_call(is_given)
     }
 
     pub(super) const fn number(self) -> u32 {
         self.0 & !Self::FLAGS
     }
 
-    pub(super) const fn is_guarded(self) -> bool {
-        self.0 & Self::GUARDED != 0
+    pub(super) const fn is_blocked(self) -> bool {
+        self.0 & Self::BLOCKED != 0
     }
 
-    pub(super) const fn is_given(self) -> bool {
-        self.0 & Self::GIVEN != 0
+    pub(super) const fn is_from_call(self) -> bool {
+        self.0 & Self::FROM_CALL != 0
     }
 
     /// The same, with its limit from a call or not.
-    pub(super) const fn with_given(self, is_given: bool) -> Self {
-        self.with(Self::GIVEN, is_given)
+    pub(super) const fn with_from_call(self, is_given: bool) -> Self {
+        self.with(Self::FROM_CALL, is_given)
     }
 
     /// The same in the heap of blocked keys, or of the others.
-    pub(super) const fn with_guard(self, is_guarded: bool) -> Self {
-        self.with(Self::GUARDED, is_guarded)
+    pub(super) const fn with_blocked(self, is_guarded: bool) -> Self {
+        self.with(Self::BLOCKED, is_guarded)
     }
 
     const fn with(self, flag: u32, is_set: bool) -> Self {
@@ -83,14 +83,14 @@ mod tests {
     #[test]
     fn a_slot_of_gcra_is_five_words_and_the_key() {
         // The birth is never zero, which is how a free slot is told from a used one.
-        assert_eq!(size_of::<Option<Entry<u64, Gcra>>>(), 6 * 8);
+        assert_eq!(size_of::<Option<KeyEntry<u64, Gcra>>>(), 6 * 8);
     }
 
     #[test]
     fn flags_and_number_stay_apart() {
-        let place = HeapPosition::new(true).at(77).with_guard(true);
-        assert_eq!((place.number(), place.is_given()), (77, true));
-        assert!(place.at(3).is_guarded() && !place.with_guard(false).is_guarded());
-        assert_eq!(place.with_guard(false).with_given(false).0, 77);
+        let place = HeapPosition::new(true).at(77).with_blocked(true);
+        assert_eq!((place.number(), place.is_from_call()), (77, true));
+        assert!(place.at(3).is_blocked() && !place.with_blocked(false).is_blocked());
+        assert_eq!(place.with_blocked(false).with_from_call(false).0, 77);
     }
 }

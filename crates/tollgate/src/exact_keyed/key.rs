@@ -6,27 +6,27 @@ use std::hash::Hash;
 use std::sync::Arc;
 use std::time::Duration;
 
-use tollgate_core::{Decision, LimitError, Timestamp, Unbooked};
+use tollgate_core::{BookingError, Decision, LimitError, Timestamp};
 
-use super::ExactKeyedLimiter;
+use super::StoredKeyLimiter;
 use super::algorithm_table::{AlgorithmTable, each};
 use super::shard::{KeyQuery, Lookup};
 use super::state_request::RequestPurpose;
-use crate::Refused;
+use crate::RateDenied;
 use crate::Tier;
-use crate::cell::locked::takes;
-use crate::cell::{Ticket, Undo};
+use crate::cell::locked::drain_time;
+use crate::cell::{CancelScope, ChargeTicket};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
+use crate::home::sealed::QueuedLimit;
 use crate::key::KeyHandle;
-use crate::key::sealed::{KeyPointer, KeyVerbs};
-use crate::sync::{Mutex, unpoisoned};
+use crate::key::sealed::{KeyOperations, KeyTarget};
+use crate::sync::{Mutex, ignore_poison};
 use crate::table::TableFull;
-use crate::wait_queue::meter::Meter;
-use crate::wait_queue::places::Id;
-use crate::wait_queue::single::Single;
-use crate::wait_queue::waiting::Waiting;
-use crate::wait_queue::{Post, State};
+use crate::wait_queue::meter::QueueLimit;
+use crate::wait_queue::places::WaiterId;
+use crate::wait_queue::single::FifoQueue;
+use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::{QueueState, WaitQueue};
 
 /// One key of an [`ExactKeyedLimiter`], which it borrows. Made by [`ExactKeyedLimiter::key`]; [`KeyHandle`] has the
 /// verbs.
@@ -52,25 +52,25 @@ pub type OwnedKey<K, C = Monotonic> = KeyHandle<OwnedStoredKey<K, C>>;
 
 /// A key of a table of keys, which borrows its limiter: what handles of such keys hold.
 pub struct StoredKey<'a, K, Q: ?Sized, C: Clock = Monotonic> {
-    pub(super) limiter: &'a ExactKeyedLimiter<K, C>,
+    pub(super) limiter: &'a StoredKeyLimiter<K, C>,
     pub(super) key: &'a Q,
     pub(super) hash: u64,
     /// The tier that it was put at, if any.
     pub(super) tier: Option<&'a Tier>,
     /// Where what it waits for is put, if that is held.
-    pub(super) held: Option<&'a Arc<Held>>,
+    pub(super) hold: Option<&'a Arc<WaitHold>>,
 }
 
 /// The same with its limiter shared.
 pub struct OwnedStoredKey<K, C: Clock = Monotonic> {
-    limiter: Arc<ExactKeyedLimiter<K, C>>,
+    limiter: Arc<StoredKeyLimiter<K, C>>,
     key: K,
     hash: u64,
     tier: Option<Tier>,
-    pub(crate) held: Option<Arc<Held>>,
+    pub(crate) hold: Option<Arc<WaitHold>>,
 }
 
-impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// One key, with all verbs. [`at`](Key::at) puts it under another limit.
     #[inline]
     pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
@@ -92,7 +92,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             limiter: Arc::clone(self),
             key: key.to_owned(),
             tier: None,
-            held: None,
+            hold: None,
         })
     }
 
@@ -104,7 +104,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
             key,
             hash,
             tier: None,
-            held: None,
+            hold: None,
         }
     }
 }
@@ -143,7 +143,7 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// ```
     #[inline]
     pub fn at(&self, tier: &'a Tier) -> Result<Self, LimitError> {
-        tier.expect(self.0.limiter.algorithm)?;
+        tier.expect_algorithm(self.0.limiter.algorithm)?;
         let tier = Some(tier);
         Ok(Self(StoredKey { tier, ..self.0 }))
     }
@@ -155,7 +155,7 @@ impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
     /// # Errors
     /// [`LimitError::OtherAlgorithm`] if the tier was made for another algorithm than this limiter's.
     pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
-        tier.expect(self.0.limiter.algorithm)?;
+        tier.expect_algorithm(self.0.limiter.algorithm)?;
         Ok(Self(OwnedStoredKey {
             tier: Some(tier.clone()),
             ..self.0.clone()
@@ -164,7 +164,7 @@ impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
 }
 
 /// A stored key whose limiter is borrowed or shared.
-pub trait StoredPointer: Clone {
+pub trait StoredKeyRef: Clone {
     type Key;
     type Query: KeyQuery<Self::Key> + ?Sized;
     type Clock: Clock;
@@ -172,7 +172,7 @@ pub trait StoredPointer: Clone {
     fn stored(&self) -> StoredKey<'_, Self::Key, Self::Query, Self::Clock>;
 }
 
-impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredPointer for StoredKey<'_, K, Q, C> {
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKeyRef for StoredKey<'_, K, Q, C> {
     type Key = K;
     type Query = Q;
     type Clock = C;
@@ -183,7 +183,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredPointer for StoredKey<'_, K, Q,
     }
 }
 
-impl<K: Eq + Clone, C: Clock> StoredPointer for OwnedStoredKey<K, C> {
+impl<K: Eq + Clone, C: Clock> StoredKeyRef for OwnedStoredKey<K, C> {
     type Key = K;
     type Query = K;
     type Clock = C;
@@ -191,13 +191,13 @@ impl<K: Eq + Clone, C: Clock> StoredPointer for OwnedStoredKey<K, C> {
     fn stored(&self) -> StoredKey<'_, K, K, C> {
         StoredKey {
             tier: self.tier.as_ref(),
-            held: self.held.as_ref(),
+            hold: self.hold.as_ref(),
             ..self.limiter.stored(&self.key, self.hash)
         }
     }
 }
 
-impl<P: StoredPointer> KeyPointer for P {
+impl<P: StoredKeyRef> KeyTarget for P {
     type Key<'a>
         = StoredKey<'a, P::Key, P::Query, P::Clock>
     where
@@ -214,13 +214,13 @@ impl<P: StoredPointer> KeyPointer for P {
     }
 
     fn nap_until(&self, at: Timestamp) {
-        self.stored().limiter.clock.nap_until(at);
+        self.stored().limiter.clock.park_until_woken(at);
     }
 }
 
-impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyOperations for StoredKey<'_, K, Q, C> {
     #[inline]
-    fn count(&self, allowed: bool) {
+    fn count_decision(&self, allowed: bool) {
         self.limiter.counters.count(allowed);
     }
 
@@ -234,45 +234,45 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> KeyVerbs for StoredKey<'_, K, Q, C> {
         if let Some(told) = self.decision_if_queued(now, cost) {
             return told;
         }
-        let (ask, charge) = (self.ask(now), (cost, RequestPurpose::Charge));
+        let (ask, charge) = (self.lookup(now), (cost, RequestPurpose::Charge));
         let decision = each!(&self.limiter.tables, table => {
-            table.act(&ask, self.tier, charge, |ledger, limit, now, _| ledger.decide(limit, now, cost))
+            table.apply(&ask, self.tier, charge, |ledger, limit, now, _| ledger.decide(limit, now, cost))
         });
         if cost > 0 {
-            self.count(decision.is_allowed());
+            self.count_decision(decision.is_allowed());
         }
         decision
     }
 
     fn refund(&self, tokens: u64) {
-        let now = self.shows();
+        let now = self.clock_time();
         self.refund_in_order(now, || {
-            each!(&self.limiter.tables, table => table.with_entry(&self.ask(now), false, |shard, slot, now| {
-                shard.gift(slot, now, tokens);
+            each!(&self.limiter.tables, table => table.with_entry(&self.lookup(now), false, |shard, slot, now| {
+                shard.refund(slot, now, tokens);
             }));
         });
     }
 
     fn penalize(&self, tokens: u64) -> Result<(), TableFull> {
-        let ask = self.ask(self.shows());
+        let ask = self.lookup(self.clock_time());
         let done = each!(&self.limiter.tables, table => table.penalize(&ask, self.tier, tokens));
         self.limiter.table_full_unless(done)
     }
 
     fn reset(&self) {
-        let now = self.shows();
+        let now = self.clock_time();
         self.reset_in_order(now, || {
-            each!(&self.limiter.tables, table => table.with_entry(&self.ask(now), false, |shard, slot, _| {
+            each!(&self.limiter.tables, table => table.with_entry(&self.lookup(now), false, |shard, slot, _| {
                 shard.reset(slot);
             }));
         });
     }
 
     fn block_for(&self, duration: Duration) -> Result<(), TableFull> {
-        let now = self.shows();
-        let done = each!(&self.limiter.tables, table => table.block(&self.ask(now), duration));
+        let now = self.clock_time();
+        let done = each!(&self.limiter.tables, table => table.block(&self.lookup(now), duration));
         // Those who wait are refused too.
-        self.improve(now, || ());
+        self.change_and_notify(now, || ());
         self.limiter.table_full_unless(done)
     }
 }
@@ -285,42 +285,42 @@ impl<'a, K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'a, K, Q, C> {
         if let Some(told) = self.decision_if_queued(now, cost) {
             return told.is_allowed();
         }
-        let (ask, charge) = (self.ask(now), (cost, RequestPurpose::Charge));
+        let (ask, charge) = (self.lookup(now), (cost, RequestPurpose::Charge));
         let allowed = each!(&self.limiter.tables, table => {
-            table.act(&ask, self.tier, charge, |ledger, limit, now, _| ledger.allow(limit, now, cost))
+            table.apply(&ask, self.tier, charge, |ledger, limit, now, _| ledger.allow(limit, now, cost))
         });
         if cost > 0 {
-            self.count(allowed);
+            self.count_decision(allowed);
         }
         allowed
     }
 
     /// What a request of this cost would be told, without charging it.
-    fn look_at(
+    fn peek_with(
         &self,
         ask: &Lookup<'a, Q>,
         tier: Option<&Tier>,
         look: (u64, RequestPurpose),
     ) -> Decision {
         each!(&self.limiter.tables, table => {
-            table.act(ask, tier, look, |ledger, limit, now, _| ledger.look(limit, now, look.0))
+            table.apply(ask, tier, look, |ledger, limit, now, _| ledger.peek(limit, now, look.0))
         })
     }
 
     /// What the table is asked for, to find the key.
-    pub(super) fn ask(&self, now: Timestamp) -> Lookup<'a, Q> {
+    pub(super) fn lookup(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup::new(self.key, self.hash, now)
     }
 
     /// The same at the time of a turn in the queue, which may have come long before the time that the clock shows.
     fn lookup_in_order(&self, now: Timestamp) -> Lookup<'a, Q> {
         Lookup {
-            clock: now.max(self.limiter.clock.now()),
-            ..self.ask(now)
+            clock_time: now.max(self.limiter.clock.now()),
+            ..self.lookup(now)
         }
     }
 
-    fn is_same(&self) -> impl Fn(&K) -> bool + use<'a, K, Q, C> {
+    fn key_matcher(&self) -> impl Fn(&K) -> bool + use<'a, K, Q, C> {
         let key = self.key;
         move |known: &K| key.is_key(known)
     }
@@ -338,23 +338,23 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Ticket, Decision> {
+    ) -> Result<ChargeTicket, Decision> {
         if let Some(told) = self.decision_if_queued(now, cost)
             && !told.is_allowed()
         {
             return Err(told);
         }
-        let ask = self.ask(now);
+        let ask = self.lookup(now);
         let held = each!(&self.limiter.tables, table => table.hold(&ask, self.tier, cost, until));
-        self.count(held.is_ok());
-        held.map_err(Unbooked::decision)
+        self.count_decision(held.is_ok());
+        held.map_err(BookingError::decision)
     }
 
     /// Ends a charge or an estimate, of which `spent` was spent.
-    pub(crate) fn settle(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
+    pub(crate) fn settle(&self, now: Timestamp, ticket: &ChargeTicket, spent: u64) {
         match ticket {
-            Ticket::Held { .. } => {
-                self.improve(now, || self.settle_hold(now, ticket, spent));
+            ChargeTicket::Held { .. } => {
+                self.change_and_notify(now, || self.settle_outstanding(now, ticket, spent));
             }
             // Nothing to keep track of: the key isn't limited, or the request came to nothing.
             _ if spent == 0 => self.cancel_in_order(now, ticket),
@@ -362,26 +362,26 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
         }
     }
 
-    fn settle_hold(&self, now: Timestamp, ticket: &Ticket, spent: u64) {
-        let ask = self.ask(now);
+    fn settle_outstanding(&self, now: Timestamp, ticket: &ChargeTicket, spent: u64) {
+        let ask = self.lookup(now);
         each!(&self.limiter.tables, table => table.settle(&ask, ticket, spent));
     }
 
     /// Lets an estimate be out for longer.
-    pub(crate) fn prolong(&self, ticket: &mut Ticket, until: Timestamp) {
-        let ask = self.ask(self.shows());
+    pub(crate) fn prolong(&self, ticket: &mut ChargeTicket, until: Timestamp) {
+        let ask = self.lookup(self.clock_time());
         each!(&self.limiter.tables, table => table.prolong(&ask, ticket, until));
     }
 
     /// Charges a cost that is known late, as a debt.
-    pub(crate) fn charge_late(&self, now: Timestamp, cost: u64) {
-        let ask = self.ask(now);
+    pub(crate) fn charge_overrun(&self, now: Timestamp, cost: u64) {
+        let ask = self.lookup(now);
         each!(&self.limiter.tables, table => table.penalize(&ask, self.tier, cost));
     }
 }
 
-impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Post for StoredKey<'_, K, Q, C> {
-    type Waits = Single<Asks>;
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> WaitQueue for StoredKey<'_, K, Q, C> {
+    type Waits = FifoQueue<WaitTerms>;
 
     fn clock(&self) -> &dyn Clock {
         &self.limiter.clock
@@ -389,10 +389,10 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Post for StoredKey<'_, K, Q, C> {
 
     fn visit<T>(
         &self,
-        present: Option<Id>,
-        change: impl FnOnce(&mut State<Self::Waits>) -> T,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<Self::Waits>) -> T,
     ) -> T {
-        let (key, own) = ((self.hash, self.is_same()), || self.key.to_key());
+        let (key, own) = ((self.hash, self.key_matcher()), || self.key.to_key());
         self.limiter.lines.visit(key, own, present, change)
     }
 
@@ -400,38 +400,38 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Post for StoredKey<'_, K, Q, C> {
         waits.advance(self, now);
     }
 
-    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: WaiterId) {
         waits.leave(self, now, id);
     }
 
-    fn gone(&self) {
+    fn waiter_left(&self) {
         self.waiting().leave();
     }
 }
 
-impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
-    type Terms = Asks;
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> QueueLimit for StoredKey<'_, K, Q, C> {
+    type Terms = WaitTerms;
 
-    fn look(&self, asks: &Asks, now: Timestamp, cost: u64) -> Decision {
-        self.look_at(
+    fn peek(&self, asks: &WaitTerms, now: Timestamp, cost: u64) -> Decision {
+        self.peek_with(
             &self.lookup_in_order(now),
             asks.tier.as_ref(),
-            (cost, RequestPurpose::Ask),
+            (cost, RequestPurpose::WaitCheck),
         )
     }
 
     fn book(
         &self,
-        asks: &Asks,
+        asks: &WaitTerms,
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Refused> {
+    ) -> Result<ChargeTicket, RateDenied> {
         let (ask, tier) = (self.lookup_in_order(now), asks.tier.as_ref());
-        let booked = match &asks.held {
+        let booked = match &asks.hold {
             None => {
-                let patience = patience.min(self.longest_booking());
-                each!(&self.limiter.tables, table => table.reserve(&ask, tier, cost, patience))
+                let patience = patience.min(self.max_booking_delay());
+                each!(&self.limiter.tables, table => table.reserve_request(&ask, tier, cost, patience))
             }
             // An estimate is held from when it may be used: nobody knows how long before that others hold theirs.
             Some(held) => {
@@ -442,109 +442,115 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Meter for StoredKey<'_, K, Q, C> {
             }
         };
         booked.map_err(|unbooked| match unbooked {
-            Unbooked::TooFarAhead(decision) => Refused::TooFarAhead(decision),
-            Unbooked::Refused(decision) => Refused::from_decision(decision),
+            BookingError::TooFarAhead(decision) => RateDenied::TooFarAhead(decision),
+            BookingError::Denied(decision) => RateDenied::from_decision(decision),
         })
     }
 
-    fn longest_booking(&self) -> Duration {
+    fn max_booking_delay(&self) -> Duration {
         self.limiter.longest_wait
     }
 
-    fn give_back(&self, _asks: &Asks, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        if let (Ticket::Held { .. }, Undo::Rest) = (ticket, undo) {
-            self.settle_hold(now, ticket, 0);
+    fn cancel(
+        &self,
+        _asks: &WaitTerms,
+        now: Timestamp,
+        ticket: &ChargeTicket,
+        undo: CancelScope,
+    ) -> bool {
+        if let (ChargeTicket::Held { .. }, CancelScope::Unused) = (ticket, undo) {
+            self.settle_outstanding(now, ticket, 0);
             return true;
         }
-        let ask = self.ask(now);
+        let ask = self.lookup(now);
         each!(&self.limiter.tables, table => table.give_back(&ask, ticket, undo))
     }
 
-    fn books_ahead(&self, asks: &Asks) -> bool {
+    fn can_book_ahead(&self, asks: &WaitTerms) -> bool {
         // An estimate is held from when it may be used.
-        asks.held.is_none()
+        asks.hold.is_none()
     }
 
-    fn shows(&self) -> Timestamp {
+    fn clock_time(&self) -> Timestamp {
         self.limiter.clock.now()
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {
         let blocked = each!(&self.limiter.tables, table => {
-            table.with_entry(&self.ask(now), false, |shard, slot, now| shard.is_blocked(slot, now))
+            table.with_entry(&self.lookup(now), false, |shard, slot, now| shard.is_blocked(slot, now))
         });
         blocked.unwrap_or(false)
     }
 
-    fn takes(&self, asks: &Asks, tokens: u128) -> Duration {
+    fn drain_time(&self, asks: &WaitTerms, tokens: u128) -> Duration {
         let rate = match &asks.tier {
             Some(tier) => Some(tier.rate()),
             None => self.limiter.tables.single_rate(),
         };
-        let takes = |rate| takes(self.limiter.algorithm, rate, tokens);
+        let takes = |rate| drain_time(self.limiter.algorithm, rate, tokens);
         rate.map_or(Duration::ZERO, takes)
     }
 }
 
-impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> Home for StoredKey<'_, K, Q, C> {
-    fn terms(&self) -> Asks {
-        Asks {
+impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> QueuedLimit for StoredKey<'_, K, Q, C> {
+    fn charge_terms(&self) -> WaitTerms {
+        WaitTerms {
             tier: self.tier.cloned(),
-            held: self.held.cloned(),
+            hold: self.hold.cloned(),
         }
     }
 
-    fn waiting(&self) -> &Waiting {
+    fn waiting(&self) -> &WaiterCount {
         &self.limiter.waiting
     }
 
-    fn see(&self, now: Timestamp, cost: u64) -> Decision {
-        self.look_at(&self.ask(now), self.tier, (cost, RequestPurpose::See))
+    fn peek_unqueued(&self, now: Timestamp, cost: u64) -> Decision {
+        self.peek_with(&self.lookup(now), self.tier, (cost, RequestPurpose::Peek))
     }
 
-    fn visit_if_any<T>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> T) -> Option<T> {
-        let key = (self.hash, self.is_same());
+    fn visit_if_any<T>(&self, change: impl FnOnce(&mut QueueState<Self::Waits>) -> T) -> Option<T> {
+        let key = (self.hash, self.key_matcher());
         self.limiter.lines.visit_if_any(key, change)
     }
 }
 
 /// On which terms a key is asked, kept of each that waits.
 #[derive(Clone, Debug, Default)]
-pub struct Asks {
+pub struct WaitTerms {
     /// None stands for the limiter's own rate, or what its function says of the key.
     pub(super) tier: Option<Tier>,
     /// Where to put what is held; none if it is charged.
-    pub(super) held: Option<Arc<Held>>,
+    pub(super) hold: Option<Arc<WaitHold>>,
 }
 
 /// What one waiter holds since its turn came.
 #[derive(Debug)]
-pub(crate) struct Held {
-    longest: Duration,
+pub(crate) struct WaitHold {
+    max_duration: Duration,
     /// Locked under the lock of a line, or under none, and nothing is locked under it.
-    taken: Mutex<Option<(Ticket, Timestamp)>>,
+    ticket: Mutex<Option<(ChargeTicket, Timestamp)>>,
 }
 
-impl Held {
+impl WaitHold {
     /// Nothing so far; what is taken may be out for so long.
     pub(crate) fn new(longest: Duration) -> Self {
         Self {
-            longest,
-            taken: Mutex::new(None),
+            max_duration: longest,
+            ticket: Mutex::new(None),
         }
     }
 
     /// How long what is taken at this time may be out.
     fn until(&self, now: Timestamp) -> Timestamp {
-        now + self.longest
+        now + self.max_duration
     }
 
-    fn put(&self, ticket: Ticket, until: Timestamp) {
-        *unpoisoned(self.taken.lock()) = Some((ticket, until));
+    fn put(&self, ticket: ChargeTicket, until: Timestamp) {
+        *ignore_poison(self.ticket.lock()) = Some((ticket, until));
     }
 
-    pub(crate) fn take(&self) -> Option<(Ticket, Timestamp)> {
-        unpoisoned(self.taken.lock()).take()
+    pub(crate) fn take(&self) -> Option<(ChargeTicket, Timestamp)> {
+        ignore_poison(self.ticket.lock()).take()
     }
 }
 
@@ -563,7 +569,7 @@ impl<K: Clone, C: Clock> Clone for OwnedStoredKey<K, C> {
             key: self.key.clone(),
             hash: self.hash,
             tier: self.tier.clone(),
-            held: self.held.clone(),
+            hold: self.hold.clone(),
         }
     }
 }

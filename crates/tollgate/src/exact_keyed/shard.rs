@@ -11,9 +11,9 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::entry::{Entry, HeapPosition};
-use super::state_request::{Act, StateAnswer};
-use super::table_algorithm::{Kept, KeyTiers};
+use super::entry::{HeapPosition, KeyEntry};
+use super::state_request::{StateAnswer, StateRequest};
+use super::table_algorithm::{KeyTiers, TableAlgorithm};
 use crate::clock_steps::LatestTime;
 use crate::holds::OpenHolds;
 use crate::table::Stats;
@@ -26,40 +26,40 @@ mod expiry;
 mod held;
 mod migration;
 
-use migration::{Change, changed};
+use migration::{LimitChange, limit_change};
 
 /// The birth of a charge without an entry: its key passed uncounted.
-pub(super) const NOBODY: u64 = 0;
+pub(super) const NO_ENTRY: u64 = 0;
 
 /// Keys with their states.
 #[derive(Debug)]
-pub(super) struct Shard<K, A: Kept> {
+pub(super) struct Shard<K, A: TableAlgorithm> {
     /// The limiter's own rate, by which keys without a tier are counted.
     limit: A,
     /// In force instead of `limit`: a rate of zero or unlimited that counts nothing.
-    uncounted: Option<A>,
+    non_counting_limit: Option<A>,
     index: SlotIndex,
-    entries: Slab<Entry<K, A>>,
+    entries: Slab<KeyEntry<K, A>>,
     /// The keys that aren't blocked, by when they are idle, or earlier.
-    open: DueHeap,
+    idle_heap: DueHeap,
     /// The blocked ones by when that is over, apart, so that eviction never meets them.
-    guarded: DueHeap,
+    blocked_heap: DueHeap,
     /// How many keys it may hold, and how many blocked ones beyond.
     room: usize,
-    room_for_blocks: usize,
+    room_for_blocked: usize,
     /// A key that was dropped was idle by this time, so no key starts anew before it.
     high_water: Timestamp,
-    latest: LatestTime,
+    latest_time: LatestTime,
     /// The rates that some keys have not been carried over to yet, each with the time from which it is in
     /// force, oldest first. The keys furthest behind are still under the first.
-    changes: VecDeque<(Timestamp, A)>,
+    pending_changes: VecDeque<(Timestamp, A)>,
     /// How often the rate was changed so far.
-    version: u32,
+    rate_version: u32,
     /// All slots below this one follow the latest change.
-    followed: u32,
-    births: u32,
+    migrated_slots: u32,
+    last_birth: u32,
     /// What is held of the keys in some slots: an estimate, until it is settled.
-    held: BTreeMap<u32, OpenHolds>,
+    holds_by_slot: BTreeMap<u32, OpenHolds>,
     /// What it has done; the decisions are counted elsewhere.
     stats: Stats,
 }
@@ -71,7 +71,7 @@ pub(super) struct Lookup<'a, Q: ?Sized> {
     pub(super) hash: u64,
     pub(super) now: Timestamp,
     /// What the clock shows. That is later than `now` for a waiter that is charged as of its turn.
-    pub(super) clock: Timestamp,
+    pub(super) clock_time: Timestamp,
     /// Whether the bucket is asked that keys without a slot share, as any of them.
     pub(super) is_shared: bool,
 }
@@ -85,7 +85,7 @@ impl<'a, Q: ?Sized> Lookup<'a, Q> {
             key,
             hash,
             now,
-            clock,
+            clock_time: clock,
             is_shared: false,
         }
     }
@@ -113,18 +113,18 @@ impl<K: Borrow<Q>, Q: Eq + ToOwned<Owned = K> + ?Sized> KeyQuery<K> for Q {
 #[derive(Debug)]
 pub(super) enum LimitSource<'a, K, A> {
     /// The limiter's rate, or what its function says of the key.
-    Own(&'a KeyTiers<K>),
+    ByKey(&'a KeyTiers<K>),
     /// A tier that came with the call.
-    Given(&'a Arc<A>),
+    FromCall(&'a Arc<A>),
     /// The one that the key is under now, or its own if it is new.
-    Present(&'a KeyTiers<K>),
+    Current(&'a KeyTiers<K>),
 }
 
 /// The result of an act.
 #[derive(Debug)]
 pub(super) enum ShardAnswer<T> {
     /// The key has an entry, of this birth, or needs none.
-    Given(T, u64),
+    Applied(T, u64),
     /// The key is new and there is no slot for it: what a fresh state said at this time.
     Full(T, Timestamp),
 }
@@ -133,15 +133,15 @@ impl<T> ShardAnswer<T> {
     /// The answer, and the birth of the key's entry; a key without a slot has none.
     pub(super) fn into_parts(self) -> (T, u64) {
         match self {
-            Self::Given(answer, birth) => (answer, birth),
-            Self::Full(answer, _) => (answer, NOBODY),
+            Self::Applied(answer, birth) => (answer, birth),
+            Self::Full(answer, _) => (answer, NO_ENTRY),
         }
     }
 }
 
 /// Which slots a new key may take.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Need {
+pub(super) struct RoomRequest {
     /// That of an active key: the one that is idle next.
     pub(super) evict: bool,
     /// Those that are kept for blocked keys.
@@ -152,7 +152,7 @@ pub(super) struct Need {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum RestoreError {
     /// It is there already.
-    Twice,
+    Duplicate,
     /// There is no slot for it.
     Full,
 }
@@ -162,7 +162,7 @@ const KEYS_OF_ONE_BLOCK: usize = 64;
 
 /// A key to be stored.
 #[derive(Debug)]
-pub(super) struct NewEntry<K, A: Kept> {
+pub(super) struct NewEntry<K, A: TableAlgorithm> {
     pub(super) key: K,
     pub(super) hash: u64,
     pub(super) ledger: Ledger<A>,
@@ -171,42 +171,42 @@ pub(super) struct NewEntry<K, A: Kept> {
     pub(super) blocked_until: Timestamp,
 }
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// The most room that a shard may have: the number of a slot has 30 bits in an entry.
     pub(super) const MOST_ROOM: usize = 1 << 29;
 
     /// Room for this many active keys, at most [`MOST_ROOM`](Self::MOST_ROOM).
     pub(super) fn new(limit: A, room: usize) -> Self {
-        let slots = Self::slots(room);
+        let slots = Self::slots_for(room);
         Self {
             limit,
-            uncounted: (!limit.counts()).then_some(limit),
+            non_counting_limit: (!limit.is_counting()).then_some(limit),
             index: SlotIndex::new(slots),
             entries: Slab::new(slots),
-            open: DueHeap::new(slots),
-            guarded: DueHeap::new(slots),
+            idle_heap: DueHeap::new(slots),
+            blocked_heap: DueHeap::new(slots),
             room,
-            room_for_blocks: slots - room,
+            room_for_blocked: slots - room,
             high_water: Timestamp::ZERO,
-            latest: LatestTime::new(&limit),
-            changes: VecDeque::new(),
-            version: 0,
-            followed: 0,
-            births: 0,
-            held: BTreeMap::new(),
+            latest_time: LatestTime::new(&limit),
+            pending_changes: VecDeque::new(),
+            rate_version: 0,
+            migrated_slots: 0,
+            last_birth: 0,
+            holds_by_slot: BTreeMap::new(),
             stats: Stats::default(),
         }
     }
 
     /// The slots of a shard with this much room, with those that are kept for blocked keys.
-    pub(super) fn slots(room: usize) -> usize {
+    pub(super) fn slots_for(room: usize) -> usize {
         room + room / KEYS_OF_ONE_BLOCK + 16
     }
 
     /// The most bytes that a shard with this much room allocates, but for what keys and states own.
-    pub(super) fn bytes(room: usize) -> usize {
-        let slots = Self::slots(room);
-        Slab::<Entry<K, A>>::bytes(slots)
+    pub(super) fn memory_for(room: usize) -> usize {
+        let slots = Self::slots_for(room);
+        Slab::<KeyEntry<K, A>>::bytes(slots)
             + SlotIndex::bytes(slots)
             + 2 * DueHeap::bytes(slots)
             + migration::MAX_PENDING_CHANGES * size_of::<(Timestamp, A)>()
@@ -214,65 +214,68 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Puts a question to the key's state, which is stored if it is new and was charged.
     #[inline]
-    pub(super) fn act<T: StateAnswer>(
+    pub(super) fn apply<T: StateAnswer>(
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &LimitSource<'_, K, A>,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
-        need: Need,
+        act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        need: RoomRequest,
     ) -> ShardAnswer<T> {
         self.migrate_some();
-        if !act.looks() {
-            self.latest.pass(ask.now);
+        if !act.is_peek() {
+            self.latest_time.advance_to(ask.now);
         }
         let Some(slot) = self.find_without_holds(ask) else {
             return self.apply_to_new_key(ask, under, act, need);
         };
-        if act.looks() && self.held.contains_key(&slot) {
+        if act.is_peek() && self.holds_by_slot.contains_key(&slot) {
             return self.peek_ahead(slot, |shard| {
-                shard.keep_out(slot, ask.now);
-                shard.act_on(slot, ask, under, act, need)
+                shard.keep_outstanding(slot, ask.now);
+                shard.apply_to_entry(slot, ask, under, act, need)
             });
         }
-        self.keep_out(slot, ask.now);
-        self.act_on(slot, ask, under, act, need)
+        self.keep_outstanding(slot, ask.now);
+        self.apply_to_entry(slot, ask, under, act, need)
     }
 
     #[inline]
-    fn act_on<T: StateAnswer>(
+    fn apply_to_entry<T: StateAnswer>(
         &mut self,
         slot: u32,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &LimitSource<'_, K, A>,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
-        need: Need,
+        act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        need: RoomRequest,
     ) -> ShardAnswer<T> {
-        if let Some((blocked, birth)) = self.blocked(slot, ask.now, under, act.looks()) {
-            let told = T::refused(blocked)
-                .retold(|blocked| self.decision_after_block(slot, ask.now, act.cost, blocked));
-            return ShardAnswer::Given(told, birth);
+        if let Some((blocked, birth)) = self.denial_if_blocked(slot, ask.now, under, act.is_peek())
+        {
+            let told = T::from_denial(blocked)
+                .map_denial(|blocked| self.decision_after_block(slot, ask.now, act.cost, blocked));
+            return ShardAnswer::Applied(told, birth);
         }
-        let out = self.out(slot);
+        let out = self.outstanding(slot);
         let Some(entry) = self.entries.get_mut(slot) else {
             return self.apply_to_new_key(ask, under, act, need);
         };
-        match (changed(entry, &self.limit, under, ask.now), under) {
+        match (limit_change(entry, &self.limit, under, ask.now), under) {
             (Some(change), _) => self.apply_at_other_limit(slot, change, act, ask.now, out),
-            (None, LimitSource::Own(_)) if self.uncounted.is_some() && entry.tier.is_none() => {
-                self.apply_at_other_limit(slot, Change::OWN, act, ask.now, out)
+            (None, LimitSource::ByKey(_))
+                if self.non_counting_limit.is_some() && entry.tier.is_none() =>
+            {
+                self.apply_at_other_limit(slot, LimitChange::OWN, act, ask.now, out)
             }
             // A charge only makes the key idle later, so its place in the heap may stay.
             (None, _) => {
                 let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-                let answer = (act.on)(&mut entry.ledger, limit, ask.now, out);
-                ShardAnswer::Given(answer, u64::from(entry.birth.get()))
+                let answer = (act.apply)(&mut entry.ledger, limit, ask.now, out);
+                ShardAnswer::Applied(answer, u64::from(entry.birth.get()))
             }
         }
     }
 
     /// What keys without a tier are judged by.
-    pub(super) fn in_force(&self) -> &A {
-        self.uncounted.as_ref().unwrap_or(&self.limit)
+    pub(super) fn limit_in_force(&self) -> &A {
+        self.non_counting_limit.as_ref().unwrap_or(&self.limit)
     }
 
     /// Asks a fresh state, and stores it if it was charged.
@@ -281,25 +284,25 @@ impl<K, A: Kept> Shard<K, A> {
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &LimitSource<'_, K, A>,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
-        need: Need,
+        act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        need: RoomRequest,
     ) -> ShardAnswer<T> {
         let now = ask.now.max(self.high_water);
         let (mut key, mut tier) = (None, None);
         match under {
-            LimitSource::Given(given) => tier = Some(Arc::clone(given)),
-            LimitSource::Own(rate_of) | LimitSource::Present(rate_of) if !rate_of.is_none() => {
+            LimitSource::FromCall(given) => tier = Some(Arc::clone(given)),
+            LimitSource::ByKey(rate_of) | LimitSource::Current(rate_of) if !rate_of.is_none() => {
                 let owned = ask.key.to_key();
                 tier = rate_of.tier(&owned);
                 key = Some(owned);
             }
-            LimitSource::Own(_) | LimitSource::Present(_) => {}
+            LimitSource::ByKey(_) | LimitSource::Current(_) => {}
         }
-        let limit = tier.as_deref().unwrap_or(self.in_force());
+        let limit = tier.as_deref().unwrap_or(self.limit_in_force());
         let mut ledger = Ledger::default();
-        let answer = (act.on)(&mut ledger, limit, now, 0);
+        let answer = (act.apply)(&mut ledger, limit, now, 0);
         if limit.rate().is_unlimited() || *ledger.state() == A::State::default() {
-            return ShardAnswer::Given(answer, NOBODY);
+            return ShardAnswer::Applied(answer, NO_ENTRY);
         }
         if !self.make_room(ask.now, need) {
             return ShardAnswer::Full(answer, now);
@@ -310,10 +313,10 @@ impl<K, A: Kept> Shard<K, A> {
             hash: ask.hash,
             ledger,
             tier,
-            is_given: matches!(under, LimitSource::Given(_)),
+            is_given: matches!(under, LimitSource::FromCall(_)),
             blocked_until: Timestamp::ZERO,
         });
-        ShardAnswer::Given(answer, birth)
+        ShardAnswer::Applied(answer, birth)
     }
 
     /// The key's slot, with its state carried over to the limit in force.
@@ -321,14 +324,14 @@ impl<K, A: Kept> Shard<K, A> {
     #[inline(always)]
     pub(super) fn find(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
         let slot = self.find_without_holds(ask)?;
-        self.keep_out(slot, ask.now);
+        self.keep_outstanding(slot, ask.now);
         Some(slot)
     }
 
     /// The same, with what is out as it was kept so far.
     #[inline]
     fn find_without_holds(&mut self, ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>) -> Option<u32> {
-        self.keep_pace(ask.clock);
+        self.follow_clock(ask.clock_time);
         let entries = &self.entries;
         let is = |slot| {
             ask.is_shared
@@ -337,28 +340,28 @@ impl<K, A: Kept> Shard<K, A> {
                     .is_some_and(|entry| ask.key.is_key(&entry.key))
         };
         let slot = self.index.find(tag(ask.hash), is)?;
-        self.follow(slot);
+        self.migrate_entry(slot);
         Some(slot)
     }
 
     /// Stores a key for which room was made; its birth.
     fn insert(&mut self, new: NewEntry<K, A>) -> u64 {
-        let birth = next_birth(&mut self.births);
+        let birth = next_birth(&mut self.last_birth);
         if let Some(tier) = &new.tier {
-            self.latest.keep(tier.as_ref());
+            self.latest_time.extend_reach(tier.as_ref());
         }
-        let slot = self.entries.insert(Entry {
+        let slot = self.entries.insert(KeyEntry {
             key: new.key,
             ledger: new.ledger,
             tier: new.tier,
             tag: tag(new.hash),
             birth,
-            follows: self.version,
+            rate_version: self.rate_version,
             place: HeapPosition::new(new.is_given),
         });
         self.index.insert(tag(new.hash), slot);
         if new.blocked_until > Timestamp::ZERO {
-            self.enter(slot, new.blocked_until, true);
+            self.enter_heap(slot, new.blocked_until, true);
         } else {
             self.enter_idle_heap(slot);
         }
@@ -367,7 +370,7 @@ impl<K, A: Kept> Shard<K, A> {
 
     fn remove(&mut self, slot: u32) {
         self.leave_heap(slot);
-        self.held.remove(&slot);
+        self.holds_by_slot.remove(&slot);
         if let Some(entry) = self.entries.remove(slot) {
             self.index.remove(entry.tag, slot);
         }
@@ -382,10 +385,10 @@ impl<K, A: Kept> Shard<K, A> {
         mut blocked: Decision,
     ) -> Decision {
         if let Some(entry) = self.entries.get(slot) {
-            let (limit, ends) = (entry.tier.as_deref(), self.until(entry));
-            let then = entry.ledger.look(limit.unwrap_or(&self.limit), ends, cost);
+            let (limit, ends) = (entry.tier.as_deref(), self.blocked_until(entry));
+            let then = entry.ledger.peek(limit.unwrap_or(&self.limit), ends, cost);
             if then.outcome == Outcome::Denied {
-                blocked.set_wait((ends - now).saturating_add(then.wait()));
+                blocked.set_wait((ends - now).saturating_add(then.wait_or_max()));
             }
         }
         blocked
@@ -394,7 +397,7 @@ impl<K, A: Kept> Shard<K, A> {
     /// What a blocked key is told, and its birth; nothing if it isn't blocked at `now`. A look, which may be at
     /// a later time, doesn't end a block that is over by then.
     #[inline(always)]
-    fn blocked(
+    fn denial_if_blocked(
         &mut self,
         slot: u32,
         now: Timestamp,
@@ -402,20 +405,22 @@ impl<K, A: Kept> Shard<K, A> {
         looks: bool,
     ) -> Option<(Decision, u64)> {
         let entry = self.entries.get(slot)?;
-        if !entry.place.is_guarded() {
+        if !entry.place.is_blocked() {
             return None;
         }
-        let until = self.until(entry);
+        let until = self.blocked_until(entry);
         if now >= until {
             if !looks {
-                self.unguard(slot);
+                self.unblock(slot);
             }
             return None;
         }
         let own = entry.tier.as_deref().unwrap_or(&self.limit);
         let (idle, wait) = (own.idle_at(entry.ledger.state()), until - now);
-        let limit = match changed(entry, &self.limit, under, now) {
-            Some(Change { tier, .. }) => tier.as_deref().unwrap_or(self.in_force()).limit(),
+        let limit = match limit_change(entry, &self.limit, under, now) {
+            Some(LimitChange { tier, .. }) => {
+                tier.as_deref().unwrap_or(self.limit_in_force()).limit()
+            }
             None => own.limit(),
         };
         let reset_after = idle.max(until) - now;

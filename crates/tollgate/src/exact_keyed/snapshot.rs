@@ -23,18 +23,18 @@ use std::hash::Hash;
 use std::path::Path;
 use std::sync::Arc;
 
-use tollgate_core::{Align, Ledger, Timestamp};
+use tollgate_core::{Ledger, Timestamp, WindowAlignment};
 
 use super::algorithm_table::{AlgorithmTable, each};
-use super::entry::Entry;
+use super::entry::KeyEntry;
 use super::shard::{NewEntry, RestoreError};
 use super::table::{Table, Timeline};
-use super::table_algorithm::Kept;
-use super::{Builder, ExactKeyedLimiter};
+use super::table_algorithm::TableAlgorithm;
+use super::{Builder, StoredKeyLimiter};
 use crate::Algorithm;
 use crate::clock::{Clock, ClockChoice};
 use crate::snapshot::{
-    self, Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times, push_bytes,
+    self, LoadCounts, SnapshotError, SnapshotReader, SnapshotTimes, SnapshotWriter, push_bytes,
 };
 use crate::table::hasher::KeyHasher;
 
@@ -60,16 +60,16 @@ const KEY: u64 = 3;
 /// assert_eq!(decode(b"user:42"), Decoded::Key("user:42".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Decoded<K> {
+pub enum DecodedKey<K> {
     /// A key that goes on.
     Key(K),
     /// A key that is no longer of use.
-    LeftOut,
+    Skipped,
     /// No key: the file isn't what it should be.
     Unknown,
 }
 
-impl<K, C: Clock> ExactKeyedLimiter<K, C> {
+impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// Writes the keys that are active now to a file, and returns how many they are. A file that was
     /// there is replaced as a whole, or stays as it was. It is readable by its owner alone.
     ///
@@ -100,7 +100,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
         encode: impl FnMut(&K, &mut Vec<u8>),
     ) -> Result<u64, SnapshotError> {
         SnapshotWriter::write(path, KIND, VERSION, |file| {
-            self.save(file, Times::of(self.clock.now()), encode)
+            self.save(file, SnapshotTimes::of(self.clock.now()), encode)
         })
     }
 
@@ -114,7 +114,7 @@ impl<K, C: Clock> ExactKeyedLimiter<K, C> {
     pub fn save(
         &self,
         file: &mut SnapshotWriter,
-        times: Times,
+        times: SnapshotTimes,
         encode: impl FnMut(&K, &mut Vec<u8>),
     ) -> Result<u64, SnapshotError> {
         each!(&self.tables, table => save(table, file, times, encode))
@@ -138,12 +138,12 @@ impl<K: Hash + Eq + Clone, C: ClockChoice> Builder<K, C> {
         self,
         path: impl AsRef<Path>,
         mut decode: impl FnMut(&[u8]) -> Option<K>,
-    ) -> Result<ExactKeyedLimiter<K, C::Clock>, SnapshotError> {
-        let decode = |bytes: &[u8]| decode(bytes).map_or(Decoded::Unknown, Decoded::Key);
-        let builder = self.with_clock();
+    ) -> Result<StoredKeyLimiter<K, C::Clock>, SnapshotError> {
+        let decode = |bytes: &[u8]| decode(bytes).map_or(DecodedKey::Unknown, DecodedKey::Key);
+        let builder = self.resolve_clock();
         let capacity = builder.settings.capacity;
         SnapshotReader::read(path, KIND, VERSION, capacity, |file| {
-            let times = Times::of(builder.clock.now());
+            let times = SnapshotTimes::of(builder.clock.now());
             builder.load(file, times, decode)
         })
     }
@@ -162,21 +162,21 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
     pub fn load(
         self,
         file: &mut SnapshotReader,
-        times: Times,
-        decode: impl FnMut(&[u8]) -> Decoded<K>,
-    ) -> Result<(ExactKeyedLimiter<K, C>, Loaded), SnapshotError> {
+        times: SnapshotTimes,
+        decode: impl FnMut(&[u8]) -> DecodedKey<K>,
+    ) -> Result<(StoredKeyLimiter<K, C>, LoadCounts), SnapshotError> {
         file.expect_version(VERSION)?;
         let [algorithm, wall, time] = file.words()?;
-        let elapsed = times.since(wall);
+        let elapsed = times.nanos_since(wall);
         let start = Timestamp::from_nanos(time).plus_nanos(elapsed);
-        let own = self.settings.table.algorithm;
+        let own = self.settings.kind_settings.algorithm;
         let is_free = matches!(
             own,
-            Algorithm::FixedWindow(Align::FirstHit)
+            Algorithm::FixedWindow(WindowAlignment::FirstHit)
                 | Algorithm::SlidingLog
                 | Algorithm::SlidingCounter
         );
-        let is_wall = times.is_wall() && time == wall;
+        let is_wall = times.is_wall_clock() && time == wall;
         let timeline = if is_free && !is_wall {
             // Hits lie in the past, perhaps before the new clock's origin, and nothing ties them or
             // the windows that count them to it: states go on as of the file.
@@ -203,10 +203,10 @@ impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
 }
 
 /// Writes a table's active keys, a shard at a time; how many they are.
-fn save<K, A: Kept>(
+fn save<K, A: TableAlgorithm>(
     table: &Table<K, A>,
     file: &mut SnapshotWriter,
-    times: Times,
+    times: SnapshotTimes,
     mut encode: impl FnMut(&K, &mut Vec<u8>),
 ) -> Result<u64, SnapshotError> {
     let mut local = table.local_time(times.now);
@@ -222,10 +222,10 @@ fn save<K, A: Kept>(
                 words.extend([TIME, local.as_nanos()]);
             }
             let next = rates.len() as u64;
-            let rate = *rates.entry(words_of(limit)).or_insert(next);
+            let rate = *rates.entry(limit_words(limit)).or_insert(next);
             if rate == next {
                 words.push(RATE);
-                words.extend(words_of(limit));
+                words.extend(limit_words(limit));
             }
             bytes.clear();
             encode(&entry.key, &mut bytes);
@@ -239,9 +239,9 @@ fn save<K, A: Kept>(
     Ok(keys)
 }
 
-fn push_key<K, A: Kept>(
+fn push_key<K, A: TableAlgorithm>(
     words: &mut Vec<u64>,
-    entry: &Entry<K, A>,
+    entry: &KeyEntry<K, A>,
     rate: u64,
     until: Timestamp,
     bytes: &[u8],
@@ -258,23 +258,23 @@ fn push_key<K, A: Kept>(
 }
 
 /// A limit's rate, and where its windows begin.
-fn words_of(limit: &impl Kept) -> [u64; 7] {
-    let [kind, count, secs, nanos, burst] = snapshot::words_of(limit.rate());
-    let (align, boundary) = match limit.boundaries() {
-        Align::Boundary(boundary) => (0, boundary.as_nanos()),
-        Align::FirstHit => (1, 0),
+fn limit_words(limit: &impl TableAlgorithm) -> [u64; 7] {
+    let [kind, count, secs, nanos, burst] = snapshot::rate_words(limit.rate());
+    let (align, boundary) = match limit.alignment_of() {
+        WindowAlignment::Boundary(boundary) => (0, boundary.as_nanos()),
+        WindowAlignment::FirstHit => (1, 0),
     };
     [kind, count, secs, nanos, burst, align, boundary]
 }
 
-fn limit_of<A: Kept>(words: [u64; 7]) -> Option<A> {
+fn limit_from_words<A: TableAlgorithm>(words: [u64; 7]) -> Option<A> {
     let [kind, count, secs, nanos, burst, align, boundary] = words;
-    let rate = snapshot::rate_of([kind, count, secs, nanos, burst])?;
+    let rate = snapshot::rate_from_words([kind, count, secs, nanos, burst])?;
     let align = match align {
-        0 => Align::Boundary(Timestamp::from_nanos(boundary)),
-        _ => Align::FirstHit,
+        0 => WindowAlignment::Boundary(Timestamp::from_nanos(boundary)),
+        _ => WindowAlignment::FirstHit,
     };
-    Some(A::new(rate).ok()?.aligned(align))
+    Some(A::new(rate).ok()?.aligned_to(align))
 }
 
 /// A section, and how its keys are taken over.
@@ -284,24 +284,24 @@ struct SnapshotSection<'a> {
     elapsed: u64,
     /// What the clock of its states would show now.
     now: Timestamp,
-    times: Times,
+    times: SnapshotTimes,
     hasher: &'a KeyHasher,
 }
 
 impl SnapshotSection<'_> {
     /// Stores what is still active of its keys.
-    fn load<K: Hash + Eq + Clone, A: Kept>(
+    fn load<K: Hash + Eq + Clone, A: TableAlgorithm>(
         mut self,
         table: &Table<K, A>,
         file: &mut SnapshotReader,
-        mut decode: impl FnMut(&[u8]) -> Decoded<K>,
-    ) -> Result<Loaded, SnapshotError> {
+        mut decode: impl FnMut(&[u8]) -> DecodedKey<K>,
+    ) -> Result<LoadCounts, SnapshotError> {
         let path = || file.path().to_owned();
         if self.algorithm != A::NUMBER {
             return Err(SnapshotError::OtherAlgorithm { path: path() });
         }
         let (mut limits, mut keys) = (Vec::new(), 0);
-        let mut loaded = Loaded::default();
+        let mut loaded = LoadCounts::default();
         loop {
             match file.word()? {
                 END => break,
@@ -310,54 +310,54 @@ impl SnapshotSection<'_> {
                     self.now = time.plus_nanos(self.elapsed);
                 }
                 RATE => {
-                    let limit = limit_of::<A>(file.words()?);
-                    limits.push(Arc::new(limit.ok_or_else(|| file.corrupt())?));
+                    let limit = limit_from_words::<A>(file.words()?);
+                    limits.push(Arc::new(limit.ok_or_else(|| file.corrupt_error())?));
                 }
                 KEY => {
                     keys += 1;
-                    let stored = self.key(table, file, &limits, &mut decode)?;
+                    let stored = self.read_key(table, file, &limits, &mut decode)?;
                     match stored.map(|new| table.restore(new, self.times.now)) {
                         None => {}
                         Some(Ok(())) => loaded.keys += 1,
-                        Some(Err(RestoreError::Full)) => loaded.left_out += 1,
-                        Some(Err(RestoreError::Twice)) => {
+                        Some(Err(RestoreError::Full)) => loaded.skipped += 1,
+                        Some(Err(RestoreError::Duplicate)) => {
                             let path = file.path().to_owned();
                             return Err(SnapshotError::Key { path });
                         }
                     }
                 }
-                _ => return Err(file.corrupt()),
+                _ => return Err(file.corrupt_error()),
             }
         }
         match file.word()? {
             written if written == keys => Ok(loaded),
-            _ => Err(file.corrupt()),
+            _ => Err(file.corrupt_error()),
         }
     }
 
     /// The next key, if it is active still and of use.
-    fn key<K: Hash + Eq + Clone, A: Kept>(
+    fn read_key<K: Hash + Eq + Clone, A: TableAlgorithm>(
         &self,
         table: &Table<K, A>,
         file: &mut SnapshotReader,
         limits: &[Arc<A>],
-        decode: &mut impl FnMut(&[u8]) -> Decoded<K>,
+        decode: &mut impl FnMut(&[u8]) -> DecodedKey<K>,
     ) -> Result<Option<NewEntry<K, A>>, SnapshotError> {
         let (own, to) = (table.limit(), table.local_time(self.times.now));
         let [rate, until, floor] = file.words()?;
         let bytes = file.bytes()?;
-        let state = A::read(&mut file.rest());
-        let state = state.ok_or_else(|| file.corrupt())?;
+        let state = A::read(&mut file.remaining_words());
+        let state = state.ok_or_else(|| file.corrupt_error())?;
         let number = usize::try_from(rate / 2).unwrap_or(usize::MAX);
-        let old = limits.get(number).ok_or_else(|| file.corrupt())?;
+        let old = limits.get(number).ok_or_else(|| file.corrupt_error())?;
         let mut ledger = Ledger::<A>::from_parts(state, Timestamp::from_nanos(floor));
         // Windows that are counted on another clock are counted roughly.
         if self.now != to {
-            ledger.shift(old, self.now, to);
+            ledger.move_to_clock(old, self.now, to);
         }
         let tier = (rate % 2 == 1).then(|| Arc::clone(old));
         if tier.is_none() && **old != own {
-            ledger.keep_spent(old, &own, to);
+            ledger.migrate_spent(old, &own, to);
         }
         let until = Timestamp::from_nanos(until);
         let blocked_until = if until > self.now {
@@ -370,9 +370,9 @@ impl SnapshotSection<'_> {
             return Ok(None);
         }
         let key = match decode(&bytes) {
-            Decoded::Key(key) => key,
-            Decoded::LeftOut => return Ok(None),
-            Decoded::Unknown => {
+            DecodedKey::Key(key) => key,
+            DecodedKey::Skipped => return Ok(None),
+            DecodedKey::Unknown => {
                 let path = file.path().to_owned();
                 return Err(SnapshotError::Key { path });
             }

@@ -1,21 +1,21 @@
 //! What can be asked of a key's state, in one form for keys that are there, new ones and the bucket
 //! that keys without a slot share.
 
-use tollgate_core::{Booked, Decision, Outcome, Unbooked};
+use tollgate_core::{Booking, BookingError, Decision, Outcome};
 
 /// What a question is answered with.
 pub(super) trait StateAnswer {
     /// The answer where no state is asked: the key is blocked, or new and refused at the cap.
-    fn refused(decision: Decision) -> Self;
+    fn from_denial(decision: Decision) -> Self;
 
     fn outcome(&self) -> Outcome;
 
     /// The same answer; if it is a denial, with the decision that `tell` makes of the one in it.
-    fn retold(self, tell: impl FnOnce(Decision) -> Decision) -> Self;
+    fn map_denial(self, tell: impl FnOnce(Decision) -> Decision) -> Self;
 }
 
 impl StateAnswer for Decision {
-    fn refused(decision: Decision) -> Self {
+    fn from_denial(decision: Decision) -> Self {
         decision
     }
 
@@ -23,7 +23,7 @@ impl StateAnswer for Decision {
         self.outcome
     }
 
-    fn retold(self, tell: impl FnOnce(Decision) -> Decision) -> Self {
+    fn map_denial(self, tell: impl FnOnce(Decision) -> Decision) -> Self {
         match self.outcome {
             Outcome::Denied => tell(self),
             Outcome::Allowed | Outcome::Never => self,
@@ -32,7 +32,7 @@ impl StateAnswer for Decision {
 }
 
 impl StateAnswer for bool {
-    fn refused(_decision: Decision) -> Self {
+    fn from_denial(_decision: Decision) -> Self {
         false
     }
 
@@ -44,36 +44,36 @@ impl StateAnswer for bool {
         }
     }
 
-    fn retold(self, _tell: impl FnOnce(Decision) -> Decision) -> Self {
+    fn map_denial(self, _tell: impl FnOnce(Decision) -> Decision) -> Self {
         self
     }
 }
 
-impl StateAnswer for Result<Booked, Unbooked> {
-    fn refused(decision: Decision) -> Self {
-        Err(Unbooked::Refused(decision))
+impl StateAnswer for Result<Booking, BookingError> {
+    fn from_denial(decision: Decision) -> Self {
+        Err(BookingError::Denied(decision))
     }
 
     fn outcome(&self) -> Outcome {
         self.map_or_else(|unbooked| unbooked.decision().outcome, |_| Outcome::Allowed)
     }
 
-    fn retold(self, tell: impl FnOnce(Decision) -> Decision) -> Self {
+    fn map_denial(self, tell: impl FnOnce(Decision) -> Decision) -> Self {
         self.map_err(|unbooked| match unbooked {
-            Unbooked::Refused(decision) => Unbooked::Refused(decision.retold(tell)),
-            Unbooked::TooFarAhead(_) => unbooked,
+            BookingError::Denied(decision) => BookingError::Denied(decision.map_denial(tell)),
+            BookingError::TooFarAhead(_) => unbooked,
         })
     }
 }
 
 /// One question to a state. It may be put twice: to a fresh state and to the shared one.
 #[derive(Clone, Copy)]
-pub(super) struct Act<F> {
+pub(super) struct StateRequest<F> {
     pub(super) cost: u64,
     pub(super) purpose: RequestPurpose,
     /// Puts it to a ledger, at a limit and a time, of which so many tokens were taken and are not yet known to be
     /// spent.
-    pub(super) on: F,
+    pub(super) apply: F,
 }
 
 /// Why a state is asked.
@@ -82,20 +82,20 @@ pub(super) enum RequestPurpose {
     /// To charge what passes.
     Charge,
     /// To decide what a waiter is told, which is a request: it counts for a key at a slower rate.
-    Ask,
+    WaitCheck,
     /// To see.
-    See,
+    Peek,
 }
 
-impl<F> Act<F> {
+impl<F> StateRequest<F> {
     /// Whether it only looks, and so changes nothing.
     #[inline]
-    pub(super) fn looks(&self) -> bool {
+    pub(super) fn is_peek(&self) -> bool {
         self.cost == 0 || self.purpose != RequestPurpose::Charge
     }
 
     /// Whether there is a request that can be denied.
-    pub(super) fn asks(&self) -> bool {
-        self.cost > 0 && self.purpose != RequestPurpose::See
+    pub(super) fn is_request(&self) -> bool {
+        self.cost > 0 && self.purpose != RequestPurpose::Peek
     }
 }

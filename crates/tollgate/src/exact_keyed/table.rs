@@ -2,19 +2,20 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Booked, Decision, Ledger, Outcome, Timestamp, Unbooked, units};
+use tollgate_core::{Booking, BookingError, Decision, Ledger, Outcome, Timestamp, units};
 
-use super::entry::Entry;
+use super::entry::KeyEntry;
 use super::shard::{
-    KeyQuery, LimitSource, Lookup, NOBODY, Need, NewEntry, RestoreError, Shard, ShardAnswer,
+    KeyQuery, LimitSource, Lookup, NO_ENTRY, NewEntry, RestoreError, RoomRequest, Shard,
+    ShardAnswer,
 };
-use super::state_request::{Act, RequestPurpose, StateAnswer};
-use super::table_algorithm::{Kept, KeyTiers};
-use crate::cell::{Ticket, Undo};
+use super::state_request::{RequestPurpose, StateAnswer, StateRequest};
+use super::table_algorithm::{KeyTiers, TableAlgorithm};
+use crate::cell::{CancelScope, ChargeTicket};
 use crate::sharding::ShardLayout;
-use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
+use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
 use crate::table::Stats;
-use crate::{Algorithm, AtCap, Tier};
+use crate::{Algorithm, Tier, WhenFull};
 
 /// Fewest keys worth a shard of their own.
 const SHARD_KEYS: usize = 1_024;
@@ -31,18 +32,18 @@ type LockedShard<K, A> = Padded<Mutex<Shard<K, A>>>;
 
 /// A table of keys for one algorithm.
 #[derive(Debug)]
-pub(super) struct Table<K, A: Kept> {
+pub(super) struct Table<K, A: TableAlgorithm> {
     shards: Box<[LockedShard<K, A>]>,
-    sizes: ShardLayout,
+    sharding: ShardLayout,
     timeline: Option<Timeline>,
     /// The timeline's anchor, in nanoseconds of the clock. Read under the lock of a shard or of the shared
     /// bucket, and changed under all of them.
     anchor: AtomicU64,
-    at_cap: AtCap,
-    rate_of: KeyTiers<K>,
+    at_cap: WhenFull,
+    key_tiers: KeyTiers<K>,
     /// The bucket that keys without a slot share: the only key of its shard. Its lock is also held while the rate
     /// changes.
-    shared: LockedShard<K, A>,
+    shared_bucket: LockedShard<K, A>,
     overflowed: AtomicU64,
 }
 
@@ -83,57 +84,63 @@ impl Timeline {
 
 /// What a table is made of besides its limit.
 #[derive(Debug)]
-pub(super) struct Plan<K> {
+pub(super) struct TableConfig<K> {
     pub(super) capacity: usize,
-    pub(super) at_cap: AtCap,
+    pub(super) at_cap: WhenFull,
     pub(super) rate_of: KeyTiers<K>,
 }
 
-impl<K, A: Kept> Table<K, A> {
-    pub(super) fn new(limit: A, plan: Plan<K>, timeline: Option<Timeline>) -> Self {
+impl<K, A: TableAlgorithm> Table<K, A> {
+    pub(super) fn new(limit: A, plan: TableConfig<K>, timeline: Option<Timeline>) -> Self {
         let capacity = plan.capacity;
         let for_threads = (capacity / SHARD_KEYS).clamp(1, MAX_SHARDS_FOR_THREADS);
         let for_growth = (capacity / MAX_SHARD_KEYS).min(MAX_SHARDS);
         let mut sizes = ShardLayout::new(capacity, for_threads.max(for_growth));
-        sizes.room = sizes.room.min(Shard::<K, A>::MOST_ROOM);
-        let shard = || Padded(Mutex::new(Shard::new(limit, sizes.room)));
+        sizes.capacity_per_shard = sizes.capacity_per_shard.min(Shard::<K, A>::MOST_ROOM);
+        let shard = || Padded(Mutex::new(Shard::new(limit, sizes.capacity_per_shard)));
         Self {
             shards: (0..sizes.count).map(|_| shard()).collect(),
-            sizes,
+            sharding: sizes,
             timeline,
             anchor: AtomicU64::new(timeline.map_or(0, |timeline| timeline.anchor.as_nanos())),
             at_cap: plan.at_cap,
-            rate_of: plan.rate_of,
-            shared: Padded(Mutex::new(Shard::new(limit, 1))),
+            key_tiers: plan.rate_of,
+            shared_bucket: Padded(Mutex::new(Shard::new(limit, 1))),
             overflowed: AtomicU64::new(0),
         }
     }
 
     /// Whether keys have no rates of their own by a function.
     pub(super) fn has_one_rate(&self) -> bool {
-        self.rate_of.0.is_none()
+        self.key_tiers.0.is_none()
     }
 
     /// The most bytes that it uses, but for what keys own, with all states under the rate in force.
     pub(super) fn memory_bound(&self) -> usize {
         let states = self.limit().heap_bytes();
         let shard = size_of::<LockedShard<K, A>>()
-            .saturating_add(Shard::<K, A>::bytes(self.sizes.room))
-            .saturating_add(Shard::<K, A>::slots(self.sizes.room).saturating_mul(states));
+            .saturating_add(Shard::<K, A>::memory_for(self.sharding.capacity_per_shard))
+            .saturating_add(
+                Shard::<K, A>::slots_for(self.sharding.capacity_per_shard).saturating_mul(states),
+            );
         shard.saturating_mul(self.shards.len())
     }
 
     /// Puts a question to a key's state, or to what stands for it at the cap.
     #[inline]
-    pub(super) fn act<T: StateAnswer>(
+    pub(super) fn apply<T: StateAnswer>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
         (cost, purpose): (u64, RequestPurpose),
         on: impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T,
     ) -> T {
-        let act = Act { cost, purpose, on };
-        self.act_on(ask, tier, &act).0
+        let act = StateRequest {
+            cost,
+            purpose,
+            apply: on,
+        };
+        self.apply_with_ticket(ask, tier, &act).0
     }
 
     /// Decides requests in their order, and locks a shard once for those of it in a row.
@@ -142,49 +149,50 @@ impl<K, A: Kept> Table<K, A> {
         requests: impl Iterator<Item = (Lookup<'q, Q>, u64)>,
         mut each: impl FnMut(Decision, u64),
     ) {
-        let (under, need) = (LimitSource::Own(&self.rate_of), self.need());
+        let (under, need) = (LimitSource::ByKey(&self.key_tiers), self.room_request());
         let mut held: Option<(usize, MutexGuard<'_, Shard<K, A>>)> = None;
         for (ask, cost) in requests {
-            let number = self.sizes.number(ask.hash);
+            let number = self.sharding.shard_of(ask.hash);
             if held.as_ref().is_none_or(|(locked, _)| *locked != number) {
                 // One lock is given up before the next is taken.
                 drop(held.take());
                 held = Some((number, lock(&self.shards[number].0)));
             }
-            let mut local = self.local(&ask);
-            if self.is_far(local.clock) {
+            let mut local = self.local_lookup(&ask);
+            if self.is_far(local.clock_time) {
                 drop(held.take());
-                let (shard, nearer) = self.enter(&ask);
+                let (shard, nearer) = self.lock_shard(&ask);
                 (held, local) = (Some((number, shard)), nearer);
             }
             let Some((_, shard)) = &mut held else {
                 continue;
             };
-            let act = Act {
+            let act = StateRequest {
                 cost,
                 purpose: RequestPurpose::Charge,
-                on: |ledger: &mut Ledger<A>, limit: &A, now, _| ledger.decide(limit, now, cost),
+                apply: |ledger: &mut Ledger<A>, limit: &A, now, _| ledger.decide(limit, now, cost),
             };
-            let decision = match shard.act(&local, &under, &act, need) {
-                ShardAnswer::Given(decision, _) => decision,
+            let decision = match shard.apply(&local, &under, &act, need) {
+                ShardAnswer::Applied(decision, _) => decision,
                 ShardAnswer::Full(fresh, now) => {
                     drop(held.take());
-                    self.at_the_cap(&act, fresh, now, &ask).0
+                    self.apply_when_full(&act, fresh, now, &ask).0
                 }
             };
             each(decision, cost);
         }
     }
 
-    pub(super) fn reserve(
+    pub(super) fn reserve_request(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Unbooked> {
-        let (booked, birth, now) = self.act_on(ask, tier, &reserve(cost, patience));
-        booked.map(|booked| Ticket::Entry {
+    ) -> Result<ChargeTicket, BookingError> {
+        let (booked, birth, now) =
+            self.apply_with_ticket(ask, tier, &reserve_request(cost, patience));
+        booked.map(|booked| ChargeTicket::Entry {
             at: ask.now + (booked.at() - now),
             booked,
             birth,
@@ -198,26 +206,36 @@ impl<K, A: Kept> Table<K, A> {
         tier: Option<&Tier>,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
-        let (under, act) = (self.under(tier), reserve(cost, Duration::ZERO));
+    ) -> Result<ChargeTicket, BookingError> {
+        let (under, act) = (
+            self.limit_source(tier),
+            reserve_request(cost, Duration::ZERO),
+        );
         let (mut answer, mut id) = {
-            let (mut shard, local) = self.enter(ask);
-            shard.hold(&local, &under, &act, self.need(), self.local_time(until))
+            let (mut shard, local) = self.lock_shard(ask);
+            shard.hold(
+                &local,
+                &under,
+                &act,
+                self.room_request(),
+                self.local_time(until),
+            )
         };
-        let is_shared = matches!(answer, ShardAnswer::Full(..)) && self.at_cap == AtCap::ShareOne;
+        let is_shared =
+            matches!(answer, ShardAnswer::Full(..)) && self.at_cap == WhenFull::SharedBucket;
         if is_shared {
             self.overflowed.fetch_add(1, Ordering::Relaxed);
             let (mut shared, local) = self.lock_shared_bucket(ask);
-            let (own, until) = (LimitSource::Own(&KeyTiers(None)), self.local_time(until));
-            (answer, id) = shared.hold(&local, &own, &act, self.need(), until);
+            let (own, until) = (LimitSource::ByKey(&KeyTiers(None)), self.local_time(until));
+            (answer, id) = shared.hold(&local, &own, &act, self.room_request(), until);
         }
         if let Some(id) = id {
-            return Ok(Ticket::Held { id, is_shared });
+            return Ok(ChargeTicket::Held { id, is_shared });
         }
         let (booked, birth) = match answer {
-            ShardAnswer::Given(booked, birth) if !is_shared => (booked, birth),
+            ShardAnswer::Applied(booked, birth) if !is_shared => (booked, birth),
             ShardAnswer::Full(fresh, now) if !is_shared => {
-                let (booked, birth, _) = self.at_the_cap(&act, fresh, now, ask);
+                let (booked, birth, _) = self.apply_when_full(&act, fresh, now, ask);
                 (booked, birth)
             }
             shared => {
@@ -225,7 +243,7 @@ impl<K, A: Kept> Table<K, A> {
                 (booked, SHARED | birth)
             }
         };
-        Ok(Ticket::Entry {
+        Ok(ChargeTicket::Entry {
             at: ask.now,
             booked: booked?,
             birth,
@@ -236,10 +254,10 @@ impl<K, A: Kept> Table<K, A> {
     pub(super) fn settle(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        ticket: &Ticket,
+        ticket: &ChargeTicket,
         spent: u64,
     ) {
-        if let Ticket::Held { id, is_shared } = *ticket {
+        if let ChargeTicket::Held { id, is_shared } = *ticket {
             self.with_entry(ask, is_shared, |shard, slot, now| {
                 shard.settle_hold(slot, now, id, spent);
             });
@@ -250,10 +268,10 @@ impl<K, A: Kept> Table<K, A> {
     pub(super) fn prolong(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        ticket: &mut Ticket,
+        ticket: &mut ChargeTicket,
         until: Timestamp,
     ) {
-        if let Ticket::Held { id, is_shared } = ticket {
+        if let ChargeTicket::Held { id, is_shared } = ticket {
             self.with_entry(ask, *is_shared, |shard, slot, _| {
                 shard.prolong_hold(slot, id, self.local_time(until));
             });
@@ -263,19 +281,19 @@ impl<K, A: Kept> Table<K, A> {
     pub(super) fn give_back(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
-        ticket: &Ticket,
-        undo: Undo,
+        ticket: &ChargeTicket,
+        undo: CancelScope,
     ) -> bool {
-        let Ticket::Entry { booked, birth, .. } = ticket else {
-            return matches!(ticket, Ticket::Free(_));
+        let ChargeTicket::Entry { booked, birth, .. } = ticket else {
+            return matches!(ticket, ChargeTicket::Free(_));
         };
         let is_shared = birth & SHARED != 0;
         // Other keys share the bucket at the cap, and what they book isn't in this key's line.
-        if *birth == NOBODY || (is_shared && undo == Undo::Whole) {
+        if *birth == NO_ENTRY || (is_shared && undo == CancelScope::Whole) {
             return !is_shared;
         }
         let undone = self.with_entry(ask, is_shared, |shard, slot, now| {
-            shard.give_back(slot, now, booked, birth & !SHARED, undo)
+            shard.cancel(slot, now, booked, birth & !SHARED, undo)
         });
         undone.unwrap_or(false)
     }
@@ -290,7 +308,7 @@ impl<K, A: Kept> Table<K, A> {
         let (mut shard, local) = if is_shared {
             self.lock_shared_bucket(ask)
         } else {
-            (self.shard(ask.hash), self.local(ask))
+            (self.shard(ask.hash), self.local_lookup(ask))
         };
         let slot = shard.find(&local)?;
         Some(change(&mut shard, slot, local.now))
@@ -304,21 +322,21 @@ impl<K, A: Kept> Table<K, A> {
         tier: Option<&Tier>,
         tokens: u64,
     ) -> bool {
-        let under = match tier.and_then(A::of) {
-            None => LimitSource::Present(&self.rate_of),
-            Some(limit) => LimitSource::Given(limit),
+        let under = match tier.and_then(A::of_tier) {
+            None => LimitSource::Current(&self.key_tiers),
+            Some(limit) => LimitSource::FromCall(limit),
         };
-        let (mut shard, local) = self.enter(ask);
-        let act = Act {
+        let (mut shard, local) = self.lock_shard(ask);
+        let act = StateRequest {
             cost: tokens,
             purpose: RequestPurpose::Charge,
-            on: |ledger: &mut Ledger<A>, limit: &A, now, _| {
+            apply: |ledger: &mut Ledger<A>, limit: &A, now, _| {
                 ledger.penalize(limit, now, tokens);
                 true
             },
         };
-        let answer = shard.act(&local, &under, &act, Need::default());
-        matches!(answer, ShardAnswer::Given(..))
+        let answer = shard.apply(&local, &under, &act, RoomRequest::default());
+        matches!(answer, ShardAnswer::Applied(..))
     }
 
     /// Blocks a key; no if it is new and there is no slot for it.
@@ -327,21 +345,21 @@ impl<K, A: Kept> Table<K, A> {
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         duration: Duration,
     ) -> bool {
-        let need = Need {
+        let need = RoomRequest {
             block: true,
-            ..self.need()
+            ..self.room_request()
         };
-        let (mut shard, local) = self.enter(ask);
+        let (mut shard, local) = self.lock_shard(ask);
         shard.block(&local, local.now + duration, need)
     }
 
     pub(super) fn limit(&self) -> A {
-        *lock(&self.shared.0).in_force()
+        *lock(&self.shared_bucket.0).limit_in_force()
     }
 
     pub(super) fn change(&self, now: Timestamp, limit: A) {
         // Held until every shard has it, so that two changes come to all of them in one order, and at one time.
-        let mut shared = lock(&self.shared.0);
+        let mut shared = lock(&self.shared_bucket.0);
         let at = self.local_time(now);
         shared.change(at, limit);
         for shard in &self.shards {
@@ -355,7 +373,7 @@ impl<K, A: Kept> Table<K, A> {
         &self,
         number: usize,
         now: Timestamp,
-        each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+        each: impl FnMut(&KeyEntry<K, A>, &A, Timestamp, Timestamp),
     ) {
         let mut shard = lock(&self.shards[number].0);
         shard.for_each(self.local_time(now), each);
@@ -386,66 +404,72 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn act_on<T: StateAnswer>(
+    fn apply_with_ticket<T: StateAnswer>(
         &self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         tier: Option<&Tier>,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
     ) -> (T, u64, Timestamp) {
-        let under = self.under(tier);
+        let under = self.limit_source(tier);
         // The shard's lock is given up before the shared bucket's is taken.
         let (answer, local) = {
-            let (mut shard, local) = self.enter(ask);
-            (shard.act(&local, &under, act, self.need()), local)
+            let (mut shard, local) = self.lock_shard(ask);
+            (shard.apply(&local, &under, act, self.room_request()), local)
         };
         match answer {
-            ShardAnswer::Given(answer, birth) => (answer, birth, local.now),
-            ShardAnswer::Full(fresh, now) => self.at_the_cap(act, fresh, now, ask),
+            ShardAnswer::Applied(answer, birth) => (answer, birth, local.now),
+            ShardAnswer::Full(fresh, now) => self.apply_when_full(act, fresh, now, ask),
         }
     }
 
-    fn under<'t>(&'t self, tier: Option<&'t Tier>) -> LimitSource<'t, K, A> {
+    fn limit_source<'t>(&'t self, tier: Option<&'t Tier>) -> LimitSource<'t, K, A> {
         // Handles are at tiers of this algorithm alone.
-        match tier.and_then(A::of) {
-            None => LimitSource::Own(&self.rate_of),
-            Some(limit) => LimitSource::Given(limit),
+        match tier.and_then(A::of_tier) {
+            None => LimitSource::ByKey(&self.key_tiers),
+            Some(limit) => LimitSource::FromCall(limit),
         }
     }
 
     /// What a charge may put aside for a new key.
-    fn need(&self) -> Need {
-        Need {
-            evict: self.at_cap == AtCap::EvictNearestIdle,
+    fn room_request(&self) -> RoomRequest {
+        RoomRequest {
+            evict: self.at_cap == WhenFull::EvictNearestIdle,
             block: false,
         }
     }
 
     /// What the policy says about a new key for which there is no slot.
     #[cold]
-    fn at_the_cap<T: StateAnswer>(
+    fn apply_when_full<T: StateAnswer>(
         &self,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         fresh: T,
         at: Timestamp,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
     ) -> (T, u64, Timestamp) {
         self.overflowed.fetch_add(1, Ordering::Relaxed);
         match self.at_cap {
-            AtCap::AdmitNew => (fresh, NOBODY, at),
-            AtCap::ShareOne => {
+            WhenFull::AdmitNew => (fresh, NO_ENTRY, at),
+            WhenFull::SharedBucket => {
                 let (mut shared, local) = self.lock_shared_bucket(ask);
-                let answer =
-                    shared.act(&local, &LimitSource::Own(&KeyTiers(None)), act, self.need());
+                let answer = shared.apply(
+                    &local,
+                    &LimitSource::ByKey(&KeyTiers(None)),
+                    act,
+                    self.room_request(),
+                );
                 let (answer, birth) = answer.into_parts();
                 (answer, SHARED | birth, local.now)
             }
             // Even an evicting table is full if all of its keys are blocked.
-            AtCap::DenyNew | AtCap::EvictNearestIdle => (T::refused(self.denied()), NOBODY, at),
+            WhenFull::DenyNew | WhenFull::EvictNearestIdle => {
+                (T::from_denial(self.denied_when_full()), NO_ENTRY, at)
+            }
         }
     }
 
     /// The refusal of a key that nothing is known about: one interval is as good a guess as any.
-    fn denied(&self) -> Decision {
+    fn denied_when_full(&self) -> Decision {
         let limit = self.limit();
         let period = limit.rate().period().unwrap_or(Duration::from_secs(1));
         let count = u32::try_from(limit.rate().count()).unwrap_or(u32::MAX);
@@ -455,22 +479,22 @@ impl<K, A: Kept> Table<K, A> {
 
     #[inline]
     fn shard(&self, hash: u64) -> MutexGuard<'_, Shard<K, A>> {
-        lock(&self.shards[self.sizes.number(hash)].0)
+        lock(&self.shards[self.sharding.shard_of(hash)].0)
     }
 
     /// The shard of a key, and what is asked in the time of states: they are moved first if it is far.
     #[inline]
-    fn enter<'a, Q: ?Sized>(
+    fn lock_shard<'a, Q: ?Sized>(
         &self,
         ask: &Lookup<'a, Q>,
     ) -> (MutexGuard<'_, Shard<K, A>>, Lookup<'a, Q>) {
-        let (shard, local) = (self.shard(ask.hash), self.local(ask));
-        if !self.is_far(local.clock) {
+        let (shard, local) = (self.shard(ask.hash), self.local_lookup(ask));
+        if !self.is_far(local.clock_time) {
             return (shard, local);
         }
         drop(shard);
-        self.move_anchor(ask.clock);
-        (self.shard(ask.hash), self.local(ask))
+        self.move_anchor(ask.clock_time);
+        (self.shard(ask.hash), self.local_lookup(ask))
     }
 
     /// The bucket that keys without a slot share, and what it is asked in their place.
@@ -478,11 +502,11 @@ impl<K, A: Kept> Table<K, A> {
         &self,
         ask: &Lookup<'a, Q>,
     ) -> (MutexGuard<'_, Shard<K, A>>, Lookup<'a, Q>) {
-        let shared = lock(&self.shared.0);
+        let shared = lock(&self.shared_bucket.0);
         let local = Lookup {
             hash: 0,
             is_shared: true,
-            ..self.local(ask)
+            ..self.local_lookup(ask)
         };
         (shared, local)
     }
@@ -502,7 +526,7 @@ impl<K, A: Kept> Table<K, A> {
     /// or before the first: each keeps what it has left, or what a clock that was set back leaves it.
     #[cold]
     fn move_anchor(&self, now: Timestamp) {
-        let mut shared = lock(&self.shared.0);
+        let mut shared = lock(&self.shared_bucket.0);
         let mut shards: Vec<_> = self.shards.iter().map(|shard| lock(&shard.0)).collect();
         let (from, Some(timeline)) = (self.local_time(now), self.timeline) else {
             return;
@@ -525,9 +549,9 @@ impl<K, A: Kept> Table<K, A> {
     }
 
     #[inline]
-    fn local<'a, Q: ?Sized>(&self, ask: &Lookup<'a, Q>) -> Lookup<'a, Q> {
+    fn local_lookup<'a, Q: ?Sized>(&self, ask: &Lookup<'a, Q>) -> Lookup<'a, Q> {
         Lookup {
-            clock: self.local_time(ask.clock),
+            clock_time: self.local_time(ask.clock_time),
             ..Lookup::new(ask.key, ask.hash, self.local_time(ask.now))
         }
     }
@@ -538,15 +562,15 @@ impl<K, A: Kept> Table<K, A> {
     clippy::type_complexity,
     reason = "a closure's type has no shorter name"
 )]
-fn reserve<A: Kept>(
+fn reserve_request<A: TableAlgorithm>(
     cost: u64,
     patience: Duration,
-) -> Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booked, Unbooked>> {
-    Act {
+) -> StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booking, BookingError>> {
+    StateRequest {
         cost,
         purpose: RequestPurpose::Charge,
-        on: move |ledger: &mut Ledger<A>, limit: &A, now, out| {
-            ledger.reserve_beside(limit, out, now, cost, patience)
+        apply: move |ledger: &mut Ledger<A>, limit: &A, now, out| {
+            ledger.reserve_with_outstanding(limit, out, now, cost, patience)
         },
     }
 }
@@ -554,5 +578,5 @@ fn reserve<A: Kept>(
 fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     // The caller's code runs under the lock only where nothing is half done (comparing keys, cloning
     // a new one, asking for its tier), so a poisoned lock holds a good table.
-    unpoisoned(mutex.lock())
+    ignore_poison(mutex.lock())
 }

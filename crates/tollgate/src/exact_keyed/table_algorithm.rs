@@ -4,29 +4,29 @@ use std::fmt;
 use std::sync::Arc;
 
 use tollgate_core::{
-    Align, Arithmetic, Bucket, Counts, FixedWindow, Gcra, LeakyBucket, Level, Log, SlidingCounter,
-    SlidingLog, Tat, Timestamp, TokenBucket, Window,
+    Arithmetic, Bucket, BucketLevel, FixedWindow, Gcra, HitLog, LeakyBucket, SlidingCounter,
+    SlidingCounts, SlidingLog, TatState, Timestamp, TokenBucket, WindowAlignment, WindowCount,
 };
 
 use crate::tier::{ChooseTier, Tier};
 
 /// An algorithm whose states a table keeps.
-pub(super) trait Kept: Arithmetic + PartialEq + 'static {
+pub(super) trait TableAlgorithm: Arithmetic + PartialEq + 'static {
     /// Its number in a snapshot.
     const NUMBER: u64;
 
     /// The limit of a tier of this algorithm.
-    fn of(tier: &Tier) -> Option<&Arc<Self>> {
+    fn of_tier(tier: &Tier) -> Option<&Arc<Self>> {
         tier.limit().downcast_ref()
     }
 
     /// Where its windows begin, for what has a choice.
-    fn boundaries(&self) -> Align {
-        Align::default()
+    fn alignment_of(&self) -> WindowAlignment {
+        WindowAlignment::default()
     }
 
     /// The same with its windows beginning there.
-    fn aligned(self, _align: Align) -> Self {
+    fn aligned_to(self, _align: WindowAlignment) -> Self {
         self
     }
 
@@ -42,90 +42,90 @@ pub(super) trait Kept: Arithmetic + PartialEq + 'static {
     fn read(words: &mut impl Iterator<Item = u64>) -> Option<Self::State>;
 }
 
-fn time(words: &mut impl Iterator<Item = u64>) -> Option<Timestamp> {
+fn read_time(words: &mut impl Iterator<Item = u64>) -> Option<Timestamp> {
     words.next().map(Timestamp::from_nanos)
 }
 
-impl Kept for Gcra {
+impl TableAlgorithm for Gcra {
     const NUMBER: u64 = 1;
 
-    fn write(tat: &Tat, words: &mut Vec<u64>) {
+    fn write(tat: &TatState, words: &mut Vec<u64>) {
         words.push(tat.to_word());
     }
 
-    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Tat> {
-        words.next().map(Tat::from_word)
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<TatState> {
+        words.next().map(TatState::from_word)
     }
 }
 
 /// A level as three words.
-fn write_level(level: &Level, words: &mut Vec<u64>) {
-    let Level { debt, as_of } = level;
+fn write_level(level: &BucketLevel, words: &mut Vec<u64>) {
+    let BucketLevel { debt, as_of } = level;
     let half = |units: u128| u64::try_from(units & u128::from(u64::MAX)).unwrap_or(u64::MAX);
     words.extend([half(debt >> u64::BITS), half(*debt), as_of.as_nanos()]);
 }
 
-fn read_level(words: &mut impl Iterator<Item = u64>) -> Option<Level> {
+fn read_level(words: &mut impl Iterator<Item = u64>) -> Option<BucketLevel> {
     let high = u128::from(words.next()?) << u64::BITS;
     let low = u128::from(words.next()?);
-    Some(Level {
+    Some(BucketLevel {
         debt: high | low,
-        as_of: time(words)?,
+        as_of: read_time(words)?,
     })
 }
 
-impl Kept for TokenBucket {
+impl TableAlgorithm for TokenBucket {
     const NUMBER: u64 = 2;
 
     fn write(bucket: &Bucket, words: &mut Vec<u64>) {
         write_level(&bucket.level, words);
-        words.push(bucket.last_act.as_nanos());
+        words.push(bucket.latest_reservation.as_nanos());
     }
 
     fn read(words: &mut impl Iterator<Item = u64>) -> Option<Bucket> {
         Some(Bucket {
             level: read_level(words)?,
-            last_act: time(words)?,
+            latest_reservation: read_time(words)?,
         })
     }
 }
 
-impl Kept for LeakyBucket {
+impl TableAlgorithm for LeakyBucket {
     const NUMBER: u64 = 3;
 
-    fn write(level: &Level, words: &mut Vec<u64>) {
+    fn write(level: &BucketLevel, words: &mut Vec<u64>) {
         write_level(level, words);
     }
 
-    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Level> {
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<BucketLevel> {
         read_level(words)
     }
 }
 
-impl Kept for FixedWindow {
+impl TableAlgorithm for FixedWindow {
     const NUMBER: u64 = 4;
 
-    fn boundaries(&self) -> Align {
+    fn alignment_of(&self) -> WindowAlignment {
         self.alignment()
     }
 
-    fn aligned(self, align: Align) -> Self {
-        self.align(align)
+    fn aligned_to(self, align: WindowAlignment) -> Self {
+        self.with_alignment(align)
     }
 
-    fn write(window: &Window, words: &mut Vec<u64>) {
+    fn write(window: &WindowCount, words: &mut Vec<u64>) {
         words.extend([window.start.as_nanos(), window.count]);
     }
 
-    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Window> {
-        Some(Window {
-            start: time(words)?,
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<WindowCount> {
+        Some(WindowCount {
+            start: read_time(words)?,
             count: words.next()?,
         })
     }
 }
 
-impl Kept for SlidingLog {
+impl TableAlgorithm for SlidingLog {
     const NUMBER: u64 = 5;
 
     /// A hit has two words. A log holds its count of them, twice that with a window booked ahead, and
@@ -141,33 +141,33 @@ impl Kept for SlidingLog {
             .saturating_mul(2 * size_of::<u64>())
     }
 
-    fn write(log: &Log, words: &mut Vec<u64>) {
+    fn write(log: &HitLog, words: &mut Vec<u64>) {
         let hits = log.entries();
         words.push(hits.len() as u64);
         words.extend(hits.flat_map(|(at, weight)| [at.as_nanos(), weight]));
     }
 
-    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Log> {
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<HitLog> {
         let hits = words.next()?;
         let mut entries = Vec::new();
         for _ in 0..hits {
             // The file's word is not trusted with an allocation: this ends where the words do.
-            entries.push((time(words)?, words.next()?));
+            entries.push((read_time(words)?, words.next()?));
         }
-        Some(Log::from_entries(entries))
+        Some(HitLog::from_entries(entries))
     }
 }
 
-impl Kept for SlidingCounter {
+impl TableAlgorithm for SlidingCounter {
     const NUMBER: u64 = 6;
 
-    fn write(counts: &Counts, words: &mut Vec<u64>) {
+    fn write(counts: &SlidingCounts, words: &mut Vec<u64>) {
         words.extend([counts.start.as_nanos(), counts.previous, counts.current]);
     }
 
-    fn read(words: &mut impl Iterator<Item = u64>) -> Option<Counts> {
-        Some(Counts {
-            start: time(words)?,
+    fn read(words: &mut impl Iterator<Item = u64>) -> Option<SlidingCounts> {
+        Some(SlidingCounts {
+            start: read_time(words)?,
             previous: words.next()?,
             current: words.next()?,
         })
@@ -179,9 +179,9 @@ pub(super) struct KeyTiers<K>(pub(super) Option<Box<dyn ChooseTier<K>>>);
 
 impl<K> KeyTiers<K> {
     /// What it says of this key, compiled for the limiter's algorithm.
-    pub(super) fn tier<A: Kept>(&self, key: &K) -> Option<Arc<A>> {
+    pub(super) fn tier<A: TableAlgorithm>(&self, key: &K) -> Option<Arc<A>> {
         let tier = self.0.as_ref()?.tier_of(key)?;
-        A::of(tier).map(Arc::clone)
+        A::of_tier(tier).map(Arc::clone)
     }
 
     pub(super) fn is_none(&self) -> bool {

@@ -6,9 +6,9 @@ use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use super::FairLimiter;
 use super::codel::Codel;
-use super::fair_queueing::Fair;
-use super::meter::Meter;
-use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
+use super::fair_queueing::FairQueueing;
+use super::meter::AnchoredBucket;
+use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
 use crate::table::hasher::KeyHasher;
 use crate::wait_queue::SharedWaitQueue;
 
@@ -27,7 +27,7 @@ use crate::wait_queue::SharedWaitQueue;
 /// assert!(limiter.allow("acme"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
 /// What is chosen of a fair limiter before it is built, but for its clock.
 #[derive(Debug)]
@@ -41,7 +41,7 @@ pub struct Settings {
 
 impl Builder {
     pub(super) fn new(rate: Rate) -> Self {
-        Self::of(Settings {
+        Self::from_settings(Settings {
             rate,
             max_waiters: 65_536,
             max_waiters_per_client: 1_024,
@@ -70,7 +70,7 @@ impl<C> Builder<C> {
     /// [`Refused::Shed`](crate::Refused::Shed), then more and more often until the line is short
     /// (CoDel, for each client). A burst that clears within the interval loses nothing, and neither
     /// does a client with one request in line.
-    pub fn shed_when_standing(mut self, target: Duration, interval: Duration) -> Self {
+    pub fn codel(mut self, target: Duration, interval: Duration) -> Self {
         self.settings.codel = Some(Codel { target, interval });
         self
     }
@@ -91,18 +91,18 @@ impl<C: ClockChoice> Builder<C> {
         let limit = Gcra::new(self.settings.rate)?;
         let clock = self.clock.into_clock();
         let now = clock.now();
-        let mut meter = Meter::new(limit, now);
+        let mut meter = AnchoredBucket::new(limit, now);
         if self.settings.start_empty {
-            meter = meter.drained(now);
+            meter = meter.emptied(now);
         }
-        let fair = Fair::new(
+        let fair = FairQueueing::new(
             meter,
             now,
             self.settings.max_waiters_per_client,
             self.settings.codel,
         );
         Ok(FairLimiter {
-            line: SharedWaitQueue::new(fair, self.settings.max_waiters, clock),
+            queue: SharedWaitQueue::new(fair, self.settings.max_waiters, clock),
             hasher: KeyHasher::random(),
         })
     }

@@ -13,43 +13,43 @@ pub(super) struct Codel {
 
 /// How one client's line has stood.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Standing {
+pub(super) struct StandingQueue {
     /// Shedding may start at this time: one interval after the first who waited too long.
-    from: Option<Timestamp>,
+    drops_from: Option<Timestamp>,
     /// How many were shed without a pause, and when the next one is.
-    shed: u64,
-    next: Timestamp,
+    dropped: u64,
+    next_drop: Timestamp,
 }
 
 impl Codel {
     /// Whether the first of a line is dropped, whose turn comes at `due` after it has waited for `waited`.
-    pub(super) fn sheds(
+    pub(super) fn should_drop(
         &self,
-        standing: &mut Standing,
+        standing: &mut StandingQueue,
         due: Timestamp,
         waited: Duration,
         behind: usize,
     ) -> bool {
         if waited < self.target || behind == 0 {
-            *standing = Standing::default();
+            *standing = StandingQueue::default();
             return false;
         }
-        let from = *standing.from.get_or_insert(due + self.interval);
-        if due < from || (standing.shed > 0 && due < standing.next) {
+        let from = *standing.drops_from.get_or_insert(due + self.interval);
+        if due < from || (standing.dropped > 0 && due < standing.next_drop) {
             return false;
         }
-        standing.shed += 1;
-        let last = if standing.shed == 1 {
+        standing.dropped += 1;
+        let last = if standing.dropped == 1 {
             due
         } else {
-            standing.next
+            standing.next_drop
         };
-        standing.next = last + self.pause(standing.shed);
+        standing.next_drop = last + self.drop_interval(standing.dropped);
         true
     }
 
     /// interval / √shed, so that what is shed grows with each interval, as CoDel has it.
-    fn pause(&self, shed: u64) -> Duration {
+    fn drop_interval(&self, shed: u64) -> Duration {
         // 2¹⁶ · √shed, so that the root keeps some of its fraction.
         let root = (u128::from(shed) << 32).isqrt();
         let nanos = (self.interval.as_nanos() << 16) / root.max(1);
@@ -67,7 +67,7 @@ mod tests {
             target: Duration::from_millis(5),
             interval: Duration::from_millis(100),
         };
-        let pauses = [1, 4, 25, 10_000].map(|shed| codel.pause(shed).as_micros());
+        let pauses = [1, 4, 25, 10_000].map(|shed| codel.drop_interval(shed).as_micros());
         assert_eq!(pauses, [100_000, 50_000, 20_000, 1_000]);
     }
 }

@@ -10,42 +10,42 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::fast::FixedState;
 use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
 
-use super::codel::{Codel, Standing};
-use super::meter::Meter;
+use super::codel::{Codel, StandingQueue};
+use super::meter::AnchoredBucket;
 use crate::table::slab::Slab;
 use crate::wait_queue::places::Fifo;
-use crate::wait_queue::queue::{Change, Discipline, Lines};
+use crate::wait_queue::queue::{ClientQueues, FirstChange, QueueDiscipline};
 
 /// One cost over a weight of one, in virtual time: weights up to 2¹⁶ round by less than 2⁻¹⁶.
-const SHIFT: u32 = 32;
+const TAG_FRACTION_BITS: u32 = 32;
 /// The largest weight.
 pub(super) const MAX_WEIGHT: u32 = 1 << 16;
 
 /// Who asks: the fingerprint of a client, and its weight.
 #[derive(Clone, Copy, Debug)]
-pub struct Claim {
+pub struct ClientClaim {
     pub(super) client: u64,
     pub(super) weight: u32,
 }
 
 /// The clients that have something in line, and the limit that they share.
 #[derive(Debug)]
-pub struct Fair {
-    meter: Meter,
+pub struct FairQueueing {
+    meter: AnchoredBucket,
     /// The latest visit: nobody passes at an earlier time.
     seen: Timestamp,
     /// Tokens charged for waiters that left before noticing their turn: the next in line use them.
     credit: u64,
     /// The latest charge that became credit.
-    handed_on: Option<Charge>,
+    transferable_charge: Option<Charge>,
     /// Virtual time: the finish of the last one that passed. It starts again with an empty line.
-    finished: u128,
+    virtual_time: u128,
     /// Counts who became first, so that equal claims pass in that order.
-    turns: u64,
+    next_turn_number: u64,
     index: HashMap<u64, u32, FixedState>,
     clients: Slab<QueuedClient>,
-    order: BTreeSet<FinishTag>,
-    most_per_client: usize,
+    by_finish: BTreeSet<FinishTag>,
+    max_waiters_per_client: usize,
     codel: Option<Codel>,
 }
 
@@ -56,7 +56,7 @@ struct QueuedClient {
     start: u128,
     turn: FinishTag,
     cost: u64,
-    standing: Standing,
+    standing: StandingQueue,
 }
 
 /// A place in the order of clients.
@@ -69,14 +69,14 @@ struct FinishTag {
 
 /// What a charge is given back by.
 #[derive(Debug)]
-pub struct Receipt {
+pub struct FairCharge {
     charge: Charge,
     cost: u64,
 }
 
-impl Fair {
+impl FairQueueing {
     pub(super) fn new(
-        meter: Meter,
+        meter: AnchoredBucket,
         now: Timestamp,
         most_per_client: usize,
         codel: Option<Codel>,
@@ -85,24 +85,24 @@ impl Fair {
             meter,
             seen: now,
             credit: 0,
-            handed_on: None,
-            finished: 0,
-            turns: 0,
+            transferable_charge: None,
+            virtual_time: 0,
+            next_turn_number: 0,
             index: HashMap::default(),
             clients: Slab::new(usize::MAX),
-            order: BTreeSet::new(),
-            most_per_client,
+            by_finish: BTreeSet::new(),
+            max_waiters_per_client: most_per_client,
             codel,
         }
     }
 
     /// How many clients have something in line.
     pub(super) fn clients(&self) -> usize {
-        self.order.len()
+        self.by_finish.len()
     }
 
     /// The number of this client, if it has something in line.
-    pub(super) fn owner(&self, client: u64) -> Option<u32> {
+    pub(super) fn client_slot(&self, client: u64) -> Option<u32> {
         self.index.get(&client).copied()
     }
 
@@ -117,7 +117,7 @@ impl Fair {
             start: 0,
             turn: FinishTag::default(),
             cost: 0,
-            standing: Standing::default(),
+            standing: StandingQueue::default(),
         });
         self.index.insert(key, owner);
         owner
@@ -127,28 +127,28 @@ impl Fair {
         if let Some(client) = self.clients.remove(owner) {
             self.index.remove(&client.key);
         }
-        if self.order.is_empty() {
-            self.finished = 0;
+        if self.by_finish.is_empty() {
+            self.virtual_time = 0;
             self.credit = 0;
-            self.handed_on = None;
+            self.transferable_charge = None;
         }
     }
 
     /// Gives a client another weight, for everything that it has in line.
-    fn weigh(&mut self, owner: u32, weight: u64) {
+    fn set_weight(&mut self, owner: u32, weight: u64) {
         let Some(client) = self.clients.get_mut(owner).filter(|c| c.weight != weight) else {
             return;
         };
         client.weight = weight;
         let old = client.turn;
-        client.turn.finish = client.start + span(u128::from(client.cost), weight);
+        client.turn.finish = client.start + virtual_span(u128::from(client.cost), weight);
         let new = client.turn;
-        self.order.remove(&old);
-        self.order.insert(new);
+        self.by_finish.remove(&old);
+        self.by_finish.insert(new);
     }
 
     /// When this much cost will have passed, one request after the other, if no more come.
-    fn passed_by(&self, cost: u128) -> Timestamp {
+    fn pass_time(&self, cost: u128) -> Timestamp {
         let cost = cost.saturating_sub(u128::from(self.credit));
         let burst = self.meter.limit().limit();
         let at_once = u64::try_from(cost).unwrap_or(u64::MAX).min(burst);
@@ -156,37 +156,37 @@ impl Fair {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        at + self.meter.limit().pace().refill_time(later)
+        at + self.meter.limit().params().refill_time(later)
     }
 }
 
 /// How far a cost moves a client of this weight in virtual time.
-fn span(cost: u128, weight: u64) -> u128 {
-    (cost << SHIFT).div_ceil(u128::from(weight))
+fn virtual_span(cost: u128, weight: u64) -> u128 {
+    (cost << TAG_FRACTION_BITS).div_ceil(u128::from(weight))
 }
 
-impl Discipline for Fair {
-    type Asker = Claim;
-    type Receipt = Receipt;
+impl QueueDiscipline for FairQueueing {
+    type Client = ClientClaim;
+    type Receipt = FairCharge;
 
-    fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {
+    fn advance_clock(&mut self, now: Timestamp) -> Option<Timestamp> {
         self.seen = now;
-        self.meter.follow(now)
+        self.meter.follow_clock(now)
     }
 
-    fn pass_at_once(&mut self, now: Timestamp, ask: &Claim, cost: u64) -> Outcome {
+    fn pass_without_waiting(&mut self, now: Timestamp, ask: &ClientClaim, cost: u64) -> Outcome {
         let at = self.meter.earliest(now, cost);
         match at {
             None => return Outcome::Never,
             Some(at) if at > now => return Outcome::Denied,
             Some(_) => {}
         }
-        if let Some(first) = self.order.first() {
-            let finish = self.finished + span(u128::from(cost), u64::from(ask.weight));
+        if let Some(first) = self.by_finish.first() {
+            let finish = self.virtual_time + virtual_span(u128::from(cost), u64::from(ask.weight));
             if finish >= first.finish || self.index.contains_key(&ask.client) {
                 return Outcome::Denied;
             }
-            self.finished = finish;
+            self.virtual_time = finish;
         }
         if cost > 0 {
             self.meter.charge(now, cost);
@@ -194,44 +194,44 @@ impl Discipline for Fair {
         Outcome::Allowed
     }
 
-    fn stand_in(&mut self, lines: &Lines, ask: Claim) -> Result<u32, Timestamp> {
+    fn choose_queue(&mut self, lines: &ClientQueues, ask: ClientClaim) -> Result<u32, Timestamp> {
         let weight = u64::from(ask.weight);
-        let Some(owner) = self.owner(ask.client) else {
+        let Some(owner) = self.client_slot(ask.client) else {
             return Ok(self.add(ask.client, weight));
         };
         let line = lines.of(owner);
-        if line.len() >= self.most_per_client {
+        if line.len() >= self.max_waiters_per_client {
             // If all of the line is this client's, this is when one of its places becomes free.
             let length = u64::try_from(line.len()).unwrap_or(u64::MAX).max(1);
-            let wait = self.passed_by(lines.cost()).nanos_since(self.seen);
+            let wait = self.pass_time(lines.cost()).nanos_since(self.seen);
             return Err(self.seen.plus_nanos(wait.div_ceil(length)));
         }
-        self.weigh(owner, weight);
+        self.set_weight(owner, weight);
         Ok(owner)
     }
 
     fn estimate(
         &self,
-        lines: &Lines,
+        lines: &ClientQueues,
         _now: Timestamp,
-        ask: &Claim,
+        ask: &ClientClaim,
         cost: u64,
         deadline: Timestamp,
     ) -> Timestamp {
         let all = lines.cost() + u128::from(cost);
-        let at_the_latest = self.passed_by(all);
+        let at_the_latest = self.pass_time(all);
         if at_the_latest <= deadline {
             return at_the_latest;
         }
         let weight = u64::from(ask.weight);
-        let own = self.owner(ask.client);
+        let own = self.client_slot(ask.client);
         let line = own.map(|owner| lines.of(owner)).unwrap_or_default();
         let start = own.and_then(|owner| self.clients.get(owner));
-        let start = start.map_or(self.finished, |client| client.start);
+        let start = start.map_or(self.virtual_time, |client| client.start);
         let before = line.cost() + u128::from(cost);
         // Each finish is rounded up by less than one.
         let rounding = u128::try_from(line.len()).unwrap_or(0);
-        let finish = start + span(before, weight) + rounding;
+        let finish = start + virtual_span(before, weight) + rounding;
         let ahead = |turn: &FinishTag| {
             let Some(client) = self
                 .clients
@@ -241,21 +241,21 @@ impl Discipline for Fair {
                 return 0;
             };
             let share = finish.saturating_sub(client.start);
-            let share = share.saturating_mul(u128::from(client.weight)) >> SHIFT;
+            let share = share.saturating_mul(u128::from(client.weight)) >> TAG_FRACTION_BITS;
             share.min(lines.of(turn.owner).cost())
         };
-        let ahead: u128 = self.order.iter().map(ahead).sum();
-        self.passed_by((ahead + before).min(all))
+        let ahead: u128 = self.by_finish.iter().map(ahead).sum();
+        self.pass_time((ahead + before).min(all))
     }
 
-    fn first_changed(&mut self, owner: u32, first: Option<u64>, why: Change) {
-        let present = self.finished;
+    fn first_changed(&mut self, owner: u32, first: Option<u64>, why: FirstChange) {
+        let present = self.virtual_time;
         let number = match why {
-            Change::Came | Change::Passed => {
-                self.turns += 1;
-                Some(self.turns)
+            FirstChange::Joined | FirstChange::Served => {
+                self.next_turn_number += 1;
+                Some(self.next_turn_number)
             }
-            Change::Left => None,
+            FirstChange::Left => None,
         };
         let Some(client) = self.clients.get_mut(owner) else {
             return;
@@ -268,57 +268,59 @@ impl Discipline for Fair {
             }
             client.cost = cost;
             client.turn.owner = owner;
-            client.turn.finish = client.start + span(u128::from(cost), client.weight);
+            client.turn.finish = client.start + virtual_span(u128::from(cost), client.weight);
         }
         let new = client.turn;
-        if why != Change::Came {
-            self.order.remove(&old);
+        if why != FirstChange::Joined {
+            self.by_finish.remove(&old);
         }
         match first {
             Some(_) => {
-                self.order.insert(new);
+                self.by_finish.insert(new);
             }
             None => self.remove(owner),
         }
     }
 
     fn next(&self) -> Option<(u32, Timestamp)> {
-        let turn = self.order.first()?;
+        let turn = self.by_finish.first()?;
         let cost = self.clients.get(turn.owner)?.cost;
         let cost = cost.saturating_sub(self.credit);
         let due = self.meter.earliest(self.seen, cost);
         Some((turn.owner, due.unwrap_or(Timestamp::MAX)))
     }
 
-    fn sheds(&mut self, owner: u32, line: &Fifo, due: Timestamp, arrived: Timestamp) -> bool {
+    fn should_shed(&mut self, owner: u32, line: &Fifo, due: Timestamp, arrived: Timestamp) -> bool {
         let codel = self.codel;
         let (Some(codel), Some(client)) = (codel, self.clients.get_mut(owner)) else {
             return false;
         };
-        codel.sheds(&mut client.standing, due, due - arrived, line.len() - 1)
+        codel.should_drop(&mut client.standing, due, due - arrived, line.len() - 1)
     }
 
-    fn pass(&mut self, owner: u32, due: Timestamp, cost: u64) -> Receipt {
+    fn pass(&mut self, owner: u32, due: Timestamp, cost: u64) -> FairCharge {
         if let Some(client) = self.clients.get(owner) {
-            self.finished = client.turn.finish;
+            self.virtual_time = client.turn.finish;
         }
         let covered = self.credit.min(cost);
         self.credit -= covered;
         self.seen = due;
-        let handed_on = self.handed_on.take_if(|charge| charge.cost() == cost);
+        let handed_on = self
+            .transferable_charge
+            .take_if(|charge| charge.cost() == cost);
         let charge = match handed_on {
             Some(charge) if covered == cost => charge,
             _ => self.meter.charge(due, cost - covered),
         };
-        Receipt { charge, cost }
+        FairCharge { charge, cost }
     }
 
-    fn give_back(&mut self, now: Timestamp, _owner: u32, receipt: Receipt) {
-        if self.order.is_empty() {
-            self.meter.give_back(now, &receipt.charge);
+    fn refund(&mut self, now: Timestamp, _owner: u32, receipt: FairCharge) {
+        if self.by_finish.is_empty() {
+            self.meter.refund(now, &receipt.charge);
         } else {
             self.credit = self.credit.saturating_add(receipt.cost);
-            self.handed_on = Some(receipt.charge);
+            self.transferable_charge = Some(receipt.charge);
         }
     }
 
@@ -329,7 +331,7 @@ impl Discipline for Fair {
         decision
     }
 
-    fn all_passed(&self, lines: &Lines) -> Timestamp {
-        self.passed_by(lines.cost())
+    fn time_when_drained(&self, lines: &ClientQueues) -> Timestamp {
+        self.pass_time(lines.cost())
     }
 }

@@ -1,37 +1,37 @@
 //! The limit that all clients share, with its state, on any clock and for any uptime.
 
-use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Since, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Charge, Decision, Gcra, LaterCharges, TatState, Timestamp};
 
 use crate::clock_steps::LatestTime;
 
 /// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
-const BEHIND: u64 = 86_400 * 1_000_000_000;
+const ANCHOR_OFFSET_NANOS: u64 = 86_400 * 1_000_000_000;
 /// How far after the anchor it is moved: a year.
-const SPAN: u64 = 365 * BEHIND;
+const MAX_ANCHOR_AGE_NANOS: u64 = 365 * ANCHOR_OFFSET_NANOS;
 
 /// A limit in one word, whose time counts from an anchor that follows the clock.
 #[derive(Debug)]
-pub(super) struct Meter {
+pub(super) struct AnchoredBucket {
     limit: Gcra,
-    tat: Tat,
+    tat: TatState,
     anchor: u64,
     latest: LatestTime,
 }
 
-impl Meter {
+impl AnchoredBucket {
     /// A limit that has all to give.
     pub(super) fn new(limit: Gcra, now: Timestamp) -> Self {
         Self {
             limit,
-            tat: Tat::default(),
-            anchor: now.as_nanos().saturating_sub(BEHIND),
+            tat: TatState::default(),
+            anchor: now.as_nanos().saturating_sub(ANCHOR_OFFSET_NANOS),
             latest: LatestTime::new(&limit),
         }
     }
 
     /// The same with nothing to give at `now`.
-    pub(super) fn drained(mut self, now: Timestamp) -> Self {
-        self.tat = self.limit.empty(self.local(now));
+    pub(super) fn emptied(mut self, now: Timestamp) -> Self {
+        self.tat = self.limit.empty(self.anchored_time(now));
         self
     }
 
@@ -40,51 +40,51 @@ impl Meter {
     }
 
     /// Follows the clock: forth once a year, and back when it was set; then says what it showed before.
-    pub(super) fn follow(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let before = self.latest.set_back(now);
+    pub(super) fn follow_clock(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let before = self.latest.detect_set_back(now);
         if let Some(from) = before {
-            self.count_from(now, self.local(from));
-        } else if now.as_nanos().saturating_sub(self.anchor) > SPAN {
-            self.count_from(now, self.local(now));
+            self.move_anchor(now, self.anchored_time(from));
+        } else if now.as_nanos().saturating_sub(self.anchor) > MAX_ANCHOR_AGE_NANOS {
+            self.move_anchor(now, self.anchored_time(now));
         }
-        self.latest.pass(now);
+        self.latest.advance_to(now);
         before
     }
 
     /// Puts the anchor close behind `now`, which the word so far counts as `from`. A charge from before isn't
     /// given back then.
-    fn count_from(&mut self, now: Timestamp, from: Timestamp) {
-        self.anchor = now.as_nanos().saturating_sub(BEHIND);
-        let to = self.local(now);
-        self.limit.shift(&mut self.tat, from, to);
+    fn move_anchor(&mut self, now: Timestamp, from: Timestamp) {
+        self.anchor = now.as_nanos().saturating_sub(ANCHOR_OFFSET_NANOS);
+        let to = self.anchored_time(now);
+        self.limit.move_to_clock(&mut self.tat, from, to);
     }
 
     /// When this cost first passes.
     pub(super) fn earliest(&self, now: Timestamp, cost: u64) -> Option<Timestamp> {
-        let local = self.local(now);
+        let local = self.anchored_time(now);
         let at = self.limit.earliest(&self.tat, local, cost)?;
         Some(now.plus_nanos(at.nanos_since(local)))
     }
 
     pub(super) fn charge(&mut self, now: Timestamp, cost: u64) -> Charge {
-        let now = self.local(now);
+        let now = self.anchored_time(now);
         self.limit.charge(&mut self.tat, now, now, cost)
     }
 
-    pub(super) fn give_back(&mut self, now: Timestamp, charge: &Charge) {
-        let now = self.local(now);
+    pub(super) fn refund(&mut self, now: Timestamp, charge: &Charge) {
+        let now = self.anchored_time(now);
         self.limit
-            .give_back(&mut self.tat, now, charge, Since::Nothing);
+            .cancel(&mut self.tat, now, charge, LaterCharges::Nothing);
     }
 
     pub(super) fn report(&self, now: Timestamp, at: Option<Timestamp>) -> Decision {
-        let local = self.local(now);
+        let local = self.anchored_time(now);
         let at = at.map(|at| local.plus_nanos(at.nanos_since(now)));
-        self.limit.report(&self.tat, local, at)
+        self.limit.decision_at(&self.tat, local, at)
     }
 
     /// A time as the word counts it.
-    fn local(&self, now: Timestamp) -> Timestamp {
+    fn anchored_time(&self, now: Timestamp) -> Timestamp {
         Timestamp::from_nanos(now.as_nanos().saturating_sub(self.anchor))
     }
 }

@@ -10,9 +10,9 @@ use tollgate_testkit::fairness::jain;
 use tollgate_testkit::traffic::Random;
 
 use super::codel::Codel;
-use crate::Refused;
-use crate::wait_queue::Waits as _;
-use crate::wait_queue::queue::Entered;
+use crate::RateDenied;
+use crate::wait_queue::Waiters as _;
+use crate::wait_queue::queue::JoinOutcome;
 use sim::{Arrival, Fate, Sim, at_millis};
 
 /// How requests of one client are spread over time.
@@ -181,14 +181,14 @@ fn an_absent_client_collects_no_credit() {
 #[test]
 fn lines_are_bounded_for_each_client_and_in_total() {
     let mut sim = Sim::with(Rate::per_second(1), 10, 4, None);
-    assert_eq!(sim.enter(Arrival::new(0, 0)), Ok(Entered::Passed));
+    assert_eq!(sim.enter(Arrival::new(0, 0)), Ok(JoinOutcome::Passed));
     let mut refusals = 0;
     for number in 0..12 {
         for client in 0..3 {
             match sim.enter(Arrival::new(number, client)) {
                 Ok(_) => {}
-                Err(Refused::QueueFull(decision)) => {
-                    assert!(decision.wait() > Duration::ZERO);
+                Err(RateDenied::QueueFull(decision)) => {
+                    assert!(decision.wait_or_max() > Duration::ZERO);
                     refusals += 1;
                 }
                 Err(other) => panic!("{other}"),
@@ -210,7 +210,7 @@ fn a_line_that_stands_is_shed_from_and_a_burst_is_not() {
     let shed = |arrivals: Vec<Arrival>| {
         let mut sim = Sim::with(Rate::per_second(100).burst(1), 65_536, 1_024, Some(codel));
         let fates = sim.run(arrivals, at_millis(60_000));
-        let shed = |fate: &&Fate| matches!(fate.result, Err(Refused::Shed(_)));
+        let shed = |fate: &&Fate| matches!(fate.result, Err(RateDenied::Dropped(_)));
         let shed: Vec<_> = fates.iter().filter(shed).cloned().collect();
         shed
     };
@@ -294,9 +294,9 @@ fn one_who_is_told_that_it_passes_in_time_does() {
                     assert!(fate.at <= at_nanos(patience));
                 }
             }
-            Err(Refused::TooLate(decision)) => {
+            Err(RateDenied::DeadlineExceeded(decision)) => {
                 refused += 1;
-                let expected = at_millis(0) + decision.wait();
+                let expected = at_millis(0) + decision.wait_or_max();
                 assert!(expected >= really, "said {expected}, was {really}");
                 // Within what the others' requests don't divide into: less than one each.
                 let slack = Duration::from_millis(10 * 8 * 5);
@@ -314,7 +314,7 @@ fn one_who_is_told_that_it_passes_in_time_does() {
 #[test]
 fn a_deadline_that_passes_in_line_costs_no_token() {
     let mut sim = Sim::new(Rate::per_second(10).burst(1));
-    assert_eq!(sim.enter(Arrival::new(0, 0)), Ok(Entered::Passed));
+    assert_eq!(sim.enter(Arrival::new(0, 0)), Ok(JoinOutcome::Passed));
     let patient = Arrival::new(0, 1);
     let hasty = Arrival {
         deadline: Some(250_000_000),
@@ -330,7 +330,7 @@ fn a_deadline_that_passes_in_line_costs_no_token() {
     let fates = sim.run((1..=5).map(heavy).collect(), at_millis(10_000));
     let hasty = fates.iter().find(|fate| fate.arrival.client == 0).unwrap();
     assert!(
-        matches!(hasty.result, Err(Refused::TooLate(_))),
+        matches!(hasty.result, Err(RateDenied::DeadlineExceeded(_))),
         "{hasty:?}"
     );
     assert_eq!(hasty.at, at_nanos(250_000_001));
@@ -359,14 +359,16 @@ fn one_who_goes_without_noticing_wastes_no_token() {
                 cost,
                 ..Arrival::new(now.as_nanos(), client)
             };
-            if sim.queue.waiting_of(Some(client)) < 3 && sim.enter(arrival) == Ok(Entered::Passed) {
+            if sim.queue.waiting_of(Some(client)) < 3
+                && sim.enter(arrival) == Ok(JoinOutcome::Passed)
+            {
                 noticed += cost;
             }
         }
         now = sim.queue.next_at().unwrap();
         sim.queue.advance(now);
         loop {
-            let done = sim.queue.take_done();
+            let done = sim.queue.take_finished();
             if done.is_empty() {
                 break;
             }
@@ -377,7 +379,7 @@ fn one_who_goes_without_noticing_wastes_no_token() {
                     sim.queue.leave(now, id);
                 } else {
                     noticed += cost;
-                    assert_eq!(sim.queue.fate(id), Some(Ok(())));
+                    assert_eq!(sim.queue.outcome_of(id), Some(Ok(())));
                 }
             }
             sim.queue.advance(now);

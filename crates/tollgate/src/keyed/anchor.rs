@@ -25,9 +25,9 @@ use super::slot::KeyWord;
 use crate::sync::{AtomicU64, Backoff, Ordering};
 
 /// How far after the anchor it is moved: a year.
-pub(crate) const SPAN: u64 = 31_536_000 * 1_000_000_000;
+pub(crate) const ANCHOR_SPAN: u64 = 31_536_000 * 1_000_000_000;
 /// How far behind the clock it is put: a day, so that times a little out of order are told apart.
-pub(super) const BEHIND: u64 = 86_400 * 1_000_000_000;
+pub(super) const ANCHOR_LAG: u64 = 86_400 * 1_000_000_000;
 /// Words are on their way from one anchor to another. No clock shows this time, nor one a year after.
 const MOVING: u64 = 1 << 63;
 /// The last time that is told apart from later ones.
@@ -48,13 +48,13 @@ pub(crate) struct TableTime {
 
 impl TableTime {
     /// The same time counted from another anchor; a time before that counts as the anchor itself.
-    const fn counted_from(self, anchor: u64) -> Self {
+    const fn rebased_to(self, anchor: u64) -> Self {
         let clock = self.clock().as_nanos();
         Self::at(clock.saturating_sub(anchor), anchor)
     }
 
     /// The same, or so many word units after the anchor if that is later.
-    pub(super) fn no_sooner_than(self, after: u64) -> Self {
+    pub(super) fn at_least(self, after: u64) -> Self {
         let floor = Timestamp::from_nanos(units::to_nanos(after));
         Self {
             now: self.now.max(floor),
@@ -78,47 +78,47 @@ impl TableTime {
 impl Anchor {
     /// Close behind this time: a clock that is set back to before it is told apart from one that stands still.
     pub(crate) fn new(at: Timestamp) -> Self {
-        let behind = at.as_nanos().min(LAST).saturating_sub(BEHIND);
+        let behind = at.as_nanos().min(LAST).saturating_sub(ANCHOR_LAG);
         Self(AtomicU64::new(behind))
     }
 
     /// A time of the clock, if it is within the span of the anchor.
     #[inline(always)]
-    pub(crate) fn near(&self, clock: Timestamp) -> Option<TableTime> {
+    pub(crate) fn time_if_near(&self, clock: Timestamp) -> Option<TableTime> {
         let from = self.0.load(Ordering::Acquire);
         // One comparison tells a time before the anchor, which wraps, one far after it, and a move.
         let nanos = clock.as_nanos().wrapping_sub(from);
-        (nanos < SPAN).then(|| TableTime::at(nanos, from))
+        (nanos < ANCHOR_SPAN).then(|| TableTime::at(nanos, from))
     }
 
     /// A time of the clock before the anchor too; none if it is far after it.
-    pub(crate) fn reach(&self, clock: Timestamp) -> Option<TableTime> {
-        let from = self.settled();
+    pub(crate) fn time_clamped(&self, clock: Timestamp) -> Option<TableTime> {
+        let from = self.load_settled();
         // The anchor follows no further, so a time beyond is as the last.
         let nanos = clock.as_nanos().min(LAST).saturating_sub(from);
-        (nanos < SPAN).then(|| TableTime::at(nanos, from))
+        (nanos < ANCHOR_SPAN).then(|| TableTime::at(nanos, from))
     }
 
     /// Whether a time counts from what words count from. Asked after a word was read.
     #[inline(always)]
-    pub(crate) fn is_of(&self, moment: TableTime) -> bool {
+    pub(crate) fn is_anchor_of(&self, moment: TableTime) -> bool {
         self.0.load(Ordering::Relaxed) == moment.from
     }
 
     /// The time as words count it now. It stays so while the caller holds the lock of a shard.
-    pub(crate) fn renew(&self, moment: TableTime) -> TableTime {
-        if self.is_of(moment) {
+    pub(crate) fn rebase(&self, moment: TableTime) -> TableTime {
+        if self.is_anchor_of(moment) {
             return moment;
         }
-        moment.counted_from(self.settled())
+        moment.rebased_to(self.load_settled())
     }
 
     /// Moves the anchor close behind this time, and lets `move_words` move all words by as many units. The
     /// caller holds the locks of all shards.
-    pub(crate) fn follow(&self, clock: Timestamp, move_words: impl FnOnce(u64)) {
+    pub(crate) fn move_forward(&self, clock: Timestamp, move_words: impl FnOnce(u64)) {
         let from = self.0.load(Ordering::Relaxed);
-        let to = clock.as_nanos().min(LAST).saturating_sub(BEHIND);
-        if to.saturating_sub(from) < SPAN - BEHIND {
+        let to = clock.as_nanos().min(LAST).saturating_sub(ANCHOR_LAG);
+        if to.saturating_sub(from) < ANCHOR_SPAN - ANCHOR_LAG {
             // Somebody else has moved it.
             return;
         }
@@ -130,7 +130,7 @@ impl Anchor {
     /// Moves the anchor close behind a time that the clock was set back to, and lets `move_words` take all
     /// words along; nothing if no word, nor the anchor, is further ahead of it than `reach`. The caller holds
     /// the locks of all shards, whose latest time is `high`.
-    pub(super) fn go_back(
+    pub(super) fn move_back(
         &self,
         clock: Timestamp,
         high: u64,
@@ -147,15 +147,15 @@ impl Anchor {
 
     /// Whether a time is further before the anchor than `reach`.
     pub(super) fn is_ahead(&self, clock: Timestamp, reach: u64) -> bool {
-        self.settled().saturating_sub(clock.as_nanos()) > units::to_nanos_floor(reach)
+        self.load_settled().saturating_sub(clock.as_nanos()) > units::to_nanos_floor(reach)
     }
 
     /// The anchor, once nobody moves it.
-    fn settled(&self) -> u64 {
+    fn load_settled(&self) -> u64 {
         let mut backoff = Backoff::default();
         loop {
             match self.0.load(Ordering::Acquire) {
-                MOVING => backoff.lost(),
+                MOVING => backoff.back_off(),
                 anchor => return anchor,
             }
         }
@@ -183,7 +183,7 @@ pub(crate) fn move_word(word: &AtomicU64, moved: impl Fn(KeyWord) -> KeyWord) {
 
 /// A time that is behind by less than this, and the time that states last, is merely out of order: a day, in
 /// word units.
-pub(crate) const SLACK: u64 = units::from_nanos(BEHIND);
+pub(crate) const SLACK: u64 = units::from_nanos(ANCHOR_LAG);
 
 /// A clock that is behind what words were charged at.
 #[derive(Debug)]
@@ -200,7 +200,7 @@ pub(crate) struct ClockSetBack {
 
 impl ClockSetBack {
     pub(super) fn new(from: u64, clock: Timestamp, reach: u64) -> Self {
-        let behind = clock.as_nanos().saturating_sub(BEHIND);
+        let behind = clock.as_nanos().saturating_sub(ANCHOR_LAG);
         // Never the same anchor again: a thread that counts from the old one, and has not seen the new
         // high-water time, must look again.
         let anchor = match behind {
@@ -208,7 +208,8 @@ impl ClockSetBack {
             other => other,
         };
         let now = units::from_nanos(clock.as_nanos() - anchor + 1);
-        let shift = units::between(Timestamp::from_nanos(anchor), Timestamp::from_nanos(from));
+        let shift =
+            units::signed_difference(Timestamp::from_nanos(anchor), Timestamp::from_nanos(from));
         Self {
             before: i128::from(now) - shift,
             now,
@@ -237,7 +238,7 @@ impl ClockSetBack {
     }
 
     /// A word from the new anchor, of a shard with this high-water time.
-    pub(crate) fn word(&self, word: KeyWord, high: u64) -> KeyWord {
+    pub(crate) fn rebased_word(&self, word: KeyWord, high: u64) -> KeyWord {
         if word.is_endless() {
             return word;
         }
@@ -248,7 +249,7 @@ impl ClockSetBack {
         if idle <= high {
             return KeyWord::NEW;
         }
-        word.at(high)
+        word.after_block(high)
             .with_times(|time| self.now.saturating_add(time.saturating_sub(high)))
     }
 

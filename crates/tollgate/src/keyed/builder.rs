@@ -7,16 +7,16 @@ use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp, units};
 
 use super::rate_cell::{IntervalTable, RateCell};
 use super::table::Table;
-use super::{ByKey, KeyedLimiter, OneRate};
+use super::{KeyedLimiter, SingleRate, TierByKey};
 use crate::Tier;
-use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
+use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
 use crate::stripes::Counters;
 use crate::sync::AtomicU64;
 use crate::table::TableSettings;
 use crate::table::hasher::KeyHasher;
 use crate::tier::{ChooseTier, TierChooser, check_tier_algorithms};
 use crate::wait_queue::of_keys::KeyQueues;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///
@@ -29,25 +29,26 @@ use crate::wait_queue::waiting::Waiting;
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type Builder<C = DefaultClock, T = OneRate> = Clocked<TableSettings<Fingerprints<T>>, C>;
+pub type Builder<C = DefaultClock, T = SingleRate> =
+    WithClock<TableSettings<FingerprintSettings<T>>, C>;
 
 /// The settings that only a table of fingerprints has.
 #[derive(Debug)]
-pub struct Fingerprints<T = OneRate> {
+pub struct FingerprintSettings<T = SingleRate> {
     hasher: KeyHasher,
     tier_of: T,
     /// A tier that isn't for this limiter.
-    misfit: Option<LimitError>,
+    tier_error: Option<LimitError>,
 }
 
 impl Builder {
     pub(super) fn new(rate: Rate, capacity: usize) -> Self {
-        let table = Fingerprints {
+        let table = FingerprintSettings {
             hasher: KeyHasher::random(),
-            tier_of: OneRate::new(),
-            misfit: None,
+            tier_of: SingleRate::new(),
+            tier_error: None,
         };
-        Self::of(TableSettings::new(rate, capacity, table))
+        Self::from_settings(TableSettings::new(rate, capacity, table))
     }
 }
 
@@ -68,27 +69,27 @@ impl<C, T> Builder<C, T> {
     /// assert!(limiter.key("staff:7").allow_n(100));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn tier_of<K, S, F>(self, tiers: S, choose: F) -> Builder<C, ByKey<K>>
+    pub fn tier_of<K, S, F>(self, tiers: S, choose: F) -> Builder<C, TierByKey<K>>
     where
         K: ?Sized + 'static,
         S: AsRef<[Tier]> + Send + Sync + 'static,
         F: for<'a> Fn(&'a S, &K) -> Option<&'a Tier> + Send + Sync + 'static,
     {
         let choice: Box<dyn ChooseTier<K>> = Box::new(TierChooser { tiers, choose });
-        let settings = self.settings.map_table(|table| Fingerprints {
+        let settings = self.settings.map_table(|table| FingerprintSettings {
             hasher: table.hasher,
-            misfit: check_tier_algorithms(&*choice, crate::Algorithm::Gcra).err(),
-            tier_of: ByKey(choice),
+            tier_error: check_tier_algorithms(&*choice, crate::Algorithm::Gcra).err(),
+            tier_of: TierByKey(choice),
         });
-        Clocked {
+        WithClock {
             settings,
             clock: self.clock,
         }
     }
 
     /// With the hash of this seed.
-    pub(super) fn adopting(mut self, seed: u64) -> Self {
-        self.settings.table.hasher = KeyHasher::with_seed(seed);
+    pub(super) fn with_seed(mut self, seed: u64) -> Self {
+        self.settings.kind_settings.hasher = KeyHasher::with_seed(seed);
         self
     }
 }
@@ -99,7 +100,7 @@ impl<C: ClockChoice, T> Builder<C, T> {
     /// # Errors
     /// If GCRA can't represent the rate, or a tier isn't one of GCRA.
     pub fn build(self) -> Result<KeyedLimiter<C::Clock, T>, LimitError> {
-        let builder = self.with_clock();
+        let builder = self.resolve_clock();
         let table = builder.table(builder.clock.now());
         builder.build_on(table)
     }
@@ -115,22 +116,22 @@ impl<C: Clock, T> Builder<C, T> {
     pub(super) fn build_on(self, table: Table) -> Result<KeyedLimiter<C, T>, LimitError> {
         let Self { settings, clock } = self;
         let limit = Gcra::new(settings.rate)?;
-        settings.table.misfit.map_or(Ok(()), Err)?;
+        settings.kind_settings.tier_error.map_or(Ok(()), Err)?;
         // A year at most, so that no wait comes near the end of a word's time.
         let longest_wait = settings.longest_wait.min(Duration::from_secs(31_536_000));
         Ok(KeyedLimiter {
             pace: RateCell::new(limit, table.intervals()),
             table,
-            hasher: settings.table.hasher,
+            hasher: settings.kind_settings.hasher,
             counters: Counters::new(),
             at_cap: settings.at_cap,
             overflowed: AtomicU64::new(0),
             capacity: settings.capacity,
-            longest_wait: units::of(Timestamp::ZERO + longest_wait),
+            longest_wait: units::from_time(Timestamp::ZERO + longest_wait),
             lines: KeyQueues::new(),
-            waiting: Waiting::new(settings.max_waiters),
+            waiting: WaiterCount::new(settings.max_waiters),
             clock,
-            tier_of: settings.table.tier_of,
+            tier_of: settings.kind_settings.tier_of,
         })
     }
 }

@@ -2,74 +2,74 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Tat, Timestamp};
+use tollgate_core::{Decision, Outcome, TatState, Timestamp};
 
 use super::anchor::TableTime;
 use super::shard::Shard;
 use super::slot::{KeyWord, Slot};
 use super::table::Candidates;
 use super::{Key, KeyedLimiter};
-use crate::cell::Ticket;
+use crate::cell::ChargeTicket;
 use crate::clock::Clock;
-use crate::home::sealed::Home;
-use crate::key::sealed::KeyPointer as _;
+use crate::home::sealed::QueuedLimit;
+use crate::key::sealed::KeyTarget as _;
 
 /// Keys that are fetched ahead.
-const FETCHED: usize = 8;
+const PREFETCHED_KEYS: usize = 8;
 
 /// What the keys' words were after they were charged, in the order of the keys: of most requests
 /// without an allocation.
 struct ChargedWords {
-    first: [KeyWord; FETCHED],
-    others: Vec<KeyWord>,
+    inline: [KeyWord; PREFETCHED_KEYS],
+    overflow: Vec<KeyWord>,
 }
 
 impl ChargedWords {
     const NOTHING: Self = Self {
-        first: [KeyWord::NEW; FETCHED],
-        others: Vec::new(),
+        inline: [KeyWord::NEW; PREFETCHED_KEYS],
+        overflow: Vec::new(),
     };
 
     #[inline]
     fn put(&mut self, number: usize, word: KeyWord) {
-        match self.first.get_mut(number) {
+        match self.inline.get_mut(number) {
             Some(place) => *place = word,
-            None => self.others.push(word),
+            None => self.overflow.push(word),
         }
     }
 
     fn of(&self, number: usize) -> Option<KeyWord> {
-        let others = || self.others.get(number.checked_sub(FETCHED)?);
-        self.first.get(number).or_else(others).copied()
+        let others = || self.overflow.get(number.checked_sub(PREFETCHED_KEYS)?);
+        self.inline.get(number).or_else(others).copied()
     }
 }
 
 /// The result for several keys that were asked together.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Together {
+pub struct CombinedDecision {
     /// Which key decided: of a request that passed, the one with the fewest such requests left; of one
     /// that was refused, the one with the longest wait. None if there were no keys.
-    pub decider: Option<usize>,
+    pub decided_by: Option<usize>,
     /// What it said.
     pub decision: Decision,
     /// Whether all had room when they were looked at, and another request came between.
     pub lost_race: bool,
 }
 
-impl Together {
-    const fn decided(decider: Option<usize>, decision: Decision) -> Self {
+impl CombinedDecision {
+    const fn by_decider(decider: Option<usize>, decision: Decision) -> Self {
         Self {
-            decider,
+            decided_by: decider,
             decision,
             lost_race: false,
         }
     }
 
-    const fn lost(decider: usize, decision: Decision) -> Self {
+    const fn by_lost_race(decider: usize, decision: Decision) -> Self {
         Self {
             lost_race: true,
-            ..Self::decided(Some(decider), decision)
+            ..Self::by_decider(Some(decider), decision)
         }
     }
 }
@@ -94,11 +94,11 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
-    pub fn check_together(&self, keys: &[(Key<'_, C, T>, u64)]) -> Together {
+    pub fn check_all(&self, keys: &[(Key<'_, C, T>, u64)]) -> CombinedDecision {
         // All at once, so that the waits for memory overlap.
-        let mut places: [Option<Candidates<'_>>; FETCHED] = [None; FETCHED];
+        let mut places: [Option<Candidates<'_>>; PREFETCHED_KEYS] = [None; PREFETCHED_KEYS];
         for (fetched, (key, _)) in places.iter_mut().zip(keys) {
-            let place = self.table.place(key.0.fingerprint);
+            let place = self.table.candidates(key.0.fingerprint);
             place.prefetch();
             *fetched = Some(place);
         }
@@ -111,18 +111,18 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             return refused;
         }
         let local = self.table.table_time(now);
-        let mut slots: [Option<(&Shard, &Slot)>; FETCHED] = [None; FETCHED];
+        let mut slots: [Option<(&Shard, &Slot)>; PREFETCHED_KEYS] = [None; PREFETCHED_KEYS];
         for (number, (key, cost)) in keys.iter().enumerate() {
             let place = places.get(number).copied().flatten();
-            let place = place.unwrap_or_else(|| self.table.place(key.0.fingerprint));
+            let place = place.unwrap_or_else(|| self.table.candidates(key.0.fingerprint));
             let key = key.0.key();
-            let slot = place.guess(key.tagged());
+            let slot = place.select(key.tagged());
             if let Some(found) = slots.get_mut(number) {
                 *found = Some((place.shard, slot));
             }
-            let judged = place.shard.look(slot, &key.ask(local, *cost, 0));
+            let judged = place.shard.peek(slot, &key.charge_request(local, *cost, 0));
             if judged.outcome != Outcome::Allowed {
-                return self.refused(keys, local);
+                return self.denied(keys, local);
             }
         }
         self.charge_all(keys, &slots, now)
@@ -131,26 +131,30 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// The refusal with the longest wait, of keys that have waiters.
     #[cold]
     #[inline(never)]
-    fn denied_by_waiters(&self, keys: &[(Key<'_, C, T>, u64)], now: Timestamp) -> Option<Together> {
+    fn denied_by_waiters(
+        &self,
+        keys: &[(Key<'_, C, T>, u64)],
+        now: Timestamp,
+    ) -> Option<CombinedDecision> {
         let behind = keys.iter().enumerate().filter_map(|(number, (key, cost))| {
-            let told = key.0.key().behind(now, *cost)?;
+            let told = key.0.key().decision_behind_waiters(now, *cost)?;
             (!told.is_allowed()).then_some((number, told))
         });
-        let (number, decision) = behind.max_by_key(|(_, told)| told.wait())?;
+        let (number, decision) = behind.max_by_key(|(_, told)| told.wait_or_max())?;
         self.counters.count(false);
-        Some(Together::decided(Some(number), decision))
+        Some(CombinedDecision::by_decider(Some(number), decision))
     }
 
     /// The refusal with the longest wait.
     #[cold]
     #[inline(never)]
-    fn refused(&self, keys: &[(Key<'_, C, T>, u64)], local: TableTime) -> Together {
+    fn denied(&self, keys: &[(Key<'_, C, T>, u64)], local: TableTime) -> CombinedDecision {
         self.counters.count(false);
         let mut worst: Option<(usize, Decision)> = None;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.0.key();
-            let decision = key.report(&key.ask_for(local, *cost), 0);
-            let graver = |other: &(usize, Decision)| decision.wait() > other.1.wait();
+            let decision = key.report(&key.evaluate_request(local, *cost), 0);
+            let graver = |other: &(usize, Decision)| decision.wait_or_max() > other.1.wait_or_max();
             if !decision.is_allowed() && worst.as_ref().is_none_or(graver) {
                 worst = Some((number, decision));
             }
@@ -162,25 +166,25 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
                 .first()
                 .map_or(0, |(key, _)| key.0.key().key.in_force.burst);
             let decision = Decision::new(Outcome::Denied, limit, 0, wait, wait);
-            return Together::lost(0, decision);
+            return CombinedDecision::by_lost_race(0, decision);
         };
-        Together::decided(Some(number), decision)
+        CombinedDecision::by_decider(Some(number), decision)
     }
 
     #[inline]
     fn charge_all(
         &self,
         keys: &[(Key<'_, C, T>, u64)],
-        slots: &[Option<(&Shard, &Slot)>; FETCHED],
+        slots: &[Option<(&Shard, &Slot)>; PREFETCHED_KEYS],
         now: Timestamp,
-    ) -> Together {
+    ) -> CombinedDecision {
         let local = self.table.table_time(now);
         let mut tightest: Option<(u64, usize, (KeyWord, Timestamp))> = None;
         let mut after = ChargedWords::NOTHING;
         let mut charged = 0;
         for (number, (key, cost)) in keys.iter().enumerate() {
             let key = key.0.key();
-            let ask = key.ask(local, *cost, 0);
+            let ask = key.charge_request(local, *cost, 0);
             // The slot that was looked at: if it changed hands since, that is seen.
             let found = slots.get(number).copied().flatten();
             let passed = found.and_then(|(shard, slot)| shard.try_pass(slot, &ask));
@@ -203,7 +207,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
             charged += u64::from(*cost > 0);
             after.put(number, word);
             let pace = key.key.in_force.pace;
-            let remaining = pace.remaining(Tat::from_word(word.0), asked);
+            let remaining = pace.remaining(TatState::from_word(word.0), asked);
             // Most cost one, and a division takes longer than all that is around it.
             let requests = if *cost > 1 {
                 remaining / cost
@@ -217,11 +221,11 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         // Only now: a key that was given back hasn't passed.
         self.counters.count_allowed(charged);
         match tightest {
-            None => Together::decided(None, Decision::UNLIMITED),
+            None => CombinedDecision::by_decider(None, Decision::UNLIMITED),
             Some((_, number, (word, asked))) => {
                 let key = keys[number].0.0.key();
-                let left = key.left(Outcome::Allowed, Duration::ZERO, word, asked);
-                Together::decided(Some(number), left)
+                let left = key.decision_from_word(Outcome::Allowed, Duration::ZERO, word, asked);
+                CombinedDecision::by_decider(Some(number), left)
             }
         }
     }
@@ -235,18 +239,18 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         after: &ChargedWords,
         now: Timestamp,
         decision: Decision,
-    ) -> Together {
+    ) -> CombinedDecision {
         for (number, (key, cost)) in charged.iter().enumerate().rev() {
             if let Some(word) = after.of(number)
                 && *cost > 0
             {
                 let key = key.0.key();
-                let after = Tat::from_word(word.0);
-                let charge = key.key.in_force.pace.receipt(after, now, *cost);
-                key.cancel_in_order(now, &Ticket::Charged(charge));
+                let after = TatState::from_word(word.0);
+                let charge = key.key.in_force.pace.charge_receipt(after, now, *cost);
+                key.cancel_in_order(now, &ChargeTicket::Charged(charge));
             }
         }
-        Together::lost(charged.len(), decision)
+        CombinedDecision::by_lost_race(charged.len(), decision)
     }
 }
 
@@ -272,7 +276,7 @@ mod tests {
                 scope.spawn(move || {
                     for _ in 0..200 {
                         let keys = order.map(|key| (limiter.key(key), 1));
-                        if limiter.check_together(&keys).decision.is_allowed() {
+                        if limiter.check_all(&keys).decision.is_allowed() {
                             admitted.fetch_add(1, Ordering::Relaxed);
                         }
                     }
@@ -291,15 +295,15 @@ mod tests {
         let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
         let limiter = limiter.build().unwrap();
         let keys: Vec<_> = (0..20).map(|key| (limiter.key(&key), 1)).collect();
-        assert!(limiter.check_together(&keys).decision.is_allowed());
+        assert!(limiter.check_all(&keys).decision.is_allowed());
         assert!(limiter.check(&13).is_allowed());
-        let refused = limiter.check_together(&keys);
+        let refused = limiter.check_all(&keys);
         assert_eq!(
-            (refused.decider, refused.decision.is_allowed()),
+            (refused.decided_by, refused.decision.is_allowed()),
             (Some(13), false)
         );
         assert!((0..20).all(|key| limiter.key(&key).peek().remaining == u64::from(key != 13)));
-        assert_eq!(limiter.check_together(&[]).decision, Decision::UNLIMITED);
+        assert_eq!(limiter.check_all(&[]).decision, Decision::UNLIMITED);
     }
 
     #[test]
@@ -313,7 +317,7 @@ mod tests {
         let ask = |keys: &[(&str, u64)]| {
             let keys = keys.iter().map(|(key, cost)| (limiter.key(*key), *cost));
             let keys: Vec<_> = keys.collect();
-            limiter.check_together(&keys).decision
+            limiter.check_all(&keys).decision
         };
         assert!(ask(&[("a", 2), ("b", 1), ("looked at", 0)]).is_allowed());
         assert_eq!(counts(), (2, 0));
@@ -331,14 +335,14 @@ mod tests {
     fn a_lost_race_gives_all_of_them_back_however_many() {
         let limiter = KeyedLimiter::builder(Rate::per_hour(2), 1_000).clock(Manual::new());
         let limiter = limiter.build().unwrap();
-        for count in [3, FETCHED, FETCHED + 1, 100] {
+        for count in [3, PREFETCHED_KEYS, PREFETCHED_KEYS + 1, 100] {
             // One key twice, of which each half has room: as if another request took it in between.
             let twice = std::iter::once(count - 1);
             let keys = (0..count).chain(twice);
             let keys: Vec<_> = keys.map(|key| (limiter.key(&key), 2)).collect();
-            let lost = limiter.check_together(&keys);
+            let lost = limiter.check_all(&keys);
             assert!(lost.lost_race && !lost.decision.is_allowed());
-            assert_eq!(lost.decider, Some(count));
+            assert_eq!(lost.decided_by, Some(count));
             let charged = (0..count).filter(|key| limiter.key(key).peek().remaining < 2);
             assert_eq!(charged.count(), 0, "of {count}");
         }

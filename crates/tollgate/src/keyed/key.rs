@@ -6,17 +6,17 @@ use std::sync::Arc;
 use sealed::LimiterPointer;
 use tollgate_core::{Gcra, LimitError, Timestamp};
 
-use super::key_at_rate::{Glance, Rated, RatedKey};
-use super::rate_cell::InForce;
-use super::{KeyedLimiter, OneRate, TierOf};
+use super::key_at_rate::{FastCheck, KeyAtRate, KeyRate};
+use super::rate_cell::RateInForce;
+use super::{KeyedLimiter, SingleRate, TierOf};
 use crate::clock::{Clock, Monotonic};
 use crate::key::KeyHandle;
-use crate::key::sealed::KeyPointer;
+use crate::key::sealed::KeyTarget;
 use crate::table::hasher::KEY_BITS;
 use crate::{Algorithm, Tier};
 
 /// One key of a [`KeyedLimiter`], which it borrows. Made by [`KeyedLimiter::key`]; [`KeyHandle`] has the verbs.
-pub type Key<'a, C = Monotonic, T = OneRate> = KeyHandle<FingerprintKey<&'a KeyedLimiter<C, T>>>;
+pub type Key<'a, C = Monotonic, T = SingleRate> = KeyHandle<FingerprintKey<&'a KeyedLimiter<C, T>>>;
 
 /// One key of a [`KeyedLimiter`], which it shares: what it reserves and waits for borrows nothing. Made by
 /// [`KeyedLimiter::key_owned`]; [`KeyHandle`] has the verbs.
@@ -36,7 +36,8 @@ pub type Key<'a, C = Monotonic, T = OneRate> = KeyHandle<FingerprintKey<&'a Keye
 /// }).join().unwrap()?;
 /// # Ok::<(), tollgate::Refused>(())
 /// ```
-pub type OwnedKey<C = Monotonic, T = OneRate> = KeyHandle<FingerprintKey<Arc<KeyedLimiter<C, T>>>>;
+pub type OwnedKey<C = Monotonic, T = SingleRate> =
+    KeyHandle<FingerprintKey<Arc<KeyedLimiter<C, T>>>>;
 
 /// A key of a table of fingerprints, with a pointer to its limiter: what handles of such keys hold.
 #[derive(Clone, Copy, Debug)]
@@ -45,7 +46,7 @@ pub struct FingerprintKey<L> {
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
     /// The tier that it is at; none for the rate that the limiter has when it is asked.
-    pub(super) tier: Option<InForce>,
+    pub(super) tier: Option<RateInForce>,
 }
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
@@ -137,16 +138,16 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     #[inline]
     pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
         match tier.gcra() {
-            Some(limit) => Ok(self.counted_by(limit)),
-            None => Err(tier.not_for(Algorithm::Gcra)),
+            Some(limit) => Ok(self.at_limit(limit)),
+            None => Err(tier.algorithm_mismatch(Algorithm::Gcra)),
         }
     }
 
     /// The same key by this limit.
     #[inline]
-    pub(crate) fn counted_by(&self, limit: &Gcra) -> Self {
+    pub(crate) fn at_limit(&self, limit: &Gcra) -> Self {
         let intervals = self.0.limiter.table.intervals();
-        let tier = Some(InForce::of(limit, intervals));
+        let tier = Some(RateInForce::of(limit, intervals));
         Self(FingerprintKey {
             tier,
             ..self.0.clone()
@@ -174,11 +175,11 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]
-    pub fn check_at_a_glance(
+    pub fn try_fast_check(
         &self,
         now: Timestamp,
         cost: u64,
-    ) -> Option<Glance<'_, L::Clock, L::Tiers>> {
+    ) -> Option<FastCheck<'_, L::Clock, L::Tiers>> {
         self.0.key().check_at_a_glance(now, cost)
     }
 
@@ -200,25 +201,25 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     }
 }
 
-impl<L: LimiterPointer> KeyPointer for FingerprintKey<L> {
+impl<L: LimiterPointer> KeyTarget for FingerprintKey<L> {
     type Key<'a>
-        = Rated<'a, L::Clock, L::Tiers>
+        = KeyAtRate<'a, L::Clock, L::Tiers>
     where
         Self: 'a;
 
     #[inline(always)]
-    fn key(&self) -> Rated<'_, L::Clock, L::Tiers> {
+    fn key(&self) -> KeyAtRate<'_, L::Clock, L::Tiers> {
         let limiter = &*self.limiter;
         let (in_force, is_own) = match self.tier {
             Some(tier) => (tier, false),
             None => (limiter.pace.read(), true),
         };
-        Rated {
+        KeyAtRate {
             limiter,
-            key: RatedKey {
+            key: KeyRate {
                 fingerprint: self.fingerprint,
                 in_force,
-                is_own,
+                is_limiter_rate: is_own,
             },
         }
     }
@@ -234,6 +235,6 @@ impl<L: LimiterPointer> KeyPointer for FingerprintKey<L> {
     }
 
     fn nap_until(&self, at: Timestamp) {
-        self.limiter.clock.nap_until(at);
+        self.limiter.clock.park_until_woken(at);
     }
 }

@@ -3,46 +3,46 @@
 use std::fmt;
 use std::time::Duration;
 
-use tollgate_core::{Decision, Outcome, Pace, Tat, Timestamp, units};
+use tollgate_core::{Decision, GcraParams, Outcome, TatState, Timestamp, units};
 
 use super::anchor::{SLACK, TableTime};
-use super::rate_cell::InForce;
-use super::shard::{Need, Shard};
-use super::slot::{ChargeRequest, Foreign, Judged, KeyWord};
+use super::rate_cell::RateInForce;
+use super::shard::{Shard, SlotNeed};
+use super::slot::{ChargeRequest, ForeignWord, KeyWord, WordDecision};
 use super::table::Candidates;
-use super::{KeyedLimiter, OneRate, TableFull};
-use crate::cell::{Ticket, Undo};
+use super::{KeyedLimiter, SingleRate, TableFull};
+use crate::cell::{CancelScope, ChargeTicket};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::Home;
-use crate::key::sealed::KeyVerbs;
-use crate::wait_queue::meter::Meter;
-use crate::wait_queue::places::Id;
-use crate::wait_queue::single::Single;
-use crate::wait_queue::waiting::Waiting;
-use crate::wait_queue::{Post, State};
-use crate::{AtCap, Refused};
+use crate::home::sealed::QueuedLimit;
+use crate::key::sealed::KeyOperations;
+use crate::wait_queue::meter::QueueLimit;
+use crate::wait_queue::places::WaiterId;
+use crate::wait_queue::single::FifoQueue;
+use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::{QueueState, WaitQueue};
+use crate::{RateDenied, WhenFull};
 
 /// A key at the rate that is in force for it now: what its handle, reservations and waits ask.
-pub struct Rated<'a, C: Clock, T> {
+pub struct KeyAtRate<'a, C: Clock, T> {
     pub(super) limiter: &'a KeyedLimiter<C, T>,
-    pub(crate) key: RatedKey,
+    pub(crate) key: KeyRate,
 }
 
 /// The same without its limiter.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct RatedKey {
+pub(crate) struct KeyRate {
     /// Without the tag of the rate's interval.
     pub(super) fingerprint: u64,
-    pub(super) in_force: InForce,
+    pub(super) in_force: RateInForce,
     /// Whether that is the limiter's own rate, which may change while somebody waits.
-    pub(super) is_own: bool,
+    pub(super) is_limiter_rate: bool,
 }
 
 /// The result of the [fast path](super::Key::check_at_a_glance): whether a request passed, and its decision for callers that
 /// need it.
 #[must_use = "a request that isn't allowed mustn't pass"]
-pub struct Glance<'a, C: Clock = Monotonic, T = OneRate> {
-    rated: Rated<'a, C, T>,
+pub struct FastCheck<'a, C: Clock = Monotonic, T = SingleRate> {
+    rated: KeyAtRate<'a, C, T>,
     allowed: bool,
     /// The key's, after the charge if there was one.
     word: KeyWord,
@@ -50,16 +50,20 @@ pub struct Glance<'a, C: Clock = Monotonic, T = OneRate> {
     cost: u64,
 }
 
-impl<'a, C: Clock, T> Rated<'a, C, T> {
+impl<'a, C: Clock, T> KeyAtRate<'a, C, T> {
     /// Decides a request if the fast path tells its result.
     #[inline(always)]
-    pub(super) fn check_at_a_glance(self, now: Timestamp, cost: u64) -> Option<Glance<'a, C, T>> {
+    pub(super) fn check_at_a_glance(
+        self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Option<FastCheck<'a, C, T>> {
         let moment = self.limiter.table.table_time(now);
         if self.is_marked() {
             return None;
         }
-        let place = self.limiter.table.place(self.key.fingerprint);
-        self.decide(place, moment, cost)
+        let place = self.limiter.table.candidates(self.key.fingerprint);
+        self.decide_fast(place, moment, cost)
     }
 
     /// Decides a request of a key that may be here.
@@ -70,7 +74,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
         moment: TableTime,
         cost: u64,
     ) -> Decision {
-        match self.decide(place, moment, cost) {
+        match self.decide_fast(place, moment, cost) {
             Some(glance) => glance.decision(),
             None => self.check_slowly(moment, cost),
         }
@@ -78,18 +82,18 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
 
     /// Decides a request of a key that may be here, if that takes no closer look, and counts it.
     #[inline(always)]
-    pub(super) fn decide(
+    pub(super) fn decide_fast(
         &self,
         place: Candidates<'_>,
         moment: TableTime,
         cost: u64,
-    ) -> Option<Glance<'a, C, T>> {
-        let ask = self.ask(moment, cost, 0);
-        let (allowed, word) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
+    ) -> Option<FastCheck<'a, C, T>> {
+        let ask = self.charge_request(moment, cost, 0);
+        let (allowed, word) = place.shard.try_pass(place.select(ask.fingerprint), &ask)?;
         if allowed || cost > 0 {
-            self.count(allowed);
+            self.count_decision(allowed);
         }
-        Some(Glance {
+        Some(FastCheck {
             rated: *self,
             allowed,
             word,
@@ -103,7 +107,7 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     fn check_slowly(&self, now: TableTime, cost: u64) -> Decision {
         let judged = self.charge(now, cost);
         if cost > 0 {
-            self.count(judged.outcome == Outcome::Allowed);
+            self.count_decision(judged.outcome == Outcome::Allowed);
         }
         self.report(&judged, cost)
     }
@@ -112,16 +116,21 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// What its slot holds while its word counts by this rate's interval.
     #[inline(always)]
     pub(super) fn tagged(&self) -> u64 {
-        self.key.in_force.tag.on(self.key.fingerprint)
+        self.key.in_force.tag.tagged(self.key.fingerprint)
     }
 
     #[inline(always)]
-    pub(super) fn ask(&self, moment: TableTime, cost: u64, patience: u64) -> ChargeRequest<'a> {
+    pub(super) fn charge_request(
+        &self,
+        moment: TableTime,
+        cost: u64,
+        patience: u64,
+    ) -> ChargeRequest<'a> {
         ChargeRequest {
             fingerprint: self.tagged(),
             tag: self.key.in_force.tag,
             pace: self.key.in_force.pace,
-            moment,
+            time: moment,
             anchor: self.limiter.table.anchor(),
             cost,
             patience,
@@ -129,9 +138,12 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     }
 
     /// What an operator asks of the table now, and the time of the clock.
-    fn ask_now(&self) -> (Timestamp, ChargeRequest<'a>) {
+    fn charge_request_now(&self) -> (Timestamp, ChargeRequest<'a>) {
         let clock = self.limiter.clock.now();
-        (clock, self.ask(self.limiter.table.table_time(clock), 0, 0))
+        (
+            clock,
+            self.charge_request(self.limiter.table.table_time(clock), 0, 0),
+        )
     }
 
     fn shard(&self) -> &'a Shard {
@@ -141,44 +153,44 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     fn set(
         &self,
         ask: &ChargeRequest<'_>,
-        need: Need,
-        change: impl Fn(Foreign, Timestamp) -> KeyWord,
+        need: SlotNeed,
+        change: impl Fn(ForeignWord, Timestamp) -> KeyWord,
     ) -> Result<(), TableFull> {
-        let is_set = self.shard().set(ask, need, change);
+        let is_set = self.shard().set_word(ask, need, change);
         is_set
             .then_some(())
             .ok_or(TableFull::new(self.limiter.capacity))
     }
 
     /// Charges the key, or what stands for it at the cap.
-    pub(super) fn charge(&self, now: TableTime, cost: u64) -> Judged {
+    pub(super) fn charge(&self, now: TableTime, cost: u64) -> WordDecision {
         let shard = self.shard();
-        let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, 0);
-        let judged = shard.charge(&ask, self.need());
-        judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
+        let ask = self.charge_request(self.limiter.table.follow_clock(shard, now), cost, 0);
+        let judged = shard.charge(&ask, self.slot_need());
+        judged.unwrap_or_else(|| self.limiter.charge_when_full(&ask))
     }
 
     /// The same, exactly once, for somebody who may give the charge back.
-    pub(super) fn charge_or_book(&self, now: TableTime, cost: u64, patience: u64) -> Judged {
+    pub(super) fn charge_or_book(&self, now: TableTime, cost: u64, patience: u64) -> WordDecision {
         let shard = self.shard();
-        let ask = self.ask(self.limiter.table.follow_clock(shard, now), cost, patience);
-        let judged = shard.charge_or_book(&ask, self.need());
-        judged.unwrap_or_else(|| self.limiter.at_the_cap(&ask))
+        let ask = self.charge_request(self.limiter.table.follow_clock(shard, now), cost, patience);
+        let judged = shard.charge_or_book(&ask, self.slot_need());
+        judged.unwrap_or_else(|| self.limiter.charge_when_full(&ask))
     }
 
-    fn need(&self) -> Need {
+    fn slot_need(&self) -> SlotNeed {
         match self.limiter.at_cap {
-            AtCap::EvictNearestIdle => Need::Evict,
-            _ => Need::Idle,
+            WhenFull::EvictNearestIdle => SlotNeed::Evict,
+            _ => SlotNeed::IdleOnly,
         }
     }
 
     /// What would come of a charge, as far as a glance tells.
     #[inline(always)]
-    pub(super) fn glance(&self, now: TableTime, cost: u64) -> Judged {
-        let place = self.limiter.table.place(self.key.fingerprint);
-        let ask = self.ask(now, cost, 0);
-        let judged = place.shard.look(place.guess(ask.fingerprint), &ask);
+    pub(super) fn peek_word(&self, now: TableTime, cost: u64) -> WordDecision {
+        let place = self.limiter.table.candidates(self.key.fingerprint);
+        let ask = self.charge_request(now, cost, 0);
+        let judged = place.shard.peek(place.select(ask.fingerprint), &ask);
         if judged.wait > SLACK {
             return self.peek_word_again(now, cost);
         }
@@ -188,41 +200,41 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     /// Somebody is to wait for so long that the clock may have been set back.
     #[cold]
     #[inline(never)]
-    fn peek_word_again(&self, now: TableTime, cost: u64) -> Judged {
-        let place = self.limiter.table.place(self.key.fingerprint);
+    fn peek_word_again(&self, now: TableTime, cost: u64) -> WordDecision {
+        let place = self.limiter.table.candidates(self.key.fingerprint);
         let now = self.limiter.table.follow_clock(place.shard, now);
-        let ask = self.ask(now, cost, 0);
-        place.shard.look(place.guess(ask.fingerprint), &ask)
+        let ask = self.charge_request(now, cost, 0);
+        place.shard.peek(place.select(ask.fingerprint), &ask)
     }
 
     /// The same for a request that comes to nothing unless this passes: a refusal at a faster rate than
     /// the key's word counts by makes it count by that, so that the wait that is told begins.
     #[inline(always)]
-    pub(super) fn ask_for(&self, now: TableTime, cost: u64) -> Judged {
-        let judged = self.glance(now, cost);
-        if judged.takes_over {
-            self.take_over(now, cost);
+    pub(super) fn evaluate_request(&self, now: TableTime, cost: u64) -> WordDecision {
+        let judged = self.peek_word(now, cost);
+        if judged.migrates {
+            self.migrate_to_own_interval(now, cost);
         }
         judged
     }
 
     #[cold]
     #[inline(never)]
-    fn take_over(&self, now: TableTime, cost: u64) {
+    fn migrate_to_own_interval(&self, now: TableTime, cost: u64) {
         let shard = self.shard();
-        shard.take_over(&self.ask(now, cost, 0));
+        shard.migrate_interval(&self.charge_request(now, cost, 0));
     }
 
-    pub(super) fn report(&self, judged: &Judged, cost: u64) -> Decision {
+    pub(super) fn report(&self, judged: &WordDecision, cost: u64) -> Decision {
         let now = judged.now;
-        let InForce { pace, burst, .. } = self.key.in_force;
-        let wait = Duration::from_nanos(Pace::wait_nanos(judged.wait));
+        let RateInForce { pace, burst, .. } = self.key.in_force;
+        let wait = Duration::from_nanos(GcraParams::wait_nanos(judged.wait));
         let charged = judged.outcome == Outcome::Allowed && cost > 0 && pace.interval > 0;
         let word = if charged { judged.after } else { judged.before };
-        let word = word.at(units::of(now));
+        let word = word.after_block(units::from_time(now));
         if word.is_blocked() {
             let reset_after =
-                Duration::from_nanos(units::to_nanos(word.idle_at() - units::of(now)));
+                Duration::from_nanos(units::to_nanos(word.idle_at() - units::from_time(now)));
             return Decision::new(Outcome::Denied, burst, 0, wait, reset_after);
         }
         let retry_after = match judged.outcome {
@@ -230,20 +242,20 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
             Outcome::Denied => wait,
             Outcome::Never => Duration::MAX,
         };
-        self.left(judged.outcome, retry_after, word, now)
+        self.decision_from_word(judged.outcome, retry_after, word, now)
     }
 
     /// What a key with this word, which isn't blocked, has left.
     #[inline(always)]
-    pub(super) fn left(
+    pub(super) fn decision_from_word(
         &self,
         outcome: Outcome,
         retry_after: Duration,
         word: KeyWord,
         now: Timestamp,
     ) -> Decision {
-        let InForce { pace, burst, .. } = self.key.in_force;
-        let tat = Tat::from_word(word.0);
+        let RateInForce { pace, burst, .. } = self.key.in_force;
+        let tat = TatState::from_word(word.0);
         let reset_after = if pace.interval == 0 {
             Duration::ZERO
         } else {
@@ -254,9 +266,9 @@ impl<'a, C: Clock, T> Rated<'a, C, T> {
     }
 }
 
-impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
+impl<C: Clock, T> KeyOperations for KeyAtRate<'_, C, T> {
     #[inline(always)]
-    fn count(&self, allowed: bool) {
+    fn count_decision(&self, allowed: bool) {
         self.limiter.counters.count(allowed);
     }
 
@@ -270,7 +282,7 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
         if let Some(told) = self.decision_if_queued(now, cost) {
             return told;
         }
-        let place = self.limiter.table.place(self.key.fingerprint);
+        let place = self.limiter.table.candidates(self.key.fingerprint);
         let now = self.limiter.table.table_time(now);
         self.check_candidates(place, now, cost)
     }
@@ -279,10 +291,10 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
         if tokens == 0 {
             return;
         }
-        let (clock, ask) = self.ask_now();
-        let refund = |found: Foreign, now: Timestamp| {
+        let (clock, ask) = self.charge_request_now();
+        let refund = |found: ForeignWord, now: Timestamp| {
             let pace = found.pace_with(self.key.in_force.pace, self.key.in_force.burst);
-            let word = found.word.at(units::of(now));
+            let word = found.word.after_block(units::from_time(now));
             (!word.is_blocked())
                 .then(|| word.changed(|tat| pace.tat_after_final_refund(tat, now, tokens)))
         };
@@ -290,21 +302,25 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
     }
 
     fn penalize(&self, tokens: u64) -> Result<(), TableFull> {
-        let InForce { pace, burst, .. } = self.key.in_force;
+        let RateInForce { pace, burst, .. } = self.key.in_force;
         if pace.interval == 0 || tokens == 0 {
             return Ok(());
         }
-        self.set(&self.ask_now().1, Need::Idle, |found, now| {
-            let pace = found.pace_with(pace, burst);
-            match found.word.at(units::of(now)) {
-                word if word.is_blocked() => word,
-                word => word.changed(|tat| pace.penalized(tat, now, tokens)),
-            }
-        })
+        self.set(
+            &self.charge_request_now().1,
+            SlotNeed::IdleOnly,
+            |found, now| {
+                let pace = found.pace_with(pace, burst);
+                match found.word.after_block(units::from_time(now)) {
+                    word if word.is_blocked() => word,
+                    word => word.changed(|tat| pace.tat_after_penalty(tat, now, tokens)),
+                }
+            },
+        )
     }
 
     fn reset(&self) {
-        let (clock, ask) = self.ask_now();
+        let (clock, ask) = self.charge_request_now();
         self.reset_in_order(clock, || self.shard().reset(&ask));
     }
 
@@ -312,36 +328,36 @@ impl<C: Clock, T> KeyVerbs for Rated<'_, C, T> {
         if duration.is_zero() {
             return Ok(());
         }
-        let (clock, ask) = self.ask_now();
-        let set = self.set(&ask, Need::Block, |found, now| {
-            let until = units::of(now + duration);
+        let (clock, ask) = self.charge_request_now();
+        let set = self.set(&ask, SlotNeed::ForBlock, |found, now| {
+            let until = units::from_time(now + duration);
             match found.word {
                 word if word.is_blocked() && word.until() > until => word,
                 word => KeyWord::blocked(until, word.idle_at()),
             }
         });
         // Those who wait are refused too.
-        self.improve(clock, || ());
+        self.change_and_notify(clock, || ());
         set
     }
 }
 
-impl<C: Clock, T> Clone for Rated<'_, C, T> {
+impl<C: Clock, T> Clone for KeyAtRate<'_, C, T> {
     fn clone(&self) -> Self {
         *self
     }
 }
 
-impl<C: Clock, T> Copy for Rated<'_, C, T> {}
+impl<C: Clock, T> Copy for KeyAtRate<'_, C, T> {}
 
-impl<C: Clock, T> fmt::Debug for Rated<'_, C, T> {
+impl<C: Clock, T> fmt::Debug for KeyAtRate<'_, C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key").finish_non_exhaustive()
     }
 }
 
-impl<C: Clock, T> Post for Rated<'_, C, T> {
-    type Waits = Single<Option<InForce>>;
+impl<C: Clock, T> WaitQueue for KeyAtRate<'_, C, T> {
+    type Waits = FifoQueue<Option<RateInForce>>;
 
     fn clock(&self) -> &dyn Clock {
         &self.limiter.clock
@@ -349,8 +365,8 @@ impl<C: Clock, T> Post for Rated<'_, C, T> {
 
     fn visit<R>(
         &self,
-        present: Option<Id>,
-        change: impl FnOnce(&mut State<Self::Waits>) -> R,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<Self::Waits>) -> R,
     ) -> R {
         let key = (self.key.fingerprint, |(): &()| true);
         self.limiter.lines.visit(key, || (), present, change)
@@ -360,22 +376,22 @@ impl<C: Clock, T> Post for Rated<'_, C, T> {
         waits.advance(self, now);
     }
 
-    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: Id) {
+    fn leave(&self, waits: &mut Self::Waits, now: Timestamp, id: WaiterId) {
         waits.leave(self, now, id);
     }
 
-    fn gone(&self) {
+    fn waiter_left(&self) {
         self.waiting().leave();
     }
 }
 
-impl<C: Clock, T> Meter for Rated<'_, C, T> {
+impl<C: Clock, T> QueueLimit for KeyAtRate<'_, C, T> {
     /// None stands for the limiter's own rate.
-    type Terms = Option<InForce>;
+    type Terms = Option<RateInForce>;
 
-    fn look(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
-        let (key, local) = (self.on(terms), self.in_turn(now));
-        key.report(&key.ask_for(local, cost), 0)
+    fn peek(&self, terms: &Self::Terms, now: Timestamp, cost: u64) -> Decision {
+        let (key, local) = (self.at_terms(terms), self.time_in_order(now));
+        key.report(&key.evaluate_request(local, cost), 0)
     }
 
     fn book(
@@ -384,88 +400,94 @@ impl<C: Clock, T> Meter for Rated<'_, C, T> {
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Refused> {
-        let (key, local) = (self.on(terms), self.in_turn(now));
-        let patience = patience.min(self.longest_booking());
+    ) -> Result<ChargeTicket, RateDenied> {
+        let (key, local) = (self.at_terms(terms), self.time_in_order(now));
+        let patience = patience.min(self.max_booking_delay());
         let patience = u64::try_from(patience.as_nanos()).unwrap_or(u64::MAX);
         let judged = key.charge_or_book(local, cost, patience);
-        if !judged.taken {
-            return Err(Refused::from_decision(key.report(&judged, cost)));
+        if !judged.is_charged {
+            return Err(RateDenied::from_decision(key.report(&judged, cost)));
         }
-        let wait = Pace::wait_nanos(judged.wait);
-        let after = Tat::from_word(judged.after.0);
+        let wait = GcraParams::wait_nanos(judged.wait);
+        let after = TatState::from_word(judged.after.0);
         let pace = key.key.in_force.pace;
-        let charge = pace.receipt(after, now.plus_nanos(wait), cost);
-        Ok(Ticket::Charged(charge))
+        let charge = pace.charge_receipt(after, now.plus_nanos(wait), cost);
+        Ok(ChargeTicket::Charged(charge))
     }
 
-    fn longest_booking(&self) -> Duration {
-        Duration::from_nanos(Pace::wait_nanos(self.limiter.longest_wait))
+    fn max_booking_delay(&self) -> Duration {
+        Duration::from_nanos(GcraParams::wait_nanos(self.limiter.longest_wait))
     }
 
-    fn give_back(&self, terms: &Self::Terms, now: Timestamp, ticket: &Ticket, undo: Undo) -> bool {
-        let Ticket::Charged(charge) = ticket else {
-            return matches!(ticket, Ticket::Free(_));
+    fn cancel(
+        &self,
+        terms: &Self::Terms,
+        now: Timestamp,
+        ticket: &ChargeTicket,
+        undo: CancelScope,
+    ) -> bool {
+        let ChargeTicket::Charged(charge) = ticket else {
+            return matches!(ticket, ChargeTicket::Free(_));
         };
         let now = self.limiter.table.table_time(now);
         let is_undone = std::cell::Cell::new(false);
         let update = |word: KeyWord, now| {
-            let before = undo.tat(Tat::from_word(word.0), now, charge);
+            let before = undo.cancel_tat(TatState::from_word(word.0), now, charge);
             is_undone.set(before.is_some());
             before.map(|tat| KeyWord(tat.to_word()))
         };
-        let ask = self.on(terms).ask(now, 0, 0);
+        let ask = self.at_terms(terms).charge_request(now, 0, 0);
         self.shard().update(&ask, update);
         is_undone.get()
     }
 
-    fn shows(&self) -> Timestamp {
+    fn clock_time(&self) -> Timestamp {
         self.limiter.clock.now()
     }
 
     fn is_blocked(&self, now: Timestamp) -> bool {
         let now = self.limiter.table.table_time(now);
-        let judged = self.glance(now, 0);
-        judged.before.is_blocked_at(units::of(judged.now))
+        let judged = self.peek_word(now, 0);
+        judged.before.is_blocked_at(units::from_time(judged.now))
     }
 
-    fn takes(&self, terms: &Self::Terms, tokens: u128) -> Duration {
-        self.on(terms).key.in_force.pace.refill_time(tokens)
+    fn drain_time(&self, terms: &Self::Terms, tokens: u128) -> Duration {
+        self.at_terms(terms).key.in_force.pace.refill_time(tokens)
     }
 }
 
-impl<C: Clock, T> Home for Rated<'_, C, T> {
-    fn terms(&self) -> Self::Terms {
-        (!self.key.is_own).then_some(self.key.in_force)
+impl<C: Clock, T> QueuedLimit for KeyAtRate<'_, C, T> {
+    fn charge_terms(&self) -> Self::Terms {
+        (!self.key.is_limiter_rate).then_some(self.key.in_force)
     }
 
-    fn waiting(&self) -> &Waiting {
+    fn waiting(&self) -> &WaiterCount {
         &self.limiter.waiting
     }
 
-    fn see(&self, now: Timestamp, cost: u64) -> Decision {
+    fn peek_unqueued(&self, now: Timestamp, cost: u64) -> Decision {
         let local = self.limiter.table.table_time(now);
-        self.report(&self.glance(local, cost), 0)
+        self.report(&self.peek_word(local, cost), 0)
     }
 
-    fn visit_if_any<R>(&self, change: impl FnOnce(&mut State<Self::Waits>) -> R) -> Option<R> {
+    fn visit_if_any<R>(&self, change: impl FnOnce(&mut QueueState<Self::Waits>) -> R) -> Option<R> {
         let key = (self.key.fingerprint, |(): &()| true);
         self.limiter.lines.visit_if_any(key, change)
     }
 }
 
-impl<C: Clock, T> Rated<'_, C, T> {
+impl<C: Clock, T> KeyAtRate<'_, C, T> {
     /// A time at which somebody's turn came, as words count it.
-    fn in_turn(&self, turn: Timestamp) -> TableTime {
+    fn time_in_order(&self, turn: Timestamp) -> TableTime {
         let (table, clock) = (&self.limiter.table, self.limiter.clock.now());
         table.table_time_in_order(self.key.fingerprint, turn, clock)
     }
 
     /// The same key on these terms.
-    fn on(&self, terms: &Option<InForce>) -> Self {
+    fn at_terms(&self, terms: &Option<RateInForce>) -> Self {
         let in_force = terms.unwrap_or_else(|| self.limiter.pace.read());
         Self {
-            key: RatedKey {
+            key: KeyRate {
                 in_force,
                 ..self.key
             },
@@ -475,23 +497,26 @@ impl<C: Clock, T> Rated<'_, C, T> {
 }
 
 /// What a stack asks of a key.
-impl<C: Clock, T> Rated<'_, C, T> {
+impl<C: Clock, T> KeyAtRate<'_, C, T> {
     /// Starts to bring the key's state into the cache.
     #[inline]
     pub(crate) fn prefetch(&self) {
-        self.limiter.table.place(self.key.fingerprint).prefetch();
+        self.limiter
+            .table
+            .candidates(self.key.fingerprint)
+            .prefetch();
     }
 
     /// Whether the cost would pass, for a real request.
     #[inline]
     pub(crate) fn fits(&self, now: Timestamp, cost: u64) -> bool {
         if self.is_marked()
-            && let Some(behind) = self.behind(now, cost)
+            && let Some(behind) = self.decision_behind_waiters(now, cost)
         {
             return behind.is_allowed();
         }
         let local = self.limiter.table.table_time(now);
-        self.ask_for(local, cost).outcome == Outcome::Allowed
+        self.evaluate_request(local, cost).outcome == Outcome::Allowed
     }
 
     /// Charges the cost if nobody waits for the key and the fast path suffices: what that left in the key's word, and the
@@ -501,23 +526,23 @@ impl<C: Clock, T> Rated<'_, C, T> {
         &self,
         now: impl FnOnce() -> Timestamp,
         cost: u64,
-    ) -> Option<(Tat, Pace)> {
+    ) -> Option<(TatState, GcraParams)> {
         let limiter = self.limiter;
         if self.is_marked() {
             return None;
         }
-        let ask = self.ask(limiter.table.table_time(now()), cost, 0);
-        let place = limiter.table.place(self.key.fingerprint);
-        let (passed, after) = place.shard.try_pass(place.guess(ask.fingerprint), &ask)?;
+        let ask = self.charge_request(limiter.table.table_time(now()), cost, 0);
+        let place = limiter.table.candidates(self.key.fingerprint);
+        let (passed, after) = place.shard.try_pass(place.select(ask.fingerprint), &ask)?;
         if !passed {
             return None;
         }
         limiter.counters.count(true);
-        Some((Tat::from_word(after.0), ask.pace))
+        Some((TatState::from_word(after.0), ask.pace))
     }
 }
 
-impl<C: Clock, T> Glance<'_, C, T> {
+impl<C: Clock, T> FastCheck<'_, C, T> {
     /// Whether the request passed.
     #[inline(always)]
     pub const fn is_allowed(&self) -> bool {
@@ -530,25 +555,26 @@ impl<C: Clock, T> Glance<'_, C, T> {
         let now = self.moment.now;
         if self.allowed {
             let none = Duration::ZERO;
-            self.rated.left(Outcome::Allowed, none, self.word, now)
+            self.rated
+                .decision_from_word(Outcome::Allowed, none, self.word, now)
         } else {
-            refusal(self.rated, self.word, now, self.cost)
+            denial_of(self.rated, self.word, now, self.cost)
         }
     }
 }
 
 /// What is said of a refusal by a key with this word. Apart, so that those who pass needn't have all this in memory.
 #[inline(never)]
-fn refusal<C: Clock, T>(
-    rated: Rated<'_, C, T>,
+fn denial_of<C: Clock, T>(
+    rated: KeyAtRate<'_, C, T>,
     word: KeyWord,
     now: Timestamp,
     cost: u64,
 ) -> Decision {
-    rated.report(&word.judge(rated.key.in_force.pace, now, cost), cost)
+    rated.report(&word.evaluate(rated.key.in_force.pace, now, cost), cost)
 }
 
-impl<C: Clock, T> fmt::Debug for Glance<'_, C, T> {
+impl<C: Clock, T> fmt::Debug for FastCheck<'_, C, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("Glance").field(&self.decision()).finish()
     }

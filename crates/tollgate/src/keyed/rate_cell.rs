@@ -11,13 +11,13 @@
 use std::fmt;
 use std::sync::atomic::AtomicU64 as RateWord;
 
-use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate};
+use tollgate_core::{Arithmetic, Gcra, GcraParams, LimitError, Rate};
 
 use super::anchor::{SLACK, move_word};
 use super::slot::KeyWord;
 use crate::Tier;
-use crate::snapshot::{rate_of, words_of};
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, unpoisoned};
+use crate::snapshot::{rate_from_words, rate_words};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, ignore_poison};
 use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
 use crate::tier::ChooseTier;
 
@@ -39,17 +39,17 @@ pub(crate) struct RateCell {
 
 /// A rate as a check needs it.
 #[derive(Clone, Copy, Debug)]
-pub struct InForce {
-    pub(crate) pace: Pace,
+pub struct RateInForce {
+    pub(crate) pace: GcraParams,
     pub(crate) burst: u64,
     pub(crate) tag: IntervalTag,
 }
 
-impl InForce {
+impl RateInForce {
     #[inline(always)]
     pub(crate) fn of(limit: &Gcra, intervals: &IntervalTable) -> Self {
         Self {
-            pace: limit.pace(),
+            pace: limit.params(),
             burst: limit.limit(),
             tag: intervals.tag(limit.interval_units()),
         }
@@ -58,21 +58,21 @@ impl InForce {
 
 impl RateCell {
     pub(crate) fn new(limit: Gcra, intervals: &IntervalTable) -> Self {
-        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
+        let RateInForce { pace, burst, tag } = RateInForce::of(&limit, intervals);
         Self {
             interval: AtomicU64::new(pace.interval),
             capacity: AtomicU64::new(pace.capacity),
             burst: AtomicU64::new(burst),
             tag: AtomicU64::new(tag.to_bits()),
             sequence: AtomicU64::new(0),
-            rate: words_of(limit.rate()).map(RateWord::new),
+            rate: rate_words(limit.rate()).map(RateWord::new),
             limit: Mutex::new(limit),
         }
     }
 
     #[inline(always)]
-    pub(crate) fn read(&self) -> InForce {
-        self.read_by(|cell| InForce {
+    pub(crate) fn read(&self) -> RateInForce {
+        self.read_by(|cell| RateInForce {
             pace: cell.pace_now(),
             burst: cell.burst.load(Ordering::Relaxed),
             tag: cell.tag_now(),
@@ -81,7 +81,7 @@ impl RateCell {
 
     /// What decides, without what only a report needs.
     #[inline(always)]
-    pub(crate) fn read_pace(&self) -> (Pace, IntervalTag) {
+    pub(crate) fn read_pace(&self) -> (GcraParams, IntervalTag) {
         self.read_by(|cell| (cell.pace_now(), cell.tag_now()))
     }
 
@@ -91,8 +91,8 @@ impl RateCell {
     }
 
     #[inline(always)]
-    fn pace_now(&self) -> Pace {
-        Pace {
+    fn pace_now(&self) -> GcraParams {
+        GcraParams {
             interval: self.interval.load(Ordering::Relaxed),
             capacity: self.capacity.load(Ordering::Relaxed),
         }
@@ -121,7 +121,7 @@ impl RateCell {
     fn wait(losses: u32) -> u32 {
         let mut backoff = Backoff::default();
         for _ in 0..=losses {
-            backoff.lost();
+            backoff.back_off();
         }
         losses.saturating_add(1).min(8)
     }
@@ -134,7 +134,7 @@ impl RateCell {
                 .each_ref()
                 .map(|word| word.load(Ordering::Relaxed))
         });
-        let rate = rate_of(words).filter(|rate| rate.period().is_some());
+        let rate = rate_from_words(words).filter(|rate| rate.period().is_some());
         rate.unwrap_or_else(|| self.lock().rate())
     }
 
@@ -142,7 +142,7 @@ impl RateCell {
         let limit = Gcra::new(rate)?;
         let mut current = self.lock();
         *current = limit;
-        let InForce { pace, burst, tag } = InForce::of(&limit, intervals);
+        let RateInForce { pace, burst, tag } = RateInForce::of(&limit, intervals);
         let before = self.sequence.load(Ordering::Relaxed);
         self.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
@@ -150,7 +150,7 @@ impl RateCell {
         self.capacity.store(pace.capacity, Ordering::Relaxed);
         self.burst.store(burst, Ordering::Relaxed);
         self.tag.store(tag.to_bits(), Ordering::Relaxed);
-        for (word, value) in self.rate.iter().zip(words_of(rate)) {
+        for (word, value) in self.rate.iter().zip(rate_words(rate)) {
             word.store(value, Ordering::Relaxed);
         }
         self.sequence.store(before + 2, Ordering::Release);
@@ -158,17 +158,17 @@ impl RateCell {
     }
 
     fn lock(&self) -> MutexGuard<'_, Gcra> {
-        unpoisoned(self.limit.lock())
+        ignore_poison(self.limit.lock())
     }
 }
 
 /// No function of the key: keys are at the limiter's own rate, unless their handles are put
 /// [at](super::Key::at) a tier.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OneRate(());
+pub struct SingleRate(());
 
 /// A function of keys of this type, given to [`tier_of`](super::Builder::tier_of): which tier a key is in.
-pub struct ByKey<K: ?Sized>(pub(super) Box<dyn ChooseTier<K>>);
+pub struct TierByKey<K: ?Sized>(pub(super) Box<dyn ChooseTier<K>>);
 
 /// What says which tier a key of this type is in: [`OneRate`] of any, [`ByKey`] of its own.
 ///
@@ -186,20 +186,20 @@ pub(super) mod sealed {
     }
 }
 
-impl OneRate {
+impl SingleRate {
     pub(super) const fn new() -> Self {
         Self(())
     }
 }
 
-impl<K: ?Sized> sealed::TierOf<K> for OneRate {
+impl<K: ?Sized> sealed::TierOf<K> for SingleRate {
     #[inline(always)]
     fn tier_of(&self, _key: &K) -> Option<&Tier> {
         None
     }
 }
 
-impl<K: ?Sized> sealed::TierOf<K> for ByKey<K> {
+impl<K: ?Sized> sealed::TierOf<K> for TierByKey<K> {
     #[inline]
     fn tier_of(&self, key: &K) -> Option<&Tier> {
         self.0.tier_of(key)
@@ -207,21 +207,21 @@ impl<K: ?Sized> sealed::TierOf<K> for ByKey<K> {
 }
 
 /// A reference to a key is hashed as the key is.
-impl<K: ?Sized> sealed::TierOf<&K> for ByKey<K> {
+impl<K: ?Sized> sealed::TierOf<&K> for TierByKey<K> {
     #[inline]
     fn tier_of(&self, key: &&K) -> Option<&Tier> {
         self.0.tier_of(key)
     }
 }
 
-impl<K: ?Sized> fmt::Debug for ByKey<K> {
+impl<K: ?Sized> fmt::Debug for TierByKey<K> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_tuple("ByKey").field(&self.0.tiers()).finish()
     }
 }
 
 /// How many intervals are told apart, with the one that means none. A model has no time for many.
-const INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
+const MAX_INTERVALS: usize = if cfg!(any(loom, shuttle)) { 8 } else { 1 << 10 };
 /// Which interval, as it lies in a fingerprint.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct IntervalTag(u64);
@@ -233,13 +233,13 @@ pub(crate) struct IntervalTag(u64);
 /// finds the slot, or holds the lock after that, also finds the interval and how many there are.
 #[derive(Debug)]
 pub(crate) struct IntervalTable {
-    places: [AtomicU64; INTERVALS],
+    intervals: [AtomicU64; MAX_INTERVALS],
     /// The words of the buckets that keys without a slot share, one an interval.
-    shared: [AtomicU64; INTERVALS],
+    shared_words: [AtomicU64; MAX_INTERVALS],
     /// At least as many as there are.
-    taken: AtomicU64,
+    interval_count: AtomicU64,
     /// The longest that a full bucket of a new key took so far, in word units.
-    longest: AtomicU64,
+    longest_capacity: AtomicU64,
 }
 
 impl IntervalTag {
@@ -273,7 +273,7 @@ impl IntervalTag {
 
     /// A fingerprint with this tag, or without it.
     #[inline(always)]
-    pub(crate) const fn on(self, fingerprint: u64) -> u64 {
+    pub(crate) const fn tagged(self, fingerprint: u64) -> u64 {
         fingerprint ^ self.0
     }
 
@@ -285,10 +285,10 @@ impl IntervalTag {
 impl IntervalTable {
     pub(crate) fn new() -> Self {
         Self {
-            places: std::array::from_fn(|_| AtomicU64::new(0)),
-            shared: std::array::from_fn(|_| AtomicU64::new(0)),
-            taken: AtomicU64::new(0),
-            longest: AtomicU64::new(0),
+            intervals: std::array::from_fn(|_| AtomicU64::new(0)),
+            shared_words: std::array::from_fn(|_| AtomicU64::new(0)),
+            interval_count: AtomicU64::new(0),
+            longest_capacity: AtomicU64::new(0),
         }
     }
 
@@ -297,7 +297,7 @@ impl IntervalTable {
     pub(crate) fn tag(&self, interval: u64) -> IntervalTag {
         let place = Self::first_place(interval);
         // No interval is zero but that of an unlimited rate, whose place is the first, which has none.
-        if self.places[place].load(Ordering::Acquire) == interval {
+        if self.intervals[place].load(Ordering::Acquire) == interval {
             return IntervalTag::new(place);
         }
         self.tag_elsewhere(interval, place)
@@ -310,7 +310,7 @@ impl IntervalTable {
     )]
     const fn first_place(interval: u64) -> usize {
         let mixed = interval.wrapping_mul(0x9E37_79B9_7F4A_7C15);
-        (mixed >> (u64::BITS - INTERVALS.trailing_zeros())) as usize
+        (mixed >> (u64::BITS - MAX_INTERVALS.trailing_zeros())) as usize
     }
 
     #[cold]
@@ -319,13 +319,13 @@ impl IntervalTable {
         if interval == 0 || interval == u64::MAX {
             return IntervalTag::NONE;
         }
-        let places = (0..INTERVALS).map(|step| (first + step) % INTERVALS);
+        let places = (0..MAX_INTERVALS).map(|step| (first + step) % MAX_INTERVALS);
         for place in places.filter(|place| *place > 0) {
-            let mut there = self.places[place].load(Ordering::Acquire);
+            let mut there = self.intervals[place].load(Ordering::Acquire);
             if there == 0 {
                 // Counted before it can be seen. If another comes first, one too many does no harm.
-                self.taken.fetch_add(1, Ordering::Relaxed);
-                let taken = self.places[place].compare_exchange(
+                self.interval_count.fetch_add(1, Ordering::Relaxed);
+                let taken = self.intervals[place].compare_exchange(
                     0,
                     interval,
                     Ordering::AcqRel,
@@ -342,7 +342,7 @@ impl IntervalTable {
 
     /// The interval of a tag: zero if it is none, or of none that is known.
     pub(crate) fn interval(&self, tag: IntervalTag) -> u64 {
-        let place = self.places.get(tag.place());
+        let place = self.intervals.get(tag.place());
         place.map_or(0, |place| place.load(Ordering::Relaxed))
     }
 
@@ -354,42 +354,47 @@ impl IntervalTable {
     /// Whether a slot may have another tag than this one.
     #[inline]
     pub(crate) fn has_other_intervals(&self, tag: IntervalTag) -> bool {
-        self.taken.load(Ordering::Relaxed) > 1 || tag == IntervalTag::NONE
+        self.interval_count.load(Ordering::Relaxed) > 1 || tag == IntervalTag::NONE
     }
 
     /// A slot is about to get this tag. `NONE` differs from every interval, so from now on there are two tags
     /// at least.
-    pub(crate) fn note(&self, tag: IntervalTag) {
+    pub(crate) fn note_untagged(&self, tag: IntervalTag) {
         if tag == IntervalTag::NONE {
-            self.taken.fetch_max(2, Ordering::Relaxed);
+            self.interval_count.fetch_max(2, Ordering::Relaxed);
         }
     }
 
     /// The bucket that keys without a slot share at this interval.
     pub(crate) fn shared(&self, tag: IntervalTag) -> &AtomicU64 {
-        &self.shared[tag.place() % INTERVALS]
+        &self.shared_words[tag.place() % MAX_INTERVALS]
     }
 
     /// Counts the words of all such buckets from another anchor.
     pub(crate) fn move_shared(&self, moved: impl Fn(KeyWord) -> KeyWord) {
-        self.shared.iter().for_each(|word| move_word(word, &moved));
+        self.shared_words
+            .iter()
+            .for_each(|word| move_word(word, &moved));
     }
 
     /// A new key is charged at this pace.
-    pub(crate) fn keep(&self, pace: Pace) {
-        if pace.counts() && pace.capacity > self.longest.load(Ordering::Relaxed) {
-            self.longest.fetch_max(pace.capacity, Ordering::Relaxed);
+    pub(crate) fn note_capacity(&self, pace: GcraParams) {
+        if pace.is_counting() && pace.capacity > self.longest_capacity.load(Ordering::Relaxed) {
+            self.longest_capacity
+                .fetch_max(pace.capacity, Ordering::Relaxed);
         }
     }
 
     /// How far behind the latest time another may be and still be out of order, in word units.
-    pub(crate) fn reach(&self) -> u64 {
-        self.longest.load(Ordering::Relaxed).saturating_add(SLACK)
+    pub(crate) fn longest_reach(&self) -> u64 {
+        self.longest_capacity
+            .load(Ordering::Relaxed)
+            .saturating_add(SLACK)
     }
 
     /// All of them, each as its tag's bits and itself.
-    pub(crate) fn known(&self) -> impl Iterator<Item = (u64, u64)> {
-        let places = (0..INTERVALS).map(IntervalTag::new);
+    pub(crate) fn known_intervals(&self) -> impl Iterator<Item = (u64, u64)> {
+        let places = (0..MAX_INTERVALS).map(IntervalTag::new);
         let known = places.map(|tag| (tag.to_bits(), self.interval(tag)));
         known.filter(|(_, interval)| *interval > 0)
     }
@@ -397,7 +402,7 @@ impl IntervalTable {
     /// Gives an interval the tag that it had elsewhere; no if there is no such tag, or it is taken. Nobody else uses
     /// the table yet.
     pub(crate) fn restore(&self, tag: IntervalTag, interval: u64) -> bool {
-        let place = self.places.get(tag.place());
+        let place = self.intervals.get(tag.place());
         let Some(place) = place.filter(|_| tag != IntervalTag::NONE && tag.0 & KEY_BITS == 0)
         else {
             return false;
@@ -406,13 +411,13 @@ impl IntervalTable {
             return false;
         }
         place.store(interval, Ordering::Relaxed);
-        self.taken.fetch_add(1, Ordering::Relaxed);
+        self.interval_count.fetch_add(1, Ordering::Relaxed);
         true
     }
 
     /// The words of the buckets that keys without a slot share, each with the bits of its tag.
     pub(crate) fn shared_words(&self) -> impl Iterator<Item = (u64, KeyWord)> {
-        let tags = (0..INTERVALS).map(IntervalTag::new);
+        let tags = (0..MAX_INTERVALS).map(IntervalTag::new);
         tags.map(|tag| {
             let word = self.shared(tag).load(Ordering::Acquire);
             (tag.to_bits(), KeyWord(word))
@@ -431,7 +436,7 @@ mod tests {
         assert_eq!(intervals.tag(u64::MAX), IntervalTag::NONE);
         let tags: Vec<_> = (1..2_000).map(|interval| intervals.tag(interval)).collect();
         let told_apart = tags.iter().filter(|tag| **tag != IntervalTag::NONE).count();
-        assert_eq!(told_apart, INTERVALS - 1);
+        assert_eq!(told_apart, MAX_INTERVALS - 1);
         for (interval, tag) in (1..).zip(tags) {
             assert_eq!(intervals.tag(interval), tag);
             let known = if tag == IntervalTag::NONE {
@@ -442,7 +447,7 @@ mod tests {
             assert_eq!(intervals.interval(tag), known);
             let fingerprint = 0x0123_4567_89AB_CDEF;
             assert_eq!(
-                IntervalTag::between(fingerprint, tag.on(fingerprint)),
+                IntervalTag::between(fingerprint, tag.tagged(fingerprint)),
                 Some(tag)
             );
         }

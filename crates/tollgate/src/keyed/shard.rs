@@ -39,11 +39,14 @@ use tollgate_core::{Outcome, Timestamp, units};
 use super::anchor::{Anchor, TableTime};
 use super::memory::CacheLines;
 use super::rate_cell::IntervalTable;
-use super::slot::{BUSY, Foreign, Judged, KeyWord};
+use super::slot::{BUSY, ForeignWord, KeyWord, WordDecision};
 use super::slot::{CacheLine, SLOTS, Slot};
-use super::slot::{ChargeLost, ChargeRequest, attempt, is_free, passes, publish, swap, try_pass};
+use super::slot::{
+    ChargeLost, ChargeRequest, is_free_of_charge, is_passed, publish, swap_word, try_charge,
+    try_pass,
+};
 use super::stash::Stash;
-use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, unpoisoned};
+use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, ignore_poison};
 use crate::table::Stats;
 use crate::table::hasher::KEY_BITS;
 
@@ -62,13 +65,13 @@ pub(crate) struct Shard {
     /// No slot whose key is active at this time is ever reused, and no key starts anew before it.
     high_water: AtomicU64,
     /// Those of all shards; the shape says which are in use.
-    lines: Arc<CacheLines>,
+    cache_lines: Arc<CacheLines>,
     /// Those of the limiter.
     intervals: Arc<IntervalTable>,
-    number: usize,
-    turns: ShardInterleaving,
+    shard_number: usize,
+    interleaving: ShardInterleaving,
     /// Cache lines are split so that at most this part of their slots holds keys, in percent.
-    fill: usize,
+    fill_percent: usize,
     stash: Stash,
     structure: Mutex<ShardStructure>,
 }
@@ -84,13 +87,13 @@ pub(crate) struct ShardStructure {
 
 /// Which slots a key may take.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Need {
+pub(crate) enum SlotNeed {
     /// Only slots of keys that are idle.
-    Idle,
+    IdleOnly,
     /// A slot of an active key if need be: the one that is idle next.
     Evict,
     /// Also those that are kept for blocked keys.
-    Block,
+    ForBlock,
 }
 
 impl Shard {
@@ -107,11 +110,11 @@ impl Shard {
         Self {
             shape: AtomicU64::new(shape.to_word()),
             high_water: AtomicU64::new(0),
-            lines,
+            cache_lines: lines,
             intervals,
-            number,
-            turns,
-            fill,
+            shard_number: number,
+            interleaving: turns,
+            fill_percent: fill,
             stash: Stash::new(own * SLOTS),
             structure: Mutex::new(ShardStructure::default()),
         }
@@ -122,13 +125,13 @@ impl Shard {
     }
 
     /// Charges a key, whether it is there or new. None if it is new and every slot that it may have holds an active key.
-    pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
+    pub(crate) fn charge(&self, ask: &ChargeRequest<'_>, need: SlotNeed) -> Option<WordDecision> {
         let mut backoff = Backoff::default();
         while let Some(slot) = self.find(ask.fingerprint) {
-            match attempt(slot, ask) {
-                Ok(judged) => return self.settle(ask, judged),
-                Err(ChargeLost::Race) => backoff.lost(),
-                Err(ChargeLost::Slot) => break,
+            match try_charge(slot, ask) {
+                Ok(judged) => return self.finish_charge(ask, judged),
+                Err(ChargeLost::Race) => backoff.back_off(),
+                Err(ChargeLost::SlotChanged) => break,
             }
         }
         self.denied_at_other_interval(ask)
@@ -137,12 +140,16 @@ impl Shard {
 
     /// Charges a key exactly once, for a caller that may give the charge back: under the lock, so that no move
     /// interferes. A refusal needs no lock.
-    pub(crate) fn charge_or_book(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
+    pub(crate) fn charge_or_book(
+        &self,
+        ask: &ChargeRequest<'_>,
+        need: SlotNeed,
+    ) -> Option<WordDecision> {
         let slot = self.find(ask.fingerprint);
         let found = slot.and_then(|slot| Some((slot, word_in(slot, ask.fingerprint)?)));
         if let Some((slot, word)) = found {
-            let judged = word.judge(ask.pace, ask.now(), ask.cost);
-            if !passes(&judged, ask) && is_still(slot, word) && ask.is_timely() {
+            let judged = word.evaluate(ask.pace, ask.now(), ask.cost);
+            if !is_passed(&judged, ask) && is_still(slot, word) && ask.is_timely() {
                 return Some(judged);
             }
         }
@@ -167,7 +174,7 @@ impl Shard {
     }
 
     fn lines_in_use(&self) -> usize {
-        usize::try_from(self.shape().lines()).unwrap_or(usize::MAX) / self.turns.count()
+        usize::try_from(self.shape().lines()).unwrap_or(usize::MAX) / self.interleaving.count()
     }
 
     fn lines_of(&self, fingerprint: u64) -> [&CacheLine; 2] {
@@ -175,8 +182,8 @@ impl Shard {
     }
 
     fn lines_in(&self, shape: LineLayout, fingerprint: u64) -> [&CacheLine; 2] {
-        let lines = shape.lines_of(fingerprint, self.turns);
-        lines.map(|line| &self.lines[line])
+        let lines = shape.lines_of(fingerprint, self.interleaving);
+        lines.map(|line| &self.cache_lines[line])
     }
 
     /// Changes the key's word if it is there, counts by this interval, and `change` gives one.
@@ -189,7 +196,7 @@ impl Shard {
         change: impl Fn(KeyWord, Timestamp) -> Option<KeyWord>,
     ) {
         let _structure = self.lock();
-        let now = ask.renewed().now();
+        let now = ask.rebased().now();
         if let Some(slot) = self.find(ask.fingerprint) {
             update_locked(slot, |word| change(word, now));
         }
@@ -199,10 +206,10 @@ impl Shard {
     pub(crate) fn update_any(
         &self,
         ask: &ChargeRequest<'_>,
-        change: impl Fn(Foreign, Timestamp) -> Option<KeyWord>,
+        change: impl Fn(ForeignWord, Timestamp) -> Option<KeyWord>,
     ) {
         let _structure = self.lock();
-        let now = ask.renewed().now();
+        let now = ask.rebased().now();
         self.update_any_locked(ask, |found| change(found, now));
     }
 
@@ -214,25 +221,27 @@ impl Shard {
     }
 
     /// Changes the word of a key that may be new; no if there is no slot to be had.
-    pub(crate) fn set(
+    pub(crate) fn set_word(
         &self,
         ask: &ChargeRequest<'_>,
-        need: Need,
-        change: impl Fn(Foreign, Timestamp) -> KeyWord,
+        need: SlotNeed,
+        change: impl Fn(ForeignWord, Timestamp) -> KeyWord,
     ) -> bool {
         let mut structure = self.lock();
-        let asked = ask.renewed().now();
-        let new = self.foreign(KeyWord::NEW, ask.tag);
-        if self.begin_anew(ask, asked, || change(new, asked))
+        let asked = ask.rebased().now();
+        let new = self.foreign_word(KeyWord::NEW, ask.tag);
+        if self.replace_idle_word(ask, asked, || change(new, asked))
             || self.update_any_locked(ask, |found| Some(change(found, asked)))
         {
             return true;
         }
         let now = self.raise_high_water(asked);
-        let Some(slot) = self.claim(&mut structure, ask.fingerprint, units::of(now), need) else {
+        let Some(slot) =
+            self.claim_slot(&mut structure, ask.fingerprint, units::from_time(now), need)
+        else {
             return false;
         };
-        self.intervals.note(ask.tag);
+        self.intervals.note_untagged(ask.tag);
         publish(slot, ask.fingerprint, change(new, asked));
         self.grow(&mut structure);
         true
@@ -242,24 +251,24 @@ impl Shard {
     fn update_any_locked(
         &self,
         ask: &ChargeRequest<'_>,
-        change: impl Fn(Foreign) -> Option<KeyWord>,
+        change: impl Fn(ForeignWord) -> Option<KeyWord>,
     ) -> bool {
         let own = || self.find(ask.fingerprint).map(|slot| (slot, ask.tag));
         let Some((slot, tag)) = own().or_else(|| self.find_at_other_interval(ask)) else {
             return false;
         };
-        update_locked(slot, |word| change(self.foreign(word, tag)));
+        update_locked(slot, |word| change(self.foreign_word(word, tag)));
         true
     }
 
     /// What a charge would result in, by the key's word as it stands. Takes no lock: a key that is just being
     /// moved looks new.
     #[inline(always)]
-    pub(crate) fn look(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Judged {
+    pub(crate) fn peek(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> WordDecision {
         while let Some(word) = word_in(slot, ask.fingerprint) {
-            let judged = word.judge(ask.pace, ask.now(), ask.cost);
+            let judged = word.evaluate(ask.pace, ask.now(), ask.cost);
             if !ask.is_timely() {
-                return self.look_again(slot, ask);
+                return self.peek_again(slot, ask);
             }
             // Nothing but a second look tells a refusal by a word of another key or interval.
             if judged.outcome == Outcome::Allowed || is_still(slot, word) {
@@ -271,24 +280,24 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn look_again(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> Judged {
-        self.look(slot, &ask.renewed())
+    fn peek_again(&self, slot: &Slot, ask: &ChargeRequest<'_>) -> WordDecision {
+        self.peek(slot, &ask.rebased())
     }
 
     #[inline(never)]
-    fn peek_elsewhere(&self, ask: &ChargeRequest<'_>) -> Judged {
+    fn peek_elsewhere(&self, ask: &ChargeRequest<'_>) -> WordDecision {
         let stashed = self.stash.find(ask.fingerprint);
         let stashed = stashed.and_then(|slot| word_in(slot, ask.fingerprint));
         if let Some(word) = stashed {
-            let judged = word.judge(ask.pace, ask.now(), ask.cost);
+            let judged = word.evaluate(ask.pace, ask.now(), ask.cost);
             if ask.is_timely() {
                 return judged;
             }
-            return self.peek_elsewhere(&ask.renewed());
+            return self.peek_elsewhere(&ask.rebased());
         }
         match self.peek_at_other_interval(ask) {
-            Some((other, judged)) => other.told(judged, ask.pace, ask.now(), ask.cost),
-            None => KeyWord::NEW.judge(ask.pace, ask.now(), ask.cost),
+            Some((other, judged)) => other.evaluated_beside(judged, ask.pace, ask.now(), ask.cost),
+            None => KeyWord::NEW.evaluate(ask.pace, ask.now(), ask.cost),
         }
     }
 
@@ -310,43 +319,43 @@ impl Shard {
 
     #[cold]
     #[inline(never)]
-    fn charge_slowly(&self, ask: &ChargeRequest<'_>, need: Need) -> Option<Judged> {
+    fn charge_slowly(&self, ask: &ChargeRequest<'_>, need: SlotNeed) -> Option<WordDecision> {
         let mut backoff = Backoff::default();
         loop {
             let mut structure = self.lock();
-            let ask = &ask.renewed();
+            let ask = &ask.rebased();
             if let Some(slot) = self.find(ask.fingerprint) {
                 // Under the lock the slot can't change hands; only another charge can come first.
-                let attempted = attempt(slot, ask);
+                let attempted = try_charge(slot, ask);
                 drop(structure);
                 if let Ok(judged) = attempted {
-                    return self.settle(ask, judged);
+                    return self.finish_charge(ask, judged);
                 }
-                backoff.lost();
+                backoff.back_off();
                 continue;
             }
             if let Some((slot, tag)) = self.find_at_other_interval(ask) {
                 let judged = self.charge_at_other_interval(slot, tag, ask);
                 drop(structure);
                 if let Some(judged) = judged {
-                    return self.settle(ask, judged);
+                    return self.finish_charge(ask, judged);
                 }
-                backoff.lost();
+                backoff.back_off();
                 continue;
             }
-            let now = ask.now().max(self.latest());
-            let judged = KeyWord::NEW.judge(ask.pace, now, ask.cost);
-            let judged = Judged {
-                taken: passes(&judged, ask),
+            let now = ask.now().max(self.latest_time());
+            let judged = KeyWord::NEW.evaluate(ask.pace, now, ask.cost);
+            let judged = WordDecision {
+                is_charged: is_passed(&judged, ask),
                 now: ask.now(),
                 ..judged
             };
-            if !judged.taken || is_free(ask) {
+            if !judged.is_charged || is_free_of_charge(ask) {
                 return Some(judged);
             }
-            self.intervals.keep(ask.pace);
-            let now = units::of(self.raise_high_water(now));
-            let slot = self.claim(&mut structure, ask.fingerprint, now, need)?;
+            self.intervals.note_capacity(ask.pace);
+            let now = units::from_time(self.raise_high_water(now));
+            let slot = self.claim_slot(&mut structure, ask.fingerprint, now, need)?;
             publish(slot, ask.fingerprint, judged.after);
             self.grow(&mut structure);
             return Some(judged);
@@ -355,8 +364,8 @@ impl Shard {
 
     /// Keeps track of time after a charge that was made.
     #[inline(always)]
-    fn settle(&self, ask: &ChargeRequest<'_>, judged: Judged) -> Option<Judged> {
-        if judged.taken {
+    fn finish_charge(&self, ask: &ChargeRequest<'_>, judged: WordDecision) -> Option<WordDecision> {
+        if judged.is_charged {
             self.update_high_water(ask);
         }
         Some(judged)
@@ -367,8 +376,8 @@ impl Shard {
     fn update_high_water(&self, ask: &ChargeRequest<'_>) {
         // It only grows, and may be late: that is allowed for.
         let high = self.high_water.load(Ordering::Relaxed);
-        if units::of(ask.now()) > high + LATEST_STEP {
-            self.raise_to(ask.anchor, ask.moment);
+        if units::from_time(ask.now()) > high + LATEST_STEP {
+            self.raise_to(ask.anchor, ask.time);
         }
     }
 
@@ -377,11 +386,11 @@ impl Shard {
     #[inline(never)]
     fn raise_to(&self, anchor: &Anchor, moment: TableTime) {
         let _structure = self.lock();
-        let now = units::of(anchor.renew(moment).now);
+        let now = units::from_time(anchor.rebase(moment).now);
         self.high_water.fetch_max(now, Ordering::AcqRel);
     }
 
-    fn latest(&self) -> Timestamp {
+    fn latest_time(&self) -> Timestamp {
         Timestamp::from_nanos(units::to_nanos_floor(
             self.high_water.load(Ordering::Acquire),
         ))
@@ -390,15 +399,16 @@ impl Shard {
     /// Lets time pass for the whole shard, and gives the time to decide at: a key that was taken
     /// over for being idle must not start anew at an earlier one.
     fn raise_high_water(&self, now: Timestamp) -> Timestamp {
-        let latest = self.latest();
-        if units::of(now) > units::of(latest).saturating_add(HIGH_WATER_STEP) {
-            self.high_water.fetch_max(units::of(now), Ordering::AcqRel);
+        let latest = self.latest_time();
+        if units::from_time(now) > units::from_time(latest).saturating_add(HIGH_WATER_STEP) {
+            self.high_water
+                .fetch_max(units::from_time(now), Ordering::AcqRel);
         }
         now.max(latest)
     }
 
     pub(crate) fn lock(&self) -> MutexGuard<'_, ShardStructure> {
-        unpoisoned(self.structure.lock())
+        ignore_poison(self.structure.lock())
     }
 }
 
@@ -407,7 +417,7 @@ fn update_locked(slot: &Slot, change: impl Fn(KeyWord) -> Option<KeyWord>) {
     loop {
         let word = slot.word.load(Ordering::Acquire);
         match change(KeyWord(word)) {
-            Some(to) if !swap(slot, word, to.0) => {}
+            Some(to) if !swap_word(slot, word, to.0) => {}
             _ => return,
         }
     }

@@ -3,7 +3,7 @@
 
 use std::hint::select_unpredictable;
 
-use tollgate_core::{Outcome, Pace, Tat, Timestamp, units};
+use tollgate_core::{GcraParams, Outcome, TatState, Timestamp, units};
 
 use super::anchor::{Anchor, SLACK, TableTime};
 use super::rate_cell::IntervalTag;
@@ -27,7 +27,7 @@ pub(crate) struct CacheLine(pub(crate) [Slot; SLOTS]);
 /// The slot of this key if it is in one of two lines, or else another. Where a key is can't be
 /// predicted, so nothing branches on it, and the caller's next steps don't wait for a wrong guess.
 #[inline(always)]
-pub(crate) fn select([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
+pub(crate) fn select_slot([first, second]: [&CacheLine; 2], fingerprint: u64) -> &Slot {
     // Acquire: whoever sees a key here also sees that its slot was busy before.
     let here = |slot: &Slot| slot.fingerprint.load(Ordering::Acquire) == fingerprint;
     let mut place = 0;
@@ -58,8 +58,8 @@ pub(crate) struct ChargeRequest<'a> {
     pub(crate) fingerprint: u64,
     /// Of the pace's interval.
     pub(crate) tag: IntervalTag,
-    pub(crate) pace: Pace,
-    pub(crate) moment: TableTime,
+    pub(crate) pace: GcraParams,
+    pub(crate) time: TableTime,
     /// What words count from.
     pub(crate) anchor: &'a Anchor,
     pub(crate) cost: u64,
@@ -70,19 +70,22 @@ pub(crate) struct ChargeRequest<'a> {
 impl ChargeRequest<'_> {
     #[inline(always)]
     pub(crate) fn now(&self) -> Timestamp {
-        self.moment.now
+        self.time.now
     }
 
     /// Whether the time counts from what the words do that were read before this.
     #[inline(always)]
     pub(crate) fn is_timely(&self) -> bool {
-        self.anchor.is_of(self.moment)
+        self.anchor.is_anchor_of(self.time)
     }
 
     /// The same at a time that counts from what words do now: for good under the lock of a shard.
-    pub(crate) fn renewed(&self) -> Self {
-        let moment = self.anchor.renew(self.moment);
-        Self { moment, ..*self }
+    pub(crate) fn rebased(&self) -> Self {
+        let moment = self.anchor.rebase(self.time);
+        Self {
+            time: moment,
+            ..*self
+        }
     }
 }
 
@@ -91,7 +94,7 @@ pub(crate) enum ChargeLost {
     /// Another charge came first.
     Race,
     /// It is busy, or another key's.
-    Slot,
+    SlotChanged,
 }
 
 /// Whether a request passes now, and is charged, and the word then; nothing if that takes a closer
@@ -109,7 +112,10 @@ pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, Ke
     {
         return None;
     }
-    let Some(after) = ask.pace.pass(Tat::from_word(word), ask.now(), ask.cost) else {
+    let Some(after) = ask
+        .pace
+        .try_pass(TatState::from_word(word), ask.now(), ask.cost)
+    else {
         // Further ahead than a bucket holds, and a day: booked, or charged by a clock that was set back since.
         let empty = ask.pace.empty(ask.now()).to_word();
         if word > empty.saturating_add(SLACK) {
@@ -121,46 +127,49 @@ pub(crate) fn try_pass(slot: &Slot, ask: &ChargeRequest<'_>) -> Option<(bool, Ke
         return own.then_some((false, KeyWord(word)));
     };
     let after = KeyWord(after.to_word());
-    if after.is_blocked() || is_free(ask) {
+    if after.is_blocked() || is_free_of_charge(ask) {
         return None;
     }
-    let charged =
-        swap(slot, word, after.0) && slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
+    let charged = swap_word(slot, word, after.0)
+        && slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
     charged.then_some((true, after))
 }
 
 /// Charges a slot once, or decides not to.
 #[inline(always)]
-pub(crate) fn attempt(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<Judged, ChargeLost> {
+pub(crate) fn try_charge(slot: &Slot, ask: &ChargeRequest<'_>) -> Result<WordDecision, ChargeLost> {
     let word = slot.word.load(Ordering::Acquire);
     let here = slot.fingerprint.load(Ordering::Acquire) == ask.fingerprint;
     if word == BUSY || !here || !ask.is_timely() {
-        return Err(ChargeLost::Slot);
+        return Err(ChargeLost::SlotChanged);
     }
-    let judged = KeyWord(word).judge(ask.pace, ask.now(), ask.cost);
-    let taken = passes(&judged, ask);
-    let judged = Judged { taken, ..judged };
-    if !taken || is_free(ask) {
+    let judged = KeyWord(word).evaluate(ask.pace, ask.now(), ask.cost);
+    let taken = is_passed(&judged, ask);
+    let judged = WordDecision {
+        is_charged: taken,
+        ..judged
+    };
+    if !taken || is_free_of_charge(ask) {
         return Ok(judged);
     }
-    if !swap(slot, word, judged.after.0) {
+    if !swap_word(slot, word, judged.after.0) {
         return Err(ChargeLost::Race);
     }
     if slot.fingerprint.load(Ordering::Acquire) != ask.fingerprint {
-        return Err(ChargeLost::Slot);
+        return Err(ChargeLost::SlotChanged);
     }
     Ok(judged)
 }
 
 /// Whether a request with this judgement is to be charged: it passes, or may wait long enough.
 #[inline]
-pub(crate) fn passes(judged: &Judged, ask: &ChargeRequest<'_>) -> bool {
+pub(crate) fn is_passed(judged: &WordDecision, ask: &ChargeRequest<'_>) -> bool {
     match judged.outcome {
         Outcome::Allowed => true,
         // A blocked key books nothing: a block charges no tokens that could be waited for.
         Outcome::Denied => {
             ask.patience > 0
-                && Pace::wait_nanos(judged.wait) <= ask.patience
+                && GcraParams::wait_nanos(judged.wait) <= ask.patience
                 && !judged.after.is_blocked()
         }
         Outcome::Never => false,
@@ -169,19 +178,19 @@ pub(crate) fn passes(judged: &Judged, ask: &ChargeRequest<'_>) -> bool {
 
 /// A look, or a rate that charges nothing.
 #[inline]
-pub(crate) fn is_free(ask: &ChargeRequest<'_>) -> bool {
+pub(crate) fn is_free_of_charge(ask: &ChargeRequest<'_>) -> bool {
     ask.cost == 0 || ask.pace.interval == 0
 }
 
 #[inline]
-pub(crate) fn swap(slot: &Slot, from: u64, to: u64) -> bool {
+pub(crate) fn swap_word(slot: &Slot, from: u64, to: u64) -> bool {
     slot.word
         .compare_exchange(from, to, Ordering::AcqRel, Ordering::Acquire)
         .is_ok()
 }
 
 /// Whether the slot's key, if any, is as one never seen.
-pub(crate) fn reusable(slot: &Slot, high: u64) -> bool {
+pub(crate) fn is_reusable(slot: &Slot, high: u64) -> bool {
     let empty = slot.fingerprint.load(Ordering::Acquire) == 0;
     let word = slot.word.load(Ordering::Acquire);
     word != BUSY && (empty || KeyWord(word).idle_at() < high)
@@ -189,11 +198,11 @@ pub(crate) fn reusable(slot: &Slot, high: u64) -> bool {
 
 /// Makes a reusable slot busy; no if it isn't reusable, or was charged at this moment. The caller
 /// holds the lock, so the fingerprint stays.
-pub(crate) fn take(slot: &Slot, high: u64) -> bool {
+pub(crate) fn claim_if_idle(slot: &Slot, high: u64) -> bool {
     let word = slot.word.load(Ordering::Acquire);
     // As `reusable`, with the word that is swapped.
     let idle = KeyWord(word).idle_at() < high || slot.fingerprint.load(Ordering::Acquire) == 0;
-    word != BUSY && idle && swap(slot, word, BUSY)
+    word != BUSY && idle && swap_word(slot, word, BUSY)
 }
 
 /// Gives a busy slot to a key.
@@ -221,7 +230,7 @@ pub(crate) struct KeyWord(pub(crate) u64);
 
 /// What one charge would do.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Judged {
+pub(crate) struct WordDecision {
     pub(crate) outcome: Outcome,
     /// The word as it was.
     pub(crate) before: KeyWord,
@@ -232,10 +241,10 @@ pub(crate) struct Judged {
     /// When it was asked, as these words count it.
     pub(crate) now: Timestamp,
     /// Whether the charge was made, now or to act after the wait. Judging alone makes none.
-    pub(crate) taken: bool,
+    pub(crate) is_charged: bool,
     /// Whether it was refused at a faster rate than the word counts by. Then the word is to count by that rate
     /// from now on; `before` has the debt at that rate.
-    pub(crate) takes_over: bool,
+    pub(crate) migrates: bool,
 }
 
 impl KeyWord {
@@ -277,7 +286,7 @@ impl KeyWord {
 
     /// The word without a block that is over.
     #[inline]
-    pub(crate) fn at(self, now: u64) -> Self {
+    pub(crate) fn after_block(self, now: u64) -> Self {
         if !self.is_blocked() || self.is_blocked_at(now) {
             return self;
         }
@@ -293,7 +302,8 @@ impl KeyWord {
         if self.is_endless() {
             return self;
         }
-        self.at(by).with_times(|time| time.saturating_sub(by))
+        self.after_block(by)
+            .with_times(|time| time.saturating_sub(by))
     }
 
     /// Whether it is a block that no time ends.
@@ -312,8 +322,8 @@ impl KeyWord {
     }
 
     /// The same word with its TAT changed; for a key that isn't blocked.
-    pub(crate) fn changed(self, change: impl FnOnce(Tat) -> Tat) -> Self {
-        Self(change(Tat::from_word(self.0)).to_word())
+    pub(crate) fn changed(self, change: impl FnOnce(TatState) -> TatState) -> Self {
+        Self(change(TatState::from_word(self.0)).to_word())
     }
 
     /// When the key is as one never seen, in word units.
@@ -332,27 +342,27 @@ impl KeyWord {
     /// How long a cost waits for the end of a block, and then for what the key owes beyond it.
     #[cold]
     #[inline(never)]
-    fn wait_of_a_block(self, pace: Pace, now: u64, cost: u64) -> u64 {
+    fn wait_of_a_block(self, pace: GcraParams, now: u64, cost: u64) -> u64 {
         let ends = Timestamp::from_nanos(self.0 & LAST_NANO);
-        let owed = Tat::from_word(self.idle_at());
+        let owed = TatState::from_word(self.idle_at());
         let behind = pace.plan(owed, ends, cost).map_or(0, |(_, wait)| wait);
         (self.until() - now).saturating_add(behind)
     }
 
     /// Decides a cost under this pace.
     #[inline(always)]
-    pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let judged = |outcome, after, wait| Judged {
+    pub(crate) fn evaluate(self, pace: GcraParams, now: Timestamp, cost: u64) -> WordDecision {
+        let judged = |outcome, after, wait| WordDecision {
             outcome,
             before: self,
             after,
             wait,
             now,
-            taken: false,
-            takes_over: false,
+            is_charged: false,
+            migrates: false,
         };
-        let local = units::of(now);
-        let key = self.at(local);
+        let local = units::from_time(now);
+        let key = self.after_block(local);
         if key.is_blocked() {
             return judged(
                 Outcome::Denied,
@@ -360,7 +370,7 @@ impl KeyWord {
                 self.wait_of_a_block(pace, local, cost),
             );
         }
-        match pace.plan(Tat::from_word(key.0), now, cost) {
+        match pace.plan(TatState::from_word(key.0), now, cost) {
             // A TAT that reaches into the flag is years ahead, further than anybody waits: it reads as a
             // block, and is not stored.
             Some((after, wait)) if wait > 0 || after.to_word() < BLOCKED => {
@@ -378,47 +388,56 @@ impl KeyWord {
 
 /// A word that counts by another interval than the request.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Foreign {
+pub(crate) struct ForeignWord {
     pub(crate) word: KeyWord,
     /// The interval that it counts by: zero if that isn't known.
     pub(crate) interval: u64,
 }
 
-impl Foreign {
+impl ForeignWord {
     /// Decides a cost at another pace. All tokens that are owed stay owed. If a faster pace refuses it, the
     /// debt is to drain at that pace from now on.
-    pub(crate) fn judge(self, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let word = self.word.at(units::of(now));
+    pub(crate) fn evaluate(self, pace: GcraParams, now: Timestamp, cost: u64) -> WordDecision {
+        let word = self.word.after_block(units::from_time(now));
         if word.is_blocked() {
-            return word.judge(pace, now, cost);
+            return word.evaluate(pace, now, cost);
         }
-        if !pace.counts() {
+        if !pace.is_counting() {
             // A pace that counts no tokens ignores what is owed at others.
-            return KeyWord::NEW.judge(pace, now, cost);
+            return KeyWord::NEW.evaluate(pace, now, cost);
         }
-        let owed = pace.migrated_tat(Tat::from_word(word.0), &self.pace(pace), now);
-        let judged = KeyWord(owed.to_word()).judge(pace, now, cost);
+        let owed = pace.migrated_tat(TatState::from_word(word.0), &self.pace(pace), now);
+        let judged = KeyWord(owed.to_word()).evaluate(pace, now, cost);
         let refused = judged.outcome == Outcome::Denied && cost > 0;
-        Judged {
-            takes_over: refused && pace.interval < self.interval,
+        WordDecision {
+            migrates: refused && pace.interval < self.interval,
             ..judged
         }
     }
 
     /// What a request that wasn't charged is told, so that the wait comes true: a refusal at a slower pace than
     /// the word counts by stores nothing, and the debt goes on to drain at the faster one.
-    pub(crate) fn told(self, judged: Judged, pace: Pace, now: Timestamp, cost: u64) -> Judged {
-        let (word, old) = (self.word.at(units::of(now)), self.pace(pace));
-        let slower = pace.counts() && pace.interval > old.interval;
+    pub(crate) fn evaluated_beside(
+        self,
+        judged: WordDecision,
+        pace: GcraParams,
+        now: Timestamp,
+        cost: u64,
+    ) -> WordDecision {
+        let (word, old) = (
+            self.word.after_block(units::from_time(now)),
+            self.pace(pace),
+        );
+        let slower = pace.is_counting() && pace.interval > old.interval;
         if judged.outcome == Outcome::Allowed || word.is_blocked() || !slower {
             return judged;
         }
-        let tat = Tat::from_word(word.0);
+        let tat = TatState::from_word(word.0);
         let wait = match judged.outcome {
             Outcome::Denied => pace.wait_before_migration(tat, &old, now, cost),
             _ => judged.wait,
         };
-        Judged {
+        WordDecision {
             before: KeyWord(pace.tat_before_migration(tat, &old, now).to_word()),
             wait,
             ..judged
@@ -426,17 +445,17 @@ impl Foreign {
     }
 
     /// The pace that it counts by, without a bucket. If that isn't known, the caller's.
-    const fn pace(self, asking: Pace) -> Pace {
+    const fn pace(self, asking: GcraParams) -> GcraParams {
         self.pace_with(asking, 0)
     }
 
     /// The pace that it counts by, or else the caller's, with a bucket of this many tokens.
-    pub(crate) const fn pace_with(self, asking: Pace, burst: u64) -> Pace {
+    pub(crate) const fn pace_with(self, asking: GcraParams, burst: u64) -> GcraParams {
         let interval = match self.interval {
             0 => asking.interval,
             known => known,
         };
-        Pace {
+        GcraParams {
             interval,
             capacity: interval.saturating_mul(burst),
         }
@@ -445,7 +464,7 @@ impl Foreign {
 
 #[cfg(all(test, not(any(loom, shuttle))))]
 mod tests {
-    use super::super::anchor::SPAN;
+    use super::super::anchor::ANCHOR_SPAN;
     use super::*;
     use crate::sync::AtomicU64;
     use proptest::prelude::*;
@@ -464,18 +483,18 @@ mod tests {
         (0..64u32, any::<u64>()).prop_map(|(shift, bits)| bits >> shift)
     }
 
-    fn pace() -> impl Strategy<Value = Pace> {
+    fn pace() -> impl Strategy<Value = GcraParams> {
         let from_rate = (1..1_000_000u64, 1..1_000u64).prop_map(|(nanos, burst)| {
             let every = std::time::Duration::from_nanos(nanos);
             let limit = Gcra::new(Rate::every(every).burst(burst));
-            limit.expect("a rate that fits").pace()
+            limit.expect("a rate that fits").params()
         });
         let any = (number(), number());
         prop_oneof![
             from_rate,
-            any.prop_map(|(interval, capacity)| Pace { interval, capacity }),
-            Just(Pace::UNLIMITED),
-            Just(Pace::ZERO),
+            any.prop_map(|(interval, capacity)| GcraParams { interval, capacity }),
+            Just(GcraParams::UNLIMITED),
+            Just(GcraParams::ZERO),
         ]
     }
 
@@ -494,27 +513,27 @@ mod tests {
             foreign in any::<bool>(),
         ) {
             let anchor = Anchor::new(Timestamp::ZERO);
-            let moment = anchor.near(Timestamp::from_nanos(nanos % SPAN)).expect("within the span");
-            let ask = ChargeRequest { fingerprint: 7, tag: IntervalTag::NONE, pace, moment, anchor: &anchor, cost, patience: 0 };
+            let moment = anchor.time_if_near(Timestamp::from_nanos(nanos % ANCHOR_SPAN)).expect("within the span");
+            let ask = ChargeRequest { fingerprint: 7, tag: IntervalTag::NONE, pace, time: moment, anchor: &anchor, cost, patience: 0 };
             let now = ask.now();
             let edge = match edge {
-                0 => units::of(now),
-                1 => units::of(now).saturating_add(pace.capacity),
+                0 => units::from_time(now),
+                1 => units::from_time(now).saturating_add(pace.capacity),
                 _ => other,
             };
             let word = edge.saturating_add_signed(off);
             let (fast, full) = (slot(7, word), slot(7, word));
             let passed = try_pass(&fast, &ask);
-            let judged = attempt(&full, &ask);
+            let judged = try_charge(&full, &ask);
             let stored = |slot: &Slot| slot.word.load(Ordering::Relaxed);
             match (passed, judged) {
                 (Some((true, after)), Ok(judged)) => {
-                    prop_assert!(judged.taken && judged.after == after);
+                    prop_assert!(judged.is_charged && judged.after == after);
                     prop_assert_eq!(stored(&fast), after.0);
                     prop_assert_eq!(stored(&full), after.0);
                 }
                 (Some((false, before)), Ok(judged)) => {
-                    prop_assert!(!judged.taken && judged.outcome != Outcome::Allowed);
+                    prop_assert!(!judged.is_charged && judged.outcome != Outcome::Allowed);
                     prop_assert_eq!((before.0, stored(&fast), stored(&full)), (word, word, word));
                 }
                 (Some(_), Err(_)) => prop_assert!(false, "a busy slot was charged"),
@@ -552,7 +571,7 @@ mod word_tests {
             let kept = word.idle_at() - end;
             prop_assert!(kept >= owed.min(KeyWord::LAST - end), "{} of {}", kept, owed);
             prop_assert!(kept <= owed.saturating_mul(2).max(2 * units::PER_NANO) && (owed > 0 || kept == 0));
-            let after = word.at(end);
+            let after = word.after_block(end);
             prop_assert!(!after.is_blocked());
             prop_assert_eq!(after.0, if kept == 0 { 0 } else { word.idle_at() });
         }

@@ -18,16 +18,16 @@
 
 use std::path::Path;
 
-use tollgate_core::{Pace, units};
+use tollgate_core::{GcraParams, units};
 
 use super::anchor::TableTime;
 use super::rate_cell::IntervalTag;
-use super::shard::Need;
+use super::shard::SlotNeed;
 use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, ClockChoice};
-use crate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
+use crate::snapshot::{LoadCounts, SnapshotError, SnapshotReader, SnapshotTimes, SnapshotWriter};
 use crate::sync::Ordering;
 use crate::table::hasher::KeyHasher;
 
@@ -61,7 +61,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// ```
     pub fn snapshot(&self, path: impl AsRef<Path>) -> Result<u64, SnapshotError> {
         SnapshotWriter::write(path, KIND, VERSION, |file| {
-            self.save(file, Times::of(self.clock.now()))
+            self.save(file, SnapshotTimes::of(self.clock.now()))
         })
     }
 
@@ -72,22 +72,26 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// [`SnapshotError::Io`] if the file can't be written.
     ///
     /// [`SnapshotWriter`] has an example.
-    pub fn save(&self, file: &mut SnapshotWriter, times: Times) -> Result<u64, SnapshotError> {
+    pub fn save(
+        &self,
+        file: &mut SnapshotWriter,
+        times: SnapshotTimes,
+    ) -> Result<u64, SnapshotError> {
         file.words(&[VERSION, self.hasher.seed()])?;
-        file.words(&probes(&self.hasher))?;
+        file.words(&hash_probes(&self.hasher))?;
         file.word(times.wall.as_nanos())?;
         let (now, anchor) = (self.table.table_time(times.now), self.table.anchor());
         let (mut keys, mut words) = (0, Vec::new());
         for shard in self.table.shards() {
             shard.for_each_active(anchor, now, |fingerprint, word, now| {
-                words.extend([fingerprint, word.moved(units::of(now)).0]);
+                words.extend([fingerprint, word.moved(units::from_time(now)).0]);
             });
             keys += words.len() as u64 / 2;
             file.words(&words)?;
             words.clear();
         }
         file.words(&[0, keys])?;
-        for (tag, interval) in self.table.intervals().known() {
+        for (tag, interval) in self.table.intervals().known_intervals() {
             words.extend([tag, interval]);
         }
         file.word(words.len() as u64 / 2)?;
@@ -95,7 +99,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         words.clear();
         if let Some(shard) = self.table.shards().next() {
             shard.for_each_shared(anchor, now, |tag, word, now| {
-                words.extend([tag, word.moved(units::of(now)).0]);
+                words.extend([tag, word.moved(units::from_time(now)).0]);
             });
         }
         file.word(words.len() as u64 / 2)?;
@@ -116,10 +120,10 @@ impl<C: ClockChoice, T> Builder<C, T> {
         self,
         path: impl AsRef<Path>,
     ) -> Result<KeyedLimiter<C::Clock, T>, SnapshotError> {
-        let builder = self.with_clock();
+        let builder = self.resolve_clock();
         let capacity = builder.settings.capacity;
         SnapshotReader::read(path, KIND, VERSION, capacity, |file| {
-            let times = Times::of(builder.clock.now());
+            let times = SnapshotTimes::of(builder.clock.now());
             builder.load(file, times)
         })
     }
@@ -137,14 +141,14 @@ impl<C: Clock, T> Builder<C, T> {
     pub fn load(
         self,
         file: &mut SnapshotReader,
-        times: Times,
-    ) -> Result<(KeyedLimiter<C, T>, Loaded), SnapshotError> {
+        times: SnapshotTimes,
+    ) -> Result<(KeyedLimiter<C, T>, LoadCounts), SnapshotError> {
         file.expect_version(VERSION)?;
         let [seed, own @ .., wall] = file.words::<6>()?;
-        if own != probes(&KeyHasher::with_seed(seed)) {
+        if own != hash_probes(&KeyHasher::with_seed(seed)) {
             return Err(file.different_hash_error());
         }
-        let elapsed = units::from_nanos(times.since(wall));
+        let elapsed = units::from_nanos(times.nanos_since(wall));
         let table = self.table(times.now);
         let moment = table.table_time(times.now);
         let loaded = load_keys(&table, file, moment, elapsed)?;
@@ -157,11 +161,11 @@ impl<C: Clock, T> Builder<C, T> {
         }
         for _ in 0..file.word()? {
             let [tag, word] = file.words()?;
-            let word = KeyWord(word).at_moment(moment, elapsed);
+            let word = KeyWord(word).rebased_to(moment, elapsed);
             let shared = intervals.shared(IntervalTag::from_bits(tag));
             shared.store(word.0, Ordering::Relaxed);
         }
-        let limiter = self.adopting(seed).build_on(table);
+        let limiter = self.with_seed(seed).build_on(table);
         Ok((limiter.map_err(SnapshotError::Limit)?, loaded))
     }
 }
@@ -173,8 +177,8 @@ fn load_keys(
     file: &mut SnapshotReader,
     moment: TableTime,
     elapsed: u64,
-) -> Result<Loaded, SnapshotError> {
-    let mut loaded = Loaded::default();
+) -> Result<LoadCounts, SnapshotError> {
+    let mut loaded = LoadCounts::default();
     let mut keys = 0;
     loop {
         let fingerprint = file.word()?;
@@ -184,50 +188,50 @@ fn load_keys(
         keys += 1;
         let word = KeyWord(file.word()?);
         let need = if word.is_blocked() {
-            Need::Block
+            SlotNeed::ForBlock
         } else {
-            Need::Idle
+            SlotNeed::IdleOnly
         };
-        let word = word.at_moment(moment, elapsed);
-        if word.idle_at() <= units::of(moment.now) {
+        let word = word.rebased_to(moment, elapsed);
+        if word.idle_at() <= units::from_time(moment.now) {
             continue;
         }
         // At no rate, whatever the key's interval: nobody else uses the table yet.
         let ask = ChargeRequest {
             fingerprint,
             tag: IntervalTag::NONE,
-            pace: Pace::UNLIMITED,
-            moment,
+            pace: GcraParams::UNLIMITED,
+            time: moment,
             anchor: table.anchor(),
             cost: 0,
             patience: 0,
         };
-        if table.shard(fingerprint).set(&ask, need, |_, _| word) {
+        if table.shard(fingerprint).set_word(&ask, need, |_, _| word) {
             loaded.keys += 1;
         } else {
-            loaded.left_out += 1;
+            loaded.skipped += 1;
         }
     }
     match file.word()? {
         written if written == keys => Ok(loaded),
-        _ => Err(file.corrupt()),
+        _ => Err(file.corrupt_error()),
     }
 }
 
 impl KeyWord {
     /// A word of a section as a table counts it at this moment, so many units after the section was written.
-    fn at_moment(self, moment: TableTime, elapsed: u64) -> Self {
-        self.moved(elapsed).later(units::of(moment.now))
+    fn rebased_to(self, moment: TableTime, elapsed: u64) -> Self {
+        self.moved(elapsed).shifted_by(units::from_time(moment.now))
     }
 
     /// The same at a time that is counted from earlier on.
-    fn later(self, by: u64) -> Self {
+    fn shifted_by(self, by: u64) -> Self {
         self.with_times(|time| time.saturating_add(by))
     }
 }
 
 /// What this build makes of four kinds of keys.
-fn probes(hasher: &KeyHasher) -> [u64; 4] {
+fn hash_probes(hasher: &KeyHasher) -> [u64; 4] {
     [
         hasher.fingerprint("tollgate"),
         hasher.fingerprint(&0x0123_4567_89AB_CDEFu64),
@@ -246,7 +250,7 @@ mod tests {
         let block = KeyWord::blocked(10 * SECOND, 100 * SECOND);
         let owed = block.idle_at() - block.until();
         assert!(owed >= 90 * SECOND);
-        let restored = block.moved(4 * SECOND).later(1_000 * SECOND);
+        let restored = block.moved(4 * SECOND).shifted_by(1_000 * SECOND);
         assert_eq!(restored.until(), 1_006 * SECOND);
         assert_eq!(restored.idle_at(), 1_006 * SECOND + owed);
         // After the block only what is owed is left, and then nothing.
@@ -254,7 +258,13 @@ mod tests {
         assert_eq!(over, KeyWord(block.idle_at() - 30 * SECOND));
         assert_eq!(block.moved(1_000 * SECOND), KeyWord::NEW);
         let tat = KeyWord(5 * SECOND);
-        assert_eq!(tat.moved(SECOND).later(2 * SECOND), KeyWord(6 * SECOND));
-        assert_eq!(KeyWord(KeyWord::LAST).later(SECOND), KeyWord(KeyWord::LAST));
+        assert_eq!(
+            tat.moved(SECOND).shifted_by(2 * SECOND),
+            KeyWord(6 * SECOND)
+        );
+        assert_eq!(
+            KeyWord(KeyWord::LAST).shifted_by(SECOND),
+            KeyWord(KeyWord::LAST)
+        );
     }
 }

@@ -1,8 +1,8 @@
 //! Where keys go that find no place in their own lines.
 
 use super::memory::CacheLines;
-use super::shard::Need;
-use super::slot::{CacheLine, SLOTS, Slot, take};
+use super::shard::SlotNeed;
+use super::slot::{CacheLine, SLOTS, Slot, claim_if_idle};
 use crate::sync::{AtomicU64, Ordering};
 use crate::table::hasher::KEY_BITS;
 
@@ -16,9 +16,9 @@ const LEAST_LINES: usize = if cfg!(any(loom, shuttle)) { 1 } else { 16 };
 pub(crate) struct Stash {
     lines: CacheLines,
     /// How far from its first line any key was ever put: how far a search has to go.
-    reach: AtomicU64,
+    longest_path: AtomicU64,
     /// The last lines take blocked keys only.
-    open_lines: usize,
+    regular_lines: usize,
 }
 
 impl Stash {
@@ -29,8 +29,8 @@ impl Stash {
             .max(LEAST_LINES);
         Self {
             lines: CacheLines::new(open_lines + open_lines.div_ceil(4)),
-            reach: AtomicU64::new(0),
-            open_lines,
+            longest_path: AtomicU64::new(0),
+            regular_lines: open_lines,
         }
     }
 
@@ -47,7 +47,7 @@ impl Stash {
     /// The lines that a key may be in.
     #[inline]
     pub(crate) fn lines_to(&self, fingerprint: u64) -> impl Iterator<Item = &CacheLine> {
-        let reach = self.reach.load(Ordering::Acquire);
+        let reach = self.longest_path.load(Ordering::Acquire);
         let path = (reach > 0).then(|| self.path(fingerprint));
         path.into_iter()
             .flatten()
@@ -56,7 +56,7 @@ impl Stash {
 
     /// The stash's lines in the order in which a key looks for a place, those for blocked keys last.
     fn path(&self, fingerprint: u64) -> impl Iterator<Item = &CacheLine> {
-        let open = &self.lines[..self.open_lines];
+        let open = &self.lines[..self.regular_lines];
         // All start in the first quarter, so that a table with few keys touches few pages.
         let starts = (open.len() / 4).max(1);
         let start = usize::try_from((fingerprint & KEY_BITS) >> 30).unwrap_or(0) % starts;
@@ -64,20 +64,20 @@ impl Stash {
         after
             .iter()
             .chain(before)
-            .chain(&self.lines[self.open_lines..])
+            .chain(&self.lines[self.regular_lines..])
     }
 
     /// Makes a reusable slot busy for a key that has none. The caller holds the shard's lock.
-    pub(crate) fn claim(&self, fingerprint: u64, high: u64, need: Need) -> Option<&Slot> {
+    pub(crate) fn claim(&self, fingerprint: u64, high: u64, need: SlotNeed) -> Option<&Slot> {
         let lines = match need {
-            Need::Block => self.lines.len(),
-            Need::Idle | Need::Evict => self.open_lines,
+            SlotNeed::ForBlock => self.lines.len(),
+            SlotNeed::IdleOnly | SlotNeed::Evict => self.regular_lines,
         };
         for (distance, line) in self.path(fingerprint).take(lines).enumerate() {
-            if let Some(slot) = line.0.iter().find(|slot| take(slot, high)) {
+            if let Some(slot) = line.0.iter().find(|slot| claim_if_idle(slot, high)) {
                 // Before the key is there, so that nobody who looks for it stops short.
                 let reach = u64::try_from(distance + 1).unwrap_or(u64::MAX);
-                self.reach.fetch_max(reach, Ordering::AcqRel);
+                self.longest_path.fetch_max(reach, Ordering::AcqRel);
                 return Some(slot);
             }
         }

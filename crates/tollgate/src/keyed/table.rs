@@ -8,7 +8,7 @@ use super::anchor::{Anchor, TableTime};
 use super::memory::{CacheLines, fetch};
 use super::rate_cell::IntervalTable;
 use super::shard::{LineLayout, Shard, ShardInterleaving};
-use super::slot::{CacheLine, SLOTS, Slot, select};
+use super::slot::{CacheLine, SLOTS, Slot, select_slot};
 use crate::sharding::ShardLayout;
 use crate::sync::Padded;
 
@@ -54,15 +54,18 @@ impl<'a> Candidates<'a> {
     /// [`Shard::try_pass`] tells. Both lines are compared before anything depends on it, so that
     /// the two waits for memory overlap.
     #[inline(always)]
-    pub(crate) fn guess(&self, fingerprint: u64) -> &'a Slot {
-        select(self.lines, fingerprint)
+    pub(crate) fn select(&self, fingerprint: u64) -> &'a Slot {
+        select_slot(self.lines, fingerprint)
     }
 }
 
 impl Table {
     pub(crate) fn new(capacity: usize, anchor: Timestamp, intervals: Arc<IntervalTable>) -> Self {
-        let ShardLayout { count, room, .. } =
-            ShardLayout::for_threads(capacity, SHARD_KEYS, MAX_SHARDS);
+        let ShardLayout {
+            count,
+            capacity_per_shard: room,
+            ..
+        } = ShardLayout::for_threads(capacity, SHARD_KEYS, MAX_SHARDS);
         let fill = if count == 1 {
             SMALL_FILL_PERCENT
         } else {
@@ -106,7 +109,7 @@ impl Table {
 
     /// Where a key may be: its shard, and its two lines there.
     #[inline(always)]
-    pub(crate) fn place(&self, fingerprint: u64) -> Candidates<'_> {
+    pub(crate) fn candidates(&self, fingerprint: u64) -> Candidates<'_> {
         let shard = self.shard(fingerprint);
         let lines: &[CacheLine] = &self.lines;
         let [first, second] = shard.shape().lines_of(fingerprint, self.turns);
@@ -123,7 +126,7 @@ impl Table {
     /// A time as the words count it.
     #[inline(always)]
     pub(crate) fn table_time(&self, now: Timestamp) -> TableTime {
-        match self.anchor.near(now) {
+        match self.anchor.time_if_near(now) {
             Some(moment) => moment,
             None => self.table_time_when_far(now),
         }
@@ -142,19 +145,21 @@ impl Table {
         }
         let shard = self.shard(fingerprint);
         let latest = self.follow_clock(shard, self.table_time(clock));
-        let turn = self.anchor.reach(turn).unwrap_or(latest);
-        let floor = shard.high_water().saturating_sub(self.intervals.reach());
-        turn.no_sooner_than(floor)
+        let turn = self.anchor.time_clamped(turn).unwrap_or(latest);
+        let floor = shard
+            .high_water()
+            .saturating_sub(self.intervals.longest_reach());
+        turn.at_least(floor)
     }
 
     #[cold]
     #[inline(never)]
     fn table_time_when_far(&self, now: Timestamp) -> TableTime {
-        if self.anchor.is_ahead(now, self.intervals.reach()) {
+        if self.anchor.is_ahead(now, self.intervals.longest_reach()) {
             self.follow_back(now);
         }
         loop {
-            if let Some(moment) = self.anchor.reach(now) {
+            if let Some(moment) = self.anchor.time_clamped(now) {
                 return moment;
             }
             self.move_anchor(now);
@@ -166,12 +171,14 @@ impl Table {
     #[inline]
     pub(crate) fn follow_clock(&self, shard: &Shard, moment: TableTime) -> TableTime {
         // A guess, as the anchor may just have moved: under the locks it is looked at again.
-        let ahead = shard.high_water().saturating_sub(units::of(moment.now));
-        if ahead <= self.intervals.reach() {
+        let ahead = shard
+            .high_water()
+            .saturating_sub(units::from_time(moment.now));
+        if ahead <= self.intervals.longest_reach() {
             return moment;
         }
         self.follow_back(moment.clock());
-        self.anchor.renew(moment)
+        self.anchor.rebase(moment)
     }
 
     /// Lets all words follow a clock that was set back to this time by far, if it was. As
@@ -181,10 +188,11 @@ impl Table {
     fn follow_back(&self, clock: Timestamp) {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
         let high = self.shards().map(Shard::high_water).max().unwrap_or(0);
-        let reach = self.intervals.reach();
-        self.anchor.go_back(clock, high, reach, |back| {
-            self.shards().for_each(|shard| shard.go_back(back));
-            self.intervals.move_shared(|word| back.word(word, high));
+        let reach = self.intervals.longest_reach();
+        self.anchor.move_back(clock, high, reach, |back| {
+            self.shards().for_each(|shard| shard.move_back(back));
+            self.intervals
+                .move_shared(|word| back.rebased_word(word, high));
         });
         drop(locks);
     }
@@ -193,7 +201,7 @@ impl Table {
     /// taking all of them in order can't deadlock.
     fn move_anchor(&self, now: Timestamp) {
         let locks: Vec<_> = self.shards().map(Shard::lock).collect();
-        self.anchor.follow(now, |by| {
+        self.anchor.move_forward(now, |by| {
             self.shards().for_each(|shard| shard.move_words(by));
             self.intervals.move_shared(|word| word.moved(by));
         });

@@ -5,8 +5,8 @@ use std::fmt;
 use tollgate_core::{LimitError, Rate};
 
 use super::Lanes;
-use super::lane_shares::Shares;
-use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
+use super::lane_shares::LaneShares;
+use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
 use crate::wait_queue::SharedWaitQueue;
 
 /// Builds [`Lanes`]; made by [`Lanes::builder`].
@@ -23,7 +23,7 @@ use crate::wait_queue::SharedWaitQueue;
 /// assert_eq!(lanes.iter().count(), 2);
 /// # Ok::<(), tollgate::lanes::LanesError>(())
 /// ```
-pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
 /// What is chosen of lanes before they are built, but for their clock.
 #[derive(Debug)]
@@ -54,24 +54,24 @@ pub enum LanesError {
         lanes: usize,
     },
     /// Two lanes have the same name.
-    SameName {
+    DuplicateName {
         /// Which name.
         name: String,
     },
     /// A lane without a share would starve.
-    NoShare {
+    ZeroShare {
         /// Which lane.
         name: String,
     },
     /// The shares are more than the rate in sum.
-    TooMuch {
+    SharesExceedRate {
         /// The sum of the shares.
         sum: u64,
         /// The rate that they share.
         rate: Rate,
     },
     /// The burst is too small for every lane to hold a token of its own.
-    Burst {
+    BurstTooSmall {
         /// The smallest burst for these lanes.
         least: u64,
         /// The rate that they share.
@@ -88,7 +88,7 @@ pub enum LanesError {
 
 impl Builder {
     pub(super) const fn new(rate: Rate) -> Self {
-        Self::of(Settings {
+        Self::from_settings(Settings {
             rate,
             lanes: Vec::new(),
             max_waiters: 1_024,
@@ -128,7 +128,7 @@ impl<C> Builder<C> {
             .iter()
             .fold(0u64, |sum, (_, share)| sum.saturating_add(*share));
         if sum > rate.count() {
-            return Err(LanesError::TooMuch { sum, rate });
+            return Err(LanesError::SharesExceedRate { sum, rate });
         }
         let mut shares = Vec::new();
         let mut bursts = 0u64;
@@ -137,10 +137,10 @@ impl<C> Builder<C> {
                 .iter()
                 .any(|(other, _)| other == name)
             {
-                return Err(LanesError::SameName { name: name.clone() });
+                return Err(LanesError::DuplicateName { name: name.clone() });
             }
             if *share == 0 {
-                return Err(LanesError::NoShare { name: name.clone() });
+                return Err(LanesError::ZeroShare { name: name.clone() });
             }
             let part = u128::from(rate.burst_size()) * u128::from(*share);
             let part = part / u128::from(rate.count());
@@ -149,7 +149,7 @@ impl<C> Builder<C> {
             shares.push(Rate::new(*share, period).burst(burst));
         }
         if bursts > rate.burst_size() {
-            return Err(LanesError::Burst {
+            return Err(LanesError::BurstTooSmall {
                 least: bursts,
                 rate,
             });
@@ -168,7 +168,7 @@ impl<C: ClockChoice> Builder<C> {
         let most = self.settings.max_waiters.saturating_mul(rates.len());
         let clock = self.clock.into_clock();
         let now = clock.now();
-        let shares = Shares::new(
+        let shares = LaneShares::new(
             self.settings.rate,
             rates.into_iter(),
             self.settings.max_waiters,
@@ -182,7 +182,7 @@ impl<C: ClockChoice> Builder<C> {
                 .into_iter()
                 .map(|(name, _)| name)
                 .collect(),
-            line: SharedWaitQueue::new(shares, most, clock),
+            queue: SharedWaitQueue::new(shares, most, clock),
         })
     }
 }
@@ -191,23 +191,23 @@ impl fmt::Display for LanesError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Count { lanes } => write!(f, "{lanes} lanes were given; give 1 to 64"),
-            Self::SameName { name } => {
+            Self::DuplicateName { name } => {
                 write!(
                     f,
                     "two lanes are called \"{name}\": give each a name of its own"
                 )
             }
-            Self::NoShare { name } => write!(
+            Self::ZeroShare { name } => write!(
                 f,
                 "lane \"{name}\" has a share of 0 and would starve: give it at least 1"
             ),
-            Self::TooMuch { sum, rate } => write!(
+            Self::SharesExceedRate { sum, rate } => write!(
                 f,
                 "the lanes' shares are {sum} in sum, more than the {} of the rate \"{rate}\": \
                  lower a share or raise the rate",
                 rate.count()
             ),
-            Self::Burst { least, rate } => write!(
+            Self::BurstTooSmall { least, rate } => write!(
                 f,
                 "rate \"{rate}\": its burst is too small for every lane to hold a token of its own; \
                  use a burst of at least {least}"

@@ -10,20 +10,20 @@ use tollgate_core::{
 };
 
 use crate::Algorithm;
-use crate::cell::locked::takes;
+use crate::cell::locked::drain_time;
 use crate::clock_steps::LatestTime;
 use crate::wait_queue::places::Fifo;
-use crate::wait_queue::queue::{Change, Discipline, Lines};
+use crate::wait_queue::queue::{ClientQueues, FirstChange, QueueDiscipline};
 
 /// All lanes, highest first.
 #[derive(Debug)]
-pub struct Shares {
+pub struct LaneShares {
     total: RateBucket,
     lanes: Vec<LaneState>,
     /// The latest visit: nobody passes at an earlier time.
-    seen: Timestamp,
+    last_visit: Timestamp,
     latest: LatestTime,
-    most_per_lane: usize,
+    max_waiters_per_lane: usize,
     /// Counts charges, so that a receipt knows whether it is the latest.
     charges: u64,
 }
@@ -43,12 +43,12 @@ struct LaneState {
     /// Tokens charged for waiters that left before noticing their turn: the next in this lane use them.
     credit: u64,
     /// The latest charge that became credit.
-    handed_on: Option<ChargeUndo>,
+    transferable_charge: Option<ChargeUndo>,
 }
 
 /// What a charge is given back by.
 #[derive(Debug)]
-pub struct Receipt {
+pub struct LaneCharge {
     cost: u64,
     undo: ChargeUndo,
 }
@@ -85,18 +85,18 @@ impl RateBucket {
     }
 
     /// When so much has passed from `from` on, one after the other.
-    fn passed_by(&self, from: Timestamp, cost: u128) -> Timestamp {
+    fn pass_time(&self, from: Timestamp, cost: u128) -> Timestamp {
         let burst = self.limit.limit();
         let at_once = u64::try_from(cost).unwrap_or(u64::MAX).min(burst);
         let Some(at) = self.earliest(from, at_once) else {
             return Timestamp::MAX;
         };
         let later = cost - u128::from(at_once);
-        at + takes(Algorithm::TokenBucket, self.limit.rate(), later)
+        at + drain_time(Algorithm::TokenBucket, self.limit.rate(), later)
     }
 }
 
-impl Shares {
+impl LaneShares {
     /// `lanes` have the rates of their shares, which in sum are within `total`.
     pub(super) fn new(
         total: Rate,
@@ -109,19 +109,21 @@ impl Shares {
                 own: RateBucket::new(rate)?,
                 first: None,
                 credit: 0,
-                handed_on: None,
+                transferable_charge: None,
             })
         };
         let total = RateBucket::new(total)?;
         let lanes = lanes.map(state).collect::<Result<Vec<_>, _>>()?;
         let mut latest = LatestTime::new(&total.limit);
-        lanes.iter().for_each(|lane| latest.keep(&lane.own.limit));
+        lanes
+            .iter()
+            .for_each(|lane| latest.extend_reach(&lane.own.limit));
         Ok(Self {
             total,
             lanes,
-            seen: now,
+            last_visit: now,
             latest,
-            most_per_lane,
+            max_waiters_per_lane: most_per_lane,
             charges: 0,
         })
     }
@@ -144,12 +146,12 @@ impl Shares {
         if own == from || self.has_higher_waiter(lane) {
             return Some(own);
         }
-        let spare = self.spare(lane, from, cost);
+        let spare = self.spare_capacity_at(lane, from, cost);
         Some(spare.map_or(own, |spare| own.min(spare)))
     }
 
     /// When there is so much beyond what the other lanes hold.
-    fn spare(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn spare_capacity_at(&self, lane: u32, from: Timestamp, cost: u64) -> Option<Timestamp> {
         let mut at = from;
         // What the others hold only grows while this lane waits, until they are full. So each round comes
         // closer to the right time from below, and few are needed. A time that is still too early is corrected
@@ -165,14 +167,14 @@ impl Shares {
         Some(at)
     }
 
-    fn others(&self, lane: u32) -> impl Iterator<Item = &LaneState> {
+    fn other_lanes(&self, lane: u32) -> impl Iterator<Item = &LaneState> {
         let (before, rest) = self.lanes.split_at(index(lane));
         before.iter().chain(&rest[1..])
     }
 
     fn reserved_by_others(&self, lane: u32, at: Timestamp) -> u64 {
         let held = self
-            .others(lane)
+            .other_lanes(lane)
             .map(|other| other.own.available_tokens(at));
         held.fold(0, u64::saturating_add)
     }
@@ -181,7 +183,7 @@ impl Shares {
     fn set_back(&mut self, from: Timestamp, to: Timestamp) {
         let lanes = self.lanes.iter_mut().map(|lane| &mut lane.own);
         for account in lanes.chain([&mut self.total]) {
-            account.limit.shift(&mut account.bucket, from, to);
+            account.limit.move_to_clock(&mut account.bucket, from, to);
         }
         // What was charged before isn't undone.
         self.charges += 1;
@@ -202,22 +204,22 @@ impl Shares {
     }
 }
 
-impl Discipline for Shares {
+impl QueueDiscipline for LaneShares {
     /// The number of a lane.
-    type Asker = u32;
-    type Receipt = Receipt;
+    type Client = u32;
+    type Receipt = LaneCharge;
 
-    fn visited(&mut self, now: Timestamp) -> Option<Timestamp> {
-        let before = self.latest.set_back(now);
+    fn advance_clock(&mut self, now: Timestamp) -> Option<Timestamp> {
+        let before = self.latest.detect_set_back(now);
         if let Some(from) = before {
             self.set_back(from, now);
         }
-        self.latest.pass(now);
-        self.seen = now;
+        self.latest.advance_to(now);
+        self.last_visit = now;
         before
     }
 
-    fn pass_at_once(&mut self, now: Timestamp, lane: &u32, cost: u64) -> Outcome {
+    fn pass_without_waiting(&mut self, now: Timestamp, lane: &u32, cost: u64) -> Outcome {
         match self.earliest(*lane, now, cost) {
             None => Outcome::Never,
             Some(at) if at <= now && self.lanes[index(*lane)].first.is_none() => {
@@ -228,18 +230,20 @@ impl Discipline for Shares {
         }
     }
 
-    fn stand_in(&mut self, lines: &Lines, lane: u32) -> Result<u32, Timestamp> {
+    fn choose_queue(&mut self, lines: &ClientQueues, lane: u32) -> Result<u32, Timestamp> {
         let line = lines.of(lane);
-        if line.len() < self.most_per_lane {
+        if line.len() < self.max_waiters_per_lane {
             return Ok(lane);
         }
         let first = self.lanes[index(lane)].first.unwrap_or(0);
-        Err(self.earliest(lane, self.seen, first).unwrap_or(self.seen))
+        Err(self
+            .earliest(lane, self.last_visit, first)
+            .unwrap_or(self.last_visit))
     }
 
     fn estimate(
         &self,
-        lines: &Lines,
+        lines: &ClientQueues,
         now: Timestamp,
         lane: &u32,
         cost: u64,
@@ -251,20 +255,20 @@ impl Discipline for Shares {
         let state = &self.lanes[index(*lane)];
         let credit = u128::from(state.credit);
         let own = (lines.of(*lane).cost() + u128::from(cost)).saturating_sub(credit);
-        let own = state.own.passed_by(now, own);
+        let own = state.own.pass_time(now, own);
         // With everybody before it, and all other lanes full.
-        let bursts = self.others(*lane).map(|other| other.own.limit.limit());
+        let bursts = self.other_lanes(*lane).map(|other| other.own.limit.limit());
         let held: u128 = bursts.map(u128::from).sum();
         let all = lines.cost() + u128::from(cost) + held;
-        own.min(self.total.passed_by(now, all))
+        own.min(self.total.pass_time(now, all))
     }
 
-    fn first_changed(&mut self, lane: u32, first: Option<u64>, _why: Change) {
+    fn first_changed(&mut self, lane: u32, first: Option<u64>, _why: FirstChange) {
         let state = &mut self.lanes[index(lane)];
         state.first = first;
         if first.is_none() {
             state.credit = 0;
-            state.handed_on = None;
+            state.transferable_charge = None;
         }
     }
 
@@ -273,8 +277,8 @@ impl Discipline for Shares {
             let lane = u32::try_from(number).ok()?;
             let cost = state.first?.saturating_sub(state.credit);
             let due = match cost {
-                0 => self.seen,
-                _ => self.earliest(lane, self.seen, cost)?,
+                0 => self.last_visit,
+                _ => self.earliest(lane, self.last_visit, cost)?,
             };
             Some((lane, due))
         };
@@ -283,21 +287,27 @@ impl Discipline for Shares {
         turns.min_by_key(|(lane, due)| (*due, *lane))
     }
 
-    fn sheds(&mut self, _lane: u32, _line: &Fifo, _due: Timestamp, _arrived: Timestamp) -> bool {
+    fn should_shed(
+        &mut self,
+        _lane: u32,
+        _line: &Fifo,
+        _due: Timestamp,
+        _arrived: Timestamp,
+    ) -> bool {
         false
     }
 
-    fn pass(&mut self, lane: u32, due: Timestamp, cost: u64) -> Receipt {
+    fn pass(&mut self, lane: u32, due: Timestamp, cost: u64) -> LaneCharge {
         let (total, state) = (self.total.bucket, &mut self.lanes[index(lane)]);
         let own = state.own.bucket;
         let covered = state.credit.min(cost);
         state.credit -= covered;
-        self.seen = due;
-        let handed_on = state.handed_on.take_if(|undo| undo.cost == cost);
+        self.last_visit = due;
+        let handed_on = state.transferable_charge.take_if(|undo| undo.cost == cost);
         if covered == cost
             && let Some(undo) = handed_on
         {
-            return Receipt { cost, undo };
+            return LaneCharge { cost, undo };
         }
         let rest = cost - covered;
         self.charge(lane, due, rest);
@@ -307,15 +317,15 @@ impl Discipline for Shares {
             total,
             charges: self.charges,
         };
-        Receipt { cost, undo }
+        LaneCharge { cost, undo }
     }
 
-    fn give_back(&mut self, _now: Timestamp, lane: u32, receipt: Receipt) {
-        let Receipt { cost, undo } = receipt;
+    fn refund(&mut self, _now: Timestamp, lane: u32, receipt: LaneCharge) {
+        let LaneCharge { cost, undo } = receipt;
         let state = &mut self.lanes[index(lane)];
         if state.first.is_some() {
             state.credit = state.credit.saturating_add(cost);
-            state.handed_on = Some(undo);
+            state.transferable_charge = Some(undo);
         } else if undo.charges == self.charges && undo.cost == cost {
             state.own.bucket = undo.own;
             self.total.bucket = undo.total;
@@ -325,13 +335,13 @@ impl Discipline for Shares {
 
     fn decision(&self, now: Timestamp, outcome: Outcome, at: Timestamp) -> Decision {
         let at = (outcome != Outcome::Never).then_some(at);
-        let mut decision = self.total.limit.report(&self.total.bucket, now, at);
+        let mut decision = self.total.limit.decision_at(&self.total.bucket, now, at);
         decision.outcome = outcome;
         decision
     }
 
-    fn all_passed(&self, lines: &Lines) -> Timestamp {
-        self.total.passed_by(self.seen, lines.cost())
+    fn time_when_drained(&self, lines: &ClientQueues) -> Timestamp {
+        self.total.pass_time(self.last_visit, lines.cost())
     }
 }
 

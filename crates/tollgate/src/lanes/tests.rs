@@ -4,28 +4,28 @@ use proptest::prelude::*;
 use tollgate_core::{Arithmetic, Bucket, Outcome, Rate, Timestamp, TokenBucket};
 use tollgate_testkit::traffic::Random;
 
-use super::lane_shares::Shares;
-use crate::Refused;
-use crate::wait_queue::Waits as _;
-use crate::wait_queue::queue::{Entered, Queue};
+use super::lane_shares::LaneShares;
+use crate::RateDenied;
+use crate::wait_queue::Waiters as _;
+use crate::wait_queue::queue::{JoinOutcome, SharedQueue};
 
 const SECOND: u64 = 1_000_000_000;
 
-fn queue(total: Rate, lanes: &[(u64, u64)]) -> Queue<Shares> {
+fn queue(total: Rate, lanes: &[(u64, u64)]) -> SharedQueue<LaneShares> {
     let rates = lanes
         .iter()
         .map(|(share, burst)| Rate::per_second(*share).burst(*burst));
-    let shares = Shares::new(total, rates, 1_000, Timestamp::ZERO).unwrap();
-    Queue::new(shares, 10_000)
+    let shares = LaneShares::new(total, rates, 1_000, Timestamp::ZERO).unwrap();
+    SharedQueue::new(shares, 10_000)
 }
 
 /// 60/40 of 100/s.
-fn two() -> Queue<Shares> {
+fn two() -> SharedQueue<LaneShares> {
     queue(Rate::per_second(100).burst(10), &[(60, 6), (40, 4)])
 }
 
 /// What passes of `asks` requests a second in each lane within ten seconds, decided now.
-fn decided(mut queue: Queue<Shares>, asks: &[u64]) -> Vec<u64> {
+fn decided(mut queue: SharedQueue<LaneShares>, asks: &[u64]) -> Vec<u64> {
     let mut passed = vec![0; asks.len()];
     for milli in 0..10_000u64 {
         for (lane, asks) in (0..).zip(asks) {
@@ -39,14 +39,14 @@ fn decided(mut queue: Queue<Shares>, asks: &[u64]) -> Vec<u64> {
 }
 
 /// The same for those who wait, with never more than five in a lane.
-fn queued(mut queue: Queue<Shares>, asks: &[u64]) -> Vec<u64> {
+fn queued(mut queue: SharedQueue<LaneShares>, asks: &[u64]) -> Vec<u64> {
     let mut passed = vec![0; asks.len()];
     let mut lane_of = std::collections::HashMap::new();
     for tenth in 0..100_000u64 {
         let now = Timestamp::from_micros(tenth * 100);
         queue.advance(now);
-        for id in queue.take_done() {
-            assert_eq!(queue.fate(id), Some(Ok(())));
+        for id in queue.take_finished() {
+            assert_eq!(queue.outcome_of(id), Some(Ok(())));
             let lane: u32 = lane_of.remove(&id).unwrap();
             passed[lane as usize] += 1;
         }
@@ -56,9 +56,9 @@ fn queued(mut queue: Queue<Shares>, asks: &[u64]) -> Vec<u64> {
                 if queue.waiting_of(Some(lane)) == 5 {
                     break;
                 }
-                match queue.enter(now, lane, 1, None).unwrap() {
-                    Entered::Passed => passed[lane as usize] += 1,
-                    Entered::Waiting(id) => {
+                match queue.join(now, lane, 1, None).unwrap() {
+                    JoinOutcome::Passed => passed[lane as usize] += 1,
+                    JoinOutcome::Waiting(id) => {
                         lane_of.insert(id, lane);
                     }
                 }
@@ -139,21 +139,21 @@ fn a_cost_above_its_lanes_burst_never_passes() {
 #[test]
 fn one_who_goes_without_noticing_hands_its_token_on_or_back() {
     let mut queue = queue(Rate::per_second(10).burst(2), &[(5, 1), (5, 1)]);
-    let enter = |queue: &mut Queue<Shares>, lane| {
+    let enter = |queue: &mut SharedQueue<LaneShares>, lane| {
         let now = Timestamp::ZERO;
-        match queue.enter(now, lane, 1, None).unwrap() {
-            Entered::Waiting(id) => id,
-            Entered::Passed => u32::MAX,
+        match queue.join(now, lane, 1, None).unwrap() {
+            JoinOutcome::Waiting(id) => id,
+            JoinOutcome::Passed => u32::MAX,
         }
     };
     assert_eq!(enter(&mut queue, 0), u32::MAX);
     let (first, second) = (enter(&mut queue, 0), enter(&mut queue, 0));
     let now = queue.next_at().unwrap();
     queue.advance(now);
-    assert_eq!(queue.take_done(), [first]);
+    assert_eq!(queue.take_finished(), [first]);
     queue.leave(now, first);
     queue.advance(now);
-    assert_eq!(queue.take_done(), [second], "the next has it");
+    assert_eq!(queue.take_finished(), [second], "the next has it");
     queue.leave(now, second);
     assert!(
         queue.allow(now, &0, 1),
@@ -230,7 +230,7 @@ proptest! {
         let (mut first, now, lane, cost) = fresh();
         let decision = first.check(now, &lane, cost);
         if decision.outcome == Outcome::Denied {
-            let at = now + decision.wait();
+            let at = now + decision.wait_or_max();
             let (mut early, ..) = fresh();
             let before = Timestamp::from_nanos(at.as_nanos() - 1);
             prop_assert!(!early.allow(before, &lane, cost));
@@ -247,37 +247,37 @@ proptest! {
             let mut random = Random::new(seed);
             for _ in 0..others {
                 let lane = u32::try_from(random.below(3)).unwrap();
-                queue.enter(Timestamp::ZERO, lane, 1 + random.below(4), None).unwrap();
+                queue.join(Timestamp::ZERO, lane, 1 + random.below(4), None).unwrap();
             }
             let lane = u32::try_from(random.below(3)).unwrap();
             (queue, lane, 1 + random.below(4), random.below(SECOND))
         };
         // When it passes if it has all the time in the world.
-        let passes = |queue: &mut Queue<Shares>, id| loop {
+        let passes = |queue: &mut SharedQueue<LaneShares>, id| loop {
             let now = queue.next_at().unwrap();
             queue.advance(now);
-            if let Some(result) = queue.fate(id) {
+            if let Some(result) = queue.outcome_of(id) {
                 return (result, now);
             }
         };
         let (mut queue, lane, cost, patience) = fresh();
-        let really = match queue.enter(Timestamp::ZERO, lane, cost, None) {
-            Ok(Entered::Waiting(id)) => passes(&mut queue, id).1,
+        let really = match queue.join(Timestamp::ZERO, lane, cost, None) {
+            Ok(JoinOutcome::Waiting(id)) => passes(&mut queue, id).1,
             other => {
-                prop_assert_eq!(other, Ok(Entered::Passed));
+                prop_assert_eq!(other, Ok(JoinOutcome::Passed));
                 return Ok(());
             }
         };
         let (mut queue, ..) = fresh();
         let deadline = Timestamp::from_nanos(patience);
-        match queue.enter(Timestamp::ZERO, lane, cost, Some(deadline)) {
-            Ok(Entered::Waiting(id)) => {
+        match queue.join(Timestamp::ZERO, lane, cost, Some(deadline)) {
+            Ok(JoinOutcome::Waiting(id)) => {
                 let (result, at) = passes(&mut queue, id);
                 prop_assert_eq!(result, Ok(()));
                 prop_assert!(at <= deadline);
             }
-            Err(Refused::TooLate(decision)) => {
-                let told = Timestamp::ZERO + decision.wait();
+            Err(RateDenied::DeadlineExceeded(decision)) => {
+                let told = Timestamp::ZERO + decision.wait_or_max();
                 prop_assert!(told >= really, "told {told}, was {really}");
                 // Its own share alone, or a line with all other lanes full: no worse than that.
                 prop_assert!(told <= really.plus_nanos(SECOND), "told {told}, was {really}");

@@ -7,15 +7,15 @@ use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp};
 
 use super::Limiter;
 use crate::Algorithm;
-use crate::cell::Cell;
-use crate::cell::locked::Slot;
+use crate::cell::LimitCell;
+use crate::cell::locked::LockedLimit;
 use crate::cell::striped::Striped;
-use crate::cell::word::{AnchorOwner, Word};
-use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock};
+use crate::cell::word::{AnchorOwner, GcraWord};
+use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
 use crate::sync::Mutex;
-use crate::tier::{Compiled, Tier};
+use crate::tier::{CompiledLimit, Tier};
 use crate::wait_queue::lined::LimiterQueue;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 
 /// Builds a [`Limiter`]; made by [`Limiter::builder`].
 ///
@@ -31,11 +31,11 @@ use crate::wait_queue::waiting::Waiting;
 /// assert!(!limiter.allow());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+pub type Builder<C = DefaultClock> = WithClock<LimiterSettings, C>;
 
 /// What is chosen of a limiter before it is built, but for its clock.
 #[derive(Debug)]
-pub struct Settings {
+pub struct LimiterSettings {
     rate: Rate,
     algorithm: Algorithm,
     start_empty: bool,
@@ -45,12 +45,12 @@ pub struct Settings {
 
 impl Builder {
     pub(super) fn new(rate: Rate) -> Self {
-        Self::of(Settings {
+        Self::from_settings(LimiterSettings {
             rate,
             algorithm: Algorithm::Gcra,
             start_empty: false,
             stripes: None,
-            max_waiters: Waiting::DEFAULT_MAX,
+            max_waiters: WaiterCount::DEFAULT_MAX,
         })
     }
 }
@@ -105,55 +105,55 @@ impl<C: ClockChoice> Builder<C> {
     /// # Errors
     /// If the algorithm can't represent the rate.
     pub fn build(self) -> Result<Limiter<C::Clock>, LimitError> {
-        let Clocked { settings, clock } = self.with_clock();
+        let WithClock { settings, clock } = self.resolve_clock();
         let now = clock.now();
         let cell = match Tier::new(settings.algorithm, settings.rate)?.0 {
-            Compiled::Gcra(limit) => settings.word(*limit, now),
-            Compiled::TokenBucket(limit) => settings.locked(*limit, now),
-            Compiled::LeakyBucket(limit) => settings.locked(*limit, now),
-            Compiled::FixedWindow(limit) => settings.locked(*limit, now),
-            Compiled::SlidingLog(limit) => settings.locked(*limit, now),
-            Compiled::SlidingCounter(limit) => settings.locked(*limit, now),
+            CompiledLimit::Gcra(limit) => settings.word(*limit, now),
+            CompiledLimit::TokenBucket(limit) => settings.locked(*limit, now),
+            CompiledLimit::LeakyBucket(limit) => settings.locked(*limit, now),
+            CompiledLimit::FixedWindow(limit) => settings.locked(*limit, now),
+            CompiledLimit::SlidingLog(limit) => settings.locked(*limit, now),
+            CompiledLimit::SlidingCounter(limit) => settings.locked(*limit, now),
         };
         Ok(Limiter {
             cell,
             clock,
             line: LimiterQueue::new(),
-            waiting: Waiting::new(settings.max_waiters),
+            waiting: WaiterCount::new(settings.max_waiters),
         })
     }
 }
 
-impl Settings {
-    fn word(&self, limit: Gcra, now: Timestamp) -> Cell {
+impl LimiterSettings {
+    fn word(&self, limit: Gcra, now: Timestamp) -> LimitCell {
         match self.stripes {
             None => {
-                let word = Word::new(limit, now, AnchorOwner::Word);
+                let word = GcraWord::new(limit, now, AnchorOwner::Word);
                 if self.start_empty {
-                    word.drain();
+                    word.exhaust();
                 }
-                Cell::Word(word)
+                LimitCell::Word(word)
             }
             Some(stripes) => {
                 let striped = Striped::new(limit, now, stripes);
                 if self.start_empty {
-                    striped.drain();
+                    striped.exhaust();
                 }
-                Cell::Striped(Box::new(striped))
+                LimitCell::Striped(Box::new(striped))
             }
         }
     }
 
-    fn locked<A: Arithmetic + 'static>(&self, limit: A, now: Timestamp) -> Cell
+    fn locked<A: Arithmetic + 'static>(&self, limit: A, now: Timestamp) -> LimitCell
     where
-        Slot<A>: Send,
+        LockedLimit<A>: Send,
     {
         let state = if self.start_empty {
             limit.empty(now)
         } else {
             A::State::default()
         };
-        let slot = Slot::new(self.algorithm, limit, state);
-        Cell::Locked(Box::new(Mutex::new(slot)))
+        let slot = LockedLimit::new(self.algorithm, limit, state);
+        LimitCell::Locked(Box::new(Mutex::new(slot)))
     }
 }

@@ -7,13 +7,13 @@ use std::time::Duration;
 
 use tollgate_core::LimitError;
 
-use super::entry::Entry;
+use super::entry::QuotaEntry;
 use super::file::{FileEnd, QuotaFile};
 use super::persistence::{BackgroundSaver, PersistenceSettings, QuotaSaver};
-use super::table::Table;
+use super::table::QuotaTable;
 use super::{FileError, Quota, QuotaLimiter, ThresholdEvent, ThresholdObserver};
-use crate::AtCap;
-use crate::clock::{Clock, Clocked, Wall};
+use crate::WhenFull;
+use crate::clock::{Clock, Wall, WithClock};
 use crate::stripes::Counters;
 
 /// What requests get while as much is unsaved as may be, because the store fails or is slow.
@@ -22,9 +22,9 @@ use crate::stripes::Counters;
 pub enum OnFileFailure {
     /// They are refused until a flush succeeds, so the bound on what a crash loses holds: the default.
     #[default]
-    Refuse,
+    Deny,
     /// They are granted and counted in memory: a crash loses all since the last flush that succeeded.
-    Grant,
+    Allow,
 }
 
 /// What a crash costs: units granted twice, or units never granted.
@@ -34,12 +34,12 @@ pub enum Durability {
     /// What was granted is saved later: a crash may grant up to
     /// [`max_unsaved`](Builder::max_unsaved) units a second time. The default.
     #[default]
-    Flush,
+    Periodic,
     /// A block of units is saved as used before any of it is granted: a crash never grants a unit
     /// twice, but each key may lose up to a block. A key's first charge in a period waits for the disk,
     /// and so does one that comes before the next block was saved, which begins when half of the last
     /// is used. If the disk fails, such charges are refused, whatever [`OnFileFailure`] says.
-    Ahead {
+    WriteAhead {
         /// How many units of a key are saved ahead.
         block: u64,
     },
@@ -69,20 +69,20 @@ pub enum Durability {
 /// # std::fs::remove_file(path.with_extension("lock")).ok();
 /// # Ok::<(), tollgate::quota::FileError>(())
 /// ```
-pub type Builder<C = Wall> = Clocked<Settings, C>;
+pub type Builder<C = Wall> = WithClock<Settings, C>;
 
 /// What is chosen of a quota limiter before it is built or opened, but for its clock.
 pub struct Settings {
     quota: Quota,
     capacity: usize,
-    at_cap: AtCap,
+    at_cap: WhenFull,
     observer: Option<ThresholdObserver>,
     limits: PersistenceSettings,
 }
 
 impl Settings {
-    fn table(&self) -> Arc<Table> {
-        Arc::new(Table::new(&self.quota, self.capacity, self.at_cap))
+    fn table(&self) -> Arc<QuotaTable> {
+        Arc::new(QuotaTable::new(&self.quota, self.capacity, self.at_cap))
     }
 }
 
@@ -91,7 +91,7 @@ impl Builder {
         let settings = Settings {
             quota,
             capacity,
-            at_cap: AtCap::DenyNew,
+            at_cap: WhenFull::DenyNew,
             observer: None,
             limits: PersistenceSettings {
                 flush_every: Duration::from_secs(1),
@@ -110,7 +110,7 @@ impl Builder {
 impl<C> Builder<C> {
     /// What happens to new keys at the cap: [`AtCap::DenyNew`] unless said otherwise, or
     /// [`AtCap::AdmitNew`]. Those that have nothing left that counts make room first.
-    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
+    pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
     }
@@ -149,7 +149,7 @@ impl<C> Builder<C> {
         percentages.dedup();
         self.settings.observer = Some(ThresholdObserver {
             percentages,
-            tell: Box::new(tell),
+            notify: Box::new(tell),
         });
         self
     }
@@ -189,20 +189,20 @@ impl<C: Clock> Builder<C> {
     /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
     pub fn build(self) -> Result<QuotaLimiter<C>, LimitError> {
         self.check_at_cap()?;
-        Ok(self.finish())
+        Ok(self.build_unchecked())
     }
 
     /// A key that shares a quota, or is evicted and starts afresh, would have another quota than was agreed.
     fn check_at_cap(&self) -> Result<(), LimitError> {
         match self.settings.at_cap {
-            AtCap::DenyNew | AtCap::AdmitNew => Ok(()),
-            other => Err(other.refused_by("a QuotaLimiter", "DenyNew or AdmitNew")),
+            WhenFull::DenyNew | WhenFull::AdmitNew => Ok(()),
+            other => Err(other.unsupported_by("a QuotaLimiter", "DenyNew or AdmitNew")),
         }
     }
 
-    pub(crate) fn finish(self) -> QuotaLimiter<C> {
+    pub(crate) fn build_unchecked(self) -> QuotaLimiter<C> {
         let table = self.settings.table();
-        self.with(table, None)
+        self.into_limiter(table, None)
     }
 
     /// Builds one that goes on from a file, and keeps its counts there. A file that isn't there is
@@ -221,7 +221,7 @@ impl<C: Clock> Builder<C> {
         let table = self.settings.table();
         let now = self.clock.now().as_nanos();
         table.raise_floor(contents.floor);
-        let active = |entry: &&Entry| entry.idle_at() > now;
+        let active = |entry: &&QuotaEntry| entry.idle_at() > now;
         let keys = contents.entries.values().filter(active).count();
         let mut entries = contents.entries.into_values();
         if !entries.all(|entry| table.restore(entry, now)) {
@@ -231,17 +231,21 @@ impl<C: Clock> Builder<C> {
                 capacity: self.settings.capacity,
             });
         }
-        let saver = QuotaSaver::new(store, self.settings.limits, contents.torn);
+        let saver = QuotaSaver::new(store, self.settings.limits, contents.torn_bytes);
         saver.save(&table, FileEnd::Open)?;
         let keeper =
             BackgroundSaver::start(Arc::clone(&table), saver).map_err(FileError::io(path))?;
-        Ok(self.with(table, Some(keeper)))
+        Ok(self.into_limiter(table, Some(keeper)))
     }
 
-    fn with(self, table: Arc<Table>, keeper: Option<BackgroundSaver>) -> QuotaLimiter<C> {
+    fn into_limiter(
+        self,
+        table: Arc<QuotaTable>,
+        keeper: Option<BackgroundSaver>,
+    ) -> QuotaLimiter<C> {
         QuotaLimiter {
             table,
-            keeper,
+            persistence: keeper,
             observer: self.settings.observer,
             counters: Counters::new(),
             clock: self.clock,

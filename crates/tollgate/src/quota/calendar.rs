@@ -26,12 +26,12 @@ pub(super) enum CalendarUnit {
     Hour,
     Day,
     Week(Weekday),
-    Month(Anchor),
+    Month(MonthAnchor),
 }
 
 /// Where a month begins.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(super) enum Anchor {
+pub(super) enum MonthAnchor {
     /// At midnight of this day, or of the last one.
     Day(i8),
     /// On the day and at the time of day of this time, nanoseconds since the epoch.
@@ -40,30 +40,30 @@ pub(super) enum Anchor {
 
 impl Calendar {
     /// When the period that `now` lies in begins and ends, in nanoseconds since the epoch.
-    pub(super) fn span(&self, now: u64) -> (u64, u64) {
+    pub(super) fn period_at(&self, now: u64) -> (u64, u64) {
         let whole = (0, u64::MAX);
         let Ok(time) = Timestamp::from_nanosecond(i128::from(now)) else {
             return whole;
         };
         let found = match self.unit {
-            CalendarUnit::Hour => Some(self.hour(time)),
-            _ => self.dates(time),
+            CalendarUnit::Hour => Some(self.hour_period_at(time)),
+            _ => self.dated_period_at(time),
         };
         found.map_or(whole, |(start, end)| (nanos(start), nanos(end)))
     }
 
     /// The last date whose period has begun, and the next.
-    fn dates(&self, now: Timestamp) -> Option<(i128, i128)> {
+    fn dated_period_at(&self, now: Timestamp) -> Option<(i128, i128)> {
         let at = now.as_nanosecond();
         let mut first = self.first_date(self.zone.to_datetime(now).date())?;
-        while self.begin(first)? > at {
-            first = self.step(first, -1)?;
+        while self.start_of(first)? > at {
+            first = self.shift_periods(first, -1)?;
         }
         loop {
-            let next = self.step(first, 1)?;
-            let end = self.begin(next)?;
+            let next = self.shift_periods(first, 1)?;
+            let end = self.start_of(next)?;
             if end > at {
-                return Some((self.begin(first)?, end));
+                return Some((self.start_of(first)?, end));
             }
             first = next;
         }
@@ -82,7 +82,7 @@ impl Calendar {
         }
     }
 
-    fn step(&self, date: Date, periods: i64) -> Option<Date> {
+    fn shift_periods(&self, date: Date, periods: i64) -> Option<Date> {
         let span = match self.unit {
             CalendarUnit::Hour | CalendarUnit::Day => Span::new().try_days(periods),
             CalendarUnit::Week(_) => Span::new().try_weeks(periods),
@@ -93,7 +93,7 @@ impl Calendar {
 
     /// When the period of a date begins. A time that clocks leave out begins when they go on, one
     /// that they show twice begins the first time.
-    fn begin(&self, date: Date) -> Option<i128> {
+    fn start_of(&self, date: Date) -> Option<i128> {
         let begin = match self.unit {
             CalendarUnit::Hour | CalendarUnit::Day | CalendarUnit::Week(_) => {
                 date.to_datetime(Time::midnight())
@@ -116,10 +116,10 @@ impl Calendar {
         Some(time.as_nanosecond())
     }
 
-    fn day_and_time(&self, anchor: Anchor) -> (i8, Time) {
+    fn day_and_time(&self, anchor: MonthAnchor) -> (i8, Time) {
         match anchor {
-            Anchor::Day(day) => (day, Time::midnight()),
-            Anchor::Start(start) => {
+            MonthAnchor::Day(day) => (day, Time::midnight()),
+            MonthAnchor::Start(start) => {
                 let start = self.zone.to_datetime(timestamp(start));
                 (start.day(), start.time())
             }
@@ -127,12 +127,12 @@ impl Calendar {
     }
 
     /// The hour by the offset in force, cut where a zone shifts by less than an hour.
-    fn hour(&self, now: Timestamp) -> (i128, i128) {
+    fn hour_period_at(&self, now: Timestamp) -> (i128, i128) {
         let at = now.as_nanosecond();
         let offset = self.zone.to_offset(now);
-        let into = (at + shift(offset)).rem_euclid(HOUR_NANOS);
+        let into = (at + offset_nanos(offset)).rem_euclid(HOUR_NANOS);
         let (mut start, mut end) = (at - into, at - into + HOUR_NANOS);
-        let cuts = |other: Offset| (shift(other) - shift(offset)) % HOUR_NANOS != 0;
+        let cuts = |other: Offset| (offset_nanos(other) - offset_nanos(offset)) % HOUR_NANOS != 0;
         if let Some(change) = self.zone.preceding(one_nano_later(now)).next()
             && change.timestamp().as_nanosecond() > start
             && let Ok(before) = change.timestamp().checked_sub(Span::new().nanoseconds(1))
@@ -158,9 +158,9 @@ impl fmt::Display for Calendar {
             CalendarUnit::Day => f.write_str("day")?,
             CalendarUnit::Week(Weekday::Monday) => f.write_str("week")?,
             CalendarUnit::Week(first) => write!(f, "week from {}", first.name())?,
-            CalendarUnit::Month(Anchor::Day(1)) => f.write_str("month")?,
-            CalendarUnit::Month(Anchor::Day(day)) => write!(f, "month on {day}")?,
-            CalendarUnit::Month(Anchor::Start(start)) => {
+            CalendarUnit::Month(MonthAnchor::Day(1)) => f.write_str("month")?,
+            CalendarUnit::Month(MonthAnchor::Day(day)) => write!(f, "month on {day}")?,
+            CalendarUnit::Month(MonthAnchor::Start(start)) => {
                 write!(f, "month since {}", timestamp(start))?
             }
         }
@@ -177,7 +177,7 @@ fn one_nano_later(time: Timestamp) -> Timestamp {
     after.unwrap_or(time)
 }
 
-fn shift(offset: Offset) -> i128 {
+fn offset_nanos(offset: Offset) -> i128 {
     i128::from(offset.seconds()) * 1_000_000_000
 }
 

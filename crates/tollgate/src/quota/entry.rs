@@ -10,9 +10,9 @@ use std::sync::Arc;
 use tollgate_core::{Decision, Outcome};
 
 use super::Quota;
-use super::period::{Part, Period};
+use super::period::{Period, PeriodPart};
 use crate::Timestamp;
-use crate::clock_steps::SLACK;
+use crate::clock_steps::CLOCK_SLACK;
 
 /// The most sorts of periods that are told apart for one key. Of more, the two that were asked longest ago
 /// are counted as one, that lasts as long as either can.
@@ -20,123 +20,135 @@ pub(super) const MAX_PERIODS: usize = 4;
 
 /// One key.
 #[derive(Clone, Debug)]
-pub(super) struct Entry {
+pub(super) struct QuotaEntry {
     pub(super) key: Arc<[u8]>,
     /// A reset changes it, so that what was charged before isn't given back.
     pub(super) id: u64,
     /// The latest time it was charged at. It is never judged at an earlier one.
-    pub(super) latest: u64,
+    pub(super) last_charge_nanos: u64,
     /// The account of the period that it was charged under last.
-    pub(super) own: Account,
+    pub(super) current: PeriodAccount,
     /// Those of other periods, the most recently charged first.
-    pub(super) others: Vec<Account>,
+    pub(super) previous: Vec<PeriodAccount>,
     /// Whether it is to be saved.
-    pub(super) dirty: bool,
+    pub(super) is_dirty: bool,
     /// With [`Durability::Ahead`](super::Durability): how much more than was used the next save claims.
-    pub(super) wanted: u64,
+    pub(super) requested_claim: u64,
 }
 
 /// The answer to a key, before anything is charged.
-pub(super) struct Judged {
+pub(super) struct QuotaEvaluation {
     pub(super) decision: Decision,
     /// The time it was judged at: a key's time never goes back.
     pub(super) at: u64,
     /// What was used before it, which is more than the count after a quota got smaller.
     pub(super) used: u64,
     /// Where a charge that passes is counted by its quota.
-    part: Option<Part>,
+    period_part: Option<PeriodPart>,
 }
 
-impl Judged {
+impl QuotaEvaluation {
     /// The answer of an unlimited quota, which counts nothing.
     pub(super) fn unlimited(at: u64) -> Self {
         Self {
             decision: Decision::UNLIMITED,
             at,
             used: 0,
-            part: None,
+            period_part: None,
         }
     }
 }
 
-impl Entry {
-    pub(super) fn new(key: Arc<[u8]>, id: u64, own: Account) -> Self {
+impl QuotaEntry {
+    pub(super) fn new(key: Arc<[u8]>, id: u64, own: PeriodAccount) -> Self {
         Self {
             key,
             id,
-            latest: 0,
-            own,
-            others: Vec::new(),
-            dirty: false,
-            wanted: 0,
+            last_charge_nanos: 0,
+            current: own,
+            previous: Vec::new(),
+            is_dirty: false,
+            requested_claim: 0,
         }
     }
 
-    pub(super) fn accounts(&self) -> impl Iterator<Item = &Account> {
-        std::iter::once(&self.own).chain(&self.others)
+    pub(super) fn accounts(&self) -> impl Iterator<Item = &PeriodAccount> {
+        std::iter::once(&self.current).chain(&self.previous)
     }
 
-    pub(super) fn accounts_mut(&mut self) -> impl Iterator<Item = &mut Account> {
-        std::iter::once(&mut self.own).chain(&mut self.others)
+    pub(super) fn accounts_mut(&mut self) -> impl Iterator<Item = &mut PeriodAccount> {
+        std::iter::once(&mut self.current).chain(&mut self.previous)
     }
 
-    pub(super) fn account(&self, quota: &Quota) -> Option<&Account> {
-        self.accounts().find(|account| account.is_of(quota))
+    pub(super) fn account(&self, quota: &Quota) -> Option<&PeriodAccount> {
+        self.accounts().find(|account| account.counts_period(quota))
     }
 
     /// When it will be like a key that was never seen.
     pub(super) fn idle_at(&self) -> u64 {
-        self.accounts().map(Account::idle_at).max().unwrap_or(0)
+        self.accounts()
+            .map(PeriodAccount::idle_at)
+            .max()
+            .unwrap_or(0)
     }
 
     /// Its place in the order of idle keys.
-    pub(super) fn place(&self) -> (u64, u64) {
+    pub(super) fn idle_key(&self) -> (u64, u64) {
         (self.idle_at(), self.id)
     }
 
     /// What counts under a quota of a period that it was not charged under yet: the most that any other
     /// knows of, as if all of it had been charged when the latest was. That doesn't move as time passes,
     /// so a wait that was told comes true.
-    fn carried(&self, quota: &Quota, at: u64) -> Option<UsageLot> {
-        let until = quota.part_at(self.latest).until;
+    fn carried_usage(&self, quota: &Quota, at: u64) -> Option<UsageLot> {
+        let until = quota.part_at(self.last_charge_nanos).until;
         let used = self.accounts().map(|account| account.used(at));
         let amount = used.max().unwrap_or(0);
         (until > at && amount > 0).then_some(UsageLot { until, amount })
     }
 
     /// Charges a cost that was judged to fit; returns what is used then by its quota, and the peak before.
-    pub(super) fn charge(&mut self, judged: &Judged, quota: &Quota, cost: u64) -> (u64, u64) {
-        self.open(quota, judged.at);
-        self.own.enter(judged.part);
+    pub(super) fn charge(
+        &mut self,
+        judged: &QuotaEvaluation,
+        quota: &Quota,
+        cost: u64,
+    ) -> (u64, u64) {
+        self.switch_period(quota, judged.at);
+        self.current.set_part(judged.period_part);
         for account in self.accounts_mut() {
             account.charge(judged.at, cost);
         }
-        self.latest = self.latest.max(judged.at);
-        let own = &mut self.own;
+        self.last_charge_nanos = self.last_charge_nanos.max(judged.at);
+        let own = &mut self.current;
         let (used, peak) = (own.used(judged.at), own.peak);
         own.peak = peak.max(used);
         (used, peak)
     }
 
     /// Makes the account of this quota the first; if it is new, it is opened with what counts.
-    fn open(&mut self, quota: &Quota, at: u64) {
-        if self.own.is_of(quota) {
+    fn switch_period(&mut self, quota: &Quota, at: u64) {
+        if self.current.counts_period(quota) {
             return;
         }
-        let place = self.others.iter().position(|account| account.is_of(quota));
+        let place = self
+            .previous
+            .iter()
+            .position(|account| account.counts_period(quota));
         let own = match (place, quota.period()) {
-            (Some(place), _) => self.others.remove(place),
+            (Some(place), _) => self.previous.remove(place),
             (None, Some(period)) => {
-                let mut own = Account::new(Arc::clone(period));
-                own.lots.extend(self.carried(quota, at));
+                let mut own = PeriodAccount::new(Arc::clone(period));
+                own.lots.extend(self.carried_usage(quota, at));
                 own.peak = own.used(at);
                 own
             }
             // It counts nothing, and isn't charged.
             (None, None) => return,
         };
-        self.others.insert(0, std::mem::replace(&mut self.own, own));
-        if self.others.len() >= MAX_PERIODS {
+        self.previous
+            .insert(0, std::mem::replace(&mut self.current, own));
+        if self.previous.len() >= MAX_PERIODS {
             self.merge_oldest(at);
         }
     }
@@ -144,27 +156,27 @@ impl Entry {
     /// Merges the two accounts that were asked longest ago into one, whose span is as long as either period
     /// can be: whichever is asked again finds no less than was spent.
     fn merge_oldest(&mut self, at: u64) {
-        let (Some(one), Some(other)) = (self.others.pop(), self.others.pop()) else {
+        let (Some(one), Some(other)) = (self.previous.pop(), self.previous.pop()) else {
             return;
         };
         let used = one.used(at).max(other.used(at));
         let period = Period::rolling(one.period.longest().max(other.period.longest()));
         let same = self
-            .others
+            .previous
             .iter_mut()
             .find(|account| account.period.tag == period.tag);
         match same {
-            Some(same) => same.raise_to(used, at, self.latest),
+            Some(same) => same.raise_to(used, at, self.last_charge_nanos),
             None => {
-                let mut merged = Account::new(Arc::new(period));
-                merged.raise_to(used, at, self.latest);
-                self.others.push(merged);
+                let mut merged = PeriodAccount::new(Arc::new(period));
+                merged.raise_to(used, at, self.last_charge_nanos);
+                self.previous.push(merged);
             }
         }
     }
 
     /// How much of what the file counts already is left for a charge that was judged to fit.
-    pub(super) fn claimed(&self, judged: &Judged, quota: &Quota) -> u64 {
+    pub(super) fn claimed(&self, judged: &QuotaEvaluation, quota: &Quota) -> u64 {
         if self.account(quota).is_none() {
             return 0;
         }
@@ -173,19 +185,19 @@ impl Entry {
     }
 
     /// Gives back what was charged at a time, wherever it still counts; returns how much.
-    pub(super) fn give_back(&mut self, charged_at: u64, cost: u64, now: u64) -> u64 {
-        self.give(now, |account| account.give_back(charged_at, cost))
+    pub(super) fn refund_charge(&mut self, charged_at: u64, cost: u64, now: u64) -> u64 {
+        self.update_accounts(now, |account| account.refund_charge(charged_at, cost))
     }
 
     /// Gives back to the latest lots, whatever they were charged for; returns how much.
     pub(super) fn refund(&mut self, units: u64, now: u64) -> u64 {
-        self.give(now, |account| account.refund(units))
+        self.update_accounts(now, |account| account.refund(units))
     }
 
-    fn give(&mut self, now: u64, give: impl Fn(&mut Account) -> u64) -> u64 {
-        let at = now.max(self.latest);
+    fn update_accounts(&mut self, now: u64, give: impl Fn(&mut PeriodAccount) -> u64) -> u64 {
+        let at = now.max(self.last_charge_nanos);
         let given = self.accounts_mut().map(|account| {
-            account.settle(at);
+            account.drop_expired(at);
             give(account)
         });
         given.max().unwrap_or(0)
@@ -203,7 +215,7 @@ struct UsageSnapshot {
 }
 
 impl UsageSnapshot {
-    fn of(entry: &Entry, quota: &Quota, at: u64, cost: u64) -> Self {
+    fn of(entry: &QuotaEntry, quota: &Quota, at: u64, cost: u64) -> Self {
         let left = quota.count().saturating_sub(cost);
         if let Some(account) = entry.account(quota) {
             return Self {
@@ -213,10 +225,10 @@ impl UsageSnapshot {
             };
         }
         // Until the key is charged by this period, what counts runs out by whichever ends first.
-        let Some(carried) = entry.carried(quota, at) else {
+        let Some(carried) = entry.carried_usage(quota, at) else {
             return Self::default();
         };
-        let latest = |time: &dyn Fn(&Account) -> u64| {
+        let latest = |time: &dyn Fn(&PeriodAccount) -> u64| {
             let times = entry.accounts().map(time);
             times.max().unwrap_or(0).min(carried.until)
         };
@@ -229,15 +241,15 @@ impl UsageSnapshot {
 }
 
 /// Judges a cost without writing. A key that isn't there is judged no earlier than `floor`.
-pub(super) fn judge(
-    entry: Option<&Entry>,
+pub(super) fn evaluate(
+    entry: Option<&QuotaEntry>,
     floor: u64,
     quota: &Quota,
     now: u64,
     cost: u64,
-    part_at: impl FnOnce(u64) -> Part,
-) -> Judged {
-    let at = now.max(entry.map_or(floor, |entry| entry.latest));
+    part_at: impl FnOnce(u64) -> PeriodPart,
+) -> QuotaEvaluation {
+    let at = now.max(entry.map_or(floor, |entry| entry.last_charge_nanos));
     let seen = entry.map(|entry| UsageSnapshot::of(entry, quota, at, cost));
     let seen = seen.unwrap_or_default();
     let wait = |until: u64| Timestamp::from_nanos(until) - Timestamp::from_nanos(now);
@@ -261,11 +273,11 @@ pub(super) fn judge(
         let (retry, reset) = (wait(seen.fits_at), wait(seen.reset_at));
         Decision::new(Outcome::Denied, count, left, retry, reset)
     };
-    Judged {
+    QuotaEvaluation {
         decision,
         at,
         used: seen.used,
-        part,
+        period_part: part,
     }
 }
 
@@ -282,23 +294,23 @@ pub(super) struct UsageLot {
 /// All that a key was charged, under whichever quota, counted by one sort of period. Its lots are in the
 /// order of their `until`.
 #[derive(Clone, Debug)]
-pub(super) struct Account {
+pub(super) struct PeriodAccount {
     pub(super) period: Arc<Period>,
     /// The most that was used since anything ran out: thresholds up to it were told.
     pub(super) peak: u64,
     /// Where the latest charge was counted.
-    part: Part,
+    period_part: PeriodPart,
     pub(super) lots: Vec<UsageLot>,
     /// With [`Durability::Ahead`](super::Durability): what the file counts already of the latest lot.
     pub(super) claim: UsageLot,
 }
 
-impl Account {
+impl PeriodAccount {
     pub(super) fn new(period: Arc<Period>) -> Self {
         Self {
             period,
             peak: 0,
-            part: Part::default(),
+            period_part: PeriodPart::default(),
             // A calendar quota needs no second.
             lots: Vec::with_capacity(1),
             claim: UsageLot::default(),
@@ -306,31 +318,31 @@ impl Account {
     }
 
     /// Whether it counts as this quota does.
-    pub(super) fn is_of(&self, quota: &Quota) -> bool {
+    pub(super) fn counts_period(&self, quota: &Quota) -> bool {
         self.period.tag == quota.tag()
     }
 
     /// The part that a time lies in, if it is that of the latest charge.
-    pub(super) fn known_part(&self, at: u64) -> Option<Part> {
-        self.part.holds(at).then_some(self.part)
+    pub(super) fn known_part(&self, at: u64) -> Option<PeriodPart> {
+        self.period_part.contains(at).then_some(self.period_part)
     }
 
     /// Notes the part that the next charge lies in, so that it need not be looked for.
-    pub(super) fn enter(&mut self, part: Option<Part>) {
-        self.part = part.unwrap_or(self.part);
+    pub(super) fn set_part(&mut self, part: Option<PeriodPart>) {
+        self.period_part = part.unwrap_or(self.period_part);
     }
 
-    fn part_at(&self, at: u64) -> Part {
+    fn part_at(&self, at: u64) -> PeriodPart {
         self.known_part(at)
             .unwrap_or_else(|| self.period.part_at(at))
     }
 
-    fn live(&self, at: u64) -> impl Iterator<Item = &UsageLot> {
+    fn live_lots(&self, at: u64) -> impl Iterator<Item = &UsageLot> {
         self.lots.iter().filter(move |lot| lot.until > at)
     }
 
     pub(super) fn used(&self, at: u64) -> u64 {
-        self.live(at)
+        self.live_lots(at)
             .fold(0, |sum, lot| sum.saturating_add(lot.amount))
     }
 
@@ -346,7 +358,7 @@ impl Account {
 
     /// When nothing that counts at `at` will be left.
     pub(super) fn reset_at(&self, at: u64) -> u64 {
-        let counted = self.live(at).filter(|lot| lot.amount > 0);
+        let counted = self.live_lots(at).filter(|lot| lot.amount > 0);
         counted.last().map_or(0, |lot| lot.until)
     }
 
@@ -360,12 +372,12 @@ impl Account {
         };
         match over {
             0 => at,
-            _ => self.live(at).find(enough).map_or(at, |lot| lot.until),
+            _ => self.live_lots(at).find(enough).map_or(at, |lot| lot.until),
         }
     }
 
     /// Drops what counts no more, and lets thresholds be told again from what is left.
-    pub(super) fn settle(&mut self, at: u64) {
+    pub(super) fn drop_expired(&mut self, at: u64) {
         let before = self.lots.len();
         self.lots.retain(|lot| lot.until > at);
         if self.lots.len() < before {
@@ -375,21 +387,21 @@ impl Account {
 
     /// Counts a cost at this time, in the part that it lies in.
     pub(super) fn charge(&mut self, at: u64, cost: u64) {
-        self.settle(at);
-        self.part = self.part_at(at);
+        self.drop_expired(at);
+        self.period_part = self.part_at(at);
         match self.lots.last_mut() {
-            Some(lot) if lot.until >= self.part.until => {
+            Some(lot) if lot.until >= self.period_part.until => {
                 lot.amount = lot.amount.saturating_add(cost);
             }
             _ => self.lots.push(UsageLot {
-                until: self.part.until,
+                until: self.period_part.until,
                 amount: cost,
             }),
         }
     }
 
     /// Uncounts what was charged at this time, as far as it still counts; returns how much.
-    pub(super) fn give_back(&mut self, charged_at: u64, cost: u64) -> u64 {
+    pub(super) fn refund_charge(&mut self, charged_at: u64, cost: u64) -> u64 {
         let until = self.part_at(charged_at).until;
         let Some(lot) = self.lots.iter_mut().find(|lot| lot.until == until) else {
             return 0;
@@ -458,46 +470,46 @@ impl Account {
 
 /// How far ahead of the clock a time may be that something of this period was charged at: further, and the
 /// clock was set back.
-pub(super) fn reach(period: &Period) -> u64 {
-    let slack = u64::try_from(SLACK.as_nanos()).unwrap_or(u64::MAX);
+pub(super) fn max_lookahead(period: &Period) -> u64 {
+    let slack = u64::try_from(CLOCK_SLACK.as_nanos()).unwrap_or(u64::MAX);
     period.longest().saturating_add(slack)
 }
 
-impl Entry {
+impl QuotaEntry {
     /// Whether it was charged so late that the clock must have been set back since.
     pub(super) fn is_ahead_of(&self, now: u64) -> bool {
-        let ahead = self.latest.saturating_sub(now);
+        let ahead = self.last_charge_nanos.saturating_sub(now);
         ahead > 0
             && self
                 .accounts()
-                .all(|account| ahead > reach(&account.period))
+                .all(|account| ahead > max_lookahead(&account.period))
     }
 
     /// The key as it counts for a clock that was set back to `now`.
-    pub(super) fn as_of(&self, now: u64) -> Self {
+    pub(super) fn at_clock(&self, now: u64) -> Self {
         let mut entry = self.clone();
-        entry.set_back(now);
+        entry.follow_clock_back(now);
         entry
     }
 
-    pub(super) fn set_back(&mut self, now: u64) {
-        let from = self.latest;
+    pub(super) fn follow_clock_back(&mut self, now: u64) {
+        let from = self.last_charge_nanos;
         for account in self.accounts_mut() {
-            account.set_back(from, now);
+            account.follow_clock_back(from, now);
         }
-        self.latest = now;
+        self.last_charge_nanos = now;
     }
 }
 
-impl Account {
+impl PeriodAccount {
     /// What counted when the clock was ahead counts as charged now. What was over then is forgotten, but
     /// for what may be from before the clock went ahead.
-    fn set_back(&mut self, from: u64, to: u64) {
+    fn follow_clock_back(&mut self, from: u64, to: u64) {
         let counted = self.used(from);
-        let reach = reach(&self.period);
+        let reach = max_lookahead(&self.period);
         self.lots
             .retain(|lot| lot.until <= from && lot.until.saturating_sub(to) <= reach);
-        self.enter(Some(Part::default()));
+        self.set_part(Some(PeriodPart::default()));
         self.claim = UsageLot::default();
         if counted > 0 {
             let amount = self.used(to).saturating_add(counted);

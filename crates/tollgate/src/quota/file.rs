@@ -34,19 +34,19 @@ use std::sync::Arc;
 use tollgate_core::LimitError;
 
 use super::crc32c::crc32c;
-use super::entry::Entry;
+use super::entry::QuotaEntry;
 use super::record::{self, PeriodCache, RecordBatch};
-use crate::snapshot::{beside, create_private, private_options, sync_folder};
+use crate::snapshot::{create_private, private_options, sibling_path, sync_folder};
 
 mod real_path;
 
 const MAGIC: [u8; 8] = *b"tollquot";
 /// The first knew one period a key, the second no secret.
 const VERSION: u32 = 3;
-const HEADER: usize = 48;
+const HEADER_BYTES: usize = 48;
 /// Where the secret lies in the header, and with it what the base's checksum covers.
-const SECRET: usize = 32;
-const FRAME: usize = 24;
+const SECRET_OFFSET: usize = 32;
+const FRAME_BYTES: usize = 24;
 /// Batches may grow to this, or to twice the base, before the file is written anew.
 const MIN_TAIL_BYTES: u64 = 1 << 20;
 /// A larger batch is written as a base.
@@ -64,7 +64,7 @@ pub(super) struct QuotaFile {
     bytes: u64,
     /// Held for as long as the store is open.
     lock: File,
-    maker: OwningProcess,
+    process: OwningProcess,
 }
 
 /// What can't be known by those who choose keys, so that no key can look like a part of the file.
@@ -85,11 +85,11 @@ impl FrameSecret {
     }
 
     /// The start of a batch: what it is found and checked by.
-    fn frame(&self, number: u32, batch: &[u8]) -> Option<[u8; FRAME]> {
+    fn frame(&self, number: u32, batch: &[u8]) -> Option<[u8; FRAME_BYTES]> {
         let length = u32::try_from(batch.len()).ok()?.to_le_bytes();
         let number = number.to_le_bytes();
         let sums = [&[&length[..], &number].concat()[..], batch].map(|part| self.sum(part));
-        let mut frame = [0; FRAME];
+        let mut frame = [0; FRAME_BYTES];
         let parts = [&self.mark[..], &length, &number, &sums[0], &sums[1]].concat();
         frame.copy_from_slice(&parts);
         Some(frame)
@@ -102,7 +102,7 @@ impl FrameSecret {
     /// The number and contents of an intact batch at the start of `bytes`. Its length is known to be right
     /// before anything is read by it, so no byte is summed for two batches.
     fn batch<'a>(&self, bytes: &'a [u8]) -> Option<(u32, &'a [u8])> {
-        let (head, rest) = bytes.split_first_chunk::<FRAME>()?;
+        let (head, rest) = bytes.split_first_chunk::<FRAME_BYTES>()?;
         if head[..8] != self.mark || head[16..20] != self.sum(&head[8..16]) {
             return None;
         }
@@ -111,7 +111,7 @@ impl FrameSecret {
     }
 
     /// Whether an intact batch begins anywhere after the first byte.
-    fn follows(&self, bytes: &[u8]) -> bool {
+    fn has_later_batch(&self, bytes: &[u8]) -> bool {
         (1..bytes.len()).any(|start| self.batch(&bytes[start..]).is_some())
     }
 }
@@ -119,11 +119,11 @@ impl FrameSecret {
 /// What a file held.
 #[derive(Default)]
 pub(super) struct FileContents {
-    pub(super) entries: HashMap<Arc<[u8]>, Entry>,
+    pub(super) entries: HashMap<Arc<[u8]>, QuotaEntry>,
     periods: PeriodCache,
     pub(super) floor: u64,
     /// Bytes of an unfinished write that were left out.
-    pub(super) torn: u64,
+    pub(super) torn_bytes: u64,
 }
 
 /// How a file is left.
@@ -137,8 +137,8 @@ impl QuotaFile {
     /// Locks and reads. A file that isn't there holds nothing; it is made by the first base.
     pub(super) fn open(path: &Path) -> Result<(Self, FileContents), FileError> {
         let io = FileError::io(path);
-        let real = real_path::real(path).map_err(&io)?;
-        let lock = beside(&real, "lock").and_then(|path| open_lock(&path));
+        let real = real_path::resolve_path(path).map_err(&io)?;
+        let lock = sibling_path(&real, "lock").and_then(|path| open_lock(&path));
         let lock = lock.map_err(&io)?;
         match lock.try_lock() {
             Ok(()) => {}
@@ -152,9 +152,9 @@ impl QuotaFile {
         // From here on dropping it gives the lock back.
         let contents = match fs::read(&real) {
             // Under each name it would have a lock of its own, and saving leaves the other name with the past.
-            Ok(_) if real_path::names(&real) > 1 => Err(FileError::ManyNames {
+            Ok(_) if real_path::hard_link_count(&real) > 1 => Err(FileError::HardLinked {
                 path: path.to_owned(),
-                names: real_path::names(&real),
+                names: real_path::hard_link_count(&real),
             }),
             Ok(bytes) => read(path, &bytes),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(FileContents::default()),
@@ -168,7 +168,7 @@ impl QuotaFile {
             base_bytes: 0,
             bytes: 0,
             lock,
-            maker: OwningProcess::new(),
+            process: OwningProcess::new(),
         };
         contents.map(|contents| (store, contents))
     }
@@ -187,14 +187,14 @@ impl QuotaFile {
         let tail = self.bytes - self.base_bytes;
         let is_whole = || fs::metadata(&self.path).is_ok_and(|file| file.len() == self.bytes);
         // Another file may be as long.
-        let is_there = |own: &File| real_path::is_same(own, &self.path) && is_whole();
+        let is_there = |own: &File| real_path::is_same_file(own, &self.path) && is_whole();
         !self.file.as_ref().is_some_and(is_there) || tail > MIN_TAIL_BYTES.max(2 * self.base_bytes)
     }
 
     /// Locks again if the lock's file was taken away, as with the folder: what is there by now may be another's.
     fn ensure_lock(&mut self) -> io::Result<()> {
-        let path = beside(&self.path, "lock")?;
-        if real_path::is_same(&self.lock, &path) {
+        let path = sibling_path(&self.path, "lock")?;
+        if real_path::is_same_file(&self.lock, &path) {
             return Ok(());
         }
         let lock = open_lock(&path)?;
@@ -227,7 +227,7 @@ impl QuotaFile {
     }
 
     /// Whether a batch is small enough to be appended.
-    pub(super) fn fits(&self, batch: &RecordBatch) -> bool {
+    pub(super) fn can_append(&self, batch: &RecordBatch) -> bool {
         batch.len() <= MAX_BATCH_BYTES && self.batches < u32::MAX
     }
 
@@ -238,7 +238,7 @@ impl QuotaFile {
         let base = base.into_bytes();
         let secret = FrameSecret::random();
         let secret_bytes = [secret.salt, secret.mark].concat();
-        let mut bytes = Vec::with_capacity(HEADER + base.len());
+        let mut bytes = Vec::with_capacity(HEADER_BYTES + base.len());
         bytes.extend(MAGIC);
         bytes.extend(VERSION.to_le_bytes());
         bytes.extend(u32::from(end == FileEnd::Closed).to_le_bytes());
@@ -248,7 +248,7 @@ impl QuotaFile {
         bytes.extend(sum.to_le_bytes());
         bytes.extend(secret_bytes);
         bytes.extend(base);
-        let temporary = beside(&self.path, "new")?;
+        let temporary = sibling_path(&self.path, "new")?;
         let written = write_new(&temporary, &bytes)
             .and_then(|file| fs::rename(&temporary, &self.path).map(|()| file));
         if written.is_err() {
@@ -270,7 +270,7 @@ impl Drop for QuotaFile {
     fn drop(&mut self) {
         // Closing alone would leave the lock with a child that was forked and not yet replaced. Such a child
         // would open the lock for all.
-        if !self.maker.is_forked() {
+        if !self.process.is_forked() {
             let _ = self.lock.unlock();
         }
     }
@@ -286,11 +286,11 @@ fn read(path: &Path, bytes: &[u8]) -> Result<FileContents, FileError> {
     };
     if read_u32(header, 24) != Some(crc32c(&[&secret.salt, &secret.mark, base])) {
         let what = "the checksum of the base doesn't fit";
-        return Err(corrupt(path, HEADER, what));
+        return Err(corrupt(path, HEADER_BYTES, what));
     }
     let mut contents = FileContents::default();
-    if !contents.apply(base) {
-        return Err(corrupt(path, HEADER, "the base can't be read"));
+    if !contents.apply_batch(base) {
+        return Err(corrupt(path, HEADER_BYTES, "the base can't be read"));
     }
     let closed = read_u32(header, 12) == Some(1);
     if closed && !tail.is_empty() {
@@ -310,10 +310,10 @@ fn read_header<'a>(
 ) -> Result<(&'a [u8], FrameSecret, &'a [u8]), FileError> {
     if !bytes.starts_with(&MAGIC) {
         let path = path.to_owned();
-        return Err(FileError::Foreign { path });
+        return Err(FileError::NotAQuotaFile { path });
     }
     let cut_short = || corrupt(path, bytes.len(), "the header is cut short");
-    let header = bytes.get(..SECRET).ok_or_else(cut_short)?;
+    let header = bytes.get(..SECRET_OFFSET).ok_or_else(cut_short)?;
     if read_u32(header, 28) != Some(crc32c(&[&header[..28]])) {
         return Err(corrupt(path, 0, "the checksum of the header doesn't fit"));
     }
@@ -322,7 +322,7 @@ fn read_header<'a>(
         let path = path.to_owned();
         return Err(FileError::OtherVersion { path, version });
     }
-    let rest = &bytes[SECRET..];
+    let rest = &bytes[SECRET_OFFSET..];
     let (salt, rest) = rest.split_first_chunk().ok_or_else(cut_short)?;
     let (mark, rest) = rest.split_first_chunk().ok_or_else(cut_short)?;
     let secret = FrameSecret {
@@ -351,22 +351,22 @@ impl FileContents {
         let mut number = 1;
         while !tail.is_empty() {
             let Some((found, batch)) = secret.batch(tail) else {
-                if secret.follows(tail) {
+                if secret.has_later_batch(tail) {
                     return Err((tail.len(), "a batch before the last can't be read"));
                 }
-                self.torn = tail.len() as u64;
+                self.torn_bytes = tail.len() as u64;
                 break;
             };
-            if found != number || !self.apply(batch) {
+            if found != number || !self.apply_batch(batch) {
                 return Err((tail.len(), "a batch is out of order"));
             }
             number += 1;
-            tail = &tail[FRAME + batch.len()..];
+            tail = &tail[FRAME_BYTES + batch.len()..];
         }
         Ok(())
     }
 
-    fn apply(&mut self, batch: &[u8]) -> bool {
+    fn apply_batch(&mut self, batch: &[u8]) -> bool {
         let Some((floor, records)) = record::read(batch, &mut self.periods) else {
             return false;
         };
@@ -405,18 +405,18 @@ pub(super) struct OwningProcess(usize);
 
 impl OwningProcess {
     pub(super) fn new() -> Self {
-        Self(forks())
+        Self(fork_count())
     }
 
     /// Whether this is a child of the process that made it.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
-        forks() != self.0
+        fork_count() != self.0
     }
 }
 
 #[cfg(unix)]
-use crate::clock::fork::forks;
+use crate::clock::fork::fork_count;
 
 /// Nothing forks here.
 #[cfg(not(unix))]
@@ -441,7 +441,7 @@ pub enum FileError {
         path: PathBuf,
     },
     /// The file is something else.
-    Foreign {
+    NotAQuotaFile {
         /// The file.
         path: PathBuf,
     },
@@ -462,7 +462,7 @@ pub enum FileError {
         what: &'static str,
     },
     /// The file has several names, hard links: under each it would be granted.
-    ManyNames {
+    HardLinked {
         /// The file.
         path: PathBuf,
         /// How many names it has.
@@ -495,7 +495,7 @@ impl fmt::Display for FileError {
                 "quota store {} is in use by another limiter; give each process a file of its own",
                 path.display()
             ),
-            Self::Foreign { path } => write!(f, "{} is not a quota store", path.display()),
+            Self::NotAQuotaFile { path } => write!(f, "{} is not a quota store", path.display()),
             Self::OtherVersion { path, version } => write!(
                 f,
                 "quota store {} has version {version}, but this build reads version {VERSION}; open it \
@@ -508,7 +508,7 @@ impl fmt::Display for FileError {
                  put a copy in its place, or move it away to start from nothing",
                 path.display()
             ),
-            Self::ManyNames { path, names } => write!(
+            Self::HardLinked { path, names } => write!(
                 f,
                 "quota store {} has {names} names (hard links), and would be granted under each; \
                  keep one, and copy the file for anything else",

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use tollgate_core::{Decision, Timestamp};
 
 use super::table::QuotaRequest;
-use super::{Quota, QuotaLimiter, Receipt, decision};
+use super::{Quota, QuotaLimiter, Receipt, into_decision};
 use crate::clock::{Clock, Wall};
 
 /// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
@@ -133,13 +133,13 @@ where
 
     /// Decides a cost at a time on the limiter's clock.
     pub fn check_at(&self, now: Timestamp, cost: u64) -> Decision {
-        decision(self.limiter.charge_at(now, &*self.key, self.quota(), cost))
+        into_decision(self.limiter.charge_at(now, &*self.key, self.quota(), cost))
     }
 
     /// What is left, without charging anything.
     pub fn peek(&self) -> Decision {
         let now = self.limiter.clock.now();
-        self.limiter.look_at(now, &*self.key, self.quota(), 0)
+        self.limiter.peek_at(now, &*self.key, self.quota(), 0)
     }
 
     /// Gives the key units back, as [`QuotaLimiter::refund`].
@@ -155,7 +155,7 @@ where
     /// What the key has used of a quota, more than its count included, and when that counts no more: for one
     /// that has used nothing, when the calendar's period ends.
     pub(crate) fn usage_of(&self, now: Timestamp, quota: &Quota) -> (u64, Option<Timestamp>) {
-        let judged = self.limiter.table.look(&QuotaRequest {
+        let judged = self.limiter.table.evaluate(&QuotaRequest {
             key: &self.key,
             quota: Some(quota),
             now,
@@ -173,8 +173,8 @@ where
     }
 
     /// What is left now and whether this cost passes, without charging anything.
-    pub(crate) fn look(&self, now: Timestamp, cost: u64) -> Decision {
-        let look = |cost| self.limiter.look_at(now, &*self.key, self.quota(), cost);
+    pub(crate) fn peek_at(&self, now: Timestamp, cost: u64) -> Decision {
+        let look = |cost| self.limiter.peek_at(now, &*self.key, self.quota(), cost);
         match look(cost) {
             // `remaining` is what is left now, not what would be left after this.
             passes if passes.is_allowed() && cost > 0 => look(0),
@@ -186,10 +186,10 @@ where
     pub(crate) fn settle(&self, now: Timestamp, mut receipt: Receipt, spent: u64) {
         if spent < receipt.cost {
             receipt.cost -= spent;
-            self.limiter.give_back_at(now, &*self.key, receipt);
+            self.limiter.refund_receipt_at(now, &*self.key, receipt);
         } else if spent > receipt.cost {
             // At most what is left: a quota has no debt.
-            let left = self.look(now, 0).remaining;
+            let left = self.peek_at(now, 0).remaining;
             let _ = self.charge(now, (spent - receipt.cost).min(left));
         }
     }

@@ -9,11 +9,11 @@ use std::time::Duration;
 use jiff::tz::TimeZone;
 use tollgate_core::{TIME_UNITS, Timestamp};
 
-use super::calendar::{Anchor, Calendar, CalendarUnit};
+use super::calendar::{Calendar, CalendarUnit, MonthAnchor};
 use super::parse;
 
 /// Into how many parts a rolling period is cut.
-const PARTS: u64 = 60;
+const ROLLING_PARTS: u64 = 60;
 
 /// A day that a week can begin with.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -82,11 +82,11 @@ pub struct Quota {
 pub(super) struct Period {
     /// A hash of the text of the kind: another period has another tag, in this run and the next.
     pub(super) tag: u64,
-    kind: Kind,
+    kind: PeriodKind,
 }
 
 impl Period {
-    fn of(kind: Kind) -> Self {
+    fn from_kind(kind: PeriodKind) -> Self {
         // FNV-1a: the same in every build, as it is kept in files.
         let tag = kind
             .to_string()
@@ -99,7 +99,7 @@ impl Period {
 
     /// Any span of so many nanoseconds, of at least one.
     pub(super) fn rolling(nanos: u64) -> Self {
-        Self::of(Kind::Rolling {
+        Self::from_kind(PeriodKind::Rolling {
             nanos: nanos.max(1),
         })
     }
@@ -108,8 +108,8 @@ impl Period {
     pub(super) fn longest(&self) -> u64 {
         const HOUR: u64 = 3_600_000_000_000;
         match &self.kind {
-            Kind::Rolling { nanos } => nanos.saturating_add(nanos.div_ceil(PARTS)),
-            Kind::Calendar(calendar) => match calendar.unit {
+            PeriodKind::Rolling { nanos } => nanos.saturating_add(nanos.div_ceil(ROLLING_PARTS)),
+            PeriodKind::Calendar(calendar) => match calendar.unit {
                 CalendarUnit::Hour => 2 * HOUR,
                 CalendarUnit::Day => 2 * 24 * HOUR,
                 CalendarUnit::Week(_) => 8 * 24 * HOUR,
@@ -119,21 +119,21 @@ impl Period {
     }
 
     /// From when to when a charge is counted as one with this one, and until when it counts.
-    pub(super) fn part_at(&self, now: u64) -> Part {
+    pub(super) fn part_at(&self, now: u64) -> PeriodPart {
         match &self.kind {
-            Kind::Calendar(calendar) => {
-                let (start, end) = calendar.span(now);
-                Part {
+            PeriodKind::Calendar(calendar) => {
+                let (start, end) = calendar.period_at(now);
+                PeriodPart {
                     start,
                     end,
                     until: end,
                 }
             }
-            Kind::Rolling { nanos } => {
-                let width = nanos.div_ceil(PARTS);
+            PeriodKind::Rolling { nanos } => {
+                let width = nanos.div_ceil(ROLLING_PARTS);
                 let start = now / width * width;
                 let end = start.saturating_add(width);
-                Part {
+                PeriodPart {
                     start,
                     end,
                     until: end.saturating_add(*nanos),
@@ -157,7 +157,7 @@ impl fmt::Debug for Period {
 }
 
 #[derive(Clone, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(super) enum PeriodKind {
     Rolling { nanos: u64 },
     Calendar(Calendar),
 }
@@ -181,7 +181,7 @@ impl Quota {
     /// `count` in each month, from the first unless [`on_day`](Self::on_day) or
     /// [`since`](Self::since) says otherwise.
     pub fn per_month(count: u64) -> Self {
-        Self::calendar(count, CalendarUnit::Month(Anchor::Day(1)))
+        Self::calendar(count, CalendarUnit::Month(MonthAnchor::Day(1)))
     }
 
     /// `count` in any span of this length.
@@ -203,7 +203,7 @@ impl Quota {
     pub fn rolling(count: u64, period: Duration) -> Result<Self, QuotaError> {
         match u64::try_from(period.as_nanos()).unwrap_or(u64::MAX) {
             0 => Err(QuotaError::NoPeriod { count }),
-            nanos => Ok(Self::of(count, Kind::Rolling { nanos })),
+            nanos => Ok(Self::from_kind(count, PeriodKind::Rolling { nanos })),
         }
     }
 
@@ -221,7 +221,7 @@ impl Quota {
     /// If there is no such zone, or the quota has no calendar.
     pub fn in_zone(self, name: &str) -> Result<Self, QuotaError> {
         let zone = TimeZone::get(name).map_err(|_| QuotaError::UnknownZone(name.to_owned()))?;
-        self.change("a time zone", |calendar| {
+        self.map_calendar("a time zone", |calendar| {
             Some(Calendar { zone, ..calendar })
         })
     }
@@ -241,9 +241,10 @@ impl Quota {
     /// If there is no such day, or it isn't a monthly quota.
     pub fn on_day(self, day: u8) -> Result<Self, QuotaError> {
         match i8::try_from(day) {
-            Ok(day @ 1..=31) => {
-                self.with_unit("a day of the month", CalendarUnit::Month(Anchor::Day(day)))
-            }
+            Ok(day @ 1..=31) => self.with_unit(
+                "a day of the month",
+                CalendarUnit::Month(MonthAnchor::Day(day)),
+            ),
             _ => Err(QuotaError::NoSuchDay(day)),
         }
     }
@@ -266,7 +267,7 @@ impl Quota {
     /// # Errors
     /// If it isn't a monthly quota.
     pub fn since(self, start: Timestamp) -> Result<Self, QuotaError> {
-        let anchor = Anchor::Start(start.as_nanos());
+        let anchor = MonthAnchor::Start(start.as_nanos());
         self.with_unit("an anniversary", CalendarUnit::Month(anchor))
     }
 
@@ -292,9 +293,9 @@ impl Quota {
     /// When the calendar period that a time lies in begins and ends; none for a rolling quota.
     pub fn period_at(&self, now: Timestamp) -> Option<(Timestamp, Timestamp)> {
         match self.kind()? {
-            Kind::Rolling { .. } => None,
-            Kind::Calendar(calendar) => {
-                let (start, end) = calendar.span(now.as_nanos());
+            PeriodKind::Rolling { .. } => None,
+            PeriodKind::Calendar(calendar) => {
+                let (start, end) = calendar.period_at(now.as_nanos());
                 Some((Timestamp::from_nanos(start), Timestamp::from_nanos(end)))
             }
         }
@@ -313,14 +314,14 @@ impl Quota {
     /// ```
     pub fn rolling_period(&self) -> Option<Duration> {
         match self.kind()? {
-            Kind::Rolling { nanos } => Some(Duration::from_nanos(*nanos)),
-            Kind::Calendar(_) => None,
+            PeriodKind::Rolling { nanos } => Some(Duration::from_nanos(*nanos)),
+            PeriodKind::Calendar(_) => None,
         }
     }
 
     /// From when to when a charge is counted as one with this one, and until when it counts.
-    pub(super) fn part_at(&self, now: u64) -> Part {
-        let nothing = Part {
+    pub(super) fn part_at(&self, now: u64) -> PeriodPart {
+        let nothing = PeriodPart {
             start: 0,
             end: u64::MAX,
             until: now,
@@ -339,41 +340,41 @@ impl Quota {
         self.period.as_ref().map_or(0, |period| period.tag)
     }
 
-    pub(super) fn kind(&self) -> Option<&Kind> {
+    pub(super) fn kind(&self) -> Option<&PeriodKind> {
         self.period.as_ref().map(|period| &period.kind)
     }
 
     fn calendar(count: u64, unit: CalendarUnit) -> Self {
         let zone = TimeZone::UTC;
-        Self::of(count, Kind::Calendar(Calendar { unit, zone }))
+        Self::from_kind(count, PeriodKind::Calendar(Calendar { unit, zone }))
     }
 
-    fn of(count: u64, kind: Kind) -> Self {
+    fn from_kind(count: u64, kind: PeriodKind) -> Self {
         Self {
             count,
-            period: Some(Arc::new(Period::of(kind))),
+            period: Some(Arc::new(Period::from_kind(kind))),
         }
     }
 
     /// The same with this unit instead of one of its kind.
     fn with_unit(self, what: &'static str, unit: CalendarUnit) -> Result<Self, QuotaError> {
-        self.change(what, |calendar| {
+        self.map_calendar(what, |calendar| {
             let is_of_kind = discriminant(&calendar.unit) == discriminant(&unit);
             is_of_kind.then_some(Calendar { unit, ..calendar })
         })
     }
 
-    fn change(
+    fn map_calendar(
         self,
         what: &'static str,
         change: impl FnOnce(Calendar) -> Option<Calendar>,
     ) -> Result<Self, QuotaError> {
         let changed = match self.kind() {
-            Some(Kind::Calendar(calendar)) => change(calendar.clone()),
+            Some(PeriodKind::Calendar(calendar)) => change(calendar.clone()),
             _ => None,
         };
         match changed {
-            Some(calendar) => Ok(Self::of(self.count, Kind::Calendar(calendar))),
+            Some(calendar) => Ok(Self::from_kind(self.count, PeriodKind::Calendar(calendar))),
             None => Err(QuotaError::NotApplicable { quota: self, what }),
         }
     }
@@ -381,16 +382,16 @@ impl Quota {
 
 /// A span within which charges are counted as one.
 #[derive(Clone, Copy, Debug, Default)]
-pub(super) struct Part {
+pub(super) struct PeriodPart {
     pub(super) start: u64,
     pub(super) end: u64,
     /// When what was charged in it counts no more.
     pub(super) until: u64,
 }
 
-impl Part {
+impl PeriodPart {
     /// One that no time lies in.
-    pub(super) fn holds(&self, at: u64) -> bool {
+    pub(super) fn contains(&self, at: u64) -> bool {
         self.start <= at && at < self.end
     }
 }
@@ -419,7 +420,7 @@ impl FromStr for Quota {
     }
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for PeriodKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Calendar(calendar) => write!(f, "/{calendar}"),

@@ -14,15 +14,15 @@ use std::sync::{Arc, Condvar};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use super::entry::{Account, Entry, UsageLot};
+use super::entry::{PeriodAccount, QuotaEntry, UsageLot};
 use super::file::{FileEnd, FileError, OwningProcess, QuotaFile};
 use super::record::RecordBatch;
-use super::table::Table;
+use super::table::QuotaTable;
 use super::{Durability, OnFileFailure};
-use crate::sync::{AtomicU64, Ordering, unpoisoned};
+use crate::sync::{AtomicU64, Ordering, ignore_poison};
 
 /// Keys that are written down while the lock of their shard is held once.
-const CHUNK: usize = 256;
+const KEYS_PER_LOCK: usize = 256;
 
 /// How often to save, and how much may be unsaved.
 #[derive(Clone, Copy, Debug)]
@@ -34,11 +34,11 @@ pub(super) struct PersistenceSettings {
 }
 
 /// What was granted and isn't saved yet.
-pub(super) struct Unsaved {
+pub(super) struct UnsavedBudget {
     units: AtomicU64,
     limits: PersistenceSettings,
-    call: std::sync::Mutex<SaverSignal>,
-    called: Condvar,
+    signal: std::sync::Mutex<SaverSignal>,
+    signalled: Condvar,
 }
 
 /// What the thread is to do next.
@@ -48,17 +48,17 @@ struct SaverSignal {
     stop: bool,
 }
 
-impl Unsaved {
+impl UnsavedBudget {
     /// Takes units to be granted. False if more would be unsaved than may: a single cost above that
     /// is granted when nothing else is unsaved.
-    pub(super) fn take(&self, cost: u64) -> bool {
+    pub(super) fn take_unsaved(&self, cost: u64) -> bool {
         let most = self.limits.max_unsaved;
         let taken = self
             .units
             .fetch_update(Ordering::AcqRel, Ordering::Acquire, |units| {
                 let more = units.saturating_add(cost);
                 let fits = units == 0 || more <= most;
-                (fits || self.limits.on_failure == OnFileFailure::Grant).then_some(more)
+                (fits || self.limits.on_failure == OnFileFailure::Allow).then_some(more)
             });
         match taken {
             // Early enough that the flush is over before the rest is used up.
@@ -76,16 +76,16 @@ impl Unsaved {
     }
 
     /// The block that is saved ahead, if any.
-    pub(super) fn block(&self) -> Option<u64> {
+    pub(super) fn claim_block(&self) -> Option<u64> {
         match self.limits.durability {
-            Durability::Flush => None,
-            Durability::Ahead { block } => Some(block.max(1)),
+            Durability::Periodic => None,
+            Durability::WriteAhead { block } => Some(block.max(1)),
         }
     }
 
     /// Asks for a flush before its time.
     pub(super) fn flush_soon(&self) {
-        self.call(|call| call.flush = true);
+        self.signal(|call| call.flush = true);
     }
 
     pub(super) fn max_unsaved(&self) -> u64 {
@@ -97,24 +97,24 @@ impl Unsaved {
         self.limits.flush_every
     }
 
-    fn call(&self, change: impl FnOnce(&mut SaverSignal)) {
-        let mut call = unpoisoned(self.call.lock());
+    fn signal(&self, change: impl FnOnce(&mut SaverSignal)) {
+        let mut call = ignore_poison(self.signal.lock());
         let before = (call.flush, call.stop);
         change(&mut call);
         if before != (call.flush, call.stop) {
-            self.called.notify_one();
+            self.signalled.notify_one();
         }
     }
 
     /// Waits until it is time to flush, or to stop: then true.
     fn wait(&self) -> bool {
-        let call = unpoisoned(self.call.lock());
+        let call = ignore_poison(self.signal.lock());
         let waited = self
-            .called
+            .signalled
             .wait_timeout_while(call, self.limits.flush_every, |call| {
                 !call.flush && !call.stop
             });
-        let (mut call, _) = unpoisoned(waited);
+        let (mut call, _) = ignore_poison(waited);
         call.flush = false;
         call.stop
     }
@@ -122,10 +122,10 @@ impl Unsaved {
 
 /// The store, and how its flushes went.
 pub(super) struct QuotaSaver {
-    pub(super) unsaved: Unsaved,
+    pub(super) unsaved: UnsavedBudget,
     /// A child that was forked since has a copy of everything but the thread: whatever both granted would be
     /// granted twice.
-    maker: OwningProcess,
+    process: OwningProcess,
     path: PathBuf,
     store: std::sync::Mutex<QuotaFile>,
     pub(super) flushes: AtomicU64,
@@ -138,13 +138,13 @@ pub(super) struct QuotaSaver {
 impl QuotaSaver {
     pub(super) fn new(store: QuotaFile, limits: PersistenceSettings, recovered_bytes: u64) -> Self {
         Self {
-            unsaved: Unsaved {
+            unsaved: UnsavedBudget {
                 units: AtomicU64::new(0),
                 limits,
-                call: std::sync::Mutex::default(),
-                called: Condvar::new(),
+                signal: std::sync::Mutex::default(),
+                signalled: Condvar::new(),
             },
-            maker: OwningProcess::new(),
+            process: OwningProcess::new(),
             path: store.path().to_owned(),
             store: std::sync::Mutex::new(store),
             flushes: AtomicU64::new(0),
@@ -159,23 +159,23 @@ impl QuotaSaver {
     /// thread that isn't there may hold it.
     #[inline]
     pub(super) fn is_forked(&self) -> bool {
-        self.maker.is_forked()
+        self.process.is_forked()
     }
 
     /// Saves what has changed, or everything if the file has to be written anew.
-    pub(super) fn save(&self, table: &Table, end: FileEnd) -> Result<(), FileError> {
+    pub(super) fn save(&self, table: &QuotaTable, end: FileEnd) -> Result<(), FileError> {
         if self.is_forked() {
             let path = self.path.clone();
             return Err(FileError::Forked { path });
         }
-        let mut store = unpoisoned(self.store.lock());
+        let mut store = ignore_poison(self.store.lock());
         let unsaved = self.unsaved.units();
         let mut claims = ClaimBatch {
-            ahead: end == FileEnd::Open && self.unsaved.block().is_some(),
+            is_write_ahead: end == FileEnd::Open && self.unsaved.claim_block().is_some(),
             made: Vec::new(),
         };
         let saved = Self::write(&mut store, table, end, &mut claims);
-        let mut last = unpoisoned(self.last_error.lock());
+        let mut last = ignore_poison(self.last_error.lock());
         match saved {
             Ok(wrote) => {
                 self.unsaved.units.fetch_sub(unsaved, Ordering::AcqRel);
@@ -196,27 +196,27 @@ impl QuotaSaver {
 
     fn write(
         store: &mut QuotaFile,
-        table: &Table,
+        table: &QuotaTable,
         end: FileEnd,
         claims: &mut ClaimBatch,
     ) -> io::Result<bool> {
         if end == FileEnd::Open && !store.needs_base() {
-            let changes = collect(table, SaveScope::Changed, claims);
+            let changes = collect_batch(table, SaveScope::Changed, claims);
             if changes.is_empty() {
                 return Ok(false);
             }
-            if store.fits(&changes) {
+            if store.can_append(&changes) {
                 return store.append(changes).map(|()| true);
             }
         }
         store
-            .write_base(collect(table, SaveScope::All, claims), end)
+            .write_base(collect_batch(table, SaveScope::All, claims), end)
             .map(|()| true)
     }
 
     /// Why the latest flush failed, while it does.
     pub(super) fn last_error(&self) -> Option<String> {
-        unpoisoned(self.last_error.lock()).clone()
+        ignore_poison(self.last_error.lock()).clone()
     }
 }
 
@@ -228,27 +228,32 @@ enum SaveScope {
 
 /// What a save counts ahead of its use.
 struct ClaimBatch {
-    ahead: bool,
+    is_write_ahead: bool,
     made: Vec<EntryClaim>,
 }
 
 /// What was written for the latest lots of a key, by the tags of their periods.
 struct EntryClaim {
-    place: usize,
+    shard_index: usize,
     key: Arc<[u8]>,
     id: u64,
     lots: Vec<(u64, UsageLot)>,
 }
 
 impl EntryClaim {
-    fn of(place: usize, entry: &Entry) -> Self {
+    fn of(place: usize, entry: &QuotaEntry) -> Self {
         let accounts = entry.accounts();
         Self {
-            place,
+            shard_index: place,
             key: Arc::clone(&entry.key),
             id: entry.id,
             lots: accounts
-                .map(|account| (account.period.tag, account.next_claim(entry.wanted)))
+                .map(|account| {
+                    (
+                        account.period.tag,
+                        account.next_claim(entry.requested_claim),
+                    )
+                })
                 .collect(),
         }
     }
@@ -256,14 +261,14 @@ impl EntryClaim {
 
 impl ClaimBatch {
     /// The save is on disk: that much may be granted.
-    fn grant(self, table: &Table) {
+    fn grant(self, table: &QuotaTable) {
         for claim in self.made {
-            let mut shard = table.shard_at(claim.place);
+            let mut shard = table.shard_at(claim.shard_index);
             let entry = shard.keys.entries.get_mut(&claim.key);
             let Some(entry) = entry.filter(|entry| entry.id == claim.id) else {
                 continue;
             };
-            entry.wanted = 0;
+            entry.requested_claim = 0;
             for account in entry.accounts_mut() {
                 let of = |(tag, _): &&(u64, UsageLot)| *tag == account.period.tag;
                 if let Some((_, lot)) = claim.lots.iter().find(of) {
@@ -275,7 +280,7 @@ impl ClaimBatch {
 }
 
 /// Writes keys down, a few at a time so that nobody waits long for a shard.
-fn collect(table: &Table, which: SaveScope, claims: &mut ClaimBatch) -> RecordBatch {
+fn collect_batch(table: &QuotaTable, which: SaveScope, claims: &mut ClaimBatch) -> RecordBatch {
     let mut batch = RecordBatch::new();
     claims.made.clear();
     for place in 0..table.len() {
@@ -287,22 +292,22 @@ fn collect(table: &Table, which: SaveScope, claims: &mut ClaimBatch) -> RecordBa
                 SaveScope::All => shard.keys.entries.keys().map(Arc::clone).collect(),
             }
         };
-        for chunk in keys.chunks(CHUNK) {
+        for chunk in keys.chunks(KEYS_PER_LOCK) {
             let mut shard = table.shard_at(place);
             for key in chunk {
                 match shard.keys.entries.get_mut(key) {
                     Some(entry) => {
-                        entry.dirty = false;
+                        entry.is_dirty = false;
                         let entry = &*entry;
-                        if claims.ahead {
-                            let wanted = entry.wanted;
-                            batch.put(entry, |account| account.next_claim(wanted).amount);
+                        if claims.is_write_ahead {
+                            let wanted = entry.requested_claim;
+                            batch.add_entry(entry, |account| account.next_claim(wanted).amount);
                             claims.made.push(EntryClaim::of(place, entry));
                         } else {
-                            batch.put(entry, Account::latest);
+                            batch.add_entry(entry, PeriodAccount::latest);
                         }
                     }
-                    None if which == SaveScope::Changed => batch.erase(key),
+                    None if which == SaveScope::Changed => batch.add_removal(key),
                     None => {}
                 }
             }
@@ -315,13 +320,13 @@ fn collect(table: &Table, which: SaveScope, claims: &mut ClaimBatch) -> RecordBa
 
 /// The thread that flushes; stopped, with a last flush, when it is dropped.
 pub(super) struct BackgroundSaver {
-    table: Arc<Table>,
+    table: Arc<QuotaTable>,
     saver: Arc<QuotaSaver>,
     thread: Option<JoinHandle<()>>,
 }
 
 impl BackgroundSaver {
-    pub(super) fn start(table: Arc<Table>, saver: QuotaSaver) -> io::Result<Self> {
+    pub(super) fn start(table: Arc<QuotaTable>, saver: QuotaSaver) -> io::Result<Self> {
         let saver = Arc::new(saver);
         let (kept, by) = (Arc::clone(&table), Arc::clone(&saver));
         let thread = thread::Builder::new()
@@ -353,7 +358,7 @@ impl BackgroundSaver {
             // There is no such thread here.
             std::mem::forget(thread);
         } else {
-            self.saver.unsaved.call(|call| call.stop = true);
+            self.saver.unsaved.signal(|call| call.stop = true);
             // The thread doesn't panic; if it did, the file still has to be closed.
             let _ = thread.join();
         }

@@ -17,9 +17,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::Quota;
-use super::entry::{Account, Entry, MAX_LOTS, MAX_PERIODS, UsageLot};
+use super::entry::{MAX_LOTS, MAX_PERIODS, PeriodAccount, QuotaEntry, UsageLot};
 use super::period::Period;
-use super::refused::QuotaRefused;
+use super::refused::QuotaDenied;
 
 /// Records to be written together.
 pub(super) struct RecordBatch {
@@ -53,14 +53,14 @@ impl RecordBatch {
     }
 
     /// Writes a key down, with as much in the latest lot of each account as `latest` says.
-    pub(super) fn put(&mut self, entry: &Entry, latest: impl Fn(&Account) -> u64) {
+    pub(super) fn add_entry(&mut self, entry: &QuotaEntry, latest: impl Fn(&PeriodAccount) -> u64) {
         // One that was emptied is as one never seen.
         let accounts = || entry.accounts().filter(|account| !account.lots.is_empty());
         self.begin(&entry.key, accounts().count());
         if accounts().next().is_none() {
             return;
         }
-        self.number(entry.latest);
+        self.number(entry.last_charge_nanos);
         for account in accounts() {
             self.text.clear();
             // Writing to a string doesn't fail.
@@ -81,7 +81,7 @@ impl RecordBatch {
     }
 
     /// The key is gone.
-    pub(super) fn erase(&mut self, key: &[u8]) {
+    pub(super) fn add_removal(&mut self, key: &[u8]) {
         self.begin(key, 0);
     }
 
@@ -126,7 +126,7 @@ impl PeriodCache {
 }
 
 /// A key that a batch tells of: its entry, or none if it is gone.
-pub(super) type Record = (Arc<[u8]>, Option<Entry>);
+pub(super) type Record = (Arc<[u8]>, Option<QuotaEntry>);
 
 /// Reads a batch; none if it isn't one.
 pub(super) fn read(bytes: &[u8], periods: &mut PeriodCache) -> Option<(u64, Vec<Record>)> {
@@ -170,7 +170,7 @@ impl<'a> RecordReader<'a, '_> {
 
     fn record(&mut self) -> Option<Record> {
         let (key, accounts) = (self.length()?, self.length()?);
-        if key > QuotaRefused::MOST_KEY_BYTES || accounts > MAX_PERIODS {
+        if key > QuotaDenied::MAX_KEY_BYTES || accounts > MAX_PERIODS {
             return None;
         }
         let key: Arc<[u8]> = Arc::from(self.bytes(key)?);
@@ -178,27 +178,27 @@ impl<'a> RecordReader<'a, '_> {
             return Some((key, None));
         }
         let latest = self.u64()?;
-        let mut entry = Entry::new(Arc::clone(&key), 0, self.account()?);
-        entry.latest = latest;
+        let mut entry = QuotaEntry::new(Arc::clone(&key), 0, self.account()?);
+        entry.last_charge_nanos = latest;
         for _ in 1..accounts {
             let account = self.account()?;
-            let known = |own: &Account| own.period.tag == account.period.tag;
+            let known = |own: &PeriodAccount| own.period.tag == account.period.tag;
             if entry.accounts().any(known) {
                 return None;
             }
-            entry.others.push(account);
+            entry.previous.push(account);
         }
         Some((key, Some(entry)))
     }
 
-    fn account(&mut self) -> Option<Account> {
+    fn account(&mut self) -> Option<PeriodAccount> {
         let (text, lots) = (self.length()?, self.length()?);
         let peak = self.u64()?;
         let text = std::str::from_utf8(self.bytes(text)?).ok()?;
         if lots == 0 || lots > MAX_LOTS {
             return None;
         }
-        let mut account = Account::new(self.periods.get(text)?);
+        let mut account = PeriodAccount::new(self.periods.get(text)?);
         account.peak = peak;
         for _ in 0..lots {
             let (until, amount) = (self.u64()?, self.u64()?);

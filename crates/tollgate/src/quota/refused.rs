@@ -21,37 +21,37 @@ use super::Quota;
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub enum QuotaRefused {
+pub enum QuotaDenied {
     /// The quota has less left than the cost.
-    UsedUp {
+    Exhausted {
         /// The quota that was asked.
         quota: Quota,
         /// What it said.
         decision: Decision,
     },
     /// The cost is above the quota, so retrying would be pointless.
-    Never {
+    ExceedsQuota {
         /// The quota that was asked.
         quota: Quota,
         /// What it said.
         decision: Decision,
     },
     /// The key is new, and the limiter counts as many keys as it may.
-    NoRoom {
+    TooManyKeys {
         /// How many may be counted.
         capacity: usize,
         /// When to try again.
         decision: Decision,
     },
     /// As many units are granted and not yet saved as may be lost in a crash.
-    Unsaved {
+    TooMuchUnsaved {
         /// How many may be lost.
         max_unsaved: u64,
         /// When to try again.
         decision: Decision,
     },
     /// The next block of the key can't be saved ahead, because the store fails.
-    NotSaved {
+    ClaimNotSaved {
         /// When to try again.
         decision: Decision,
     },
@@ -69,14 +69,14 @@ pub enum QuotaRefused {
     },
 }
 
-impl QuotaRefused {
+impl QuotaDenied {
     /// The bytes that a key may have.
-    pub const MOST_KEY_BYTES: usize = 1024;
+    pub const MAX_KEY_BYTES: usize = 1024;
 
     pub(super) fn used_up(quota: Quota, decision: Decision) -> Self {
         match decision.outcome {
-            Outcome::Never => Self::Never { quota, decision },
-            Outcome::Allowed | Outcome::Denied => Self::UsedUp { quota, decision },
+            Outcome::Never => Self::ExceedsQuota { quota, decision },
+            Outcome::Allowed | Outcome::Denied => Self::Exhausted { quota, decision },
         }
     }
 
@@ -96,41 +96,41 @@ impl QuotaRefused {
     /// What the quota said: remaining, `retry_after`, `reset_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
-            Self::UsedUp { decision, .. }
-            | Self::Never { decision, .. }
-            | Self::NoRoom { decision, .. }
-            | Self::Unsaved { decision, .. }
-            | Self::NotSaved { decision }
+            Self::Exhausted { decision, .. }
+            | Self::ExceedsQuota { decision, .. }
+            | Self::TooManyKeys { decision, .. }
+            | Self::TooMuchUnsaved { decision, .. }
+            | Self::ClaimNotSaved { decision }
             | Self::Forked { decision }
             | Self::KeyTooLong { decision, .. } => decision,
         }
     }
 }
 
-impl fmt::Display for QuotaRefused {
+impl fmt::Display for QuotaDenied {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let wait = RoundedDuration(self.decision().wait());
+        let wait = RoundedDuration(self.decision().wait_or_max());
         match self {
-            Self::UsedUp { quota, decision } if decision.remaining == 0 => {
+            Self::Exhausted { quota, decision } if decision.remaining == 0 => {
                 write!(f, "quota: {quota} is used up; resets in {wait}")
             }
-            Self::UsedUp { quota, decision } => write!(
+            Self::Exhausted { quota, decision } => write!(
                 f,
                 "quota: {quota} has only {} left; enough in {wait}",
                 decision.remaining
             ),
-            Self::Never { quota, .. } => {
+            Self::ExceedsQuota { quota, .. } => {
                 write!(f, "quota: the cost is above {quota}, so it never fits")
             }
-            Self::NoRoom { capacity, .. } => write!(
+            Self::TooManyKeys { capacity, .. } => write!(
                 f,
                 "quota: no room for a new key, {capacity} are counted; retry in {wait}"
             ),
-            Self::Unsaved { max_unsaved, .. } => write!(
+            Self::TooMuchUnsaved { max_unsaved, .. } => write!(
                 f,
                 "quota: {max_unsaved} units are granted but not saved yet; retry in {wait}"
             ),
-            Self::NotSaved { .. } => write!(
+            Self::ClaimNotSaved { .. } => write!(
                 f,
                 "quota: the store fails, and no more can be saved ahead; retry in {wait}"
             ),
@@ -141,13 +141,13 @@ impl fmt::Display for QuotaRefused {
             Self::KeyTooLong { bytes, .. } => write!(
                 f,
                 "quota: a key of {bytes} bytes is longer than the {} that keys may have",
-                Self::MOST_KEY_BYTES
+                Self::MAX_KEY_BYTES
             ),
         }
     }
 }
 
-impl std::error::Error for QuotaRefused {}
+impl std::error::Error for QuotaDenied {}
 
 /// A charge that was made, to be given back once if the request didn't happen.
 ///

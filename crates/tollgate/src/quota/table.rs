@@ -12,12 +12,12 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::entry::{self, Account, Entry, Judged, reach};
-use super::period::{Part, Period};
-use super::persistence::Unsaved;
-use super::{Quota, QuotaRefused, Receipt};
-use crate::AtCap;
-use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, unpoisoned};
+use super::entry::{self, PeriodAccount, QuotaEntry, QuotaEvaluation, max_lookahead};
+use super::period::{Period, PeriodPart};
+use super::persistence::UnsavedBudget;
+use super::{Quota, QuotaDenied, Receipt};
+use crate::WhenFull;
+use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
 use crate::table::hasher::KeyHasher;
 
 const SHARDS: usize = 64;
@@ -27,35 +27,35 @@ const IDLE_DROPS_PER_INSERT: usize = 2;
 const IDLE_DROPS_WHEN_FULL: usize = 64;
 
 /// The keys of a limiter.
-pub(super) struct Table {
-    shards: Box<[Padded<Mutex<Shard>>]>,
+pub(super) struct QuotaTable {
+    shards: Box<[Padded<Mutex<QuotaShard>>]>,
     hasher: KeyHasher,
     keys: AtomicUsize,
     overrides: AtomicUsize,
     capacity: usize,
-    at_cap: AtCap,
+    at_cap: WhenFull,
     next_id: AtomicU64,
 }
 
 /// A part of the keys, and what they are judged by.
-pub(super) struct Shard {
+pub(super) struct QuotaShard {
     pub(super) keys: ShardKeys,
     quota: Quota,
     overrides: HashMap<Arc<[u8]>, Quota>,
     /// The part that a new key was last counted in, and its period.
-    cached: Option<(u64, Part)>,
+    cached_part: Option<(u64, PeriodPart)>,
 }
 
 /// What is kept of keys.
 pub(super) struct ShardKeys {
-    pub(super) entries: HashMap<Arc<[u8]>, Entry>,
+    pub(super) entries: HashMap<Arc<[u8]>, QuotaEntry>,
     /// By when they are idle; the id tells keys of one time apart.
-    pub(super) idle: BTreeMap<(u64, u64), Arc<[u8]>>,
+    pub(super) by_idle_time: BTreeMap<(u64, u64), Arc<[u8]>>,
     pub(super) dirty: Vec<Arc<[u8]>>,
     /// No key that isn't here is judged at an earlier time.
     pub(super) floor: u64,
     /// How far ahead of the clock that may be: further, and the clock was set back.
-    pub(super) reach: u64,
+    pub(super) max_lookahead: u64,
 }
 
 /// One question.
@@ -68,26 +68,26 @@ pub(super) struct QuotaRequest<'a> {
 }
 
 /// What was charged, and what thresholds lie between.
-pub(super) struct Done {
+pub(super) struct ChargeResult {
     pub(super) receipt: Receipt,
     pub(super) used: u64,
-    pub(super) peak: u64,
+    pub(super) previous_peak: u64,
 }
 
-impl Table {
-    pub(super) fn new(quota: &Quota, capacity: usize, at_cap: AtCap) -> Self {
+impl QuotaTable {
+    pub(super) fn new(quota: &Quota, capacity: usize, at_cap: WhenFull) -> Self {
         let hasher = KeyHasher::random();
-        let shard = || Shard {
+        let shard = || QuotaShard {
             keys: ShardKeys {
                 entries: HashMap::new(),
-                idle: BTreeMap::new(),
+                by_idle_time: BTreeMap::new(),
                 dirty: Vec::new(),
                 floor: 0,
-                reach: quota.period().map_or(0, |period| reach(period)),
+                max_lookahead: quota.period().map_or(0, |period| max_lookahead(period)),
             },
             quota: quota.clone(),
             overrides: HashMap::new(),
-            cached: None,
+            cached_part: None,
         };
         Self {
             shards: (0..SHARDS).map(|_| Padded(Mutex::new(shard()))).collect(),
@@ -100,11 +100,11 @@ impl Table {
         }
     }
 
-    pub(super) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, Shard>> {
+    pub(super) fn shards(&self) -> impl Iterator<Item = MutexGuard<'_, QuotaShard>> {
         self.shards.iter().map(|shard| lock(&shard.0))
     }
 
-    pub(super) fn shard(&self, key: &[u8]) -> MutexGuard<'_, Shard> {
+    pub(super) fn shard(&self, key: &[u8]) -> MutexGuard<'_, QuotaShard> {
         let place = usize::try_from(self.hasher.fingerprint(key) >> 58).unwrap_or(0);
         lock(&self.shards[place % SHARDS].0)
     }
@@ -114,7 +114,7 @@ impl Table {
         self.shards.len()
     }
 
-    pub(super) fn shard_at(&self, place: usize) -> MutexGuard<'_, Shard> {
+    pub(super) fn shard_at(&self, place: usize) -> MutexGuard<'_, QuotaShard> {
         lock(&self.shards[place].0)
     }
 
@@ -127,39 +127,39 @@ impl Table {
     }
 
     /// Judges without writing.
-    pub(super) fn look(&self, ask: &QuotaRequest<'_>) -> Judged {
+    pub(super) fn evaluate(&self, ask: &QuotaRequest<'_>) -> QuotaEvaluation {
         let mut guard = self.shard(ask.key);
-        let (keys, quota, cached) = guard.split(ask);
+        let (keys, quota, cached) = guard.borrow_parts(ask);
         let now = ask.now.as_nanos();
         if quota.is_unlimited() {
-            return Judged::unlimited(now);
+            return QuotaEvaluation::unlimited(now);
         }
         let entry = keys.entries.get(ask.key);
         let as_of = entry.filter(|entry| entry.is_ahead_of(now));
-        let as_of = as_of.map(|entry| entry.as_of(now));
+        let as_of = as_of.map(|entry| entry.at_clock(now));
         let entry = as_of.as_ref().or(entry);
-        judge(ask, quota, entry, keys.floor_at(now), cached)
+        evaluate(ask, quota, entry, keys.floor_at(now), cached)
     }
 
     /// Judges, and charges what fits.
     pub(super) fn charge(
         &self,
         ask: &QuotaRequest<'_>,
-        unsaved: Option<&Unsaved>,
-    ) -> Result<Done, QuotaRefused> {
+        unsaved: Option<&UnsavedBudget>,
+    ) -> Result<ChargeResult, QuotaDenied> {
         let first = self.try_charge(ask, unsaved);
-        if !matches!(first, Err(QuotaRefused::NoRoom { .. })) {
+        if !matches!(first, Err(QuotaDenied::TooManyKeys { .. })) {
             return first;
         }
         let mut next = u64::MAX;
         for mut shard in self.shards() {
             shard.keys.follow_clock_back_of_latest(ask.now.as_nanos());
             self.drop_idle(&mut shard.keys, ask.now.as_nanos(), IDLE_DROPS_WHEN_FULL);
-            let first = shard.keys.idle.keys().next();
+            let first = shard.keys.by_idle_time.keys().next();
             next = next.min(first.map_or(u64::MAX, |(idle_at, _)| *idle_at));
         }
         let mut charged = self.try_charge(ask, unsaved);
-        if let Err(QuotaRefused::NoRoom { decision, .. }) = &mut charged {
+        if let Err(QuotaDenied::TooManyKeys { decision, .. }) = &mut charged {
             decision.set_wait(Timestamp::from_nanos(next) - ask.now);
         }
         charged
@@ -168,24 +168,24 @@ impl Table {
     fn try_charge(
         &self,
         ask: &QuotaRequest<'_>,
-        unsaved: Option<&Unsaved>,
-    ) -> Result<Done, QuotaRefused> {
+        unsaved: Option<&UnsavedBudget>,
+    ) -> Result<ChargeResult, QuotaDenied> {
         let mut guard = self.shard(ask.key);
-        let (keys, quota, cached) = guard.split(ask);
+        let (keys, quota, cached) = guard.borrow_parts(ask);
         // Without a period it limits nothing.
         let Some(period) = quota.period() else {
-            return Ok(Done::uncounted(Decision::UNLIMITED));
+            return Ok(ChargeResult::uncounted(Decision::UNLIMITED));
         };
-        keys.keep_pace(ask.key, ask.now.as_nanos());
-        keys.reach = keys.reach.max(reach(period));
+        keys.follow_clock_back(ask.key, ask.now.as_nanos());
+        keys.max_lookahead = keys.max_lookahead.max(max_lookahead(period));
         let entry = keys.entries.get_mut(ask.key);
-        let judged = judge(ask, quota, entry.as_deref(), keys.floor, cached);
+        let judged = evaluate(ask, quota, entry.as_deref(), keys.floor, cached);
         let decision = judged.decision;
         if !decision.is_allowed() {
-            return Err(QuotaRefused::used_up(quota.clone(), decision));
+            return Err(QuotaDenied::used_up(quota.clone(), decision));
         }
         if ask.cost == 0 {
-            return Ok(Done::uncounted(decision));
+            return Ok(ChargeResult::uncounted(decision));
         }
         let is_new = entry.is_none();
         let mut new;
@@ -196,29 +196,29 @@ impl Table {
                     new = entry;
                     &mut new
                 }
-                None => return Ok(Done::uncounted(decision)),
+                None => return Ok(ChargeResult::uncounted(decision)),
             },
         };
-        let indexed = entry.place();
-        let charged = match unsaved.map(|unsaved| (unsaved, unsaved.block())) {
+        let indexed = entry.idle_key();
+        let charged = match unsaved.map(|unsaved| (unsaved, unsaved.claim_block())) {
             Some((unsaved, Some(block))) => {
                 let left = entry.claimed(&judged, quota);
-                claim(entry, left, block, ask.cost, &decision, unsaved)
+                claim_ahead(entry, left, block, ask.cost, &decision, unsaved)
             }
-            Some((unsaved, None)) if !unsaved.take(ask.cost) => {
+            Some((unsaved, None)) if !unsaved.take_unsaved(ask.cost) => {
                 if is_new {
                     self.keys.fetch_sub(1, Ordering::Relaxed);
                 }
-                return Err(QuotaRefused::Unsaved {
+                return Err(QuotaDenied::TooMuchUnsaved {
                     max_unsaved: unsaved.max_unsaved(),
-                    decision: denied(&decision, ask.cost, unsaved.retry_after()),
+                    decision: to_denied(&decision, ask.cost, unsaved.retry_after()),
                 });
             }
             _ => true,
         };
         let cost = if charged { ask.cost } else { 0 };
-        let done = Done::counted(entry, &judged, quota, cost);
-        changed(entry, indexed, &mut keys.idle, &mut keys.dirty);
+        let done = ChargeResult::from_entry(entry, &judged, quota, cost);
+        mark_changed(entry, indexed, &mut keys.by_idle_time, &mut keys.dirty);
         if is_new {
             let entry = entry.clone();
             keys.entries.insert(Arc::clone(&entry.key), entry);
@@ -227,9 +227,9 @@ impl Table {
             return Ok(done);
         }
         // More of the key has to be saved ahead; then it may pass.
-        let wait = unsaved.map_or(Duration::ZERO, Unsaved::retry_after);
-        let decision = denied(&decision, ask.cost, wait);
-        Err(QuotaRefused::NotSaved { decision })
+        let wait = unsaved.map_or(Duration::ZERO, UnsavedBudget::retry_after);
+        let decision = to_denied(&decision, ask.cost, wait);
+        Err(QuotaDenied::ClaimNotSaved { decision })
     }
 
     /// The entry of a new key, not yet stored; none if it passes without being counted.
@@ -238,32 +238,36 @@ impl Table {
         keys: &mut ShardKeys,
         ask: &QuotaRequest<'_>,
         period: &Arc<Period>,
-        judged: &Judged,
-    ) -> Result<Option<Entry>, QuotaRefused> {
+        judged: &QuotaEvaluation,
+    ) -> Result<Option<QuotaEntry>, QuotaDenied> {
         self.drop_idle(keys, judged.at, IDLE_DROPS_PER_INSERT);
-        if take(&self.keys, self.capacity) {
-            let account = Account::new(Arc::clone(period));
-            return Ok(Some(Entry::new(Arc::from(ask.key), self.new_id(), account)));
+        if take_slot(&self.keys, self.capacity) {
+            let account = PeriodAccount::new(Arc::clone(period));
+            return Ok(Some(QuotaEntry::new(
+                Arc::from(ask.key),
+                self.new_id(),
+                account,
+            )));
         }
         match self.at_cap {
-            AtCap::AdmitNew => Ok(None),
-            _ => Err(QuotaRefused::NoRoom {
+            WhenFull::AdmitNew => Ok(None),
+            _ => Err(QuotaDenied::TooManyKeys {
                 capacity: self.capacity,
-                decision: denied(&judged.decision, ask.cost, Duration::ZERO),
+                decision: to_denied(&judged.decision, ask.cost, Duration::ZERO),
             }),
         }
     }
 
     /// Changes a key that is there, and marks it to be saved.
-    pub(super) fn update(&self, key: &[u8], change: impl FnOnce(&mut Entry) -> u64) -> u64 {
+    pub(super) fn update(&self, key: &[u8], change: impl FnOnce(&mut QuotaEntry) -> u64) -> u64 {
         self.shard(key).keys.update(key, change)
     }
 
     pub(super) fn remove(&self, key: &[u8]) {
         let keys = &mut self.shard(key).keys;
         if let Some(entry) = keys.entries.remove(key) {
-            keys.idle.remove(&entry.place());
-            if !entry.dirty {
+            keys.by_idle_time.remove(&entry.idle_key());
+            if !entry.is_dirty {
                 keys.dirty.push(entry.key);
             }
             self.keys.fetch_sub(1, Ordering::Relaxed);
@@ -271,20 +275,22 @@ impl Table {
     }
 
     /// Puts a key from the store into the table. False if there is no room.
-    pub(super) fn restore(&self, mut entry: Entry, now: u64) -> bool {
+    pub(super) fn restore(&self, mut entry: QuotaEntry, now: u64) -> bool {
         let keys = &mut self.shard(&entry.key).keys;
-        let reaches = entry.accounts().map(|account| reach(&account.period));
-        keys.reach = reaches.fold(keys.reach, u64::max);
+        let reaches = entry
+            .accounts()
+            .map(|account| max_lookahead(&account.period));
+        keys.max_lookahead = reaches.fold(keys.max_lookahead, u64::max);
         if entry.idle_at() <= now {
             keys.floor = keys.floor.max(entry.idle_at());
             return true;
         }
-        if !take(&self.keys, self.capacity) {
+        if !take_slot(&self.keys, self.capacity) {
             return false;
         }
         entry.id = self.new_id();
         let key = Arc::clone(&entry.key);
-        keys.idle.insert(entry.place(), Arc::clone(&key));
+        keys.by_idle_time.insert(entry.idle_key(), Arc::clone(&key));
         keys.entries.insert(key, entry);
         true
     }
@@ -311,7 +317,7 @@ impl Table {
     pub(super) fn set_override(&self, key: &[u8], quota: Quota) -> bool {
         let mut shard = self.shard(key);
         let is_new = !shard.overrides.contains_key(key);
-        if is_new && !take(&self.overrides, self.capacity) {
+        if is_new && !take_slot(&self.overrides, self.capacity) {
             return false;
         }
         shard.overrides.insert(Arc::from(key), quota);
@@ -330,7 +336,7 @@ impl Table {
 
     fn drop_idle(&self, keys: &mut ShardKeys, now: u64, most: usize) {
         for _ in 0..most {
-            match keys.idle.first_entry() {
+            match keys.by_idle_time.first_entry() {
                 Some(first) if first.key().0 <= now => {
                     let ((idle_at, _), key) = first.remove_entry();
                     keys.floor = keys.floor.max(idle_at);
@@ -343,79 +349,88 @@ impl Table {
     }
 }
 
-impl Shard {
+impl QuotaShard {
     /// The keys, and what this one is judged by.
-    fn split<'a>(
+    fn borrow_parts<'a>(
         &'a mut self,
         ask: &QuotaRequest<'a>,
-    ) -> (&'a mut ShardKeys, &'a Quota, &'a mut Option<(u64, Part)>) {
+    ) -> (
+        &'a mut ShardKeys,
+        &'a Quota,
+        &'a mut Option<(u64, PeriodPart)>,
+    ) {
         let own = || self.overrides.get(ask.key).unwrap_or(&self.quota);
         let quota = ask.quota.unwrap_or_else(own);
-        (&mut self.keys, quota, &mut self.cached)
+        (&mut self.keys, quota, &mut self.cached_part)
     }
 }
 
 /// Judges an entry, with the part of a new one from the cache if it is there.
-fn judge(
+fn evaluate(
     ask: &QuotaRequest<'_>,
     quota: &Quota,
-    entry: Option<&Entry>,
+    entry: Option<&QuotaEntry>,
     floor: u64,
-    cached: &mut Option<(u64, Part)>,
-) -> Judged {
+    cached: &mut Option<(u64, PeriodPart)>,
+) -> QuotaEvaluation {
     let part_at = |at: u64| match *cached {
-        Some((tag, part)) if tag == quota.tag() && part.holds(at) => part,
+        Some((tag, part)) if tag == quota.tag() && part.contains(at) => part,
         _ => {
             let part = quota.part_at(at);
             *cached = Some((quota.tag(), part));
             part
         }
     };
-    entry::judge(entry, floor, quota, ask.now.as_nanos(), ask.cost, part_at)
+    entry::evaluate(entry, floor, quota, ask.now.as_nanos(), ask.cost, part_at)
 }
 
 /// Whether a cost is covered by what was saved ahead, of which so much is left. Says how much more is wanted, by
 /// blocks of this size, if it isn't, or soon won't be.
-fn claim(
-    entry: &mut Entry,
+fn claim_ahead(
+    entry: &mut QuotaEntry,
     left: u64,
     block: u64,
     cost: u64,
     decision: &Decision,
-    unsaved: &Unsaved,
+    unsaved: &UnsavedBudget,
 ) -> bool {
     let covered = cost <= left;
     if !covered {
         let fits = decision.remaining.saturating_add(cost);
-        entry.wanted = block.max(cost).min(fits);
+        entry.requested_claim = block.max(cost).min(fits);
     } else if left - cost < block / 2 && decision.remaining > left - cost {
         // Early enough that hardly anybody waits for the disk.
-        entry.wanted = block.min(decision.remaining);
+        entry.requested_claim = block.min(decision.remaining);
         unsaved.flush_soon();
     }
     covered
 }
 
 /// Brings the order of idle keys and the list of what is to be saved in line with a changed entry.
-fn changed(
-    entry: &mut Entry,
+fn mark_changed(
+    entry: &mut QuotaEntry,
     indexed: (u64, u64),
     idle: &mut BTreeMap<(u64, u64), Arc<[u8]>>,
     dirty: &mut Vec<Arc<[u8]>>,
 ) {
-    if entry.place() != indexed {
+    if entry.idle_key() != indexed {
         idle.remove(&indexed);
-        idle.insert(entry.place(), Arc::clone(&entry.key));
+        idle.insert(entry.idle_key(), Arc::clone(&entry.key));
     }
-    if !entry.dirty {
-        entry.dirty = true;
+    if !entry.is_dirty {
+        entry.is_dirty = true;
         dirty.push(Arc::clone(&entry.key));
     }
 }
 
-impl Done {
+impl ChargeResult {
     /// Charges an entry.
-    fn counted(entry: &mut Entry, judged: &Judged, quota: &Quota, cost: u64) -> Self {
+    fn from_entry(
+        entry: &mut QuotaEntry,
+        judged: &QuotaEvaluation,
+        quota: &Quota,
+        cost: u64,
+    ) -> Self {
         let (used, peak) = entry.charge(judged, quota, cost);
         let receipt = Receipt {
             decision: judged.decision,
@@ -426,7 +441,7 @@ impl Done {
         Self {
             receipt,
             used,
-            peak,
+            previous_peak: peak,
         }
     }
 
@@ -440,13 +455,13 @@ impl Done {
         Self {
             receipt,
             used: 0,
-            peak: 0,
+            previous_peak: 0,
         }
     }
 }
 
 /// The same answer, but that nothing was charged.
-fn denied(allowed: &Decision, cost: u64, wait: Duration) -> Decision {
+fn to_denied(allowed: &Decision, cost: u64, wait: Duration) -> Decision {
     let left = allowed.remaining.saturating_add(cost);
     Decision::new(
         Outcome::Denied,
@@ -458,7 +473,7 @@ fn denied(allowed: &Decision, cost: u64, wait: Duration) -> Decision {
 }
 
 /// Counts one more, unless there are as many as may be.
-fn take(count: &AtomicUsize, most: usize) -> bool {
+fn take_slot(count: &AtomicUsize, most: usize) -> bool {
     // A lone count: nothing else is read by what it says.
     let more = |count: usize| (count < most).then(|| count + 1);
     count
@@ -466,8 +481,8 @@ fn take(count: &AtomicUsize, most: usize) -> bool {
         .is_ok()
 }
 
-fn lock(shard: &Mutex<Shard>) -> MutexGuard<'_, Shard> {
-    unpoisoned(shard.lock())
+fn lock(shard: &Mutex<QuotaShard>) -> MutexGuard<'_, QuotaShard> {
+    ignore_poison(shard.lock())
 }
 
 /// Keys of each shard that a full table lets follow the clock at once.
@@ -476,7 +491,7 @@ const CLOCK_UPDATES_WHEN_FULL: usize = 64;
 impl ShardKeys {
     /// No key that isn't here is judged at an earlier time than this.
     pub(super) fn floor_at(&self, now: u64) -> u64 {
-        if self.floor.saturating_sub(now) > self.reach {
+        if self.floor.saturating_sub(now) > self.max_lookahead {
             now
         } else {
             self.floor
@@ -484,23 +499,23 @@ impl ShardKeys {
     }
 
     /// Changes a key that is there, and marks it to be saved.
-    fn update<T: Default>(&mut self, key: &[u8], change: impl FnOnce(&mut Entry) -> T) -> T {
+    fn update<T: Default>(&mut self, key: &[u8], change: impl FnOnce(&mut QuotaEntry) -> T) -> T {
         let Some(entry) = self.entries.get_mut(key) else {
             return T::default();
         };
-        let indexed = entry.place();
+        let indexed = entry.idle_key();
         let result = change(entry);
-        changed(entry, indexed, &mut self.idle, &mut self.dirty);
+        mark_changed(entry, indexed, &mut self.by_idle_time, &mut self.dirty);
         result
     }
 
     /// Lets a key follow a clock that was set back, and new keys too; whether the clock was.
-    pub(super) fn keep_pace(&mut self, key: &[u8], now: u64) -> bool {
+    pub(super) fn follow_clock_back(&mut self, key: &[u8], now: u64) -> bool {
         self.floor = self.floor_at(now);
-        let ahead = |entry: &Entry| entry.is_ahead_of(now);
+        let ahead = |entry: &QuotaEntry| entry.is_ahead_of(now);
         let is_ahead = self.entries.get(key).is_some_and(ahead);
         if is_ahead {
-            self.update(key, |entry| entry.set_back(now));
+            self.update(key, |entry| entry.follow_clock_back(now));
         }
         is_ahead
     }
@@ -508,9 +523,9 @@ impl ShardKeys {
     /// Lets those keys follow that would be idle last, so that they make room within a period.
     pub(super) fn follow_clock_back_of_latest(&mut self, now: u64) {
         for _ in 0..CLOCK_UPDATES_WHEN_FULL {
-            let last = self.idle.last_key_value();
+            let last = self.by_idle_time.last_key_value();
             let key = last.map(|(_, key)| Arc::clone(key));
-            if !key.is_some_and(|key| self.keep_pace(&key, now)) {
+            if !key.is_some_and(|key| self.follow_clock_back(&key, now)) {
                 return;
             }
         }

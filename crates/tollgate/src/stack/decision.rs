@@ -5,13 +5,13 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use super::limit::Seen;
-use super::{Level, Pass};
+use super::limit::ClockReading;
+use super::{HeldPermits, Limit};
 
 /// What sort of limit it is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
-pub enum Kind {
+pub enum LimitKind {
     /// So many in a time: passes again once time has passed.
     Rate,
     /// A total over a long period: passes again in the next.
@@ -20,7 +20,7 @@ pub enum Kind {
     Concurrency,
 }
 
-impl fmt::Display for Kind {
+impl fmt::Display for LimitKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str(match self {
             Self::Rate => "rate limit",
@@ -49,20 +49,20 @@ impl fmt::Display for Kind {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Refusal<'a> {
+pub struct LimitDenial<'a> {
     /// Which level it is, of those that were given.
     pub index: usize,
     /// The name of the level.
     pub name: &'a str,
     /// What sort of limit it is.
-    pub kind: Kind,
+    pub kind: LimitKind,
     /// What it said. A concurrency limit can't know a `retry_after`: zero, which is "as soon as
     /// another request is done".
     pub decision: Decision,
 }
 
-impl<'a> Refusal<'a> {
-    pub(super) fn new(index: usize, level: &Level<'a>, decision: Decision) -> Self {
+impl<'a> LimitDenial<'a> {
+    pub(super) fn new(index: usize, level: &Limit<'a>, decision: Decision) -> Self {
         Self {
             index,
             name: level.name,
@@ -72,7 +72,7 @@ impl<'a> Refusal<'a> {
     }
 }
 
-impl fmt::Display for Refusal<'_> {
+impl fmt::Display for LimitDenial<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             name,
@@ -89,18 +89,18 @@ impl fmt::Display for Refusal<'_> {
                 f,
                 "the cost is above the {limit} that can pass at once, so it never will"
             ),
-            (_, Kind::Concurrency) => write!(f, "{} of {limit} in use", limit - remaining),
-            (_, Kind::Quota) => write!(
+            (_, LimitKind::Concurrency) => write!(f, "{} of {limit} in use", limit - remaining),
+            (_, LimitKind::Quota) => write!(
                 f,
                 "{remaining} of {limit} left; retry after {:?}",
-                decision.wait()
+                decision.wait_or_max()
             ),
-            (_, Kind::Rate) => write!(f, "retry after {:?}", decision.wait()),
+            (_, LimitKind::Rate) => write!(f, "retry after {:?}", decision.wait_or_max()),
         }
     }
 }
 
-impl std::error::Error for Refusal<'_> {}
+impl std::error::Error for LimitDenial<'_> {}
 
 /// The answer over all levels of a request: it passes all and holds what it takes, or one refused it.
 ///
@@ -124,11 +124,11 @@ impl std::error::Error for Refusal<'_> {}
 /// ```
 #[derive(Debug)]
 #[must_use = "what passed gives back its slots when it is dropped: match on it, and keep it while the request runs"]
-pub enum StackVerdict<'a> {
+pub enum CompositeDecision<'a> {
     /// All levels had room, and were charged.
-    Passed(Passed),
+    Allowed(Allowed),
     /// One had none. Nothing was charged anywhere.
-    Refused(Refusal<'a>),
+    Denied(LimitDenial<'a>),
 }
 
 /// A request that passed all levels.
@@ -144,36 +144,36 @@ pub enum StackVerdict<'a> {
 #[derive(Debug)]
 #[non_exhaustive]
 #[must_use = "what passed gives back its slots when it is dropped"]
-pub struct Passed {
+pub struct Allowed {
     /// What holds its slots while it runs.
-    pub pass: Pass,
+    pub permits: HeldPermits,
     /// What the limit with the fewest such requests left says.
     pub decision: Decision,
     /// Which level that is, of those that were given; none if there were none.
-    pub decider: Option<usize>,
+    pub deciding_limit: Option<usize>,
 }
 
-impl<'a> StackVerdict<'a> {
-    pub(super) fn new(met: &MostRestrictive<'_>, pass: Pass) -> Self {
+impl<'a> CompositeDecision<'a> {
+    pub(super) fn new(met: &MostRestrictive<'_>, pass: HeldPermits) -> Self {
         let (decider, decision) = met.tightest();
-        Self::Passed(Passed {
-            pass,
+        Self::Allowed(Allowed {
+            permits: pass,
             decision,
-            decider,
+            deciding_limit: decider,
         })
     }
 
     /// The same with each limit by the name of its kind.
     #[cfg(feature = "quota")]
-    pub(crate) fn named_by_kind(self) -> StackVerdict<'static> {
+    pub(crate) fn named_by_kind(self) -> CompositeDecision<'static> {
         match self {
-            Self::Passed(passed) => StackVerdict::Passed(passed),
-            Self::Refused(refusal) => StackVerdict::Refused(Refusal {
+            Self::Allowed(passed) => CompositeDecision::Allowed(passed),
+            Self::Denied(refusal) => CompositeDecision::Denied(LimitDenial {
                 index: refusal.index,
                 name: match refusal.kind {
-                    Kind::Rate => "rate",
-                    Kind::Quota => "quota",
-                    Kind::Concurrency => "concurrency",
+                    LimitKind::Rate => "rate",
+                    LimitKind::Quota => "quota",
+                    LimitKind::Concurrency => "concurrency",
                 },
                 kind: refusal.kind,
                 decision: refusal.decision,
@@ -185,32 +185,32 @@ impl<'a> StackVerdict<'a> {
     /// of one that was refused, the limit that refused, with the largest `retry_after`.
     pub const fn decision(&self) -> &Decision {
         match self {
-            Self::Passed(passed) => &passed.decision,
-            Self::Refused(refusal) => &refusal.decision,
+            Self::Allowed(passed) => &passed.decision,
+            Self::Denied(refusal) => &refusal.decision,
         }
     }
 
     /// Which level the decision is of, of those that were given; none if there were none.
-    pub const fn decider(&self) -> Option<usize> {
+    pub const fn deciding_limit(&self) -> Option<usize> {
         match self {
-            Self::Passed(passed) => passed.decider,
-            Self::Refused(refusal) => Some(refusal.index),
+            Self::Allowed(passed) => passed.deciding_limit,
+            Self::Denied(refusal) => Some(refusal.index),
         }
     }
 
     /// What passed; none if it was refused.
-    pub fn passed(self) -> Option<Passed> {
+    pub fn allowed(self) -> Option<Allowed> {
         match self {
-            Self::Passed(passed) => Some(passed),
-            Self::Refused(_) => None,
+            Self::Allowed(passed) => Some(passed),
+            Self::Denied(_) => None,
         }
     }
 
     /// Which limit refused, if one did.
-    pub const fn refusal(&self) -> Option<&Refusal<'a>> {
+    pub const fn denial(&self) -> Option<&LimitDenial<'a>> {
         match self {
-            Self::Passed(_) => None,
-            Self::Refused(refusal) => Some(refusal),
+            Self::Allowed(_) => None,
+            Self::Denied(refusal) => Some(refusal),
         }
     }
 }
@@ -218,32 +218,32 @@ impl<'a> StackVerdict<'a> {
 /// The tightest of all levels met so far, and the worst refusal.
 #[derive(Debug, Default)]
 pub(super) struct MostRestrictive<'a> {
-    refusal: Option<Refusal<'a>>,
+    refusal: Option<LimitDenial<'a>>,
     tightest: Option<(u64, usize, Decision)>,
 }
 
 impl<'a> MostRestrictive<'a> {
     /// Of what each level says.
     pub(super) fn of(
-        levels: &[Level<'a>],
-        seen: &mut Seen,
-        decide: impl Fn(&Level<'a>, Timestamp) -> Decision,
+        levels: &[Limit<'a>],
+        seen: &mut ClockReading,
+        decide: impl Fn(&Limit<'a>, Timestamp) -> Decision,
     ) -> Self {
         let mut worst = Self::default();
         for (index, level) in levels.iter().enumerate() {
             let now = level.limit.now(seen);
-            worst.meet(index, level, decide(level, now));
+            worst.add(index, level, decide(level, now));
         }
         worst
     }
 
-    fn meet(&mut self, index: usize, level: &Level<'a>, decision: Decision) {
+    fn add(&mut self, index: usize, level: &Limit<'a>, decision: Decision) {
         if !decision.is_allowed() {
             if self
                 .refusal
-                .is_none_or(|worst| graver(&decision, &worst.decision))
+                .is_none_or(|worst| is_longer_wait(&decision, &worst.decision))
             {
-                self.refusal = Some(Refusal::new(index, level, decision));
+                self.refusal = Some(LimitDenial::new(index, level, decision));
             }
             return;
         }
@@ -253,7 +253,7 @@ impl<'a> MostRestrictive<'a> {
         }
     }
 
-    pub(super) fn refusal(&self) -> Option<Refusal<'a>> {
+    pub(super) fn denial(&self) -> Option<LimitDenial<'a>> {
         self.refusal
     }
 
@@ -266,10 +266,10 @@ impl<'a> MostRestrictive<'a> {
     }
 }
 
-fn graver(one: &Decision, other: &Decision) -> bool {
+fn is_longer_wait(one: &Decision, other: &Decision) -> bool {
     let wait = |decision: &Decision| match decision.outcome {
         Outcome::Never => Duration::MAX,
-        _ => decision.wait(),
+        _ => decision.wait_or_max(),
     };
     wait(one) > wait(other)
 }

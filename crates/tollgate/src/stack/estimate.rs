@@ -2,18 +2,18 @@
 
 use std::time::Duration;
 
-use super::held_permits::Slot;
-use crate::concurrency::Ending;
+use super::held_permits::HeldResource;
+use crate::concurrency::PermitOutcome;
 
 /// How an estimate ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Settled {
+pub enum EstimateOutcome {
     /// The request cost so much.
     Spent(u64),
     /// It cost what was estimated.
     Charged,
     /// It ended, and nobody said what it cost.
-    Unsaid,
+    NotReported,
     /// It never ran.
     Cancelled,
 }
@@ -27,14 +27,14 @@ pub enum Settled {
 /// assert_eq!(Settlement::InTime.max(Settlement::Late), Settlement::Late);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub enum Settlement {
+pub enum SettlementTiming {
     /// The rest of the estimate came back, or what was underestimated is owed.
     InTime,
     /// The time was over: what the request cost beyond what was still charged is charged, and nothing came back.
     Late,
 }
 
-impl Settlement {
+impl SettlementTiming {
     pub(super) fn of(is_late: bool) -> Self {
         if is_late { Self::Late } else { Self::InTime }
     }
@@ -50,7 +50,7 @@ impl Settlement {
 /// assert!(pass.is_empty());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Expire {
+pub enum ExpireScope {
     /// Those whose time is over.
     Due,
     /// All.
@@ -88,27 +88,27 @@ pub enum Expire {
 /// assert_eq!((pass.time_left(), pass.settle(1_500)), (None, Settlement::InTime));
 /// assert_eq!(book.load(Ordering::Relaxed), 1_500);
 /// ```
-pub trait TimedEstimate: Send + Sync {
+pub trait HeldEstimate: Send + Sync {
     /// The request ended so, in its time or later. Called once.
-    fn settle(&mut self, settled: Settled) -> Settlement;
+    fn settle(&mut self, settled: EstimateOutcome) -> SettlementTiming;
 
     /// How long its time still is; none if it is over, and was [ended](Self::expire).
     fn time_left(&self) -> Option<Duration>;
 
     /// Ends it as one that nobody settles. It may be settled later.
-    fn expire(&mut self, which: Expire);
+    fn expire(&mut self, which: ExpireScope);
 
     /// Its time begins anew, if it isn't over.
     fn renew(&mut self);
 }
 
 /// A timed estimate until it is settled.
-pub(super) struct HeldEstimateSlot<E: TimedEstimate> {
+pub(super) struct HeldEstimateSlot<E: HeldEstimate> {
     estimate: E,
     is_settled: bool,
 }
 
-impl<E: TimedEstimate> HeldEstimateSlot<E> {
+impl<E: HeldEstimate> HeldEstimateSlot<E> {
     pub(super) fn new(estimate: E) -> Self {
         Self {
             estimate,
@@ -116,36 +116,36 @@ impl<E: TimedEstimate> HeldEstimateSlot<E> {
         }
     }
 
-    fn call(&mut self, settled: Settled) -> Settlement {
+    fn settle_once(&mut self, settled: EstimateOutcome) -> SettlementTiming {
         if std::mem::replace(&mut self.is_settled, true) {
-            return Settlement::InTime;
+            return SettlementTiming::InTime;
         }
         self.estimate.settle(settled)
     }
 }
 
-impl<E: TimedEstimate> Slot for HeldEstimateSlot<E> {
-    fn end(mut self: Box<Self>, _: Ending) {
-        self.call(Settled::Unsaid);
+impl<E: HeldEstimate> HeldResource for HeldEstimateSlot<E> {
+    fn end(mut self: Box<Self>, _: PermitOutcome) {
+        self.settle_once(EstimateOutcome::NotReported);
     }
 
     fn cancel(mut self: Box<Self>) {
-        self.call(Settled::Cancelled);
+        self.settle_once(EstimateOutcome::Cancelled);
     }
 
-    fn settle(&mut self, spent: u64) -> Settlement {
-        self.call(Settled::Spent(spent))
+    fn settle(&mut self, spent: u64) -> SettlementTiming {
+        self.settle_once(EstimateOutcome::Spent(spent))
     }
 
     fn charge(&mut self) {
-        self.call(Settled::Charged);
+        self.settle_once(EstimateOutcome::Charged);
     }
 
     fn time_left(&self) -> Option<Duration> {
         self.estimate.time_left().filter(|_| !self.is_settled)
     }
 
-    fn expire(&mut self, which: Expire) {
+    fn expire(&mut self, which: ExpireScope) {
         if !self.is_settled {
             self.estimate.expire(which);
         }
@@ -162,8 +162,8 @@ impl<E: TimedEstimate> Slot for HeldEstimateSlot<E> {
     }
 }
 
-impl<E: TimedEstimate> Drop for HeldEstimateSlot<E> {
+impl<E: HeldEstimate> Drop for HeldEstimateSlot<E> {
     fn drop(&mut self) {
-        self.call(Settled::Unsaid);
+        self.settle_once(EstimateOutcome::NotReported);
     }
 }

@@ -3,10 +3,10 @@
 use std::fmt;
 use std::time::Duration;
 
-use super::estimate::{Expire, HeldEstimateSlot, Settlement, TimedEstimate};
-use super::limit::Taken;
+use super::estimate::{ExpireScope, HeldEstimate, HeldEstimateSlot, SettlementTiming};
+use super::limit::LevelCharge;
 use crate::clock::Clock;
-use crate::concurrency::{Ending, OwnedPermit, Permit, SharedSource};
+use crate::concurrency::{OwnedPermit, Permit, PermitOutcome, SharedSource};
 
 /// The slots that a request holds, of all concurrency limits that it met: given back when this is
 /// dropped. With no such limit it holds nothing. It shares its limiters, so it may be moved into a
@@ -27,19 +27,19 @@ use crate::concurrency::{Ending, OwnedPermit, Permit, SharedSource};
 /// ```
 #[derive(Debug, Default)]
 #[must_use = "a pass that is dropped gives back its slots"]
-pub struct Pass {
+pub struct HeldPermits {
     /// Most requests meet one such limit at most.
     first: Option<PermitPointer>,
-    more: Vec<PermitPointer>,
+    rest: Vec<PermitPointer>,
 }
 
-impl Pass {
+impl HeldPermits {
     #[inline]
-    pub(super) fn keep(&mut self, taken: Taken) {
-        if let Taken::Slot(permit) = taken {
+    pub(super) fn push(&mut self, taken: LevelCharge) {
+        if let LevelCharge::Permit(permit) = taken {
             match self.first {
                 None => self.first = Some(permit),
-                Some(_) => self.more.push(permit),
+                Some(_) => self.rest.push(permit),
             }
         }
     }
@@ -72,15 +72,15 @@ impl Pass {
     /// drop(pass);
     /// assert!(!held.load(Ordering::Relaxed));
     /// ```
-    pub fn hold(&mut self, end: impl FnOnce(Ending) + Send + Sync + 'static) {
-        let held = PermitPointer::Keyed(Box::new(EndCallback(Some(end))));
-        self.keep(Taken::Slot(held));
+    pub fn on_end(&mut self, end: impl FnOnce(PermitOutcome) + Send + Sync + 'static) {
+        let held = PermitPointer::Boxed(Box::new(EndCallback(Some(end))));
+        self.push(LevelCharge::Permit(held));
     }
 
     /// Also holds an estimate that is kept elsewhere, which is told what came of it.
-    pub fn hold_timed_estimate(&mut self, estimate: impl TimedEstimate + 'static) {
-        let timed = PermitPointer::Keyed(Box::new(HeldEstimateSlot::new(estimate)));
-        self.keep(Taken::Slot(timed));
+    pub fn hold_estimate(&mut self, estimate: impl HeldEstimate + 'static) {
+        let timed = PermitPointer::Boxed(Box::new(HeldEstimateSlot::new(estimate)));
+        self.push(LevelCharge::Permit(timed));
     }
 
     /// Also holds this permit, which ends as this does.
@@ -97,7 +97,7 @@ impl Pass {
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
     pub fn hold_permit<C: Clock + 'static>(&mut self, permit: OwnedPermit<C>) {
-        self.keep(Taken::Slot(PermitPointer::Keyed(Box::new(permit))));
+        self.push(LevelCharge::Permit(PermitPointer::Boxed(Box::new(permit))));
     }
 
     /// Tells limits that learn from it how the request ended, while its slots are still needed: see
@@ -113,20 +113,20 @@ impl Pass {
     /// assert_eq!((slots.available(), slots.stats().dropped), (0, 1));
     /// # Ok::<(), tollgate::concurrency::NoPermit>(())
     /// ```
-    pub fn tell(&mut self, ending: Ending) {
-        self.resources_mut().for_each(|slot| slot.tell(ending));
+    pub fn report(&mut self, ending: PermitOutcome) {
+        self.resources_mut().for_each(|slot| slot.report(ending));
     }
 
     /// The request cost so much. Its slots are held on; estimates are settled, once: what is said again is too late. If the
     /// time of an estimate is over, what the request cost beyond what is still charged is charged, and nothing comes back.
-    pub fn settle(&mut self, spent: u64) -> Settlement {
+    pub fn settle(&mut self, spent: u64) -> SettlementTiming {
         let settled = self.resources_mut().map(|slot| slot.settle(spent));
-        settled.fold(Settlement::InTime, Settlement::max)
+        settled.fold(SettlementTiming::InTime, SettlementTiming::max)
     }
 
     /// How long it takes until the time of an estimate is over that nobody has settled; none if there is none.
     pub fn time_left(&self) -> Option<Duration> {
-        self.slots().filter_map(Slot::time_left).min()
+        self.resources().filter_map(HeldResource::time_left).min()
     }
 
     /// Whether it holds nothing but estimates whose time is over and which were [ended](Self::expire): all that may still come
@@ -140,47 +140,50 @@ impl Pass {
     /// pass.hold(|_| ());
     /// assert!(!pass.is_over());
     /// ```
-    pub fn is_over(&self) -> bool {
-        self.slots()
+    pub fn is_expired(&self) -> bool {
+        self.resources()
             .all(|slot| slot.may_be_settled() && slot.time_left().is_none())
     }
 
     /// Ends estimates as ones that nobody settles: charged, or given back, as their terms say. What they did cost may still
     /// be [said](Self::settle).
-    pub fn expire(&mut self, which: Expire) {
+    pub fn expire(&mut self, which: ExpireScope) {
         self.resources_mut().for_each(|slot| slot.expire(which));
     }
 
     /// The time of estimates that aren't over begins anew.
     pub fn renew(&mut self) {
-        self.resources_mut().for_each(Slot::renew);
+        self.resources_mut().for_each(HeldResource::renew);
     }
 
     /// The request is over, and nobody says what it cost: slots end ignored, and estimates [as ones that nobody
     /// settles](Self::expire). What they did cost may still be [said](Self::settle).
     pub fn end_unsettled(mut self) -> Self {
-        self.expire(Expire::All);
+        self.expire(ExpireScope::All);
         let mut rest = Self::default();
         for permit in self.into_permits() {
-            if permit.slot().may_be_settled() {
-                rest.keep(Taken::Slot(permit));
+            if permit.as_resource().may_be_settled() {
+                rest.push(LevelCharge::Permit(permit));
             } else {
-                permit.end(Ending::Ignored);
+                permit.end(PermitOutcome::Ignored);
             }
         }
         rest
     }
 
     fn into_permits(self) -> impl Iterator<Item = PermitPointer> {
-        self.first.into_iter().chain(self.more)
+        self.first.into_iter().chain(self.rest)
     }
 
-    fn slots(&self) -> impl Iterator<Item = &dyn Slot> {
-        self.first.iter().chain(&self.more).map(PermitPointer::slot)
+    fn resources(&self) -> impl Iterator<Item = &dyn HeldResource> {
+        self.first
+            .iter()
+            .chain(&self.rest)
+            .map(PermitPointer::as_resource)
     }
 
-    fn resources_mut(&mut self) -> impl Iterator<Item = &mut dyn Slot> {
-        let all = self.first.iter_mut().chain(&mut self.more);
+    fn resources_mut(&mut self) -> impl Iterator<Item = &mut dyn HeldResource> {
+        let all = self.first.iter_mut().chain(&mut self.rest);
         all.map(PermitPointer::as_resource_mut)
     }
 
@@ -201,7 +204,7 @@ impl Pass {
     /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
     /// ```
     pub fn charge(&mut self) {
-        self.resources_mut().for_each(Slot::charge);
+        self.resources_mut().for_each(HeldResource::charge);
     }
 
     /// The request never ran: estimates are given back, whatever dropping this would mean, and slots end ignored.
@@ -235,81 +238,81 @@ impl Pass {
     /// drop(both);
     /// assert_eq!((a.available(), b.available()), (1, 1));
     /// ```
-    pub fn and(mut self, other: Self) -> Self {
+    pub fn merge(mut self, other: Self) -> Self {
         other
             .into_permits()
-            .for_each(|permit| self.keep(Taken::Slot(permit)));
+            .for_each(|permit| self.push(LevelCharge::Permit(permit)));
         self
     }
 
     /// The request was served.
     pub fn success(self) {
-        self.end(Ending::Success);
+        self.end(PermitOutcome::Success);
     }
 
     /// The request timed out or was rejected for overload.
     pub fn dropped(self) {
-        self.end(Ending::Dropped);
+        self.end(PermitOutcome::Dropped);
     }
 
     /// The request ended in a way that says nothing about capacity.
     pub fn ignored(self) {
-        self.end(Ending::Ignored);
+        self.end(PermitOutcome::Ignored);
     }
 
     /// The request ended like this.
-    pub fn end(self, ending: Ending) {
+    pub fn end(self, ending: PermitOutcome) {
         self.into_permits().for_each(|permit| permit.end(ending));
     }
 }
 
 /// A permit of any limiter.
 pub(crate) enum PermitPointer {
-    Shared(Permit<SharedSource>),
-    Keyed(Box<dyn Slot + Send>),
+    Concurrency(Permit<SharedSource>),
+    Boxed(Box<dyn HeldResource + Send>),
 }
 
 /// What is held elsewhere, and how that ends.
-struct EndCallback<F: FnOnce(Ending)>(Option<F>);
+struct EndCallback<F: FnOnce(PermitOutcome)>(Option<F>);
 
-impl<F: FnOnce(Ending)> EndCallback<F> {
-    fn call(&mut self, ending: Ending) {
+impl<F: FnOnce(PermitOutcome)> EndCallback<F> {
+    fn call(&mut self, ending: PermitOutcome) {
         if let Some(end) = self.0.take() {
             end(ending);
         }
     }
 }
 
-impl<F: FnOnce(Ending) + Send + Sync> Slot for EndCallback<F> {
-    fn end(mut self: Box<Self>, ending: Ending) {
+impl<F: FnOnce(PermitOutcome) + Send + Sync> HeldResource for EndCallback<F> {
+    fn end(mut self: Box<Self>, ending: PermitOutcome) {
         self.call(ending);
     }
 
     fn cancel(mut self: Box<Self>) {
-        self.call(Ending::Ignored);
+        self.call(PermitOutcome::Ignored);
     }
 }
 
-impl<F: FnOnce(Ending)> Drop for EndCallback<F> {
+impl<F: FnOnce(PermitOutcome)> Drop for EndCallback<F> {
     fn drop(&mut self) {
-        self.call(Ending::Ignored);
+        self.call(PermitOutcome::Ignored);
     }
 }
 
 /// A permit of a key, whatever its limiter.
-pub(crate) trait Slot: Send + Sync {
-    fn end(self: Box<Self>, ending: Ending);
+pub(crate) trait HeldResource: Send + Sync {
+    fn end(self: Box<Self>, ending: PermitOutcome);
     fn cancel(self: Box<Self>);
 
     /// The request ended like this, which concerns those who learn from it.
-    fn tell(&mut self, ending: Ending) {
+    fn report(&mut self, ending: PermitOutcome) {
         let _ = ending;
     }
 
     /// The request cost so much, which concerns estimates alone.
-    fn settle(&mut self, spent: u64) -> Settlement {
+    fn settle(&mut self, spent: u64) -> SettlementTiming {
         let _ = spent;
-        Settlement::InTime
+        SettlementTiming::InTime
     }
 
     /// And that it cost what was estimated.
@@ -321,7 +324,7 @@ pub(crate) trait Slot: Send + Sync {
     }
 
     /// Ends an estimate as one that nobody settles.
-    fn expire(&mut self, which: Expire) {
+    fn expire(&mut self, which: ExpireScope) {
         let _ = which;
     }
 
@@ -335,31 +338,31 @@ pub(crate) trait Slot: Send + Sync {
 }
 
 impl PermitPointer {
-    fn slot(&self) -> &dyn Slot {
+    fn as_resource(&self) -> &dyn HeldResource {
         match self {
-            Self::Shared(permit) => permit,
-            Self::Keyed(permit) => &**permit,
+            Self::Concurrency(permit) => permit,
+            Self::Boxed(permit) => &**permit,
         }
     }
 
-    fn as_resource_mut(&mut self) -> &mut dyn Slot {
+    fn as_resource_mut(&mut self) -> &mut dyn HeldResource {
         match self {
-            Self::Shared(permit) => permit,
-            Self::Keyed(permit) => &mut **permit,
+            Self::Concurrency(permit) => permit,
+            Self::Boxed(permit) => &mut **permit,
         }
     }
 
-    pub(crate) fn end(self, ending: Ending) {
+    pub(crate) fn end(self, ending: PermitOutcome) {
         match self {
-            Self::Shared(permit) => permit.end(ending),
-            Self::Keyed(permit) => permit.end(ending),
+            Self::Concurrency(permit) => permit.end(ending),
+            Self::Boxed(permit) => permit.end(ending),
         }
     }
 
     pub(crate) fn cancel(self) {
         match self {
-            Self::Shared(permit) => permit.cancel(),
-            Self::Keyed(permit) => permit.cancel(),
+            Self::Concurrency(permit) => permit.cancel(),
+            Self::Boxed(permit) => permit.cancel(),
         }
     }
 }

@@ -4,12 +4,12 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::limit::{Seen, Taken};
+use super::limit::{ClockReading, LevelCharge};
 use super::{
-    Expire, Level, MostRestrictive, Pass, Refusal, Settled, Settlement, Stack, TimedEstimate,
-    charge_in_order,
+    CompositeLimiter, EstimateOutcome, ExpireScope, HeldEstimate, HeldPermits, Limit, LimitDenial,
+    MostRestrictive, SettlementTiming, charge_in_order,
 };
-use crate::concurrency::Ending;
+use crate::concurrency::PermitOutcome;
 
 /// What a request holds of all its limits until its real cost is known.
 ///
@@ -84,23 +84,23 @@ use crate::concurrency::Ending;
 /// ```
 #[derive(Debug)]
 #[must_use = "a hold that is dropped is charged as it stands, unless its terms say otherwise: settle it"]
-pub struct Hold<'a> {
+pub struct CostReservation<'a> {
     parts: Vec<HeldLevel<'a>>,
 }
 
 /// What one level holds.
 #[derive(Debug)]
 struct HeldLevel<'a> {
-    level: Level<'a>,
-    longest: Duration,
-    until: Timestamp,
-    dropped: Dropped,
-    taken: Option<Taken>,
+    level: Limit<'a>,
+    max_duration: Duration,
+    expires_at: Timestamp,
+    on_drop: OnDrop,
+    charge: Option<LevelCharge>,
     /// What stays charged of an estimate that has ended before the request said what it cost.
-    ended: Option<u64>,
+    charged_at_expiry: Option<u64>,
 }
 
-impl Hold<'_> {
+impl CostReservation<'_> {
     /// The request is done and cost so much, at the levels that were given an estimate; and whether that is said in time.
     ///
     /// ```
@@ -116,8 +116,8 @@ impl Hold<'_> {
     /// assert!(tokens.key("acme").peek().remaining <= 1_001);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
-    pub fn settle(mut self, spent: u64) -> Settlement {
-        self.finish(Settled::Spent(spent))
+    pub fn settle(mut self, spent: u64) -> SettlementTiming {
+        self.settle_as(EstimateOutcome::Spent(spent))
     }
 
     /// The request passes at the costs that are held: nothing is settled later. The slots among them are
@@ -136,18 +136,20 @@ impl Hold<'_> {
     /// drop(pass);
     /// assert_eq!((rate.peek().remaining, slots.available()), (8, 1));
     /// ```
-    pub fn keep(mut self) -> Pass {
-        let pass = self.slots();
-        let _ = self.finish(Settled::Charged);
+    pub fn keep(mut self) -> HeldPermits {
+        let pass = self.take_permits();
+        let _ = self.settle_as(EstimateOutcome::Charged);
         pass
     }
 
     /// Takes the slots out.
-    fn slots(&mut self) -> Pass {
-        let mut pass = Pass::default();
+    fn take_permits(&mut self) -> HeldPermits {
+        let mut pass = HeldPermits::default();
         for part in &mut self.parts {
-            let slot = part.taken.take_if(|taken| matches!(taken, Taken::Slot(_)));
-            slot.into_iter().for_each(|slot| pass.keep(slot));
+            let slot = part
+                .charge
+                .take_if(|taken| matches!(taken, LevelCharge::Permit(_)));
+            slot.into_iter().for_each(|slot| pass.push(slot));
         }
         pass
     }
@@ -165,87 +167,94 @@ impl Hold<'_> {
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn cancel(mut self) {
-        let _ = self.finish(Settled::Cancelled);
+        let _ = self.settle_as(EstimateOutcome::Cancelled);
     }
 
     /// In the reverse of the order of charging, so that what was charged last comes back first.
-    fn finish(&mut self, settled: Settled) -> Settlement {
-        let (mut seen, mut said) = (Seen::default(), Settlement::InTime);
+    fn settle_as(&mut self, settled: EstimateOutcome) -> SettlementTiming {
+        let (mut seen, mut said) = (ClockReading::default(), SettlementTiming::InTime);
         for part in &mut self.parts {
             let now = part.level.limit.now(&mut seen);
-            said = said.max(part.finish(now, settled));
+            said = said.max(part.settle_as(now, settled));
         }
         said
     }
 }
 
 impl HeldLevel<'_> {
-    fn finish(&mut self, now: Timestamp, settled: Settled) -> Settlement {
+    fn settle_as(&mut self, now: Timestamp, settled: EstimateOutcome) -> SettlementTiming {
         let limit = &self.level.limit;
         let mark_answered = match settled {
-            Settled::Cancelled => true,
-            Settled::Unsaid => self.dropped != Dropped::Charged,
-            Settled::Spent(_) | Settled::Charged => false,
+            EstimateOutcome::Cancelled => true,
+            EstimateOutcome::NotReported => self.on_drop != OnDrop::Charged,
+            EstimateOutcome::Spent(_) | EstimateOutcome::Charged => false,
         };
         let said = match settled {
-            Settled::Spent(spent) if self.level.estimated => Some(spent),
+            EstimateOutcome::Spent(spent) if self.level.is_estimated => Some(spent),
             _ => None,
         };
-        match self.taken.take() {
+        match self.charge.take() {
             // It is held for as long as the request runs, and has no estimate that could be over.
-            Some(Taken::Slot(permit)) => match settled {
+            Some(LevelCharge::Permit(permit)) => match settled {
                 _ if mark_answered => permit.cancel(),
-                Settled::Unsaid => permit.end(Ending::Ignored),
-                _ => permit.end(Ending::Success),
+                EstimateOutcome::NotReported => permit.end(PermitOutcome::Ignored),
+                _ => permit.end(PermitOutcome::Success),
             },
-            Some(taken) if now >= self.until && self.dropped != Dropped::AlwaysRefunded => {
-                limit.settle(now, taken, self.level.held());
-                self.ended = Some(self.level.held());
+            Some(taken) if now >= self.expires_at && self.on_drop != OnDrop::AlwaysRefunded => {
+                limit.settle(now, taken, self.level.held_cost());
+                self.charged_at_expiry = Some(self.level.held_cost());
             }
             Some(taken) => {
-                let charged = if mark_answered { 0 } else { self.level.held() };
+                let charged = if mark_answered {
+                    0
+                } else {
+                    self.level.held_cost()
+                };
                 limit.settle(now, taken, said.unwrap_or(charged));
-                return Settlement::of(said.is_some() && now >= self.until);
+                return SettlementTiming::of(said.is_some() && now >= self.expires_at);
             }
             None => {}
         }
-        let (Some(charged), Some(spent)) = (self.ended.take(), said) else {
-            return Settlement::InTime;
+        let (Some(charged), Some(spent)) = (self.charged_at_expiry.take(), said) else {
+            return SettlementTiming::InTime;
         };
         if spent > charged {
             limit.charge_late(now, spent - charged);
         }
-        Settlement::Late
+        SettlementTiming::Late
     }
 
     /// Ends it as its terms say of one that nobody settles. What the request cost may still be said.
     fn expire(&mut self, now: Timestamp) {
-        let charged = match self.dropped {
-            Dropped::Refunded if now < self.until => 0,
-            Dropped::Charged | Dropped::Refunded => self.level.held(),
-            Dropped::AlwaysRefunded => 0,
+        let charged = match self.on_drop {
+            OnDrop::Refunded if now < self.expires_at => 0,
+            OnDrop::Charged | OnDrop::Refunded => self.level.held_cost(),
+            OnDrop::AlwaysRefunded => 0,
         };
-        if let Some(taken) = self.taken.take() {
+        if let Some(taken) = self.charge.take() {
             self.level.limit.settle(now, taken, charged);
-            self.ended = Some(charged);
+            self.charged_at_expiry = Some(charged);
         }
     }
 }
 
-impl<'a> Hold<'a> {
+impl<'a> CostReservation<'a> {
     /// What one level holds already, until this time.
     pub(crate) fn taken(
-        level: Level<'a>,
-        Terms { dropped, longest }: Terms,
-        taken: Option<(Taken, Timestamp)>,
+        level: Limit<'a>,
+        ReservationTerms {
+            on_drop: dropped,
+            max_duration: longest,
+        }: ReservationTerms,
+        taken: Option<(LevelCharge, Timestamp)>,
     ) -> Self {
         let part = taken.map(|(taken, until)| HeldLevel {
             level,
-            longest,
-            until,
-            dropped,
-            taken: Some(taken),
-            ended: None,
+            max_duration: longest,
+            expires_at: until,
+            on_drop: dropped,
+            charge: Some(taken),
+            charged_at_expiry: None,
         });
         Self {
             parts: part.into_iter().collect(),
@@ -253,7 +262,7 @@ impl<'a> Hold<'a> {
     }
 }
 
-impl Hold<'static> {
+impl CostReservation<'static> {
     /// The request runs, and what it holds is in one pass: its slots, and its estimates until
     /// [`Pass::settle`] tells what it did cost.
     ///
@@ -275,60 +284,60 @@ impl Hold<'static> {
     /// drop(pass);
     /// assert_eq!(slots.available(), 1);
     /// ```
-    pub fn into_pass(mut self) -> Pass {
-        let mut pass = self.slots();
-        if !self.parts.iter().all(|part| part.taken.is_none()) {
-            pass.hold_timed_estimate(self);
+    pub fn into_permits(mut self) -> HeldPermits {
+        let mut pass = self.take_permits();
+        if !self.parts.iter().all(|part| part.charge.is_none()) {
+            pass.hold_estimate(self);
         }
         pass
     }
 }
 
-impl TimedEstimate for Hold<'static> {
-    fn settle(&mut self, settled: Settled) -> Settlement {
-        self.finish(settled)
+impl HeldEstimate for CostReservation<'static> {
+    fn settle(&mut self, settled: EstimateOutcome) -> SettlementTiming {
+        self.settle_as(settled)
     }
 
     fn time_left(&self) -> Option<Duration> {
-        let mut seen = Seen::default();
-        let held = self.parts.iter().filter(|part| part.taken.is_some());
-        held.map(|part| part.until - part.level.limit.now(&mut seen))
+        let mut seen = ClockReading::default();
+        let held = self.parts.iter().filter(|part| part.charge.is_some());
+        held.map(|part| part.expires_at - part.level.limit.now(&mut seen))
             .min()
     }
 
-    fn expire(&mut self, which: Expire) {
-        let mut seen = Seen::default();
+    fn expire(&mut self, which: ExpireScope) {
+        let mut seen = ClockReading::default();
         for part in &mut self.parts {
             let now = part.level.limit.now(&mut seen);
-            if which == Expire::All || now >= part.until {
+            if which == ExpireScope::All || now >= part.expires_at {
                 part.expire(now);
             }
         }
     }
 
     fn renew(&mut self) {
-        let mut seen = Seen::default();
+        let mut seen = ClockReading::default();
         for part in &mut self.parts {
             let now = part.level.limit.now(&mut seen);
-            if let Some(taken) = &mut part.taken
-                && now < part.until
+            if let Some(taken) = &mut part.charge
+                && now < part.expires_at
             {
-                part.until = now + part.longest;
-                if part.dropped != Dropped::AlwaysRefunded {
-                    part.level.limit.prolong(taken, part.until);
+                part.expires_at = now + part.max_duration;
+                if part.on_drop != OnDrop::AlwaysRefunded {
+                    part.level.limit.extend_hold(taken, part.expires_at);
                 }
             }
         }
     }
 }
 
-impl Drop for Hold<'_> {
+impl Drop for CostReservation<'_> {
     fn drop(&mut self) {
-        let _ = self.finish(Settled::Unsaid);
+        let _ = self.settle_as(EstimateOutcome::NotReported);
     }
 }
 
-impl Stack {
+impl CompositeLimiter {
     /// Holds the costs of all levels, or of none, until the hold is settled, and at most for as long as the
     /// terms say: after that all of it counts as spent. A `Duration` is [`Terms::within`] it.
     ///
@@ -336,43 +345,49 @@ impl Stack {
     /// The limit that refused; nothing was charged.
     pub fn hold<'a>(
         &self,
-        levels: &[Level<'a>],
-        terms: impl Into<Terms>,
-    ) -> Result<Hold<'a>, Refusal<'a>> {
+        levels: &[Limit<'a>],
+        terms: impl Into<ReservationTerms>,
+    ) -> Result<CostReservation<'a>, LimitDenial<'a>> {
         let terms = terms.into();
-        let own = |level: &Level<'a>| level.terms.unwrap_or(terms);
-        let mut seen = Seen::default();
+        let own = |level: &Limit<'a>| level.terms.unwrap_or(terms);
+        let mut seen = ClockReading::default();
         let worst = MostRestrictive::of(levels, &mut seen, |level, now| {
-            level.limit.ask(now, level.held())
+            level.limit.peek_with_demand(now, level.held_cost())
         });
-        if let Some(refusal) = worst.refusal() {
+        if let Some(refusal) = worst.denial() {
             return Err(refusal);
         }
         let mut parts = Vec::with_capacity(levels.len());
-        let take = |level: &Level<'a>, now: Timestamp| {
-            let Terms { longest, dropped } = own(level);
+        let take = |level: &Limit<'a>, now: Timestamp| {
+            let ReservationTerms {
+                max_duration: longest,
+                on_drop: dropped,
+            } = own(level);
             let until = match dropped {
-                Dropped::Charged | Dropped::Refunded => now + longest,
+                OnDrop::Charged | OnDrop::Refunded => now + longest,
                 // Whoever holds it gives it back: the limit itself would count it as spent.
-                Dropped::AlwaysRefunded => Timestamp::MAX,
+                OnDrop::AlwaysRefunded => Timestamp::MAX,
             };
-            level.limit.hold(now, level.held(), until)
+            level.limit.hold_estimate(now, level.held_cost(), until)
         };
-        let keep = &mut |level: &Level<'a>, now: Timestamp, taken| {
-            let Terms { longest, dropped } = own(level);
+        let keep = &mut |level: &Limit<'a>, now: Timestamp, taken| {
+            let ReservationTerms {
+                max_duration: longest,
+                on_drop: dropped,
+            } = own(level);
             parts.push(HeldLevel {
                 level: level.clone(),
-                longest,
-                until: now + longest,
-                dropped,
-                taken: Some(taken),
-                ended: None,
+                max_duration: longest,
+                expires_at: now + longest,
+                on_drop: dropped,
+                charge: Some(taken),
+                charged_at_expiry: None,
             });
         };
         match charge_in_order(levels, 0, &mut seen, &take, keep) {
-            Ok(()) => Ok(Hold { parts }),
+            Ok(()) => Ok(CostReservation { parts }),
             Err(refusal) => {
-                self.lose();
+                self.count_lost_race();
                 Err(refusal)
             }
         }
@@ -402,14 +417,14 @@ impl Stack {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[must_use = "terms do nothing until something is held by them"]
-pub struct Terms {
-    pub(super) longest: Duration,
-    pub(super) dropped: Dropped,
+pub struct ReservationTerms {
+    pub(super) max_duration: Duration,
+    pub(super) on_drop: OnDrop,
 }
 
 /// What it means that a hold wasn't settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Dropped {
+pub(super) enum OnDrop {
     Charged,
     /// Nothing was spent, if its time isn't over.
     Refunded,
@@ -417,23 +432,23 @@ pub(super) enum Dropped {
     AlwaysRefunded,
 }
 
-impl Terms {
+impl ReservationTerms {
     /// It may be settled for so long; after that all of it counts as spent, and if it is dropped before, too. What is
     /// settled later is charged as far as it is more.
-    pub const fn within(longest: Duration) -> Self {
+    pub const fn for_at_most(longest: Duration) -> Self {
         Self {
-            longest,
-            dropped: Dropped::Charged,
+            max_duration: longest,
+            on_drop: OnDrop::Charged,
         }
     }
 
     pub(crate) const fn longest(self) -> Duration {
-        self.longest
+        self.max_duration
     }
 
     /// If it is dropped before its time is over, nothing was spent.
     pub const fn refund_on_drop(mut self) -> Self {
-        self.dropped = Dropped::Refunded;
+        self.on_drop = OnDrop::Refunded;
         self
     }
 
@@ -453,13 +468,13 @@ impl Terms {
     /// assert_eq!(limiter.peek().remaining, 1_000);
     /// ```
     pub const fn refund_unsettled(mut self) -> Self {
-        self.dropped = Dropped::AlwaysRefunded;
+        self.on_drop = OnDrop::AlwaysRefunded;
         self
     }
 }
 
-impl From<Duration> for Terms {
+impl From<Duration> for ReservationTerms {
     fn from(longest: Duration) -> Self {
-        Self::within(longest)
+        Self::for_at_most(longest)
     }
 }

@@ -5,11 +5,11 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Timestamp};
 
-use super::Kind;
-use super::hold::Terms;
-pub(super) use super::limit::Breadth;
-use super::limit::{ComposableKeyedLimit, FastCharge, Limit, Seen, Taken};
-use crate::keyed::RatedKey;
+use super::LimitKind;
+use super::hold::ReservationTerms;
+pub(super) use super::limit::LimitScope;
+use super::limit::{ClockReading, ComposableKeyedLimit, ComposableLimit, FastCharge, LevelCharge};
+use crate::keyed::KeyRate;
 
 /// One limit that a request meets, by name, and what the request costs it.
 ///
@@ -25,17 +25,17 @@ use crate::keyed::RatedKey;
 /// assert_eq!(levels[0].name(), "tenant");
 /// ```
 #[derive(Clone, Debug)]
-pub struct Level<'a> {
+pub struct Limit<'a> {
     pub(super) name: &'a str,
     pub(super) cost: u64,
     /// Whether the cost is an estimate, which a hold settles.
-    pub(super) estimated: bool,
+    pub(super) is_estimated: bool,
     /// Its own, in place of its hold's.
-    pub(super) terms: Option<Terms>,
-    pub(super) limit: AnyLimit<'a>,
+    pub(super) terms: Option<ReservationTerms>,
+    pub(super) limit: LimitRef<'a>,
 }
 
-impl<'a> Level<'a> {
+impl<'a> Limit<'a> {
     /// A limit at a cost of 1, by reference: `&Limiter`, `&Arc<Limiter>`, `&Arc<ConcurrencyLimiter>`, or
     /// `&key` of any limiter by key, whose handle borrows the limiter or shares it. Slots are shared
     /// (`Arc`, and keys by [`key_owned`](crate::KeyedConcurrency::key_owned)), because who holds one may outlive
@@ -45,11 +45,11 @@ impl<'a> Level<'a> {
     /// of the type `OwnedKey`. If all levels of a [`Hold`](super::Hold) are, it borrows nothing and can live in
     /// a task.
     #[inline]
-    pub fn new(name: &'a str, limit: impl Into<AnyLimit<'a>>) -> Self {
+    pub fn new(name: &'a str, limit: impl Into<LimitRef<'a>>) -> Self {
         Self {
             name,
             cost: 1,
-            estimated: false,
+            is_estimated: false,
             terms: None,
             limit: limit.into(),
         }
@@ -98,10 +98,10 @@ impl<'a> Level<'a> {
     /// let level = Level::estimated("slots", &Arc::new(ConcurrencyLimiter::new(5)), 2);
     /// ```
     #[inline]
-    pub fn estimated(name: &'a str, limit: impl Settles<'a>, cost: u64) -> Self {
+    pub fn estimated(name: &'a str, limit: impl SettlesEstimates<'a>, cost: u64) -> Self {
         Self {
             cost,
-            estimated: true,
+            is_estimated: true,
             ..Self::new(name, limit)
         }
     }
@@ -127,15 +127,15 @@ impl<'a> Level<'a> {
     /// assert_eq!(limiter.peek().remaining, 1_000);
     /// ```
     #[must_use]
-    pub fn on(mut self, terms: impl Into<Terms>) -> Self {
+    pub fn with_terms(mut self, terms: impl Into<ReservationTerms>) -> Self {
         self.terms = Some(terms.into());
         self
     }
 
     /// What is held of it. An estimate is of one at least: who thinks that it costs nothing, and is wrong, has
     /// something to settle.
-    pub(super) fn held(&self) -> u64 {
-        if self.estimated {
+    pub(super) fn held_cost(&self) -> u64 {
+        if self.is_estimated {
             self.cost.max(1)
         } else {
             self.cost
@@ -159,69 +159,69 @@ impl<'a> Level<'a> {
             `&key`, or `&limiter`; in tasks an `Arc<Limiter>` or a `key_owned(k)`; or charge a plain cost: \
             `Level::new(name, limit).cost(n)`"
 )]
-pub trait Settles<'a>: Into<AnyLimit<'a>> + Exactly {}
+pub trait SettlesEstimates<'a>: Into<LimitRef<'a>> + SettlesExactly {}
 
-impl<'a, L: Into<AnyLimit<'a>> + Exactly> Settles<'a> for L {}
+impl<'a, L: Into<LimitRef<'a>> + SettlesExactly> SettlesEstimates<'a> for L {}
 
-pub(super) use sealed::Exactly;
+pub(super) use sealed::SettlesExactly;
 
 mod sealed {
     /// Whoever settles an estimate.
-    pub trait Exactly {}
+    pub trait SettlesExactly {}
 }
 
 /// A limit of any kind, as a [`Level`] takes it. Made by `into()` from what [`Level::new`] lists.
 #[derive(Clone)]
-pub struct AnyLimit<'a>(pub(super) LimitPointer<'a>);
+pub struct LimitRef<'a>(pub(super) LimitPointer<'a>);
 
 #[derive(Clone)]
 pub(super) enum LimitPointer<'a> {
     /// With who shares it, so that the order of charging is known without a call.
-    Borrowed(Breadth, &'a (dyn Limit + 'a)),
+    Borrowed(LimitScope, &'a (dyn ComposableLimit + 'a)),
     /// By value, because a key is made for one call.
     KeyParts {
         limiter: &'a (dyn ComposableKeyedLimit + 'a),
-        key: RatedKey,
+        key: KeyRate,
     },
     /// The same, shared.
     OwnedKeyParts {
         limiter: Arc<dyn ComposableKeyedLimit + 'a>,
-        key: RatedKey,
+        key: KeyRate,
     },
     /// Any other, shared.
-    Owned(Arc<dyn Limit + Send + 'a>),
+    Owned(Arc<dyn ComposableLimit + Send + 'a>),
 }
 
 /// What there is of one, whoever owns it.
 enum LimitView<'v> {
-    Whole(&'v dyn Limit),
-    KeyParts(&'v dyn ComposableKeyedLimit, &'v RatedKey),
+    Whole(&'v dyn ComposableLimit),
+    KeyParts(&'v dyn ComposableKeyedLimit, &'v KeyRate),
 }
 
 /// Calls the same method on whichever limit it is.
 macro_rules! each {
     ($self:expr, $method:ident($($argument:expr),*)) => {
-        match $self.view() {
+        match $self.as_view() {
             LimitView::Whole(limit) => limit.$method($($argument),*),
             LimitView::KeyParts(limiter, key) => limiter.$method(key, $($argument),*),
         }
     };
 }
 
-impl<'a, L: Limit> From<&'a L> for AnyLimit<'a> {
+impl<'a, L: ComposableLimit> From<&'a L> for LimitRef<'a> {
     #[inline]
     fn from(limit: &'a L) -> Self {
-        Self(LimitPointer::Borrowed(limit.class().1, limit))
+        Self(LimitPointer::Borrowed(limit.kind_and_scope().1, limit))
     }
 }
 
-impl<'a> AnyLimit<'a> {
-    pub(super) fn owned(limit: impl Limit + Send + 'a) -> Self {
+impl<'a> LimitRef<'a> {
+    pub(super) fn owned(limit: impl ComposableLimit + Send + 'a) -> Self {
         Self(LimitPointer::Owned(Arc::new(limit)))
     }
 
     #[inline(always)]
-    fn view(&self) -> LimitView<'_> {
+    fn as_view(&self) -> LimitView<'_> {
         match &self.0 {
             LimitPointer::Borrowed(_, limit) => LimitView::Whole(*limit),
             LimitPointer::KeyParts { limiter, key } => LimitView::KeyParts(*limiter, key),
@@ -230,23 +230,23 @@ impl<'a> AnyLimit<'a> {
         }
     }
 
-    pub(super) fn kind(&self) -> Kind {
-        match self.view() {
-            LimitView::Whole(limit) => limit.class().0,
-            LimitView::KeyParts(..) => Kind::Rate,
+    pub(super) fn kind(&self) -> LimitKind {
+        match self.as_view() {
+            LimitView::Whole(limit) => limit.kind_and_scope().0,
+            LimitView::KeyParts(..) => LimitKind::Rate,
         }
     }
 
     #[inline]
-    pub(super) fn breadth(&self) -> Breadth {
+    pub(super) fn breadth(&self) -> LimitScope {
         match &self.0 {
             LimitPointer::Borrowed(breadth, _) => *breadth,
-            LimitPointer::KeyParts { .. } | LimitPointer::OwnedKeyParts { .. } => Breadth::Key,
-            LimitPointer::Owned(limit) => limit.class().1,
+            LimitPointer::KeyParts { .. } | LimitPointer::OwnedKeyParts { .. } => LimitScope::Key,
+            LimitPointer::Owned(limit) => limit.kind_and_scope().1,
         }
     }
 
-    pub(super) fn now(&self, seen: &mut Seen) -> Timestamp {
+    pub(super) fn now(&self, seen: &mut ClockReading) -> Timestamp {
         each!(self, now(seen))
     }
 
@@ -258,52 +258,52 @@ impl<'a> AnyLimit<'a> {
     }
 
     #[inline]
-    pub(super) fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+    pub(super) fn fits(&self, seen: &mut ClockReading, cost: u64) -> bool {
         each!(self, fits(seen, cost))
     }
 
-    pub(super) fn look(&self, now: Timestamp, cost: u64) -> Decision {
+    pub(super) fn peek(&self, now: Timestamp, cost: u64) -> Decision {
         each!(self, look(now, cost))
     }
 
-    pub(super) fn ask(&self, now: Timestamp, cost: u64) -> Decision {
+    pub(super) fn peek_with_demand(&self, now: Timestamp, cost: u64) -> Decision {
         each!(self, ask(now, cost))
     }
 
     #[inline]
-    pub(super) fn charge(&self, seen: &mut Seen, cost: u64) -> Option<FastCharge> {
+    pub(super) fn charge_fast(&self, seen: &mut ClockReading, cost: u64) -> Option<FastCharge> {
         each!(self, charge(seen, cost))
     }
 
-    pub(super) fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
+    pub(super) fn charge_slow(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision> {
         each!(self, take(now, cost))
     }
 
-    pub(super) fn hold(
+    pub(super) fn hold_estimate(
         &self,
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Taken, Decision> {
-        match self.view() {
+    ) -> Result<LevelCharge, Decision> {
+        match self.as_view() {
             LimitView::Whole(limit) => limit.hold(now, cost, until),
             LimitView::KeyParts(limiter, key) => limiter.take(key, now, cost),
         }
     }
 
-    pub(super) fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
+    pub(super) fn settle(&self, now: Timestamp, taken: LevelCharge, spent: u64) {
         each!(self, settle(now, taken, spent));
     }
 
-    pub(super) fn prolong(&self, taken: &mut Taken, until: Timestamp) {
+    pub(super) fn extend_hold(&self, taken: &mut LevelCharge, until: Timestamp) {
         // Keys by their parts keep no track of estimates.
-        if let LimitView::Whole(limit) = self.view() {
+        if let LimitView::Whole(limit) = self.as_view() {
             limit.prolong(taken, until);
         }
     }
 
     pub(super) fn charge_late(&self, now: Timestamp, cost: u64) {
-        match self.view() {
+        match self.as_view() {
             LimitView::Whole(limit) => limit.charge_late(now, cost),
             LimitView::KeyParts(limiter, key) => {
                 let room = limiter.look(key, now, 0).remaining;
@@ -313,9 +313,9 @@ impl<'a> AnyLimit<'a> {
     }
 }
 
-impl fmt::Debug for AnyLimit<'_> {
+impl fmt::Debug for LimitRef<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self.view() {
+        match self.as_view() {
             LimitView::Whole(limit) => limit.fmt(f),
             LimitView::KeyParts(..) => f.write_str("Key"),
         }

@@ -2,7 +2,7 @@
 
 use tollgate_core::Timestamp;
 
-use super::slab::{at, push};
+use super::slab::{push, to_index};
 
 /// Children of a node: their times lie side by side in half a cache line.
 const WIDTH: usize = 4;
@@ -42,37 +42,37 @@ impl DueHeap {
 
     /// When the slot at this place is due.
     pub(crate) fn due(&self, place: u32) -> Timestamp {
-        self.dues[at(place)]
+        self.dues[to_index(place)]
     }
 
     /// Adds a slot; `moved` learns of every slot's new place, here and below.
     pub(crate) fn push(&mut self, due: Timestamp, slot: u32, moved: impl FnMut(u32, u32)) {
         push(&mut self.dues, due, self.most);
         push(&mut self.slots, slot, self.most);
-        self.settle(self.dues.len() - 1, moved);
+        self.sift(self.dues.len() - 1, moved);
     }
 
     /// Changes when the slot at this place is due.
     pub(crate) fn set(&mut self, place: u32, due: Timestamp, moved: impl FnMut(u32, u32)) {
-        self.dues[at(place)] = due;
-        self.settle(at(place), moved);
+        self.dues[to_index(place)] = due;
+        self.sift(to_index(place), moved);
     }
 
     /// Takes the slot at this place out.
     pub(crate) fn remove(&mut self, place: u32, moved: impl FnMut(u32, u32)) {
-        self.dues.swap_remove(at(place));
-        self.slots.swap_remove(at(place));
-        if at(place) < self.dues.len() {
-            self.settle(at(place), moved);
+        self.dues.swap_remove(to_index(place));
+        self.slots.swap_remove(to_index(place));
+        if to_index(place) < self.dues.len() {
+            self.sift(to_index(place), moved);
         }
     }
 
     /// Moves one node to where it belongs.
-    fn settle(&mut self, mut place: usize, mut moved: impl FnMut(u32, u32)) {
+    fn sift(&mut self, mut place: usize, mut moved: impl FnMut(u32, u32)) {
         let (due, slot) = (self.dues[place], self.slots[place]);
         while place > 0 && due < self.dues[(place - 1) / WIDTH] {
             let parent = (place - 1) / WIDTH;
-            self.put(place, self.dues[parent], self.slots[parent], &mut moved);
+            self.place_slot(place, self.dues[parent], self.slots[parent], &mut moved);
             place = parent;
         }
         loop {
@@ -82,13 +82,19 @@ impl DueHeap {
             let Some(next) = next.filter(|next| self.dues[*next] < due) else {
                 break;
             };
-            self.put(place, self.dues[next], self.slots[next], &mut moved);
+            self.place_slot(place, self.dues[next], self.slots[next], &mut moved);
             place = next;
         }
-        self.put(place, due, slot, &mut moved);
+        self.place_slot(place, due, slot, &mut moved);
     }
 
-    fn put(&mut self, place: usize, due: Timestamp, slot: u32, moved: &mut impl FnMut(u32, u32)) {
+    fn place_slot(
+        &mut self,
+        place: usize,
+        due: Timestamp,
+        slot: u32,
+        moved: &mut impl FnMut(u32, u32),
+    ) {
         self.dues[place] = due;
         self.slots[place] = slot;
         moved(slot, u32::try_from(place).unwrap_or(u32::MAX));
@@ -108,10 +114,10 @@ mod tests {
         let mut dues = [Timestamp::ZERO; 50];
         for _ in 0..20_000 {
             let slot = u32::try_from(random.below(50)).unwrap();
-            let index = at(slot);
+            let index = to_index(slot);
             let due = Timestamp::from_nanos(random.below(1_000));
             let place = places[index];
-            let mut moved = |slot, place| places[at(slot)] = Some(place);
+            let mut moved = |slot, place| places[to_index(slot)] = Some(place);
             match place {
                 None => heap.push(due, slot, moved),
                 Some(place) if random.below(3) == 0 => {

@@ -49,7 +49,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(crate) fn get(&self, slot: u32) -> Option<&T> {
-        match self.slots.get(at(slot))? {
+        match self.slots.get(to_index(slot))? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
@@ -57,7 +57,7 @@ impl<T> Slab<T> {
 
     #[inline]
     pub(crate) fn get_mut(&mut self, slot: u32) -> Option<&mut T> {
-        match self.slots.get_mut(at(slot))? {
+        match self.slots.get_mut(to_index(slot))? {
             Slot::Used(value) => Some(value),
             Slot::Free { .. } => None,
         }
@@ -74,7 +74,7 @@ impl<T> Slab<T> {
     pub(crate) fn insert(&mut self, value: T) -> u32 {
         self.used += 1;
         if let Some(slot) = self.free {
-            let place = &mut self.slots[at(slot)];
+            let place = &mut self.slots[to_index(slot)];
             if let Slot::Free { next } = *place {
                 self.free = next;
             }
@@ -88,7 +88,7 @@ impl<T> Slab<T> {
 
     /// Frees a slot; what was in it.
     pub(crate) fn remove(&mut self, slot: u32) -> Option<T> {
-        let place = self.slots.get_mut(at(slot))?;
+        let place = self.slots.get_mut(to_index(slot))?;
         if let Slot::Free { .. } = place {
             return None;
         }
@@ -122,7 +122,7 @@ pub(crate) fn make_room<T>(list: &mut Vec<T>, more: usize) {
 
 /// A number as the place in a vector.
 #[inline]
-pub(crate) fn at(number: u32) -> usize {
+pub(crate) fn to_index(number: u32) -> usize {
     usize::try_from(number).unwrap_or(usize::MAX)
 }
 

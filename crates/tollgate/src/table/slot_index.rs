@@ -40,7 +40,7 @@ impl SlotIndex {
     /// The slot whose tag is this one and that `is` the key's.
     #[inline]
     pub(crate) fn find(&self, tag: u32, is: impl Fn(u32) -> bool) -> Option<u32> {
-        let mut place = self.home(tag);
+        let mut place = self.home_place(tag);
         loop {
             // An index that never held a key has no places.
             let word = *self.words.get(place)?;
@@ -50,7 +50,7 @@ impl SlotIndex {
             if word >> NUMBER_BITS == u64::from(tag) && is(number(word)) {
                 return Some(number(word));
             }
-            place = self.after(place);
+            place = self.next_place(place);
         }
     }
 
@@ -66,24 +66,24 @@ impl SlotIndex {
     /// Takes a slot out again.
     pub(crate) fn remove(&mut self, tag: u32, slot: u32) {
         let wanted = word(tag, slot);
-        let mut hole = self.home(tag);
+        let mut hole = self.home_place(tag);
         while self.words[hole] != wanted {
             if self.words[hole] == 0 {
                 return;
             }
-            hole = self.after(hole);
+            hole = self.next_place(hole);
         }
         self.used -= 1;
         // What follows moves up unless that would put it before its home, so that no search ever
         // stops short and no marks of removed keys pile up.
-        let mut next = self.after(hole);
+        let mut next = self.next_place(hole);
         while self.words[next] != 0 {
-            let home = self.home(tag_of(self.words[next]));
+            let home = self.home_place(tag_of(self.words[next]));
             if self.distance(home, next) >= self.distance(hole, next) {
                 self.words[hole] = self.words[next];
                 hole = next;
             }
-            next = self.after(next);
+            next = self.next_place(next);
         }
         self.words[hole] = 0;
     }
@@ -100,22 +100,22 @@ impl SlotIndex {
     }
 
     fn put(&mut self, word: u64) {
-        let mut place = self.home(tag_of(word));
+        let mut place = self.home_place(tag_of(word));
         while self.words[place] != 0 {
-            place = self.after(place);
+            place = self.next_place(place);
         }
         self.words[place] = word;
     }
 
     /// The tag's share of the array.
     #[inline]
-    fn home(&self, tag: u32) -> usize {
+    fn home_place(&self, tag: u32) -> usize {
         let scaled = u64::from(tag).wrapping_mul(self.words.len() as u64);
         usize::try_from(scaled >> NUMBER_BITS).unwrap_or(0)
     }
 
     #[inline]
-    fn after(&self, place: usize) -> usize {
+    fn next_place(&self, place: usize) -> usize {
         if place + 1 == self.words.len() {
             0
         } else {

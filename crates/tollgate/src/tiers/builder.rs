@@ -3,10 +3,10 @@
 use std::collections::HashMap;
 use std::sync::{Arc, RwLock};
 
-use super::{Allowance, TierDirectory, TierError, TierPlan, Tiers};
-use crate::clock::{Clock, ClockChoice, Clocked, DefaultClock, Wall};
+use super::{TierDirectory, TierError, TierLimits, TierPlan, Tiers};
+use crate::clock::{Clock, ClockChoice, DefaultClock, Wall, WithClock};
 use crate::quota::{Quota, QuotaLimiter};
-use crate::{KeyedConcurrency, KeyedLimiter, Stack};
+use crate::{CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter};
 
 /// Builds [`Tiers`]; made by [`Tiers::builder`].
 ///
@@ -24,21 +24,21 @@ use crate::{KeyedConcurrency, KeyedLimiter, Stack};
 /// );
 /// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
-pub type Builder<C = DefaultClock, W = Wall> = Clocked<Settings<W>, C>;
+pub type Builder<C = DefaultClock, W = Wall> = WithClock<Settings<W>, C>;
 
 /// What is chosen of tiers before they are built, but for the clock of their rates.
 #[derive(Debug)]
 pub struct Settings<W: Clock = Wall> {
-    default: String,
-    tiers: Vec<(String, Allowance)>,
+    default_tier: String,
+    tiers: Vec<(String, TierLimits)>,
     capacity: usize,
     quotas: QuotaLimiter<W>,
 }
 
 impl Builder {
-    pub(super) fn new(default: &str, allowance: Allowance, capacity: usize) -> Self {
-        Self::of(Settings {
-            default: default.to_owned(),
+    pub(super) fn new(default: &str, allowance: TierLimits, capacity: usize) -> Self {
+        Self::from_settings(Settings {
+            default_tier: default.to_owned(),
             tiers: vec![(default.to_owned(), allowance)],
             capacity,
             quotas: QuotaLimiter::new(Quota::unlimited(), capacity),
@@ -48,7 +48,7 @@ impl Builder {
 
 impl<C, W: Clock> Builder<C, W> {
     /// Adds a tier, or changes one that was added before.
-    pub fn tier(mut self, name: &str, allowance: Allowance) -> Self {
+    pub fn tier(mut self, name: &str, allowance: TierLimits) -> Self {
         self.settings.tiers.push((name.to_owned(), allowance));
         self
     }
@@ -58,12 +58,12 @@ impl<C, W: Clock> Builder<C, W> {
     pub fn quotas<V: Clock>(self, quotas: QuotaLimiter<V>) -> Builder<C, V> {
         let Self { settings, clock } = self;
         let settings = Settings {
-            default: settings.default,
+            default_tier: settings.default_tier,
             tiers: settings.tiers,
             capacity: settings.capacity,
             quotas,
         };
-        Clocked { settings, clock }
+        WithClock { settings, clock }
     }
 }
 
@@ -73,24 +73,25 @@ impl<C: ClockChoice<Clock: Clone>, W: Clock> Builder<C, W> {
     /// # Errors
     /// If a rate can't be represented.
     pub fn build(self) -> Result<Tiers<C::Clock, W>, TierError> {
-        let Clocked { settings, clock } = self.with_clock();
+        let WithClock { settings, clock } = self.resolve_clock();
         let mut tiers = HashMap::new();
-        for (name, allowance) in settings.tiers {
-            let plan = TierPlan::new(&name, allowance)?;
-            tiers.insert(name, plan);
+        for (algorithm_name, allowance) in settings.tiers {
+            let plan = TierPlan::new(&algorithm_name, allowance)?;
+            tiers.insert(algorithm_name, plan);
         }
-        let Some(default) = tiers.get(&settings.default).cloned() else {
-            return Err(TierError::Unknown {
-                tier: settings.default,
+        let Some(default) = tiers.get(&settings.default_tier).cloned() else {
+            return Err(TierError::UnknownTier {
+                tier: settings.default_tier,
                 known: tiers.into_keys().collect(),
             });
         };
-        let Allowance {
+        let TierLimits {
             rate, concurrency, ..
         } = default.allowance;
-        let slots = KeyedConcurrency::builder(concurrency.unwrap_or(u32::MAX), settings.capacity)
-            .clock(clock.clone())
-            .finish();
+        let slots =
+            KeyedConcurrencyLimiter::builder(concurrency.unwrap_or(u32::MAX), settings.capacity)
+                .clock(clock.clone())
+                .build_unchecked();
         Ok(Tiers {
             rates: KeyedLimiter::builder(rate, settings.capacity)
                 .clock(clock)
@@ -101,8 +102,8 @@ impl<C: ClockChoice<Clock: Clone>, W: Clock> Builder<C, W> {
                 tenants: HashMap::new(),
             }),
             quotas: settings.quotas,
-            slots: Arc::new(slots),
-            stack: Stack::new(),
+            concurrency: Arc::new(slots),
+            stack: CompositeLimiter::new(),
             capacity: settings.capacity,
         })
     }

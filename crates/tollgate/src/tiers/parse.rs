@@ -5,7 +5,7 @@ use std::str::FromStr;
 
 use tollgate_core::{Rate, RateParseError};
 
-use super::Allowance;
+use super::TierLimits;
 use crate::quota::{Quota, QuotaError};
 
 /// What is wrong with the text of an [`Allowance`].
@@ -27,7 +27,7 @@ pub enum AllowanceParseError {
         part: String,
     },
     /// A part says again what another has said.
-    Twice {
+    Duplicate {
         /// The part.
         part: String,
     },
@@ -45,7 +45,7 @@ impl fmt::Display for AllowanceParseError {
                 f,
                 "{part:?} names no number of requests; write it as \"5 at once\""
             ),
-            Self::Twice { part } => write!(
+            Self::Duplicate { part } => write!(
                 f,
                 "{part:?} repeats what an earlier part says; leave one of them out"
             ),
@@ -55,7 +55,7 @@ impl fmt::Display for AllowanceParseError {
 
 impl std::error::Error for AllowanceParseError {}
 
-impl FromStr for Allowance {
+impl FromStr for TierLimits {
     type Err = AllowanceParseError;
 
     /// Reads `"10/s burst 20, 1000/day, 5 at once"`: a rate, then a quota and a concurrency, if any.
@@ -68,7 +68,7 @@ impl FromStr for Allowance {
             .map_err(AllowanceParseError::Rate)?;
         let mut allowance = Self::new(rate);
         for part in parts {
-            let twice = || AllowanceParseError::Twice {
+            let twice = || AllowanceParseError::Duplicate {
                 part: part.to_owned(),
             };
             if let Some(number) = part.strip_suffix("at once") {

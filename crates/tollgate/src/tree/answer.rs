@@ -2,20 +2,20 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Arithmetic, Book, Decision, Outcome, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, Decision, LimitLedger, Outcome, Timestamp, TokenBucket};
 
 use super::node::{MAX_DEPTH, NodeId};
-use super::path::{DenyCause, LendingReserve, Look, NodePath};
+use super::path::{DenyCause, LendingReserve, NodePath, PathEvaluation};
 
 /// How many moments at which something changes are looked at before a time is searched for.
-const MOMENTS: usize = 4 * MAX_DEPTH;
+const MAX_STEPS: usize = 4 * MAX_DEPTH;
 
 impl NodePath<'_> {
     /// The decision for a request that `look` was about, after it was charged if it passed. No
     /// decision was made before the `latest` charge.
-    pub(super) fn report(
+    pub(super) fn decision(
         &self,
-        look: &Look,
+        look: &PathEvaluation,
         asked_at: Timestamp,
         latest: Timestamp,
         cost: u64,
@@ -23,13 +23,13 @@ impl NodePath<'_> {
         let now = asked_at.max(latest);
         let (mut limit, mut idle_at) = (u64::MAX, Timestamp::ZERO);
         for node in self.nodes() {
-            limit = limit.min(node.most());
+            limit = limit.min(node.max_burst());
             idle_at = idle_at.max(node.idle_at());
         }
-        let (outcome, retry_after) = if look.passes() {
+        let (outcome, retry_after) = if look.is_allowed() {
             (Outcome::Allowed, Duration::ZERO)
         } else {
-            match self.passes_at(look, now, cost) {
+            match self.allowed_at(look, now, cost) {
                 Some(at) => (Outcome::Denied, at - asked_at),
                 None => (Outcome::Never, Duration::MAX),
             }
@@ -39,32 +39,35 @@ impl NodePath<'_> {
     }
 
     /// Who refused, or whose rate covered it: the lowest that did.
-    pub(super) fn deciding_node(&self, look: &Look) -> NodeId {
-        let place = match look.refused {
+    pub(super) fn deciding_node(&self, look: &PathEvaluation) -> NodeId {
+        let place = match look.denied_by {
             Some((place, _)) => place,
-            None => look.covers.first().unwrap_or(0),
+            None => look.charged_to_rate.first().unwrap_or(0),
         };
         let place = place.min(self.path.len - 1);
         self.nodes()[place].id(self.path.slots[place])
     }
 
     /// When this cost first passes if nobody else asks for anything; `None` if never.
-    fn passes_at(&self, refused: &Look, now: Timestamp, cost: u64) -> Option<Timestamp> {
+    fn allowed_at(&self, refused: &PathEvaluation, now: Timestamp, cost: u64) -> Option<Timestamp> {
         // From one moment at which something changes to the next.
         let (mut look, mut at, mut denied) = (*refused, now, now);
         let mut lent = false;
-        for _ in 0..MOMENTS {
-            if look.passes() {
+        for _ in 0..MAX_STEPS {
+            if look.is_allowed() {
                 break;
             }
             denied = at;
-            lent |= !look.asked.is_empty();
-            at = self.next(&look, at, cost)?;
-            look = self.look(at, cost);
+            lent |= !look.borrows_from.is_empty();
+            at = self.next_change(&look, at, cost)?;
+            look = self.evaluate(at, cost);
         }
-        let passes = |nanos| self.look(Timestamp::from_nanos(nanos), cost).passes();
+        let passes = |nanos| {
+            self.evaluate(Timestamp::from_nanos(nanos), cost)
+                .is_allowed()
+        };
         let (mut denied, mut passed) = (denied.as_nanos(), at.as_nanos());
-        if look.passes() {
+        if look.is_allowed() {
             // What has to be left for claims grows by whole tokens, and where it grows as fast as the
             // bucket, there may be a nanosecond before at which it passes as well.
             if !lent || passed - denied <= 1 || !passes(passed - 1) {
@@ -99,16 +102,16 @@ impl NodePath<'_> {
 
     /// The next moment at which a refused request may pass: a bucket on the way has what it needs, or
     /// a want is forgotten.
-    fn next(&self, look: &Look, at: Timestamp, cost: u64) -> Option<Timestamp> {
-        let filled = self.filled(look, &look.floors, at, at.plus_nanos(1), cost);
+    fn next_change(&self, look: &PathEvaluation, at: Timestamp, cost: u64) -> Option<Timestamp> {
+        let filled = self.refilled_at(look, &look.floors, at, at.plus_nanos(1), cost);
         let forgotten = (1..self.path.len)
-            .filter(|place| look.asked.has(*place))
-            .filter_map(|place| self.forgotten(place, at))
+            .filter(|place| look.borrows_from.has(*place))
+            .filter_map(|place| self.demand_expires_at(place, at))
             .min();
         match forgotten {
             Some(forgotten) if filled.is_none_or(|filled| forgotten < filled) => {
                 // Not before there would be enough with all wants forgotten.
-                let least = self.filled(look, &[0; MAX_DEPTH], at, at, cost)?;
+                let least = self.refilled_at(look, &[0; MAX_DEPTH], at, at, cost)?;
                 let next = forgotten.max(least);
                 Some(filled.map_or(next, |filled| filled.min(next)))
             }
@@ -118,17 +121,17 @@ impl NodePath<'_> {
 
     /// When the first of the buckets that could not cover it has what it needs, with these floors; one
     /// that was not asked may have it `at` once, which counts if that is not before `from`.
-    fn filled(
+    fn refilled_at(
         &self,
-        look: &Look,
+        look: &PathEvaluation,
         floors: &[u64; MAX_DEPTH],
         at: Timestamp,
         from: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
-        let (refused_by, why) = look.refused?;
-        let when = |place: usize, book: &Book<TokenBucket>| {
-            if look.asked.has(place) {
+        let (refused_by, why) = look.denied_by?;
+        let when = |place: usize, book: &LimitLedger<TokenBucket>| {
+            if look.borrows_from.has(place) {
                 self.lendable_at(place, book, floors[place], at, cost)
             } else {
                 book.limit().earliest(book.state(), at, cost)
@@ -137,7 +140,7 @@ impl NodePath<'_> {
         let ceil = self.nodes()[refused_by].ceil.as_ref();
         let ceil = ceil.filter(|_| why != DenyCause::Rate);
         (0..=refused_by)
-            .filter(|place| !look.covers.has(*place))
+            .filter(|place| !look.charged_to_rate.has(*place))
             .filter_map(|place| when(place, &self.nodes()[place].rate))
             .chain(ceil.and_then(|ceil| when(refused_by, ceil)))
             .filter(|then| *then >= from)
@@ -148,7 +151,7 @@ impl NodePath<'_> {
     fn lendable_at(
         &self,
         place: usize,
-        book: &Book<TokenBucket>,
+        book: &LimitLedger<TokenBucket>,
         floor: u64,
         at: Timestamp,
         cost: u64,
@@ -160,7 +163,7 @@ impl NodePath<'_> {
             floor,
         };
         // With all that can ever be promised, or the whole bucket.
-        let surely = limit.earliest(state, at, keep.need(limit.limit(), cost))?;
+        let surely = limit.earliest(state, at, keep.needed_tokens(limit.limit(), cost))?;
         let beside = promised.and_then(|promised| {
             let (tokens, other) = (cost.saturating_add(floor), promised.limit());
             limit.earliest_beyond(state, at, tokens, other, promised.state())
@@ -169,9 +172,9 @@ impl NodePath<'_> {
     }
 
     /// When the first of those is forgotten that a loan from the class at `place` leaves something for.
-    fn forgotten(&self, place: usize, at: Timestamp) -> Option<Timestamp> {
+    fn demand_expires_at(&self, place: usize, at: Timestamp) -> Option<Timestamp> {
         let lending = self.nodes()[place].lending.as_ref()?;
-        lending.forgotten(&self.borrower(place), at)
+        lending.demand_expires_at(&self.borrower(place), at)
     }
 
     /// The largest cost that passes now.
@@ -179,7 +182,7 @@ impl NodePath<'_> {
         // Which turns have to be left depends on the cost itself, so this is between two bounds, which
         // are one unless several classes borrow at several levels.
         let (mut fits, mut most) = self.bounds(now);
-        let passes = |cost| self.look(now, cost).passes();
+        let passes = |cost| self.evaluate(now, cost).is_allowed();
         if fits == most || !passes(fits + 1) {
             return fits;
         }
@@ -203,19 +206,19 @@ impl NodePath<'_> {
             let ceil = node.ceil.as_ref();
             let to_ceil = ceil.map(|ceil| ceil.limit().remaining(ceil.state(), now));
             if place == 0 {
-                all.start(left, to_ceil);
+                all.start_at_leaf(left, to_ceil);
                 none = all;
                 continue;
             }
             let below = turns;
-            let keep = self.keep(place, now, &mut turns);
+            let keep = self.lending_reserve(place, now, &mut turns);
             let own = LendingReserve {
                 floor: keep.floor.saturating_sub(below),
                 ..keep
             };
-            let bursts = (node.burst(), node.most());
-            all.pass(&keep, bursts, left, to_ceil);
-            none.pass(&own, bursts, left, to_ceil);
+            let bursts = (node.burst(), node.max_burst());
+            all.pass_node(&keep, bursts, left, to_ceil);
+            none.pass_node(&own, bursts, left, to_ceil);
         }
         (all.most, none.most)
     }
@@ -231,17 +234,23 @@ struct RemainingBound {
 
 impl RemainingBound {
     /// The leaf has this much left of its rate, and up to its ceil.
-    fn start(&mut self, left: u64, to_ceil: Option<u64>) {
+    fn start_at_leaf(&mut self, left: u64, to_ceil: Option<u64>) {
         // The ceil of a leaf is asked for the cost alone.
         (self.most, self.covered) = (to_ceil.unwrap_or(left), left);
     }
 
     /// A class above, with the bursts of its rate and of its ceil.
-    fn pass(&mut self, keep: &LendingReserve, bursts: (u64, u64), left: u64, to_ceil: Option<u64>) {
+    fn pass_node(
+        &mut self,
+        keep: &LendingReserve,
+        bursts: (u64, u64),
+        left: u64,
+        to_ceil: Option<u64>,
+    ) {
         let (below, (burst, most)) = (self.covered, bursts);
-        self.covered = left.min(below).max(keep.largest(burst, left));
+        self.covered = left.min(below).max(keep.largest_loan(burst, left));
         let own = match to_ceil {
-            Some(to_ceil) => to_ceil.min(below).max(keep.largest(most, to_ceil)),
+            Some(to_ceil) => to_ceil.min(below).max(keep.largest_loan(most, to_ceil)),
             None => self.covered,
         };
         self.most = self.most.min(own);

@@ -2,10 +2,10 @@
 
 use tollgate_core::Rate;
 
-use super::Tree;
+use super::ClassTree;
 use super::class::{Class, TreeError};
 use super::nodes::NodeTable;
-use crate::clock::{ClockChoice, Clocked, DefaultClock};
+use crate::clock::{ClockChoice, DefaultClock, WithClock};
 use crate::sync::Mutex;
 use crate::table::hasher::KeyHasher;
 
@@ -20,7 +20,7 @@ use crate::table::hasher::KeyHasher;
 /// assert_eq!(passed, 2);
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
-pub type Builder<C = DefaultClock> = Clocked<Settings, C>;
+pub type Builder<C = DefaultClock> = WithClock<Settings, C>;
 
 /// What is chosen of a tree before it is built, but for its clock.
 #[derive(Debug)]
@@ -31,7 +31,7 @@ pub struct Settings {
 
 impl Builder {
     pub(super) const fn new(rate: Rate) -> Self {
-        Self::of(Settings {
+        Self::from_settings(Settings {
             rate,
             strict: false,
         })
@@ -52,10 +52,10 @@ impl<C: ClockChoice> Builder<C> {
     ///
     /// # Errors
     /// If the rate can't be represented.
-    pub fn build(self) -> Result<Tree<C::Clock>, TreeError> {
+    pub fn build(self) -> Result<ClassTree<C::Clock>, TreeError> {
         let root = Class::new(self.settings.rate).compile("root", self.settings.strict)?;
         let nodes = NodeTable::new(&root, self.settings.strict);
-        Ok(Tree {
+        Ok(ClassTree {
             root: nodes.root(),
             nodes: Mutex::new(nodes),
             hasher: KeyHasher::random(),

@@ -4,7 +4,7 @@ use std::fmt;
 
 use tollgate_core::{Arithmetic, LimitError, Rate, TokenBucket};
 
-use super::node::{LEVELS, MAX_DEPTH};
+use super::node::{MAX_DEPTH, PRIORITIES};
 
 /// What a class is promised and how far it may go beyond.
 ///
@@ -42,7 +42,7 @@ impl Class {
     }
 
     /// Lets it borrow up to this rate: at least its own, and with at least its own burst.
-    pub const fn ceil(mut self, ceil: Rate) -> Self {
+    pub const fn ceiling(mut self, ceil: Rate) -> Self {
         self.ceil = Some(ceil);
         self
     }
@@ -66,7 +66,7 @@ impl Class {
     }
 
     /// The class with its numbers worked out, or what is wrong with it.
-    pub(super) fn compile(&self, name: &str, strict: bool) -> Result<Compiled, TreeError> {
+    pub(super) fn compile(&self, name: &str, strict: bool) -> Result<CompiledClass, TreeError> {
         let limit = |rate| {
             TokenBucket::new(rate).map_err(|error| TreeError::Rate {
                 name: name.into(),
@@ -74,26 +74,26 @@ impl Class {
             })
         };
         if self.ceil.is_some() && strict {
-            return Err(TreeError::CeilInStrictTree { name: name.into() });
+            return Err(TreeError::CeilingInStrictTree { name: name.into() });
         }
         if let Some(ceil) = self.ceil
             && (self.rate.is_faster_than(ceil) || ceil.burst_size() < self.rate.burst_size())
         {
-            return Err(TreeError::CeilBelowRate {
+            return Err(TreeError::CeilingBelowRate {
                 name: name.into(),
                 rate: self.rate,
                 ceil,
             });
         }
         if let Some(priority) = self.priority
-            && usize::from(priority) >= LEVELS
+            && usize::from(priority) >= PRIORITIES
         {
             return Err(TreeError::PriorityTooLarge {
                 name: name.into(),
                 priority,
             });
         }
-        Ok(Compiled {
+        Ok(CompiledClass {
             class: *self,
             rate: limit(self.rate)?,
             ceil: self.ceil.map(limit).transpose()?,
@@ -109,7 +109,7 @@ impl Class {
             (None, None) if self.rate.is_unlimited() => (u64::MAX, 1),
             (weight, _) => (u64::from(weight.unwrap_or(1).max(1)), 1_000_000_000),
         };
-        let stride = period.saturating_mul(FINENESS) / u128::from(tokens.max(1));
+        let stride = period.saturating_mul(STRIDE_SCALE) / u128::from(tokens.max(1));
         u64::try_from(stride)
             .unwrap_or(u64::MAX)
             .clamp(1, MAX_STRIDE)
@@ -117,13 +117,13 @@ impl Class {
 }
 
 /// Steps of virtual time in a nanosecond.
-const FINENESS: u128 = 1 << 16;
+const STRIDE_SCALE: u128 = 1 << 16;
 /// Slower classes share as if they were this slow, about one token in 200 days.
 const MAX_STRIDE: u64 = 1 << 60;
 
 /// A class ready to decide.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Compiled {
+pub(super) struct CompiledClass {
     pub(super) class: Class,
     pub(super) rate: TokenBucket,
     pub(super) ceil: Option<TokenBucket>,
@@ -156,7 +156,7 @@ pub enum TreeError {
         error: LimitError,
     },
     /// The ceil is slower than the rate, or has a smaller burst.
-    CeilBelowRate {
+    CeilingBelowRate {
         /// The class.
         name: String,
         /// What it is promised.
@@ -165,12 +165,12 @@ pub enum TreeError {
         ceil: Rate,
     },
     /// The tree was built without borrowing.
-    CeilInStrictTree {
+    CeilingInStrictTree {
         /// The class.
         name: String,
     },
     /// There is nobody above the root to borrow from.
-    CeilOfRoot,
+    CeilingOfRoot,
     /// Priorities go from 0 to 7.
     PriorityTooLarge {
         /// The class.
@@ -191,30 +191,30 @@ pub enum TreeError {
     /// The root stays.
     IsRoot,
     /// The class was removed before.
-    Gone,
+    NodeRemoved,
 }
 
 impl fmt::Display for TreeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rate { name, error } => write!(f, "class \"{name}\": {error}"),
-            Self::CeilBelowRate { name, rate, ceil } => write!(
+            Self::CeilingBelowRate { name, rate, ceil } => write!(
                 f,
                 "class \"{name}\": its ceil \"{ceil}\" is below its rate \"{rate}\"; give a ceil that \
                  is at least as fast and takes the same burst, or none"
             ),
-            Self::CeilInStrictTree { name } => write!(
+            Self::CeilingInStrictTree { name } => write!(
                 f,
                 "class \"{name}\": a strict tree lends nothing; leave the ceil out, or build the tree \
                  without strict()"
             ),
-            Self::CeilOfRoot => f.write_str(
+            Self::CeilingOfRoot => f.write_str(
                 "the root has nobody to borrow from; leave the ceil out and give it the whole rate",
             ),
             Self::PriorityTooLarge { name, priority } => write!(
                 f,
                 "class \"{name}\": priority {priority} is above {}; 0 is served first",
-                LEVELS - 1
+                PRIORITIES - 1
             ),
             Self::TooDeep { name } => write!(
                 f,
@@ -225,7 +225,7 @@ impl fmt::Display for TreeError {
                 "class \"{name}\" still has classes below it; remove those first"
             ),
             Self::IsRoot => f.write_str("the root can't be removed; drop the tree instead"),
-            Self::Gone => f.write_str("the class is no longer in this tree"),
+            Self::NodeRemoved => f.write_str("the class is no longer in this tree"),
         }
     }
 }

@@ -9,12 +9,12 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, LimitLedger, Rate, Timestamp, TokenBucket};
 
-use super::node::LEVELS;
+use super::node::PRIORITIES;
 
 /// For how long after it asked a borrower counts as wanting.
-pub(super) const WANTING: Duration = Duration::from_secs(1);
+pub(super) const DEMAND_DURATION: Duration = Duration::from_secs(1);
 
 /// What a branch keeps about those who borrow from it, and about its own borrowing.
 #[derive(Clone, Debug)]
@@ -22,12 +22,12 @@ pub(super) struct Lending {
     /// What is promised to the classes below, as one bucket.
     pub(super) promised: PromisedRate,
     /// The least stride, that of the heaviest class below.
-    pub(super) heaviest: u64,
+    pub(super) smallest_stride: u64,
     /// How many classes hang on it.
     pub(super) children: u32,
-    shares: [PriorityShare; LEVELS],
+    shares: [PriorityShare; PRIORITIES],
     /// The virtual time of its own loans from its parent, one a priority.
-    pub(super) tags: [u128; LEVELS],
+    pub(super) tags: [u128; PRIORITIES],
 }
 
 /// Those of one priority.
@@ -36,16 +36,16 @@ struct PriorityShare {
     /// The virtual time: the latest at which anyone was served.
     clock: u128,
     /// Who asked last, and when; and when anybody else did.
-    asker: u32,
-    asked: Option<Timestamp>,
-    other: Option<Timestamp>,
+    last_asker: u32,
+    last_asked: Option<Timestamp>,
+    other_asked: Option<Timestamp>,
 }
 
 /// A class that wants to borrow.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Borrower {
     pub(super) slot: u32,
-    pub(super) level: usize,
+    pub(super) priority: usize,
     /// The virtual time at which it has used up its share.
     pub(super) tag: u128,
     /// How far a token moves that time.
@@ -65,7 +65,7 @@ pub(super) struct PromisedRate {
     rate: u128,
     burst: u128,
     /// None as long as nothing is promised.
-    bucket: Option<Book<TokenBucket>>,
+    bucket: Option<LimitLedger<TokenBucket>>,
 }
 
 /// One class, or several, as they add up.
@@ -110,16 +110,16 @@ impl PromisedRate {
         let rate = rate.burst(fit(self.burst, LARGEST_BURST));
         // What is added is promised at once, so the bucket can't be carried over: full is never less
         // than what the children have.
-        self.bucket = TokenBucket::new(rate).ok().map(Book::new);
+        self.bucket = TokenBucket::new(rate).ok().map(LimitLedger::new);
     }
 
     /// What is promised; none as long as that is nothing.
-    pub(super) const fn bucket(&self) -> Option<&Book<TokenBucket>> {
+    pub(super) const fn bucket(&self) -> Option<&LimitLedger<TokenBucket>> {
         self.bucket.as_ref()
     }
 
     /// The most that the children could claim now.
-    pub(super) fn at_most(&self, now: Timestamp) -> u64 {
+    pub(super) fn upper_bound(&self, now: Timestamp) -> u64 {
         let Some(book) = &self.bucket else {
             return 0;
         };
@@ -129,41 +129,41 @@ impl PromisedRate {
     }
 
     /// Takes what a child claimed, as far as it is there.
-    pub(super) fn claimed(&mut self, now: Timestamp, cost: u64) {
+    pub(super) fn charge(&mut self, now: Timestamp, cost: u64) {
         if let Some(book) = &mut self.bucket {
             let _ = book.allow(now, cost);
         }
     }
 
     /// Takes back a claim that was given back. More can't be claimed than this, so a gift is safe.
-    pub(super) fn unclaimed(&mut self, now: Timestamp, cost: u64) {
+    pub(super) fn refund(&mut self, now: Timestamp, cost: u64) {
         if let Some(book) = &mut self.bucket {
-            book.gift(now, cost);
+            book.refund(now, cost);
         }
     }
 }
 
 /// How many tokens of its own a borrower may be behind its share and still get them later.
-const REMEMBERED: u64 = 8;
+const REMEMBERED_QUANTA: u64 = 8;
 
 impl Default for Lending {
     fn default() -> Self {
         Self {
             promised: PromisedRate::default(),
-            heaviest: u64::MAX,
+            smallest_stride: u64::MAX,
             children: 0,
             shares: Default::default(),
-            tags: [0; LEVELS],
+            tags: [0; PRIORITIES],
         }
     }
 }
 
 impl Lending {
     /// How much it has to leave for those of lower numbers, as long as they want.
-    pub(super) fn step(&self, who: &Borrower, now: Timestamp) -> u64 {
-        let ahead = self.shares[..who.level]
+    pub(super) fn higher_priority_reserve(&self, who: &Borrower, now: Timestamp) -> u64 {
+        let ahead = self.shares[..who.priority]
             .iter()
-            .filter(|share| wanting(share.asked, now))
+            .filter(|share| is_demanding(share.last_asked, now))
             .count();
         u64::try_from(ahead)
             .unwrap_or(0)
@@ -176,12 +176,12 @@ impl Lending {
     /// That is measured for all by the same length of virtual time, a token of the heaviest class. By
     /// tokens of its own, a light class would be let in a token early, which is hundreds of the
     /// heaviest's.
-    pub(super) fn turn(&self, who: &Borrower, now: Timestamp) -> u64 {
-        let share = &self.shares[who.level];
-        if !wanting(share.but(who), now) {
+    pub(super) fn turn_reserve(&self, who: &Borrower, now: Timestamp) -> u64 {
+        let share = &self.shares[who.priority];
+        if !is_demanding(share.last_asked_by_others(who), now) {
             return 0;
         }
-        let unit = self.heaviest.min(who.stride);
+        let unit = self.smallest_stride.min(who.stride);
         let quanta = |count: u64| u128::from(unit) * u128::from(who.quantum * count);
         let ahead = who
             .tag
@@ -196,40 +196,42 @@ impl Lending {
     }
 
     /// When the first of the wants is forgotten that this borrower leaves something for.
-    pub(super) fn forgotten(&self, who: &Borrower, now: Timestamp) -> Option<Timestamp> {
-        let first = self.shares[..who.level].iter().map(|share| share.asked);
+    pub(super) fn demand_expires_at(&self, who: &Borrower, now: Timestamp) -> Option<Timestamp> {
+        let first = self.shares[..who.priority]
+            .iter()
+            .map(|share| share.last_asked);
         first
-            .chain([self.shares[who.level].but(who)])
+            .chain([self.shares[who.priority].last_asked_by_others(who)])
             .flatten()
-            .filter(|asked| wanting(Some(*asked), now))
+            .filter(|asked| is_demanding(Some(*asked), now))
             .min()
-            .map(|asked| asked + WANTING)
+            .map(|asked| asked + DEMAND_DURATION)
     }
 
     /// Notes that it wants.
-    pub(super) fn asked(&mut self, who: &Borrower, now: Timestamp) {
-        let share = &mut self.shares[who.level];
-        if share.asker != who.slot {
-            share.other = share.asked;
-            share.asker = who.slot;
+    pub(super) fn note_demand(&mut self, who: &Borrower, now: Timestamp) {
+        let share = &mut self.shares[who.priority];
+        if share.last_asker != who.slot {
+            share.other_asked = share.last_asked;
+            share.last_asker = who.slot;
         }
-        share.asked = share.asked.max(Some(now));
+        share.last_asked = share.last_asked.max(Some(now));
     }
 
     /// As if nobody had asked lately.
     #[cfg(test)]
     pub(super) fn forget_wants(&mut self) {
         for share in &mut self.shares {
-            (share.asker, share.asked, share.other) = (0, None, None);
+            (share.last_asker, share.last_asked, share.other_asked) = (0, None, None);
         }
     }
 
     /// Notes what it got; its tag from now on.
-    pub(super) fn lent(&mut self, who: &Borrower, cost: u64) -> u128 {
+    pub(super) fn advance_tag(&mut self, who: &Borrower, cost: u64) -> u128 {
         // Start-time fair queueing with a memory: a borrower that is a little behind catches up.
-        let by_time = u128::from(self.heaviest.min(who.stride)) * u128::from(who.quantum);
-        let by_tokens = u128::from(who.stride) * u128::from(who.quantum.min(REMEMBERED));
-        let share = &mut self.shares[who.level];
+        let by_time = u128::from(self.smallest_stride.min(who.stride)) * u128::from(who.quantum);
+        let by_tokens = u128::from(who.stride) * u128::from(who.quantum.min(REMEMBERED_QUANTA));
+        let share = &mut self.shares[who.priority];
         let start = share.clock.saturating_sub(by_time.max(by_tokens));
         let start = start.max(who.tag);
         share.clock = share.clock.max(start);
@@ -239,15 +241,15 @@ impl Lending {
 
 impl PriorityShare {
     /// When anybody but this one asked.
-    fn but(&self, who: &Borrower) -> Option<Timestamp> {
-        if self.asker == who.slot {
-            self.other
+    fn last_asked_by_others(&self, who: &Borrower) -> Option<Timestamp> {
+        if self.last_asker == who.slot {
+            self.other_asked
         } else {
-            self.asked
+            self.last_asked
         }
     }
 }
 
-fn wanting(asked: Option<Timestamp>, now: Timestamp) -> bool {
-    asked.is_some_and(|asked| now - asked < WANTING)
+fn is_demanding(asked: Option<Timestamp>, now: Timestamp) -> bool {
+    asked.is_some_and(|asked| now - asked < DEMAND_DURATION)
 }

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-use super::{Leaf, Tree};
+use super::{ClassTree, Leaf};
 use crate::clock::{Clock, Monotonic};
 
 /// One leaf of a [`Tree`], with the classes above it: what a [`Stack`](crate::Stack) meets. Made by
@@ -19,11 +19,11 @@ use crate::clock::{Clock, Monotonic};
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 pub struct TreeLevel<'a, C: Clock = Monotonic> {
-    pub(crate) tree: &'a Tree<C>,
+    pub(crate) tree: &'a ClassTree<C>,
     pub(crate) leaf: Leaf,
 }
 
-impl<C: Clock> Tree<C> {
+impl<C: Clock> ClassTree<C> {
     /// A leaf, to be met together with other limits.
     pub fn level(&self, leaf: Leaf) -> TreeLevel<'_, C> {
         TreeLevel { tree: self, leaf }

@@ -2,13 +2,13 @@
 
 use std::sync::Arc;
 
-use tollgate_core::{Arithmetic, Book, Timestamp, TokenBucket};
+use tollgate_core::{Arithmetic, LimitLedger, Timestamp, TokenBucket};
 
-use super::class::{Class, Compiled};
+use super::class::{Class, CompiledClass};
 use super::lending::Lending;
 
 /// How many priorities there are.
-pub(super) const LEVELS: usize = 8;
+pub(super) const PRIORITIES: usize = 8;
 /// How many levels a tree may have, root and leaf included.
 pub(super) const MAX_DEPTH: usize = 8;
 
@@ -16,7 +16,7 @@ pub(super) const MAX_DEPTH: usize = 8;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
     pub(super) slot: u32,
-    pub(super) birth: u64,
+    pub(super) generation: u64,
 }
 
 /// A class that requests are charged to; made by [`Tree::add_leaf`](super::Tree::add_leaf), or one
@@ -27,38 +27,43 @@ pub struct Leaf(pub(super) LeafAddress);
 /// A class of which each key has a leaf of its own; made by
 /// [`Tree::add_leaves`](super::Tree::add_leaves).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Leaves {
+pub struct LeafSet {
     pub(super) set: u32,
-    pub(super) birth: u64,
+    pub(super) generation: u64,
 }
 
 /// Where a leaf is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum LeafAddress {
     Single { slot: u32, birth: u64 },
-    Keyed { leaves: Leaves, hash: u64 },
+    Keyed { leaves: LeafSet, hash: u64 },
 }
 
 /// Any class of a tree, for [`Tree::path`](super::Tree::path),
 /// [`Tree::set_class`](super::Tree::set_class) and the like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct NodeId(pub(super) Id);
+pub struct NodeId(pub(super) NodeAddress);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(super) enum Id {
+pub(super) enum NodeAddress {
     Node { slot: u32, birth: u64 },
-    Set(Leaves),
+    Set(LeafSet),
 }
 
 impl From<Branch> for NodeId {
-    fn from(Branch { slot, birth }: Branch) -> Self {
-        Self(Id::Node { slot, birth })
+    fn from(
+        Branch {
+            slot,
+            generation: birth,
+        }: Branch,
+    ) -> Self {
+        Self(NodeAddress::Node { slot, birth })
     }
 }
 
-impl From<Leaves> for NodeId {
-    fn from(leaves: Leaves) -> Self {
-        Self(Id::Set(leaves))
+impl From<LeafSet> for NodeId {
+    fn from(leaves: LeafSet) -> Self {
+        Self(NodeAddress::Set(leaves))
     }
 }
 
@@ -66,8 +71,8 @@ impl From<Leaves> for NodeId {
 impl From<Leaf> for NodeId {
     fn from(leaf: Leaf) -> Self {
         Self(match leaf.0 {
-            LeafAddress::Single { slot, birth } => Id::Node { slot, birth },
-            LeafAddress::Keyed { leaves, .. } => Id::Set(leaves),
+            LeafAddress::Single { slot, birth } => NodeAddress::Node { slot, birth },
+            LeafAddress::Keyed { leaves, .. } => NodeAddress::Set(leaves),
         })
     }
 }
@@ -76,15 +81,15 @@ impl From<Leaf> for NodeId {
 #[derive(Clone, Debug)]
 pub(super) struct Node {
     pub(super) name: Arc<str>,
-    pub(super) birth: u64,
+    pub(super) generation: u64,
     pub(super) parent: Option<u32>,
     pub(super) class: Class,
-    pub(super) level: Option<u8>,
+    pub(super) priority: Option<u8>,
     pub(super) stride: u64,
     /// What it is promised.
-    pub(super) rate: Book<TokenBucket>,
+    pub(super) rate: LimitLedger<TokenBucket>,
     /// What it may reach by borrowing; without one it can't.
-    pub(super) ceil: Option<Book<TokenBucket>>,
+    pub(super) ceil: Option<LimitLedger<TokenBucket>>,
     /// The virtual time of a leaf's loans.
     pub(super) tag: u128,
     /// What only those have that others hang on.
@@ -96,7 +101,7 @@ pub(super) struct Node {
 /// A key's leaf.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct KeyedMember {
-    pub(super) leaves: Leaves,
+    pub(super) leaves: LeafSet,
     pub(super) hash: u64,
     /// Where it is in the heap of those that are idle next.
     pub(super) place: u32,
@@ -105,16 +110,21 @@ pub(super) struct KeyedMember {
 }
 
 impl Node {
-    pub(super) fn new(name: Arc<str>, birth: u64, parent: Option<u32>, class: &Compiled) -> Self {
+    pub(super) fn new(
+        name: Arc<str>,
+        birth: u64,
+        parent: Option<u32>,
+        class: &CompiledClass,
+    ) -> Self {
         Self {
             name,
-            birth,
+            generation: birth,
             parent,
             class: class.class,
-            level: class.level,
+            priority: class.level,
             stride: class.stride,
-            rate: Book::new(class.rate),
-            ceil: class.ceil.map(Book::new),
+            rate: LimitLedger::new(class.rate),
+            ceil: class.ceil.map(LimitLedger::new),
             tag: 0,
             lending: None,
             member: None,
@@ -123,23 +133,23 @@ impl Node {
 
     pub(super) fn id(&self, slot: u32) -> NodeId {
         NodeId(match self.member {
-            Some(member) => Id::Set(member.leaves),
-            None => Id::Node {
+            Some(member) => NodeAddress::Set(member.leaves),
+            None => NodeAddress::Node {
                 slot,
-                birth: self.birth,
+                birth: self.generation,
             },
         })
     }
 
     /// Follows a change of its class, as of a time. What was spent stays spent.
-    pub(super) fn change(&mut self, now: Timestamp, class: &Compiled) {
+    pub(super) fn change(&mut self, now: Timestamp, class: &CompiledClass) {
         self.class = class.class;
-        self.level = class.level;
+        self.priority = class.level;
         self.stride = class.stride;
-        self.rate.replace(now, class.rate);
+        self.rate.set_limit(now, class.rate);
         match (&mut self.ceil, class.ceil) {
-            (Some(ceil), Some(limit)) => ceil.replace(now, limit),
-            (ceil, limit) => *ceil = limit.map(Book::new),
+            (Some(ceil), Some(limit)) => ceil.set_limit(now, limit),
+            (ceil, limit) => *ceil = limit.map(LimitLedger::new),
         }
     }
 
@@ -149,13 +159,13 @@ impl Node {
     }
 
     /// The most that can pass it at once.
-    pub(super) fn most(&self) -> u64 {
+    pub(super) fn max_burst(&self) -> u64 {
         self.ceil.as_ref().unwrap_or(&self.rate).limit().limit()
     }
 
     /// From when on it is as if never used.
     pub(super) fn idle_at(&self) -> Timestamp {
-        let of = |book: &Book<TokenBucket>| book.limit().idle_at(book.state());
+        let of = |book: &LimitLedger<TokenBucket>| book.limit().idle_at(book.state());
         self.ceil
             .as_ref()
             .map_or(Timestamp::ZERO, of)

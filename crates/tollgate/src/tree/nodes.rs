@@ -4,9 +4,11 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
-use super::class::{Class, Compiled, TreeError};
+use super::class::{Class, CompiledClass, TreeError};
 use super::lending::{Lending, RateSum};
-use super::node::{Branch, Id, KeyedMember, Leaf, LeafAddress, Leaves, MAX_DEPTH, Node, NodeId};
+use super::node::{
+    Branch, KeyedMember, Leaf, LeafAddress, LeafSet, MAX_DEPTH, Node, NodeAddress, NodeId,
+};
 use crate::table::due_heap::DueHeap;
 use crate::table::slab::Slab;
 use crate::table::slot_index::{SlotIndex, tag};
@@ -16,9 +18,9 @@ use crate::table::slot_index::{SlotIndex, tag};
 #[cfg_attr(test, derive(Clone))]
 pub(super) struct NodeTable {
     nodes: Slab<Node>,
-    sets: Slab<Set>,
+    sets: Slab<LeafSetEntry>,
     root: u32,
-    births: u64,
+    next_generation: u64,
     strict: bool,
     /// No decision is made before the latest charge, so that a leaf that was idle then and was
     /// forgotten can't start anew before.
@@ -28,24 +30,24 @@ pub(super) struct NodeTable {
 /// A class with a leaf for each key.
 #[derive(Debug)]
 #[cfg_attr(test, derive(Clone))]
-struct Set {
+struct LeafSetEntry {
     name: Arc<str>,
     birth: u64,
     parent: u32,
-    class: Compiled,
+    class: CompiledClass,
     capacity: u32,
     index: SlotIndex,
     /// The keys by when they are idle.
     heap: DueHeap,
     used: u32,
     /// The leaf that new keys share when there is no room.
-    shared: Option<u32>,
+    overflow_leaf: Option<u32>,
     version: u64,
     changed_at: Timestamp,
 }
 
 impl NodeTable {
-    pub(super) fn new(root: &Compiled, strict: bool) -> Self {
+    pub(super) fn new(root: &CompiledClass, strict: bool) -> Self {
         let mut nodes = Slab::new(usize::MAX);
         let mut node = Node::new("root".into(), 0, None, root);
         node.lending = Some(Box::default());
@@ -54,7 +56,7 @@ impl NodeTable {
             nodes,
             sets: Slab::new(usize::MAX),
             root,
-            births: 0,
+            next_generation: 0,
             strict,
             latest: Timestamp::ZERO,
         }
@@ -63,7 +65,7 @@ impl NodeTable {
     pub(super) fn root(&self) -> Branch {
         Branch {
             slot: self.root,
-            birth: 0,
+            generation: 0,
         }
     }
 
@@ -80,25 +82,27 @@ impl NodeTable {
     }
 
     /// The node, if it is still the one that was born then.
-    pub(super) fn live(&self, slot: u32, birth: u64) -> Option<&Node> {
-        self.nodes.get(slot).filter(|node| node.birth == birth)
+    pub(super) fn live_node(&self, slot: u32, birth: u64) -> Option<&Node> {
+        self.nodes.get(slot).filter(|node| node.generation == birth)
     }
 
     pub(super) fn live_node_mut(&mut self, slot: u32, birth: u64) -> Option<&mut Node> {
-        self.nodes.get_mut(slot).filter(|node| node.birth == birth)
+        self.nodes
+            .get_mut(slot)
+            .filter(|node| node.generation == birth)
     }
 
-    fn set(&self, leaves: Leaves) -> Option<&Set> {
+    fn set(&self, leaves: LeafSet) -> Option<&LeafSetEntry> {
         self.sets
             .get(leaves.set)
-            .filter(|set| set.birth == leaves.birth)
+            .filter(|set| set.birth == leaves.generation)
     }
 
     /// The slot of a leaf, made if it is a key's and new; none if it was removed.
     pub(super) fn slot(&mut self, leaf: Leaf, now: Timestamp) -> Option<u32> {
         match leaf.0 {
-            LeafAddress::Single { slot, birth } => self.live(slot, birth).map(|_| slot),
-            LeafAddress::Keyed { leaves, hash } => self.member(leaves, hash, now),
+            LeafAddress::Single { slot, birth } => self.live_node(slot, birth).map(|_| slot),
+            LeafAddress::Keyed { leaves, hash } => self.find_or_make_member(leaves, hash, now),
         }
     }
 
@@ -110,12 +114,12 @@ impl NodeTable {
         lending: Option<Box<Lending>>,
     ) -> Result<(u32, u64), TreeError> {
         let class = self.compile(name, parent, class, lending.is_some())?;
-        self.births += 1;
-        let mut node = Node::new(name.into(), self.births, Some(parent.slot), &class);
+        self.next_generation += 1;
+        let mut node = Node::new(name.into(), self.next_generation, Some(parent.slot), &class);
         node.lending = lending;
         let slot = self.nodes.insert(node);
-        self.adopt(parent.slot, RateSum::of(&class.rate, 1), class.stride);
-        Ok((slot, self.births))
+        self.add_child(parent.slot, RateSum::of(&class.rate, 1), class.stride);
+        Ok((slot, self.next_generation))
     }
 
     pub(super) fn add_set(
@@ -124,28 +128,28 @@ impl NodeTable {
         parent: Branch,
         class: &Class,
         capacity: u32,
-    ) -> Result<Leaves, TreeError> {
+    ) -> Result<LeafSet, TreeError> {
         let class = self.compile(name, parent, class, false)?;
-        self.births += 1;
+        self.next_generation += 1;
         let capacity = capacity.max(1);
         let room = usize::try_from(capacity).unwrap_or(usize::MAX);
-        let set = Set {
+        let set = LeafSetEntry {
             name: name.into(),
-            birth: self.births,
+            birth: self.next_generation,
             parent: parent.slot,
             class,
             capacity,
             index: SlotIndex::new(room),
             heap: DueHeap::new(room),
             used: 0,
-            shared: None,
+            overflow_leaf: None,
             version: 0,
             changed_at: Timestamp::ZERO,
         };
-        self.adopt(parent.slot, set.promised(), set.class.stride);
-        Ok(Leaves {
+        self.add_child(parent.slot, set.promised_sum(), set.class.stride);
+        Ok(LeafSet {
             set: self.sets.insert(set),
-            birth: self.births,
+            generation: self.next_generation,
         })
     }
 
@@ -156,33 +160,33 @@ impl NodeTable {
         class: &Class,
     ) -> Result<(), TreeError> {
         match id.0 {
-            Id::Node { slot, birth } => {
-                let node = self.live(slot, birth).ok_or(TreeError::Gone)?;
+            NodeAddress::Node { slot, birth } => {
+                let node = self.live_node(slot, birth).ok_or(TreeError::NodeRemoved)?;
                 let (parent, before) = (node.parent, RateSum::of(node.rate.limit(), 1));
                 let compiled = class.compile(&node.name, self.strict)?;
                 if parent.is_none() && compiled.ceil.is_some() {
-                    return Err(TreeError::CeilOfRoot);
+                    return Err(TreeError::CeilingOfRoot);
                 }
                 let at = now.max(self.latest);
                 self.node_mut(slot).change(at, &compiled);
                 if let Some(parent) = parent {
                     let after = RateSum::of(&compiled.rate, 1);
-                    self.readopt(parent, before, after, compiled.stride);
+                    self.change_child(parent, before, after, compiled.stride);
                 }
             }
-            Id::Set(leaves) => {
+            NodeAddress::Set(leaves) => {
                 let strict = self.strict;
                 let at = now.max(self.latest);
                 let set = self.sets.get_mut(leaves.set);
                 let set = set
-                    .filter(|set| set.birth == leaves.birth)
-                    .ok_or(TreeError::Gone)?;
-                let (parent, before) = (set.parent, set.promised());
+                    .filter(|set| set.birth == leaves.generation)
+                    .ok_or(TreeError::NodeRemoved)?;
+                let (parent, before) = (set.parent, set.promised_sum());
                 set.class = class.compile(&set.name, strict)?;
                 set.version += 1;
                 set.changed_at = at;
-                let (after, stride) = (set.promised(), set.class.stride);
-                self.readopt(parent, before, after, stride);
+                let (after, stride) = (set.promised_sum(), set.class.stride);
+                self.change_child(parent, before, after, stride);
             }
         }
         Ok(())
@@ -190,15 +194,15 @@ impl NodeTable {
 
     pub(super) fn class(&self, id: NodeId) -> Option<Class> {
         match id.0 {
-            Id::Set(leaves) => self.set(leaves).map(|set| set.class.class),
-            Id::Node { slot, birth } => self.live(slot, birth).map(|node| node.class),
+            NodeAddress::Set(leaves) => self.set(leaves).map(|set| set.class.class),
+            NodeAddress::Node { slot, birth } => self.live_node(slot, birth).map(|node| node.class),
         }
     }
 
     pub(super) fn remove(&mut self, id: NodeId) -> Result<(), TreeError> {
         match id.0 {
-            Id::Node { slot, birth } => {
-                let node = self.live(slot, birth).ok_or(TreeError::Gone)?;
+            NodeAddress::Node { slot, birth } => {
+                let node = self.live_node(slot, birth).ok_or(TreeError::NodeRemoved)?;
                 let parent = node.parent.ok_or(TreeError::IsRoot)?;
                 if node.lending.as_ref().is_some_and(|own| own.children > 0) {
                     return Err(TreeError::HasChildren {
@@ -207,38 +211,38 @@ impl NodeTable {
                 }
                 let promised = RateSum::of(node.rate.limit(), 1);
                 self.nodes.remove(slot);
-                self.disown(parent, promised);
+                self.remove_child(parent, promised);
             }
-            Id::Set(leaves) => {
-                self.set(leaves).ok_or(TreeError::Gone)?;
+            NodeAddress::Set(leaves) => {
+                self.set(leaves).ok_or(TreeError::NodeRemoved)?;
                 let Some(mut set) = self.sets.remove(leaves.set) else {
-                    return Err(TreeError::Gone);
+                    return Err(TreeError::NodeRemoved);
                 };
                 while let Some((_, slot)) = set.heap.first() {
                     let place = self.node(slot).member.map_or(0, |member| member.place);
                     let nodes = &mut self.nodes;
                     set.heap
-                        .remove(place, |slot, place| note(nodes, slot, place));
+                        .remove(place, |slot, place| set_heap_place(nodes, slot, place));
                     self.nodes.remove(slot);
                 }
-                if let Some(shared) = set.shared {
+                if let Some(shared) = set.overflow_leaf {
                     self.nodes.remove(shared);
                 }
-                self.disown(set.parent, set.promised());
+                self.remove_child(set.parent, set.promised_sum());
             }
         }
         Ok(())
     }
 
     /// The names from the root down; none if it was removed.
-    pub(super) fn names(&self, id: NodeId) -> Option<String> {
+    pub(super) fn path(&self, id: NodeId) -> Option<String> {
         let (mut names, mut next) = match id.0 {
-            Id::Set(leaves) => {
+            NodeAddress::Set(leaves) => {
                 let set = self.set(leaves)?;
                 (vec![&*set.name], Some(set.parent))
             }
-            Id::Node { slot, birth } => {
-                self.live(slot, birth)?;
+            NodeAddress::Node { slot, birth } => {
+                self.live_node(slot, birth)?;
                 (Vec::new(), Some(slot))
             }
         };
@@ -251,12 +255,12 @@ impl NodeTable {
     }
 
     /// How many keys of the set have a leaf, and how many of those are idle is not looked at.
-    pub(super) fn keys(&self, leaves: Leaves) -> u32 {
+    pub(super) fn keys(&self, leaves: LeafSet) -> u32 {
         self.set(leaves).map_or(0, |set| set.used)
     }
 
     /// Puts a key's leaf where it belongs among those that are idle next.
-    pub(super) fn settle(&mut self, slot: u32) {
+    pub(super) fn update_idle_time(&mut self, slot: u32) {
         let node = self.node(slot);
         let Some(member) = node.member else {
             return;
@@ -264,11 +268,12 @@ impl NodeTable {
         let due = node.idle_at();
         let (nodes, sets) = (&mut self.nodes, &mut self.sets);
         if let Some(set) = sets.get_mut(member.leaves.set)
-            && set.shared != Some(slot)
+            && set.overflow_leaf != Some(slot)
             && set.heap.due(member.place) != due
         {
-            set.heap
-                .set(member.place, due, |slot, place| note(nodes, slot, place));
+            set.heap.set(member.place, due, |slot, place| {
+                set_heap_place(nodes, slot, place)
+            });
         }
     }
 
@@ -292,9 +297,9 @@ impl NodeTable {
         parent: Branch,
         class: &Class,
         lends: bool,
-    ) -> Result<Compiled, TreeError> {
-        self.live(parent.slot, parent.birth)
-            .ok_or(TreeError::Gone)?;
+    ) -> Result<CompiledClass, TreeError> {
+        self.live_node(parent.slot, parent.generation)
+            .ok_or(TreeError::NodeRemoved)?;
         let mut depth = if lends { 3 } else { 2 };
         let mut above = self.node(parent.slot).parent;
         while let Some(slot) = above {
@@ -309,23 +314,23 @@ impl NodeTable {
     }
 
     /// A branch promises its rate to one child more.
-    fn adopt(&mut self, branch: u32, promised: RateSum, stride: u64) {
+    fn add_child(&mut self, branch: u32, promised: RateSum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.children += 1;
         }
-        self.readopt(branch, RateSum::default(), promised, stride);
+        self.change_child(branch, RateSum::default(), promised, stride);
     }
 
     /// A child of a branch has changed. One that is gone or lighter now makes turns coarser, no more.
-    fn readopt(&mut self, branch: u32, before: RateSum, after: RateSum, stride: u64) {
+    fn change_child(&mut self, branch: u32, before: RateSum, after: RateSum, stride: u64) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.promised.change(before, after);
-            lending.heaviest = lending.heaviest.min(stride);
+            lending.smallest_stride = lending.smallest_stride.min(stride);
         }
     }
 
     /// And one is gone.
-    fn disown(&mut self, branch: u32, promised: RateSum) {
+    fn remove_child(&mut self, branch: u32, promised: RateSum) {
         if let Some(lending) = &mut self.node_mut(branch).lending {
             lending.promised.change(promised, RateSum::default());
             lending.children -= 1;
@@ -333,7 +338,7 @@ impl NodeTable {
     }
 
     /// The slot of a key's leaf: the one it has, a new one, one that is idle, or the shared one.
-    fn member(&mut self, leaves: Leaves, hash: u64, now: Timestamp) -> Option<u32> {
+    fn find_or_make_member(&mut self, leaves: LeafSet, hash: u64, now: Timestamp) -> Option<u32> {
         let set = self.set(leaves)?;
         let is = |slot| {
             self.nodes
@@ -342,7 +347,7 @@ impl NodeTable {
         };
         let slot = match set.index.find(tag(hash), is) {
             Some(slot) => slot,
-            None => self.make(leaves, hash, now)?,
+            None => self.make_member(leaves, hash, now)?,
         };
         let set = self.sets.get(leaves.set)?;
         let (version, changed_at, class) = (set.version, set.changed_at, set.class);
@@ -352,16 +357,16 @@ impl NodeTable {
         {
             member.version = version;
             node.change(changed_at, &class);
-            self.settle(slot);
+            self.update_idle_time(slot);
         }
         Some(slot)
     }
 
-    fn make(&mut self, leaves: Leaves, hash: u64, now: Timestamp) -> Option<u32> {
+    fn make_member(&mut self, leaves: LeafSet, hash: u64, now: Timestamp) -> Option<u32> {
         let (nodes, set) = (&mut self.nodes, self.sets.get_mut(leaves.set)?);
         let mut node = Node::new(
             Arc::clone(&set.name),
-            self.births + 1,
+            self.next_generation + 1,
             Some(set.parent),
             &set.class,
         );
@@ -375,39 +380,40 @@ impl NodeTable {
             // One that is idle is as if never seen; the longest idle one is on top.
             let idle = set.heap.first().filter(|(due, _)| *due <= now);
             let Some((due, slot)) = idle else {
-                if set.shared.is_none() {
-                    self.births += 1;
-                    set.shared = Some(nodes.insert(node));
+                if set.overflow_leaf.is_none() {
+                    self.next_generation += 1;
+                    set.overflow_leaf = Some(nodes.insert(node));
                 }
-                return set.shared;
+                return set.overflow_leaf;
             };
             let member = nodes.get(slot).and_then(|node| node.member)?;
-            set.heap
-                .remove(member.place, |slot, place| note(nodes, slot, place));
+            set.heap.remove(member.place, |slot, place| {
+                set_heap_place(nodes, slot, place)
+            });
             set.index.remove(tag(member.hash), slot);
             nodes.remove(slot);
             self.latest = self.latest.max(due);
             set.used -= 1;
         }
-        self.births += 1;
+        self.next_generation += 1;
         set.used += 1;
         let slot = nodes.insert(node);
         set.index.insert(tag(hash), slot);
         set.heap.push(Timestamp::ZERO, slot, |slot, place| {
-            note(nodes, slot, place)
+            set_heap_place(nodes, slot, place)
         });
         Some(slot)
     }
 }
 
-impl Set {
+impl LeafSetEntry {
     /// What is promised to all its keys.
-    fn promised(&self) -> RateSum {
+    fn promised_sum(&self) -> RateSum {
         RateSum::of(&self.class.rate, self.capacity)
     }
 }
 
-fn note(nodes: &mut Slab<Node>, slot: u32, place: u32) {
+fn set_heap_place(nodes: &mut Slab<Node>, slot: u32, place: u32) {
     if let Some(node) = nodes.get_mut(slot)
         && let Some(member) = &mut node.member
     {

@@ -10,42 +10,42 @@
 use tollgate_core::Timestamp;
 
 use super::lending::Borrower;
-use super::node::{LEVELS, MAX_DEPTH, Node};
+use super::node::{MAX_DEPTH, Node, PRIORITIES};
 use super::nodes::NodeTable;
-use super::path_charge::{ClassCharge, Taken};
+use super::path_charge::{ClassCharge, PathCharge};
 
 /// How many quanta a lender's burst has.
-const QUANTA: u64 = 64;
+const QUANTA_PER_BURST: u64 = 64;
 
 /// The slots from a leaf to the root, and the priority that the leaf borrows with.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Path {
+pub(super) struct SlotPath {
     pub(super) slots: [u32; MAX_DEPTH],
     pub(super) len: usize,
-    level: usize,
+    priority: usize,
 }
 
 /// The same with the classes themselves, each found once, to be read several times.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct NodePath<'a> {
     nodes: [&'a Node; MAX_DEPTH],
-    pub(super) path: Path,
+    pub(super) path: SlotPath,
 }
 
 /// What each class on the way says, the leaf first.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Look {
+pub(super) struct PathEvaluation {
     /// Who covers the request, and who was asked by its child for a loan.
-    pub(super) covers: Places,
-    pub(super) asked: Places,
+    pub(super) charged_to_rate: PlaceSet,
+    pub(super) borrows_from: PlaceSet,
     /// What a loan has to leave there for borrowers who come first.
     pub(super) floors: [u64; MAX_DEPTH],
-    pub(super) refused: Option<(usize, DenyCause)>,
+    pub(super) denied_by: Option<(usize, DenyCause)>,
 }
 
 /// Some of the places on the way, a bit each.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) struct Places(u8);
+pub(super) struct PlaceSet(u8);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DenyCause {
@@ -55,7 +55,7 @@ pub(super) enum DenyCause {
     Rate,
 }
 
-impl Places {
+impl PlaceSet {
     fn add(&mut self, place: usize) {
         self.0 |= 1 << place;
     }
@@ -74,13 +74,13 @@ impl Places {
     }
 }
 
-impl Look {
-    pub(super) fn passes(&self) -> bool {
-        self.refused.is_none()
+impl PathEvaluation {
+    pub(super) fn is_allowed(&self) -> bool {
+        self.denied_by.is_none()
     }
 }
 
-impl Path {
+impl SlotPath {
     pub(super) fn slots(&self) -> &[u32] {
         &self.slots[..self.len]
     }
@@ -92,12 +92,12 @@ impl<'a> NodePath<'a> {
     }
 
     /// What would come of a request; nothing is written.
-    pub(super) fn look(&self, now: Timestamp, cost: u64) -> Look {
-        let mut look = Look {
-            covers: Places::default(),
-            asked: Places::default(),
+    pub(super) fn evaluate(&self, now: Timestamp, cost: u64) -> PathEvaluation {
+        let mut look = PathEvaluation {
+            charged_to_rate: PlaceSet::default(),
+            borrows_from: PlaceSet::default(),
             floors: [0; MAX_DEPTH],
-            refused: None,
+            denied_by: None,
         };
         // Nothing is below the leaf: what it is asked for is its own.
         let (mut claim, mut turns) = (true, 0);
@@ -106,23 +106,23 @@ impl<'a> NodePath<'a> {
             if claim {
                 turns = 0;
             } else {
-                look.asked.add(place);
-                let keep = self.keep(place, now, &mut turns);
+                look.borrows_from.add(place);
+                let keep = self.lending_reserve(place, now, &mut turns);
                 look.floors[place] = keep.floor;
-                need = keep.need(node.burst(), cost);
-                ceil_need = keep.need(node.most(), cost);
+                need = keep.needed_tokens(node.burst(), cost);
+                ceil_need = keep.needed_tokens(node.max_burst(), cost);
             }
             if let Some(ceil) = &node.ceil
-                && !ceil.limit().has(ceil.state(), now, ceil_need)
+                && !ceil.limit().has_tokens(ceil.state(), now, ceil_need)
             {
-                look.refused = Some((place, DenyCause::Ceil));
+                look.denied_by = Some((place, DenyCause::Ceil));
                 return look;
             }
-            claim = (node.rate.limit()).has(node.rate.state(), now, need);
+            claim = (node.rate.limit()).has_tokens(node.rate.state(), now, need);
             if claim {
-                look.covers.add(place);
+                look.charged_to_rate.add(place);
             } else if node.ceil.is_none() {
-                look.refused = Some((place, DenyCause::Rate));
+                look.denied_by = Some((place, DenyCause::Rate));
                 return look;
             }
         }
@@ -130,16 +130,21 @@ impl<'a> NodePath<'a> {
     }
 
     /// What a loan from the class at `place` to the one below it has to leave.
-    pub(super) fn keep(&self, place: usize, now: Timestamp, turns: &mut u64) -> LendingReserve {
+    pub(super) fn lending_reserve(
+        &self,
+        place: usize,
+        now: Timestamp,
+        turns: &mut u64,
+    ) -> LendingReserve {
         let who = self.borrower(place);
         let Some(lending) = &self.nodes[place].lending else {
             return LendingReserve::default();
         };
-        *turns = turns.saturating_add(lending.turn(&who, now));
+        *turns = turns.saturating_add(lending.turn_reserve(&who, now));
         LendingReserve {
             // The same for every borrower; otherwise the one with the least to leave would take everything.
-            promised: lending.promised.at_most(now),
-            floor: turns.saturating_add(lending.step(&who, now)),
+            promised: lending.promised.upper_bound(now),
+            floor: turns.saturating_add(lending.higher_priority_reserve(&who, now)),
         }
     }
 
@@ -151,62 +156,66 @@ impl<'a> NodePath<'a> {
 }
 
 impl Borrower {
-    fn new(path: &Path, place: usize, child: &Node, lender: &Node) -> Self {
+    fn new(path: &SlotPath, place: usize, child: &Node, lender: &Node) -> Self {
         Self {
             slot: path.slots[place - 1],
-            level: path.level,
-            tag: child.tag(path.level),
+            priority: path.priority,
+            tag: child.tag(path.priority),
             stride: child.stride,
-            quantum: (lender.burst() / QUANTA).clamp(1, 1 << 32),
+            quantum: (lender.burst() / QUANTA_PER_BURST).clamp(1, 1 << 32),
         }
     }
 }
 
 impl NodeTable {
     /// The way from a leaf to the root.
-    pub(super) fn way(&self, leaf: u32) -> NodePath<'_> {
+    pub(super) fn path_of(&self, leaf: u32) -> NodePath<'_> {
         let mut node = self.node(leaf);
         let mut nodes = [node; MAX_DEPTH];
         let mut slots = [leaf; MAX_DEPTH];
-        let (mut len, mut level) = (1, node.level);
+        let (mut len, mut level) = (1, node.priority);
         while let Some(slot) = node.parent
             && len < MAX_DEPTH
         {
             node = self.node(slot);
             (slots[len], nodes[len]) = (slot, node);
             len += 1;
-            level = level.or(node.level);
+            level = level.or(node.priority);
         }
-        let level = usize::from(level.unwrap_or(0)).min(LEVELS - 1);
-        let path = Path { slots, len, level };
+        let level = usize::from(level.unwrap_or(0)).min(PRIORITIES - 1);
+        let path = SlotPath {
+            slots,
+            len,
+            priority: level,
+        };
         NodePath { nodes, path }
     }
 
     /// Takes what `look` found at the same time for the same cost.
     pub(super) fn charge(
         &mut self,
-        path: &Path,
-        look: &Look,
+        path: &SlotPath,
+        look: &PathEvaluation,
         now: Timestamp,
         cost: u64,
-        mut taken: Option<&mut Taken>,
+        mut taken: Option<&mut PathCharge>,
     ) {
         self.latest = self.latest.max(now);
         for (place, slot) in path.slots().iter().enumerate() {
-            let moved = if look.asked.has(place) {
-                self.lend(path, place, now, cost)
+            let moved = if look.borrows_from.has(place) {
+                self.record_loan(path, place, now, cost)
             } else {
                 None
             };
             let node = self.node_mut(*slot);
             let claimed = match &mut node.lending {
-                Some(lending) if !look.asked.has(place) => {
-                    lending.promised.claimed(now, cost);
+                Some(lending) if !look.borrows_from.has(place) => {
+                    lending.promised.charge(now, cost);
                     true
                 }
                 _ => false,
             };
-            let rate = Some(&mut node.rate).filter(|_| look.covers.has(place));
+            let rate = Some(&mut node.rate).filter(|_| look.charged_to_rate.has(place));
             // `look` saw that both pass.
             let Some(taken) = taken.as_deref_mut() else {
                 for book in rate.into_iter().chain(&mut node.ceil) {
@@ -214,57 +223,57 @@ impl NodeTable {
                 }
                 continue;
             };
-            taken.note(ClassCharge {
+            taken.push_class(ClassCharge {
                 slot: *slot,
-                birth: node.birth,
+                birth: node.generation,
                 rate: rate.map(|rate| rate.charge(now, cost)),
                 ceil: node.ceil.as_mut().map(|ceil| ceil.charge(now, cost)),
                 claimed,
             });
             if let Some(moved) = moved {
-                taken.moved(place - 1, path.level, moved);
+                taken.push_tag(place - 1, path.priority, moved);
             }
         }
-        self.settle(path.slots[0]);
+        self.update_idle_time(path.slots[0]);
     }
 
     /// Notes who wanted to borrow and could not, if it was for want of tokens to lend.
-    pub(super) fn note_demand(&mut self, path: &Path, look: &Look, now: Timestamp) {
-        let for_want = match look.refused {
+    pub(super) fn note_demand(&mut self, path: &SlotPath, look: &PathEvaluation, now: Timestamp) {
+        let for_want = match look.denied_by {
             Some((_, DenyCause::Rate)) => true,
             // Those below compete for what is left below the ceil.
-            Some((place, DenyCause::Ceil)) => look.asked.has(place),
+            Some((place, DenyCause::Ceil)) => look.borrows_from.has(place),
             None => false,
         };
-        if !for_want || look.asked.is_empty() {
+        if !for_want || look.borrows_from.is_empty() {
             return;
         }
-        for place in (1..path.len).filter(|place| look.asked.has(*place)) {
+        for place in (1..path.len).filter(|place| look.borrows_from.has(*place)) {
             let who = self.borrower(path, place);
             if let Some(lending) = &mut self.node_mut(path.slots[place]).lending {
-                lending.asked(&who, now);
+                lending.note_demand(&who, now);
             }
         }
     }
 
-    fn borrower(&self, path: &Path, place: usize) -> Borrower {
+    fn borrower(&self, path: &SlotPath, place: usize) -> Borrower {
         let [child, lender] = [place - 1, place].map(|place| self.node(path.slots[place]));
         Borrower::new(path, place, child, lender)
     }
 
     /// Lends to the class below `place`; its virtual time before and after.
-    fn lend(
+    fn record_loan(
         &mut self,
-        path: &Path,
+        path: &SlotPath,
         place: usize,
         now: Timestamp,
         cost: u64,
     ) -> Option<(u128, u128)> {
         let who = self.borrower(path, place);
         let lending = self.node_mut(path.slots[place]).lending.as_mut()?;
-        lending.asked(&who, now);
-        let tag = lending.lent(&who, cost);
-        *self.node_mut(who.slot).tag_mut(path.level) = tag;
+        lending.note_demand(&who, now);
+        let tag = lending.advance_tag(&who, cost);
+        *self.node_mut(who.slot).tag_mut(path.priority) = tag;
         Some((who.tag, tag))
     }
 }
@@ -280,7 +289,7 @@ pub(super) struct LendingReserve {
 
 impl LendingReserve {
     /// How many tokens have to be there for a loan of this cost, in a bucket of this burst.
-    pub(super) fn need(&self, burst: u64, cost: u64) -> u64 {
+    pub(super) fn needed_tokens(&self, burst: u64, cost: u64) -> u64 {
         let most = burst.saturating_sub(burst.div_ceil(4).max(cost));
         let reserve = self.promised.min(most);
         // A full bucket lends to anyone: what it doesn't lend is lost.
@@ -289,7 +298,7 @@ impl LendingReserve {
     }
 
     /// The largest cost whose need is within what is left.
-    pub(super) fn largest(&self, burst: u64, left: u64) -> u64 {
+    pub(super) fn largest_loan(&self, burst: u64, left: u64) -> u64 {
         if left >= burst {
             return burst;
         }

@@ -1,14 +1,14 @@
 //! What is needed to give a charge back: how each class on the way stood before.
 
-use tollgate_core::{Booked, Timestamp};
+use tollgate_core::{Booking, Timestamp};
 
 use super::node::MAX_DEPTH;
 use super::nodes::NodeTable;
 
 /// A charge, class by class, in place: nothing is allocated for it.
 #[derive(Clone, Debug)]
-pub(super) struct Taken {
-    steps: [Option<ClassCharge>; MAX_DEPTH],
+pub(super) struct PathCharge {
+    classes: [Option<ClassCharge>; MAX_DEPTH],
     /// Whose virtual time moved, from when to when.
     tags: [Option<(u128, u128)>; MAX_DEPTH],
     len: usize,
@@ -21,17 +21,17 @@ pub(super) struct Taken {
 pub(super) struct ClassCharge {
     pub(super) slot: u32,
     pub(super) birth: u64,
-    pub(super) rate: Option<Booked>,
-    pub(super) ceil: Option<Booked>,
+    pub(super) rate: Option<Booking>,
+    pub(super) ceil: Option<Booking>,
     /// Whether it was claimed from what the class promises to those below it.
     pub(super) claimed: bool,
 }
 
-impl Taken {
+impl PathCharge {
     /// Nothing yet.
     pub(super) const fn new(cost: u64) -> Self {
         Self {
-            steps: [None; MAX_DEPTH],
+            classes: [None; MAX_DEPTH],
             tags: [None; MAX_DEPTH],
             len: 0,
             level: 0,
@@ -40,15 +40,15 @@ impl Taken {
     }
 
     /// Notes the next class on the way.
-    pub(super) fn note(&mut self, step: ClassCharge) {
-        if let Some(place) = self.steps.get_mut(self.len) {
+    pub(super) fn push_class(&mut self, step: ClassCharge) {
+        if let Some(place) = self.classes.get_mut(self.len) {
             *place = Some(step);
             self.len += 1;
         }
     }
 
     /// Notes that the virtual time of a class moved, at this priority.
-    pub(super) fn moved(&mut self, place: usize, level: usize, tags: (u128, u128)) {
+    pub(super) fn push_tag(&mut self, place: usize, level: usize, tags: (u128, u128)) {
         self.tags[place] = Some(tags);
         self.level = level;
     }
@@ -56,8 +56,8 @@ impl Taken {
 
 impl NodeTable {
     /// Gives back what nobody else relies on.
-    pub(super) fn give_back(&mut self, now: Timestamp, taken: &Taken) {
-        for (step, tags) in taken.steps[..taken.len].iter().zip(&taken.tags).rev() {
+    pub(super) fn refund(&mut self, now: Timestamp, taken: &PathCharge) {
+        for (step, tags) in taken.classes[..taken.len].iter().zip(&taken.tags).rev() {
             let Some(step) = step else {
                 continue;
             };
@@ -73,20 +73,20 @@ impl NodeTable {
             if let Some(lending) = &mut node.lending
                 && step.claimed
             {
-                lending.promised.unclaimed(now, taken.cost);
+                lending.promised.refund(now, taken.cost);
             }
             if let Some(booked) = &step.rate {
-                node.rate.give_back(now, booked);
+                node.rate.cancel(now, booked);
             }
             if let (Some(booked), Some(ceil)) = (&step.ceil, &mut node.ceil) {
-                ceil.give_back(now, booked);
+                ceil.cancel(now, booked);
             }
         }
         // Only a leaf is ever forgotten when it is idle.
-        if let Some(leaf) = &taken.steps[0]
-            && self.live(leaf.slot, leaf.birth).is_some()
+        if let Some(leaf) = &taken.classes[0]
+            && self.live_node(leaf.slot, leaf.birth).is_some()
         {
-            self.settle(leaf.slot);
+            self.update_idle_time(leaf.slot);
         }
     }
 }

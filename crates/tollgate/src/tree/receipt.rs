@@ -3,7 +3,7 @@
 use tollgate_core::Decision;
 
 use super::node::NodeId;
-use super::path_charge::Taken;
+use super::path_charge::PathCharge;
 
 /// The answer of a [`Tree`](super::Tree): the decision, and the class that made it.
 ///
@@ -23,7 +23,7 @@ use super::path_charge::Taken;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct TreeVerdict {
+pub struct TreeDecision {
     /// Whether, how much is left, when to come back. The numbers are those of the whole way from the
     /// leaf to the root, the tightest of each.
     pub decision: Decision,
@@ -32,7 +32,7 @@ pub struct TreeVerdict {
     pub node: NodeId,
 }
 
-impl TreeVerdict {
+impl TreeDecision {
     pub(super) const fn new(decision: Decision, node: NodeId) -> Self {
         Self { decision, node }
     }
@@ -48,13 +48,13 @@ impl TreeVerdict {
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped gives nothing back"]
 pub struct Receipt {
-    pub(super) taken: Taken,
-    pub(super) ruling: TreeVerdict,
+    pub(super) taken: PathCharge,
+    pub(super) ruling: TreeDecision,
 }
 
 impl Receipt {
     /// What the tree said when it charged.
-    pub const fn ruling(&self) -> &TreeVerdict {
+    pub const fn decision(&self) -> &TreeDecision {
         &self.ruling
     }
 }

@@ -5,20 +5,20 @@ use std::time::Duration;
 use tollgate_core::{Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
-use super::lending::WANTING;
-use super::{Class, Leaf, Tree};
+use super::lending::DEMAND_DURATION;
+use super::{Class, ClassTree, Leaf};
 use crate::clock::Manual;
 
 /// Two branches with leaves of their own and keyed ones, that may borrow or not.
-fn grown(ceils: bool) -> (Tree<Manual>, Vec<Leaf>) {
-    let tree = Tree::builder(Rate::per_second(100))
+fn grown(ceils: bool) -> (ClassTree<Manual>, Vec<Leaf>) {
+    let tree = ClassTree::builder(Rate::per_second(100))
         .clock(Manual::new())
         .build()
         .unwrap();
     let class = |rate| {
         let class = Class::new(Rate::per_second(rate));
         if ceils {
-            class.ceil(Rate::per_second(90))
+            class.ceiling(Rate::per_second(90))
         } else {
             class
         }
@@ -85,7 +85,7 @@ fn who_asks_without_taking_leaves_what_a_refused_request_would() {
             tree.would_allow_at(now, leaf, cost)
         } else {
             let seen = tree.peek_at(now, leaf, cost);
-            assert_eq!(tree.ask_at(now, leaf, cost), seen);
+            assert_eq!(tree.peek_with_demand_at(now, leaf, cost), seen);
             seen.is_allowed()
         };
         let asked = format!("{:?}", tree.lock());
@@ -110,7 +110,7 @@ fn a_want_is_forgotten_after_a_second() {
     for leaf in &leaves {
         let _ = tree.allow_at(now, *leaf, 30);
     }
-    let left = |tree: &Tree<Manual>, now| {
+    let left = |tree: &ClassTree<Manual>, now| {
         let left = leaves
             .iter()
             .map(|leaf| tree.peek_at(now, *leaf, 1).decision);
@@ -121,7 +121,7 @@ fn a_want_is_forgotten_after_a_second() {
     let without = tree.lock().without_wants();
     *tree.lock() = without;
     let forgotten: Vec<_> = times().map(|now| left(&tree, now)).collect();
-    let after = usize::try_from(WANTING.as_millis()).unwrap();
+    let after = usize::try_from(DEMAND_DURATION.as_millis()).unwrap();
     assert_ne!(wanting[..after], forgotten[..after]);
     assert_eq!(wanting[after..], forgotten[after..]);
 }

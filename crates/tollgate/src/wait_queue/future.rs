@@ -8,23 +8,26 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::queue::Discipline;
-use super::{Passed, Post, QueuePointer, SharedWaitQueue, Standing, Turn, WaitProgress};
-use crate::Refused;
+use super::queue::QueueDiscipline;
+use super::{
+    QueuePointer, QueuedAcquire, QueuedWaiter, SharedWaitQueue, WaitOutcome, WaitProgress,
+    WaitQueue,
+};
+use crate::RateDenied;
 use crate::clock::Clock;
 use crate::clock::alarm::Alarm;
 
 pin_project! {
     /// Waits for a place's turn: when it came, and how long that took.
     pub(crate) struct QueuedWaiterFuture<S: QueuePointer> {
-        standing: Standing<S>,
+        standing: QueuedWaiter<S>,
         #[pin]
         alarm: Alarm,
     }
 }
 
 impl<S: QueuePointer> QueuedWaiterFuture<S> {
-    pub(crate) const fn new(standing: Standing<S>) -> Self {
+    pub(crate) const fn new(standing: QueuedWaiter<S>) -> Self {
         Self {
             standing,
             alarm: Alarm::new(),
@@ -38,12 +41,12 @@ impl<S: QueuePointer> QueuedWaiterFuture<S> {
 }
 
 impl<S: QueuePointer> Future for QueuedWaiterFuture<S> {
-    type Output = Result<Passed, Refused>;
+    type Output = Result<WaitOutcome, RateDenied>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
         loop {
-            let until = match this.standing.look(context.waker()) {
+            let until = match this.standing.poll_outcome(context.waker()) {
                 WaitProgress::Done(result) => {
                     this.alarm.disarm();
                     return Poll::Ready(result);
@@ -64,29 +67,29 @@ impl<S: QueuePointer> Future for QueuedWaiterFuture<S> {
 pin_project! {
     /// The future that [`Turn`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct Turning<'a, D: Discipline, C: Clock> {
+    pub struct QueuedAcquireFuture<'a, D: QueueDiscipline, C: Clock> {
         // Until it is polled for the first time.
-        turn: Option<Turn<'a, D, C>>,
+        turn: Option<QueuedAcquire<'a, D, C>>,
         // While it is in line.
         #[pin]
         wait: Option<QueuedWaiterFuture<&'a SharedWaitQueue<D, C>>>,
     }
 }
 
-impl<'a, D: Discipline, C: Clock> IntoFuture for Turn<'a, D, C> {
-    type Output = Result<Duration, Refused>;
-    type IntoFuture = Turning<'a, D, C>;
+impl<'a, D: QueueDiscipline, C: Clock> IntoFuture for QueuedAcquire<'a, D, C> {
+    type Output = Result<Duration, RateDenied>;
+    type IntoFuture = QueuedAcquireFuture<'a, D, C>;
 
-    fn into_future(self) -> Turning<'a, D, C> {
-        Turning {
+    fn into_future(self) -> QueuedAcquireFuture<'a, D, C> {
+        QueuedAcquireFuture {
             turn: Some(self),
             wait: None,
         }
     }
 }
 
-impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
-    type Output = Result<Duration, Refused>;
+impl<D: QueueDiscipline, C: Clock> Future for QueuedAcquireFuture<'_, D, C> {
+    type Output = Result<Duration, RateDenied>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -105,7 +108,7 @@ impl<D: Discipline, C: Clock> Future for Turning<'_, D, C> {
     }
 }
 
-impl<D: Discipline, C: Clock> fmt::Debug for Turning<'_, D, C> {
+impl<D: QueueDiscipline, C: Clock> fmt::Debug for QueuedAcquireFuture<'_, D, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turning").finish_non_exhaustive()
     }

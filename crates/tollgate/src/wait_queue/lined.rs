@@ -2,16 +2,16 @@
 
 use std::fmt;
 
-use super::State;
-use super::places::Id;
-use super::single::Single;
+use super::QueueState;
+use super::places::WaiterId;
+use super::single::FifoQueue;
 use crate::cell::Outstanding;
-use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, ignore_poison};
 
 /// There are waiters, and newcomers stand behind them.
 const HAS_WAITERS: u32 = 1;
 /// Something is out that must not drain, and every caller has to bring that up to its time first.
-const HELD: u32 = 2;
+const HAS_HOLDS: u32 = 2;
 
 /// A line, of which a check reads no more than the mark while nobody waits and nothing is held.
 ///
@@ -25,59 +25,59 @@ const HELD: u32 = 2;
 /// read the clock before, so its time is no later than that from which what is out must not drain.
 #[derive(Debug)]
 pub(crate) struct LimiterQueue<T> {
-    mark: AtomicU32,
-    state: Mutex<State<Single<T>>>,
+    flags: AtomicU32,
+    state: Mutex<QueueState<FifoQueue<T>>>,
 }
 
 impl<T: Clone + fmt::Debug> LimiterQueue<T> {
     pub(crate) fn new() -> Self {
         Self {
-            mark: AtomicU32::new(0),
-            state: Mutex::new(State::new(Single::new())),
+            flags: AtomicU32::new(0),
+            state: Mutex::new(QueueState::new(FifoQueue::new())),
         }
     }
 
     /// Whether there may be waiters, or something held.
     #[inline]
     pub(crate) fn is_marked(&self) -> bool {
-        self.mark.load(Ordering::Relaxed) != 0
+        self.flags.load(Ordering::Relaxed) != 0
     }
 
     /// Whether something may be out.
-    pub(crate) fn out(&self) -> Outstanding {
-        match self.mark.load(Ordering::Relaxed) & HELD {
-            0 => Outstanding::Nothing,
-            _ => Outstanding::Something,
+    pub(crate) fn outstanding(&self) -> Outstanding {
+        match self.flags.load(Ordering::Relaxed) & HAS_HOLDS {
+            0 => Outstanding::NoneHeld,
+            _ => Outstanding::SomeHeld,
         }
     }
 
     /// Changes the line, and wakes the waiters that are affected.
     pub(crate) fn visit<R>(
         &self,
-        present: Option<Id>,
-        change: impl FnOnce(&mut State<Single<T>>) -> R,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<FifoQueue<T>>) -> R,
     ) -> R {
-        let mut state = unpoisoned(self.state.lock());
+        let mut state = ignore_poison(self.state.lock());
         // Before the first look at the limit: callers that come from now on stand behind.
-        self.mark
-            .store(HAS_WAITERS | held(&state.waits), Ordering::Relaxed);
+        self.flags
+            .store(HAS_WAITERS | holds_flag(&state.waits), Ordering::Relaxed);
         fence(Ordering::SeqCst);
         let result = change(&mut state);
-        let woken = state.settle(present);
-        state.rest();
-        let waited_for = if state.waits.is_free() {
+        let woken = state.collect_wakeups(present);
+        state.free_memory();
+        let waited_for = if state.waits.has_no_claims() {
             0
         } else {
             HAS_WAITERS
         };
-        self.mark
-            .store(waited_for | held(&state.waits), Ordering::Relaxed);
+        self.flags
+            .store(waited_for | holds_flag(&state.waits), Ordering::Relaxed);
         drop(state);
         woken.wake();
         result
     }
 }
 
-const fn held<T>(waits: &Single<T>) -> u32 {
-    if waits.is_held { HELD } else { 0 }
+const fn holds_flag<T>(waits: &FifoQueue<T>) -> u32 {
+    if waits.is_held { HAS_HOLDS } else { 0 }
 }

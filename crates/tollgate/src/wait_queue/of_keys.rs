@@ -5,21 +5,21 @@ use std::fmt;
 
 use foldhash::fast::FixedState;
 
-use super::State;
-use super::places::Id;
-use super::seats::{KEPT, PendingWakeups};
-use super::single::Single;
-use crate::sync::{AtomicU32, Mutex, Ordering, fence, unpoisoned};
+use super::QueueState;
+use super::places::WaiterId;
+use super::seats::{KEPT_SLOTS, PendingWakeups};
+use super::single::FifoQueue;
+use crate::sync::{AtomicU32, Mutex, Ordering, fence, ignore_poison};
 
 /// Keys share this many marks: while one key has waiters, others that share its mark look for a line in vain.
-const MARKS: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
+const MARK_COUNT: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 
 /// Lines by the hash of their key, and marks of which a check reads one.
 ///
 /// # Memory ordering
 /// As for the mark of [`LimiterQueue`](super::lined::Lined). A change of all keys uses the locks alone.
 pub(crate) struct KeyQueues<K, T> {
-    marks: [AtomicU32; MARKS],
+    marks: [AtomicU32; MARK_COUNT],
     shards: Box<[Mutex<Shard<K, T>>]>,
 }
 
@@ -28,21 +28,21 @@ type Shard<K, T> = HashMap<u64, Vec<KeyQueue<K, T>>, FixedState>;
 
 struct KeyQueue<K, T> {
     key: K,
-    state: State<Single<T>>,
+    state: QueueState<FifoQueue<T>>,
 }
 
 impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
     pub(crate) fn new() -> Self {
         Self {
             marks: std::array::from_fn(|_| AtomicU32::new(0)),
-            shards: (0..MARKS).map(|_| Mutex::default()).collect(),
+            shards: (0..MARK_COUNT).map(|_| Mutex::default()).collect(),
         }
     }
 
     /// Whether there may be waiters for a key of this hash.
     #[inline(always)]
     pub(crate) fn is_marked(&self, hash: u64) -> bool {
-        self.marks[index(hash)].load(Ordering::Relaxed) > 0
+        self.marks[mark_index(hash)].load(Ordering::Relaxed) > 0
     }
 
     /// Whether there may be waiters for any key.
@@ -56,30 +56,30 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         &self,
         (hash, is_same): (u64, impl Fn(&K) -> bool),
         key: impl FnOnce() -> K,
-        present: Option<Id>,
-        change: impl FnOnce(&mut State<Single<T>>) -> R,
+        present: Option<WaiterId>,
+        change: impl FnOnce(&mut QueueState<FifoQueue<T>>) -> R,
     ) -> R {
-        let mut shard = unpoisoned(self.shards[index(hash)].lock());
+        let mut shard = ignore_poison(self.shards[mark_index(hash)].lock());
         let lines = shard.entry(hash).or_default();
         let place = match lines.iter().position(|line| is_same(&line.key)) {
             Some(place) => place,
             None => {
                 // Before the first look at the limit: callers that come from now on stand behind.
-                self.marks[index(hash)].fetch_add(1, Ordering::Relaxed);
+                self.marks[mark_index(hash)].fetch_add(1, Ordering::Relaxed);
                 fence(Ordering::SeqCst);
                 if lines.is_empty() {
                     lines.reserve_exact(1);
                 }
                 lines.push(KeyQueue {
                     key: key(),
-                    state: State::new(Single::new()),
+                    state: QueueState::new(FifoQueue::new()),
                 });
                 lines.len() - 1
             }
         };
         let state = &mut lines[place].state;
         let result = change(state);
-        let woken = state.settle(present);
+        let woken = state.collect_wakeups(present);
         let gone = self.remove_if_empty(&mut shard, hash, place);
         drop(shard);
         // The key's type is the caller's, so it is dropped under no lock.
@@ -92,17 +92,17 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
     pub(crate) fn visit_if_any<R>(
         &self,
         (hash, is_same): (u64, impl Fn(&K) -> bool),
-        change: impl FnOnce(&mut State<Single<T>>) -> R,
+        change: impl FnOnce(&mut QueueState<FifoQueue<T>>) -> R,
     ) -> Option<R> {
         if !self.is_marked(hash) {
             return None;
         }
-        let mut shard = unpoisoned(self.shards[index(hash)].lock());
+        let mut shard = ignore_poison(self.shards[mark_index(hash)].lock());
         let lines = shard.get_mut(&hash)?;
         let place = lines.iter().position(|line| is_same(&line.key))?;
         let state = &mut lines[place].state;
         let result = change(state);
-        let woken = state.settle(None);
+        let woken = state.collect_wakeups(None);
         // If a place is still taken, its waiter, which may have passed without having noticed, will come; if not, the
         // line was there for a reservation that has just ended.
         let gone = self.remove_if_empty(&mut shard, hash, place);
@@ -120,29 +120,29 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
         place: usize,
     ) -> Option<KeyQueue<K, T>> {
         let lines = shard.get_mut(&hash)?;
-        if !lines[place].state.waits.is_clean() {
+        if !lines[place].state.waits.is_unused() {
             return None;
         }
         let gone = lines.swap_remove(place);
-        self.marks[index(hash)].fetch_sub(1, Ordering::Relaxed);
+        self.marks[mark_index(hash)].fetch_sub(1, Ordering::Relaxed);
         if lines.is_empty() {
             shard.remove(&hash);
         }
-        if shard.is_empty() && shard.capacity() > KEPT {
+        if shard.is_empty() && shard.capacity() > KEPT_SLOTS {
             *shard = Shard::default();
         }
         Some(gone)
     }
 
     /// Changes every line. One that is made meanwhile sees what was changed before.
-    pub(crate) fn visit_all(&self, mut change: impl FnMut(u64, &K, &mut State<Single<T>>)) {
-        for number in 0..MARKS {
+    pub(crate) fn visit_all(&self, mut change: impl FnMut(u64, &K, &mut QueueState<FifoQueue<T>>)) {
+        for number in 0..MARK_COUNT {
             let mut woken = Vec::new();
-            let mut shard = unpoisoned(self.shards[number].lock());
+            let mut shard = ignore_poison(self.shards[number].lock());
             for (hash, lines) in shard.iter_mut() {
                 for line in lines {
                     change(*hash, &line.key, &mut line.state);
-                    woken.push(line.state.settle(None));
+                    woken.push(line.state.collect_wakeups(None));
                 }
             }
             drop(shard);
@@ -152,6 +152,6 @@ impl<K, T: Clone + fmt::Debug> KeyQueues<K, T> {
 }
 
 #[inline(always)]
-fn index(hash: u64) -> usize {
-    usize::try_from(hash % MARKS as u64).unwrap_or(0)
+fn mark_index(hash: u64) -> usize {
+    usize::try_from(hash % MARK_COUNT as u64).unwrap_or(0)
 }

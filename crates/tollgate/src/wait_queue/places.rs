@@ -9,7 +9,7 @@ use tollgate_core::Timestamp;
 use crate::table::slab::Slab;
 
 /// The number of a place.
-pub(crate) type Id = u32;
+pub(crate) type WaiterId = u32;
 
 /// A waiter, or one that needn't wait any more and hasn't noticed yet.
 #[derive(Debug)]
@@ -18,17 +18,17 @@ pub(crate) struct WaiterPlace<R, X = ()> {
     pub(super) arrived: Timestamp,
     /// Until when it waits; the end of time if there is no deadline.
     pub(super) deadline: Timestamp,
-    pub(super) stage: Stage<R>,
+    pub(super) stage: WaiterStage<R>,
     /// What else is kept of it.
-    pub(super) extra: X,
+    pub(super) data: X,
 }
 
 /// How far a waiter has come.
 #[derive(Debug)]
-pub(super) enum Stage<R> {
+pub(super) enum WaiterStage<R> {
     Queued {
-        before: Option<Id>,
-        after: Option<Id>,
+        before: Option<WaiterId>,
+        after: Option<WaiterId>,
     },
     /// It needn't wait any more: its result.
     Ended(R),
@@ -36,19 +36,19 @@ pub(super) enum Stage<R> {
 
 /// All places of a queue.
 #[derive(Debug)]
-pub(crate) struct Places<R, X = ()> {
+pub(crate) struct WaiterPlaces<R, X = ()> {
     places: Slab<WaiterPlace<R, X>>,
     /// Of waiters that stand in line.
-    deadlines: BTreeSet<(Timestamp, Id)>,
+    deadlines: BTreeSet<(Timestamp, WaiterId)>,
     /// Waiters that needn't wait any more and haven't been woken.
-    done: Vec<Id>,
+    done: Vec<WaiterId>,
 }
 
 /// First to last of one owner's places.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Fifo {
-    first: Option<Id>,
-    last: Option<Id>,
+    first: Option<WaiterId>,
+    last: Option<WaiterId>,
     len: usize,
     cost: u128,
 }
@@ -62,7 +62,7 @@ impl Fifo {
     };
 
     /// Who is first.
-    pub(crate) const fn first(&self) -> Option<Id> {
+    pub(crate) const fn first(&self) -> Option<WaiterId> {
         self.first
     }
 
@@ -77,7 +77,7 @@ impl Fifo {
     }
 
     /// This much of the sum isn't charged ahead any more.
-    pub(super) fn asks_again(&mut self, cost: u64) {
+    pub(super) fn add_cost(&mut self, cost: u64) {
         self.cost += u128::from(cost);
     }
 }
@@ -89,17 +89,17 @@ impl<R, X> WaiterPlace<R, X> {
             cost,
             arrived: now,
             deadline: deadline.unwrap_or(Timestamp::MAX),
-            stage: Stage::Queued {
+            stage: WaiterStage::Queued {
                 before: None,
                 after: None,
             },
-            extra,
+            data: extra,
         }
     }
 
     /// Whether it has to wait.
     pub(crate) const fn is_queued(&self) -> bool {
-        matches!(self.stage, Stage::Queued { .. })
+        matches!(self.stage, WaiterStage::Queued { .. })
     }
 
     /// Until when it waits, if that was said.
@@ -108,15 +108,15 @@ impl<R, X> WaiterPlace<R, X> {
     }
 
     /// Who stands behind it.
-    pub(crate) const fn next(&self) -> Option<Id> {
+    pub(crate) const fn next(&self) -> Option<WaiterId> {
         match self.stage {
-            Stage::Queued { after, .. } => after,
+            WaiterStage::Queued { after, .. } => after,
             _ => None,
         }
     }
 }
 
-impl<R, X> Places<R, X> {
+impl<R, X> WaiterPlaces<R, X> {
     /// Moves deadlines with a clock that was set back, so that no waiter waits longer than it asked for.
     pub(super) fn shift_deadlines(&mut self, from: Timestamp, to: Timestamp) {
         for (deadline, id) in mem::take(&mut self.deadlines) {
@@ -137,12 +137,12 @@ impl<R, X> Places<R, X> {
     }
 
     /// Whose deadline comes first, and when.
-    pub(super) fn first_deadline(&self) -> Option<(Timestamp, Id)> {
+    pub(super) fn first_deadline(&self) -> Option<(Timestamp, WaiterId)> {
         self.deadlines.first().copied()
     }
 
     /// Who needn't wait any more since this was asked last.
-    pub(crate) fn take_done(&mut self) -> Vec<Id> {
+    pub(crate) fn take_done(&mut self) -> Vec<WaiterId> {
         mem::take(&mut self.done)
     }
 
@@ -151,50 +151,50 @@ impl<R, X> Places<R, X> {
         self.places.used()
     }
 
-    pub(crate) fn get(&self, id: Id) -> Option<&WaiterPlace<R, X>> {
+    pub(crate) fn get(&self, id: WaiterId) -> Option<&WaiterPlace<R, X>> {
         self.places.get(id)
     }
 
-    pub(super) fn get_mut(&mut self, id: Id) -> Option<&mut WaiterPlace<R, X>> {
+    pub(super) fn get_mut(&mut self, id: WaiterId) -> Option<&mut WaiterPlace<R, X>> {
         self.places.get_mut(id)
     }
 
-    pub(crate) fn insert(&mut self, place: WaiterPlace<R, X>) -> Id {
+    pub(crate) fn insert(&mut self, place: WaiterPlace<R, X>) -> WaiterId {
         self.places.make_room();
         self.places.insert(place)
     }
 
-    pub(crate) fn remove(&mut self, id: Id) -> Option<WaiterPlace<R, X>> {
+    pub(crate) fn remove(&mut self, id: WaiterId) -> Option<WaiterPlace<R, X>> {
         self.places.remove(id)
     }
 
     /// The result for a waiter, whose place is free then; none while it has to wait.
-    pub(crate) fn collect(&mut self, id: Id) -> Option<R> {
+    pub(crate) fn collect(&mut self, id: WaiterId) -> Option<R> {
         if self.get(id)?.is_queued() {
             return None;
         }
         match self.remove(id)?.stage {
-            Stage::Ended(result) => Some(result),
-            Stage::Queued { .. } => None,
+            WaiterStage::Ended(result) => Some(result),
+            WaiterStage::Queued { .. } => None,
         }
     }
 
     /// Notes the result for a waiter that stood in `fifo`.
-    pub(crate) fn finish(&mut self, fifo: &mut Fifo, id: Id, result: R) {
+    pub(crate) fn finish(&mut self, fifo: &mut Fifo, id: WaiterId, result: R) {
         self.unlink(fifo, id);
         if let Some(place) = self.get_mut(id) {
-            place.stage = Stage::Ended(result);
+            place.stage = WaiterStage::Ended(result);
             self.done.push(id);
         }
     }
 
     /// Puts a place at the end.
-    pub(crate) fn push(&mut self, fifo: &mut Fifo, id: Id) {
+    pub(crate) fn push(&mut self, fifo: &mut Fifo, id: WaiterId) {
         let before = fifo.last;
         let Some(place) = self.get_mut(id) else {
             return;
         };
-        place.stage = Stage::Queued {
+        place.stage = WaiterStage::Queued {
             before,
             after: None,
         };
@@ -211,9 +211,9 @@ impl<R, X> Places<R, X> {
     }
 
     /// Takes a place out, wherever it stands.
-    pub(crate) fn unlink(&mut self, fifo: &mut Fifo, id: Id) {
+    pub(crate) fn unlink(&mut self, fifo: &mut Fifo, id: WaiterId) {
         let Some(place) = self.get(id) else { return };
-        let Stage::Queued { before, after } = place.stage else {
+        let WaiterStage::Queued { before, after } = place.stage else {
             return;
         };
         fifo.cost -= u128::from(place.cost);
@@ -230,9 +230,13 @@ impl<R, X> Places<R, X> {
         }
     }
 
-    fn link(&mut self, id: Id, change: impl FnOnce(&mut Option<Id>, &mut Option<Id>)) {
+    fn link(
+        &mut self,
+        id: WaiterId,
+        change: impl FnOnce(&mut Option<WaiterId>, &mut Option<WaiterId>),
+    ) {
         if let Some(WaiterPlace {
-            stage: Stage::Queued { before, after },
+            stage: WaiterStage::Queued { before, after },
             ..
         }) = self.get_mut(id)
         {

@@ -5,9 +5,9 @@ use std::time::Duration;
 
 use tollgate_core::Timestamp;
 
-use super::queue::Discipline;
-use super::{SharedWaitQueue, Standing};
-use crate::Refused;
+use super::queue::QueueDiscipline;
+use super::{QueuedWaiter, SharedWaitQueue};
+use crate::RateDenied;
 use crate::clock::Clock;
 use crate::patience::WaitLimit;
 
@@ -50,20 +50,20 @@ use crate::patience::WaitLimit;
 /// # fn main() {}
 /// ```
 #[must_use = "nothing is waited for until this is awaited, or `wait_blocking` is called"]
-pub struct Turn<'a, D: Discipline, C: Clock> {
+pub struct QueuedAcquire<'a, D: QueueDiscipline, C: Clock> {
     line: &'a SharedWaitQueue<D, C>,
-    pub(crate) ask: D::Asker,
+    pub(crate) client: D::Client,
     cost: u64,
     patience: WaitLimit,
 }
 
-impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
-    pub(crate) const fn new(line: &'a SharedWaitQueue<D, C>, ask: D::Asker, cost: u64) -> Self {
+impl<'a, D: QueueDiscipline, C: Clock> QueuedAcquire<'a, D, C> {
+    pub(crate) const fn new(line: &'a SharedWaitQueue<D, C>, ask: D::Client, cost: u64) -> Self {
         Self {
             line,
-            ask,
+            client: ask,
             cost,
-            patience: WaitLimit::Unsaid,
+            patience: WaitLimit::Default,
         }
     }
 
@@ -85,7 +85,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     /// # Errors
     /// [`Refused`]: at once if it can never pass, not in time, or too many are waiting; later if it
     /// was shed or its deadline passed.
-    pub fn wait_blocking(self) -> Result<Duration, Refused> {
+    pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
         let Some(standing) = self.start()? else {
             return Ok(Duration::ZERO);
         };
@@ -96,7 +96,7 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     /// future would. For the model checker.
     #[cfg(shuttle)]
     #[doc(hidden)]
-    pub fn wait_for_polls(self, looks: usize) -> Option<Result<Duration, Refused>> {
+    pub fn wait_for_polls(self, looks: usize) -> Option<Result<Duration, RateDenied>> {
         let standing = match self.start() {
             Ok(Some(standing)) => standing,
             Ok(None) => return Some(Ok(Duration::ZERO)),
@@ -107,14 +107,16 @@ impl<'a, D: Discipline, C: Clock> Turn<'a, D, C> {
     }
 
     /// Passes at once, takes a place in line, or says why it can do neither.
-    pub(super) fn start(self) -> Result<Option<Standing<&'a SharedWaitQueue<D, C>>>, Refused> {
+    pub(super) fn start(
+        self,
+    ) -> Result<Option<QueuedWaiter<&'a SharedWaitQueue<D, C>>>, RateDenied> {
         let patience = self.patience;
         self.line
-            .enter(self.ask, self.cost, |now| patience.deadline(now))
+            .enter(self.client, self.cost, |now| patience.deadline(now))
     }
 }
 
-impl<D: Discipline, C: Clock> fmt::Debug for Turn<'_, D, C> {
+impl<D: QueueDiscipline, C: Clock> fmt::Debug for QueuedAcquire<'_, D, C> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Turn")
             .field("cost", &self.cost)

@@ -5,18 +5,18 @@ use crate::sync::{AtomicUsize, Ordering};
 
 /// How many wait on one limiter, and how many may.
 #[derive(Debug)]
-pub struct Waiting {
+pub struct WaiterCount {
     current: AtomicUsize,
-    most: usize,
+    max_waiters: usize,
 }
 
-impl Waiting {
+impl WaiterCount {
     pub(crate) const DEFAULT_MAX: usize = DEFAULT_MAX_WAITERS;
 
     pub(crate) fn new(most: usize) -> Self {
         Self {
             current: AtomicUsize::new(0),
-            most,
+            max_waiters: most,
         }
     }
 
@@ -27,7 +27,7 @@ impl Waiting {
     /// Counts one more waiter, unless there are too many.
     pub(crate) fn enter(&self) -> bool {
         // The count guards no other memory, so its order with other words doesn't matter.
-        let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.most;
+        let fits = self.current.fetch_add(1, Ordering::Relaxed) < self.max_waiters;
         if !fits {
             self.leave();
         }
@@ -35,7 +35,7 @@ impl Waiting {
     }
 
     /// Counts one more waiter, which holds a reservation already and so isn't turned away.
-    fn enter_anyway(&self) {
+    fn enter_unbounded(&self) {
         self.current.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -46,11 +46,11 @@ impl Waiting {
 
 /// A waiter's place; dropping it frees the place.
 #[derive(Debug)]
-pub(crate) struct Seat<'a>(&'a Waiting);
+pub(crate) struct WaiterGuard<'a>(&'a WaiterCount);
 
-impl<'a> Seat<'a> {
+impl<'a> WaiterGuard<'a> {
     /// A place in the queue, unless it is full.
-    pub(crate) fn enter(waiting: &'a Waiting) -> Option<Self> {
+    pub(crate) fn enter(waiting: &'a WaiterCount) -> Option<Self> {
         // Made only if there is room, because dropping it counts.
         waiting.enter().then(|| Self(waiting))
     }
@@ -61,13 +61,13 @@ impl<'a> Seat<'a> {
     }
 
     /// A place for a waiter that holds a reservation already.
-    pub(crate) fn enter_anyway(waiting: &'a Waiting) -> Self {
-        waiting.enter_anyway();
+    pub(crate) fn enter_unbounded(waiting: &'a WaiterCount) -> Self {
+        waiting.enter_unbounded();
         Self(waiting)
     }
 }
 
-impl Drop for Seat<'_> {
+impl Drop for WaiterGuard<'_> {
     fn drop(&mut self) {
         self.0.leave();
     }

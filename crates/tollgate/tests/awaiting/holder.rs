@@ -2,24 +2,24 @@
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Refused, Reservation,
+    Algorithm, Decision, KeyedLimiter, Limiter, Rate, RateDenied, Reservation, StoredKeyLimiter,
     Timestamp,
-    core::Align,
-    wait::{Acquire, Home},
+    core::WindowAlignment,
+    wait::{Acquire, LimitHandle},
 };
 
 pub(super) const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
 
 /// A limit that can be waited for, whoever holds it.
 pub(super) trait Holder {
-    type Home<'a>: Home
+    type Home<'a>: LimitHandle
     where
         Self: 'a;
 
@@ -29,8 +29,11 @@ pub(super) trait Holder {
 
     fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>>;
     fn check_at(&self, now: Timestamp, cost: u64) -> Decision;
-    fn reserve_at(&self, now: Timestamp, cost: u64)
-    -> Result<Reservation<Self::Home<'_>>, Refused>;
+    fn reserve_at(
+        &self,
+        now: Timestamp,
+        cost: u64,
+    ) -> Result<Reservation<Self::Home<'_>>, RateDenied>;
     fn set_rate(&self, rate: Rate);
 }
 
@@ -49,7 +52,7 @@ impl Holder for Limiter<Manual> {
         &self,
         now: Timestamp,
         cost: u64,
-    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
+    ) -> Result<Reservation<Self::Home<'_>>, RateDenied> {
         self.reserve_at(now, cost)
     }
 
@@ -75,7 +78,7 @@ impl Holder for KeyedLimiter<Manual> {
         &self,
         now: Timestamp,
         cost: u64,
-    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
+    ) -> Result<Reservation<Self::Home<'_>>, RateDenied> {
         self.key("ada").reserve_at(now, cost)
     }
 
@@ -84,7 +87,7 @@ impl Holder for KeyedLimiter<Manual> {
     }
 }
 
-impl Holder for ExactKeyedLimiter<String, Manual> {
+impl Holder for StoredKeyLimiter<String, Manual> {
     type Home<'a> = tollgate::exact_keyed::Key<'a, String, str, Manual>;
 
     fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
@@ -99,7 +102,7 @@ impl Holder for ExactKeyedLimiter<String, Manual> {
         &self,
         now: Timestamp,
         cost: u64,
-    ) -> Result<Reservation<Self::Home<'_>>, Refused> {
+    ) -> Result<Reservation<Self::Home<'_>>, RateDenied> {
         self.key("ada").reserve_at(now, cost)
     }
 

@@ -5,7 +5,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, AtCap, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Refused, Timestamp,
+    Algorithm, KeyedLimiter, Limiter, Outcome, Rate, RateDenied, StoredKeyLimiter, Timestamp,
+    WhenFull,
 };
 
 use super::Polled;
@@ -24,8 +25,8 @@ fn keyed(rate: Rate, clock: &Manual) -> KeyedLimiter<Manual> {
     builder.build().expect("a rate that fits")
 }
 
-fn exact(rate: Rate, algorithm: Algorithm, clock: &Manual) -> ExactKeyedLimiter<String, Manual> {
-    let builder = ExactKeyedLimiter::builder(rate, 100).algorithm(algorithm);
+fn exact(rate: Rate, algorithm: Algorithm, clock: &Manual) -> StoredKeyLimiter<String, Manual> {
+    let builder = StoredKeyLimiter::builder(rate, 100).algorithm(algorithm);
     let built = builder.clock(clock.clone()).build();
     built.expect("a rate that fits")
 }
@@ -43,7 +44,7 @@ fn wait_after_twenty_went<H: Holder>(holder: &H, clock: &Manual, order: impl Fn(
     let alone = loop {
         let decision = holder.check_at(start, 1);
         if !decision.is_allowed() {
-            break decision.wait();
+            break decision.wait_or_max();
         }
     };
     let mut waiting: Vec<_> = (0..20)
@@ -53,12 +54,12 @@ fn wait_after_twenty_went<H: Holder>(holder: &H, clock: &Manual, order: impl Fn(
             (order(number), wait)
         })
         .collect();
-    assert!(holder.check_at(start, 1).wait() >= alone);
+    assert!(holder.check_at(start, 1).wait_or_max() >= alone);
     waiting.sort_by_key(|(order, _)| *order);
     for (_, wait) in waiting {
         drop(wait);
     }
-    assert_eq!(holder.check_at(start, 1).wait(), alone);
+    assert_eq!(holder.check_at(start, 1).wait_or_max(), alone);
     let mut next = Polled::new(holder.acquire(1));
     assert!(next.poll().is_none());
     clock.advance(alone - Duration::from_nanos(1));
@@ -101,10 +102,10 @@ fn twenty_at_ten_a_second_dropped_oldest_first_leave_a_wait_of_a_tenth() {
     assert!(limiter.allow());
     let mut waiting: Vec<_> = (0..20).map(|_| Polled::new(limiter.acquire())).collect();
     assert!(waiting.iter_mut().all(|wait| wait.poll().is_none()));
-    assert_eq!(limiter.check().wait(), millis(2_100));
+    assert_eq!(limiter.check().wait_or_max(), millis(2_100));
     // Oldest first.
     drop(waiting);
-    assert_eq!(limiter.check().wait(), millis(100));
+    assert_eq!(limiter.check().wait_or_max(), millis(100));
     assert_eq!(limiter.reserve(1).unwrap().delay(), millis(100));
 }
 
@@ -118,11 +119,11 @@ fn a_check_passes_nobody_who_waits() {
     // Two are there, but somebody waits for four.
     let told = limiter.check();
     assert_eq!((told.outcome, told.remaining), (Outcome::Denied, 0));
-    assert_eq!(told.wait(), millis(300));
+    assert_eq!(told.wait_or_max(), millis(300));
     assert!(!limiter.allow());
     clock.advance(millis(200));
     // It has passed, though it hasn't noticed yet: what is told comes true.
-    assert_eq!(limiter.check().wait(), millis(100));
+    assert_eq!(limiter.check().wait_or_max(), millis(100));
     assert_eq!(wait.poll(), Some(Ok(millis(200))));
     clock.advance(millis(100));
     assert!(limiter.allow() && !limiter.allow());
@@ -140,7 +141,7 @@ fn a_reservation_behind_waits_books_them_first() {
     // The others move up when one goes; the reservation keeps its time.
     drop(waiting.remove(0));
     assert_eq!(
-        (slot.delay(), limiter.check().wait()),
+        (slot.delay(), limiter.check().wait_or_max()),
         (millis(400), millis(500))
     );
     clock.advance(millis(200));
@@ -148,7 +149,7 @@ fn a_reservation_behind_waits_books_them_first() {
     assert_eq!(waiting[1].poll(), Some(Ok(millis(200))));
     // What they left, and the reservation, come back together.
     slot.cancel();
-    assert_eq!(limiter.check().wait(), millis(100));
+    assert_eq!(limiter.check().wait_or_max(), millis(100));
 }
 
 #[test]
@@ -162,9 +163,9 @@ fn a_reservation_that_is_refused_books_nobody() {
     assert!(waiting.iter_mut().all(|wait| wait.poll().is_none()));
     // No key is booked further ahead than a minute.
     let refused = limiter.key("ada").reserve(1).unwrap_err();
-    assert_eq!(refused.decision().wait(), Duration::from_secs(120));
+    assert_eq!(refused.decision().wait_or_max(), Duration::from_secs(120));
     drop(waiting.remove(0));
-    assert_eq!(limiter.check("ada").wait(), Duration::from_secs(90));
+    assert_eq!(limiter.check("ada").wait_or_max(), Duration::from_secs(90));
 }
 
 #[test]
@@ -196,7 +197,10 @@ fn a_change_that_puts_a_cost_above_the_burst_ends_that_wait() {
     assert!(large.poll().is_none() && small.poll().is_none());
     limiter.set_burst(3).unwrap();
     assert_eq!(large.woken(), 1);
-    assert!(matches!(large.poll(), Some(Err(Refused::Never(_)))));
+    assert!(matches!(
+        large.poll(),
+        Some(Err(RateDenied::ExceedsBurst(_)))
+    ));
     // The one behind it moves up.
     clock.advance(millis(200));
     assert_eq!(small.poll(), Some(Ok(millis(200))));
@@ -218,13 +222,13 @@ fn a_blocked_key_is_not_waited_for() {
         "rate limit: the key is blocked; retry after 3600s"
     );
     let refused = limiter.key("ada").acquire().wait_blocking().unwrap_err();
-    assert!(matches!(refused, Refused::Blocked(_)));
+    assert!(matches!(refused, RateDenied::Blocked(_)));
 }
 
 #[test]
 fn keys_without_room_wait_for_what_they_share_in_one_order() {
     let clock = Manual::new();
-    let builder = KeyedLimiter::builder(Rate::per_second(1), 10).at_cap(AtCap::ShareOne);
+    let builder = KeyedLimiter::builder(Rate::per_second(1), 10).at_cap(WhenFull::SharedBucket);
     let limiter = builder.clock(clock.clone()).build().unwrap();
     // Enough of them to fill every line; the first that found no room has the shared token.
     for key in 0..10_000 {
@@ -255,7 +259,7 @@ fn who_blocks_and_who_awaits_stand_in_one_line() {
         while clock.parked() < 2 {
             thread::yield_now();
         }
-        assert_eq!(limiter.check().wait(), millis(300));
+        assert_eq!(limiter.check().wait_or_max(), millis(300));
         // The thread moves up, and passes at the time that was another's.
         drop(wait);
         clock.advance(millis(100));
@@ -275,37 +279,37 @@ mod on_paused_time {
 
     /// What a task can wait for.
     trait Waited: Send + Sync + 'static {
-        fn pass(&self) -> impl Future<Output = Result<Duration, Refused>> + Send + '_;
+        fn pass(&self) -> impl Future<Output = Result<Duration, RateDenied>> + Send + '_;
         fn retry_after(&self) -> Duration;
     }
 
     impl Waited for Limiter<Tokio> {
-        async fn pass(&self) -> Result<Duration, Refused> {
+        async fn pass(&self) -> Result<Duration, RateDenied> {
             self.acquire().await
         }
 
         fn retry_after(&self) -> Duration {
-            self.check().wait()
+            self.check().wait_or_max()
         }
     }
 
     impl Waited for KeyedLimiter<Tokio> {
-        async fn pass(&self) -> Result<Duration, Refused> {
+        async fn pass(&self) -> Result<Duration, RateDenied> {
             self.key("ada").acquire().await
         }
 
         fn retry_after(&self) -> Duration {
-            self.check("ada").wait()
+            self.check("ada").wait_or_max()
         }
     }
 
-    impl Waited for ExactKeyedLimiter<String, Tokio> {
-        async fn pass(&self) -> Result<Duration, Refused> {
+    impl Waited for StoredKeyLimiter<String, Tokio> {
+        async fn pass(&self) -> Result<Duration, RateDenied> {
             self.key("ada").acquire().await
         }
 
         fn retry_after(&self) -> Duration {
-            self.check("ada").wait()
+            self.check("ada").wait_or_max()
         }
     }
 
@@ -352,7 +356,7 @@ mod on_paused_time {
         }
         let keyed = KeyedLimiter::builder(rate, 100).clock(Tokio::new());
         is_all(storm(keyed.build().unwrap()).await);
-        let exact = ExactKeyedLimiter::builder(rate, 100).clock(Tokio::new());
+        let exact = StoredKeyLimiter::builder(rate, 100).clock(Tokio::new());
         is_all(storm(exact.build().unwrap()).await);
     }
 
@@ -383,7 +387,7 @@ mod on_paused_time {
         let limiter = Arc::new(Limiter::with_clock(rate, Tokio::new()));
         let keyed = KeyedLimiter::builder(rate, 100).clock(Tokio::new());
         let keyed = Arc::new(keyed.build().unwrap());
-        let exact = ExactKeyedLimiter::<String>::builder(rate, 100).clock(Tokio::new());
+        let exact = StoredKeyLimiter::<String>::builder(rate, 100).clock(Tokio::new());
         let exact = Arc::new(exact.build().unwrap());
         let (key, exact_key) = (keyed.key_owned("ada"), exact.key_owned("ada"));
         assert!(limiter.allow() && key.allow() && exact_key.allow());

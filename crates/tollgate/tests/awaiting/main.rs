@@ -16,8 +16,8 @@ use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual, Monotonic, Wall};
 use tollgate::{
-    Clock, ConcurrencyLimiter, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Limiter, Rate,
-    concurrency::NoPermit,
+    Clock, ConcurrencyLimiter, FairLimiter, KeyedLimiter, Limiter, Rate, StoredKeyLimiter,
+    concurrency::PermitDenied,
 };
 
 /// Counts how often it was woken.
@@ -107,7 +107,7 @@ fn a_manual_clock_wakes_whoever_awaits_it() {
     let waited = is_woken_at(&clock, second, Polled::new(keyed.key("ada").acquire()));
     assert_eq!(waited, Ok(second));
 
-    let builder = ExactKeyedLimiter::builder(Rate::per_second(1), 100);
+    let builder = StoredKeyLimiter::builder(Rate::per_second(1), 100);
     let exact = builder.clock(clock.clone()).build().unwrap();
     assert!(exact.allow("ada"));
     let waited = is_woken_at(&clock, second, Polled::new(exact.key("ada").acquire()));
@@ -123,7 +123,7 @@ fn a_manual_clock_wakes_whoever_awaits_it() {
     let permit = slots.try_acquire().unwrap();
     let hasty = Polled::new(slots.acquire().timeout(second));
     let refused = is_woken_at(&clock, second, hasty).unwrap_err();
-    assert!(matches!(refused, NoPermit::TooLate(_)));
+    assert!(matches!(refused, PermitDenied::DeadlineExceeded(_)));
     drop(permit);
 }
 

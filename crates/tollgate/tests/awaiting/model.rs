@@ -8,8 +8,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Refused,
-    Reservation, Timestamp, wait::Home,
+    Algorithm, Decision, KeyedLimiter, Limiter, Outcome, Rate, RateDenied, Reservation,
+    StoredKeyLimiter, Timestamp, wait::LimitHandle,
 };
 use tollgate_testkit::traffic::Random;
 
@@ -22,7 +22,7 @@ use super::holder::{ALGORITHMS, Holder};
 
 struct Waiting<'a, H: Holder + 'a> {
     number: u64,
-    polled: Polled<tollgate::wait::Acquiring<H::Home<'a>>>,
+    polled: Polled<tollgate::wait::AcquireFuture<H::Home<'a>>>,
     seen: usize,
 }
 
@@ -102,9 +102,11 @@ impl<'a, H: Holder> Play<'a, H> {
         let (passes, why) = (self.oracle.passes(now, cost), &self.why);
         match outcome {
             Some(Ok(_)) => assert!(passes, "{why}: it passed others"),
-            Some(Err(Refused::TooLate(_))) => assert!(!passes && timeout.is_some(), "{why}"),
+            Some(Err(RateDenied::DeadlineExceeded(_))) => {
+                assert!(!passes && timeout.is_some(), "{why}")
+            }
             Some(Err(refused)) => {
-                let never = matches!(refused, Refused::Never(_));
+                let never = matches!(refused, RateDenied::ExceedsBurst(_));
                 assert!(never && !passes, "{why}: {refused:?}");
             }
             None => {
@@ -152,7 +154,7 @@ impl<'a, H: Holder> Play<'a, H> {
         let expected = self.oracle.reserve(now, cost);
         match (slot, expected) {
             (Ok(slot), Some(expected)) => {
-                assert_eq!(slot.act_at(), expected.act_at(), "{}", self.why);
+                assert_eq!(slot.ready_at(), expected.act_at(), "{}", self.why);
                 self.reserved.push((slot, expected));
             }
             (Err(_), None) => {}
@@ -197,7 +199,7 @@ impl<'a, H: Holder> Play<'a, H> {
             let fate = match woken.polled.poll() {
                 None => continue,
                 Some(Ok(_)) => Fate::Passed,
-                Some(Err(Refused::TooLate(_))) => Fate::Late,
+                Some(Err(RateDenied::DeadlineExceeded(_))) => Fate::Late,
                 Some(Err(_)) => Fate::Never,
             };
             told.insert(self.waiting.remove(place).number, fate);
@@ -293,7 +295,7 @@ fn a_key_lets_pass_whom_the_oracle_does() {
 fn an_exact_key_lets_pass_whom_the_oracle_does() {
     for algorithm in ALGORITHMS {
         play(algorithm, |clock, rate| {
-            let builder = ExactKeyedLimiter::<String>::builder(rate, 100);
+            let builder = StoredKeyLimiter::<String>::builder(rate, 100);
             let builder = builder.algorithm(algorithm).clock(clock.clone());
             builder.build().unwrap()
         });

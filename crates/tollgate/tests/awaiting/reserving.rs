@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp,
-    wait::{Acquiring, Home},
+    Algorithm, KeyedLimiter, Limiter, Rate, StoredKeyLimiter, Timestamp,
+    wait::{AcquireFuture, LimitHandle},
 };
 
 use super::Polled;
@@ -30,7 +30,7 @@ fn with_each(algorithms: &[Algorithm], rate: Rate, act: &impl Act) {
         let limiter = limiter.expect("a rate that fits");
         act.on(&limiter, &clock, &name);
         let clock = Manual::starting_at(START);
-        let exact = ExactKeyedLimiter::<String>::builder(rate, 100).algorithm(algorithm);
+        let exact = StoredKeyLimiter::<String>::builder(rate, 100).algorithm(algorithm);
         let exact = exact.longest_wait(LONGEST).clock(clock.clone()).build();
         let exact = exact.expect("a rate that fits");
         act.on(&exact, &clock, &format!("a key, {name}"));
@@ -43,19 +43,19 @@ fn with_each(algorithms: &[Algorithm], rate: Rate, act: &impl Act) {
 }
 
 /// Takes all that there is, and then so many wait.
-fn waiters<H: Holder>(holder: &H, count: usize) -> Vec<Polled<Acquiring<H::Home<'_>>>> {
+fn waiters<H: Holder>(holder: &H, count: usize) -> Vec<Polled<AcquireFuture<H::Home<'_>>>> {
     while holder.check_at(START, 1).is_allowed() {}
     (0..count).map(|_| waiter(holder)).collect()
 }
 
-fn waiter<H: Holder>(holder: &H) -> Polled<Acquiring<H::Home<'_>>> {
+fn waiter<H: Holder>(holder: &H) -> Polled<AcquireFuture<H::Home<'_>>> {
     let mut wait = Polled::new(holder.acquire(1));
     assert!(wait.poll().is_none());
     wait
 }
 
 /// How many of them pass now; these are gone then.
-fn passed<H: Home>(waiting: &mut Vec<Polled<Acquiring<H>>>) -> usize {
+fn passed<H: LimitHandle>(waiting: &mut Vec<Polled<AcquireFuture<H>>>) -> usize {
     let before = waiting.len();
     waiting.retain_mut(|wait| match wait.poll() {
         None => true,
@@ -68,8 +68,8 @@ fn passed<H: Home>(waiting: &mut Vec<Polled<Acquiring<H>>>) -> usize {
 }
 
 /// When each of the others passes, from now on and in steps of this.
-fn pass_times<H: Home>(
-    waiting: &mut Vec<Polled<Acquiring<H>>>,
+fn pass_times<H: LimitHandle>(
+    waiting: &mut Vec<Polled<AcquireFuture<H>>>,
     clock: &Manual,
     step: Duration,
 ) -> Vec<Duration> {
@@ -89,7 +89,7 @@ fn cancelling_the_last_reservation_unbooks_all_waiters() {
     impl Act for Cancelled {
         fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
             let mut waiting = waiters(holder, 2);
-            let told = holder.check_at(START, 1).wait();
+            let told = holder.check_at(START, 1).wait_or_max();
             let first = holder.reserve_at(START, 1).expect("behind them");
             waiting.push(waiter(holder));
             let second = holder.reserve_at(START, 1).expect("behind them");
@@ -97,14 +97,14 @@ fn cancelling_the_last_reservation_unbooks_all_waiters() {
             second.cancel_at(START);
             // Whoever comes now is told what it would be without either.
             waiting.pop();
-            assert_eq!(holder.check_at(START, 1).wait(), told, "{name}");
+            assert_eq!(holder.check_at(START, 1).wait_or_max(), told, "{name}");
             waiting.clear();
             // Then nothing is charged at all, but what was spent at first.
             let mut twin = waiters(holder, 0);
             assert_eq!(passed(&mut twin), 0);
-            let alone = holder.check_at(START, 1).wait();
+            let alone = holder.check_at(START, 1).wait_or_max();
             let next = holder.reserve_at(START, 1).expect("nobody waits");
-            assert_eq!(next.act_at() - START, alone, "{name}");
+            assert_eq!(next.ready_at() - START, alone, "{name}");
             clock.set(START);
         }
     }
@@ -120,9 +120,9 @@ fn a_cancelled_reservation_leaves_a_gap_that_the_next_waiter_takes() {
             let first = holder.reserve_at(START, 1).expect("behind them");
             waiting.push(waiter(holder));
             let second = holder.reserve_at(START, 1).expect("behind them");
-            let (gap, kept) = (first.act_at(), second.act_at());
+            let (gap, kept) = (first.ready_at(), second.ready_at());
             first.cancel_at(START);
-            assert_eq!(second.act_at(), kept, "{name}");
+            assert_eq!(second.ready_at(), kept, "{name}");
             let step = Duration::from_millis(100);
             let times = pass_times(&mut waiting, clock, step);
             assert_eq!(times.last().map(|last| START + *last), Some(gap), "{name}");
@@ -150,7 +150,7 @@ fn a_gap_too_small_for_one_is_taken_by_another_behind_it() {
     assert!(large.poll().is_none() && small.poll().is_none());
     let last = limiter.reserve(1).unwrap();
     let at = |secs| START + Duration::from_secs(secs);
-    assert_eq!((gap.act_at(), last.act_at()), (at(3), at(7)));
+    assert_eq!((gap.ready_at(), last.ready_at()), (at(3), at(7)));
     gap.cancel();
     clock.set(at(2));
     assert!(first.poll().unwrap().is_ok() && small.poll().is_none());
@@ -173,7 +173,7 @@ fn two_overlapping_loops_of_reserve_and_cancel_burn_nothing() {
         fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
             let mut waiting = waiters(holder, 30);
             let mut live = holder.reserve_at(START, 1).expect("behind them");
-            let act_at = live.act_at();
+            let act_at = live.ready_at();
             for turn in 0..500_u64 {
                 let next = holder.reserve_at(START, 1).expect("behind them");
                 live.cancel_at(START);
@@ -186,7 +186,7 @@ fn two_overlapping_loops_of_reserve_and_cancel_burn_nothing() {
             }
             // It is behind them, or behind a gap that nobody needs.
             assert!(
-                live.act_at() <= act_at + Duration::from_millis(20),
+                live.ready_at() <= act_at + Duration::from_millis(20),
                 "{name}"
             );
             let mut now = START;
@@ -216,7 +216,7 @@ fn a_raised_rate_moves_waiters_and_no_reservation() {
             let cancelled = holder.reserve_at(START, 1).expect("behind them");
             cancelled.cancel_at(START);
             let live = holder.reserve_at(START, 1).expect("behind them");
-            let act_at = live.act_at();
+            let act_at = live.ready_at();
             holder.set_rate(Rate::per_second(1000).burst(4));
             let mut now = START;
             let mut count = 0;
@@ -226,7 +226,7 @@ fn a_raised_rate_moves_waiters_and_no_reservation() {
                 count += passed(&mut waiting);
             }
             assert_eq!(count, 10, "{name}");
-            assert_eq!(live.act_at(), act_at, "{name}");
+            assert_eq!(live.ready_at(), act_at, "{name}");
             // Newcomers don't stand behind what was booked at the old rate.
             assert!(holder.check_at(now, 1).is_allowed(), "{name}");
         }
@@ -247,11 +247,11 @@ fn a_raised_rate_moves_waiters_of_windows_too() {
         fn on<H: Holder>(&self, holder: &H, clock: &Manual, name: &str) {
             let mut waiting = waiters(holder, 3);
             let live = holder.reserve_at(START, 1).expect("behind them");
-            let act_at = live.act_at();
+            let act_at = live.ready_at();
             holder.set_rate(Rate::per_second(1000));
             clock.set(START + Duration::from_secs(2));
             assert_eq!(passed(&mut waiting), 3, "{name}");
-            assert_eq!(live.act_at(), act_at, "{name}");
+            assert_eq!(live.ready_at(), act_at, "{name}");
             let newcomer = holder.check_at(START + Duration::from_secs(2), 1);
             assert!(newcomer.is_allowed(), "{name}: {newcomer:?}");
         }
@@ -262,11 +262,11 @@ fn a_raised_rate_moves_waiters_of_windows_too() {
 /// Two wait, and a reservation behind them is cancelled after a change that fails: what a newcomer is told then, and before all of it.
 fn told_after_a_failed_change<H: Holder>(holder: &H, change: impl Fn() -> bool) -> [Duration; 2] {
     let waiting = waiters(holder, 2);
-    let told = holder.check_at(START, 1).wait();
+    let told = holder.check_at(START, 1).wait_or_max();
     let slot = holder.reserve_at(START, 1).expect("behind them");
     assert!(!change(), "no word counts as slowly");
     slot.cancel_at(START);
-    let after = holder.check_at(START, 1).wait();
+    let after = holder.check_at(START, 1).wait_or_max();
     drop(waiting);
     [told, after]
 }
@@ -287,7 +287,7 @@ fn a_rate_that_cannot_be_set_takes_nothing_from_reservations() {
         .expect("a rate that fits");
     let [told, after] = told_after_a_failed_change(&keyed, || keyed.set_rate(too_slow).is_ok());
     assert_eq!(after, told, "a hashed key");
-    let exact = ExactKeyedLimiter::<String>::builder(rate, 100).longest_wait(LONGEST);
+    let exact = StoredKeyLimiter::<String>::builder(rate, 100).longest_wait(LONGEST);
     let exact = exact
         .clock(clock.clone())
         .build()
@@ -322,7 +322,7 @@ fn a_refund_moves_booked_waiters_up() {
             Algorithm::TokenBucket,
             Algorithm::LeakyBucket,
         ] {
-            let exact = ExactKeyedLimiter::<String>::builder(rate, 100).algorithm(algorithm);
+            let exact = StoredKeyLimiter::<String>::builder(rate, 100).algorithm(algorithm);
             let exact = exact.longest_wait(LONGEST).clock(clock.clone());
             let exact = exact.build().expect("a rate that fits");
             let count = pass_at_once(&exact, reserves, || exact.key("ada").refund(5));

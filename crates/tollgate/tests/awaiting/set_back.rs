@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Clock, ConcurrencyLimiter, ExactKeyedLimiter, FairLimiter, KeyedLimiter, Limiter,
-    Rate, Refused, Timestamp, concurrency::NoPermit, wait::Acquire,
+    Algorithm, Clock, ConcurrencyLimiter, FairLimiter, KeyedLimiter, Limiter, Rate, RateDenied,
+    StoredKeyLimiter, Timestamp, concurrency::PermitDenied, wait::Acquire,
 };
 
 use super::Polled;
@@ -33,8 +33,8 @@ fn keyed(rate: Rate, clock: &Manual) -> KeyedLimiter<Manual> {
     builder.build().expect("a rate that fits")
 }
 
-fn exact(rate: Rate, algorithm: Algorithm, clock: &Manual) -> ExactKeyedLimiter<String, Manual> {
-    let builder = ExactKeyedLimiter::builder(rate, 100).algorithm(algorithm);
+fn exact(rate: Rate, algorithm: Algorithm, clock: &Manual) -> StoredKeyLimiter<String, Manual> {
+    let builder = StoredKeyLimiter::builder(rate, 100).algorithm(algorithm);
     builder
         .clock(clock.clone())
         .build()
@@ -57,7 +57,7 @@ fn waits_after<H: Holder>(holder: &H, clock: &Manual, name: &str) {
     spend(holder, clock);
     let mut wait = Polled::new(holder.acquire(1));
     assert!(wait.poll().is_none());
-    let told = holder.check_at(clock.now(), 1).wait();
+    let told = holder.check_at(clock.now(), 1).wait_or_max();
     assert!(told <= 2 * SECOND, "{name}: {told:?}");
     clock.advance(2 * SECOND);
     assert_eq!(
@@ -85,7 +85,7 @@ fn waits_meanwhile<H: Holder>(holder: &H, clock: &Manual, name: &str, reserves: 
     for wait in &mut waiting {
         assert!(matches!(wait.poll(), Some(Ok(_))), "{name} {reserves}");
     }
-    let told = holder.check_at(clock.now(), 1).wait();
+    let told = holder.check_at(clock.now(), 1).wait_or_max();
     assert!(told <= 2 * SECOND, "{name} {reserves}: {told:?}");
     drop(slot);
 }
@@ -205,11 +205,11 @@ fn looks_that_come_true<H: Holder>(make: impl Fn(&Manual) -> H, name: &str, is_e
     for after in (0..40).map(|step| (2 * step + 1) * SECOND / 40) {
         let (told, then) = (said(after), found(after));
         let why = format!("{name} after {after:?}: {told:?}, then {then:?}");
-        assert_eq!(told.is_allowed(), told.wait().is_zero(), "{why}");
+        assert_eq!(told.is_allowed(), told.wait_or_max().is_zero(), "{why}");
         if is_exact {
             assert_eq!(told.is_allowed(), then.is_allowed(), "{why}");
             assert_eq!(told.remaining, then.remaining, "{why}");
-            assert!(found(after + told.wait()).is_allowed(), "{why}");
+            assert!(found(after + told.wait_or_max()).is_allowed(), "{why}");
         }
     }
 }
@@ -244,7 +244,7 @@ fn gives_up_in_time<H: Holder>(holder: &H, clock: &Manual, name: &str) {
     clock.advance(6 * SECOND);
     let refused = wait.poll();
     assert!(
-        matches!(refused, Some(Err(Refused::TooLate(_)))),
+        matches!(refused, Some(Err(RateDenied::DeadlineExceeded(_)))),
         "{name}: {refused:?}"
     );
 }
@@ -288,11 +288,11 @@ fn nor_do_those_who_share_a_limit_or_wait_for_a_slot_wait_for_longer_than_was_as
     clock.advance(7 * SECOND);
     let refused = wait.poll();
     assert!(
-        matches!(refused, Some(Err(Refused::TooLate(_)))),
+        matches!(refused, Some(Err(RateDenied::DeadlineExceeded(_)))),
         "{refused:?}"
     );
     let refused = slot.poll();
-    let late = matches!(refused, Some(Err(NoPermit::TooLate(_))));
+    let late = matches!(refused, Some(Err(PermitDenied::DeadlineExceeded(_))));
     assert!(late, "{refused:?}");
     drop(permit);
 }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::Rate;
-use tollgate_testkit::laws::Broken;
+use tollgate_testkit::laws::LawViolation;
 
 const REGRESSIONS: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/proptest-regressions/laws.txt");
 
@@ -17,7 +17,7 @@ pub(crate) fn config() -> ProptestConfig {
     }
 }
 
-pub(crate) fn broken(broken: Broken) -> TestCaseError {
+pub(crate) fn broken(broken: LawViolation) -> TestCaseError {
     TestCaseError::fail(broken.to_string())
 }
 
@@ -54,13 +54,13 @@ macro_rules! every_law {
         every_law!(
             $make,
             fixed_window,
-            FixedWindow(tollgate::core::Align::Boundary(tollgate::Timestamp::ZERO)),
+            FixedWindow(tollgate::core::WindowAlignment::Boundary(tollgate::Timestamp::ZERO)),
             window_rates()
         );
         every_law!(
             $make,
             fixed_window_from_first_hit,
-            FixedWindow(tollgate::core::Align::FirstHit),
+            FixedWindow(tollgate::core::WindowAlignment::FirstHit),
             window_rates()
         );
         every_law!($make, sliding_log, SlidingLog, window_rates());
@@ -71,13 +71,13 @@ macro_rules! every_law {
             use proptest::prelude::*;
             use tollgate::{Algorithm, Rate};
             use tollgate_testkit::laws::{self, Adjustable, Lender};
-            use tollgate_testkit::oracle::Kind;
-            use tollgate_testkit::traffic::Order;
+            use tollgate_testkit::oracle::OracleKind;
+            use tollgate_testkit::traffic::TimeOrder;
 
             #[allow(unused_imports, reason = "an algorithm takes one kind of rate")]
             use crate::common::{broken, bucket_rates, config, window_rates};
 
-            const KIND: Kind = Kind::$algorithm $(($align))?;
+            const KIND: OracleKind = OracleKind::$algorithm $(($align))?;
 
             fn make(rate: Rate) -> impl Lender + Adjustable {
                 $make(Algorithm::$algorithm $(($align))?, rate)
@@ -88,7 +88,7 @@ macro_rules! every_law {
 
                 #[test]
                 fn laws_1_to_8(rate in $rates, seed: u64) {
-                    laws::all(KIND, rate, make, seed).map_err(broken)?;
+                    laws::check_all(KIND, rate, make, seed).map_err(broken)?;
                 }
 
                 #[test]
@@ -100,7 +100,7 @@ macro_rules! every_law {
                 fn law_2_at_a_live_change(
                     old in $rates, new in $rates, seed: u64, length in 2usize..80,
                 ) {
-                    let asks = laws::requests(KIND, old, Order::Forward, seed, length);
+                    let asks = laws::requests(KIND, old, TimeOrder::Forward, seed, length);
                     laws::law_2_live_change(KIND, [old, new], make, &asks).map_err(broken)?;
                 }
             }

@@ -11,7 +11,7 @@ use std::time::Duration;
 use tollgate::clock::Tokio;
 use tollgate::{
     Clock, ConcurrencyLimiter, Limiter, Rate, Timestamp,
-    concurrency::{self, NoPermit, Permit, PermitHome},
+    concurrency::{self, Permit, PermitDenied, PermitSource},
 };
 
 fn millis(millis: u64) -> Duration {
@@ -29,12 +29,12 @@ impl Wake for Woken {
 }
 
 /// A wait that a test polls by hand.
-struct Wait<H: PermitHome> {
-    future: Pin<Box<concurrency::Acquiring<H>>>,
+struct Wait<H: PermitSource> {
+    future: Pin<Box<concurrency::AcquireFuture<H>>>,
     woken: Arc<Woken>,
 }
 
-impl<H: PermitHome> Wait<H> {
+impl<H: PermitSource> Wait<H> {
     /// Polls once, so that it is queued.
     fn start(acquire: concurrency::Acquire<H>) -> Self {
         let mut wait = Self {
@@ -45,7 +45,7 @@ impl<H: PermitHome> Wait<H> {
         wait
     }
 
-    fn poll(&mut self) -> Option<Result<Permit<H>, NoPermit>> {
+    fn poll(&mut self) -> Option<Result<Permit<H>, PermitDenied>> {
         let waker = Waker::from(Arc::clone(&self.woken));
         match self.future.as_mut().poll(&mut Context::from_waker(&waker)) {
             Poll::Ready(result) => Some(result),
@@ -63,7 +63,7 @@ fn waits_are_woken_once_and_in_order_without_a_runtime() {
     let limiter = ConcurrencyLimiter::new(2);
     let held = limiter.try_acquire_n(2).unwrap();
     let mut waits = [1, 2, 1].map(|weight| Wait::start(limiter.acquire_n(weight)));
-    assert_eq!(limiter.peek().queued, 3);
+    assert_eq!(limiter.peek().waiting, 3);
     drop(held);
     assert_eq!(waits.each_ref().map(Wait::wakes), [1, 0, 0]);
     // Polled out of order, those behind still wait.
@@ -74,7 +74,7 @@ fn waits_are_woken_once_and_in_order_without_a_runtime() {
     assert_eq!(waits.each_ref().map(Wait::wakes), [1, 1, 0]);
     drop(waits[1].poll().unwrap().unwrap());
     drop(waits[2].poll().unwrap().unwrap());
-    assert_eq!((limiter.peek().in_use, limiter.peek().queued), (0, 0));
+    assert_eq!((limiter.peek().in_use, limiter.peek().waiting), (0, 0));
 }
 
 #[test]
@@ -107,7 +107,7 @@ fn a_wait_that_is_dropped_in_the_queue_frees_its_place_for_those_behind() {
     drop(large);
     assert_eq!(small.wakes(), 1, "the one behind fits now");
     assert!(small.poll().unwrap().is_ok());
-    assert_eq!(limiter.peek().queued, 0);
+    assert_eq!(limiter.peek().waiting, 0);
     assert!(
         limiter.try_acquire().is_ok(),
         "nobody waits, so newcomers may"
@@ -141,7 +141,10 @@ fn a_wait_that_is_dropped_after_a_refusal_leaves_nothing() {
     let dropped = Wait::start(limiter.acquire_n(2));
     limiter.set_limit(1);
     assert_eq!((polled.wakes(), dropped.wakes()), (1, 1));
-    assert!(matches!(polled.poll(), Some(Err(NoPermit::Never(_)))));
+    assert!(matches!(
+        polled.poll(),
+        Some(Err(PermitDenied::ExceedsLimit(_)))
+    ));
     drop(dropped);
     drop(held);
     assert!(limiter.try_acquire().is_ok());
@@ -158,9 +161,9 @@ async fn an_awaited_wait_ends_at_its_deadline_and_is_out_of_the_queue() {
     let check = async |acquire: concurrency::Acquire<&ConcurrencyLimiter<Tokio>>,
                        ends: Timestamp| {
         let refused = acquire.await.unwrap_err();
-        assert!(matches!(refused, NoPermit::TooLate(_)));
+        assert!(matches!(refused, PermitDenied::DeadlineExceeded(_)));
         assert_eq!(limiter.clock().now(), ends);
-        assert_eq!(limiter.peek().queued, 0);
+        assert_eq!(limiter.peek().waiting, 0);
     };
     check(limiter.acquire().timeout(millis(100)), start + millis(100)).await;
     check(
@@ -207,7 +210,7 @@ async fn a_select_that_loses_gives_its_place_back() {
         _ = limiter.acquire() => panic!("it is taken"),
         () = tokio::time::sleep(millis(1)) => {}
     }
-    assert_eq!(limiter.peek().queued, 0);
+    assert_eq!(limiter.peek().waiting, 0);
     drop(held);
     assert_eq!(limiter.acquire().await.unwrap().in_flight(), 1);
 }

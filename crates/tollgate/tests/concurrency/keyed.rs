@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    AtCap, KeyedConcurrency,
-    concurrency::{NoPermit, OwnedKeyedPermit},
+    KeyedConcurrencyLimiter, WhenFull,
+    concurrency::{OwnedKeyedPermit, PermitDenied},
 };
 
 #[test]
 fn each_key_has_its_own_limit_and_an_entry_only_while_in_flight() {
-    let limiter = KeyedConcurrency::<String>::new(2, 100);
+    let limiter = KeyedConcurrencyLimiter::<String>::new(2, 100);
     let first = limiter.try_acquire("acme").unwrap();
     let second = limiter.try_acquire("acme").unwrap();
     let refused = limiter.try_acquire("acme").unwrap_err();
@@ -33,10 +33,10 @@ fn each_key_has_its_own_limit_and_an_entry_only_while_in_flight() {
 
 #[test]
 fn refusals_and_looks_leave_no_entry() {
-    let limiter = KeyedConcurrency::<String>::new(2, 100);
+    let limiter = KeyedConcurrencyLimiter::<String>::new(2, 100);
     assert!(matches!(
         limiter.key("acme").try_acquire_n(3),
-        Err(NoPermit::Never(_))
+        Err(PermitDenied::ExceedsLimit(_))
     ));
     assert!(limiter.key("acme").acquire_n(3).wait_blocking().is_err());
     drop(limiter.acquire("acme"));
@@ -53,7 +53,7 @@ fn refusals_and_looks_leave_no_entry() {
 
 #[test]
 fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
-    let limiter = KeyedConcurrency::<String>::new(1, 100);
+    let limiter = KeyedConcurrencyLimiter::<String>::new(1, 100);
     let enterprise = limiter.key("acme").at(500);
     let many = enterprise.try_acquire_n(400).unwrap();
     assert_eq!(enterprise.peek().available(), 100);
@@ -64,7 +64,7 @@ fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
     // A live change of the tier: what is out stays, and drains.
     let standard = limiter.key("acme").at(50);
     assert_eq!(standard.peek().available(), 0);
-    assert!(matches!(standard.try_acquire(), Err(NoPermit::Full(_))));
+    assert!(matches!(standard.try_acquire(), Err(PermitDenied::Full(_))));
     drop(many);
     assert!(standard.try_acquire_n(50).is_ok());
     assert!(limiter.is_empty());
@@ -72,7 +72,7 @@ fn a_tier_s_limit_comes_with_the_call_and_the_latest_is_in_force() {
 
 #[test]
 fn a_higher_limit_with_a_call_admits_those_who_wait() {
-    let limiter = KeyedConcurrency::<String>::new(1, 100);
+    let limiter = KeyedConcurrencyLimiter::<String>::new(1, 100);
     let first = limiter.try_acquire("acme").unwrap();
     thread::scope(|scope| {
         let waiter = scope.spawn(|| limiter.acquire("acme").wait_blocking().unwrap());
@@ -92,7 +92,7 @@ fn a_higher_limit_with_a_call_admits_those_who_wait() {
 
 #[test]
 fn a_live_limit_reaches_keys_in_flight_but_not_those_with_their_own() {
-    let limiter = KeyedConcurrency::<u32>::new(1, 10_000);
+    let limiter = KeyedConcurrencyLimiter::<u32>::new(1, 10_000);
     let plain: Vec<_> = (0..100)
         .map(|key| limiter.try_acquire(&key).unwrap())
         .collect();
@@ -110,7 +110,7 @@ fn a_live_limit_reaches_keys_in_flight_but_not_those_with_their_own() {
 
 #[test]
 fn at_the_capacity_new_keys_share_one_limit() {
-    let limiter = KeyedConcurrency::<u32>::new(2, 10);
+    let limiter = KeyedConcurrencyLimiter::<u32>::new(2, 10);
     let there: Vec<_> = (0..10)
         .map(|key| limiter.try_acquire(&key).unwrap())
         .collect();
@@ -134,13 +134,13 @@ fn at_the_capacity_new_keys_share_one_limit() {
             .map(drop),
     ] {
         let refused = refused.unwrap_err();
-        assert!(matches!(refused, NoPermit::TooManyKeys(_)), "{refused}");
+        assert!(matches!(refused, PermitDenied::TooManyKeys(_)), "{refused}");
         assert_eq!(refused.occupancy().in_use, 2);
     }
     let never = limiter.key(&5_000).try_acquire_n(3).unwrap_err();
-    assert!(matches!(never, NoPermit::Never(_)), "{never}");
+    assert!(matches!(never, PermitDenied::ExceedsLimit(_)), "{never}");
     let own = limiter.key(&0).try_acquire_n(2).unwrap_err();
-    assert!(matches!(own, NoPermit::Full(_)), "{own}");
+    assert!(matches!(own, PermitDenied::Full(_)), "{own}");
     assert_eq!(limiter.peek(&5_000).available(), 0);
     for key in 0..10 {
         assert!(limiter.try_acquire(&key).is_ok());
@@ -153,8 +153,8 @@ fn at_the_capacity_new_keys_share_one_limit() {
 
 #[test]
 fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
-    let limiter = KeyedConcurrency::<u32>::builder(2, 10)
-        .at_cap(AtCap::DenyNew)
+    let limiter = KeyedConcurrencyLimiter::<u32>::builder(2, 10)
+        .at_cap(WhenFull::DenyNew)
         .build()
         .unwrap();
     let mut there: Vec<_> = (0..10)
@@ -165,7 +165,7 @@ fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
         limiter.acquire(&10).wait_blocking().map(drop),
     ] {
         let refused = refused.unwrap_err();
-        assert!(matches!(refused, NoPermit::TooManyKeys(_)));
+        assert!(matches!(refused, PermitDenied::TooManyKeys(_)));
         assert_eq!(
             refused.to_string(),
             "concurrency limit: too many keys are in flight already; retry when one has ended"
@@ -175,14 +175,14 @@ fn at_the_capacity_new_keys_are_denied_if_so_chosen() {
     assert!(limiter.try_acquire(&0).is_ok());
     there.truncate(9);
     assert!(limiter.try_acquire(&10).is_ok());
-    assert_eq!(limiter.stats().refused, 2);
+    assert_eq!(limiter.stats().denied, 2);
 }
 
 #[test]
 fn a_large_table_holds_its_capacity_and_not_a_third_more() {
     const CAPACITY: u32 = 20_000;
-    let limiter = KeyedConcurrency::<u32>::builder(1, 20_000)
-        .at_cap(AtCap::DenyNew)
+    let limiter = KeyedConcurrencyLimiter::<u32>::builder(1, 20_000)
+        .at_cap(WhenFull::DenyNew)
         .build()
         .unwrap();
     let permits: Vec<_> = (0..2 * CAPACITY)
@@ -197,7 +197,7 @@ fn a_large_table_holds_its_capacity_and_not_a_third_more() {
 #[test]
 fn waiters_are_bounded_for_each_key_and_in_total() {
     let clock = Manual::new();
-    let limiter = KeyedConcurrency::<u32>::builder(1, 10)
+    let limiter = KeyedConcurrencyLimiter::<u32>::builder(1, 10)
         .max_waiters(3)
         .max_waiters_per_key(2)
         .timeout(Duration::from_millis(5))
@@ -207,7 +207,7 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
     let held = [1, 2].map(|key| limiter.try_acquire(&key).unwrap());
     let queue_full = |key: u32| {
         let refused = limiter.acquire(&key).wait_blocking().unwrap_err();
-        assert!(matches!(refused, NoPermit::QueueFull(_)), "{refused}");
+        assert!(matches!(refused, PermitDenied::QueueFull(_)), "{refused}");
     };
     thread::scope(|scope| {
         let waiter = |key: u32, count: usize| {
@@ -226,7 +226,7 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
         clock.advance(Duration::from_millis(5));
         for waiter in waiters {
             let late = waiter.join().unwrap();
-            assert!(matches!(late, Err(NoPermit::TooLate(_))));
+            assert!(matches!(late, Err(PermitDenied::DeadlineExceeded(_))));
         }
     });
     assert_eq!(limiter.waiters(), 0);
@@ -236,7 +236,7 @@ fn waiters_are_bounded_for_each_key_and_in_total() {
 
 #[test]
 fn an_owned_permit_outlives_the_caller_s_reference() {
-    let limiter = Arc::new(KeyedConcurrency::<String>::new(1, 10));
+    let limiter = Arc::new(KeyedConcurrencyLimiter::<String>::new(1, 10));
     let permit: OwnedKeyedPermit<String> = {
         let key = String::from("acme");
         limiter.key_owned(key.as_str()).try_acquire().unwrap()
@@ -259,7 +259,7 @@ impl std::hash::Hash for Colliding {
 
 #[test]
 fn keys_of_one_hash_are_told_apart() {
-    let limiter = KeyedConcurrency::<Colliding>::new(1, 10);
+    let limiter = KeyedConcurrencyLimiter::<Colliding>::new(1, 10);
     let mut permits: Vec<_> = (0..10)
         .map(|key| limiter.try_acquire(&Colliding(key)).unwrap())
         .collect();
@@ -273,10 +273,10 @@ fn keys_of_one_hash_are_told_apart() {
 #[test]
 fn what_slots_cannot_do_at_their_cap_is_refused_when_they_are_built() {
     for (at_cap, name) in [
-        (AtCap::AdmitNew, "AdmitNew"),
-        (AtCap::EvictNearestIdle, "EvictNearestIdle"),
+        (WhenFull::AdmitNew, "AdmitNew"),
+        (WhenFull::EvictNearestIdle, "EvictNearestIdle"),
     ] {
-        let builder = KeyedConcurrency::<u32>::builder(2, 10).at_cap(at_cap);
+        let builder = KeyedConcurrencyLimiter::<u32>::builder(2, 10).at_cap(at_cap);
         assert_eq!(
             builder.build().unwrap_err().to_string(),
             format!(

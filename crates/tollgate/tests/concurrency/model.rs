@@ -9,8 +9,8 @@ use std::task::{Context, Poll, Waker};
 use proptest::prelude::*;
 use proptest::test_runner::FileFailurePersistence;
 use tollgate::{
-    ConcurrencyLimiter, KeyedConcurrency,
-    concurrency::{self, KeySlot, NoPermit, Permit, PermitHome},
+    ConcurrencyLimiter, KeyedConcurrencyLimiter,
+    concurrency::{self, KeyedPermitSource, Permit, PermitDenied, PermitSource},
 };
 
 const MAX_WAITERS: usize = 4;
@@ -117,11 +117,11 @@ impl Model {
     }
 }
 
-type Wait<H> = (usize, u32, Pin<Box<concurrency::Acquiring<H>>>);
+type Wait<H> = (usize, u32, Pin<Box<concurrency::AcquireFuture<H>>>);
 
-fn poll<H: PermitHome>(
-    future: &mut Pin<Box<concurrency::Acquiring<H>>>,
-) -> Option<Result<Permit<H>, NoPermit>> {
+fn poll<H: PermitSource>(
+    future: &mut Pin<Box<concurrency::AcquireFuture<H>>>,
+) -> Option<Result<Permit<H>, PermitDenied>> {
     match future
         .as_mut()
         .poll(&mut Context::from_waker(Waker::noop()))
@@ -131,8 +131,8 @@ fn poll<H: PermitHome>(
     }
 }
 
-fn answer<H: PermitHome>(
-    result: Result<Permit<H>, NoPermit>,
+fn answer<H: PermitSource>(
+    result: Result<Permit<H>, PermitDenied>,
     permits: &mut Vec<Permit<H>>,
 ) -> Answer {
     match result {
@@ -140,18 +140,18 @@ fn answer<H: PermitHome>(
             permits.push(permit);
             Answer::Passed
         }
-        Err(NoPermit::Full(_)) => Answer::Full,
-        Err(NoPermit::Never(_)) => Answer::Never,
-        Err(NoPermit::QueueFull(_)) => Answer::QueueFull,
+        Err(PermitDenied::Full(_)) => Answer::Full,
+        Err(PermitDenied::ExceedsLimit(_)) => Answer::Never,
+        Err(PermitDenied::QueueFull(_)) => Answer::QueueFull,
         Err(other) => panic!("{other:?}"),
     }
 }
 
 /// What is judged: a limiter, or one key.
 trait Subject {
-    type Home: PermitHome;
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit>;
-    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>>;
+    type Home: PermitSource;
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, PermitDenied>;
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::AcquireFuture<Self::Home>>>;
     fn resize(&self, limit: u32);
     /// Limit, in use, queued.
     fn look(&self) -> (u32, u32, usize);
@@ -162,11 +162,11 @@ struct Single(Arc<ConcurrencyLimiter>);
 impl Subject for Single {
     type Home = Arc<ConcurrencyLimiter>;
 
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit> {
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, PermitDenied> {
         self.0.try_acquire_owned_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::AcquireFuture<Self::Home>>> {
         Box::pin(self.0.acquire_owned_n(weight).into_future())
     }
 
@@ -176,20 +176,20 @@ impl Subject for Single {
 
     fn look(&self) -> (u32, u32, usize) {
         let look = self.0.peek();
-        (look.limit, look.in_use, look.queued)
+        (look.limit, look.in_use, look.waiting)
     }
 }
 
-struct OneKey(Arc<KeyedConcurrency<String>>);
+struct OneKey(Arc<KeyedConcurrencyLimiter<String>>);
 
 impl Subject for OneKey {
-    type Home = KeySlot<Arc<KeyedConcurrency<String>>>;
+    type Home = KeyedPermitSource<Arc<KeyedConcurrencyLimiter<String>>>;
 
-    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, NoPermit> {
+    fn attempt(&self, weight: u32) -> Result<Permit<Self::Home>, PermitDenied> {
         self.0.key_owned("acme").try_acquire_n(weight)
     }
 
-    fn wait(&self, weight: u32) -> Pin<Box<concurrency::Acquiring<Self::Home>>> {
+    fn wait(&self, weight: u32) -> Pin<Box<concurrency::AcquireFuture<Self::Home>>> {
         Box::pin(self.0.key_owned("acme").acquire_n(weight).into_future())
     }
 
@@ -199,8 +199,8 @@ impl Subject for OneKey {
 
     fn look(&self) -> (u32, u32, usize) {
         let look = self.0.peek("acme");
-        assert!(look.queued <= self.0.waiters());
-        (look.limit, look.in_use, look.queued)
+        assert!(look.waiting <= self.0.waiters());
+        (look.limit, look.in_use, look.waiting)
     }
 }
 
@@ -287,7 +287,7 @@ proptest! {
 
     #[test]
     fn a_key_is_its_model_and_leaves_no_entry(limit in 0u32..8, steps in steps()) {
-        let limiter = KeyedConcurrency::builder(limit, 1)
+        let limiter = KeyedConcurrencyLimiter::builder(limit, 1)
             .max_waiters_per_key(MAX_WAITERS)
             .build().unwrap();
         let subject = OneKey(Arc::new(limiter));

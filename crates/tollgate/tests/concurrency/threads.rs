@@ -4,7 +4,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::thread;
 
 use tollgate::clock::Manual;
-use tollgate::{ConcurrencyLimiter, KeyedConcurrency, concurrency::NoPermit};
+use tollgate::{ConcurrencyLimiter, KeyedConcurrencyLimiter, concurrency::PermitDenied};
 
 const THREADS: u32 = 4;
 const ROUNDS: u32 = 100_000;
@@ -49,8 +49,8 @@ fn tries_never_sum_above_the_limit() {
         }
     });
     let (look, stats) = (limiter.peek(), limiter.stats());
-    assert_eq!((look.in_use, look.queued), (0, 0));
-    assert_eq!(stats.acquired + stats.refused, u64::from(THREADS * ROUNDS));
+    assert_eq!((look.in_use, look.waiting), (0, 0));
+    assert_eq!(stats.acquired + stats.denied, u64::from(THREADS * ROUNDS));
     assert_eq!(stats.succeeded, stats.acquired);
 }
 
@@ -81,7 +81,7 @@ fn every_wait_passes_while_others_try_and_the_limit_changes() {
         limiter.set_limit(LIMIT);
     });
     let (look, stats) = (limiter.peek(), limiter.stats());
-    assert_eq!((look.in_use, look.queued), (0, 0));
+    assert_eq!((look.in_use, look.waiting), (0, 0));
     assert_eq!(stats.succeeded, u64::from(THREADS * (ROUNDS / 10)));
 }
 
@@ -102,7 +102,7 @@ fn waits_that_time_out_at_any_moment_lose_nothing() {
                             inside.visit(1);
                             permit.success();
                         }
-                        Err(NoPermit::TooLate(_)) => {
+                        Err(PermitDenied::DeadlineExceeded(_)) => {
                             late.fetch_add(1, Ordering::Relaxed);
                         }
                         Err(other) => panic!("{other}"),
@@ -116,17 +116,17 @@ fn waits_that_time_out_at_any_moment_lose_nothing() {
         }
     });
     let (look, stats) = (limiter.peek(), limiter.stats());
-    assert_eq!((look.in_use, look.queued, clock.parked()), (0, 0, 0));
-    assert_eq!(stats.refused, u64::from(late.into_inner()));
+    assert_eq!((look.in_use, look.waiting, clock.parked()), (0, 0, 0));
+    assert_eq!(stats.denied, u64::from(late.into_inner()));
     assert_eq!(
-        stats.acquired + stats.refused,
+        stats.acquired + stats.denied,
         u64::from(THREADS * (ROUNDS / 10))
     );
 }
 
 #[test]
 fn keys_come_and_go_and_each_keeps_its_limit() {
-    let limiter = KeyedConcurrency::<u32>::new(2, 64);
+    let limiter = KeyedConcurrencyLimiter::<u32>::new(2, 64);
     let inside: Vec<_> = (0..8).map(|_| Inside::new(2)).collect();
     thread::scope(|scope| {
         for thread in 0..THREADS {
@@ -151,7 +151,7 @@ fn keys_come_and_go_and_each_keeps_its_limit() {
     let stats = limiter.stats();
     assert_eq!(stats.succeeded, stats.acquired);
     assert_eq!(
-        stats.acquired + stats.refused,
+        stats.acquired + stats.denied,
         u64::from(THREADS * (ROUNDS / 4))
     );
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Clock, ConcurrencyLimiter, Timestamp,
-    concurrency::{Ended, Ending, NoPermit, Permit, PermitObserver},
+    concurrency::{CompletedCall, Permit, PermitDenied, PermitObserver, PermitOutcome},
 };
 
 fn millis(millis: u64) -> Duration {
@@ -20,7 +20,7 @@ fn at(millis: u64) -> Timestamp {
 
 /// Until so many wait in the queue.
 fn queued<C: Clock>(limiter: &ConcurrencyLimiter<C>, count: usize) {
-    while limiter.peek().queued != count {
+    while limiter.peek().waiting != count {
         thread::yield_now();
     }
 }
@@ -36,7 +36,7 @@ fn as_many_pass_as_the_limit_says_and_dropping_gives_back() {
         })
         .collect();
     let refused = limiter.try_acquire().unwrap_err();
-    assert!(matches!(refused, NoPermit::Full(_)));
+    assert!(matches!(refused, PermitDenied::Full(_)));
     assert_eq!(refused.occupancy(), &limiter.peek());
     drop(permits);
     assert_eq!((limiter.peek().in_use, limiter.available()), (0, 3));
@@ -46,7 +46,10 @@ fn as_many_pass_as_the_limit_says_and_dropping_gives_back() {
 fn a_weight_takes_as_much_and_one_above_the_limit_never_passes() {
     let limiter = ConcurrencyLimiter::new(10);
     let seven = limiter.try_acquire_n(7).unwrap();
-    assert!(matches!(limiter.try_acquire_n(4), Err(NoPermit::Full(_))));
+    assert!(matches!(
+        limiter.try_acquire_n(4),
+        Err(PermitDenied::Full(_))
+    ));
     let three = limiter.try_acquire_n(3).unwrap();
     assert_eq!((seven.in_flight(), three.in_flight()), (7, 10));
     assert_eq!(limiter.try_acquire_n(0).unwrap().in_flight(), 10);
@@ -60,7 +63,7 @@ fn a_weight_takes_as_much_and_one_above_the_limit_never_passes() {
             .wait_blocking()
             .map(drop),
     ] {
-        assert!(matches!(never, Err(NoPermit::Never(_))));
+        assert!(matches!(never, Err(PermitDenied::ExceedsLimit(_))));
     }
     drop((seven, three));
     assert_eq!(limiter.peek().in_use, 0);
@@ -80,7 +83,10 @@ fn the_edges_of_the_word_hold() {
     assert!(limiter.try_acquire_n(0).is_err(), "it is exceeded");
     drop(all);
     assert!(limiter.try_acquire_n(0).is_ok());
-    assert!(matches!(limiter.try_acquire(), Err(NoPermit::Never(_))));
+    assert!(matches!(
+        limiter.try_acquire(),
+        Err(PermitDenied::ExceedsLimit(_))
+    ));
     limiter.set_limit(u32::MAX);
     assert_eq!(limiter.available(), max);
 }
@@ -93,7 +99,7 @@ fn refusals_say_what_they_are() {
         .clock(clock)
         .build();
     let permit = limiter.try_acquire_n(2).unwrap();
-    let check = |refused: NoPermit, text: &str| {
+    let check = |refused: PermitDenied, text: &str| {
         assert_eq!(refused.to_string(), text);
         assert_eq!(refused.occupancy(), &limiter.peek());
     };
@@ -126,14 +132,14 @@ fn a_deadline_that_is_over_fails_at_once_even_when_there_is_room() {
         .clock(Manual::starting_at(at(10)))
         .build();
     let late = limiter.acquire().deadline(at(9)).wait_blocking();
-    assert!(matches!(late, Err(NoPermit::TooLate(_))));
+    assert!(matches!(late, Err(PermitDenied::DeadlineExceeded(_))));
     // A deadline of right now is not over yet, but leaves no time to wait.
     let permit = limiter.acquire().deadline(at(10)).wait_blocking().unwrap();
     for late in [
         limiter.acquire().deadline(at(10)).wait_blocking(),
         limiter.acquire().timeout(Duration::ZERO).wait_blocking(),
     ] {
-        assert!(matches!(late, Err(NoPermit::TooLate(_))));
+        assert!(matches!(late, Err(PermitDenied::DeadlineExceeded(_))));
     }
     drop(permit);
 }
@@ -152,16 +158,16 @@ fn a_blocked_wait_ends_when_its_deadline_passes_and_leaves_the_queue() {
         let usual = scope.spawn(|| limiter.acquire().wait_blocking());
         queued(&limiter, 2);
         clock.advance(millis(99));
-        assert_eq!(limiter.peek().queued, 2);
+        assert_eq!(limiter.peek().waiting, 2);
         clock.advance(millis(1));
         let late = usual.join().unwrap();
-        assert!(matches!(late, Err(NoPermit::TooLate(_))));
-        assert_eq!(limiter.peek().queued, 1);
+        assert!(matches!(late, Err(PermitDenied::DeadlineExceeded(_))));
+        assert_eq!(limiter.peek().waiting, 1);
         permit.success();
         assert_eq!(patient.join().unwrap().unwrap().in_flight(), 1);
     });
     assert_eq!(clock.parked(), 0);
-    assert_eq!(limiter.stats().refused, 1);
+    assert_eq!(limiter.stats().denied, 1);
 }
 
 #[test]
@@ -170,8 +176,8 @@ fn a_blocked_wait_on_the_default_clock_ends_too() {
     let permit = limiter.try_acquire().unwrap();
     let patience = Duration::from_micros(1);
     let late = limiter.acquire().timeout(patience).wait_blocking();
-    assert!(matches!(late, Err(NoPermit::TooLate(_))));
-    assert_eq!(limiter.peek().queued, 0);
+    assert!(matches!(late, Err(PermitDenied::DeadlineExceeded(_))));
+    assert_eq!(limiter.peek().waiting, 0);
     permit.success();
     assert!(
         limiter
@@ -202,7 +208,7 @@ fn blocked_waits_pass_in_order_and_the_large_one_is_not_overtaken() {
         }
         // There is room for each of the small ones, but the large one was first.
         held.truncate(1);
-        assert_eq!((limiter.peek().in_use, limiter.peek().queued), (3, 4));
+        assert_eq!((limiter.peek().in_use, limiter.peek().waiting), (3, 4));
         assert!(
             limiter.try_acquire().is_err(),
             "a newcomer doesn't barge in"
@@ -225,8 +231,8 @@ fn a_queue_that_is_full_refuses_at_once() {
             queued(&limiter, count);
         }
         let refused = limiter.acquire().wait_blocking().unwrap_err();
-        assert!(matches!(refused, NoPermit::QueueFull(_)));
-        assert_eq!(refused.occupancy().queued, 2);
+        assert!(matches!(refused, PermitDenied::QueueFull(_)));
+        assert_eq!(refused.occupancy().waiting, 2);
         permit.success();
     });
     assert_eq!(limiter.stats().succeeded, 3);
@@ -263,7 +269,7 @@ fn a_limit_that_falls_below_what_a_waiter_asks_for_refuses_it_and_frees_those_be
         queued(&limiter, 2);
         limiter.set_limit(3);
         let refused = large.join().unwrap().unwrap_err();
-        assert!(matches!(refused, NoPermit::Never(_)));
+        assert!(matches!(refused, PermitDenied::ExceedsLimit(_)));
         assert_eq!(small.join().unwrap().unwrap().in_flight(), 3);
     });
     drop(held);
@@ -271,10 +277,10 @@ fn a_limit_that_falls_below_what_a_waiter_asks_for_refuses_it_and_frees_those_be
 
 /// Keeps all it is told.
 #[derive(Default)]
-struct Notes(Mutex<Vec<Ended>>);
+struct Notes(Mutex<Vec<CompletedCall>>);
 
 impl PermitObserver for Notes {
-    fn ended(&self, ended: &Ended) -> Option<u32> {
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
         let mut notes = self.0.lock().expect("no panic while it is locked");
         notes.push(*ended);
         None
@@ -317,15 +323,15 @@ fn an_observer_is_told_of_each_end_but_not_of_a_cancel() {
     assert_eq!(
         seen,
         [
-            (Ending::Success, 2, 2, at(5), millis(10)),
-            (Ending::Dropped, 1, 3, at(6), millis(9)),
-            (Ending::Ignored, 1, 4, at(6), millis(9)),
-            (Ending::Ignored, 1, 5, at(6), millis(9)),
+            (PermitOutcome::Success, 2, 2, at(5), millis(10)),
+            (PermitOutcome::Dropped, 1, 3, at(6), millis(9)),
+            (PermitOutcome::Ignored, 1, 4, at(6), millis(9)),
+            (PermitOutcome::Ignored, 1, 5, at(6), millis(9)),
         ]
     );
     assert!(notes.iter().all(|note| note.limit == 10));
     let stats = limiter.stats();
-    assert_eq!((stats.acquired, stats.refused, stats.abandoned), (5, 0, 0));
+    assert_eq!((stats.acquired, stats.denied, stats.abandoned), (5, 0, 0));
     assert_eq!((stats.succeeded, stats.dropped), (1, 1));
     assert_eq!((stats.ignored, stats.cancelled), (2, 1));
 }
@@ -334,8 +340,8 @@ fn an_observer_is_told_of_each_end_but_not_of_a_cancel() {
 struct Raise;
 
 impl PermitObserver for Raise {
-    fn ended(&self, ended: &Ended) -> Option<u32> {
-        (ended.ending == Ending::Success).then_some(ended.limit + 1)
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
+        (ended.ending == PermitOutcome::Success).then_some(ended.limit + 1)
     }
 }
 
@@ -361,7 +367,7 @@ fn an_observer_s_answer_is_the_new_limit_and_admits_waiters() {
 fn an_observer_that_panics_keeps_nothing() {
     struct Bad;
     impl PermitObserver for Bad {
-        fn ended(&self, _: &Ended) -> Option<u32> {
+        fn on_completed(&self, _: &CompletedCall) -> Option<u32> {
             panic!("on purpose");
         }
     }
@@ -386,11 +392,11 @@ fn a_panic_under_a_permit_gives_it_back() {
 
 #[test]
 fn an_end_that_is_told_early_is_told_once_and_keeps_the_share() {
-    type Seen = Arc<Mutex<Vec<(Ending, Duration)>>>;
+    type Seen = Arc<Mutex<Vec<(PermitOutcome, Duration)>>>;
     type Says = fn(Permit<&ConcurrencyLimiter<Arc<Manual>>>);
     struct Noted(Seen);
     impl PermitObserver for Noted {
-        fn ended(&self, ended: &Ended) -> Option<u32> {
+        fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
             self.0.lock().unwrap().push((ended.ending, ended.latency));
             None
         }
@@ -410,14 +416,17 @@ fn an_end_that_is_told_early_is_told_once_and_keeps_the_share() {
     for later in says {
         let mut permit = limiter.try_acquire().unwrap();
         clock.advance(millis(20));
-        permit.tell(Ending::Dropped);
+        permit.report(PermitOutcome::Dropped);
         clock.advance(millis(500));
-        permit.tell(Ending::Success);
+        permit.report(PermitOutcome::Success);
         assert!(limiter.try_acquire().is_err(), "its share is kept");
         later(permit);
         assert_eq!(limiter.peek().in_use, 0);
     }
-    assert_eq!(*seen.lock().unwrap(), [(Ending::Dropped, millis(20)); 5]);
+    assert_eq!(
+        *seen.lock().unwrap(),
+        [(PermitOutcome::Dropped, millis(20)); 5]
+    );
     let stats = limiter.stats();
     assert_eq!(
         (
@@ -434,13 +443,13 @@ fn an_end_that_is_told_early_is_told_once_and_keeps_the_share() {
 fn an_observer_that_panics_early_keeps_nothing_either() {
     struct Bad;
     impl PermitObserver for Bad {
-        fn ended(&self, _: &Ended) -> Option<u32> {
+        fn on_completed(&self, _: &CompletedCall) -> Option<u32> {
             panic!("on purpose");
         }
     }
     let limiter = Arc::new(ConcurrencyLimiter::builder(1).observer(Bad).build());
     let mut permit = limiter.try_acquire_owned().unwrap();
-    let told = thread::spawn(move || permit.tell(Ending::Success)).join();
+    let told = thread::spawn(move || permit.report(PermitOutcome::Success)).join();
     assert!(told.is_err());
     assert_eq!(limiter.peek().in_use, 0);
 }

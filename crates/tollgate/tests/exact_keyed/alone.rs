@@ -6,23 +6,23 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Clock, ExactKeyedLimiter, Rate, Tier, Timestamp};
+use tollgate::{Algorithm, Clock, Rate, StoredKeyLimiter, Tier, Timestamp};
 use tollgate_testkit::traffic::Random;
 
 const EVERY_ALGORITHM: [Algorithm; 6] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(tollgate::core::Align::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(tollgate::core::WindowAlignment::Boundary(Timestamp::ZERO)),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
 const KEYS: u64 = 40;
 
-type Table = ExactKeyedLimiter<u64, Manual>;
+type Table = StoredKeyLimiter<u64, Manual>;
 
 fn table(algorithm: Algorithm, clock: &Manual) -> Table {
-    let builder = ExactKeyedLimiter::builder(Rate::per_second(5), 100);
+    let builder = StoredKeyLimiter::builder(Rate::per_second(5), 100);
     let builder = builder.algorithm(algorithm).clock(clock.clone());
     builder.build().expect("a rate that fits")
 }
@@ -107,7 +107,7 @@ fn a_look_at_a_later_time_ends_no_block() {
 #[test]
 fn what_was_forgiven_is_not_given_back() {
     for algorithm in EVERY_ALGORITHM {
-        let builder = ExactKeyedLimiter::<u64>::builder(Rate::per_minute(1), 100);
+        let builder = StoredKeyLimiter::<u64>::builder(Rate::per_minute(1), 100);
         let builder = builder.algorithm(algorithm).clock(start());
         let limiter = builder.longest_wait(Duration::from_secs(3_600)).build();
         let limiter = limiter.expect("a rate that fits");
@@ -131,7 +131,7 @@ fn what_was_forgiven_is_not_given_back() {
 fn the_function_is_asked_again_when_an_idle_key_comes_back() {
     let clock = start();
     let upgraded = Arc::new(AtomicBool::new(false));
-    let builder = ExactKeyedLimiter::<u64>::builder(Rate::per_second(1), 100);
+    let builder = StoredKeyLimiter::<u64>::builder(Rate::per_second(1), 100);
     let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10)).expect("a rate that fits");
     let told = Arc::clone(&upgraded);
     let builder = builder.tier_of([gold], move |[gold], _| {
@@ -157,13 +157,13 @@ fn a_blocked_key_is_told_when_it_passes() {
         while table.allow(&1) {}
         let block = Duration::from_millis(10);
         table.key(&1).block_for(block).expect("there is room");
-        let told = table.check(&1).wait();
+        let told = table.check(&1).wait_or_max();
         assert!(told > block, "{algorithm:?}: {told:?}");
         clock.advance(told - Duration::from_nanos(1));
         assert!(!table.allow(&1), "{algorithm:?}");
         clock.advance(Duration::from_nanos(1));
         assert!(table.allow(&1), "{algorithm:?}");
         table.key(&2).block_for(block).expect("there is room");
-        assert_eq!(table.check(&2).wait(), block, "{algorithm:?}");
+        assert_eq!(table.check(&2).wait_or_max(), block, "{algorithm:?}");
     }
 }

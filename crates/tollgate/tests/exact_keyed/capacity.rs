@@ -2,13 +2,13 @@
 
 use std::time::Duration;
 
-use tollgate::{Algorithm, AtCap, Rate};
+use tollgate::{Algorithm, Rate, WhenFull};
 
 use crate::verbs::table;
 
 #[test]
 fn a_full_table_looks_at_a_key_again_only_after_it_was_charged() {
-    for at_cap in [AtCap::DenyNew, AtCap::EvictNearestIdle] {
+    for at_cap in [WhenFull::DenyNew, WhenFull::EvictNearestIdle] {
         let limiter = table(Algorithm::LeakyBucket, Rate::per_second(100), 500, at_cap);
         for round in 0..20u64 {
             // All keys are charged, so that none is idle when it first was to be.
@@ -17,7 +17,10 @@ fn a_full_table_looks_at_a_key_again_only_after_it_was_charged() {
             let before = limiter.stats();
             assert_eq!(before.expired, 0, "{round}");
             for made_up in 0..10 {
-                assert_eq!(limiter.allow(&(1_000 + made_up)), at_cap != AtCap::DenyNew);
+                assert_eq!(
+                    limiter.allow(&(1_000 + made_up)),
+                    at_cap != WhenFull::DenyNew
+                );
             }
             let looked = limiter.stats().examined - before.examined;
             assert!(looked <= 500 + 3 * 10, "{at_cap:?} {looked}");
@@ -32,7 +35,12 @@ fn a_table_of_any_capacity_can_be_built() {
     /// Of a key of one word, at least.
     const LEAST_BYTES: usize = 64;
     for capacity in [0, 1, 2_047, 2_048, 1 << 40, usize::MAX] {
-        let limiter = table(Algorithm::Gcra, Rate::per_hour(1), capacity, AtCap::DenyNew);
+        let limiter = table(
+            Algorithm::Gcra,
+            Rate::per_hour(1),
+            capacity,
+            WhenFull::DenyNew,
+        );
         assert_eq!(limiter.allow(&1u64), capacity > 0);
         assert_eq!(limiter.capacity(), capacity);
         assert!(

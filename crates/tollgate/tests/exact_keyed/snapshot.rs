@@ -7,10 +7,10 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, AtCap, ExactKeyedLimiter, KeyedLimiter, Rate, Tier, Timestamp, core::Align,
-    exact_keyed, keyed::SnapshotError,
+    Algorithm, KeyedLimiter, Rate, StoredKeyLimiter, Tier, Timestamp, WhenFull,
+    core::WindowAlignment, exact_keyed, keyed::SnapshotError,
 };
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 use tollgate_testkit::snapshot;
 
 /// Where the words of the file lie, in words from its start.
@@ -21,18 +21,18 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
 
-type Table = ExactKeyedLimiter<String, Manual>;
+type Table = StoredKeyLimiter<String, Manual>;
 
 fn builder(algorithm: Algorithm, starting_at: Duration) -> exact_keyed::Builder<String, Manual> {
-    ExactKeyedLimiter::builder(Rate::per_hour(10), 5_000)
+    StoredKeyLimiter::builder(Rate::per_hour(10), 5_000)
         .algorithm(algorithm)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(Manual::starting_at(Timestamp::ZERO + starting_at))
 }
 
@@ -69,7 +69,7 @@ fn load(
 
 /// Changes one word of a file and makes the checksum fit again.
 fn tamper(path: &Path, word: usize, change: impl Fn(u64) -> u64) {
-    snapshot::tamper(path, |words| words[word] = change(words[word]));
+    snapshot::corrupt_snapshot(path, |words| words[word] = change(words[word]));
 }
 
 /// As if the snapshot came from the future: then no time has passed since, exactly.
@@ -80,7 +80,7 @@ fn without_time(path: &Path) {
 #[test]
 fn what_is_restored_is_what_was_there() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("exact-same");
+        let scratch = TempFolder::new("exact-same");
         let limiter = some(algorithm, 2_000);
         assert_eq!(
             save(&limiter, &scratch.path("keys.snapshot")),
@@ -102,7 +102,10 @@ fn what_is_restored_is_what_was_there() {
                 }
             }
             let blocked = restored.check("blocked");
-            assert_eq!(blocked.wait(), limiter.check("blocked").wait());
+            assert_eq!(
+                blocked.wait_or_max(),
+                limiter.check("blocked").wait_or_max()
+            );
         }
     }
 }
@@ -110,7 +113,7 @@ fn what_is_restored_is_what_was_there() {
 #[test]
 fn a_restored_key_never_gets_more_than_it_would_have_had() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("exact-less");
+        let scratch = TempFolder::new("exact-less");
         let limiter = some(algorithm, 200);
         save(&limiter, &scratch.path("keys.snapshot"));
         without_time(&scratch.path("keys.snapshot"));
@@ -122,7 +125,10 @@ fn a_restored_key_never_gets_more_than_it_would_have_had() {
                 let (was, is) = (limiter.key(&*key).peek(), restored.key(&*key).peek());
                 let early = is.remaining > was.remaining;
                 // Once the window that was open is over, a fixed one starts afresh at other times.
-                let fixed = matches!(algorithm, Algorithm::FixedWindow(Align::Boundary(_)));
+                let fixed = matches!(
+                    algorithm,
+                    Algorithm::FixedWindow(WindowAlignment::Boundary(_))
+                );
                 assert!(!early || fixed, "{algorithm:?} {key}: {was:?} {is:?}");
             }
             let step = Duration::from_secs(60);
@@ -135,7 +141,7 @@ fn a_restored_key_never_gets_more_than_it_would_have_had() {
 #[test]
 fn the_time_since_the_snapshot_counts() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("exact-time");
+        let scratch = TempFolder::new("exact-time");
         let limiter = some(algorithm, 11);
         let short = Duration::from_secs(1_800);
         limiter.key("half an hour").block_for(short).unwrap();
@@ -152,7 +158,7 @@ fn the_time_since_the_snapshot_counts() {
         assert_eq!(restored.len(), 1, "{algorithm:?}");
         assert!((0..11).all(|key: u64| restored.key(&*key.to_string()).peek().remaining == 10));
         assert!(restored.allow("half an hour"));
-        let wait = restored.check("blocked").wait();
+        let wait = restored.check("blocked").wait_or_max();
         assert!(wait <= Duration::from_secs(86_400 - 7_200), "{wait:?}");
         assert!(wait > Duration::from_secs(86_400 - 8_000), "{wait:?}");
         // Years ago: nobody is active any more.
@@ -169,7 +175,7 @@ fn the_time_since_the_snapshot_counts() {
 #[test]
 fn tiers_bookings_and_another_rate_carry_over() {
     for algorithm in EVERY_ALGORITHM {
-        let scratch = Scratch::new("exact-tiers");
+        let scratch = TempFolder::new("exact-tiers");
         let limiter = some(algorithm, 0);
         let gold = Tier::new(limiter.algorithm(), Rate::per_hour(100)).unwrap();
         let _ = limiter.key("gold").at(&gold).unwrap().check_n(40);
@@ -192,7 +198,7 @@ fn tiers_bookings_and_another_rate_carry_over() {
             assert_eq!(restored.check("booked"), limiter.check("booked"));
         }
         // Another rate: as at a live change.
-        let faster = ExactKeyedLimiter::builder(Rate::per_hour(20), 5_000)
+        let faster = StoredKeyLimiter::builder(Rate::per_hour(20), 5_000)
             .algorithm(algorithm)
             .clock(Manual::starting_at(Timestamp::from_secs(1_800)));
         let faster = load(faster, &scratch.path("keys.snapshot")).unwrap();
@@ -204,8 +210,8 @@ fn tiers_bookings_and_another_rate_carry_over() {
 
 #[test]
 fn the_default_clock_restores_too_and_keys_may_be_anything() {
-    let scratch = Scratch::new("exact-default");
-    let limiter = ExactKeyedLimiter::<(u32, String)>::new(Rate::per_hour(10), 100);
+    let scratch = TempFolder::new("exact-default");
+    let limiter = StoredKeyLimiter::<(u32, String)>::new(Rate::per_hour(10), 100);
     let key = (7, String::from("/a route longer than a word"));
     let _ = limiter.check_n(&key, 10);
     let encode = |(tenant, route): &(u32, String), bytes: &mut Vec<u8>| {
@@ -223,8 +229,8 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
         let route = String::from_utf8(route.to_vec()).ok()?;
         Some((u32::from_le_bytes(*tenant), route))
     };
-    let builder = ExactKeyedLimiter::builder(Rate::per_hour(10), 100);
-    let restored: ExactKeyedLimiter<_> = builder
+    let builder = StoredKeyLimiter::builder(Rate::per_hour(10), 100);
+    let restored: StoredKeyLimiter<_> = builder
         .restore(scratch.path("keys.snapshot"), decode)
         .unwrap();
     assert!(!restored.allow(&key));
@@ -232,7 +238,7 @@ fn the_default_clock_restores_too_and_keys_may_be_anything() {
 
 #[test]
 fn only_the_owner_reads_the_file_and_nothing_else_is_left() {
-    let scratch = Scratch::new("exact-replace");
+    let scratch = TempFolder::new("exact-replace");
     save(
         &some(Algorithm::SlidingLog, 1_000),
         &scratch.path("keys.snapshot"),
@@ -254,7 +260,7 @@ fn only_the_owner_reads_the_file_and_nothing_else_is_left() {
 }
 
 /// The error of restoring the file into a limiter of this algorithm, as text.
-fn refused(scratch: &Scratch, algorithm: Algorithm) -> String {
+fn refused(scratch: &TempFolder, algorithm: Algorithm) -> String {
     match load(
         builder(algorithm, Duration::ZERO),
         &scratch.path("keys.snapshot"),
@@ -266,7 +272,7 @@ fn refused(scratch: &Scratch, algorithm: Algorithm) -> String {
 
 #[test]
 fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
-    let scratch = Scratch::new("exact-wrong");
+    let scratch = TempFolder::new("exact-wrong");
     let file = scratch.path("keys.snapshot");
     let log = Algorithm::SlidingLog;
     save(&some(log, 20), &file);
@@ -287,7 +293,7 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     // One key less than there are words for, and one more.
     for change in [|keys: u64| keys - 1, |keys: u64| keys + 1, |_| u64::MAX] {
         fs::write(&file, &right).unwrap();
-        snapshot::tamper(&file, |words| {
+        snapshot::corrupt_snapshot(&file, |words| {
             let keys = words.last_mut().expect("how many there are");
             *keys = change(*keys);
         });
@@ -325,7 +331,7 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
 #[test]
 fn no_damaged_or_shortened_file_is_loaded() {
     for algorithm in [Algorithm::Gcra, Algorithm::SlidingLog] {
-        let scratch = Scratch::new("exact-damaged");
+        let scratch = TempFolder::new("exact-damaged");
         save(&some(algorithm, 3), &scratch.path("keys.snapshot"));
         let right = fs::read(scratch.path("keys.snapshot")).unwrap();
         for length in 0..right.len() {
@@ -356,12 +362,12 @@ fn no_damaged_or_shortened_file_is_loaded() {
 
 #[test]
 fn more_keys_than_fit_are_an_error() {
-    let scratch = Scratch::new("exact-many");
+    let scratch = TempFolder::new("exact-many");
     save(
         &some(Algorithm::TokenBucket, 110),
         &scratch.path("keys.snapshot"),
     );
-    let small = ExactKeyedLimiter::builder(Rate::per_hour(10), 50)
+    let small = StoredKeyLimiter::builder(Rate::per_hour(10), 50)
         .algorithm(Algorithm::TokenBucket)
         .clock(Manual::new());
     let error = load(small, &scratch.path("keys.snapshot")).unwrap_err();

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, Rate, Reservation, Tier, Timestamp, exact_keyed,
+    Algorithm, Decision, Rate, Reservation, StoredKeyLimiter, Tier, Timestamp, exact_keyed,
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 
@@ -13,14 +13,14 @@ type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
 
 /// One key of a table that lives for ever, so that its reservations can be kept.
 struct OneKey {
-    table: &'static ExactKeyedLimiter<String, Manual>,
+    table: &'static StoredKeyLimiter<String, Manual>,
     tier: &'static Tier,
 }
 
 impl OneKey {
     /// The limiter's own rate is another than the key's.
     fn new(algorithm: Algorithm, rate: Rate) -> Self {
-        let table = ExactKeyedLimiter::builder(Rate::per_minute(7), 4)
+        let table = StoredKeyLimiter::builder(Rate::per_minute(7), 4)
             .algorithm(algorithm)
             .longest_wait(Duration::MAX)
             .clock(Manual::new())
@@ -50,7 +50,7 @@ impl Lender for OneKey {
 
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)> {
         let slot = self.key().reserve_at(now, cost).ok()?;
-        Some((slot.act_at(), ManuallyDrop::new(slot)))
+        Some((slot.ready_at(), ManuallyDrop::new(slot)))
     }
 
     fn give_back_at(&mut self, now: Timestamp, receipt: Self::Receipt) {
@@ -66,7 +66,7 @@ impl Adjustable for OneKey {
     }
 
     /// Until a slower tier lets the key pass.
-    fn drains_by(old: Rate, new: Rate) -> Rate {
+    fn fastest_drain_rate(old: Rate, new: Rate) -> Rate {
         if old.is_faster_than(new) { old } else { new }
     }
 }

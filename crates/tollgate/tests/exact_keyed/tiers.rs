@@ -6,7 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, AtCap, ExactKeyedLimiter, Outcome, Rate, Tier, Timestamp, core::Align, exact_keyed,
+    Algorithm, Outcome, Rate, StoredKeyLimiter, Tier, Timestamp, WhenFull, core::WindowAlignment,
+    exact_keyed,
 };
 use tollgate_testkit::traffic::Random;
 
@@ -14,20 +15,20 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
 
 fn builder<K>(algorithm: Algorithm, rate: Rate) -> exact_keyed::Builder<K, Manual> {
-    ExactKeyedLimiter::builder(rate, 1_000)
+    StoredKeyLimiter::builder(rate, 1_000)
         .algorithm(algorithm)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(Manual::new())
 }
 
-fn limiter<K>(algorithm: Algorithm, rate: Rate) -> ExactKeyedLimiter<K, Manual> {
+fn limiter<K>(algorithm: Algorithm, rate: Rate) -> StoredKeyLimiter<K, Manual> {
     builder(algorithm, rate).build().expect("a rate that fits")
 }
 
@@ -62,7 +63,12 @@ fn an_upgraded_key_carries_over_one_empty_bucket_at_most() {
         let booked = limiter.key("user").reserve(1).map(std::mem::forget);
         // What is full again at the new rate after a second has at most that to wait, or two where a
         // window's estimate fades over the next.
-        let wait = limiter.key("user").at(&gold).unwrap().check_n(10).wait();
+        let wait = limiter
+            .key("user")
+            .at(&gold)
+            .unwrap()
+            .check_n(10)
+            .wait_or_max();
         let windows = if algorithm == Algorithm::SlidingCounter {
             2
         } else {
@@ -147,7 +153,7 @@ fn a_block_is_independent_of_the_rate() {
             .unwrap();
         let decision = limiter.key("user").at(&gold).unwrap().check_n(1);
         assert_eq!(decision.outcome, Outcome::Denied);
-        assert_eq!(decision.wait(), Duration::from_secs(60));
+        assert_eq!(decision.wait_or_max(), Duration::from_secs(60));
         limiter.clock().advance(Duration::from_secs(60));
         assert!(
             limiter.key("user").at(&gold).unwrap().allow_n(1_000),
@@ -199,7 +205,7 @@ fn the_function_is_asked_once_for_each_key_that_is_there() {
         assert_eq!(limiter.key(&70).at(&more).unwrap().check().limit, 500);
         let refused = limiter.check(&70);
         assert_eq!((refused.limit, refused.is_allowed()), (20, false));
-        limiter.clock().advance(refused.wait());
+        limiter.clock().advance(refused.wait_or_max());
         assert!(limiter.allow(&70), "{algorithm:?}");
         assert_eq!(limiter.check(&70).limit, 20);
         assert_eq!(asked.load(Ordering::Relaxed), 102, "{algorithm:?}");
@@ -235,8 +241,11 @@ fn a_tier_of_another_algorithm_is_refused_when_it_is_given() {
 
 #[test]
 fn windows_of_a_tier_begin_where_it_says() {
-    let aligned = Algorithm::FixedWindow(Align::default());
-    let limiter = limiter::<String>(Algorithm::FixedWindow(Align::FirstHit), Rate::per_hour(1));
+    let aligned = Algorithm::FixedWindow(WindowAlignment::default());
+    let limiter = limiter::<String>(
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
+        Rate::per_hour(1),
+    );
     let tier = Tier::new(aligned, Rate::per_hour(5)).unwrap();
     assert_eq!(tier.algorithm(), aligned);
     assert!(limiter.key("user").at(&tier).unwrap().allow_n(5));

@@ -7,34 +7,35 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, AtCap, ExactKeyedLimiter, Outcome, Rate, Refused, Timestamp, core::Align,
+    Algorithm, Outcome, Rate, RateDenied, StoredKeyLimiter, Timestamp, WhenFull,
+    core::WindowAlignment,
 };
 
-type Table<K> = ExactKeyedLimiter<K, Manual>;
+type Table<K> = StoredKeyLimiter<K, Manual>;
 
 const EVERY_ALGORITHM: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
-const EVERY_POLICY: [AtCap; 4] = [
-    AtCap::ShareOne,
-    AtCap::DenyNew,
-    AtCap::AdmitNew,
-    AtCap::EvictNearestIdle,
+const EVERY_POLICY: [WhenFull; 4] = [
+    WhenFull::SharedBucket,
+    WhenFull::DenyNew,
+    WhenFull::AdmitNew,
+    WhenFull::EvictNearestIdle,
 ];
 
 pub(crate) fn table<K>(
     algorithm: Algorithm,
     rate: Rate,
     capacity: usize,
-    at_cap: AtCap,
+    at_cap: WhenFull,
 ) -> Table<K> {
-    ExactKeyedLimiter::builder(rate, capacity)
+    StoredKeyLimiter::builder(rate, capacity)
         .algorithm(algorithm)
         .at_cap(at_cap)
         .clock(Manual::new())
@@ -59,13 +60,13 @@ fn at_the_cap_new_keys_get_what_the_policy_says_and_old_ones_keep_their_limits()
             (0..10).for_each(|key| spend(&limiter, key));
             let passed = (100..200).filter(|key| limiter.allow(key)).count();
             let expect = match at_cap {
-                AtCap::ShareOne => 5,
-                AtCap::DenyNew => 0,
+                WhenFull::SharedBucket => 5,
+                WhenFull::DenyNew => 0,
                 _ => 100,
             };
             assert_eq!(passed, expect, "{algorithm:?} {at_cap:?}");
             let stats = limiter.stats();
-            if at_cap == AtCap::EvictNearestIdle {
+            if at_cap == WhenFull::EvictNearestIdle {
                 assert_eq!((stats.evicted, stats.overflowed), (100, 0));
             } else {
                 assert_eq!((stats.evicted, stats.overflowed), (0, 100));
@@ -83,7 +84,7 @@ fn at_the_cap_new_keys_get_what_the_policy_says_and_old_ones_keep_their_limits()
 #[test]
 fn eviction_takes_the_key_that_is_idle_next_and_is_a_way_around_the_limit() {
     let rate = Rate::per_hour(10);
-    let limiter = table(Algorithm::TokenBucket, rate, 5, AtCap::EvictNearestIdle);
+    let limiter = table(Algorithm::TokenBucket, rate, 5, WhenFull::EvictNearestIdle);
     for key in 0..5u64 {
         assert!(limiter.check_n(&key, 2 + key).is_allowed());
     }
@@ -120,7 +121,7 @@ fn blocked_keys_stay_blocked_under_a_flood() {
             }
             let decision = limiter.check(&10);
             assert_eq!(decision.outcome, Outcome::Denied);
-            assert_eq!(decision.wait(), Duration::from_secs(10));
+            assert_eq!(decision.wait_or_max(), Duration::from_secs(10));
             assert!(limiter.allow(&0));
             limiter.clock().advance(Duration::from_secs(20));
             assert!((0..20).all(|key| limiter.allow(&key)));
@@ -130,7 +131,7 @@ fn blocked_keys_stay_blocked_under_a_flood() {
 
 #[test]
 fn blocks_have_room_of_their_own_and_an_error_beyond_it() {
-    let limiter = table(Algorithm::Gcra, Rate::per_hour(1), 64, AtCap::DenyNew);
+    let limiter = table(Algorithm::Gcra, Rate::per_hour(1), 64, WhenFull::DenyNew);
     (0..64).for_each(|key| spend(&limiter, key));
     let hour = Duration::from_secs(3600);
     let blocked = (100..200).take_while(|key| limiter.key(key).block_for(hour).is_ok());
@@ -171,7 +172,7 @@ fn a_full_table_of_several_shards_holds_every_key_of_its_capacity() {
         Algorithm::LeakyBucket,
         Rate::per_hour(1),
         20_000,
-        AtCap::AdmitNew,
+        WhenFull::AdmitNew,
     );
     (0..20_000u64).for_each(|key| assert!(limiter.allow(&key)));
     assert!((0..20_000).all(|key| !limiter.allow(&key)));
@@ -189,7 +190,7 @@ fn only_a_new_key_that_was_charged_is_cloned() {
             Self(self.0)
         }
     }
-    let limiter = table(Algorithm::Gcra, Rate::per_hour(2), 100, AtCap::DenyNew);
+    let limiter = table(Algorithm::Gcra, Rate::per_hour(2), 100, WhenFull::DenyNew);
     for _ in 0..10 {
         for key in (0..100).map(Costly) {
             let _ = limiter.key(&key).peek();
@@ -203,7 +204,7 @@ fn only_a_new_key_that_was_charged_is_cloned() {
 #[test]
 fn a_key_that_was_dropped_does_not_start_again_at_an_earlier_time() {
     let rate = Rate::per_second(3);
-    let limiter = table(EVERY_ALGORITHM[3], rate, 10, AtCap::DenyNew);
+    let limiter = table(EVERY_ALGORITHM[3], rate, 10, WhenFull::DenyNew);
     let at = Timestamp::from_secs;
     assert!(limiter.key("a").check_at(at(1), 3).is_allowed());
     assert!(limiter.key("b").check_at(at(10), 1).is_allowed());
@@ -218,12 +219,12 @@ fn a_key_that_was_dropped_does_not_start_again_at_an_earlier_time() {
 #[test]
 fn reservations_are_given_back_to_the_entry_that_they_were_made_in() {
     for algorithm in EVERY_ALGORITHM {
-        let limiter = table(algorithm, Rate::per_second(2), 10, AtCap::DenyNew);
+        let limiter = table(algorithm, Rate::per_second(2), 10, WhenFull::DenyNew);
         assert!(limiter.check_n("key", 2).is_allowed());
         let before = limiter.check("key");
         let first = limiter.key("key").reserve(1).unwrap();
         let second = limiter.key("key").reserve(1).unwrap();
-        assert!(!first.delay().is_zero() && second.act_at() >= first.act_at());
+        assert!(!first.delay().is_zero() && second.ready_at() >= first.ready_at());
         second.cancel();
         first.cancel();
         assert_eq!(limiter.check("key"), before, "{algorithm:?}");
@@ -245,7 +246,7 @@ fn what_was_booked_in_the_shared_bucket_comes_back_to_it() {
         Algorithm::TokenBucket,
         Rate::per_hour(5),
         0,
-        AtCap::ShareOne,
+        WhenFull::SharedBucket,
     );
     let slot = limiter.key("a").reserve(5).unwrap();
     assert!(!limiter.allow("b"));
@@ -253,16 +254,19 @@ fn what_was_booked_in_the_shared_bucket_comes_back_to_it() {
     assert!(limiter.check_n("c", 5).is_allowed());
     assert!(matches!(
         limiter.key("d").reserve(6),
-        Err(Refused::Never(_))
+        Err(RateDenied::ExceedsBurst(_))
     ));
     let late = limiter.key("d").acquire().timeout(Duration::from_secs(1));
-    assert!(matches!(late.wait_blocking(), Err(Refused::TooLate(_))));
+    assert!(matches!(
+        late.wait_blocking(),
+        Err(RateDenied::DeadlineExceeded(_))
+    ));
 }
 
 #[test]
 fn a_changed_rate_keeps_what_every_key_has_spent() {
     for algorithm in EVERY_ALGORITHM {
-        let limiter = table(algorithm, Rate::per_hour(10), 1_000, AtCap::DenyNew);
+        let limiter = table(algorithm, Rate::per_hour(10), 1_000, WhenFull::DenyNew);
         (0..500u64).for_each(|key| assert!(limiter.check_n(&key, 4).is_allowed()));
         for _ in 0..40 {
             limiter.set_rate(Rate::per_hour(20)).unwrap();
@@ -298,7 +302,7 @@ fn a_key_that_a_slower_rate_keeps_busy_is_not_dropped_by_the_faster_one() {
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
     ] {
-        let limiter = table(algorithm, fast, 1_000, AtCap::DenyNew);
+        let limiter = table(algorithm, fast, 1_000, WhenFull::DenyNew);
         (0..50).for_each(|key| spend(&limiter, key));
         limiter.set_rate(slow).unwrap();
         limiter.clock().advance(Duration::from_secs(60));
@@ -311,7 +315,7 @@ fn a_key_that_a_slower_rate_keeps_busy_is_not_dropped_by_the_faster_one() {
 #[test]
 fn gifts_and_fines_stay_between_full_and_empty() {
     for algorithm in EVERY_ALGORITHM {
-        let limiter = table(algorithm, Rate::per_hour(10), 10, AtCap::DenyNew);
+        let limiter = table(algorithm, Rate::per_hour(10), 10, WhenFull::DenyNew);
         let left = || limiter.key("key").peek().remaining;
         limiter.key("key").refund(5);
         assert_eq!(left(), 10);
@@ -371,7 +375,7 @@ fn stats_tell_why_keys_were_dropped_and_what_that_took() {
         Algorithm::Gcra,
         Rate::per_second(10),
         100,
-        AtCap::EvictNearestIdle,
+        WhenFull::EvictNearestIdle,
     );
     (0..100u64).for_each(|key| assert!(limiter.check_n(&key, 1 + key % 3).is_allowed()));
     limiter.key(&0).reset();
@@ -403,7 +407,7 @@ fn stats_tell_why_keys_were_dropped_and_what_that_took() {
 fn a_clock_that_counts_from_long_ago_fits() {
     let epoch = Timestamp::from_secs(60 * 365 * 86_400);
     for algorithm in EVERY_ALGORITHM {
-        let limiter = ExactKeyedLimiter::builder(Rate::per_second(2), 10)
+        let limiter = StoredKeyLimiter::builder(Rate::per_second(2), 10)
             .algorithm(algorithm)
             .clock(Manual::starting_at(epoch))
             .build()
@@ -411,14 +415,14 @@ fn a_clock_that_counts_from_long_ago_fits() {
         assert!(limiter.check_n("key", 2).is_allowed());
         assert!(!limiter.allow("key"));
         let slot = limiter.key("key").reserve(1).unwrap();
-        assert!(slot.act_at() > epoch && slot.delay() <= Duration::from_secs(2));
+        assert!(slot.ready_at() > epoch && slot.delay() <= Duration::from_secs(2));
     }
 }
 
 #[test]
 fn threads_share_one_key_and_the_counters_add_up() {
     for algorithm in EVERY_ALGORITHM {
-        let limiter = table(algorithm, Rate::per_hour(1_000), 5_000, AtCap::DenyNew);
+        let limiter = table(algorithm, Rate::per_hour(1_000), 5_000, WhenFull::DenyNew);
         let work = |thread: u64| {
             let own = (0..900).filter(|n| limiter.allow(&(1 + thread * 900 + n)));
             assert_eq!(own.count(), 900);
@@ -437,7 +441,7 @@ fn threads_share_one_key_and_the_counters_add_up() {
 #[cfg(feature = "tokio")]
 #[tokio::test(start_paused = true)]
 async fn waiters_of_one_key_pass_in_turn() {
-    let limiter = ExactKeyedLimiter::builder(Rate::per_second(10).burst(1), 10)
+    let limiter = StoredKeyLimiter::builder(Rate::per_second(10).burst(1), 10)
         .algorithm(Algorithm::LeakyBucket)
         .clock(tollgate::clock::Tokio::new())
         .build()
@@ -455,7 +459,7 @@ async fn waiters_of_one_key_pass_in_turn() {
 fn whoever_visits_active_keys_may_call_the_limiter() {
     for algorithm in EVERY_ALGORITHM {
         // Of several shards.
-        let limiter = table::<u64>(algorithm, Rate::per_hour(5), 5_000, AtCap::DenyNew);
+        let limiter = table::<u64>(algorithm, Rate::per_hour(5), 5_000, WhenFull::DenyNew);
         (0..3_000).for_each(|key| assert!(limiter.allow(&key)));
         let mut seen = 0;
         limiter.for_each_active(|active| {

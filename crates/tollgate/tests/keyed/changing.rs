@@ -8,8 +8,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Clock, Decision, ExactKeyedLimiter, KeyedLimiter, Limiter, Outcome, Rate, Tier,
-    Timestamp, core::Align,
+    Algorithm, Clock, Decision, KeyedLimiter, Limiter, Outcome, Rate, StoredKeyLimiter, Tier,
+    Timestamp, core::WindowAlignment,
 };
 
 use crate::BASE;
@@ -27,7 +27,7 @@ struct Table {
 
 enum Holder {
     Keyed(Box<KeyedLimiter<Manual>>, Vec<Tier>),
-    Exact(Box<ExactKeyedLimiter<String, Manual>>, Vec<Tier>),
+    Exact(Box<StoredKeyLimiter<String, Manual>>, Vec<Tier>),
     One(Box<Limiter<Manual>>),
 }
 
@@ -68,7 +68,7 @@ impl Table {
                 )
             }
             Sort::Exact(_) | Sort::LiveExact(_) => {
-                let limiter = ExactKeyedLimiter::builder(own, 100)
+                let limiter = StoredKeyLimiter::builder(own, 100)
                     .algorithm(algorithm)
                     .clock(clock)
                     .build()
@@ -178,7 +178,7 @@ fn holds(sort: Sort, rates: &[Rate], steps: &[Visit]) -> Result<(), TestCaseErro
             continue;
         };
         if step.waits && !rate.is_zero() {
-            clock.advance(refused.wait());
+            clock.advance(refused.wait_or_max());
             let later = table.check(limit, step.cost);
             prop_assert!(later.is_allowed(), "{step:?}: {refused:?}, then {later:?}");
             asked.push(Asked {
@@ -331,8 +331,8 @@ proptest! {
     #[test]
     fn windows_in_any_order_keep_the_bound_of_the_largest_count_and_the_shortest(
         algorithm in prop::sample::select(vec![
-            Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-            Algorithm::FixedWindow(Align::FirstHit),
+            Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+            Algorithm::FixedWindow(WindowAlignment::FirstHit),
             Algorithm::SlidingLog,
             Algorithm::SlidingCounter,
         ]),
@@ -349,8 +349,10 @@ const EVERY_SORT: [Sort; 8] = [
     Sort::Exact(Algorithm::Gcra),
     Sort::Exact(Algorithm::TokenBucket),
     Sort::Exact(Algorithm::LeakyBucket),
-    Sort::Exact(Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO))),
-    Sort::Exact(Algorithm::FixedWindow(Align::FirstHit)),
+    Sort::Exact(Algorithm::FixedWindow(WindowAlignment::Boundary(
+        Timestamp::ZERO,
+    ))),
+    Sort::Exact(Algorithm::FixedWindow(WindowAlignment::FirstHit)),
     Sort::Exact(Algorithm::SlidingLog),
     Sort::Exact(Algorithm::SlidingCounter),
 ];

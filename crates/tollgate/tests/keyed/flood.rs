@@ -5,8 +5,8 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{AtCap, Clock, KeyedLimiter, Rate, Timestamp};
-use tollgate_testkit::memory::{alone, held};
+use tollgate::{Clock, KeyedLimiter, Rate, Timestamp, WhenFull};
+use tollgate_testkit::memory::{held_bytes, is_isolated};
 use tollgate_testkit::traffic::Random;
 
 const BLOCKED: u64 = 1_000;
@@ -30,7 +30,7 @@ impl Flood {
     fn new(capacity: usize) -> Self {
         let clock = Manual::starting_at(Timestamp::from_secs(77));
         let limiter = KeyedLimiter::builder(Rate::per_hour(10), capacity)
-            .at_cap(AtCap::ShareOne)
+            .at_cap(WhenFull::SharedBucket)
             .clock(clock.clone())
             .build()
             .expect("a rate that fits");
@@ -83,7 +83,7 @@ impl Flood {
         assert!(now < self.blocked_until);
         for number in 0..BLOCKED {
             let decision = self.limiter.check(&key("blocked", number));
-            assert_eq!(decision.wait(), self.blocked_until - now);
+            assert_eq!(decision.wait_or_max(), self.blocked_until - now);
         }
         for number in 0..LIMITED {
             let left = self.limiter.key(&key("limited", number)).peek().remaining;
@@ -94,7 +94,7 @@ impl Flood {
 
 #[test]
 fn a_flood_frees_nobody_and_stays_within_the_memory_bound() {
-    if !alone() {
+    if !is_isolated() {
         return;
     }
     let soak = std::env::var_os("TOLLGATE_SOAK").is_some();
@@ -106,12 +106,12 @@ fn a_flood_frees_nobody_and_stays_within_the_memory_bound() {
     // What threads and the allocator need for themselves is there, for the most part, before anything
     // is measured.
     Flood::new(2_000).run(20_000);
-    let before = held();
+    let before = held_bytes();
     let flood = Flood::new(capacity);
     let passed = flood.run(hostile);
     let bound = flood.limiter.memory_bound();
     assert!(bound <= capacity * 25 + 20_000, "{bound} bytes");
-    let grown = held().saturating_sub(before);
+    let grown = held_bytes().saturating_sub(before);
     assert!(
         grown <= bound + bound / 20 + THREADS,
         "{grown} bytes of {bound}"

@@ -2,14 +2,14 @@
 
 use std::time::Duration;
 
-use tollgate::{AtCap, Rate};
+use tollgate::{Rate, WhenFull};
 
 use crate::{limiter, soak, with_policy};
 
 fn every_key_is_limited(keys: u64) {
     // If a key found no slot it would pass uncounted, and be seen to.
     let capacity = usize::try_from(keys).expect("fits");
-    let (limiter, _) = with_policy(Rate::per_hour(2), capacity, AtCap::AdmitNew);
+    let (limiter, _) = with_policy(Rate::per_hour(2), capacity, WhenFull::AdmitNew);
     for key in 0..keys {
         assert!(limiter.key(&key).allow_n(2), "{key} of {keys}");
     }
@@ -65,7 +65,7 @@ fn as_many_keys_as_the_capacity_can_be_fined_before_any_is_charged() {
 fn an_idle_key_makes_room_at_once_when_there_is_no_other() {
     // Each key is idle after a microsecond, and all of them come within a millisecond.
     let rate = Rate::every(Duration::from_micros(1));
-    let (limiter, clock) = with_policy(rate, 10, AtCap::DenyNew);
+    let (limiter, clock) = with_policy(rate, 10, WhenFull::DenyNew);
     for key in 0..400 {
         clock.advance(Duration::from_nanos(2_001));
         assert!(limiter.allow(&key), "{key}");

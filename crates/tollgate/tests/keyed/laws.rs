@@ -7,8 +7,8 @@ use proptest::prelude::*;
 use proptest::test_runner::{FileFailurePersistence, TestCaseError};
 use tollgate::clock::Manual;
 use tollgate::{Decision, KeyedLimiter, Rate, Reservation, Timestamp, keyed};
-use tollgate_testkit::laws::{self, Broken, Lender, Subject};
-use tollgate_testkit::oracle::Kind;
+use tollgate_testkit::laws::{self, LawViolation, Lender, Subject};
+use tollgate_testkit::oracle::OracleKind;
 
 const YEAR: Duration = Duration::from_secs(31_536_000);
 
@@ -50,7 +50,7 @@ impl Lender for OneKey {
 
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)> {
         let slot = self.key(now).reserve_at(now, cost).ok()?;
-        Some((slot.act_at(), ManuallyDrop::new(slot)))
+        Some((slot.ready_at(), ManuallyDrop::new(slot)))
     }
 
     fn give_back_at(&mut self, now: Timestamp, receipt: Self::Receipt) {
@@ -72,7 +72,7 @@ fn rates() -> impl Strategy<Value = Rate> {
     ]
 }
 
-fn broken(broken: Broken) -> TestCaseError {
+fn broken(broken: LawViolation) -> TestCaseError {
     TestCaseError::fail(broken.to_string())
 }
 
@@ -94,11 +94,11 @@ proptest! {
 
     #[test]
     fn laws_1_to_8(rate in rates(), seed: u64) {
-        laws::all(Kind::Gcra, rate, OneKey::new, seed).map_err(broken)?;
+        laws::check_all(OracleKind::Gcra, rate, OneKey::new, seed).map_err(broken)?;
     }
 
     #[test]
     fn law_9(rate in rates(), seed: u64) {
-        laws::check_all_reservations(Kind::Gcra, rate, OneKey::new, seed).map_err(broken)?;
+        laws::check_all_reservations(OracleKind::Gcra, rate, OneKey::new, seed).map_err(broken)?;
     }
 }

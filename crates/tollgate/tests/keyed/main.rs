@@ -21,7 +21,7 @@ mod waiting;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{AtCap, KeyedLimiter, Rate, Timestamp};
+use tollgate::{KeyedLimiter, Rate, Timestamp, WhenFull};
 
 /// Where the clocks of these tests start: away from zero, so that an anchor that is forgotten shows.
 const BASE: Timestamp = Timestamp::from_secs(1_000_000);
@@ -43,10 +43,10 @@ fn soak() -> bool {
 
 /// A limiter and the clock that it reads.
 fn limiter(rate: Rate, capacity: usize) -> (KeyedLimiter<Manual>, Manual) {
-    with_policy(rate, capacity, AtCap::default())
+    with_policy(rate, capacity, WhenFull::default())
 }
 
-fn with_policy(rate: Rate, capacity: usize, at_cap: AtCap) -> (KeyedLimiter<Manual>, Manual) {
+fn with_policy(rate: Rate, capacity: usize, at_cap: WhenFull) -> (KeyedLimiter<Manual>, Manual) {
     let clock = Manual::starting_at(BASE);
     let limiter = KeyedLimiter::builder(rate, capacity)
         .at_cap(at_cap)

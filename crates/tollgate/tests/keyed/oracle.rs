@@ -4,7 +4,7 @@ use std::collections::HashMap;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::core::{Arithmetic, Gcra, Tat, units};
+use tollgate::core::{Arithmetic, Gcra, TatState, units};
 use tollgate::{Clock, Decision, KeyedLimiter, Rate, Timestamp};
 use tollgate_testkit::traffic::Random;
 
@@ -13,7 +13,7 @@ use crate::{BASE, index, limiter, nanos, soak};
 /// One word a key in a map: what the table must be equal to.
 struct Model {
     limit: Gcra,
-    keys: HashMap<u64, Tat>,
+    keys: HashMap<u64, TatState>,
 }
 
 impl Model {
@@ -35,19 +35,19 @@ impl Model {
             return;
         };
         let word = tat.to_word();
-        let now = units::of(now);
+        let now = units::from_time(now);
         // And a unit more, by which receipts from before are told.
         let gift = self.limit.interval_units() * tokens + 1;
-        *tat = Tat::from_word(word.saturating_sub(gift).max(now.min(word)));
+        *tat = TatState::from_word(word.saturating_sub(gift).max(now.min(word)));
     }
 
     /// A fine, never past an empty bucket.
     fn penalize(&mut self, now: Timestamp, key: u64, tokens: u64) {
-        let empty = self.limit.pace().empty(now).to_word();
+        let empty = self.limit.params().empty(now).to_word();
         let tat = self.keys.entry(key).or_default();
-        let start = tat.to_word().max(units::of(now));
+        let start = tat.to_word().max(units::from_time(now));
         let fined = start + self.limit.interval_units() * tokens;
-        *tat = Tat::from_word(fined.min(empty.max(start)));
+        *tat = TatState::from_word(fined.min(empty.max(start)));
     }
 }
 
@@ -88,7 +88,7 @@ impl Run {
         assert_eq!(stats.overflowed, 0, "{stats:?}");
         assert!(pair.first > 0, "no time at which all keys were idle");
         let now = pair.clock.now();
-        let active = |tat: &&Tat| tat.to_word() > units::of(local(now));
+        let active = |tat: &&TatState| tat.to_word() > units::from_time(local(now));
         let expected = pair.model.keys.values().filter(active).count();
         assert_eq!(pair.table.len(), expected);
     }

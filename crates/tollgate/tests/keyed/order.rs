@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{AtCap, KeyedLimiter, Rate};
+use tollgate::{KeyedLimiter, Rate, WhenFull};
 use tollgate_testkit::traffic::Random;
 
 use crate::{BASE, index, nanos};
@@ -14,7 +14,7 @@ const KEYS: usize = 300;
 fn random_times(capacity: usize, span: Duration, longest_wait: Duration, seed: u64) {
     let rate = Rate::every(Duration::from_millis(100)).burst(5);
     let limiter = KeyedLimiter::builder(rate, capacity)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .longest_wait(longest_wait)
         .clock(Manual::starting_at(BASE))
         .build()

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate::{AtCap, Clock, Outcome, Rate, Refused};
+use tollgate::{Clock, Outcome, Rate, RateDenied, WhenFull};
 
 use crate::{fill, with_policy};
 
@@ -10,7 +10,7 @@ const HOUR: Duration = Duration::from_secs(3_600);
 
 #[test]
 fn by_default_keys_without_a_slot_share_one_bucket() {
-    let (limiter, clock) = with_policy(Rate::per_hour(3), 10, AtCap::default());
+    let (limiter, clock) = with_policy(Rate::per_hour(3), 10, WhenFull::default());
     // The key that found no slot took the first of three.
     let there = fill(&limiter, 0);
     assert!(there >= 10, "{there}");
@@ -18,7 +18,7 @@ fn by_default_keys_without_a_slot_share_one_bucket() {
     assert_eq!(passed, 2);
     let decision = limiter.check("another");
     assert_eq!(decision.outcome, Outcome::Denied);
-    assert_eq!(decision.wait(), HOUR / 3);
+    assert_eq!(decision.wait_or_max(), HOUR / 3);
     clock.advance(HOUR / 3);
     assert!(limiter.allow("another"));
     assert_eq!(limiter.stats().evicted, 0);
@@ -26,7 +26,7 @@ fn by_default_keys_without_a_slot_share_one_bucket() {
 
 #[test]
 fn waits_of_keys_without_a_slot_queue_up_in_the_shared_bucket() {
-    let (limiter, _) = with_policy(Rate::per_second(1), 10, AtCap::ShareOne);
+    let (limiter, _) = with_policy(Rate::per_second(1), 10, WhenFull::SharedBucket);
     // The key that found no slot took the only token.
     fill(&limiter, 0);
     let delays: Vec<_> = (1_000..1_005)
@@ -42,22 +42,25 @@ fn waits_of_keys_without_a_slot_queue_up_in_the_shared_bucket() {
         .key("late")
         .acquire()
         .timeout(Duration::from_secs(5));
-    assert!(matches!(refused.wait_blocking(), Err(Refused::TooLate(_))));
+    assert!(matches!(
+        refused.wait_blocking(),
+        Err(RateDenied::DeadlineExceeded(_))
+    ));
 }
 
 #[test]
 fn new_keys_can_be_denied() {
-    let (limiter, clock) = with_policy(Rate::per_second(2), 10, AtCap::DenyNew);
+    let (limiter, clock) = with_policy(Rate::per_second(2), 10, WhenFull::DenyNew);
     let there = fill(&limiter, 0);
     for key in 1_000..1_100 {
         let decision = limiter.check(&key);
         assert_eq!(decision.outcome, Outcome::Denied);
-        assert_eq!(decision.wait(), Duration::from_millis(500));
+        assert_eq!(decision.wait_or_max(), Duration::from_millis(500));
         assert!(!limiter.allow(&key));
         // There is nothing that a wait could be charged to.
         assert!(matches!(
             limiter.key(&key).reserve(1),
-            Err(Refused::QueueFull(_))
+            Err(RateDenied::QueueFull(_))
         ));
         assert!(limiter.key(&key).acquire().wait_blocking().is_err());
         // A look shows a full bucket: the key has spent nothing.
@@ -72,7 +75,7 @@ fn new_keys_can_be_denied() {
 
 #[test]
 fn new_keys_can_be_admitted_uncounted() {
-    let (limiter, _) = with_policy(Rate::per_hour(2), 10, AtCap::AdmitNew);
+    let (limiter, _) = with_policy(Rate::per_hour(2), 10, WhenFull::AdmitNew);
     let there = fill(&limiter, 0);
     for _ in 0..5 {
         let decision = limiter.check_n("new", 2);
@@ -88,7 +91,7 @@ fn new_keys_can_be_admitted_uncounted() {
 
 #[test]
 fn evicting_the_nearest_to_idle_lets_a_flood_reset_a_spent_key() {
-    let (limiter, clock) = with_policy(Rate::per_hour(10), 100, AtCap::EvictNearestIdle);
+    let (limiter, clock) = with_policy(Rate::per_hour(10), 100, WhenFull::EvictNearestIdle);
     for key in 0..100 {
         assert!(limiter.key(&("spent", key)).allow_n(10));
         assert!(!limiter.allow(&("spent", key)));
@@ -107,7 +110,7 @@ fn evicting_the_nearest_to_idle_lets_a_flood_reset_a_spent_key() {
 
 #[test]
 fn a_blocked_key_is_never_evicted() {
-    let (limiter, clock) = with_policy(Rate::per_hour(10), 100, AtCap::EvictNearestIdle);
+    let (limiter, clock) = with_policy(Rate::per_hour(10), 100, WhenFull::EvictNearestIdle);
     for key in 0..100 {
         limiter.key(&("blocked", key)).block_for(HOUR).unwrap();
     }
@@ -116,14 +119,14 @@ fn a_blocked_key_is_never_evicted() {
         clock.advance(Duration::from_millis(100));
         let _ = limiter.allow(&("made up", key));
         let decision = limiter.check(&("blocked", key % 100));
-        assert_eq!(decision.wait(), end - clock.now(), "{key}");
+        assert_eq!(decision.wait_or_max(), end - clock.now(), "{key}");
     }
     assert!(limiter.stats().evicted > 0);
 }
 
 #[test]
 fn an_evicting_table_full_of_blocked_keys_denies_new_ones() {
-    let (limiter, _) = with_policy(Rate::per_hour(10), 1, AtCap::EvictNearestIdle);
+    let (limiter, _) = with_policy(Rate::per_hour(10), 1, WhenFull::EvictNearestIdle);
     let blocked = (0..).find(|key| limiter.key(key).block_for(HOUR).is_err());
     let blocked = blocked.unwrap();
     assert!(!limiter.allow("new"));
@@ -134,7 +137,7 @@ fn an_evicting_table_full_of_blocked_keys_denies_new_ones() {
 
 #[test]
 fn a_part_of_the_table_is_kept_for_blocks() {
-    let (limiter, _) = with_policy(Rate::per_hour(1), 10, AtCap::DenyNew);
+    let (limiter, _) = with_policy(Rate::per_hour(1), 10, WhenFull::DenyNew);
     fill(&limiter, 0);
     let text = limiter.key("new").penalize(1).unwrap_err().to_string();
     assert_eq!(
@@ -145,23 +148,23 @@ fn a_part_of_the_table_is_kept_for_blocks() {
     for key in 0..10 {
         limiter.key(&("blocked", key)).block_for(HOUR).unwrap();
     }
-    assert!((0..10).all(|key| limiter.key(&("blocked", key)).peek().wait() == HOUR));
+    assert!((0..10).all(|key| limiter.key(&("blocked", key)).peek().wait_or_max() == HOUR));
     // It ends too, and then blocking says so.
     let refused = (10..200).find_map(|key| limiter.key(&("blocked", key)).block_for(HOUR).err());
     assert_eq!(refused.unwrap().to_string(), text);
     // A key that is there can always be blocked.
     limiter.key(&0u64).block_for(HOUR).unwrap();
-    assert_eq!(limiter.key(&0u64).peek().wait(), HOUR);
+    assert_eq!(limiter.key(&0u64).peek().wait_or_max(), HOUR);
 }
 
 #[test]
 fn a_blocked_key_is_told_when_it_passes() {
-    let (limiter, clock) = with_policy(Rate::per_second(1).burst(20), 10, AtCap::default());
+    let (limiter, clock) = with_policy(Rate::per_second(1).burst(20), 10, WhenFull::default());
     assert!(limiter.key("ada").allow_n(20));
     let block = Duration::from_secs(2);
     limiter.key("ada").block_for(block).unwrap();
     // What it owes beyond the block counts, at most doubled.
-    let told = limiter.check("ada").wait();
+    let told = limiter.check("ada").wait_or_max();
     assert!(told > block && told < Duration::from_secs(20), "{told:?}");
     clock.advance(told - Duration::from_nanos(1));
     assert!(!limiter.allow("ada"));
@@ -169,5 +172,5 @@ fn a_blocked_key_is_told_when_it_passes() {
     assert!(limiter.allow("ada"));
     // One that owes nothing then is told the end of its block.
     limiter.key("bob").block_for(block).unwrap();
-    assert_eq!(limiter.check("bob").wait(), block);
+    assert_eq!(limiter.check("bob").wait_or_max(), block);
 }

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, KeyedLimiter, Level, Rate, Stack, Tier};
+use tollgate::{Algorithm, CompositeLimiter, KeyedLimiter, Limit, Rate, Tier};
 
 use crate::limiter;
 
@@ -21,13 +21,13 @@ fn an_upgraded_key_waits_until_what_it_owes_is_paid_back_at_the_new_rate() {
     let fast = tier(Rate::per_second(100).burst(4));
     let at_fast = limiter.key("tenant").at(&fast).unwrap();
     // A look stores nothing, so at the slow rate it goes on to owe ten hours.
-    assert_eq!(at_fast.check_n(0).wait(), SECOND * 6 / 100);
+    assert_eq!(at_fast.check_n(0).wait_or_max(), SECOND * 6 / 100);
     assert_eq!(limiter.key("tenant").peek().reset_after, 36_000 * SECOND);
     // The first refusal does, and the next ones only see it.
-    let wait = at_fast.check_n(1).wait();
+    let wait = at_fast.check_n(1).wait_or_max();
     assert_eq!(wait, SECOND * 7 / 100);
     clock.advance(wait / 2);
-    assert_eq!(at_fast.check_n(1).wait(), wait - wait / 2);
+    assert_eq!(at_fast.check_n(1).wait_or_max(), wait - wait / 2);
     clock.advance(wait - wait / 2 - Duration::from_nanos(1));
     assert!(!at_fast.allow());
     clock.advance(Duration::from_nanos(1));
@@ -42,14 +42,14 @@ fn a_downgraded_key_waits_no_longer_than_the_old_rate_takes() {
     let fast = tier(Rate::per_second(100));
     assert!(limiter.key("key").at(&fast).unwrap().allow_n(100));
     let refused = limiter.check("key");
-    assert_eq!(refused.wait(), SECOND);
+    assert_eq!(refused.wait_or_max(), SECOND);
     // Its own bucket is full again a minute after the others are paid back.
     assert_eq!(refused.reset_after, 60 * SECOND + SECOND * 99 / 100);
     clock.advance(SECOND - Duration::from_nanos(1));
     assert!(!limiter.allow("key"));
     clock.advance(Duration::from_nanos(1));
     assert!(limiter.allow("key"));
-    assert_eq!(limiter.check("key").wait(), 60 * SECOND);
+    assert_eq!(limiter.check("key").wait_or_max(), 60 * SECOND);
     assert_eq!(
         limiter.key("key").at(&fast).unwrap().check_n(0).remaining,
         99
@@ -73,8 +73,8 @@ fn operators_change_what_a_key_owes_by_whichever_rate_it_counts() {
     limiter.key("key").penalize(40).unwrap();
     assert_eq!(at_gold.check_n(0).remaining, 90);
     limiter.key("key").block_for(SECOND).unwrap();
-    assert_eq!(limiter.check("key").wait(), SECOND);
-    assert_eq!(at_gold.check_n(1).wait(), SECOND);
+    assert_eq!(limiter.check("key").wait_or_max(), SECOND);
+    assert_eq!(at_gold.check_n(1).wait_or_max(), SECOND);
     clock.advance(SECOND);
     assert!(at_gold.allow_n(100));
     assert_eq!(limiter.len(), 1);
@@ -126,22 +126,22 @@ fn several_keys_at_other_rates_are_charged_together_or_not_at_all() {
     let gold = tier(Rate::per_second(10));
     assert!(limiter.key("a").allow_n(10));
     let keys = ["a", "b"].map(|key| (limiter.key(key).at(&gold).unwrap(), 1));
-    let refused = limiter.check_together(&keys);
-    assert_eq!((refused.decider, refused.lost_race), (Some(0), false));
-    assert_eq!(refused.decision.wait(), SECOND / 10);
+    let refused = limiter.check_all(&keys);
+    assert_eq!((refused.decided_by, refused.lost_race), (Some(0), false));
+    assert_eq!(refused.decision.wait_or_max(), SECOND / 10);
     // What it told comes true, though nobody asked by itself.
     clock.advance(SECOND / 10);
-    assert!(limiter.check_together(&keys).decision.is_allowed());
+    assert!(limiter.check_all(&keys).decision.is_allowed());
     assert_eq!(limiter.key("b").peek().remaining, 9);
 }
 
 #[test]
 fn a_stack_that_is_refused_at_a_faster_rate_tells_a_wait_that_comes_true() {
     let (limiter, clock) = limiter(Rate::per_hour(10), 10);
-    let (gold, stack) = (tier(Rate::per_second(10)), Stack::new());
+    let (gold, stack) = (tier(Rate::per_second(10)), CompositeLimiter::new());
     for turn in 0..3 {
         let key = format!("key {turn}");
-        let levels = |rate| [Level::new("key", &limiter.key(&key).at(rate).unwrap())];
+        let levels = |rate| [Limit::new("key", &limiter.key(&key).at(rate).unwrap())];
         let own = tier(Rate::per_hour(10));
         assert!((0..10).all(|_| stack.allow(&levels(&own)).is_some()));
         match turn {
@@ -149,7 +149,7 @@ fn a_stack_that_is_refused_at_a_faster_rate_tells_a_wait_that_comes_true() {
             1 => assert!(stack.hold(&levels(&gold), SECOND).is_err()),
             _ => {}
         }
-        let told = stack.check(&levels(&gold)).decision().wait();
+        let told = stack.check(&levels(&gold)).decision().wait_or_max();
         assert_eq!(told, SECOND / 10);
         clock.advance(told);
         assert!(stack.allow(&levels(&gold)).is_some());
@@ -171,7 +171,7 @@ fn a_block_is_independent_of_the_rate() {
         for _ in 0..3 {
             let decision = limiter.key("key").at(limit).unwrap().check_n(1);
             assert!(!decision.is_allowed());
-            assert_eq!(decision.wait(), hour);
+            assert_eq!(decision.wait_or_max(), hour);
         }
     }
     clock.advance(hour);
@@ -186,13 +186,16 @@ fn a_block_holds_for_rates_that_count_nothing() {
     one.key("key").block_for(SECOND).unwrap();
     for none in [Rate::unlimited(), Rate::zero()] {
         let decision = one.key("key").at(&tier(none)).unwrap().check_n(1);
-        assert_eq!((decision.is_allowed(), decision.wait()), (false, SECOND));
+        assert_eq!(
+            (decision.is_allowed(), decision.wait_or_max()),
+            (false, SECOND)
+        );
     }
     // At none, and asked at one.
     let (one, clock) = limiter(Rate::unlimited(), 10);
     one.key("key").block_for(SECOND).unwrap();
     one.set_rate(Rate::per_second(1)).unwrap();
-    assert_eq!(one.check("key").wait(), SECOND);
+    assert_eq!(one.check("key").wait_or_max(), SECOND);
     clock.advance(SECOND);
     assert!(one.allow("key") && !one.allow("key"));
     assert_eq!(one.len(), 1);

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use serde::Deserialize;
 use tollgate::clock::Manual;
-use tollgate::{AtCap, KeyedLimiter, Outcome, Rate, Timestamp};
+use tollgate::{KeyedLimiter, Outcome, Rate, Timestamp, WhenFull};
 use tollgate_testkit::vectors;
 
 #[derive(Deserialize)]
@@ -34,7 +34,7 @@ fn table(sequence: &Sequence) -> KeyedLimiter<Manual> {
     let interval = Duration::from_nanos(sequence.replenish_ns);
     let clock = Manual::starting_at(Timestamp::from_nanos(sequence.created_at));
     KeyedLimiter::builder(Rate::every(interval).burst(sequence.burst), 1_000)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(clock)
         .build()
         .expect("a rate that fits")
@@ -42,7 +42,7 @@ fn table(sequence: &Sequence) -> KeyedLimiter<Manual> {
 
 #[test]
 fn every_answer_is_the_one_that_governor_gave() {
-    let sequences: Vec<Sequence> = vectors::load("governor").expect("the recorded traces");
+    let sequences: Vec<Sequence> = vectors::load_vectors("governor").expect("the recorded traces");
     let mut compared = 0;
     for sequence in &sequences {
         let limiter = table(sequence);
@@ -60,7 +60,7 @@ fn every_answer_is_the_one_that_governor_gave() {
                 Outcome::Allowed => assert_eq!(op.remaining, Some(decision.remaining), "{place}"),
                 Outcome::Denied => {
                     let wait = op.wait_ns.map(Duration::from_nanos);
-                    assert_eq!(wait, Some(decision.wait()), "{place}");
+                    assert_eq!(wait, Some(decision.wait_or_max()), "{place}");
                 }
                 Outcome::Never => {
                     assert_eq!(op.insufficient_capacity, Some(decision.limit), "{place}");

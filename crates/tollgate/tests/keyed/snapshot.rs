@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use tollgate::clock::{Manual, Wall};
 use tollgate::{
-    Algorithm, AtCap, Clock, KeyedLimiter, Rate, Tier, Timestamp,
+    Algorithm, Clock, KeyedLimiter, Rate, Tier, Timestamp, WhenFull,
     keyed::{self, SnapshotError},
 };
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 use tollgate_testkit::snapshot;
 
 /// Where the words of the file lie, in words from its start.
@@ -26,7 +26,7 @@ const INTERVAL: usize = 52;
 
 fn builder(capacity: usize, starting_at: u64) -> keyed::Builder<Manual> {
     KeyedLimiter::builder(Rate::per_hour(10), capacity)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(Manual::starting_at(Timestamp::from_secs(starting_at)))
 }
 
@@ -43,7 +43,7 @@ fn some(keys: u64) -> KeyedLimiter<Manual> {
 
 /// Changes one word of a file and makes the checksum fit again.
 fn tamper(path: &Path, word: usize, change: impl Fn(u64) -> u64) {
-    snapshot::tamper(path, |words| words[word] = change(words[word]));
+    snapshot::corrupt_snapshot(path, |words| words[word] = change(words[word]));
 }
 
 /// As if the snapshot came from the future: then no time has passed since, exactly.
@@ -60,7 +60,7 @@ fn active(limiter: &KeyedLimiter<Manual>) -> Vec<(u64, Duration, bool)> {
 
 #[test]
 fn what_is_restored_is_what_was_there() {
-    let scratch = Scratch::new("same");
+    let scratch = TempFolder::new("same");
     let limiter = some(5_000);
     // Keys that spent nothing aren't active.
     let count = 5_000 - 5_000u64.div_ceil(11) + 1;
@@ -84,7 +84,7 @@ fn what_is_restored_is_what_was_there() {
 
 #[test]
 fn a_table_of_another_size_takes_the_keys_too() {
-    let scratch = Scratch::new("size");
+    let scratch = TempFolder::new("size");
     let limiter = some(3_000);
     limiter.snapshot(scratch.path("limits.snapshot")).unwrap();
     without_time(&scratch.path("limits.snapshot"));
@@ -98,7 +98,7 @@ fn a_table_of_another_size_takes_the_keys_too() {
 
 #[test]
 fn the_time_since_the_snapshot_counts() {
-    let scratch = Scratch::new("time");
+    let scratch = TempFolder::new("time");
     let limiter = some(11);
     limiter
         .key("half an hour")
@@ -114,7 +114,7 @@ fn the_time_since_the_snapshot_counts() {
         .unwrap();
     assert!((0..11u64).all(|key| restored.key(&key).peek().remaining == 10));
     assert!(restored.allow("half an hour"));
-    let wait = restored.check("blocked").wait();
+    let wait = restored.check("blocked").wait_or_max();
     assert!(wait <= Duration::from_secs(82_800), "{wait:?}");
     assert!(wait > Duration::from_secs(82_000), "{wait:?}");
     assert_eq!(restored.len(), 2);
@@ -141,7 +141,7 @@ impl Clock for &Noted {
 
 #[test]
 fn time_between_the_two_clocks_of_a_snapshot_grants_nothing() {
-    let (scratch, clock) = (Scratch::new("stall"), Noted::default());
+    let (scratch, clock) = (TempFolder::new("stall"), Noted::default());
     let limiter = KeyedLimiter::builder(Rate::per_hour(10), 100).clock(&clock);
     let limiter = limiter.build().unwrap();
     let file = scratch.path("limits.snapshot");
@@ -157,7 +157,7 @@ fn time_between_the_two_clocks_of_a_snapshot_grants_nothing() {
 
 #[test]
 fn the_default_clock_restores_too() {
-    let scratch = Scratch::new("default");
+    let scratch = TempFolder::new("default");
     some(100).snapshot(scratch.path("limits.snapshot")).unwrap();
     let builder = KeyedLimiter::builder(Rate::per_hour(10), 10_000);
     let restored: KeyedLimiter = builder.restore(scratch.path("limits.snapshot")).unwrap();
@@ -167,7 +167,7 @@ fn the_default_clock_restores_too() {
 
 #[test]
 fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
-    let scratch = Scratch::new("replace");
+    let scratch = TempFolder::new("replace");
     some(1_000)
         .snapshot(scratch.path("limits.snapshot"))
         .unwrap();
@@ -193,7 +193,7 @@ fn a_snapshot_replaces_the_one_before_and_leaves_nothing_else() {
 }
 
 /// The error of restoring the file, as text.
-fn refused(scratch: &Scratch, capacity: usize) -> String {
+fn refused(scratch: &TempFolder, capacity: usize) -> String {
     match builder(capacity, 0).restore(scratch.path("limits.snapshot")) {
         Ok(_) => "restored".to_owned(),
         Err(error) => scratch.text(&error),
@@ -202,7 +202,7 @@ fn refused(scratch: &Scratch, capacity: usize) -> String {
 
 #[test]
 fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
-    let scratch = Scratch::new("wrong");
+    let scratch = TempFolder::new("wrong");
     let file = scratch.path("limits.snapshot");
     some(20).snapshot(&file).unwrap();
     let right = fs::read(&file).unwrap();
@@ -274,7 +274,7 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
 
 #[test]
 fn keys_at_several_rates_are_restored_with_what_they_owe() {
-    let scratch = Scratch::new("rates");
+    let scratch = TempFolder::new("rates");
     let file = scratch.path("limits.snapshot");
     let limiter = some(0);
     let rates: Vec<_> = (1..=200)
@@ -304,7 +304,7 @@ fn keys_at_several_rates_are_restored_with_what_they_owe() {
 
 #[test]
 fn no_damaged_or_shortened_file_is_loaded() {
-    let scratch = Scratch::new("damaged");
+    let scratch = TempFolder::new("damaged");
     some(20).snapshot(scratch.path("limits.snapshot")).unwrap();
     let right = fs::read(scratch.path("limits.snapshot")).unwrap();
     for length in 0..right.len() {
@@ -340,7 +340,7 @@ fn no_damaged_or_shortened_file_is_loaded() {
 
 #[test]
 fn more_keys_than_fit_are_an_error() {
-    let scratch = Scratch::new("many");
+    let scratch = TempFolder::new("many");
     some(1_100)
         .snapshot(scratch.path("limits.snapshot"))
         .unwrap();
@@ -369,7 +369,7 @@ fn what_the_system_says_comes_with_the_path() {
     let error = some(1).snapshot(Path::new("/")).unwrap_err();
     assert_eq!(error.to_string(), "snapshot /: not the name of a file");
     // A rate that can't be represented is refused as by `build`.
-    let scratch = Scratch::new("rate");
+    let scratch = TempFolder::new("rate");
     some(1).snapshot(scratch.path("limits.snapshot")).unwrap();
     let slow = Rate::new(1, Duration::from_secs(100 * 365 * 86_400));
     let builder = KeyedLimiter::builder(slow, 10).clock(Manual::new());
@@ -382,7 +382,7 @@ fn what_the_system_says_comes_with_the_path() {
 
 #[test]
 fn of_two_snapshots_at_once_each_is_whole() {
-    let scratch = Scratch::new("at-once");
+    let scratch = TempFolder::new("at-once");
     let limiter = some(500);
     std::thread::scope(|scope| {
         for _ in 0..3 {

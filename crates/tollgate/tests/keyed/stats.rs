@@ -3,12 +3,12 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{AtCap, KeyedLimiter, Rate};
+use tollgate::{KeyedLimiter, Rate, WhenFull};
 
 #[test]
 fn stats_tell_why_keys_left_their_slots() {
     let limiter = KeyedLimiter::builder(Rate::per_second(10), 100)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(Manual::new())
         .build()
         .unwrap();

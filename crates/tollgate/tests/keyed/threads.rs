@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::{AtCap, Clock, KeyedLimiter, Rate};
+use tollgate::{Clock, KeyedLimiter, Rate, WhenFull};
 use tollgate_testkit::traffic::Random;
 
 use crate::{index, nanos, with_policy};
@@ -29,7 +29,7 @@ fn together(body: impl Fn(u64) + Sync) {
 #[test]
 fn at_one_instant_all_threads_share_the_burst_of_each_key() {
     for capacity in [1, 100, 1_000, 50_000] {
-        let (limiter, _) = with_policy(Rate::per_hour(10), capacity, AtCap::DenyNew);
+        let (limiter, _) = with_policy(Rate::per_hour(10), capacity, WhenFull::DenyNew);
         let keys = capacity as u64;
         let admitted: Vec<_> = (0..keys.min(2_000)).map(|_| AtomicU64::new(0)).collect();
         let calls = 8 * admitted.len() as u64 + 2_000;
@@ -57,7 +57,7 @@ fn at_one_instant_all_threads_share_the_burst_of_each_key() {
 
 /// Hot keys on every thread, among keys that come once and go idle: growth, take-over,
 /// displacement, stash and overflow, with time that passes under them.
-fn churn(capacity: usize, at_cap: AtCap) {
+fn churn(capacity: usize, at_cap: WhenFull) {
     let rate = Rate::every(Duration::from_millis(1)).burst(20);
     let (limiter, clock) = with_policy(rate, capacity, at_cap);
     let hot: Vec<_> = (0..20).map(|_| AtomicU64::new(0)).collect();
@@ -91,14 +91,14 @@ fn churn(capacity: usize, at_cap: AtCap) {
 #[test]
 fn hot_keys_stay_within_their_bound_while_others_come_and_go() {
     for capacity in [30, 1_000, 40_000] {
-        churn(capacity, AtCap::DenyNew);
-        churn(capacity, AtCap::ShareOne);
+        churn(capacity, WhenFull::DenyNew);
+        churn(capacity, WhenFull::SharedBucket);
     }
 }
 
 #[test]
 fn gifts_fines_and_blocks_under_threads_reach_the_right_key() {
-    let (limiter, _) = with_policy(Rate::per_hour(100), 5_000, AtCap::DenyNew);
+    let (limiter, _) = with_policy(Rate::per_hour(100), 5_000, WhenFull::DenyNew);
     together(|number| {
         let mut random = Random::new(number);
         for turn in 0..1_000u64 {

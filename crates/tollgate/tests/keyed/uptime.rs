@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::core::{Arithmetic, TokenBucket};
-use tollgate::{AtCap, Clock, KeyedLimiter, Rate, Timestamp};
+use tollgate::{Clock, KeyedLimiter, Rate, Timestamp, WhenFull};
 use tollgate_testkit::traffic::Random;
 
 use crate::{limiter, with_policy};
@@ -48,7 +48,7 @@ fn every_key_answers_for_forty_years_as_the_exact_form_does() {
 
 #[test]
 fn blocks_and_shared_buckets_last_as_long_as_they_should() {
-    let (limiter, clock) = with_policy(Rate::every(DAY).burst(100), 1, AtCap::ShareOne);
+    let (limiter, clock) = with_policy(Rate::every(DAY).burst(100), 1, WhenFull::SharedBucket);
     clock.advance(200 * DAY);
     limiter.key("three years").block_for(3 * 365 * DAY).unwrap();
     limiter.key("for ever").block_for(Duration::MAX).unwrap();
@@ -137,7 +137,7 @@ fn a_clock_that_was_far_ahead_holds_nobody_back() {
         assert_eq!(spend(&limiter, 0), 5, "{ahead:?}");
         clock.advance(DAY / 1_440);
         assert_eq!(spend(&limiter, 599), 5, "{ahead:?}");
-        assert_eq!(limiter.check(&599).wait(), DAY / 7_200);
+        assert_eq!(limiter.check(&599).wait_or_max(), DAY / 7_200);
         // A block lasts as long as it had left.
         clock.advance(DAY / 3);
         assert_eq!(spend(&limiter, 2), 0, "{ahead:?}");

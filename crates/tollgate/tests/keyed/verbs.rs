@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, KeyedLimiter, Outcome, Rate, Refused, Tier};
+use tollgate::{Algorithm, KeyedLimiter, Outcome, Rate, RateDenied, Tier};
 use tollgate_testkit::traffic::Random;
 
 use crate::limiter;
@@ -73,7 +73,7 @@ fn a_fine_takes_tokens_at_most_until_the_key_is_empty() {
     limiter.key("new").penalize(4).unwrap();
     assert_eq!(limiter.key("new").peek().remaining, 6);
     limiter.key("new").penalize(u64::MAX).unwrap();
-    assert_eq!(limiter.check("new").wait(), SECOND / 10);
+    assert_eq!(limiter.check("new").wait_or_max(), SECOND / 10);
     clock.advance(SECOND);
     assert_eq!(limiter.key("new").peek().remaining, 10);
     limiter.key("nothing").penalize(0).unwrap();
@@ -82,11 +82,11 @@ fn a_fine_takes_tokens_at_most_until_the_key_is_empty() {
     limiter.key("booked").reserve(10).unwrap().keep();
     limiter.key("booked").reserve(10).unwrap().keep();
     limiter.key("booked").penalize(5).unwrap();
-    assert_eq!(limiter.check("booked").wait(), SECOND + SECOND / 10);
+    assert_eq!(limiter.check("booked").wait_or_max(), SECOND + SECOND / 10);
     // A block isn't changed by a fine; one that is over is.
     limiter.key("blocked").block_for(SECOND).unwrap();
     limiter.key("blocked").penalize(10).unwrap();
-    assert_eq!(limiter.check("blocked").wait(), SECOND);
+    assert_eq!(limiter.check("blocked").wait_or_max(), SECOND);
     clock.advance(SECOND);
     limiter.key("blocked").penalize(9).unwrap();
     assert_eq!(limiter.key("blocked").peek().remaining, 1);
@@ -100,7 +100,7 @@ fn a_block_refuses_everything_until_it_is_over_and_is_never_shortened() {
     let decision = limiter.check("key");
     assert_eq!(decision.outcome, Outcome::Denied);
     assert_eq!((decision.remaining, decision.limit), (0, 1_000));
-    assert_eq!(decision.wait(), 2 * SECOND);
+    assert_eq!(decision.wait_or_max(), 2 * SECOND);
     assert_eq!(decision.reset_after, 2 * SECOND);
     assert_eq!(limiter.key("key").peek().outcome, Outcome::Denied);
     clock.advance(2 * SECOND - Duration::from_nanos(1));
@@ -150,7 +150,7 @@ fn a_blocked_key_books_nothing_for_after_its_block() {
     limiter.key("key").block_for(SECOND).unwrap();
     for _ in 0..3 {
         let refused = limiter.key("key").reserve(1).unwrap_err();
-        assert!(matches!(refused, Refused::Blocked(_)));
+        assert!(matches!(refused, RateDenied::Blocked(_)));
         assert_eq!(
             refused.to_string(),
             "rate limit: the key is blocked; retry after 1s"
@@ -174,8 +174,8 @@ fn a_reservation_by_key_is_given_back_by_cancelling_or_dropping_it_early() {
     let again = limiter.key("key").reserve(1).unwrap();
     assert_eq!(again.delay(), SECOND / 10);
     drop(again);
-    assert_eq!(limiter.key("key").peek().wait(), Duration::ZERO);
-    assert_eq!(limiter.check("key").wait(), SECOND / 10);
+    assert_eq!(limiter.key("key").peek().wait_or_max(), Duration::ZERO);
+    assert_eq!(limiter.check("key").wait_or_max(), SECOND / 10);
     // Its time has come: dropping it gives nothing back.
     let used = limiter.key("key").reserve(1).unwrap();
     clock.advance(SECOND / 10);
@@ -183,7 +183,7 @@ fn a_reservation_by_key_is_given_back_by_cancelling_or_dropping_it_early() {
     assert!(!limiter.allow("key"));
     assert!(matches!(
         limiter.key("key").reserve(2),
-        Err(Refused::Never(_))
+        Err(RateDenied::ExceedsBurst(_))
     ));
 }
 
@@ -200,7 +200,7 @@ fn a_reservation_reaches_no_further_ahead_than_the_longest_wait() {
         slot.keep();
     }
     let refused = limiter.key("key").reserve(1).unwrap_err();
-    assert!(matches!(refused, Refused::TooFarAhead(_)));
+    assert!(matches!(refused, RateDenied::TooFarAhead(_)));
     assert_eq!(
         refused.to_string(),
         "rate limit: the wait of 3s is longer than a reservation may be made ahead; use `acquire`, which waits as long as it takes"

@@ -4,7 +4,7 @@ use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use tollgate::clock::Tokio;
-use tollgate::{Clock, KeyedLimiter, Rate, Refused, Timestamp};
+use tollgate::{Clock, KeyedLimiter, Rate, RateDenied, Timestamp};
 
 fn paused(rate: Rate) -> KeyedLimiter<Tokio> {
     KeyedLimiter::builder(rate, 100)
@@ -71,7 +71,7 @@ async fn all_keys_together_may_have_so_many_waiters() {
         tokio::task::yield_now().await;
     }
     let refused = limiter.key(&0u64).acquire().await.unwrap_err();
-    assert!(matches!(refused, Refused::QueueFull(_)), "{refused}");
+    assert!(matches!(refused, RateDenied::QueueFull(_)), "{refused}");
     for task in tasks {
         task.await.unwrap().unwrap();
     }

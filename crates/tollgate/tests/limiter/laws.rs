@@ -10,8 +10,8 @@ use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Decision, Limiter, Rate, Reservation, Timestamp, limiter};
 use tollgate_testkit::laws::{self, Adjustable, Lender, Subject};
-use tollgate_testkit::oracle::Kind;
-use tollgate_testkit::traffic::Order;
+use tollgate_testkit::oracle::OracleKind;
+use tollgate_testkit::traffic::TimeOrder;
 
 use crate::common::{broken, config};
 
@@ -45,7 +45,7 @@ impl Lender for Shared {
 
     fn reserve_at(&mut self, now: Timestamp, cost: u64) -> Option<(Timestamp, Self::Receipt)> {
         let slot = self.0.reserve_at(now, cost).ok()?;
-        Some((slot.act_at(), ManuallyDrop::new(slot)))
+        Some((slot.ready_at(), ManuallyDrop::new(slot)))
     }
 
     fn give_back_at(&mut self, now: Timestamp, receipt: Self::Receipt) {
@@ -76,11 +76,11 @@ mod striped {
         #[test]
         fn laws_2_4_5_and_6(rate in rates(), seed: u64, length in 1usize..60) {
             let make = Shared::striped;
-            for order in [Order::Forward, Order::Tangled] {
-                let asks = laws::requests(Kind::Gcra, rate, order, seed, length);
-                laws::law_2_bound(Kind::Gcra, rate, make, &asks).map_err(broken)?;
+            for order in [TimeOrder::Forward, TimeOrder::Tangled] {
+                let asks = laws::requests(OracleKind::Gcra, rate, order, seed, length);
+                laws::law_2_bound(OracleKind::Gcra, rate, make, &asks).map_err(broken)?;
                 laws::law_4_denied_writes_nothing(rate, make, &asks).map_err(broken)?;
-                laws::law_5_stale_times_grant_nothing(Kind::Gcra, rate, make, &asks).map_err(broken)?;
+                laws::law_5_stale_times_grant_nothing(OracleKind::Gcra, rate, make, &asks).map_err(broken)?;
                 // Law 6 without its end state: what is left may lie in a stripe.
                 for (index, ask) in asks.iter().enumerate().filter(|(_, ask)| ask.cost > 1) {
                     let (mut whole, mut parts) = (make(rate), make(rate));
@@ -101,7 +101,7 @@ mod striped {
 
 mod uptime {
     use super::*;
-    use tollgate::core::Align;
+    use tollgate::core::WindowAlignment;
     use tollgate::core::{Arithmetic as _, TokenBucket};
     use tollgate_testkit::traffic::Random;
 
@@ -170,25 +170,25 @@ mod uptime {
             assert_eq!(booked.delay(), ahead * DAY);
             booked.keep();
         }
-        assert_eq!(limiter.check().wait(), 21 * DAY);
+        assert_eq!(limiter.check().wait_or_max(), 21 * DAY);
         assert!(!limiter.allow());
         // A smaller bucket owes what the larger one had spent.
         limiter.set_rate(Rate::every(DAY).burst(1)).unwrap();
-        assert_eq!(limiter.check().wait(), 22 * DAY);
+        assert_eq!(limiter.check().wait_or_max(), 22 * DAY);
         limiter.clock().advance(3 * DAY);
-        assert_eq!(limiter.check().wait(), 19 * DAY);
+        assert_eq!(limiter.check().wait_or_max(), 19 * DAY);
     }
 
     #[test]
     fn a_clock_that_was_far_ahead_holds_nobody_back() {
-        let aligned = Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO));
+        let aligned = Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO));
         for (algorithm, stripes) in [
             (Algorithm::Gcra, 0),
             (Algorithm::Gcra, 2),
             (Algorithm::TokenBucket, 0),
             (Algorithm::LeakyBucket, 0),
             (aligned, 0),
-            (Algorithm::FixedWindow(Align::FirstHit), 0),
+            (Algorithm::FixedWindow(WindowAlignment::FirstHit), 0),
             (Algorithm::SlidingLog, 0),
             (Algorithm::SlidingCounter, 0),
         ] {

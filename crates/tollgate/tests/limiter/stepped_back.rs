@@ -3,7 +3,9 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Limiter, Rate, Timestamp, core::Align};
+use tollgate::{
+    Algorithm, KeyedLimiter, Limiter, Rate, StoredKeyLimiter, Timestamp, core::WindowAlignment,
+};
 
 const START: Timestamp = Timestamp::from_secs(100_000_000);
 
@@ -11,7 +13,7 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
@@ -62,15 +64,15 @@ fn a_step_back_is_not_spent_when_the_rate_changes() {
             let old = old_limiter(algorithm, fast, &clock);
             for one in [new, old] {
                 clock.set(START);
-                let allow = || one.check().wait();
+                let allow = || one.check().wait_or_max();
                 let wait = wait_after(step, allow, || one.set_rate(slow).unwrap(), &clock);
                 assert!(wait.as_secs() <= most, "{algorithm:?}, {step:?}: {wait:?}");
             }
 
             let clock = Manual::starting_at(START);
-            let keys = ExactKeyedLimiter::<String>::builder(fast, 100).algorithm(algorithm);
+            let keys = StoredKeyLimiter::<String>::builder(fast, 100).algorithm(algorithm);
             let keys = keys.clock(clock.clone()).build().unwrap();
-            let allow = || keys.check("ada").wait();
+            let allow = || keys.check("ada").wait_or_max();
             let wait = wait_after(step, allow, || keys.set_rate(slow).unwrap(), &clock);
             assert!(
                 wait.as_secs() <= most,
@@ -89,7 +91,7 @@ fn a_step_back_is_not_spent_of_what_was_booked() {
     }
     clock.set(START.shifted(START + Duration::from_secs(50), START));
     limiter.set_rate(Rate::per_second(1).burst(1)).unwrap();
-    assert_eq!(limiter.check().wait(), Duration::from_secs(10));
+    assert_eq!(limiter.check().wait_or_max(), Duration::from_secs(10));
 }
 
 #[test]
@@ -119,7 +121,7 @@ fn a_limit_that_counted_nothing_while_the_clock_was_ahead_follows_it_back() {
         assert!(limiter.allow());
         clock.set(START);
         limiter.set_rate(Rate::per_minute(2)).unwrap();
-        let wait = limiter.check().wait();
+        let wait = limiter.check().wait_or_max();
         assert!(wait <= Duration::from_secs(120), "{algorithm:?}: {wait:?}");
     }
 }
@@ -135,7 +137,7 @@ fn the_wait_that_is_told_after_a_step_back_comes_true() {
         clock.set(now);
         assert!(keys.allow("ada"));
         clock.set(now.shifted(now + step, now));
-        let wait = keys.check("ada").wait();
+        let wait = keys.check("ada").wait_or_max();
         clock.advance(wait);
         assert!(keys.allow("ada"), "{step:?} back: told {wait:?}");
     }

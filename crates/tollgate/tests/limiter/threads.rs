@@ -3,8 +3,8 @@
 use std::time::Duration;
 
 use tollgate::clock::{Cached, Manual, Monotonic};
-use tollgate::{Algorithm, Clock, Limiter, Rate, core::Align, limiter::Switch};
-use tollgate_testkit::threads::together;
+use tollgate::{Algorithm, Clock, Limiter, Rate, core::WindowAlignment, limiter::Switch};
+use tollgate_testkit::threads::run_together;
 
 const THREADS: u32 = 4;
 
@@ -14,7 +14,7 @@ fn at_one_instant_all_threads_share_one_burst() {
         Algorithm::Gcra,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::default()),
+        Algorithm::FixedWindow(WindowAlignment::default()),
         Algorithm::SlidingLog,
         Algorithm::SlidingCounter,
     ] {
@@ -23,7 +23,7 @@ fn at_one_instant_all_threads_share_one_burst() {
             .clock(Manual::new())
             .build()
             .unwrap();
-        let total = together(THREADS, |_| {
+        let total = run_together(THREADS, |_| {
             (0..5_000).map(|_| u64::from(limiter.allow())).sum()
         });
         assert_eq!(total, 10_000, "{algorithm:?}");
@@ -36,7 +36,7 @@ fn stays_within_its_bound<C: Clock>(limiter: &Limiter<C>, staleness: impl Fn() -
     let rate = limiter.rate();
     let clock = Monotonic::new();
     let start = clock.now();
-    let total = together(THREADS, |number| {
+    let total = run_together(THREADS, |number| {
         let costs = [1, 2, 1, 3];
         (0..100_000)
             .map(|call| {
@@ -69,7 +69,7 @@ fn over_time_threads_stay_within_the_bound() {
 #[test]
 fn reserving_and_cancelling_under_threads_never_adds_tokens() {
     let limiter = Limiter::with_clock(Rate::per_second(1).burst(1_000), Manual::new());
-    let total = together(THREADS, |number| {
+    let total = run_together(THREADS, |number| {
         let mut kept = 0;
         for call in 0..2_000 {
             let Ok(slot) = limiter.reserve(1) else {
@@ -91,7 +91,7 @@ fn reserving_and_cancelling_under_threads_never_adds_tokens() {
 fn live_changes_under_load_lose_and_invent_nothing() {
     // Only the interval changes, so what is spent must add up exactly at a frozen clock.
     let limiter = Limiter::with_clock(Rate::per_second(1).burst(10_000), Manual::new());
-    let total = together(THREADS, |number| {
+    let total = run_together(THREADS, |number| {
         if number == 0 {
             for turn in 1..500 {
                 let rate = Rate::per_second(1 + turn % 2).burst(10_000);

@@ -4,15 +4,16 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Limiter, Outcome, Rate, Refused, Timestamp, core::Align, limiter::Switch,
+    Algorithm, Limiter, Outcome, Rate, RateDenied, Timestamp, core::WindowAlignment,
+    limiter::Switch,
 };
 
 const ALL: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
@@ -50,11 +51,14 @@ fn a_cost_above_the_burst_is_never() {
         let (limiter, _clock) = limiter(algorithm, Rate::per_second(7));
         let decision = limiter.check_n(8);
         assert_eq!(decision.outcome, Outcome::Never, "{algorithm:?}");
-        assert_eq!(decision.wait(), Duration::MAX);
+        assert_eq!(decision.wait_or_max(), Duration::MAX);
         assert_eq!(decision.remaining, 7);
-        assert!(matches!(limiter.reserve(8), Err(Refused::Never(_))));
+        assert!(matches!(
+            limiter.reserve(8),
+            Err(RateDenied::ExceedsBurst(_))
+        ));
         let waited = limiter.acquire_n(8).wait_blocking();
-        assert!(matches!(waited, Err(Refused::Never(_))));
+        assert!(matches!(waited, Err(RateDenied::ExceedsBurst(_))));
     }
 }
 
@@ -84,7 +88,10 @@ fn a_token_bucket_of_rate_zero_spends_what_is_stored_once() {
     assert!(limiter.allow());
     clock.advance(Duration::from_secs(1_000_000));
     assert_eq!(limiter.check().outcome, Outcome::Never);
-    assert!(matches!(limiter.reserve(1), Err(Refused::Never(_))));
+    assert!(matches!(
+        limiter.reserve(1),
+        Err(RateDenied::ExceedsBurst(_))
+    ));
 }
 
 #[test]
@@ -99,7 +106,7 @@ fn starting_empty_gives_nothing_at_first() {
             .unwrap();
         let decision = limiter.check();
         assert_eq!(decision.outcome, Outcome::Denied, "{algorithm:?}");
-        clock.advance(decision.wait());
+        clock.advance(decision.wait_or_max());
         assert!(limiter.allow(), "{algorithm:?}");
     }
     let striped = Limiter::builder(Rate::per_second(4))
@@ -119,16 +126,16 @@ fn reservations_act_in_order_and_no_check_slips_in_between() {
         let slots: Vec<_> = (0..2).map(|_| limiter.reserve(1).unwrap()).collect();
         let mut last = Timestamp::ZERO;
         for slot in &slots {
-            assert!(slot.act_at() > Timestamp::ZERO, "{algorithm:?}");
-            assert!(slot.act_at() >= last, "{algorithm:?}");
-            last = slot.act_at();
+            assert!(slot.ready_at() > Timestamp::ZERO, "{algorithm:?}");
+            assert!(slot.ready_at() >= last, "{algorithm:?}");
+            last = slot.ready_at();
         }
         // Until the last slot acts, a check that would overtake it is refused, and told when.
         let decision = limiter.check();
         assert_eq!(decision.outcome, Outcome::Denied, "{algorithm:?}");
-        assert!(decision.wait() >= last - Timestamp::ZERO);
+        assert!(decision.wait_or_max() >= last - Timestamp::ZERO);
         for slot in slots {
-            clock.set(slot.act_at());
+            clock.set(slot.ready_at());
             assert_eq!(slot.wait_blocking(), Duration::ZERO);
         }
     }
@@ -161,7 +168,7 @@ fn dropping_gives_back_only_while_the_time_is_ahead() {
         drop(limiter.reserve(1).unwrap());
         assert_eq!(limiter.peek(), before, "{algorithm:?}");
         let slot = limiter.reserve(1).unwrap();
-        let act = slot.act_at();
+        let act = slot.ready_at();
         clock.set(act);
         drop(slot);
         assert!(!limiter.allow(), "{algorithm:?}");
@@ -205,7 +212,7 @@ fn a_log_books_at_most_one_window_ahead() {
         }
     };
     assert_eq!(slots.len(), 4);
-    assert!(matches!(refused, Refused::TooFarAhead(_)));
+    assert!(matches!(refused, RateDenied::TooFarAhead(_)));
     assert_eq!(
         refused.to_string(),
         "rate limit: the wait of 2s is longer than a reservation may be made ahead; use `acquire`, which waits as long as it takes"
@@ -277,7 +284,7 @@ fn ten_a_second_burst_twenty_lets_forty_through_by_two_seconds() {
     let acts: Vec<_> = (0..30)
         .map(|_| {
             let slot = limiter.reserve(1).unwrap();
-            let act = slot.act_at();
+            let act = slot.ready_at();
             slot.keep();
             act
         })
@@ -335,7 +342,7 @@ fn a_time_before_the_limiter_was_made_waits_from_its_making() {
             .expect("a rate that fits");
         assert!(limiter.allow());
         clock.set(Timestamp::from_secs(50));
-        let retry_after = limiter.check().wait();
+        let retry_after = limiter.check().wait_or_max();
         assert!(retry_after >= Duration::from_secs(51), "{algorithm:?}");
         let booked = limiter.reserve(1).map(|slot| slot.delay());
         assert_eq!(booked.unwrap_or(retry_after), retry_after, "{algorithm:?}");

@@ -6,7 +6,7 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Tokio};
-use tollgate::{Algorithm, Clock, Limiter, Rate, Refused, Timestamp, core::Align};
+use tollgate::{Algorithm, Clock, Limiter, Rate, RateDenied, Timestamp, core::WindowAlignment};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -60,10 +60,10 @@ async fn a_deadline_that_cannot_be_met_fails_at_once_and_takes_nothing() {
         limiter.acquire().timeout(millis(99)).await,
         limiter.acquire().deadline(start + millis(99)).await,
     ] {
-        let Err(Refused::TooLate(decision)) = refused else {
+        let Err(RateDenied::DeadlineExceeded(decision)) = refused else {
             panic!("{refused:?}");
         };
-        assert_eq!(decision.wait(), millis(100));
+        assert_eq!(decision.wait_or_max(), millis(100));
     }
     assert_eq!(limiter.clock().now(), start, "it failed without waiting");
     assert_eq!(
@@ -78,7 +78,7 @@ async fn an_expired_deadline_fails_even_when_tokens_are_there() {
     tokio::time::advance(millis(50)).await;
     let deadline = Timestamp::from_millis(49);
     let refused = limiter.acquire().deadline(deadline).await.unwrap_err();
-    assert!(matches!(refused, Refused::TooLate(_)));
+    assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
     assert_eq!(
         refused.to_string(),
         "rate limit: the deadline has passed already"
@@ -102,7 +102,11 @@ async fn dropping_the_future_gives_the_slot_and_the_place_back() {
         tokio::pin!(waiting);
         assert!(futures_poll(waiting.as_mut()).await.is_none());
         assert_eq!(limiter.waiters(), 1);
-        assert_eq!(limiter.peek().wait(), millis(100), "in debt for the waiter");
+        assert_eq!(
+            limiter.peek().wait_or_max(),
+            millis(100),
+            "in debt for the waiter"
+        );
     }
     assert_eq!(limiter.waiters(), 0);
     assert_eq!(limiter.acquire().await, Ok(millis(100)));
@@ -136,7 +140,7 @@ async fn one_more_than_may_wait_is_refused_with_what_to_expect() {
     tokio::task::yield_now().await;
     assert_eq!(limiter.waiters(), 2);
     let refused = limiter.acquire().await.unwrap_err();
-    assert!(matches!(refused, Refused::QueueFull(_)));
+    assert!(matches!(refused, RateDenied::QueueFull(_)));
     assert_eq!(
         refused.to_string(),
         "rate limit: too many are waiting already; retry after 300ms"
@@ -161,7 +165,7 @@ async fn waiters_are_bounded_by_default() {
         }
     };
     assert_eq!(waiting.len(), 65_536);
-    assert!(matches!(refused, Refused::QueueFull(_)));
+    assert!(matches!(refused, RateDenied::QueueFull(_)));
 }
 
 #[tokio::test(start_paused = true)]
@@ -211,8 +215,8 @@ async fn every_algorithm_can_be_waited_for() {
     for algorithm in [
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::FirstHit),
-        Algorithm::FixedWindow(Align::default()),
+        Algorithm::FixedWindow(WindowAlignment::FirstHit),
+        Algorithm::FixedWindow(WindowAlignment::default()),
         Algorithm::SlidingLog,
         Algorithm::SlidingCounter,
     ] {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::{Manual, Monotonic, Tokio};
-use tollgate::{Clock, FairLimiter, Lanes, Rate, Refused, Timestamp, fair};
+use tollgate::{Clock, FairLimiter, Lanes, Rate, RateDenied, Timestamp, fair};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -225,7 +225,10 @@ async fn a_deadline_fails_at_once_or_when_it_passes() {
         .map(|client| tokio::spawn(waits(client, 10)))
         .collect();
     let (result, at) = hasty.await.unwrap();
-    assert!(matches!(result, Err(Refused::TooLate(_))), "{result:?}");
+    assert!(
+        matches!(result, Err(RateDenied::DeadlineExceeded(_))),
+        "{result:?}"
+    );
     // tokio's timer ticks once a millisecond.
     assert!(at - Timestamp::from_millis(13) <= millis(1), "{at}");
     for heavy in heavy {
@@ -267,7 +270,7 @@ fn a_shed_request_says_so() {
     let limiter = every_ten().build().unwrap();
     let decision = limiter.check(&0);
     assert_eq!(
-        Refused::Shed(decision).to_string(),
+        RateDenied::Dropped(decision).to_string(),
         "rate limit: shed from a line that stood for too long; retry after 0ns"
     );
 }

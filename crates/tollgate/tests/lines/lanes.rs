@@ -5,7 +5,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{FairLimiter, Lanes, Outcome, Rate, Refused, Timestamp, lanes};
+use tollgate::{FairLimiter, Lanes, Outcome, Rate, RateDenied, Timestamp, lanes};
 
 fn millis(millis: u64) -> Duration {
     Duration::from_millis(millis)
@@ -59,11 +59,11 @@ fn a_decision_is_the_lanes_own() {
     assert_eq!(low.check_n(5).outcome, Outcome::Never);
     assert!(low.check_n(4).is_allowed());
     // The other lane is full, so what comes in is all there to be borrowed, 10 ms a token.
-    assert_eq!(low.check().wait(), millis(10));
+    assert_eq!(low.check().wait_or_max(), millis(10));
     let high = lanes.lane("high").unwrap();
     assert!(high.check_n(6).is_allowed());
     // Now both wait for their own: 25 ms a token in the lower.
-    assert_eq!(low.check().wait(), millis(25));
+    assert_eq!(low.check().wait_or_max(), millis(25));
     assert!(lanes.lane("none").is_none());
     let names: Vec<_> = lanes.iter().map(|lane| lane.name()).collect();
     assert_eq!(names, ["high", "low"]);
@@ -91,10 +91,13 @@ fn threads_wait_in_their_lanes_within_bounds() {
     let waiters = [start("low", 1), start("low", 2), start("high", 3)];
     let low = lanes.lane("low").unwrap();
     let refused = low.acquire().wait_blocking().unwrap_err();
-    assert!(matches!(refused, Refused::QueueFull(_)), "{refused}");
+    assert!(matches!(refused, RateDenied::QueueFull(_)), "{refused}");
     // One is before it in its lane: its share serves it by 2 s.
     let refused = lanes.lane("high").unwrap().acquire().timeout(millis(900));
-    assert!(matches!(refused.wait_blocking(), Err(Refused::TooLate(_))));
+    assert!(matches!(
+        refused.wait_blocking(),
+        Err(RateDenied::DeadlineExceeded(_))
+    ));
     clock.advance(Duration::from_secs(2));
     for waiter in waiters {
         assert_eq!(waiter.join().unwrap(), Ok(Duration::from_secs(2)));

@@ -273,11 +273,11 @@ proptest! {
                 used += cost;
             } else {
                 // The wait is tight.
-                let retry = stamp(at) + decision.wait();
+                let retry = stamp(at) + decision.wait_or_max();
                 prop_assert_eq!(retry, stamp(period.1));
                 let before = Timestamp::from_nanos(retry.as_nanos() - 1);
-                prop_assert!(limiter.look_at(retry, "key", None, cost).is_allowed());
-                prop_assert!(!limiter.look_at(before, "key", None, cost).is_allowed());
+                prop_assert!(limiter.peek_at(retry, "key", None, cost).is_allowed());
+                prop_assert!(!limiter.peek_at(before, "key", None, cost).is_allowed());
             }
             prop_assert_eq!(decision.remaining, 10 - used);
             let reset = if used == 0 { at } else { period.1 };

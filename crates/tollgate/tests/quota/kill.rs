@@ -50,7 +50,7 @@ fn quotas() -> [Quota; 2] {
 /// What a key has used by each.
 fn used(limiter: &QuotaLimiter<Manual>, key: &str) -> [u64; 2] {
     let now = limiter.clock().now();
-    quotas().map(|quota| COUNT - limiter.look_at(now, key, Some(&quota), 0).remaining)
+    quotas().map(|quota| COUNT - limiter.peek_at(now, key, Some(&quota), 0).remaining)
 }
 
 fn open(file: &Path, durability: Durability) -> QuotaLimiter<Manual> {
@@ -76,8 +76,8 @@ fn child() {
         bytes: bytes.parse().unwrap(),
     };
     let durability = match std::env::var_os(AHEAD) {
-        Some(_) => Durability::Ahead { block: BLOCK },
-        None => Durability::Flush,
+        Some(_) => Durability::WriteAhead { block: BLOCK },
+        None => Durability::Periodic,
     };
     let limiter = open(Path::new(&file), durability);
     let quotas = quotas();
@@ -113,7 +113,7 @@ struct Told {
 
 fn run_and_kill(file: &Path, keys: Keys, durability: Durability, after: u64) -> Told {
     let mut command = Command::new(std::env::current_exe().expect("a child that runs"));
-    if durability != Durability::Flush {
+    if durability != Durability::Periodic {
         command.env(AHEAD, "1");
     }
     let mut child = command
@@ -183,7 +183,7 @@ fn a_kill_grants_nothing_twice_if_saved_ahead() {
     let mut random = 0x9E37_79B9_7F4A_7C15u64;
     let mut most_unused = 0;
     for round in 0..kills() / 2 {
-        let ahead = Durability::Ahead { block: BLOCK };
+        let ahead = Durability::WriteAhead { block: BLOCK };
         let told = run_and_kill(&file, keys, ahead, next(&mut random) % 2_000);
         let reopened = open(&file, ahead);
         for (number, held) in (0u64..).zip(&mut held) {
@@ -227,8 +227,8 @@ fn a_kill_loses_no_more_than_the_bound() {
         let (mut most_lost, mut torn) = (0, 0);
         for round in 0..kills / 2 {
             let after = next(&mut random) % 4_000;
-            let told = run_and_kill(&file, keys, Durability::Flush, after);
-            let reopened = open(&file, Durability::Flush);
+            let told = run_and_kill(&file, keys, Durability::Periodic, after);
+            let reopened = open(&file, Durability::Periodic);
             torn += u64::from(reopened.stats().recovered_bytes > 0);
             // The kill may have come between the last grant and its report.
             let granted = told.granted + 1;

@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::quota::{self, Durability, FileError, OnFileFailure, QuotaRefused};
+use tollgate::quota::{self, Durability, FileError, OnFileFailure, QuotaDenied};
 use tollgate::{Quota, QuotaLimiter, Timestamp};
 
 use crate::scratch::Scratch;
@@ -84,7 +84,7 @@ fn a_period_that_ended_meanwhile_is_over() {
     // A clock that is set back over the restart doesn't bring the day before back.
     let set_back = later(START);
     assert!(set_back.check_n("b", 10).is_allowed());
-    assert_eq!(set_back.check("b").wait(), 2 * DAY);
+    assert_eq!(set_back.check("b").wait_or_max(), 2 * DAY);
 }
 
 #[test]
@@ -114,7 +114,7 @@ fn thresholds_are_not_told_again_after_a_restart() {
     };
     let limiter = open();
     let receipt = limiter.charge("a", 8).unwrap();
-    limiter.give_back("a", receipt);
+    limiter.refund_receipt("a", receipt);
     drop(limiter);
     let limiter = open();
     let _ = limiter.check_n("a", 9);
@@ -167,7 +167,7 @@ fn a_file_of_two_names_is_refused_under_either() {
     fs::hard_link(&file, &other).unwrap();
     // While it is open, and after.
     let error = open(&other).unwrap_err();
-    assert!(matches!(error, FileError::ManyNames { names: 2, .. }));
+    assert!(matches!(error, FileError::HardLinked { names: 2, .. }));
     assert_eq!(
         scratch.text(&error),
         "quota store other has 2 names (hard links), and would be granted under each; keep one, and copy \
@@ -175,7 +175,7 @@ fn a_file_of_two_names_is_refused_under_either() {
     );
     std::mem::forget(limiter);
     let error = open(&other).unwrap_err();
-    assert!(matches!(error, FileError::ManyNames { .. }));
+    assert!(matches!(error, FileError::HardLinked { .. }));
     fs::remove_file(&file).unwrap();
     assert_eq!(open(&other).unwrap().peek("a").remaining, 3);
 }
@@ -234,7 +234,7 @@ fn a_failing_store_is_told_retried_and_refuses_at_the_bound() {
     let refused = limiter.charge("a", 1).unwrap_err();
     assert!(matches!(
         refused,
-        QuotaRefused::Unsaved {
+        QuotaDenied::TooMuchUnsaved {
             max_unsaved: 10,
             ..
         }
@@ -264,7 +264,7 @@ fn a_failing_store_grants_if_that_was_chosen() {
     fs::create_dir(&folder).unwrap();
     let limiter = builder(Quota::per_day(1_000))
         .max_unsaved(10)
-        .on_file_failure(OnFileFailure::Grant)
+        .on_file_failure(OnFileFailure::Allow)
         .open(folder.join("quotas"))
         .unwrap();
     fs::remove_dir_all(&folder).unwrap();
@@ -358,7 +358,10 @@ fn a_damaged_file_is_an_error_and_stays_as_it_is() {
         assert_eq!(fs::read(scratch.file()).unwrap(), damaged);
     }
     fs::write(scratch.file(), "").unwrap();
-    assert!(matches!(open().unwrap_err(), FileError::Foreign { .. }));
+    assert!(matches!(
+        open().unwrap_err(),
+        FileError::NotAQuotaFile { .. }
+    ));
     // As a kill leaves it: whole, or with the last write unfinished.
     fs::write(scratch.file(), &killed).unwrap();
     assert_eq!(open().unwrap().peek("a").remaining, 30);
@@ -423,7 +426,7 @@ fn what_is_saved_ahead_covers_all_that_is_granted() {
     let scratch = Scratch::new("ahead");
     let open = |file: &std::path::Path| {
         builder(Quota::per_day(1_000))
-            .durability(Durability::Ahead { block: 100 })
+            .durability(Durability::WriteAhead { block: 100 })
             .open(file)
             .unwrap()
     };
@@ -445,7 +448,7 @@ fn what_is_saved_ahead_covers_all_that_is_granted() {
     assert!(!limiter.check("a").is_allowed());
     let _ = limiter.check_n("b", 5);
     let receipt = limiter.charge("b", 10).unwrap();
-    limiter.give_back("b", receipt);
+    limiter.refund_receipt("b", receipt);
     // Closed in order, nothing is lost.
     drop(limiter);
     let limiter = open(&scratch.file());
@@ -460,7 +463,7 @@ fn what_cannot_be_saved_ahead_is_refused() {
     let folder = scratch.0.join("disk");
     fs::create_dir(&folder).unwrap();
     let limiter = builder(Quota::per_day(1_000))
-        .durability(Durability::Ahead { block: 10 })
+        .durability(Durability::WriteAhead { block: 10 })
         .open(folder.join("quotas"))
         .unwrap();
     assert!(limiter.check_n("a", 1).is_allowed());

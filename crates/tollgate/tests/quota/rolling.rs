@@ -35,19 +35,19 @@ proptest! {
                 granted.push((effective, cost));
                 prop_assert!(sum(&granted, effective - period) <= count);
             } else if cost > count {
-                prop_assert_eq!(decision.wait(), Duration::MAX);
+                prop_assert_eq!(decision.wait_or_max(), Duration::MAX);
             } else if cost > 0 {
                 prop_assert!(sum(&granted, effective - period - part) + cost > count);
-                let retry = at + decision.wait();
+                let retry = at + decision.wait_or_max();
                 let before = Timestamp::from_nanos(retry.as_nanos() - 1);
-                prop_assert!(limiter.look_at(retry, "key", None, cost).is_allowed());
-                prop_assert!(!limiter.look_at(before, "key", None, cost).is_allowed());
+                prop_assert!(limiter.peek_at(retry, "key", None, cost).is_allowed());
+                prop_assert!(!limiter.peek_at(before, "key", None, cost).is_allowed());
             }
             // Remaining is what passes, and at the reset nothing is left.
-            let left = limiter.look_at(at, "key", None, 0);
-            prop_assert!(limiter.look_at(at, "key", None, left.remaining).is_allowed());
-            prop_assert!(!limiter.look_at(at, "key", None, left.remaining + 1).is_allowed());
-            let reset = limiter.look_at(at + left.reset_after, "key", None, 0);
+            let left = limiter.peek_at(at, "key", None, 0);
+            prop_assert!(limiter.peek_at(at, "key", None, left.remaining).is_allowed());
+            prop_assert!(!limiter.peek_at(at, "key", None, left.remaining + 1).is_allowed());
+            let reset = limiter.peek_at(at + left.reset_after, "key", None, 0);
             prop_assert_eq!((reset.remaining, reset.reset_after), (count, Duration::ZERO));
         }
     }
@@ -63,7 +63,7 @@ proptest! {
             let at = Timestamp::from_nanos(now);
             let _ = limiter.check_at(at, "key", first);
             let passed = costs.iter().all(|cost| limiter.check_at(at, "key", *cost).is_allowed());
-            (passed, limiter.look_at(at, "key", None, 0))
+            (passed, limiter.peek_at(at, "key", None, 0))
         }).collect();
         if both[0].0 {
             prop_assert_eq!(both[0], both[1]);
@@ -83,7 +83,7 @@ fn thirty_days_come_back_within_twelve_hours_more() {
     .build()
     .unwrap();
     assert!(limiter.check_n("key", 10_000_000).is_allowed());
-    let wait = limiter.check("key").wait();
+    let wait = limiter.check("key").wait_or_max();
     assert!(wait > 30 * day && wait <= 30 * day + day / 2, "{wait:?}");
     clock.advance(30 * day - Duration::from_nanos(1));
     assert!(!limiter.check("key").is_allowed());

@@ -57,7 +57,7 @@ fn holds_nobody_back(limiter: &QuotaLimiter<Manual>, quota: &Quota) {
         assert_eq!(limiter.peek(&key).remaining, 10, "{quota}");
         let first = limiter.check_n(&key, 10);
         assert!(first.is_allowed(), "{quota}: {first:?}");
-        let wait = limiter.check(&key).wait();
+        let wait = limiter.check(&key).wait_or_max();
         assert!(wait <= 31 * DAY, "{quota}: {wait:?}");
     }
     limiter.reset("later-7");
@@ -65,11 +65,11 @@ fn holds_nobody_back(limiter: &QuotaLimiter<Manual>, quota: &Quota) {
     // Known ones have spent it in this period, and have it again in the next.
     let known = limiter.check_n("later-8", 10);
     assert!(
-        !known.is_allowed() && known.wait() <= 32 * DAY,
+        !known.is_allowed() && known.wait_or_max() <= 32 * DAY,
         "{quota}: {known:?}"
     );
-    assert_eq!(limiter.peek("later-8").wait(), Duration::ZERO);
-    limiter.clock().advance(known.wait());
+    assert_eq!(limiter.peek("later-8").wait_or_max(), Duration::ZERO);
+    limiter.clock().advance(known.wait_or_max());
     assert!(limiter.check_n("later-8", 10).is_allowed(), "{quota}");
     assert!(limiter.check_n("before", 10).is_allowed(), "{quota}");
 }
@@ -86,7 +86,7 @@ fn a_clock_that_was_a_year_ahead_holds_nobody_back() {
 #[test]
 fn nor_after_a_restart() {
     for quota in quotas() {
-        for durability in [Durability::Flush, Durability::Ahead { block: 5 }] {
+        for durability in [Durability::Periodic, Durability::WriteAhead { block: 5 }] {
             let scratch = Scratch::new("ahead");
             let limiter = builder(&quota, START).durability(durability);
             let limiter = limiter.open(scratch.file()).unwrap();
@@ -109,10 +109,10 @@ fn keys_of_a_clock_that_was_ahead_make_room_within_a_period() {
     limiter.clock().set(START);
     let refused = limiter.check("new");
     assert!(
-        !refused.is_allowed() && refused.wait() <= DAY,
+        !refused.is_allowed() && refused.wait_or_max() <= DAY,
         "{refused:?}"
     );
-    limiter.clock().advance(refused.wait());
+    limiter.clock().advance(refused.wait_or_max());
     assert!(limiter.check("new").is_allowed());
 }
 

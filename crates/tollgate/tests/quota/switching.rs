@@ -79,7 +79,7 @@ fn a_month_that_was_used_up_stays_so_whatever_comes_between() {
     // All of the first hundred may have been of the first hour.
     assert_eq!(by_hour, 9 * 100);
     let refused = limiter.key("tenant").at(&month).check_n(1);
-    assert_eq!(refused.wait(), 30 * DAY - 10 * HOUR);
+    assert_eq!(refused.wait_or_max(), 30 * DAY - 10 * HOUR);
 }
 
 #[test]
@@ -89,9 +89,9 @@ fn a_receipt_gives_back_under_every_quota() {
     assert!(limiter.key("a").at(&day).check_n(1).is_allowed());
     let receipt = limiter.charge_at(JUNE, "a", Some(&month), 9).unwrap();
     assert!(limiter.key("a").at(&day).check_n(2).is_allowed());
-    let left = |quota| limiter.look_at(JUNE, "a", Some(quota), 0).remaining;
+    let left = |quota| limiter.peek_at(JUNE, "a", Some(quota), 0).remaining;
     assert_eq!((left(&month), left(&day)), (88, 38));
-    assert_eq!(limiter.give_back("a", receipt), 9);
+    assert_eq!(limiter.refund_receipt("a", receipt), 9);
     assert_eq!((left(&month), left(&day)), (97, 47));
     limiter.refund("a", 1);
     assert_eq!((left(&month), left(&day)), (98, 48));
@@ -99,9 +99,9 @@ fn a_receipt_gives_back_under_every_quota() {
     let receipt = limiter.charge_at(JUNE, "a", Some(&month), 9).unwrap();
     clock.advance(DAY);
     assert!(limiter.key("a").at(&day).check_n(5).is_allowed());
-    assert_eq!(limiter.give_back("a", receipt), 9);
+    assert_eq!(limiter.refund_receipt("a", receipt), 9);
     let now = JUNE + DAY;
-    let left = |quota| limiter.look_at(now, "a", Some(quota), 0).remaining;
+    let left = |quota| limiter.peek_at(now, "a", Some(quota), 0).remaining;
     assert_eq!((left(&month), left(&day)), (93, 45));
 }
 
@@ -221,8 +221,8 @@ fn holds(
                     );
                 }
                 Err(refused) if refused.decision().outcome == Outcome::Denied => {
-                    let wait = refused.decision().wait();
-                    let look = |at| limiter.look_at(at, "key", Some(quota), step.cost);
+                    let wait = refused.decision().wait_or_max();
+                    let look = |at| limiter.peek_at(at, "key", Some(quota), step.cost);
                     prop_assert!(look(now + wait).is_allowed(), "{wait:?} at {now}");
                     let early = now + (wait - Duration::from_nanos(1));
                     prop_assert!(!look(early).is_allowed(), "{wait:?} at {now}");

@@ -2,7 +2,7 @@
 
 use tollgate::Quota;
 use tollgate::clock::Manual;
-use tollgate::quota::{QuotaLimiter, QuotaRefused};
+use tollgate::quota::{QuotaDenied, QuotaLimiter};
 
 #[test]
 fn quotas_print_as_they_parse() {
@@ -117,7 +117,7 @@ fn refusals_say_that_they_are_a_quota_s() {
         refused("b", 1),
         "quota: no room for a new key, 1 are counted; retry in 1d"
     );
-    let long = "k".repeat(QuotaRefused::MOST_KEY_BYTES + 1);
+    let long = "k".repeat(QuotaDenied::MAX_KEY_BYTES + 1);
     assert_eq!(
         refused(&long, 1),
         "quota: a key of 1025 bytes is longer than the 1024 that keys may have"

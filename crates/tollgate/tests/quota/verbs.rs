@@ -4,9 +4,9 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use tollgate::AtCap;
+use tollgate::WhenFull;
 use tollgate::clock::Manual;
-use tollgate::quota::{self, FileError, QuotaRefused};
+use tollgate::quota::{self, FileError, QuotaDenied};
 use tollgate::{Clock, Outcome, Quota, QuotaLimiter, Timestamp};
 
 const DAY: Duration = Duration::from_secs(86_400);
@@ -36,7 +36,7 @@ fn large_counts_do_not_overflow() {
     assert_eq!(limiter.check_n("a", u64::MAX).remaining, 0);
     let refused = limiter.check_n("a", u64::MAX);
     assert_eq!(refused.outcome, Outcome::Denied);
-    assert_eq!(refused.wait(), 30 * DAY);
+    assert_eq!(refused.wait_or_max(), 30 * DAY);
     limiter.set_quota(&Quota::rolling(u64::MAX, 3 * DAY).expect("a period"));
     assert_eq!(limiter.check("a").outcome, Outcome::Denied);
     clock.advance(7 * DAY);
@@ -55,14 +55,14 @@ fn zero_and_unlimited_are_quotas() {
     assert!(limiter.check_n("a", u64::MAX).is_allowed());
     assert_eq!(limiter.stats().keys, 0, "nothing is counted");
     let receipt = limiter.charge("a", 5).unwrap();
-    assert_eq!(limiter.give_back("a", receipt), 0);
+    assert_eq!(limiter.refund_receipt("a", receipt), 0);
 }
 
 #[test]
 fn a_look_and_a_refusal_write_nothing() {
     let (limiter, clock) = limiter(Quota::per_day(10));
-    assert!(limiter.look_at(clock.now(), "a", None, 10).is_allowed());
-    assert!(!limiter.look_at(clock.now(), "a", None, 11).is_allowed());
+    assert!(limiter.peek_at(clock.now(), "a", None, 10).is_allowed());
+    assert!(!limiter.peek_at(clock.now(), "a", None, 11).is_allowed());
     assert!(limiter.peek("a").is_allowed());
     assert_eq!(limiter.check_n("a", 11).outcome, Outcome::Never);
     assert_eq!(limiter.stats().keys, 0);
@@ -80,25 +80,25 @@ fn a_receipt_gives_back_only_to_its_own_period() {
     let first = limiter.charge("a", 4).unwrap();
     assert_eq!(first.decision().remaining, 6);
     let second = limiter.charge("a", 5).unwrap();
-    assert_eq!(limiter.give_back("a", first), 4);
+    assert_eq!(limiter.refund_receipt("a", first), 4);
     assert_eq!(limiter.peek("a").remaining, 5);
     clock.advance(DAY);
     let _ = limiter.check_n("a", 9);
-    assert_eq!(limiter.give_back("a", second), 0, "its day is over");
+    assert_eq!(limiter.refund_receipt("a", second), 0, "its day is over");
     assert_eq!(limiter.peek("a").remaining, 1);
     // After a reset the charge isn't there any more, though the day is the same.
     let lost = limiter.charge("a", 1).unwrap();
     limiter.reset("a");
     let _ = limiter.check_n("a", 6);
-    assert_eq!(limiter.give_back("a", lost), 0);
+    assert_eq!(limiter.refund_receipt("a", lost), 0);
     // It is after the period became another.
     let kept = limiter.charge("a", 1).unwrap();
     let _ = limiter.key("a").at(&Quota::per_month(10)).check_n(1);
-    assert_eq!(limiter.give_back("a", kept), 1);
+    assert_eq!(limiter.refund_receipt("a", kept), 1);
     // A receipt is for the key that was charged.
     let other = limiter.charge("b", 3).unwrap();
     let _ = limiter.check_n("c", 3);
-    assert_eq!(limiter.give_back("c", other), 0);
+    assert_eq!(limiter.refund_receipt("c", other), 0);
 }
 
 #[test]
@@ -107,14 +107,14 @@ fn a_rolling_receipt_gives_back_to_its_part() {
     let first = limiter.charge("a", 4).unwrap();
     clock.advance(30 * DAY);
     let second = limiter.charge("a", 6).unwrap();
-    assert_eq!(limiter.give_back("a", first), 4);
+    assert_eq!(limiter.refund_receipt("a", first), 4);
     assert_eq!(limiter.peek("a").remaining, 4);
     clock.advance(29 * DAY);
     let third = limiter.charge("a", 4).unwrap();
     // The part of the second runs out before that of the third.
     clock.advance(32 * DAY);
-    assert_eq!(limiter.give_back("a", second), 0);
-    assert_eq!(limiter.give_back("a", third), 4);
+    assert_eq!(limiter.refund_receipt("a", second), 0);
+    assert_eq!(limiter.refund_receipt("a", third), 4);
     assert_eq!(limiter.peek("a").remaining, 10);
 }
 
@@ -151,7 +151,7 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     // Another period: what still counts, counts as if charged when the latest was.
     let month = Quota::per_month(1_500);
     assert_eq!(
-        limiter.look_at(clock.now(), "a", Some(&month), 0).remaining,
+        limiter.peek_at(clock.now(), "a", Some(&month), 0).remaining,
         500
     );
     assert_eq!(limiter.key("a").at(&month).check_n(1).remaining, 499);
@@ -160,18 +160,21 @@ fn tiers_overrides_and_live_changes_keep_what_was_used() {
     // And from the month back to a day, which is another.
     let day = Quota::per_day(1_500);
     assert_eq!(
-        limiter.look_at(clock.now(), "a", Some(&day), 0).remaining,
+        limiter.peek_at(clock.now(), "a", Some(&day), 0).remaining,
         1_500
     );
     let _ = limiter.key("a").at(&month).check_n(1);
     assert_eq!(limiter.key("a").at(&day).check_n(400).reset_after, DAY);
     // A wait that was told comes true, though nobody is charged meanwhile.
     let weekly = Quota::rolling(1_500, 7 * DAY).expect("a period");
-    let mut wait = limiter.key("a").at(&weekly).check_n(1_000).wait();
+    let mut wait = limiter.key("a").at(&weekly).check_n(1_000).wait_or_max();
     assert!(wait >= 7 * DAY && wait <= 8 * DAY, "{wait:?}");
     clock.advance(wait / 2);
     wait -= wait / 2;
-    assert_eq!(limiter.key("a").at(&weekly).check_n(1_000).wait(), wait);
+    assert_eq!(
+        limiter.key("a").at(&weekly).check_n(1_000).wait_or_max(),
+        wait
+    );
     clock.advance(wait);
     assert!(limiter.key("a").at(&weekly).check_n(1_000).is_allowed());
 }
@@ -186,7 +189,7 @@ fn a_clock_that_steps_back_grants_nothing() {
     // It stays in the day it has entered.
     let decision = limiter.check_n("a", 7);
     assert_eq!(decision.remaining, 6);
-    assert_eq!(decision.wait(), 2 * DAY);
+    assert_eq!(decision.wait_or_max(), 2 * DAY);
     assert!(limiter.check_n("a", 6).is_allowed());
     clock.advance(DAY);
     assert!(!limiter.check("a").is_allowed());
@@ -234,7 +237,7 @@ fn thresholds_are_told_once_a_period() {
     let said = |percent, used| ("a".to_owned(), percent, used, 10);
     assert_eq!(take(), [said(50, 8), said(80, 8)]);
     // Given back and charged again: it was told already.
-    limiter.give_back("a", receipt);
+    limiter.refund_receipt("a", receipt);
     let _ = limiter.check_n("a", 5);
     let _ = limiter.check_n("b", 1);
     assert_eq!(take(), []);
@@ -282,9 +285,9 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
     let refused = limiter.charge("new", 1).unwrap_err();
     assert!(matches!(
         refused,
-        QuotaRefused::NoRoom { capacity: 100, .. }
+        QuotaDenied::TooManyKeys { capacity: 100, .. }
     ));
-    assert_eq!(refused.decision().wait(), DAY);
+    assert_eq!(refused.decision().wait_or_max(), DAY);
     assert!(
         limiter.check(&7u32.to_le_bytes()).is_allowed(),
         "those that are there go on"
@@ -294,7 +297,7 @@ fn at_the_cap_new_keys_wait_until_others_are_idle() {
     assert!(limiter.stats().keys <= 100);
 
     let (few, _) = bounded(Quota::per_day(10), 1);
-    let limiter = few.at_cap(AtCap::AdmitNew).build().unwrap();
+    let limiter = few.at_cap(WhenFull::AdmitNew).build().unwrap();
     let _ = limiter.check("first");
     for _ in 0..50 {
         assert!(limiter.check("new").is_allowed());
@@ -327,7 +330,7 @@ fn threads_together_get_the_quota_and_no_more() {
                 for turn in 0..20_000 {
                     match limiter.charge("shared", 1 + (turn + number) % 3) {
                         Ok(receipt) if turn % 5 == 0 => {
-                            limiter.give_back("shared", receipt);
+                            limiter.refund_receipt("shared", receipt);
                         }
                         Ok(_) => passed += 1 + (turn + number) % 3,
                         Err(_) => {}
@@ -350,8 +353,8 @@ fn threads_together_get_the_quota_and_no_more() {
 #[test]
 fn what_a_quota_cannot_do_at_its_cap_is_refused_when_it_is_built() {
     for (at_cap, name) in [
-        (AtCap::ShareOne, "ShareOne"),
-        (AtCap::EvictNearestIdle, "EvictNearestIdle"),
+        (WhenFull::SharedBucket, "ShareOne"),
+        (WhenFull::EvictNearestIdle, "EvictNearestIdle"),
     ] {
         let text = format!(
             "a QuotaLimiter can't treat new keys at its cap as AtCap::{name} says; \

@@ -8,17 +8,17 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
-use tollgate::stack::{Hold, Terms};
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Refused, Stack};
+use tollgate::stack::{CostReservation, ReservationTerms};
+use tollgate::{Algorithm, CompositeLimiter, Limit, Rate, RateDenied, StoredKeyLimiter, WhenFull};
 
-type Limiter = ExactKeyedLimiter<String, Manual>;
-type Held = Result<Hold<'static>, Refused>;
+type Limiter = StoredKeyLimiter<String, Manual>;
+type Held = Result<CostReservation<'static>, RateDenied>;
 
 const LONG: Duration = Duration::from_secs(100_000);
 
 fn limiter(algorithm: Algorithm, rate: Rate) -> (Arc<Limiter>, Manual) {
     let clock = Manual::new();
-    let limiter = ExactKeyedLimiter::builder(rate, 100)
+    let limiter = StoredKeyLimiter::builder(rate, 100)
         .algorithm(algorithm)
         .clock(clock.clone());
     (Arc::new(limiter.build().expect("a rate")), clock)
@@ -99,19 +99,22 @@ fn what_others_settle_is_had_at_once_and_a_wait_in_vain_ends_in_time() {
     assert!(vain.poll().is_none());
     clock.advance(hour + Duration::from_nanos(1));
     let refused = vain.poll().expect("its end").expect_err("no place");
-    assert!(matches!(refused, Refused::TooLate(_)), "{refused:?}");
+    assert!(
+        matches!(refused, RateDenied::DeadlineExceeded(_)),
+        "{refused:?}"
+    );
     drop(held); // charged
     assert_eq!(limiter.key("key").peek().remaining, 0);
     let never = wait(&limiter, 2, hour).poll().unwrap().unwrap_err();
-    assert!(matches!(never, Refused::Never(_)), "{never:?}");
+    assert!(matches!(never, RateDenied::ExceedsBurst(_)), "{never:?}");
 }
 
 #[test]
 fn terms_say_what_a_drop_means() {
     let (limiter, _) = limiter(Algorithm::TokenBucket, Rate::per_hour(4));
     for (terms, left) in [
-        (Terms::within(LONG), 3),
-        (Terms::within(LONG).refund_on_drop(), 3),
+        (ReservationTerms::for_at_most(LONG), 3),
+        (ReservationTerms::for_at_most(LONG).refund_on_drop(), 3),
     ] {
         let mut wait = Waiter(Box::pin(limiter.key_owned("key").acquire().hold(terms)));
         drop(wait.poll().unwrap().unwrap());
@@ -122,9 +125,9 @@ fn terms_say_what_a_drop_means() {
 /// A key without room shares one bucket with all such keys, in which nothing can be booked ahead and held.
 #[test]
 fn a_key_without_room_holds_what_is_there_and_does_not_wait() {
-    for at_cap in [AtCap::ShareOne, AtCap::DenyNew] {
+    for at_cap in [WhenFull::SharedBucket, WhenFull::DenyNew] {
         let clock = Manual::new();
-        let limiter = ExactKeyedLimiter::<String, _>::builder(Rate::per_hour(2), 2)
+        let limiter = StoredKeyLimiter::<String, _>::builder(Rate::per_hour(2), 2)
             .algorithm(Algorithm::TokenBucket)
             .at_cap(at_cap)
             .clock(clock.clone());
@@ -237,8 +240,8 @@ fn run(algorithm: Algorithm, rate: Rate, acts: &[(u64, Act)]) -> Result<(), Test
             Act::Leave(index) if index < waiting.len() => drop(waiting.remove(index)),
             Act::Check(cost) if limiter.key("key").allow_n(cost) => spent.push(at_once(cost)),
             Act::Hold(cost) => {
-                let levels = [Level::estimated("", limiter.key_owned("key"), cost)];
-                let hold = Stack::new().hold(&levels, LONG).ok();
+                let levels = [Limit::estimated("", limiter.key_owned("key"), cost)];
+                let hold = CompositeLimiter::new().hold(&levels, LONG).ok();
                 open.extend(hold.map(|hold| (hold, cost, now)));
             }
             Act::Settle(index, part) if index < open.len() => {

@@ -6,7 +6,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 
-use tollgate::{Algorithm, Rate, Timestamp, core::Align, stack::Hold};
+use tollgate::{Algorithm, Rate, Timestamp, core::WindowAlignment, stack::CostReservation};
 
 use super::subject::{Keeper, Slot, Subject};
 
@@ -22,10 +22,12 @@ const TRACKED: [Keeper; 7] = [
 ];
 /// Where a window may begin with a full count and end with another.
 const WINDOWS: [Keeper; 6] = [
-    Keeper::Limiter(Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO))),
+    Keeper::Limiter(Algorithm::FixedWindow(WindowAlignment::Boundary(
+        Timestamp::ZERO,
+    ))),
     Keeper::Limiter(Algorithm::SlidingLog),
     Keeper::Limiter(Algorithm::SlidingCounter),
-    Keeper::Exact(Algorithm::FixedWindow(Align::FirstHit)),
+    Keeper::Exact(Algorithm::FixedWindow(WindowAlignment::FirstHit)),
     Keeper::Exact(Algorithm::SlidingLog),
     Keeper::Exact(Algorithm::SlidingCounter),
 ];
@@ -73,7 +75,7 @@ struct Spent {
 
 /// An open hold: from when, until when, and how much.
 struct Open {
-    hold: Hold<'static>,
+    hold: CostReservation<'static>,
     from: u128,
     until: u128,
     cost: u64,

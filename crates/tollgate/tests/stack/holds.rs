@@ -3,7 +3,10 @@
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Level, Rate, Stack, Tier, stack::Hold};
+use tollgate::{
+    Algorithm, CompositeLimiter, Limit, Rate, StoredKeyLimiter, Tier, WhenFull,
+    stack::CostReservation,
+};
 
 use super::subject::{Keeper, Subject, Table};
 
@@ -14,8 +17,8 @@ const BUCKETS: [Algorithm; 3] = [
 ];
 const HOUR: Duration = Duration::from_secs(3_600);
 
-fn table(algorithm: Algorithm, at_cap: AtCap, clock: &Manual) -> Table {
-    ExactKeyedLimiter::builder(Rate::per_second(1_000).burst(5), 32)
+fn table(algorithm: Algorithm, at_cap: WhenFull, clock: &Manual) -> Table {
+    StoredKeyLimiter::builder(Rate::per_second(1_000).burst(5), 32)
         .algorithm(algorithm)
         .at_cap(at_cap)
         .clock(clock.clone())
@@ -26,11 +29,15 @@ fn table(algorithm: Algorithm, at_cap: AtCap, clock: &Manual) -> Table {
 #[test]
 fn a_key_of_which_something_is_out_is_not_dropped_as_idle() {
     for algorithm in BUCKETS {
-        for at_cap in [AtCap::DenyNew, AtCap::ShareOne, AtCap::EvictNearestIdle] {
-            let (clock, stack) = (Manual::new(), Stack::new());
+        for at_cap in [
+            WhenFull::DenyNew,
+            WhenFull::SharedBucket,
+            WhenFull::EvictNearestIdle,
+        ] {
+            let (clock, stack) = (Manual::new(), CompositeLimiter::new());
             let table = table(algorithm, at_cap, &clock);
             let key = table.key("held");
-            let levels = [Level::estimated("key", &key, 4)];
+            let levels = [Limit::estimated("key", &key, 4)];
             let hold = stack.hold(&levels, HOUR).unwrap();
             // Others come and go, and are idle 5 ms after they came: below the cap, and at it.
             for number in 0..2_000 {
@@ -63,14 +70,14 @@ fn a_key_of_which_something_is_out_is_not_dropped_as_idle() {
 #[test]
 fn who_would_evict_finds_held_keys_last() {
     for algorithm in BUCKETS {
-        let (clock, stack) = (Manual::new(), Stack::new());
-        let table = table(algorithm, AtCap::EvictNearestIdle, &clock);
+        let (clock, stack) = (Manual::new(), CompositeLimiter::new());
+        let table = table(algorithm, WhenFull::EvictNearestIdle, &clock);
         let names: Vec<String> = (0..1_000).map(|number| format!("held {number}")).collect();
         // One is held of each, so their states are idle sooner than all others.
         let keys: Vec<_> = names.iter().map(|name| table.key(name.as_str())).collect();
         let hold = |index: usize| {
             let longest = HOUR - Duration::from_secs(u64::try_from(index).unwrap());
-            stack.hold(&[Level::estimated("key", &keys[index], 1)], longest)
+            stack.hold(&[Limit::estimated("key", &keys[index], 1)], longest)
         };
         let few: Vec<_> = (0..5).map(|index| hold(index).unwrap()).collect();
         for number in 0..500 {
@@ -95,7 +102,9 @@ fn who_would_evict_finds_held_keys_last() {
         }
         let left = |name: &String| table.key(name.as_str()).peek().remaining;
         let before: Vec<_> = names.iter().map(left).collect();
-        many.into_iter().chain(few).for_each(Hold::cancel);
+        many.into_iter()
+            .chain(few)
+            .for_each(CostReservation::cancel);
         let after: Vec<_> = names.iter().map(left).collect();
         let more: u64 = after.iter().zip(&before).map(|(is, was)| is - was).sum();
         let kept = u64::try_from(table.capacity() * 2).unwrap();
@@ -107,10 +116,10 @@ fn who_would_evict_finds_held_keys_last() {
 #[test]
 fn what_is_held_of_a_key_that_was_reset_is_gone() {
     for algorithm in BUCKETS {
-        let (clock, stack) = (Manual::new(), Stack::new());
-        let table = table(algorithm, AtCap::DenyNew, &clock);
+        let (clock, stack) = (Manual::new(), CompositeLimiter::new());
+        let table = table(algorithm, WhenFull::DenyNew, &clock);
         let key = table.key("key");
-        let levels = [Level::estimated("key", &key, 4)];
+        let levels = [Limit::estimated("key", &key, 4)];
         let hold = stack.hold(&levels, HOUR).unwrap();
         table.key("key").reset();
         assert_eq!(table.key("key").peek().remaining, 5);
@@ -125,10 +134,10 @@ fn what_is_held_of_a_key_that_was_reset_is_gone() {
 #[test]
 fn a_blocked_key_keeps_what_is_out() {
     for algorithm in BUCKETS {
-        let (clock, stack) = (Manual::new(), Stack::new());
-        let table = table(algorithm, AtCap::DenyNew, &clock);
+        let (clock, stack) = (Manual::new(), CompositeLimiter::new());
+        let table = table(algorithm, WhenFull::DenyNew, &clock);
         let key = table.key("key");
-        let hold = stack.hold(&[Level::estimated("key", &key, 4)], HOUR);
+        let hold = stack.hold(&[Limit::estimated("key", &key, 4)], HOUR);
         table.key("key").block_for(Duration::from_secs(1)).unwrap();
         clock.advance(Duration::from_secs(2));
         for number in 0..100 {
@@ -144,15 +153,15 @@ fn a_blocked_key_keeps_what_is_out() {
 #[test]
 fn a_snapshot_owes_what_is_out() {
     for algorithm in BUCKETS {
-        let (clock, stack) = (Manual::new(), Stack::new());
+        let (clock, stack) = (Manual::new(), CompositeLimiter::new());
         let builder =
-            || ExactKeyedLimiter::<String>::builder(Rate::per_hour(10), 32).algorithm(algorithm);
+            || StoredKeyLimiter::<String>::builder(Rate::per_hour(10), 32).algorithm(algorithm);
         let table = builder()
             .clock(clock.clone())
             .build()
             .expect("a rate that fits");
         let key = table.key("key");
-        let hold = stack.hold(&[Level::estimated("key", &key, 10)], 9 * HOUR);
+        let hold = stack.hold(&[Limit::estimated("key", &key, 10)], 9 * HOUR);
         clock.advance(2 * HOUR);
         assert_eq!(table.len(), 1, "{algorithm:?}");
         let name = format!("tollgate-stack-{algorithm:?}-{}", std::process::id());
@@ -199,8 +208,8 @@ fn a_key_that_moves_to_another_tier_still_owes_what_is_out() {
 #[test]
 fn keys_without_a_slot_settle_what_they_hold_of_the_bucket_that_they_share() {
     for algorithm in BUCKETS {
-        let (clock, stack) = (Manual::new(), Stack::new());
-        let table = table(algorithm, AtCap::ShareOne, &clock);
+        let (clock, stack) = (Manual::new(), CompositeLimiter::new());
+        let table = table(algorithm, WhenFull::SharedBucket, &clock);
         // Until there is no room: the latest has spent all that such keys share, and four come back.
         let mut number = 0;
         while table.stats().overflowed == 0 {
@@ -209,7 +218,7 @@ fn keys_without_a_slot_settle_what_they_hold_of_the_bucket_that_they_share() {
         }
         clock.advance(Duration::from_millis(4));
         let key = table.key("shares");
-        let hold = |cost| stack.hold(&[Level::estimated("key", &key, cost)], HOUR);
+        let hold = |cost| stack.hold(&[Limit::estimated("key", &key, cost)], HOUR);
         let passed = || (0..5).filter(|_| table.allow("another")).count();
         hold(4).expect("four of five").cancel();
         let held = hold(3).expect("four of five");

@@ -3,15 +3,15 @@
 use std::sync::Arc;
 
 use tollgate::clock::Manual;
-use tollgate::stack::AnyLimit;
+use tollgate::stack::LimitRef;
 use tollgate::{
-    ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level, Limiter, Quota,
-    QuotaLimiter, Rate, Stack, Tree, tree::Class,
+    ClassTree, CompositeLimiter, ConcurrencyLimiter, KeyedConcurrencyLimiter, KeyedLimiter, Limit,
+    Limiter, Quota, QuotaLimiter, Rate, StoredKeyLimiter, tree::Class,
 };
 
 /// Passes twice by a limit of two, and not a third time.
-fn passes_twice<'a>(stack: &Stack, what: &str, limit: impl Fn() -> AnyLimit<'a>) {
-    let meet = || stack.allow(&[Level::new("limit", limit())]);
+fn passes_twice<'a>(stack: &CompositeLimiter, what: &str, limit: impl Fn() -> LimitRef<'a>) {
+    let meet = || stack.allow(&[Limit::new("limit", limit())]);
     // Slots are held as long as what passed is there.
     let passed: Vec<_> = (0..3).map(|_| meet()).collect();
     let which: Vec<_> = passed.iter().map(Option::is_some).collect();
@@ -20,11 +20,11 @@ fn passes_twice<'a>(stack: &Stack, what: &str, limit: impl Fn() -> AnyLimit<'a>)
 
 #[test]
 fn each_is_given_by_reference_or_as_what_shares_it() {
-    let (stack, clock, rate) = (Stack::new(), Manual::new(), Rate::per_hour(2));
+    let (stack, clock, rate) = (CompositeLimiter::new(), Manual::new(), Rate::per_hour(2));
     let limiter = || Limiter::with_clock(rate, clock.clone());
     let keyed = || KeyedLimiter::builder(rate, 10).clock(clock.clone()).build();
     let exact = || {
-        let builder = ExactKeyedLimiter::<String>::builder(rate, 10);
+        let builder = StoredKeyLimiter::<String>::builder(rate, 10);
         builder.clock(clock.clone()).build()
     };
     let quotas = || {
@@ -44,7 +44,7 @@ fn each_is_given_by_reference_or_as_what_shares_it() {
     passes_twice(&stack, "Arc<ConcurrencyLimiter>", || {
         Arc::clone(&slots).into()
     });
-    let slots = Arc::new(KeyedConcurrency::<String>::new(2, 10));
+    let slots = Arc::new(KeyedConcurrencyLimiter::<String>::new(2, 10));
     let key = slots.key_owned("acme");
     passes_twice(&stack, "&concurrency::Key", || (&key).into());
 
@@ -70,7 +70,10 @@ fn each_is_given_by_reference_or_as_what_shares_it() {
     passes_twice(&stack, "&quota::OwnedKey", || (&key).into());
     passes_twice(&stack, "quota::OwnedKey", || keys.key_owned("c").into());
 
-    let tree = Tree::builder(rate).clock(clock.clone()).build().unwrap();
+    let tree = ClassTree::builder(rate)
+        .clock(clock.clone())
+        .build()
+        .unwrap();
     let leaf = tree
         .add_leaf("leaf", tree.root(), Class::new(rate))
         .unwrap();

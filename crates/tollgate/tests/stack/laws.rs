@@ -6,8 +6,8 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::{
-    Decision, Level, Outcome, Stack,
-    stack::{Kind, Pass},
+    CompositeLimiter, Decision, Limit, Outcome,
+    stack::{HeldPermits, LimitKind},
 };
 
 use super::world::{ALGORITHMS, Pick, STRIPED, Slot, World};
@@ -71,7 +71,7 @@ fn step() -> impl Strategy<Value = Call> {
 fn wait_of(decision: &Decision) -> Duration {
     match decision.outcome {
         Outcome::Never => Duration::MAX,
-        _ => decision.wait(),
+        _ => decision.wait_or_max(),
     }
 }
 
@@ -89,7 +89,7 @@ fn alone(twin: &World, picks: &[(Pick, u64)]) -> Option<(usize, Option<Decision>
             continue;
         }
         // A refusal changes nothing, so the twin may be asked.
-        let (wait, said) = if pick.kind() == Kind::Concurrency {
+        let (wait, said) = if pick.kind() == LimitKind::Concurrency {
             let never = cost > left.limit;
             let longest = Duration::MAX;
             (if never { longest } else { Duration::ZERO }, None)
@@ -141,19 +141,23 @@ fn same_everywhere(it: &World, twin: &World) -> Result<(), TestCaseError> {
 }
 
 fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
-    let (it, twin, stack) = (World::new(count), World::new(count), Stack::new());
+    let (it, twin, stack) = (
+        World::new(count),
+        World::new(count),
+        CompositeLimiter::new(),
+    );
     let names = ["0", "1", "2", "3", "4", "5"];
     // What levels borrow lives as long as the passes.
     let owners: Vec<Vec<_>> = steps
         .iter()
         .map(|step| step.picks.iter().map(|(pick, _)| it.owner(*pick)).collect())
         .collect();
-    let mut running: Vec<(Pass, Vec<Slot<'_>>)> = Vec::new();
+    let mut running: Vec<(HeldPermits, Vec<Slot<'_>>)> = Vec::new();
     for (step, owners) in steps.iter().zip(&owners) {
         it.advance(step.wait);
         twin.advance(step.wait);
         let picks = &step.picks;
-        let levels: Vec<Level<'_>> = picks
+        let levels: Vec<Limit<'_>> = picks
             .iter()
             .zip(owners)
             .zip(names)
@@ -170,7 +174,7 @@ fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
             }
             Verb::Peek => {
                 let verdict = stack.peek(&levels);
-                prop_assert_eq!(verdict.refusal().is_none(), expect.is_none());
+                prop_assert_eq!(verdict.denial().is_none(), expect.is_none());
             }
             Verb::Allow => {
                 let pass = stack.allow(&levels);
@@ -183,16 +187,16 @@ fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
             }
             Verb::Check => {
                 let verdict = stack.check(&levels);
-                prop_assert_eq!(verdict.refusal().is_none(), expect.is_none(), "{:?}", picks);
+                prop_assert_eq!(verdict.denial().is_none(), expect.is_none(), "{:?}", picks);
                 if let Some((index, said)) = expect {
-                    let refusal = *verdict.refusal().expect("refused");
+                    let refusal = *verdict.denial().expect("refused");
                     prop_assert_eq!(refusal.name, names[index], "{:?}", picks);
                     prop_assert_eq!(refusal.kind, picks[index].0.kind());
                     prop_assert_eq!(&refusal.decision, verdict.decision());
                     if let Some(said) = said {
                         prop_assert_eq!(refusal.decision, said, "{:?}", picks[index]);
                     }
-                    prop_assert!(verdict.passed().is_none());
+                    prop_assert!(verdict.allowed().is_none());
                     same_everywhere(&it, &twin)?;
                     after_waiting(&it, &twin, &stack, (picks, &levels), &refusal.decision)?;
                 } else {
@@ -201,7 +205,7 @@ fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
                     if let Some(said) = said {
                         prop_assert_eq!(*verdict.decision(), said, "{:?}", picks);
                     }
-                    running.push((verdict.passed().expect("allowed").pass, slots));
+                    running.push((verdict.allowed().expect("allowed").permits, slots));
                 }
             }
         }
@@ -217,28 +221,28 @@ fn run(count: u64, steps: &[Call]) -> Result<(), TestCaseError> {
 fn after_waiting(
     it: &World,
     twin: &World,
-    stack: &Stack,
-    (picks, levels): (&[(Pick, u64)], &[Level<'_>]),
+    stack: &CompositeLimiter,
+    (picks, levels): (&[(Pick, u64)], &[Limit<'_>]),
     said: &Decision,
 ) -> Result<(), TestCaseError> {
     if said.outcome == Outcome::Never {
         return Ok(());
     }
     for world in [it, twin] {
-        world.clock.advance(said.wait());
+        world.clock.advance(said.wait_or_max());
     }
-    let timed: Vec<Level<'_>> = picks
+    let timed: Vec<Limit<'_>> = picks
         .iter()
         .zip(levels)
-        .filter(|((pick, _), _)| pick.kind() != Kind::Concurrency)
+        .filter(|((pick, _), _)| pick.kind() != LimitKind::Concurrency)
         .map(|(_, level)| level.clone())
         .collect();
     let verdict = stack.peek(&timed);
     prop_assert!(
-        verdict.refusal().is_none(),
+        verdict.denial().is_none(),
         "{:?} {:?}",
         picks,
-        verdict.refusal()
+        verdict.denial()
     );
     Ok(())
 }
@@ -254,26 +258,29 @@ proptest! {
 
 #[test]
 fn a_request_that_meets_no_limit_passes() {
-    let stack = Stack::new();
+    let stack = CompositeLimiter::new();
     assert!(stack.allow(&[]).is_some());
     let verdict = stack.check(&[]);
     assert_eq!(*verdict.decision(), Decision::UNLIMITED);
-    assert!(stack.peek(&[]).refusal().is_none());
+    assert!(stack.peek(&[]).denial().is_none());
 }
 
 #[test]
 fn a_cost_of_nothing_takes_no_slot_and_needs_none() {
-    let (slots, stack) = (Arc::new(tollgate::ConcurrencyLimiter::new(2)), Stack::new());
-    let keyed = Arc::new(tollgate::KeyedConcurrency::<u8>::new(2, 4));
+    let (slots, stack) = (
+        Arc::new(tollgate::ConcurrencyLimiter::new(2)),
+        CompositeLimiter::new(),
+    );
+    let keyed = Arc::new(tollgate::KeyedConcurrencyLimiter::<u8>::new(2, 4));
     let taken = (slots.try_acquire_n(2), keyed.key(&1).try_acquire_n(2));
     // More is in use than there is room for now.
     slots.set_limit(1);
     keyed.set_limit(1);
     let key = keyed.key_owned(&1);
-    for level in [Level::new("slots", &slots), Level::new("key", &key)] {
+    for level in [Limit::new("slots", &slots), Limit::new("key", &key)] {
         let levels = [level.cost(0)];
-        assert!(stack.peek(&levels).refusal().is_none());
-        assert!(stack.check(&levels).refusal().is_none());
+        assert!(stack.peek(&levels).denial().is_none());
+        assert!(stack.check(&levels).denial().is_none());
         assert!(stack.allow(&levels).is_some());
         assert!(stack.hold(&levels, Duration::from_secs(1)).is_ok());
     }

@@ -5,7 +5,9 @@
 use std::sync::Arc;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Rate, Stack};
+use tollgate::{
+    Algorithm, CompositeLimiter, ConcurrencyLimiter, KeyedLimiter, Limit, Limiter, Rate,
+};
 
 fn limiter(clock: &Manual, burst: u64, algorithm: Algorithm) -> Limiter<Manual> {
     Limiter::builder(Rate::per_hour(burst))
@@ -23,18 +25,18 @@ fn keys_and_words_get_back_what_was_charged() {
         .build()
         .unwrap();
     let shared = limiter(&clock, 5, Algorithm::Gcra);
-    let stack = Stack::new();
+    let stack = CompositeLimiter::new();
     // A key that is there already, and one that is new.
     assert!(users.allow("ada"));
     for (user, left) in [("ada", 8), ("bob", 9)] {
         let levels = [
-            Level::new("once", &shared).cost(3),
-            Level::new("user", &users.key(user)).cost(4),
-            Level::new("twice", &shared).cost(3),
+            Limit::new("once", &shared).cost(3),
+            Limit::new("user", &users.key(user)).cost(4),
+            Limit::new("twice", &shared).cost(3),
         ];
         assert!(stack.allow(&levels).is_none());
         let verdict = stack.check(&levels);
-        assert_eq!(verdict.refusal().unwrap().name, "twice");
+        assert_eq!(verdict.denial().unwrap().name, "twice");
         assert_eq!(users.key(user).peek().remaining, left);
         assert_eq!(shared.peek().remaining, 5);
     }
@@ -47,12 +49,12 @@ fn locked_limits_and_slots_after_words_get_it_all_back() {
     let word = limiter(&clock, 5, Algorithm::Gcra);
     let bucket = limiter(&clock, 5, Algorithm::TokenBucket);
     let slots = Arc::new(ConcurrencyLimiter::builder(3).clock(clock).build());
-    let stack = Stack::new();
+    let stack = CompositeLimiter::new();
     let levels = [
-        Level::new("slots", &slots).cost(2),
-        Level::new("word", &word).cost(5),
-        Level::new("bucket", &bucket).cost(5),
-        Level::new("slots again", &slots).cost(2),
+        Limit::new("slots", &slots).cost(2),
+        Limit::new("word", &word).cost(5),
+        Limit::new("bucket", &bucket).cost(5),
+        Limit::new("slots again", &slots).cost(2),
     ];
     assert!(stack.allow(&levels).is_none());
     assert_eq!(stack.lost_races(), 1);
@@ -73,11 +75,11 @@ fn more_levels_than_most_requests_have_are_all_charged_or_none() {
     let limits: Vec<_> = (0..20)
         .map(|_| limiter(&clock, 5, Algorithm::Gcra))
         .collect();
-    let stack = Stack::new();
-    let mut levels: Vec<_> = limits.iter().map(|it| Level::new("word", it)).collect();
+    let stack = CompositeLimiter::new();
+    let mut levels: Vec<_> = limits.iter().map(|it| Limit::new("word", it)).collect();
     assert!(stack.allow(&levels).is_some());
     assert!(limits.iter().all(|it| it.peek().remaining == 4));
-    levels.extend([Level::new("first again", &limits[0]).cost(4)]);
+    levels.extend([Limit::new("first again", &limits[0]).cost(4)]);
     assert!(stack.allow(&levels).is_none());
     assert!(limits.iter().all(|it| it.peek().remaining == 4));
     assert_eq!(stack.lost_races(), 1);
@@ -88,12 +90,12 @@ fn an_unlimited_level_and_a_cost_of_nothing_charge_nothing() {
     let clock = Manual::new();
     let open = Limiter::with_clock(Rate::unlimited(), clock.clone());
     let shared = limiter(&clock, 5, Algorithm::Gcra);
-    let stack = Stack::new();
+    let stack = CompositeLimiter::new();
     let levels = [
-        Level::new("open", &open).cost(100),
-        Level::new("peek", &shared).cost(0),
-        Level::new("shared", &shared).cost(3),
-        Level::new("twice", &shared).cost(3),
+        Limit::new("open", &open).cost(100),
+        Limit::new("peek", &shared).cost(0),
+        Limit::new("shared", &shared).cost(3),
+        Limit::new("twice", &shared).cost(3),
     ];
     assert!(stack.allow(&levels).is_none());
     assert_eq!(shared.peek().remaining, 5);

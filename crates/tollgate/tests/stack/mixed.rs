@@ -6,7 +6,9 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Level, Limiter, Rate, Stack, Timestamp, stack::Hold};
+use tollgate::{
+    Algorithm, CompositeLimiter, Limit, Limiter, Rate, Timestamp, stack::CostReservation,
+};
 
 const MINUTE: Duration = Duration::from_secs(60);
 const START: Timestamp = Timestamp::from_secs(1_000_000);
@@ -26,9 +28,9 @@ fn each(mut test: impl FnMut(&Limiter<Manual>, &Manual)) {
     }
 }
 
-fn hold(limiter: &Limiter<Manual>, cost: u64) -> Option<Hold<'_>> {
-    let levels = [Level::estimated("limit", limiter, cost)];
-    Stack::new().hold(&levels, MINUTE).ok()
+fn hold(limiter: &Limiter<Manual>, cost: u64) -> Option<CostReservation<'_>> {
+    let levels = [Limit::estimated("limit", limiter, cost)];
+    CompositeLimiter::new().hold(&levels, MINUTE).ok()
 }
 
 /// Whether a wait has passed.

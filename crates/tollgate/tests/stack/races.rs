@@ -7,9 +7,10 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    AtCap, ConcurrencyLimiter, KeyedConcurrency, KeyedLimiter, Level, Limiter, Rate, Stack,
-    concurrency::{Ended, PermitObserver},
-    stack::Kind,
+    CompositeLimiter, ConcurrencyLimiter, KeyedConcurrencyLimiter, KeyedLimiter, Limit, Limiter,
+    Rate, WhenFull,
+    concurrency::{CompletedCall, PermitObserver},
+    stack::LimitKind,
 };
 
 use super::world::{ALGORITHMS, Pick, START, STRIPED, World};
@@ -43,7 +44,7 @@ const LOSES: &[Loses] = &[
 struct Told(AtomicU64);
 
 impl PermitObserver for Told {
-    fn ended(&self, _ended: &Ended) -> Option<u32> {
+    fn on_completed(&self, _ended: &CompletedCall) -> Option<u32> {
         self.0.fetch_add(1, Ordering::Relaxed);
         None
     }
@@ -82,7 +83,7 @@ fn same_from_now_on(it: &World, twin: &World, picks: &[Pick]) {
 
 /// A stack of every other level and, at a place among them, one that refuses the charge.
 fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
-    let (it, twin, stack) = (World::new(5), World::new(5), Stack::new());
+    let (it, twin, stack) = (World::new(5), World::new(5), CompositeLimiter::new());
     let picks = others();
     for world in [&it, &twin] {
         for &pick in &picks {
@@ -95,7 +96,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     let clock = Manual::starting_at(START);
     let hourly = Rate::per_hour(1);
     let table = KeyedLimiter::builder(hourly, 1)
-        .at_cap(AtCap::DenyNew)
+        .at_cap(WhenFull::DenyNew)
         .clock(clock.clone())
         .build()
         .expect("a rate that fits");
@@ -112,7 +113,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     #[cfg(feature = "quota")]
     let quota_key = quota.key("second");
     let told = Arc::new(Told::default());
-    let seats = Arc::new(KeyedConcurrency::<u32>::new(1, 4));
+    let seats = Arc::new(KeyedConcurrencyLimiter::<u32>::new(1, 4));
     let seat = seats.key_owned(&7);
     let shared = Limiter::builder(hourly)
         .clock(clock)
@@ -124,28 +125,28 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
     let slot = Arc::new(slot);
 
     let owners: Vec<_> = picks.iter().map(|pick| it.owner(*pick)).collect();
-    let mut levels: Vec<Level<'_>> = picks
+    let mut levels: Vec<Limit<'_>> = picks
         .iter()
         .zip(&owners)
         .map(|(&pick, owner)| it.level(pick, "other", owner))
         .collect();
     let (loser, kind) = match loses {
-        Loses::FullTable => (Level::new("loser", &full_key), Kind::Rate),
+        Loses::FullTable => (Limit::new("loser", &full_key), LimitKind::Rate),
         #[cfg(feature = "quota")]
-        Loses::FullQuota => (Level::new("loser", &quota_key), Kind::Quota),
-        Loses::KeySlotTwice => (Level::new("loser", &seat), Kind::Concurrency),
-        Loses::SharedTwice => (Level::new("loser", &shared), Kind::Rate),
-        Loses::SlotTwice => (Level::new("loser", &slot), Kind::Concurrency),
+        Loses::FullQuota => (Limit::new("loser", &quota_key), LimitKind::Quota),
+        Loses::KeySlotTwice => (Limit::new("loser", &seat), LimitKind::Concurrency),
+        Loses::SharedTwice => (Limit::new("loser", &shared), LimitKind::Rate),
+        Loses::SlotTwice => (Limit::new("loser", &slot), LimitKind::Concurrency),
     };
     let twice = [Loses::SharedTwice, Loses::SlotTwice, Loses::KeySlotTwice];
     if twice.contains(&loses) {
         levels.insert(0, loser.clone());
     } else {
-        levels.push(Level::new("slot", &slot));
+        levels.push(Limit::new("slot", &slot));
     }
     levels.insert(place.min(levels.len()), loser);
 
-    assert!(stack.peek(&levels).refusal().is_none(), "{loses:?}");
+    assert!(stack.peek(&levels).denial().is_none(), "{loses:?}");
     if holds {
         let refusal = stack
             .hold(&levels, Duration::from_secs(9))
@@ -156,7 +157,7 @@ fn lose(loses: Loses, place: usize, used: u64, holds: bool) {
         assert!(stack.allow(&levels).is_none());
         assert_eq!(stack.lost_races(), 1);
         let verdict = stack.check(&levels);
-        let refusal = verdict.refusal().expect("refused");
+        let refusal = verdict.denial().expect("refused");
         assert_eq!((refusal.name, refusal.kind), ("loser", kind));
         assert_eq!(stack.lost_races(), 2);
     }

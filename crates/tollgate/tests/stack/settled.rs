@@ -5,7 +5,10 @@ use std::time::Duration;
 use proptest::prelude::*;
 use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
-use tollgate::{Algorithm, Level, Limiter, Rate, Stack, Timestamp, core::Align, stack::Terms};
+use tollgate::{
+    Algorithm, CompositeLimiter, Limit, Limiter, Rate, Timestamp, core::WindowAlignment,
+    stack::ReservationTerms,
+};
 
 use super::subject::{Keeper, Subject};
 use super::world::ALGORITHMS;
@@ -67,7 +70,7 @@ fn nothing_happened(place: Keeper, acts: &[(u64, Act)]) -> Result<(), TestCaseEr
         prop_assert_eq!(own.remaining, other.remaining, "{:?}", place);
         let (own, other) = (subject.check(1), twin.check(1));
         prop_assert_eq!(own.outcome, other.outcome, "{:?}", place);
-        prop_assert_eq!(own.wait(), other.wait(), "{:?}", place);
+        prop_assert_eq!(own.wait_or_max(), other.wait_or_max(), "{:?}", place);
         subject.advance(37);
         twin.advance(37);
     }
@@ -132,8 +135,8 @@ proptest! {
         place in prop::sample::select(all_places())
             .prop_filter("opens with a hit", |place| !matches!(
                 place,
-                Keeper::Limiter(Algorithm::FixedWindow(Align::FirstHit))
-                    | Keeper::Exact(Algorithm::FixedWindow(Align::FirstHit))
+                Keeper::Limiter(Algorithm::FixedWindow(WindowAlignment::FirstHit))
+                    | Keeper::Exact(Algorithm::FixedWindow(WindowAlignment::FirstHit))
             )),
         acts in prop::collection::vec(
             (
@@ -248,7 +251,7 @@ fn more_than_the_estimate_is_owed() {
         hold.settle(5);
         assert_eq!(subject.left(), 0, "{place:?}");
         // Two of debt, and the one that is asked for.
-        let wait = subject.check(1).wait();
+        let wait = subject.check(1).wait_or_max();
         assert_eq!(wait, Duration::from_millis(300), "{place:?}");
         subject.advance(300);
         assert!(subject.check(1).is_allowed(), "{place:?}");
@@ -256,7 +259,7 @@ fn more_than_the_estimate_is_owed() {
         subject.advance(100);
         let hold = subject.hold(1, 60_000).expect("one left");
         hold.settle(u64::MAX);
-        let wait = subject.check(1).wait();
+        let wait = subject.check(1).wait_or_max();
         assert_eq!(wait, Duration::from_millis(1_100), "{place:?}");
     }
 }
@@ -285,7 +288,7 @@ fn a_key_of_one_word_gives_back_all_or_nothing() {
 
 #[test]
 fn a_hold_that_is_dropped_is_charged_unless_its_terms_say_otherwise() {
-    let minute = Terms::within(Duration::from_secs(60));
+    let minute = ReservationTerms::for_at_most(Duration::from_secs(60));
     for place in all_places() {
         let subject = ten(place);
         let hold = |terms| subject.hold_on(4, terms).expect("four left");
@@ -311,7 +314,10 @@ fn windows_and_logs_give_back_where_they_were_charged() {
             };
             ten(place)
         };
-        for align in [Align::Boundary(Timestamp::ZERO), Align::FirstHit] {
+        for align in [
+            WindowAlignment::Boundary(Timestamp::ZERO),
+            WindowAlignment::FirstHit,
+        ] {
             let subject = of(Algorithm::FixedWindow(align));
             let early = subject.hold(6, 60_000).expect("ten left");
             let late = subject.hold(2, 60_000).expect("four left");
@@ -401,8 +407,8 @@ fn tokens_show_what_is_out() {
             .clock(clock.clone())
             .build()
             .expect("a rate that fits");
-        let stack = Stack::new();
-        let levels = [Level::estimated("all", &limiter, 4)];
+        let stack = CompositeLimiter::new();
+        let levels = [Limit::estimated("all", &limiter, 4)];
         let hold = stack.hold(&levels, Duration::from_secs(60));
         clock.advance(Duration::from_secs(5));
         let left = limiter.peek().remaining;

@@ -5,18 +5,18 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, ConcurrencyLimiter, Level, Limiter, Rate, Stack,
-    concurrency::{Ended, Ending, PermitObserver},
-    stack::Terms,
+    Algorithm, CompositeLimiter, ConcurrencyLimiter, Limit, Limiter, Rate,
+    concurrency::{CompletedCall, PermitObserver, PermitOutcome},
+    stack::ReservationTerms,
 };
 
 use super::world::ALGORITHMS;
 
 #[derive(Default)]
-struct Endings(Mutex<Vec<Ending>>);
+struct Endings(Mutex<Vec<PermitOutcome>>);
 
 impl PermitObserver for Endings {
-    fn ended(&self, ended: &Ended) -> Option<u32> {
+    fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
         self.0.lock().expect("no panic").push(ended.ending);
         None
     }
@@ -24,7 +24,11 @@ impl PermitObserver for Endings {
 
 #[test]
 fn slots_are_held_until_the_hold_ends() {
-    let (clock, told, stack) = (Manual::new(), Arc::new(Endings::default()), Stack::new());
+    let (clock, told, stack) = (
+        Manual::new(),
+        Arc::new(Endings::default()),
+        CompositeLimiter::new(),
+    );
     let slots = ConcurrencyLimiter::builder(2)
         .observer(Arc::clone(&told))
         .clock(clock.clone())
@@ -32,8 +36,8 @@ fn slots_are_held_until_the_hold_ends() {
     let slots = Arc::new(slots);
     let limiter = Limiter::with_clock(Rate::per_second(10), clock.clone());
     let levels = [
-        Level::estimated("all", &limiter, 2),
-        Level::new("slots", &slots),
+        Limit::estimated("all", &limiter, 2),
+        Limit::new("slots", &slots),
     ];
     let hold = || stack.hold(&levels, Duration::from_secs(1)).unwrap();
     let (one, two) = (hold(), hold());
@@ -46,12 +50,12 @@ fn slots_are_held_until_the_hold_ends() {
     two.cancel();
     assert_eq!(slots.peek().in_use, 0);
     // It came to nothing, so it tells nothing of the capacity.
-    assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
+    assert_eq!(*told.0.lock().expect("no panic"), [PermitOutcome::Success]);
     // Nor does one whose terms say that it did when it is dropped.
-    let terms = Terms::within(Duration::from_secs(1)).refund_on_drop();
+    let terms = ReservationTerms::for_at_most(Duration::from_secs(1)).refund_on_drop();
     drop(stack.hold(&levels, terms));
     assert_eq!(slots.peek().in_use, 0);
-    assert_eq!(*told.0.lock().expect("no panic"), [Ending::Success]);
+    assert_eq!(*told.0.lock().expect("no panic"), [PermitOutcome::Success]);
     // Over, but the request may still run: its slot isn't free before it ends.
     let late = hold();
     clock.advance(Duration::from_secs(5));
@@ -63,14 +67,18 @@ fn slots_are_held_until_the_hold_ends() {
     late.settle(0);
     assert_eq!(
         *told.0.lock().expect("no panic"),
-        [Ending::Success, Ending::Ignored, Ending::Success]
+        [
+            PermitOutcome::Success,
+            PermitOutcome::Ignored,
+            PermitOutcome::Success
+        ]
     );
 }
 
 #[test]
 fn a_plain_cost_beside_an_estimate_is_kept() {
     for algorithm in ALGORITHMS {
-        let (clock, stack) = (Manual::new(), Stack::new());
+        let (clock, stack) = (Manual::new(), CompositeLimiter::new());
         let limiter = |algorithm| {
             let builder = Limiter::builder(Rate::per_hour(10)).algorithm(algorithm);
             builder
@@ -80,8 +88,8 @@ fn a_plain_cost_beside_an_estimate_is_kept() {
         };
         let (requests, tokens) = (limiter(algorithm), limiter(Algorithm::TokenBucket));
         let levels = [
-            Level::new("requests", &requests).cost(2),
-            Level::estimated("tokens", &tokens, 5),
+            Limit::new("requests", &requests).cost(2),
+            Limit::estimated("tokens", &tokens, 5),
         ];
         let hold = || stack.hold(&levels, Duration::from_secs(9)).unwrap();
         hold().settle(1);
@@ -100,7 +108,7 @@ fn a_plain_cost_beside_an_estimate_is_kept() {
 fn a_quota_gives_back_to_its_period() {
     use tollgate::{Quota, QuotaLimiter};
 
-    let (clock, stack) = (Manual::new(), Stack::new());
+    let (clock, stack) = (Manual::new(), CompositeLimiter::new());
     let quota = QuotaLimiter::builder(Quota::per_day(10), 10)
         .clock(clock.clone())
         .build()
@@ -108,7 +116,7 @@ fn a_quota_gives_back_to_its_period() {
     let key = quota.key("acme");
     let day = Duration::from_secs(86_400);
     let hold = |cost| {
-        let levels = [Level::estimated("daily", &key, cost)];
+        let levels = [Limit::estimated("daily", &key, cost)];
         stack.hold(&levels, 2 * day).unwrap()
     };
     let left = || quota.peek("acme").remaining;

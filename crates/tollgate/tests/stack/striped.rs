@@ -6,7 +6,7 @@ use std::thread;
 use std::time::Duration;
 
 use tollgate::clock::Manual;
-use tollgate::{Level, Limiter, Rate, Stack};
+use tollgate::{CompositeLimiter, Limit, Limiter, Rate};
 
 /// A hundred tokens to a lease: one a hundredth of a microsecond.
 const RATE: u64 = 100_000_000;
@@ -37,13 +37,13 @@ fn passed(limiter: &Limiter<Manual>, most: u64) -> u64 {
 #[test]
 fn leases_that_are_out_when_something_is_held_are_not_spent_beside_it() {
     let clock = Manual::new();
-    let (limiter, stack) = (limiter(&clock), Stack::new());
+    let (limiter, stack) = (limiter(&clock), CompositeLimiter::new());
     let before = passed(&limiter, 3);
     assert_eq!(before, 12);
     let leased = BURST - limiter.peek().remaining;
     assert!(leased > before, "stripes have leases: {leased}");
     let rest = limiter.peek().remaining;
-    let levels = [Level::estimated("hot", &limiter, rest)];
+    let levels = [Limit::estimated("hot", &limiter, rest)];
     let hold = stack.hold(&levels, MINUTE).expect("as much as is left");
     assert!(before + passed(&limiter, BURST) + rest <= BURST);
     hold.settle(0);
@@ -64,8 +64,8 @@ fn leases_that_are_out_when_something_is_held_are_not_spent_beside_it() {
 #[test]
 fn no_lease_is_taken_beyond_what_is_held() {
     let clock = Manual::new();
-    let (limiter, stack) = (limiter(&clock), Stack::new());
-    let levels = [Level::estimated("hot", &limiter, BURST / 2)];
+    let (limiter, stack) = (limiter(&clock), CompositeLimiter::new());
+    let levels = [Limit::estimated("hot", &limiter, BURST / 2)];
     let hold = stack.hold(&levels, MINUTE).expect("a full bucket");
     assert_eq!(passed(&limiter, 3), 12);
     hold.settle(0);
@@ -77,7 +77,7 @@ fn no_lease_is_taken_beyond_what_is_held() {
 #[test]
 fn holds_beside_threads_that_spend_keep_the_bound() {
     let clock = Manual::new();
-    let (limiter, stack) = (limiter(&clock), Stack::new());
+    let (limiter, stack) = (limiter(&clock), CompositeLimiter::new());
     let (is_over, spent) = (AtomicBool::new(false), AtomicU64::new(0));
     let mut elapsed = 0;
     thread::scope(|scope| {
@@ -91,7 +91,7 @@ fn holds_beside_threads_that_spend_keep_the_bound() {
         }
         for step in 0..4_000_u64 {
             let cost = 1 + step * 7_919 % 5_000;
-            let levels = [Level::estimated("hot", &limiter, cost)];
+            let levels = [Limit::estimated("hot", &limiter, cost)];
             let hold = stack.hold(&levels, MINUTE);
             let nanos = step * 104_729 % 20_000;
             clock.advance(Duration::from_nanos(nanos));

@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Reservation, Stack,
-    Timestamp, exact_keyed, keyed,
-    stack::{Hold, Terms},
+    Algorithm, CompositeLimiter, Decision, KeyedLimiter, Limit, Limiter, Rate, Reservation,
+    StoredKeyLimiter, Timestamp, exact_keyed, keyed,
+    stack::{CostReservation, ReservationTerms},
 };
 
 use super::world::START;
 
-pub(crate) type Table = ExactKeyedLimiter<String, Manual>;
+pub(crate) type Table = StoredKeyLimiter<String, Manual>;
 type OneKey = exact_keyed::Key<'static, String, str, Manual>;
 
 /// Where the state is kept.
@@ -26,7 +26,7 @@ pub(crate) enum Keeper {
 
 /// Limits live for ever, so that what is held of them can be kept anywhere.
 #[derive(Clone, Copy)]
-enum Limit {
+enum TestedLimit {
     Limiter(&'static Limiter<Manual>),
     Exact(&'static Table, &'static OneKey),
     Keyed(&'static KeyedLimiter<Manual>),
@@ -34,8 +34,8 @@ enum Limit {
 
 pub(crate) struct Subject {
     pub(crate) clock: Manual,
-    pub(crate) stack: Stack,
-    limit: Limit,
+    pub(crate) stack: CompositeLimiter,
+    limit: TestedLimit,
 }
 
 pub(crate) enum Slot {
@@ -58,7 +58,7 @@ impl Subject {
                     Keeper::Limiter(algorithm) => builder.algorithm(algorithm),
                     _ => builder.stripes(2),
                 };
-                Limit::Limiter(forever(
+                TestedLimit::Limiter(forever(
                     builder
                         .clock(clock.clone())
                         .build()
@@ -66,19 +66,19 @@ impl Subject {
                 ))
             }
             Keeper::Exact(algorithm) => {
-                let builder = ExactKeyedLimiter::builder(rate, 4).algorithm(algorithm);
+                let builder = StoredKeyLimiter::builder(rate, 4).algorithm(algorithm);
                 let builder = builder.longest_wait(Duration::MAX).clock(clock.clone());
                 let table: &'static Table = forever(builder.build().expect("a rate that fits"));
-                Limit::Exact(table, forever(table.key("key")))
+                TestedLimit::Exact(table, forever(table.key("key")))
             }
             Keeper::Keyed => {
                 let builder = KeyedLimiter::builder(rate, 4).clock(clock.clone());
-                Limit::Keyed(forever(builder.build().expect("a rate that fits")))
+                TestedLimit::Keyed(forever(builder.build().expect("a rate that fits")))
             }
         };
         Self {
             clock,
-            stack: Stack::new(),
+            stack: CompositeLimiter::new(),
             limit,
         }
     }
@@ -87,30 +87,34 @@ impl Subject {
         self.clock.advance(Duration::from_millis(millis));
     }
 
-    fn level(&self, cost: u64) -> Level<'static> {
+    fn level(&self, cost: u64) -> Limit<'static> {
         match self.limit {
-            Limit::Limiter(limiter) => Level::estimated("limit", limiter, cost),
-            Limit::Exact(_, key) => Level::estimated("limit", key, cost),
+            TestedLimit::Limiter(limiter) => Limit::estimated("limit", limiter, cost),
+            TestedLimit::Exact(_, key) => Limit::estimated("limit", key, cost),
             // It takes no estimate. At the rate in force: a key keeps the one that it was made at.
-            Limit::Keyed(table) => Level::new("limit", &table.key("key")).cost(cost),
+            TestedLimit::Keyed(table) => Limit::new("limit", &table.key("key")).cost(cost),
         }
     }
 
     /// Holds an estimate for so long at most; nothing of it is spent if it is dropped.
-    pub(crate) fn hold(&self, cost: u64, millis: u64) -> Option<Hold<'static>> {
-        let terms = Terms::within(Duration::from_millis(millis)).refund_on_drop();
+    pub(crate) fn hold(&self, cost: u64, millis: u64) -> Option<CostReservation<'static>> {
+        let terms = ReservationTerms::for_at_most(Duration::from_millis(millis)).refund_on_drop();
         self.hold_on(cost, terms)
     }
 
-    pub(crate) fn hold_on(&self, cost: u64, terms: Terms) -> Option<Hold<'static>> {
+    pub(crate) fn hold_on(
+        &self,
+        cost: u64,
+        terms: ReservationTerms,
+    ) -> Option<CostReservation<'static>> {
         self.stack.hold(&[self.level(cost)], terms).ok()
     }
 
     pub(crate) fn check(&self, cost: u64) -> Decision {
         match self.limit {
-            Limit::Limiter(limiter) => limiter.check_n(cost),
-            Limit::Exact(table, _) => table.check_n("key", cost),
-            Limit::Keyed(table) => table.check_n("key", cost),
+            TestedLimit::Limiter(limiter) => limiter.check_n(cost),
+            TestedLimit::Exact(table, _) => table.check_n("key", cost),
+            TestedLimit::Keyed(table) => table.check_n("key", cost),
         }
     }
 
@@ -118,9 +122,9 @@ impl Subject {
     pub(crate) fn look_at(&self, nanos: u128) -> u64 {
         let at = Timestamp::from_nanos(u64::try_from(nanos).expect("within the clock"));
         match self.limit {
-            Limit::Limiter(limiter) => limiter.peek_at(at).remaining,
-            Limit::Exact(table, _) => table.key("key").check_at(at, 0).remaining,
-            Limit::Keyed(table) => table.key("key").check_at(at, 0).remaining,
+            TestedLimit::Limiter(limiter) => limiter.peek_at(at).remaining,
+            TestedLimit::Exact(table, _) => table.key("key").check_at(at, 0).remaining,
+            TestedLimit::Keyed(table) => table.key("key").check_at(at, 0).remaining,
         }
     }
 
@@ -130,20 +134,20 @@ impl Subject {
 
     pub(crate) fn reserve(&self, cost: u64) -> Option<Slot> {
         match self.limit {
-            Limit::Limiter(limiter) => limiter.reserve(cost).ok().map(Slot::Limiter),
-            Limit::Exact(table, _) => {
+            TestedLimit::Limiter(limiter) => limiter.reserve(cost).ok().map(Slot::Limiter),
+            TestedLimit::Exact(table, _) => {
                 let slot = table.key("key").reserve(cost);
                 slot.ok().map(Slot::Exact)
             }
-            Limit::Keyed(table) => table.key("key").reserve(cost).ok().map(Slot::Keyed),
+            TestedLimit::Keyed(table) => table.key("key").reserve(cost).ok().map(Slot::Keyed),
         }
     }
 
     pub(crate) fn set_rate(&self, rate: Rate) {
         match self.limit {
-            Limit::Limiter(limiter) => limiter.set_rate(rate),
-            Limit::Exact(table, _) => table.set_rate(rate),
-            Limit::Keyed(table) => table.set_rate(rate),
+            TestedLimit::Limiter(limiter) => limiter.set_rate(rate),
+            TestedLimit::Exact(table, _) => table.set_rate(rate),
+            TestedLimit::Keyed(table) => table.set_rate(rate),
         }
         .expect("a rate that fits");
     }
@@ -151,16 +155,16 @@ impl Subject {
     /// Gives tokens; no if nobody can.
     pub(crate) fn refund(&self, tokens: u64) -> bool {
         match self.limit {
-            Limit::Limiter(_) => return false,
-            Limit::Exact(table, _) => table.key("key").refund(tokens),
-            Limit::Keyed(table) => table.key("key").refund(tokens),
+            TestedLimit::Limiter(_) => return false,
+            TestedLimit::Exact(table, _) => table.key("key").refund(tokens),
+            TestedLimit::Keyed(table) => table.key("key").refund(tokens),
         }
         true
     }
 
     pub(crate) fn table(&self) -> &'static Table {
         match self.limit {
-            Limit::Exact(table, _) => table,
+            TestedLimit::Exact(table, _) => table,
             _ => unreachable!("no table of exact keys"),
         }
     }

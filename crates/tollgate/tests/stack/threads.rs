@@ -7,8 +7,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, ConcurrencyLimiter, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, Level,
-    Limiter, Rate, Stack,
+    Algorithm, CompositeLimiter, ConcurrencyLimiter, KeyedConcurrencyLimiter, KeyedLimiter, Limit,
+    Limiter, Rate, StoredKeyLimiter,
 };
 
 const THREADS: usize = 8;
@@ -64,7 +64,7 @@ fn no_order_of_levels_lets_more_through() {
         let rate = |count| Rate::per_hour(count);
         let keyed = KeyedLimiter::builder(rate(900), 64).clock(clock.clone());
         let keyed = keyed.build().expect("a rate that fits");
-        let exact = ExactKeyedLimiter::<u64>::builder(rate(800), 64).algorithm(algorithm);
+        let exact = StoredKeyLimiter::<u64>::builder(rate(800), 64).algorithm(algorithm);
         let exact = exact
             .clock(clock.clone())
             .build()
@@ -75,18 +75,18 @@ fn no_order_of_levels_lets_more_through() {
             .build()
             .expect("a rate that fits");
         let slots = Arc::new(ConcurrencyLimiter::new(3));
-        let seats = Arc::new(KeyedConcurrency::<u64>::new(2, 64));
-        let (stack, gauge) = (Stack::new(), Gauge::default());
+        let seats = Arc::new(KeyedConcurrencyLimiter::<u64>::new(2, 64));
+        let (stack, gauge) = (CompositeLimiter::new(), Gauge::default());
         let passed = [const { AtomicU64::new(0) }; 2];
         let total = together(|number| {
             let tenant = (number % 2) as u64;
             let (key, seat) = (exact.key(&tenant), seats.key_owned(&tenant));
             let mut levels = [
-                Level::new("keyed", &keyed.key(&tenant)),
-                Level::new("exact", &key),
-                Level::new("shared", &shared),
-                Level::new("slots", &slots),
-                Level::new("seats", &seat),
+                Limit::new("keyed", &keyed.key(&tenant)),
+                Limit::new("exact", &key),
+                Limit::new("shared", &shared),
+                Limit::new("slots", &slots),
+                Limit::new("seats", &seat),
             ];
             levels.rotate_left(number % 5);
             if number >= 4 {
@@ -97,7 +97,7 @@ fn no_order_of_levels_lets_more_through() {
                 let pass = if round % 2 == 0 {
                     stack.allow(&levels)
                 } else {
-                    stack.check(&levels).passed().map(|passed| passed.pass)
+                    stack.check(&levels).allowed().map(|passed| passed.permits)
                 };
                 if let Some(pass) = pass {
                     gauge.enter();
@@ -126,7 +126,10 @@ fn no_order_of_levels_lets_more_through() {
 
 #[test]
 fn a_race_that_is_lost_among_threads_is_counted_and_costs_nobody_a_slot() {
-    let (stack, slots) = (Stack::new(), Arc::new(ConcurrencyLimiter::new(3)));
+    let (stack, slots) = (
+        CompositeLimiter::new(),
+        Arc::new(ConcurrencyLimiter::new(3)),
+    );
     let limiter = Limiter::builder(Rate::per_hour(1_000_000_000).burst(1_000_000))
         .algorithm(Algorithm::TokenBucket)
         .clock(Manual::new())
@@ -135,9 +138,9 @@ fn a_race_that_is_lost_among_threads_is_counted_and_costs_nobody_a_slot() {
     // Two slots each, as two levels: one thread alone always passes, of two together each may look
     // while there are two, and the second then finds one.
     let levels = [
-        Level::new("all", &limiter),
-        Level::new("first", &slots),
-        Level::new("second", &slots),
+        Limit::new("all", &limiter),
+        Limit::new("first", &slots),
+        Limit::new("second", &slots),
     ];
     let passed = together(|_| {
         let mut own = 0;
@@ -170,7 +173,7 @@ fn what_is_held_by_threads_comes_back_exactly() {
         Algorithm::LeakyBucket,
         Algorithm::Gcra,
     ] {
-        let exact = ExactKeyedLimiter::<u64>::builder(Rate::per_hour(100), 64);
+        let exact = StoredKeyLimiter::<u64>::builder(Rate::per_hour(100), 64);
         let exact = exact.algorithm(algorithm).clock(clock.clone());
         let exact = exact.build().expect("a rate that fits");
         let shared = Limiter::builder(Rate::per_hour(150)).algorithm(algorithm);
@@ -179,14 +182,14 @@ fn what_is_held_by_threads_comes_back_exactly() {
             .build()
             .expect("a rate that fits");
         let slots = Arc::new(ConcurrencyLimiter::new(5));
-        let (stack, out) = (Stack::new(), AtomicU64::new(0));
+        let (stack, out) = (CompositeLimiter::new(), AtomicU64::new(0));
         let spent = together(|number| {
             let tenant = (number % 2) as u64;
             let key = exact.key(&tenant);
             let mut levels = [
-                Level::estimated("exact", &key, 7),
-                Level::estimated("shared", &shared, 7),
-                Level::new("slots", &slots),
+                Limit::estimated("exact", &key, 7),
+                Limit::estimated("shared", &shared, 7),
+                Limit::new("slots", &slots),
             ];
             levels.rotate_left(number % 3);
             let mut own = 0;
@@ -223,11 +226,11 @@ fn what_is_held_by_threads_comes_back_exactly() {
 #[test]
 fn what_a_request_holds_may_move_to_another_thread() {
     fn moves<T: Send + Sync>() {}
-    moves::<Stack>();
-    moves::<Level<'_>>();
-    moves::<tollgate::stack::Pass>();
-    moves::<tollgate::stack::StackVerdict<'_>>();
-    moves::<tollgate::stack::Hold<'_>>();
-    moves::<tollgate::stack::Hold<'static>>();
-    moves::<tollgate::stack::Refusal<'_>>();
+    moves::<CompositeLimiter>();
+    moves::<Limit<'_>>();
+    moves::<tollgate::stack::HeldPermits>();
+    moves::<tollgate::stack::CompositeDecision<'_>>();
+    moves::<tollgate::stack::CostReservation<'_>>();
+    moves::<tollgate::stack::CostReservation<'static>>();
+    moves::<tollgate::stack::LimitDenial<'_>>();
 }

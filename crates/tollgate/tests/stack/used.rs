@@ -6,8 +6,8 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    ConcurrencyLimiter, ExactKeyedLimiter, KeyedLimiter, Level, Limiter, Rate, Stack,
-    stack::{Hold, Terms},
+    CompositeLimiter, ConcurrencyLimiter, KeyedLimiter, Limit, Limiter, Rate, StoredKeyLimiter,
+    stack::{CostReservation, ReservationTerms},
 };
 
 use super::subject::{Keeper, Subject};
@@ -49,10 +49,10 @@ fn costs(numbers: &mut Numbers) -> Vec<u64> {
 fn charged(
     numbers: &mut Numbers,
     advance: impl Fn(Duration),
-    hold: impl Fn() -> Hold<'static>,
+    hold: impl Fn() -> CostReservation<'static>,
     left: impl Fn() -> u64,
 ) -> u64 {
-    let mut open: Vec<(Hold<'static>, u64)> = Vec::new();
+    let mut open: Vec<(CostReservation<'static>, u64)> = Vec::new();
     for cost in costs(numbers) {
         open.push((hold(), cost));
         while numbers.below(3) > 0
@@ -84,7 +84,7 @@ fn what_is_charged_is_what_was_used() {
     for seed in 0..20 {
         for place in places() {
             let subject = Subject::new(place, Rate::new(MOST, YEAR));
-            let terms = Terms::within(Duration::from_secs(3_600));
+            let terms = ReservationTerms::for_at_most(Duration::from_secs(3_600));
             let charged = charged(
                 &mut Numbers(seed),
                 |time| subject.clock.advance(time),
@@ -107,12 +107,12 @@ fn what_is_charged_to_a_quota_is_what_was_used() {
             let clock = Manual::starting_at(super::world::START);
             let builder = QuotaLimiter::builder(quota.clone(), 1_000_000);
             let limiter = Arc::new(builder.clock(clock.clone()).build().unwrap());
-            let levels = [Level::estimated(
+            let levels = [Limit::estimated(
                 "quota",
                 limiter.key_owned("acme"),
                 ESTIMATE,
             )];
-            let stack = Stack::new();
+            let stack = CompositeLimiter::new();
             let charged = charged(
                 &mut Numbers(seed),
                 |time| clock.advance(time),
@@ -130,7 +130,7 @@ fn what_is_charged_to_a_quota_is_what_was_used() {
 /// A stack of limits that are all shared.
 struct Shared {
     limiter: Arc<Limiter<Manual>>,
-    exact: Arc<ExactKeyedLimiter<String, Manual>>,
+    exact: Arc<StoredKeyLimiter<String, Manual>>,
     keyed: Arc<KeyedLimiter<Manual>>,
     slots: Arc<ConcurrencyLimiter>,
 }
@@ -138,7 +138,7 @@ struct Shared {
 impl Shared {
     fn new() -> Self {
         let (clock, rate) = (Manual::new(), Rate::per_hour(100));
-        let exact = ExactKeyedLimiter::builder(rate, 8).clock(clock.clone());
+        let exact = StoredKeyLimiter::builder(rate, 8).clock(clock.clone());
         let keyed = KeyedLimiter::builder(rate, 8).clock(clock.clone());
         Self {
             limiter: Arc::new(Limiter::with_clock(rate, clock)),
@@ -148,16 +148,16 @@ impl Shared {
         }
     }
 
-    fn hold(&self, terms: Terms) -> Hold<'static> {
+    fn hold(&self, terms: ReservationTerms) -> CostReservation<'static> {
         // Of what is borrowed here nothing is left when the hold is.
         let tenant = String::from("acme");
         let levels = [
-            Level::estimated("limiter", Arc::clone(&self.limiter), 10),
-            Level::estimated("exact", self.exact.key_owned(&tenant), 10),
-            Level::new("keyed", self.keyed.key_owned(&tenant)).cost(10),
-            Level::new("slots", Arc::clone(&self.slots)),
+            Limit::estimated("limiter", Arc::clone(&self.limiter), 10),
+            Limit::estimated("exact", self.exact.key_owned(&tenant), 10),
+            Limit::new("keyed", self.keyed.key_owned(&tenant)).cost(10),
+            Limit::new("slots", Arc::clone(&self.slots)),
         ];
-        Stack::new().hold(&levels, terms).expect("room")
+        CompositeLimiter::new().hold(&levels, terms).expect("room")
     }
 
     fn left(&self) -> [u64; 4] {
@@ -172,8 +172,11 @@ impl Shared {
 
 #[test]
 fn a_hold_of_shared_limits_is_settled_in_another_thread() {
-    let (shared, minute) = (Shared::new(), Terms::within(Duration::from_secs(60)));
-    let there = |end: fn(Hold<'static>), terms| {
+    let (shared, minute) = (
+        Shared::new(),
+        ReservationTerms::for_at_most(Duration::from_secs(60)),
+    );
+    let there = |end: fn(CostReservation<'static>), terms| {
         let hold = shared.hold(terms);
         assert_eq!(shared.left()[3], 2);
         thread::spawn(move || end(hold)).join().expect("no panic");
@@ -188,7 +191,7 @@ fn a_hold_of_shared_limits_is_settled_in_another_thread() {
         ),
         [96, 96, 90, 3]
     );
-    assert_eq!(there(Hold::cancel, minute), [96, 96, 90, 3]);
+    assert_eq!(there(CostReservation::cancel, minute), [96, 96, 90, 3]);
     // A task that is gone has spent what it held, unless the terms say otherwise.
     assert_eq!(there(drop, minute.refund_on_drop()), [96, 96, 90, 3]);
     assert_eq!(there(drop, minute), [86, 86, 80, 3]);
@@ -199,7 +202,7 @@ fn a_hold_of_shared_limits_is_settled_in_another_thread() {
 fn limits_outlive_what_is_held_of_them() {
     let shared = Shared::new();
     let limiter = Arc::downgrade(&shared.limiter);
-    let hold = shared.hold(Terms::within(Duration::from_secs(60)));
+    let hold = shared.hold(ReservationTerms::for_at_most(Duration::from_secs(60)));
     drop(shared);
     assert!(limiter.upgrade().is_some());
     hold.settle(1);

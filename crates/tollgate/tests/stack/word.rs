@@ -7,7 +7,7 @@ use proptest::test_runner::TestCaseError;
 use tollgate::core::units;
 use tollgate::{
     Algorithm, Rate,
-    stack::{Hold, Settlement, Terms},
+    stack::{CostReservation, ReservationTerms, SettlementTiming},
 };
 
 use super::subject::{Keeper, Subject};
@@ -163,7 +163,7 @@ struct Both {
     subject: Subject,
     oracle: Oracle,
     now: u128,
-    open: Vec<(usize, u64, bool, Hold<'static>)>,
+    open: Vec<(usize, u64, bool, CostReservation<'static>)>,
     taken: usize,
 }
 
@@ -193,12 +193,12 @@ impl Both {
                 let (told, wait) = (self.subject.check(cost), self.oracle.take(self.now, cost));
                 prop_assert_eq!(told.is_allowed(), wait == Some(0));
                 if let Some(wait) = wait {
-                    prop_assert_eq!(told.wait().as_nanos(), wait);
+                    prop_assert_eq!(told.wait_or_max().as_nanos(), wait);
                 }
             }
             Act::Peek => {}
             Act::Hold(cost, millis, refund) => {
-                let terms = Terms::within(Duration::from_millis(millis));
+                let terms = ReservationTerms::for_at_most(Duration::from_millis(millis));
                 let terms = if refund {
                     terms.refund_on_drop()
                 } else {
@@ -225,7 +225,7 @@ impl Both {
                         let is_out = self.oracle.open.iter().any(|open| open.1 == number);
                         let spent = if is_out { spent } else { spent.min(cost) };
                         let said = hold.settle(spent);
-                        prop_assert_eq!(said == Settlement::InTime, is_out);
+                        prop_assert_eq!(said == SettlementTiming::InTime, is_out);
                         spent
                     }
                     Act::Cancel(_) => {

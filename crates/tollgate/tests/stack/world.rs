@@ -5,12 +5,12 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, ConcurrencyLimiter, Decision, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter,
-    Level, Limiter, Outcome, Rate, Tier, Timestamp,
+    Algorithm, ConcurrencyLimiter, Decision, KeyedConcurrencyLimiter, KeyedLimiter, Limit, Limiter,
+    Outcome, Rate, StoredKeyLimiter, Tier, Timestamp,
     concurrency::{self, KeyedPermit, Permit},
-    core::Align,
+    core::WindowAlignment,
     exact_keyed, keyed,
-    stack::Kind,
+    stack::LimitKind,
 };
 #[cfg(feature = "quota")]
 use tollgate::{Quota, QuotaLimiter, quota};
@@ -19,8 +19,8 @@ pub(crate) const ALGORITHMS: [Algorithm; 7] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
@@ -48,11 +48,11 @@ impl Pick {
         }
     }
 
-    pub(crate) fn kind(self) -> Kind {
+    pub(crate) fn kind(self) -> LimitKind {
         match self {
-            Self::Slots | Self::KeySlots(_) => Kind::Concurrency,
-            Self::Quota(_) => Kind::Quota,
-            _ => Kind::Rate,
+            Self::Slots | Self::KeySlots(_) => LimitKind::Concurrency,
+            Self::Quota(_) => LimitKind::Quota,
+            _ => LimitKind::Rate,
         }
     }
 }
@@ -62,9 +62,9 @@ pub(crate) struct World {
     pub(crate) limiters: Vec<Limiter<Manual>>,
     keyed: KeyedLimiter<Manual>,
     other_rate: Tier,
-    exact: Vec<ExactKeyedLimiter<String, Manual>>,
+    exact: Vec<StoredKeyLimiter<String, Manual>>,
     pub(crate) slots: Arc<ConcurrencyLimiter<Manual>>,
-    key_slots: Arc<KeyedConcurrency<u8, Manual>>,
+    key_slots: Arc<KeyedConcurrencyLimiter<u8, Manual>>,
     #[cfg(feature = "quota")]
     quota: QuotaLimiter<Manual>,
     names: [String; 3],
@@ -74,7 +74,7 @@ pub(crate) struct World {
 pub(crate) enum Owner<'a> {
     None,
     Exact(exact_keyed::Key<'a, String, str, Manual>),
-    Slots(concurrency::Key<'a, Arc<KeyedConcurrency<u8, Manual>>, u8>),
+    Slots(concurrency::Key<'a, Arc<KeyedConcurrencyLimiter<u8, Manual>>, u8>),
     #[cfg(feature = "quota")]
     Quota(quota::Key<'a, Manual>),
 }
@@ -116,7 +116,7 @@ impl World {
                 .expect("a rate that fits"),
         );
         let exact = |algorithm| {
-            let builder = ExactKeyedLimiter::builder(rate, 64).algorithm(algorithm);
+            let builder = StoredKeyLimiter::builder(rate, 64).algorithm(algorithm);
             builder
                 .clock(clock.clone())
                 .build()
@@ -131,7 +131,7 @@ impl World {
             exact: ALGORITHMS.into_iter().map(exact).collect(),
             slots: Arc::new(ConcurrencyLimiter::builder(6).clock(clock.clone()).build()),
             key_slots: Arc::new(
-                KeyedConcurrency::builder(3, 64)
+                KeyedConcurrencyLimiter::builder(3, 64)
                     .clock(clock.clone())
                     .build()
                     .expect("what it can do"),
@@ -185,15 +185,15 @@ impl World {
         pick: Pick,
         name: &'a str,
         owner: &'a Owner<'a>,
-    ) -> Level<'a> {
+    ) -> Limit<'a> {
         match (pick, owner) {
-            (Pick::Limiter(index), _) => Level::new(name, &self.limiters[index]),
-            (Pick::Slots, _) => Level::new(name, &self.slots),
-            (_, Owner::Exact(key)) => Level::new(name, key),
-            (_, Owner::Slots(key)) => Level::new(name, key),
+            (Pick::Limiter(index), _) => Limit::new(name, &self.limiters[index]),
+            (Pick::Slots, _) => Limit::new(name, &self.slots),
+            (_, Owner::Exact(key)) => Limit::new(name, key),
+            (_, Owner::Slots(key)) => Limit::new(name, key),
             #[cfg(feature = "quota")]
-            (_, Owner::Quota(key)) => Level::new(name, key),
-            _ => Level::new(name, &self.key(pick)),
+            (_, Owner::Quota(key)) => Limit::new(name, key),
+            _ => Limit::new(name, &self.key(pick)),
         }
     }
 

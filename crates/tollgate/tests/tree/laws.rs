@@ -5,7 +5,7 @@ use std::time::Duration;
 use proptest::prelude::*;
 use tollgate::clock::Manual;
 use tollgate::{
-    Outcome, Rate, Timestamp, Tree,
+    ClassTree, Outcome, Rate, Timestamp,
     tree::{Branch, Class, Leaf},
 };
 use tollgate_testkit::traffic::Random;
@@ -54,7 +54,7 @@ fn grow(
             let more = 1 + random.below(5);
             bound = Rate::new(rate.count() * more, rate.period().expect("it fits"));
             bound = bound.burst(rate.burst_size() + random.below(whole.burst_size() + 1));
-            class = class.ceil(bound);
+            class = class.ceiling(bound);
         }
         if random.below(2) == 0 {
             class = class.priority(u8::try_from(random.below(8)).expect("it fits"));
@@ -91,7 +91,7 @@ fn wood(random: &mut Random, fits: bool) -> Wood {
             [usize::try_from(random.below(3)).expect("it fits")],
     );
     let root = Rate::new(50 + random.below(5_000), period).burst(40 + random.below(4_000));
-    let tree = Tree::builder(root)
+    let tree = ClassTree::builder(root)
         .clock(Manual::new())
         .build()
         .expect("it fits");
@@ -159,7 +159,7 @@ fn tight(seed: u64, fits: bool) -> Result<u32, String> {
         let passes = |at, cost| tree.peek_at(at, leaf, cost).is_allowed();
         if decision.outcome == Outcome::Denied {
             checked += 1;
-            let then = now + decision.wait();
+            let then = now + decision.wait_or_max();
             let before = Timestamp::from_nanos(then.as_nanos() - 1);
             if !passes(then, cost.max(1)) || passes(before, cost.max(1)) {
                 broken.get_or_insert(("retry_after", now, spot, cost));
@@ -211,7 +211,7 @@ proptest! {
         let meters: Vec<_> = wood
             .spots
             .iter()
-            .map(|spot| tollgate::ExactKeyedLimiter::<u8>::builder(spot.rate, 4)
+            .map(|spot| tollgate::StoredKeyLimiter::<u8>::builder(spot.rate, 4)
                 .algorithm(tollgate::Algorithm::TokenBucket)
                 .clock(Manual::new())
                 .build()

@@ -2,7 +2,7 @@
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Outcome, Rate, Timestamp, Tree,
+    ClassTree, Outcome, Rate, Timestamp,
     tree::{Class, TreeError},
 };
 
@@ -15,11 +15,11 @@ fn rate(count: u64) -> Rate {
 #[test]
 fn shares_follow_a_change_of_class() {
     for arrivals in BOTH {
-        let tree = Tree::builder(rate(10_000))
+        let tree = ClassTree::builder(rate(10_000))
             .clock(Manual::new())
             .build()
             .unwrap();
-        let class = |weight| Class::new(rate(1_000)).ceil(rate(10_000)).weight(weight);
+        let class = |weight| Class::new(rate(1_000)).ceiling(rate(10_000)).weight(weight);
         let [a, b] = ["a", "b"].map(|name| tree.add_leaf(name, tree.root(), class(1)).unwrap());
         let sources =
             |from, until| [a, b].map(|leaf| Source::new(leaf, 20_000).between(from, until));
@@ -47,7 +47,7 @@ fn shares_follow_a_change_of_class() {
 
 #[test]
 fn keyed_leaves_follow_a_change_and_keep_what_they_have() {
-    let tree = Tree::builder(rate(10_000))
+    let tree = ClassTree::builder(rate(10_000))
         .clock(Manual::new())
         .build()
         .unwrap();
@@ -71,11 +71,11 @@ fn keyed_leaves_follow_a_change_and_keep_what_they_have() {
 
 #[test]
 fn what_was_removed_passes_nothing_and_its_share_is_free() {
-    let tree = Tree::builder(rate(100))
+    let tree = ClassTree::builder(rate(100))
         .clock(Manual::new())
         .build()
         .unwrap();
-    let class = |promised| Class::new(rate(promised)).ceil(rate(100));
+    let class = |promised| Class::new(rate(promised)).ceiling(rate(100));
     let branch = tree.add_branch("branch", tree.root(), class(40)).unwrap();
     let leaf = tree.add_leaf("leaf", branch, class(40)).unwrap();
     let users = tree
@@ -92,7 +92,7 @@ fn what_was_removed_passes_nothing_and_its_share_is_free() {
         branch.into(),
     ] {
         tree.remove(node).unwrap();
-        assert_eq!(tree.remove(node), Err(TreeError::Gone));
+        assert_eq!(tree.remove(node), Err(TreeError::NodeRemoved));
         assert_eq!(tree.path(node), None);
     }
     for gone in [leaf, user] {
@@ -100,7 +100,10 @@ fn what_was_removed_passes_nothing_and_its_share_is_free() {
         assert_eq!(ruling.decision.outcome, Outcome::Never);
         assert_eq!(ruling.node, gone.into());
     }
-    assert_eq!(tree.add_leaf("x", branch, class(1)), Err(TreeError::Gone));
+    assert_eq!(
+        tree.add_leaf("x", branch, class(1)),
+        Err(TreeError::NodeRemoved)
+    );
     assert!(tree.peek_at(now, other, 89).is_allowed());
     // A new leaf in the same place is not the old one.
     let again = tree.add_leaf("again", tree.root(), class(1)).unwrap();

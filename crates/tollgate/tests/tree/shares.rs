@@ -2,8 +2,8 @@
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Rate, Timestamp, Tree,
-    tree::{Class, Leaf, Leaves},
+    ClassTree, Rate, Timestamp,
+    tree::{Class, Leaf, LeafSet},
 };
 
 use crate::sim::{Arrivals, BOTH, Manually, Run, Source, expect, run};
@@ -11,7 +11,7 @@ use crate::sim::{Arrivals, BOTH, Manually, Run, Source, expect, run};
 const ROOT: Rate = Rate::per_second(10_000);
 
 fn tree() -> Manually {
-    Tree::builder(ROOT)
+    ClassTree::builder(ROOT)
         .clock(Manual::new())
         .build()
         .expect("it fits")
@@ -27,18 +27,18 @@ struct Site {
     tree: Manually,
     search: Leaf,
     upload: Leaf,
-    users: Leaves,
+    users: LeafSet,
 }
 
 fn site() -> Site {
     let tree = tree();
     let root = tree.root();
     let add = |name, promised| {
-        let class = Class::new(rate(promised)).ceil(ROOT);
+        let class = Class::new(rate(promised)).ceiling(ROOT);
         tree.add_leaf(name, root, class).expect("it fits")
     };
     let (search, upload) = (add("search", 5_000), add("upload", 1_000));
-    let class = Class::new(rate(10)).ceil(rate(100));
+    let class = Class::new(rate(10)).ceiling(rate(100));
     let users = tree.add_leaves("user", root, class, 100).expect("it fits");
     Site {
         tree,
@@ -155,7 +155,7 @@ fn three_of_equal_priority_share_by_weight() {
     for arrivals in BOTH {
         let tree = tree();
         let leaf = |name: &str, weight| {
-            let class = Class::new(rate(400)).ceil(ROOT).weight(weight);
+            let class = Class::new(rate(400)).ceiling(ROOT).weight(weight);
             tree.add_leaf(name, tree.root(), class).expect("it fits")
         };
         // The lightest asks the most.
@@ -178,7 +178,7 @@ fn spare_capacity_goes_to_the_lower_number_first() {
         let tree = tree();
         let leaf = |name: &str, priority| {
             let ceil = rate(8_000).burst(1_000);
-            let class = Class::new(rate(1_000)).ceil(ceil).priority(priority);
+            let class = Class::new(rate(1_000)).ceiling(ceil).priority(priority);
             tree.add_leaf(name, tree.root(), class).expect("it fits")
         };
         let (first, second) = (leaf("first", 0), leaf("second", 1));
@@ -191,7 +191,7 @@ fn spare_capacity_goes_to_the_lower_number_first() {
     for arrivals in BOTH {
         let tree = tree();
         let leaf = |name: &str, priority| {
-            let class = Class::new(rate(1_000)).ceil(ROOT).priority(priority);
+            let class = Class::new(rate(1_000)).ceiling(ROOT).priority(priority);
             tree.add_leaf(name, tree.root(), class).expect("it fits")
         };
         let sources = [
@@ -206,7 +206,7 @@ fn spare_capacity_goes_to_the_lower_number_first() {
     // The first asks for less than there is: it gets that, and the second the rest.
     let tree = tree();
     let leaf = |name: &str, priority| {
-        let class = Class::new(rate(1_000)).ceil(ROOT).priority(priority);
+        let class = Class::new(rate(1_000)).ceiling(ROOT).priority(priority);
         tree.add_leaf(name, tree.root(), class).expect("it fits")
     };
     let sources = [
@@ -250,7 +250,7 @@ fn demand_that_comes_and_goes_is_followed_within_a_second() {
 fn what_is_lent_through_a_branch_is_shared_within_it_and_beside_it() {
     for arrivals in BOTH {
         let tree = tree();
-        let class = |promised| Class::new(rate(promised)).ceil(ROOT);
+        let class = |promised| Class::new(rate(promised)).ceiling(ROOT);
         let left = tree
             .add_branch("left", tree.root(), class(2_000))
             .expect("it fits");
@@ -258,7 +258,7 @@ fn what_is_lent_through_a_branch_is_shared_within_it_and_beside_it() {
             .add_branch("right", tree.root(), class(1_000))
             .expect("it fits");
         let leaf = |name, parent, weight| {
-            let class = Class::new(rate(100)).ceil(ROOT).weight(weight);
+            let class = Class::new(rate(100)).ceiling(ROOT).weight(weight);
             tree.add_leaf(name, parent, class).expect("it fits")
         };
         let sources = [
@@ -287,11 +287,15 @@ fn more_promised_than_there_is_goes_to_who_comes_first_up_to_its_rate() {
             .add_branch("branch", tree.root(), Class::new(rate(1_000)))
             .expect("it fits");
         let leaf = |name, promised| {
-            let class = Class::new(rate(promised)).ceil(ROOT);
+            let class = Class::new(rate(promised)).ceiling(ROOT);
             tree.add_leaf(name, branch, class).expect("it fits")
         };
         let outside = tree
-            .add_leaf("outside", tree.root(), Class::new(rate(3_000)).ceil(ROOT))
+            .add_leaf(
+                "outside",
+                tree.root(),
+                Class::new(rate(3_000)).ceiling(ROOT),
+            )
             .expect("it fits");
         let sources = [
             Source::new(leaf("a", 800), 3_000),
@@ -314,7 +318,7 @@ fn more_promised_than_there_is_goes_to_who_comes_first_up_to_its_rate() {
 #[test]
 fn without_a_ceil_nobody_borrows() {
     for strict in [false, true] {
-        let builder = Tree::builder(ROOT).clock(Manual::new());
+        let builder = ClassTree::builder(ROOT).clock(Manual::new());
         let builder = if strict { builder.strict() } else { builder };
         let tree = builder.build().expect("it fits");
         let search = tree
@@ -350,7 +354,7 @@ fn without_a_ceil_nobody_borrows() {
 /// the second wants one at a time and is always there.
 fn look_first(looks: impl Fn(&Manually, Timestamp, Leaf) -> bool) -> [f64; 2] {
     let tree = tree();
-    let class = Class::new(rate(1).burst(1)).ceil(ROOT).weight(1);
+    let class = Class::new(rate(1).burst(1)).ceiling(ROOT).weight(1);
     let [a, b] = ["a", "b"].map(|name| tree.add_leaf(name, tree.root(), class).expect("it fits"));
     let mut passed = [0, 0];
     // 25,000 a second of the second; the first comes after a while, every 4 ms.
@@ -359,10 +363,10 @@ fn look_first(looks: impl Fn(&Manually, Timestamp, Leaf) -> bool) -> [f64; 2] {
         let counted = u32::from(turn >= 100_000);
         passed[1] += counted * u32::from(tree.allow_at(now, b, 1));
         if turn >= 50_000 && turn % 100 == 0 && looks(&tree, now, a) {
-            let receipt = tree.take_at(now, a, 100).expect("it was looked at");
+            let receipt = tree.charge_at(now, a, 100).expect("it was looked at");
             // Now and then another limit refuses after all, and it is asked for again.
             if turn % 700 == 0 {
-                tree.give_back_at(now, receipt);
+                tree.refund_at(now, receipt);
             } else {
                 passed[0] += counted * 100;
             }
@@ -378,7 +382,7 @@ fn who_asks_before_it_takes_gets_its_share_and_who_peeks_is_not_seen() {
         got.iter().all(|got| (got - 5_000.0).abs() <= 100.0),
         "{got:?}"
     );
-    let asked = look_first(|tree, now, leaf| tree.ask_at(now, leaf, 100).is_allowed());
+    let asked = look_first(|tree, now, leaf| tree.peek_with_demand_at(now, leaf, 100).is_allowed());
     assert_eq!(asked, got);
     let [peeked, rest] = look_first(|tree, now, leaf| tree.peek_at(now, leaf, 100).is_allowed());
     assert!(peeked < 100.0 && rest > 9_900.0, "{peeked} {rest}");

@@ -10,10 +10,10 @@ use std::cmp::Reverse;
 use std::collections::BinaryHeap;
 
 use tollgate::clock::Manual;
-use tollgate::{Rate, Timestamp, Tree, tree::Leaf};
+use tollgate::{ClassTree, Rate, Timestamp, tree::Leaf};
 use tollgate_testkit::traffic::Random;
 
-pub(crate) type Manually = Tree<Manual>;
+pub(crate) type Manually = ClassTree<Manual>;
 
 /// How the requests of a source are spread.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

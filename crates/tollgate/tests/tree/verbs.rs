@@ -4,14 +4,14 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    LimitError, Outcome, Rate, Timestamp, Tree,
+    ClassTree, LimitError, Outcome, Rate, Timestamp,
     tree::{Class, TreeError},
 };
 
 use crate::sim::Manually;
 
 fn tree(rate: Rate) -> Manually {
-    let tree = Tree::builder(rate).clock(Manual::new()).build();
+    let tree = ClassTree::builder(rate).clock(Manual::new()).build();
     tree.expect("a rate that fits")
 }
 
@@ -36,7 +36,12 @@ fn a_refusal_names_the_class_and_the_time() {
         let ruling = tree.check_at(at(0), leaf, cost);
         let decision = ruling.decision;
         let who = tree.path(ruling.node).unwrap();
-        (decision.outcome, decision.remaining, decision.wait(), who)
+        (
+            decision.outcome,
+            decision.remaining,
+            decision.wait_or_max(),
+            who,
+        )
     };
     let millis = Duration::from_millis;
     let (search, user) = ("root/search", "root/search/user");
@@ -53,7 +58,7 @@ fn a_refusal_names_the_class_and_the_time() {
 fn a_loan_leaves_what_others_may_claim() {
     let tree = tree(rate(100));
     let leaf = |name: &str, promised| {
-        let class = Class::new(rate(promised)).ceil(rate(100));
+        let class = Class::new(rate(promised)).ceiling(rate(100));
         tree.add_leaf(name, tree.root(), class).unwrap()
     };
     let (a, b) = (leaf("a", 30), leaf("b", 40));
@@ -79,24 +84,24 @@ fn a_loan_leaves_what_others_may_claim() {
 #[test]
 fn what_is_given_back_at_once_is_as_if_never_taken() {
     let tree = tree(rate(100));
-    let class = |promised| Class::new(rate(promised)).ceil(rate(60));
+    let class = |promised| Class::new(rate(promised)).ceiling(rate(60));
     let branch = tree.add_branch("branch", tree.root(), class(10)).unwrap();
     let leaf = tree.add_leaf("leaf", branch, class(5)).unwrap();
     let left = || tree.peek_at(at(0), leaf, 0).decision;
     for cost in [1, 5, 10, 20, 60] {
         let before = left();
-        let receipt = tree.take_at(at(0), leaf, cost).unwrap();
-        assert!(receipt.ruling().is_allowed());
+        let receipt = tree.charge_at(at(0), leaf, cost).unwrap();
+        assert!(receipt.decision().is_allowed());
         assert!(left().remaining <= before.remaining - cost.min(before.remaining));
-        tree.give_back_at(at(0), receipt);
+        tree.refund_at(at(0), receipt);
         assert_eq!(left(), before, "{cost}");
     }
-    let all = tree.take_at(at(0), leaf, 60).unwrap();
-    let refused = tree.take_at(at(0), leaf, 1).unwrap_err();
+    let all = tree.charge_at(at(0), leaf, 60).unwrap();
+    let refused = tree.charge_at(at(0), leaf, 1).unwrap_err();
     assert_eq!(refused.decision.outcome, Outcome::Denied);
     // A second later it has been used: giving it back would be lending it twice.
     let later = left();
-    tree.give_back_at(at(1_000), all);
+    tree.refund_at(at(1_000), all);
     assert_eq!(left(), later);
 }
 
@@ -127,11 +132,11 @@ fn times_out_of_order_grant_nothing_extra() {
     let user = |name: &str| tree.leaf(users, name);
     assert!(tree.allow_at(at(5_000), user("alice"), 5));
     let early = tree.check_at(at(0), user("alice"), 1);
-    assert_eq!(early.decision.wait(), Duration::from_millis(5_200));
+    assert_eq!(early.decision.wait_or_max(), Duration::from_millis(5_200));
     // Alice was idle at 6 s, so bob took her leaf; from then on nobody is before that.
     assert!(tree.allow_at(at(6_000), user("bob"), 5));
     let early = tree.check_at(at(5_500), user("bob"), 1);
-    assert_eq!(early.decision.wait(), Duration::from_millis(700));
+    assert_eq!(early.decision.wait_or_max(), Duration::from_millis(700));
 }
 
 #[test]
@@ -162,7 +167,7 @@ fn more_keys_than_room_share_one_leaf_and_idle_ones_make_room() {
 
 #[test]
 fn errors_say_what_to_do() {
-    let strict = Tree::builder(rate(10)).strict().build().unwrap();
+    let strict = ClassTree::builder(rate(10)).strict().build().unwrap();
     let class = Class::new(rate(1));
     let error = |class| {
         strict
@@ -171,7 +176,7 @@ fn errors_say_what_to_do() {
             .to_string()
     };
     assert_eq!(
-        error(class.ceil(rate(2))),
+        error(class.ceiling(rate(2))),
         "class \"a\": a strict tree lends nothing; leave the ceil out, or build the tree without \
          strict()"
     );
@@ -189,7 +194,7 @@ fn errors_say_what_to_do() {
     ));
     let tree = tree(rate(10));
     assert_eq!(
-        tree.set_class(tree.root(), class.ceil(rate(2)))
+        tree.set_class(tree.root(), class.ceiling(rate(2)))
             .unwrap_err()
             .to_string(),
         "the root has nobody to borrow from; leave the ceil out and give it the whole rate"

@@ -4,9 +4,9 @@ use std::time::Duration;
 
 use serde::{Serialize, Serializer};
 use tollgate_engine::Policy;
-use tollgate_engine::envoy::{self, Hidden, Lookup};
-use tollgate_engine::explain::{Entry, Standing};
-use tollgate_engine::policy::{Counting, Limits, Mode, Over};
+use tollgate_engine::envoy::{self, HiddenLimit, LookupResult};
+use tollgate_engine::explain::{Entry, RuleStatus};
+use tollgate_engine::policy::{Counting, Limits, Mode, OverLimitAction};
 
 use super::super::request::{
     DescriptorRequestArgs, cause_name, descriptor_text, in_millis_or_null,
@@ -14,7 +14,7 @@ use super::super::request::{
 
 /// A rule, a tier, or an entry of `block` or `exempt`.
 #[derive(Serialize)]
-pub(super) struct Part<'a> {
+pub(super) struct RuleEntry<'a> {
     pub(super) rule: String,
     pub(super) applies: bool,
     pub(super) why: String,
@@ -25,7 +25,7 @@ pub(super) struct Part<'a> {
     pub(super) enforced_percent: u8,
     #[serde(rename = "warm_up_ms", serialize_with = "in_millis_or_null")]
     pub(super) warm_up: Option<Duration>,
-    #[serde(serialize_with = "by_name")]
+    #[serde(serialize_with = "serialize_counting")]
     pub(super) counting: Option<Counting>,
     pub(super) on_store_failure: Option<String>,
     #[serde(rename = "may_wait_ms", serialize_with = "in_millis_or_null")]
@@ -35,12 +35,12 @@ pub(super) struct Part<'a> {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(super) shed: Option<String>,
     #[serde(skip)]
-    pub(super) standing: Standing<'a>,
+    pub(super) standing: RuleStatus<'a>,
 }
 
 /// What one descriptor meets.
 #[derive(Default, Serialize)]
-pub(super) struct Found {
+pub(super) struct DescriptorEntry {
     pub(super) descriptor: String,
     /// The limit.
     pub(super) limit: Option<String>,
@@ -55,12 +55,15 @@ pub(super) struct Found {
     pub(super) notes: Vec<String>,
 }
 
-fn by_name<S: Serializer>(counting: &Option<Counting>, to: S) -> Result<S::Ok, S::Error> {
+fn serialize_counting<S: Serializer>(
+    counting: &Option<Counting>,
+    to: S,
+) -> Result<S::Ok, S::Error> {
     counting.map(Counting::name).serialize(to)
 }
 
 /// Each limit as a policy says it.
-pub(super) fn each(limits: &Limits) -> Vec<String> {
+pub(super) fn limit_texts(limits: &Limits) -> Vec<String> {
     let rates = limits.rates.iter().map(ToString::to_string);
     let quota = limits.quota.iter().map(ToString::to_string);
     let slots = limits.concurrency.map(|slots| format!("{slots} at once"));
@@ -68,10 +71,10 @@ pub(super) fn each(limits: &Limits) -> Vec<String> {
     rates.chain(quota).chain(slots).chain(unlimited).collect()
 }
 
-impl<'a> Part<'a> {
+impl<'a> RuleEntry<'a> {
     pub(super) fn of(entry: Entry<'a>) -> Self {
         let key = match &entry.standing {
-            Standing::Applies { key, .. } if !key.is_empty() => Some(key.clone()),
+            RuleStatus::Applies { key, .. } if !key.is_empty() => Some(key.clone()),
             _ => None,
         };
         Self {
@@ -85,14 +88,14 @@ impl<'a> Part<'a> {
             counting: entry.counting,
             on_store_failure: entry
                 .on_store_failure
-                .map(|modes| modes.shown(entry.limits.unwrap_or(&Limits::default()))),
+                .map(|modes| modes.to_text(entry.limits.unwrap_or(&Limits::default()))),
             may_wait: match entry.over {
-                Over::Wait(longest) => Some(longest),
-                Over::Refuse => None,
+                OverLimitAction::Wait(longest) => Some(longest),
+                OverLimitAction::Deny => None,
             },
             limits: {
                 let adaptive = entry.adaptive.map(|own| own.to_string());
-                let limits = entry.limits.map(each).unwrap_or_default();
+                let limits = entry.limits.map(limit_texts).unwrap_or_default();
                 limits.into_iter().chain(adaptive).collect()
             },
             shed: entry.shed.map(|shed| shed.by.clone()),
@@ -105,14 +108,17 @@ impl<'a> Part<'a> {
     }
 }
 
-impl Found {
+impl DescriptorEntry {
     /// What each descriptor of a request meets.
-    pub(super) fn all(policy: &Policy, request: &DescriptorRequestArgs<'_>) -> Vec<Self> {
-        let compiled = envoy::Compiled::new(&policy.domains);
+    pub(super) fn match_descriptors(
+        policy: &Policy,
+        request: &DescriptorRequestArgs<'_>,
+    ) -> Vec<Self> {
+        let compiled = envoy::DescriptorIndex::new(&policy.domains);
         let descriptors = request.descriptors();
         let lookup = |descriptor| compiled.lookup(request.domain, descriptor);
         let mut found: Vec<_> = descriptors.iter().map(lookup).collect();
-        envoy::drop_replaced(&mut found);
+        envoy::remove_replaced_limits(&mut found);
         let each = request.entries.iter().zip(&descriptors).zip(found);
         let each = each.map(|((entries, descriptor), lookup)| {
             let mut own = Self {
@@ -120,31 +126,31 @@ impl Found {
                 ..Self::default()
             };
             match lookup {
-                Lookup::Limited(leaf) | Lookup::Replaced(leaf) => {
+                LookupResult::Limited(leaf) | LookupResult::Replaced(leaf) => {
                     own.limit = Some(leaf.to_string());
-                    own.limits = self::each(&leaf.limit.limits);
+                    own.limits = self::limit_texts(&leaf.limit.limits);
                     own.on_store_failure = (leaf.limit.counting != Counting::Local)
-                        .then(|| leaf.limit.on_store_failure.shown(&leaf.limit.limits));
+                        .then(|| leaf.limit.on_store_failure.to_text(&leaf.limit.limits));
                     let shadow = leaf.limit.shadow.then(|| "in shadow".to_owned());
                     own.notes.extend(shadow);
-                    let counted = super::super::check::counted(leaf.limit.counting);
+                    let counted = super::super::check::counting_text(leaf.limit.counting);
                     own.notes.extend(counted.map(str::to_owned));
-                    if matches!(lookup, Lookup::Replaced(_)) {
+                    if matches!(lookup, LookupResult::Replaced(_)) {
                         own.why = Some("replaced by another".to_owned());
                     }
                 }
-                Lookup::Asked { requests, unit, .. } => {
+                LookupResult::Requested { requests, unit, .. } => {
                     own.limit = Some("a limit that was asked for".to_owned());
                     own.limits = vec![format!("{requests}/{}", unit.name())];
                 }
-                Lookup::Nothing => own.without_limit(policy, request.domain, descriptor),
+                LookupResult::NoMatch => own.explain_no_limit(policy, request.domain, descriptor),
             }
             own
         });
         each.collect()
     }
 
-    fn without_limit(
+    fn explain_no_limit(
         &mut self,
         policy: &Policy,
         name: &str,
@@ -156,9 +162,9 @@ impl Found {
             self.why = Some(format!("the file has no domain {name:?}, but {domains}"));
             return;
         };
-        let hidden = Hidden::of(domain, descriptor);
+        let hidden = HiddenLimit::of(domain, descriptor);
         self.why = Some(match &hidden {
-            Some(Hidden { by, hidden, .. }) => format!(
+            Some(HiddenLimit { by, hidden, .. }) => format!(
                 "{by:?} is taken before {hidden:?}, as it is more specific, and has none at this depth"
             ),
             None => "none has these keys at this depth".to_owned(),

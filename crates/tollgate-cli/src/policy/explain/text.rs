@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use tollgate_engine::render;
 
-use super::super::check::counted;
+use super::super::check::counting_text;
 use super::super::request::{DecidedRequest, DescriptorCharge, OVER_LIMIT};
-use super::super::simulated_engine::Store;
-use super::super::time::readable;
-use super::entries::{Found, Part};
+use super::super::simulated_engine::StoreState;
+use super::super::time::format_duration;
+use super::entries::{DescriptorEntry, RuleEntry};
 use super::{Color, ExplainHeader};
 
 /// How it is shown.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Text {
+pub(super) struct TextWriter {
     pub(super) color: Color,
-    pub(super) store: Store,
+    pub(super) store: StoreState,
 }
 
-impl Text {
+impl TextWriter {
     pub(super) fn write(
         self,
         head: &ExplainHeader<'_>,
@@ -29,13 +29,13 @@ impl Text {
         if let Some(rules) = &head.rules {
             writeln!(out, "rules")?;
             for rule in rules {
-                self.rule(rule, out)?;
+                self.write_rule(rule, out)?;
             }
         }
         if let Some(descriptors) = &head.descriptors {
             writeln!(out, "descriptors")?;
             for found in descriptors {
-                self.found(found, out)?;
+                self.write_descriptor(found, out)?;
             }
         }
         for hint in &head.hints {
@@ -52,23 +52,23 @@ impl Text {
             "at", "outcome", "remaining", "retry after"
         )?;
         for step in steps {
-            self.step(step, out)?;
+            self.write_request(step, out)?;
         }
         Ok(())
     }
 
-    fn rule(self, rule: &Part<'_>, out: &mut impl Write) -> io::Result<()> {
+    fn write_rule(self, rule: &RuleEntry<'_>, out: &mut impl Write) -> io::Result<()> {
         let applies = if rule.applies { "yes" } else { "no " };
         let mut notes = Vec::new();
-        notes.extend(mode(rule));
-        let warm_up = rule.warm_up.map(readable);
+        notes.extend(mode_note(rule));
+        let warm_up = rule.warm_up.map(format_duration);
         notes.extend(warm_up.map(|length| format!("warms up for {length}")));
-        notes.extend(rule.counting.and_then(counted).map(str::to_owned));
-        let wait = rule.may_wait.map(readable);
+        notes.extend(rule.counting.and_then(counting_text).map(str::to_owned));
+        let wait = rule.may_wait.map(format_duration);
         notes.extend(wait.map(|wait| format!("may wait {wait}")));
         notes.extend(rule.shed.iter().map(|by| format!("sheds by {by}")));
-        notes.extend(self.without_store(rule.on_store_failure.as_deref()));
-        let (name, notes) = (&rule.rule, in_brackets(&notes));
+        notes.extend(self.store_down_note(rule.on_store_failure.as_deref()));
+        let (name, notes) = (&rule.rule, bracketed(&notes));
         let line = format!("  {applies}  {name}{notes}: {}", rule.standing);
         writeln!(out, "{}", render::escaped(&line))?;
         if rule.applies && !rule.limits.is_empty() {
@@ -77,14 +77,14 @@ impl Text {
         Ok(())
     }
 
-    fn found(self, found: &Found, out: &mut impl Write) -> io::Result<()> {
+    fn write_descriptor(self, found: &DescriptorEntry, out: &mut impl Write) -> io::Result<()> {
         let mut notes = found.notes.clone();
-        notes.extend(self.without_store(found.on_store_failure.as_deref()));
+        notes.extend(self.store_down_note(found.on_store_failure.as_deref()));
         let mut line = format!("  {}: ", found.descriptor);
         match (&found.limit, &found.why) {
             (Some(limit), Some(why)) => line.push_str(&format!("{limit}, {why}")),
             (Some(limit), None) => {
-                line.push_str(&format!("{limit}{}", in_brackets(&notes)));
+                line.push_str(&format!("{limit}{}", bracketed(&notes)));
             }
             (None, why) => {
                 line.push_str(&format!("no limit: {}", why.as_deref().unwrap_or("")));
@@ -98,23 +98,23 @@ impl Text {
     }
 
     /// What is done without the store, if it is down.
-    fn without_store(self, failure: Option<&str>) -> Option<String> {
-        let failure = failure.filter(|_| self.store == Store::Down);
+    fn store_down_note(self, failure: Option<&str>) -> Option<String> {
+        let failure = failure.filter(|_| self.store == StoreState::Down);
         failure.map(|failure| format!("{failure} without the store"))
     }
 
-    fn step(self, step: &DecidedRequest, out: &mut impl Write) -> io::Result<()> {
+    fn write_request(self, step: &DecidedRequest, out: &mut impl Write) -> io::Result<()> {
         let remaining = step
             .remaining
             .map_or("-".to_owned(), |left| left.to_string());
         let retry = match step.retry_after {
             Some(Duration::ZERO) => "-".to_owned(),
-            Some(wait) => readable(wait),
+            Some(wait) => format_duration(wait),
             None => "never".to_owned(),
         };
         let rule = render::escaped(step.rule.as_deref().unwrap_or("-"));
-        let at = readable(step.at);
-        let outcome = self.color.outcome(step.outcome, 7);
+        let at = format_duration(step.at);
+        let outcome = self.color.paint_outcome(step.outcome, 7);
         write!(
             out,
             "  {at:>12}  {outcome}  {remaining:>9}  {retry:>14}  {rule}"
@@ -126,7 +126,7 @@ impl Text {
             write!(out, " (no store: {choice})")?;
         }
         if let Some(waits) = step.waits {
-            let longest = readable(waits.longest);
+            let longest = format_duration(waits.longest);
             let then = if waits.passes {
                 "it passes then"
             } else {
@@ -157,7 +157,7 @@ impl Text {
 }
 
 /// Whether it bites, unless it does so for all.
-fn mode(rule: &Part<'_>) -> Option<String> {
+fn mode_note(rule: &RuleEntry<'_>) -> Option<String> {
     let percent = rule.enforced_percent;
     match (percent, rule.is_in_shadow()) {
         (1..100, true) => Some(format!("in shadow: enforced for {percent}% of its keys")),
@@ -168,7 +168,7 @@ fn mode(rule: &Part<'_>) -> Option<String> {
 }
 
 /// What is said of a limit behind its name.
-fn in_brackets(notes: &[String]) -> String {
+fn bracketed(notes: &[String]) -> String {
     if notes.is_empty() {
         String::new()
     } else {

@@ -7,7 +7,7 @@ use tollgate_server::{Protocol, Tls};
 
 /// Certificates and secrets, all of which are read again when they change.
 #[derive(Args, Clone, Debug)]
-pub struct Secure {
+pub struct SecurityOptions {
     /// A PEM file with the certificate that clients are shown, and those between it and an authority.
     #[arg(long, value_name = "FILE")]
     pub tls_cert: Option<PathBuf>,
@@ -37,9 +37,9 @@ pub struct Secure {
     pub http_client_token_file: Option<PathBuf>,
 }
 
-impl Secure {
+impl SecurityOptions {
     /// What was asked for makes sense together; else what doesn't.
-    pub(in crate::serve) fn check(&self) -> Result<(), String> {
+    pub(in crate::serve) fn validate(&self) -> Result<(), String> {
         let (has_certificate, has_key) = (self.tls_cert.is_some(), self.tls_key.is_some());
         let has_authority = self.tls_client_ca.is_some();
         let certificate = "tls-cert, the file of the certificate";
@@ -67,9 +67,9 @@ impl Secure {
         Some(Tls {
             certificate: self.tls_cert.clone()?,
             key: self.tls_key.clone()?,
-            client_authority: self.tls_client_ca.clone(),
-            revoked: self.tls_crl.clone(),
-            on: match self.tls_on.as_slice() {
+            client_ca: self.tls_client_ca.clone(),
+            revocation_lists: self.tls_crl.clone(),
+            listeners: match self.tls_on.as_slice() {
                 [] => Protocol::ALL.to_vec(),
                 some => some.to_vec(),
             },

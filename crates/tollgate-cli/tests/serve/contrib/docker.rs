@@ -5,8 +5,8 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollgate_testkit::programs::find;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::programs::find_program;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::{lines, run, settings, text};
 use crate::kit::{ANY, Service};
@@ -156,7 +156,7 @@ fn built() -> PathBuf {
         .iter()
         .find_map(|(_, rest)| rest.strip_prefix("cargo "));
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
-    find("musl-gcc", "apt-get install musl-tools");
+    find_program("musl-gcc", "apt-get install musl-tools");
     let folder = root.join("target/static");
     let mut command = Command::new(env!("CARGO"));
     command
@@ -183,7 +183,7 @@ fn the_program_is_static_and_serves_in_an_empty_folder() {
         "{said}"
     );
     // All that the image has, and a policy.
-    let root = Scratch::new("image");
+    let root = TempFolder::new("image");
     let inside = root.path("usr/local/bin/tollgate");
     fs::create_dir_all(inside.parent().expect("a folder")).expect("a folder");
     fs::copy(&program, &inside).expect("a copy");
@@ -195,7 +195,7 @@ fn the_program_is_static_and_serves_in_an_empty_folder() {
             .last()
             .expect("the file of addresses")
             .to_owned();
-        let mut here = Command::new(find("chroot", "apt-get install coreutils"));
+        let mut here = Command::new(find_program("chroot", "apt-get install coreutils"));
         here.args(["--userspec=65532:65532"]).arg(root.folder());
         here.args(["/usr/local/bin/tollgate", "serve", "/policy.yaml"])
             .args(ANY);

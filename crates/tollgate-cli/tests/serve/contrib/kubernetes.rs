@@ -8,8 +8,8 @@ use std::process::Command;
 
 use serde_json::Value;
 use tollgate_testkit::programs::kubernetes_validate;
-use tollgate_testkit::redis::{Server, until};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::redis::{Server, wait_until};
+use tollgate_testkit::scratch::TempFolder;
 
 use super::{contrib, drain_seconds, get, run, seconds, setting, settings, text};
 use crate::kit::{LONG, Service, tollgate};
@@ -142,7 +142,7 @@ fn the_schemas_of_kubernetes_take_every_manifest() {
 
 #[test]
 fn the_schemas_of_kubernetes_refuse_a_misspelt_field() {
-    let scratch = Scratch::new("misspelt");
+    let scratch = TempFolder::new("misspelt");
     let path = scratch.path("deployment.yaml");
     let misspelt = text(FILES[1]).replace("readOnlyRootFilesystem", "readonlyRootFilesystem");
     fs::write(&path, misspelt).expect("a file");
@@ -270,7 +270,7 @@ fn services_budgets_and_policies_of_the_network_are_about_these_pods() {
 
 #[test]
 fn the_policy_of_the_manifests_has_no_errors_and_no_warnings() {
-    let scratch = Scratch::new("manifest-policy");
+    let scratch = TempFolder::new("manifest-policy");
     let path = scratch.path("policy.yaml");
     fs::write(&path, policy()).expect("a file");
     let (is_content, said) = run(tollgate().args(["check", "--strict"]).arg(&path));
@@ -287,14 +287,14 @@ fn policy() -> String {
 
 /// A folder as kubelet mounts a ConfigMap: names are links into a folder that is replaced as a whole.
 struct Mounted {
-    scratch: Scratch,
+    scratch: TempFolder,
     version: u32,
 }
 
 impl Mounted {
     fn new(policy: &str) -> Self {
         let mut mounted = Self {
-            scratch: Scratch::new("mounted"),
+            scratch: TempFolder::new("mounted"),
             version: 0,
         };
         mounted.write(policy);
@@ -315,8 +315,8 @@ impl Mounted {
 }
 
 /// Runs what the pods run, with ports that are free and folders of this machine.
-fn start(pods: &Pods, mounted: &Mounted, state: &Scratch, store: &str) -> Service {
-    let path = |scratch: &Scratch| scratch.folder().to_str().expect("text").to_owned();
+fn start(pods: &Pods, mounted: &Mounted, state: &TempFolder, store: &str) -> Service {
+    let path = |scratch: &TempFolder| scratch.folder().to_str().expect("text").to_owned();
     let (policies, state) = (path(&mounted.scratch), path(state));
     let here = |text: &str| {
         text.replace("/etc/tollgate", &policies)
@@ -343,7 +343,7 @@ fn start(pods: &Pods, mounted: &Mounted, state: &Scratch, store: &str) -> Servic
 fn what_a_pod_runs_answers_its_probes_and_follows_its_config_map() {
     let store = Server::start();
     for pods in Pods::all() {
-        let (mut mounted, state) = (Mounted::new(&policy()), Scratch::new("pod-state"));
+        let (mut mounted, state) = (Mounted::new(&policy()), TempFolder::new("pod-state"));
         let service = start(&pods, &mounted, &state, &store.url());
         for (path, port) in pods.probes() {
             let address = service.ready[port.as_str().expect("a name")].as_str();
@@ -357,7 +357,7 @@ fn what_a_pod_runs_answers_its_probes_and_follows_its_config_map() {
         let rule = || service.post("/v1/check", r#"{"facts": {"user": "ada"}}"#).1;
         assert!(rule().contains(r#""rule":"per-user""#), "{}", rule());
         mounted.write("limits: [{name: swapped, key: user, rate: 5/s}]");
-        until(LONG, "the policy to be swapped", || {
+        wait_until(LONG, "the policy to be swapped", || {
             rule().contains(r#""rule":"swapped""#)
         });
         assert_eq!(service.end("TERM").code(), Some(0), "{}", pods.name);

@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use tollgate_testkit::certificates::Authority;
-use tollgate_testkit::programs::find;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::programs::find_program;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::{contrib, get, run, text};
 use crate::kit::{ANY, Service};
@@ -16,7 +16,7 @@ const ALERTS: &str = "prometheus/alerts.yaml";
 const TESTS: &str = "prometheus/alerts_test.yaml";
 
 fn promtool() -> Command {
-    Command::new(find("promtool", "apt-get install prometheus"))
+    Command::new(find_program("promtool", "apt-get install prometheus"))
 }
 
 /// The words of a text that begin so.
@@ -56,7 +56,7 @@ fn each_alert_fires_when_it_should() {
 
 #[test]
 fn an_alert_that_says_something_else_would_be_told_of() {
-    let scratch = Scratch::new("alerts");
+    let scratch = TempFolder::new("alerts");
     let changed = text(ALERTS).replace(
         "tollgate_fallback_active > 0",
         "tollgate_fallback_active > 1",
@@ -74,7 +74,7 @@ fn an_alert_that_says_something_else_would_be_told_of() {
 
 #[test]
 fn all_that_alerts_ask_about_is_measured() {
-    let scratch = Scratch::new("measured");
+    let scratch = TempFolder::new("measured");
     let authority = Authority::new(scratch.folder(), "authority");
     let own = authority.server("server");
     let path = |path: &Path| path.to_str().expect("text").to_owned();

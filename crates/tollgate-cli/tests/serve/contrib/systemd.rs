@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use tollgate_testkit::programs::find;
-use tollgate_testkit::redis::until;
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::programs::find_program;
+use tollgate_testkit::redis::wait_until;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::{contrib, drain_seconds, lines, run, seconds, setting, settings, text};
 use crate::kit::{ANY, LONG, Service};
@@ -25,12 +25,12 @@ fn values<'t>(unit: &'t str, field: &str) -> Vec<&'t str> {
 }
 
 fn systemd_analyze() -> Command {
-    Command::new(find("systemd-analyze", INSTALL))
+    Command::new(find_program("systemd-analyze", INSTALL))
 }
 
 /// What systemd says of a unit whose program is the one that was built here.
 fn verify(unit: &str) -> (bool, String) {
-    let scratch = Scratch::new("unit");
+    let scratch = TempFolder::new("unit");
     let here = unit.replace("/usr/local/bin/tollgate", env!("CARGO_BIN_EXE_tollgate"));
     fs::write(scratch.path(UNIT), here).expect("a file");
     let mut command = systemd_analyze();
@@ -132,8 +132,8 @@ fn calls(group: &str) -> BTreeSet<String> {
 
 #[test]
 fn the_service_makes_no_call_that_the_unit_forbids() {
-    let strace = find("strace", "apt-get install strace");
-    let scratch = Scratch::new("calls");
+    let strace = find_program("strace", "apt-get install strace");
+    let scratch = TempFolder::new("calls");
     let trace = scratch.path("trace");
     let state = scratch.path("state");
     let options = [&ANY[..], &["--state", state.to_str().expect("text")]].concat();
@@ -149,7 +149,7 @@ fn the_service_makes_no_call_that_the_unit_forbids() {
     assert_eq!(answer.0, 200, "{answer:?}");
     assert_eq!(service.end("TERM").code(), Some(0));
     let read = || fs::read_to_string(&trace).unwrap_or_default();
-    until(LONG, "the end of the trace", || {
+    wait_until(LONG, "the end of the trace", || {
         read().contains("exit_group(0")
     });
     let trace = read();

@@ -8,14 +8,14 @@ use std::time::Duration;
 use tollgate::clock::{Monotonic, Wall};
 use tollgate::quota::{self, FileError, OnFileFailure, Quota};
 use tollgate::{
-    Algorithm, Clock, ExactKeyedLimiter, KeyedConcurrency, KeyedLimiter, LimitError, QuotaLimiter,
-    Rate, Stack, exact_keyed, keyed,
+    Algorithm, Clock, CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter, LimitError,
+    QuotaLimiter, Rate, StoredKeyLimiter, exact_keyed, keyed,
 };
 
 use super::keys::CounterKey;
 use super::state::Tables;
 use super::{Memory, WINDOWS};
-use crate::limits::EXACT;
+use crate::limits::EXACT_ALGORITHMS;
 
 /// Every check brings its own.
 const RATE: Rate = Rate::per_second(1);
@@ -58,7 +58,7 @@ impl<C, W> MemoryBuilder<C, W> {
     /// let memory = Memory::builder().on_quota_file_failure(OnFileFailure::Grant).build();
     /// assert_eq!(memory.quota_stats().failed_flushes, 0);
     /// ```
-    pub const fn on_quota_file_failure(mut self, answer: OnFileFailure) -> Self {
+    pub const fn on_quota_file_error(mut self, answer: OnFileFailure) -> Self {
         self.on_quota_file_failure = answer;
         self
     }
@@ -129,7 +129,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_testkit::scratch::Scratch;
+    /// # use tollgate_testkit::scratch::TempFolder;
     /// # let folder = Scratch::new("memory-quota-file");
     /// # let path = folder.path("quotas");
     ///
@@ -147,7 +147,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// ```
     pub fn quota_file(self, path: impl AsRef<Path>) -> Result<Memory<C, W>, FileError> {
         let tables = self.tables();
-        self.around(tables, Some(path.as_ref()))
+        self.build_around(tables, Some(path.as_ref()))
     }
 
     pub(super) fn quotas(&self) -> quota::Builder<W> {
@@ -160,7 +160,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
 
     /// Tables without a key.
     fn tables(&self) -> Tables<C, W> {
-        let exact = EXACT.map(|algorithm| self.exact(algorithm).build());
+        let exact = EXACT_ALGORITHMS.map(|algorithm| self.exact(algorithm).build());
         let exact: Result<_, LimitError> = exact.into_iter().collect();
         let (rates, windows) = (self.rates().build(), self.windows().build());
         Tables {
@@ -177,14 +177,14 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     }
 
     pub(super) fn exact(&self, algorithm: Algorithm) -> exact_keyed::Builder<CounterKey, C> {
-        ExactKeyedLimiter::builder(RATE, self.capacity)
+        StoredKeyLimiter::builder(RATE, self.capacity)
             .algorithm(algorithm)
             .longest_wait(Duration::ZERO)
             .clock(self.clock.clone())
     }
 
     pub(super) fn windows(&self) -> exact_keyed::Builder<CounterKey, W> {
-        ExactKeyedLimiter::builder(RATE, self.capacity)
+        StoredKeyLimiter::builder(RATE, self.capacity)
             .algorithm(WINDOWS)
             .longest_wait(Duration::ZERO)
             .clock(self.wall.clone())
@@ -195,20 +195,20 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         quotas: QuotaLimiter<W>,
         tables: Tables<C, W>,
     ) -> Memory<C, W> {
-        let slots = KeyedConcurrency::builder(1, self.capacity).clock(self.clock.clone());
+        let slots = KeyedConcurrencyLimiter::builder(1, self.capacity).clock(self.clock.clone());
         Memory {
             rates: tables.rates,
-            exact: tables.exact.into_iter().map(Arc::new).collect(),
+            exact_tables: tables.exact.into_iter().map(Arc::new).collect(),
             windows: Arc::new(tables.windows),
-            slots: Arc::new(
+            concurrency: Arc::new(
                 slots
                     .build()
                     .expect("the default at the cap is one that slots have"),
             ),
             quotas: Arc::new(quotas),
-            stack: Stack::new(),
+            stack: CompositeLimiter::new(),
             lost_races: AtomicU64::new(0),
-            forgotten: AtomicU64::new(0),
+            reset_epoch: AtomicU64::new(0),
             clock: self.clock,
         }
     }

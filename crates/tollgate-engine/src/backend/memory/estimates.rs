@@ -4,24 +4,25 @@ use std::future::Future;
 use std::time::Duration;
 
 use tollgate::{
-    Clock, Decision, Level,
-    stack::{Hold, Terms},
+    Clock, Decision, Limit as ComposedLimit,
+    stack::{CostReservation, ReservationTerms},
 };
 
 use super::Memory;
 use super::keys::{CounterKey, KeyStorage, QuotaBytes, UNNAMED, level};
 use crate::limits::{Answer, Check, CompiledLimit};
-use crate::policy::{Settle, Unsettled};
+use crate::policy::{Settlement, UnsettledAction};
 
 /// What is held while others are asked is spent after so long. The request isn't served before.
-const PENDING_TERMS: Terms = Terms::within(Duration::from_secs(60)).refund_on_drop();
+const PENDING_TERMS: ReservationTerms =
+    ReservationTerms::for_at_most(Duration::from_secs(60)).refund_on_drop();
 
 /// Estimates that are held for a request that isn't sure to run: unless it does, they come back.
-struct EstimateGuard(Option<Hold<'static>>);
+struct EstimateGuard(Option<CostReservation<'static>>);
 
 impl EstimateGuard {
     /// The request runs.
-    fn keep(mut self) -> Option<Hold<'static>> {
+    fn keep(mut self) -> Option<CostReservation<'static>> {
         self.0.take()
     }
 }
@@ -36,21 +37,21 @@ impl Drop for EstimateGuard {
 
 /// Whether a check's cost is held until it is settled.
 #[inline]
-pub(super) fn is_held(check: &Check<'_>) -> bool {
+pub(super) fn is_estimated_check(check: &Check<'_>) -> bool {
     check.limit.is_estimated && check.cost > 0
 }
 
 /// The checks whose costs are known, and which of all they are.
 fn without_estimates<'a>(checks: &[Check<'a>]) -> (Vec<usize>, Vec<Check<'a>>) {
     let all = checks.iter().copied().enumerate();
-    all.filter(|(_, check)| !is_held(check)).unzip()
+    all.filter(|(_, check)| !is_estimated_check(check)).unzip()
 }
 
-fn terms(settle: Settle) -> Terms {
-    let terms = Terms::within(settle.within);
+fn hold_terms(settle: Settlement) -> ReservationTerms {
+    let terms = ReservationTerms::for_at_most(settle.within);
     match settle.unsettled {
-        Unsettled::Charge => terms,
-        Unsettled::Refund => terms.refund_unsettled(),
+        UnsettledAction::Charge => terms,
+        UnsettledAction::Refund => terms.refund_unsettled(),
     }
 }
 
@@ -59,7 +60,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// comes between, what was held is as if it had never been.
     #[inline(never)]
     pub(super) fn charge_estimated(&self, checks: &[Check<'_>]) -> Answer {
-        let looked = Answer::over(checks, &self.peek_each(checks));
+        let looked = Answer::from_decisions(checks, &self.peek_each(checks));
         if !looked.allowed {
             return looked;
         }
@@ -74,9 +75,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             .and_then(|decider| numbers.get(decider).copied());
         if answer.allowed {
             if let Some(hold) = held.keep() {
-                answer.pass = answer.pass.and(hold.into_pass());
+                answer.pass = answer.pass.merge(hold.into_permits());
             }
-            let left = Answer::over(checks, &self.left_of_each(checks));
+            let left = Answer::from_decisions(checks, &self.left_of_each(checks));
             (answer.decider, answer.decision) = (left.decider, left.decision);
         }
         answer
@@ -119,7 +120,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
             .map(|check| KeyStorage::of(Some(check)))
             .collect();
         let keys: Vec<_> = (plain.iter().zip(&owned))
-            .map(|(check, owned)| self.hold(Some(check), owned))
+            .map(|(check, owned)| self.table_key(Some(check), owned))
             .collect();
         let levels: Vec<_> = (keys.iter().zip(&plain))
             .filter_map(|(key, check)| level(key, check))
@@ -129,9 +130,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let hold = hold.map_err(|denied| (numbers[denied.index], denied.decision))?;
         let mut answer = rest.await;
         if answer.allowed {
-            answer.pass = hold.keep().and(answer.pass);
+            answer.pass = hold.keep().merge(answer.pass);
             if let Some(estimates) = estimates.keep() {
-                answer.pass = answer.pass.and(estimates.into_pass());
+                answer.pass = answer.pass.merge(estimates.into_permits());
             }
         } else {
             hold.cancel();
@@ -142,35 +143,38 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// Holds the estimates among these checks, all or none; which refused, and what it said.
     fn hold_estimates(&self, checks: &[Check<'_>]) -> Result<EstimateGuard, (usize, Decision)> {
         let of = |(number, check): (usize, &Check<'_>)| {
-            let terms = terms(check.limit.settle().filter(|_| is_held(check))?);
+            let terms = hold_terms(check.limit.settle().filter(|_| is_estimated_check(check))?);
             let (key, cost) = (CounterKey::of(check), check.cost);
-            let level = match &check.limit.form {
+            let level = match &check.limit.compiled {
                 CompiledLimit::Exact(table, tier) => {
-                    let key = self.exact[*table].key_owned(&key);
+                    let key = self.exact_tables[*table].key_owned(&key);
                     let key = key.at(tier).unwrap_or(key);
-                    Level::estimated(UNNAMED, key, cost)
+                    ComposedLimit::estimated(UNNAMED, key, cost)
                 }
                 CompiledLimit::Window(tier) => {
                     let key = self.windows.key_owned(&key);
                     let key = key.at(tier).unwrap_or(key);
-                    Level::estimated(UNNAMED, key, cost)
+                    ComposedLimit::estimated(UNNAMED, key, cost)
                 }
                 CompiledLimit::Quota(quota) => {
                     let bytes = QuotaBytes::of(check);
                     let key = self.quotas.key_owned(bytes.as_slice()).at(quota);
-                    Level::estimated(UNNAMED, key, cost)
+                    ComposedLimit::estimated(UNNAMED, key, cost)
                 }
                 // Kept in the table of buckets where it is estimated; and slots are never.
                 CompiledLimit::Gcra(_) | CompiledLimit::Concurrency(_) => return None,
             };
-            Some((number, level.on(terms)))
+            Some((number, level.with_terms(terms)))
         };
         let held = checks.iter().enumerate().filter_map(of);
-        let (numbers, levels): (Vec<usize>, Vec<Level<'static>>) = held.unzip();
+        let (numbers, levels): (Vec<usize>, Vec<ComposedLimit<'static>>) = held.unzip();
         if levels.is_empty() {
             return Ok(EstimateGuard(None));
         }
-        match self.stack.hold(&levels, Terms::within(Duration::MAX)) {
+        match self
+            .stack
+            .hold(&levels, ReservationTerms::for_at_most(Duration::MAX))
+        {
             Ok(hold) => Ok(EstimateGuard(Some(hold))),
             Err(refusal) => Err((numbers[refusal.index], refusal.decision)),
         }

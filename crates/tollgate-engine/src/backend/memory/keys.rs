@@ -4,14 +4,15 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use tollgate::{
-    Clock, Decision, KeyedConcurrency, Level, Tier, concurrency, exact_keyed, keyed, quota,
+    Clock, Decision, KeyedConcurrencyLimiter, Limit as ComposedLimit, Tier, concurrency,
+    exact_keyed, keyed, quota,
 };
 
 use super::Memory;
 use crate::limits::{Check, CompiledLimit};
 
 /// Bytes of a key of a quota, with the counter's name, that need no memory.
-const SHORT: usize = 80;
+const INLINE_BYTES: usize = 80;
 /// Levels are told apart by their place.
 pub(super) const UNNAMED: &str = "";
 
@@ -38,13 +39,13 @@ impl CounterKey {
 
 /// A key under a limit that was compiled for its table: of the table's algorithm, so there is no error.
 #[inline]
-pub(super) fn rated<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> keyed::Key<'a, C> {
+pub(super) fn gcra_key_at<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> keyed::Key<'a, C> {
     key.at(tier).unwrap_or(key)
 }
 
 /// The same in a table of exact keys.
 #[inline]
-pub(super) fn exact<'a, C: Clock>(
+pub(super) fn exact_key_at<'a, C: Clock>(
     key: exact_keyed::Key<'a, CounterKey, CounterKey, C>,
     tier: &'a Tier,
 ) -> exact_keyed::Key<'a, CounterKey, CounterKey, C> {
@@ -57,7 +58,7 @@ pub(super) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
     Rate(keyed::Key<'a, C>),
     Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
     Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
-    Slot(concurrency::Key<'a, Arc<KeyedConcurrency<CounterKey, C>>, CounterKey>),
+    Slot(concurrency::Key<'a, Arc<KeyedConcurrencyLimiter<CounterKey, C>>, CounterKey>),
     Quota(quota::Key<'a, W>),
 }
 
@@ -71,7 +72,7 @@ pub(super) enum KeyStorage {
 /// A counter's name and a key, as quotas take them: the same in every process.
 #[derive(Clone, Debug)]
 pub(super) struct QuotaBytes {
-    short: [u8; SHORT],
+    short: [u8; INLINE_BYTES],
     used: usize,
     /// All of it, if it isn't short.
     long: Vec<u8>,
@@ -80,7 +81,7 @@ pub(super) struct QuotaBytes {
 impl QuotaBytes {
     pub(super) fn of(check: &Check<'_>) -> Self {
         let mut own = Self {
-            short: [0; SHORT],
+            short: [0; INLINE_BYTES],
             used: 0,
             long: Vec::new(),
         };
@@ -119,7 +120,7 @@ impl QuotaBytes {
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// The key of a check, in the table that its limit is kept in.
     #[inline]
-    pub(super) fn hold<'a>(
+    pub(super) fn table_key<'a>(
         &'a self,
         check: Option<&Check<'a>>,
         owned: &'a KeyStorage,
@@ -127,18 +128,18 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
         let Some(check) = check else {
             return TableKey::Nothing;
         };
-        match (&check.limit.form, owned) {
+        match (&check.limit.compiled, owned) {
             (CompiledLimit::Gcra(tier), _) => {
-                TableKey::Rate(rated(self.rates.key(&CounterKey::of(check)), tier))
+                TableKey::Rate(gcra_key_at(self.rates.key(&CounterKey::of(check)), tier))
             }
             (CompiledLimit::Exact(table, tier), KeyStorage::Key(key)) => {
-                TableKey::Exact(exact(self.exact[*table].key(key), tier))
+                TableKey::Exact(exact_key_at(self.exact_tables[*table].key(key), tier))
             }
             (CompiledLimit::Window(tier), KeyStorage::Key(key)) => {
-                TableKey::Window(exact(self.windows.key(key), tier))
+                TableKey::Window(exact_key_at(self.windows.key(key), tier))
             }
             (CompiledLimit::Concurrency(limit), KeyStorage::Key(key)) => {
-                TableKey::Slot(self.slots.key_owned(key).at(*limit))
+                TableKey::Slot(self.concurrency.key_owned(key).at(*limit))
             }
             (CompiledLimit::Quota(quota), KeyStorage::Bytes(bytes)) => {
                 TableKey::Quota(self.quotas.key(bytes.as_slice()).at(quota))
@@ -151,7 +152,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 impl KeyStorage {
     #[inline]
     pub(super) fn of(check: Option<&Check<'_>>) -> Self {
-        match check.map(|check| (&check.limit.form, check)) {
+        match check.map(|check| (&check.limit.compiled, check)) {
             Some((
                 CompiledLimit::Exact(..) | CompiledLimit::Window(_) | CompiledLimit::Concurrency(_),
                 check,
@@ -166,21 +167,21 @@ impl KeyStorage {
 pub(super) fn level<'a, C: Clock + 'static, W: Clock + 'static>(
     held: &'a TableKey<'a, C, W>,
     check: &Check<'a>,
-) -> Option<Level<'a>> {
+) -> Option<ComposedLimit<'a>> {
     Some(match held {
         TableKey::Nothing => return None,
-        TableKey::Rate(key) => Level::new(UNNAMED, key).cost(check.cost),
-        TableKey::Exact(key) => Level::new(UNNAMED, key).cost(check.cost),
-        TableKey::Window(key) => Level::new(UNNAMED, key).cost(check.cost),
-        TableKey::Quota(key) => Level::new(UNNAMED, key).cost(check.cost),
+        TableKey::Rate(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
+        TableKey::Exact(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
+        TableKey::Window(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
+        TableKey::Quota(key) => ComposedLimit::new(UNNAMED, key).cost(check.cost),
         // However much it costs, it runs once.
-        TableKey::Slot(key) => Level::new(UNNAMED, key),
+        TableKey::Slot(key) => ComposedLimit::new(UNNAMED, key),
     })
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// What each check says after all were charged, if they were: what is left of its limit, or why that denies.
-    pub(crate) fn look_after(&self, checks: &[Check<'_>], are_charged: bool) -> Vec<Decision> {
+    pub(crate) fn decisions_after(&self, checks: &[Check<'_>], are_charged: bool) -> Vec<Decision> {
         if are_charged {
             self.left_of_each(checks)
         } else {
@@ -208,11 +209,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     fn peek_levels(
         &self,
         checks: &[Check<'_>],
-        look: impl Fn(&Level<'_>) -> Decision,
+        look: impl Fn(&ComposedLimit<'_>) -> Decision,
     ) -> Vec<Decision> {
         let each = checks.iter().map(|check| {
             let owned = KeyStorage::of(Some(check));
-            let held = self.hold(Some(check), &owned);
+            let held = self.table_key(Some(check), &owned);
             level(&held, check).map_or(Decision::UNLIMITED, |level| look(&level))
         });
         each.collect()

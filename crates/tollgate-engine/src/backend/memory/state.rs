@@ -3,20 +3,22 @@
 use std::path::Path;
 use std::sync::atomic::Ordering;
 
-use tollgate::exact_keyed::Decoded;
+use tollgate::exact_keyed::DecodedKey;
 use tollgate::quota::FileError;
-use tollgate::snapshot::{Loaded, SnapshotError, SnapshotReader, SnapshotWriter, Times};
-use tollgate::{Clock, ExactKeyedLimiter, KeyedLimiter, Timestamp};
+use tollgate::snapshot::{
+    LoadCounts, SnapshotError, SnapshotReader, SnapshotTimes, SnapshotWriter,
+};
+use tollgate::{Clock, KeyedLimiter, StoredKeyLimiter, Timestamp};
 
 use super::keys::CounterKey;
 use super::{Memory, MemoryBuilder};
-use crate::limits::EXACT;
+use crate::limits::EXACT_ALGORITHMS;
 
 /// What is kept of rates.
 pub(crate) struct Tables<C: Clock, W: Clock> {
     pub(super) rates: KeyedLimiter<C>,
-    pub(super) exact: Vec<ExactKeyedLimiter<CounterKey, C>>,
-    pub(super) windows: ExactKeyedLimiter<CounterKey, W>,
+    pub(super) exact: Vec<StoredKeyLimiter<CounterKey, C>>,
+    pub(super) windows: StoredKeyLimiter<CounterKey, W>,
 }
 
 impl<C: Clock, W: Clock> Memory<C, W> {
@@ -28,7 +30,7 @@ impl<C: Clock, W: Clock> Memory<C, W> {
     /// let times = Memory::new().times();
     /// assert!(times.wall > times.now);
     /// ```
-    pub fn times(&self) -> Times {
+    pub fn times(&self) -> SnapshotTimes {
         times(&self.clock, self.windows.clock())
     }
 
@@ -50,16 +52,16 @@ impl<C: Clock, W: Clock> Memory<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn changes(&self) -> u64 {
-        let exact = self.exact.iter().map(|table| table.stats().allowed);
+        let exact = self.exact_tables.iter().map(|table| table.stats().allowed);
         let rates = self.rates.stats().allowed + self.windows.stats().allowed;
-        rates + exact.sum::<u64>() + self.forgotten.load(Ordering::Acquire)
+        rates + exact.sum::<u64>() + self.reset_epoch.load(Ordering::Acquire)
     }
 
     /// Writes all keys of rates that are active now, and says how many. Slots end with the process that holds them.
     pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<u64, SnapshotError> {
         let times = self.times();
         let mut keys = self.rates.save(file, times)?;
-        for table in &self.exact {
+        for table in &self.exact_tables {
             keys += table.save(file, times, encode)?;
         }
         Ok(keys + self.windows.save(file, wall_times(times), encode)?)
@@ -75,7 +77,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// let times = Memory::builder().times();
     /// assert!(times.wall > times.now);
     /// ```
-    pub fn times(&self) -> Times {
+    pub fn times(&self) -> SnapshotTimes {
         times(&self.clock, &self.wall)
     }
 
@@ -87,23 +89,23 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
         file: &mut SnapshotReader,
         unset_wall: Option<Timestamp>,
         is_live: impl Fn(u64) -> bool,
-    ) -> Result<(Tables<C, W>, Loaded), SnapshotError> {
+    ) -> Result<(Tables<C, W>, LoadCounts), SnapshotError> {
         let shown = self.times();
-        let times = Times {
+        let times = SnapshotTimes {
             wall: unset_wall.unwrap_or(shown.wall),
             ..shown
         };
         let decode = |bytes: &[u8]| match decode(bytes) {
-            Some(key) if is_live(key.0) => Decoded::Key(key),
-            Some(_) => Decoded::LeftOut,
-            None => Decoded::Unknown,
+            Some(key) if is_live(key.0) => DecodedKey::Key(key),
+            Some(_) => DecodedKey::Skipped,
+            None => DecodedKey::Unknown,
         };
         let (rates, mut loaded) = self.rates().load(file, times)?;
-        let mut exact = Vec::with_capacity(EXACT.len());
-        for algorithm in EXACT {
+        let mut exact = Vec::with_capacity(EXACT_ALGORITHMS.len());
+        for algorithm in EXACT_ALGORITHMS {
             let (table, own) = self.exact(algorithm).load(file, times, decode)?;
             exact.push(table);
-            loaded = loaded.and(own);
+            loaded = loaded.merged_with(own);
         }
         let (windows, own) = self.windows().load(file, wall_times(shown), decode)?;
         let tables = Tables {
@@ -111,11 +113,11 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             exact,
             windows,
         };
-        Ok((tables, loaded.and(own)))
+        Ok((tables, loaded.merged_with(own)))
     }
 
     /// Builds it around these tables, with quotas in a file if one is given.
-    pub(crate) fn around(
+    pub(crate) fn build_around(
         self,
         tables: Tables<C, W>,
         quotas: Option<&Path>,
@@ -147,16 +149,16 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
 }
 
 /// The clock of rates first: time that passes in between counts as not passed.
-fn times(clock: &impl Clock, wall: &impl Clock) -> Times {
-    Times {
+fn times(clock: &impl Clock, wall: &impl Clock) -> SnapshotTimes {
+    SnapshotTimes {
         now: clock.now(),
         wall: wall.now(),
     }
 }
 
 /// The same moment for a table that counts by the wall clock.
-fn wall_times(times: Times) -> Times {
-    Times {
+fn wall_times(times: SnapshotTimes) -> SnapshotTimes {
+    SnapshotTimes {
         now: times.wall,
         ..times
     }

@@ -94,13 +94,17 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// assert_eq!((tables[0].table, tables[0].active, tables[0].capacity), ("gcra", 0, 1_000));
     /// ```
     pub fn tables(&self) -> Vec<TableStats> {
-        let exact = self.exact.iter();
+        let exact = self.exact_tables.iter();
         let exact = exact.map(|table| (table.len(), table.capacity(), table.stats()));
         let rates = (self.rates.len(), self.capacity(), self.rates.stats());
         let windows = &self.windows;
         let windows = (windows.len(), windows.capacity(), windows.stats());
         // These count no expiry: a key is there as long as it has something.
-        let slots = (self.slots.len(), self.capacity(), keyed::Stats::default());
+        let slots = (
+            self.concurrency.len(),
+            self.capacity(),
+            keyed::Stats::default(),
+        );
         let quotas = self.quotas.stats().keys;
         let quotas = (quotas, self.capacity(), keyed::Stats::default());
         let all = std::iter::once(rates).chain(exact);
@@ -112,7 +116,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
 
     /// How many slots of concurrency limits are held now.
     pub fn in_flight(&self) -> u64 {
-        let stats = self.slots.stats();
+        let stats = self.concurrency.stats();
         let ended = stats.succeeded + stats.dropped + stats.ignored + stats.cancelled;
         stats.acquired.saturating_sub(ended)
     }

@@ -1,44 +1,46 @@
 //! What is likely wrong with YAML: the commonest slips, each with a look at the lines around the place.
 
-use super::{Diagnostic, OpenDelimiter, OpenDelimiters, ParseFailure, bare, name, word};
+use super::{
+    Diagnostic, OpenDelimiter, OpenDelimiters, ParseFailure, first_word, leading_name, line_content,
+};
 
 /// From the surest sign to the vaguest.
-const GUESSES: [fn(&ParseFailure<'_>) -> Option<Diagnostic>; 13] = [
-    conflict,
-    template,
-    tab,
-    special,
-    escape,
-    quote,
-    bracket,
-    closing,
-    space,
-    dash,
+const RULES: [fn(&ParseFailure<'_>) -> Option<Diagnostic>; 13] = [
+    merge_conflict_mark,
+    unfilled_template,
+    tab_indentation,
+    reserved_character,
+    invalid_escape,
+    unclosed_quote,
+    unclosed_bracket,
+    unmatched_closing,
+    missing_space_after_colon,
+    missing_space_after_dash,
     second_colon,
-    colon,
-    indentation,
+    missing_colon,
+    bad_indentation,
 ];
 
-pub(super) fn guess(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    GUESSES.iter().find_map(|guess| guess(scene))
+pub(super) fn explain_yaml(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    RULES.iter().find_map(|guess| guess(scene))
 }
 
 /// What a merge left.
-fn conflict(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+fn merge_conflict_mark(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let marks = ["<<<<<<<", "=======", ">>>>>>>"];
     let is_mark = |line: &&str| marks.iter().any(|mark| line.starts_with(mark));
     let line = scene.lines.iter().position(is_mark)?;
-    let guess = scene.at(
+    let guess = scene.hint_at(
         line,
         0,
         marks[0].len(),
         "a mark of a merge that has conflicts",
     );
-    Some(guess.help("choose one of the two sides, and take the marks out"))
+    Some(guess.with_help("choose one of the two sides, and take the marks out"))
 }
 
 /// What a template engine was to fill in.
-fn template(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+fn unfilled_template(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let marks = ["{{", "{%"];
     let lines = scene.lines.iter().enumerate().take(scene.line + 1);
     let mut lines = lines.rev().take(2);
@@ -46,45 +48,47 @@ fn template(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         let found = marks.iter().filter_map(|mark| line.find(mark)).min()?;
         Some((number, line[..found].chars().count()))
     })?;
-    let guess = scene.at(line, at, 2, "a template that isn't filled in");
-    Some(guess.help("check what comes out of it"))
+    let guess = scene.hint_at(line, at, 2, "a template that isn't filled in");
+    Some(guess.with_help("check what comes out of it"))
 }
 
 /// A tab in the indentation of the line, or of the next: the parser may stop before it.
-fn tab(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+fn tab_indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let lines = scene.line..scene.line + 2;
     let (line, column) = lines.into_iter().find_map(|line| {
         let text = scene.text(line);
         let indentation = text.len() - text.trim_start_matches([' ', '\t']).len();
         Some((line, text[..indentation].find('\t')?))
     })?;
-    let guess = scene.at(line, column, 1, "a tab in the indentation");
-    Some(guess.help("YAML is indented with spaces"))
+    let guess = scene.hint_at(line, column, 1, "a tab in the indentation");
+    Some(guess.with_help("YAML is indented with spaces"))
 }
 
 /// A text that begins with a sign that means something.
-fn special(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    let rest = scene.rest();
+fn reserved_character(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    let rest = scene.rest_of_line();
     let sign = rest.chars().next()?;
-    let text = word(rest);
+    let text = first_word(rest);
     let why = match sign {
-        '@' | '`' | '%' if scene.says.contains("unexpected character") => {
+        '@' | '`' | '%' if scene.parser_message.contains("unexpected character") => {
             "no text can begin with it"
         }
-        '*' if scene.says.contains("anchor") => {
+        '*' if scene.parser_message.contains("anchor") => {
             "it stands for what has an anchor, and nothing has one of this name"
         }
-        '|' | '>' if scene.says.contains("block scalar") => "it begins a text on the lines below",
+        '|' | '>' if scene.parser_message.contains("block scalar") => {
+            "it begins a text on the lines below"
+        }
         _ => return None,
     };
     let width = text.chars().count();
     let help = format!("put the text in quotes: {text:?}");
-    Some(scene.here(width, format!("{sign} has a meaning in YAML: {why}"), help))
+    Some(scene.hint_here(width, format!("{sign} has a meaning in YAML: {why}"), help))
 }
 
 /// A backslash in double quotes.
-fn escape(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    if !scene.says.contains("escape") {
+fn invalid_escape(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    if !scene.parser_message.contains("escape") {
         return None;
     }
     const ESCAPES: &str = "0abt\tnvfre \"/\\N_LPxuU";
@@ -97,40 +101,49 @@ fn escape(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         if !ESCAPES.contains(next) {
             let message = format!("\\{next} means nothing in double quotes");
             let help = format!("put the text in single quotes, or write \\\\{next}");
-            return Some(scene.at(scene.line, column, 2, message).help(help));
+            return Some(
+                scene
+                    .hint_at(scene.line, column, 2, message)
+                    .with_help(help),
+            );
         }
     }
     None
 }
 
 /// A quote that isn't closed, or is too early.
-fn quote(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    if scene.says.contains("trailing content") {
+fn unclosed_quote(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    if scene.parser_message.contains("trailing content") {
         let message = "something follows a text in quotes";
         let help = "put all of it in one pair of quotes, or a comma between them";
-        return Some(scene.here(word(scene.rest()).chars().count(), message, help));
+        return Some(scene.hint_here(
+            first_word(scene.rest_of_line()).chars().count(),
+            message,
+            help,
+        ));
     }
     let here = OpenDelimiter {
         line: scene.line,
         column: scene.column,
-        sign: scene.rest().chars().next().unwrap_or(' '),
+        sign: scene.rest_of_line().chars().next().unwrap_or(' '),
     };
-    let opened = if scene.says.contains("quoted scalar") && matches!(here.sign, '"' | '\'') {
-        here
-    } else {
-        OpenDelimiters::at(scene).quote?
-    };
+    let opened =
+        if scene.parser_message.contains("quoted scalar") && matches!(here.sign, '"' | '\'') {
+            here
+        } else {
+            OpenDelimiters::at(scene).quote?
+        };
     let OpenDelimiter { line, column, sign } = opened;
     let message = format!("the text that begins with this {sign} isn't closed");
     Some(
         scene
-            .at(line, column, 1, message)
-            .help(format!("end it with {sign}")),
+            .hint_at(line, column, 1, message)
+            .with_help(format!("end it with {sign}")),
     )
 }
 
 /// A bracket that isn't closed, or a comma that is missing inside.
-fn bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+fn unclosed_bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let opened = *OpenDelimiters::at(scene).brackets.last()?;
     let close = match opened.sign {
         '[' => ']',
@@ -139,7 +152,7 @@ fn bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     if opened.line == scene.line && !scene.is_at_end() {
         let message = format!("expected a comma or {close}");
         let help = "put a comma between two entries, and a text with \": \" in it in quotes";
-        return Some(scene.here(1, message, help));
+        return Some(scene.hint_here(1, message, help));
     }
     let line = scene.text(opened.line);
     let comment = line.chars().skip(opened.column).collect::<String>();
@@ -149,57 +162,61 @@ fn bracket(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         format!("end it with {close}, and put a comma between two entries")
     };
     let message = format!("this {} isn't closed", opened.sign);
-    Some(scene.at(opened.line, opened.column, 1, message).help(help))
+    Some(
+        scene
+            .hint_at(opened.line, opened.column, 1, message)
+            .with_help(help),
+    )
 }
 
 /// A bracket that closes nothing.
-fn closing(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    let sign = scene.rest().chars().next()?;
+fn unmatched_closing(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    let sign = scene.rest_of_line().chars().next()?;
     matches!(sign, '}' | ']').then(|| {
         let message = format!("this {sign} closes nothing");
-        scene.here(1, message, "take it out, or open it before")
+        scene.hint_here(1, message, "take it out, or open it before")
     })
 }
 
 /// The line and the one before it.
-fn around(scene: &ParseFailure<'_>) -> impl Iterator<Item = usize> {
-    let before = scene.before(scene.line);
+fn nearby_lines(scene: &ParseFailure<'_>) -> impl Iterator<Item = usize> {
+    let before = scene.previous_content_line(scene.line);
     before.into_iter().chain([scene.line])
 }
 
 /// `rate:10/s`.
-fn space(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    around(scene).find_map(|line| {
-        let bare = bare(scene.text(line));
-        let (name, rest) = name(bare.text)?;
+fn missing_space_after_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    nearby_lines(scene).find_map(|line| {
+        let bare = line_content(scene.text(line));
+        let (name, rest) = leading_name(bare.text)?;
         let value = rest.strip_prefix(':')?;
         if value.is_empty() || value.starts_with([' ', '\t', '/', ':']) {
             return None;
         }
         let help = match value.chars().next() {
             Some('[' | '{') => "put one between them".to_owned(),
-            _ => format!("write {name}: {}", word(value)),
+            _ => format!("write {name}: {}", first_word(value)),
         };
         let message = format!("no space after the colon of {name:?}");
         let column = bare.column + name.chars().count();
-        Some(scene.at(line, column, 1, message).help(help))
+        Some(scene.hint_at(line, column, 1, message).with_help(help))
     })
 }
 
 /// `-name: a`.
-fn dash(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    around(scene).find_map(|line| {
-        let bare = bare(scene.text(line));
+fn missing_space_after_dash(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    nearby_lines(scene).find_map(|line| {
+        let bare = line_content(scene.text(line));
         let rest = bare.text.strip_prefix('-')?;
-        let (name, _) = name(rest)?;
-        let guess = scene.at(line, bare.column, 1, "no space after the dash");
-        Some(guess.help(format!("write - {name}")))
+        let (name, _) = leading_name(rest)?;
+        let guess = scene.hint_at(line, bare.column, 1, "no space after the dash");
+        Some(guess.with_help(format!("write - {name}")))
     })
 }
 
 /// `name: a: b`.
 fn second_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    if !scene.says.contains("mapping values") {
+    if !scene.parser_message.contains("mapping values") {
         return None;
     }
     let line = scene.text(scene.line);
@@ -209,19 +226,19 @@ fn second_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         Some("burst") => "write it without a colon, as in 10/s burst 20".to_owned(),
         _ => "put a text with \": \" in it in quotes, or begin a new line".to_owned(),
     };
-    Some(scene.here(1, "a second colon in one line", help))
+    Some(scene.hint_here(1, "a second colon in one line", help))
 }
 
 /// `name` without a colon, above a line that has one.
-fn colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+fn missing_colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let lines = if scene.is_at_end() {
-        [Some(scene.line), scene.before(scene.line)]
+        [Some(scene.line), scene.previous_content_line(scene.line)]
     } else {
-        [scene.before(scene.line), Some(scene.line)]
+        [scene.previous_content_line(scene.line), Some(scene.line)]
     };
     lines.into_iter().flatten().find_map(|line| {
-        let bare = bare(scene.text(line));
-        let (name, rest) = name(bare.text)?;
+        let bare = line_content(scene.text(line));
+        let (name, rest) = leading_name(bare.text)?;
         if rest.contains(':') {
             return None;
         }
@@ -233,18 +250,18 @@ fn colon(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
         };
         let column = bare.column + name.chars().count();
         let message = format!("no colon after {name:?}");
-        Some(scene.at(line, column, 1, message).help(help))
+        Some(scene.hint_at(line, column, 1, message).with_help(help))
     })
 }
 
 /// A line that begins at a column where none above does.
-fn indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
-    let own = bare(scene.text(scene.line));
+fn bad_indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
+    let own = line_content(scene.text(scene.line));
     let column = own.dash.unwrap_or(own.column);
     let mut left = usize::MAX;
     let mut near: Option<(usize, usize)> = None;
     for line in (0..scene.line).rev() {
-        let other = bare(scene.text(line));
+        let other = line_content(scene.text(line));
         if other.text.is_empty() {
             continue;
         }
@@ -269,7 +286,7 @@ fn indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let (alike, line) = near?;
     let below = match own.dash {
         Some(_) => "the dash".to_owned(),
-        None => format!("{:?}", name(bare(scene.text(line)).text)?.0),
+        None => format!("{:?}", leading_name(line_content(scene.text(line)).text)?.0),
     };
     let spaces = match alike {
         0 => "no space".to_owned(),
@@ -279,5 +296,9 @@ fn indentation(scene: &ParseFailure<'_>) -> Option<Diagnostic> {
     let line = line + 1;
     let help = format!("begin it below {below} of line {line}, with {spaces} before it");
     let message = "the indentation fits none of the lines above";
-    Some(scene.at(scene.line, column, 1, message).help(help))
+    Some(
+        scene
+            .hint_at(scene.line, column, 1, message)
+            .with_help(help),
+    )
 }

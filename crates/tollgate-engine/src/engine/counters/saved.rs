@@ -11,7 +11,7 @@
 
 use std::mem::discriminant;
 
-use tollgate::core::Align;
+use tollgate::core::WindowAlignment;
 use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use tollgate::{Algorithm, Rate, Timestamp};
 
@@ -26,7 +26,7 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::Gcra,
     Algorithm::TokenBucket,
     Algorithm::LeakyBucket,
-    Algorithm::FixedWindow(Align::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
 ];
@@ -34,9 +34,9 @@ const ALGORITHMS: [Algorithm; 6] = [
 impl Counters {
     /// Writes those of the policy in force, and retired ones.
     pub(crate) fn save(&self, file: &mut SnapshotWriter) -> Result<(), SnapshotError> {
-        let all = self.held.iter().chain(&self.retired);
-        let count = self.held.len() + self.retired.len();
-        file.words(&[self.next, count as u64])?;
+        let all = self.active.iter().chain(&self.retired);
+        let count = self.active.len() + self.retired.len();
+        file.words(&[self.next_id, count as u64])?;
         for ((name, sort), states) in all {
             file.bytes(name.as_bytes())?;
             file.words(&sort.words())?;
@@ -55,14 +55,14 @@ impl Counters {
         let [next, groups] = file.words()?;
         let (mut held, mut gone) = (CounterStates::default(), CounterStates::default());
         for _ in 0..groups {
-            let name = String::from_utf8(file.bytes()?).map_err(|_| file.corrupt())?;
-            let sort = CounterKind::of_words(file.words()?).ok_or_else(|| file.corrupt())?;
+            let name = String::from_utf8(file.bytes()?).map_err(|_| file.corrupt_error())?;
+            let sort = CounterKind::of_words(file.words()?).ok_or_else(|| file.corrupt_error())?;
             let (mut states, mut retired) = (Vec::new(), Vec::new());
             for _ in 0..file.word()? {
                 let [id, is_rate_and_age] = file.words()?;
                 let rate = file.rate()?;
                 if id >= next {
-                    return Err(file.corrupt());
+                    return Err(file.corrupt_error());
                 }
                 let state = CounterState {
                     id,
@@ -84,10 +84,10 @@ impl Counters {
             }
         }
         Ok(Self {
-            held,
+            active: held,
             retired: gone,
-            before: CounterStates::default(),
-            next,
+            reusable: CounterStates::default(),
+            next_id: next,
         })
     }
 }
@@ -102,7 +102,7 @@ impl CounterKind {
         let place = ALGORITHMS.iter().position(|own| discriminant(own) == kind);
         let number = RATE + place.unwrap_or(ALGORITHMS.len()) as u64;
         match algorithm {
-            Algorithm::FixedWindow(Align::Boundary(at)) => [number, 0, at.as_nanos()],
+            Algorithm::FixedWindow(WindowAlignment::Boundary(at)) => [number, 0, at.as_nanos()],
             _ => [number, 1, 0],
         }
     }
@@ -115,7 +115,7 @@ impl CounterKind {
         };
         Some(Self::Rate(match ALGORITHMS.get(place)? {
             Algorithm::FixedWindow(_) if align == 0 => {
-                Algorithm::FixedWindow(Align::Boundary(Timestamp::from_nanos(boundary)))
+                Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::from_nanos(boundary)))
             }
             algorithm => *algorithm,
         }))
@@ -128,7 +128,7 @@ mod tests {
 
     #[test]
     fn every_sort_is_read_as_it_was_written() {
-        let later = Align::Boundary(Timestamp::from_secs(7));
+        let later = WindowAlignment::Boundary(Timestamp::from_secs(7));
         let others = [Algorithm::FixedWindow(later), Algorithm::default()];
         let rates = ALGORITHMS.into_iter().chain(others).map(CounterKind::Rate);
         for sort in rates.chain([CounterKind::Quota, CounterKind::Concurrency]) {

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::trees::{CounterId, Met};
+use super::trees::{CounterId, DescriptorMatch};
 use crate::backend::Backend;
 use crate::engine::refund_guard::RefundGuard;
 use crate::limits::{Answer, Check, Limit, LimitKind, decisions};
@@ -14,12 +14,12 @@ use crate::verdict::Permits;
 
 /// The checks of some descriptors.
 pub(super) struct CounterPool<'m, 'a> {
-    met: Vec<&'m Met<'a>>,
+    matches: Vec<&'m DescriptorMatch<'a>>,
     checks: Vec<Check<'a>>,
     /// Of each check, what all descriptors ask of its counter, and the number of the check that does.
-    counted: Vec<CounterShare>,
+    shares: Vec<CounterShare>,
     /// Of each descriptor in turn, the numbers of its limits' checks.
-    own: Vec<usize>,
+    check_numbers: Vec<usize>,
 }
 
 /// The answer to the checks of some descriptors, and of rules beside them.
@@ -29,45 +29,49 @@ pub(in crate::engine) struct PooledAnswer {
     /// Whether the limit that takes longest to have room is a rule's.
     pub(super) is_denied_by_rule: bool,
     /// The decision of each check of the rules; none if a denial was known without a question.
-    pub(in crate::engine) rules: Vec<Decision>,
+    pub(in crate::engine) rule_decisions: Vec<Decision>,
     /// The decision of the limits of each descriptor.
-    pub(super) each: Vec<Decision>,
+    pub(super) descriptor_decisions: Vec<Decision>,
 }
 
 #[derive(Clone, Copy)]
 struct CounterShare {
     cost: u64,
-    judge: usize,
+    charged_check: usize,
 }
 
 impl<'m, 'a> CounterPool<'m, 'a> {
     /// Hits on one counter add up. Where descriptors bring different limits for it, the strictest is asked, and
     /// the others only look.
-    pub(super) fn of(met: impl Iterator<Item = &'m Met<'a>>) -> Self
+    pub(super) fn from_matches(met: impl Iterator<Item = &'m DescriptorMatch<'a>>) -> Self
     where
         'a: 'm,
     {
         let mut pool = Self {
-            met: met.collect(),
+            matches: met.collect(),
             checks: Vec::new(),
-            counted: Vec::new(),
-            own: Vec::new(),
+            shares: Vec::new(),
+            check_numbers: Vec::new(),
         };
-        for met in &pool.met {
+        for met in &pool.matches {
             for check in met.checks(met.cost()) {
                 let is_same = |other: &Check<'_>| {
-                    counter(other) == counter(&check) && other.limit.kind() == check.limit.kind()
+                    counter_id(other) == counter_id(&check)
+                        && other.limit.kind() == check.limit.kind()
                 };
                 // As many as descriptors are taken at the most, so each is compared with all.
                 let number = pool.checks.iter().position(is_same);
                 let number = number.unwrap_or_else(|| {
                     let judge = pool.checks.len();
                     pool.checks.push(Check { cost: 0, ..check });
-                    pool.counted.push(CounterShare { cost: 0, judge });
+                    pool.shares.push(CounterShare {
+                        cost: 0,
+                        charged_check: judge,
+                    });
                     judge
                 });
-                pool.own.push(number);
-                let cost = &mut pool.counted[number].cost;
+                pool.check_numbers.push(number);
+                let cost = &mut pool.shares[number].cost;
                 *cost = match check.limit.kind() {
                     // A request takes one slot, however often the limit is named.
                     LimitKind::Concurrency(_) => 1,
@@ -77,8 +81,8 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         }
         for number in 0..pool.checks.len() {
             let mut before = pool.checks[..number].iter();
-            if !before.any(|other| counter(other) == counter(&pool.checks[number])) {
-                pool.judge(number);
+            if !before.any(|other| counter_id(other) == counter_id(&pool.checks[number])) {
+                pool.charge_strictest(number);
             }
         }
         pool
@@ -90,27 +94,30 @@ impl<'m, 'a> CounterPool<'m, 'a> {
     }
 
     /// Has the strictest of the checks of one counter ask for all of them, but for those that cost nothing.
-    fn judge(&mut self, first: usize) {
-        let own = counter(&self.checks[first]);
+    fn charge_strictest(&mut self, first: usize) {
+        let own = counter_id(&self.checks[first]);
         let of_counter = || {
             let numbers = first..self.checks.len();
-            numbers.filter(|number| counter(&self.checks[*number]) == own)
+            numbers.filter(|number| counter_id(&self.checks[*number]) == own)
         };
-        let cost = of_counter().map(|number| self.counted[number].cost);
+        let cost = of_counter().map(|number| self.shares[number].cost);
         let cost = cost.fold(0, u64::saturating_add);
         let strictest = of_counter().min_by_key(|number| {
-            let is_free = self.counted[*number].cost == 0;
-            (is_free, most(self.checks[*number].limit))
+            let is_free = self.shares[*number].cost == 0;
+            (is_free, burst_size(self.checks[*number].limit))
         });
         let judge = strictest.unwrap_or(first);
         for number in of_counter() {
-            self.counted[number] = CounterShare { cost, judge };
+            self.shares[number] = CounterShare {
+                cost,
+                charged_check: judge,
+            };
         }
         self.checks[judge].cost = cost;
     }
 
     /// Asks all or none, with these checks of rules.
-    pub(super) async fn ask<B: Backend>(
+    pub(super) async fn charge<B: Backend>(
         &self,
         backend: &B,
         rules: &[Check<'_>],
@@ -141,15 +148,15 @@ impl<'m, 'a> CounterPool<'m, 'a> {
                 return Ok(PooledAnswer {
                     answer,
                     is_denied_by_rule,
-                    rules: Vec::new(),
-                    each: Vec::new(),
+                    rule_decisions: Vec::new(),
+                    descriptor_decisions: Vec::new(),
                 });
             }
             // Each descriptor has a status of its own, also where the denial was known without a question.
             _ if results.is_empty() => {
                 let unanswered = guard(backend, &mut answer, checks);
                 let peeked = backend.peek(checks).await?;
-                answer.pass = unanswered.answered().0;
+                answer.pass = unanswered.disarm().0;
                 decisions(&peeked)
             }
             _ => decisions(&results),
@@ -157,22 +164,22 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         said.resize(checks.len(), Decision::UNLIMITED);
         let mut own = said.split_off(rules.len());
         if answer.allowed {
-            said.iter_mut().chain(&mut own).for_each(allow);
+            said.iter_mut().chain(&mut own).for_each(set_allowed);
             // The tightest limit may be a tree's: rules report the tightest of their own.
-            let of_rules = Answer::over(rules, &said);
+            let of_rules = Answer::from_decisions(rules, &said);
             (answer.decider, answer.decision) = (of_rules.decider, of_rules.decision);
         } else {
-            self.refuse(
+            self.apply_denial(
                 tree_decider.map(|decider| (decider, answer.decision)),
                 &mut own,
             );
         }
-        let each = self.each(&own);
+        let each = self.decisions_by_descriptor(&own);
         Ok(PooledAnswer {
             answer,
             is_denied_by_rule,
-            rules: said,
-            each,
+            rule_decisions: said,
+            descriptor_decisions: each,
         })
     }
 
@@ -181,31 +188,31 @@ impl<'m, 'a> CounterPool<'m, 'a> {
         &self,
         backend: &'p B,
     ) -> Result<(PooledAnswer, RefundGuard<'p, 'a, B>), B::Error> {
-        let mut asked = self.ask(backend, &[]).await?;
+        let mut asked = self.charge(backend, &[]).await?;
         let unanswered = guard(backend, &mut asked.answer, &self.checks);
         Ok((asked, unanswered))
     }
 
     /// What each would say, without charging anything. Slots are left out: to look at them is to take one.
-    pub(super) async fn look<B: Backend>(&self, backend: &B) -> Result<Vec<Decision>, B::Error> {
+    pub(super) async fn peek<B: Backend>(&self, backend: &B) -> Result<Vec<Decision>, B::Error> {
         let mut said = Vec::with_capacity(self.checks.len());
-        for (check, counted) in self.checks.iter().zip(&self.counted) {
+        for (check, counted) in self.checks.iter().zip(&self.shares) {
             said.push(match check.limit.kind() {
                 LimitKind::Concurrency(_) => Decision::UNLIMITED,
                 _ => {
                     let look = [Check { cost: 0, ..*check }];
                     let left = backend.ask(&look, None).await?.decision;
                     // At the latest when it is as if never used.
-                    without(left, counted.cost, left.reset_after)
+                    decide_cost(left, counted.cost, left.reset_after)
                 }
             });
         }
-        Ok(self.each(&said))
+        Ok(self.decisions_by_descriptor(&said))
     }
 
     /// Makes what each check says of a request that is denied agree with that: the decider, if it is one of them, denies it.
-    fn refuse(&self, decider: Option<(usize, Decision)>, said: &mut [Decision]) {
-        let judge = decider.and_then(|(decider, _)| Some(self.counted.get(decider)?.judge));
+    fn apply_denial(&self, decider: Option<(usize, Decision)>, said: &mut [Decision]) {
+        let judge = decider.and_then(|(decider, _)| Some(self.shares.get(decider)?.charged_check));
         let judge = judge.and_then(|judge| said.get_mut(judge));
         if let (Some(said), Some((_, decision))) = (judge, decider) {
             *said = decision;
@@ -214,11 +221,14 @@ impl<'m, 'a> CounterPool<'m, 'a> {
             }
         }
         for number in 0..said.len() {
-            let CounterShare { cost, judge } = self.counted[number];
+            let CounterShare {
+                cost,
+                charged_check: judge,
+            } = self.shares[number];
             if number != judge {
                 // It only looked. Limits of one counter wait for the same.
-                said[number] = without(said[number], cost, said[judge].wait());
-            } else if !said[number].is_allowed() && cost > most(self.checks[number].limit) {
+                said[number] = decide_cost(said[number], cost, said[judge].wait_or_max());
+            } else if !said[number].is_allowed() && cost > burst_size(self.checks[number].limit) {
                 said[number].outcome = Outcome::Never;
                 said[number].set_wait(Duration::MAX);
             }
@@ -226,26 +236,26 @@ impl<'m, 'a> CounterPool<'m, 'a> {
     }
 
     /// What the limits of each descriptor say together, from what each check said.
-    fn each(&self, said: &[Decision]) -> Vec<Decision> {
-        let mut own = self.own.iter();
+    fn decisions_by_descriptor(&self, said: &[Decision]) -> Vec<Decision> {
+        let mut own = self.check_numbers.iter();
         let mut one = |check: &Check<'_>| {
             let number = own.next().copied().unwrap_or_default();
             let mut decision = said.get(number).copied().unwrap_or(Decision::UNLIMITED);
             // A descriptor that takes nothing isn't refused for what others take.
             let is_slots = matches!(check.limit.kind(), LimitKind::Concurrency(_));
-            if check.cost == 0 && !is_slots && self.counted[number].cost > 0 {
-                allow(&mut decision);
+            if check.cost == 0 && !is_slots && self.shares[number].cost > 0 {
+                set_allowed(&mut decision);
             }
             decision
         };
-        let each = self.met.iter().map(|met| {
+        let each = self.matches.iter().map(|met| {
             let mut checks = met.checks(met.cost());
             if let ([_], Some(only)) = (met.limits, checks.next()) {
                 return one(&only);
             }
             let checks: Vec<_> = met.checks(met.cost()).collect();
             let said: Vec<_> = checks.iter().map(&mut one).collect();
-            Answer::over(&checks, &said).decision
+            Answer::from_decisions(&checks, &said).decision
         });
         each.collect()
     }
@@ -260,17 +270,17 @@ fn guard<'p, 'c, B: Backend>(
     let mut unanswered = RefundGuard::new(backend, Permits(mem::take(&mut answer.pass)));
     // What decided instead of a store has charged nothing there.
     if answer.allowed && answer.unavailable.is_none() {
-        unanswered.is_charged(checks);
+        unanswered.record_charge(checks);
     }
     unanswered
 }
 
-fn counter(check: &Check<'_>) -> CounterId {
+fn counter_id(check: &Check<'_>) -> CounterId {
     (check.limit.id, check.key.fingerprint())
 }
 
 /// How much passes at once at the most.
-fn most(limit: &Limit) -> u64 {
+fn burst_size(limit: &Limit) -> u64 {
     match limit.kind() {
         LimitKind::Rate { rate, .. } => rate.burst_size(),
         LimitKind::Quota(quota) => quota.count(),
@@ -280,13 +290,13 @@ fn most(limit: &Limit) -> u64 {
     }
 }
 
-fn allow(decision: &mut Decision) {
+fn set_allowed(decision: &mut Decision) {
     decision.outcome = Outcome::Allowed;
     decision.set_wait(Duration::ZERO);
 }
 
 /// What a limit that has this much left says to a cost that passes after a wait, if it ever does.
-fn without(mut left: Decision, cost: u64, wait: Duration) -> Decision {
+fn decide_cost(mut left: Decision, cost: u64, wait: Duration) -> Decision {
     if left.remaining < cost {
         let (outcome, wait) = if cost > left.limit {
             (Outcome::Never, Duration::MAX)

@@ -5,33 +5,33 @@ use std::time::Duration;
 use tollgate::{Decision, Timestamp};
 
 use super::tree_charge::TreeDecision;
-use super::trees::{LeafKey, Met};
-use super::{CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus, TooMuch};
+use super::trees::{DescriptorMatch, LeafKey};
+use super::{BoundExceeded, CurrentLimit, DescriptorFindings, DescriptorRequest, DescriptorStatus};
 use crate::backend::Backend;
 use crate::engine::recorder::Recorder;
-use crate::engine::rules::Rules;
-use crate::engine::tally_counting::Told;
-use crate::envoy::{self, Leaf, Lookup, Status, StatusCode};
+use crate::engine::rules::CompiledPolicy;
+use crate::engine::tally_counting::DescriptorOutcome;
+use crate::envoy::{self, CompiledLimit, LimitStatus, LookupResult, StatusCode};
 use crate::facts::Unit;
 use crate::limits::{Limit, LimitKind};
-use crate::observer::{Event, Observer, Wants};
+use crate::observer::{Event, Observer, ObserverInterest};
 use crate::policy::Mode;
 use crate::top::{DeniedKey, TopDenials};
-use crate::verdict::{BLOCKED, Cause, DenyReason, is_near, percent_of, reason_of};
+use crate::verdict::{BLOCKED, Cause, DenyReason, deny_reason, is_near_limit, percent_of};
 
 /// A request of descriptors, with the limits that they match.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct TreeRequest<'r, 'a> {
-    pub(in crate::engine) rules: &'r Rules,
-    pub(in crate::engine) found: &'r [Lookup<'a>],
-    pub(in crate::engine) met: &'r [Option<Met<'a>>],
+    pub(in crate::engine) rules: &'r CompiledPolicy,
+    pub(in crate::engine) found: &'r [LookupResult<'a>],
+    pub(in crate::engine) met: &'r [Option<DescriptorMatch<'a>>],
 }
 
 /// How a request of descriptors is reported.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct ReportOptions {
     /// When its decision began, if somebody is to know how long it took.
-    pub(in crate::engine) started: Option<Timestamp>,
+    pub(in crate::engine) started_at: Option<Timestamp>,
     /// Whether the trees alone decide it, or deny it: it is counted here then. Otherwise the rules count it.
     pub(in crate::engine) counts_request: bool,
 }
@@ -40,12 +40,12 @@ impl Recorder {
     /// Notes whether any descriptor meets a limit.
     pub(in crate::engine) fn record_tree_match(
         &self,
-        rules: &Rules,
+        rules: &CompiledPolicy,
         request: &DescriptorRequest<'_>,
-        met: &[Option<Met<'_>>],
+        met: &[Option<DescriptorMatch<'_>>],
     ) {
         if met.iter().any(Option::is_some) {
-            rules.trees.seen.record_found();
+            rules.trees.presence.record_found();
         } else {
             self.record_unmatched_descriptors(rules, request.domain, request.descriptors);
         }
@@ -62,50 +62,51 @@ impl Recorder {
     ) {
         let request = decided.request;
         if let Some(tallies) = &self.tallies {
-            match decided.allowed || request.rules.mode != Mode::Enforce {
+            match decided.is_allowed || request.rules.mode != Mode::Enforce {
                 _ if !telling.counts_request => {}
                 true => tallies.add_passed(),
                 false => tallies.add_refused(),
             }
-            for (number, said) in decided.said() {
-                tallies.descriptor(request.rules, &request.found[number], said);
+            for (number, said) in decided.outcomes() {
+                tallies.count_descriptor(request.rules, &request.found[number], said);
             }
             if telling.counts_request && request.met.iter().all(Option::is_none) {
                 tallies.count_unmatched(request.rules, request.found);
             }
         }
         if let Some(top) = &self.top {
-            decided.note(top);
+            decided.record_top_denials(top);
         }
         if let Some(observer) = &self.observer {
-            let started = telling.started;
+            let started = telling.started_at;
             let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
-            let is_any = decided.tell(&**observer, told, took);
-            if !is_any && telling.counts_request && observer.wants() == Wants::Everything {
-                observer.decided(&event(Cause::Nothing, request.rules.mode, took));
+            let is_any = decided.notify_observer(&**observer, told, took);
+            if !is_any && telling.counts_request && observer.wants() == ObserverInterest::Everything
+            {
+                observer.on_decision(&passing_event(Cause::Nothing, request.rules.mode, took));
             }
         }
     }
 
     /// Counts a request that has too much of something, and tells of it.
     #[cold]
-    pub(in crate::engine) fn tell_exceeded(
+    pub(in crate::engine) fn report_excess(
         &self,
         mode: Mode,
-        what: TooMuch<'static>,
+        what: BoundExceeded<'static>,
         telling: ReportOptions,
         backend: &impl Backend,
     ) {
-        let started = telling.started;
+        let started = telling.started_at;
         if let Some(tallies) = &self.tallies {
-            tallies.exceeded(mode, telling.counts_request);
+            tallies.count_excess(mode, telling.counts_request);
         }
         if let Some(observer) = &self.observer {
             let took = started.map_or(Duration::ZERO, |started| backend.now() - started);
-            observer.decided(&Event {
+            observer.on_decision(&Event {
                 reason: Some(DenyReason::TooLarge),
                 decision: BLOCKED,
-                ..event(Cause::TooMuch(what), mode, took)
+                ..passing_event(Cause::TooMuch(what), mode, took)
             });
         }
     }
@@ -115,10 +116,10 @@ impl TreeDecision<'_, '_> {
     /// What is told of a request.
     pub(in crate::engine) fn findings(&self) -> (StatusCode, DescriptorFindings) {
         let TreeRequest { rules, found, met } = self.request;
-        let each = || found.iter().zip(met).zip(&self.each);
+        let each = || found.iter().zip(met).zip(&self.results);
         let statuses = || {
             each().map(|((lookup, met), result)| {
-                let status = envoy::status(*lookup, result.decision.as_slice());
+                let status = envoy::limit_status(*lookup, result.decision.as_slice());
                 apply_overrides_to_status(status, met.as_ref())
             })
         };
@@ -129,22 +130,22 @@ impl TreeDecision<'_, '_> {
             remaining: status.remaining,
             limit: lookup.leaf().map(|leaf| rules.trees.name(leaf).to_owned()),
             decision: result.decision,
-            would_refuse: status.would_refuse,
+            would_deny: status.would_deny,
             charged: result.charged,
         });
         let told = told.collect();
         let code = match rules.mode {
-            Mode::Enforce if !self.allowed => StatusCode::OverLimit,
+            Mode::Enforce if !self.is_allowed => StatusCode::OverLimit,
             _ => StatusCode::Ok,
         };
         debug_assert_eq!(
             code,
-            envoy::overall(&statuses().collect::<Vec<_>>(), rules.mode),
+            envoy::overall_code(&statuses().collect::<Vec<_>>(), rules.mode),
         );
         let is_denied = code == StatusCode::OverLimit;
-        let has_decided = |number: &usize| is_denied && self.each[*number].decision.is_some();
+        let has_decided = |number: &usize| is_denied && self.results[*number].decision.is_some();
         let decider = self.decider.filter(has_decided);
-        let reason = decider.map_or(DenyReason::Rate, |number| self.reason(number));
+        let reason = decider.map_or(DenyReason::Rate, |number| self.deny_reason(number));
         let limit = decider.filter(|_| reason != DenyReason::Blocked);
         let findings = DescriptorFindings {
             statuses: told,
@@ -164,13 +165,13 @@ impl TreeDecision<'_, '_> {
     }
 
     /// Counts a refusal by the limit and the key that refused.
-    fn note(&self, top: &TopDenials) {
+    fn record_top_denials(&self, top: &TopDenials) {
         let TreeRequest { found, met, .. } = self.request;
-        for (number, said) in self.said() {
+        for (number, said) in self.outcomes() {
             let mode = match said {
-                Told::Refused(_) => Mode::Enforce,
-                Told::InShadow => Mode::Shadow,
-                Told::Passed { .. } => continue,
+                DescriptorOutcome::Denied(_) => Mode::Enforce,
+                DescriptorOutcome::InShadow => Mode::Shadow,
+                DescriptorOutcome::Passed { .. } => continue,
             };
             if let (Some(leaf), Some(met)) = (found[number].counts_as(), &met[number]) {
                 let refusal = DeniedKey {
@@ -185,22 +186,23 @@ impl TreeDecision<'_, '_> {
 
     /// What each descriptor that takes something counts. Of a request that is refused, that is what decided, and what
     /// was charged all the same.
-    fn said(&self) -> impl Iterator<Item = (usize, Told)> {
+    fn outcomes(&self) -> impl Iterator<Item = (usize, DescriptorOutcome)> {
         let TreeRequest { rules, met, .. } = self.request;
-        let refuses = rules.mode == Mode::Enforce && !self.allowed;
+        let refuses = rules.mode == Mode::Enforce && !self.is_allowed;
         let met = met.iter().enumerate();
         met.filter_map(move |(number, met)| {
-            let (met, decision) = (met.as_ref()?, self.each[number].decision?);
+            let (met, decision) = (met.as_ref()?, self.results[number].decision?);
             if met.cost() == 0 {
                 return None;
             }
             let told = if decision.is_allowed() {
-                let near_limit = is_near(&decision, rules.near_limit_percent);
-                (!refuses || self.each[number].charged > 0).then_some(Told::Passed { near_limit })
+                let near_limit = is_near_limit(&decision, rules.near_limit_percent);
+                (!refuses || self.results[number].charged > 0)
+                    .then_some(DescriptorOutcome::Passed { near_limit })
             } else if refuses && self.decider == Some(number) {
-                Some(Told::Refused(self.reason(number)))
+                Some(DescriptorOutcome::Denied(self.deny_reason(number)))
             } else if !refuses || self.mode(number) != Mode::Enforce {
-                Some(Told::InShadow)
+                Some(DescriptorOutcome::InShadow)
             } else {
                 None
             };
@@ -209,8 +211,8 @@ impl TreeDecision<'_, '_> {
     }
 
     /// Why a descriptor is refused: of several limits, the first that has as much as is told.
-    fn reason(&self, number: usize) -> DenyReason {
-        let (met, result) = (&self.request.met[number], &self.each[number]);
+    fn deny_reason(&self, number: usize) -> DenyReason {
+        let (met, result) = (&self.request.met[number], &self.results[number]);
         if met.as_ref().is_some_and(|met| met.blocked.is_some()) {
             return DenyReason::Blocked;
         }
@@ -218,12 +220,12 @@ impl TreeDecision<'_, '_> {
             return DenyReason::Store;
         }
         let decision = result.decision.unwrap_or(Decision::UNLIMITED);
-        reason_of(self.limit(number).map(Limit::kind), &decision)
+        deny_reason(self.limit(number).map(Limit::kind), &decision)
     }
 
     /// The limit of a descriptor that its decision is of: of several, the first that has as much as is told.
     fn limit(&self, number: usize) -> Option<&Limit> {
-        let told = self.each[number].decision?.limit;
+        let told = self.results[number].decision?.limit;
         let limits = self.request.met[number].as_ref()?.limits;
         let found = limits
             .iter()
@@ -232,14 +234,19 @@ impl TreeDecision<'_, '_> {
     }
 
     fn mode(&self, number: usize) -> Mode {
-        let own = self.request.found[number].leaf().map(Leaf::mode);
+        let own = self.request.found[number].leaf().map(CompiledLimit::mode);
         self.request.rules.mode.max(own.unwrap_or_default())
     }
 
     /// Reports each descriptor that matches a limit; whether any does.
-    fn tell(&self, observer: &dyn Observer, told: &[DescriptorStatus], took: Duration) -> bool {
+    fn notify_observer(
+        &self,
+        observer: &dyn Observer,
+        told: &[DescriptorStatus],
+        took: Duration,
+    ) -> bool {
         let TreeRequest { rules, met, .. } = self.request;
-        let wants_all = observer.wants() == Wants::Everything;
+        let wants_all = observer.wants() == ObserverInterest::Everything;
         let mut is_any = false;
         for (number, status) in told.iter().enumerate() {
             let Some(decision) = status.decision else {
@@ -251,14 +258,14 @@ impl TreeDecision<'_, '_> {
                 continue;
             }
             let (limit, mode) = (status.limit.as_deref(), self.mode(number));
-            let cause = limit.map_or(Cause::Asked, Cause::Descriptor);
-            observer.decided(&Event {
+            let cause = limit.map_or(Cause::RequestedLimit, Cause::Descriptor);
+            observer.on_decision(&Event {
                 key: met[number].as_ref().map(|met| met.key),
-                reason: is_refused.then(|| self.reason(number)),
+                reason: is_refused.then(|| self.deny_reason(number)),
                 decision,
-                fallback: self.each[number].unavailable.map(|store| store.fallback),
-                near_limit: is_near(&decision, rules.near_limit_percent),
-                ..event(cause, mode, took)
+                fallback: self.results[number].unavailable.map(|store| store.fallback),
+                near_limit: is_near_limit(&decision, rules.near_limit_percent),
+                ..passing_event(cause, mode, took)
             });
         }
         is_any
@@ -266,7 +273,7 @@ impl TreeDecision<'_, '_> {
 }
 
 /// The event of something that passes, and is no rule's.
-fn event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
+fn passing_event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
     Event {
         cause,
         key: None,
@@ -276,12 +283,15 @@ fn event(cause: Cause<'_>, mode: Mode, took: Duration) -> Event<'_> {
         decision: Decision::UNLIMITED,
         fallback: None,
         near_limit: false,
-        took,
+        duration: took,
     }
 }
 
 /// What is told of a descriptor, by what was ordered of it.
-fn apply_overrides_to_status<'p>(mut status: Status<'p>, met: Option<&Met<'_>>) -> Status<'p> {
+fn apply_overrides_to_status<'p>(
+    mut status: LimitStatus<'p>,
+    met: Option<&DescriptorMatch<'_>>,
+) -> LimitStatus<'p> {
     let Some(met) = met else {
         return status;
     };

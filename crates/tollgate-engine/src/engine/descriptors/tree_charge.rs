@@ -8,11 +8,11 @@ use tollgate::{Decision, Outcome};
 
 use super::counter_pool::{CounterPool, PooledAnswer};
 use super::reporting::TreeRequest;
-use super::trees::{DenialEffect, Met};
+use super::trees::{DenialEffect, DescriptorMatch};
 use crate::backend::Backend;
 use crate::engine::refund_guard::RefundGuard;
 use crate::engine::request_match::TreeMatch;
-use crate::limits::{Check, Unavailable};
+use crate::limits::{Check, StoreUnavailable};
 use crate::policy::Charging;
 use crate::verdict::Permits;
 
@@ -23,19 +23,19 @@ pub(super) struct DescriptorResult {
     pub(super) decision: Option<Decision>,
     pub(super) charged: u64,
     /// Why the store couldn't be asked about it, if it couldn't.
-    pub(super) unavailable: Option<Unavailable>,
+    pub(super) unavailable: Option<StoreUnavailable>,
 }
 
 /// What was decided about a request.
 pub(in crate::engine) struct TreeDecision<'m, 'a> {
     pub(super) request: TreeRequest<'m, 'a>,
-    pub(super) allowed: bool,
+    pub(super) is_allowed: bool,
     /// What the limits of each descriptor say; none of one that meets none.
-    pub(super) each: Vec<DescriptorResult>,
+    pub(super) results: Vec<DescriptorResult>,
     /// The descriptor that decided.
     pub(super) decider: Option<usize>,
     pub(super) retry_after: Duration,
-    pub(super) unavailable: Option<Unavailable>,
+    pub(super) unavailable: Option<StoreUnavailable>,
 }
 
 /// A request while it is charged: its descriptors, and the decision on each so far.
@@ -43,32 +43,32 @@ pub(in crate::engine) struct TreeCharge<'m, 'a> {
     request: TreeRequest<'m, 'a>,
     pub(in crate::engine) charging: Charging,
     /// Whether the trees let the request pass.
-    pub(in crate::engine) allowed: bool,
-    each: Vec<DescriptorResult>,
+    pub(in crate::engine) is_allowed: bool,
+    results: Vec<DescriptorResult>,
     /// Permits of counters that were charged one by one.
-    permits: Permits,
+    separate_permits: Permits,
 }
 
 impl<'a> TreeDecision<'_, 'a> {
     /// The checks of all counters that the store has charged.
     pub(in crate::engine) fn charged_checks(&self) -> Vec<Check<'a>> {
-        charged_checks(self.request, &self.each)
+        charged_checks(self.request, &self.results)
     }
 }
 
 impl<'m, 'a> TreeCharge<'m, 'a> {
     /// A request of this domain. A blocked limit isn't asked.
     pub(in crate::engine) fn new(request: TreeRequest<'m, 'a>, domain: &str) -> Self {
-        let blocked = |met: &Option<Met<'_>>| DescriptorResult {
+        let blocked = |met: &Option<DescriptorMatch<'_>>| DescriptorResult {
             decision: met.as_ref().and_then(|met| met.blocked),
             ..DescriptorResult::default()
         };
         Self {
             request,
             charging: request.rules.trees.compiled.charging(domain),
-            allowed: false,
-            each: request.met.iter().map(blocked).collect(),
-            permits: Permits::default(),
+            is_allowed: false,
+            results: request.met.iter().map(blocked).collect(),
+            separate_permits: Permits::default(),
         }
     }
 
@@ -92,16 +92,16 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         rules: &[Check<'_>],
     ) -> Result<Option<PooledAnswer>, B::Error> {
         let answer = match self.charging {
-            Charging::AllOrNone => self.all_or_none(backend, rules).await?,
+            Charging::AllOrNone => self.charge_all_or_none(backend, rules).await?,
             Charging::Each => self.charge_each(backend, rules).await?,
         };
-        self.allowed = answer.is_some();
+        self.is_allowed = answer.is_some();
         Ok(answer)
     }
 
     /// Permits of counters that were charged one by one: those of a request that passes.
     pub(in crate::engine) fn take_permits(&mut self) -> Permits {
-        mem::take(&mut self.permits)
+        mem::take(&mut self.separate_permits)
     }
 
     /// Charges the limits in shadow of a request that passes, and looks at those of one that is denied. If nobody waits
@@ -112,94 +112,101 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         held: &mut Permits,
         rules: &[Check<'_>],
     ) {
-        if self.allowed || self.charging == Charging::Each {
+        if self.is_allowed || self.charging == Charging::Each {
             self.charge_shadows(backend, held, rules).await;
         } else {
-            self.look_at(&self.in_shadow(), backend).await;
+            self.peek_groups(&self.shadow_groups(), backend).await;
         }
     }
 
     /// The checks of all counters that the store has charged.
     pub(in crate::engine) fn charged_checks(&self) -> Vec<Check<'a>> {
-        charged_checks(self.request, &self.each)
+        charged_checks(self.request, &self.results)
     }
 
     /// The numbers of descriptors that meet a limit of this force.
-    fn of(&self, force: DenialEffect) -> impl Iterator<Item = usize> {
+    fn numbers_with_force(&self, force: DenialEffect) -> impl Iterator<Item = usize> {
         let met = self.request.met.iter().enumerate();
-        met.filter(move |(_, met)| met.as_ref().is_some_and(|met| met.force() == force))
+        met.filter(move |(_, met)| met.as_ref().is_some_and(|met| met.denial_effect() == force))
             .map(|(number, _)| number)
     }
 
     /// The numbers of all whose refusal may count.
-    fn in_force(&self) -> Vec<usize> {
+    fn enforced_numbers(&self) -> Vec<usize> {
         let mut numbers: Vec<_> = self
-            .of(DenialEffect::Alone)
-            .chain(self.of(DenialEffect::Quota))
+            .numbers_with_force(DenialEffect::Denies)
+            .chain(self.numbers_with_force(DenialEffect::DeniesTogether))
             .collect();
         numbers.sort_unstable();
         numbers
     }
 
     /// Those of them that are to be asked.
-    fn asked(&self, mut numbers: Vec<usize>) -> Vec<usize> {
-        let is_blocked = |met: &Met<'_>| met.blocked.is_some();
+    fn without_blocked(&self, mut numbers: Vec<usize>) -> Vec<usize> {
+        let is_blocked = |met: &DescriptorMatch<'_>| met.blocked.is_some();
         numbers.retain(|number| !self.request.met[*number].as_ref().is_some_and(is_blocked));
         numbers
     }
 
     /// Those in shadow, in groups of the same counter.
-    fn in_shadow(&self) -> Vec<Vec<usize>> {
-        self.groups(self.asked(self.of(DenialEffect::Shadow).collect()))
+    fn shadow_groups(&self) -> Vec<Vec<usize>> {
+        self.group_by_counter(
+            self.without_blocked(self.numbers_with_force(DenialEffect::Shadow).collect()),
+        )
     }
 
-    fn pool(&self, numbers: &[usize]) -> CounterPool<'m, 'a> {
+    fn counter_pool(&self, numbers: &[usize]) -> CounterPool<'m, 'a> {
         let met = self.request.met;
-        CounterPool::of(numbers.iter().filter_map(|number| met[*number].as_ref()))
+        CounterPool::from_matches(numbers.iter().filter_map(|number| met[*number].as_ref()))
     }
 
-    fn refuses(&self, number: &usize) -> bool {
-        (self.each[*number].decision).is_some_and(|decision| !decision.is_allowed())
+    fn is_denied_by(&self, number: &usize) -> bool {
+        (self.results[*number].decision).is_some_and(|decision| !decision.is_allowed())
     }
 
     /// Whether those that refuse only together all do. One in shadow never does.
     fn is_denied_by_quotas(&self) -> bool {
-        let in_shadow =
-            |number: usize| self.request.met[number].as_ref().is_some_and(Met::is_quota);
-        self.of(DenialEffect::Quota).next().is_some()
+        let in_shadow = |number: usize| {
+            self.request.met[number]
+                .as_ref()
+                .is_some_and(DescriptorMatch::is_quota)
+        };
+        self.numbers_with_force(DenialEffect::DeniesTogether)
+            .next()
+            .is_some()
             && self
-                .of(DenialEffect::Quota)
-                .all(|number| self.refuses(&number))
-            && !self.of(DenialEffect::Shadow).any(in_shadow)
+                .numbers_with_force(DenialEffect::DeniesTogether)
+                .all(|number| self.is_denied_by(&number))
+            && !self.numbers_with_force(DenialEffect::Shadow).any(in_shadow)
     }
 
-    fn is_refused(&self) -> bool {
-        self.of(DenialEffect::Alone)
-            .any(|number| self.refuses(&number))
+    fn is_denied(&self) -> bool {
+        self.numbers_with_force(DenialEffect::Denies)
+            .any(|number| self.is_denied_by(&number))
             || self.is_denied_by_quotas()
     }
 
     /// Charges all, or none: but for those in quota mode that refuse while others of their kind don't.
-    async fn all_or_none<B: Backend>(
+    async fn charge_all_or_none<B: Backend>(
         &mut self,
         backend: &B,
         rules: &[Check<'_>],
     ) -> Result<Option<PooledAnswer>, B::Error> {
-        let mut numbers = self.asked(self.in_force());
-        if self.is_refused() {
-            self.look_at(&[numbers], backend).await;
+        let mut numbers = self.without_blocked(self.enforced_numbers());
+        if self.is_denied() {
+            self.peek_groups(&[numbers], backend).await;
             return Ok(None);
         }
         loop {
-            let mut asked = self.pool(&numbers).ask(backend, rules).await?;
-            self.note(&numbers, &mut asked);
+            let mut asked = self.counter_pool(&numbers).charge(backend, rules).await?;
+            self.record_results(&numbers, &mut asked);
             if asked.answer.allowed || asked.is_denied_by_rule {
                 return Ok(Some(asked));
             }
             let before = numbers.len();
-            numbers.retain(|number| !self.refuses(number));
+            numbers.retain(|number| !self.is_denied_by(number));
             // If none of them refused it, asking again would change nothing.
-            if self.is_refused() || numbers.len() == before {
+            if self.is_denied() || numbers.len() == before {
                 return Ok(None);
             }
         }
@@ -212,38 +219,44 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         backend: &B,
         rules: &[Check<'_>],
     ) -> Result<Option<PooledAnswer>, B::Error> {
-        let groups = self.groups(self.asked(self.in_force()));
-        let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
+        let groups = self.group_by_counter(self.without_blocked(self.enforced_numbers()));
+        let pools: Vec<_> = groups
+            .iter()
+            .map(|numbers| self.counter_pool(numbers))
+            .collect();
         let answers = join_all(pools.iter().map(|pool| pool.ask_guarded(backend))).await;
         let mut unanswered = Vec::with_capacity(groups.len());
         for (numbers, asked) in groups.iter().zip(answers) {
             let (mut asked, guard) = asked?;
-            self.note(numbers, &mut asked);
+            self.record_results(numbers, &mut asked);
             unanswered.push(guard);
         }
-        let asked = if self.is_refused() {
+        let asked = if self.is_denied() {
             None
         } else {
-            Some(self.pool(&[]).ask(backend, rules).await?)
+            Some(self.counter_pool(&[]).charge(backend, rules).await?)
         };
         let mut permits = Permits::default();
         for guard in unanswered {
-            permits.hold(guard.answered().0);
+            permits.hold(guard.disarm().0);
         }
         // One that is denied doesn't run, so it holds no permits.
         if asked.as_ref().is_some_and(|asked| asked.answer.allowed) {
-            self.permits = permits;
+            self.separate_permits = permits;
         }
         Ok(asked)
     }
 
     /// What each would say to a request that is refused. One that can't be asked about is left out.
-    async fn look_at<B: Backend>(&mut self, groups: &[Vec<usize>], backend: &B) {
-        let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
-        let looks = join_all(pools.iter().map(|pool| pool.look(backend))).await;
+    async fn peek_groups<B: Backend>(&mut self, groups: &[Vec<usize>], backend: &B) {
+        let pools: Vec<_> = groups
+            .iter()
+            .map(|numbers| self.counter_pool(numbers))
+            .collect();
+        let looks = join_all(pools.iter().map(|pool| pool.peek(backend))).await;
         for (numbers, each) in groups.iter().zip(looks) {
             for (number, decision) in numbers.iter().zip(each.into_iter().flatten()) {
-                self.each[*number].decision = Some(decision);
+                self.results[*number].decision = Some(decision);
             }
         }
     }
@@ -255,30 +268,35 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
         held: &mut Permits,
         rules: &[Check<'_>],
     ) {
-        let groups = self.in_shadow();
+        let groups = self.shadow_groups();
         if groups.is_empty() {
             return;
         }
-        let pools: Vec<_> = groups.iter().map(|numbers| self.pool(numbers)).collect();
+        let pools: Vec<_> = groups
+            .iter()
+            .map(|numbers| self.counter_pool(numbers))
+            .collect();
         let charged = self.charged_checks();
         let mut unanswered = RefundGuard::new(backend, mem::take(held));
-        unanswered.is_charged(rules);
-        unanswered.is_charged(&charged);
+        unanswered.record_charge(rules);
+        unanswered.record_charge(&charged);
         let answers = join_all(pools.iter().map(|pool| pool.ask_guarded(backend))).await;
-        *held = unanswered.answered();
+        *held = unanswered.disarm();
         for (numbers, asked) in groups.iter().zip(answers) {
             if let Ok((mut asked, guard)) = asked {
-                self.note(numbers, &mut asked);
-                held.hold(guard.answered().0);
+                self.record_results(numbers, &mut asked);
+                held.hold(guard.disarm().0);
             }
         }
     }
 
-    fn note(&mut self, numbers: &[usize], asked: &mut PooledAnswer) {
+    fn record_results(&mut self, numbers: &[usize], asked: &mut PooledAnswer) {
         let answer = &asked.answer;
-        for (number, decision) in numbers.iter().zip(asked.each.drain(..)) {
-            let cost = self.request.met[*number].as_ref().map_or(0, Met::cost);
-            self.each[*number] = DescriptorResult {
+        for (number, decision) in numbers.iter().zip(asked.descriptor_decisions.drain(..)) {
+            let cost = self.request.met[*number]
+                .as_ref()
+                .map_or(0, DescriptorMatch::cost);
+            self.results[*number] = DescriptorResult {
                 decision: Some(decision),
                 charged: if answer.allowed { cost } else { 0 },
                 unavailable: answer.unavailable,
@@ -287,8 +305,12 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// Those that count in one counter, together.
-    fn groups(&self, numbers: Vec<usize>) -> Vec<Vec<usize>> {
-        let counter = |number: usize| self.request.met[number].as_ref().map(Met::counter);
+    fn group_by_counter(&self, numbers: Vec<usize>) -> Vec<Vec<usize>> {
+        let counter = |number: usize| {
+            self.request.met[number]
+                .as_ref()
+                .map(DescriptorMatch::counter)
+        };
         let mut groups: Vec<Vec<usize>> = Vec::new();
         for number in numbers {
             let is_own = |group: &&mut Vec<usize>| counter(group[0]) == counter(number);
@@ -301,42 +323,45 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// The decision of the trees on the request.
-    pub(in crate::engine) fn decided(self) -> TreeDecision<'m, 'a> {
-        let allowed = self.allowed;
+    pub(in crate::engine) fn into_decision(self) -> TreeDecision<'m, 'a> {
+        let allowed = self.is_allowed;
         let (decider, retry_after) = if allowed {
-            (self.tightest(), Duration::ZERO)
+            (self.tightest_limit(), Duration::ZERO)
         } else {
-            self.gravest()
+            self.longest_denial()
         };
         TreeDecision {
             request: self.request,
-            allowed,
+            is_allowed: allowed,
             decider,
             retry_after,
             // Of no other: a failure must not look like a denial.
-            unavailable: decider.and_then(|decider| self.each[decider].unavailable),
-            each: self.each,
+            unavailable: decider.and_then(|decider| self.results[decider].unavailable),
+            results: self.results,
         }
     }
 
     /// What is to be waited for: the longest of those that refuse alone, and the first of those that refuse
     /// only together, if they do.
-    fn gravest(&self) -> (Option<usize>, Duration) {
+    fn longest_denial(&self) -> (Option<usize>, Duration) {
         let wait = |number: usize| {
-            let decision = self.each[number]
+            let decision = self.results[number]
                 .decision
                 .filter(|decision| !decision.is_allowed())?;
             Some(match decision.outcome {
                 Outcome::Never => (number, Duration::MAX),
-                _ => (number, decision.wait()),
+                _ => (number, decision.wait_or_max()),
             })
         };
         let by_wait = |(_, wait): &(usize, Duration)| *wait;
         // Of equals the first: `max_by_key` takes the last.
-        let alone: Vec<_> = self.of(DenialEffect::Alone).filter_map(wait).collect();
+        let alone: Vec<_> = self
+            .numbers_with_force(DenialEffect::Denies)
+            .filter_map(wait)
+            .collect();
         let alone = alone.into_iter().rev().max_by_key(by_wait);
         let quota = if self.is_denied_by_quotas() {
-            self.of(DenialEffect::Quota)
+            self.numbers_with_force(DenialEffect::DeniesTogether)
                 .filter_map(wait)
                 .min_by_key(by_wait)
         } else {
@@ -349,18 +374,21 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
     }
 
     /// The one with the fewest such requests left, of those in force if there are any.
-    fn tightest(&self) -> Option<usize> {
+    fn tightest_limit(&self) -> Option<usize> {
         let left = |number: &usize| {
             let (met, decision) = (
                 self.request.met[*number].as_ref()?,
-                self.each[*number].decision?,
+                self.results[*number].decision?,
             );
             Some(decision.remaining / met.cost().max(1))
         };
         let passes =
-            |number: &usize| self.each[*number].decision.is_some() && !self.refuses(number);
-        let in_force = self.in_force().into_iter().filter(passes);
-        let in_shadow = || self.of(DenialEffect::Shadow).min_by_key(left);
+            |number: &usize| self.results[*number].decision.is_some() && !self.is_denied_by(number);
+        let in_force = self.enforced_numbers().into_iter().filter(passes);
+        let in_shadow = || {
+            self.numbers_with_force(DenialEffect::Shadow)
+                .min_by_key(left)
+        };
         in_force.min_by_key(left).or_else(in_shadow)
     }
 }
@@ -369,5 +397,5 @@ impl<'m, 'a> TreeCharge<'m, 'a> {
 fn charged_checks<'a>(request: TreeRequest<'_, 'a>, each: &[DescriptorResult]) -> Vec<Check<'a>> {
     let met = request.met.iter().zip(each);
     let charged = met.filter(|(_, result)| result.charged > 0 && result.unavailable.is_none());
-    CounterPool::of(charged.filter_map(|(met, _)| met.as_ref())).into_checks()
+    CounterPool::from_matches(charged.filter_map(|(met, _)| met.as_ref())).into_checks()
 }

@@ -3,28 +3,28 @@
 use std::slice;
 
 use super::DescriptorRequest;
-use super::trees::{Met, RequestedLimit, fingerprint};
-use crate::engine::orders::{Held, Limiter, OverrideRef};
+use super::trees::{DescriptorMatch, RequestedLimit, fingerprint};
+use crate::engine::orders::{ActiveOverrides, Limiter, OverrideRef};
 use crate::engine::request_match::blocked_until;
-use crate::engine::rules::Rules;
-use crate::envoy::{self, Lookup};
+use crate::engine::rules::CompiledPolicy;
+use crate::envoy::{self, LookupResult};
 use crate::facts::Facts;
 use crate::limits::KeyHashers;
 
 /// What trees need of a request.
 #[derive(Clone, Copy)]
 pub(in crate::engine) struct TreeInput<'a> {
-    pub(in crate::engine) rules: &'a Rules,
+    pub(in crate::engine) rules: &'a CompiledPolicy,
     pub(in crate::engine) hashers: &'a KeyHashers,
     /// The overrides of operators, if there are any.
-    pub(in crate::engine) orders: Option<&'a Held>,
+    pub(in crate::engine) orders: Option<&'a ActiveOverrides>,
     pub(in crate::engine) request: DescriptorRequest<'a>,
 }
 
 /// What the descriptors of a request find, and the limits that they bring along.
 pub(in crate::engine) struct TreeLookups<'a> {
-    pub(in crate::engine) found: Vec<Lookup<'a>>,
-    own: Vec<Option<RequestedLimit>>,
+    pub(in crate::engine) lookups: Vec<LookupResult<'a>>,
+    requested_limits: Vec<Option<RequestedLimit>>,
 }
 
 impl<'a> TreeLookups<'a> {
@@ -33,62 +33,61 @@ impl<'a> TreeLookups<'a> {
         let found = request.descriptors.iter();
         let found = found.map(|descriptor| trees.lookup(request.domain, descriptor));
         let mut found: Vec<_> = found.collect();
-        envoy::drop_replaced(&mut found);
+        envoy::remove_replaced_limits(&mut found);
         let own = request.descriptors.iter().zip(&found);
         let own = own.map(|(descriptor, lookup)| RequestedLimit::of(trees, descriptor, lookup));
         Self {
-            own: own.collect(),
-            found,
+            requested_limits: own.collect(),
+            lookups: found,
         }
     }
 
     /// The values of each descriptor's key, by their places.
-    pub(in crate::engine) fn keys<'k>(&'k self, input: &TreeInput<'k>) -> Vec<Facts<'k>> {
+    pub(in crate::engine) fn key_facts<'k>(&'k self, input: &TreeInput<'k>) -> Vec<Facts<'k>> {
         let (trees, request) = (&input.rules.trees, &input.request);
         let each = request
             .descriptors
             .iter()
-            .zip(self.found.iter().zip(&self.own));
+            .zip(self.lookups.iter().zip(&self.requested_limits));
         let keys = each.map(|(descriptor, (lookup, own))| {
-            trees.by_place(request.domain, descriptor, lookup, own.as_ref())
+            trees.key_facts(request.domain, descriptor, lookup, own.as_ref())
         });
         keys.collect()
     }
 
     /// The limits that each descriptor meets, if it meets any.
-    pub(in crate::engine) fn meet<'k>(
+    pub(in crate::engine) fn match_limits<'k>(
         &'k self,
         input: &TreeInput<'k>,
         keys: &'k [Facts<'k>],
-    ) -> Vec<Option<Met<'k>>> {
+    ) -> Vec<Option<DescriptorMatch<'k>>> {
         let (trees, request) = (&input.rules.trees, &input.request);
-        let bypass = input.orders.and_then(Held::global_bypass);
-        let each = self.found.iter().zip(&self.own);
+        let bypass = input.orders.and_then(ActiveOverrides::global_bypass);
+        let each = self.lookups.iter().zip(&self.requested_limits);
         let each = each.zip(request.descriptors.iter().zip(keys));
         let met = each.map(|((lookup, own), (descriptor, facts))| {
             let mut met = match *lookup {
-                Lookup::Limited(leaf) => {
+                LookupResult::Limited(leaf) => {
                     let key = fingerprint(input.hashers, leaf, descriptor);
-                    Met::new(Some(leaf), trees.limits(leaf), trees.key(facts, key)?)
+                    DescriptorMatch::new(Some(leaf), trees.limits(leaf), trees.key(facts, key)?)
                 }
-                Lookup::Asked {
+                LookupResult::Requested {
                     unit, counts_as, ..
                 } => {
                     let (domain, entries) = (request.domain, descriptor.entries);
                     let key = match counts_as {
                         Some(leaf) => fingerprint(input.hashers, leaf, descriptor),
-                        None => {
-                            (input.hashers).feed(|put| envoy::asked_key(domain, entries, unit, put))
-                        }
+                        None => (input.hashers)
+                            .feed(|put| envoy::requested_limit_key(domain, entries, unit, put)),
                     };
                     let limits = slice::from_ref(&own.as_ref()?.limit);
-                    Met::new(None, limits, trees.key(facts, key)?)
+                    DescriptorMatch::new(None, limits, trees.key(facts, key)?)
                 }
-                Lookup::Nothing | Lookup::Replaced(_) => None,
+                LookupResult::NoMatch | LookupResult::Replaced(_) => None,
             }?;
-            met.charge = envoy::charge(descriptor, request.hits_addend);
+            met.charge = envoy::descriptor_charge(descriptor, request.hits_addend);
             match input.orders {
-                Some(orders) => under(met, orders, bypass, lookup),
+                Some(orders) => apply_overrides(met, orders, bypass, lookup),
                 None => Some(met),
             }
         });
@@ -98,25 +97,25 @@ impl<'a> TreeLookups<'a> {
 
 /// It under the overrides of operators; none if they let it pass. A bypass of everything is for each descriptor.
 #[cold]
-fn under<'a>(
-    mut met: Met<'a>,
-    orders: &'a Held,
+fn apply_overrides<'a>(
+    mut met: DescriptorMatch<'a>,
+    orders: &'a ActiveOverrides,
     everything: Option<OverrideRef>,
-    lookup: &Lookup<'_>,
-) -> Option<Met<'a>> {
+    lookup: &LookupResult<'_>,
+) -> Option<DescriptorMatch<'a>> {
     // Orders of trees name a descriptor, and have no patterns that facts could match.
     let no_facts = Facts::new();
     let rulings = lookup
         .counts_as()
-        .map(|leaf| orders.of(Limiter::Leaf(leaf.id), met.key.fingerprint(), &no_facts));
+        .map(|leaf| orders.for_key(Limiter::Leaf(leaf.id), met.key.fingerprint(), &no_facts));
     let rulings = rulings.unwrap_or_default();
     let (block, bypass) = (rulings.block, everything.or(rulings.bypass));
-    let changed = rulings.changed.map(|changed| changed.order);
+    let changed = rulings.limits.map(|changed| changed.order);
     if let Some(acts) = block.or(bypass).or(changed) {
-        orders.note(acts);
+        orders.record_use(acts);
     }
     met.blocked = block.map(|order| blocked_until(order.until, orders.now));
-    if let Some(changed) = rulings.changed.filter(|_| lookup.leaf().is_some()) {
+    if let Some(changed) = rulings.limits.filter(|_| lookup.leaf().is_some()) {
         (met.limits, met.is_changed) = (&changed.limits, true);
     }
     (met.blocked.is_some() || bypass.is_none()).then_some(met)

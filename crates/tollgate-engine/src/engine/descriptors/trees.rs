@@ -4,10 +4,10 @@ use std::fmt;
 use std::mem;
 use std::time::Duration;
 
-use tollgate::{Algorithm, Decision, Rate, core::Align};
+use tollgate::{Algorithm, Decision, Rate, core::WindowAlignment};
 
 use crate::engine::presence::FactPresence;
-use crate::envoy::{self, Charge, Compiled, Leaf, Lookup};
+use crate::envoy::{self, Charge, CompiledLimit, DescriptorIndex, LookupResult};
 use crate::facts::{Descriptor, Facts};
 use crate::key_text::{QuotedText, write_pair};
 use crate::limits::{Check, Counter, KeyHashers, KeyPlan, Limit, LimitKind, RequestKey};
@@ -18,37 +18,37 @@ use crate::tally::UNCOUNTED;
 /// Trees of descriptors, and the limits of their leaves.
 #[derive(Debug)]
 pub(crate) struct Trees {
-    pub(in crate::engine) compiled: Compiled,
+    pub(in crate::engine) compiled: DescriptorIndex,
     /// By a leaf's number.
     limits: Box<[Box<[Limit]>]>,
     /// What each leaf is called, as an answer says it.
     names: Box<[String]>,
     /// Names of the places of a list of values, as facts of a key.
-    places: Box<[String]>,
+    place_names: Box<[String]>,
     /// The key of each number of values, by their places.
-    plans: Box<[KeyPlan]>,
+    key_plans: Box<[KeyPlan]>,
     /// Where each leaf is counted, by its number; none if nothing is.
     tallies: Box<[u32]>,
     /// Whether any request met a limit.
-    pub(crate) seen: FactPresence,
+    pub(crate) presence: FactPresence,
 }
 
 /// The values of a limit that counts as no configured one: the domain, the unit, and the entries.
-const APART: usize = 3;
+const UNCONFIGURED_PLACES: usize = 3;
 
 impl Trees {
     /// Compiles trees; `limits` gives those of a leaf their state.
     pub(crate) fn new<E>(
-        domains: &envoy::Domains,
-        mut limits: impl FnMut(&Leaf) -> Result<Vec<Limit>, E>,
+        domains: &envoy::DescriptorDomains,
+        mut limits: impl FnMut(&CompiledLimit) -> Result<Vec<Limit>, E>,
     ) -> Result<Self, E> {
-        let compiled = Compiled::new(domains);
+        let compiled = DescriptorIndex::new(domains);
         let leaves = compiled.leaves();
         let of_leaves = leaves.iter().map(|leaf| Ok(limits(leaf)?.into()));
         let of_leaves = of_leaves.collect::<Result<_, E>>()?;
         let deepest = leaves.iter().map(|leaf| leaf.steps.len()).max();
         // Proxies may bring limits along where no tree has any.
-        let most = deepest.unwrap_or(0).max(APART);
+        let most = deepest.unwrap_or(0).max(UNCONFIGURED_PLACES);
         let places: Box<[_]> = (0..most).map(|place| format!("{place:02}")).collect();
         // Values are found by their places, not by numbers.
         let mut slots = FactIndex::default();
@@ -57,28 +57,28 @@ impl Trees {
         Ok(Self {
             limits: of_leaves,
             names: leaves.iter().map(ToString::to_string).collect(),
-            plans: plans.collect(),
-            places,
+            key_plans: plans.collect(),
+            place_names: places,
             compiled,
             tallies: Box::default(),
-            seen: FactPresence::default(),
+            presence: FactPresence::default(),
         })
     }
 
     /// All leaves and what they allow.
-    pub(crate) fn named(&self) -> impl Iterator<Item = (&Leaf, &[Limit])> {
+    pub(crate) fn leaves(&self) -> impl Iterator<Item = (&CompiledLimit, &[Limit])> {
         let leaves = self.compiled.leaves().iter();
         leaves.map(|leaf| (leaf, self.limits(leaf)))
     }
 
     /// A leaf by its number, and what it allows.
-    pub(crate) fn leaf(&self, number: u32) -> (&Leaf, &[Limit]) {
+    pub(crate) fn leaf(&self, number: u32) -> (&CompiledLimit, &[Limit]) {
         let leaf = &self.compiled.leaves()[number as usize];
         (leaf, self.limits(leaf))
     }
 
     /// What a leaf is called.
-    pub(super) fn name(&self, leaf: &Leaf) -> &str {
+    pub(super) fn name(&self, leaf: &CompiledLimit) -> &str {
         &self.names[leaf.id as usize]
     }
 
@@ -88,12 +88,12 @@ impl Trees {
     }
 
     /// Where a leaf is counted.
-    pub(crate) fn tally(&self, leaf: &Leaf) -> u32 {
+    pub(crate) fn tally(&self, leaf: &CompiledLimit) -> u32 {
         let row = self.tallies.get(leaf.id as usize);
         row.copied().unwrap_or(UNCOUNTED)
     }
 
-    pub(super) fn limits(&self, leaf: &Leaf) -> &[Limit] {
+    pub(super) fn limits(&self, leaf: &CompiledLimit) -> &[Limit] {
         self.limits
             .get(leaf.id as usize)
             .map_or(&[], |limits| limits)
@@ -102,15 +102,15 @@ impl Trees {
     /// What tells a descriptor's counter from others, as facts by their places: the values of its entries, or
     /// the patterns that they count together by. A limit that counts as no other is told by all that was
     /// asked for.
-    pub(crate) fn by_place<'a>(
+    pub(crate) fn key_facts<'a>(
         &'a self,
         domain: &'a str,
         descriptor: &Descriptor<'a>,
-        lookup: &Lookup<'a>,
+        lookup: &LookupResult<'a>,
         own: Option<&'a RequestedLimit>,
     ) -> Facts<'a> {
-        let places = self.places.iter().map(String::as_str);
-        if let (Lookup::Asked { unit, .. }, Some(entries)) =
+        let places = self.place_names.iter().map(String::as_str);
+        if let (LookupResult::Requested { unit, .. }, Some(entries)) =
             (lookup, own.and_then(|own| own.entries.as_deref()))
         {
             return places.zip([domain, unit.name(), entries]).collect();
@@ -128,8 +128,8 @@ impl Trees {
     }
 
     /// Whether any of these lookups leads to a leaf that limits.
-    pub(crate) fn has_limits(&self, found: &[Lookup<'_>]) -> bool {
-        let mut leaves = found.iter().filter_map(Lookup::leaf);
+    pub(crate) fn has_limits(&self, found: &[LookupResult<'_>]) -> bool {
+        let mut leaves = found.iter().filter_map(LookupResult::leaf);
         leaves.any(|leaf| !self.limits(leaf).is_empty())
     }
 
@@ -139,7 +139,7 @@ impl Trees {
     }
 
     /// What is said about a descriptor.
-    pub(crate) fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> Lookup<'_> {
+    pub(crate) fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> LookupResult<'_> {
         self.compiled.lookup(domain, descriptor)
     }
 
@@ -149,7 +149,7 @@ impl Trees {
         hashers: &KeyHashers,
         domain: &str,
         descriptor: &Descriptor<'_>,
-    ) -> Option<(&Leaf, [u64; 2])> {
+    ) -> Option<(&CompiledLimit, [u64; 2])> {
         let leaf = self.lookup(domain, descriptor).leaf()?;
         Some((leaf, fingerprint(hashers, leaf, descriptor)))
     }
@@ -160,14 +160,14 @@ impl Trees {
         facts: &'a Facts<'a>,
         fingerprint: [u64; 2],
     ) -> Option<RequestKey<'a>> {
-        let plan = self.plans.get(facts.iter().count())?;
+        let plan = self.key_plans.get(facts.iter().count())?;
         Some(RequestKey::new(plan, facts, fingerprint))
     }
 }
 
 pub(super) fn fingerprint(
     hashers: &KeyHashers,
-    leaf: &Leaf,
+    leaf: &CompiledLimit,
     descriptor: &Descriptor<'_>,
 ) -> [u64; 2] {
     hashers.feed(|put| envoy::counter_key(leaf, descriptor.entries, put))
@@ -185,9 +185,9 @@ impl RequestedLimit {
     pub(super) fn of(
         trees: &Trees,
         descriptor: &Descriptor<'_>,
-        lookup: &Lookup<'_>,
+        lookup: &LookupResult<'_>,
     ) -> Option<Self> {
-        let Lookup::Asked {
+        let LookupResult::Requested {
             requests,
             unit,
             counts_as,
@@ -198,7 +198,7 @@ impl RequestedLimit {
         let period = Duration::from_secs(unit.seconds());
         let kind = LimitKind::Rate {
             rate: Rate::new(u64::from(*requests), period),
-            algorithm: Algorithm::FixedWindow(Align::default()),
+            algorithm: Algorithm::FixedWindow(WindowAlignment::default()),
         };
         // Its unit is part of its key, so one counter stands for all that are asked for.
         let counter = Counter {
@@ -227,9 +227,9 @@ impl RequestedLimit {
 }
 
 /// One descriptor that meets a limit.
-pub(crate) struct Met<'a> {
+pub(crate) struct DescriptorMatch<'a> {
     /// None of one that the proxy asks for.
-    leaf: Option<&'a Leaf>,
+    leaf: Option<&'a CompiledLimit>,
     pub(super) limits: &'a [Limit],
     pub(crate) key: RequestKey<'a>,
     pub(super) charge: Charge,
@@ -240,7 +240,7 @@ pub(crate) struct Met<'a> {
 }
 
 /// A key of a limit, as the descriptors that have it: `user=ada plan=free`.
-pub(crate) struct LeafKey<'a>(pub(crate) &'a Leaf, pub(crate) RequestKey<'a>);
+pub(crate) struct LeafKey<'a>(pub(crate) &'a CompiledLimit, pub(crate) RequestKey<'a>);
 
 impl fmt::Display for LeafKey<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -257,16 +257,16 @@ impl fmt::Display for LeafKey<'_> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum DenialEffect {
     /// It is refused.
-    Alone,
+    Denies,
     /// It is refused if all others of this kind refuse it too.
-    Quota,
+    DeniesTogether,
     /// Nothing.
     Shadow,
 }
 
-impl<'a> Met<'a> {
+impl<'a> DescriptorMatch<'a> {
     pub(super) fn new(
-        leaf: Option<&'a Leaf>,
+        leaf: Option<&'a CompiledLimit>,
         limits: &'a [Limit],
         key: RequestKey<'a>,
     ) -> Option<Self> {
@@ -274,24 +274,24 @@ impl<'a> Met<'a> {
             leaf,
             limits,
             key,
-            charge: Charge::Take(0),
+            charge: Charge::Spend(0),
             blocked: None,
             is_changed: false,
         })
     }
 
     /// What it is given back before anything is charged, if it is.
-    pub(in crate::engine) fn refunded(&self) -> Option<Vec<Check<'a>>> {
+    pub(in crate::engine) fn refund_checks(&self) -> Option<Vec<Check<'a>>> {
         match self.charge {
-            Charge::GiveBack(units) => Some(self.checks(units).collect()),
-            Charge::Take(_) => None,
+            Charge::Refund(units) => Some(self.checks(units).collect()),
+            Charge::Spend(_) => None,
         }
     }
 
     /// What its limits are asked. Who gives back isn't asked for a slot: it would have to take one.
     pub(in crate::engine) fn checks(&self, cost: u64) -> impl Iterator<Item = Check<'a>> {
         let key = self.key;
-        let gives_back = matches!(self.charge, Charge::GiveBack(_));
+        let gives_back = matches!(self.charge, Charge::Refund(_));
         let is_slots = |limit: &Limit| matches!(limit.kind(), LimitKind::Concurrency(_));
         self.limits
             .iter()
@@ -302,17 +302,19 @@ impl<'a> Met<'a> {
     /// What it takes: nothing if it gives back.
     pub(in crate::engine) fn cost(&self) -> u64 {
         match self.charge {
-            Charge::Take(cost) => cost,
-            Charge::GiveBack(_) => 0,
+            Charge::Spend(cost) => cost,
+            Charge::Refund(_) => 0,
         }
     }
 
-    pub(super) fn force(&self) -> DenialEffect {
+    pub(super) fn denial_effect(&self) -> DenialEffect {
         match self.leaf.map(|leaf| &leaf.limit) {
             Some(limit) if limit.shadow => DenialEffect::Shadow,
             // What is blocked is refused, whatever else has room.
-            Some(limit) if limit.quota_mode && self.blocked.is_none() => DenialEffect::Quota,
-            _ => DenialEffect::Alone,
+            Some(limit) if limit.quota_mode && self.blocked.is_none() => {
+                DenialEffect::DeniesTogether
+            }
+            _ => DenialEffect::Denies,
         }
     }
 

@@ -12,15 +12,17 @@ use arc_swap::ArcSwapOption;
 use foldhash::fast::RandomState;
 use tollgate::Timestamp;
 
-use super::override_table::{Limiter, Override, OverrideRef, Table, TargetOverrides, later};
-use crate::engine::rules::Rules;
+use super::override_table::{
+    LimitOverride, Limiter, OverrideRef, OverrideTable, TargetOverrides, latest_expiry,
+};
+use crate::engine::rules::CompiledPolicy;
 use crate::facts::Facts;
 
 /// The orders over one policy, which may change while that is in force.
 #[derive(Debug, Default)]
 pub(crate) struct PolicyOverrides {
     is_any: AtomicBool,
-    table: ArcSwapOption<Table>,
+    table: ArcSwapOption<OverrideTable>,
     /// All that orders may be for, by name: found when the first is made.
     names: OnceLock<HashMap<Box<str>, Limiter, RandomState>>,
 }
@@ -33,12 +35,12 @@ impl PolicyOverrides {
     }
 
     /// What has this name in a policy: a rule before a tier, and that before a limit of a tree.
-    pub(super) fn limiter(&self, rules: &Rules, name: &str) -> Option<Limiter> {
+    pub(super) fn limiter(&self, rules: &CompiledPolicy, name: &str) -> Option<Limiter> {
         let names = self.names.get_or_init(|| {
-            let applied = (0..).zip(rules.applied.iter());
+            let applied = (0..).zip(rules.rules.iter());
             let applied =
                 applied.map(|(number, rule)| (rule.name.clone(), Limiter::Applied(number)));
-            let leaves = rules.trees.named();
+            let leaves = rules.trees.leaves();
             let leaves = leaves.map(|(leaf, _)| (leaf.to_string().into(), Limiter::Leaf(leaf.id)));
             let mut names = HashMap::default();
             for (name, limiter) in applied.chain(leaves) {
@@ -49,16 +51,16 @@ impl PolicyOverrides {
         names.get(name).copied()
     }
 
-    pub(super) fn set(&self, table: Option<Table>) {
+    pub(super) fn set(&self, table: Option<OverrideTable>) {
         let is_any = table.is_some();
         self.table.store(table.map(Arc::new));
         self.is_any.store(is_any, Ordering::Relaxed);
     }
 
     /// The overrides, if there are any, at this time of day.
-    pub(in crate::engine) fn held(&self, now: Timestamp) -> Option<Held> {
+    pub(in crate::engine) fn active_at(&self, now: Timestamp) -> Option<ActiveOverrides> {
         let table = self.table.load_full()?;
-        Some(Held {
+        Some(ActiveOverrides {
             table,
             now,
             is_counted: true,
@@ -67,8 +69,8 @@ impl PolicyOverrides {
 }
 
 /// The orders over a policy at one time, for as long as a decision takes.
-pub(crate) struct Held {
-    table: Arc<Table>,
+pub(crate) struct ActiveOverrides {
+    table: Arc<OverrideTable>,
     pub(crate) now: Timestamp,
     /// Whether requests that they decide are counted.
     is_counted: bool,
@@ -79,21 +81,21 @@ pub(crate) struct Held {
 pub(crate) struct OverrideMatch<'a> {
     pub(crate) block: Option<OverrideRef>,
     pub(crate) bypass: Option<OverrideRef>,
-    pub(crate) changed: Option<&'a Arc<Override>>,
+    pub(crate) limits: Option<&'a Arc<LimitOverride>>,
 }
 
 impl OverrideMatch<'_> {
     /// The numbers of the overrides.
     pub(crate) fn ids(&self) -> impl Iterator<Item = u64> + use<> {
-        let changed = self.changed.map(|changed| changed.order);
+        let changed = self.limits.map(|changed| changed.order);
         let all = [self.block, self.bypass, changed];
         all.into_iter().flatten().map(|timed| timed.id)
     }
 }
 
-impl Held {
+impl ActiveOverrides {
     /// Whether they are to be put over the policy again, as some have ended.
-    pub(in crate::engine) fn is_old(&self) -> bool {
+    pub(in crate::engine) fn is_outdated(&self) -> bool {
         self.table.is_old(self.now)
     }
 
@@ -103,7 +105,7 @@ impl Held {
     }
 
     /// The same for a request that isn't decided, or that was counted before.
-    pub(crate) fn uncounted(self) -> Self {
+    pub(crate) fn without_counting(self) -> Self {
         Self {
             is_counted: false,
             ..self
@@ -111,14 +113,14 @@ impl Held {
     }
 
     /// Counts that an order has decided a request.
-    pub(crate) fn note(&self, timed: OverrideRef) {
+    pub(crate) fn record_use(&self, timed: OverrideRef) {
         if self.is_counted {
-            self.table.note(timed, self.now);
+            self.table.record_use(timed, self.now);
         }
     }
 
     /// Of one key of a rule, which a request with these facts has.
-    pub(crate) fn of(
+    pub(crate) fn for_key(
         &self,
         limiter: Limiter,
         fingerprint: [u64; 2],
@@ -127,9 +129,9 @@ impl Held {
         if self.table.count(limiter) == 0 {
             return OverrideMatch::default();
         }
-        let own = self.table.at(limiter, Some(fingerprint)).into_iter();
+        let own = self.table.at_key(limiter, Some(fingerprint)).into_iter();
         let matching = self.table.matching_patterns(Some(limiter), facts);
-        let all = self.table.at(limiter, None);
+        let all = self.table.at_key(limiter, None);
         // What is for one key goes before what is for several, and that before what is for all.
         let found: Vec<_> = own.chain(matching).chain(all).collect();
         let timed = |timed: Option<OverrideRef>| timed.filter(|timed| timed.until > self.now);
@@ -140,8 +142,8 @@ impl Held {
         OverrideMatch {
             block: last(|acts| acts.block),
             bypass: last(|acts| acts.bypass),
-            changed: found.iter().find_map(|acts| {
-                let mut latest = acts.changed.iter().rev();
+            limits: found.iter().find_map(|acts| {
+                let mut latest = acts.limit_overrides.iter().rev();
                 latest.find(|changed| changed.order.until > self.now)
             }),
         }
@@ -149,22 +151,22 @@ impl Held {
 
     /// Of a request, whatever rules are for it.
     pub(crate) fn for_request(&self, facts: &Facts<'_>) -> OverrideMatch<'_> {
-        let (mut block, mut bypass) = (None, self.table.everything);
+        let (mut block, mut bypass) = (None, self.table.global_bypass);
         for acts in self.table.matching_facts(facts) {
-            block = later(block, acts.block);
-            bypass = later(bypass, acts.bypass);
+            block = latest_expiry(block, acts.block);
+            bypass = latest_expiry(bypass, acts.bypass);
         }
         let timed = |timed: &OverrideRef| timed.until > self.now;
         OverrideMatch {
             block: block.filter(timed),
             bypass: bypass.filter(timed),
-            changed: None,
+            limits: None,
         }
     }
 
     /// Of all requests.
     pub(crate) fn global_bypass(&self) -> Option<OverrideRef> {
-        let everything = self.table.everything;
+        let everything = self.table.global_bypass;
         everything.filter(|timed| timed.until > self.now)
     }
 }

@@ -9,14 +9,16 @@ use std::time::Duration;
 use foldhash::fast::RandomState;
 use tollgate::{Algorithm, Rate, Timestamp};
 
-use super::pattern::{Conditions, canonical};
-use super::target_resolution::{Place, as_descriptor};
+use super::pattern::{FactConditions, canonical};
+use super::target_resolution::{TargetKeyId, as_descriptor};
 use super::{CLOCK_SLACK, OverrideContext};
 use crate::backend::Backend;
-use crate::engine::rules::Rules;
+use crate::engine::rules::CompiledPolicy;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind};
-use crate::orders::{Act, Effect, Order, OrderError, Replacement, TargetKey};
+use crate::orders::{
+    Override, OverrideAction, OverrideError, OverrideStatus, ReplacementLimits, TargetKey,
+};
 use crate::policy::Mode;
 
 /// What has ended stays in a table for so long if other orders go on: to make another takes milliseconds if there are
@@ -41,7 +43,7 @@ pub(crate) struct OverrideRef {
 
 /// The limits of a rule, some of them changed.
 #[derive(Debug)]
-pub(crate) struct Override {
+pub(crate) struct LimitOverride {
     pub(crate) order: OverrideRef,
     pub(crate) limits: Box<[Limit]>,
 }
@@ -52,22 +54,22 @@ pub(super) struct TargetOverrides {
     pub(super) block: Option<OverrideRef>,
     pub(super) bypass: Option<OverrideRef>,
     /// From the first that was made: the last of them that hasn't ended counts.
-    pub(super) changed: Vec<Arc<Override>>,
+    pub(super) limit_overrides: Vec<Arc<LimitOverride>>,
 }
 
 /// All orders that do something.
 #[derive(Debug, Default)]
-pub(super) struct Table {
+pub(super) struct OverrideTable {
     /// How many there are of each rule.
     limiters: HashMap<Limiter, usize, RandomState>,
-    places: HashMap<Place, TargetOverrides, RandomState>,
+    by_key: HashMap<TargetKeyId, TargetOverrides, RandomState>,
     /// Those that name no rule, by the facts that they name.
-    sorts: Vec<FactSetOverrides>,
+    fact_sets: Vec<FactSetOverrides>,
     /// Those by globs and networks, from the first that was made.
     patterns: Vec<PatternOverrides>,
-    pub(super) everything: Option<OverrideRef>,
+    pub(super) global_bypass: Option<OverrideRef>,
     /// What each has done, by number.
-    acted: Vec<Arc<OverrideStats>>,
+    stats: Vec<Arc<OverrideStats>>,
     /// When the first of them ends, and the last.
     ends_first: Option<Timestamp>,
     ends_last: Timestamp,
@@ -87,77 +89,79 @@ struct FactSetOverrides {
 #[derive(Debug)]
 struct PatternOverrides {
     limiter: Option<Limiter>,
-    conditions: Conditions,
+    conditions: FactConditions,
     acts: TargetOverrides,
 }
 
-impl Table {
+impl OverrideTable {
     /// Adds an order, and tells what it does by this policy.
     pub(super) fn add<B: Backend>(
         &mut self,
-        order: &Order,
+        order: &Override,
         acted: Arc<OverrideStats>,
         context: &OverrideContext<'_, B>,
-    ) -> Effect {
-        self.acted.push(acted);
+    ) -> OverrideStatus {
+        self.stats.push(acted);
         let first = self.ends_first.unwrap_or(order.until);
         self.ends_first = Some(first.min(order.until));
         self.ends_last = self.ends_last.max(order.until);
         self.made_last = self.made_last.max(order.made_at);
         match self.try_add(order, context) {
-            Ok(Mode::Shadow) if order.act == Act::Block => Effect::InShadow,
-            Ok(_) => Effect::InForce,
-            Err(why) => Effect::Idle(why),
+            Ok(Mode::Shadow) if order.act == OverrideAction::Block => OverrideStatus::InShadow,
+            Ok(_) => OverrideStatus::InForce,
+            Err(why) => OverrideStatus::Idle(why),
         }
     }
 
     fn try_add<B: Backend>(
         &mut self,
-        order: &Order,
+        order: &Override,
         context: &OverrideContext<'_, B>,
-    ) -> Result<Mode, OrderError> {
+    ) -> Result<Mode, OverrideError> {
         let rules = context.keys.rules;
         let timed = OverrideRef {
             id: order.id,
             until: order.until,
-            number: u32::try_from(self.acted.len() - 1).unwrap_or(u32::MAX),
+            number: u32::try_from(self.stats.len() - 1).unwrap_or(u32::MAX),
         };
         let target = &*as_descriptor(rules, &order.target)?;
         match (&target.rule, &target.key) {
-            (None, TargetKey::Everybody) => {
-                self.everything = Some(timed);
+            (None, TargetKey::AllRequests) => {
+                self.global_bypass = Some(timed);
                 return Ok(rules.mode);
             }
             (None, TargetKey::Facts(facts)) => {
                 check_has_rules(rules)?;
-                self.sort(facts).set(&order.act, timed);
+                self.fact_set(facts).set(&order.act, timed);
                 return Ok(rules.mode);
             }
             (None, TargetKey::Patterns(facts)) => {
                 check_has_rules(rules)?;
-                let conditions = Conditions::new(facts)?;
-                self.matching(None, conditions).set(&order.act, timed);
+                let conditions = FactConditions::new(facts)?;
+                self.add_pattern(None, conditions).set(&order.act, timed);
                 return Ok(rules.mode);
             }
             _ => {}
         }
-        let found = context.keys.place(target)?;
+        let found = context.keys.resolve_target(target)?;
         let limits = match &order.act {
-            Act::Override(replacement) => Some(changed(&found.name, found.limits, replacement)?),
+            OverrideAction::Limit(replacement) => {
+                Some(replace_limits(&found.name, found.limits, replacement)?)
+            }
             _ => None,
         };
         for limit in limits.iter().flatten() {
             let supported = context.backend.supports(limit);
-            supported.map_err(|why| OrderError::limit(&found.name, why))?;
+            supported.map_err(|why| OverrideError::limit(&found.name, why))?;
         }
         *self.limiters.entry(found.place.limiter).or_default() += 1;
         let acts = match found.conditions {
-            Some(conditions) => self.matching(Some(found.place.limiter), conditions),
-            None => self.places.entry(found.place).or_default(),
+            Some(conditions) => self.add_pattern(Some(found.place.limiter), conditions),
+            None => self.by_key.entry(found.place).or_default(),
         };
         match limits {
             Some(limits) => {
-                acts.changed.push(Arc::new(Override {
+                acts.limit_overrides.push(Arc::new(LimitOverride {
                     order: timed,
                     limits: limits.into(),
                 }));
@@ -167,10 +171,10 @@ impl Table {
         Ok(found.mode)
     }
 
-    fn matching(
+    fn add_pattern(
         &mut self,
         limiter: Option<Limiter>,
-        conditions: Conditions,
+        conditions: FactConditions,
     ) -> &mut TargetOverrides {
         self.patterns.push(PatternOverrides {
             limiter,
@@ -183,25 +187,25 @@ impl Table {
 
     /// Counts that an order has decided a request.
     #[cold]
-    pub(super) fn note(&self, timed: OverrideRef, now: Timestamp) {
-        if let Some(acted) = self.acted.get(timed.number as usize) {
+    pub(super) fn record_use(&self, timed: OverrideRef, now: Timestamp) {
+        if let Some(acted) = self.stats.get(timed.number as usize) {
             acted.note(now);
         }
     }
 
     /// What is ordered of those that have these facts.
-    fn sort(&mut self, facts: &[(String, String)]) -> &mut TargetOverrides {
+    fn fact_set(&mut self, facts: &[(String, String)]) -> &mut TargetOverrides {
         let names = || facts.iter().map(|(name, _)| name.as_str());
         let is_own = |sort: &FactSetOverrides| sort.names.iter().map(|name| &**name).eq(names());
-        let place = self.sorts.iter().position(is_own).unwrap_or_else(|| {
-            self.sorts.push(FactSetOverrides {
+        let place = self.fact_sets.iter().position(is_own).unwrap_or_else(|| {
+            self.fact_sets.push(FactSetOverrides {
                 names: names().map(Box::from).collect(),
                 keys: HashMap::default(),
             });
-            self.sorts.len() - 1
+            self.fact_sets.len() - 1
         });
-        let values = joined(facts.iter().map(|(_, value)| Some(&**value)));
-        let keys = &mut self.sorts[place].keys;
+        let values = join_values(facts.iter().map(|(_, value)| Some(&**value)));
+        let keys = &mut self.fact_sets[place].keys;
         keys.entry(values.unwrap_or_default()).or_default()
     }
 
@@ -218,12 +222,12 @@ impl Table {
         self.limiters.get(&limiter).copied().unwrap_or_default()
     }
 
-    pub(super) fn at(
+    pub(super) fn at_key(
         &self,
         limiter: Limiter,
         fingerprint: Option<[u64; 2]>,
     ) -> Option<&TargetOverrides> {
-        self.places.get(&Place {
+        self.by_key.get(&TargetKeyId {
             limiter,
             fingerprint,
         })
@@ -236,7 +240,8 @@ impl Table {
         facts: &Facts<'_>,
     ) -> impl Iterator<Item = &'t TargetOverrides> {
         let own = self.patterns.iter().rev();
-        let own = own.filter(move |own| own.limiter == limiter && own.conditions.hold(facts));
+        let own =
+            own.filter(move |own| own.limiter == limiter && own.conditions.match_facts(facts));
         own.map(|own| &own.acts)
     }
 
@@ -245,9 +250,9 @@ impl Table {
         &'t self,
         facts: &Facts<'_>,
     ) -> impl Iterator<Item = &'t TargetOverrides> {
-        let by_value = self.sorts.iter().filter_map(|sort| {
+        let by_value = self.fact_sets.iter().filter_map(|sort| {
             let values = sort.names.iter().map(|name| facts.get(name));
-            sort.keys.get(&joined(values)?)
+            sort.keys.get(&join_values(values)?)
         });
         by_value.chain(self.matching_patterns(None, facts))
     }
@@ -256,33 +261,36 @@ impl Table {
 impl TargetOverrides {
     /// Notes a block or a bypass. Two may be for the same, as a key can be written in several ways: then the one that
     /// ends last.
-    fn set(&mut self, act: &Act, timed: OverrideRef) {
+    fn set(&mut self, act: &OverrideAction, timed: OverrideRef) {
         let place = match act {
-            Act::Block => &mut self.block,
-            Act::Bypass => &mut self.bypass,
-            Act::Override(_) => return,
+            OverrideAction::Block => &mut self.block,
+            OverrideAction::Bypass => &mut self.bypass,
+            OverrideAction::Limit(_) => return,
         };
-        *place = later(*place, Some(timed));
+        *place = latest_expiry(*place, Some(timed));
     }
 }
 
 /// The one that ends last, of two equal ones the other.
-pub(super) fn later(one: Option<OverrideRef>, other: Option<OverrideRef>) -> Option<OverrideRef> {
+pub(super) fn latest_expiry(
+    one: Option<OverrideRef>,
+    other: Option<OverrideRef>,
+) -> Option<OverrideRef> {
     one.into_iter().chain(other).max_by_key(|timed| timed.until)
 }
 
 /// Whether requests have facts by this policy: those of trees are descriptors.
-fn check_has_rules(rules: &Rules) -> Result<(), OrderError> {
-    let has_trees = rules.trees.named().next().is_some();
+fn check_has_rules(rules: &CompiledPolicy) -> Result<(), OverrideError> {
+    let has_trees = rules.trees.leaves().next().is_some();
     let has_rules = !rules.policy.rules.is_empty() || !rules.policy.tiers.is_empty();
     if has_trees && !has_rules {
-        return Err(OrderError::OnlyTrees);
+        return Err(OverrideError::OnlyTrees);
     }
     Ok(())
 }
 
 /// Values in one text, which that of no others equals; none if one of them isn't known.
-fn joined<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Option<String> {
+fn join_values<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Option<String> {
     let mut all = String::new();
     for value in values {
         let value = canonical(value?);
@@ -293,18 +301,18 @@ fn joined<'a>(values: impl Iterator<Item = Option<&'a str>>) -> Option<String> {
 }
 
 /// The limits of a rule, with those that are replaced: in the same counters.
-fn changed(
+fn replace_limits(
     rule: &str,
     limits: &[Limit],
-    replacement: &Replacement,
-) -> Result<Vec<Limit>, OrderError> {
+    replacement: &ReplacementLimits,
+) -> Result<Vec<Limit>, OverrideError> {
     let mut own = limits.to_vec();
     let mut replace = |place: usize, kind: LimitKind| {
         let limit = own[place].overridden_by(kind);
-        own[place] = limit.map_err(|error| OrderError::limit(rule, error))?;
+        own[place] = limit.map_err(|error| OverrideError::limit(rule, error))?;
         Ok(())
     };
-    let lacks = |sort| OrderError::NoSuchLimit {
+    let lacks = |sort| OverrideError::NoSuchLimit {
         rule: rule.to_owned(),
         sort,
     };
@@ -312,14 +320,14 @@ fn changed(
     for rate in replacement.rates.iter().copied() {
         if rate.is_unlimited() {
             let why = "to let everything pass, order a bypass";
-            return Err(OrderError::limit(rule, why));
+            return Err(OverrideError::limit(rule, why));
         }
         let (place, algorithm) = find_replaced_rate(rule, limits, rate)?;
         if let LimitKind::Rate { rate: own, .. } = limits[place].kind()
             && counts_in_windows(algorithm)
             && is_of_another_period(*own, rate)
         {
-            return Err(OrderError::OtherPeriod {
+            return Err(OverrideError::OtherPeriod {
                 rule: rule.to_owned(),
                 own: own.to_string(),
                 asked: rate.to_string(),
@@ -327,7 +335,7 @@ fn changed(
         }
         if raised.contains(&place) {
             let why = format!("two rates stand in for {}", limits[place].kind());
-            return Err(OrderError::limit(rule, why));
+            return Err(OverrideError::limit(rule, why));
         }
         raised.push(place);
         replace(place, LimitKind::Rate { rate, algorithm })?;
@@ -370,7 +378,7 @@ fn find_replaced_rate(
     rule: &str,
     limits: &[Limit],
     rate: Rate,
-) -> Result<(usize, Algorithm), OrderError> {
+) -> Result<(usize, Algorithm), OverrideError> {
     let rates: Vec<_> = limits
         .iter()
         .enumerate()
@@ -386,11 +394,11 @@ fn find_replaced_rate(
         (Some((place, _, algorithm)), _) | (None, [(place, _, algorithm)]) => {
             Ok((*place, *algorithm))
         }
-        (None, []) => Err(OrderError::NoSuchLimit {
+        (None, []) => Err(OverrideError::NoSuchLimit {
             rule: rule.to_owned(),
             sort: "rate",
         }),
-        (None, several) => Err(OrderError::WhichRate {
+        (None, several) => Err(OverrideError::WhichRate {
             rule: rule.to_owned(),
             rates: several.iter().map(|(_, own, _)| own.to_string()).collect(),
         }),

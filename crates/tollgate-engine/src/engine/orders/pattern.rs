@@ -5,14 +5,14 @@ use std::borrow::Cow;
 use crate::address::{Address, Network};
 use crate::facts::Facts;
 use crate::matcher::glob::Glob;
-use crate::orders::{FactPattern, OrderError};
+use crate::orders::{FactPattern, OverrideError};
 
 /// As many stars as a policy's glob has at the most.
-const MOST_STARS: usize = 16;
+const MAX_STARS: usize = 16;
 
 /// What the facts of a request have to match, all of them.
 #[derive(Debug)]
-pub(super) struct Conditions(Box<[(Box<str>, FactTest)]>);
+pub(super) struct FactConditions(Box<[(Box<str>, FactTest)]>);
 
 /// What one value has to be.
 #[derive(Debug)]
@@ -23,15 +23,15 @@ enum FactTest {
     Network(Network, Box<str>),
 }
 
-impl Conditions {
-    pub(super) fn new(facts: &[(String, FactPattern)]) -> Result<Self, OrderError> {
+impl FactConditions {
+    pub(super) fn new(facts: &[(String, FactPattern)]) -> Result<Self, OverrideError> {
         let test = |(fact, pattern): &(String, FactPattern)| {
             let test = match pattern {
                 FactPattern::Exact(text) => FactTest::Exact(canonical(text).into()),
-                FactPattern::Glob(text) => FactTest::Glob(Box::new(glob(text)?)),
+                FactPattern::Glob(text) => FactTest::Glob(Box::new(compile_glob(text)?)),
                 FactPattern::Network(text) => {
                     let network = Network::parse(text);
-                    let network = network.ok_or_else(|| OrderError::NotAnAddress {
+                    let network = network.ok_or_else(|| OverrideError::NotAnAddress {
                         fact: fact.clone(),
                         value: text.clone(),
                     })?;
@@ -44,17 +44,17 @@ impl Conditions {
     }
 
     /// Whether all facts are there and match.
-    pub(super) fn hold(&self, facts: &Facts<'_>) -> bool {
+    pub(super) fn match_facts(&self, facts: &Facts<'_>) -> bool {
         let holds = |(fact, test): &(Box<str>, FactTest)| {
             let value = facts.get(fact);
-            value.is_some_and(|value| test.holds(value))
+            value.is_some_and(|value| test.is_match(value))
         };
         self.0.iter().all(holds)
     }
 }
 
 impl FactTest {
-    fn holds(&self, value: &str) -> bool {
+    fn is_match(&self, value: &str) -> bool {
         match self {
             Self::Exact(text) => canonical(value) == **text,
             Self::Glob(glob) => glob.matches(value),
@@ -66,10 +66,10 @@ impl FactTest {
     }
 }
 
-fn glob(text: &str) -> Result<Glob, OrderError> {
-    let is_short = !text.contains("***") && text.matches('*').count() <= MOST_STARS;
+fn compile_glob(text: &str) -> Result<Glob, OverrideError> {
+    let is_short = !text.contains("***") && text.matches('*').count() <= MAX_STARS;
     let glob = is_short.then(|| Glob::new(text)).flatten();
-    glob.ok_or_else(|| OrderError::BadGlob(text.to_owned()))
+    glob.ok_or_else(|| OverrideError::BadGlob(text.to_owned()))
 }
 
 /// A text as it is compared: addresses have one form, however they are written.

@@ -16,8 +16,8 @@ use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 
 use super::{MAX_AUTHOR_BYTES, MAX_TARGET_BYTES, OverrideBook, OverrideStats};
 use crate::orders::{
-    Act, Effect, FactPattern, MAX_OVERRIDE_DURATION, MOST_ORDERS, Order, Replacement, Target,
-    TargetKey,
+    FactPattern, MAX_OVERRIDE_DURATION, MAX_OVERRIDES, Override, OverrideAction, OverrideStatus,
+    ReplacementLimits, Target, TargetKey,
 };
 
 const BLOCK: u64 = 0;
@@ -30,7 +30,7 @@ const DESCRIPTOR: u64 = 2;
 const PATTERNS: u64 = 3;
 
 /// No rule has as many rates.
-const MOST_RATES: u64 = 256;
+const MAX_RATES: u64 = 256;
 
 /// Which of the forms a snapshot has orders in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -48,20 +48,20 @@ impl OverrideBook {
         file: &mut SnapshotWriter,
         now: Timestamp,
     ) -> Result<(), SnapshotError> {
-        let orders = || self.orders.iter().filter(|order| order.until > now);
-        file.words(&[self.made, orders().count() as u64])?;
+        let orders = || self.overrides.iter().filter(|order| order.until > now);
+        file.words(&[self.last_id, orders().count() as u64])?;
         for order in orders() {
             let act = match order.act {
-                Act::Block => BLOCK,
-                Act::Bypass => BYPASS,
-                Act::Override(_) => OVERRIDE,
+                OverrideAction::Block => BLOCK,
+                OverrideAction::Bypass => BYPASS,
+                OverrideAction::Limit(_) => OVERRIDE,
             };
             let times = [order.made_at, order.until].map(Timestamp::as_nanos);
             file.words(&[order.id, times[0], times[1], act])?;
-            let acted = self.acted.get(&order.id).map(|acted| acted.read());
+            let acted = self.stats.get(&order.id).map(|acted| acted.read());
             let (acted, last) = acted.unwrap_or_default();
             file.words(&[acted, last.map_or(0, Timestamp::as_nanos)])?;
-            if let Act::Override(replacement) = &order.act {
+            if let OverrideAction::Limit(replacement) = &order.act {
                 save_replacement(file, replacement)?;
             }
             save_target(file, &order.target)?;
@@ -77,8 +77,8 @@ impl OverrideBook {
         now: Timestamp,
     ) -> Result<Self, SnapshotError> {
         let [made, count] = file.words()?;
-        if count > MOST_ORDERS as u64 {
-            return Err(file.corrupt());
+        if count > MAX_OVERRIDES as u64 {
+            return Err(file.corrupt_error());
         }
         let mut book = Self::default();
         for _ in 0..count {
@@ -88,42 +88,42 @@ impl OverrideBook {
                 SnapshotForm::Before => [0, 0],
             };
             let last = (last > 0).then(|| Timestamp::from_nanos(last));
-            book.acted
+            book.stats
                 .insert(id, Arc::new(OverrideStats::new(acted, last)));
             let act = match act {
-                BLOCK => Act::Block,
-                BYPASS => Act::Bypass,
-                OVERRIDE => Act::Override(load_replacement(file, form)?),
-                _ => return Err(file.corrupt()),
+                BLOCK => OverrideAction::Block,
+                BYPASS => OverrideAction::Bypass,
+                OVERRIDE => OverrideAction::Limit(load_replacement(file, form)?),
+                _ => return Err(file.corrupt_error()),
             };
-            let order = Order {
+            let order = Override {
                 id,
                 act,
                 target: load_target(file)?,
                 by: text(file)?,
                 made_at: Timestamp::from_nanos(made_at),
                 until: Timestamp::from_nanos(until),
-                effect: Effect::InForce,
-                acted: 0,
-                last_acted: None,
+                effect: OverrideStatus::InForce,
+                used_count: 0,
+                last_used_at: None,
             };
             let is_bounded = order.until - order.made_at <= MAX_OVERRIDE_DURATION;
             let is_short =
                 order.by.len() <= MAX_AUTHOR_BYTES && order.target.bytes() <= MAX_TARGET_BYTES;
             if id > made || !is_bounded || !is_short {
-                return Err(file.corrupt());
+                return Err(file.corrupt_error());
             }
-            book.orders.push(order);
+            book.overrides.push(order);
         }
-        book.made = made;
-        book.end(now);
+        book.last_id = made;
+        book.remove_expired(now);
         Ok(book)
     }
 }
 
 fn save_replacement(
     file: &mut SnapshotWriter,
-    replacement: &Replacement,
+    replacement: &ReplacementLimits,
 ) -> Result<(), SnapshotError> {
     file.word(replacement.rates.len() as u64)?;
     for rate in &replacement.rates {
@@ -139,10 +139,10 @@ fn save_replacement(
 fn load_replacement(
     file: &mut SnapshotReader,
     form: SnapshotForm,
-) -> Result<Replacement, SnapshotError> {
+) -> Result<ReplacementLimits, SnapshotError> {
     let count = file.word()?;
-    if count > MOST_RATES {
-        return Err(file.corrupt());
+    if count > MAX_RATES {
+        return Err(file.corrupt_error());
     }
     let read = match form {
         SnapshotForm::Now => count,
@@ -153,8 +153,8 @@ fn load_replacement(
         .collect::<Result<Vec<_>, _>>()?;
     rates.truncate(usize::try_from(count).unwrap_or(0));
     let [has_quota, quota, has_slots, slots] = file.words()?;
-    let slots = u32::try_from(slots).map_err(|_| file.corrupt())?;
-    Ok(Replacement {
+    let slots = u32::try_from(slots).map_err(|_| file.corrupt_error())?;
+    Ok(ReplacementLimits {
         rates,
         quota: (has_quota != 0).then_some(quota),
         concurrency: (has_slots != 0).then_some(slots),
@@ -167,7 +167,7 @@ fn save_target(file: &mut SnapshotWriter, target: &Target) -> Result<(), Snapsho
         file.bytes(rule.as_bytes())?;
     }
     let pairs = match &target.key {
-        TargetKey::Everybody => {
+        TargetKey::AllRequests => {
             file.word(EVERYBODY)?;
             &[][..]
         }
@@ -215,7 +215,7 @@ fn load_target(file: &mut SnapshotReader) -> Result<Target, SnapshotError> {
                 0 => FactPattern::Exact,
                 1 => FactPattern::Glob,
                 2 => FactPattern::Network,
-                _ => return Err(file.corrupt()),
+                _ => return Err(file.corrupt_error()),
             };
             facts.push((name, make(text(file)?)));
         }
@@ -231,17 +231,17 @@ fn load_target(file: &mut SnapshotReader) -> Result<Target, SnapshotError> {
         pairs.push((text(file)?, text(file)?));
     }
     let key = match sort {
-        EVERYBODY => TargetKey::Everybody,
+        EVERYBODY => TargetKey::AllRequests,
         FACTS => TargetKey::Facts(pairs),
         DESCRIPTOR => TargetKey::Descriptor {
             domain,
             entries: pairs,
         },
-        _ => return Err(file.corrupt()),
+        _ => return Err(file.corrupt_error()),
     };
     Ok(Target { rule, key })
 }
 
 fn text(file: &mut SnapshotReader) -> Result<String, SnapshotError> {
-    String::from_utf8(file.bytes()?).map_err(|_| file.corrupt())
+    String::from_utf8(file.bytes()?).map_err(|_| file.corrupt_error())
 }

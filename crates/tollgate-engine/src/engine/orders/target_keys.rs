@@ -7,14 +7,14 @@ use super::override_table::Limiter;
 use super::target_resolution::{KeyContext, check_key_facts, in_one_network};
 use crate::address::ClientBits;
 use crate::engine::descriptors::LeafKey;
-use crate::engine::rules::Applied;
+use crate::engine::rules::CompiledRule;
 use crate::facts::{Descriptor, Facts};
 use crate::limits::{Check, Limit, RequestKey};
-use crate::orders::{FactPattern, OrderError, Target, TargetKey, borrowed};
+use crate::orders::{FactPattern, OverrideError, Target, TargetKey, as_str_pairs};
 use crate::policy::Mode;
 
 /// Where a key's counters are, before they are looked at.
-pub(in crate::engine) struct Key<'a> {
+pub(in crate::engine) struct TargetedKey<'a> {
     pub(in crate::engine) limiter: Limiter,
     pub(in crate::engine) rule: String,
     pub(in crate::engine) mode: Mode,
@@ -25,10 +25,10 @@ pub(in crate::engine) struct Key<'a> {
     cost: u64,
 }
 
-impl<'a> Key<'a> {
+impl<'a> TargetedKey<'a> {
     /// As is ordered.
     pub(in crate::engine) fn with_overrides(self, rulings: &OverrideMatch<'a>) -> Self {
-        match rulings.changed {
+        match rulings.limits {
             Some(changed) => Self {
                 limits: &changed.limits,
                 gates: &[],
@@ -68,7 +68,9 @@ impl<'t> TargetTexts<'t> {
     pub(in crate::engine) fn new(target: &'t Target) -> Self {
         let mut texts = Self::default();
         match &target.key {
-            TargetKey::Descriptor { entries, .. } => texts.entries = borrowed(entries).collect(),
+            TargetKey::Descriptor { entries, .. } => {
+                texts.entries = as_str_pairs(entries).collect()
+            }
             TargetKey::Patterns(facts) => {
                 let facts = facts.iter().map(|(fact, pattern)| {
                     let address = match pattern {
@@ -80,14 +82,14 @@ impl<'t> TargetTexts<'t> {
                 });
                 texts.addresses = facts.collect();
             }
-            TargetKey::Everybody | TargetKey::Facts(_) => {}
+            TargetKey::AllRequests | TargetKey::Facts(_) => {}
         }
         texts
     }
 }
 
 /// A network that is several keys of a rule, by name and as it is written.
-fn many_keys<'t>(rule: &Applied, target: &'t Target) -> Option<(&'t str, &'t str)> {
+fn ambiguous_network<'t>(rule: &CompiledRule, target: &'t Target) -> Option<(&'t str, &'t str)> {
     let TargetKey::Patterns(facts) = &target.key else {
         return None;
     };
@@ -110,11 +112,11 @@ impl<'a> TargetFacts<'a> {
     ) -> Self {
         let literal: Facts<'_> = target.key.facts().collect();
         let facts = match &target.key {
-            TargetKey::Everybody | TargetKey::Facts(_) => literal.clone(),
-            TargetKey::Patterns(_) => borrowed(&texts.addresses).collect(),
+            TargetKey::AllRequests | TargetKey::Facts(_) => literal.clone(),
+            TargetKey::Patterns(_) => as_str_pairs(&texts.addresses).collect(),
             TargetKey::Descriptor { domain, .. } => {
                 let (own, trees) = (Descriptor::new(&texts.entries), &context.rules.trees);
-                trees.by_place(domain, &own, &trees.lookup(domain, &own), None)
+                trees.key_facts(domain, &own, &trees.lookup(domain, &own), None)
             }
         };
         Self {
@@ -127,7 +129,7 @@ impl<'a> TargetFacts<'a> {
     }
 
     /// All keys that it names.
-    pub(in crate::engine) fn keys(&'a self) -> Result<Vec<Key<'a>>, OrderError> {
+    pub(in crate::engine) fn keys(&'a self) -> Result<Vec<TargetedKey<'a>>, OverrideError> {
         match (&self.target.rule, &self.target.key) {
             (_, TargetKey::Descriptor { .. }) => Ok(vec![self.descriptor_key()?]),
             (Some(name), _) => {
@@ -141,9 +143,9 @@ impl<'a> TargetFacts<'a> {
     }
 
     /// The key of the limit of a tree that a descriptor meets.
-    fn descriptor_key(&'a self) -> Result<Key<'a>, OrderError> {
+    fn descriptor_key(&'a self) -> Result<TargetedKey<'a>, OverrideError> {
         let trees = &self.context.rules.trees;
-        let placed = self.context.place(self.target)?;
+        let placed = self.context.resolve_target(self.target)?;
         let fingerprint = placed.place.fingerprint.unwrap_or_default();
         let found = match placed.place.limiter {
             Limiter::Leaf(number) if !placed.limits.is_empty() => {
@@ -152,11 +154,11 @@ impl<'a> TargetFacts<'a> {
             }
             _ => None,
         };
-        let (leaf, key) = found.ok_or(OrderError::NoSuchLimit {
+        let (leaf, key) = found.ok_or(OverrideError::NoSuchLimit {
             rule: placed.name.clone(),
             sort: "limit",
         })?;
-        Ok(Key {
+        Ok(TargetedKey {
             limiter: placed.place.limiter,
             rule: placed.name,
             mode: placed.mode,
@@ -169,15 +171,15 @@ impl<'a> TargetFacts<'a> {
     }
 
     /// The keys of all rules that have one by these facts; an error if none has.
-    fn keys_of_all_rules(&'a self) -> Result<Vec<Key<'a>>, OrderError> {
-        let (mut keys, mut error) = (Vec::new(), OrderError::NoKey);
-        for (number, rule) in (0..).zip(self.context.rules.applied.iter()) {
+    fn keys_of_all_rules(&'a self) -> Result<Vec<TargetedKey<'a>>, OverrideError> {
+        let (mut keys, mut error) = (Vec::new(), OverrideError::NoKey);
+        for (number, rule) in (0..).zip(self.context.rules.rules.iter()) {
             match self.fingerprint(rule) {
                 Ok(fingerprint) if rule.key.facts().next().is_some() => {
                     keys.push(self.key_of_rule(number, rule, fingerprint));
                 }
                 // The first tells what to name instead.
-                Err(many @ OrderError::ManyKeys { .. }) if error == OrderError::NoKey => {
+                Err(many @ OverrideError::ManyKeys { .. }) if error == OverrideError::NoKey => {
                     error = many
                 }
                 _ => {}
@@ -190,24 +192,29 @@ impl<'a> TargetFacts<'a> {
         }
     }
 
-    fn key_of_rule(&'a self, number: u32, rule: &'a Applied, fingerprint: [u64; 2]) -> Key<'a> {
+    fn key_of_rule(
+        &'a self,
+        number: u32,
+        rule: &'a CompiledRule,
+        fingerprint: [u64; 2],
+    ) -> TargetedKey<'a> {
         let key = RequestKey::new(&rule.key, self.facts_for(rule), fingerprint);
-        Key {
+        TargetedKey {
             limiter: Limiter::Applied(number),
             rule: rule.name.to_string(),
             mode: rule.mode_for(&key),
             shown: key.to_string(),
             key,
             limits: rule.limits.as_slice(),
-            gates: rule.gates(Some(self.now)),
+            gates: rule.warm_up_limits(Some(self.now)),
             cost: rule.default_cost,
         }
     }
 
     /// The fingerprint of the one key that a rule has by these facts.
-    fn fingerprint(&self, rule: &Applied) -> Result<[u64; 2], OrderError> {
-        if let Some((fact, value)) = many_keys(rule, self.target) {
-            return Err(OrderError::ManyKeys {
+    fn fingerprint(&self, rule: &CompiledRule) -> Result<[u64; 2], OverrideError> {
+        if let Some((fact, value)) = ambiguous_network(rule, self.target) {
+            return Err(OverrideError::ManyKeys {
                 rule: rule.name.to_string(),
                 fact: fact.to_owned(),
                 value: value.to_owned(),
@@ -217,7 +224,7 @@ impl<'a> TargetFacts<'a> {
     }
 
     /// The facts that make the rule's key: an address where it counts networks, and else the text.
-    fn facts_for(&self, rule: &Applied) -> &Facts<'a> {
+    fn facts_for(&self, rule: &CompiledRule) -> &Facts<'a> {
         let has_networks = rule.key.parts().any(|(_, bits)| bits.is_some());
         if has_networks {
             &self.facts

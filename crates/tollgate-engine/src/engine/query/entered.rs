@@ -3,7 +3,7 @@
 use tollgate::concurrency::OwnedPermit;
 use tollgate::{Decision, Outcome};
 
-use crate::engine::overload_control::Time;
+use crate::engine::overload_control::BackendClock;
 use crate::engine::request_match::{CheckGroup, GateCheck, RequestMatch};
 use crate::limits::Answer;
 use crate::policy::Mode;
@@ -12,7 +12,7 @@ use crate::verdict::RuleDecision;
 /// What is held of gates.
 #[derive(Debug, Default)]
 pub(in crate::engine) struct GatePermits {
-    permits: Vec<OwnedPermit<Time>>,
+    permits: Vec<OwnedPermit<BackendClock>>,
     /// The gate that has the fewest places left, and what it said.
     tightest: Option<(usize, Decision)>,
 }
@@ -20,16 +20,18 @@ pub(in crate::engine) struct GatePermits {
 impl GatePermits {
     /// Enters all gates of the rules in force, or none. The refusal counts gates after the checks.
     #[inline(never)]
-    pub(in crate::engine) fn all(gathered: &RequestMatch<'_>) -> Result<Self, (usize, Decision)> {
+    pub(in crate::engine) fn acquire_all(
+        gathered: &RequestMatch<'_>,
+    ) -> Result<Self, (usize, Decision)> {
         let mut entered = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
-            match gate.gate.enter(gate.class) {
+            match gate.gate.try_acquire(gate.class) {
                 Ok((permit, decision)) => {
                     entered.permits.push(permit);
-                    entered.note(number, decision);
+                    entered.update_tightest(number, decision);
                 }
                 Err(decision) => {
-                    entered.leave();
+                    entered.cancel();
                     return Err((number, decision));
                 }
             }
@@ -38,10 +40,12 @@ impl GatePermits {
     }
 
     /// Enters the gate of a rule in shadow, if it has one; an error is what would have denied the request.
-    pub(in crate::engine) fn in_shadow(gate: Option<&GateCheck<'_>>) -> Result<Self, RuleDecision> {
+    pub(in crate::engine) fn acquire_shadow(
+        gate: Option<&GateCheck<'_>>,
+    ) -> Result<Self, RuleDecision> {
         let mut entered = Self::default();
         if let Some(gate) = gate {
-            let own = gate.gate.enter(gate.class);
+            let own = gate.gate.try_acquire(gate.class);
             let (permit, _) = own.map_err(|decision| gate.decided(decision))?;
             entered.permits.push(permit);
         }
@@ -49,20 +53,20 @@ impl GatePermits {
     }
 
     /// What looking at all of them says, of a request that the rest would answer like this.
-    pub(in crate::engine) fn look(gathered: &RequestMatch<'_>, mut answer: Answer) -> Answer {
+    pub(in crate::engine) fn peek_all(gathered: &RequestMatch<'_>, mut answer: Answer) -> Answer {
         let mut looked = Self::default();
         for (number, gate) in gathered.gates_in(Mode::Enforce) {
-            let decision = gate.look();
+            let decision = gate.peek();
             if decision.outcome != Outcome::Allowed {
                 return Answer::new(Some(number), decision);
             }
-            looked.note(number, decision);
+            looked.update_tightest(number, decision);
         }
-        looked.decide(&gathered.enforced, &mut answer);
+        looked.apply_tightest(&gathered.enforced, &mut answer);
         answer
     }
 
-    fn note(&mut self, number: usize, decision: Decision) {
+    fn update_tightest(&mut self, number: usize, decision: Decision) {
         let tightest = self.tightest;
         if tightest.is_none_or(|(_, least)| decision.remaining < least.remaining) {
             self.tightest = Some((number, decision));
@@ -70,7 +74,7 @@ impl GatePermits {
     }
 
     /// Of a request that passes, the limit decides that has the fewest such requests left.
-    pub(in crate::engine) fn decide(&self, group: &CheckGroup<'_>, answer: &mut Answer) {
+    pub(in crate::engine) fn apply_tightest(&self, group: &CheckGroup<'_>, answer: &mut Answer) {
         let Some((number, decision)) = self.tightest.filter(|_| answer.allowed) else {
             return;
         };
@@ -84,9 +88,9 @@ impl GatePermits {
     }
 
     /// Goes on with what the backend said: the request runs and holds its places, or leaves them as if it had never come.
-    pub(in crate::engine) fn hold(self, answer: &mut Answer) {
+    pub(in crate::engine) fn attach_to(self, answer: &mut Answer) {
         if !answer.allowed {
-            return self.leave();
+            return self.cancel();
         }
         for mut permit in self.permits {
             // What a backend took is none of the time that the request takes.
@@ -96,7 +100,7 @@ impl GatePermits {
     }
 
     /// The request never ran.
-    pub(in crate::engine) fn leave(self) {
+    pub(in crate::engine) fn cancel(self) {
         for permit in self.permits {
             permit.cancel();
         }

@@ -12,17 +12,17 @@ pub(super) enum DenyLookup<'e> {
     /// It is denied.
     Denied(Answer),
     /// The backend is asked.
-    Asked(PendingCheck<'e>),
+    AskBackend(PendingCheck<'e>),
 }
 
 /// A question to the backend, whose denial may be remembered.
 #[derive(Default)]
 pub(super) struct PendingCheck<'e> {
     /// Where it is remembered, if it is.
-    deny: Option<&'e DenyCache>,
+    deny_cache: Option<&'e DenyCache>,
     version: DenyVersion,
     /// Before the question, so that no denial is held longer than it was meant.
-    at: Timestamp,
+    asked_at: Timestamp,
     /// The denial that is asked about again.
     recheck: Option<DenyRecheck<'e>>,
 }
@@ -32,8 +32,8 @@ impl<'e> DenyLookup<'e> {
     #[inline]
     pub(super) fn look_up<B: Backend>(asking: &BackendQuery<'e, '_, B>) -> Self {
         let backend = asking.backend;
-        let Some(own) = asking.deny else {
-            return Self::Asked(PendingCheck::default());
+        let Some(own) = asking.deny_cache else {
+            return Self::AskBackend(PendingCheck::default());
         };
         // Read before the question: an answer is of the epoch in which it was asked for.
         let version = DenyVersion(
@@ -41,17 +41,18 @@ impl<'e> DenyLookup<'e> {
             backend.deny_epoch().unwrap_or_default(),
         );
         let at = backend.now();
-        let recheck = match own.look_up(asking.gathered.enforced.checks.as_slice(), at, version) {
-            KnownDenial::Repeat(decider, decision) => {
-                return Self::Denied(Answer::new(Some(decider), decision));
-            }
-            KnownDenial::Due(recheck) => Some(recheck),
-            KnownDenial::None => None,
-        };
-        Self::Asked(PendingCheck {
-            deny: asking.deny,
+        let recheck =
+            match own.look_up(asking.request_match.enforced.checks.as_slice(), at, version) {
+                KnownDenial::Repeat(decider, decision) => {
+                    return Self::Denied(Answer::new(Some(decider), decision));
+                }
+                KnownDenial::Due(recheck) => Some(recheck),
+                KnownDenial::None => None,
+            };
+        Self::AskBackend(PendingCheck {
+            deny_cache: asking.deny_cache,
             version,
-            at,
+            asked_at: at,
             recheck,
         })
     }
@@ -60,8 +61,8 @@ impl<'e> DenyLookup<'e> {
 impl PendingCheck<'_> {
     /// The answer to a request, after the backend gave this one.
     #[inline]
-    pub(super) fn answered(self, group: &CheckGroup<'_>, answer: Answer) -> Answer {
-        let Some(deny) = self.deny else {
+    pub(super) fn record_answer(self, group: &CheckGroup<'_>, answer: Answer) -> Answer {
+        let Some(deny) = self.deny_cache else {
             return answer;
         };
         if answer.unavailable.is_some() {
@@ -82,7 +83,7 @@ impl PendingCheck<'_> {
             .decider
             .and_then(|decider| group.checks.as_slice().get(decider))
         {
-            deny.note(check, &answer.decision, self.at, self.version);
+            deny.record_denial(check, &answer.decision, self.asked_at, self.version);
         }
         answer
     }

@@ -4,11 +4,11 @@ use std::hint::black_box;
 
 use tollgate::OnMissingKey;
 
-use super::{INLINE, MatchInput, Met, RequestMatch, is_replaced, to_u32};
+use super::{INLINE, MatchInput, RequestMatch, RuleMatch, is_replaced, to_u32};
 use crate::backend::Backend;
-use crate::engine::rules::{Applied, Rules, TierMatch};
+use crate::engine::rules::{CompiledPolicy, CompiledRule, TierMatch};
 use crate::limits::{KeyHashers, KeyPlan, RequestKey};
-use crate::matcher::Known;
+use crate::matcher::FactValues;
 use crate::matcher::inline_vec::InlineVec;
 use crate::policy::Mode;
 use crate::verdict::{BLOCKED, DecidedBy, RuleDecision};
@@ -24,14 +24,14 @@ impl PrefetchedKeys {
     }
 
     #[inline]
-    pub(super) fn of(
+    pub(super) fn prefetch(
         input: &MatchInput<'_, '_>,
         candidates: &[u32],
-        known: &Known<'_, '_>,
+        known: &FactValues<'_, '_>,
         backend: &impl Backend,
     ) -> Self {
         let (mut early, rules) = (Self::none(), input.rules);
-        let first = rules.block + rules.exempt;
+        let first = rules.block_count + rules.exempt_count;
         // A request that may be exempt or blocked is likely to need no key.
         if candidates.iter().any(|number| (*number as usize) < first) {
             return early;
@@ -39,11 +39,11 @@ impl PrefetchedKeys {
         let candidates = candidates.iter().take(INLINE);
         let rules = candidates.filter_map(|number| {
             let number = (*number as usize).checked_sub(first)?;
-            Some((number, rules.applied.get(number)?))
+            Some((number, rules.rules.get(number)?))
         });
         for (_, rule) in rules.clone() {
             // Loads that nobody waits for: those of several rules overlap.
-            black_box((rule.default_cost, rule.shares));
+            black_box((rule.default_cost, rule.is_shared));
         }
         for (number, rule) in rules {
             let Some(fingerprint) = rule.key.fingerprint(known, input.hashers) else {
@@ -60,42 +60,46 @@ impl PrefetchedKeys {
     /// How a rule applies to the key of a request that it matches; none if the request lacks a part of that, and passes for want
     /// of it.
     #[inline(always)]
-    pub(super) fn meet(
+    pub(super) fn match_key(
         &self,
         number: u32,
-        rule: &Applied,
-        known: &Known<'_, '_>,
+        rule: &CompiledRule,
+        known: &FactValues<'_, '_>,
         hashers: &KeyHashers,
-    ) -> Option<Met> {
+    ) -> Option<RuleMatch> {
         let mut early = self.0.as_slice().iter();
         let early = early.find(|(own, _)| *own == number);
         let found = early.map(|(_, fingerprint)| *fingerprint);
-        let found = found.or_else(|| late(rule, known, hashers));
+        let found = found.or_else(|| fingerprint_of(rule, known, hashers));
         if found.is_some() {
-            rule.seen.record_found();
+            rule.key_presence.record_found();
         }
         let fingerprint = match found {
             Some(fingerprint) => fingerprint,
-            None => keyless(rule, hashers)?,
+            None => missing_key_fingerprint(rule, hashers)?,
         };
-        Some(Met {
+        Some(RuleMatch {
             number,
             fingerprint,
             is_keyless: found.is_none(),
-            set: 0,
+            facts_set: 0,
             mode: rule.mode_for(&RequestKey::new(&rule.key, known.facts, fingerprint)),
         })
     }
 }
 
 #[inline(never)]
-fn late(rule: &Applied, known: &Known<'_, '_>, hashers: &KeyHashers) -> Option<[u64; 2]> {
+fn fingerprint_of(
+    rule: &CompiledRule,
+    known: &FactValues<'_, '_>,
+    hashers: &KeyHashers,
+) -> Option<[u64; 2]> {
     rule.key.fingerprint(known, hashers)
 }
 
 /// The fingerprint of all who lack the key of a rule; none if it lets them pass.
 #[cold]
-fn keyless(rule: &Applied, hashers: &KeyHashers) -> Option<[u64; 2]> {
+fn missing_key_fingerprint(rule: &CompiledRule, hashers: &KeyHashers) -> Option<[u64; 2]> {
     (rule.on_missing_key != OnMissingKey::Pass).then(|| KeyPlan::missing(hashers))
 }
 
@@ -108,7 +112,7 @@ pub(crate) struct MissingFacts {
     /// How it stands to the tiers, if it isn't in one that it should be in.
     pub(crate) tier: TierMatch,
     /// Whether no rule is for it.
-    pub(crate) rule: bool,
+    pub(crate) is_unmatched: bool,
 }
 
 impl MissingFacts {
@@ -117,14 +121,14 @@ impl MissingFacts {
             keys: InlineVec::new(),
             costs: InlineVec::new(),
             tier: TierMatch::NoTiers,
-            rule: false,
+            is_unmatched: false,
         }
     }
 
     /// Whether it lacks anything.
     #[inline(always)]
     pub(crate) fn is_any(&self) -> bool {
-        self.rule
+        self.is_unmatched
             || self.tier != TierMatch::NoTiers
             || !self.keys.as_slice().is_empty()
             || !self.costs.as_slice().is_empty()
@@ -132,13 +136,13 @@ impl MissingFacts {
 
     /// A rule that another takes the place of wants nothing.
     #[inline(never)]
-    pub(super) fn forget_replaced(&mut self, rules: &Rules, met: &[Met]) {
+    pub(super) fn forget_replaced(&mut self, rules: &CompiledPolicy, met: &[RuleMatch]) {
         if self.keys.as_slice().is_empty() {
             return;
         }
         let mut left = InlineVec::new();
         for number in self.keys.as_slice() {
-            let mode = rules.applied[*number as usize].mode;
+            let mode = rules.rules[*number as usize].mode;
             if !is_replaced(rules, met, *number, mode) {
                 left.push(*number);
             }
@@ -158,21 +162,25 @@ pub(crate) struct MissingKeyDenials {
 
 impl RequestMatch<'_> {
     /// Notes whether a request says what it costs, by a rule that takes that from a fact.
-    pub(super) fn record_cost(&mut self, rule: &Applied, number: u32, said: Option<u64>) {
+    pub(super) fn record_cost(&mut self, rule: &CompiledRule, number: u32, said: Option<u64>) {
         match said {
-            Some(_) => rule.cost_seen.record_found(),
-            None => self.lacks.costs.push(number),
+            Some(_) => rule.cost_presence.record_found(),
+            None => self.missing.costs.push(number),
         }
     }
 
     /// Notes that a rule applies to the request though it lacks the key: whether the rule denies such requests.
     #[cold]
-    pub(super) fn is_denied_for_missing_key(&mut self, rule: &Applied, met: Met) -> bool {
-        self.lacks.keys.push(met.number);
+    pub(super) fn is_denied_for_missing_key(
+        &mut self,
+        rule: &CompiledRule,
+        met: RuleMatch,
+    ) -> bool {
+        self.missing.keys.push(met.number);
         if rule.on_missing_key != OnMissingKey::Deny {
             return false;
         }
-        let keyless = self.keyless.get_or_insert_default();
+        let keyless = self.missing_key_denials.get_or_insert_default();
         let denied = met.decided(DecidedBy::MissingKey(met.number), BLOCKED);
         match met.mode {
             Mode::Enforce => {

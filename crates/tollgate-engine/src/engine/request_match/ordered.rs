@@ -5,21 +5,21 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome, Timestamp};
 
-use super::{Met, RequestMatch, RuleLimits};
-use crate::engine::orders::{Held, Limiter, Override, OverrideRef};
-use crate::engine::rules::{Applied, Rules};
+use super::{RequestMatch, RuleLimits, RuleMatch};
+use crate::engine::orders::{ActiveOverrides, LimitOverride, Limiter, OverrideRef};
+use crate::engine::rules::{CompiledPolicy, CompiledRule};
 use crate::facts::{Facts, Scope};
-use crate::matcher::Known;
+use crate::matcher::FactValues;
 use crate::policy::Mode;
 use crate::verdict::{DecidedBy, RuleDecision};
 
 /// What is ordered of a request.
-pub(crate) struct Ordered<'a> {
-    orders: &'a Held,
+pub(crate) struct RequestOverrides<'a> {
+    active: &'a ActiveOverrides,
     /// No rule is asked, because of this.
     pub(super) bypass: Option<OverrideRef>,
     /// Orders that have let it pass a rule, or that hold it to other limits.
-    acted: Vec<OverrideRef>,
+    applied: Vec<OverrideRef>,
     /// Whether it passed a rule by an order.
     pub(crate) is_bypassed: bool,
     /// What refuses it: the block that lasts longest.
@@ -27,15 +27,15 @@ pub(crate) struct Ordered<'a> {
     /// What would, if it weren't in shadow.
     pub(crate) shadow_blocks: Vec<(OverrideRef, RuleDecision)>,
     /// Rules that have other limits for it.
-    pub(crate) overrides: Vec<(u32, [u64; 2], &'a Arc<Override>)>,
+    pub(crate) limit_overrides: Vec<(u32, [u64; 2], &'a Arc<LimitOverride>)>,
 }
 
 /// What is met where no rule is.
-const NO_KEY: Met = Met {
+const NO_KEY: RuleMatch = RuleMatch {
     number: 0,
     fingerprint: [0; 2],
     is_keyless: false,
-    set: 0,
+    facts_set: 0,
     mode: Mode::Enforce,
 };
 
@@ -49,23 +49,23 @@ impl<'a> RequestMatch<'a> {
     /// Notes what is ordered of a request as a whole, before any rule is looked for; of one that stands for several sets of facts, it
     /// stays what was noted of the sets before. A bypass of the whole request is one of each descriptor, too.
     #[cold]
-    pub(super) fn heed(
+    pub(super) fn match_overrides(
         &mut self,
-        rules: &Rules,
-        orders: &'a Held,
+        rules: &CompiledPolicy,
+        orders: &'a ActiveOverrides,
         facts: &Facts<'_>,
         bypass: Option<OverrideRef>,
     ) {
         let rulings = orders.for_request(facts);
-        let ordered = self.ordered.get_or_insert_with(|| {
-            Box::new(Ordered {
-                orders,
+        let ordered = self.overrides.get_or_insert_with(|| {
+            Box::new(RequestOverrides {
+                active: orders,
                 bypass: None,
-                acted: Vec::new(),
+                applied: Vec::new(),
                 is_bypassed: false,
                 block: None,
                 shadow_blocks: Vec::new(),
-                overrides: Vec::new(),
+                limit_overrides: Vec::new(),
             })
         });
         ordered.bypass = rulings.bypass.or(bypass);
@@ -73,7 +73,11 @@ impl<'a> RequestMatch<'a> {
         let block = rulings.block;
         if let Some(order) = block.filter(|_| facts.scope != Scope::Descriptor) {
             let mode = rules.mode;
-            ordered.record_block(order, DecidedBy::Ordered(order.id), Met { mode, ..NO_KEY });
+            ordered.record_block(
+                order,
+                DecidedBy::Ordered(order.id),
+                RuleMatch { mode, ..NO_KEY },
+            );
         }
     }
 
@@ -81,17 +85,18 @@ impl<'a> RequestMatch<'a> {
     #[cold]
     pub(super) fn add_rule_with_overrides(
         &mut self,
-        rule: &'a Applied,
-        met: Met,
-        known: &Known<'_, 'a>,
+        rule: &'a CompiledRule,
+        met: RuleMatch,
+        known: &FactValues<'_, 'a>,
         cost: Option<u64>,
     ) {
-        let Some(ordered) = &mut self.ordered else {
+        let Some(ordered) = &mut self.overrides else {
             return;
         };
-        let rulings = ordered
-            .orders
-            .of(Limiter::Applied(met.number), met.fingerprint, known.facts);
+        let rulings =
+            ordered
+                .active
+                .for_key(Limiter::Applied(met.number), met.fingerprint, known.facts);
         if let Some(order) = rulings.block {
             let by = DecidedBy::Blocked(met.number);
             ordered.record_block(order, by, met);
@@ -101,44 +106,44 @@ impl<'a> RequestMatch<'a> {
             ordered.record_applied(bypass);
             return;
         }
-        let Some(changed) = rulings.changed else {
+        let Some(changed) = rulings.limits else {
             let limits = rule.limits.as_slice();
-            return self.ask_limits(RuleLimits { rule, limits }, met, known, cost);
+            return self.add_limits(RuleLimits { rule, limits }, met, known, cost);
         };
         ordered
-            .overrides
+            .limit_overrides
             .push((met.number, met.fingerprint, changed));
         ordered.record_applied(changed.order);
         let limits = &*changed.limits;
-        self.ask_limits(RuleLimits { rule, limits }, met, known, cost);
+        self.add_limits(RuleLimits { rule, limits }, met, known, cost);
     }
 }
 
-impl<'a> Ordered<'a> {
+impl<'a> RequestOverrides<'a> {
     /// An order may let a request pass several rules, and acts once.
     fn record_applied(&mut self, order: OverrideRef) {
-        if !self.acted.contains(&order) {
-            self.acted.push(order);
+        if !self.applied.contains(&order) {
+            self.applied.push(order);
         }
     }
 
     /// Counts what orders have done to a request that was decided.
     #[cold]
-    pub(crate) fn count(&self) {
+    pub(crate) fn count_applied(&self) {
         let shadow = self.shadow_blocks.iter().map(|(order, _)| order);
         let decided = match &self.block {
             Some((order, _)) => std::slice::from_ref(order),
-            None => &self.acted,
+            None => &self.applied,
         };
         shadow
             .chain(decided)
-            .for_each(|order| self.orders.note(*order));
+            .for_each(|order| self.active.record_use(*order));
     }
 
-    fn record_block(&mut self, order: OverrideRef, by: DecidedBy, met: Met) {
+    fn record_block(&mut self, order: OverrideRef, by: DecidedBy, met: RuleMatch) {
         let blocked = (
             order,
-            met.decided(by, blocked_until(order.until, self.orders.now)),
+            met.decided(by, blocked_until(order.until, self.active.now)),
         );
         match met.mode {
             Mode::Enforce => {
@@ -153,8 +158,12 @@ impl<'a> Ordered<'a> {
     }
 
     /// The limits that a rule has instead of its own for a key.
-    pub(crate) fn changed(&self, number: u32, fingerprint: [u64; 2]) -> Option<&'a Arc<Override>> {
-        let mut overrides = self.overrides.iter();
+    pub(crate) fn limit_override(
+        &self,
+        number: u32,
+        fingerprint: [u64; 2],
+    ) -> Option<&'a Arc<LimitOverride>> {
+        let mut overrides = self.limit_overrides.iter();
         overrides
             .find(|(own, key, _)| (*own, *key) == (number, fingerprint))
             .map(|(_, _, changed)| *changed)

@@ -4,12 +4,12 @@
 //! itself. Single requests, which nearly all are, never come here.
 
 use super::{
-    MatchInput, Met, PrefetchedKeys, RequestMatch, replaces, rule_cost, stated_cost, to_u32,
+    MatchInput, PrefetchedKeys, RequestMatch, RuleMatch, replaces, rule_cost, stated_cost, to_u32,
 };
 use crate::backend::Backend;
-use crate::bounds::Excess;
-use crate::engine::orders::{Limiter, Override};
-use crate::engine::rules::Rules;
+use crate::bounds::ExceededBound;
+use crate::engine::orders::{LimitOverride, Limiter};
+use crate::engine::rules::CompiledPolicy;
 use crate::facts::{DESCRIPTOR, Facts, Scope};
 use crate::limits::RequestKey;
 use crate::matcher::Numbers;
@@ -23,21 +23,21 @@ enum SetMatch {
     /// It is exempt, by this entry.
     Exempt(usize),
     /// The whole request is decided.
-    Settled,
+    Decided,
 }
 
 /// A rule that sets of a request are asked about, by one key.
 struct SetCheck {
     /// The first that met it.
-    met: Met,
+    met: RuleMatch,
     /// The limits that an operator has put in the place of the rule's own, if any.
-    limits: Option<*const Override>,
+    limits: Option<*const LimitOverride>,
     cost: u64,
 }
 
 impl SetCheck {
     /// Whether another set is counted by the same key and limits.
-    fn is_same(&self, other: &Met, limits: Option<*const Override>) -> bool {
+    fn is_same(&self, other: &RuleMatch, limits: Option<*const LimitOverride>) -> bool {
         let own = (self.met.number, self.met.fingerprint, self.limits);
         own == (other.number, other.fingerprint, limits)
     }
@@ -62,15 +62,15 @@ impl<'a> RequestMatch<'a> {
             bounds,
             ..
         } = input;
-        self.first = Some(facts);
-        if rules.warms {
+        self.all_facts = Some(facts);
+        if rules.has_warm_up {
             self.now = Some(backend.now());
         }
-        self.lacks.rule = true;
+        self.missing.is_unmatched = true;
         let (mut met, mut exempt, mut is_limited) = (Vec::new(), None, false);
         for (set, facts) in (0..).zip(facts.sets()) {
             match self.match_set(&input, facts, set, &mut met) {
-                SetMatch::Settled => return,
+                SetMatch::Decided => return,
                 SetMatch::Exempt(entry) if facts.scope == Scope::Request => {
                     exempt.get_or_insert(entry);
                 }
@@ -80,16 +80,16 @@ impl<'a> RequestMatch<'a> {
         }
         // What is exempt as a whole is exempt in each of its descriptors.
         if let (Some(entry), false) = (exempt, is_limited) {
-            self.settled = Some(DecidedBy::Exempt(entry));
+            self.early_decision = Some(DecidedBy::Exempt(entry));
             return;
         }
-        if met.len() > bounds.checks {
+        if met.len() > bounds.max_checks {
             return self.deny_excess_checks(rules, met.len(), bounds);
         }
-        self.lacks.forget_replaced(rules, &met);
+        self.missing.forget_replaced(rules, &met);
         self.add_sets(&input, &met);
         let found = self.enforced.checks.as_slice().len() + self.shadow.checks.as_slice().len();
-        if found > bounds.checks {
+        if found > bounds.max_checks {
             self.deny_excess_limits(rules, found, bounds);
         }
     }
@@ -100,52 +100,57 @@ impl<'a> RequestMatch<'a> {
         input: &MatchInput<'a, '_>,
         facts: &'a Facts<'a>,
         set: u32,
-        met: &mut Vec<Met>,
+        met: &mut Vec<RuleMatch>,
     ) -> SetMatch {
         let MatchInput { rules, bounds, .. } = *input;
-        let known = rules.known(facts);
+        let known = rules.look_up_facts(facts);
         let (slot, bytes) = known.longest;
         if bytes > bounds.fact_bytes {
             let most = bounds.fact_bytes;
-            self.exceed(rules, Excess::Fact { slot, bytes, most });
-            return SetMatch::Settled;
+            self.deny_excess(rules, ExceededBound::Fact { slot, bytes, most });
+            return SetMatch::Decided;
         }
         let mut matching = Numbers::new();
         rules.matcher.candidates(&known, &mut matching);
         rules.matcher.keep_matching(&known, &mut matching);
-        let first = rules.block + rules.exempt;
+        let first = rules.block_count + rules.exempt_count;
         let is_whole = facts.scope != Scope::Descriptor;
-        if is_whole && let Some(tier) = self.tier(rules, &known) {
+        if is_whole && let Some(tier) = self.match_tier(rules, &known) {
             matching.push(tier.saturating_add(to_u32(first)));
         }
-        self.lacks.rule &= matching.as_slice().is_empty();
+        self.missing.is_unmatched &= matching.as_slice().is_empty();
         for number in matching.as_slice() {
             let number = *number as usize;
             let Some(rule) = number.checked_sub(first) else {
-                match number.checked_sub(rules.block) {
+                match number.checked_sub(rules.block_count) {
                     // Each value by itself has to be exempt, not all of them in one text.
                     Some(_) if facts.scope == Scope::Joined => continue,
                     Some(entry) => return SetMatch::Exempt(entry),
                     // The whole request is looked for in the list of what is blocked, not each part.
-                    None if is_whole && self.is_settled(rules, number) => return SetMatch::Settled,
+                    None if is_whole && self.is_decided_by_list(rules, number) => {
+                        return SetMatch::Decided;
+                    }
                     None => continue,
                 }
             };
             if !is_whole && !names_descriptor(rules, number) {
                 continue;
             }
-            let (applied, number) = (&rules.applied[rule], to_u32(rule));
-            match PrefetchedKeys::none().meet(number, applied, &known, input.hashers) {
-                Some(own) => met.push(Met { set, ..own }),
-                None if self.lacks.keys.as_slice().contains(&number) => {}
-                None => self.lacks.keys.push(number),
+            let (applied, number) = (&rules.rules[rule], to_u32(rule));
+            match PrefetchedKeys::none().match_key(number, applied, &known, input.hashers) {
+                Some(own) => met.push(RuleMatch {
+                    facts_set: set,
+                    ..own
+                }),
+                None if self.missing.keys.as_slice().contains(&number) => {}
+                None => self.missing.keys.push(number),
             }
         }
         SetMatch::Rules
     }
 
     /// Adds the checks of the rules that apply to the sets and that no other takes the place of.
-    fn add_sets(&mut self, input: &MatchInput<'a, '_>, met: &[Met]) {
+    fn add_sets(&mut self, input: &MatchInput<'a, '_>, met: &[RuleMatch]) {
         let MatchInput {
             rules,
             orders,
@@ -165,24 +170,25 @@ impl<'a> RequestMatch<'a> {
         let mut asked: Vec<SetCheck> = Vec::new();
         for (number, set) in (0..).zip(facts.sets()) {
             if let Some(orders) = orders {
-                self.heed(rules, orders, set, bypass);
+                self.match_overrides(rules, orders, set, bypass);
             }
-            let known = rules.known(set);
+            let known = rules.look_up_facts(set);
             for own in met {
-                if own.set != number || is_replaced_in_set(rules, met, &scopes, own) {
+                if own.facts_set != number || is_replaced_in_set(rules, met, &scopes, own) {
                     continue;
                 }
-                let applied = &rules.applied[own.number as usize];
+                let applied = &rules.rules[own.number as usize];
                 // By which limits it is asked, if it is: an order that lets one set pass lets no other.
-                let rulings = orders
-                    .map(|orders| orders.of(Limiter::Applied(own.number), own.fingerprint, set));
-                let ordered = self.ordered.as_ref().and_then(|ordered| ordered.bypass);
+                let rulings = orders.map(|orders| {
+                    orders.for_key(Limiter::Applied(own.number), own.fingerprint, set)
+                });
+                let ordered = self.overrides.as_ref().and_then(|ordered| ordered.bypass);
                 if ordered.is_some() || rulings.as_ref().is_some_and(|own| own.bypass.is_some()) {
-                    self.ask(applied, *own, &known, None);
+                    self.add_rule(applied, *own, &known, None);
                     continue;
                 }
                 let limits = rulings
-                    .and_then(|own| own.changed)
+                    .and_then(|own| own.limits)
                     .map(std::sync::Arc::as_ptr);
                 let cost = rule_cost(applied, stated_cost(applied, &known));
                 match asked.iter_mut().find(|other| other.is_same(own, limits)) {
@@ -199,8 +205,13 @@ impl<'a> RequestMatch<'a> {
     }
 
     /// Adds the checks of each rule and key once, at what all sets cost.
-    fn ask_once(&mut self, rules: &'a Rules, facts: &'a Facts<'a>, mut asked: Vec<SetCheck>) {
-        if let Some(ordered) = &mut self.ordered {
+    fn ask_once(
+        &mut self,
+        rules: &'a CompiledPolicy,
+        facts: &'a Facts<'a>,
+        mut asked: Vec<SetCheck>,
+    ) {
+        if let Some(ordered) = &mut self.overrides {
             // Those that a bypass of a whole set lets pass are gone.
             ordered.bypass = None;
         }
@@ -210,24 +221,27 @@ impl<'a> RequestMatch<'a> {
             Mode::Enforce | Mode::Off => 0,
         });
         for (place, own) in asked.iter().enumerate() {
-            let Some(set) = facts.sets().nth(own.met.set as usize) else {
+            let Some(set) = facts.sets().nth(own.met.facts_set as usize) else {
                 continue;
             };
-            let (applied, known) = (&rules.applied[own.met.number as usize], rules.known(set));
-            let counted = self.counted.as_slice().len();
-            self.ask(applied, own.met, &known, Some(own.cost));
+            let (applied, known) = (
+                &rules.rules[own.met.number as usize],
+                rules.look_up_facts(set),
+            );
+            let counted = self.tally_rows.as_slice().len();
+            self.add_rule(applied, own.met, &known, Some(own.cost));
             // A request counts once, however many keys of a rule it has.
             let is_counted = |other: &SetCheck| other.met.number == own.met.number;
             if asked[..place].iter().any(is_counted) {
-                self.counted.truncate(counted);
+                self.tally_rows.truncate(counted);
             }
         }
     }
 
     /// The number of the set of facts that a key is of.
     pub(crate) fn facts_set_of(&self, key: &RequestKey<'_>) -> u32 {
-        let first = self.first;
-        let place = first.and_then(|first| first.sets().position(|set| key.is_of(set)));
+        let first = self.all_facts;
+        let place = first.and_then(|first| first.sets().position(|set| key.has_facts(set)));
         place
             .and_then(|place| u32::try_from(place).ok())
             .unwrap_or(0)
@@ -235,17 +249,22 @@ impl<'a> RequestMatch<'a> {
 }
 
 /// Whether a rule has a condition on the keys of a descriptor.
-fn names_descriptor(rules: &Rules, number: usize) -> bool {
+fn names_descriptor(rules: &CompiledPolicy, number: usize) -> bool {
     let slot = rules.matcher.slots.number_of(DESCRIPTOR);
-    slot.is_some_and(|slot| rules.matcher.asks(number, slot))
+    slot.is_some_and(|slot| rules.matcher.has_condition_on(number, slot))
 }
 
 /// Whether another rule that applies takes its place. Of several sets about the whole request each is by itself: a rule that one value
 /// meets doesn't take the place of one that another value meets.
-fn is_replaced_in_set(rules: &Rules, met: &[Met], scopes: &[Scope], own: &Met) -> bool {
-    let is_part = |met: &Met| scopes.get(met.set as usize) == Some(&Scope::Descriptor);
+fn is_replaced_in_set(
+    rules: &CompiledPolicy,
+    met: &[RuleMatch],
+    scopes: &[Scope],
+    own: &RuleMatch,
+) -> bool {
+    let is_part = |met: &RuleMatch| scopes.get(met.facts_set as usize) == Some(&Scope::Descriptor);
     met.iter().any(|other| {
-        (other.set == own.set || is_part(own) || is_part(other))
+        (other.facts_set == own.facts_set || is_part(own) || is_part(other))
             && replaces(rules, other, own.number, own.mode)
     })
 }

@@ -7,10 +7,10 @@ use std::time::Duration;
 use tollgate::{OnMissingKey, Timestamp};
 use tollgate_adaptive::shed::Criticality;
 
-use super::{PolicyCompiler, PolicyError, Rules, of};
+use super::{CompiledPolicy, PolicyCompiler, PolicyError, rate_error};
 use crate::backend::Clocks;
 use crate::engine::overload_control::{
-    self, AdaptiveLimiter, Overload, PreviousGates, RetiredGates,
+    self, AdaptiveLimiter, OverloadControl, PreviousGates, RetiredGates,
 };
 use crate::engine::presence::FactPresence;
 use crate::engine::rollout::Rollout;
@@ -23,7 +23,7 @@ use crate::verdict::percent_of;
 /// A rule or a tier, ready to be applied to a request.
 // All that a decision reads lies in here, so that one wait for memory is enough for a rule.
 #[derive(Debug)]
-pub(crate) struct Applied {
+pub(crate) struct CompiledRule {
     pub(crate) name: Box<str>,
     pub(crate) key: KeyPlan,
     /// What happens to requests without the key.
@@ -31,43 +31,43 @@ pub(crate) struct Applied {
     /// Whether that was chosen, so that nobody has to be told that the key is never there.
     pub(crate) is_missing_expected: bool,
     /// Whether any request had the key.
-    pub(crate) seen: FactPresence,
+    pub(crate) key_presence: FactPresence,
     pub(crate) limits: RuleLimits,
-    pub(crate) cost: Option<u32>,
+    pub(crate) cost_fact: Option<u32>,
     pub(crate) default_cost: u64,
     /// Whether any request said its cost, if a fact should.
-    pub(crate) cost_seen: FactPresence,
+    pub(crate) cost_presence: FactPresence,
     pub(crate) mode: Mode,
     /// For how long a request that is over it may wait.
-    pub(crate) waits: Option<Duration>,
+    pub(crate) max_wait: Option<Duration>,
     /// Numbers of the rules that it takes the place of.
     pub(crate) replaces: Box<[u32]>,
     /// Whether it has slots or an estimate to hold while the request runs.
-    pub(crate) holds: bool,
+    pub(crate) holds_permits: bool,
     /// Whether its cost is an estimate: at least one, or there would be nothing to settle.
     pub(crate) is_estimated: bool,
     pub(crate) is_tier: bool,
     /// Whether other rules may count in the same state.
-    pub(crate) shares: bool,
+    pub(crate) is_shared: bool,
     /// For which keys it is enforced, if for a part of them.
     pub(crate) rollout: Option<Rollout>,
     /// Whether more than its limits is to be looked at: one of the next two is there.
-    pub(crate) has_more: bool,
+    pub(crate) has_gates: bool,
     /// What stands beside its rates until it is warm.
-    pub(crate) warm: Option<Box<WarmUp>>,
+    pub(crate) warm_up: Option<Box<WarmUp>>,
     /// What it does about overload.
-    pub(crate) overload: Option<Box<Overload>>,
+    pub(crate) overload: Option<Box<OverloadControl>>,
     /// Where it is counted.
-    pub(crate) tally: u32,
+    pub(crate) tally_row: u32,
 }
 
-impl Applied {
+impl CompiledRule {
     /// Whether it is enforced for one key, or only counts.
     #[inline]
     pub(crate) fn mode_for(&self, key: &RequestKey<'_>) -> Mode {
         match self.rollout {
             None => self.mode,
-            Some(rollout) => rollout.mode(key),
+            Some(rollout) => rollout.mode_for_key(key),
         }
     }
 
@@ -79,26 +79,26 @@ impl Applied {
 
     /// What stands beside its rates now.
     #[inline]
-    pub(crate) fn gates(&self, now: Option<Timestamp>) -> &[Limit] {
-        let warm = self.warm.as_ref().zip(now);
+    pub(crate) fn warm_up_limits(&self, now: Option<Timestamp>) -> &[Limit] {
+        let warm = self.warm_up.as_ref().zip(now);
         warm.map_or(&[], |(warm, now)| warm.gates(now))
     }
 
     /// What a request that one of its checks refused asks for in line.
-    pub(crate) fn demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> QueueDemand {
+    pub(crate) fn queue_demand(&self, check: &Check<'_>, now: Option<Timestamp>) -> QueueDemand {
         let demand = QueueDemand::of(check).of_class(self.class_of(check.limit));
         let own = self.limits.as_slice().first();
-        match (own, self.warm.as_ref().zip(now)) {
+        match (own, self.warm_up.as_ref().zip(now)) {
             (Some(own), Some((warm, now))) if is_gate(check.limit) => {
-                demand.beside(own.id, warm.changes_at(now))
+                demand.in_queue_of(own.id, warm.changes_at(now))
             }
             _ => demand,
         }
     }
 
     /// What stood beside them at a time.
-    pub(crate) fn gates_at(&self, at: Option<Timestamp>) -> &[Limit] {
-        let warm = self.warm.as_ref().zip(at);
+    pub(crate) fn warm_up_limits_at(&self, at: Option<Timestamp>) -> &[Limit] {
+        let warm = self.warm_up.as_ref().zip(at);
         warm.map_or(&[], |(warm, at)| warm.gates_at(at))
     }
 }
@@ -130,15 +130,15 @@ impl RuleLimits {
     }
 }
 
-impl Applied {
+impl CompiledRule {
     /// All limits of the policy, the one that adapts last.
     pub(crate) fn all_limits(&self) -> impl Iterator<Item = &Limit> {
-        let adapting = self.adapting().map(|own| &own.limit);
+        let adapting = self.adaptive_limiter().map(|own| &own.limit);
         self.limits.as_slice().iter().chain(adapting)
     }
 
     /// The slots that a law finds, if it has such.
-    pub(crate) fn adapting(&self) -> Option<&AdaptiveLimiter> {
+    pub(crate) fn adaptive_limiter(&self) -> Option<&AdaptiveLimiter> {
         self.overload.as_ref()?.adaptive.as_ref()
     }
 
@@ -155,25 +155,26 @@ impl Applied {
     }
 
     /// Whether a backend's answer isn't all there is to it.
-    pub(super) fn is_more(&self) -> bool {
-        self.waits.is_some() || self.adapting().is_some()
+    pub(super) fn needs_engine_checks(&self) -> bool {
+        self.max_wait.is_some() || self.adaptive_limiter().is_some()
     }
 }
 
-impl Rules {
+impl CompiledPolicy {
     /// Opens the gates of rules whose limit adapts: those that they had before, with all who are inside. It is to come into
     /// force then, as they go by it from now on.
     pub(crate) fn open_gates(&mut self, before: Option<&Self>, clocks: &Clocks) {
         let none = RetiredGates::default();
         let retired = before.map_or(&none, |before| &before.retired_gates);
-        let open = before.into_iter().flat_map(|before| before.applied.iter());
-        let open = open.filter_map(|rule| Some((rule.name.clone(), rule.adapting()?.kept()?)));
+        let open = before.into_iter().flat_map(|before| before.rules.iter());
+        let open = open
+            .filter_map(|rule| Some((rule.name.clone(), rule.adaptive_limiter()?.gate_state()?)));
         let mut gates = PreviousGates::new(retired, open);
-        for rule in &mut self.applied {
+        for rule in &mut self.rules {
             if let Some(overload) = &mut rule.overload
                 && overload.adaptive.is_some()
             {
-                overload.open(gates.take(&rule.name), || Arc::clone(&clocks.timer));
+                overload.open_gate(gates.take(&rule.name), || Arc::clone(&clocks.clock));
             }
         }
         self.retired_gates = gates.retire();
@@ -182,11 +183,11 @@ impl Rules {
 
 impl PolicyCompiler<'_> {
     /// What a rule does about overload, if that makes sense.
-    pub(super) fn overload(
+    pub(super) fn compile_overload(
         &mut self,
         rule: &Rule,
         limits: &[Limit],
-    ) -> Result<Option<Box<Overload>>, PolicyError> {
+    ) -> Result<Option<Box<OverloadControl>>, PolicyError> {
         let wrong = |why: &str| PolicyError::Overload {
             rule: rule.name.clone(),
             why: why.to_owned(),
@@ -197,7 +198,7 @@ impl PolicyCompiler<'_> {
                     "it has a limit that adapts and another of how many at once",
                 ));
             }
-            overload_control::law(own, 0).map_err(|error| wrong(&error.to_string()))?;
+            overload_control::make_law(own, 0).map_err(|error| wrong(&error.to_string()))?;
         } else if rule.shed.is_some() && rule.limits.concurrency.is_none() {
             return Err(wrong("there is nothing to shed by: give it a concurrency"));
         }
@@ -206,7 +207,7 @@ impl PolicyCompiler<'_> {
         }
         let by = rule.shed.as_ref();
         let by = by.map(|shed| self.slots.number(&shed.by));
-        let overload = Overload::of(rule, by, limits, &mut self.counters);
-        overload.map_err(of(&rule.name))
+        let overload = OverloadControl::from_rule(rule, by, limits, &mut self.counters);
+        overload.map_err(rate_error(&rule.name))
     }
 }

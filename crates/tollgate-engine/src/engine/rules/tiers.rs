@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use foldhash::fast::FixedState;
 
-use super::{Applied, LimitPlacement, PolicyCompiler, PolicyError};
+use super::{CompiledRule, LimitPlacement, PolicyCompiler, PolicyError};
 use crate::engine::counters::Sharing;
 use crate::engine::presence::FactPresence;
 use crate::facts::TENANT;
@@ -23,9 +23,9 @@ pub(crate) struct Tiers {
     by_name: HashMap<Box<str>, u32, FixedState>,
     default: Option<u32>,
     /// Whether any request had a tenant.
-    pub(crate) tenants_seen: FactPresence,
+    pub(crate) tenant_presence: FactPresence,
     /// Whether any tenant's tier was known.
-    pub(crate) tiers_seen: FactPresence,
+    pub(crate) tier_presence: FactPresence,
 }
 
 /// How a request stands to the tiers.
@@ -44,7 +44,7 @@ pub(crate) enum TierMatch {
 impl Tiers {
     /// Which tier a request is in; a tenant that isn't listed and says no tier is meant for the default one.
     #[inline]
-    pub(crate) fn of<'f>(&self, text: impl Fn(u32) -> Option<&'f str>) -> TierMatch {
+    pub(crate) fn match_tier<'f>(&self, text: impl Fn(u32) -> Option<&'f str>) -> TierMatch {
         let Some(slot) = self.tenant else {
             return TierMatch::NoTiers;
         };
@@ -74,10 +74,10 @@ impl Tiers {
 
 impl PolicyCompiler<'_> {
     /// Compiles the tiers, and adds each to what can be applied.
-    pub(super) fn tiers(
+    pub(super) fn compile_tiers(
         &mut self,
         policy: &Policy,
-        applied: &mut Vec<Applied>,
+        applied: &mut Vec<CompiledRule>,
     ) -> Result<Tiers, PolicyError> {
         if policy.tiers.is_empty() || policy.mode == Mode::Off {
             return no_tiers(policy);
@@ -108,8 +108,8 @@ impl PolicyCompiler<'_> {
                 sharing: Sharing::Shared,
                 ..LimitPlacement::of(&rule, TIERS, is_settled_elsewhere)
             };
-            let compiled = self.applied(&rule, &place, policy.mode)?;
-            applied.push(Applied {
+            let compiled = self.compile_limits(&rule, &place, policy.mode)?;
+            applied.push(CompiledRule {
                 is_tier: true,
                 ..compiled
             });
@@ -132,8 +132,8 @@ impl PolicyCompiler<'_> {
             by_tenant,
             by_name,
             default,
-            tenants_seen: FactPresence::default(),
-            tiers_seen: FactPresence::default(),
+            tenant_presence: FactPresence::default(),
+            tier_presence: FactPresence::default(),
         })
     }
 }

@@ -2,10 +2,10 @@
 
 use tollgate::{Decision, DenyReason, Outcome, Timestamp};
 
-use super::{RequestDecision, RuleDecision, percent_of};
-use crate::bounds::{Excess, TooMuch};
+use super::{DecisionBasis, RuleDecision, percent_of};
+use crate::bounds::{BoundExceeded, ExceededBound};
 use crate::cause::Cause;
-use crate::engine::rules::Rules;
+use crate::engine::rules::CompiledPolicy;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
 
@@ -25,7 +25,7 @@ pub(crate) enum DecidedBy {
     MissingKey(u32),
     /// A rule or a tier that is closed while there is no store.
     StoreFailure(u32),
-    Excess(Excess),
+    Excess(ExceededBound),
 }
 
 impl DecidedBy {
@@ -41,30 +41,32 @@ impl DecidedBy {
     }
 
     /// For how many keys in a hundred it is enforced: none of what is in shadow.
-    pub(crate) fn enforced_percent(self, rules: &Rules) -> u8 {
+    pub(crate) fn enforced_percent(self, rules: &CompiledPolicy) -> u8 {
         match self.rule() {
-            Some(number) => rules.applied[number as usize].enforced_percent(),
+            Some(number) => rules.rules[number as usize].enforced_percent(),
             None => percent_of(rules.mode),
         }
     }
 
-    pub(crate) fn cause(self, rules: &Rules) -> Cause<'_> {
+    pub(crate) fn cause(self, rules: &CompiledPolicy) -> Cause<'_> {
         match self {
             Self::Nothing => Cause::Nothing,
             Self::Exempt(entry) => Cause::Exempt(entry),
             Self::Block(entry) => Cause::Block(entry),
-            Self::StoreFailure(number) => Cause::StoreFailure(&rules.applied[number as usize].name),
-            Self::Excess(Excess::Checks { found, most }) => {
-                Cause::TooMuch(TooMuch::Checks { found, most })
+            Self::StoreFailure(number) => Cause::StoreFailure(&rules.rules[number as usize].name),
+            Self::Excess(ExceededBound::Checks { found, most }) => {
+                Cause::TooMuch(BoundExceeded::Checks { found, most })
             }
-            Self::Excess(Excess::Fact { slot, bytes, most }) => Cause::TooMuch(TooMuch::Fact {
-                name: rules.matcher.slots.name(slot),
-                bytes,
-                most,
-            }),
-            Self::Ordered(id) => Cause::Ordered(id),
+            Self::Excess(ExceededBound::Fact { slot, bytes, most }) => {
+                Cause::TooMuch(BoundExceeded::Fact {
+                    name: rules.matcher.slots.name(slot),
+                    bytes,
+                    most,
+                })
+            }
+            Self::Ordered(id) => Cause::Override(id),
             Self::Applied(number) | Self::Blocked(number) | Self::MissingKey(number) => {
-                let applied = &rules.applied[number as usize];
+                let applied = &rules.rules[number as usize];
                 if applied.is_tier {
                     Cause::Tier(&applied.name)
                 } else {
@@ -76,7 +78,7 @@ impl DecidedBy {
 }
 
 /// Why a limit denied a request with this decision.
-pub(crate) fn reason_of(kind: Option<&LimitKind>, decision: &Decision) -> DenyReason {
+pub(crate) fn deny_reason(kind: Option<&LimitKind>, decision: &Decision) -> DenyReason {
     match kind {
         _ if decision.outcome == Outcome::Never => DenyReason::TooLarge,
         Some(LimitKind::Quota(_)) => DenyReason::Quota,
@@ -85,13 +87,13 @@ pub(crate) fn reason_of(kind: Option<&LimitKind>, decision: &Decision) -> DenyRe
     }
 }
 
-impl RequestDecision {
+impl DecisionBasis {
     /// Why it was refused, if it was.
-    pub(crate) fn reason(&self, rules: &Rules) -> DenyReason {
+    pub(crate) fn reason(&self, rules: &CompiledPolicy) -> DenyReason {
         if self.is_queue_full {
             return DenyReason::QueueFull;
         }
-        self.decided.reason(rules, self.at)
+        self.rule_decision.reason(rules, self.decided_at)
     }
 }
 
@@ -102,31 +104,39 @@ impl RuleDecision {
         Self {
             by,
             fingerprint: [0; 2],
-            set: 0,
+            facts_set: 0,
             limit: 0,
             decision,
         }
     }
 
     /// The limit that decided, at this time.
-    pub(crate) fn limit<'r>(&self, rules: &'r Rules, at: Option<Timestamp>) -> Option<&'r Limit> {
+    pub(crate) fn limit<'r>(
+        &self,
+        rules: &'r CompiledPolicy,
+        at: Option<Timestamp>,
+    ) -> Option<&'r Limit> {
         let (DecidedBy::Applied(number) | DecidedBy::StoreFailure(number)) = self.by else {
             return None;
         };
-        let applied = &rules.applied[number as usize];
-        let mut limits = applied.all_limits().chain(applied.gates_at(at));
+        let applied = &rules.rules[number as usize];
+        let mut limits = applied.all_limits().chain(applied.warm_up_limits_at(at));
         limits.find(|limit| limit.id == self.limit)
     }
 
     /// The key by which it was decided, of a request with these facts; none if no rule decided.
-    pub(crate) fn key<'a>(&self, rules: &'a Rules, facts: &'a Facts<'a>) -> Option<RequestKey<'a>> {
-        let plan = &rules.applied[self.by.rule()? as usize].key;
-        let facts = facts.facts_set(self.set);
+    pub(crate) fn key<'a>(
+        &self,
+        rules: &'a CompiledPolicy,
+        facts: &'a Facts<'a>,
+    ) -> Option<RequestKey<'a>> {
+        let plan = &rules.rules[self.by.rule()? as usize].key;
+        let facts = facts.facts_set(self.facts_set);
         Some(RequestKey::new(plan, facts, self.fingerprint))
     }
 
     /// Why it denies a request that was decided at this time.
-    pub(crate) fn reason(&self, rules: &Rules, at: Option<Timestamp>) -> DenyReason {
+    pub(crate) fn reason(&self, rules: &CompiledPolicy, at: Option<Timestamp>) -> DenyReason {
         match self.by {
             DecidedBy::StoreFailure(_) => DenyReason::Store,
             DecidedBy::MissingKey(_) => DenyReason::MissingKey,
@@ -134,11 +144,11 @@ impl RuleDecision {
                 DenyReason::Blocked
             }
             DecidedBy::Excess(_) => DenyReason::TooLarge,
-            DecidedBy::Applied(number) if rules.applied[number as usize].sheds(self.limit) => {
+            DecidedBy::Applied(number) if rules.rules[number as usize].sheds(self.limit) => {
                 DenyReason::Shed
             }
             DecidedBy::Nothing | DecidedBy::Exempt(_) | DecidedBy::Applied(_) => {
-                reason_of(self.limit(rules, at).map(Limit::kind), &self.decision)
+                deny_reason(self.limit(rules, at).map(Limit::kind), &self.decision)
             }
         }
     }

@@ -5,8 +5,8 @@ use std::sync::Arc;
 use arc_swap::Guard;
 use tollgate::Decision;
 
-use super::{Cause, DecidedBy, DenyReason, RequestDecision, is_near};
-use crate::engine::rules::Rules;
+use super::{Cause, DecidedBy, DecisionBasis, DenyReason, is_near_limit};
+use crate::engine::rules::CompiledPolicy;
 use crate::facts::Facts;
 use crate::limits::{Limit, LimitKind, RequestKey};
 use crate::policy::{Mode, OnStoreFailure};
@@ -31,12 +31,12 @@ use crate::policy::{Mode, OnStoreFailure};
 #[debug(
     "Findings {{ cause: {:?}, decision: {:?}, .. }}",
     self.cause(),
-    said.decided.decision
+    decision_data.rule_decision.decision
 )]
-pub struct Findings<'f> {
-    pub(crate) said: RequestDecision,
+pub struct DecisionDetails<'f> {
+    pub(crate) decision_data: DecisionBasis,
     /// The policy that it was decided by.
-    pub(crate) rules: Guard<Arc<Rules>>,
+    pub(crate) rules: Guard<Arc<CompiledPolicy>>,
     pub(crate) facts: &'f Facts<'f>,
 }
 
@@ -60,7 +60,7 @@ pub struct Findings<'f> {
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct ShadowRefusal<'a> {
+pub struct ShadowDenial<'a> {
     /// The rule.
     pub cause: Cause<'a>,
     /// What it said.
@@ -96,18 +96,18 @@ pub struct LimitState<'a> {
     pub decision: Decision,
 }
 
-impl Findings<'_> {
+impl DecisionDetails<'_> {
     /// The limits that the request met, the most urgent first: one that denies, then the one with the fewest such requests left,
     /// and concurrency limits that don't deny last. Unless the verdict was asked to
     /// [list](crate::Conditions::listing_limits) them, and of a denial that is repeated from memory, it is the limit that decided,
     /// alone.
     pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
-        let listed = self.said.limits.as_deref();
+        let listed = self.decision_data.limits.as_deref();
         let decider = if listed.is_some() { None } else { self.limit() };
         let decider = decider.map(|limit| LimitState {
             cause: self.cause(),
             kind: limit.kind(),
-            decision: self.said.decided.decision,
+            decision: self.decision_data.rule_decision.decision,
         });
         let each = listed.unwrap_or_default().iter().map(|met| LimitState {
             cause: met.by.cause(&self.rules),
@@ -119,14 +119,14 @@ impl Findings<'_> {
 
     /// What decided: of a request that passed, the rule with the fewest such requests left.
     pub fn cause(&self) -> Cause<'_> {
-        self.said.decided.by.cause(&self.rules)
+        self.decision_data.rule_decision.by.cause(&self.rules)
     }
 
     /// Whether what decided is enforced for this key, or only counts. All that is in shadow is told by
     /// [`shadow_denials`](Self::shadow_denials).
     pub fn mode(&self) -> Mode {
-        match (self.said.decided.by.rule(), self.key()) {
-            (Some(number), Some(key)) => self.rules.applied[number as usize].mode_for(&key),
+        match (self.decision_data.rule_decision.by.rule(), self.key()) {
+            (Some(number), Some(key)) => self.rules.rules[number as usize].mode_for(&key),
             _ => self.rules.mode,
         }
     }
@@ -149,19 +149,24 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn enforced_percent(&self) -> u8 {
-        self.said.decided.by.enforced_percent(&self.rules)
+        self.decision_data
+            .rule_decision
+            .by
+            .enforced_percent(&self.rules)
     }
 
     /// One decision for all: what is left of the tightest limit, or of those that refused the one
     /// with the largest `retry_after`. A request that meets no limit has no limit, and one that is
     /// blocked never passes.
     pub fn decision(&self) -> &Decision {
-        &self.said.decided.decision
+        &self.decision_data.rule_decision.decision
     }
 
     /// The key by which it was decided; none if no rule decided.
     pub fn key(&self) -> Option<RequestKey<'_>> {
-        self.said.decided.key(&self.rules, self.facts)
+        self.decision_data
+            .rule_decision
+            .key(&self.rules, self.facts)
     }
 
     /// Why it was refused, in one word; none if it passed.
@@ -181,13 +186,17 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reason(&self) -> Option<DenyReason> {
-        (!self.said.allowed).then(|| self.said.reason(&self.rules))
+        (!self.decision_data.is_allowed).then(|| self.decision_data.reason(&self.rules))
     }
 
     /// Whether it passed, and the limit that decided is as far used as the policy calls near: 80 % unless it
     /// says otherwise.
     pub fn is_near_limit(&self) -> bool {
-        self.said.allowed && is_near(&self.said.decided.decision, self.rules.near_limit_percent)
+        self.decision_data.is_allowed
+            && is_near_limit(
+                &self.decision_data.rule_decision.decision,
+                self.rules.near_limit_percent,
+            )
     }
 
     /// The limit that decided, for headers that tell it; none if none did.
@@ -209,8 +218,16 @@ impl Findings<'_> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn limit(&self) -> Option<&Limit> {
-        let RequestDecision { decided, at, .. } = &self.said;
-        let mut changed = self.said.changed.iter().flat_map(|own| &own.limits);
+        let DecisionBasis {
+            rule_decision: decided,
+            decided_at: at,
+            ..
+        } = &self.decision_data;
+        let mut changed = self
+            .decision_data
+            .limit_override
+            .iter()
+            .flat_map(|own| &own.limits);
         let found = changed.find(|limit| limit.id == decided.limit);
         // A limit that adapts is the rule's, whatever was ordered of its others.
         found.or_else(|| decided.limit(&self.rules, *at))
@@ -237,16 +254,20 @@ impl Findings<'_> {
     /// assert_eq!((verdict.order(), verdict.decision().remaining), (Some(order.id), 8));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn order(&self) -> Option<u64> {
-        let changed = self.said.changed.as_ref().map(|changed| changed.order.id);
-        self.said.blocked_by.or(changed)
+    pub fn override_id(&self) -> Option<u64> {
+        let changed = self
+            .decision_data
+            .limit_override
+            .as_ref()
+            .map(|changed| changed.order.id);
+        self.decision_data.block_id.or(changed)
     }
 
     /// What rules in shadow would have refused, in the order of the file. A request that is refused
     /// isn't shown to them: it would have charged them nothing.
-    pub fn shadow_denials(&self) -> impl Iterator<Item = ShadowRefusal<'_>> {
-        let shadows = self.said.shadows.as_slice().iter();
-        shadows.map(|shadowed| ShadowRefusal {
+    pub fn shadow_denials(&self) -> impl Iterator<Item = ShadowDenial<'_>> {
+        let shadows = self.decision_data.shadows.as_slice().iter();
+        shadows.map(|shadowed| ShadowDenial {
             cause: shadowed.by.cause(&self.rules),
             decision: shadowed.decision,
             enforced_percent: shadowed.by.enforced_percent(&self.rules),
@@ -258,13 +279,14 @@ impl Findings<'_> {
     /// A request that is refused because the store can't be asked
     /// ([`Cause::StoreFailure`]) wants another answer than one that has reached a limit: 503, not 429.
     pub fn fallback(&self) -> Option<OnStoreFailure> {
-        self.said.unavailable.map(|store| store.fallback)
+        self.decision_data.unavailable.map(|store| store.fallback)
     }
 }
 
-impl Findings<'_> {
+impl DecisionDetails<'_> {
     /// Whether no rule and no list has decided anything, in shadow or in force.
     pub(crate) fn is_unmatched(&self) -> bool {
-        self.said.decided.by == DecidedBy::Nothing && self.said.shadows.as_slice().is_empty()
+        self.decision_data.rule_decision.by == DecidedBy::Nothing
+            && self.decision_data.shadows.as_slice().is_empty()
     }
 }

@@ -3,8 +3,8 @@
 use std::mem;
 use std::time::Duration;
 
-use tollgate::concurrency::Ending;
-use tollgate::stack::{Expire, Pass, Settlement};
+use tollgate::concurrency::PermitOutcome;
+use tollgate::stack::{ExpireScope, HeldPermits, SettlementTiming};
 
 /// What a request holds while it runs: slots of concurrency limits, given back when this is dropped, and costs
 /// that are estimates, until [`settle`](Self::settle) tells what the request did cost. Estimates of which nothing
@@ -31,7 +31,7 @@ use tollgate::stack::{Expire, Pass, Settlement};
 /// ```
 #[derive(Debug, Default)]
 #[must_use = "permits that are dropped give back their slots, and settle nothing"]
-pub struct Permits(pub(crate) Pass);
+pub struct Permits(pub(crate) HeldPermits);
 
 impl Permits {
     /// The request cost so much, by rules whose cost is an estimate: the rest of that comes back, or what was
@@ -57,7 +57,7 @@ impl Permits {
     /// After the time that its rule gives it (`settle_within`), the estimate is charged, or given back, as the rule says of one
     /// that nobody settles; what is said then is [late](Settlement::Late): it charges what the request cost beyond what is
     /// still charged, and gives nothing back.
-    pub fn settle(&mut self, spent: u64) -> Settlement {
+    pub fn settle(&mut self, spent: u64) -> SettlementTiming {
         self.0.settle(spent)
     }
 
@@ -95,7 +95,7 @@ impl Permits {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn expire(&mut self) {
-        self.0.expire(Expire::Due);
+        self.0.expire(ExpireScope::Due);
     }
 
     /// The request runs on: the time of estimates that isn't over begins anew.
@@ -132,8 +132,8 @@ impl Permits {
     /// assert_eq!((now.limit, now.in_flight), (18, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
-    pub fn tell(&mut self, ending: Ending) {
-        self.0.tell(ending);
+    pub fn report_ending(&mut self, ending: PermitOutcome) {
+        self.0.report(ending);
     }
 
     /// The request cost what its rules say, whatever they say of one that nobody settles (`unsettled: refund`): each what it
@@ -148,8 +148,8 @@ impl Permits {
     /// ```
     /// assert!(tollgate_engine::verdict::Permits::default().is_over());
     /// ```
-    pub fn is_over(&self) -> bool {
-        self.0.is_over()
+    pub fn is_expired(&self) -> bool {
+        self.0.is_expired()
     }
 
     /// Whether nothing is held: then it makes no difference when this is dropped.
@@ -163,13 +163,13 @@ impl Permits {
     }
 
     /// The request ended like this: served, dropped for overload, or neither.
-    pub fn end(self, ending: Ending) {
+    pub fn end(self, ending: PermitOutcome) {
         self.0.end(ending);
     }
 
     /// Holds this as well: what rules in shadow give to the request, or trees.
-    pub(crate) fn hold(&mut self, pass: Pass) {
+    pub(crate) fn hold(&mut self, pass: HeldPermits) {
         let own = mem::take(&mut self.0);
-        self.0 = own.and(pass);
+        self.0 = own.merge(pass);
     }
 }

@@ -1,11 +1,12 @@
 //! The policies and requests that the engine and the slow oracle are compared by.
 
 use proptest::prelude::*;
-use tollgate::core::Align;
+use tollgate::core::WindowAlignment;
 use tollgate::quota::Quota;
 use tollgate::{Algorithm, Rate};
 use tollgate_engine::policy::{
-    Cost, KeyPart, Limits, Match, Mode, OnMissingKey, OnStoreFailure, Pattern, Policy, Rule,
+    Cost, KeyPart, Limits, MatchConditions, Mode, OnMissingKey, OnStoreFailure, Pattern, Policy,
+    Rule,
 };
 
 #[derive(Clone, Debug)]
@@ -53,7 +54,7 @@ fn algorithm() -> impl Strategy<Value = Algorithm> {
         Algorithm::Gcra,
         Algorithm::TokenBucket,
         Algorithm::LeakyBucket,
-        Algorithm::FixedWindow(Align::default()),
+        Algorithm::FixedWindow(WindowAlignment::default()),
         Algorithm::SlidingLog,
         Algorithm::SlidingCounter,
     ])
@@ -131,9 +132,9 @@ fn rule() -> impl Strategy<Value = Rule> {
     )
         .prop_map(
             |((conditions, key, limits, algorithm), priced, mode, replaces)| Rule {
-                matches: Match {
+                matches: MatchConditions {
                     conditions,
-                    ..Match::default()
+                    ..MatchConditions::default()
                 },
                 fallback_keys: match key.0.as_slice() {
                     [] => Vec::new(),
@@ -158,11 +159,11 @@ fn rule() -> impl Strategy<Value = Rule> {
 }
 
 /// Conditions that aren't for all.
-fn some() -> impl Strategy<Value = Vec<Match>> {
+fn some() -> impl Strategy<Value = Vec<MatchConditions>> {
     let own = conditions().prop_filter("not for all", |all| !all.is_empty());
-    let own = own.prop_map(|conditions| Match {
+    let own = own.prop_map(|conditions| MatchConditions {
         conditions,
-        ..Match::default()
+        ..MatchConditions::default()
     });
     prop::option::weighted(0.15, own).prop_map(Vec::from_iter)
 }

@@ -6,10 +6,12 @@ use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{Act, NewOverride, OrderError, OverrideFacts, Replacement, Target};
+use tollgate_engine::orders::{
+    NewOverride, OverrideAction, OverrideError, OverrideFacts, ReplacementLimits, Target,
+};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Engine, Facts};
-use tollgate_testkit::scratch::Scratch;
+use tollgate_testkit::scratch::TempFolder;
 
 use super::{MINUTE, TREE, of, of_ten, order, passes, read};
 use crate::common::engine;
@@ -31,8 +33,8 @@ fn a_block_of_a_network_is_for_all_of_its_addresses_and_no_others() {
     let engine = engine(read(RULES), &Manual::new());
     order(
         &engine,
-        Act::Block,
-        Target::written(None, [("ip", "198.51.100.0/24")]),
+        OverrideAction::Block,
+        Target::parse_facts(None, [("ip", "198.51.100.0/24")]),
     );
     let verdict = engine.decide(&ip("198.51.100.77")).reason();
     assert_eq!(verdict, Some(DenyReason::Blocked));
@@ -42,8 +44,8 @@ fn a_block_of_a_network_is_for_all_of_its_addresses_and_no_others() {
     // An address is one, however it is written.
     order(
         &engine,
-        Act::Block,
-        Target::written(None, [("ip", "2001:DB8:0::9")]),
+        OverrideAction::Block,
+        Target::parse_facts(None, [("ip", "2001:DB8:0::9")]),
     );
     assert!(!passes(&engine, &ip("2001:db8::9")));
 }
@@ -51,19 +53,29 @@ fn a_block_of_a_network_is_for_all_of_its_addresses_and_no_others() {
 #[test]
 fn a_block_by_a_glob_is_for_what_the_policy_would_match() {
     let engine = engine(read(RULES), &Manual::new());
-    let exports = Target::written(None, [("path", "/api/export/**")]);
-    order(&engine, Act::Block, exports.clone());
+    let exports = Target::parse_facts(None, [("path", "/api/export/**")]);
+    order(&engine, OverrideAction::Block, exports.clone());
     let path = |path| user("ada").with("path", path);
     assert!(!passes(&engine, &path("/api/export/2026/01.csv")));
     assert!(passes(&engine, &path("/api/exports")));
-    assert!(engine.withdraw_from(&exports, &Act::Block).is_some());
+    assert!(
+        engine
+            .remove_override_for(&exports, &OverrideAction::Block)
+            .is_some()
+    );
     assert!(passes(&engine, &path("/api/export/2026/01.csv")));
     // A library's own values are texts, whatever is in them.
-    order(&engine, Act::Block, Target::facts([("user", "*")]));
+    order(
+        &engine,
+        OverrideAction::Block,
+        Target::facts([("user", "*")]),
+    );
     assert!(passes(&engine, &user("bob")));
     assert!(!passes(&engine, &user("*")));
-    let stars = Target::written(None, [("user", "***")]);
-    let error = engine.order(of(Act::Block, stars)).expect_err("no glob");
+    let stars = Target::parse_facts(None, [("user", "***")]);
+    let error = engine
+        .add_override(of(OverrideAction::Block, stars))
+        .expect_err("no glob");
     assert_eq!(
         error.to_string(),
         "the glob \"***\" can't be matched: * is anything but /, ** anything, with at most 16 stars and 255 characters after the first"
@@ -74,29 +86,29 @@ fn a_block_by_a_glob_is_for_what_the_policy_would_match() {
 fn overrides_and_bypasses_of_a_rule_take_networks_too() {
     let engine = engine(read(RULES), &Manual::new());
     let login = |address| ip(address).with("path", "/login");
-    let network = || Target::written(Some("per-ip"), [("ip", "203.0.113.0/24")]);
-    let more = Act::Override(Replacement {
+    let network = || Target::parse_facts(Some("per-ip"), [("ip", "203.0.113.0/24")]);
+    let more = OverrideAction::Limit(ReplacementLimits {
         rates: vec![Rate::per_hour(1)],
-        ..Replacement::default()
+        ..ReplacementLimits::default()
     });
     order(&engine, more, network());
     assert_eq!(of_ten(&engine, &login("203.0.113.1")), 1);
     assert_eq!(of_ten(&engine, &login("203.0.114.1")), 2);
-    order(&engine, Act::Bypass, network());
+    order(&engine, OverrideAction::Bypass, network());
     // What remains is the network's own rule, by which each IPv4 address counts for itself.
     assert_eq!(of_ten(&engine, &login("203.0.113.2")), 3);
     let state = engine.limiter_states();
     let orders = state.iter().find(|state| state.name == "per-ip");
-    assert_eq!(orders.expect("a rule").orders, 2);
+    assert_eq!(orders.expect("a rule").overrides, 2);
 }
 
 #[test]
 fn what_no_request_can_have_is_refused() {
     let engine = engine(read(RULES), &Manual::new());
     let refused = |facts: &[(&str, &str)]| {
-        let target = Target::written(None, facts.iter().copied());
+        let target = Target::parse_facts(None, facts.iter().copied());
         engine
-            .order(of(Act::Block, target))
+            .add_override(of(OverrideAction::Block, target))
             .map(|made| made.id)
             .map_err(|why| why.to_string())
     };
@@ -143,12 +155,12 @@ fn what_no_request_can_have_is_refused() {
         ),
     ] {
         assert_eq!(refused(facts), Err(expect.to_owned()), "{facts:?}");
-        let target = Target::written(None, facts.iter().copied());
-        let meant = of(Act::Block, target).naming(OverrideFacts::Any);
+        let target = Target::parse_facts(None, facts.iter().copied());
+        let meant = of(OverrideAction::Block, target).naming(OverrideFacts::Any);
         let is_address = facts[0].0 == "ip" && facts[0].1.starts_with("198");
-        assert_eq!(engine.order(meant).is_ok(), !is_address, "{facts:?}");
+        assert_eq!(engine.add_override(meant).is_ok(), !is_address, "{facts:?}");
     }
-    let last = engine.orders().len() as u64;
+    let last = engine.overrides().len() as u64;
     for fine in ["header.x-bot", "host", "path"]
         .into_iter()
         .zip(["1", "a.example:80", "/v?/x*"])
@@ -156,19 +168,19 @@ fn what_no_request_can_have_is_refused() {
         assert!(refused(&[fine]).is_ok_and(|id| id > last), "{fine:?}");
     }
     let device = Target::facts([("device", "d-1")]);
-    let any = NewOverride::new(Act::Block, device, MINUTE).naming(OverrideFacts::Any);
-    engine.order(any).expect("it is meant");
+    let any = NewOverride::new(OverrideAction::Block, device, MINUTE).naming(OverrideFacts::Any);
+    engine.add_override(any).expect("it is meant");
     assert!(!passes(&engine, &Facts::new().with("device", "d-1")));
 }
 
 #[test]
 fn a_policy_of_trees_takes_no_orders_by_facts_and_no_networks() {
     let engine = engine(read(TREE), &Manual::new());
-    let by_facts = of(Act::Block, Target::facts([("user", "ada")]));
-    assert_eq!(engine.order(by_facts), Err(OrderError::OnlyTrees));
+    let by_facts = of(OverrideAction::Block, Target::facts([("user", "ada")]));
+    assert_eq!(engine.add_override(by_facts), Err(OverrideError::OnlyTrees));
     let network = Target::descriptor("edge", [("user", "10.0.0.0/8")]);
     let error = engine
-        .order(of(Act::Block, network))
+        .add_override(of(OverrideAction::Block, network))
         .expect_err("a network");
     assert_eq!(
         error.to_string(),
@@ -176,12 +188,12 @@ fn a_policy_of_trees_takes_no_orders_by_facts_and_no_networks() {
     );
     // What a list shows of a limit of a tree: its name, and the key.
     let shown = Target::from_text(Some("edge/user"), "user=ada").expect("a key");
-    order(&engine, Act::Block, shown.clone());
+    order(&engine, OverrideAction::Block, shown.clone());
     let ada = [Descriptor::new(&[("user", "ada")])];
     assert!(
         engine
             .decide_descriptors("edge", &ada, 1)
-            .refused()
+            .denied()
             .is_some()
     );
     let found = engine.find(&shown).expect("a key").remove(0);
@@ -189,36 +201,40 @@ fn a_policy_of_trees_takes_no_orders_by_facts_and_no_networks() {
         (found.rule.as_str(), found.key.as_str()),
         ("edge/user", "user=ada")
     );
-    assert_eq!((found.orders.len(), found.orders[0].acted), (1, 1));
+    assert_eq!((found.orders.len(), found.orders[0].used_count), (1, 1));
 }
 
 #[test]
 fn each_order_tells_how_often_it_acted_and_when_last_also_after_a_restart() {
-    let (clock, folder) = (Manual::new(), Scratch::new("orders-acted"));
+    let (clock, folder) = (Manual::new(), TempFolder::new("orders-acted"));
     let before = engine(read(RULES), &clock);
     let block = order(
         &before,
-        Act::Block,
+        OverrideAction::Block,
         Target::key("per-user", [("user", "eve")]),
     );
     let bypass = order(
         &before,
-        Act::Bypass,
-        Target::written(None, [("user", "svc-*")]),
+        OverrideAction::Bypass,
+        Target::parse_facts(None, [("user", "svc-*")]),
     );
-    let idle = order(&before, Act::Block, Target::facts([("user", "nobody")]));
-    assert_eq!((block.acted, block.last_acted), (0, None));
+    let idle = order(
+        &before,
+        OverrideAction::Block,
+        Target::facts([("user", "nobody")]),
+    );
+    assert_eq!((block.used_count, block.last_used_at), (0, None));
     of_ten(&before, &user("eve"));
     clock.advance(Duration::from_secs(5));
-    let last = before.orders()[0].made_at + Duration::from_secs(5);
+    let last = before.overrides()[0].made_at + Duration::from_secs(5);
     assert!(!passes(&before, &user("eve")));
     assert_eq!(of_ten(&before, &user("svc-mail")), 10);
     // A look is no request.
     let _ = before.peek(&user("eve"));
     let acted = |engine: &super::TestEngine| {
-        let orders = engine.orders().into_iter();
+        let orders = engine.overrides().into_iter();
         orders
-            .map(|order| (order.id, order.acted, order.last_acted))
+            .map(|order| (order.id, order.used_count, order.last_used_at))
             .collect::<Vec<_>>()
     };
     let expect = [
@@ -235,7 +251,7 @@ fn each_order_tells_how_often_it_acted_and_when_last_also_after_a_restart() {
     let memory = super::Memory::builder()
         .clock(clock.clone())
         .wall(clock.clone());
-    let resume = tollgate_engine::Resume::default();
+    let resume = tollgate_engine::RestoreOptions::default();
     let (after, _) = Engine::restore(read(RULES), memory, resume, &mut file).expect("restored");
     assert_eq!(acted(&after), expect);
     assert_eq!(of_ten(&after, &user("svc-web")), 10);
@@ -276,9 +292,9 @@ fn both_rates_of_a_rule_are_raised_by_one_override() {
     let text = "limits: [{name: a, key: user, rate: [2/s, 3/h]}]";
     let engine = engine(read(text), &Manual::new());
     let both = |rates: Vec<Rate>| {
-        Act::Override(Replacement {
+        OverrideAction::Limit(ReplacementLimits {
             rates,
-            ..Replacement::default()
+            ..ReplacementLimits::default()
         })
     };
     let raised = both(vec![Rate::per_hour(6), Rate::per_second(8)]);
@@ -286,7 +302,7 @@ fn both_rates_of_a_rule_are_raised_by_one_override() {
     assert_eq!(of_ten(&engine, &user("ada")), 6);
     let twice = both(vec![Rate::per_hour(6), Rate::per_hour(8)]);
     let error = engine
-        .order(of(twice, Target::rule("a")))
+        .add_override(of(twice, Target::rule("a")))
         .expect_err("two of one period");
     assert_eq!(
         error.to_string(),

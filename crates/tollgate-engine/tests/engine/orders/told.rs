@@ -13,7 +13,7 @@ fn an_address_names_its_network() {
     );
     order(
         &engine,
-        Act::Block,
+        OverrideAction::Block,
         Target::key("nets", [("ip", "203.0.113.7")]),
     );
     let from = |ip| passes(&engine, &Facts::new().with("ip", ip));
@@ -31,35 +31,41 @@ fn what_cannot_be_carried_out_is_said() {
     off.mode = Mode::Off;
     let engine = engine(policy(vec![rule("users", rates(&["5/s"])), off]), &clock);
     let key = || Target::key("users", [("user", "ada")]);
-    let nothing = Act::Override(Replacement::default());
-    let quota = Act::Override(Replacement {
+    let nothing = OverrideAction::Limit(ReplacementLimits::default());
+    let quota = OverrideAction::Limit(ReplacementLimits {
         quota: Some(1),
-        ..Replacement::default()
+        ..ReplacementLimits::default()
     });
-    let long = NewOverride::new(Act::Block, key(), MAX_OVERRIDE_DURATION + MINUTE);
+    let long = NewOverride::new(OverrideAction::Block, key(), MAX_OVERRIDE_DURATION + MINUTE);
     let table = [
         (
-            of(Act::Block, Target::rule("user")),
+            of(OverrideAction::Block, Target::rule("user")),
             "no rule, tier or limit of a tree is called \"user\": did you mean \"users\"?",
         ),
-        (of(Act::Block, Target::rule("off")), "\"off\" is off"),
         (
-            of(Act::Block, Target::everything()),
+            of(OverrideAction::Block, Target::rule("off")),
+            "\"off\" is off",
+        ),
+        (
+            of(OverrideAction::Block, Target::all_requests()),
             "that would be for all requests: name a rule, or the facts of a key",
         ),
         (
-            of(Act::Block, Target::key("users", [("ip", "::1")])),
+            of(OverrideAction::Block, Target::key("users", [("ip", "::1")])),
             "the key of \"users\" is made of the fact \"user\": say user=…",
         ),
         (
             of(
-                Act::Block,
+                OverrideAction::Block,
                 Target::key("users", [("user", "ada"), ("path", "/")]),
             ),
             "the key of \"users\" isn't made of the fact \"path\": leave it out",
         ),
         (
-            of(Act::Block, Target::descriptor("edge", [("user", "ada")])),
+            of(
+                OverrideAction::Block,
+                Target::descriptor("edge", [("user", "ada")]),
+            ),
             "no limit of the domain is for this descriptor",
         ),
         (
@@ -72,7 +78,7 @@ fn what_cannot_be_carried_out_is_said() {
         ),
         (of(quota, key()), "\"users\" has no quota"),
         (
-            NewOverride::new(Act::Block, key(), Duration::ZERO),
+            NewOverride::new(OverrideAction::Block, key(), Duration::ZERO),
             "an order lasts for some time: say how long",
         ),
         (
@@ -80,14 +86,17 @@ fn what_cannot_be_carried_out_is_said() {
             "an order lasts at most 30 days, not 31: change the policy instead",
         ),
         (
-            of(Act::Block, key()).by("x".repeat(300)),
+            of(OverrideAction::Block, key()).author("x".repeat(300)),
             "the name of who orders has 300 bytes, more than the 256 that are kept",
         ),
     ];
     for (order, told) in table {
-        assert_eq!(engine.order(order).expect_err(told).to_string(), told);
+        assert_eq!(
+            engine.add_override(order).expect_err(told).to_string(),
+            told
+        );
     }
-    assert!(engine.orders().is_empty());
+    assert!(engine.overrides().is_empty());
 }
 
 #[test]
@@ -101,7 +110,7 @@ fn a_key_is_found_and_reset_by_its_rule_or_by_all_that_know_it() {
     };
     let everybody = Rule {
         key: Vec::new(),
-        matches: Match::default(),
+        matches: MatchConditions::default(),
         ..rule("all", rates(&["100/h"]))
     };
     let rules = vec![rule("users", rates(&["5/h"])), by_path, one_path, everybody];
@@ -125,16 +134,16 @@ fn a_key_is_found_and_reset_by_its_rule_or_by_all_that_know_it() {
     let nobody = engine
         .find(&Target::facts([("ip", "::1")]))
         .expect_err("no key");
-    assert_eq!(nobody, OrderError::NoKey);
+    assert_eq!(nobody, OverrideError::NoKey);
 }
 
 #[test]
 fn orders_go_on_after_a_restart_until_they_end() {
-    let (clock, folder) = (Manual::new(), Scratch::new("engine-orders"));
+    let (clock, folder) = (Manual::new(), TempFolder::new("engine-orders"));
     let path = folder.path("state");
     let text = "limits: [{name: a, key: user, rate: 5/h, quota: 9/day, concurrency: 3}]";
     let before = engine(with_tree(text), &clock);
-    let all = Act::Override(Replacement {
+    let all = OverrideAction::Limit(ReplacementLimits {
         rates: vec![Rate::per_hour(7).burst(2)],
         quota: Some(3),
         concurrency: Some(1),
@@ -142,19 +151,23 @@ fn orders_go_on_after_a_restart_until_they_end() {
     order(&before, all, Target::key("a", [("user", "ada")]));
     order(
         &before,
-        Act::Bypass,
+        OverrideAction::Bypass,
         Target::descriptor("edge", [("user", "bob")]),
     );
-    order(&before, Act::Bypass, Target::everything());
-    let short = NewOverride::new(Act::Block, Target::rule("a"), Duration::from_secs(10));
-    before.order(short).expect("an order");
+    order(&before, OverrideAction::Bypass, Target::all_requests());
+    let short = NewOverride::new(
+        OverrideAction::Block,
+        Target::rule("a"),
+        Duration::from_secs(10),
+    );
+    before.add_override(short).expect("an order");
     order(
         &before,
-        Act::Block,
+        OverrideAction::Block,
         Target::facts([("user", "eve"), ("path", "/")]),
     );
     clock.advance(Duration::from_secs(5));
-    let listed = before.orders();
+    let listed = before.overrides();
     let mut file = SnapshotWriter::create(&path, b"teststst", 1).expect("a file");
     before.save(&mut file).expect("written");
     file.finish().expect("written");
@@ -164,21 +177,27 @@ fn orders_go_on_after_a_restart_until_they_end() {
         let restored = Engine::restore(
             policy,
             builder,
-            tollgate_engine::Resume::default(),
+            tollgate_engine::RestoreOptions::default(),
             &mut file,
         );
         restored.expect("a snapshot").0
     };
-    assert_eq!(restored(with_tree(text)).orders(), listed);
+    assert_eq!(restored(with_tree(text)).overrides(), listed);
     clock.advance(Duration::from_secs(5));
-    let other = restored(read("limits: [{name: b, rate: 1/s}]")).with_tallies(10);
-    let ids: Vec<_> = other.orders().iter().map(|order| order.id).collect();
+    let other = restored(read("limits: [{name: b, rate: 1/s}]")).with_counters(10);
+    let ids: Vec<_> = other.overrides().iter().map(|order| order.id).collect();
     assert_eq!(ids, [1, 2, 3, 5]);
-    assert!(matches!(other.orders()[0].effect, Effect::Idle(_)));
+    assert!(matches!(
+        other.overrides()[0].effect,
+        OverrideStatus::Idle(_)
+    ));
     assert!(!passes(&other, &user("eve").with("path", "/")));
-    assert_eq!(order(&other, Act::Block, Target::rule("b")).id, 6);
+    assert_eq!(
+        order(&other, OverrideAction::Block, Target::rule("b")).id,
+        6
+    );
     clock.advance(MINUTE);
-    assert!(restored(with_tree(text)).orders().is_empty());
+    assert!(restored(with_tree(text)).overrides().is_empty());
 }
 
 #[test]
@@ -191,7 +210,7 @@ limits:
 - {name: trial, mode: shadow, rate: 5/s, algorithm: sliding-log}
 ";
     let engine = engine(read(text), &clock);
-    order(&engine, Act::Bypass, Target::rule("trial"));
+    order(&engine, OverrideAction::Bypass, Target::rule("trial"));
     let facts = user("ada").with("ip", "203.0.113.1");
     assert!(passes(&engine, &facts));
     let mut waiting = Box::pin(engine.decide_async(&facts));
@@ -205,7 +224,7 @@ limits:
             let (sort, key) = (own.sort.name(), own.key.join(","));
             format!(
                 "{} {sort} {key} {limits:?} {:?} {} {}",
-                own.name, own.mode, own.waiting, own.orders
+                own.name, own.mode, own.waiting, own.overrides
             )
         })
         .collect();
@@ -227,7 +246,7 @@ fn the_keys_that_are_refused_most_are_told_with_their_limiter() {
     let engine = engine(with_tree(text), &clock).with_top_keys(5);
     order(
         &engine,
-        Act::Block,
+        OverrideAction::Block,
         Target::descriptor("edge", [("user", "bob")]),
     );
     for (name, times) in [("eve", 6), ("bob", 3), ("ada", 1)] {
@@ -236,7 +255,7 @@ fn the_keys_that_are_refused_most_are_told_with_their_limiter() {
     of_times(2, || descriptors_pass(&engine, &[("user", "bob")]));
     // What no rule refuses has no key.
     of_times(9, || passes(&engine, &Facts::new().with("path", "/x")));
-    let top = engine.top().expect("it is counted");
+    let top = engine.top_keys().expect("it is counted");
     let told: Vec<_> = top
         .keys
         .iter()
@@ -259,13 +278,13 @@ fn a_clock_that_is_set_back_makes_no_order_last_longer_than_was_ordered() {
     let memory = Memory::builder().clock(clock).wall(wall.clone()).build();
     let engine = Engine::new(policy(vec![rule("a", rates(&["1/h"]))]), memory);
     let engine = engine.expect("a policy");
-    let made = order(&engine, Act::Bypass, Target::rule("a"));
+    let made = order(&engine, OverrideAction::Bypass, Target::rule("a"));
     let ada = user("ada");
-    let all_pass = || (0..10).all(|_| engine.decide(&ada).passed().is_some());
+    let all_pass = || (0..10).all(|_| engine.decide(&ada).allowed().is_some());
     // A little less says nothing: threads read the clock at times of their own.
     wall.set(tollgate::Timestamp::from_secs(999_999));
     assert!(all_pass());
-    let listed = engine.orders().remove(0);
+    let listed = engine.overrides().remove(0);
     assert_eq!(
         (listed.id, listed.made_at, listed.until),
         (made.id, made.made_at, made.until)
@@ -273,7 +292,7 @@ fn a_clock_that_is_set_back_makes_no_order_last_longer_than_was_ordered() {
     wall.set(tollgate::Timestamp::from_secs(500));
     assert!(all_pass());
     let until = tollgate::Timestamp::from_secs(560);
-    assert_eq!(engine.orders()[0].until, until);
+    assert_eq!(engine.overrides()[0].until, until);
     wall.set(until);
-    assert!(!all_pass() && engine.orders().is_empty());
+    assert!(!all_pass() && engine.overrides().is_empty());
 }

@@ -4,16 +4,16 @@ use std::time::Duration;
 
 use proptest::prelude::*;
 use proptest::sample::select;
-use tollgate::core::Align;
+use tollgate::core::WindowAlignment;
 use tollgate::{Algorithm, Timestamp};
-use tollgate_adaptive::NamedLaw;
-use tollgate_adaptive::shed::Shares;
+use tollgate_adaptive::AdaptiveAlgorithm;
+use tollgate_adaptive::shed::CriticalityShares;
 use tollgate_engine::document::{Node, Span, Value};
 use tollgate_engine::facts::Unit;
 use tollgate_engine::policy::{
     Adaptive, Charging, Cost, Counting, DescriptorLimit, DescriptorRule, Domain, KeyPart, Limits,
-    Match, Mode, OnMissingKey, OnStoreFailure, Over, Pattern, Policy, Rule, Settle, Shed, Tier,
-    Unsettled,
+    MatchConditions, Mode, OnMissingKey, OnStoreFailure, OverLimitAction, Pattern, Policy, Rule,
+    Settlement, Shedding, Tier, UnsettledAction,
 };
 
 const ALGORITHMS: [Algorithm; 6] = [
@@ -21,8 +21,8 @@ const ALGORITHMS: [Algorithm; 6] = [
     Algorithm::TokenBucket,
     Algorithm::SlidingLog,
     Algorithm::SlidingCounter,
-    Algorithm::FixedWindow(Align::FirstHit),
-    Algorithm::FixedWindow(Align::Boundary(Timestamp::ZERO)),
+    Algorithm::FixedWindow(WindowAlignment::FirstHit),
+    Algorithm::FixedWindow(WindowAlignment::Boundary(Timestamp::ZERO)),
 ];
 
 /// Names that are easily taken for others once they are text.
@@ -64,9 +64,9 @@ fn pattern() -> impl Strategy<Value = Pattern> {
     })
 }
 
-fn matches() -> impl Strategy<Value = Match> {
+fn matches() -> impl Strategy<Value = MatchConditions> {
     let facts = select(vec!["ip", "path", "user"]).prop_map(str::to_owned);
-    prop::collection::btree_map(facts, pattern(), 0..3).prop_map(|conditions| Match {
+    prop::collection::btree_map(facts, pattern(), 0..3).prop_map(|conditions| MatchConditions {
         conditions: conditions.into_iter().collect(),
         span: Span::default(),
     })
@@ -104,8 +104,8 @@ fn limits() -> impl Strategy<Value = Limits> {
 }
 
 fn cost() -> impl Strategy<Value = Cost> {
-    let unsettled = select(vec![Unsettled::Charge, Unsettled::Refund]);
-    let settle = (1..3u64, unsettled).prop_map(|(seconds, unsettled)| Settle {
+    let unsettled = select(vec![UnsettledAction::Charge, UnsettledAction::Refund]);
+    let settle = (1..3u64, unsettled).prop_map(|(seconds, unsettled)| Settlement {
         within: Duration::from_secs(seconds),
         unsettled,
     });
@@ -128,10 +128,10 @@ fn kept() -> impl Strategy<Value = (Counting, OnStoreFailure)> {
     (counting, failure)
 }
 
-fn over() -> impl Strategy<Value = Over> {
+fn over() -> impl Strategy<Value = OverLimitAction> {
     let wait = select(vec![1_000_000u64, 1_000_000_000, 1_000_000_001]);
-    let wait = wait.prop_map(|nanos| Over::Wait(Duration::from_nanos(nanos)));
-    prop_oneof![Just(Over::Refuse), wait]
+    let wait = wait.prop_map(|nanos| OverLimitAction::Wait(Duration::from_nanos(nanos)));
+    prop_oneof![Just(OverLimitAction::Deny), wait]
 }
 
 fn mode() -> impl Strategy<Value = Mode> {
@@ -139,14 +139,21 @@ fn mode() -> impl Strategy<Value = Mode> {
 }
 
 fn adaptive() -> impl Strategy<Value = Adaptive> {
-    let law = select(vec![NamedLaw::Little, NamedLaw::Gradient2]);
-    (law, 1..3u32, 3..5u32).prop_map(|(law, min, max)| Adaptive { law, min, max })
+    let law = select(vec![
+        AdaptiveAlgorithm::Little,
+        AdaptiveAlgorithm::Gradient2,
+    ]);
+    (law, 1..3u32, 3..5u32).prop_map(|(law, min, max)| Adaptive {
+        algorithm: law,
+        min,
+        max,
+    })
 }
 
-fn shed() -> impl Strategy<Value = Shed> {
-    (name(), 50..52u8, 60..62u8).prop_map(|(by, sheddable, default)| Shed {
+fn shed() -> impl Strategy<Value = Shedding> {
+    (name(), 50..52u8, 60..62u8).prop_map(|(by, sheddable, default)| Shedding {
         by,
-        shares: Shares::new(sheddable, default),
+        shares: CriticalityShares::new(sheddable, default),
     })
 }
 
@@ -217,7 +224,7 @@ fn rule() -> impl Strategy<Value = Rule> {
             over,
             on_store_failure: kept.1.into(),
             counting: kept.0,
-            slot,
+            hash_tag: slot,
             replaces,
             shared,
             span: Span::default(),

@@ -5,8 +5,8 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
-use super::{KeyOf, KeySource, MissingKey};
-use crate::client::{Network, Told, Trust};
+use super::{KeyExtractor, KeySource, MissingKey};
+use crate::client::{ForwardedBy, Network, Trust};
 use crate::guard::events;
 use crate::guard::request::Request;
 
@@ -17,7 +17,7 @@ const ONE_OF: u32 = 61;
 
 thread_local! {
     /// Requests of this thread until the next that is searched; at first those above [`ONE_OF`] are as well.
-    static UNSEARCHED: Cell<u32> = const { Cell::new(ONE_OF + ALL_AT_FIRST) };
+    static REQUESTS_UNTIL_SEARCH: Cell<u32> = const { Cell::new(ONE_OF + ALL_AT_FIRST) };
 }
 
 /// The address of the client: that of the connection, or the one that [trusted](Trust) proxies tell.
@@ -37,7 +37,7 @@ thread_local! {
 /// Clones, as for several layers, warn together of a proxy that isn't trusted: once.
 #[derive(Debug)]
 #[must_use]
-pub struct Address {
+pub struct ClientAddress {
     trust: Trust,
     ipv4_bits: u8,
     ipv6_bits: u8,
@@ -45,11 +45,11 @@ pub struct Address {
     warned: OnceLock<Arc<AtomicBool>>,
 }
 
-impl Address {
+impl ClientAddress {
     /// That of the connection.
     pub const fn new() -> Self {
         Self {
-            trust: Trust::nobody(),
+            trust: Trust::none(),
             ipv4_bits: 32,
             ipv6_bits: 64,
             warned: OnceLock::new(),
@@ -57,7 +57,7 @@ impl Address {
     }
 
     /// The one that these proxies tell.
-    pub fn behind(mut self, trust: Trust) -> Self {
+    pub fn trust(mut self, trust: Trust) -> Self {
         self.trust = trust;
         self
     }
@@ -117,7 +117,7 @@ impl Address {
     /// Whose request it is, as [`Trust::client`] has it.
     pub(in crate::guard) fn client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
         if self.reads_fields() {
-            return self.told(request);
+            return self.forwarded_client(request);
         }
         request.peer().map(|peer| peer.ip().to_canonical())
     }
@@ -129,7 +129,7 @@ impl Address {
     }
 
     /// Who counts as one client with this address.
-    fn around(&self, address: IpAddr) -> Network {
+    fn client_network(&self, address: IpAddr) -> Network {
         let address = untranslated(address.to_canonical());
         let bits = if address.is_ipv4() {
             self.ipv4_bits
@@ -148,25 +148,25 @@ impl Address {
         {
             return false;
         }
-        let left = UNSEARCHED.get();
+        let left = REQUESTS_UNTIL_SEARCH.get();
         let is_due = left == 0 || left > ONE_OF;
         if !is_due {
-            UNSEARCHED.set(left - 1);
+            REQUESTS_UNTIL_SEARCH.set(left - 1);
         }
         is_due
     }
 
     #[inline(never)]
-    fn told(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
+    fn forwarded_client(&self, request: &(impl Request + ?Sized)) -> Option<IpAddr> {
         let peer = request.peer().map(|peer| peer.ip());
-        let lines = request.lines(self.trust.field().name());
+        let lines = request.header_lines(self.trust.field().name());
         // This one was searched, so the next is due later.
-        UNSEARCHED.set(match UNSEARCHED.get() {
+        REQUESTS_UNTIL_SEARCH.set(match REQUESTS_UNTIL_SEARCH.get() {
             0 => ONE_OF - 1,
             left => left - 1,
         });
         let client = self.trust.client(peer, lines);
-        if client.told == Told::ByStranger {
+        if client.forwarded_by == ForwardedBy::Untrusted {
             self.warn();
         }
         client.address
@@ -202,7 +202,7 @@ const fn untranslated(address: IpAddr) -> IpAddr {
     }
 }
 
-impl Clone for Address {
+impl Clone for ClientAddress {
     fn clone(&self) -> Self {
         let warned = self.warned.get_or_init(Arc::default);
         Self {
@@ -214,17 +214,18 @@ impl Clone for Address {
     }
 }
 
-impl Default for Address {
+impl Default for ClientAddress {
     fn default() -> Self {
         Self::new()
     }
 }
 
-impl<R: Request + ?Sized> KeyOf<R> for Address {
+impl<R: Request + ?Sized> KeyExtractor<R> for ClientAddress {
     type Key<'r> = Network;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<Network> {
-        self.client(request).map(|client| self.around(client))
+        self.client(request)
+            .map(|client| self.client_network(client))
     }
 
     #[inline(always)]
@@ -235,7 +236,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
         // Each by itself: put together they would be an address that is copied byte by byte.
         Some(match request.peer()? {
             SocketAddr::V4(peer) => Network::around_v4(*peer.ip(), self.ipv4_bits),
-            SocketAddr::V6(peer) => self.around(IpAddr::V6(*peer.ip())),
+            SocketAddr::V6(peer) => self.client_network(IpAddr::V6(*peer.ip())),
         })
     }
 
@@ -249,7 +250,7 @@ impl<R: Request + ?Sized> KeyOf<R> for Address {
 #[derive(Clone, Copy, Debug)]
 pub struct Connection;
 
-impl<R: Request + ?Sized> KeyOf<R> for Connection {
+impl<R: Request + ?Sized> KeyExtractor<R> for Connection {
     type Key<'r> = SocketAddr;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<SocketAddr> {

@@ -4,7 +4,7 @@ use std::hash::{Hash, Hasher};
 
 use percent_encoding::percent_decode;
 
-use super::{Address, KeyOf, KeySource, MissingKey, Request};
+use super::{ClientAddress, KeyExtractor, KeySource, MissingKey, Request};
 use crate::client::Network;
 
 /// A cookie.
@@ -25,7 +25,7 @@ use crate::client::Network;
 #[derive(Clone, Debug)]
 pub struct Cookie {
     name: Box<str>,
-    doubled_by: Address,
+    doubled_by: ClientAddress,
 }
 
 /// The key of a request by a cookie.
@@ -46,7 +46,7 @@ impl Cookie {
     pub fn new(name: &str) -> Self {
         Self {
             name: name.into(),
-            doubled_by: Address::new(),
+            doubled_by: ClientAddress::new(),
         }
     }
 
@@ -63,17 +63,17 @@ impl Cookie {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
-    pub fn doubled_by(mut self, address: Address) -> Self {
+    pub fn ambiguous_by(mut self, address: ClientAddress) -> Self {
         self.doubled_by = address;
         self
     }
 }
 
-impl<R: Request + ?Sized> KeyOf<R> for Cookie {
+impl<R: Request + ?Sized> KeyExtractor<R> for Cookie {
     type Key<'r> = CookieKey<'r>;
 
     fn key<'r>(&'r self, request: &'r R) -> Option<CookieKey<'r>> {
-        let lines = request.lines("cookie");
+        let lines = request.header_lines("cookie");
         let pairs = lines.flat_map(|line| line.split(|byte| *byte == b';'));
         let mut values = pairs.filter_map(|pair| {
             let at = pair.iter().position(|byte| *byte == b'=')?;

@@ -4,18 +4,18 @@ use super::*;
 
 const NOW: u64 = 1_700_000_000;
 
-fn read(status: u16, fields: &[(&str, &str)]) -> Advice {
-    Advice::read(status, NOW, Reset::Guess, |name| {
+fn read(status: u16, fields: &[(&str, &str)]) -> ServerAdvice {
+    ServerAdvice::read(status, NOW, ResetMeaning::Guess, |name| {
         let own = fields.iter().filter(move |(own, _)| *own == name);
         own.map(|(_, value)| value.as_bytes())
     })
 }
 
-fn left(remaining: u64, quota: Option<u64>, more_after: u64) -> Option<Left> {
-    Some(Left {
+fn left(remaining: u64, quota: Option<u64>, more_after: u64) -> Option<RemainingQuota> {
+    Some(RemainingQuota {
         remaining,
         quota,
-        more_after: Duration::from_secs(more_after),
+        refill_after: Duration::from_secs(more_after),
     })
 }
 
@@ -40,7 +40,7 @@ fn retry_after_is_seconds_or_a_date() {
     ];
     for (value, expect) in rows {
         let advice = read(429, &[("retry-after", value)]);
-        assert!(advice.is_refusal);
+        assert!(advice.is_denial);
         let expect = expect.map(Duration::from_secs);
         assert_eq!(advice.retry_after, expect, "{value}");
     }
@@ -54,13 +54,17 @@ fn dates_are_compared_with_the_clock_that_wrote_them() {
     ];
     let advice = read(503, &fields);
     assert_eq!(advice.retry_after, Some(Duration::from_secs(9)));
-    assert!(advice.is_refusal);
-    assert!(!read(503, &[]).is_refusal, "of another reason");
-    assert!(!read(200, &fields).is_refusal);
+    assert!(advice.is_denial);
+    assert!(!read(503, &[]).is_denial, "of another reason");
+    assert!(!read(200, &fields).is_denial);
 }
 
 /// Fields, what is left by them, and the milliseconds in which one comes back.
-type Row<'a> = (&'a [(&'a str, &'a str)], Option<Left>, Option<u64>);
+type Row<'a> = (
+    &'a [(&'a str, &'a str)],
+    Option<RemainingQuota>,
+    Option<u64>,
+);
 
 #[test]
 fn every_dialect_is_read() {
@@ -158,7 +162,7 @@ fn every_dialect_is_read() {
 #[test]
 fn what_a_reset_means_can_be_said() {
     let reset = |reset, value: &'static str| {
-        let advice = Advice::read(200, NOW, reset, |name| {
+        let advice = ServerAdvice::read(200, NOW, reset, |name| {
             let value = match name {
                 "x-ratelimit-remaining" => Some("0"),
                 "x-ratelimit-reset" => Some(value),
@@ -166,13 +170,16 @@ fn what_a_reset_means_can_be_said() {
             };
             value.map(str::as_bytes).into_iter()
         });
-        advice.left.map(|left| left.more_after.as_secs())
+        advice.left.map(|left| left.refill_after.as_secs())
     };
-    assert_eq!(reset(Reset::Delta, "1700000060"), Some(1_700_000_060));
-    assert_eq!(reset(Reset::Epoch, "1700000060"), Some(60));
-    assert_eq!(reset(Reset::Epoch, "60"), Some(0));
-    assert_eq!(reset(Reset::Guess, "60"), Some(60));
-    assert_eq!(reset(Reset::Guess, "1700000060"), Some(60));
+    assert_eq!(
+        reset(ResetMeaning::Delta, "1700000060"),
+        Some(1_700_000_060)
+    );
+    assert_eq!(reset(ResetMeaning::Epoch, "1700000060"), Some(60));
+    assert_eq!(reset(ResetMeaning::Epoch, "60"), Some(0));
+    assert_eq!(reset(ResetMeaning::Guess, "60"), Some(60));
+    assert_eq!(reset(ResetMeaning::Guess, "1700000060"), Some(60));
 }
 
 #[test]

@@ -10,23 +10,23 @@ use tollgate::Timestamp;
 pub(super) struct TokenAccounts {
     /// All that came, less what was returned, dropped or worth nothing in the end: what isn't here any more of
     /// it was spent, or is out.
-    pub(super) had: u64,
+    pub(super) received: u64,
     /// So much of it was noted as spent.
-    pub(super) noted: u64,
+    pub(super) recorded_as_spent: u64,
     /// What requests hold until it is known what they cost: the store is told of it as of what is here.
-    pub(super) out: u64,
+    pub(super) held_for_requests: u64,
     pub(super) estimates: BTreeMap<u64, HeldEstimate>,
     /// No estimate ends before this.
-    over_from: Timestamp,
+    first_expiry: Timestamp,
     /// The number of the next.
     next: u64,
     /// What was spent beyond estimates, and the store doesn't know of.
     pub(super) owed: u64,
     /// What the store was told was spent, and wasn't in the end; and since when it may have drained there.
-    pub(super) late: u64,
-    late_since: Timestamp,
+    pub(super) returned_after_report: u64,
+    returned_since: Timestamp,
     /// Whether less is out than the store was told: what was spent of it drains once the store knows.
-    pub(super) is_less: bool,
+    pub(super) has_settled_estimates: bool,
 }
 
 /// What one request holds.
@@ -38,71 +38,74 @@ pub(super) struct HeldEstimate {
 }
 
 impl TokenAccounts {
-    pub(super) fn open(&mut self, tokens: u64, until: Timestamp) -> u64 {
+    pub(super) fn open_estimate(&mut self, tokens: u64, until: Timestamp) -> u64 {
         let number = self.next;
         self.next += 1;
-        self.out += tokens;
-        let is_first = self.estimates.is_empty() || until < self.over_from;
-        self.over_from = if is_first { until } else { self.over_from };
+        self.held_for_requests += tokens;
+        let is_first = self.estimates.is_empty() || until < self.first_expiry;
+        self.first_expiry = if is_first { until } else { self.first_expiry };
         self.estimates
             .insert(number, HeldEstimate { tokens, until });
         number
     }
 
     /// Estimates whose time is over are spent.
-    pub(super) fn expire(&mut self, now: Timestamp) {
-        if now < self.over_from {
+    pub(super) fn expire_estimates(&mut self, now: Timestamp) {
+        if now < self.first_expiry {
             return;
         }
-        let mut out = self.out;
+        let mut out = self.held_for_requests;
         self.estimates.retain(|_, estimate| {
             let stays = now < estimate.until;
             out -= if stays { 0 } else { estimate.tokens };
             stays
         });
-        self.out = out;
+        self.held_for_requests = out;
         let first = self.estimates.values().map(|estimate| estimate.until).min();
-        self.over_from = first.unwrap_or(Timestamp::MAX);
+        self.first_expiry = first.unwrap_or(Timestamp::MAX);
     }
 
     /// An estimate ends then. None ends sooner by that, so the first end that is known stays right.
-    pub(super) fn prolong(&mut self, number: u64, until: Timestamp) {
+    pub(super) fn extend_estimate(&mut self, number: u64, until: Timestamp) {
         if let Some(estimate) = self.estimates.get_mut(&number) {
             estimate.until = estimate.until.max(until);
         }
     }
 
     /// The store counts all that was out as spent.
-    pub(super) fn lapse(&mut self) {
+    pub(super) fn drop_all_estimates(&mut self) {
         self.estimates.clear();
-        (self.out, self.late) = (0, 0);
+        (self.held_for_requests, self.returned_after_report) = (0, 0);
     }
 
     /// What was told as spent since then came back.
     pub(super) fn add_late(&mut self, tokens: u64, since: Timestamp) {
-        self.late_since = match self.late {
+        self.returned_since = match self.returned_after_report {
             0 => since,
-            _ => since.min(self.late_since),
+            _ => since.min(self.returned_since),
         };
-        self.late += tokens;
+        self.returned_after_report += tokens;
         // What was noted of it wasn't spent, and it isn't here.
-        self.lose(tokens);
+        self.remove_received(tokens);
     }
 
     pub(super) fn take_late(&mut self) -> (u64, Timestamp) {
-        (std::mem::take(&mut self.late), self.late_since)
+        (
+            std::mem::take(&mut self.returned_after_report),
+            self.returned_since,
+        )
     }
 
     /// Tokens were lost that nobody spent. What was noted of them isn't noted of those to come.
-    pub(super) fn lose(&mut self, tokens: u64) {
-        self.had = self.had.saturating_sub(tokens);
-        self.noted = self.noted.min(self.had);
+    pub(super) fn remove_received(&mut self, tokens: u64) {
+        self.received = self.received.saturating_sub(tokens);
+        self.recorded_as_spent = self.recorded_as_spent.min(self.received);
     }
 
     /// How much more than was noted before.
-    pub(super) fn note(&mut self, spent: u64) -> u64 {
-        let more = spent.saturating_sub(self.noted);
-        self.noted += more;
+    pub(super) fn record_spent(&mut self, spent: u64) -> u64 {
+        let more = spent.saturating_sub(self.recorded_as_spent);
+        self.recorded_as_spent += more;
         more
     }
 }

@@ -6,8 +6,8 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed};
 use tollgate::Timestamp;
 
 use super::accounts::{HeldEstimate, TokenAccounts};
-use super::{LeaseBook, Spent};
-use crate::lease::request::EVERYTHING;
+use super::{LeaseBook, SpendOutcome};
+use crate::lease::request::FORGIVE_ALL;
 
 /// When something was spent, in terms of what the store was told of it.
 #[derive(Clone, Copy, Debug)]
@@ -34,7 +34,7 @@ impl LeaseBook {
 
     /// Puts back what was spent after this. If the store was told meanwhile that it is spent, it goes to an account, and
     /// the next plan returns it; if the store has taken all of it for lost, so it is.
-    pub(in crate::lease) fn put_back(&self, now: Timestamp, cost: u64, stamp: SpendStamp) {
+    pub(in crate::lease) fn restore(&self, now: Timestamp, cost: u64, stamp: SpendStamp) {
         // A plan counts first, and looks at what is here under the lock.
         let mut accounts = self.accounts();
         if self.lapses.load(Relaxed) != stamp.lapses {
@@ -42,7 +42,7 @@ impl LeaseBook {
         }
         if self.plans.load(Relaxed) != stamp.plans {
             accounts.add_late(cost, stamp.at);
-        } else if now.as_nanos() < self.until.load(Acquire) {
+        } else if now.as_nanos() < self.expires_at.load(Acquire) {
             self.tokens.fetch_add(cost, Relaxed);
         }
     }
@@ -59,9 +59,9 @@ impl LeaseBook {
     }
 
     /// The store counts all that was out as spent, and what isn't here any more.
-    pub(super) fn lapse(&self, accounts: &mut TokenAccounts) {
+    pub(super) fn mark_lapsed(&self, accounts: &mut TokenAccounts) {
         self.lapses.fetch_add(1, Relaxed);
-        accounts.lapse();
+        accounts.drop_all_estimates();
     }
 
     /// Holds a cost for a request, if it is here.
@@ -70,11 +70,11 @@ impl LeaseBook {
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> (Spent, Option<u64>) {
+    ) -> (SpendOutcome, Option<u64>) {
         let mut accounts = self.accounts();
         let spent = self.spend(now, cost);
         let number = match spent {
-            Spent::Passed { .. } => Some(accounts.open(cost, until)),
+            SpendOutcome::Passed { .. } => Some(accounts.open_estimate(cost, until)),
             _ => None,
         };
         (spent, number)
@@ -90,14 +90,14 @@ impl LeaseBook {
         most_owed: u64,
     ) -> bool {
         let mut accounts = self.accounts();
-        accounts.expire(now);
-        let is_live = now.as_nanos() < self.until.load(Acquire);
+        accounts.expire_estimates(now);
+        let is_live = now.as_nanos() < self.expires_at.load(Acquire);
         let Some(HeldEstimate { tokens, .. }) = accounts.estimates.remove(&number) else {
             // It was spent when its time, or the lease's, was over.
             return false;
         };
-        accounts.out -= tokens;
-        accounts.is_less = true;
+        accounts.held_for_requests -= tokens;
+        accounts.has_settled_estimates = true;
         let mut rest = tokens.saturating_sub(spent);
         if is_live {
             let paid = rest.min(accounts.owed);
@@ -105,7 +105,7 @@ impl LeaseBook {
         }
         if rest > 0 && is_live {
             // What was noted of it wasn't spent.
-            accounts.noted -= accounts.noted.min(rest);
+            accounts.recorded_as_spent -= accounts.recorded_as_spent.min(rest);
             self.tokens.fetch_add(rest, Relaxed);
         }
         let beyond = spent.saturating_sub(tokens);
@@ -117,7 +117,7 @@ impl LeaseBook {
     /// this. Returns whether the store has to be told soon.
     pub(in crate::lease) fn charge_late(&self, now: Timestamp, more: u64, most_owed: u64) -> bool {
         let mut accounts = self.accounts();
-        accounts.expire(now);
+        accounts.expire_estimates(now);
         self.charge_overrun(&mut accounts, now, more, most_owed);
         accounts.owed > 0
     }
@@ -130,15 +130,15 @@ impl LeaseBook {
         mut beyond: u64,
         most_owed: u64,
     ) {
-        let is_live = now.as_nanos() < self.until.load(Acquire);
+        let is_live = now.as_nanos() < self.expires_at.load(Acquire);
         if beyond > 0 && is_live {
-            beyond -= self.take_out(beyond);
+            beyond -= self.remove_tokens(beyond);
         }
         accounts.owed = accounts.owed.saturating_add(beyond).min(most_owed);
     }
 
     /// An estimate is spent by itself then, and not before.
     pub(in crate::lease) fn prolong(&self, number: u64, until: Timestamp) {
-        self.accounts().prolong(number, until);
+        self.accounts().extend_estimate(number, until);
     }
 }

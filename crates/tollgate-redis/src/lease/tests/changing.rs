@@ -137,7 +137,7 @@ async fn two_rates_of_one_leased_key_wipe_nothing() {
         let now = NOW + step * 5_000_000 / steps;
         for (who, node) in nodes.iter_mut().enumerate() {
             let limit = &limits[who];
-            let most = limit.1.limit / 10;
+            let most = limit.1.max_burst / 10;
             let who = (who as u64 + 1, now);
             node.ask(&store, limit, who, (0, most, most)).await;
             spent.extend(node.spend(now, u64::MAX));
@@ -222,7 +222,7 @@ async fn what_was_spent_elsewhere_is_owed_beside_what_is_out() {
     let server = Server::start();
     let store = Store::patient(&server);
     let numbers = numbers("1/m burst 100");
-    let [price, ..] = numbers.five;
+    let [price, ..] = numbers.values;
     let mut node = Node::default();
     node.ask(&store, &numbers, (1, NOW), (0, 30, 30)).await;
     // Another one has spent 50 while it couldn't ask: said once or twice, it is the same.
@@ -232,10 +232,10 @@ async fn what_was_spent_elsewhere_is_owed_beside_what_is_out() {
             more,
             most: 100,
             spent: spent * price,
-            ..LeaseRequest::of_nobody(Duration::from_micros(LIFE))
+            ..LeaseRequest::anonymous(Duration::from_micros(LIFE))
         };
-        let reply = store.lease("lease".into(), asks.record(&numbers), Some(NOW));
-        LeaseReply::read(&reply.await.unwrap()).unwrap().granted
+        let reply = store.lease("lease".into(), asks.encode(&numbers), Some(NOW));
+        LeaseReply::parse(&reply.await.unwrap()).unwrap().granted
     };
     for _ in 0..2 {
         assert_eq!(say(2, 50, 0).await, 0);

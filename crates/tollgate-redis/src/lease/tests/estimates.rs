@@ -107,7 +107,7 @@ impl<'a> Fleet<'a> {
     }
 
     fn cost(&mut self) -> u64 {
-        let most = (self.numbers.limit / 3).clamp(1, 30);
+        let most = (self.numbers.max_burst / 3).clamp(1, 30);
         1 + self.below(most)
     }
 
@@ -116,7 +116,7 @@ impl<'a> Fleet<'a> {
         let process = &mut self.processes[who];
         let Process { book, open, .. } = process;
         for open in open.iter_mut().filter(|open| open.over_at.is_none()) {
-            if !book.is_out(at(self.now), open.number) {
+            if !book.holds_estimate(at(self.now), open.number) {
                 let over_at = open.until.min(until);
                 open.over_at = Some(over_at);
                 self.spent.push((over_at, open.tokens));
@@ -135,14 +135,14 @@ impl<'a> Fleet<'a> {
             self.spent.push((over_at, open.tokens));
         }
         let asks = LeaseQuery::new(&process.book, wants, at(now), part, numbers);
-        let question = asks.question(LeaseRequest {
+        let question = asks.to_request(LeaseRequest {
             holder: process.name,
-            number: process.book.plans(),
-            ..LeaseRequest::of_nobody(Duration::from_micros(LIFE))
+            number: process.book.plan_count(),
+            ..LeaseRequest::anonymous(Duration::from_micros(LIFE))
         });
         process.pending = Some(Pending {
             asks,
-            record: question.record(&numbers),
+            record: question.encode(&numbers),
             before: now,
             hold,
             reply: None,
@@ -185,7 +185,7 @@ impl<'a> Fleet<'a> {
     fn hear(&mut self, who: usize, pending: &Pending, reply: &LeaseReply) {
         let now = self.now;
         let process = &mut self.processes[who];
-        let granted = pending.asks.granted(reply, at(pending.before + LIFE));
+        let granted = pending.asks.to_grant(reply, at(pending.before + LIFE));
         let (owed, cost) = (process.book.owed(), pending.asks.least);
         let hold = pending.hold.map(at);
         let took = process.book.take(at(now), &granted, cost, hold);
@@ -231,11 +231,11 @@ impl<'a> Fleet<'a> {
             None => process.book.spend(at(now), cost),
         };
         match spent {
-            Spent::Passed { .. } if hold.is_none() => {
+            SpendOutcome::Passed { .. } if hold.is_none() => {
                 self.spent.push((now, cost));
                 self.settled += cost;
             }
-            Spent::Unknown if process.pending.is_none() => {
+            SpendOutcome::Unknown if process.pending.is_none() => {
                 self.say(who, RefillGoal::More(cost), hold)
             }
             _ => {}
@@ -257,7 +257,7 @@ impl<'a> Fleet<'a> {
             2 => open.tokens + self.below(open.tokens + 1),
             _ => self.below(open.tokens + 1),
         };
-        let (now, limit) = (self.now, self.numbers.limit);
+        let (now, limit) = (self.now, self.numbers.max_burst);
         let process = &mut self.processes[who];
         let owed = process.book.owed();
         let is_live = now < process.until.min(open.until);
@@ -292,13 +292,13 @@ impl<'a> Fleet<'a> {
             && self.part == 0
             && process.book.has_unreported(now)
         {
-            return self.say(who, RefillGoal::Nothing, None);
+            return self.say(who, RefillGoal::ReturnAll, None);
         }
-        let care = process.book.look_after(now, Duration::from_micros(LIFE));
+        let care = process.book.needed_upkeep(now, Duration::from_micros(LIFE));
         let until = process.until;
         self.give_up(who, until);
         match care {
-            Upkeep::Return => self.say(who, RefillGoal::Nothing, None),
+            Upkeep::Return => self.say(who, RefillGoal::ReturnAll, None),
             Upkeep::Renew => self.say(who, RefillGoal::Enough, None),
             Upkeep::None | Upkeep::Forget => {}
         }
@@ -374,7 +374,7 @@ impl<'a> Fleet<'a> {
         }
         // What was paid is spent once the store has heard of it.
         for who in 0..3 {
-            self.say(who, RefillGoal::Nothing, None);
+            self.say(who, RefillGoal::ReturnAll, None);
             self.proceed(who).await;
             self.proceed(who).await;
         }
@@ -402,7 +402,7 @@ async fn estimates_never_let_more_pass_than_the_limit() {
         server.command(&["FLUSHALL"]);
         let text = ["10/s burst 100", "1000/s burst 50", "30/s burst 30"][seed as usize % 3];
         let (rate, numbers) = (text.parse().unwrap(), numbers(text));
-        let part = [0, numbers.limit / 4][seed as usize % 2];
+        let part = [0, numbers.max_burst / 4][seed as usize % 2];
         let mut fleet = Fleet::new(&store, (numbers, part), World::Rough, seed);
         for _ in 0..400 {
             fleet.step().await;
@@ -414,7 +414,7 @@ async fn estimates_never_let_more_pass_than_the_limit() {
         check_windows(&spent, rate);
         // Nothing is lost for ever.
         fleet.now += 100 * LIFE;
-        assert_eq!(fleet.left().await, numbers.limit, "seed {seed}: {text}");
+        assert_eq!(fleet.left().await, numbers.max_burst, "seed {seed}: {text}");
     }
     assert!(all > 10_000, "{all}");
 }
@@ -442,7 +442,7 @@ async fn what_is_settled_and_returned_leaves_what_was_spent() {
             counted, fleet.settled,
             "seed {seed}: all that is owed was paid"
         );
-        let level = numbers.limit - fleet.left().await;
+        let level = numbers.max_burst - fleet.left().await;
         assert_eq!(level, fleet.settled, "seed {seed}: what was spent");
         let bytes = server.command(&["STRLEN", "lease"]).integer();
         assert_eq!(bytes, Some(24), "seed {seed}: nobody holds any");
@@ -456,7 +456,7 @@ fn two_of_five() -> (LeaseBook, Timestamp, [u64; 2]) {
     let granted = Grant {
         more: 10,
         dropped: 0,
-        until: second + Duration::from_secs(1),
+        expires_at: second + Duration::from_secs(1),
         retry_after: Duration::ZERO,
         asked: 10,
         remaining: 0,
@@ -473,7 +473,7 @@ fn what_was_spent_just_as_estimated_is_told_so_that_it_drains() {
     assert!(!book.has_unreported(second));
     assert!(book.settle_estimate(second, one, 5, 100));
     assert!(book.has_unreported(second));
-    book.hand_in(second);
+    book.plan_return_all(second);
     assert!(!book.has_unreported(second));
 }
 

@@ -1,7 +1,7 @@
 //! What is forgiven in one call: what came back late, and what an operator gives back.
 
 use super::*;
-use crate::lease::request::EVERYTHING;
+use crate::lease::request::FORGIVE_ALL;
 use crate::lease::request::LeaseRequest;
 use crate::lease::request::{LeaseQuery, RefillGoal};
 
@@ -14,25 +14,25 @@ fn what_came_back_late_and_a_refund_are_both_forgiven() {
         (0, 10, 10),
         (5, 10, 15),
         (10, 5, 15),
-        (5, EVERYTHING, EVERYTHING),
+        (5, FORGIVE_ALL, FORGIVE_ALL),
     ] {
         let book = LeaseBook::default();
         let granted = Grant {
             more: 20,
             dropped: 0,
-            until: now + Duration::from_secs(1),
+            expires_at: now + Duration::from_secs(1),
             retry_after: Duration::ZERO,
             asked: 20,
             remaining: 80,
         };
         book.take(now, &granted, 20, None).expect("it is enough");
         book.restore_after_report(late, now);
-        let asks = LeaseQuery::new(&book, RefillGoal::Nothing, now, 10, numbers);
-        let question = asks.question(LeaseRequest {
+        let asks = LeaseQuery::new(&book, RefillGoal::ReturnAll, now, 10, numbers);
+        let question = asks.to_request(LeaseRequest {
             holder: 1,
             number: 1,
             forgiven: refunded,
-            ..LeaseRequest::of_nobody(Duration::from_secs(1))
+            ..LeaseRequest::anonymous(Duration::from_secs(1))
         });
         assert_eq!(question.forgiven, expected, "{late} and {refunded}");
     }

@@ -128,7 +128,7 @@ async fn limits_of_one_key_follow_the_rule_in_any_order() {
                 store.ask(vec![asked(&key, *numbers, *cost)], Some(now))
             }));
             for ((rate, _, cost), answers) in some.iter().zip(answers.await) {
-                let raw = answers.expect("an answer").each[0];
+                let raw = answers.expect("an answer").replies[0];
                 let expected = model.decide(*rate, now, *cost);
                 let seen = (raw.outcome, raw.remaining, raw.wait);
                 assert_eq!(seen, expected, "{key}: {cost} by {rate} at {now}, {step}");
@@ -161,7 +161,7 @@ async fn in_turn(
                 .map(|(_, numbers)| store.ask(vec![asked("turns", *numbers, 1)], Some(now))),
         );
         for ((rate, _), answers) in some.iter().zip(answers.await) {
-            let raw = answers.expect("an answer").each[0];
+            let raw = answers.expect("an answer").replies[0];
             admitted.push((now, u64::from(raw.outcome == 1), *rate));
         }
     }
@@ -210,7 +210,7 @@ async fn a_smaller_limit_waits_no_longer_than_its_own_bucket_takes() {
     let ask = async |number: usize, cost, at| {
         let asked = asked("k", limits[number].1, cost);
         let answers = store.ask(vec![asked], Some(at)).await.expect("an answer");
-        answers.each[0]
+        answers.replies[0]
     };
     assert_eq!(ask(0, 1000, NOW).await.outcome, 1);
     let refused = ask(1, 1, NOW).await;
@@ -236,7 +236,7 @@ async fn what_is_booked_ahead_counts_for_every_limit() {
             ..asked("k", limits[number].1, 1)
         };
         let answers = store.ask(vec![asked], Some(at)).await.expect("an answer");
-        (answers.each[0].outcome, answers.each[0].wait)
+        (answers.replies[0].outcome, answers.replies[0].wait)
     };
     let book = StoreOp::Reserve(10_000_000);
     for place in 0..4 {
@@ -272,7 +272,7 @@ async fn what_passes_two_to_the_53_in_common_units_is_rounded_up_and_hardly_so()
         };
         let asked = asked("k", numbers, cost);
         let answers = store.ask(vec![asked], Some(now)).await.expect("an answer");
-        let raw = answers.each[0];
+        let raw = answers.replies[0];
         // It admits no more than the rule does, and is asked to follow what it does.
         let mut exact = model;
         let said = exact.decide(rate, now, cost);
@@ -286,7 +286,7 @@ async fn what_passes_two_to_the_53_in_common_units_is_rounded_up_and_hardly_so()
     assert!(turns.iter().all(|turns| *turns > 100), "{turns:?}");
     // All that was rounded is less than a token.
     let owed = store.ask(vec![asked("k", limits[0].1, 0)], Some(now));
-    let kept = owed.await.expect("an answer").each[0].remaining;
+    let kept = owed.await.expect("an answer").replies[0].remaining;
     let (judged, _) = model.at(fast, now);
     assert!((0..=1).contains(&(left(fast, judged) - kept)), "{kept}");
 }

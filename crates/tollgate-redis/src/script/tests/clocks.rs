@@ -20,7 +20,7 @@ fn slots_for(most: u32, life: u64) -> LimitParams {
 
 async fn ask_at(store: &Store, question: StoreQuery, at: u64) -> i64 {
     let answers = store.ask(vec![question], Some(at)).await;
-    answers.expect("the server answers").each[0].outcome
+    answers.expect("the server answers").replies[0].outcome
 }
 
 #[tokio::test]
@@ -109,7 +109,7 @@ async fn a_quota_tells_truly_however_far_the_clock_steps_back() {
                 ..question(form.params_at(at).expect("asked"), StoreOp::Decide, cost)
             };
             let answers = store.ask(vec![asked], Some(at)).await;
-            answers.expect("an answer").each[0]
+            answers.expect("an answer").replies[0]
         };
         let (ahead, back) = match round % 3 {
             // A month that is longer than the next one: from early in March to the end of January.

@@ -21,7 +21,7 @@ return reads"
     let mut records = Vec::new();
     for number in 1..=count {
         let question = question(numbers, StoreOp::Decide, 1);
-        question.write(&mut records, number == count, needs.is_plain());
+        question.write_record(&mut records, number == count, needs.is_plain());
     }
     let keys = (0..count).map(|number| format!("k{number}").into_bytes());
     let mut words: Vec<Vec<u8>> = vec![b"EVAL".to_vec(), counted.into_bytes()];

@@ -30,7 +30,7 @@ fn families() -> Vec<Vec<LimitKind>> {
         .into();
     families.push(rates(Algorithm::TokenBucket, &["7/s burst 20", "50/s"]));
     families.push(rates(
-        Algorithm::FixedWindow(Align::default()),
+        Algorithm::FixedWindow(WindowAlignment::default()),
         &["5/s", "9/s"],
     ));
     families.push(
@@ -49,15 +49,15 @@ fn any_op(random: &mut Random, kind: StoreKind, now: u64) -> StoreOp {
     let since = now - random.below(2_000_000);
     let units = random.below(4_000_000);
     match (kind, random.below(16)) {
-        (StoreKind::Slots, 0..2) => StoreOp::Reset,
-        (StoreKind::Slots, 2..5) => StoreOp::Renew,
-        (StoreKind::Slots, 5..8) => StoreOp::Release,
+        (StoreKind::Concurrency, 0..2) => StoreOp::Reset,
+        (StoreKind::Concurrency, 2..5) => StoreOp::Renew,
+        (StoreKind::Concurrency, 5..8) => StoreOp::Release,
         (_, 0) => StoreOp::Reset,
         (StoreKind::Level, 1) => StoreOp::Reserve(units),
-        (_, 2) if kind != StoreKind::Slots => StoreOp::AtMost,
-        (_, 3) if kind != StoreKind::Slots => StoreOp::Gift,
-        (_, 4) if kind != StoreKind::Slots => StoreOp::GiveBack(since),
-        (_, 8) => StoreOp::Raise(units / 3),
+        (_, 2) if kind != StoreKind::Concurrency => StoreOp::AtMost,
+        (_, 3) if kind != StoreKind::Concurrency => StoreOp::Refund,
+        (_, 4) if kind != StoreKind::Concurrency => StoreOp::RefundCharge(since),
+        (_, 8) => StoreOp::RaiseUsage(units / 3),
         _ => StoreOp::Decide,
     }
 }
@@ -70,11 +70,11 @@ fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<V
         let limit = &limits[random.below(limits.len() as u64) as usize];
         let form = LimitForm::new(limit, Duration::from_secs(1)).expect("a limit for the store");
         let numbers = form.params_at(now).expect("asked");
-        let is_slots = numbers.kind == StoreKind::Slots;
+        let is_slots = numbers.kind == StoreKind::Concurrency;
         StoreQuery {
             key: format!("{family} {}", random.below(2)).into(),
             op: op.unwrap_or_else(|| any_op(random, numbers.kind, now)),
-            numbers,
+            params: numbers,
             cost: if is_slots {
                 random.below(2)
             } else {
@@ -86,7 +86,7 @@ fn requests(random: &mut Random, families: &[Vec<LimitKind>], now: u64) -> Vec<V
     let one = |any: &mut dyn FnMut(Option<StoreOp>) -> StoreQuery| {
         let first = any(None);
         match first.op {
-            StoreOp::Decide | StoreOp::Raise(_) => {
+            StoreOp::Decide | StoreOp::RaiseUsage(_) => {
                 // More of the same sort, sometimes.
                 let others = first.cost / 2;
                 let more = (0..others).map(|_| any(Some(StoreOp::Decide)));
@@ -143,7 +143,7 @@ async fn any_questions_in_one_call_are_answered_as_one_by_one() {
             let keys: Vec<_> = questions.iter().map(|asked| asked.key.clone()).collect();
             let alone = store.ask(questions, Some(now)).await;
             assert_eq!(together, alone, "round {round}: {request:?} at {now}");
-            for raw in alone.expect("an answer").each {
+            for raw in alone.expect("an answer").replies {
                 outcomes[raw.outcome as usize] += 1;
             }
             for key in keys {

@@ -7,7 +7,10 @@ use super::*;
 
 async fn left(store: &Store, questions: Vec<StoreQuery>) -> Vec<(i64, i64)> {
     let answers = ask(store, questions).await;
-    let left = answers.each.iter().map(|raw| (raw.outcome, raw.remaining));
+    let left = answers
+        .replies
+        .iter()
+        .map(|raw| (raw.outcome, raw.remaining));
     left.collect()
 }
 
@@ -17,7 +20,7 @@ fn kinds() -> Vec<LimitKind> {
         algorithm,
     };
     let mut kinds: Vec<_> = ALGORITHMS.map(rate).into();
-    kinds.push(rate(Algorithm::FixedWindow(Align::default())));
+    kinds.push(rate(Algorithm::FixedWindow(WindowAlignment::default())));
     kinds.push(LimitKind::Quota(Quota::per_hour(10)));
     kinds.push(LimitKind::Quota(
         Quota::rolling(10, Duration::from_secs(3600)).expect("a period"),
@@ -27,8 +30,8 @@ fn kinds() -> Vec<LimitKind> {
 
 /// That at least so many are used.
 fn raise(numbers: LimitParams, used: u64) -> StoreQuery {
-    let [price, ..] = numbers.five;
-    question(numbers, StoreOp::Raise(used * price), used)
+    let [price, ..] = numbers.values;
+    question(numbers, StoreOp::RaiseUsage(used * price), used)
 }
 
 #[tokio::test]
@@ -68,7 +71,7 @@ async fn what_is_used_is_raised_once_however_often_it_is_said() {
 async fn raising_slots_does_nothing() {
     let server = Server::start();
     let store = Store::patient(&server);
-    let said = outcomes(&store, vec![held_by("a", slots(1), StoreOp::Raise(9))]).await;
+    let said = outcomes(&store, vec![held_by("a", slots(1), StoreOp::RaiseUsage(9))]).await;
     assert_eq!(said, [1]);
     assert_eq!(server.command(&["EXISTS", "k"]).integer(), Some(0));
 }

@@ -11,12 +11,12 @@ use crate::address::Node;
 use crate::error::StoreError;
 use crate::store::hash_slots::{self, SLOTS, SlotRange, SlotReply, SlotSource};
 use crate::store::link::FailureAction;
-use crate::store::peer::{FIRST_PAUSE, Peer, PeerId, State, next_attempt_at};
+use crate::store::peer::{MIN_RECONNECT_PAUSE, Peer, PeerId, PeerState, next_attempt_at};
 
 /// Slots are asked for no more often, however many calls are told that their keys have moved.
 const MIN_REFRESH_INTERVAL: Duration = Duration::from_millis(50);
 /// So many nodes are asked at once: of those that are connected, or else of all that are known.
-const WITNESSES: usize = 3;
+const MAX_CONNECTED_SOURCES: usize = 3;
 const MAX_UNCONNECTED_SOURCES: usize = 16;
 
 /// When slots are to be asked for.
@@ -34,7 +34,7 @@ impl SlotRefresh {
         Self {
             due: seeds.map(|_| Instant::now()),
             last: None,
-            pause: FIRST_PAUSE,
+            pause: MIN_RECONNECT_PAUSE,
             known: seeds.unwrap_or_default().to_vec(),
         }
     }
@@ -43,67 +43,70 @@ impl SlotRefresh {
 impl Driver {
     /// Asks for slots if it is time to, or else says when it will be.
     pub(super) fn refresh_slots_if_due(&mut self, now: Instant) -> Option<Instant> {
-        let due = self.looks.due.filter(|_| self.looking.is_none())?;
+        let due = self
+            .slot_refresh
+            .due
+            .filter(|_| self.slot_query.is_none())?;
         if now < due {
             return Some(due);
         }
-        (self.looks.due, self.looks.last) = (None, Some(now));
-        let looking = hash_slots::look(Arc::clone(&self.connector), self.witnesses());
-        self.looking = Some(Box::pin(looking));
+        (self.slot_refresh.due, self.slot_refresh.last) = (None, Some(now));
+        let looking = hash_slots::query_slots(Arc::clone(&self.connector), self.slot_sources());
+        self.slot_query = Some(Box::pin(looking));
         None
     }
 
     pub(super) fn schedule_refresh(&mut self) {
-        if matches!(self.map, SlotMap::One) {
+        if matches!(self.map, SlotMap::Single) {
             return;
         }
         let now = Instant::now();
         let due = self
-            .looks
+            .slot_refresh
             .last
             .map_or(now, |last| last + MIN_REFRESH_INTERVAL);
         let due = due.max(now);
-        self.looks.due = Some(self.looks.due.map_or(due, |before| before.min(due)));
-        self.is_changed = true;
+        self.slot_refresh.due = Some(self.slot_refresh.due.map_or(due, |before| before.min(due)));
+        self.needs_mending = true;
     }
 
     /// Which nodes to ask who has which slot: some that are connected, chosen at random; or else all that were ever named.
-    fn witnesses(&self) -> Vec<SlotSource> {
+    fn slot_sources(&self) -> Vec<SlotSource> {
         let linked = |(&id, peer): (&PeerId, &Peer)| match (&peer.node, &peer.state) {
-            (Some(node), State::Up(up)) => {
+            (Some(node), PeerState::Up(up)) => {
                 let link = up.link.clone();
-                Some(SlotSource::Linked(node.clone(), link, (id, up.number)))
+                Some(SlotSource::Connected(node.clone(), link, (id, up.number)))
             }
             _ => None,
         };
         let mut all: Vec<_> = self.peers.iter().filter_map(linked).collect();
-        let mut most = WITNESSES;
+        let mut most = MAX_CONNECTED_SOURCES;
         if all.is_empty() {
             all = self
-                .looks
+                .slot_refresh
                 .known
                 .iter()
                 .cloned()
-                .map(SlotSource::Far)
+                .map(SlotSource::Unconnected)
                 .collect();
             most = MAX_UNCONNECTED_SOURCES;
         }
         while all.len() > most {
-            let number = self.shared.chance(all.len() as u128).as_nanos();
+            let number = self.shared.random_part(all.len() as u128).as_nanos();
             all.swap_remove(usize::try_from(number).unwrap_or(0));
         }
         all
     }
 
-    pub(super) fn looked(&mut self, looked: SlotReply) {
-        self.is_changed = true;
+    pub(super) fn handle_slots(&mut self, looked: SlotReply) {
+        self.needs_mending = true;
         for ((id, link), error) in looked.lost {
             if let Some(peer) = self.peers.get_mut(&id) {
-                peer.lost(link, &FailureAction::Lost, &error, &self.shared);
+                peer.handle_loss(link, &FailureAction::Lost, &error, &self.shared);
             }
         }
         match looked.ranges {
-            Ok(ranges) => self.adopt(ranges),
+            Ok(ranges) => self.adopt_ranges(ranges),
             Err(error) => {
                 if let SlotMap::Unknown(before) = &mut self.map {
                     let was_told = before.as_ref().map(StoreError::kind) == Some(error.kind());
@@ -116,26 +119,28 @@ impl Driver {
             }
         }
         let SlotMap::Slots(slots) = &self.map else {
-            self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
+            self.slot_refresh.due =
+                Some(next_attempt_at(&mut self.slot_refresh.pause, &self.shared));
             return self.unpark_all();
         };
         // While a node is away others may take its place, and it isn't there to tell.
         let is_away = |id: &PeerId| {
             let peer = self.peers.get(id);
-            peer.is_none_or(|peer| matches!(peer.state, State::Down(_)))
+            peer.is_none_or(|peer| matches!(peer.state, PeerState::Down(_)))
         };
         let mut owners: Vec<PeerId> = slots.iter().flatten().copied().collect();
         owners.dedup();
         let is_settled = slots.iter().all(Option::is_some) && !owners.iter().any(is_away);
         if is_settled {
-            self.looks.pause = FIRST_PAUSE;
-        } else if self.looks.due.is_none() {
-            self.looks.due = Some(next_attempt_at(&mut self.looks.pause, &self.shared));
+            self.slot_refresh.pause = MIN_RECONNECT_PAUSE;
+        } else if self.slot_refresh.due.is_none() {
+            self.slot_refresh.due =
+                Some(next_attempt_at(&mut self.slot_refresh.pause, &self.shared));
         }
         self.unpark_all();
     }
 
-    fn adopt(&mut self, ranges: Vec<SlotRange>) {
+    fn adopt_ranges(&mut self, ranges: Vec<SlotRange>) {
         let mut ids: HashMap<Node, PeerId> = HashMap::new();
         let mut slots = vec![None; usize::from(SLOTS)].into_boxed_slice();
         let mut known = self.connector.seeds().unwrap_or_default().to_vec();
@@ -158,7 +163,7 @@ impl Driver {
         }
         known.sort_unstable();
         known.dedup();
-        self.looks.known = known;
+        self.slot_refresh.known = known;
         self.map = SlotMap::Slots(slots);
         self.drop_slotless_peers(&ids);
     }

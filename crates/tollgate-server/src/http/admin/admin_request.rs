@@ -6,21 +6,23 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::Rate;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{Act, MAX_OVERRIDE_DURATION, OverrideFacts, Replacement, Target};
+use tollgate_engine::orders::{
+    MAX_OVERRIDE_DURATION, OverrideAction, OverrideFacts, ReplacementLimits, Target,
+};
 
 use crate::http::body::FactPairs;
-use crate::http::session::{Wrong, bad};
-use crate::http::usage::decoded;
+use crate::http::session::{HttpError, bad_request};
+use crate::http::usage::percent_decode;
 
 /// An order lasts so long if nobody says.
-const USUALLY: Duration = Duration::from_secs(600);
+const DEFAULT_DURATION: Duration = Duration::from_secs(600);
 /// The most text of a reason.
-const WHY: usize = 120;
+const MAX_REASON_BYTES: usize = 120;
 
 /// Whom something is for, and what an order says of it.
 #[derive(Debug, Default, Deserialize)]
 #[serde(deny_unknown_fields)]
-pub(super) struct Asked<'b> {
+pub(super) struct AdminRequest<'b> {
     /// The name of a rule, a tier, or a limit of a tree.
     #[serde(borrow)]
     rule: Option<Cow<'b, str>>,
@@ -42,9 +44,9 @@ pub(super) struct Asked<'b> {
     #[serde(default)]
     all: bool,
     #[serde(borrow, rename = "for")]
-    lasts: Option<Cow<'b, str>>,
+    duration: Option<Cow<'b, str>>,
     #[serde(borrow)]
-    why: Option<Cow<'b, str>>,
+    reason: Option<Cow<'b, str>>,
     /// One rate, or a list of them.
     #[serde(borrow)]
     rate: Option<Rates<'b>>,
@@ -86,13 +88,13 @@ pub(in crate::http) enum RequestKind {
     Override,
 }
 
-impl<'b> Asked<'b> {
+impl<'b> AdminRequest<'b> {
     /// Of an address: `rule=per-user&user=ada`.
-    pub(super) fn of_query(query: &'b str) -> Result<Self, Wrong> {
+    pub(super) fn from_query(query: &'b str) -> Result<Self, HttpError> {
         let mut asked = Self::default();
         for pair in query.split('&').filter(|pair| !pair.is_empty()) {
             let (name, value) = pair.split_once('=').unwrap_or((pair, ""));
-            let (name, value) = (decoded(name)?, decoded(value)?);
+            let (name, value) = (percent_decode(name)?, percent_decode(value)?);
             if name == "rule" {
                 asked.rule = Some(value);
             } else if name == "key" {
@@ -105,12 +107,12 @@ impl<'b> Asked<'b> {
     }
 
     /// Whether there is anything that wouldn't be heeded.
-    pub(super) fn check(&self, takes: RequestKind, most: usize) -> Result<(), Wrong> {
+    pub(super) fn check(&self, takes: RequestKind, most: usize) -> Result<(), HttpError> {
         let is_order = !matches!(takes, RequestKind::Target | RequestKind::Reset);
         let is_override = takes == RequestKind::Override;
         let not_here = [
-            ("for", self.lasts.is_some() && !is_order),
-            ("why", self.why.is_some() && !is_order),
+            ("for", self.duration.is_some() && !is_order),
+            ("why", self.reason.is_some() && !is_order),
             ("any_fact", self.any_fact && !is_order),
             ("quotas", self.quotas && takes != RequestKind::Reset),
             ("all", self.all && takes != RequestKind::Bypass),
@@ -119,55 +121,55 @@ impl<'b> Asked<'b> {
             ("concurrency", self.concurrency.is_some() && !is_override),
         ];
         if let Some((field, _)) = not_here.into_iter().find(|(_, is_there)| *is_there) {
-            return Err(bad(format!("{field}: not here")));
+            return Err(bad_request(format!("{field}: not here")));
         }
-        self.facts.check(most).map_err(bad)?;
+        self.facts.check(most).map_err(bad_request)?;
         let has_facts = !self.facts.0.is_empty();
         let is_of_facts = self.domain.is_none() && self.descriptor.is_none();
         if self.key.is_some() && (has_facts || !is_of_facts) {
-            return Err(bad("key: it stands in place of facts"));
+            return Err(bad_request("key: it stands in place of facts"));
         }
         let is_of_facts = is_of_facts && self.key.is_none();
         let names_nobody = self.rule.is_none() && !has_facts && is_of_facts;
         match takes {
-            RequestKind::Bypass if names_nobody != self.all => Err(bad(
+            RequestKind::Bypass if names_nobody != self.all => Err(bad_request(
                 "say whom it is for by rule, facts or both; or all: true, for all limits",
             )),
             RequestKind::Bypass => Ok(()),
-            _ if names_nobody => Err(bad("say whom it is for, by rule, facts or both")),
+            _ if names_nobody => Err(bad_request("say whom it is for, by rule, facts or both")),
             _ => Ok(()),
         }
     }
 
     /// Whom it is for.
-    pub(super) fn target(&self) -> Result<Target, Wrong> {
+    pub(super) fn target(&self) -> Result<Target, HttpError> {
         if let Some(key) = &self.key {
             let target = Target::from_text(self.rule.as_deref(), key);
-            return target.map_err(|error| bad(format!("key: {error}")));
+            return target.map_err(|error| bad_request(format!("key: {error}")));
         }
         let facts = self.facts.0.iter();
         let facts = facts.map(|(name, value)| (&**name, &**value));
         let has_facts = !self.facts.0.is_empty();
         match (&self.domain, &self.descriptor, &self.rule) {
-            (None, None, rule) if has_facts => Ok(Target::written(rule.as_deref(), facts)),
-            (None, None, None) => Ok(Target::everything()),
+            (None, None, rule) if has_facts => Ok(Target::parse_facts(rule.as_deref(), facts)),
+            (None, None, None) => Ok(Target::all_requests()),
             (None, None, Some(rule)) => Ok(Target::rule(&**rule)),
             (Some(domain), Some(entries), None) if !has_facts => {
                 let entries = entries.iter().map(|entry| (&*entry.key, &*entry.value));
                 Ok(Target::descriptor(&**domain, entries))
             }
-            (Some(_), Some(_), _) => Err(bad(
+            (Some(_), Some(_), _) => Err(bad_request(
                 "descriptor: it names a limit by itself, without rule and facts",
             )),
-            (Some(_), None, _) => Err(bad("domain: it goes with descriptor")),
-            (None, Some(_), _) => Err(bad("descriptor: it goes with domain")),
+            (Some(_), None, _) => Err(bad_request("domain: it goes with descriptor")),
+            (None, Some(_), _) => Err(bad_request("descriptor: it goes with domain")),
         }
     }
 
     /// For how long.
-    pub(super) fn lasts(&self) -> Result<Duration, Wrong> {
-        let Some(text) = &self.lasts else {
-            return Ok(USUALLY);
+    pub(super) fn lasts(&self) -> Result<Duration, HttpError> {
+        let Some(text) = &self.duration else {
+            return Ok(DEFAULT_DURATION);
         };
         let starts = text.starts_with(|first: char| first.is_ascii_digit());
         // The same units, read by the same code, as of a rate's period.
@@ -176,7 +178,7 @@ impl<'b> Asked<'b> {
         let lasts = lasts.and_then(|rate| rate.period());
         match lasts.filter(|lasts| *lasts <= MAX_OVERRIDE_DURATION) {
             Some(lasts) => Ok(lasts),
-            None => Err(bad(format!(
+            None => Err(bad_request(format!(
                 "for: {text:?} is no length of time that an order may last: write a whole number and a unit, as 90s, \
                  10m, 2h or 7d, up to 30d"
             ))),
@@ -184,21 +186,21 @@ impl<'b> Asked<'b> {
     }
 
     /// Why, in the operator's words.
-    pub(super) fn why(&self) -> Result<Option<&str>, Wrong> {
-        match self.why.as_deref() {
-            Some(why) if why.len() > WHY => {
-                Err(bad(format!("why: it may have {WHY} bytes at the most")))
-            }
+    pub(super) fn why(&self) -> Result<Option<&str>, HttpError> {
+        match self.reason.as_deref() {
+            Some(why) if why.len() > MAX_REASON_BYTES => Err(bad_request(format!(
+                "why: it may have {MAX_REASON_BYTES} bytes at the most"
+            ))),
             why => Ok(why.filter(|why| !why.is_empty())),
         }
     }
 
     /// What is done.
-    pub(super) fn act(&self, takes: RequestKind) -> Result<Act, Wrong> {
+    pub(super) fn act(&self, takes: RequestKind) -> Result<OverrideAction, HttpError> {
         Ok(match takes {
-            RequestKind::Bypass => Act::Bypass,
-            RequestKind::Override => Act::Override(self.replacement()?),
-            _ => Act::Block,
+            RequestKind::Bypass => OverrideAction::Bypass,
+            RequestKind::Override => OverrideAction::Limit(self.replacement()?),
+            _ => OverrideAction::Block,
         })
     }
 
@@ -221,7 +223,7 @@ impl<'b> Asked<'b> {
     }
 
     /// The limits that stand in.
-    fn replacement(&self) -> Result<Replacement, Wrong> {
+    fn replacement(&self) -> Result<ReplacementLimits, HttpError> {
         let rates = match &self.rate {
             None => &[],
             Some(Rates::One(rate)) => std::slice::from_ref(rate),
@@ -232,10 +234,10 @@ impl<'b> Asked<'b> {
                 // What follows shows the place under the text, in lines of their own.
                 let why = error.to_string();
                 let first = why.lines().next().unwrap_or_default();
-                bad(format!("rate: {first}"))
+                bad_request(format!("rate: {first}"))
             })
         };
-        Ok(Replacement {
+        Ok(ReplacementLimits {
             rates: rates.iter().map(read).collect::<Result<_, _>>()?,
             quota: self.quota,
             concurrency: self.concurrency,

@@ -3,23 +3,23 @@
 
 use tollgate::Algorithm;
 use tollgate_engine::backend::LimitKind;
-use tollgate_engine::engine::{FoundLimit, LimiterState};
+use tollgate_engine::engine::{KeyLimitState, LimiterState};
 use tollgate_engine::orders::Target;
 use tollgate_http::json;
 
-use super::put;
+use super::write_field;
 
-use crate::decision_service::Store;
-use crate::http::session::{Session, Wrong};
-use crate::log::date;
+use crate::decision_service::CounterStore;
+use crate::http::session::{HttpError, HttpSession};
+use crate::log::format_time;
 
-impl<B: Store> Session<B> {
-    pub(super) async fn limiters(&mut self) -> Result<(), Wrong> {
+impl<B: CounterStore> HttpSession<B> {
+    pub(super) async fn limiters(&mut self) -> Result<(), HttpError> {
         let engine = &self.service.decider.engine;
         let mut states = Vec::new();
         for state in engine.limiter_states() {
             // A store would be asked for each of them, and a key has tokens of its own.
-            let found = if B::IS_HERE && state.key.is_empty() {
+            let found = if B::IS_LOCAL && state.key.is_empty() {
                 let Ok(found) = engine.find_async(&Target::rule(&*state.name)).await;
                 found.ok().and_then(|mut found| found.pop())
             } else {
@@ -34,30 +34,30 @@ impl<B: Store> Session<B> {
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("limiters"), limiters, write_limiter);
             // Of all limits together.
-            put(object, "waiting", engine.waiting());
+            write_field(object, "waiting", engine.waiter_count());
         });
         Ok(())
     }
 
-    pub(super) fn top(&mut self) -> Result<(), Wrong> {
-        let Some(top) = self.service.decider.engine.top() else {
+    pub(super) fn top(&mut self) -> Result<(), HttpError> {
+        let Some(top) = self.service.decider.engine.top_keys() else {
             return Err((404, "this service doesn't count who is refused".to_owned()));
         };
         json::object(&mut self.answer.body, |object| {
-            put(object, "since", date(top.since));
+            write_field(object, "since", format_time(top.since));
             json::array(object.field("keys"), &top.keys, |out, key| {
                 json::object(out, |object| {
-                    put(object, "rule", &key.limiter);
-                    put(object, "key", &key.key);
-                    put(object, "denied", key.denied);
+                    write_field(object, "rule", &key.limiter);
+                    write_field(object, "key", &key.key);
+                    write_field(object, "denied", key.denied);
                     // So many of these may have been others'.
-                    put(object, "error", key.error);
-                    put(object, "shadow", key.is_shadow);
+                    write_field(object, "error", key.overcount);
+                    write_field(object, "shadow", key.is_shadow);
                 });
             });
             // Refusals of all keys that were counted, and those that weren't because too much was refused at once.
-            put(object, "counted", top.counted);
-            put(object, "missed", top.missed);
+            write_field(object, "counted", top.counted);
+            write_field(object, "missed", top.missed);
         });
         Ok(())
     }
@@ -66,13 +66,13 @@ impl<B: Store> Session<B> {
 /// One limit of a rule, a tier or a tree, and what was found of it, if it has one counter for everybody in this process.
 fn write_limiter(
     out: &mut Vec<u8>,
-    (state, kind, found): (&LimiterState, &LimitKind, Option<&FoundLimit>),
+    (state, kind, found): (&LimiterState, &LimitKind, Option<&KeyLimitState>),
 ) {
     let found = found.filter(|_| !matches!(kind, LimitKind::Adaptive(_)));
     // An order may have put another in its place.
     let kind = found.map_or(kind, |found| &found.kind);
     let (rate, algorithm) = match kind {
-        LimitKind::Rate { rate, algorithm } => (Some(rate), Some(word(*algorithm))),
+        LimitKind::Rate { rate, algorithm } => (Some(rate), Some(algorithm_name(*algorithm))),
         _ => (None, None),
     };
     let a_second = rate.and_then(|rate| {
@@ -88,31 +88,35 @@ fn write_limiter(
     let left = decision.map(|decision| decision.remaining).or(left);
     let full_after = decision.map(|decision| decision.reset_after.as_secs_f64());
     json::object(out, |object| {
-        put(object, "name", &state.name);
-        put(object, "sort", state.sort.name());
-        put(object, "key", &state.key);
-        put(object, "fallback_keys", &state.fallback_keys);
+        write_field(object, "name", &state.name);
+        write_field(object, "sort", state.sort.name());
+        write_field(object, "key", &state.key);
+        write_field(object, "fallback_keys", &state.fallback_keys);
         let choice = state.on_missing_key.map(|choice| choice.name());
-        put(object, "on_missing_key", choice);
-        put(object, "mode", state.mode.name());
-        put(object, "limit", kind.to_string());
-        put(object, "algorithm", algorithm);
-        put(object, "rate", a_second);
-        put(object, "burst", burst.or_else(|| kind.quota()));
-        put(object, "law", adaptive.map(|now| now.adaptive.law.name()));
-        put(object, "limit_now", adaptive.map(|now| now.limit));
-        put(object, "in_flight", adaptive.map(|now| now.in_flight));
-        put(object, "tokens", left);
-        put(object, "full_after", full_after);
-        put(object, "waiting", state.waiting);
-        put(object, "orders", state.orders);
+        write_field(object, "on_missing_key", choice);
+        write_field(object, "mode", state.mode.name());
+        write_field(object, "limit", kind.to_string());
+        write_field(object, "algorithm", algorithm);
+        write_field(object, "rate", a_second);
+        write_field(object, "burst", burst.or_else(|| kind.quota()));
+        write_field(
+            object,
+            "law",
+            adaptive.map(|now| now.adaptive.algorithm.name()),
+        );
+        write_field(object, "limit_now", adaptive.map(|now| now.limit));
+        write_field(object, "in_flight", adaptive.map(|now| now.in_flight));
+        write_field(object, "tokens", left);
+        write_field(object, "full_after", full_after);
+        write_field(object, "waiting", state.waiting);
+        write_field(object, "orders", state.overrides);
         // When the policy came into force that says so.
-        put(object, "since", date(state.since));
+        write_field(object, "since", format_time(state.since));
     });
 }
 
 /// As a policy calls it.
-const fn word(algorithm: Algorithm) -> &'static str {
+const fn algorithm_name(algorithm: Algorithm) -> &'static str {
     match algorithm {
         Algorithm::TokenBucket => "token-bucket",
         Algorithm::LeakyBucket => "leaky",

@@ -6,23 +6,29 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::clock::Clock as _;
-use tollgate_engine::orders::{Act, NewOverride, Order, OrderError, Target, TargetKey};
+use tollgate_engine::orders::{
+    NewOverride, Override, OverrideAction, OverrideError, Target, TargetKey,
+};
 use tollgate_http::json;
 
 use super::admin_request::RequestKind;
-use super::put;
-use crate::decision_service::Store;
+use super::write_field;
+use crate::decision_service::CounterStore;
 use crate::health_watch::report_bypasses;
-use crate::http::session::{Session, Wrong};
-use crate::log::{Quoted, date};
+use crate::http::session::{HttpError, HttpSession};
+use crate::log::{Quoted, format_time};
 
 /// Where those are that there are.
-const SHOWS_ORDERS: &str = "tollgate admin orders shows all (GET /admin/orders)";
+const LIST_HINT: &str = "tollgate admin orders shows all (GET /admin/orders)";
 
-impl<B: Store> Session<B> {
-    pub(super) fn order(&mut self, takes: RequestKind, body: &[u8]) -> Result<(), Wrong> {
-        let asked = self.asked(body, takes)?;
-        let (act, from) = (asked.act(takes)?, self.from);
+impl<B: CounterStore> HttpSession<B> {
+    pub(super) fn add_override(
+        &mut self,
+        takes: RequestKind,
+        body: &[u8],
+    ) -> Result<(), HttpError> {
+        let asked = self.read_request(body, takes)?;
+        let (act, from) = (asked.act(takes)?, self.peer);
         let target = asked.target()?;
         let by = match asked.why()? {
             Some(why) => format!("{from}: {why}"),
@@ -30,54 +36,67 @@ impl<B: Store> Session<B> {
         };
         let lasts = asked.lasts()?;
         let before = self.find_override(&target, &act);
-        let new = NewOverride::new(act, target, lasts).by(by);
+        let new = NewOverride::new(act, target, lasts).author(by);
         let new = new.naming(asked.order_facts());
-        let made = self.service.decider.engine.order(new).map_err(wrong)?;
-        let (event, now) = (format!("admin {}", made.act.name()), in_words(&made));
+        let made = self
+            .service
+            .decider
+            .engine
+            .add_override(new)
+            .map_err(override_error)?;
+        let (event, now) = (
+            format!("admin {}", made.act.name()),
+            describe_override(&made),
+        );
         match &before {
-            Some(before) => self.changed(&event, &in_words(before), &now),
-            None => self.changed(&event, &"none", &now),
+            Some(before) => self.log_override_change(&event, &describe_override(before), &now),
+            None => self.log_override_change(&event, &"none", &now),
         }
-        let now = self.now();
+        let now = self.wall_time();
         write_override(&mut self.answer.body, &made, now, before.as_ref());
         Ok(())
     }
 
-    pub(super) fn unblock(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let target = self.asked(body, RequestKind::Target)?.target()?;
+    pub(super) fn remove_block(&mut self, body: &[u8]) -> Result<(), HttpError> {
+        let target = self.read_request(body, RequestKind::Target)?.target()?;
         let engine = &self.service.decider.engine;
-        let ended = engine.withdraw_from(&target, &Act::Block);
-        self.ended("admin unblock", ended, &format!("block of {target}"))
+        let ended = engine.remove_override_for(&target, &OverrideAction::Block);
+        self.answer_removed("admin unblock", ended, &format!("block of {target}"))
     }
 
-    pub(super) fn end_order(&mut self, path: &str) -> Result<(), Wrong> {
+    pub(super) fn remove_override(&mut self, path: &str) -> Result<(), HttpError> {
         let id = path.rsplit('/').next().unwrap_or_default();
         let engine = &self.service.decider.engine;
-        let ended = id.parse().ok().and_then(|id| engine.withdraw(id));
-        self.ended("admin order ended", ended, &format!("order {id}"))
+        let ended = id.parse().ok().and_then(|id| engine.remove_override(id));
+        self.answer_removed("admin order ended", ended, &format!("order {id}"))
     }
 
-    fn ended(&mut self, event: &str, order: Option<Order>, what: &str) -> Result<(), Wrong> {
-        let order = order.ok_or_else(|| (404, format!("no {what}: {SHOWS_ORDERS}")))?;
-        self.changed(event, &in_words(&order), &"none");
-        let now = self.now();
+    fn answer_removed(
+        &mut self,
+        event: &str,
+        order: Option<Override>,
+        what: &str,
+    ) -> Result<(), HttpError> {
+        let order = order.ok_or_else(|| (404, format!("no {what}: {LIST_HINT}")))?;
+        self.log_override_change(event, &describe_override(&order), &"none");
+        let now = self.wall_time();
         write_override(&mut self.answer.body, &order, now, None);
         Ok(())
     }
 
     /// Writes down what was ordered, or withdrawn.
-    fn changed(&self, event: &str, before: &dyn Display, now: &dyn Display) {
-        self.record(event, &[("before", before), ("now", now)]);
+    fn log_override_change(&self, event: &str, before: &dyn Display, now: &dyn Display) {
+        self.log_change(event, &[("before", before), ("now", now)]);
         let (orders, health) = (
-            self.service.decider.engine.orders(),
+            self.service.decider.engine.overrides(),
             &self.service.monitor.health,
         );
         report_bypasses(&orders, health);
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
-    pub(super) fn orders(&mut self) -> Result<(), Wrong> {
-        let (orders, now) = (self.service.decider.engine.orders(), self.now());
+    pub(super) fn list_overrides(&mut self) -> Result<(), HttpError> {
+        let (orders, now) = (self.service.decider.engine.overrides(), self.wall_time());
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("orders"), &orders, |out, order| {
                 write_override(out, order, now, None);
@@ -86,13 +105,13 @@ impl<B: Store> Session<B> {
         Ok(())
     }
 
-    fn find_override(&self, target: &Target, act: &Act) -> Option<Order> {
-        let mut orders = self.service.decider.engine.orders().into_iter();
+    fn find_override(&self, target: &Target, act: &OverrideAction) -> Option<Override> {
+        let mut orders = self.service.decider.engine.overrides().into_iter();
         orders.find(|other| other.target == *target && other.act.name() == act.name())
     }
 
     /// The time, by the clock of orders.
-    pub(super) fn now(&self) -> Timestamp {
+    pub(super) fn wall_time(&self) -> Timestamp {
         self.service.decider.engine.backend().clocks().wall.now()
     }
 }
@@ -100,60 +119,64 @@ impl<B: Store> Session<B> {
 /// An order, as operators see it, and the one whose place it has taken.
 pub(super) fn write_override(
     out: &mut Vec<u8>,
-    order: &Order,
+    order: &Override,
     now: Timestamp,
-    before: Option<&Order>,
+    before: Option<&Override>,
 ) {
-    let key = match order.target.whose() {
-        TargetKey::Everybody => None,
+    let key = match order.target.target_key() {
+        TargetKey::AllRequests => None,
         whose => Some(whose.to_string()),
     };
     let left = Duration::from_nanos(order.until.nanos_since(now));
     json::object(out, |object| {
-        put(object, "id", order.id);
-        put(object, "act", order.act.name());
-        put(object, "limits", override_limits(order));
-        put(object, "rule", order.target.rule_name());
-        put(object, "key", key);
-        put(object, "by", &order.by);
-        put(object, "made_at", date(order.made_at));
-        put(object, "until", date(order.until));
-        put(object, "left", left.as_secs());
-        put(object, "effect", order.effect.to_string());
+        write_field(object, "id", order.id);
+        write_field(object, "act", order.act.name());
+        write_field(object, "limits", override_limits(order));
+        write_field(object, "rule", order.target.rule_name());
+        write_field(object, "key", key);
+        write_field(object, "by", &order.by);
+        write_field(object, "made_at", format_time(order.made_at));
+        write_field(object, "until", format_time(order.until));
+        write_field(object, "left", left.as_secs());
+        write_field(object, "effect", order.effect.to_string());
         // How many requests it has decided, and when it did so last.
-        put(object, "acted", order.acted);
-        put(object, "last_acted", order.last_acted.map(date));
+        write_field(object, "acted", order.used_count);
+        write_field(object, "last_acted", order.last_used_at.map(format_time));
         object.optional("in_place_of", before, |out, before| {
             json::object(out, |object| {
-                put(object, "id", before.id);
-                put(object, "limits", override_limits(before));
-                put(object, "until", date(before.until));
+                write_field(object, "id", before.id);
+                write_field(object, "limits", override_limits(before));
+                write_field(object, "until", format_time(before.until));
             });
         });
     });
 }
 
 /// The limits of an override.
-fn override_limits(order: &Order) -> Option<String> {
+fn override_limits(order: &Override) -> Option<String> {
     match &order.act {
-        Act::Override(limits) => Some(limits.to_string()),
+        OverrideAction::Limit(limits) => Some(limits.to_string()),
         _ => None,
     }
 }
 
 /// For the log, where nothing that somebody has chosen may look like something else.
-fn in_words(order: &Order) -> Quoted {
-    let Order { id, target, by, .. } = order;
+fn describe_override(order: &Override) -> Quoted {
+    let Override { id, target, by, .. } = order;
     let with = override_limits(order).map_or_else(String::new, |limits| format!(" with {limits}"));
-    let (act, until) = (order.act.name(), date(order.until));
+    let (act, until) = (order.act.name(), format_time(order.until));
     Quoted(format!("{id}: {act} {target}{with} until {until} by {by}"))
 }
 
 /// How it is told that something can't be ordered.
-pub(super) fn wrong(why: OrderError) -> Wrong {
+pub(super) fn override_error(why: OverrideError) -> HttpError {
     let status = match why {
-        OrderError::UnknownRule { .. } | OrderError::NoKey | OrderError::OtherLimit { .. } => 404,
-        OrderError::Full | OrderError::TooManySorts(_) | OrderError::TooManyPatterns(_) => 409,
+        OverrideError::UnknownRule { .. }
+        | OverrideError::NoKey
+        | OverrideError::OtherLimit { .. } => 404,
+        OverrideError::Full
+        | OverrideError::TooManyFactSets(_)
+        | OverrideError::TooManyPatterns(_) => 409,
         _ => 400,
     };
     (status, why.to_string())

@@ -5,16 +5,16 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Deserialize;
-use tollgate_engine::diff::Diff;
-use tollgate_engine::tally::{Tally, limiter_name};
+use tollgate_engine::diff::PolicyDiff;
+use tollgate_engine::tally::{LimiterCounts, limiter_name};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_http::json;
 
-use super::put;
+use super::write_field;
 
-use crate::decision_service::Store;
-use crate::http::body::read;
-use crate::http::session::{Session, Wrong, bad};
+use crate::decision_service::CounterStore;
+use crate::http::body::parse_body;
+use crate::http::session::{HttpError, HttpSession, bad_request};
 use crate::log::Level;
 use crate::policy_reload::Reloadable;
 
@@ -24,12 +24,12 @@ struct LogLevelRequest {
     level: String,
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> HttpSession<B> {
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
-    pub(super) fn rules(&mut self) -> Result<(), Wrong> {
+    pub(super) fn list_rules(&mut self) -> Result<(), HttpError> {
         let engine = &self.service.decider.engine;
         let mut tallies: HashMap<_, _> = engine
-            .tallies()
+            .counters()
             .into_iter()
             .map(|tally| (tally.limiter.to_string(), tally))
             .collect();
@@ -51,21 +51,21 @@ impl<B: Store> Session<B> {
         json::object(&mut self.answer.body, |object| {
             json::array(object.field("rules"), &rules, write_rule);
             // Limits of the policy in force that apply to nobody, in sentences.
-            put(object, "warnings", warnings);
+            write_field(object, "warnings", warnings);
         });
         Ok(())
     }
 
     /// What a reload would change.
-    pub(super) async fn preview(&mut self) -> Result<(), Wrong> {
+    pub(super) async fn preview_reload(&mut self) -> Result<(), HttpError> {
         let diff = self
             .run_blocking(|service| service.reloader().preview(service))
             .await?;
         self.write_reload(&diff)
     }
 
-    pub(super) async fn reload(&mut self) -> Result<(), Wrong> {
-        let who = format!("admin {}", self.from);
+    pub(super) async fn reload(&mut self) -> Result<(), HttpError> {
+        let who = format!("admin {}", self.peer);
         let diff = self
             .run_blocking(move |service| service.reloader().reload(service, &who))
             .await;
@@ -73,15 +73,15 @@ impl<B: Store> Session<B> {
             Ok(diff) => diff.summary(),
             Err((_, why)) => format!("refused: {why}"),
         };
-        self.record("admin reload", &[("now", &now)]);
+        self.log_change("admin reload", &[("now", &now)]);
         self.write_reload(&diff?)
     }
 
     /// Reads and compiles where nobody is served meanwhile.
     async fn run_blocking(
         &self,
-        doing: impl FnOnce(&dyn Reloadable) -> Result<Diff, String> + Send + 'static,
-    ) -> Result<Diff, Wrong> {
+        doing: impl FnOnce(&dyn Reloadable) -> Result<PolicyDiff, String> + Send + 'static,
+    ) -> Result<PolicyDiff, HttpError> {
         let service = Arc::clone(&self.service);
         let done = tokio::task::spawn_blocking(move || doing(&*service)).await;
         let done = done.map_err(|error| (500, error.to_string()))?;
@@ -89,51 +89,54 @@ impl<B: Store> Session<B> {
     }
 
     #[expect(clippy::unnecessary_wraps, reason = "as all that a route does")]
-    fn write_reload(&mut self, diff: &Diff) -> Result<(), Wrong> {
+    fn write_reload(&mut self, diff: &PolicyDiff) -> Result<(), HttpError> {
         let reloads = self.service.reloader.counts();
         json::object(&mut self.answer.body, |object| {
-            put(object, "summary", diff.summary());
+            write_field(object, "summary", diff.summary());
             // As `tollgate diff` tells it.
-            put(object, "text", diff.to_string());
-            put(object, "changes", &diff.changes);
-            put(object, "reloads", reloads);
+            write_field(object, "text", diff.to_string());
+            write_field(object, "changes", &diff.changes);
+            write_field(object, "reloads", reloads);
         });
         Ok(())
     }
 
-    pub(super) fn log_level(&mut self) -> Result<(), Wrong> {
+    pub(super) fn log_level(&mut self) -> Result<(), HttpError> {
         let level = self.service.monitor.log.level().to_string();
-        self.tell_as("level", level)
+        self.write_field("level", level)
     }
 
-    pub(super) fn set_log_level(&mut self, body: &[u8]) -> Result<(), Wrong> {
-        let asked: LogLevelRequest = read(body).map_err(bad)?;
+    pub(super) fn set_log_level(&mut self, body: &[u8]) -> Result<(), HttpError> {
+        let asked: LogLevelRequest = parse_body(body).map_err(bad_request)?;
         let level: Level = asked
             .level
             .parse()
-            .map_err(|why| bad(format!("level: {why}")))?;
+            .map_err(|why| bad_request(format!("level: {why}")))?;
         let before = self.service.monitor.log.level();
         self.service.monitor.log.set_level(level);
-        self.record("admin log", &[("before", &before), ("now", &level)]);
+        self.log_change("admin log", &[("before", &before), ("now", &level)]);
         self.log_level()
     }
 }
 
 /// A limiter, its limits as a policy writes them, and what it has decided since the service started.
-fn write_rule(out: &mut Vec<u8>, (name, limits, tally): &(String, Vec<String>, Option<Tally>)) {
-    let count = |of: fn(&Tally) -> u64| tally.as_ref().map_or(0, of);
+fn write_rule(
+    out: &mut Vec<u8>,
+    (name, limits, tally): &(String, Vec<String>, Option<LimiterCounts>),
+) {
+    let count = |of: fn(&LimiterCounts) -> u64| tally.as_ref().map_or(0, of);
     let reasons = DenyReason::ALL.into_iter().filter_map(|reason| {
         let denied = tally.as_ref()?.denied(reason);
         (denied > 0).then_some((reason.name(), denied))
     });
     json::object(out, |object| {
-        put(object, "name", name);
-        put(object, "limits", limits);
-        put(object, "allowed", count(|tally| tally.allowed));
-        put(object, "denied", count(Tally::denied_total));
-        put(object, "near_limit", count(|tally| tally.near_limit));
-        put(object, "shadow_denied", count(|tally| tally.shadow_denied));
-        put(object, "missing_key", count(|tally| tally.missing_key));
-        put(object, "reasons", reasons.collect::<BTreeMap<_, _>>());
+        write_field(object, "name", name);
+        write_field(object, "limits", limits);
+        write_field(object, "allowed", count(|tally| tally.allowed));
+        write_field(object, "denied", count(LimiterCounts::denied_total));
+        write_field(object, "near_limit", count(|tally| tally.near_limit));
+        write_field(object, "shadow_denied", count(|tally| tally.shadow_denied));
+        write_field(object, "missing_key", count(|tally| tally.missing_key));
+        write_field(object, "reasons", reasons.collect::<BTreeMap<_, _>>());
     });
 }

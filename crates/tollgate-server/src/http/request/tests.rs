@@ -2,14 +2,14 @@
 
 use super::*;
 
-const MOST: Most = Most {
+const MOST: RequestBounds = RequestBounds {
     head: 600,
     body: 100,
 };
 
 fn whole(text: &str) -> (Request<'_>, usize) {
-    match find(text.as_bytes(), &MOST) {
-        Ok(Found::Whole(request, length)) => (request, length),
+    match parse_request(text.as_bytes(), &MOST) {
+        Ok(ParsedRequest::Complete(request, length)) => (request, length),
         other => panic!("{text:?}: {other:?}"),
     }
 }
@@ -45,11 +45,11 @@ fn what_is_cut_anywhere_is_a_part() {
         "POST / HTTP/1.1\r\nhost: x\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n0\r\n\r\n",
     ] {
         for end in 0..text.len() {
-            let found = find(&text.as_bytes()[..end], &MOST);
+            let found = parse_request(&text.as_bytes()[..end], &MOST);
             assert!(
                 matches!(
                     found,
-                    Ok(Found::Part {
+                    Ok(ParsedRequest::Incomplete {
                         asks_to_go_on: false
                     })
                 ),
@@ -63,8 +63,8 @@ fn what_is_cut_anywhere_is_a_part() {
 #[test]
 fn a_client_that_asks_to_go_on_is_heard_until_it_does() {
     let text = "POST / HTTP/1.1\r\nhost: x\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n{}";
-    let asks = |length: usize| match find(&text.as_bytes()[..length], &MOST) {
-        Ok(Found::Part { asks_to_go_on }) => Some(asks_to_go_on),
+    let asks = |length: usize| match parse_request(&text.as_bytes()[..length], &MOST) {
+        Ok(ParsedRequest::Incomplete { asks_to_go_on }) => Some(asks_to_go_on),
         _ => None,
     };
     assert_eq!(
@@ -139,15 +139,15 @@ fn what_could_be_read_in_two_ways_is_refused() {
         (&endless, RequestError::Chunks),
     ] {
         let text = format!("POST / HTTP/1.1\r\nhost: x\r\n{fields}");
-        let found = find(text.as_bytes(), &MOST);
+        let found = parse_request(text.as_bytes(), &MOST);
         assert_eq!(found.map(|_| ()), Err(bad), "{fields:?}");
     }
     assert_eq!(
-        find(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()),
+        parse_request(b"GET / HTTP/1.1\r\n\r\n", &MOST).map(|_| ()),
         Err(RequestError::Host)
     );
     assert_eq!(
-        find(
+        parse_request(
             b"GET / HTTP/1.0\r\ntransfer-encoding: chunked\r\n\r\n",
             &MOST
         )
@@ -155,7 +155,7 @@ fn what_could_be_read_in_two_ways_is_refused() {
         Err(RequestError::Coding)
     );
     assert_eq!(
-        find(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()),
+        parse_request(b"PRI * HTTP/2.0\r\n\r\n", &MOST).map(|_| ()),
         Err(RequestError::Version)
     );
 }

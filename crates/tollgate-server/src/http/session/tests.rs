@@ -9,7 +9,7 @@ use tollgate_engine::{Engine, Policy};
 
 use super::*;
 use crate::credentials::Credentials;
-use crate::decision_service::Limits;
+use crate::decision_service::InitialLimits;
 use crate::settings::Settings;
 use crate::telemetry::Telemetry;
 use crate::throttle_keys::LocalThrottleKeys;
@@ -22,15 +22,23 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
     let cells = LocalThrottleKeys::new(10, clock).expect("a table");
     let settings = Settings::default();
     let monitor = Telemetry::new(&settings);
-    let (credentials, _) = Credentials::begin(&settings, None, None, monitor.health.clone());
-    let limits = Limits {
+    let (credentials, _) = Credentials::load(&settings, None, None, monitor.health.clone());
+    let limits = InitialLimits {
         engine,
         cells,
         whole: Policy::default(),
     };
     let service = Arc::new(Service::new(limits, credentials, monitor, settings));
-    let errors = service.monitor.errors.source(Protocol::Metrics, Peer::Gone);
-    let mut session = Session::new(Arc::clone(&service), Protocol::Metrics, Peer::Gone, errors);
+    let errors = service
+        .monitor
+        .errors
+        .source(Protocol::Metrics, Peer::Disconnected);
+    let mut session = HttpSession::new(
+        Arc::clone(&service),
+        Protocol::Metrics,
+        Peer::Disconnected,
+        errors,
+    );
     let mut builder = tokio::runtime::Builder::new_current_thread();
     let runtime = builder.max_blocking_threads(1).build().expect("a runtime");
     runtime.block_on(async {
@@ -38,10 +46,10 @@ fn who_asks_for_metrics_and_leaves_keeps_the_turn_until_they_are_read() {
         let (go, wait) = mpsc::channel::<()>();
         let busy = spawn_blocking(move || wait.recv());
         assert!(session.metrics(None).now_or_never().is_none());
-        assert!(service.monitor.scraping.try_lock().is_err());
+        assert!(service.monitor.scrape_lock.try_lock().is_err());
         drop(go);
         let _ = busy.await.expect("no panic");
-        drop(service.monitor.scraping.lock().await);
+        drop(service.monitor.scrape_lock.lock().await);
         session.metrics(None).await.expect("metrics");
         assert!(!session.answer.body.is_empty());
     });

@@ -1,16 +1,16 @@
 //! Who may ask, by the password that was told, and commands that change what was counted: those are for operators.
 
 use tollgate_engine::Facts;
-use tollgate_engine::backend::Gift;
+use tollgate_engine::backend::RefundResult;
 
 use super::server_commands::DEFAULT_USER;
-use super::{CommandResult, Session, owned_texts, read_facts};
+use super::{CommandResult, RespSession, owned_texts, read_facts};
 use crate::address::Protocol;
-use crate::decision_answer::LOST;
-use crate::decision_service::Store;
+use crate::decision_answer::STORE_UNREACHABLE;
+use crate::decision_service::CounterStore;
 use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
-use crate::wrong_secrets::TRIES;
+use crate::wrong_secrets::MAX_TRIES;
 
 /// What a connection may do.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -24,10 +24,10 @@ pub(super) enum Role {
     Operator,
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> RespSession<B> {
     /// Whether a command is answered at all. Without a password for clients, each is.
-    pub(super) fn may_ask(&self, command: &[u8]) -> Result<(), String> {
-        if self.service.settings.client_password.is_none() || self.standing != Role::Unknown {
+    pub(super) fn authorize(&self, command: &[u8]) -> Result<(), String> {
+        if self.service.settings.resp_client_password.is_none() || self.role != Role::Unknown {
             return Ok(());
         }
         // As Redis has it: a client may still tell its password, or leave.
@@ -39,10 +39,10 @@ impl<B: Store> Session<B> {
     }
 
     /// Takes a password.
-    pub(super) fn trust(&mut self, user: &[u8], told: &[u8]) -> Result<(), String> {
+    pub(super) fn authenticate(&mut self, user: &[u8], told: &[u8]) -> Result<(), String> {
         let (operators, clients) = (
-            &self.service.settings.password,
-            &self.service.settings.client_password,
+            &self.service.settings.resp_operator_password,
+            &self.service.settings.resp_client_password,
         );
         if operators.is_none() && clients.is_none() {
             return Err(
@@ -51,8 +51,8 @@ impl<B: Store> Session<B> {
             );
         }
         let [is_operator, is_client] =
-            [operators, clients].map(|own| own.as_ref().is_some_and(|own| own.is(told)));
-        self.standing = match (is_operator, is_client) {
+            [operators, clients].map(|own| own.as_ref().is_some_and(|own| own.matches(told)));
+        self.role = match (is_operator, is_client) {
             _ if user != DEFAULT_USER => return Err(self.wrong_password()),
             (true, _) => Role::Operator,
             (false, true) => Role::Client,
@@ -64,15 +64,15 @@ impl<B: Store> Session<B> {
     /// What is said to a wrong password: late if there were many, and not often on one connection.
     #[cold]
     fn wrong_password(&mut self) -> String {
-        let guesses = &self.service.credentials.guesses;
-        self.delay = guesses.wrong(Protocol::Resp, self.from);
+        let guesses = &self.service.credentials.wrong_secrets;
+        self.delay = guesses.record_wrong_secret(Protocol::Resp, self.peer);
         self.wrong_passwords = self.wrong_passwords.saturating_add(1);
-        self.is_over |= self.wrong_passwords >= TRIES;
+        self.is_closing |= self.wrong_passwords >= MAX_TRIES;
         "WRONGPASS invalid username-password pair or user is disabled.".to_owned()
     }
 
     fn authorize_operator(&self) -> Result<(), String> {
-        match (&self.service.settings.password, self.standing) {
+        match (&self.service.settings.resp_operator_password, self.role) {
             (_, Role::Operator) => Ok(()),
             (Some(_), Role::Unknown) => Err("NOAUTH Authentication required.".to_owned()),
             (Some(_), Role::Client) => {
@@ -95,7 +95,7 @@ impl<B: Store> Session<B> {
         let odd = owned_texts(words.clone());
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
-        tell(self.service.decider.refund(&facts).await, out)
+        write_refund(self.service.decider.refund(&facts).await, out)
     }
 
     /// Forgets what requests like this have spent.
@@ -109,18 +109,18 @@ impl<B: Store> Session<B> {
         let mut facts = Facts::new();
         read_facts(words, &odd, &mut facts)?;
         // A fact that is misspelt would be answered as if something had been forgotten.
-        let Ok(left) = self.service.decider.engine.left_async(&facts).await;
+        let Ok(left) = self.service.decider.engine.remaining_async(&facts).await;
         if left.is_empty() {
             return Err("ERR no limit is for these facts: is one of them misspelt?".to_owned());
         }
-        tell(self.service.decider.reset(&facts).await, out)
+        write_refund(self.service.decider.reset(&facts).await, out)
     }
 }
 
-fn tell(gift: Gift, out: &mut ReplyWriter<'_>) -> Result<(), String> {
+fn write_refund(gift: RefundResult, out: &mut ReplyWriter<'_>) -> Result<(), String> {
     match gift {
-        Gift::Given => out.simple("OK"),
-        Gift::Lost => return Err(format!("UNAVAILABLE {LOST}")),
+        RefundResult::Refunded => out.simple("OK"),
+        RefundResult::Lost => return Err(format!("UNAVAILABLE {STORE_UNREACHABLE}")),
     }
     Ok(())
 }

@@ -47,10 +47,10 @@ keys 2 read none Is refused, as SCAN is
 #[derive(Debug)]
 pub(super) struct Command {
     pub(super) name: &'static str,
-    words: i64,
-    about: &'static str,
+    arity: i64,
+    group: &'static str,
     keys: &'static str,
-    does: &'static str,
+    summary: &'static str,
 }
 
 static COMMANDS: LazyLock<Vec<Command>> = LazyLock::new(|| {
@@ -58,10 +58,10 @@ static COMMANDS: LazyLock<Vec<Command>> = LazyLock::new(|| {
         let mut parts = line.splitn(5, ' ');
         Some(Command {
             name: parts.next()?,
-            words: parts.next()?.parse().ok()?,
-            about: parts.next()?,
+            arity: parts.next()?.parse().ok()?,
+            group: parts.next()?,
             keys: parts.next()?,
-            does: parts.next()?,
+            summary: parts.next()?,
         })
     });
     commands.collect()
@@ -79,7 +79,7 @@ pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String
         return Err(format!("ERR unknown command '{shown}': see COMMAND DOCS"));
     };
     let count = i64::try_from(words).unwrap_or(i64::MAX);
-    if (known.words >= 0 && count != known.words) || count < known.words.abs() {
+    if (known.arity >= 0 && count != known.arity) || count < known.arity.abs() {
         return Err(format!(
             "ERR wrong number of arguments for '{}' command",
             known.name
@@ -121,10 +121,10 @@ pub(super) fn describe(mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> Comma
         for one in found {
             out.text(one.name);
             out.map(3);
-            out.pair("summary", one.does);
+            out.pair("summary", one.summary);
             out.pair("since", "1.0.0");
             let is_about_keys = one.is_about_keys();
-            out.pair("group", if is_about_keys { "generic" } else { one.about });
+            out.pair("group", if is_about_keys { "generic" } else { one.group });
         }
     } else if is(b"GETKEYS") {
         return keys(&names, out);
@@ -156,16 +156,16 @@ fn keys(command: &[&[u8]], out: &mut ReplyWriter<'_>) -> CommandResult {
 
 impl Command {
     pub(super) fn is_about_keys(&self) -> bool {
-        matches!(self.about, "write" | "read")
+        matches!(self.group, "write" | "read")
     }
 
     /// The ten parts that Redis tells of a command; what it knows nothing of is empty.
     fn write(&self, out: &mut ReplyWriter<'_>) {
         out.array(10);
         out.text(self.name);
-        out.integer(self.words);
+        out.integer(self.arity);
         out.array(1);
-        out.simple(match self.about {
+        out.simple(match self.group {
             "write" => "write",
             "read" => "readonly",
             "server" => "loading",

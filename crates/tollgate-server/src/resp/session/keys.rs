@@ -4,13 +4,13 @@
 
 use std::time::Duration;
 
-use super::{CommandResult, Session};
-use crate::decision_service::Store;
+use super::{CommandResult, RespSession};
+use crate::decision_service::CounterStore;
 use crate::resp::frame::Words;
 use crate::resp::response::ReplyWriter;
-use crate::throttle_keys::Cells;
+use crate::throttle_keys::ThrottleKeys;
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> RespSession<B> {
     /// Answers it.
     pub(super) async fn answer_key_command(
         &mut self,
@@ -18,7 +18,7 @@ impl<B: Store> Session<B> {
         words: Words<'_>,
         out: &mut ReplyWriter<'_>,
     ) -> CommandResult {
-        let cells = &self.service.decider.cells;
+        let cells = &self.service.decider.throttle_keys;
         let most = self.service.decider.bounds.key_bytes;
         let mut found = 0;
         let mut left = Duration::ZERO;
@@ -29,7 +29,7 @@ impl<B: Store> Session<B> {
                 );
             }
             "dbsize" => {
-                let Some(count) = cells.count() else {
+                let Some(count) = cells.active_keys() else {
                     return Err(
                         "ERR keys of CL.THROTTLE are in the store, which has others too: ask it"
                             .to_owned(),
@@ -48,9 +48,9 @@ impl<B: Store> Session<B> {
             }
             let unavailable = |why| format!("UNAVAILABLE {why}");
             let is_there = if matches!(command, "del" | "unlink") {
-                cells.forget(key).await.map_err(unavailable)?
+                cells.reset_key(key).await.map_err(unavailable)?
             } else {
-                left = cells.owed(key).await.map_err(unavailable)?;
+                left = cells.debt_of(key).await.map_err(unavailable)?;
                 left > Duration::ZERO
             };
             found += u64::from(is_there);

@@ -2,13 +2,13 @@
 
 use tollgate::clock::{Clock, Wall};
 
-use super::{ClientInfo, CommandResult, Role, Session, commands};
+use super::{ClientInfo, CommandResult, RespSession, Role, commands};
 use crate::address::Protocol;
-use crate::decision_service::Store;
+use crate::decision_service::CounterStore;
 use crate::resp::frame::Words;
 use crate::resp::response::{ReplyWriter, Version};
 use crate::service::Service;
-use crate::throttle_keys::Cells;
+use crate::throttle_keys::ThrottleKeys;
 
 /// The version of Redis whose commands clients may expect of those that are here.
 const REDIS: &str = "7.0.15";
@@ -24,8 +24,8 @@ const NO_AUTH_IN_HELLO: &str = "NOAUTH HELLO must be called with the client alre
 
 const LACKS_VALUE: &str = "ERR syntax error in CLIENT";
 
-impl<B: Store> Session<B> {
-    pub(super) fn about(
+impl<B: CounterStore> RespSession<B> {
+    pub(super) fn answer_server_command(
         &mut self,
         name: &'static str,
         mut words: Words<'_>,
@@ -55,11 +55,11 @@ impl<B: Store> Session<B> {
             "discard" => return Err("ERR DISCARD without MULTI".to_owned()),
             "watch" | "unwatch" => out.simple("OK"),
             "quit" => {
-                self.is_over = true;
+                self.is_closing = true;
                 out.simple("OK");
             }
             _ => {
-                (self.version, self.standing) = (Version::Two, Role::default());
+                (self.version, self.role) = (Version::Two, Role::default());
                 (self.named, self.queue) = (None, None);
                 out.version = self.version;
                 out.simple("RESET");
@@ -99,9 +99,10 @@ impl<B: Store> Session<B> {
             ClientInfo::check(name)?;
         }
         if let Some((user, password)) = login {
-            self.trust(user, password)?;
+            self.authenticate(user, password)?;
         }
-        self.may_ask(b"").map_err(|_| NO_AUTH_IN_HELLO.to_owned())?;
+        self.authorize(b"")
+            .map_err(|_| NO_AUTH_IN_HELLO.to_owned())?;
         if let Some(name) = name {
             self.named().name = name.to_vec();
         }
@@ -127,7 +128,7 @@ impl<B: Store> Session<B> {
             2 => (words.next().unwrap_or_default(), words.next()),
             _ => return Err("ERR syntax error".to_owned()),
         };
-        self.trust(user, password.unwrap_or_default())?;
+        self.authenticate(user, password.unwrap_or_default())?;
         out.simple("OK");
         Ok(())
     }
@@ -160,7 +161,7 @@ impl<B: Store> Session<B> {
         } else if is(b"ID") {
             out.count(self.id);
         } else if is(b"INFO") || is(b"LIST") {
-            out.text(&self.told_of_itself());
+            out.text(&self.client_info());
         } else if is(b"NO-EVICT") || is(b"NO-TOUCH") {
             // Nobody is evicted, and looking at a key changes nothing.
             let on_or_off = value.ok_or(LACKS_VALUE)?;
@@ -178,7 +179,7 @@ impl<B: Store> Session<B> {
     }
 
     /// One line about this connection. Of others nobody is told.
-    fn told_of_itself(&self) -> String {
+    fn client_info(&self) -> String {
         let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
         let nothing = ClientInfo::default();
         let named = self.named.as_deref().unwrap_or(&nothing);
@@ -189,7 +190,7 @@ impl<B: Store> Session<B> {
         format!(
             "id={} addr={} name={} db=0 multi={multi} user=default lib-name={} lib-ver={} resp={}\n",
             self.id,
-            self.from,
+            self.peer,
             text(&named.name),
             text(&named.library),
             text(&named.library_version),
@@ -236,7 +237,7 @@ fn time(out: &mut ReplyWriter<'_>) {
     out.text(&(micros % 1_000_000).to_string());
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> RespSession<B> {
     /// The sections that are asked for: all without a name, and for `all`, `default` and `everything`.
     fn info(&self, words: Words<'_>) -> String {
         let is_named = |section: &str| {
@@ -261,7 +262,7 @@ impl<B: Store> Session<B> {
         ("Server", |session| {
             let (version, os, bits) =
                 (env!("CARGO_PKG_VERSION"), std::env::consts::OS, usize::BITS);
-            let since = session.service.monitor.measured.since;
+            let since = session.service.monitor.measured.started_at;
             let (process, up) = (std::process::id(), (Wall.now() - since).as_secs());
             let days = up / 86_400;
             format!(
@@ -271,7 +272,7 @@ impl<B: Store> Session<B> {
         }),
         ("Clients", |session| {
             let clients = session.service.monitor.measured.connections(Protocol::Resp);
-            let most = session.service.decider.bounds.connections;
+            let most = session.service.decider.bounds.max_connections;
             format!("connected_clients:{clients}\nmaxclients:{most}\nblocked_clients:0\n")
         }),
         ("Memory", |_| {
@@ -281,7 +282,10 @@ impl<B: Store> Session<B> {
             )
         }),
         ("Stats", |session| {
-            format!("total_commands_processed:{}\n", commands(&session.service))
+            format!(
+                "total_commands_processed:{}\n",
+                count_commands(&session.service)
+            )
         }),
         ("Replication", |_| {
             "role:master\nconnected_slaves:0\n".to_owned()
@@ -291,22 +295,25 @@ impl<B: Store> Session<B> {
             let keys = session
                 .service
                 .decider
-                .cells
-                .count()
+                .throttle_keys
+                .active_keys()
                 .filter(|keys| *keys > 0);
             let keys = keys.map(|keys| format!("db0:keys={keys},expires={keys},avg_ttl=0\n"));
             keys.unwrap_or_default()
         }),
         ("Tollgate", |session| {
             let decider = &session.service.decider;
-            let (rules, holds) = (decider.engine.policy().rules.len(), decider.holds.count());
+            let (rules, holds) = (
+                decider.engine.policy().rules.len(),
+                decider.reservations.count(),
+            );
             format!("rules:{rules}\nholds:{holds}\n")
         }),
     ];
 }
 
 /// How many commands were answered.
-fn commands<B: Store>(service: &Service<B>) -> u64 {
+fn count_commands<B: CounterStore>(service: &Service<B>) -> u64 {
     let mut all = service.monitor.measured.times();
     let own = all.find(|(protocol, _)| *protocol == Protocol::Resp);
     own.map_or(0, |(_, times)| times.counts().iter().sum())

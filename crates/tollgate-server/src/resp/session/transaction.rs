@@ -4,17 +4,17 @@
 //! connections may run in between, as each decides by itself; nothing is watched. A command that can't be queued makes
 //! `EXEC` run nothing, so nothing is charged.
 
-use super::{Session, commands};
-use crate::decision_service::Store;
-use crate::resp::frame::{CommandParser, Most, Words};
+use super::{RespSession, commands};
+use crate::decision_service::CounterStore;
+use crate::resp::frame::{CommandBounds, CommandParser, Words};
 use crate::resp::response::{ReplyWriter, Version};
 
 /// The most that one connection queues, in bytes: some 5,000 short commands.
-const MOST: usize = 256 * 1024;
+const MAX_QUEUED_BYTES: usize = 256 * 1024;
 
 /// What is queued between `MULTI` and `EXEC`.
 #[derive(Debug, Default)]
-pub(super) struct Queue {
+pub(super) struct CommandQueue {
     /// Commands one after the other, as clients send them.
     bytes: Vec<u8>,
     /// How much of [`MOST`] they take.
@@ -24,7 +24,7 @@ pub(super) struct Queue {
     is_broken: bool,
 }
 
-impl Queue {
+impl CommandQueue {
     /// How many commands.
     pub(super) const fn len(&self) -> usize {
         self.count
@@ -32,7 +32,7 @@ impl Queue {
 
     fn push(&mut self, words: Words<'_>) -> bool {
         let size = words.clone().map(|word| word.len() + 4).sum::<usize>() + 4;
-        if self.size + size > MOST {
+        if self.size + size > MAX_QUEUED_BYTES {
             return false;
         }
         self.size += size;
@@ -47,7 +47,7 @@ impl Queue {
     }
 }
 
-impl<B: Store> Session<B> {
+impl<B: CounterStore> RespSession<B> {
     /// Answers a command between `MULTI` and `EXEC`.
     pub(super) async fn queue_command(&mut self, words: Words<'_>, out: &mut Vec<u8>) {
         let name = words.clone().next().unwrap_or_default();
@@ -77,7 +77,7 @@ impl<B: Store> Session<B> {
                 String::from_utf8_lossy(name).to_ascii_uppercase()
             ))
         } else {
-            self.may_ask(name)
+            self.authorize(name)
         };
         let queued = queued.and_then(|()| commands::find(name, words.len()).map(drop));
         let Some(queue) = self.queue.as_deref_mut() else {
@@ -85,7 +85,7 @@ impl<B: Store> Session<B> {
         };
         let queued = queued.and_then(|()| {
             let full = || {
-                format!("ERR no more than {MOST} bytes of commands are queued: send fewer between MULTI and EXEC")
+                format!("ERR no more than {MAX_QUEUED_BYTES} bytes of commands are queued: send fewer between MULTI and EXEC")
             };
             queue.push(words).then_some(()).ok_or_else(full)
         });
@@ -109,7 +109,7 @@ impl<B: Store> Session<B> {
         }
         replies.array(queue.count);
         let (mut frame, mut rest) = (CommandParser::default(), queue.bytes.as_slice());
-        let most = Most {
+        let most = CommandBounds {
             bytes: usize::MAX,
             words: usize::MAX,
         };

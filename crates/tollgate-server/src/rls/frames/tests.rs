@@ -121,7 +121,7 @@ fn a_block_that_grows_beyond_a_frame_goes_on_in_another() {
         vec![b'w'; 16_384],
     ]
     .concat();
-    let (first, second) = long.split_at(MOST);
+    let (first, second) = long.split_at(MAX_FRAME_BYTES);
     let input = [
         vec![b'P'; PREFACE],
         frame(HEADERS, 0, first),
@@ -144,7 +144,7 @@ fn what_comes_in_a_wrong_order_is_left_to_h2() {
         frame(CONTINUATION, END_HEADERS, ISTIO),
         [frame(HEADERS, 0, ISTIO), frame(HEADERS, END_HEADERS, ISTIO)].concat(),
         frame(HEADERS, END_HEADERS | PADDED, &[9, 0x83]),
-        frame(HEADERS, END_HEADERS, &vec![0; MOST + 1]),
+        frame(HEADERS, END_HEADERS, &vec![0; MAX_FRAME_BYTES + 1]),
     ] {
         let input = [&preface[..], &input].concat();
         assert_eq!(passed(&input, 5, 2).0, input);

@@ -7,7 +7,7 @@
 use std::fs;
 
 use tollgate::Timestamp;
-use tollgate_engine::Restored;
+use tollgate_engine::RestoreReport;
 
 use super::*;
 
@@ -42,7 +42,7 @@ fn bytes(hex: &str) -> Vec<u8> {
 
 #[test]
 fn a_folder_of_the_version_before_goes_on() {
-    let scratch = Scratch::new("state-of-the-version-before");
+    let scratch = TempFolder::new("state-of-the-version-before");
     let options = StateOptions {
         uptime: || None,
         ..StateOptions::in_folder(scratch.path("state"))
@@ -55,7 +55,7 @@ fn a_folder_of_the_version_before_goes_on() {
         fs::write(options.folder.join(name), bytes(hex)).expect("a file");
     }
     let wall = Manual::starting_at(Timestamp::from_nanos(WRITTEN));
-    let log = Log::silent();
+    let log = Log::disabled();
     let opening = StateOpener {
         policy: Policy::from_text(POLICY, Format::Yaml)
             .expect("a policy")
@@ -68,8 +68,10 @@ fn a_folder_of_the_version_before_goes_on() {
     let folder = Folder::lock(&options.folder).expect("a folder");
     let found = snapshot::restore(&opening, &folder);
     let found = found.unwrap_or_else(|error| panic!("{error:?}"));
-    let Restored {
-        left_out, retired, ..
+    let RestoreReport {
+        dropped_keys: left_out,
+        retired,
+        ..
     } = found.restored.expect("a snapshot");
     assert_eq!((left_out, retired), (0, Vec::new()));
 
@@ -86,11 +88,11 @@ fn a_folder_of_the_version_before_goes_on() {
     // Operators' overrides of limits, and blocks.
     assert_eq!(left("/gcra", "vip"), 40);
     let bad = Facts::new().with("path", "/gcra").with("user", "bad");
-    assert!(found.engine.decide(&bad).refused().is_some());
+    assert!(found.engine.decide(&bad).denied().is_some());
     // Clients are counted by their network since, so `key: ip` begins anew.
     assert_eq!(left("/address", "ada"), LIMIT);
     // A key of `CL.THROTTLE` owes time since: tokens are read as so many nanoseconds, which is to begin anew.
-    let owed = found.cells.owed(b"k").now_or_never();
+    let owed = found.cells.debt_of(b"k").now_or_never();
     let owed = owed.expect("at once").expect("a time");
     assert!(owed <= Duration::from_nanos(SPENT), "{owed:?}");
 }

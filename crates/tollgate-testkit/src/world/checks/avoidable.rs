@@ -2,19 +2,19 @@
 //! outage only for as long as its circuit stays open.
 
 use super::spells::{FaultKind, FaultSpell, GIVE_UP_TIME};
-use super::{CheckContext, Fault, Told};
-use crate::world::scenario::{Counted, Failure, Sort};
+use super::{CheckContext, Fault, ReportedDecision};
+use crate::world::scenario::{CountingChoice, Failure, LimitSort};
 
 /// A circuit opens once a store was asked for so long without an answer.
-const SILENT: u64 = 2_000_000;
+const SILENT_FOR: u64 = 2_000_000;
 /// Or once half of so many calls failed within this time.
-const CALLS: usize = 20;
+const MIN_CALLS: usize = 20;
 const CALLS_WITHIN: u64 = 5_000_000;
 /// How long it stays open at first, and at most: it doubles each time that the next call fails too.
 const OPENS_FOR: u64 = 1_000_000;
 const LONGEST_OPEN: u64 = 60_000_000;
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_avoidable_fallbacks(case: CheckContext<'_>) -> Result<(), String> {
     let answers = case.record.answers.iter();
     for told in answers.filter(|told| told.fallback.is_some()) {
         if !is_excused(case, told) {
@@ -33,16 +33,16 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
 
 /// Whether all that a node had asked was answered when it decided by itself: where one question is enough, and
 /// nobody waits for a connection.
-fn has_answer(case: CheckContext<'_>, told: &Told) -> bool {
+fn has_answer(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let [rule] = &case.setting().rules[..] else {
         return false;
     };
     let is_one = case.setting().shards == 1
-        && rule.counted == Counted::Exact
+        && rule.counted == CountingChoice::Exact
         && !rule.has_leases()
         && rule.waits.is_none()
         && rule.failure != Failure::Breaks
-        && rule.sort != Sort::Quota("hour");
+        && rule.sort != LimitSort::Quota("hour");
     let recent = told.asked_at.saturating_sub(GIVE_UP_TIME);
     let is_cut = spells_felt_by(case, told)
         .any(|spell| spell.ill != FaultKind::Stopped && spell.to >= recent);
@@ -58,7 +58,7 @@ fn has_answer(case: CheckContext<'_>, told: &Told) -> bool {
 }
 
 /// Whether the store couldn't be asked, or its circuit may have been open.
-fn is_excused(case: CheckContext<'_>, told: &Told) -> bool {
+fn is_excused(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let stepped = case.record.faults.iter().any(|(at, fault)| {
         matches!(fault, Fault::Stepped(_))
             && case.first_possible_attempt(told) <= *at
@@ -87,7 +87,7 @@ fn is_excused(case: CheckContext<'_>, told: &Told) -> bool {
 
 /// Whether another request was under way to the store: while a circuit is open, one request at a time tries whether it
 /// may close, and that may take long.
-fn is_probed(case: CheckContext<'_>, told: &Told) -> bool {
+fn is_probed(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let mut answers = case.record.answers.iter();
     answers.any(|other| {
         other.ask.node == told.ask.node
@@ -98,7 +98,7 @@ fn is_probed(case: CheckContext<'_>, told: &Told) -> bool {
 }
 
 /// Whether so many asked a node at once that they may have waited for each other: only one at a time asks for a lease.
-fn is_crowded(case: CheckContext<'_>, told: &Told) -> bool {
+fn is_crowded(case: CheckContext<'_>, told: &ReportedDecision) -> bool {
     let at_once = case.record.answers.iter().filter(|other| {
         other.ask.node == told.ask.node && other.asked_at <= told.at && told.asked_at <= other.at
     });
@@ -111,7 +111,7 @@ fn is_crowded(case: CheckContext<'_>, told: &Told) -> bool {
 /// What kept a node from asking, until it was told.
 fn spells_felt_by<'a>(
     case: CheckContext<'a>,
-    told: &'a Told,
+    told: &'a ReportedDecision,
 ) -> impl Iterator<Item = &'a FaultSpell> {
     let spells = case.spells.iter();
     spells.filter(|spell| {
@@ -120,7 +120,7 @@ fn spells_felt_by<'a>(
 }
 
 /// For how long a node was frozen since then.
-fn frozen(case: CheckContext<'_>, told: &Told, since: u64) -> u64 {
+fn frozen(case: CheckContext<'_>, told: &ReportedDecision, since: u64) -> u64 {
     let spells = case.spells.iter().filter(|spell| {
         spell.ill == FaultKind::Frozen && spell.hits(told.ask.node) && spell.to >= since
     });
@@ -128,12 +128,12 @@ fn frozen(case: CheckContext<'_>, told: &Told, since: u64) -> u64 {
 }
 
 /// For how long a circuit may stay open after an outage.
-fn stays_open(case: CheckContext<'_>, told: &Told, from: u64, to: u64) -> u64 {
+fn stays_open(case: CheckContext<'_>, told: &ReportedDecision, from: u64, to: u64) -> u64 {
     let rules = case.setting().rules.iter().enumerate();
     let mut rules =
         rules.filter(|(number, rule)| rule.meets(*number, &told.ask) && !rule.is_shadow());
-    let breaks =
-        rules.all(|(_, rule)| rule.counted == Counted::Local || rule.failure == Failure::Breaks);
+    let breaks = rules
+        .all(|(_, rule)| rule.counted == CountingChoice::Local || rule.failure == Failure::Breaks);
     let earlier = from.saturating_sub(CALLS_WITHIN);
     let answered = case
         .record
@@ -145,7 +145,7 @@ fn stays_open(case: CheckContext<'_>, told: &Told, from: u64, to: u64) -> u64 {
     let calls = asked
         .filter(|(ask, at)| ask.node == told.ask.node && earlier <= *at && *at <= to)
         .count();
-    let may_open = breaks && (to - from >= SILENT || calls >= CALLS);
+    let may_open = breaks && (to - from >= SILENT_FOR || calls >= MIN_CALLS);
     if may_open {
         (to - from + OPENS_FOR).min(LONGEST_OPEN)
     } else {

@@ -3,25 +3,25 @@
 use std::cmp::Reverse;
 use std::collections::BTreeMap;
 
-use super::cost::Settled;
-use super::{CheckedLimit, Fault, Told};
-use crate::world::scenario::{Amount, Counted, Event, Failure, Sort};
+use super::cost::SettledCost;
+use super::{CheckedLimit, Fault, ReportedDecision};
+use crate::world::scenario::{Amount, CountingChoice, Event, Failure, LimitSort};
 
 /// All nodes have heard from each other by then, unless something kept them from it.
-const LEARNED: u64 = 6_000_000;
+const NODE_COUNT_LEARNED_AFTER: u64 = 6_000_000;
 /// A node that left no sign of life for so long is gone, less the time between two of them.
-const FORGOTTEN: u64 = 10_000_000;
+const NODE_COUNT_FORGOTTEN_AFTER: u64 = 10_000_000;
 
 impl CheckedLimit<'_> {
-    pub(super) fn judge_bound(&self) -> Result<(), String> {
-        let all: Vec<&Told> = self
+    pub(super) fn check_bound(&self) -> Result<(), String> {
+        let all: Vec<&ReportedDecision> = self
             .passed()
             .filter(|told| !self.is_uncounted(told) && !self.case.is_of_two_versions(told))
             .collect();
         match self.rule.counted {
-            Counted::Local => {
+            CountingChoice::Local => {
                 for node in 0..self.case.setting().nodes {
-                    let own = |told: &&&Told| told.ask.node == node;
+                    let own = |told: &&&ReportedDecision| told.ask.node == node;
                     self.each_life(
                         all.iter().filter(own).copied().collect(),
                         "counted by a node",
@@ -29,13 +29,13 @@ impl CheckedLimit<'_> {
                 }
                 return Ok(());
             }
-            Counted::Exact | Counted::Leased => {}
+            CountingChoice::Exact | CountingChoice::Leased => {}
         }
-        let (own, stores): (Vec<&Told>, Vec<&Told>) =
+        let (own, stores): (Vec<&ReportedDecision>, Vec<&ReportedDecision>) =
             all.iter().partition(|told| self.is_local(told));
         self.windows(&stores, "admitted by the store", ChargedBy::Store)?;
         for node in 0..self.case.setting().nodes {
-            let mine = |told: &&&Told| told.ask.node == node;
+            let mine = |told: &&&ReportedDecision| told.ask.node == node;
             let own = own.iter().filter(mine).copied().collect();
             self.each_life(own, "admitted by a node without the store")?;
         }
@@ -50,7 +50,7 @@ impl CheckedLimit<'_> {
     }
 
     /// A node that is started anew knows nothing.
-    fn each_life(&self, told: Vec<&Told>, what: &str) -> Result<(), String> {
+    fn each_life(&self, told: Vec<&ReportedDecision>, what: &str) -> Result<(), String> {
         for lives in told.chunk_by(|one, other| one.life == other.life) {
             self.windows(lives, what, ChargedBy::Node)?;
         }
@@ -59,10 +59,15 @@ impl CheckedLimit<'_> {
 
     /// Looks at every window that begins and ends with something that passed. What is held is counted in two ways, each
     /// by itself: when it was admitted, and when it was settled.
-    fn windows(&self, told: &[&Told], what: &str, who: ChargedBy) -> Result<(), String> {
+    fn windows(
+        &self,
+        told: &[&ReportedDecision],
+        what: &str,
+        who: ChargedBy,
+    ) -> Result<(), String> {
         self.windows_of(&self.charges_by(told, ChargeTime::Admitted), what, who)?;
         // Windows are charged when it is admitted; and which limits were in force is known of then.
-        let is_level = matches!(self.rule.sort, Sort::Level(_));
+        let is_level = matches!(self.rule.sort, LimitSort::Level(_));
         let is_held = self.rule.estimated.is_some() && is_level;
         if is_held && self.case.setting().versions == 1 {
             self.windows_of(&self.charges_by(told, ChargeTime::Settled), what, who)
@@ -71,11 +76,11 @@ impl CheckedLimit<'_> {
         }
     }
 
-    fn charges_by(&self, told: &[&Told], when: ChargeTime) -> Vec<Charge> {
-        let of = |told: &&Told| {
-            let cost = self.cost(told);
+    fn charges_by(&self, told: &[&ReportedDecision], when: ChargeTime) -> Vec<Charge> {
+        let of = |told: &&ReportedDecision| {
+            let cost = self.expected_cost(told);
             match cost.settled.filter(|_| when == ChargeTime::Settled) {
-                Some(Settled { out_until: at, .. }) => Charge {
+                Some(SettledCost { out_until: at, .. }) => Charge {
                     from: at,
                     at,
                     cost: cost.least,
@@ -97,24 +102,24 @@ impl CheckedLimit<'_> {
 
     /// What requests cost beyond their estimates is paid before their node lets anything else pass: up to a full
     /// bucket of it.
-    fn beyond_estimates(&self, told: &[&Told]) -> Vec<Charge> {
+    fn beyond_estimates(&self, told: &[&ReportedDecision]) -> Vec<Charge> {
         let [amount] = self.rule.versions[0][..] else {
             return Vec::new();
         };
-        if self.rule.counted == Counted::Local {
+        if self.rule.counted == CountingChoice::Local {
             return Vec::new();
         }
         let mut paid: BTreeMap<(u64, usize), Charge> = BTreeMap::new();
         for one in told {
-            let Some(settled) = self.cost(one).settled else {
+            let Some(settled) = self.expected_cost(one).settled else {
                 continue;
             };
             let from = settled.said_at;
-            let is_next = |next: &&&Told| {
+            let is_next = |next: &&&ReportedDecision| {
                 next.ask.node == one.ask.node && self.case.first_possible_attempt(next) > from
             };
             let next = told.iter().filter(is_next).min_by_key(|next| next.at);
-            let next = next.filter(|next| self.cost(next).settled.is_some());
+            let next = next.filter(|next| self.expected_cost(next).settled.is_some());
             let beyond = settled.spent.saturating_sub(one.ask.cost);
             if let Some(next) = next.filter(|_| beyond > 0) {
                 let (at, cost) = (next.at, 0);
@@ -148,8 +153,8 @@ impl CheckedLimit<'_> {
 
     /// The earliest time at which it may have been counted. What a node decides without the store, it decides at the
     /// time of the answer; what it counts locally in any case, it counts before it asks.
-    fn counted_from(&self, told: &Told) -> u64 {
-        if self.is_local(told) && self.rule.counted != Counted::Local {
+    fn counted_from(&self, told: &ReportedDecision) -> u64 {
+        if self.is_local(told) && self.rule.counted != CountingChoice::Local {
             told.at
         } else {
             self.case.first_possible_attempt(told)
@@ -164,8 +169,11 @@ impl CheckedLimit<'_> {
             period: self.period,
             burst,
         };
-        if who == ChargedBy::Node && self.rule.counted != Counted::Local && self.has_parts(from) {
-            amount = self.part(amount);
+        if who == ChargedBy::Node
+            && self.rule.counted != CountingChoice::Local
+            && self.has_parts(from)
+        {
+            amount = self.local_part(amount);
         }
         let Amount {
             count,
@@ -178,23 +186,23 @@ impl CheckedLimit<'_> {
             length += late;
         }
         let limit = match self.rule.sort {
-            Sort::Level(_) if who != ChargedBy::Store && self.rule.is_moved() => {
-                self.loosest((from, to), length)
+            LimitSort::Level(_) if who != ChargedBy::Store && self.rule.is_moved() => {
+                self.loosest_amount((from, to), length)
             }
-            Sort::Level(_) => burst + scaled(count, length, period),
+            LimitSort::Level(_) => burst + scaled(count, length, period),
             // Windows that begin anywhere: one more than fit.
-            Sort::Window("sliding-log") => count * (1 + length / period),
-            Sort::Window(_) => count * (2 + length / period),
-            Sort::Quota("hour") => count * (2 + length / period),
-            Sort::Quota(_) => count * (1 + length / period),
-            Sort::Slots => 0,
+            LimitSort::Window("sliding-log") => count * (1 + length / period),
+            LimitSort::Window(_) => count * (2 + length / period),
+            LimitSort::Quota("hour") => count * (2 + length / period),
+            LimitSort::Quota(_) => count * (1 + length / period),
+            LimitSort::Slots => 0,
         };
-        limit + self.beside(from, to, who)
+        limit + self.allowed_by_faults(from, to, who)
     }
 
     /// What the loosest version admits. A node goes on with what it has counted, by whatever period.
-    fn loosest(&self, (from, to): (u64, u64), length: u64) -> u64 {
-        let versions = self.in_force(from, to);
+    fn loosest_amount(&self, (from, to): (u64, u64), length: u64) -> u64 {
+        let versions = self.versions_between(from, to);
         let amounts = versions.flat_map(|version| &self.rule.versions[version]);
         let (burst, given) = amounts.fold((0, 0), |(burst, given), amount| {
             let gives = scaled(amount.count, length, amount.period);
@@ -211,15 +219,18 @@ impl CheckedLimit<'_> {
             return true;
         }
         let silent = case.spells.iter().map(|spell| spell.to - spell.from);
-        let early = case.spells.iter().any(|spell| spell.from <= LEARNED);
+        let early = case
+            .spells
+            .iter()
+            .any(|spell| spell.from <= NODE_COUNT_LEARNED_AFTER);
         let lost = |fault: &Fault| !matches!(fault, Fault::Other | Fault::Frozen(_));
         let is_known = !case.record.faults.iter().any(|(_, fault)| lost(fault));
         let deaths = case.story.events.iter();
         let mut deaths = deaths.filter(|(_, event)| matches!(event, Event::Restart { .. }));
-        from >= LEARNED
+        from >= NODE_COUNT_LEARNED_AFTER
             && !early
             && is_known
-            && silent.sum::<u64>() < FORGOTTEN
+            && silent.sum::<u64>() < NODE_COUNT_FORGOTTEN_AFTER
             && deaths.next().is_none()
     }
 
@@ -236,7 +247,7 @@ impl CheckedLimit<'_> {
     }
 
     /// What stated faults allow in a window.
-    fn beside(&self, from: u64, to: u64, who: ChargedBy) -> u64 {
+    fn allowed_by_faults(&self, from: u64, to: u64, who: ChargedBy) -> u64 {
         let (burst, _) = self.allowed_between(from, to);
         let leased = |at: u64| self.leased_by_all() + self.held_at(at);
         let mut whole = 0;
@@ -273,13 +284,13 @@ impl CheckedLimit<'_> {
     fn is_aligned(&self) -> bool {
         matches!(
             self.rule.sort,
-            Sort::Window("fixed-window" | "sliding-window") | Sort::Quota("hour")
+            LimitSort::Window("fixed-window" | "sliding-window") | LimitSort::Quota("hour")
         )
     }
 
     /// Windows are noted by another clock than the store's: one count more.
     fn is_windowed(&self) -> bool {
-        !matches!(self.rule.sort, Sort::Level(_))
+        !matches!(self.rule.sort, LimitSort::Level(_))
     }
 
     fn admitted_between(&self, from: u64, to: u64) -> u64 {
@@ -291,8 +302,10 @@ impl CheckedLimit<'_> {
 
     /// What the store admitted while the node decided by itself: neither could know of the other.
     fn in_flight(&self, from: u64, to: u64) -> u64 {
-        let within = |told: &&Told| from <= told.at && self.case.first_possible_attempt(told) <= to;
-        let own = |told: &&Told| self.is_local(told);
+        let within = |told: &&ReportedDecision| {
+            from <= told.at && self.case.first_possible_attempt(told) <= to
+        };
+        let own = |told: &&ReportedDecision| self.is_local(told);
         let by_store = self.passed().filter(within).filter(|told| !own(told));
         let crossed = by_store.filter(|told| {
             let mut own = self.passed().filter(within).filter(own);

@@ -4,10 +4,10 @@
 use tollgate_core::Outcome;
 
 use super::bucket::Bucket;
-use super::{CheckContext, Fault, Told};
-use crate::world::scenario::{Amount, Counted, Rule, Sort};
+use super::{CheckContext, Fault, ReportedDecision};
+use crate::world::scenario::{Amount, CountingChoice, LimitSort, Rule};
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_undisturbed_runs(case: CheckContext<'_>) -> Result<(), String> {
     check_reported_waits(case)?;
     // It is decided when it is asked and answered only if nothing takes any time.
     let is_at_once = case.is_calm() && case.setting().delay == 0;
@@ -19,14 +19,16 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
         return Ok(());
     }
     match (rule.sort, rule.counted, &rule.versions[0][..]) {
-        (Sort::Level(_), Counted::Exact, [amount]) => as_the_oracle(case, rule, *amount),
+        (LimitSort::Level(_), CountingChoice::Exact, [amount]) => {
+            check_against_oracle(case, rule, *amount)
+        }
         _ => Ok(()),
     }
 }
 
 /// Each answer is what a bucket would say that is asked in the same order, and so is each wait. A node that
 /// remembers what it was told doesn't know what passed since.
-fn as_the_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
+fn check_against_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> Result<(), String> {
     let keys = usize::try_from(case.setting().keys).unwrap_or(1);
     let mut buckets = vec![Bucket::default(); keys];
     // Of each: until when something is remembered, and until when something from before the last that passed.
@@ -40,7 +42,7 @@ fn as_the_oracle(case: CheckContext<'_>, rule: &Rule, amount: Amount) -> Result<
             let says = if passes { "passes" } else { "doesn't pass" };
             return Err(format!("it {says} by the oracle, and not here: {told:?}"));
         }
-        let said = u64::try_from(told.decision.wait().as_micros()).unwrap_or(u64::MAX);
+        let said = u64::try_from(told.decision.wait_or_max().as_micros()).unwrap_or(u64::MAX);
         match told.decision.outcome {
             Outcome::Allowed => *stale = *latest,
             Outcome::Denied => {
@@ -81,12 +83,13 @@ fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
         let rule = &case.setting().rules[rule];
         // Nobody knows when what is held comes back, and a request that waits stands behind others.
         let is_known = rule.estimated.is_none() && case.setting().longest_wait() == 0;
-        let is_exact = rule.counted == Counted::Exact && rule.sort != Sort::Slots && is_known;
+        let is_exact =
+            rule.counted == CountingChoice::Exact && rule.sort != LimitSort::Slots && is_known;
         let by_store = before.fallback.is_none() && back.fallback.is_none();
         let is_told = back.decision.outcome == Outcome::Denied && before.version == back.version;
         // Since it was asked about first: what was under way may have been counted after it.
-        let from = before.asked_at.saturating_sub(case.lingers());
-        let is_between = |other: &&Told| {
+        let from = before.asked_at.saturating_sub(case.version_ends_at());
+        let is_between = |other: &&ReportedDecision| {
             let is_another = !std::ptr::eq(*other, before) && !std::ptr::eq(*other, back);
             // What one limit refused, another may have charged and given back.
             is_another
@@ -97,7 +100,7 @@ fn check_reported_waits(case: CheckContext<'_>) -> Result<(), String> {
         };
         // What was decided without the store is told to it some time.
         let untold = from.saturating_sub(rule.drains());
-        let is_untold = |other: &Told| other.fallback.is_some() && untold <= other.at;
+        let is_untold = |other: &ReportedDecision| other.fallback.is_some() && untold <= other.at;
         let moved = case.record.faults.iter().any(|(at, fault)| {
             // A clock that was set back may take as long to catch up as a bucket to fill.
             let from = match fault {

@@ -1,10 +1,10 @@
 //! What a request costs in the end, where that was an estimate: at least, at most, and when it was known.
 
-use super::{CheckedLimit, TICK, Told};
-use crate::world::scenario::{Ends, Estimated, Sort};
+use super::{CLOCK_TOLERANCE, CheckedLimit, ReportedDecision};
+use crate::world::scenario::{EstimateSetting, FinalCost, LimitSort};
 
 /// What is said to the store when a request ends has arrived by then, beside the time it takes on its way.
-const ARRIVES: u64 = 50_000;
+const MAX_ARRIVAL_DELAY: u64 = 50_000;
 
 /// How a cost counts.
 #[derive(Clone, Copy, Debug)]
@@ -14,12 +14,12 @@ pub(super) struct Cost {
     /// Until it is settled, and if that was never heard of.
     pub(super) most: u64,
     /// What was said without trouble.
-    pub(super) settled: Option<Settled>,
+    pub(super) settled: Option<SettledCost>,
 }
 
 /// What was said of a cost.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Settled {
+pub(super) struct SettledCost {
     /// What is charged in the end.
     pub(super) spent: u64,
     /// Until then its estimate is out.
@@ -38,7 +38,7 @@ pub(super) enum Timing {
 }
 
 impl CheckedLimit<'_> {
-    pub(super) fn cost(&self, told: &Told) -> Cost {
+    pub(super) fn expected_cost(&self, told: &ReportedDecision) -> Cost {
         let held = told.ask.cost;
         let known = Cost {
             least: held,
@@ -50,16 +50,17 @@ impl CheckedLimit<'_> {
             return known;
         };
         let spent = match told.ask.ends {
-            Ends::Cost(spent) => spent,
-            Ends::Unsaid if estimated.refunds => 0,
-            Ends::Unsaid => held,
-            Ends::Cancelled => 0,
+            FinalCost::Cost(spent) => spent,
+            FinalCost::Unsaid if estimated.refunds => 0,
+            FinalCost::Unsaid => held,
+            FinalCost::Cancelled => 0,
         };
-        let late = self.case.setting().timeout * 1_000 + ARRIVES;
+        let late = self.case.setting().timeout * 1_000 + MAX_ARRIVAL_DELAY;
         let is_calm = !self.has_trouble_until(said_at + 2 * late) && told.fallback.is_none();
         let ends_at = self.case.first_possible_attempt(told) + estimated.within * 1_000;
         // What never ran may come back at any time.
-        let is_spent_by_itself = !estimated.refunds && is_calm && told.ask.ends != Ends::Cancelled;
+        let is_spent_by_itself =
+            !estimated.refunds && is_calm && told.ask.ends != FinalCost::Cancelled;
         let (spent, out_until) = match self.timing(told, late) {
             // Nothing comes back any more.
             Timing::Late if is_spent_by_itself => (spent.max(held), ends_at.max(told.at)),
@@ -73,7 +74,7 @@ impl CheckedLimit<'_> {
                 };
             }
         };
-        let settled = Settled {
+        let settled = SettledCost {
             spent,
             out_until,
             said_at,
@@ -86,15 +87,16 @@ impl CheckedLimit<'_> {
     }
 
     /// Whether a request said in time what it cost, for sure if that takes so long to arrive.
-    pub(super) fn timing(&self, told: &Told, late: u64) -> Timing {
-        let (Some(Estimated { within, .. }), Some(said_at)) = (self.rule.estimated, told.ended_at)
+    pub(super) fn timing(&self, told: &ReportedDecision, late: u64) -> Timing {
+        let (Some(EstimateSetting { within, .. }), Some(said_at)) =
+            (self.rule.estimated, told.ended_at)
         else {
             return Timing::Unsure;
         };
         let within = within * 1_000;
         if said_at + late < self.case.first_possible_attempt(told) + within {
             Timing::InTime
-        } else if said_at > told.at + within + TICK {
+        } else if said_at > told.at + within + CLOCK_TOLERANCE {
             Timing::Late
         } else {
             Timing::Unsure
@@ -105,10 +107,10 @@ impl CheckedLimit<'_> {
     pub(super) fn reported_at(&self, said_at: u64) -> u64 {
         let calls = self.answers().filter(|other| {
             // One at a time asks.
-            other.asked_at <= said_at + ARRIVES && said_at <= other.at + ARRIVES
+            other.asked_at <= said_at + MAX_ARRIVAL_DELAY && said_at <= other.at + MAX_ARRIVAL_DELAY
         });
         let calls = u64::try_from(calls.count()).unwrap_or(u64::MAX);
-        said_at + ARRIVES + (2 + calls) * 2 * self.case.setting().delay
+        said_at + MAX_ARRIVAL_DELAY + (2 + calls) * 2 * self.case.setting().delay
     }
 
     /// Whether something was wrong until then.
@@ -125,7 +127,7 @@ impl CheckedLimit<'_> {
 
     /// What requests held of it at a time.
     pub(super) fn held_at(&self, at: u64) -> u64 {
-        if self.rule.estimated.is_none() || !matches!(self.rule.sort, Sort::Level(_)) {
+        if self.rule.estimated.is_none() || !matches!(self.rule.sort, LimitSort::Level(_)) {
             return 0;
         }
         let held = self.answers().filter(|told| {
@@ -135,7 +137,7 @@ impl CheckedLimit<'_> {
                     .ended_at
                     .is_none_or(|end| at <= end + self.lease_life())
         });
-        held.map(|told| told.ask.cost.max(self.cost(told).most))
+        held.map(|told| told.ask.cost.max(self.expected_cost(told).most))
             .sum()
     }
 }

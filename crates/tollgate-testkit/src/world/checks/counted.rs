@@ -1,15 +1,15 @@
 //! Each decision is counted once: what a process has counted is what those who asked were told.
 
-use super::{CheckContext, Told};
-use crate::world::simulation::Tallied;
+use super::{CheckContext, ReportedDecision};
+use crate::world::simulation::RecordedTally;
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_tallies(case: CheckContext<'_>) -> Result<(), String> {
     for tallied in &case.record.counted {
         let answers = case.record.answers.iter();
-        let own: Vec<&Told> = answers
+        let own: Vec<&ReportedDecision> = answers
             .filter(|told| told.ask.node == tallied.node && told.life == tallied.life)
             .collect();
-        let count = |is_one: &dyn Fn(&Told) -> bool| {
+        let count = |is_one: &dyn Fn(&ReportedDecision) -> bool| {
             let count = own.iter().filter(|told| is_one(told)).count();
             u64::try_from(count).unwrap_or(u64::MAX)
         };
@@ -38,17 +38,21 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
 }
 
 /// Each rule and each limit of a tree has counted the requests that it let pass, and those that it denied.
-fn rules(case: CheckContext<'_>, tallied: &Tallied, own: &[&Told]) -> Result<(), String> {
+fn rules(
+    case: CheckContext<'_>,
+    tallied: &RecordedTally,
+    own: &[&ReportedDecision],
+) -> Result<(), String> {
     for (number, passed, denied) in &tallied.rules {
         let rule = &case.setting().rules[*number];
         // A limit that a request brings along is counted by itself, whichever counter it counts in.
-        let is_own = |told: &Told| rule.brought(0, told.ask.brings).is_none();
-        let has_passed = |told: &&&Told| match rule.leaf {
+        let is_own = |told: &ReportedDecision| rule.adjusted_cost(0, told.ask.brings).is_none();
+        let has_passed = |told: &&&ReportedDecision| match rule.leaf {
             None => told.allowed && rule.meets(*number, &told.ask),
             Some(_) => (told.charged >> number) & 1 == 1 && is_own(told),
         };
         let has_denied =
-            |told: &&&Told| !told.allowed && told.rule == Some(*number) && is_own(told);
+            |told: &&&ReportedDecision| !told.allowed && told.rule == Some(*number) && is_own(told);
         let told = (
             own.iter().filter(has_passed).count(),
             own.iter().filter(has_denied).count(),

@@ -2,20 +2,20 @@
 //! of others that were refused.
 
 use super::bucket::{Bucket, units};
-use super::cost::Settled;
-use super::{CheckedLimit, Fault, TICK, Told};
-use crate::world::scenario::{Amount, Counted, Gift, Sort};
+use super::cost::SettledCost;
+use super::{CLOCK_TOLERANCE, CheckedLimit, Fault, ReportedDecision};
+use crate::world::scenario::{Amount, CountingChoice, LimitSort, RefundEvent};
 
 /// After something went wrong, what was on its way then has arrived or never will.
-const ARRIVES: u64 = 2_000_000;
+const MAX_ARRIVAL_DELAY: u64 = 2_000_000;
 /// A denial is repeated for so long before the store is asked again.
-const REPEATED: u64 = 1_000_000;
+const DENIAL_REPEATED_FOR: u64 = 1_000_000;
 /// A slot that was given back is free.
 const REFUND_DELAY: u64 = 50_000;
 
 impl CheckedLimit<'_> {
     pub(super) fn check_denials(&self) -> Result<(), String> {
-        if self.rule.counted == Counted::Local {
+        if self.rule.counted == CountingChoice::Local {
             return Ok(());
         }
         let refused = self.answers().filter(|told| {
@@ -32,13 +32,13 @@ impl CheckedLimit<'_> {
             let Some(mut amount) = self.rule.of_period(told.version, self.period) else {
                 continue;
             };
-            if let Some((count, _)) = self.rule.brought(told.version, told.ask.brings) {
+            if let Some((count, _)) = self.rule.adjusted_cost(told.version, told.ask.brings) {
                 amount.count = count;
             }
             let has_room = match self.rule.sort {
-                Sort::Level(_) => self.level_has_room(told, amount),
-                Sort::Window(_) | Sort::Quota(_) => self.window_has_room(told, amount),
-                Sort::Slots => self.slots_have_room(told, amount),
+                LimitSort::Level(_) => self.level_has_room(told, amount),
+                LimitSort::Window(_) | LimitSort::Quota(_) => self.window_has_room(told, amount),
+                LimitSort::Slots => self.slots_have_room(told, amount),
             };
             if has_room {
                 return Err(format!("refused by a limit with room: {told:?}"));
@@ -48,7 +48,7 @@ impl CheckedLimit<'_> {
     }
 
     /// What may have been charged before this was refused, and when at the latest.
-    fn charges(&self, told: &Told) -> Vec<(u64, u64)> {
+    fn charges(&self, told: &ReportedDecision) -> Vec<(u64, u64)> {
         let setting = self.case.setting();
         let answered = self.answers().filter(|other| {
             other.asked_at <= told.at
@@ -61,7 +61,7 @@ impl CheckedLimit<'_> {
             .record
             .unanswered
             .iter()
-            .filter(|other| other.asked_at <= told.at && self.is_of(&other.ask));
+            .filter(|other| other.asked_at <= told.at && self.counts_request(&other.ask));
         let late = 2 * setting.timeout * 1000;
         let unanswered = unanswered.map(|other| {
             let at = other.asked_at + other.ask.patience.unwrap_or(0) + late;
@@ -82,23 +82,23 @@ impl CheckedLimit<'_> {
     /// Whether something that another limit denied may have been charged here when this was refused. Of a lease it is taken
     /// while the others are asked, and comes back: until then, and for as long as a node knows of a refusal that came of it.
     /// Elsewhere it is charged only where the limits of a request aren't together.
-    fn may_be_charged(&self, other: &Told, told: &Told) -> bool {
+    fn may_be_charged(&self, other: &ReportedDecision, told: &ReportedDecision) -> bool {
         let setting = self.case.setting();
         let alone = setting.rules.len() == 1 && self.rule.amounts().count() == setting.versions;
         if alone || other.decision.outcome == tollgate_core::Outcome::Never {
             return false;
         }
         if self.rule.has_leases() {
-            let (known, back) = (self.lease_life(), 4 * setting.delay + TICK);
+            let (known, back) = (self.lease_life(), 4 * setting.delay + CLOCK_TOLERANCE);
             return other.at + known + back >= told.asked_at;
         }
         // By part after part of the store, and given back once a later one denies; unless something kept it from that.
-        let back = 4 * setting.delay + TICK;
+        let back = 4 * setting.delay + CLOCK_TOLERANCE;
         setting.shards > 1 && (self.has_trouble_until(told.at) || other.at + back >= told.asked_at)
     }
 
     /// Whether others may have stood in line before it.
-    fn may_be_queued_behind(&self, told: &Told) -> bool {
+    fn may_be_queued_behind(&self, told: &ReportedDecision) -> bool {
         let asked = self
             .case
             .record
@@ -119,15 +119,15 @@ impl CheckedLimit<'_> {
 
     /// What another was charged before this one was refused. What is held doesn't drain, and what isn't known to
     /// be settled may be held.
-    fn charged_by(&self, other: &Told, told: &Told) -> Vec<(u64, u64)> {
-        let cost = self.cost(other);
+    fn charged_by(&self, other: &ReportedDecision, told: &ReportedDecision) -> Vec<(u64, u64)> {
+        let cost = self.expected_cost(other);
         if self.rule.estimated.is_none() || !other.allowed {
             return vec![(other.at, cost.most)];
         }
         let reported_at = other.ended_at.map(|at| self.reported_at(at));
         match (cost.settled, reported_at.filter(|at| *at <= told.asked_at)) {
             // What it cost beyond that is paid when there is room.
-            (Some(Settled { spent, .. }), Some(reported_at)) => {
+            (Some(SettledCost { spent, .. }), Some(reported_at)) => {
                 let beyond = spent.saturating_sub(other.ask.cost);
                 vec![(reported_at, spent - beyond), (u64::MAX, beyond)]
             }
@@ -136,7 +136,7 @@ impl CheckedLimit<'_> {
     }
 
     /// How much a lease that ran out while its node was frozen may have held: what the node had, and what it asked for.
-    fn lost_by_freezes(&self, told: &Told) -> Vec<(u64, u64)> {
+    fn lost_by_freezes(&self, told: &ReportedDecision) -> Vec<(u64, u64)> {
         let mut lost = Vec::new();
         for (at, fault) in &self.case.record.faults {
             let Fault::Frozen(node) = fault else { continue };
@@ -153,7 +153,7 @@ impl CheckedLimit<'_> {
 
     /// When everything was last given back, as far as this node has to know: then nothing from before matters. What another
     /// node has reset is known once what is remembered here, or held, has to be asked for.
-    fn reset_before(&self, told: &Told) -> Option<u64> {
+    fn reset_before(&self, told: &ReportedDecision) -> Option<u64> {
         let record = self.case.record;
         let mut answers = record.answers.iter();
         if answers.any(|other| other.fallback.is_some() && other.at <= told.at) {
@@ -161,7 +161,7 @@ impl CheckedLimit<'_> {
             return None;
         }
         let resets = record.gifts.iter().filter(|given| {
-            let Gift {
+            let RefundEvent {
                 node,
                 rule,
                 who,
@@ -170,8 +170,8 @@ impl CheckedLimit<'_> {
             let known_after = if node == told.ask.node {
                 0
             } else {
-                let asks = 2 * self.case.setting().timeout * 1_000 + TICK;
-                self.lease_life().max(REPEATED) + asks
+                let asks = 2 * self.case.setting().timeout * 1_000 + CLOCK_TOLERANCE;
+                self.lease_life().max(DENIAL_REPEATED_FOR) + asks
             };
             rule == self.number
                 && who == self.key
@@ -182,9 +182,9 @@ impl CheckedLimit<'_> {
     }
 
     /// When something last went wrong before a time, or was decided without the store.
-    fn troubled_at(&self, told: &Told) -> Option<u64> {
+    fn troubled_at(&self, told: &ReportedDecision) -> Option<u64> {
         let record = self.case.record;
-        let is_slots = self.rule.sort == Sort::Slots;
+        let is_slots = self.rule.sort == LimitSort::Slots;
         let faults = record.faults.iter().filter_map(|(at, fault)| match fault {
             // It is noticed by the next request, however late that is.
             Fault::Stepped(by) if *by < 0 && *at <= told.at => Some(if is_slots {
@@ -202,7 +202,7 @@ impl CheckedLimit<'_> {
             .filter(|other| other.fallback.is_some());
         let all = faults.chain(own.map(|other| other.at));
         let last = all.filter(|at| *at <= told.at).max();
-        last.map(|at| at + ARRIVES)
+        last.map(|at| at + MAX_ARRIVAL_DELAY)
     }
 
     /// When the store was first asked about it after a time.
@@ -213,9 +213,9 @@ impl CheckedLimit<'_> {
         asked.next().map(|other| other.at)
     }
 
-    fn level_has_room(&self, told: &Told, amount: Amount) -> bool {
+    fn level_has_room(&self, told: &ReportedDecision, amount: Amount) -> bool {
         let late = match self.rule.counted {
-            Counted::Leased => self.lease_life(),
+            CountingChoice::Leased => self.lease_life(),
             _ => 0,
         };
         // What was leased is charged once it is known, and a node may know of a refusal for as long again.
@@ -243,20 +243,20 @@ impl CheckedLimit<'_> {
                 continue;
             }
             if let Some(trouble) = trouble.take_if(|trouble| *trouble <= at + late) {
-                owed.forget(trouble, MOST);
+                owed.forget(trouble, MAX_AMOUNT);
             }
             owed.charge(at + late, cost, slowest);
             last = at + late;
         }
         if let Some(trouble) = trouble {
-            owed.forget(trouble, MOST);
+            owed.forget(trouble, MAX_AMOUNT);
             last = last.max(trouble);
         }
         // A limit judges by no more than its own bucket, and drains it by its own rate: since the store was last
         // told anything, which nodes with leases do of themselves.
         let capacity = units(amount.burst, amount);
         let judged = match self.rule.counted {
-            Counted::Leased => {
+            CountingChoice::Leased => {
                 owed.drain(now, slowest);
                 owed.debt.min(capacity)
             }
@@ -274,7 +274,7 @@ impl CheckedLimit<'_> {
         judged + units(beside, amount) <= capacity
     }
 
-    fn window_has_room(&self, told: &Told, amount: Amount) -> bool {
+    fn window_has_room(&self, told: &ReportedDecision, amount: Amount) -> bool {
         let from = told.asked_at.saturating_sub(2 * amount.period);
         if self.troubled_at(told).is_some_and(|at| at >= from) {
             return false;
@@ -284,7 +284,7 @@ impl CheckedLimit<'_> {
         counted.map(|(_, cost)| cost).sum::<u64>() + told.ask.cost <= amount.count
     }
 
-    fn slots_have_room(&self, told: &Told, amount: Amount) -> bool {
+    fn slots_have_room(&self, told: &ReportedDecision, amount: Amount) -> bool {
         let (record, slot_life) = (self.case.record, self.case.setting().slot_life * 1000);
         let from = told.asked_at.saturating_sub(2 * slot_life);
         if self.troubled_at(told).is_some_and(|at| at >= from)
@@ -308,7 +308,7 @@ impl CheckedLimit<'_> {
 }
 
 /// More than any bucket holds.
-const MOST: Amount = Amount {
+const MAX_AMOUNT: Amount = Amount {
     count: 1,
     period: 1 << 40,
     burst: 1 << 40,

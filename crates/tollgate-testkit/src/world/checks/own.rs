@@ -1,8 +1,8 @@
 //! When a node decides without the store, it starts from what the store had admitted to it before.
 
 use super::bucket::{Bucket, units};
-use super::{CheckedLimit, Told};
-use crate::world::scenario::{Amount, Counted, Event, Failure, Sort};
+use super::{CheckedLimit, ReportedDecision};
+use crate::world::scenario::{Amount, CountingChoice, Event, Failure, LimitSort};
 
 impl CheckedLimit<'_> {
     /// Each node's part of the limit, charged with all that passed by this node whoever admitted it, has room
@@ -10,8 +10,8 @@ impl CheckedLimit<'_> {
     pub(super) fn check_local_decisions(&self) -> Result<(), String> {
         let setting = self.case.setting();
         let is_judged = matches!(self.rule.failure, Failure::Local | Failure::Breaks)
-            && self.rule.counted != Counted::Local
-            && matches!(self.rule.sort, Sort::Level(_))
+            && self.rule.counted != CountingChoice::Local
+            && matches!(self.rule.sort, LimitSort::Level(_))
             // What is noted of those may come back, or not.
             && self.rule.estimated.is_none();
         // Once a part changes, so does what was noted of it.
@@ -28,14 +28,14 @@ impl CheckedLimit<'_> {
                 .filter(|told| told.ask.node == node)
                 .collect();
             for life in own.chunk_by(|one, other| one.life == other.life) {
-                self.check_process(life, self.part(whole))?;
+                self.check_process(life, self.local_part(whole))?;
             }
         }
         Ok(())
     }
 
     /// A node's part of a limit: one of so many, times two.
-    pub(super) fn part(&self, whole: Amount) -> Amount {
+    pub(super) fn local_part(&self, whole: Amount) -> Amount {
         let nodes = u64::try_from(self.case.setting().nodes).unwrap_or(1);
         let part = |whole: u64| (2 * whole).div_ceil(nodes).min(whole);
         Amount {
@@ -45,10 +45,10 @@ impl CheckedLimit<'_> {
         }
     }
 
-    fn check_process(&self, answers: &[&Told], part: Amount) -> Result<(), String> {
+    fn check_process(&self, answers: &[&ReportedDecision], part: Amount) -> Result<(), String> {
         // At least so much was noted. Of a lease it may be so when it is noted next, in whole tokens.
         let mut least = Bucket::default();
-        let (token, is_leased) = (units(1, part), self.rule.counted == Counted::Leased);
+        let (token, is_leased) = (units(1, part), self.rule.counted == CountingChoice::Leased);
         for (place, told) in answers.iter().enumerate() {
             let is_own = self.is_local(told);
             if is_own && told.allowed {
@@ -73,12 +73,17 @@ impl CheckedLimit<'_> {
     }
 
     /// Whether this limit is the only one that may have refused.
-    fn is_decider(&self, told: &Told) -> bool {
+    fn is_decider(&self, told: &ReportedDecision) -> bool {
         told.rule == Some(self.number) && self.rule.versions[told.version].len() == 1
     }
 
     /// No node refuses by itself what its part has room for, by all that may have been noted.
-    fn check_denial(&self, before: &[&Told], told: &Told, part: Amount) -> Result<(), String> {
+    fn check_denial(
+        &self,
+        before: &[&ReportedDecision],
+        told: &ReportedDecision,
+        part: Amount,
+    ) -> Result<(), String> {
         let case = self.case;
         let of_node = |event: &Event| match event {
             // A request that gave up may have been counted.

@@ -3,7 +3,7 @@
 
 use super::CheckContext;
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_quiet_recovery(case: CheckContext<'_>) -> Result<(), String> {
     let quiet_at = case.record.quiet_at;
     let mut last = case
         .record

@@ -1,11 +1,11 @@
 //! What a request is told that says what it cost: that it was late, if the time of an estimate was over, and only then.
 
-use tollgate::stack::Settlement;
+use tollgate::stack::SettlementTiming;
 
 use super::cost::Timing;
-use super::{CheckContext, CheckedLimit, TICK, Told};
+use super::{CLOCK_TOLERANCE, CheckContext, CheckedLimit, ReportedDecision};
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_settlements(case: CheckContext<'_>) -> Result<(), String> {
     for told in &case.record.answers {
         // What was decided without the store may be held nowhere.
         let Some(settled) = told.settled.filter(|_| told.fallback.is_none()) else {
@@ -15,8 +15,8 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
         let is_late = timings.contains(&Timing::Late);
         let is_in_time = timings.iter().all(|timing| *timing == Timing::InTime);
         let is_right = match settled {
-            Settlement::InTime => !is_late,
-            Settlement::Late => !is_in_time,
+            SettlementTiming::InTime => !is_late,
+            SettlementTiming::Late => !is_in_time,
         };
         if !is_right && told.version == told.last_version {
             return Err(format!("its cost was settled {settled:?}: {told:?}"));
@@ -26,7 +26,7 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
 }
 
 /// By each rule that has estimated what a request would cost.
-fn timings(case: CheckContext<'_>, told: &Told) -> Vec<Timing> {
+fn timings(case: CheckContext<'_>, told: &ReportedDecision) -> Vec<Timing> {
     let rules = case.setting().rules.iter().enumerate();
     let estimated = rules.filter(|(number, rule)| {
         rule.estimated.is_some() && rule.is_in(told.version) && rule.meets(*number, &told.ask)
@@ -40,7 +40,7 @@ fn timings(case: CheckContext<'_>, told: &Told) -> Vec<Timing> {
             key: told.ask.who,
         };
         let limits = rule.periods().into_iter().map(of);
-        limits.map(move |limit| limit.timing(told, TICK))
+        limits.map(move |limit| limit.timing(told, CLOCK_TOLERANCE))
     });
     timings.collect()
 }

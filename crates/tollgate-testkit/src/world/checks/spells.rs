@@ -1,7 +1,7 @@
 //! What was wrong in a story and for how long, and which nodes that kept from asking the store.
 
 use super::CheckContext;
-use crate::world::scenario::{Event, Story};
+use crate::world::scenario::{Event, Scenario};
 
 /// A time in which something was wrong, or its consequences.
 #[derive(Clone, Debug)]
@@ -32,7 +32,7 @@ pub(super) enum FaultKind {
 }
 
 /// A lost connection is replaced after so long at most.
-const RECONNECTS: u64 = 1_200_000;
+const RECONNECT_TIME: u64 = 1_200_000;
 /// A connection that doesn't answer, or never comes up, is given up before that.
 pub(super) const GIVE_UP_TIME: u64 = 5_500_000;
 
@@ -53,7 +53,7 @@ impl FaultSpell {
     pub(super) fn felt_until(&self, case: CheckContext<'_>) -> u64 {
         let after = match self.ill {
             FaultKind::Stopped | FaultKind::Frozen => 10 * case.setting().delay + 1_000,
-            FaultKind::Away => RECONNECTS,
+            FaultKind::Away => RECONNECT_TIME,
             FaultKind::Network => GIVE_UP_TIME,
         };
         self.to.saturating_add(after)
@@ -61,7 +61,7 @@ impl FaultSpell {
 }
 
 /// All of a story, in the order in which they began.
-pub(super) fn of(story: &Story) -> Vec<FaultSpell> {
+pub(super) fn spells_of_scenario(story: &Scenario) -> Vec<FaultSpell> {
     let mut spells = Vec::new();
     let mut weather: Option<u64> = None;
     let ends = |(at, event): &(u64, Event)| at + lasts(event);

@@ -4,11 +4,11 @@
 use std::collections::BTreeMap;
 
 use super::bucket::Bucket;
-use super::{CheckContext, Told};
+use super::{CheckContext, ReportedDecision};
 use crate::world::network::EPOCH;
-use crate::world::scenario::{Amount, Counted, Rule, Sort};
+use crate::world::scenario::{Amount, CountingChoice, LimitSort, Rule};
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_all_or_none(case: CheckContext<'_>) -> Result<(), String> {
     if !case.setting().has_trees() {
         return Ok(());
     }
@@ -23,7 +23,7 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
 }
 
 /// What a request is told to have been charged.
-fn charged(case: CheckContext<'_>, told: &Told) -> Result<(), String> {
+fn charged(case: CheckContext<'_>, told: &ReportedDecision) -> Result<(), String> {
     if told.version != told.last_version {
         return Ok(());
     }
@@ -45,17 +45,17 @@ fn is_known(case: CheckContext<'_>) -> bool {
     let setting = case.setting();
     let is_simple = |rule: &Rule| {
         let is_counted = match rule.counted {
-            Counted::Exact => true,
+            CountingChoice::Exact => true,
             // Beside a store each node has its own, and a word's interval is whole.
-            Counted::Local => {
+            CountingChoice::Local => {
                 let is_whole = |amount: &Amount| amount.period.is_multiple_of(amount.count);
                 setting.is_in_memory && rule.amounts().all(is_whole)
             }
-            Counted::Leased => false,
+            CountingChoice::Leased => false,
         };
         let is_sort = matches!(
             rule.sort,
-            Sort::Level(_) | Sort::Window("fixed-window" | "sliding-log")
+            LimitSort::Level(_) | LimitSort::Window("fixed-window" | "sliding-log")
         );
         is_counted && is_sort && rule.estimated.is_none() && rule.waits.is_none()
     };
@@ -80,13 +80,13 @@ enum State {
 impl State {
     fn new(rule: &Rule) -> Self {
         match rule.sort {
-            Sort::Level(_) => Self::Level(Bucket::default()),
-            Sort::Window("sliding-log") => Self::Log(Vec::new()),
+            LimitSort::Level(_) => Self::Level(Bucket::default()),
+            LimitSort::Window("sliding-log") => Self::Log(Vec::new()),
             _ => Self::Window(0, 0),
         }
     }
 
-    fn has_room(&self, told: &Told, amount: Amount) -> bool {
+    fn has_room(&self, told: &ReportedDecision, amount: Amount) -> bool {
         let (now, cost) = (told.at, told.ask.cost);
         let count = match self {
             Self::Level(bucket) => {
@@ -103,7 +103,7 @@ impl State {
         count + cost <= amount.count
     }
 
-    fn charge(&mut self, told: &Told, amount: Amount) {
+    fn charge(&mut self, told: &ReportedDecision, amount: Amount) {
         let (now, cost) = (told.at, told.ask.cost);
         match self {
             Self::Level(bucket) => bucket.charge(now, cost, amount),
@@ -136,7 +136,7 @@ fn as_the_oracle(case: CheckContext<'_>) -> Result<(), String> {
                 amounts.map(move |(rate, amount)| (rule, (number, key, rate), *amount))
             })
             .map(|(rule, place, mut amount)| {
-                if let Some((count, _)) = rule.brought(0, told.ask.brings) {
+                if let Some((count, _)) = rule.adjusted_cost(0, told.ask.brings) {
                     amount.count = count;
                 }
                 let state = states.entry(place);

@@ -3,15 +3,15 @@
 
 use tollgate_core::Outcome;
 
-use super::{CheckContext, TICK, TIMEOUTS, Told};
-use crate::world::scenario::Sort;
+use super::{CLOCK_TOLERANCE, CheckContext, ReportedDecision, TIMEOUTS};
+use crate::world::scenario::LimitSort;
 
-pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
+pub(super) fn check_queue_order(case: CheckContext<'_>) -> Result<(), String> {
     if case.record.waiting > 0 {
         return Err(format!("{} wait in the end", case.record.waiting));
     }
     // The first and the last time it is asked about.
-    let asks = 2 * (TIMEOUTS * case.setting().timeout * 1_000 + TICK);
+    let asks = 2 * (TIMEOUTS * case.setting().timeout * 1_000 + CLOCK_TOLERANCE);
     for told in &case.record.answers {
         let frozen = case.frozen_between(told.ask.node, told.asked_at, told.at);
         let longest = case.setting().longest_wait() + asks + frozen;
@@ -24,13 +24,13 @@ pub(super) fn judge(case: CheckContext<'_>) -> Result<(), String> {
 }
 
 /// No request is refused that could wait.
-fn check_no_early_denial(case: CheckContext<'_>, told: &Told) -> Result<(), String> {
+fn check_no_early_denial(case: CheckContext<'_>, told: &ReportedDecision) -> Result<(), String> {
     let rule = told.rule.map(|rule| &case.setting().rules[rule]);
     let Some(waits) = rule.and_then(|rule| rule.waits) else {
         return Ok(());
     };
     let is_limit = told.fallback.is_none() && told.decision.outcome == Outcome::Denied;
-    let wait = u64::try_from(told.decision.wait().as_micros()).unwrap_or(u64::MAX);
+    let wait = u64::try_from(told.decision.wait_or_max().as_micros()).unwrap_or(u64::MAX);
     let until = told.at.saturating_add(wait);
     if is_limit && !told.allowed && until < told.asked_at + 1_000 * waits {
         Err(format!("refused, where it could wait: {told:?}"))
@@ -48,7 +48,7 @@ fn in_order(case: CheckContext<'_>) -> Result<(), String> {
         return Ok(());
     }
     // By then it is waiting, or has its answer.
-    let stands = TIMEOUTS * case.setting().timeout * 1_000 + TICK;
+    let stands = TIMEOUTS * case.setting().timeout * 1_000 + CLOCK_TOLERANCE;
     let answers = &case.record.answers;
     for first in answers {
         let stands = first.asked_at + stands;
@@ -64,7 +64,7 @@ fn in_order(case: CheckContext<'_>) -> Result<(), String> {
         let mut versions = case.record.versions.iter();
         let is_changed =
             versions.any(|(at, node, _)| *node == first.ask.node && from <= *at && *at <= to);
-        let is_costly = rule.sort == Sort::Slots || passed.ask.cost > 0;
+        let is_costly = rule.sort == LimitSort::Slots || passed.ask.cost > 0;
         if !is_frozen && !is_changed && is_costly {
             return Err(format!("{passed:?} passed one that waited: {first:?}"));
         }

@@ -2,16 +2,16 @@
 
 use tollgate_engine::facts::Unit;
 
-use super::{Request, Trouble};
+use super::{FaultType, Request};
 use crate::traffic::Random;
 
 /// A rule, in all its versions.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rule {
     /// What is limited.
-    pub sort: Sort,
+    pub sort: LimitSort,
     /// How it is counted.
-    pub counted: Counted,
+    pub counted: CountingChoice,
     /// What happens without a store.
     pub failure: Failure,
     /// By version, its limits in the order in which a file says them: no two have the same period. A version without any
@@ -22,23 +22,23 @@ pub struct Rule {
     /// The only one that it is for; it is for all if this isn't said.
     pub only: Option<usize>,
     /// Whether costs are estimates, and on which terms.
-    pub estimated: Option<Estimated>,
+    pub estimated: Option<EstimateSetting>,
     /// For how long who is over it waits, in milliseconds.
     pub waits: Option<u64>,
     /// A limit of a tree, which requests meet by a descriptor; none of the rules, which they meet by their facts.
-    pub leaf: Option<Leaf>,
+    pub leaf: Option<TreeLeaf>,
 }
 
 /// A limit of a tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Leaf {
+pub struct TreeLeaf {
     /// Whether it is charged and denies nothing.
     pub is_shadow: bool,
 }
 
 /// The terms of costs that are estimates.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Estimated {
+pub struct EstimateSetting {
     /// What isn't settled within so many milliseconds is spent.
     pub within: u64,
     /// Whether what is never settled costs nothing.
@@ -47,7 +47,7 @@ pub struct Estimated {
 
 /// What a rule limits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sort {
+pub enum LimitSort {
     /// A bucket that drains: GCRA, a token bucket or a leaky bucket.
     Level(&'static str),
     /// A count in a window.
@@ -60,7 +60,7 @@ pub enum Sort {
 
 /// How a rule is counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Counted {
+pub enum CountingChoice {
     /// By the store, one by one.
     Exact,
     /// By leases.
@@ -116,29 +116,29 @@ enum Change {
 
 impl Rule {
     /// A rule that is to be tried by these troubles.
-    pub(super) fn new(versions: usize, troubles: &[Trouble], random: &mut Random) -> Self {
-        let sort = Sort::new(troubles, random);
+    pub(super) fn new(versions: usize, troubles: &[FaultType], random: &mut Random) -> Self {
+        let sort = LimitSort::new(troubles, random);
         let counted = match sort {
-            Sort::Level(_) => match random.below(8) {
+            LimitSort::Level(_) => match random.below(8) {
                 // Of a lease more is known here than there.
-                0..=5 if troubles == [Trouble::Operator] => Counted::Leased,
-                0 => Counted::Local,
-                1..=4 => Counted::Leased,
-                _ => Counted::Exact,
+                0..=5 if troubles == [FaultType::Operator] => CountingChoice::Leased,
+                0 => CountingChoice::Local,
+                1..=4 => CountingChoice::Leased,
+                _ => CountingChoice::Exact,
             },
-            _ => Counted::Exact,
+            _ => CountingChoice::Exact,
         };
         let failure = match (sort, random.below(8)) {
-            (Sort::Slots, _) => Failure::Closed,
+            (LimitSort::Slots, _) => Failure::Closed,
             (_, 0) => Failure::Open,
             (_, 1) => Failure::Closed,
             (_, 2..=3) => Failure::Breaks,
             _ => Failure::Local,
         };
         let change = match (sort, random.below(5)) {
-            (Sort::Level(_), 0) => Change::Order,
-            (Sort::Level(_), 1) => Change::Period,
-            (Sort::Level(_), 2) => Change::PeriodAlone,
+            (LimitSort::Level(_), 0) => Change::Order,
+            (LimitSort::Level(_), 1) => Change::Period,
+            (LimitSort::Level(_), 2) => Change::PeriodAlone,
             _ => Change::Nothing,
         };
         let first = random.pick(&[0, 1, 2]);
@@ -146,7 +146,7 @@ impl Rule {
         let versions = (0..versions).map(|_| version(sort, change, (first, one), random));
         let versions = versions.collect();
         let is_shared = random.below(4) == 0;
-        let is_estimated = sort != Sort::Slots && random.below(4) == 0;
+        let is_estimated = sort != LimitSort::Slots && random.below(4) == 0;
         Self {
             sort,
             counted,
@@ -154,7 +154,7 @@ impl Rule {
             versions,
             is_shared,
             only: None,
-            estimated: is_estimated.then(|| Estimated {
+            estimated: is_estimated.then(|| EstimateSetting {
                 within: random.pick(&[200, 2_000, 60_000, 60_000]),
                 refunds: random.below(2) == 0,
             }),
@@ -164,18 +164,18 @@ impl Rule {
     }
 
     /// A limit of a tree. Nothing settles a cost there, and nobody waits.
-    pub(super) fn of_tree(versions: usize, troubles: &[Trouble], random: &mut Random) -> Self {
+    pub(super) fn of_tree(versions: usize, troubles: &[FaultType], random: &mut Random) -> Self {
         let is_shadow = random.below(4) == 0;
         let mut leaf = Self {
             estimated: None,
             waits: None,
-            leaf: Some(Leaf { is_shadow }),
+            leaf: Some(TreeLeaf { is_shadow }),
             ..Self::new(versions, troubles, random)
         };
         if random.below(4) == 0 {
             // As proxies have them: so many in a unit.
-            leaf.sort = Sort::Window("fixed-window");
-            leaf.counted = Counted::Exact;
+            leaf.sort = LimitSort::Window("fixed-window");
+            leaf.counted = CountingChoice::Exact;
             leaf.failure = Failure::Local;
             let amount = amount(leaf.sort, random.pick(&[0, 2]), random);
             leaf.versions = vec![vec![amount]; versions];
@@ -193,8 +193,8 @@ impl Rule {
             burst,
         };
         Self {
-            sort: Sort::Level(random.pick(&LEVELS)),
-            counted: Counted::Leased,
+            sort: LimitSort::Level(random.pick(&LEVELS)),
+            counted: CountingChoice::Leased,
             failure: Failure::Local,
             versions: vec![vec![amount]; versions],
             is_shared: true,
@@ -220,7 +220,7 @@ impl Rule {
     }
 
     /// What a version lets a request have that brings so much along: no more than the limit in its place.
-    pub fn brought(&self, version: usize, brings: Option<u64>) -> Option<(u64, Unit)> {
+    pub fn adjusted_cost(&self, version: usize, brings: Option<u64>) -> Option<(u64, Unit)> {
         let [amount] = self.versions[version][..] else {
             return None;
         };
@@ -230,7 +230,7 @@ impl Rule {
 
     /// The unit of a window as proxies have them.
     fn unit(&self, amount: Amount) -> Option<Unit> {
-        let is_window = self.leaf.is_some() && self.sort == Sort::Window("fixed-window");
+        let is_window = self.leaf.is_some() && self.sort == LimitSort::Window("fixed-window");
         match amount.period {
             1_000_000 if is_window => Some(Unit::Second),
             60_000_000 if is_window => Some(Unit::Minute),
@@ -258,17 +258,17 @@ impl Rule {
 
     /// Whether the store keeps track of what is out by leases.
     pub fn has_leases(&self) -> bool {
-        let is_level = matches!(self.sort, Sort::Level(_));
-        self.counted == Counted::Leased
-            || (self.counted == Counted::Exact && self.estimated.is_some() && is_level)
+        let is_level = matches!(self.sort, LimitSort::Level(_));
+        self.counted == CountingChoice::Leased
+            || (self.counted == CountingChoice::Exact && self.estimated.is_some() && is_level)
     }
 
     /// What a request costs, as a file says it. One takes one slot, whatever it costs.
     pub(super) fn cost(&self) -> String {
         match (self.sort, self.estimated) {
-            (Sort::Slots, _) => String::new(),
+            (LimitSort::Slots, _) => String::new(),
             (_, None) => "cost: {fact: cost}, ".to_owned(),
-            (_, Some(Estimated { within, refunds })) => {
+            (_, Some(EstimateSetting { within, refunds })) => {
                 let unsettled = if refunds { "refund" } else { "charge" };
                 format!("cost: {{fact: cost, settle_within: {within}ms, unsettled: {unsettled}}}, ")
             }
@@ -314,10 +314,10 @@ impl Rule {
     /// After so long, in microseconds, nothing that was spent counts, whatever the version.
     pub fn drains(&self) -> u64 {
         let of = |amount: &Amount| match self.sort {
-            Sort::Level(_) => amount.period * amount.burst / amount.count + 1,
-            Sort::Window(_) => 2 * amount.period,
-            Sort::Quota(_) => 2 * amount.period,
-            Sort::Slots => 1_000_000,
+            LimitSort::Level(_) => amount.period * amount.burst / amount.count + 1,
+            LimitSort::Window(_) => 2 * amount.period,
+            LimitSort::Quota(_) => 2 * amount.period,
+            LimitSort::Slots => 1_000_000,
         };
         self.amounts().map(of).max().unwrap_or(0)
     }
@@ -332,11 +332,11 @@ impl Rule {
         let unit = PERIODS.iter().find(|(micros, _)| *micros == period);
         let unit = unit.map_or("10m", |(_, name)| name);
         match self.sort {
-            Sort::Level(_) => format!("{count}/{unit} burst {burst}"),
-            Sort::Window(_) => format!("{count}/{unit}"),
-            Sort::Quota("hour") => format!("{count}/hour"),
-            Sort::Quota(_) => format!("{count} in any 10m"),
-            Sort::Slots => count.to_string(),
+            LimitSort::Level(_) => format!("{count}/{unit} burst {burst}"),
+            LimitSort::Window(_) => format!("{count}/{unit}"),
+            LimitSort::Quota("hour") => format!("{count}/hour"),
+            LimitSort::Quota(_) => format!("{count} in any 10m"),
+            LimitSort::Slots => count.to_string(),
         }
     }
 
@@ -352,20 +352,20 @@ impl Rule {
         let limits: Vec<_> = limits.iter().map(|amount| self.rate(*amount)).collect();
         let limits = limits.join(", ");
         let what = match self.sort {
-            Sort::Level(name) | Sort::Window(name) => {
+            LimitSort::Level(name) | LimitSort::Window(name) => {
                 format!("rate: [{limits}], algorithm: {name}")
             }
-            Sort::Quota(_) => format!("quota: {limits}"),
-            Sort::Slots => format!("concurrency: {limits}"),
+            LimitSort::Quota(_) => format!("quota: {limits}"),
+            LimitSort::Slots => format!("concurrency: {limits}"),
         };
         match self.counted {
-            Counted::Exact => format!("{what}, on_store_failure: {}", self.failure.name()),
-            Counted::Leased => format!(
+            CountingChoice::Exact => format!("{what}, on_store_failure: {}", self.failure.name()),
+            CountingChoice::Leased => format!(
                 "{what}, counting: leased, on_store_failure: {}",
                 self.failure.name()
             ),
-            Counted::Local if is_in_memory => what,
-            Counted::Local => format!("{what}, counting: local"),
+            CountingChoice::Local if is_in_memory => what,
+            CountingChoice::Local => format!("{what}, counting: local"),
         }
     }
 
@@ -373,9 +373,9 @@ impl Rule {
     pub(super) fn limit(&self, version: usize, is_in_memory: bool) -> String {
         let failure = self.failure.name();
         let counted = match self.counted {
-            Counted::Exact => "exact",
-            Counted::Leased => "leased",
-            Counted::Local => "local",
+            CountingChoice::Exact => "exact",
+            CountingChoice::Leased => "leased",
+            CountingChoice::Local => "local",
         };
         let limits: Vec<_> = self.versions[version]
             .iter()
@@ -383,26 +383,26 @@ impl Rule {
             .collect();
         let limits = limits.join(", ");
         let what = match self.sort {
-            Sort::Level(name) | Sort::Window(name) => {
+            LimitSort::Level(name) | LimitSort::Window(name) => {
                 format!("rate: [{limits}], algorithm: {name}")
             }
-            Sort::Quota(_) => format!("quota: {limits}"),
-            Sort::Slots => format!("concurrency: {limits}"),
+            LimitSort::Quota(_) => format!("quota: {limits}"),
+            LimitSort::Slots => format!("concurrency: {limits}"),
         };
         let what = match self.waits {
             Some(longest) => format!("{what}, over: wait {longest}ms"),
             None => what,
         };
         match self.counted {
-            Counted::Local if is_in_memory => what,
-            Counted::Local => format!("{what}, counting: local"),
+            CountingChoice::Local if is_in_memory => what,
+            CountingChoice::Local => format!("{what}, counting: local"),
             _ => {
                 // Both ways to say it: one word for all limits, and one for each kind.
                 let failure = match self.sort {
-                    Sort::Level(_) => failure.to_owned(),
-                    Sort::Window(_) => format!("{{rate: {failure}}}"),
-                    Sort::Quota(_) => format!("{{quota: {failure}}}"),
-                    Sort::Slots => format!("{{concurrency: {failure}}}"),
+                    LimitSort::Level(_) => failure.to_owned(),
+                    LimitSort::Window(_) => format!("{{rate: {failure}}}"),
+                    LimitSort::Quota(_) => format!("{{quota: {failure}}}"),
+                    LimitSort::Slots => format!("{{concurrency: {failure}}}"),
                 };
                 format!("{what}, counting: {counted}, on_store_failure: {failure}")
             }
@@ -422,15 +422,15 @@ impl Failure {
     }
 }
 
-impl Sort {
+impl LimitSort {
     /// Most often a level; what the troubles may do harm to, if there are few.
-    fn new(troubles: &[Trouble], random: &mut Random) -> Self {
-        let few = |these: &[Trouble]| {
+    fn new(troubles: &[FaultType], random: &mut Random) -> Self {
+        let few = |these: &[FaultType]| {
             !troubles.is_empty() && troubles.iter().all(|trouble| these.contains(trouble))
         };
         let number = match random.below(2) {
-            0 if few(&[Trouble::Clock, Trouble::Deaths]) => random.pick(&[6, 7, 7, 8, 8]),
-            0 if few(&[Trouble::Operator]) => random.pick(&[0, 8, 9]),
+            0 if few(&[FaultType::Clock, FaultType::Deaths]) => random.pick(&[6, 7, 7, 8, 8]),
+            0 if few(&[FaultType::Operator]) => random.pick(&[0, 8, 9]),
             _ => random.below(9),
         };
         match number {
@@ -445,7 +445,7 @@ impl Sort {
 
 /// The limits of a version of a rule whose first limit has this period, and may be this one.
 fn version(
-    sort: Sort,
+    sort: LimitSort,
     change: Change,
     (first, own): (usize, Amount),
     random: &mut Random,
@@ -473,16 +473,16 @@ fn version(
     }
 }
 
-fn amount(sort: Sort, place: usize, random: &mut Random) -> Amount {
+fn amount(sort: LimitSort, place: usize, random: &mut Random) -> Amount {
     let period = match sort {
-        Sort::Quota("hour") => PERIODS[3].0,
-        Sort::Quota(_) => 600_000_000,
+        LimitSort::Quota("hour") => PERIODS[3].0,
+        LimitSort::Quota(_) => 600_000_000,
         _ => PERIODS[place].0,
     };
     let most = random.pick(&[5, 20, 60]);
     let burst = 1 + random.below(most);
     let count = match sort {
-        Sort::Level(_) => {
+        LimitSort::Level(_) => {
             // It fills in a part of a second, in some, or in a minute.
             let fills = 50_000 << random.below(11);
             (burst * period / fills).max(1)

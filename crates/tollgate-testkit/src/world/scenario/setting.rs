@@ -3,13 +3,13 @@
 use std::fmt;
 use std::fmt::Write as _;
 
-use super::{Counted, Rule, Trouble};
+use super::{CountingChoice, FaultType, Rule};
 use crate::traffic::Random;
 use crate::world::Weather;
 
 /// Who there is, and by which rules.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Setting {
+pub struct ScenarioSettings {
     /// Nodes of the fleet.
     pub nodes: usize,
     /// Parts of the store: a cluster if there are several.
@@ -43,10 +43,10 @@ pub struct Setting {
     /// Whether the nodes have no store, and count in memory: by local rules.
     pub is_in_memory: bool,
     /// What goes wrong.
-    pub troubles: Vec<Trouble>,
+    pub troubles: Vec<FaultType>,
 }
 
-impl Setting {
+impl ScenarioSettings {
     pub(super) fn new(random: &mut Random) -> Self {
         // Most can be said of one.
         let nodes = random.pick(&[1, 1, 1, 2, 2, 3, 3, 4]);
@@ -64,13 +64,13 @@ impl Setting {
             // A calm day.
             0..=2 => Vec::new(),
             // The most common of all.
-            3..=4 => vec![Trouble::Away],
+            3..=4 => vec![FaultType::Away],
             // One thing alone.
-            5..=7 => vec![random.pick(&Trouble::ALL)],
+            5..=7 => vec![random.pick(&FaultType::ALL)],
             // Who died can't say so when the time has changed.
-            8 => vec![Trouble::Clock, Trouble::Deaths],
+            8 => vec![FaultType::Clock, FaultType::Deaths],
             // All of it.
-            _ => Trouble::ALL
+            _ => FaultType::ALL
                 .into_iter()
                 .filter(|_| random.below(2) == 0)
                 .collect(),
@@ -80,7 +80,7 @@ impl Setting {
         let delay = 1_000 * random.below(1 + timeout / 20);
         let delay = match troubles[..] {
             // Who is starved has something under way.
-            [Trouble::Starved] => delay.max(1_000 * (timeout / 20).min(1)),
+            [FaultType::Starved] => delay.max(1_000 * (timeout / 20).min(1)),
             // What takes no time can be told to the microsecond.
             [] if random.below(2) == 0 => 0,
             _ => delay,
@@ -160,10 +160,10 @@ impl Setting {
         if self.is_in_memory {
             self.rules
                 .iter_mut()
-                .for_each(|rule| rule.counted = Counted::Local);
+                .for_each(|rule| rule.counted = CountingChoice::Local);
         }
         // What decided instead of a store isn't told of each limit, and those who wait were charged long before.
-        let is_simple = self.troubles.is_empty() || self.troubles == [Trouble::Operator];
+        let is_simple = self.troubles.is_empty() || self.troubles == [FaultType::Operator];
         self.charges_each = is_simple && self.longest_wait() == 0 && random.below(3) == 0;
         let last = usize::try_from(self.keys - 1).unwrap_or(0);
         self.blocked = (last > 0 && random.below(6) == 0).then_some(last);
@@ -173,7 +173,7 @@ impl Setting {
     fn count_in_memory(&mut self) {
         (self.nodes, self.shards, self.is_in_memory) = (1, 1, true);
         self.troubles
-            .retain(|trouble| matches!(trouble, Trouble::Starved | Trouble::Deaths));
+            .retain(|trouble| matches!(trouble, FaultType::Starved | FaultType::Deaths));
     }
 
     /// Whether there are trees beside the rules.
@@ -183,15 +183,15 @@ impl Setting {
 
     /// The limits of trees, by the bits of their numbers.
     pub fn leaves(&self) -> u8 {
-        self.bits(|rule| rule.leaf.is_some())
+        self.flag_bits(|rule| rule.leaf.is_some())
     }
 
     /// The limits of trees of a version that may deny.
     pub fn leaves_in_force(&self, version: usize) -> u8 {
-        self.bits(|rule| rule.leaf.is_some() && !rule.is_shadow() && rule.is_in(version))
+        self.flag_bits(|rule| rule.leaf.is_some() && !rule.is_shadow() && rule.is_in(version))
     }
 
-    fn bits(&self, is_one: impl Fn(&Rule) -> bool) -> u8 {
+    fn flag_bits(&self, is_one: impl Fn(&Rule) -> bool) -> u8 {
         let rules = self.rules.iter().enumerate();
         let bits = rules
             .filter(|(_, rule)| is_one(rule))
@@ -278,7 +278,7 @@ impl Setting {
     }
 }
 
-impl fmt::Display for Setting {
+impl fmt::Display for ScenarioSettings {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self {
             nodes,

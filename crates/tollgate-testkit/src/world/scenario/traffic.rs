@@ -1,13 +1,13 @@
 //! Who asks for how much when: bursts, steady streams and pauses.
 
-use super::{Ends, Event, Request, Setting};
+use super::{Event, FinalCost, Request, ScenarioSettings};
 use crate::traffic::Random;
 
 /// Requests in a story, beside those who come when something goes wrong.
-const ASKS: u64 = 70;
+const REQUESTS_PER_SCENARIO: u64 = 70;
 
 /// Requests in a rush, at most.
-const RUSH: u64 = 30;
+const MAX_RUSH_REQUESTS: u64 = 30;
 
 /// What is asked for in a story.
 #[derive(Clone, Copy, Debug)]
@@ -21,7 +21,7 @@ pub(super) struct TrafficPattern {
 }
 
 impl TrafficPattern {
-    pub(super) fn new(setting: &Setting, length: u64, random: &mut Random) -> Self {
+    pub(super) fn new(setting: &ScenarioSettings, length: u64, random: &mut Random) -> Self {
         Self {
             length,
             is_heavy: random.below(2) == 0 && setting.most_cost() > 1,
@@ -30,13 +30,13 @@ impl TrafficPattern {
     }
 
     /// Requests in clusters, each with a pace of its own.
-    pub(super) fn ask(
+    pub(super) fn add_requests(
         &self,
-        setting: &Setting,
+        setting: &ScenarioSettings,
         random: &mut Random,
         events: &mut Vec<(u64, Event)>,
     ) {
-        let asks = ASKS / 2 + random.below(ASKS);
+        let asks = REQUESTS_PER_SCENARIO / 2 + random.below(REQUESTS_PER_SCENARIO);
         let (mut at, mut left, mut pause, mut one) = (0, 0, 0, None);
         for _ in 0..asks {
             if left == 0 {
@@ -52,7 +52,7 @@ impl TrafficPattern {
             left -= 1;
             at += random.below(2 * pause + 1);
             let node = one.unwrap_or_else(|| setting.some_node(random));
-            let ask = self.one(setting, node, random);
+            let ask = self.make_request(setting, node, random);
             events.push((at % self.length.max(1), Event::Ask(ask)));
         }
     }
@@ -60,20 +60,20 @@ impl TrafficPattern {
     /// Many requests of one to a node, for all there is and more.
     pub(super) fn rush(
         &self,
-        (setting, node, who): (&Setting, usize, usize),
+        (setting, node, who): (&ScenarioSettings, usize, usize),
         (from, micros): (u64, u64),
         random: &mut Random,
         events: &mut Vec<(u64, Event)>,
     ) {
         let most = setting.most_cost().div_ceil(4);
-        for _ in 0..random.below(RUSH) {
+        for _ in 0..random.below(MAX_RUSH_REQUESTS) {
             let at = from + random.below(micros + 1);
             let cost = 1 + random.below(most);
             let ask = Request {
                 who,
                 cost,
                 ends: ends(cost, random),
-                ..self.one(setting, node, random)
+                ..self.make_request(setting, node, random)
             };
             events.push((at, Event::Ask(ask)));
         }
@@ -83,7 +83,7 @@ impl TrafficPattern {
     /// what the first one spends right after.
     pub(super) fn relay(
         &self,
-        setting: &Setting,
+        setting: &ScenarioSettings,
         random: &mut Random,
         events: &mut Vec<(u64, Event)>,
     ) {
@@ -92,7 +92,7 @@ impl TrafficPattern {
         let mut at = random.below(self.length);
         self.rush((setting, one, who), (at, 5_000), random, events);
         at += random.below(200_000);
-        let (cost, meanwhile) = (1, self.one(setting, other, random));
+        let (cost, meanwhile) = (1, self.make_request(setting, other, random));
         let meanwhile = Request {
             who,
             cost,
@@ -104,7 +104,12 @@ impl TrafficPattern {
         self.rush((setting, one, who), (at + 20_000, 20_000), random, events);
     }
 
-    fn one(&self, setting: &Setting, node: usize, random: &mut Random) -> Request {
+    fn make_request(
+        &self,
+        setting: &ScenarioSettings,
+        node: usize,
+        random: &mut Random,
+    ) -> Request {
         let most = setting.most_cost();
         let cost = if self.is_heavy && random.below(2) == 0 {
             1 + random.below(most)
@@ -134,7 +139,7 @@ impl TrafficPattern {
 }
 
 /// The same with descriptors, most often with all that the trees know.
-fn described(ask: Request, setting: &Setting, random: &mut Random) -> Request {
+fn described(ask: Request, setting: &ScenarioSettings, random: &mut Random) -> Request {
     let leaves = setting.leaves();
     let descriptors = match random.below(6) {
         0 => 0,
@@ -152,12 +157,12 @@ fn described(ask: Request, setting: &Setting, random: &mut Random) -> Request {
 }
 
 /// Less than it was to cost, as much, or more.
-fn ends(cost: u64, random: &mut Random) -> Ends {
+fn ends(cost: u64, random: &mut Random) -> FinalCost {
     match random.below(8) {
-        0 => Ends::Unsaid,
-        1 => Ends::Cancelled,
-        2..=3 => Ends::Cost(cost),
-        4 => Ends::Cost(cost + 1 + random.below(cost)),
-        _ => Ends::Cost(random.below(cost + 1)),
+        0 => FinalCost::Unsaid,
+        1 => FinalCost::Cancelled,
+        2..=3 => FinalCost::Cost(cost),
+        4 => FinalCost::Cost(cost + 1 + random.below(cost)),
+        _ => FinalCost::Cost(random.below(cost + 1)),
     }
 }

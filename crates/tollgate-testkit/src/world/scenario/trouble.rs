@@ -1,13 +1,13 @@
 //! What goes wrong in a story, mostly just when somebody asks.
 
 use super::traffic::TrafficPattern;
-use super::{Event, Gift, Keeps, Request, Rule, Setting, Sort};
+use super::{Event, KeptData, LimitSort, RefundEvent, Request, Rule, ScenarioSettings};
 use crate::traffic::Random;
-use crate::world::{Condition, Weather};
+use crate::world::{StoreCondition, Weather};
 
 /// What can go wrong.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Trouble {
+pub enum FaultType {
     /// The network delays, loses and cuts.
     Network,
     /// The store stops, or dies and keeps what it has.
@@ -27,11 +27,11 @@ pub enum Trouble {
 }
 
 /// A policy is reloaded so long after a rush began, and before it ends.
-const BUSY: u64 = 300_000;
+const RELOAD_MARGIN: u64 = 300_000;
 
 /// As much as the setting says.
-pub(super) fn happen(
-    setting: &Setting,
+pub(super) fn add_fault(
+    setting: &ScenarioSettings,
     demand: &TrafficPattern,
     random: &mut Random,
     events: &mut Vec<(u64, Event)>,
@@ -44,7 +44,7 @@ pub(super) fn happen(
     } else {
         1 + random.below(6)
     };
-    let asked: Vec<(u64, Request)> = events.iter().filter_map(asked).collect();
+    let asked: Vec<(u64, Request)> = events.iter().filter_map(as_request).collect();
     for _ in 0..times {
         let sort = random.pick(&setting.troubles);
         let (mut at, ask) = random.pick(&asked);
@@ -55,8 +55,8 @@ pub(super) fn happen(
             _ => at += random.below(4 * setting.delay + 2),
         }
         let scene = FaultScheduler::new(setting, (at, node, ask.who), random);
-        sort.happen(setting, &scene, random, events);
-        if sort == Trouble::Operator {
+        sort.add_fault(setting, &scene, random, events);
+        if sort == FaultType::Operator {
             // In the same breath.
             demand.rush((setting, node, ask.who), (at, 1_000), random, events);
         }
@@ -71,7 +71,7 @@ pub(super) fn happen(
 
 /// Some nodes get another version of the policy, now and then while they are busy.
 fn reload(
-    setting: &Setting,
+    setting: &ScenarioSettings,
     demand: &TrafficPattern,
     random: &mut Random,
     events: &mut Vec<(u64, Event)>,
@@ -83,13 +83,18 @@ fn reload(
         events.push((at, Event::Reload { node, version }));
         if random.below(4) == 0 {
             let who = usize::try_from(random.below(setting.keys)).unwrap_or(0);
-            let from = at.saturating_sub(BUSY);
-            demand.rush((setting, node, who), (from, 2 * BUSY), random, events);
+            let from = at.saturating_sub(RELOAD_MARGIN);
+            demand.rush(
+                (setting, node, who),
+                (from, 2 * RELOAD_MARGIN),
+                random,
+                events,
+            );
         }
     }
 }
 
-fn asked((at, event): &(u64, Event)) -> Option<(u64, Request)> {
+fn as_request((at, event): &(u64, Event)) -> Option<(u64, Request)> {
     match event {
         Event::Ask(ask) => Some((*at, *ask)),
         _ => None,
@@ -106,7 +111,11 @@ struct FaultScheduler {
 }
 
 impl FaultScheduler {
-    fn new(setting: &Setting, (at, node, who): (u64, usize, usize), random: &mut Random) -> Self {
+    fn new(
+        setting: &ScenarioSettings,
+        (at, node, who): (u64, usize, usize),
+        random: &mut Random,
+    ) -> Self {
         // A moment, a timeout, some of them, or long.
         let timeout = setting.timeout * 1000;
         let micros = match random.below(4) {
@@ -124,7 +133,7 @@ impl FaultScheduler {
     }
 }
 
-impl Trouble {
+impl FaultType {
     pub(super) const ALL: [Self; 8] = [
         Self::Network,
         Self::Away,
@@ -136,9 +145,9 @@ impl Trouble {
         Self::Operator,
     ];
 
-    fn happen(
+    fn add_fault(
         self,
-        setting: &Setting,
+        setting: &ScenarioSettings,
         scene: &FaultScheduler,
         random: &mut Random,
         events: &mut Vec<(u64, Event)>,
@@ -163,7 +172,7 @@ impl Trouble {
             Self::Away if random.below(2) == 0 => Event::StoreStops { micros },
             Self::Away => Event::StoreDies {
                 micros,
-                keeps: Keeps::All,
+                keeps: KeptData::All,
             },
             Self::Forgets => match random.below(5) {
                 0 => Event::Replicates,
@@ -171,19 +180,19 @@ impl Trouble {
                 2 => Event::ScriptsFlushed,
                 3 => Event::StoreDies {
                     micros,
-                    keeps: Keeps::Replicated,
+                    keeps: KeptData::Replicated,
                 },
                 _ => Event::StoreDies {
                     micros,
-                    keeps: Keeps::Nothing,
+                    keeps: KeptData::Nothing,
                 },
             },
             Self::Ails => {
                 let all = [
-                    Condition::ReadOnly,
-                    Condition::OutOfMemory,
-                    Condition::Loading,
-                    Condition::Busy,
+                    StoreCondition::ReadOnly,
+                    StoreCondition::OutOfMemory,
+                    StoreCondition::Loading,
+                    StoreCondition::Busy,
                 ];
                 let condition = random.pick(&all);
                 Event::StoreAils { condition, micros }
@@ -191,13 +200,13 @@ impl Trouble {
             Self::Clock => step(node, random),
             Self::Starved => Event::Freeze { node, micros },
             Self::Deaths => Event::Restart { node, micros },
-            Self::Operator => Event::Gives(gift(setting, (node, who), random)),
+            Self::Operator => Event::Gives(refund_event(setting, (node, who), random)),
         };
         events.push((at, event));
     }
 }
 
-fn bad_weather(setting: &Setting, random: &mut Random) -> Weather {
+fn bad_weather(setting: &ScenarioSettings, random: &mut Random) -> Weather {
     let part = |random: &mut Random| match random.below(2) {
         0 => 0,
         _ => random.below(300),
@@ -226,13 +235,17 @@ fn step(node: usize, random: &mut Random) -> Event {
     }
 }
 
-fn gift(setting: &Setting, (node, who): (usize, usize), random: &mut Random) -> Gift {
+fn refund_event(
+    setting: &ScenarioSettings,
+    (node, who): (usize, usize),
+    random: &mut Random,
+) -> RefundEvent {
     let index = |random: &mut Random, end: u64| usize::try_from(random.below(end)).unwrap_or(0);
     let rule = index(random, setting.rules.len() as u64);
     let Rule { sort, .. } = &setting.rules[rule];
-    let is_whole = *sort == Sort::Slots || random.below(2) == 0;
+    let is_whole = *sort == LimitSort::Slots || random.below(2) == 0;
     let units = 1 + random.below(setting.most_cost());
-    Gift {
+    RefundEvent {
         node,
         rule,
         who,

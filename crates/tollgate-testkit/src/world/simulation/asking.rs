@@ -4,17 +4,17 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
 
-use tollgate::stack::Settlement;
+use tollgate::stack::SettlementTiming;
 use tollgate_core::Outcome;
 use tollgate_engine::verdict::Permits;
-use tollgate_http::guard::MoreFacts;
+use tollgate_http::guard::ExtraFacts;
 
 use super::deciding::{DecisionOutcome, decide};
-use super::{Record, Told, Unanswered};
+use super::{Record, ReportedDecision, UnansweredRequest};
 use crate::world::http_guard::{Answer, EngineDecision, Guard, Passed};
 use crate::world::network::SimulatedNetwork;
 use crate::world::node::{Fleet, Node};
-use crate::world::scenario::{Ends, Request, Setting};
+use crate::world::scenario::{FinalCost, Request, ScenarioSettings};
 
 /// What a request holds that passed.
 enum HeldResult {
@@ -36,7 +36,7 @@ pub(super) struct RequestTask {
     asked_at: u64,
     universe: Arc<SimulatedNetwork>,
     record: Arc<Mutex<Record>>,
-    setting: Arc<Setting>,
+    setting: Arc<ScenarioSettings>,
     engine: Fleet,
     guard: Option<Arc<Guard>>,
     version: Arc<AtomicUsize>,
@@ -51,9 +51,9 @@ impl RequestTask {
         universe: &Arc<SimulatedNetwork>,
         record: &Arc<Mutex<Record>>,
     ) -> Self {
-        if node.guard.is_some() && ask.ends == Ends::Cancelled {
+        if node.guard.is_some() && ask.ends == FinalCost::Cancelled {
             // Nobody can say so to the middleware.
-            ask.ends = Ends::Unsaid;
+            ask.ends = FinalCost::Unsaid;
         }
         Self {
             ask,
@@ -86,7 +86,7 @@ impl RequestTask {
 
     /// Asks once. Returns what it was told, if it is to come back: by which answer, and after how long.
     async fn once(&self) -> Option<(usize, Duration)> {
-        let unanswered = Unanswered {
+        let unanswered = UnansweredRequest {
             ask: self.ask,
             asked_at: self.asked_at,
         };
@@ -97,7 +97,7 @@ impl RequestTask {
             None => self.decide(version).await?,
             Some(guard) => {
                 let (who, cost) = (self.ask.who.to_string(), self.ask.cost.to_string());
-                let facts = MoreFacts::default().with("key", &who);
+                let facts = ExtraFacts::default().with("key", &who);
                 let facts = facts.with("cost", &cost).with("all", "all");
                 let Answer { said, came } = self.in_time(guard.ask(facts)).await?;
                 AnsweredRequest {
@@ -107,7 +107,7 @@ impl RequestTask {
                 }
             }
         };
-        let told = self.told(&answered, version);
+        let told = self.record_answer(&answered, version);
         let number = self.note(|record| {
             let mut waiting = record.unanswered.iter();
             if let Some(place) = waiting.position(|other| *other == unanswered) {
@@ -117,7 +117,7 @@ impl RequestTask {
             record.answers.len() - 1
         });
         if let Ok(held) = answered.came {
-            let settled = self.go_on(held).await;
+            let settled = self.continue_holding(held).await;
             let ended_at = Some(self.universe.now());
             self.note(|record| {
                 let told = &mut record.answers[number];
@@ -125,7 +125,7 @@ impl RequestTask {
             });
             return None;
         }
-        let wait = told.decision.wait();
+        let wait = told.decision.wait_or_max();
         let comes = self.ask.returns && told.decision.outcome == Outcome::Denied;
         (comes && wait < Duration::from_secs(120)).then_some((number, wait))
     }
@@ -161,13 +161,13 @@ impl RequestTask {
     }
 
     /// What is noted of an answer by this version of the policy.
-    fn told(&self, answered: &AnsweredRequest, version: usize) -> Told {
+    fn record_answer(&self, answered: &AnsweredRequest, version: usize) -> ReportedDecision {
         let AnsweredRequest {
             said,
             charged,
             came,
         } = answered;
-        Told {
+        ReportedDecision {
             ask: self.ask,
             life: self.life,
             asked_at: self.asked_at,
@@ -187,16 +187,16 @@ impl RequestTask {
     }
 
     /// Runs for a while and gives back what it holds. Returns what it is told, if it says what it cost.
-    async fn go_on(&self, held: HeldResult) -> Option<Settlement> {
+    async fn continue_holding(&self, held: HeldResult) -> Option<SettlementTiming> {
         let time = Duration::from_micros(self.ask.runs);
         match held {
             HeldResult::Ticket(passed) => passed.run(time, self.ask.ends).await,
             HeldResult::Permits(mut permits) => {
                 tokio::time::sleep(time).await;
                 match self.ask.ends {
-                    Ends::Cost(cost) => return Some(permits.settle(cost)),
-                    Ends::Unsaid => drop(permits),
-                    Ends::Cancelled => permits.cancel(),
+                    FinalCost::Cost(cost) => return Some(permits.settle(cost)),
+                    FinalCost::Unsaid => drop(permits),
+                    FinalCost::Cancelled => permits.cancel(),
                 }
             }
         }

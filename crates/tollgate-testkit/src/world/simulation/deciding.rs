@@ -3,18 +3,18 @@
 use std::convert::Infallible;
 
 use tollgate_core::Decision;
-use tollgate_engine::backend::{Backend, Gift as Given};
+use tollgate_engine::backend::{Backend, RefundResult as Given};
 use tollgate_engine::engine::{
-    CombinedVerdict, DescriptorFindings, DescriptorRequest, DescriptorVerdict, ResetScope,
+    DescriptorDecision, DescriptorFindings, DescriptorRequest, MixedDecision, ResetScope,
 };
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::orders::Target;
-use tollgate_engine::verdict::{Findings, Permits};
-use tollgate_engine::{Conditions, Engine, Facts, Verdict};
+use tollgate_engine::verdict::{DecisionDetails, Permits};
+use tollgate_engine::{DecideOptions, Engine, Facts, RequestDecision};
 
 use crate::world::Rule;
 use crate::world::http_guard::{EngineDecision, rule_of};
-use crate::world::scenario::{Gift, Request, Setting, Sort};
+use crate::world::scenario::{LimitSort, RefundEvent, Request, ScenarioSettings};
 
 /// The domain of the trees.
 const DOMAIN: &str = "edge";
@@ -29,13 +29,13 @@ pub(super) struct DecisionOutcome {
 }
 
 /// The descriptors of a request: which limits of trees they name, and their entries.
-struct DescriptorDecision {
+struct DescriptorQuery {
     numbers: Vec<usize>,
     entries: Vec<(String, String)>,
 }
 
-impl DescriptorDecision {
-    fn new(setting: &Setting, ask: &Request) -> Self {
+impl DescriptorQuery {
+    fn new(setting: &ScenarioSettings, ask: &Request) -> Self {
         let rules = setting.rules.iter().enumerate();
         let named = rules.filter(|(number, rule)| rule.leaf.is_some() && rule.meets(*number, ask));
         let entry = |(number, rule): (usize, &Rule)| {
@@ -51,7 +51,11 @@ impl DescriptorDecision {
     }
 
     /// What the findings say, as the rule of the descriptor that decided does: none in shadow, which decides nothing.
-    fn said(&self, setting: &Setting, findings: &DescriptorFindings) -> EngineDecision {
+    fn reported_decision(
+        &self,
+        setting: &ScenarioSettings,
+        findings: &DescriptorFindings,
+    ) -> EngineDecision {
         let is_shadow = |number: &usize| setting.rules[self.numbers[*number]].is_shadow();
         let decider = findings.decider.filter(|number| !is_shadow(number));
         let decision = |number: usize| findings.statuses[number].decision;
@@ -76,11 +80,11 @@ fn descriptor<'a>(
     ask: &Request,
     entries: &'a [(&'a str, &'a str)],
 ) -> Descriptor<'a> {
-    let limit = rule.brought(version, ask.brings);
+    let limit = rule.adjusted_cost(version, ask.brings);
     Descriptor {
         limit: limit.map(|(count, unit)| (u32::try_from(count).unwrap_or(u32::MAX), unit)),
         // One takes one permit, whatever it costs.
-        cost: (rule.sort == Sort::Slots).then_some(1),
+        cost: (rule.sort == LimitSort::Slots).then_some(1),
         ..Descriptor::new(entries)
     }
 }
@@ -88,7 +92,7 @@ fn descriptor<'a>(
 /// What an engine decides about a request by this version of the policy.
 pub(super) async fn decide<B: Backend<Error = Infallible>>(
     engine: &Engine<B>,
-    setting: &Setting,
+    setting: &ScenarioSettings,
     version: usize,
     ask: &Request,
 ) -> DecisionOutcome {
@@ -96,7 +100,7 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
     let facts: Facts<'_> = [("key", &*who), ("cost", &*cost), ("all", "all")]
         .into_iter()
         .collect();
-    let described = DescriptorDecision::new(setting, ask);
+    let described = DescriptorQuery::new(setting, ask);
     let entries: Vec<[(&str, &str); 1]> = described
         .entries
         .iter()
@@ -118,25 +122,25 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
     if descriptors.is_empty() {
         let Ok(verdict) = engine.decide_async(&facts).await;
         return match verdict {
-            Verdict::Passed(passed) => DecisionOutcome {
-                said: said(&passed),
+            RequestDecision::Allowed(passed) => DecisionOutcome {
+                said: reported_decision(&passed),
                 charged: 0,
                 passed: Some(passed.into_permits()),
             },
-            Verdict::Refused(refused) => denied_by_rule(&refused, 0),
+            RequestDecision::Denied(refused) => denied_by_rule(&refused, 0),
         };
     }
     let Ok(verdict) = engine
-        .decide_with_descriptors(Conditions::new(), &facts, request)
+        .decide_with_descriptors(DecideOptions::new(), &facts, request)
         .await;
     match verdict.expect("a verdict, as no facts are missing") {
-        CombinedVerdict::Passed(passed, findings) => DecisionOutcome {
-            said: said(&passed),
+        MixedDecision::Passed(passed, findings) => DecisionOutcome {
+            said: reported_decision(&passed),
             charged: described.charged(&findings),
             passed: Some(passed.into_permits()),
         },
         // Trees that charge each limit had let it pass.
-        CombinedVerdict::DeniedByRule(refused) => {
+        MixedDecision::DeniedByRule(refused) => {
             let charged = if setting.charges_each {
                 ask.descriptors & setting.leaves_in_force(version)
             } else {
@@ -144,13 +148,13 @@ pub(super) async fn decide<B: Backend<Error = Infallible>>(
             };
             denied_by_rule(&refused, charged)
         }
-        CombinedVerdict::DeniedByDescriptor(findings) => {
-            by_descriptors(setting, &described, DescriptorVerdict::Refused(findings))
+        MixedDecision::DeniedByDescriptor(findings) => {
+            by_descriptors(setting, &described, DescriptorDecision::Denied(findings))
         }
     }
 }
 
-fn said(findings: &Findings<'_>) -> EngineDecision {
+fn reported_decision(findings: &DecisionDetails<'_>) -> EngineDecision {
     EngineDecision {
         rule: rule_of(&findings.cause()),
         decision: *findings.decision(),
@@ -158,28 +162,28 @@ fn said(findings: &Findings<'_>) -> EngineDecision {
     }
 }
 
-fn denied_by_rule(findings: &Findings<'_>, charged: u8) -> DecisionOutcome {
+fn denied_by_rule(findings: &DecisionDetails<'_>, charged: u8) -> DecisionOutcome {
     DecisionOutcome {
-        said: said(findings),
+        said: reported_decision(findings),
         charged,
         passed: None,
     }
 }
 
 fn by_descriptors(
-    setting: &Setting,
-    described: &DescriptorDecision,
-    verdict: DescriptorVerdict,
+    setting: &ScenarioSettings,
+    described: &DescriptorQuery,
+    verdict: DescriptorDecision,
 ) -> DecisionOutcome {
     let (findings, passed) = match verdict {
-        DescriptorVerdict::Passed(passed) => {
+        DescriptorDecision::Allowed(passed) => {
             let (findings, permits) = passed.into_parts();
             (findings, Some(permits))
         }
-        DescriptorVerdict::Refused(findings) => (findings, None),
+        DescriptorDecision::Denied(findings) => (findings, None),
     };
     DecisionOutcome {
-        said: described.said(setting, &findings),
+        said: described.reported_decision(setting, &findings),
         charged: described.charged(&findings),
         passed,
     }
@@ -187,7 +191,10 @@ fn by_descriptors(
 
 /// Gives back what was spent of a limit of a tree, as proxies and operators do. Whether it is known to be given: proxies aren't
 /// told.
-pub(super) async fn give<B: Backend<Error = Infallible>>(engine: &Engine<B>, gift: Gift) -> bool {
+pub(super) async fn refund<B: Backend<Error = Infallible>>(
+    engine: &Engine<B>,
+    gift: RefundEvent,
+) -> bool {
     let (key, who) = (format!("r{}", gift.rule), gift.who.to_string());
     if let Some(units) = gift.units {
         let entries = [(&*key, &*who)];
@@ -205,5 +212,5 @@ pub(super) async fn give<B: Backend<Error = Infallible>>(engine: &Engine<B>, gif
     let Ok(reset) = engine
         .reset_async(&target, ResetScope::RatesAndQuotas)
         .await;
-    reset.is_ok_and(|reset| reset.gift == Given::Given)
+    reset.is_ok_and(|reset| reset.refund_result == Given::Refunded)
 }

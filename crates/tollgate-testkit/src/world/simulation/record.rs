@@ -1,26 +1,26 @@
 //! What is kept of a story that was played, for those who check it.
 
-use tollgate::stack::Settlement;
+use tollgate::stack::SettlementTiming;
 use tollgate_core::Decision;
 use tollgate_engine::policy::OnStoreFailure;
 
 use super::super::network::Exchange;
-use super::super::scenario::{Gift, Request};
+use super::super::scenario::{RefundEvent, Request};
 use super::super::{Call, Counts};
 
 /// The record of a story.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Record {
     /// Requests that got an answer, in the order in which they did.
-    pub answers: Vec<Told>,
+    pub answers: Vec<ReportedDecision>,
     /// Requests that got no answer: they were given up, or their node died. The store may have counted them.
-    pub unanswered: Vec<Unanswered>,
+    pub unanswered: Vec<UnansweredRequest>,
     /// Which version of the policy a node had from when on.
     pub versions: Vec<(u64, usize, usize)>,
     /// What went wrong and when, as the checker has to know it.
     pub faults: Vec<(u64, Fault)>,
     /// What an operator gave back: from when on, and when that was over, if it was heard of.
-    pub gifts: Vec<Given>,
+    pub gifts: Vec<RecordedRefund>,
     /// When calls were carried out by the store, and for which node.
     pub carried_out: Vec<(u64, usize)>,
     /// What nodes sent and when they had an answer.
@@ -37,14 +37,14 @@ pub struct Record {
     /// How many requests still waited for a turn in the end.
     pub waiting: usize,
     /// What each process had counted when it ended.
-    pub counted: Vec<Tallied>,
+    pub counted: Vec<RecordedTally>,
     /// Refunds by descriptors, each of which is decided like a request that passes: of a node, in a life.
     pub refunds: Vec<(usize, usize)>,
 }
 
 /// What a process has counted of its own decisions.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Tallied {
+pub struct RecordedTally {
     /// The node.
     pub node: usize,
     /// Which life of it.
@@ -59,7 +59,7 @@ pub struct Tallied {
 
 /// An answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Told {
+pub struct ReportedDecision {
     /// The request.
     pub ask: Request,
     /// Which life of its node.
@@ -87,14 +87,14 @@ pub struct Told {
     /// When it gave back what it held; none if its node died before.
     pub ended_at: Option<u64>,
     /// What it was told when it said what it cost; none if it didn't say so, or said it to the middleware.
-    pub settled: Option<Settlement>,
+    pub settled: Option<SettlementTiming>,
     /// It came back at the time that it had been told: of the answer with this number.
     pub returned: Option<usize>,
 }
 
 /// A request without an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Unanswered {
+pub struct UnansweredRequest {
     /// The request.
     pub ask: Request,
     /// When it asked.
@@ -103,9 +103,9 @@ pub struct Unanswered {
 
 /// Something given back by an operator.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Given {
+pub struct RecordedRefund {
     /// What.
-    pub gift: Gift,
+    pub gift: RefundEvent,
     /// Since when it may have been given.
     pub from: u64,
     /// When it was given for sure; none if nobody knows.

@@ -5,14 +5,14 @@ mod sorted;
 
 use super::error::{Answer, OOM, READ_ONLY, ServerError};
 use super::space::Keyspace;
-use super::{Condition, Counts};
+use super::{Counts, StoreCondition};
 use crate::redis::Reply;
 
 /// What commands run on.
 #[derive(Debug, Default)]
 pub(super) struct Server {
     pub(super) space: Keyspace,
-    pub(super) condition: Condition,
+    pub(super) condition: StoreCondition,
     pub(super) counts: Counts,
     /// Whether the script that is running has come to write: from there on memory doesn't stop it.
     has_written: bool,
@@ -113,12 +113,12 @@ impl Server {
                 }
             }));
         }
-        if command.effect != Reads && self.condition == Condition::ReadOnly {
+        if command.effect != Reads && self.condition == StoreCondition::ReadOnly {
             return Err(ServerError::new(READ_ONLY));
         }
         // A script that has begun to write can't be stopped halfway.
         let may_grow = origin == Origin::Script && self.has_written;
-        let is_full = self.condition == Condition::OutOfMemory;
+        let is_full = self.condition == StoreCondition::OutOfMemory;
         if command.effect == Grows && is_full && !may_grow {
             return Err(ServerError::new(OOM));
         }

@@ -1,7 +1,7 @@
 //! Numbers as Redis reads and prints them.
 
 /// Doubles are printed without an exponent below this.
-const PLAIN: f64 = 1e17;
+const EXPONENT_FROM: f64 = 1e17;
 
 /// A whole number, written the one way that Redis takes.
 pub(super) fn integer(text: &[u8]) -> Option<i64> {
@@ -39,7 +39,7 @@ pub(super) fn print(number: f64) -> String {
     if number == 0.0 && number.is_sign_negative() {
         return "-0".to_owned();
     }
-    if number.fract() == 0.0 && number.abs() < PLAIN {
+    if number.fract() == 0.0 && number.abs() < EXPONENT_FROM {
         return truncated(number).to_string();
     }
     if !number.is_finite() {
@@ -72,8 +72,8 @@ pub(super) fn print(number: f64) -> String {
     reason = "what is beyond is looked at"
 )]
 pub(super) fn truncated(number: f64) -> i64 {
-    const BEYOND: f64 = 9_223_372_036_854_775_808.0;
-    if (-BEYOND..BEYOND).contains(&number) {
+    const INTEGER_LIMIT: f64 = 9_223_372_036_854_775_808.0;
+    if (-INTEGER_LIMIT..INTEGER_LIMIT).contains(&number) {
         number as i64
     } else {
         i64::MIN

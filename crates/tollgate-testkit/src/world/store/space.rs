@@ -45,7 +45,7 @@ impl Keyspace {
     }
 
     /// What is there now.
-    pub(super) fn look(&mut self, key: &[u8]) -> Option<&Entry> {
+    pub(super) fn peek_entry(&mut self, key: &[u8]) -> Option<&Entry> {
         let now = self.millis();
         let is_expired = self.keys.get(key)?.is_expired(now);
         if is_expired {
@@ -59,14 +59,14 @@ impl Keyspace {
 
     /// What is there now, to be changed.
     pub(super) fn change(&mut self, key: &[u8]) -> Option<&mut Entry> {
-        self.look(key)?;
+        self.peek_entry(key)?;
         self.remember(key);
         self.keys.get_mut(key)
     }
 
     /// The text of a key.
     pub(super) fn text(&mut self, key: &[u8]) -> Result<Option<&[u8]>, ServerError> {
-        match self.look(key).map(|entry| &entry.value) {
+        match self.peek_entry(key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Text(text)) => Ok(Some(text)),
             Some(Value::Sorted(_)) => Err(ServerError::new(WRONG_TYPE)),
@@ -75,7 +75,7 @@ impl Keyspace {
 
     /// The sorted set of a key.
     pub(super) fn sorted(&mut self, key: &[u8]) -> Result<Option<&Sorted>, ServerError> {
-        match self.look(key).map(|entry| &entry.value) {
+        match self.peek_entry(key).map(|entry| &entry.value) {
             None => Ok(None),
             Some(Value::Sorted(set)) => Ok(Some(set)),
             Some(Value::Text(_)) => Err(ServerError::new(WRONG_TYPE)),

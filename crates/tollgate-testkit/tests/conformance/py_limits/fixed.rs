@@ -1,6 +1,6 @@
 //! The fixed window, which begins at the first hit of a key.
 
-use tollgate_core::{Align, Arithmetic, FixedWindow, Timestamp, Window};
+use tollgate_core::{Arithmetic, FixedWindow, Timestamp, WindowAlignment, WindowCount};
 
 use super::{Call, Item, TOLERANCE, seconds, time};
 use crate::tally::Judged;
@@ -15,7 +15,7 @@ pub(super) struct Key {
     count: u64,
     expires: f64,
     limit: FixedWindow,
-    window: Window,
+    window: WindowCount,
 }
 
 impl super::Key for Key {
@@ -26,8 +26,8 @@ impl super::Key for Key {
             expires: 0.0,
             limit: FixedWindow::new(item.rate())
                 .unwrap()
-                .align(Align::FirstHit),
-            window: Window::default(),
+                .with_alignment(WindowAlignment::FirstHit),
+            window: WindowCount::default(),
         }
     }
 
@@ -56,7 +56,7 @@ impl super::Key for Key {
             }
             Call::Clear => {
                 (self.count, self.expires) = (0, t);
-                self.window = Window::default();
+                self.window = WindowCount::default();
             }
         }
         Ok(Compared)
@@ -76,7 +76,7 @@ impl Key {
             return Ok(Compared);
         }
         let start = time(self.expires).as_nanos() - self.item.ticks();
-        self.window = Window {
+        self.window = WindowCount {
             start: Timestamp::from_nanos(start),
             count: self.count,
         };

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use tollgate_core::{Arithmetic, Log, SlidingLog};
+use tollgate_core::{Arithmetic, HitLog, SlidingLog};
 
 use super::{Call, Item, Stats, TOLERANCE, seconds, time};
 use crate::tally::Judged;
@@ -19,7 +19,7 @@ pub(super) struct Key {
     item: Item,
     hits: VecDeque<f64>,
     limit: SlidingLog,
-    log: Log,
+    log: HitLog,
 }
 
 impl super::Key for Key {
@@ -28,7 +28,7 @@ impl super::Key for Key {
             item,
             hits: VecDeque::new(),
             limit: SlidingLog::new(item.rate()).unwrap(),
-            log: Log::default(),
+            log: HitLog::default(),
         }
     }
 
@@ -46,7 +46,7 @@ impl super::Key for Key {
             Call::Stats(stats) => self.stats(t, stats),
             Call::Clear => {
                 self.hits.clear();
-                self.log = Log::default();
+                self.log = HitLog::default();
                 Ok(Compared)
             }
         }
@@ -78,7 +78,7 @@ impl Key {
             return Ok(Compared);
         }
         let hits = self.hits.iter().rev().map(|hit| (time(*hit), 1));
-        self.log = Log::from_entries(hits);
+        self.log = HitLog::from_entries(hits);
         Ok(Excused(ONE_WINDOW_OLD))
     }
 

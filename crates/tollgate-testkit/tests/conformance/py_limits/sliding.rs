@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 use std::fmt::Debug;
 
-use tollgate_core::{Arithmetic, Counts, SlidingCounter, Timestamp};
+use tollgate_core::{Arithmetic, SlidingCounter, SlidingCounts, Timestamp};
 
 use super::{Call, Item, Stats, TICKS_PER_SECOND, TOLERANCE, seconds, time};
 use crate::tally::Judged;
@@ -21,7 +21,7 @@ pub(super) struct Key {
     item: Item,
     counters: HashMap<u64, u64>,
     limit: SlidingCounter,
-    counts: Counts,
+    counts: SlidingCounts,
 }
 
 /// What the peer reads at one time, in its doubles.
@@ -41,7 +41,7 @@ impl super::Key for Key {
             item,
             counters: HashMap::new(),
             limit: SlidingCounter::new(item.rate()).unwrap(),
-            counts: Counts::default(),
+            counts: SlidingCounts::default(),
         }
     }
 
@@ -69,14 +69,14 @@ impl super::Key for Key {
             Call::Clear => {
                 self.counters.remove(&view.index);
                 self.counters.remove(&view.previous_index);
-                self.counts = Counts::default();
+                self.counts = SlidingCounts::default();
                 Ok(Compared)
             }
         };
         if let Ok(Excused(_)) = verdict {
             let view = self.view(t);
             let start = Timestamp::from_nanos(view.index * self.item.ticks());
-            self.counts = Counts {
+            self.counts = SlidingCounts {
                 start,
                 previous: view.previous,
                 current: view.current,
@@ -159,7 +159,7 @@ impl Key {
     /// The peer's reset, which is the next time that one of the two counts steps down, from our
     /// counts in exact arithmetic; and whether a step lies here within the tolerance.
     fn reset_from_counts(&self, now: Timestamp) -> (f64, bool) {
-        let counts = self.limit.rolled(&self.counts, now);
+        let counts = self.limit.rolled_to(&self.counts, now);
         let window = u128::from(self.item.ticks());
         let left = window - u128::from(now.as_nanos()) % window;
         let second = TICKS_PER_SECOND as f64;

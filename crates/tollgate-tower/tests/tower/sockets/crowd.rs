@@ -8,9 +8,9 @@ use std::sync::Arc;
 use axum::Router;
 use axum::routing::get;
 use tollgate::Rate;
-use tollgate_tower::{AtOnce, PerKey, RateLimitLayer, keys};
+use tollgate_tower::{ConcurrencyLimit, RateLimitLayer, RatePerKey, keys};
 
-use super::{Http1, serve, until};
+use super::{Http1, serve, wait_until};
 
 const CLIENTS: usize = 10_000;
 /// Who makes the clients is told where to by this.
@@ -108,8 +108,8 @@ fn crowd(address: SocketAddr) -> Child {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn ten_thousand_connections_have_each_its_limit_and_leave_nothing_behind() {
     raise_the_limit_of_files();
-    let limits = PerKey::new(Rate::per_hour(1), keys::Connection).expect("a rate");
-    let slots = AtOnce::new(1, keys::Connection);
+    let limits = RatePerKey::new(Rate::per_hour(1), keys::Connection).expect("a rate");
+    let slots = ConcurrencyLimit::new(1, keys::Connection);
     let limiter = Arc::clone(slots.limiter());
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -124,5 +124,5 @@ async fn ten_thousand_connections_have_each_its_limit_and_leave_nothing_behind()
     assert_eq!(other.get("/").await.status, 200);
     drop(crowd.stdin.take());
     assert!(crowd.wait().expect("an end").success());
-    until("free slots", || limiter.is_empty()).await;
+    wait_until("free slots", || limiter.is_empty()).await;
 }

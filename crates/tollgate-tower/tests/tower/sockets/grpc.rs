@@ -5,7 +5,9 @@ use std::sync::Arc;
 
 use tokio::net::TcpListener;
 use tollgate::Rate;
-use tollgate_tower::{AtOnce, Guard, Head, Limits, RateLimitLayer, keys};
+use tollgate_tower::{
+    ConcurrencyLimit, RateLimitLayer, RequestHead, RequestLimiter, RequestLimits, keys,
+};
 use tonic::Code;
 use tonic::transport::server::TcpIncoming;
 use tonic::transport::{Channel, Server};
@@ -13,10 +15,10 @@ use tonic_health::pb::HealthCheckRequest;
 use tonic_health::pb::health_client::HealthClient;
 use tonic_types::StatusExt;
 
-use super::until;
+use super::wait_until;
 use crate::kit::per_key;
 
-async fn serve<L: Limits<Head>>(layer: RateLimitLayer<L>) -> HealthClient<Channel> {
+async fn serve<L: RequestLimits<RequestHead>>(layer: RateLimitLayer<L>) -> HealthClient<Channel> {
     let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
     let address: SocketAddr = listener.local_addr().expect("an address");
     let (_reporter, health) = tonic_health::server::health_reporter();
@@ -33,7 +35,7 @@ fn anything() -> HealthCheckRequest {
 
 #[tokio::test]
 async fn a_refusal_is_a_status_with_details() {
-    let (limits, _) = per_key(Rate::per_minute(2), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_minute(2), keys::ClientAddress::new());
     let layer = RateLimitLayer::new(limits.named("per-client"));
     let mut client = serve(layer).await;
     for _ in 0..2 {
@@ -58,7 +60,7 @@ async fn a_refusal_is_a_status_with_details() {
 
 #[tokio::test]
 async fn a_service_that_is_full_is_unavailable() {
-    let limits = AtOnce::new(1, keys::Everyone);
+    let limits = ConcurrencyLimit::new(1, keys::Global);
     let limiter = Arc::clone(limits.limiter());
     let mut client = serve(RateLimitLayer::new(limits)).await;
     // A stream that ends when the client has seen enough.
@@ -66,7 +68,7 @@ async fn a_service_that_is_full_is_unavailable() {
     let status = client.check(anything()).await.expect_err("it is full");
     assert_eq!(status.code(), Code::Unavailable);
     drop(watch);
-    until("a free slot", || limiter.is_empty()).await;
+    wait_until("a free slot", || limiter.is_empty()).await;
     assert!(client.check(anything()).await.is_ok());
 }
 
@@ -82,6 +84,6 @@ async fn a_call_without_its_key_is_an_invalid_one() {
     assert_eq!(status.message(), message);
     // In shadow nothing comes of it.
     let (limits, _) = per_key(Rate::per_minute(2), key());
-    let mut client = serve(RateLimitLayer::new(limits).with(Guard::shadow)).await;
+    let mut client = serve(RateLimitLayer::new(limits).configure(RequestLimiter::shadow)).await;
     assert!(client.check(anything()).await.is_ok());
 }

@@ -10,9 +10,9 @@ use bytes::Bytes;
 use http_body::Frame;
 use http_body_util::StreamBody;
 use tollgate::Rate;
-use tollgate_tower::{AtOnce, RateLimitLayer, keys};
+use tollgate_tower::{ConcurrencyLimit, RateLimitLayer, keys};
 
-use super::{Http1, serve, until};
+use super::{Http1, serve, wait_until};
 use crate::kit::per_key;
 
 /// Sends without an end.
@@ -36,7 +36,7 @@ pub(super) fn endless() -> Body {
 
 #[tokio::test]
 async fn connections_that_are_kept_alive_and_new_ones_are_one_client() {
-    let (limits, clock) = per_key(Rate::per_minute(3), keys::Address::new());
+    let (limits, clock) = per_key(Rate::per_minute(3), keys::ClientAddress::new());
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
         .layer(RateLimitLayer::new(limits));
@@ -88,7 +88,7 @@ enum Gone {
 
 #[tokio::test]
 async fn a_client_may_go_away_at_any_point_and_its_slot_comes_back() {
-    let limits = AtOnce::new(1, keys::Address::new());
+    let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());
     let limiter = Arc::clone(limits.limiter());
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -113,7 +113,7 @@ async fn a_client_may_go_away_at_any_point_and_its_slot_comes_back() {
             Gone::InItsRequest => client.send("GET /endless HTT").await,
             Gone::BeforeTheAnswer => {
                 client.send(&request("/never")).await;
-                until("its slot", || !limiter.is_empty()).await;
+                wait_until("its slot", || !limiter.is_empty()).await;
             }
             Gone::AfterTheHead | Gone::InTheBody => {
                 client.send(&request("/endless")).await;
@@ -127,9 +127,9 @@ async fn a_client_may_go_away_at_any_point_and_its_slot_comes_back() {
             }
         }
         drop(client);
-        until("a free slot", || limiter.is_empty()).await;
+        wait_until("a free slot", || limiter.is_empty()).await;
         let mut next = Http1::to(&served).await;
         assert_eq!(next.get("/").await.status, 200, "{gone:?}");
-        until("a free slot", || limiter.is_empty()).await;
+        wait_until("a free slot", || limiter.is_empty()).await;
     }
 }

@@ -8,10 +8,10 @@ use bytes::Bytes;
 use http::Request;
 use tokio::net::TcpStream;
 use tollgate::Rate;
-use tollgate_tower::{AtOnce, RateLimitLayer, keys};
+use tollgate_tower::{ConcurrencyLimit, RateLimitLayer, keys};
 
 use super::http1::endless;
-use super::{LONG, Served, serve, until};
+use super::{LONG, Served, serve, wait_until};
 use crate::kit::per_key;
 
 type Client = h2::client::SendRequest<Bytes>;
@@ -38,7 +38,7 @@ async fn get_stream(client: &Client, path: &str) -> http::Response<h2::RecvStrea
 
 #[tokio::test]
 async fn streams_of_a_connection_are_one_client_and_read_lower_case_fields() {
-    let (limits, _) = per_key(Rate::per_minute(2), keys::Address::new());
+    let (limits, _) = per_key(Rate::per_minute(2), keys::ClientAddress::new());
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
         .layer(RateLimitLayer::new(limits));
@@ -57,7 +57,7 @@ async fn streams_of_a_connection_are_one_client_and_read_lower_case_fields() {
 
 #[tokio::test]
 async fn a_stream_that_is_reset_and_a_connection_that_is_closed_free_their_slots() {
-    let limits = AtOnce::new(2, keys::Connection);
+    let limits = ConcurrencyLimit::new(2, keys::Connection);
     let limiter = Arc::clone(limits.limiter());
     let app = Router::new()
         .route("/", get(|| async { "hello" }))
@@ -85,5 +85,5 @@ async fn a_stream_that_is_reset_and_a_connection_that_is_closed_free_their_slots
     drop((client, other));
     task.abort();
     other_task.abort();
-    until("free slots", || limiter.is_empty()).await;
+    wait_until("free slots", || limiter.is_empty()).await;
 }

@@ -122,7 +122,7 @@ impl Http1 {
 }
 
 /// Waits until this is so, and panics if that takes too long.
-pub(crate) async fn until(what: &str, is_so: impl Fn() -> bool) {
+pub(crate) async fn wait_until(what: &str, is_so: impl Fn() -> bool) {
     let wait = async {
         while !is_so() {
             tokio::task::yield_now().await;

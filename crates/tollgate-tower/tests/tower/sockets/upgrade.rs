@@ -8,9 +8,9 @@ use axum::http::StatusCode;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
 use tollgate::{ConcurrencyLimiter, Rate};
-use tollgate_tower::{AtOnce, RateLimitLayer, keys};
+use tollgate_tower::{ConcurrencyLimit, RateLimitLayer, keys};
 
-use super::{Http1, serve, until};
+use super::{Http1, serve, wait_until};
 use crate::kit::per_key;
 
 const HANDSHAKE: &str = "GET /ws HTTP/1.1\r\nhost: here\r\nconnection: upgrade\r\nupgrade: websocket\r\n\
@@ -39,8 +39,8 @@ async fn echoes(client: &mut Http1) {
 
 #[tokio::test]
 async fn a_handshake_is_a_request_and_what_comes_after_it_passes() {
-    let (limits, _) = per_key(Rate::per_minute(1), keys::Address::new());
-    let slots = AtOnce::new(5, keys::Address::new());
+    let (limits, _) = per_key(Rate::per_minute(1), keys::ClientAddress::new());
+    let slots = ConcurrencyLimit::new(5, keys::ClientAddress::new());
     let limiter = Arc::clone(slots.limiter());
     let app = Router::new()
         .route("/ws", get(upgrade))
@@ -56,7 +56,7 @@ async fn a_handshake_is_a_request_and_what_comes_after_it_passes() {
         echoes(&mut client).await;
     }
     // The answer to the handshake has ended, and its slot is free.
-    until("a free slot", || limiter.is_empty()).await;
+    wait_until("a free slot", || limiter.is_empty()).await;
     let mut second = Http1::to(&served).await;
     second.send(HANDSHAKE).await;
     assert_eq!(second.head().await.status, 429);
@@ -78,7 +78,7 @@ async fn a_permit_of_the_handler_is_held_until_the_connection_ends() {
     };
     let app = Router::new()
         .route("/ws", get(upgrade))
-        .layer(RateLimitLayer::at_once(9, keys::Address::new()));
+        .layer(RateLimitLayer::concurrency(9, keys::ClientAddress::new()));
     let served = serve(app).await;
     for _ in 0..3 {
         let mut client = Http1::to(&served).await;
@@ -90,6 +90,6 @@ async fn a_permit_of_the_handler_is_held_until_the_connection_ends() {
         assert_eq!(second.head().await.status, 503);
         assert_eq!(limiter.available(), 0);
         drop(client);
-        until("a free permit", || limiter.available() == 1).await;
+        wait_until("a free permit", || limiter.available() == 1).await;
     }
 }

@@ -9,20 +9,20 @@
 //! left and when. So a TAT further ahead than both, or a reservation made at a later time than now, was charged while
 //! the clock showed a later time.
 
-use tollgate_core::{Tat, Timestamp, units};
+use tollgate_core::{TatState, Timestamp, units};
 
-use super::{Word, WordAttempt, judged};
+use super::{GcraWord, WordAttempt, evaluate_view};
 use crate::sync::{Ordering, fence};
 
 /// Times up to here after the anchor, four and a half years, are surely within the word.
-pub(super) const NEAR: u64 = 1 << 57;
+pub(super) const NEAR_NANOS: u64 = 1 << 57;
 /// The last time that a word can express.
-const LAST: u64 = 2 * NEAR - 1;
+const LAST: u64 = 2 * NEAR_NANOS - 1;
 /// How far behind the clock the anchor is put, so that times a little out of order are told apart: a day.
 /// A time that is no further behind than this, and what a bucket holds, is out of order.
-const BEHIND: u64 = 86_400 * 1_000_000_000;
+const ANCHOR_LAG: u64 = 86_400 * 1_000_000_000;
 /// The same in word units.
-pub(super) const SLACK: u64 = units::from_nanos(BEHIND);
+pub(super) const SLACK: u64 = units::from_nanos(ANCHOR_LAG);
 
 /// The latest TAT that is before every time that a word counts.
 pub(super) const BEFORE_ANY_TIME: u64 = units::from_nanos(1) - 1;
@@ -36,7 +36,7 @@ pub(crate) enum AnchorOwner {
     Holder,
 }
 
-impl Word {
+impl GcraWord {
     pub(super) fn anchor(&self) -> Timestamp {
         Timestamp::from_nanos(self.terms.anchor.load(Ordering::Relaxed))
     }
@@ -45,7 +45,7 @@ impl Word {
     #[inline]
     pub(crate) fn is_near(&self, now: Timestamp) -> bool {
         let anchor = self.terms.anchor.load(Ordering::Relaxed);
-        now.as_nanos().wrapping_sub(anchor) < NEAR
+        now.as_nanos().wrapping_sub(anchor) < NEAR_NANOS
     }
 
     /// Whether a time is so far from the anchor that it is to move.
@@ -54,12 +54,12 @@ impl Word {
             return !self.is_near(now);
         }
         let lasts = units::to_nanos_floor(self.terms.capacity.load(Ordering::Relaxed));
-        self.anchor().nanos_since(now) > BEHIND.saturating_add(lasts)
+        self.anchor().nanos_since(now) > ANCHOR_LAG.saturating_add(lasts)
     }
 
     /// A time as the word counts it: from 1 ns at the anchor.
     #[inline]
-    pub(crate) fn local(&self, now: Timestamp) -> Timestamp {
+    pub(crate) fn time_since_anchor(&self, now: Timestamp) -> Timestamp {
         let nanos = now.nanos_since(self.anchor());
         Timestamp::from_nanos(nanos.min(LAST - 1) + 1)
     }
@@ -73,7 +73,7 @@ impl Word {
             self.move_anchor(now);
         }
         let anchor = self.anchor();
-        now.clamp(anchor, anchor.plus_nanos(NEAR - 1))
+        now.clamp(anchor, anchor.plus_nanos(NEAR_NANOS - 1))
     }
 
     /// Lets the word count from close behind a time that is far from its anchor.
@@ -85,19 +85,19 @@ impl Word {
         if now >= anchor {
             // Unless somebody else has moved it.
             if !self.is_near(now) {
-                let to = now.as_nanos().saturating_sub(BEHIND);
+                let to = now.as_nanos().saturating_sub(ANCHOR_LAG);
                 let by = units::from_nanos(to - anchor.as_nanos());
                 let earlier = |time: u64| time.saturating_sub(by);
-                self.count_from(to, now, |tat| earlier(tat.to_word()));
-                for noted in [&self.booked, &self.sealed] {
+                self.rebase_to(to, now, |tat| earlier(tat.to_word()));
+                for noted in [&self.latest_booking_tat, &self.refund_barrier] {
                     noted.store(earlier(noted.load(Ordering::Relaxed)), Ordering::Relaxed);
                 }
             }
             return;
         }
-        let capacity = settings.counted_by.pace().capacity;
-        if anchor.nanos_since(now) > BEHIND.saturating_add(units::to_nanos_floor(capacity)) {
-            self.go_back(now, capacity);
+        let capacity = settings.counted_by.params().capacity;
+        if anchor.nanos_since(now) > ANCHOR_LAG.saturating_add(units::to_nanos_floor(capacity)) {
+            self.move_anchor_back(now, capacity);
         }
     }
 
@@ -108,15 +108,15 @@ impl Word {
         if now >= anchor || self.terms.mover != AnchorOwner::Word {
             return;
         }
-        let to = now.as_nanos().saturating_sub(BEHIND);
+        let to = now.as_nanos().saturating_sub(ANCHOR_LAG);
         let by = units::from_nanos(anchor.as_nanos() - to);
         let later = |time: u64| time.saturating_add(by);
         // What was before every time stays that.
-        self.count_from(to, now, |tat| match tat.to_word() {
+        self.rebase_to(to, now, |tat| match tat.to_word() {
             0..=BEFORE_ANY_TIME => 0,
             ahead => later(ahead),
         });
-        for noted in [&self.booked, &self.sealed] {
+        for noted in [&self.latest_booking_tat, &self.refund_barrier] {
             noted.store(later(noted.load(Ordering::Relaxed)), Ordering::Relaxed);
         }
     }
@@ -124,17 +124,17 @@ impl Word {
     /// Follows a clock that was set back by far. False if it wasn't, and the word is right as it is.
     #[cold]
     #[inline(never)]
-    pub(super) fn follow_back(&self, now: Timestamp) -> bool {
+    pub(super) fn follow_clock_back(&self, now: Timestamp) -> bool {
         // Slow rates have long waits in the ordinary course, so the lock is taken only if something has to
         // change.
         if !self.is_ahead(now, self.terms.capacity.load(Ordering::Relaxed)) {
             return false;
         }
         let settings = self.settings();
-        let capacity = settings.counted_by.pace().capacity;
+        let capacity = settings.counted_by.params().capacity;
         let ahead = self.is_ahead(now, capacity);
         if ahead {
-            self.go_back(now, capacity);
+            self.move_anchor_back(now, capacity);
         }
         ahead
     }
@@ -143,51 +143,56 @@ impl Word {
     #[cold]
     #[inline(never)]
     pub(super) fn evaluate_again(&self, now: Timestamp, cost: u64) -> WordAttempt {
-        judged(self.view(now), cost)
+        evaluate_view(self.view(now), cost)
     }
 
     fn is_ahead(&self, now: Timestamp, capacity: u64) -> bool {
-        let (tat, local) = (self.tat.load(Ordering::Relaxed), units::of(self.local(now)));
-        let booked_at = self.booked_at.load(Ordering::Relaxed);
-        let is_booked = tat <= self.booked.load(Ordering::Relaxed)
-            && booked_at <= now.as_nanos().saturating_add(BEHIND);
+        let (tat, local) = (
+            self.tat.load(Ordering::Relaxed),
+            units::from_time(self.time_since_anchor(now)),
+        );
+        let booked_at = self.latest_booking_time.load(Ordering::Relaxed);
+        let is_booked = tat <= self.latest_booking_tat.load(Ordering::Relaxed)
+            && booked_at <= now.as_nanos().saturating_add(ANCHOR_LAG);
         tat > local.saturating_add(capacity).saturating_add(SLACK) && !is_booked
     }
 
     /// Notes a charge that acts later, or what is owed beyond a smaller bucket.
-    pub(super) fn note_booking(&self, tat: Tat, now: Timestamp) {
-        self.booked_at.fetch_max(now.as_nanos(), Ordering::Relaxed);
-        self.booked.fetch_max(tat.to_word(), Ordering::Relaxed);
+    pub(super) fn note_booking(&self, tat: TatState, now: Timestamp) {
+        self.latest_booking_time
+            .fetch_max(now.as_nanos(), Ordering::Relaxed);
+        self.latest_booking_tat
+            .fetch_max(tat.to_word(), Ordering::Relaxed);
     }
 
     /// Counts from close behind this time, with an empty bucket at most. The caller holds the lock. What
     /// stripes hold of the TAT line stays: it is a part of the one burst that a step of the clock may grant.
-    fn go_back(&self, now: Timestamp, capacity: u64) {
-        let to = now.as_nanos().saturating_sub(BEHIND);
-        let shift = units::between(Timestamp::from_nanos(to), self.anchor());
+    fn move_anchor_back(&self, now: Timestamp, capacity: u64) {
+        let to = now.as_nanos().saturating_sub(ANCHOR_LAG);
+        let shift = units::signed_difference(Timestamp::from_nanos(to), self.anchor());
         let local = units::from_nanos(now.as_nanos() - to + 1);
         let empty = local.saturating_add(capacity);
         let moved = |time: u64| {
             let moved = i128::from(time) + shift;
             u64::try_from(moved.max(0)).map_or(empty, |time| time.min(empty))
         };
-        self.count_from(to, now, |tat| moved(tat.to_word()));
-        let sealed = self.sealed.load(Ordering::Relaxed);
-        self.sealed.store(moved(sealed), Ordering::Relaxed);
-        self.booked_at.store(0, Ordering::Relaxed);
-        self.booked.store(0, Ordering::Relaxed);
+        self.rebase_to(to, now, |tat| moved(tat.to_word()));
+        let sealed = self.refund_barrier.load(Ordering::Relaxed);
+        self.refund_barrier.store(moved(sealed), Ordering::Relaxed);
+        self.latest_booking_time.store(0, Ordering::Relaxed);
+        self.latest_booking_tat.store(0, Ordering::Relaxed);
     }
 
     /// Stores an anchor, and the TAT as it counts from there. The caller holds the lock.
-    fn count_from(&self, anchor: u64, now: Timestamp, moved: impl Fn(Tat) -> u64) {
+    fn rebase_to(&self, anchor: u64, now: Timestamp, moved: impl Fn(TatState) -> u64) {
         let before = self.terms.sequence.load(Ordering::Relaxed);
         self.terms.sequence.store(before + 1, Ordering::Relaxed);
         fence(Ordering::Release);
         self.terms.anchor.store(anchor, Ordering::Relaxed);
         // Another value in any case, so that whoever has read the old one loses.
-        self.move_tat(self.local(now), |tat| match moved(tat) {
-            same if same == tat.to_word() => Tat::from_word(same.saturating_add(1)),
-            moved => Tat::from_word(moved),
+        self.move_tat(self.time_since_anchor(now), |tat| match moved(tat) {
+            same if same == tat.to_word() => TatState::from_word(same.saturating_add(1)),
+            moved => TatState::from_word(moved),
         });
         self.terms.sequence.store(before + 2, Ordering::Release);
     }

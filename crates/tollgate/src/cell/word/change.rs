@@ -1,9 +1,9 @@
 //! A live change of a word's rate, and the switch that lets everything pass: see "Memory ordering" in `word.rs`.
 
-use tollgate_core::{Arithmetic, Gcra, LimitError, Pace, Rate, Tat, Timestamp, units};
+use tollgate_core::{Arithmetic, Gcra, GcraParams, LimitError, Rate, TatState, Timestamp, units};
 
 use super::anchor::BEFORE_ANY_TIME;
-use super::{NEAR, Word, WordSettings};
+use super::{GcraWord, NEAR_NANOS, WordSettings};
 use crate::cell::switch::Switch;
 use crate::sync::{Ordering, fence};
 
@@ -15,7 +15,7 @@ enum ClockStep {
     Unknown,
 }
 
-impl Word {
+impl GcraWord {
     pub(crate) fn change_rate(
         &self,
         at: Timestamp,
@@ -28,48 +28,53 @@ impl Word {
         let limit = Gcra::new(change(settings.limit.rate()))?;
         self.extend_anchor_back(at);
         let anchor = self.anchor();
-        let asked = at.clamp(anchor, anchor.plus_nanos(NEAR - 1));
+        let asked = at.clamp(anchor, anchor.plus_nanos(NEAR_NANOS - 1));
         self.expire_holds_locked(&mut settings, at);
         settings.limit = limit;
-        let now = self.local(asked);
-        let (old, new) = (settings.counted_by.pace(), limit.pace());
-        if new.counts() {
+        let now = self.time_since_anchor(asked);
+        let (old, new) = (settings.counted_by.params(), limit.params());
+        if new.is_counting() {
             settings.counted_by = limit;
-            settings.latest.keep(&limit);
-            self.change(&settings, now, |tat| {
-                match self.stepped_back(tat, &old, asked) {
+            settings.latest.extend_reach(&limit);
+            self.apply_settings(&settings, now, |tat| {
+                match self.clock_step_of(tat, &old, asked) {
                     // How much of it was spent can't be told, so the time that is left stays, up to an empty bucket.
-                    ClockStep::Unknown => new.migrated_tat(tat, &Pace::UNLIMITED, now),
+                    ClockStep::Unknown => new.migrated_tat(tat, &GcraParams::UNLIMITED, now),
                     ClockStep::By(step) => {
-                        let spent = Tat::from_word(tat.to_word().saturating_sub(step));
+                        let spent = TatState::from_word(tat.to_word().saturating_sub(step));
                         new.migrated_tat(spent, &old, now)
                     }
                 }
             });
-            let tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
-            if tat.to_word() > units::of(now).saturating_add(new.capacity) {
+            let tat = TatState::from_word(self.tat.load(Ordering::Relaxed));
+            if tat.to_word() > units::from_time(now).saturating_add(new.capacity) {
                 self.note_booking(tat, asked);
             }
         } else {
             // A rate that counts no tokens leaves the debt as it is, for the next rate that counts.
-            self.change(&settings, now, |tat| tat);
+            self.apply_settings(&settings, now, |tat| tat);
         }
         Ok(limit)
     }
 
-    pub(crate) fn set_mode(&self, now: Timestamp, mode: Switch) {
+    pub(crate) fn set_switch(&self, now: Timestamp, mode: Switch) {
         self.keep_near(now);
         let mut settings = self.settings();
         settings.mode = mode;
-        let now = self.local(now);
-        self.change(&settings, now, |tat| tat);
+        let now = self.time_since_anchor(now);
+        self.apply_settings(&settings, now, |tat| tat);
     }
 
     /// Publishes changed settings and moves the TAT to its new scale. The caller holds the lock.
-    fn change(&self, settings: &WordSettings, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
+    fn apply_settings(
+        &self,
+        settings: &WordSettings,
+        now: Timestamp,
+        rescale: impl Fn(TatState) -> TatState,
+    ) {
         let (pace, burst) = match settings.mode {
-            Switch::Enforce => (settings.limit.pace(), settings.limit.limit()),
-            Switch::Bypass => (Pace::UNLIMITED, u64::MAX),
+            Switch::Enforce => (settings.limit.params(), settings.limit.limit()),
+            Switch::Bypass => (GcraParams::UNLIMITED, u64::MAX),
         };
         let before = self.terms.sequence.load(Ordering::Relaxed);
         self.terms.sequence.store(before + 1, Ordering::Relaxed);
@@ -83,30 +88,32 @@ impl Word {
 
     /// How far the clock went back since the TAT was charged, as far as that shows. That isn't something that was spent:
     /// a rate that is a hundred times slower must not turn five seconds into five hundred tokens.
-    fn stepped_back(&self, tat: Tat, pace: &Pace, now: Timestamp) -> ClockStep {
-        let ahead = tat.to_word().saturating_sub(units::of(self.local(now)));
+    fn clock_step_of(&self, tat: TatState, pace: &GcraParams, now: Timestamp) -> ClockStep {
+        let ahead = tat
+            .to_word()
+            .saturating_sub(units::from_time(self.time_since_anchor(now)));
         if ahead <= pace.capacity {
             return ClockStep::By(0);
         }
-        if tat.to_word() <= self.booked.load(Ordering::Relaxed) {
-            let booked_at = self.booked_at.load(Ordering::Relaxed);
+        if tat.to_word() <= self.latest_booking_tat.load(Ordering::Relaxed) {
+            let booked_at = self.latest_booking_time.load(Ordering::Relaxed);
             return ClockStep::By(units::from_nanos(booked_at.saturating_sub(now.as_nanos())));
         }
         ClockStep::Unknown
     }
 
     /// Rescales the TAT, and gives it a value that it didn't have before. The sequence is odd meanwhile.
-    pub(super) fn move_tat(&self, now: Timestamp, rescale: impl Fn(Tat) -> Tat) {
-        let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+    pub(super) fn move_tat(&self, now: Timestamp, rescale: impl Fn(TatState) -> TatState) {
+        let mut tat = TatState::from_word(self.tat.load(Ordering::Relaxed));
         loop {
             let mut to = rescale(tat);
-            if to == tat && to.to_word() <= units::of(now) {
+            if to == tat && to.to_word() <= units::from_time(now) {
                 // All TATs that are not ahead of now mean the same, so another one is as good. No later one, or a clock
                 // that steps back would find something spent; and those below a nanosecond are before every time.
                 let another = to.to_word().checked_sub(1);
-                to = Tat::from_word(another.unwrap_or(BEFORE_ANY_TIME));
+                to = TatState::from_word(another.unwrap_or(BEFORE_ANY_TIME));
             }
-            match self.swap(tat, to) {
+            match self.swap_tat(tat, to) {
                 Ok(()) => break,
                 Err(other) => tat = other,
             }

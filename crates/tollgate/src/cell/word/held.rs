@@ -13,10 +13,10 @@
 
 use std::time::Duration;
 
-use tollgate_core::{Arithmetic, Outcome, Pace, Tat, Timestamp, Unbooked};
+use tollgate_core::{Arithmetic, BookingError, GcraParams, Outcome, TatState, Timestamp};
 
-use super::super::{Outstanding, Ticket};
-use super::{Word, WordSettings, WordView};
+use super::super::{ChargeTicket, Outstanding};
+use super::{GcraWord, WordSettings, WordView};
 use crate::cell::switch::Switch;
 use crate::holds::HoldId;
 use crate::sync::Ordering;
@@ -24,7 +24,7 @@ use crate::sync::Ordering;
 /// The most that is kept out, in word units: two years, so that the word can express it.
 const MAX_OUTSTANDING: u64 = 1 << 62;
 
-impl Word {
+impl GcraWord {
     /// Takes an estimate, to be settled by `until`. The caller sees to it that nobody else holds, settles or
     /// changes the rate meanwhile.
     pub(crate) fn hold(
@@ -32,15 +32,15 @@ impl Word {
         now: Timestamp,
         cost: u64,
         until: Timestamp,
-    ) -> Result<Ticket, Unbooked> {
-        self.reserve_beside(now, cost, Duration::ZERO)?;
+    ) -> Result<ChargeTicket, BookingError> {
+        self.reserve_with_holds(now, cost, Duration::ZERO)?;
         let mut settings = self.settings();
         // What isn't counted isn't out.
-        let counts = settings.mode == Switch::Enforce && settings.limit.counts();
+        let counts = settings.mode == Switch::Enforce && settings.limit.is_counting();
         if cost == 0 || !counts {
-            return Ok(Ticket::Free(now));
+            return Ok(ChargeTicket::Free(now));
         }
-        Ok(Ticket::Held {
+        Ok(ChargeTicket::Held {
             id: settings.holds.open((), cost, until),
             is_shared: false,
         })
@@ -55,21 +55,22 @@ impl Word {
         let Some((cost, ())) = settings.holds.close(id) else {
             return;
         };
-        let (limit, local) = (settings.counted_by, self.local(now));
+        let (limit, local) = (settings.counted_by, self.time_since_anchor(now));
         if spent < cost {
-            self.alter(|tat| {
+            self.update_tat(|tat| {
                 // What was charged before mustn't be given back by a TAT that others bring there again.
-                self.sealed.fetch_max(tat.to_word(), Ordering::Relaxed);
-                limit.gift(tat, local, cost - spent);
+                self.refund_barrier
+                    .fetch_max(tat.to_word(), Ordering::Relaxed);
+                limit.refund(tat, local, cost - spent);
             });
         } else if spent > cost {
-            let tat = self.alter(|tat| limit.overdraw(tat, local, spent - cost));
+            let tat = self.update_tat(|tat| limit.charge_overrun(tat, local, spent - cost));
             self.note_booking(tat, now);
         }
     }
 
     /// Brings what is out up to this time, and says whether anything is out.
-    pub(crate) fn pass_time(&self, now: Timestamp) -> bool {
+    pub(crate) fn expire_holds(&self, now: Timestamp) -> bool {
         self.keep_near(now);
         let settings = &mut *self.settings();
         self.expire_holds_locked(settings, now);
@@ -83,27 +84,27 @@ impl Word {
 
     /// As [`reserve`](Self::reserve), while something is out: that comes back when it is settled, and nobody
     /// knows when, so nothing is promised on it.
-    pub(super) fn reserve_beside(
+    pub(super) fn reserve_with_holds(
         &self,
         now: Timestamp,
         cost: u64,
         patience: Duration,
-    ) -> Result<Ticket, Unbooked> {
-        self.pass_time(now);
+    ) -> Result<ChargeTicket, BookingError> {
+        self.expire_holds(now);
         let can_promise = {
             let settings = self.settings();
-            let out = settings.holds.out();
+            let out = settings.holds.held_tokens();
             out == 0 || settings.limit.can_promise(cost, out)
         };
         if can_promise {
-            return self.reserve(now, cost, patience, Outstanding::Nothing);
+            return self.reserve(now, cost, patience, Outstanding::NoneHeld);
         }
-        let reserved = self.reserve(now, cost, Duration::ZERO, Outstanding::Nothing);
+        let reserved = self.reserve(now, cost, Duration::ZERO, Outstanding::NoneHeld);
         reserved.map_err(|unbooked| {
             let decision = unbooked.decision();
-            let in_time = decision.wait() <= patience && !patience.is_zero();
+            let in_time = decision.wait_or_max() <= patience && !patience.is_zero();
             match decision.outcome {
-                Outcome::Denied if in_time => Unbooked::TooFarAhead(decision),
+                Outcome::Denied if in_time => BookingError::TooFarAhead(decision),
                 _ => unbooked,
             }
         })
@@ -113,17 +114,17 @@ impl Word {
     pub(super) fn view_with_holds(&self, now: Timestamp) -> WordView {
         // All of them change under this lock, but for the TAT.
         let settings = self.settings();
-        let mut tat = Tat::from_word(self.tat.load(Ordering::Relaxed));
+        let mut tat = TatState::from_word(self.tat.load(Ordering::Relaxed));
         self.for_each_outstanding(&settings, now, |at, out| {
-            settings.counted_by.keep_out(&mut tat, at, out);
+            settings.counted_by.keep_outstanding(&mut tat, at, out);
         });
         WordView {
-            pace: Pace {
+            pace: GcraParams {
                 interval: self.terms.interval.load(Ordering::Relaxed),
                 capacity: self.terms.capacity.load(Ordering::Relaxed),
             },
             tat,
-            now: self.local(now),
+            now: self.time_since_anchor(now),
             sequence: self.terms.sequence.load(Ordering::Relaxed),
         }
     }
@@ -133,14 +134,14 @@ impl Word {
         if settings.holds.is_empty() {
             return;
         }
-        if let Some(from) = settings.latest.set_back(now) {
+        if let Some(from) = settings.latest.detect_set_back(now) {
             settings.holds.remove_expired(from);
-            settings.holds.count_from(from, now);
+            settings.holds.follow_clock_change(from, now);
         }
-        settings.latest.pass(now);
+        settings.latest.advance_to(now);
         let limit = settings.counted_by;
         self.for_each_outstanding(settings, now, |at, out| {
-            let tat = self.alter(|tat| limit.keep_out(tat, at, out));
+            let tat = self.update_tat(|tat| limit.keep_outstanding(tat, at, out));
             if out > limit.limit() {
                 // More than a full bucket of debt, because the bucket became smaller; not because a clock was
                 // ahead.
@@ -158,15 +159,15 @@ impl Word {
     ) {
         let most = MAX_OUTSTANDING / settings.counted_by.interval_units().max(1);
         for (at, out) in settings.holds.held_until(now) {
-            keep_out(self.local(at), out.min(most));
+            keep_out(self.time_since_anchor(at), out.min(most));
         }
     }
 
     /// Changes the TAT while others may charge it; returns what it became.
-    fn alter(&self, change: impl Fn(&mut Tat)) -> Tat {
+    fn update_tat(&self, change: impl Fn(&mut TatState)) -> TatState {
         let mut seen = self.tat.load(Ordering::Relaxed);
         loop {
-            let mut tat = Tat::from_word(seen);
+            let mut tat = TatState::from_word(seen);
             change(&mut tat);
             let to = tat.to_word();
             if to == seen {
@@ -189,36 +190,36 @@ mod tests {
 
     use super::super::AnchorOwner;
     use super::*;
-    use crate::cell::Undo;
+    use crate::cell::CancelScope;
 
     /// Without the seal, nine are left where three of ten were just taken: twelve at once.
     #[test]
     fn what_was_charged_beside_a_hold_is_not_given_back_by_what_others_took_since() {
         let at = Timestamp::from_secs;
         let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
-        let word = Word::new(limit, at(0), AnchorOwner::Word);
-        let Ok(Ticket::Held { id, .. }) = word.hold(at(0), 3, at(60)) else {
+        let word = GcraWord::new(limit, at(0), AnchorOwner::Word);
+        let Ok(ChargeTicket::Held { id, .. }) = word.hold(at(0), 3, at(60)) else {
             panic!("a full bucket");
         };
         let charged = word
-            .reserve(at(0), 5, Duration::ZERO, Outstanding::Nothing)
+            .reserve(at(0), 5, Duration::ZERO, Outstanding::NoneHeld)
             .expect("seven left");
         word.settle(at(2), id, 0);
-        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 7);
+        assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 7);
         // As many as came back, so that the TAT is where the charge had left it.
         let later = word
-            .reserve(at(2), 3, Duration::ZERO, Outstanding::Nothing)
+            .reserve(at(2), 3, Duration::ZERO, Outstanding::NoneHeld)
             .expect("seven left");
-        word.give_back(at(2), &charged, Undo::Rest);
-        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 4);
+        word.cancel(at(2), &charged, CancelScope::Unused);
+        assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 4);
         // Nor is the later one, as nobody can tell them apart; but beyond what was sealed all is as before.
-        word.give_back(at(2), &later, Undo::Rest);
-        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 4);
+        word.cancel(at(2), &later, CancelScope::Unused);
+        assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 4);
         let beyond = word
-            .reserve(at(2), 1, Duration::ZERO, Outstanding::Nothing)
+            .reserve(at(2), 1, Duration::ZERO, Outstanding::NoneHeld)
             .expect("four left");
-        word.give_back(at(2), &beyond, Undo::Rest);
-        assert_eq!(word.look(at(2), 0, Outstanding::Nothing).remaining, 4);
+        word.cancel(at(2), &beyond, CancelScope::Unused);
+        assert_eq!(word.peek(at(2), 0, Outstanding::NoneHeld).remaining, 4);
     }
 
     #[test]
@@ -227,15 +228,15 @@ mod tests {
         let year = 365 * 86_400;
         let limit = Gcra::new(Rate::per_second(1).burst(10)).expect("a rate that fits");
         for now in [at(5 * year + 7), at(50 * year)] {
-            let word = Word::new(limit, at(7), AnchorOwner::Word);
-            let Ok(Ticket::Held { id, .. }) = word.hold(at(7), 6, at(90 * year)) else {
+            let word = GcraWord::new(limit, at(7), AnchorOwner::Word);
+            let Ok(ChargeTicket::Held { id, .. }) = word.hold(at(7), 6, at(90 * year)) else {
                 panic!("a full bucket");
             };
-            assert!(word.pass_time(now));
-            assert_eq!(word.look(now, 0, Outstanding::Something).remaining, 4);
+            assert!(word.expire_holds(now));
+            assert_eq!(word.peek(now, 0, Outstanding::SomeHeld).remaining, 4);
             word.settle(now, id, 2);
-            assert_eq!(word.look(now, 0, Outstanding::Nothing).remaining, 8);
-            assert!(!word.pass_time(now));
+            assert_eq!(word.peek(now, 0, Outstanding::NoneHeld).remaining, 8);
+            assert!(!word.expire_holds(now));
         }
     }
 }

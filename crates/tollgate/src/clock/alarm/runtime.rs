@@ -5,10 +5,10 @@
 pub(super) struct RuntimeEnded;
 
 #[cfg(feature = "tokio")]
-pub(super) use tokio_timer::{Sleeping, is_virtual, sleep};
+pub(super) use tokio_timer::{RuntimeSleep, is_time_paused, sleep};
 
 #[cfg(not(feature = "tokio"))]
-pub(super) use none::{Sleeping, is_virtual, sleep};
+pub(super) use none::{RuntimeSleep, is_time_paused, sleep};
 
 #[cfg(feature = "tokio")]
 mod tokio_timer {
@@ -25,7 +25,7 @@ mod tokio_timer {
 
     pin_project! {
         /// A timer of the runtime that the wait began in.
-        pub(in super::super) struct Sleeping {
+        pub(in super::super) struct RuntimeSleep {
             #[pin]
             sleep: Sleep,
             left: Duration,
@@ -35,9 +35,9 @@ mod tokio_timer {
     }
 
     /// None outside a runtime.
-    pub(in super::super) fn sleep(left: Duration) -> Option<Sleeping> {
+    pub(in super::super) fn sleep(left: Duration) -> Option<RuntimeSleep> {
         Handle::try_current().ok()?;
-        Some(Sleeping {
+        Some(RuntimeSleep {
             sleep: tokio::time::sleep(left),
             left,
             began: (Instant::now(), real_time()),
@@ -45,13 +45,13 @@ mod tokio_timer {
     }
 
     /// Whether tokio's time went on without the system's since it was armed.
-    pub(in super::super) fn is_virtual(sleeping: &Sleeping) -> bool {
+    pub(in super::super) fn is_time_paused(sleeping: &RuntimeSleep) -> bool {
         let (virtually, really) = sleeping.began;
         let ahead = (Instant::now() - virtually).saturating_sub(real_time() - really);
         ahead > sleeping.left / 2 + Duration::from_millis(1)
     }
 
-    impl Future for Sleeping {
+    impl Future for RuntimeSleep {
         type Output = Result<(), RuntimeEnded>;
 
         fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
@@ -81,13 +81,13 @@ mod none {
     use std::future::Pending;
     use std::time::Duration;
 
-    pub(in super::super) type Sleeping = Pending<Result<(), super::RuntimeEnded>>;
+    pub(in super::super) type RuntimeSleep = Pending<Result<(), super::RuntimeEnded>>;
 
-    pub(in super::super) fn sleep(_left: Duration) -> Option<Sleeping> {
+    pub(in super::super) fn sleep(_left: Duration) -> Option<RuntimeSleep> {
         None
     }
 
-    pub(in super::super) fn is_virtual(_sleeping: &Sleeping) -> bool {
+    pub(in super::super) fn is_time_paused(_sleeping: &RuntimeSleep) -> bool {
         false
     }
 }

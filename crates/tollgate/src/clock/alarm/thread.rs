@@ -7,16 +7,16 @@ use std::task::Waker;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::sync::unpoisoned;
+use crate::sync::ignore_poison;
 
 /// How long the thread stays when no task waits.
-const IDLE: Duration = Duration::from_secs(10);
+const IDLE_TIMEOUT: Duration = Duration::from_secs(10);
 /// The longest sleep, for times beyond what a timer holds.
-const LONGEST: Duration = Duration::from_secs(3600);
+const MAX_DELAY: Duration = Duration::from_secs(3600);
 
 /// Everybody who waits, by when.
 #[derive(Debug)]
-struct Timers {
+struct TimerThread {
     state: Mutex<TimerState>,
     changed: Condvar,
 }
@@ -31,16 +31,16 @@ struct TimerState {
 
 /// A task that is to be woken. Dropping it calls that off.
 #[derive(Debug)]
-pub(super) struct Entry {
-    timers: &'static Timers,
+pub(super) struct TimerEntry {
+    timers: &'static TimerThread,
     key: (Instant, u64),
 }
 
-impl Entry {
+impl TimerEntry {
     /// Wakes the task after so long.
     pub(super) fn new(left: Duration, waker: &Waker) -> Self {
         let timers = of_this_process::timers();
-        let at = now() + left.min(LONGEST);
+        let at = now() + left.min(MAX_DELAY);
         let mut state = timers.lock();
         let key = (at, state.next);
         state.next += 1;
@@ -58,7 +58,7 @@ impl Entry {
     }
 }
 
-impl Drop for Entry {
+impl Drop for TimerEntry {
     fn drop(&mut self) {
         // A lock held during a fork stays locked in the child, so the child gets timers of its own.
         if std::ptr::eq(self.timers, of_this_process::timers()) {
@@ -69,7 +69,7 @@ impl Drop for Entry {
     }
 }
 
-impl Timers {
+impl TimerThread {
     const fn new() -> Self {
         Self {
             state: Mutex::new(TimerState {
@@ -108,9 +108,9 @@ impl Timers {
                 continue;
             }
             let first = state.waiting.first_key_value().map(|((at, _), _)| *at);
-            let pause = first.map_or(IDLE, |at| at.saturating_duration_since(now));
+            let pause = first.map_or(IDLE_TIMEOUT, |at| at.saturating_duration_since(now));
             let waited = self.changed.wait_timeout(state, pause);
-            let (woken, timeout) = unpoisoned(waited);
+            let (woken, timeout) = ignore_poison(waited);
             state = woken;
             if timeout.timed_out() && state.waiting.is_empty() {
                 state.is_running = false;
@@ -121,7 +121,7 @@ impl Timers {
 
     fn lock(&self) -> MutexGuard<'_, TimerState> {
         // No foreign code runs under the lock, so the state behind a poisoned one is good.
-        unpoisoned(self.state.lock())
+        ignore_poison(self.state.lock())
     }
 }
 
@@ -136,16 +136,16 @@ fn now() -> Instant {
 /// Timers of a process: a forked child has none of its parent's threads, and perhaps a lock that no thread will ever
 /// release.
 mod of_this_process {
-    use super::Timers;
+    use super::TimerThread;
 
     /// Forks of forks that still wait by timers of their own.
     const GENERATIONS: usize = 8;
 
-    static TIMERS: [Timers; GENERATIONS] = [const { Timers::new() }; GENERATIONS];
+    static TIMERS: [TimerThread; GENERATIONS] = [const { TimerThread::new() }; GENERATIONS];
 
     #[cfg(unix)]
-    pub(super) fn timers() -> &'static Timers {
-        &TIMERS[crate::clock::fork::forks().min(GENERATIONS - 1)]
+    pub(super) fn timers() -> &'static TimerThread {
+        &TIMERS[crate::clock::fork::fork_count().min(GENERATIONS - 1)]
     }
 
     #[cfg(not(unix))]

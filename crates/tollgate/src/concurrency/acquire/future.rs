@@ -9,14 +9,14 @@ use pin_project_lite::pin_project;
 
 use super::{Acquire, QueuedAcquire, StartedAcquire};
 use crate::clock::alarm::Alarm;
-use crate::concurrency::home::PermitHome;
-use crate::concurrency::{NoPermit, Permit};
+use crate::concurrency::home::PermitSource;
+use crate::concurrency::{Permit, PermitDenied};
 use crate::patience::ClockAwareDeadline;
 
 pin_project! {
     /// The future that [`Acquire`] turns into. Dropping it leaves the queue.
     #[must_use = "futures do nothing unless awaited"]
-    pub struct Acquiring<H: PermitHome> {
+    pub struct AcquireFuture<H: PermitSource> {
         stage: AcquireStage<H>,
         until: Option<ClockAwareDeadline>,
         #[pin]
@@ -24,18 +24,18 @@ pin_project! {
     }
 }
 
-enum AcquireStage<H: PermitHome> {
+enum AcquireStage<H: PermitSource> {
     Start(Acquire<H>),
     Waiting(QueuedAcquire<H>),
     Done,
 }
 
-impl<H: PermitHome> IntoFuture for Acquire<H> {
-    type Output = Result<Permit<H>, NoPermit>;
-    type IntoFuture = Acquiring<H>;
+impl<H: PermitSource> IntoFuture for Acquire<H> {
+    type Output = Result<Permit<H>, PermitDenied>;
+    type IntoFuture = AcquireFuture<H>;
 
-    fn into_future(self) -> Acquiring<H> {
-        Acquiring {
+    fn into_future(self) -> AcquireFuture<H> {
+        AcquireFuture {
             stage: AcquireStage::Start(self),
             until: None,
             alarm: Alarm::new(),
@@ -43,8 +43,8 @@ impl<H: PermitHome> IntoFuture for Acquire<H> {
     }
 }
 
-impl<H: PermitHome> Future for Acquiring<H> {
-    type Output = Result<Permit<H>, NoPermit>;
+impl<H: PermitSource> Future for AcquireFuture<H> {
+    type Output = Result<Permit<H>, PermitDenied>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Self::Output> {
         let mut this = self.project();
@@ -52,14 +52,14 @@ impl<H: PermitHome> Future for Acquiring<H> {
             AcquireStage::Done => panic!("`Acquiring` was polled after it had ended"),
             AcquireStage::Waiting(place) => place,
             AcquireStage::Start(acquire) => match acquire.start()? {
-                StartedAcquire::Passed(permit) => return Poll::Ready(Ok(permit)),
+                StartedAcquire::Acquired(permit) => return Poll::Ready(Ok(permit)),
                 StartedAcquire::Waiting { place, until } => {
                     *this.until = until;
                     place
                 }
             },
         };
-        if let Some(result) = place.ask(context.waker()) {
+        if let Some(result) = place.poll_grant(context.waker()) {
             return Poll::Ready(result);
         }
         if let (Some(until), Some(clock)) = (this.until.as_mut(), place.clock())
@@ -73,7 +73,7 @@ impl<H: PermitHome> Future for Acquiring<H> {
     }
 }
 
-impl<H: PermitHome> fmt::Debug for Acquiring<H> {
+impl<H: PermitSource> fmt::Debug for AcquireFuture<H> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Acquiring").finish_non_exhaustive()
     }

@@ -6,20 +6,20 @@ use std::time::Duration;
 
 use tollgate_core::LimitError;
 
-use super::KeyedConcurrency;
+use super::KeyedConcurrencyLimiter;
 use super::shard::Shard;
-use crate::AtCap;
-use crate::clock::{ClockChoice, Clocked, DefaultClock};
+use crate::WhenFull;
+use crate::clock::{ClockChoice, DefaultClock, WithClock};
 use crate::concurrency::gate::Gate;
-use crate::concurrency::home::PermitContext;
+use crate::concurrency::home::PermitSettings;
 use crate::concurrency::stats::ConcurrencyCounters;
 use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, Padded};
 use crate::table::hasher::KeyHasher;
-use crate::wait_queue::waiting::Waiting;
+use crate::wait_queue::waiting::WaiterCount;
 
 /// Fewest keys worth a shard of their own.
-const SHARD_KEYS: usize = 1_024;
+const KEYS_PER_SHARD: usize = 1_024;
 /// Most shards: enough that threads rarely meet at one lock.
 const MAX_SHARDS: usize = 256;
 /// How many may wait on one key.
@@ -40,14 +40,14 @@ const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 /// assert!(limiter.try_acquire("acme").is_ok());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
-pub type KeyedBuilder<K, C = DefaultClock> = Clocked<KeyedSettings<K>, C>;
+pub type KeyedBuilder<K, C = DefaultClock> = WithClock<KeyedSettings<K>, C>;
 
 /// What is chosen of a keyed concurrency limiter before it is built, but for its clock.
 #[derive(Debug)]
 pub struct KeyedSettings<K> {
     limit: u32,
     capacity: usize,
-    at_cap: AtCap,
+    at_cap: WhenFull,
     max_waiters: usize,
     max_waiters_per_key: usize,
     timeout: Option<Duration>,
@@ -56,11 +56,11 @@ pub struct KeyedSettings<K> {
 
 impl<K> KeyedBuilder<K> {
     pub(super) fn new(limit: u32, capacity: usize) -> Self {
-        Self::of(KeyedSettings {
+        Self::from_settings(KeyedSettings {
             limit,
             capacity,
-            at_cap: AtCap::default(),
-            max_waiters: Waiting::DEFAULT_MAX,
+            at_cap: WhenFull::default(),
+            max_waiters: WaiterCount::DEFAULT_MAX,
             max_waiters_per_key: DEFAULT_MAX_WAITERS_PER_KEY,
             timeout: None,
             keys: PhantomData,
@@ -71,7 +71,7 @@ impl<K> KeyedBuilder<K> {
 impl<K, C> KeyedBuilder<K, C> {
     /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise, or
     /// [`AtCap::DenyNew`].
-    pub fn at_cap(mut self, at_cap: AtCap) -> Self {
+    pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
     }
@@ -101,31 +101,31 @@ impl<K, C: ClockChoice> KeyedBuilder<K, C> {
     ///
     /// # Errors
     /// If [`at_cap`](Self::at_cap) was given a choice that this limiter doesn't have.
-    pub fn build(self) -> Result<KeyedConcurrency<K, C::Clock>, LimitError> {
+    pub fn build(self) -> Result<KeyedConcurrencyLimiter<K, C::Clock>, LimitError> {
         match self.settings.at_cap {
-            AtCap::ShareOne | AtCap::DenyNew => Ok(self.finish()),
+            WhenFull::SharedBucket | WhenFull::DenyNew => Ok(self.build_unchecked()),
             // Whoever isn't counted has no permit to end, and a key in flight is never put aside.
-            other => Err(other.refused_by("a KeyedConcurrency", "ShareOne or DenyNew")),
+            other => Err(other.unsupported_by("a KeyedConcurrency", "ShareOne or DenyNew")),
         }
     }
 
-    pub(crate) fn finish(self) -> KeyedConcurrency<K, C::Clock> {
-        let Clocked { settings, clock } = self.with_clock();
-        let sizes = ShardLayout::for_threads(settings.capacity, SHARD_KEYS, MAX_SHARDS);
-        let shard = || Padded(Mutex::new(Shard::new(sizes.room)));
-        KeyedConcurrency {
+    pub(crate) fn build_unchecked(self) -> KeyedConcurrencyLimiter<K, C::Clock> {
+        let WithClock { settings, clock } = self.resolve_clock();
+        let sizes = ShardLayout::for_threads(settings.capacity, KEYS_PER_SHARD, MAX_SHARDS);
+        let shard = || Padded(Mutex::new(Shard::new(sizes.capacity_per_shard)));
+        KeyedConcurrencyLimiter {
             shards: (0..sizes.count).map(|_| shard()).collect(),
-            sizes,
+            shard_layout: sizes,
             hasher: KeyHasher::random(),
             limit: AtomicU64::new(u64::from(settings.limit)),
             at_cap: settings.at_cap,
-            shared: Arc::new(Gate::new(settings.limit)),
-            context: PermitContext {
-                tally: ConcurrencyCounters::new(),
+            overflow_gate: Arc::new(Gate::new(settings.limit)),
+            context: PermitSettings {
+                counters: ConcurrencyCounters::new(),
                 observer: None,
                 max_waiters: settings.max_waiters_per_key,
                 timeout: settings.timeout,
-                waiting_in_total: Some(Waiting::new(settings.max_waiters)),
+                total_waiters: Some(WaiterCount::new(settings.max_waiters)),
                 clock,
             },
         }

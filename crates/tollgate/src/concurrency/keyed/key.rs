@@ -8,15 +8,16 @@ use std::sync::Arc;
 
 use tollgate_core::Timestamp;
 
-use super::KeyedConcurrency;
+use super::KeyedConcurrencyLimiter;
 use crate::clock::{Clock, Monotonic};
 use crate::concurrency::gate::Gate;
-use crate::concurrency::home::PermitContext;
-use crate::concurrency::home::sealed::PermitHome;
-use crate::concurrency::{Acquire, NoPermit, Occupancy, Permit};
+use crate::concurrency::home::PermitSettings;
+use crate::concurrency::home::sealed::PermitSource;
+use crate::concurrency::{Acquire, Occupancy, Permit, PermitDenied};
 
 /// A permit of one key that borrows the limiter.
-pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency<K, C>>>;
+pub type KeyedPermit<'a, K, C = Monotonic> =
+    Permit<KeyedPermitSource<&'a KeyedConcurrencyLimiter<K, C>>>;
 
 /// A permit of one key that shares the limiter, to be moved into a task.
 ///
@@ -30,20 +31,23 @@ pub type KeyedPermit<'a, K, C = Monotonic> = Permit<KeySlot<&'a KeyedConcurrency
 /// assert!(limiter.is_empty());
 /// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
-pub type OwnedKeyedPermit<K, C = Monotonic> = Permit<KeySlot<Arc<KeyedConcurrency<K, C>>>>;
+pub type OwnedKeyedPermit<K, C = Monotonic> =
+    Permit<KeyedPermitSource<Arc<KeyedConcurrencyLimiter<K, C>>>>;
 
 /// A reference to a keyed limiter: borrowed or shared.
-pub trait Handle: Clone + Deref<Target = KeyedConcurrency<Self::Key, Self::Clock>> {
+pub trait KeyedPointer:
+    Clone + Deref<Target = KeyedConcurrencyLimiter<Self::Key, Self::Clock>>
+{
     type Key;
     type Clock: Clock;
 }
 
-impl<K, C: Clock> Handle for &KeyedConcurrency<K, C> {
+impl<K, C: Clock> KeyedPointer for &KeyedConcurrencyLimiter<K, C> {
     type Key = K;
     type Clock = C;
 }
 
-impl<K, C: Clock> Handle for Arc<KeyedConcurrency<K, C>> {
+impl<K, C: Clock> KeyedPointer for Arc<KeyedConcurrencyLimiter<K, C>> {
     type Key = K;
     type Clock = C;
 }
@@ -64,14 +68,14 @@ impl<K, C: Clock> Handle for Arc<KeyedConcurrency<K, C>> {
 /// # Ok::<(), tollgate::concurrency::NoPermit>(())
 /// ```
 #[must_use = "a key does nothing until it is asked"]
-pub struct Key<'q, L: Handle, Q: ?Sized> {
+pub struct Key<'q, L: KeyedPointer, Q: ?Sized> {
     limiter: L,
     key: &'q Q,
     hash: u64,
     limit: Option<u32>,
 }
 
-impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
+impl<'q, L: KeyedPointer, Q: ?Sized> Key<'q, L, Q> {
     pub(super) fn new(limiter: L, key: &'q Q) -> Self
     where
         Q: Hash,
@@ -103,12 +107,12 @@ impl<'q, L: Handle, Q: ?Sized> Key<'q, L, Q> {
         self.limiter.occupancy(self.hash, self.key, self.limit)
     }
 
-    pub(crate) fn keyed(&self) -> &KeyedConcurrency<L::Key, L::Clock> {
+    pub(crate) fn limiter(&self) -> &KeyedConcurrencyLimiter<L::Key, L::Clock> {
         &self.limiter
     }
 }
 
-impl<L: Handle, Q: ?Sized> Key<'_, L, Q>
+impl<L: KeyedPointer, Q: ?Sized> Key<'_, L, Q>
 where
     L::Key: Borrow<Q>,
     Q: Eq + ToOwned<Owned = L::Key>,
@@ -117,7 +121,7 @@ where
     ///
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire(&self) -> Result<Permit<KeySlot<L>>, NoPermit> {
+    pub fn try_acquire(&self) -> Result<Permit<KeyedPermitSource<L>>, PermitDenied> {
         self.try_acquire_n(1)
     }
 
@@ -125,24 +129,24 @@ where
     ///
     /// # Errors
     /// [`NoPermit`]: nothing was taken.
-    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeySlot<L>>, NoPermit> {
-        Permit::try_new(self.pin()?, weight)
+    pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeyedPermitSource<L>>, PermitDenied> {
+        Permit::try_new(self.pin_gate()?, weight)
     }
 
     /// Waits for a permit, first come first served.
-    pub fn acquire(&self) -> Acquire<KeySlot<L>> {
+    pub fn acquire(&self) -> Acquire<KeyedPermitSource<L>> {
         self.acquire_n(1)
     }
 
     /// Waits for a permit of this weight, first come first served. The key has its entry from now
     /// on, until the wait and its permit are over.
-    pub fn acquire_n(&self, weight: u32) -> Acquire<KeySlot<L>> {
-        Acquire::new(self.pin(), weight)
+    pub fn acquire_n(&self, weight: u32) -> Acquire<KeyedPermitSource<L>> {
+        Acquire::new(self.pin_gate(), weight)
     }
 
-    fn pin(&self) -> Result<KeySlot<L>, NoPermit> {
-        let (gate, slot) = self.limiter.pin(self.hash, self.key, self.limit)?;
-        Ok(KeySlot {
+    fn pin_gate(&self) -> Result<KeyedPermitSource<L>, PermitDenied> {
+        let (gate, slot) = self.limiter.pin_gate(self.hash, self.key, self.limit)?;
+        Ok(KeyedPermitSource {
             limiter: self.limiter.clone(),
             gate,
             hash: self.hash,
@@ -151,7 +155,7 @@ where
     }
 }
 
-impl<L: Handle, Q: fmt::Debug + ?Sized> fmt::Debug for Key<'_, L, Q> {
+impl<L: KeyedPointer, Q: fmt::Debug + ?Sized> fmt::Debug for Key<'_, L, Q> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Key")
             .field("key", &self.key)
@@ -161,7 +165,7 @@ impl<L: Handle, Q: fmt::Debug + ?Sized> fmt::Debug for Key<'_, L, Q> {
 }
 
 /// A pin on one key's entry: while it is held, the key stays in the table.
-pub struct KeySlot<L: Handle> {
+pub struct KeyedPermitSource<L: KeyedPointer> {
     limiter: L,
     gate: Arc<Gate>,
     hash: u64,
@@ -169,15 +173,15 @@ pub struct KeySlot<L: Handle> {
     slot: Option<u32>,
 }
 
-impl<L: Handle> Drop for KeySlot<L> {
+impl<L: KeyedPointer> Drop for KeyedPermitSource<L> {
     fn drop(&mut self) {
         if let Some(slot) = self.slot {
-            self.limiter.unpin(self.hash, slot);
+            self.limiter.unpin_gate(self.hash, slot);
         }
     }
 }
 
-impl<L: Handle> fmt::Debug for KeySlot<L> {
+impl<L: KeyedPointer> fmt::Debug for KeyedPermitSource<L> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("KeySlot")
             .field("gate", &self.gate)
@@ -185,14 +189,14 @@ impl<L: Handle> fmt::Debug for KeySlot<L> {
     }
 }
 
-impl<L: Handle> PermitHome for KeySlot<L> {
+impl<L: KeyedPointer> PermitSource for KeyedPermitSource<L> {
     #[inline]
     fn gate(&self) -> &Gate {
         &self.gate
     }
 
     #[inline]
-    fn context(&self) -> &PermitContext<dyn Clock + '_> {
+    fn context(&self) -> &PermitSettings<dyn Clock + '_> {
         &self.limiter.context
     }
 
@@ -201,12 +205,14 @@ impl<L: Handle> PermitHome for KeySlot<L> {
     }
 
     /// What keys without an entry share isn't this one's: it may have nothing in flight at all.
-    fn refusal(&self, by_gate: NoPermit) -> NoPermit {
+    fn refusal(&self, by_gate: PermitDenied) -> PermitDenied {
         match by_gate {
-            NoPermit::Full(shared) | NoPermit::TooLate(shared) | NoPermit::QueueFull(shared)
+            PermitDenied::Full(shared)
+            | PermitDenied::DeadlineExceeded(shared)
+            | PermitDenied::QueueFull(shared)
                 if self.slot.is_none() =>
             {
-                NoPermit::TooManyKeys(shared)
+                PermitDenied::TooManyKeys(shared)
             }
             own => own,
         }

@@ -11,13 +11,13 @@ use crate::table::slot_index::{SlotIndex, tag};
 #[derive(Debug)]
 pub(super) struct Shard<K> {
     index: SlotIndex,
-    entries: Slab<Entry<K>>,
-    room: usize,
+    entries: Slab<GateEntry<K>>,
+    capacity: usize,
 }
 
 /// A key and its gate, for as long as anybody pins it.
 #[derive(Debug)]
-pub(super) struct Entry<K> {
+pub(super) struct GateEntry<K> {
     key: K,
     hash: u64,
     pub(super) gate: Arc<Gate>,
@@ -30,8 +30,8 @@ pub(super) struct Entry<K> {
 /// Whose limit a key has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum LimitSource {
-    All,
-    Call,
+    Shared,
+    PerCall,
 }
 
 impl<K> Shard<K> {
@@ -39,7 +39,7 @@ impl<K> Shard<K> {
         Self {
             index: SlotIndex::new(room),
             entries: Slab::new(room),
-            room,
+            capacity: room,
         }
     }
 
@@ -48,10 +48,10 @@ impl<K> Shard<K> {
     }
 
     pub(super) fn is_full(&self) -> bool {
-        self.len() >= self.room
+        self.len() >= self.capacity
     }
 
-    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<&Entry<K>>
+    pub(super) fn get<Q>(&self, hash: u64, key: &Q) -> Option<&GateEntry<K>>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -60,7 +60,7 @@ impl<K> Shard<K> {
     }
 
     /// Pins a key that is there.
-    pub(super) fn pin<Q>(&mut self, hash: u64, key: &Q) -> Option<(u32, &mut Entry<K>)>
+    pub(super) fn pin<Q>(&mut self, hash: u64, key: &Q) -> Option<(u32, &mut GateEntry<K>)>
     where
         K: Borrow<Q>,
         Q: Eq + ?Sized,
@@ -73,7 +73,7 @@ impl<K> Shard<K> {
 
     /// Adds a key that isn't there, pinned once. The caller has seen that there is room.
     pub(super) fn insert(&mut self, hash: u64, key: K, gate: Arc<Gate>, limit: LimitSource) -> u32 {
-        let slot = self.entries.insert(Entry {
+        let slot = self.entries.insert(GateEntry {
             key,
             hash,
             gate,
@@ -85,7 +85,7 @@ impl<K> Shard<K> {
     }
 
     /// Takes a pin off; the entry, to be dropped under no lock, if that was the last.
-    pub(super) fn unpin(&mut self, slot: u32) -> Option<Entry<K>> {
+    pub(super) fn unpin(&mut self, slot: u32) -> Option<GateEntry<K>> {
         let entry = self.entries.get_mut(slot)?;
         entry.pins -= 1;
         if entry.pins > 0 {
@@ -95,7 +95,7 @@ impl<K> Shard<K> {
         self.entries.remove(slot)
     }
 
-    pub(super) fn entries(&self) -> impl Iterator<Item = &Entry<K>> {
+    pub(super) fn entries(&self) -> impl Iterator<Item = &GateEntry<K>> {
         (0..self.entries.slots()).filter_map(|slot| self.entries.get(slot))
     }
 

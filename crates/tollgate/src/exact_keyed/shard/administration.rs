@@ -1,18 +1,18 @@
 //! What is done to the keys of a shard besides asking: blocks, gifts, resets, what a snapshot reads and restores.
 
-use tollgate_core::{Booked, Ledger, Timestamp};
+use tollgate_core::{Booking, Ledger, Timestamp};
 
-use super::super::entry::Entry;
-use super::super::table_algorithm::Kept;
-use super::{KeyQuery, Lookup, Need, NewEntry, RestoreError, Shard};
-use crate::cell::Undo;
+use super::super::entry::KeyEntry;
+use super::super::table_algorithm::TableAlgorithm;
+use super::{KeyQuery, Lookup, NewEntry, RestoreError, RoomRequest, Shard};
+use crate::cell::CancelScope;
 use crate::table::Stats;
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// Whether the key is blocked.
     pub(in super::super) fn is_blocked(&self, slot: u32, now: Timestamp) -> bool {
         let entry = self.entries.get(slot);
-        entry.is_some_and(|entry| entry.place.is_guarded() && now < self.until(entry))
+        entry.is_some_and(|entry| entry.place.is_blocked() && now < self.blocked_until(entry))
     }
 
     /// Blocks the key; no if it is new and there is no slot for it.
@@ -20,14 +20,14 @@ impl<K, A: Kept> Shard<K, A> {
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         until: Timestamp,
-        need: Need,
+        need: RoomRequest,
     ) -> bool {
         if until <= ask.now {
             return true;
         }
-        self.latest.pass(ask.now);
+        self.latest_time.advance_to(ask.now);
         if let Some(slot) = self.find(ask) {
-            self.guard(slot, until);
+            self.block_until(slot, until);
             return true;
         }
         if !self.make_room(ask.now, need) {
@@ -46,22 +46,22 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Gives the key tokens, if it has spent any.
-    pub(in super::super) fn gift(&mut self, slot: u32, now: Timestamp, tokens: u64) {
-        self.update(slot, |ledger, limit, _| ledger.gift(limit, now, tokens));
+    pub(in super::super) fn refund(&mut self, slot: u32, now: Timestamp, tokens: u64) {
+        self.update_ledger(slot, |ledger, limit, _| ledger.refund(limit, now, tokens));
     }
 
     /// Gives a booking back, if it was made in the entry that is there now.
-    pub(in super::super) fn give_back(
+    pub(in super::super) fn cancel(
         &mut self,
         slot: u32,
         now: Timestamp,
-        booked: &Booked,
+        booked: &Booking,
         birth: u64,
-        undo: Undo,
+        undo: CancelScope,
     ) -> bool {
         let mut is_undone = false;
-        self.update(slot, |ledger, limit, own| {
-            is_undone = own == birth && undo.booking(ledger, limit, now, booked);
+        self.update_ledger(slot, |ledger, limit, own| {
+            is_undone = own == birth && undo.cancel_booking(ledger, limit, now, booked);
         });
         is_undone
     }
@@ -81,12 +81,12 @@ impl<K, A: Kept> Shard<K, A> {
     where
         K: Eq + Clone,
     {
-        let need = Need {
+        let need = RoomRequest {
             evict: false,
             block: new.blocked_until > now,
         };
         if self.find(&Lookup::new(&new.key, new.hash, now)).is_some() {
-            return Err(RestoreError::Twice);
+            return Err(RestoreError::Duplicate);
         }
         if !self.make_room(now, need) {
             return Err(RestoreError::Full);
@@ -100,17 +100,20 @@ impl<K, A: Kept> Shard<K, A> {
     pub(in super::super) fn for_each(
         &mut self,
         now: Timestamp,
-        mut each: impl FnMut(&Entry<K, A>, &A, Timestamp, Timestamp),
+        mut each: impl FnMut(&KeyEntry<K, A>, &A, Timestamp, Timestamp),
     ) {
-        self.keep_pace(now);
+        self.follow_clock(now);
         for slot in 0..self.entries.slots() {
-            self.follow(slot);
-            self.keep_out(slot, now);
+            self.migrate_entry(slot);
+            self.keep_outstanding(slot, now);
             let Some(entry) = self.entries.get(slot) else {
                 continue;
             };
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
-            let (idle, until) = (limit.idle_at(entry.ledger.state()), self.until(entry));
+            let (idle, until) = (
+                limit.idle_at(entry.ledger.state()),
+                self.blocked_until(entry),
+            );
             if idle.max(until) > now {
                 each(entry, limit, idle, until);
             }
@@ -125,11 +128,11 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Changes the state of a key that is there, and puts it where it belongs.
-    fn update(&mut self, slot: u32, change: impl FnOnce(&mut Ledger<A>, &A, u64)) {
+    fn update_ledger(&mut self, slot: u32, change: impl FnOnce(&mut Ledger<A>, &A, u64)) {
         if let Some(entry) = self.entries.get_mut(slot) {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             change(&mut entry.ledger, limit, u64::from(entry.birth.get()));
-            self.settle(slot);
+            self.update_heap_position(slot);
         }
     }
 }

@@ -3,9 +3,9 @@
 
 use tollgate_core::Timestamp;
 
-use super::super::entry::{Entry, HeapPosition};
-use super::super::table_algorithm::Kept;
-use super::{Need, Shard};
+use super::super::entry::{HeapPosition, KeyEntry};
+use super::super::table_algorithm::TableAlgorithm;
+use super::{RoomRequest, Shard};
 use crate::holds::OpenHolds;
 use crate::table::due_heap::DueHeap;
 
@@ -17,76 +17,76 @@ const EXAMINED_PER_NEW_KEY: usize = 8;
 /// What was found when the key that is due next was looked at.
 enum ExpiryStep {
     Dropped,
-    PutBack,
+    Requeued,
 }
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// Drops a few idle keys and sees whether a slot is free, or can be made so.
-    pub(super) fn make_room(&mut self, now: Timestamp, need: Need) -> bool {
+    pub(super) fn make_room(&mut self, now: Timestamp, need: RoomRequest) -> bool {
         let mut drops = 0;
         for _ in 0..EXAMINED_PER_NEW_KEY {
-            match self.look(now) {
+            match self.examine_next(now) {
                 Some(ExpiryStep::Dropped) if drops + 1 < DROPS_PER_NEW_KEY => drops += 1,
-                Some(ExpiryStep::PutBack) => {}
+                Some(ExpiryStep::Requeued) => {}
                 Some(ExpiryStep::Dropped) | None => break,
             }
         }
         // At the cap no key is refused, and none evicted, while another is idle.
         while self.is_full(need) {
-            if self.look(now).is_none() {
+            if self.examine_next(now).is_none() {
                 return need.evict && self.evict(need);
             }
         }
         true
     }
 
-    fn is_full(&self, need: Need) -> bool {
+    fn is_full(&self, need: RoomRequest) -> bool {
         self.entries.used() >= self.room_for(need)
     }
 
-    fn room_for(&self, need: Need) -> usize {
-        let blocks = if need.block { self.room_for_blocks } else { 0 };
+    fn room_for(&self, need: RoomRequest) -> usize {
+        let blocks = if need.block { self.room_for_blocked } else { 0 };
         self.room + blocks
     }
 
     /// Looks at the key that is due next, if any is before `now`.
-    fn look(&mut self, now: Timestamp) -> Option<ExpiryStep> {
+    fn examine_next(&mut self, now: Timestamp) -> Option<ExpiryStep> {
         let due = |(due, slot): (Timestamp, u32)| (due < now).then_some(slot);
-        let open = self.open.first().and_then(due);
-        let slot = open.or_else(|| self.guarded.first().and_then(due))?;
+        let open = self.idle_heap.first().and_then(due);
+        let slot = open.or_else(|| self.blocked_heap.first().and_then(due))?;
         self.stats.examined += 1;
-        self.follow(slot);
+        self.migrate_entry(slot);
         // A key of which something is out is not idle.
-        self.keep_out(slot, now);
+        self.keep_outstanding(slot, now);
         let entry = self.entries.get(slot)?;
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         let idle = limit.idle_at(entry.ledger.state());
         if idle < now {
-            self.high_water = self.high_water.max(idle).max(self.until(entry));
+            self.high_water = self.high_water.max(idle).max(self.blocked_until(entry));
             self.stats.expired += 1;
             self.remove(slot);
             return Some(ExpiryStep::Dropped);
         }
         // It was charged since, or has more to pay than its block was long.
-        if entry.place.is_guarded() {
-            self.unguard(slot);
+        if entry.place.is_blocked() {
+            self.unblock(slot);
         } else {
-            self.settle(slot);
+            self.update_heap_position(slot);
         }
-        Some(ExpiryStep::PutBack)
+        Some(ExpiryStep::Requeued)
     }
 
     /// Drops the key that is idle next, though it is active.
-    fn evict(&mut self, need: Need) -> bool {
+    fn evict(&mut self, need: RoomRequest) -> bool {
         // If blocked keys take even the room for others, dropping one key isn't enough.
         if self.entries.used() > self.room_for(need) {
             return false;
         }
-        while let Some((due, slot)) = self.open.first() {
+        while let Some((due, slot)) = self.idle_heap.first() {
             self.stats.examined += 1;
-            self.follow(slot);
-            self.settle(slot);
-            if self.open.first() == Some((due, slot)) {
+            self.migrate_entry(slot);
+            self.update_heap_position(slot);
+            if self.idle_heap.first() == Some((due, slot)) {
                 self.stats.evicted += 1;
                 self.remove(slot);
                 return true;
@@ -96,11 +96,11 @@ impl<K, A: Kept> Shard<K, A> {
     }
 }
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// Until when an entry is blocked: the origin if it isn't.
-    pub(super) fn until(&self, entry: &Entry<K, A>) -> Timestamp {
-        if entry.place.is_guarded() {
-            self.guarded.due(entry.place.number())
+    pub(super) fn blocked_until(&self, entry: &KeyEntry<K, A>) -> Timestamp {
+        if entry.place.is_blocked() {
+            self.blocked_heap.due(entry.place.number())
         } else {
             Timestamp::ZERO
         }
@@ -111,16 +111,16 @@ impl<K, A: Kept> Shard<K, A> {
         let entry = self.entries.get(slot)?;
         let limit = entry.tier.as_deref().unwrap_or(&self.limit);
         let idle = limit.idle_at(entry.ledger.state());
-        let held = self.held.get(&slot).map(OpenHolds::last);
+        let held = self.holds_by_slot.get(&slot).map(OpenHolds::last_expiry);
         Some(held.map_or(idle, |last| last.max(idle)))
     }
 
     /// Puts an entry that may be idle earlier than it was where it belongs.
-    pub(super) fn settle(&mut self, slot: u32) {
-        if let Some(place) = self.place(slot)
-            && !place.is_guarded()
+    pub(super) fn update_heap_position(&mut self, slot: u32) {
+        if let Some(place) = self.heap_position(slot)
+            && !place.is_blocked()
             && let Some(idle) = self.idle_at(slot)
-            && self.open.due(place.number()) != idle
+            && self.idle_heap.due(place.number()) != idle
         {
             let (heap, moved) = self.heap(false);
             heap.set(place.number(), idle, moved);
@@ -128,56 +128,56 @@ impl<K, A: Kept> Shard<K, A> {
     }
 
     /// Blocks an entry until then, or longer if it was.
-    pub(super) fn guard(&mut self, slot: u32, until: Timestamp) {
-        let Some(place) = self.place(slot) else {
+    pub(super) fn block_until(&mut self, slot: u32, until: Timestamp) {
+        let Some(place) = self.heap_position(slot) else {
             return;
         };
-        if !place.is_guarded() {
+        if !place.is_blocked() {
             self.leave_heap(slot);
-            self.enter(slot, until, true);
-        } else if self.guarded.due(place.number()) < until {
+            self.enter_heap(slot, until, true);
+        } else if self.blocked_heap.due(place.number()) < until {
             let (heap, moved) = self.heap(true);
             heap.set(place.number(), until, moved);
         }
     }
 
     /// Puts an entry whose block is over among the others.
-    pub(super) fn unguard(&mut self, slot: u32) {
+    pub(super) fn unblock(&mut self, slot: u32) {
         self.leave_heap(slot);
         self.enter_idle_heap(slot);
     }
 
     pub(super) fn enter_idle_heap(&mut self, slot: u32) {
         if let Some(idle) = self.idle_at(slot) {
-            self.enter(slot, idle, false);
+            self.enter_heap(slot, idle, false);
         }
     }
 
-    pub(super) fn enter(&mut self, slot: u32, due: Timestamp, is_guarded: bool) {
+    pub(super) fn enter_heap(&mut self, slot: u32, due: Timestamp, is_guarded: bool) {
         if let Some(entry) = self.entries.get_mut(slot) {
-            entry.place = entry.place.with_guard(is_guarded);
+            entry.place = entry.place.with_blocked(is_guarded);
             let (heap, moved) = self.heap(is_guarded);
             heap.push(due, slot, moved);
         }
     }
 
     pub(super) fn leave_heap(&mut self, slot: u32) {
-        if let Some(place) = self.place(slot) {
-            let (heap, moved) = self.heap(place.is_guarded());
+        if let Some(place) = self.heap_position(slot) {
+            let (heap, moved) = self.heap(place.is_blocked());
             heap.remove(place.number(), moved);
         }
     }
 
-    fn place(&self, slot: u32) -> Option<HeapPosition> {
+    fn heap_position(&self, slot: u32) -> Option<HeapPosition> {
         self.entries.get(slot).map(|entry| entry.place)
     }
 
     /// The heap of the blocked entries or of the others, and what notes where it puts them.
     fn heap(&mut self, is_guarded: bool) -> (&mut DueHeap, impl FnMut(u32, u32)) {
         let heap = if is_guarded {
-            &mut self.guarded
+            &mut self.blocked_heap
         } else {
-            &mut self.open
+            &mut self.idle_heap
         };
         let entries = &mut self.entries;
         let moved = move |slot, place| {

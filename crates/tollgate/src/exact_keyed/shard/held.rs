@@ -1,49 +1,51 @@
 //! What is held of a key until it is settled: kept beside its entry, because few keys have any.
 
-use tollgate_core::{Booked, Ledger, Timestamp, Unbooked};
+use tollgate_core::{Booking, BookingError, Ledger, Timestamp};
 
-use super::super::state_request::Act;
-use super::super::table_algorithm::Kept;
-use super::{KeyQuery, LimitSource, Lookup, NOBODY, Need, Shard, ShardAnswer};
+use super::super::state_request::StateRequest;
+use super::super::table_algorithm::TableAlgorithm;
+use super::{KeyQuery, LimitSource, Lookup, NO_ENTRY, RoomRequest, Shard, ShardAnswer};
 use crate::holds::{HoldId, OpenHolds};
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// Keeps what is out of the key in this slot from draining.
     #[inline]
-    pub(super) fn keep_out(&mut self, slot: u32, now: Timestamp) {
-        if !self.held.is_empty() {
-            self.pass_time(slot, now);
+    pub(super) fn keep_outstanding(&mut self, slot: u32, now: Timestamp) {
+        if !self.holds_by_slot.is_empty() {
+            self.expire_holds(slot, now);
         }
     }
 
     /// How many tokens of the key in this slot were taken and may still be spent.
     #[inline]
-    pub(super) fn out(&self, slot: u32) -> u64 {
-        if self.held.is_empty() {
+    pub(super) fn outstanding(&self, slot: u32) -> u64 {
+        if self.holds_by_slot.is_empty() {
             return 0;
         }
-        self.held.get(&slot).map_or(0, OpenHolds::out)
+        self.holds_by_slot
+            .get(&slot)
+            .map_or(0, OpenHolds::held_tokens)
     }
 
     /// Looks at a key of which something is out, and restores it afterwards: the look may be at a later time.
     #[cold]
     pub(super) fn peek_ahead<T>(&mut self, slot: u32, look: impl FnOnce(&mut Self) -> T) -> T {
-        let held = self.held.get(&slot).cloned();
+        let held = self.holds_by_slot.get(&slot).cloned();
         let ledger = self.entries.get(slot).map(|entry| entry.ledger.clone());
         let seen = look(self);
         if let (Some(held), Some(ledger)) = (held, ledger)
             && let Some(entry) = self.entries.get_mut(slot)
         {
             entry.ledger = ledger;
-            self.held.insert(slot, held);
+            self.holds_by_slot.insert(slot, held);
         }
         seen
     }
 
     #[cold]
-    fn pass_time(&mut self, slot: u32, now: Timestamp) {
+    fn expire_holds(&mut self, slot: u32, now: Timestamp) {
         self.change_holds(slot, |holds, ledger, limit| {
-            holds.pass_time(ledger, limit, now)
+            holds.expire_until(ledger, limit, now)
         });
     }
 
@@ -53,13 +55,13 @@ impl<K, A: Kept> Shard<K, A> {
         slot: u32,
         change: impl FnOnce(&mut OpenHolds, &mut Ledger<A>, &A),
     ) {
-        if let Some(holds) = self.held.get_mut(&slot)
+        if let Some(holds) = self.holds_by_slot.get_mut(&slot)
             && let Some(entry) = self.entries.get_mut(slot)
         {
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             change(holds, &mut entry.ledger, limit);
             if holds.is_empty() {
-                self.held.remove(&slot);
+                self.holds_by_slot.remove(&slot);
             }
         }
     }
@@ -70,18 +72,20 @@ impl<K, A: Kept> Shard<K, A> {
         &mut self,
         ask: &Lookup<'_, impl KeyQuery<K> + ?Sized>,
         under: &LimitSource<'_, K, A>,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booked, Unbooked>>,
-        need: Need,
+        act: &StateRequest<
+            impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> Result<Booking, BookingError>,
+        >,
+        need: RoomRequest,
         until: Timestamp,
-    ) -> (ShardAnswer<Result<Booked, Unbooked>>, Option<HoldId>) {
-        let answer = self.act(ask, under, act, need);
+    ) -> (ShardAnswer<Result<Booking, BookingError>>, Option<HoldId>) {
+        let answer = self.apply(ask, under, act, need);
         // Under the same lock, so that nothing drains between. What isn't counted isn't out.
         let id = match &answer {
-            ShardAnswer::Given(Ok(booked), birth) if *birth != NOBODY && act.cost > 0 => {
+            ShardAnswer::Applied(Ok(booked), birth) if *birth != NO_ENTRY && act.cost > 0 => {
                 self.find(ask).map(|slot| {
-                    let holds = self.held.entry(slot).or_default();
+                    let holds = self.holds_by_slot.entry(slot).or_default();
                     let id = holds.open(*booked, act.cost, until);
-                    self.settle(slot);
+                    self.update_heap_position(slot);
                     id
                 })
             }
@@ -92,11 +96,11 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Prolongs a hold; nothing if it is over, or the key was dropped.
     pub(in super::super) fn prolong_hold(&mut self, slot: u32, id: &mut HoldId, until: Timestamp) {
-        let holds = self.held.get_mut(&slot);
-        if let Some(new) = holds.and_then(|holds| holds.prolong(*id, until)) {
+        let holds = self.holds_by_slot.get_mut(&slot);
+        if let Some(new) = holds.and_then(|holds| holds.extend(*id, until)) {
             *id = new;
         }
-        self.settle(slot);
+        self.update_heap_position(slot);
     }
 
     /// Ends a hold of which so much was spent; nothing if it is over, or the key was dropped.
@@ -110,6 +114,6 @@ impl<K, A: Kept> Shard<K, A> {
         self.change_holds(slot, |holds, ledger, limit| {
             holds.settle(ledger, limit, now, id, spent);
         });
-        self.settle(slot);
+        self.update_heap_position(slot);
     }
 }

@@ -7,78 +7,79 @@ use std::sync::Arc;
 
 use tollgate_core::{Decision, Ledger, Outcome, Timestamp};
 
-use super::super::entry::Entry;
-use super::super::state_request::{Act, StateAnswer};
-use super::super::table_algorithm::Kept;
-use super::{LimitSource, NOBODY, Shard, ShardAnswer, next_birth};
+use super::super::entry::KeyEntry;
+use super::super::state_request::{StateAnswer, StateRequest};
+use super::super::table_algorithm::TableAlgorithm;
+use super::{LimitSource, NO_ENTRY, Shard, ShardAnswer, next_birth};
 
 /// How many keys each call carries over to a new rate, besides its own.
 const MIGRATED_PER_CALL: usize = 2;
 /// How many limits are kept for keys that are behind.
 pub(super) const MAX_PENDING_CHANGES: usize = 16;
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// Changes the limiter's own rate. Keys are carried over later, as of this time. A rate that counts nothing
     /// leaves them as they are, for the next rate that counts.
     pub(in super::super) fn change(&mut self, at: Timestamp, limit: A) {
-        if !limit.counts() {
-            self.uncounted = Some(limit);
+        if !limit.is_counting() {
+            self.non_counting_limit = Some(limit);
             return;
         }
-        self.uncounted = None;
-        self.keep_pace(at);
-        self.latest.pass(at);
+        self.non_counting_limit = None;
+        self.follow_clock(at);
+        self.latest_time.advance_to(at);
         // If the clock is a little behind the latest time, what it went back isn't something that was spent.
-        let at = self.latest.at().max(at);
-        self.latest.keep(&limit);
-        if self.changes.len() == MAX_PENDING_CHANGES {
+        let at = self.latest_time.at().max(at);
+        self.latest_time.extend_reach(&limit);
+        if self.pending_changes.len() == MAX_PENDING_CHANGES {
             self.migrate_all();
         }
-        if self.changes.is_empty() {
-            self.changes.push_back((Timestamp::ZERO, self.limit));
+        if self.pending_changes.is_empty() {
+            self.pending_changes
+                .push_back((Timestamp::ZERO, self.limit));
         }
-        self.changes.push_back((at, limit));
+        self.pending_changes.push_back((at, limit));
         self.limit = limit;
-        self.version = self.version.wrapping_add(1);
-        self.followed = 0;
+        self.rate_version = self.rate_version.wrapping_add(1);
+        self.migrated_slots = 0;
     }
 
     /// Carries a few keys over to the limit in force, so that none stays behind for ever.
     #[inline]
     pub(super) fn migrate_some(&mut self) {
-        if !self.changes.is_empty() {
+        if !self.pending_changes.is_empty() {
             self.migrate_next();
         }
     }
 
     /// Carries all keys over to the limit in force.
     pub(super) fn migrate_all(&mut self) {
-        if self.changes.is_empty() {
+        if self.pending_changes.is_empty() {
             return;
         }
         for slot in 0..self.entries.slots() {
-            self.follow(slot);
+            self.migrate_entry(slot);
         }
-        self.changes.clear();
+        self.pending_changes.clear();
     }
 
     #[cold]
     fn migrate_next(&mut self) {
         for _ in 0..MIGRATED_PER_CALL {
-            if self.followed >= self.entries.slots() {
-                self.changes = VecDeque::new();
+            if self.migrated_slots >= self.entries.slots() {
+                self.pending_changes = VecDeque::new();
                 return;
             }
-            self.follow(self.followed);
-            self.followed += 1;
+            self.migrate_entry(self.migrated_slots);
+            self.migrated_slots += 1;
         }
     }
 
     /// Carries one key over to the limit in force, as of the times of the changes.
     #[inline]
-    pub(super) fn follow(&mut self, slot: u32) {
+    pub(super) fn migrate_entry(&mut self, slot: u32) {
         if let Some(entry) = self.entries.get(slot)
-            && entry.follows != self.version
+            && entry.rate_version != self.rate_version
         {
             self.apply_pending_changes(slot);
         }
@@ -89,90 +90,95 @@ impl<K, A: Kept> Shard<K, A> {
         let Some(entry) = self.entries.get_mut(slot) else {
             return;
         };
-        let behind = self.version.wrapping_sub(entry.follows);
-        entry.follows = self.version;
+        let behind = self.rate_version.wrapping_sub(entry.rate_version);
+        entry.rate_version = self.rate_version;
         if entry.tier.is_some() {
             // Only keys at the limiter's own rate follow it.
             return;
         }
         let behind = usize::try_from(behind).unwrap_or(usize::MAX);
-        let known = self.changes.len().saturating_sub(behind.saturating_add(1));
-        let from = self.changes.iter().skip(known);
+        let known = self
+            .pending_changes
+            .len()
+            .saturating_sub(behind.saturating_add(1));
+        let from = self.pending_changes.iter().skip(known);
         for ((_, old), (at, new)) in from.clone().zip(from.skip(1)) {
             // Holds that were over by then were spent at the old rate.
-            if let Some(holds) = self.held.get_mut(&slot) {
-                holds.pass_time(&mut entry.ledger, old, *at);
+            if let Some(holds) = self.holds_by_slot.get_mut(&slot) {
+                holds.expire_until(&mut entry.ledger, old, *at);
             }
-            carry_over(&mut entry.ledger, old, new, *at);
-            if new.counts() {
+            migrate_ledger(&mut entry.ledger, old, new, *at);
+            if new.is_counting() {
                 entry.ledger.cap_late_bookings(new, *at);
             }
         }
         // Bookings from before were promised at another rate, and others may have been told to act before them
         // since.
-        entry.birth = next_birth(&mut self.births);
-        self.settle(slot);
+        entry.birth = next_birth(&mut self.last_birth);
+        self.update_heap_position(slot);
     }
 }
 
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// Puts a question to the state of the key in this slot, which is there, at another limit.
     #[cold]
     pub(super) fn apply_at_other_limit<T: StateAnswer>(
         &mut self,
         slot: u32,
-        change: Change<A>,
-        act: &Act<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
+        change: LimitChange<A>,
+        act: &StateRequest<impl Fn(&mut Ledger<A>, &A, Timestamp, u64) -> T>,
         now: Timestamp,
         out: u64,
     ) -> ShardAnswer<T> {
-        let Change { tier, is_given } = change;
-        let (own, in_force) = (self.limit, *self.in_force());
+        let LimitChange { tier, is_given } = change;
+        let (own, in_force) = (self.limit, *self.limit_in_force());
         let Some(entry) = self.entries.get_mut(slot) else {
             // The caller has just found it.
             let mut fresh = Ledger::default();
-            return ShardAnswer::Given((act.on)(&mut fresh, &in_force, now, 0), NOBODY);
+            return ShardAnswer::Applied((act.apply)(&mut fresh, &in_force, now, 0), NO_ENTRY);
         };
         let old = *entry.tier.as_deref().unwrap_or(&own);
         let new = *tier.as_deref().unwrap_or(&in_force);
         let mut ledger = entry.ledger.clone();
         let mut birth = entry.birth;
         if old != new {
-            if !new.counts() {
+            if !new.is_counting() {
                 // A limit that counts nothing doesn't touch what another has counted.
-                return ShardAnswer::Given((act.on)(&mut ledger, &new, now, 0), NOBODY);
+                return ShardAnswer::Applied((act.apply)(&mut ledger, &new, now, 0), NO_ENTRY);
             }
-            carry_over(&mut ledger, &old, &new, now);
+            migrate_ledger(&mut ledger, &old, &new, now);
             ledger.forget_bookings(&new, now);
             // What was booked before was booked at another price.
-            birth = next_birth(&mut self.births);
+            birth = next_birth(&mut self.last_birth);
             // What is out is owed at the new price too.
-            ledger.keep_out(&new, now, out);
+            ledger.keep_outstanding(&new, now, out);
         }
-        let answer = (act.on)(&mut ledger, &new, now, out);
+        let answer = (act.apply)(&mut ledger, &new, now, out);
         let stored = match answer.outcome() {
-            Outcome::Allowed => !act.looks(),
+            Outcome::Allowed => !act.is_peek(),
             // From now on the debt drains at the faster rate.
-            Outcome::Denied => act.asks() && new.rate().is_faster_than(old.rate()),
+            Outcome::Denied => act.is_request() && new.rate().is_faster_than(old.rate()),
             Outcome::Never => false,
         };
         if !stored {
             let stays = old != new && !new.rate().is_faster_than(old.rate());
             let answer = if stays && !entry.ledger.is_idle(&old, now) {
-                answer.retold(|decision| told(&entry.ledger, &old, &new, now, act.cost, decision))
+                answer.map_denial(|decision| {
+                    decision_under_old_limit(&entry.ledger, &old, &new, now, act.cost, decision)
+                })
             } else {
                 answer
             };
-            return ShardAnswer::Given(answer, u64::from(entry.birth.get()));
+            return ShardAnswer::Applied(answer, u64::from(entry.birth.get()));
         }
         entry.ledger = ledger;
         entry.tier = tier;
-        self.latest.keep(&new);
+        self.latest_time.extend_reach(&new);
         entry.birth = birth;
-        entry.follows = self.version;
-        entry.place = entry.place.with_given(is_given);
-        self.settle(slot);
-        ShardAnswer::Given(answer, u64::from(birth.get()))
+        entry.rate_version = self.rate_version;
+        entry.place = entry.place.with_from_call(is_given);
+        self.update_heap_position(slot);
+        ShardAnswer::Applied(answer, u64::from(birth.get()))
     }
 }
 
@@ -186,12 +192,12 @@ enum ClockShift {
 }
 
 /// Carrying all keys of a shard over to another time at once, which is seldom.
-impl<K, A: Kept> Shard<K, A> {
+impl<K, A: TableAlgorithm> Shard<K, A> {
     /// If the clock was set back to this time, moves all keys back with it, so that none is refused until the
     /// clock has caught up. The time by which dropped keys were idle no longer matters then.
     #[inline]
-    pub(super) fn keep_pace(&mut self, now: Timestamp) {
-        if let Some(from) = self.latest.set_back(now) {
+    pub(super) fn follow_clock(&mut self, now: Timestamp) {
+        if let Some(from) = self.latest_time.detect_set_back(now) {
             self.shift(from, now, ClockShift::SetBack);
             self.high_water = self.high_water.min(now);
         }
@@ -199,10 +205,10 @@ impl<K, A: Kept> Shard<K, A> {
 
     /// Counts from another anchor: every key keeps what it has left.
     pub(in super::super) fn move_to_clock(&mut self, from: Timestamp, to: Timestamp) {
-        self.keep_pace(from);
+        self.follow_clock(from);
         self.shift(from, to, ClockShift::Anchor);
         self.high_water = self.high_water.shifted(from, to);
-        self.latest.shift(from, to);
+        self.latest_time.shift(from, to);
     }
 
     #[cold]
@@ -211,41 +217,41 @@ impl<K, A: Kept> Shard<K, A> {
         self.migrate_all();
         for slot in 0..self.entries.slots() {
             self.change_holds(slot, |holds, ledger, limit| {
-                holds.shift(ledger, limit, from, to)
+                holds.shift_clock(ledger, limit, from, to)
             });
             let Some(entry) = self.entries.get_mut(slot) else {
                 continue;
             };
             let limit = entry.tier.as_deref().unwrap_or(&self.limit);
             match shift {
-                ClockShift::SetBack => entry.ledger.set_back(limit, from, to),
-                ClockShift::Anchor => entry.ledger.shift(limit, from, to),
+                ClockShift::SetBack => entry.ledger.follow_clock_back(limit, from, to),
+                ClockShift::Anchor => entry.ledger.move_to_clock(limit, from, to),
             }
-            if !entry.place.is_guarded() {
-                self.settle(slot);
+            if !entry.place.is_blocked() {
+                self.update_heap_position(slot);
                 continue;
             }
-            let until = self.guarded.due(entry.place.number());
-            if shift == ClockShift::SetBack && until - to <= self.latest.reach() {
+            let until = self.blocked_heap.due(entry.place.number());
+            if shift == ClockShift::SetBack && until - to <= self.latest_time.max_lookahead() {
                 // The block may be from before the clock ran ahead.
             } else if until > from {
                 // It lasts as long as it had left.
                 self.leave_heap(slot);
-                self.enter(slot, until.shifted(from, to), true);
+                self.enter_heap(slot, until.shifted(from, to), true);
             } else {
-                self.unguard(slot);
+                self.unblock(slot);
             }
         }
     }
 }
 
 /// The limit that a key changes to by a call: its tier, or none for the limiter's own rate, and where that comes from.
-pub(super) struct Change<A> {
+pub(super) struct LimitChange<A> {
     pub(super) tier: Option<Arc<A>>,
     pub(super) is_given: bool,
 }
 
-impl<A> Change<A> {
+impl<A> LimitChange<A> {
     /// To the limiter's own rate.
     pub(super) const OWN: Self = Self::own(None);
 
@@ -258,34 +264,34 @@ impl<A> Change<A> {
 /// What a key changes to by a call; nothing if it stays. An idle key must
 /// answer as one never seen, whether it was dropped or not, so its tier is asked for again.
 #[inline]
-pub(super) fn changed<K, A: Kept>(
-    entry: &Entry<K, A>,
+pub(super) fn limit_change<K, A: TableAlgorithm>(
+    entry: &KeyEntry<K, A>,
     own: &A,
     under: &LimitSource<'_, K, A>,
     now: Timestamp,
-) -> Option<Change<A>> {
+) -> Option<LimitChange<A>> {
     let idle = || {
         let limit = entry.tier.as_deref().unwrap_or(own);
         entry.ledger.is_idle(limit, now)
     };
     match under {
-        LimitSource::Own(rate_of) if rate_of.is_none() => {
-            entry.tier.is_some().then_some(Change::OWN)
+        LimitSource::ByKey(rate_of) if rate_of.is_none() => {
+            entry.tier.is_some().then_some(LimitChange::OWN)
         }
-        LimitSource::Present(rate_of) if rate_of.is_none() => {
-            (entry.tier.is_some() && idle()).then_some(Change::OWN)
+        LimitSource::Current(rate_of) if rate_of.is_none() => {
+            (entry.tier.is_some() && idle()).then_some(LimitChange::OWN)
         }
-        LimitSource::Own(rate_of) if entry.place.is_given() || idle() => {
-            Some(Change::own(rate_of.tier(&entry.key)))
+        LimitSource::ByKey(rate_of) if entry.place.is_from_call() || idle() => {
+            Some(LimitChange::own(rate_of.tier(&entry.key)))
         }
-        LimitSource::Present(rate_of) if idle() => Some(Change::own(rate_of.tier(&entry.key))),
-        LimitSource::Own(_) | LimitSource::Present(_) => None,
-        LimitSource::Given(given) => {
+        LimitSource::Current(rate_of) if idle() => Some(LimitChange::own(rate_of.tier(&entry.key))),
+        LimitSource::ByKey(_) | LimitSource::Current(_) => None,
+        LimitSource::FromCall(given) => {
             let same = match &entry.tier {
                 Some(tier) => Arc::ptr_eq(tier, given) || tier == *given,
                 None => own == given.as_ref(),
             };
-            (!same).then(|| Change {
+            (!same).then(|| LimitChange {
                 tier: Some(Arc::clone(given)),
                 is_given: true,
             })
@@ -295,7 +301,7 @@ pub(super) fn changed<K, A: Kept>(
 
 /// What a refusal at a rate that isn't faster is told. Nothing is stored, so the debt goes on to drain at the rate that
 /// it is counted by.
-fn told<A: Kept>(
+fn decision_under_old_limit<A: TableAlgorithm>(
     ledger: &Ledger<A>,
     old: &A,
     new: &A,
@@ -304,7 +310,7 @@ fn told<A: Kept>(
     refused: Decision,
 ) -> Decision {
     let mut told = refused;
-    if let Some(at) = ledger.earliest_while(old, new, now, cost) {
+    if let Some(at) = ledger.earliest_before_migration(old, new, now, cost) {
         told.set_wait(at - now);
     }
     told.reset_after = old.idle_at(ledger.state()) - now;
@@ -313,10 +319,15 @@ fn told<A: Kept>(
 
 /// Carries a state over to another limit; one that is idle is as one never seen, whether it was
 /// dropped or not.
-pub(super) fn carry_over<A: Kept>(ledger: &mut Ledger<A>, old: &A, new: &A, at: Timestamp) {
+pub(super) fn migrate_ledger<A: TableAlgorithm>(
+    ledger: &mut Ledger<A>,
+    old: &A,
+    new: &A,
+    at: Timestamp,
+) {
     if ledger.is_idle(old, at) {
         ledger.reset();
     } else {
-        ledger.keep_spent(old, new, at);
+        ledger.migrate_spent(old, new, at);
     }
 }

@@ -3,18 +3,18 @@
 use std::collections::BTreeMap;
 
 use proptest::prelude::*;
-use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
 
 use super::sim::{Arrival, Sim};
-use crate::wait_queue::Waits as _;
-use crate::wait_queue::places::Id;
-use crate::wait_queue::queue::Entered;
+use crate::wait_queue::Waiters as _;
+use crate::wait_queue::places::WaiterId;
+use crate::wait_queue::queue::JoinOutcome;
 
 /// Everybody in one list, in the order in which they came; whose turn it is, is found by looking at
 /// all of them.
 struct Slow {
     limit: Gcra,
-    tat: Tat,
+    tat: TatState,
     present: u128,
     waiting: Vec<Waiter>,
     starts: BTreeMap<u32, Start>,
@@ -156,13 +156,13 @@ proptest! {
         let mut sim = Sim::new(rate);
         let mut slow = Slow {
             limit: Gcra::new(rate).unwrap(),
-            tat: Tat::default(),
+            tat: TatState::default(),
             present: 0,
             waiting: Vec::new(),
             starts: BTreeMap::new(),
             turns: 0,
         };
-        let mut names: BTreeMap<Id, u64> = BTreeMap::new();
+        let mut names: BTreeMap<WaiterId, u64> = BTreeMap::new();
         let mut passed = Vec::new();
         let (mut now, mut next_name) = (Timestamp::ZERO, 0);
         for step in steps {
@@ -172,10 +172,10 @@ proptest! {
                     let arrival = Arrival { cost, weight, ..Arrival::new(now.as_nanos(), client) };
                     let entered = sim.enter(arrival).unwrap();
                     let at_once = slow.enter(now, next_name, arrival);
-                    prop_assert_eq!(entered == Entered::Passed, at_once);
+                    prop_assert_eq!(entered == JoinOutcome::Passed, at_once);
                     match entered {
-                        Entered::Waiting(id) => { names.insert(id, next_name); }
-                        Entered::Passed => passed.push((now, cost)),
+                        JoinOutcome::Waiting(id) => { names.insert(id, next_name); }
+                        JoinOutcome::Passed => passed.push((now, cost)),
                     }
                     next_name += 1;
                 }
@@ -212,15 +212,15 @@ proptest! {
 fn take(
     sim: &mut Sim,
     now: Timestamp,
-    names: &mut BTreeMap<Id, u64>,
+    names: &mut BTreeMap<WaiterId, u64>,
     passed: &mut Vec<(Timestamp, u64)>,
     expected: &[(u64, Timestamp)],
 ) {
     sim.queue.advance(now);
     let mut got = Vec::new();
-    for (number, id) in sim.queue.take_done().into_iter().enumerate() {
+    for (number, id) in sim.queue.take_finished().into_iter().enumerate() {
         let arrival = sim.waiting.remove(&id).unwrap();
-        assert_eq!(sim.queue.fate(id), Some(Ok(())));
+        assert_eq!(sim.queue.outcome_of(id), Some(Ok(())));
         got.push(names.remove(&id).unwrap());
         passed.push((expected[number].1, arrival.cost));
     }

@@ -4,13 +4,13 @@ use std::collections::HashMap;
 
 use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
 
-use crate::Refused;
+use crate::RateDenied;
 use crate::fair::codel::Codel;
-use crate::fair::fair_queueing::{Claim, Fair};
-use crate::fair::meter::Meter;
-use crate::wait_queue::Waits as _;
-use crate::wait_queue::places::Id;
-use crate::wait_queue::queue::{Entered, Queue};
+use crate::fair::fair_queueing::{ClientClaim, FairQueueing};
+use crate::fair::meter::AnchoredBucket;
+use crate::wait_queue::Waiters as _;
+use crate::wait_queue::places::WaiterId;
+use crate::wait_queue::queue::{JoinOutcome, SharedQueue};
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -39,12 +39,12 @@ impl Arrival {
 pub(super) struct Fate {
     pub(super) arrival: Arrival,
     pub(super) at: Timestamp,
-    pub(super) result: Result<(), Refused>,
+    pub(super) result: Result<(), RateDenied>,
 }
 
 pub(super) struct Sim {
-    pub(super) queue: Queue<Fair>,
-    pub(super) waiting: HashMap<Id, Arrival>,
+    pub(super) queue: SharedQueue<FairQueueing>,
+    pub(super) waiting: HashMap<WaiterId, Arrival>,
 }
 
 pub(super) fn at_millis(millis: u64) -> Timestamp {
@@ -58,27 +58,27 @@ impl Sim {
 
     pub(super) fn with(rate: Rate, most: usize, per_client: usize, codel: Option<Codel>) -> Self {
         let limit = Gcra::new(rate).unwrap();
-        let fair = Fair::new(
-            Meter::new(limit, Timestamp::ZERO),
+        let fair = FairQueueing::new(
+            AnchoredBucket::new(limit, Timestamp::ZERO),
             Timestamp::ZERO,
             per_client,
             codel,
         );
         Self {
-            queue: Queue::new(fair, most),
+            queue: SharedQueue::new(fair, most),
             waiting: HashMap::new(),
         }
     }
 
-    pub(super) fn enter(&mut self, arrival: Arrival) -> Result<Entered, Refused> {
-        let claim = Claim {
+    pub(super) fn enter(&mut self, arrival: Arrival) -> Result<JoinOutcome, RateDenied> {
+        let claim = ClientClaim {
             client: u64::from(arrival.client),
             weight: arrival.weight,
         };
         let now = Timestamp::from_nanos(arrival.nanos);
         let deadline = arrival.deadline.map(Timestamp::from_nanos);
-        let entered = self.queue.enter(now, claim, arrival.cost, deadline)?;
-        if let Entered::Waiting(id) = entered {
+        let entered = self.queue.join(now, claim, arrival.cost, deadline)?;
+        if let JoinOutcome::Waiting(id) = entered {
             self.waiting.insert(id, arrival);
         }
         Ok(entered)
@@ -87,11 +87,11 @@ impl Sim {
     /// Those who needn't wait any more at `now`.
     pub(super) fn advance(&mut self, now: Timestamp) -> Vec<Fate> {
         self.queue.advance(now);
-        let done = self.queue.take_done();
+        let done = self.queue.take_finished();
         let fate = |id| Fate {
             arrival: self.waiting.remove(&id).unwrap(),
             at: now,
-            result: self.queue.fate(id).unwrap(),
+            result: self.queue.outcome_of(id).unwrap(),
         };
         done.into_iter().map(fate).collect()
     }
@@ -113,8 +113,8 @@ impl Sim {
                 && let Some(arrival) = arrivals.next()
             {
                 let result = match self.enter(arrival) {
-                    Ok(Entered::Waiting(_)) => continue,
-                    Ok(Entered::Passed) => Ok(()),
+                    Ok(JoinOutcome::Waiting(_)) => continue,
+                    Ok(JoinOutcome::Passed) => Ok(()),
                     Err(refused) => Err(refused),
                 };
                 fates.push(Fate {

@@ -4,8 +4,8 @@
 use tollgate_core::{Timestamp, units};
 
 use super::super::rate_cell::IntervalTag;
-use super::super::slot::{BUSY, ChargeRequest, Foreign, Judged, KeyWord, Slot};
-use super::super::slot::{is_free, passes, publish, swap};
+use super::super::slot::{BUSY, ChargeRequest, ForeignWord, KeyWord, Slot, WordDecision};
+use super::super::slot::{is_free_of_charge, is_passed, publish, swap_word};
 use super::{Shard, is_still, word_in};
 use crate::sync::Ordering;
 
@@ -19,7 +19,7 @@ impl Shard {
         if !self.intervals.has_other_intervals(ask.tag) {
             return None;
         }
-        let own = ask.tag.on(ask.fingerprint);
+        let own = ask.tag.tagged(ask.fingerprint);
         let lines = self.lines_of(own).into_iter();
         lines.chain(self.stash.lines_to(own)).find_map(|line| {
             line.0.iter().find_map(|slot| {
@@ -38,40 +38,46 @@ impl Shard {
         slot: &Slot,
         tag: IntervalTag,
         ask: &ChargeRequest<'_>,
-    ) -> Option<Judged> {
+    ) -> Option<WordDecision> {
         let word = KeyWord(slot.word.load(Ordering::Acquire));
-        let other = self.foreign(word, tag);
-        let judged = other.judge(ask.pace, ask.now(), ask.cost);
-        let taken = passes(&judged, ask);
-        let stored = if taken && !is_free(ask) {
-            carry(slot, word, ask, judged.after)
-        } else if !taken && judged.takes_over {
-            carry(slot, word, ask, judged.before)
+        let other = self.foreign_word(word, tag);
+        let judged = other.evaluate(ask.pace, ask.now(), ask.cost);
+        let taken = is_passed(&judged, ask);
+        let stored = if taken && !is_free_of_charge(ask) {
+            migrate_word(slot, word, ask, judged.after)
+        } else if !taken && judged.migrates {
+            migrate_word(slot, word, ask, judged.before)
         } else {
-            let told = other.told(judged, ask.pace, ask.now(), ask.cost);
-            return Some(Judged { taken, ..told });
+            let told = other.evaluated_beside(judged, ask.pace, ask.now(), ask.cost);
+            return Some(WordDecision {
+                is_charged: taken,
+                ..told
+            });
         };
-        stored.then_some(Judged { taken, ..judged })
+        stored.then_some(WordDecision {
+            is_charged: taken,
+            ..judged
+        })
     }
 
     /// Moves a word to the faster interval by which a request was just refused.
-    pub(crate) fn take_over(&self, ask: &ChargeRequest<'_>) {
+    pub(crate) fn migrate_interval(&self, ask: &ChargeRequest<'_>) {
         let _structure = self.lock();
-        let ask = &ask.renewed();
+        let ask = &ask.rebased();
         if let Some((slot, tag)) = self.find_at_other_interval(ask) {
             let word = KeyWord(slot.word.load(Ordering::Acquire));
-            let other = self.foreign(word, tag);
-            let judged = other.judge(ask.pace, ask.now(), ask.cost);
-            if judged.takes_over {
+            let other = self.foreign_word(word, tag);
+            let judged = other.evaluate(ask.pace, ask.now(), ask.cost);
+            if judged.migrates {
                 // If a charge comes first, the next refusal does it.
-                carry(slot, word, ask, judged.before);
+                migrate_word(slot, word, ask, judged.before);
             }
         }
     }
 
     /// Lets a key count by the interval that asks, with this word, if it counts by another and owes nothing by that: it is as one
     /// never seen then, whose slot another key might have taken. No if it isn't so. The caller holds the lock.
-    pub(super) fn begin_anew(
+    pub(super) fn replace_idle_word(
         &self,
         ask: &ChargeRequest<'_>,
         now: Timestamp,
@@ -84,45 +90,45 @@ impl Shard {
             return false;
         };
         let before = KeyWord(slot.word.load(Ordering::Acquire));
-        if before.0 == BUSY || before.idle_at() > units::of(now) {
+        if before.0 == BUSY || before.idle_at() > units::from_time(now) {
             return false;
         }
-        self.intervals.note(ask.tag);
-        carry(slot, before, ask, word())
+        self.intervals.note_untagged(ask.tag);
+        migrate_word(slot, before, ask, word())
     }
 
-    pub(super) fn foreign(&self, word: KeyWord, tag: IntervalTag) -> Foreign {
+    pub(super) fn foreign_word(&self, word: KeyWord, tag: IntervalTag) -> ForeignWord {
         let interval = self.intervals.interval(tag);
-        Foreign { word, interval }
+        ForeignWord { word, interval }
     }
 
     /// What a key is told that is blocked, or refused at a slower rate than its word counts by. Nothing is
     /// stored, so no lock is taken.
     #[cold]
     #[inline(never)]
-    pub(super) fn denied_at_other_interval(&self, ask: &ChargeRequest<'_>) -> Option<Judged> {
+    pub(super) fn denied_at_other_interval(&self, ask: &ChargeRequest<'_>) -> Option<WordDecision> {
         let (other, judged) = self.peek_at_other_interval(ask)?;
-        let told = !passes(&judged, ask) && !judged.takes_over;
-        told.then(|| other.told(judged, ask.pace, ask.now(), ask.cost))
+        let told = !is_passed(&judged, ask) && !judged.migrates;
+        told.then(|| other.evaluated_beside(judged, ask.pace, ask.now(), ask.cost))
     }
 
     /// A key whose word counts by another interval than the request's, and what that means for the request.
     pub(super) fn peek_at_other_interval(
         &self,
         ask: &ChargeRequest<'_>,
-    ) -> Option<(Foreign, Judged)> {
+    ) -> Option<(ForeignWord, WordDecision)> {
         let (slot, tag) = self.find_at_other_interval(ask)?;
-        let word = word_in(slot, tag.on(ask.tag.on(ask.fingerprint)))?;
-        let other = self.foreign(word, tag);
-        let judged = other.judge(ask.pace, ask.now(), ask.cost);
+        let word = word_in(slot, tag.tagged(ask.tag.tagged(ask.fingerprint)))?;
+        let other = self.foreign_word(word, tag);
+        let judged = other.evaluate(ask.pace, ask.now(), ask.cost);
         (is_still(slot, word) && ask.is_timely()).then_some((other, judged))
     }
 }
 
 /// Moves a word to the interval of the request. False if a charge came first. The caller holds the lock. This works as
 /// when another key takes the slot over: a thread that charges it by the old interval finds it busy, or changed.
-fn carry(slot: &Slot, word: KeyWord, ask: &ChargeRequest<'_>, to: KeyWord) -> bool {
-    let busy = swap(slot, word.0, BUSY);
+fn migrate_word(slot: &Slot, word: KeyWord, ask: &ChargeRequest<'_>, to: KeyWord) -> bool {
+    let busy = swap_word(slot, word.0, BUSY);
     if busy {
         publish(slot, ask.fingerprint, to);
     }

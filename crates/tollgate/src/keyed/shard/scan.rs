@@ -18,11 +18,11 @@ impl Shard {
     ) {
         // Under the lock no key is on its way from one slot to another.
         let _structure = self.lock();
-        let now = anchor.renew(moment).now;
+        let now = anchor.rebase(moment).now;
         for slot in self.slots() {
             let fingerprint = slot.fingerprint.load(Ordering::Acquire);
             let word = KeyWord(slot.word.load(Ordering::Acquire));
-            if fingerprint != 0 && word.idle_at() > units::of(now) {
+            if fingerprint != 0 && word.idle_at() > units::from_time(now) {
                 each(fingerprint, word, now);
             }
         }
@@ -37,9 +37,9 @@ impl Shard {
     ) {
         // Under the lock of any shard the anchor stays.
         let _structure = self.lock();
-        let now = anchor.renew(moment).now;
+        let now = anchor.rebase(moment).now;
         for (tag, word) in self.intervals.shared_words() {
-            if word.idle_at() > units::of(now) {
+            if word.idle_at() > units::from_time(now) {
                 each(tag, word, now);
             }
         }
@@ -52,9 +52,9 @@ impl Shard {
     }
 
     /// Lets all words follow a clock that was set back. The caller holds the lock.
-    pub(crate) fn go_back(&self, back: &ClockSetBack) {
+    pub(crate) fn move_back(&self, back: &ClockSetBack) {
         let high = self.high_water();
-        self.rebase_words(back.high_water(high), |word| back.word(word, high));
+        self.rebase_words(back.high_water(high), |word| back.rebased_word(word, high));
     }
 
     fn rebase_words(&self, high: u64, moved: impl Fn(KeyWord) -> KeyWord) {
@@ -73,8 +73,10 @@ impl Shard {
 
     /// All that are in use. Under the lock none becomes so.
     fn slots(&self) -> impl Iterator<Item = &Slot> {
-        let own = self.lines.iter().skip(self.number);
-        let own = own.step_by(self.turns.count()).take(self.lines_in_use());
+        let own = self.cache_lines.iter().skip(self.shard_number);
+        let own = own
+            .step_by(self.interleaving.count())
+            .take(self.lines_in_use());
         own.chain(self.stash.lines()).flat_map(|line| &line.0)
     }
 }

@@ -3,8 +3,8 @@
 
 use super::super::shard::LineLayout;
 use super::super::slot::{BUSY, CacheLine, KeyWord, SLOTS, Slot};
-use super::super::slot::{clear, publish, reusable, swap, take};
-use super::{Need, Shard, ShardStructure};
+use super::super::slot::{claim_if_idle, clear, is_reusable, publish, swap_word};
+use super::{Shard, ShardStructure, SlotNeed};
 use crate::sync::Ordering;
 
 /// How many lines one insert may split, so that none takes long.
@@ -12,22 +12,22 @@ const SPLITS_PER_INSERT: u32 = 4;
 
 impl Shard {
     /// A busy slot for a key that has none. The caller holds the lock.
-    pub(super) fn claim(
+    pub(super) fn claim_slot(
         &self,
         structure: &mut ShardStructure,
         fingerprint: u64,
         now: u64,
-        need: Need,
+        need: SlotNeed,
     ) -> Option<&Slot> {
         let shape = self.shape();
         let lines = self.lines_in(shape, fingerprint);
         let high = self.high_water.load(Ordering::Acquire);
-        if let Some(slot) = reuse(structure, lines, high) {
+        if let Some(slot) = claim_idle(structure, lines, high) {
             return Some(slot);
         }
         // Before anything is moved or given up, all keys that are idle by now count as idle.
         let high = self.high_water.fetch_max(now, Ordering::AcqRel).max(now);
-        reuse(structure, lines, high)
+        claim_idle(structure, lines, high)
             .or_else(|| self.displace(structure, shape, lines, high))
             .or_else(|| {
                 let slot = self.stash.claim(fingerprint, high, need)?;
@@ -35,7 +35,7 @@ impl Shard {
                 Some(slot)
             })
             .or_else(|| {
-                (need == Need::Evict)
+                (need == SlotNeed::Evict)
                     .then(|| evict(structure, lines, now))
                     .flatten()
             })
@@ -52,7 +52,7 @@ impl Shard {
         for slot in lines.iter().flat_map(|line| &line.0) {
             let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
             for other in self.lines_in(shape, fingerprint) {
-                let Some(to) = other.0.iter().find(|to| take(to, high)) else {
+                let Some(to) = other.0.iter().find(|to| claim_if_idle(to, high)) else {
                     continue;
                 };
                 let was_empty = to.fingerprint.load(Ordering::Relaxed) == 0;
@@ -71,8 +71,9 @@ impl Shard {
     pub(super) fn grow(&self, structure: &mut ShardStructure) {
         for _ in 0..SPLITS_PER_INSERT {
             let lines = self.lines_in_use();
-            let full = lines * SLOTS * self.fill / 100;
-            if lines >= self.lines.len() / self.turns.count() || structure.used <= full {
+            let full = lines * SLOTS * self.fill_percent / 100;
+            if lines >= self.cache_lines.len() / self.interleaving.count() || structure.used <= full
+            {
                 return;
             }
             self.split(structure, self.shape());
@@ -81,20 +82,22 @@ impl Shard {
 
     /// Moves the keys of one line that belong to its new half there.
     fn split(&self, structure: &mut ShardStructure, shape: LineLayout) {
-        let (next, from, to) = shape.grown(self.turns);
-        let [from, to] = [from, to].map(|first| first + self.number);
+        let (next, from, to) = shape.grown(self.interleaving);
+        let [from, to] = [from, to].map(|first| first + self.shard_number);
         let high = self.high_water.load(Ordering::Acquire);
-        let mut free = self.lines[to].0.iter();
-        for slot in &self.lines[from].0 {
+        let mut free = self.cache_lines[to].0.iter();
+        for slot in &self.cache_lines[from].0 {
             let fingerprint = slot.fingerprint.load(Ordering::Relaxed);
             if fingerprint == 0 {
                 continue;
             }
-            if take(slot, high) {
+            if claim_if_idle(slot, high) {
                 clear(slot);
                 structure.used -= 1;
                 structure.stats.expired += 1;
-            } else if !next.lines_of(fingerprint, self.turns).contains(&from)
+            } else if !next
+                .lines_of(fingerprint, self.interleaving)
+                .contains(&from)
                 && let Some(place) = free.next()
             {
                 structure.stats.moved += 1;
@@ -108,19 +111,19 @@ impl Shard {
 }
 
 /// Makes a reusable slot of the emptier line busy, or one of the other.
-fn reuse<'a>(
+fn claim_idle<'a>(
     structure: &mut ShardStructure,
     lines: [&'a CacheLine; 2],
     high: u64,
 ) -> Option<&'a Slot> {
-    let idle = |line: &CacheLine| line.0.iter().filter(|slot| reusable(slot, high)).count();
+    let idle = |line: &CacheLine| line.0.iter().filter(|slot| is_reusable(slot, high)).count();
     structure.stats.examined += 2 * SLOTS as u64;
     let emptier = usize::from(idle(lines[1]) > idle(lines[0]));
     let slots = [lines[emptier], lines[1 - emptier]];
     let slot = slots
         .into_iter()
         .flat_map(|line| &line.0)
-        .find(|slot| take(slot, high))?;
+        .find(|slot| claim_if_idle(slot, high))?;
     // An empty slot is used from now on; a used one only changes hands.
     let empty = slot.fingerprint.load(Ordering::Relaxed) == 0;
     structure.used += usize::from(empty);
@@ -142,7 +145,7 @@ fn evict<'a>(
             .filter(|(_, word)| !word.is_blocked_at(now))
             .min_by_key(|(_, word)| word.idle_at())?;
         // Fails if the key was charged, or blocked, at this moment.
-        if swap(slot, word.0, BUSY) {
+        if swap_word(slot, word.0, BUSY) {
             structure.stats.evicted += 1;
             return Some(slot);
         }

@@ -6,12 +6,12 @@ use std::io;
 use std::path::{Path, PathBuf};
 
 /// As many links as the system follows.
-const MOST_LINKS: u32 = 40;
+const MAX_LINKS: u32 = 40;
 
 /// The file that a path leads to, through links; it need not be there yet, but its folder must.
-pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
+pub(super) fn resolve_path(path: &Path) -> io::Result<PathBuf> {
     let mut path = std::path::absolute(path)?;
-    for _ in 0..MOST_LINKS {
+    for _ in 0..MAX_LINKS {
         let (Some(folder), Some(name)) = (path.parent(), path.file_name()) else {
             let what = "not the name of a file";
             return Err(io::Error::new(io::ErrorKind::InvalidInput, what));
@@ -28,19 +28,19 @@ pub(super) fn real(path: &Path) -> io::Result<PathBuf> {
 
 /// How many names a file has: hard links, which no path tells.
 #[cfg(unix)]
-pub(super) fn names(file: &Path) -> u64 {
+pub(super) fn hard_link_count(file: &Path) -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata(file).map_or(1, |found| found.nlink())
 }
 
 #[cfg(not(unix))]
-pub(super) fn names(_file: &Path) -> u64 {
+pub(super) fn hard_link_count(_file: &Path) -> u64 {
     1
 }
 
 /// Whether an open file is the one that has this name now.
 #[cfg(unix)]
-pub(super) fn is_same(file: &File, path: &Path) -> bool {
+pub(super) fn is_same_file(file: &File, path: &Path) -> bool {
     use std::os::unix::fs::MetadataExt;
     let of = |found: io::Result<fs::Metadata>| found.map(|it| (it.dev(), it.ino())).ok();
     let own = of(file.metadata());
@@ -48,7 +48,7 @@ pub(super) fn is_same(file: &File, path: &Path) -> bool {
 }
 
 #[cfg(not(unix))]
-pub(super) fn is_same(_file: &File, path: &Path) -> bool {
+pub(super) fn is_same_file(_file: &File, path: &Path) -> bool {
     path.exists()
 }
 
@@ -69,12 +69,12 @@ mod tests {
         // Before the file is there, and after.
         for _ in 0..2 {
             for name in ["data/quotas", "data/../link", "link", "far", "other/quotas"] {
-                assert_eq!(real(&folder.join(name)).unwrap(), file, "{name}");
+                assert_eq!(resolve_path(&folder.join(name)).unwrap(), file, "{name}");
             }
             fs::write(&file, "").unwrap();
         }
         symlink("round", folder.join("round")).unwrap();
-        let round = real(&folder.join("round")).unwrap_err();
+        let round = resolve_path(&folder.join("round")).unwrap_err();
         assert_eq!(round.to_string(), "too many links");
         fs::remove_dir_all(&folder).unwrap();
     }
@@ -82,6 +82,9 @@ mod tests {
     #[test]
     fn a_relative_path_is_made_absolute_once() {
         let here = fs::canonicalize(".").unwrap();
-        assert_eq!(real(Path::new("quotas")).unwrap(), here.join("quotas"));
+        assert_eq!(
+            resolve_path(Path::new("quotas")).unwrap(),
+            here.join("quotas")
+        );
     }
 }

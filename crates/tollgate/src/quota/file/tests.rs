@@ -2,13 +2,13 @@
 
 use super::*;
 use crate::quota::Quota;
-use crate::quota::entry::{Account, UsageLot};
+use crate::quota::entry::{PeriodAccount, UsageLot};
 
 /// What a file says of each key, by the periods of its accounts.
 type State = Vec<(Vec<u8>, Vec<(String, Vec<UsageLot>)>)>;
 
-fn account(quota: &Quota, lots: &[(u64, u64)]) -> Account {
-    let mut account = Account::new(Arc::clone(quota.period().expect("a limited one")));
+fn account(quota: &Quota, lots: &[(u64, u64)]) -> PeriodAccount {
+    let mut account = PeriodAccount::new(Arc::clone(quota.period().expect("a limited one")));
     account.lots = lots
         .iter()
         .map(|&(until, amount)| UsageLot { until, amount })
@@ -17,32 +17,33 @@ fn account(quota: &Quota, lots: &[(u64, u64)]) -> Account {
 }
 
 /// A key with these lots of days, and those of them that are odd in a rolling week too.
-fn entry(key: &str, lots: &[(u64, u64)]) -> Entry {
+fn entry(key: &str, lots: &[(u64, u64)]) -> QuotaEntry {
     let own = account(&Quota::per_day(1), lots);
-    let mut entry = Entry::new(Arc::from(key.as_bytes()), 0, own);
+    let mut entry = QuotaEntry::new(Arc::from(key.as_bytes()), 0, own);
     let odd: Vec<_> = lots.iter().copied().filter(|lot| lot.1 % 2 == 1).collect();
     if !odd.is_empty() {
         let week = std::time::Duration::from_secs(7 * 86_400);
         entry
-            .others
+            .previous
             .push(account(&Quota::rolling(1, week).expect("a period"), &odd));
     }
     entry
 }
 
-fn batch(entries: &[Entry], gone: &[&str]) -> RecordBatch {
+fn batch(entries: &[QuotaEntry], gone: &[&str]) -> RecordBatch {
     let mut batch = RecordBatch::new();
     batch.raise_floor(5);
     for entry in entries {
-        batch.put(entry, Account::latest);
+        batch.add_entry(entry, PeriodAccount::latest);
     }
-    gone.iter().for_each(|key| batch.erase(key.as_bytes()));
+    gone.iter()
+        .for_each(|key| batch.add_removal(key.as_bytes()));
     batch
 }
 
 fn state(contents: &FileContents) -> State {
     let entries = contents.entries.values();
-    let accounts = |entry: &Entry| -> Vec<_> {
+    let accounts = |entry: &QuotaEntry| -> Vec<_> {
         let accounts = entry.accounts();
         accounts
             .map(|account| (account.period.to_string(), account.lots.clone()))
@@ -57,7 +58,7 @@ fn state(contents: &FileContents) -> State {
 
 fn try_read(bytes: &[u8]) -> Result<(State, u64), FileError> {
     let contents = read(Path::new("quotas"), bytes)?;
-    Ok((state(&contents), contents.torn))
+    Ok((state(&contents), contents.torn_bytes))
 }
 
 /// A file as a process leaves it that was killed, how long it was after each write, and what it said.
@@ -278,7 +279,7 @@ fn with_keys(name: &str, keys: &[Vec<u8>]) -> (Vec<u8>, usize) {
         .unwrap();
     let base = fs::read(&path).unwrap().len();
     let own = |key: &Vec<u8>| {
-        Entry::new(
+        QuotaEntry::new(
             Arc::from(&**key),
             0,
             account(&Quota::per_day(1), &[(10, 1)]),
@@ -308,7 +309,7 @@ fn recovery_sums_no_byte_twice_whatever_keys_hold() {
         .map(|key| vec![b'k'; 60 + (key % 7) as usize])
         .collect();
     let (theirs, base) = with_keys("long", &long);
-    let start = &theirs[base..base + FRAME];
+    let start = &theirs[base..base + FRAME_BYTES];
     // Keys full of starts of a long batch, in a file that a crash has cut short.
     let keys: Vec<_> = (0..400u32)
         .map(|key| [&key.to_le_bytes()[..], &start.repeat(8)].concat())
@@ -403,7 +404,7 @@ fn a_period_that_nobody_knows_is_no_batch() {
     let path = folder.join("quotas");
     let zone = "Europe/Zurich";
     let quota = Quota::per_day(1).in_zone(zone).unwrap();
-    let entry = Entry::new(Arc::from(&b"a"[..]), 0, account(&quota, &[(10, 1)]));
+    let entry = QuotaEntry::new(Arc::from(&b"a"[..]), 0, account(&quota, &[(10, 1)]));
     let (mut store, _) = QuotaFile::open(&path).unwrap();
     store
         .write_base(batch(&[entry], &[]), FileEnd::Closed)
@@ -416,7 +417,7 @@ fn a_period_that_nobody_knows_is_no_batch() {
         .unwrap();
     let mut bytes = right;
     bytes[place..place + 6].copy_from_slice(b"Atland");
-    let sum = crc32c(&[&bytes[SECRET..]]);
+    let sum = crc32c(&[&bytes[SECRET_OFFSET..]]);
     bytes[24..28].copy_from_slice(&sum.to_le_bytes());
     let sum = crc32c(&[&bytes[..28]]);
     bytes[28..32].copy_from_slice(&sum.to_le_bytes());

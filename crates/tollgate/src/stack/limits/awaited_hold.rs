@@ -4,10 +4,10 @@ use std::sync::Arc;
 
 use crate::acquire::Acquire;
 use crate::clock::Clock;
-use crate::exact_keyed::{Held, OwnedKey};
-use crate::stack::limit::Taken;
-use crate::stack::{Hold, Terms};
-use crate::{Level, Refused};
+use crate::exact_keyed::{OwnedKey, WaitHold};
+use crate::stack::limit::LevelCharge;
+use crate::stack::{CostReservation, ReservationTerms};
+use crate::{Limit, RateDenied};
 
 impl<K, C> Acquire<OwnedKey<K, C>>
 where
@@ -51,8 +51,11 @@ where
     /// # fn main() {}
     /// ```
     #[cfg(not(any(loom, shuttle)))]
-    pub async fn hold(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
-        let (acquire, awaited) = self.awaited(terms.into());
+    pub async fn hold(
+        self,
+        terms: impl Into<ReservationTerms>,
+    ) -> Result<CostReservation<'static>, RateDenied> {
+        let (acquire, awaited) = self.split_for_wait(terms.into());
         acquire.await?;
         Ok(awaited.hold())
     }
@@ -74,21 +77,24 @@ where
     /// assert_eq!(acme.peek().remaining, 9);
     /// # Ok::<(), tollgate::Refused>(())
     /// ```
-    pub fn hold_blocking(self, terms: impl Into<Terms>) -> Result<Hold<'static>, Refused> {
-        let (acquire, awaited) = self.awaited(terms.into());
+    pub fn hold_blocking(
+        self,
+        terms: impl Into<ReservationTerms>,
+    ) -> Result<CostReservation<'static>, RateDenied> {
+        let (acquire, awaited) = self.split_for_wait(terms.into());
         acquire.wait_blocking()?;
         Ok(awaited.hold())
     }
 
-    fn awaited(self, terms: Terms) -> (Self, AwaitedHold) {
-        let held = Arc::new(Held::new(terms.longest()));
+    fn split_for_wait(self, terms: ReservationTerms) -> (Self, AwaitedHold) {
+        let held = Arc::new(WaitHold::new(terms.longest()));
         let awaited = AwaitedHold {
-            level: Level::estimated("", self.home().clone(), self.cost()),
+            level: Limit::estimated("", self.limit_handle().clone(), self.cost()),
             terms,
             held: Arc::clone(&held),
         };
         let acquire = self.map_limit(|mut key| {
-            key.0.held = Some(held);
+            key.0.hold = Some(held);
             key
         });
         (acquire, awaited)
@@ -97,16 +103,16 @@ where
 
 /// What a wait holds if it passes.
 struct AwaitedHold {
-    level: Level<'static>,
-    terms: Terms,
-    held: Arc<Held>,
+    level: Limit<'static>,
+    terms: ReservationTerms,
+    held: Arc<WaitHold>,
 }
 
 impl AwaitedHold {
     /// It passed: what it got was put there before anybody could see that it had.
-    fn hold(self) -> Hold<'static> {
+    fn hold(self) -> CostReservation<'static> {
         let taken = self.held.take();
-        let taken = taken.map(|(ticket, until)| (Taken::Charge(ticket), until));
-        Hold::taken(self.level, self.terms, taken)
+        let taken = taken.map(|(ticket, until)| (LevelCharge::Charge(ticket), until));
+        CostReservation::taken(self.level, self.terms, taken)
     }
 }

@@ -8,19 +8,19 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Timestamp};
 
-use crate::cell::Ticket;
+use crate::cell::ChargeTicket;
 use crate::clock::Clock;
 use crate::concurrency::{
-    ConcurrencyLimiter, Ending, Key, KeyedConcurrency, NoPermit, Occupancy, Permit, PermitHome,
-    SharedSource,
+    ConcurrencyLimiter, Key, KeyedConcurrencyLimiter, Occupancy, Permit, PermitDenied,
+    PermitOutcome, PermitSource, SharedSource,
 };
-use crate::stack::Kind;
-use crate::stack::level::AnyLimit;
-use crate::stack::limit::{Breadth, Limit, Seen, Taken};
-use crate::stack::{PermitPointer, Slot};
+use crate::stack::LimitKind;
+use crate::stack::level::LimitRef;
+use crate::stack::limit::{ClockReading, ComposableLimit, LevelCharge, LimitScope};
+use crate::stack::{HeldResource, PermitPointer};
 
 /// How full a limit is, as a decision about so much more.
-fn decision(look: &Occupancy, cost: u64) -> Decision {
+fn occupancy_decision(look: &Occupancy, cost: u64) -> Decision {
     let fits = u32::try_from(cost).is_ok_and(|weight| look.fits(weight));
     let outcome = match cost {
         // A cost of 0 peeks.
@@ -44,18 +44,18 @@ fn decision(look: &Occupancy, cost: u64) -> Decision {
 
 /// A slot, or why not. A cost of 0 needs none, even if more is in use than there is room for.
 #[inline]
-fn taken(
+fn try_charge(
     now: Timestamp,
     cost: u64,
-    enter: impl FnOnce(u32) -> Result<PermitPointer, NoPermit>,
-) -> Result<Taken, Decision> {
+    enter: impl FnOnce(u32) -> Result<PermitPointer, PermitDenied>,
+) -> Result<LevelCharge, Decision> {
     if cost == 0 {
-        return Ok(Taken::Charge(Ticket::Free(now)));
+        return Ok(LevelCharge::Charge(ChargeTicket::Free(now)));
     }
     enter(u32::try_from(cost).unwrap_or(u32::MAX))
-        .map(Taken::Slot)
+        .map(LevelCharge::Permit)
         .map_err(|refused| {
-            let mut told = decision(refused.occupancy(), cost);
+            let mut told = occupancy_decision(refused.occupancy(), cost);
             if told.is_allowed() {
                 // One was given back after it was refused, and before it was looked why.
                 told.outcome = Outcome::Denied;
@@ -65,73 +65,73 @@ fn taken(
 }
 
 /// Ends a slot whose request came to nothing.
-fn settle(taken: Taken, spent: u64) {
-    if let (Taken::Slot(permit), 0) = (taken, spent) {
+fn settle_permit(taken: LevelCharge, spent: u64) {
+    if let (LevelCharge::Permit(permit), 0) = (taken, spent) {
         permit.cancel();
     }
 }
 
-impl<C: Clock + 'static> Limit for Arc<ConcurrencyLimiter<C>> {
-    fn class(&self) -> (Kind, Breadth) {
-        (Kind::Concurrency, Breadth::Slots)
+impl<C: Clock + 'static> ComposableLimit for Arc<ConcurrencyLimiter<C>> {
+    fn kind_and_scope(&self) -> (LimitKind, LimitScope) {
+        (LimitKind::Concurrency, LimitScope::Permits)
     }
 
-    fn now(&self, seen: &mut Seen) -> Timestamp {
+    fn now(&self, seen: &mut ClockReading) -> Timestamp {
         seen.read(self.clock())
     }
 
     fn look(&self, _now: Timestamp, cost: u64) -> Decision {
-        decision(&self.peek(), cost)
+        occupancy_decision(&self.peek(), cost)
     }
 
-    fn fits(&self, _seen: &mut Seen, cost: u64) -> bool {
+    fn fits(&self, _seen: &mut ClockReading, cost: u64) -> bool {
         cost == 0 || u32::try_from(cost).is_ok_and(|weight| self.gate.fits(weight))
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        taken(now, cost, |weight| {
+    fn take(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision> {
+        try_charge(now, cost, |weight| {
             let home: SharedSource = Arc::<ConcurrencyLimiter<C>>::clone(self);
-            Permit::try_new(home, weight).map(PermitPointer::Shared)
+            Permit::try_new(home, weight).map(PermitPointer::Concurrency)
         })
     }
 
-    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
-        settle(taken, spent);
+    fn settle(&self, _now: Timestamp, taken: LevelCharge, spent: u64) {
+        settle_permit(taken, spent);
     }
 }
 
-impl<K, C, Q> Limit for Key<'_, Arc<KeyedConcurrency<K, C>>, Q>
+impl<K, C, Q> ComposableLimit for Key<'_, Arc<KeyedConcurrencyLimiter<K, C>>, Q>
 where
     K: Borrow<Q> + Send + Sync + 'static,
     C: Clock + 'static,
     Q: Hash + Eq + ToOwned<Owned = K> + fmt::Debug + Sync + ?Sized,
 {
-    fn class(&self) -> (Kind, Breadth) {
-        (Kind::Concurrency, Breadth::Slots)
+    fn kind_and_scope(&self) -> (LimitKind, LimitScope) {
+        (LimitKind::Concurrency, LimitScope::Permits)
     }
 
-    fn now(&self, seen: &mut Seen) -> Timestamp {
-        seen.read(self.keyed().clock())
+    fn now(&self, seen: &mut ClockReading) -> Timestamp {
+        seen.read(self.limiter().clock())
     }
 
     fn look(&self, _now: Timestamp, cost: u64) -> Decision {
-        decision(&self.peek(), cost)
+        occupancy_decision(&self.peek(), cost)
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        taken(now, cost, |weight| {
+    fn take(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision> {
+        try_charge(now, cost, |weight| {
             let permit = self.try_acquire_n(weight)?;
-            Ok(PermitPointer::Keyed(Box::new(permit)))
+            Ok(PermitPointer::Boxed(Box::new(permit)))
         })
     }
 
-    fn settle(&self, _now: Timestamp, taken: Taken, spent: u64) {
-        settle(taken, spent);
+    fn settle(&self, _now: Timestamp, taken: LevelCharge, spent: u64) {
+        settle_permit(taken, spent);
     }
 }
 
-impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
-    fn end(self: Box<Self>, ending: Ending) {
+impl<H: PermitSource + Send + Sync> HeldResource for Permit<H> {
+    fn end(self: Box<Self>, ending: PermitOutcome) {
         Permit::end(*self, ending);
     }
 
@@ -139,12 +139,12 @@ impl<H: PermitHome + Send + Sync> Slot for Permit<H> {
         Permit::cancel(*self);
     }
 
-    fn tell(&mut self, ending: Ending) {
-        Permit::tell(self, ending);
+    fn report(&mut self, ending: PermitOutcome) {
+        Permit::report(self, ending);
     }
 }
 
-impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for AnyLimit<'_> {
+impl<C: Clock + 'static> From<Arc<ConcurrencyLimiter<C>>> for LimitRef<'_> {
     fn from(limiter: Arc<ConcurrencyLimiter<C>>) -> Self {
         Self::owned(limiter)
     }

@@ -3,21 +3,21 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, OwnedKey, StoredPointer};
-use crate::home::sealed::Home;
+use crate::exact_keyed::{Key, OwnedKey, StoredKeyRef};
+use crate::home::sealed::QueuedLimit;
 use crate::key::KeyHandle;
-use crate::key::sealed::KeyVerbs as _;
-use crate::stack::Kind;
-use crate::stack::level::{AnyLimit, Exactly};
-use crate::stack::limit::{Breadth, Limit, Seen, Taken};
-use crate::wait_queue::meter::Meter;
+use crate::key::sealed::KeyOperations as _;
+use crate::stack::LimitKind;
+use crate::stack::level::{LimitRef, SettlesExactly};
+use crate::stack::limit::{ClockReading, ComposableLimit, LevelCharge, LimitScope};
+use crate::wait_queue::meter::QueueLimit;
 
-impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
-    fn class(&self) -> (Kind, Breadth) {
-        (Kind::Rate, Breadth::Key)
+impl<P: StoredKeyRef + Sync> ComposableLimit for KeyHandle<P> {
+    fn kind_and_scope(&self) -> (LimitKind, LimitScope) {
+        (LimitKind::Rate, LimitScope::Key)
     }
 
-    fn now(&self, seen: &mut Seen) -> Timestamp {
+    fn now(&self, seen: &mut ClockReading) -> Timestamp {
         seen.read(self.0.stored().clock())
     }
 
@@ -27,36 +27,42 @@ impl<P: StoredPointer + Sync> Limit for KeyHandle<P> {
 
     fn ask(&self, now: Timestamp, cost: u64) -> Decision {
         let key = self.0.stored();
-        let behind = key.behind(now, cost);
-        behind.unwrap_or_else(|| Meter::look(&key, &key.terms(), now, cost))
+        let behind = key.decision_behind_waiters(now, cost);
+        behind.unwrap_or_else(|| QueueLimit::peek(&key, &key.charge_terms(), now, cost))
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        self.0.stored().take(now, cost).map(Taken::Charge)
+    fn take(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision> {
+        self.0
+            .stored()
+            .charge_now(now, cost)
+            .map(LevelCharge::Charge)
     }
 
-    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<Taken, Decision> {
-        self.0.stored().hold(now, cost, until).map(Taken::Charge)
+    fn hold(&self, now: Timestamp, cost: u64, until: Timestamp) -> Result<LevelCharge, Decision> {
+        self.0
+            .stored()
+            .hold(now, cost, until)
+            .map(LevelCharge::Charge)
     }
 
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        if let Taken::Charge(ticket) = taken {
+    fn settle(&self, now: Timestamp, taken: LevelCharge, spent: u64) {
+        if let LevelCharge::Charge(ticket) = taken {
             self.0.stored().settle(now, &ticket, spent);
         }
     }
 
-    fn prolong(&self, taken: &mut Taken, until: Timestamp) {
-        if let Taken::Charge(ticket) = taken {
+    fn prolong(&self, taken: &mut LevelCharge, until: Timestamp) {
+        if let LevelCharge::Charge(ticket) = taken {
             self.0.stored().prolong(ticket, until);
         }
     }
 
     fn charge_late(&self, now: Timestamp, cost: u64) {
-        self.0.stored().charge_late(now, cost);
+        self.0.stored().charge_overrun(now, cost);
     }
 }
 
-impl<'a, K, C> From<OwnedKey<K, C>> for AnyLimit<'a>
+impl<'a, K, C> From<OwnedKey<K, C>> for LimitRef<'a>
 where
     K: Eq + Clone + Send + Sync + 'a,
     C: Clock + 'a,
@@ -66,6 +72,6 @@ where
     }
 }
 
-impl<K, Q: ?Sized, C: Clock> Exactly for &Key<'_, K, Q, C> {}
-impl<K, C: Clock> Exactly for &OwnedKey<K, C> {}
-impl<K, C: Clock> Exactly for OwnedKey<K, C> {}
+impl<K, Q: ?Sized, C: Clock> SettlesExactly for &Key<'_, K, Q, C> {}
+impl<K, C: Clock> SettlesExactly for &OwnedKey<K, C> {}
+impl<K, C: Clock> SettlesExactly for OwnedKey<K, C> {}

@@ -3,16 +3,16 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::stack::Kind;
-use crate::stack::limit::{Breadth, Limit, Seen, Taken};
+use crate::stack::LimitKind;
+use crate::stack::limit::{ClockReading, ComposableLimit, LevelCharge, LimitScope};
 use crate::tree::TreeLevel;
 
-impl<C: Clock> Limit for TreeLevel<'_, C> {
-    fn class(&self) -> (Kind, Breadth) {
-        (Kind::Rate, Breadth::Shared)
+impl<C: Clock> ComposableLimit for TreeLevel<'_, C> {
+    fn kind_and_scope(&self) -> (LimitKind, LimitScope) {
+        (LimitKind::Rate, LimitScope::Shared)
     }
 
-    fn now(&self, seen: &mut Seen) -> Timestamp {
+    fn now(&self, seen: &mut ClockReading) -> Timestamp {
         seen.read(self.tree.clock())
     }
 
@@ -20,26 +20,26 @@ impl<C: Clock> Limit for TreeLevel<'_, C> {
         // A cost of 0 only looks; a refused one lets the tree know that its class wants.
         match cost {
             0 => self.tree.peek_at(now, self.leaf, 0).decision,
-            _ => self.tree.ask_at(now, self.leaf, cost).decision,
+            _ => self.tree.peek_with_demand_at(now, self.leaf, cost).decision,
         }
     }
 
-    fn fits(&self, seen: &mut Seen, cost: u64) -> bool {
+    fn fits(&self, seen: &mut ClockReading, cost: u64) -> bool {
         let now = seen.read(self.tree.clock());
         self.tree.would_allow_at(now, self.leaf, cost)
     }
 
-    fn take(&self, now: Timestamp, cost: u64) -> Result<Taken, Decision> {
-        match self.tree.take_at(now, self.leaf, cost) {
+    fn take(&self, now: Timestamp, cost: u64) -> Result<LevelCharge, Decision> {
+        match self.tree.charge_at(now, self.leaf, cost) {
             // Boxed, because it holds a booking of every class up to the root.
-            Ok(receipt) => Ok(Taken::Tree(Box::new(receipt))),
+            Ok(receipt) => Ok(LevelCharge::Tree(Box::new(receipt))),
             Err(ruling) => Err(ruling.decision),
         }
     }
 
-    fn settle(&self, now: Timestamp, taken: Taken, spent: u64) {
-        if let (Taken::Tree(receipt), 0) = (taken, spent) {
-            self.tree.give_back_at(now, *receipt);
+    fn settle(&self, now: Timestamp, taken: LevelCharge, spent: u64) {
+        if let (LevelCharge::Tree(receipt), 0) = (taken, spent) {
+            self.tree.refund_at(now, *receipt);
         }
     }
 }

@@ -13,28 +13,28 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::super::meter::{DynQueueLimit, QueueRequest};
-use super::super::places::{Id, WaiterPlace};
-use super::{FifoWaiter, Single, WaitResult};
-use crate::Refused;
-use crate::cell::{Ticket, Undo};
+use super::super::places::{WaiterId, WaiterPlace};
+use super::{FifoQueue, FifoWaiter, WaitResult};
+use crate::RateDenied;
+use crate::cell::{CancelScope, ChargeTicket};
 
 /// How many waiters are looked at for one that a booking suffices for.
-const LOOKAHEAD: usize = 64;
+const MAX_LOOKAHEAD: usize = 64;
 
 /// The bookings of one line.
 #[derive(Debug)]
 pub(super) struct Bookings<T> {
     /// In the order in which they were charged, which is the order of their times. All lie ahead.
-    ahead: VecDeque<Booking<T>>,
+    upcoming: VecDeque<Booking<T>>,
     /// Reservations whose time has come and that nobody has used, kept or cancelled yet.
     past: Vec<Booking<T>>,
     /// What is booked for waiters, in sum.
-    open: u128,
+    open_cost: u128,
 }
 
 #[derive(Debug)]
 struct Booking<T> {
-    ticket: Ticket,
+    ticket: ChargeTicket,
     cost: u64,
     terms: T,
     holder: BookingHolder,
@@ -48,13 +48,13 @@ enum BookingHolder {
     /// The reservation of this number.
     Reservation(u64),
     /// Somebody who keeps its time by other means, and doesn't come back.
-    Kept,
+    UsedReservation,
 }
 
 /// Which bookings serve which waiters, if nobody comes or leaves.
 struct BookingPlan {
     /// Waiters that no booking is left for, first come first.
-    unserved: VecDeque<(Id, u64)>,
+    unserved: VecDeque<(WaiterId, u64)>,
     /// A booking that no waiter needs.
     free: Option<usize>,
 }
@@ -62,55 +62,55 @@ struct BookingPlan {
 impl<T> Default for Bookings<T> {
     fn default() -> Self {
         Self {
-            ahead: VecDeque::new(),
+            upcoming: VecDeque::new(),
             past: Vec::new(),
-            open: 0,
+            open_cost: 0,
         }
     }
 }
 
 impl<T> Bookings<T> {
     fn push(&mut self, booking: Booking<T>) {
-        self.open += waiters_cost(&booking);
-        self.ahead.push_back(booking);
+        self.open_cost += waiters_cost(&booking);
+        self.upcoming.push_back(booking);
     }
 
     fn pop_back(&mut self) -> Option<Booking<T>> {
-        let booking = self.ahead.pop_back()?;
-        self.open -= waiters_cost(&booking);
+        let booking = self.upcoming.pop_back()?;
+        self.open_cost -= waiters_cost(&booking);
         Some(booking)
     }
 
     /// The first reservation's time has come.
     fn retire_first(&mut self) {
-        let over = self.ahead.pop_front();
+        let over = self.upcoming.pop_front();
         self.past
-            .extend(over.filter(|it| it.holder != BookingHolder::Kept));
+            .extend(over.filter(|it| it.holder != BookingHolder::UsedReservation));
     }
 
     /// Takes out the first booking for waiters. The times of reservations before it have come, too.
     fn take_next(&mut self) -> Option<Booking<T>> {
-        while self.ahead.front()?.holder != BookingHolder::Waiters {
+        while self.upcoming.front()?.holder != BookingHolder::Waiters {
             self.retire_first();
         }
-        let next = self.ahead.pop_front()?;
-        self.open -= waiters_cost(&next);
+        let next = self.upcoming.pop_front()?;
+        self.open_cost -= waiters_cost(&next);
         Some(next)
     }
 
-    fn hand_over(&mut self, index: usize, holder: BookingHolder) {
-        if let Some(booking) = self.ahead.get_mut(index) {
+    fn set_holder(&mut self, index: usize, holder: BookingHolder) {
+        if let Some(booking) = self.upcoming.get_mut(index) {
             let before = waiters_cost(booking);
             booking.holder = holder;
-            self.open = self.open - before + waiters_cost(booking);
+            self.open_cost = self.open_cost - before + waiters_cost(booking);
         }
     }
 
     /// Where the booking of a reservation is.
     fn find(&self, number: u64, at: Timestamp) -> Option<usize> {
-        let start = self.ahead.partition_point(|it| it.ticket.at() < at);
+        let start = self.upcoming.partition_point(|it| it.ticket.at() < at);
         let same = self
-            .ahead
+            .upcoming
             .range(start..)
             .take_while(|it| it.ticket.at() == at);
         let mut same = same.enumerate();
@@ -125,7 +125,7 @@ impl<T> Bookings<T> {
     }
 
     fn has_reservations(&self) -> bool {
-        let mut all = self.ahead.iter().chain(&self.past);
+        let mut all = self.upcoming.iter().chain(&self.past);
         all.any(|it| matches!(it.holder, BookingHolder::Reservation(_)))
     }
 }
@@ -133,7 +133,7 @@ impl<T> Bookings<T> {
 fn waiters_cost<T>(booking: &Booking<T>) -> u128 {
     match booking.holder {
         BookingHolder::Waiters => u128::from(booking.cost),
-        BookingHolder::Reservation(_) | BookingHolder::Kept => 0,
+        BookingHolder::Reservation(_) | BookingHolder::UsedReservation => 0,
     }
 }
 
@@ -143,21 +143,23 @@ fn next_number() -> u64 {
     NEXT.fetch_add(1, Ordering::Relaxed)
 }
 
-impl<T: Clone + fmt::Debug> Single<T> {
+impl<T: Clone + fmt::Debug> FifoQueue<T> {
     /// What is booked for waiters, in sum.
-    pub(super) fn open(&self) -> u128 {
-        self.bookings.as_ref().map_or(0, |bookings| bookings.open)
+    pub(super) fn open_cost_total(&self) -> u128 {
+        self.bookings
+            .as_ref()
+            .map_or(0, |bookings| bookings.open_cost)
     }
 
     /// Whether anything is booked ahead.
     pub(super) fn is_booked_ahead(&self) -> bool {
         let bookings = self.bookings.as_ref();
-        bookings.is_some_and(|bookings| !bookings.ahead.is_empty())
+        bookings.is_some_and(|bookings| !bookings.upcoming.is_empty())
     }
 
     /// When the first booking that is for waiters comes up.
     pub(super) fn next_booking(&self) -> Option<Timestamp> {
-        let mut ahead = self.bookings.as_ref()?.ahead.iter();
+        let mut ahead = self.bookings.as_ref()?.upcoming.iter();
         let first = ahead.find(|it| it.holder == BookingHolder::Waiters)?;
         Some(first.ticket.at())
     }
@@ -165,13 +167,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// When a booking comes up that nobody in line needs and that suffices for this cost, as near as is known.
     pub(super) fn spare_booking(&self, cost: u64) -> Option<Timestamp> {
         let bookings = self.bookings.as_ref()?;
-        let spare = bookings.open.checked_sub(self.line.cost())?;
-        let (mut first, mut behind) = (bookings.ahead.len(), 0);
+        let spare = bookings.open_cost.checked_sub(self.queue.cost())?;
+        let (mut first, mut behind) = (bookings.upcoming.len(), 0);
         while behind < spare && first > 0 {
             first -= 1;
-            behind += waiters_cost(&bookings.ahead[first]);
+            behind += waiters_cost(&bookings.upcoming[first]);
         }
-        let mut spare = bookings.ahead.range(first..);
+        let mut spare = bookings.upcoming.range(first..);
         let found = spare.find(|it| it.holder == BookingHolder::Waiters && it.cost >= cost)?;
         Some(found.ticket.at())
     }
@@ -179,7 +181,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
     /// Makes a reservation behind all waiters, whose turns are booked first; or takes a booking that none of them needs.
     ///
     /// After an [`advance`](Self::advance) to this time.
-    pub(crate) fn reserve(&mut self, request: &QueueRequest<'_, T>) -> Result<Ticket, Refused> {
+    pub(crate) fn reserve(
+        &mut self,
+        request: &QueueRequest<'_, T>,
+    ) -> Result<ChargeTicket, RateDenied> {
         let QueueRequest {
             meter, now, cost, ..
         } = *request;
@@ -187,8 +192,8 @@ impl<T: Clone + fmt::Debug> Single<T> {
         let plan = self.plan(meter, cost);
         let bookings = self.bookings.get_or_insert_default();
         let ticket = if let Some(free) = plan.free {
-            bookings.hand_over(free, BookingHolder::Reservation(number));
-            Ok(bookings.ahead[free].ticket)
+            bookings.set_holder(free, BookingHolder::Reservation(number));
+            Ok(bookings.upcoming[free].ticket)
         } else {
             self.book_for_waiters(meter, now, plan.unserved)
                 .and_then(|()| request.book(Duration::MAX))
@@ -204,7 +209,7 @@ impl<T: Clone + fmt::Debug> Single<T> {
         };
         self.cancel_trailing_bookings(meter, now);
         self.update_due(meter);
-        ticket.map(|ticket| Ticket::InLine {
+        ticket.map(|ticket| ChargeTicket::InLine {
             number,
             at: ticket.at(),
         })
@@ -215,16 +220,16 @@ impl<T: Clone + fmt::Debug> Single<T> {
         &mut self,
         meter: &DynQueueLimit<'_, T>,
         now: Timestamp,
-        unserved: VecDeque<(Id, u64)>,
-    ) -> Result<(), Refused> {
+        unserved: VecDeque<(WaiterId, u64)>,
+    ) -> Result<(), RateDenied> {
         let bookings = self.bookings.get_or_insert_default();
         for (id, cost) in unserved {
             let Some(place) = self.places.get(id) else {
                 continue;
             };
-            let terms = &place.extra.terms;
-            if !meter.books_ahead(terms) {
-                return Err(Refused::TooLate(meter.look(terms, now, cost)));
+            let terms = &place.data.terms;
+            if !meter.can_book_ahead(terms) {
+                return Err(RateDenied::DeadlineExceeded(meter.peek(terms, now, cost)));
             }
             let ticket = meter.book(terms, now, cost, Duration::MAX)?;
             bookings.push(Booking {
@@ -239,20 +244,20 @@ impl<T: Clone + fmt::Debug> Single<T> {
 
     /// Plays the bookings that lie ahead as if their times came.
     fn plan(&self, meter: &DynQueueLimit<'_, T>, cost: u64) -> BookingPlan {
-        let mut unserved = VecDeque::with_capacity(self.line.len());
-        let mut next = self.line.first();
+        let mut unserved = VecDeque::with_capacity(self.queue.len());
+        let mut next = self.queue.first();
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get(id)?))) {
             next = place.next();
-            if place.extra.charged.is_none() && place.cost > 0 {
+            if place.data.ticket.is_none() && place.cost > 0 {
                 unserved.push_back((id, place.cost));
             }
         }
         let mut free = None;
-        let bookings = self.bookings.iter().flat_map(|it| it.ahead.iter());
+        let bookings = self.bookings.iter().flat_map(|it| it.upcoming.iter());
         let open = bookings.enumerate();
         for (index, booking) in open.filter(|(_, it)| it.holder == BookingHolder::Waiters) {
             let (mut left, mut looked_at, all) = (booking.cost, 0, unserved.len());
-            while looked_at < unserved.len().min(LOOKAHEAD) {
+            while looked_at < unserved.len().min(MAX_LOOKAHEAD) {
                 let (id, cost) = unserved[looked_at];
                 if cost <= left && self.can_use_bookings(meter, id) {
                     left -= cost;
@@ -268,51 +273,53 @@ impl<T: Clone + fmt::Debug> Single<T> {
         BookingPlan { unserved, free }
     }
 
-    fn can_use_bookings(&self, meter: &DynQueueLimit<'_, T>, id: Id) -> bool {
+    fn can_use_bookings(&self, meter: &DynQueueLimit<'_, T>, id: WaiterId) -> bool {
         let place = self.places.get(id);
         place.is_some_and(|place| can_use_booking(meter, place))
     }
 
     /// The time of the first booking for waiters has come: the first waiters that it suffices for pass.
-    pub(super) fn pass_booked(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
+    pub(super) fn serve_booking(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let next = self.bookings.as_mut().and_then(|it| it.take_next());
         let Some(booking) = next else { return };
         let at = booking.ticket.at();
-        self.seen = self.seen.max(at);
-        let (mut left, mut looked_at, mut next) = (booking.cost, 0, self.line.first());
+        self.latest_time = self.latest_time.max(at);
+        let (mut left, mut looked_at, mut next) = (booking.cost, 0, self.queue.first());
         while let Some((id, place)) = next.and_then(|id| Some((id, self.places.get_mut(id)?))) {
             next = place.next();
             if place.cost <= left && can_use_booking(meter, place) {
                 left -= place.cost;
                 // What several share can't be given back by one of them.
-                place.extra.charged = (place.cost == booking.cost).then_some(booking.ticket);
+                place.data.ticket = (place.cost == booking.cost).then_some(booking.ticket);
                 self.finish(id, Ok(at));
             } else {
                 looked_at += 1;
             }
-            if looked_at >= LOOKAHEAD {
+            if looked_at >= MAX_LOOKAHEAD {
                 break;
             }
         }
         if left == booking.cost {
             // Nobody wanted it; what nothing was built on comes back.
-            meter.give_back(&booking.terms, now, &booking.ticket, Undo::Rest);
+            meter.cancel(&booking.terms, now, &booking.ticket, CancelScope::Unused);
         }
-        self.tidy();
+        self.drop_if_unused();
     }
 
     /// What was booked until now isn't ahead any more: reservations may still be cancelled, and what nobody waits for is
     /// over.
-    pub(super) fn retire(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
+    pub(super) fn retire_past_bookings(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         while let Some(bookings) = &mut self.bookings
-            && let Some(first) = bookings.ahead.front()
+            && let Some(first) = bookings.upcoming.front()
             && first.ticket.at() <= now
         {
             match first.holder {
-                BookingHolder::Waiters => self.pass_booked(meter, now),
-                BookingHolder::Reservation(_) | BookingHolder::Kept => bookings.retire_first(),
+                BookingHolder::Waiters => self.serve_booking(meter, now),
+                BookingHolder::Reservation(_) | BookingHolder::UsedReservation => {
+                    bookings.retire_first()
+                }
             }
-            self.tidy();
+            self.drop_if_unused();
         }
     }
 
@@ -329,13 +336,13 @@ impl<T: Clone + fmt::Debug> Single<T> {
             return;
         };
         if let Some(index) = bookings.find(number, at) {
-            bookings.hand_over(index, BookingHolder::Waiters);
+            bookings.set_holder(index, BookingHolder::Waiters);
             self.cancel_trailing_bookings(meter, now);
         } else if let Some(past) = bookings.remove_past(number) {
-            meter.give_back(&past.terms, now, &past.ticket, Undo::Rest);
-            self.tidy();
+            meter.cancel(&past.terms, now, &past.ticket, CancelScope::Unused);
+            self.drop_if_unused();
         }
-        self.refused_until = Timestamp::ZERO;
+        self.denied_until = Timestamp::ZERO;
         self.update_due(meter);
     }
 
@@ -345,11 +352,11 @@ impl<T: Clone + fmt::Debug> Single<T> {
             return;
         };
         if let Some(index) = bookings.find(number, at) {
-            bookings.hand_over(index, BookingHolder::Kept);
+            bookings.set_holder(index, BookingHolder::UsedReservation);
         } else {
             bookings.remove_past(number);
         }
-        self.tidy();
+        self.drop_if_unused();
     }
 
     /// Takes back what is booked for waiters behind the last reservation, the latest first.
@@ -359,27 +366,27 @@ impl<T: Clone + fmt::Debug> Single<T> {
         now: Timestamp,
     ) {
         while let Some(bookings) = &mut self.bookings
-            && let Some(last) = bookings.ahead.back()
+            && let Some(last) = bookings.upcoming.back()
             && last.holder == BookingHolder::Waiters
         {
             // Something else was charged since, so waiters take it when its time comes.
-            if !meter.give_back(&last.terms, now, &last.ticket, Undo::Whole) {
+            if !meter.cancel(&last.terms, now, &last.ticket, CancelScope::Whole) {
                 break;
             }
             bookings.pop_back();
         }
-        self.tidy();
+        self.drop_if_unused();
     }
 
     /// The limit is about to change: no waiter is booked any more, so that all of them pass by the new limit.
     /// Reservations keep their times, and what they were charged stays charged.
-    pub(crate) fn unbook_all(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
+    pub(crate) fn cancel_all_bookings(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         let Some(mut bookings) = self.bookings.take() else {
             return;
         };
         let mut reserved = Vec::new();
         while let Some(booking) = bookings.pop_back() {
-            if !meter.give_back(&booking.terms, now, &booking.ticket, Undo::Whole) {
+            if !meter.cancel(&booking.terms, now, &booking.ticket, CancelScope::Whole) {
                 break;
             }
             if booking.holder != BookingHolder::Waiters {
@@ -398,10 +405,10 @@ impl<T: Clone + fmt::Debug> Single<T> {
     }
 
     /// Bookings are kept only while somebody waits, or may cancel a reservation.
-    pub(super) fn tidy(&mut self) {
+    pub(super) fn drop_if_unused(&mut self) {
         let is_over = self.bookings.as_ref().is_some_and(|bookings| {
-            let is_empty = bookings.ahead.is_empty() && bookings.past.is_empty();
-            is_empty || (self.line.len() == 0 && !bookings.has_reservations())
+            let is_empty = bookings.upcoming.is_empty() && bookings.past.is_empty();
+            is_empty || (self.queue.len() == 0 && !bookings.has_reservations())
         });
         if is_over {
             self.bookings = None;
@@ -414,5 +421,5 @@ fn can_use_booking<T: Clone + fmt::Debug>(
     meter: &DynQueueLimit<'_, T>,
     place: &WaiterPlace<WaitResult, FifoWaiter<T>>,
 ) -> bool {
-    place.extra.charged.is_none() && meter.books_ahead(&place.extra.terms)
+    place.data.ticket.is_none() && meter.can_book_ahead(&place.data.terms)
 }

@@ -29,7 +29,7 @@ pub(super) enum Expected<'a, H: Holder + 'a> {
 impl<'a, H: Holder + 'a> Expected<'a, H> {
     pub(super) fn act_at(&self) -> Timestamp {
         match self {
-            Self::Alone(slot) => slot.act_at(),
+            Self::Alone(slot) => slot.ready_at(),
             Self::InLine(_, at) => *at,
         }
     }
@@ -67,14 +67,14 @@ impl<'a, H: Holder> Oracle<'a, H> {
     pub(super) fn due(&self) -> Option<(Timestamp, Outcome)> {
         let first = self.line.first()?;
         let booked = self.booked.iter().find(|booking| booking.holder.is_none());
-        let booked = booked.map_or(Timestamp::MAX, |booking| booking.slot.act_at());
+        let booked = booked.map_or(Timestamp::MAX, |booking| booking.slot.ready_at());
         // A look charges nothing, and a denial writes nothing.
         let mut at = self.seen.max(first.arrived);
         loop {
             let decision = look(self.alone, at, first.cost);
             match decision.outcome {
                 _ if booked <= at => return Some((booked, Outcome::Allowed)),
-                Outcome::Denied => at += decision.wait(),
+                Outcome::Denied => at += decision.wait_or_max(),
                 outcome => return Some((at, outcome)),
             }
         }
@@ -101,7 +101,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
                 break;
             }
             let next = self.booked.iter().position(|it| it.holder.is_none());
-            if let Some(next) = next.filter(|next| self.booked[*next].slot.act_at() == due) {
+            if let Some(next) = next.filter(|next| self.booked[*next].slot.ready_at() == due) {
                 self.retire(next);
                 let booking = self.booked.remove(0);
                 self.pass_booked(booking, now);
@@ -116,7 +116,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
             self.seen = self.seen.max(due);
             let slot = self.alone.reserve_at(due, first.cost);
             let slot = slot.expect("its turn has come");
-            assert_eq!(slot.act_at(), due);
+            assert_eq!(slot.ready_at(), due);
             self.charged.push((first.number, slot));
             self.fates.insert(first.number, Fate::Passed);
         }
@@ -124,7 +124,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
         while self
             .booked
             .first()
-            .is_some_and(|it| it.slot.act_at() <= now)
+            .is_some_and(|it| it.slot.ready_at() <= now)
         {
             match self.booked[0].holder {
                 Some(_) => self.retire(1),
@@ -143,7 +143,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
 
     /// The time of a booking has come: the first that it suffices for pass.
     pub(super) fn pass_booked(&mut self, booking: Booking<'a, H>, now: Timestamp) {
-        let at = booking.slot.act_at();
+        let at = booking.slot.ready_at();
         self.seen = self.seen.max(at);
         let (mut left, mut place) = (booking.cost, 0);
         let mut slot = Some(booking.slot);
@@ -239,7 +239,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
         }
         if let Some(index) = free {
             self.booked[index].holder = Some(number);
-            let at = self.booked[index].slot.act_at();
+            let at = self.booked[index].slot.ready_at();
             self.unbook(now);
             return Some(Expected::InLine(number, at));
         }
@@ -251,7 +251,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
             };
             self.booked.push(Booking { slot, cost, holder });
         }
-        let at = self.booked.last()?.slot.act_at();
+        let at = self.booked.last()?.slot.ready_at();
         Some(Expected::InLine(number, at))
     }
 
@@ -294,7 +294,7 @@ impl<'a, H: Holder> Oracle<'a, H> {
     }
 }
 
-pub(super) fn give_back<H: Home>(slot: Option<Reservation<H>>, now: Timestamp) {
+pub(super) fn give_back<H: LimitHandle>(slot: Option<Reservation<H>>, now: Timestamp) {
     if let Some(slot) = slot {
         slot.cancel_at(now);
     }

@@ -51,7 +51,7 @@ pub(super) fn set(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     };
     let expires = match life {
         SetExpiry::Endless => None,
-        SetExpiry::Kept => space.look(key).and_then(|entry| entry.expires),
+        SetExpiry::Kept => space.peek_entry(key).and_then(|entry| entry.expires),
         SetExpiry::For(text) => Some(
             space
                 .millis()
@@ -60,7 +60,7 @@ pub(super) fn set(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
         ),
         SetExpiry::Until(text) => Some(millis(text)?),
     };
-    if only_if_there.is_some_and(|wanted| wanted != space.look(key).is_some()) {
+    if only_if_there.is_some_and(|wanted| wanted != space.peek_entry(key).is_some()) {
         return Ok(Reply::Nil);
     }
     let value = Value::Text(value.to_vec());
@@ -75,7 +75,7 @@ pub(super) fn delete(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
 
 /// Whether it was there.
 fn take(space: &mut Keyspace, key: &[u8]) -> bool {
-    let is_there = space.look(key).is_some();
+    let is_there = space.peek_entry(key).is_some();
     if is_there {
         space.remove(key);
     }
@@ -84,11 +84,11 @@ fn take(space: &mut Keyspace, key: &[u8]) -> bool {
 
 pub(super) fn exist(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let keys = words[1..].iter();
-    number(keys.filter(|key| space.look(key).is_some()).count())
+    number(keys.filter(|key| space.peek_entry(key).is_some()).count())
 }
 
 pub(super) fn type_of(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
-    let name = match space.look(words[1]).map(|entry| &entry.value) {
+    let name = match space.peek_entry(words[1]).map(|entry| &entry.value) {
         None => "none",
         Some(Value::Text(_)) => "string",
         Some(Value::Sorted(_)) => "zset",
@@ -152,7 +152,7 @@ pub(super) fn persist(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
 }
 
 pub(super) fn expires_at(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
-    Ok(Reply::Integer(match space.look(words[1]) {
+    Ok(Reply::Integer(match space.peek_entry(words[1]) {
         None => -2,
         Some(entry) => entry.expires.unwrap_or(-1),
     }))
@@ -160,7 +160,7 @@ pub(super) fn expires_at(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
 
 pub(super) fn life_left(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let now = space.millis();
-    Ok(Reply::Integer(match space.look(words[1]) {
+    Ok(Reply::Integer(match space.peek_entry(words[1]) {
         None => -2,
         Some(entry) => entry.expires.map_or(-1, |expires| expires - now),
     }))

@@ -112,7 +112,7 @@ pub(super) fn size(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
 
 pub(super) fn score(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
     let score = space.sorted(words[1])?.and_then(|set| set.score(words[2]));
-    Ok(score.map_or(Reply::Nil, printed))
+    Ok(score.map_or(Reply::Nil, score_reply))
 }
 
 pub(super) fn rank(space: &mut Keyspace, words: &[&[u8]]) -> Answer {
@@ -157,13 +157,13 @@ fn list(
     for (score, member) in members {
         items.push(Reply::Bulk(member.to_vec()));
         if shown == RangeReply::Scores {
-            items.push(printed(*score));
+            items.push(score_reply(*score));
         }
     }
     Reply::Array(items)
 }
 
-fn printed(score: f64) -> Reply {
+fn score_reply(score: f64) -> Reply {
     Reply::Bulk(numbers::print(score).into_bytes())
 }
 

@@ -31,7 +31,7 @@ enum Order {
 }
 
 /// Whole numbers have at most so many bytes. (The original takes longer ones, and pads them.)
-const LONGEST: usize = 8;
+const MAX_INTEGER_BYTES: usize = 8;
 
 /// The parts of a format, each with the order of its bytes.
 struct Format<'a> {
@@ -71,9 +71,9 @@ impl<'a> Format<'a> {
                 b'h' | b'H' => whole(2),
                 b'l' | b'L' | b'T' => whole(8),
                 b'i' | b'I' => match self.size().unwrap_or(4) {
-                    size if size > LONGEST => {
+                    size if size > MAX_INTEGER_BYTES => {
                         return Err(mlua::Error::runtime(format!(
-                            "integral size {size} is larger than limit of {LONGEST}"
+                            "integral size {size} is larger than limit of {MAX_INTEGER_BYTES}"
                         )));
                     }
                     size => whole(size),
@@ -112,17 +112,17 @@ pub(super) fn pack(lua: &Lua, args: MultiValue) -> mlua::Result<LuaString> {
                 continue;
             }
             Part::Whole(size, _) => {
-                let whole = whole(number(lua, &args, place, "pack")?);
-                put(&mut bytes, &whole.to_le_bytes()[..size], format.order);
+                let whole = to_integer(number(lua, &args, place, "pack")?);
+                append_number(&mut bytes, &whole.to_le_bytes()[..size], format.order);
             }
             Part::Double => {
                 let number = number(lua, &args, place, "pack")?;
-                put(&mut bytes, &number.to_le_bytes(), format.order);
+                append_number(&mut bytes, &number.to_le_bytes(), format.order);
             }
             #[expect(clippy::cast_possible_truncation, reason = "that is what is asked for")]
             Part::Float => {
                 let number = number(lua, &args, place, "pack")? as f32;
-                put(&mut bytes, &number.to_le_bytes(), format.order);
+                append_number(&mut bytes, &number.to_le_bytes(), format.order);
             }
             Part::Bytes(size) => {
                 let text = text(lua, &args, place, "pack")?;
@@ -178,7 +178,7 @@ pub(super) fn unpack(lua: &Lua, args: MultiValue) -> mlua::Result<MultiValue> {
             }
             Part::Bytes(size) => {
                 let size = match size {
-                    0 => told(values.pop())?,
+                    0 => given_length(values.pop())?,
                     size => size,
                 };
                 (size, Value::String(lua.create_string(fixed(size)?)?))
@@ -201,7 +201,7 @@ pub(super) fn unpack(lua: &Lua, args: MultiValue) -> mlua::Result<MultiValue> {
     Ok(MultiValue::from_vec(values))
 }
 
-fn put(to: &mut Vec<u8>, little: &[u8], order: Order) {
+fn append_number(to: &mut Vec<u8>, little: &[u8], order: Order) {
     match order {
         Order::Little => to.extend_from_slice(little),
         Order::Big => to.extend(little.iter().rev()),
@@ -224,7 +224,7 @@ fn ordered<const SIZE: usize>(bytes: &[u8], order: Order) -> [u8; SIZE] {
     clippy::cast_sign_loss,
     reason = "as C does it"
 )]
-fn whole(number: f64) -> u64 {
+fn to_integer(number: f64) -> u64 {
     if number < 0.0 {
         number as i64 as u64
     } else {
@@ -238,7 +238,7 @@ fn whole(number: f64) -> u64 {
     reason = "as C does it"
 )]
 fn valued(bits: u64, size: usize, sign: Sign) -> f64 {
-    let unused = 8 * (LONGEST - size);
+    let unused = 8 * (MAX_INTEGER_BYTES - size);
     match sign {
         Sign::Unsigned => bits as f64,
         Sign::Signed if unused >= 64 => 0.0,
@@ -247,7 +247,7 @@ fn valued(bits: u64, size: usize, sign: Sign) -> f64 {
 }
 
 /// How many bytes the number before says.
-fn told(value: Option<Value>) -> mlua::Result<usize> {
+fn given_length(value: Option<Value>) -> mlua::Result<usize> {
     let number = value.as_ref().and_then(double);
     let number = number.ok_or_else(|| mlua::Error::runtime("format 'c0' needs a previous size"))?;
     Ok(usize::try_from(truncated(number)).unwrap_or(usize::MAX))

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use tollgate_testkit::redis::{Client, Reply, Server, until};
+use tollgate_testkit::redis::{Client, Reply, Server, wait_until};
 
 use super::Kept;
 
@@ -83,7 +83,7 @@ fn an_expired_key_is_deleted_by_whatever_looks_at_it_and_by_nothing_else() {
         ] {
             ask(&mut client, "SET key value PX 1");
             let expired = time(&mut client) / 1_000 + 2;
-            until(DEADLINE, "its end", || time(&mut client) / 1_000 >= expired);
+            wait_until(DEADLINE, "its end", || time(&mut client) / 1_000 >= expired);
             // Not looked at, it is kept: a clock that stepped back would find it again.
             assert_eq!(ask(&mut client, "DBSIZE"), "1", "before {look}");
             assert_eq!(ask(&mut client, look).text().as_deref(), answer, "{look}");
