@@ -58,7 +58,7 @@ impl Limits {
         Self::new(wide(), wide())
     }
 
-    /// As [`wide`](Self::wide), but users have spent what they had.
+    /// As [`wide`](Self::unlimited), but users have spent what they had.
     pub(crate) fn users_drained() -> Self {
         let wide = Rate::new(1, Duration::from_secs(60)).burst(1_000_000);
         let limits = Self::new(Rate::per_hour(1).burst(1), wide);

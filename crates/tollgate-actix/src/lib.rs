@@ -13,7 +13,7 @@
 //!
 //! * [`RateLimit`] is put around an app, a scope or a resource; all its clones count together.
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
-//! * [`Answers`] says what clients are told, and [`Guard`] has all else that can be chosen.
+//! * [`Answers`] says what clients are told, and [`RequestLimiter`] has all else that can be chosen.
 
 #![forbid(unsafe_code)]
 

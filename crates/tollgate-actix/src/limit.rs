@@ -43,7 +43,7 @@ impl RateLimit<RatePerKey<keys::ClientAddress>> {
     /// Each address that connects has this rate.
     ///
     /// # Panics
-    /// If the rate can't be kept (its burst takes more than two years): see [`PerKey::new`] for an error in place of that.
+    /// If the rate can't be kept (its burst takes more than two years): see [`RatePerKey::new`] for an error in place of that.
     pub fn per_client(rate: Rate) -> Self {
         Self::per_key(rate, keys::ClientAddress::new())
     }
@@ -60,8 +60,8 @@ impl<K: KeyExtractor<RequestHead>> RateLimit<RatePerKey<K>> {
 }
 
 impl<C: Clock + 'static, W: Clock + 'static> RateLimit<PolicyLimits<Memory<C, W>>> {
-    /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(ByPolicy::new(engine))`, behind
-    /// proxies [`ByPolicy::address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
+    /// The rules of a policy decide, and count in this process. For a store say `RateLimit::new(PolicyLimits::new(engine))`, behind
+    /// proxies [`PolicyLimits::address`]. Keep an `Arc` of the engine to [reload](Engine::reload) the policy later.
     ///
     /// ```
     /// use tollgate_actix::RateLimit;
@@ -83,7 +83,7 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimit<PolicyLimits<Memory<C, W>
 impl<K: KeyExtractor<RequestHead>> RateLimit<SettlingRatePerKey<K>> {
     /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
     /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
-    /// by [`Counts::By`] on an [`ExactPerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
+    /// by [`Counts::By`] on an [`SettlingRatePerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
     /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
     ///
     /// # Panics
@@ -132,7 +132,7 @@ impl<L: RequestLimits<RequestHead>> RateLimit<L> {
         self.configure(RequestLimiter::exempt_probes)
     }
 
-    /// All else that can be chosen of a [`Guard`]. Clones that were made before, and apps, stay as they are, and count together with
+    /// All else that can be chosen of a [`RequestLimiter`]. Clones that were made before, and apps, stay as they are, and count together with
     /// the new one.
     ///
     /// ```

@@ -12,7 +12,7 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Aimd, Bounds, Law, Sample};
+/// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample};
 ///
 /// let mut law = Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0);
 /// let quick = Sample::new(Duration::from_millis(3), 15);
@@ -20,7 +20,7 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// assert_eq!(law.limit(), 21.0);
 /// law.observe(&quick.dropped());
 /// assert_eq!(law.limit(), 10.5);
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Aimd {

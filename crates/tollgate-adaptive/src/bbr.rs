@@ -18,7 +18,7 @@ use super::{Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
-/// use tollgate_adaptive::{Bbr, Bounds, Law, Sample};
+/// use tollgate_adaptive::{Bbr, Bounds, LimitAlgorithm, Sample};
 ///
 /// // 800 calls a second are done, and the quickest take 10 ms: 8 are worked on.
 /// let mut law = Bbr::new(Bounds::new(1.0, 200.0)?).initial(20.0);
@@ -28,7 +28,7 @@ use super::{Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// }
 /// // 0.75 of that after the first round, and two more.
 /// assert!((law.limit() - 8.0).abs() < 0.01, "{}", law.limit());
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bbr {

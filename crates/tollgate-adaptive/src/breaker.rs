@@ -1,4 +1,4 @@
-//! `Breaker`: stops calls to what fails, tries again later with a few of them, and tells of it.
+//! `CircuitBreaker`: stops calls to what fails, tries again later with a few of them, and tells of it.
 
 use std::fmt;
 use std::time::Duration;
@@ -85,11 +85,11 @@ type EventListener = dyn Fn(&BreakerEvent) + Send + Sync;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::breaker::{Breaker, State, Thresholds};
+/// use tollgate_adaptive::breaker::{CircuitBreaker, State, Thresholds};
 /// use tollgate::clock::Manual;
 ///
 /// let clock = Manual::new();
-/// let breaker = Breaker::with_clock(Thresholds { min_calls: 4, ..Thresholds::default() }, clock.clone());
+/// let breaker = CircuitBreaker::with_clock(Thresholds { min_calls: 4, ..Thresholds::default() }, clock.clone());
 /// for _ in 0..4 {
 ///     breaker.try_call()?.failure();
 /// }
@@ -130,11 +130,11 @@ impl<C: Clock> CircuitBreaker<C> {
         self
     }
 
-    /// Lets a call through, or says for how long there is none. Tell the [`Call`] how it ended. One that is just dropped is no
+    /// Lets a call through, or says for how long there is none. Tell the [`BreakerCall`] how it ended. One that is just dropped is no
     /// failure, but counts as one without an answer; if it was a probe, the circuit stays open for as long again.
     ///
     /// # Errors
-    /// [`Open`]: nothing was called.
+    /// [`CircuitOpen`]: nothing was called.
     #[inline]
     pub fn try_call(&self) -> Result<BreakerCall<'_, C>, CircuitOpen> {
         let now = self.clock.now();
@@ -169,12 +169,12 @@ impl<C: Clock> CircuitBreaker<C> {
     /// Holds it open or closed whatever calls say, or lets it go: then it begins as closed, with nothing counted.
     ///
     /// ```
-    /// use tollgate_adaptive::breaker::{Breaker, Force, Thresholds};
+    /// use tollgate_adaptive::breaker::{CircuitBreaker, ForcedState, Thresholds};
     ///
-    /// let breaker = Breaker::new(Thresholds::default());
-    /// breaker.force(Force::Open);
+    /// let breaker = CircuitBreaker::new(Thresholds::default());
+    /// breaker.force(ForcedState::Open);
     /// assert_eq!(breaker.try_call().unwrap_err().to_string(), "the circuit is held open");
-    /// breaker.force(Force::No);
+    /// breaker.force(ForcedState::No);
     /// assert!(breaker.try_call().is_ok());
     /// ```
     pub fn force(&self, force: ForcedState) {

@@ -18,18 +18,18 @@ use crate::sync::Mutex;
 /// A limit that was changed, and why.
 ///
 /// ```
-/// use tollgate_adaptive::{Change, Reason};
+/// use tollgate_adaptive::{Change, ChangeReason};
 ///
 /// fn line(change: &Change) -> String {
 ///     change.to_string()
 /// }
-/// # use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
-/// # let controller = Controller::new(Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0));
+/// # use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, LimitAlgorithm, Sample};
+/// # let controller = AdaptiveController::new(Aimd::new(Bounds::new(1.0, 100.0)?).initial(20.0));
 /// # let sample = Sample::new(std::time::Duration::from_millis(1), 20).dropped();
 /// # let change = controller.observe(&sample).unwrap();
 /// assert_eq!(line(&change), "limit 20.0 → 10.0: a call timed out or was rejected for overload");
-/// assert_eq!(change.reason, Reason::Dropped);
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// assert_eq!(change.reason, ChangeReason::OnDrop);
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
 #[display("limit {from:.1} → {to:.1}: {reason}")]
@@ -59,11 +59,11 @@ struct Shared<L> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
+/// use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, LimitAlgorithm, Sample};
 /// use tollgate::{Limiter, Rate};
 ///
 /// let limiter = Limiter::new(Rate::per_second(100));
-/// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 500.0)?).initial(100.0))
+/// let controller = AdaptiveController::new(Aimd::new(Bounds::new(10.0, 500.0)?).initial(100.0))
 ///     .on_change(|change| println!("{change}"));
 /// let answered = Sample::new(Duration::from_millis(20), u32::MAX);
 /// controller.observe_and_apply_rate(&limiter, &answered.dropped())?;
@@ -133,16 +133,16 @@ impl<L> AdaptiveController<L> {
     /// follows with the next sample, or with [`put_in_force`](Self::put_in_force).
     ///
     /// ```
-    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Gradient2, Law};
+    /// use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, Gradient2, LimitAlgorithm};
     ///
     /// let bounds = |max| Bounds::new(5.0, max);
-    /// let law: Box<dyn Law> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
-    /// let controller = Controller::new(law);
+    /// let law: Box<dyn LimitAlgorithm> = Box::new(Aimd::new(bounds(200.0)?).initial(100.0));
+    /// let controller = AdaptiveController::new(law);
     /// let limiter = controller.concurrency().build();
     /// controller.set_law(Box::new(Gradient2::new(bounds(50.0)?)));
     /// controller.put_in_force(&limiter);
     /// assert_eq!(limiter.peek().limit, 50);
-    /// # Ok::<(), tollgate_adaptive::LawError>(())
+    /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
     /// ```
     pub fn set_law<S>(&self, law: L)
     where
@@ -197,11 +197,11 @@ impl<L> AdaptiveController<L> {
     /// If the limiter can't have such a rate; then it keeps the one that it has.
     ///
     /// ```
-    /// use tollgate_adaptive::{Aimd, Bounds, Controller, Law, Sample};
+    /// use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, LimitAlgorithm, Sample};
     /// use tollgate::{Limiter, Rate};
     ///
     /// let limiter = Limiter::new(Rate::per_second(5_000));
-    /// let controller = Controller::new(Aimd::new(Bounds::new(10.0, 5_000.0)?).initial(5_000.0));
+    /// let controller = AdaptiveController::new(Aimd::new(Bounds::new(10.0, 5_000.0)?).initial(5_000.0));
     /// controller.set_limit::<Sample>(100.0);
     /// controller.apply_rate_to::<Sample, _>(&limiter)?;
     /// assert_eq!(limiter.rate().to_string(), "100000 per 1000s burst 5000");

@@ -87,9 +87,9 @@ fn ratio(part: u64, whole: u64) -> f64 {
 ///
 /// ```no_run
 /// use tollgate::Timestamp;
-/// use tollgate_adaptive::{CpuUse, Gauge};
+/// use tollgate_adaptive::{CpuUsage, Gauge};
 ///
-/// let mut cpu = CpuUse::open()?; // an error here, at the start, if there is no such file
+/// let mut cpu = CpuUsage::open()?; // an error here, at the start, if there is no such file
 /// let used = cpu.read(Timestamp::ZERO)?;
 /// # Ok::<(), tollgate_adaptive::GaugeError>(())
 /// ```
@@ -162,7 +162,7 @@ impl Gauge for CpuUsage {
 ///
 /// let error = CpuPressure::at("/nowhere/pressure/cpu").unwrap_err().to_string();
 /// assert!(error.starts_with("/nowhere/pressure/cpu can't be read: "));
-/// assert!(error.ends_with("; a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUse needs neither"));
+/// assert!(error.ends_with("; a kernel has it since 4.20, with CONFIG_PSI and not psi=0; CpuUsage needs neither"));
 /// ```
 #[derive(Clone, Debug)]
 pub struct CpuPressure {
@@ -181,7 +181,7 @@ impl CpuPressure {
         Self::at("/proc/pressure/cpu")
     }
 
-    /// From a file of the same form, as `cpu.pressure` of a control group.
+    /// From a file of the same form, as `cpu.read_pressure` of a control group.
     ///
     /// # Errors
     /// If it can't be read.
@@ -214,9 +214,9 @@ impl Gauge for CpuPressure {
 /// In a container this is what counts: the machine may be idle while the container is at its limit.
 ///
 /// ```no_run
-/// use tollgate_adaptive::GroupCpu;
+/// use tollgate_adaptive::CgroupCpu;
 ///
-/// let group = GroupCpu::open("/sys/fs/cgroup")?;
+/// let group = CgroupCpu::open("/sys/fs/cgroup")?;
 /// # Ok::<(), tollgate_adaptive::GaugeError>(())
 /// ```
 #[derive(Clone, Debug)]

@@ -15,16 +15,16 @@ const PERCENTILE_STEP: f64 = 0.02;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Bounds, LatencyThreshold, Law, Reason, Sample};
+/// use tollgate_adaptive::{Bounds, LatencyThreshold, LimitAlgorithm, ChangeReason, Sample};
 ///
 /// let promised = Duration::from_millis(50);
 /// let mut law = LatencyThreshold::fixed(Bounds::new(1.0, 100.0)?, promised).initial(40.0);
 /// law.observe(&Sample::new(Duration::from_millis(20), 30));
 /// assert_eq!(law.limit(), 41.0);
 /// let slow = Sample::new(Duration::from_millis(60), 41);
-/// assert_eq!(law.observe(&slow), Some(Reason::Slow));
+/// assert_eq!(law.observe(&slow), Some(ChangeReason::Slow));
 /// assert_eq!(law.limit(), 20.5);
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct LatencyThreshold {
@@ -59,7 +59,7 @@ impl LatencyThreshold {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate_adaptive::{Bounds, LatencyThreshold, Law, Sample};
+    /// use tollgate_adaptive::{Bounds, LatencyThreshold, LimitAlgorithm, Sample};
     ///
     /// let mut law = LatencyThreshold::running(Bounds::new(1.0, 50.0)?, 3.0, 0.5)?;
     /// for _ in 0..100 {
@@ -68,7 +68,7 @@ impl LatencyThreshold {
     /// assert_eq!(law.limit(), 50.0);
     /// law.observe(&Sample::new(Duration::from_millis(100), 50));
     /// assert_eq!(law.limit(), 25.0);
-    /// # Ok::<(), tollgate_adaptive::LawError>(())
+    /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
     /// ```
     pub fn running(bounds: Bounds, times: f64, part: f64) -> Result<Self, AlgorithmError> {
         let times = ParameterRange::MULTIPLE.check("a multiple", times)?;

@@ -134,12 +134,12 @@ pub enum ChangeReason {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Bounds, Law, Reason, Sample};
+/// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Sample};
 ///
 /// /// One less for each drop.
 /// struct Timid(Bounds, f64);
 ///
-/// impl Law for Timid {
+/// impl LimitAlgorithm for Timid {
 ///     fn bounds(&self) -> Bounds {
 ///         self.0
 ///     }
@@ -149,20 +149,20 @@ pub enum ChangeReason {
 ///     fn set_limit(&mut self, limit: f64) {
 ///         self.1 = limit;
 ///     }
-///     fn step(&mut self, sample: &Sample) -> Option<Reason> {
+///     fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
 ///         sample.is_dropped().then(|| {
 ///             self.1 = self.0.clamp(self.1 - 1.0);
-///             Reason::Dropped
+///             ChangeReason::OnDrop
 ///         })
 ///     }
 /// }
 ///
 /// let mut law = Timid(Bounds::new(1.0, 10.0)?, 2.0);
 /// let dropped = Sample::new(Duration::from_millis(1), 1).dropped();
-/// assert_eq!(law.observe(&dropped), Some(Reason::Dropped));
+/// assert_eq!(law.observe(&dropped), Some(ChangeReason::OnDrop));
 /// law.observe(&dropped);
 /// assert_eq!(law.limit(), 1.0);
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 pub trait LimitAlgorithm<S = Sample>: Send {
     /// Between what the limit stays, whatever the samples say.
@@ -172,7 +172,7 @@ pub trait LimitAlgorithm<S = Sample>: Send {
     /// to begin there; whoever uses it keeps to the bounds.
     fn limit(&self) -> f64;
 
-    /// Goes on from this limit, as after a change by hand or by [`Steady`](super::Steady).
+    /// Goes on from this limit, as after a change by hand or by [`Damped`](super::Damped).
     fn set_limit(&mut self, limit: f64);
 
     /// Begins at this limit, in place of what a law begins with by itself.
@@ -269,7 +269,7 @@ impl Observation for f64 {
 ///     Bounds::new(5.0, f64::NAN).unwrap_err().to_string(),
 ///     "a limit between 5 and NaN: both have to be numbers above 0, and the least no more than the most"
 /// );
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Bounds {

@@ -1,18 +1,18 @@
 //! Adaptive limits, a circuit breaker, protected calls and load shedding, on the limits of `tollgate`.
 //!
-//! A law says what a limit should be, and a [`Controller`] puts it in force:
+//! A law says what a limit should be, and a [`AdaptiveController`] puts it in force:
 //!
 //! ```
-//! use tollgate_adaptive::{Bounds, Controller, Little};
+//! use tollgate_adaptive::{Bounds, AdaptiveController, Little};
 //!
 //! // How many concurrent calls a backend can take is found out, between 5 and 200.
-//! let controller = Controller::new(Little::new(Bounds::new(5.0, 200.0)?));
+//! let controller = AdaptiveController::new(Little::new(Bounds::new(5.0, 200.0)?));
 //! let limiter = controller.concurrency().build();
 //! if let Ok(permit) = limiter.try_acquire() {
 //!     // … call the backend; its latency and how it ended are what the law learns from.
 //!     permit.success();
 //! }
-//! # Ok::<(), tollgate_adaptive::LawError>(())
+//! # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 //! ```
 //!
 //! | law | learns from | choose it when |
@@ -23,9 +23,9 @@
 //! | [`Vegas`], [`Gradient`], [`Gradient2`] | latency | Netflix's are in use, and the same answers are wanted |
 //! | [`Bbr`] | delivered rate, least latency | calls take an even time |
 //! | [`SelfTuning`] | how many succeed | a rate against a server that rejects |
-//! | [`Target`] | a gauge, as CPU | the machine itself is what is scarce |
+//! | [`GaugeTarget`] | a gauge, as CPU | the machine itself is what is scarce |
 //!
-//! Any of them may be [`Windowed`] and [`Steady`].
+//! Any of them may be [`Windowed`] and [`Damped`].
 //!
 //! | module | what it has |
 //! |---|---|

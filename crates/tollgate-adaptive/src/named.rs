@@ -13,13 +13,13 @@ use super::{
 /// A law by its name, with the numbers that it has unless others are chosen.
 ///
 /// ```
-/// use tollgate_adaptive::{Bounds, NamedLaw};
+/// use tollgate_adaptive::{Bounds, AdaptiveAlgorithm};
 ///
-/// let law: NamedLaw = "gradient2".parse()?;
-/// assert_eq!(law, NamedLaw::Gradient2);
+/// let law: AdaptiveAlgorithm = "gradient2".parse()?;
+/// assert_eq!(law, AdaptiveAlgorithm::Gradient2);
 /// assert_eq!(law.make(Bounds::new(5.0, 200.0)?, 0)?.limit(), 20.0);
 /// assert_eq!(
-///     "newton".parse::<NamedLaw>().unwrap_err().to_string(),
+///     "newton".parse::<AdaptiveAlgorithm>().unwrap_err().to_string(),
 ///     "no law is named newton; there are little, aimd, vegas, gradient, gradient2, windowed, bbr, latency, self-tuning"
 /// );
 /// # Ok::<(), Box<dyn std::error::Error>>(())

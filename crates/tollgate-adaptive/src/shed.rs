@@ -69,11 +69,11 @@ pub struct UnknownCriticality(#[error(not(source))] String);
 /// ones, unless chosen otherwise.
 ///
 /// ```
-/// use tollgate_adaptive::shed::{Criticality, Shares};
+/// use tollgate_adaptive::shed::{Criticality, CriticalityShares};
 ///
-/// let shares = Shares::default();
+/// let shares = CriticalityShares::default();
 /// assert_eq!(Criticality::ALL.map(|class| shares.of(class, 10)), [7, 9, 10]);
-/// assert_eq!(Shares::new(50, 80).percent(Criticality::Default), 80);
+/// assert_eq!(CriticalityShares::new(50, 80).percent(Criticality::Default), 80);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CriticalityShares([u8; 3]);
@@ -110,15 +110,15 @@ impl Default for CriticalityShares {
 /// Sheds less critical requests first: each class may use a part of one limit.
 ///
 /// Sheddable requests pass while less than 70 % of the limit is in use, default ones up to 90 %, and critical ones up to all
-/// of it. As the limit falls (it may be an [adaptive](crate::Controller) one) or load rises, sheddable
+/// of it. As the limit falls (it may be an [adaptive](crate::AdaptiveController) one) or load rises, sheddable
 /// requests are refused first and critical ones last. One is always let through while nothing is in use.
 ///
 /// ```
 /// use std::sync::Arc;
 /// use tollgate::ConcurrencyLimiter;
-/// use tollgate_adaptive::shed::{Criticality, Shedder};
+/// use tollgate_adaptive::shed::{Criticality, LoadShedder};
 ///
-/// let shedder = Shedder::new(Arc::new(ConcurrencyLimiter::new(10)));
+/// let shedder = LoadShedder::new(Arc::new(ConcurrencyLimiter::new(10)));
 /// let passed = |class, count| (0..count).filter_map(|_| shedder.try_acquire(class).ok()).collect::<Vec<_>>();
 /// let cheap = passed(Criticality::Sheddable, 10);
 /// let usual = passed(Criticality::Default, 10);
@@ -159,7 +159,7 @@ impl<C: Clock> LoadShedder<C> {
     /// A permit now, if this class may have one.
     ///
     /// # Errors
-    /// [`NoPermit`]: as much is in use as this class may use.
+    /// [`PermitDenied`]: as much is in use as this class may use.
     pub fn try_acquire(
         &self,
         class: Criticality,
@@ -170,18 +170,18 @@ impl<C: Clock> LoadShedder<C> {
     /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
     ///
     /// # Errors
-    /// [`NoPermit`]: as much is in use as this class may use.
+    /// [`PermitDenied`]: as much is in use as this class may use.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate_adaptive::shed::{Criticality, Shedder};
+    /// use tollgate_adaptive::shed::{Criticality, LoadShedder};
     ///
-    /// let shedder = Shedder::new(Arc::new(ConcurrencyLimiter::new(10)));
+    /// let shedder = LoadShedder::new(Arc::new(ConcurrencyLimiter::new(10)));
     /// let permit = shedder.try_acquire_owned(Criticality::Critical)?;
     /// std::thread::spawn(move || permit.success()).join().unwrap();
     /// assert_eq!(shedder.limiter().available(), 10);
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn try_acquire_owned(&self, class: Criticality) -> Result<OwnedPermit<C>, PermitDenied> {
         self.take(Arc::clone(&self.limiter), class)
@@ -284,7 +284,7 @@ impl<C: Clock> Partitions<C> {
     /// left.
     ///
     /// # Errors
-    /// [`NoPermit`]: its share is used up, and so is the limit.
+    /// [`PermitDenied`]: its share is used up, and so is the limit.
     pub fn try_acquire(
         &self,
         name: &str,
@@ -295,7 +295,7 @@ impl<C: Clock> Partitions<C> {
     /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter, to be moved into a task.
     ///
     /// # Errors
-    /// [`NoPermit`]: its share is used up, and so is the limit.
+    /// [`PermitDenied`]: its share is used up, and so is the limit.
     pub fn try_acquire_owned(
         &self,
         name: &str,

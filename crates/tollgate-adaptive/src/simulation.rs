@@ -1,7 +1,7 @@
 //! A queueing simulator for laws: clients with a limit each, servers with a queue, on virtual time.
 //!
 //! It is deterministic: a scenario, a limit and a seed always give the same. The limits are the real
-//! [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) and [`Controller`](super::Controller), on a clock that the
+//! [`ConcurrencyLimiter`](tollgate::ConcurrencyLimiter) and [`AdaptiveController`](super::AdaptiveController), on a clock that the
 //! simulation moves from event to event.
 //!
 //! ```
@@ -15,7 +15,7 @@
 //! let settled = &run.phases[0];
 //! assert!(settled.goodput > 700.0, "{} of 800 a second", settled.goodput);
 //! assert!(settled.p99_times() < 3.0, "{} times the unloaded p99", settled.p99_times());
-//! # Ok::<(), tollgate_adaptive::LawError>(())
+//! # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 //! ```
 
 use std::time::Duration;

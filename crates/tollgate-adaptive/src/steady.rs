@@ -16,16 +16,16 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::{Aimd, Bounds, Law, Sample, Steady};
+/// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample, Damped};
 ///
 /// let aimd = Aimd::new(Bounds::new(1.0, 100.0)?).initial(40.0);
-/// let mut law = Steady::new(aimd).in_a_row(2).damping(0.5)?.max_step(0.2)?;
+/// let mut law = Damped::new(aimd).in_a_row(2).damping(0.5)?.max_step(0.2)?;
 /// let dropped = Sample::new(Duration::from_millis(5), 40).dropped();
 /// law.observe(&dropped);
 /// assert_eq!(law.limit(), 40.0, "once is chance");
 /// law.observe(&dropped);
 /// assert_eq!(law.limit(), 32.0, "half of the way to 20, but a fifth of the limit at most");
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Damped<L> {

@@ -9,16 +9,16 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 /// reading is a mean over a while and shows a change late.
 ///
 /// ```
-/// use tollgate_adaptive::{Bounds, Law, Reason, Target};
+/// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Target};
 ///
 /// let mut law = Target::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
-/// assert_eq!(law.observe(&0.6), Some(Reason::Pressed));
+/// assert_eq!(law.observe(&0.6), Some(ChangeReason::Pressed));
 /// assert_eq!(law.limit(), 80.0);
 /// assert_eq!(law.observe(&0.52), None, "near enough");
 /// assert_eq!(law.observe(&f64::NAN), None, "says nothing");
-/// assert_eq!(law.observe(&0.1), Some(Reason::Relaxed));
+/// assert_eq!(law.observe(&0.1), Some(ChangeReason::Relaxed));
 /// assert_eq!(law.limit(), 88.0);
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GaugeTarget {

@@ -16,7 +16,7 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
-/// use tollgate_adaptive::{Aimd, Bounds, Law, Sample, Windowed};
+/// use tollgate_adaptive::{Aimd, Bounds, LimitAlgorithm, Sample, Windowed};
 ///
 /// let mut law = Windowed::new(Aimd::netflix(Bounds::new(1.0, 100.0)?));
 /// for millis in 0..2_500 {
@@ -24,7 +24,7 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm, Sample};
 ///     law.observe(&sample.at(Timestamp::from_millis(millis)));
 /// }
 /// assert_eq!(law.limit(), 22.0, "two windows of a second, the first of one sample");
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Windowed<L> {

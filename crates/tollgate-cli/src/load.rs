@@ -1,6 +1,6 @@
 //! `tollgate load`: as many decisions of one limit as a few tasks can ask for, and how long they took.
 //!
-//! The flow is [`Load`] → target (a backend and a limit) → drive (the tasks) → [`LoadReport`].
+//! The flow is [`LoadOptions`] → target (a backend and a limit) → drive (the tasks) → [`LoadReport`].
 
 mod drive;
 mod report;

@@ -1,6 +1,6 @@
 //! `tollgate simulate`: one traffic pattern through every algorithm on virtual time.
 //!
-//! The flow is [`pattern`] → [`runner`] → [`Report`]; nothing here reads a clock.
+//! The flow is [`pattern`] → [`runner`] → [`AlgorithmReport`]; nothing here reads a clock.
 
 use std::io::Write;
 use std::path::PathBuf;
@@ -35,9 +35,9 @@ use runner::{AlgorithmForm, RunResult};
 /// The limit and the traffic, in the words of `tollgate simulate`.
 ///
 /// ```
-/// use tollgate_cli::simulate::{Options, Pattern, simulate};
+/// use tollgate_cli::simulate::{SimulateOptions, Pattern, simulate};
 ///
-/// let boundary = Options { pattern: Pattern::Boundary, ..Options::default() };
+/// let boundary = SimulateOptions { pattern: Pattern::Boundary, ..SimulateOptions::default() };
 /// let report = simulate(&boundary)?;
 /// let fixed = report.algorithms.iter().find(|line| line.name == "fixed window").unwrap();
 /// assert_eq!(fixed.peak_1s, Some(200));

@@ -129,7 +129,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     }
 
     /// Gives back `tokens` of a charge that were out and turned out not to be spent: from the debt that
-    /// [`keep_out`](Self::keep_out) has kept, or from the window or entry that was charged, if it still counts.
+    /// [`keep_out`](Self::keep_outstanding) has kept, or from the window or entry that was charged, if it still counts.
     fn settle_charge(&self, state: &mut Self::State, now: Timestamp, charge: &Charge, tokens: u64) {
         if Self::Floor::IS_DEBT {
             return self.refund(state, now, tokens);
@@ -170,14 +170,14 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// Carries a state kept under the limit `old` over to this one, at a live change.
     fn migrate_state(&self, state: &mut Self::State, old: &Self, now: Timestamp);
 
-    /// As [`adopt`](Self::adopt), but what was spent stays spent in every algorithm, also beyond what
+    /// As [`adopt`](Self::migrate_state), but what was spent stays spent in every algorithm, also beyond what
     /// this limit's own bucket holds: for a state that may be carried over again, to a larger one.
     fn migrate_spent(&self, state: &mut Self::State, old: &Self, now: Timestamp) {
         self.migrate_state(state, old, now);
     }
 
     /// When this cost would first pass if the state stayed under the limit `old` until then, and what
-    /// is spent was carried over by [`keep_spent`](Self::keep_spent) only when it passes.
+    /// is spent was carried over by [`keep_spent`](Self::migrate_spent) only when it passes.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LeakyBucket, Rate, Timestamp};
@@ -186,7 +186,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// let (fast, slow) = (LeakyBucket::new(fast)?, LeakyBucket::new(slow)?);
     /// let full = fast.empty(Timestamp::ZERO);
     /// // The thousand leak away in a second, whoever asks then.
-    /// let at = slow.earliest_while(&full, &fast, Timestamp::ZERO, 1);
+    /// let at = slow.earliest_before_migration(&full, &fast, Timestamp::ZERO, 1);
     /// assert_eq!(at, Some(Timestamp::from_secs(1)));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```

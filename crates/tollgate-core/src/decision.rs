@@ -18,10 +18,10 @@ pub enum Outcome {
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
 ///
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
-/// let mut state = Tat::default();
+/// let mut state = TatState::default();
 /// let decision = limit.decide(&mut state, Timestamp::ZERO, 4);
 /// assert!(decision.is_allowed());
 /// assert_eq!(decision.limit, 5);

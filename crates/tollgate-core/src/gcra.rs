@@ -20,11 +20,11 @@ const LONGEST_CAPACITY: u64 = units::from_nanos(2 * 365 * 86_400 * 1_000_000_000
 /// origin of [`Timestamp`] and saturate nine years after it: measure from a nearby anchor.
 ///
 /// ```
-/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
 ///
 /// // 10/s burst 5: five pass, then none, then five more after half a second.
 /// let limit = Gcra::new(Rate::per_second(10).burst(5))?;
-/// let mut tat = Tat::default();
+/// let mut tat = TatState::default();
 /// let mut passed = |millis| {
 ///     let now = Timestamp::from_millis(millis);
 ///     (0..9).filter(|_| limit.decide(&mut tat, now, 1).is_allowed()).count()
@@ -41,10 +41,10 @@ pub struct Gcra {
 /// A [`Gcra`] without its rate: the two words that decide, for holders that keep them in atomics.
 ///
 /// ```
-/// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+/// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
 ///
 /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
-/// let (after, wait) = pace.plan(Tat::default(), Timestamp::ZERO, 2).expect("within the burst");
+/// let (after, wait) = pace.plan(TatState::default(), Timestamp::ZERO, 2).expect("within the burst");
 /// assert_eq!(wait, 0);
 /// assert_eq!(after.time(), Timestamp::from_millis(200));
 /// assert_eq!(pace.plan(after, Timestamp::ZERO, 3), None);
@@ -271,10 +271,10 @@ impl GcraParams {
     /// The TAT after a request that passes at `now`, if it does: [`plan`](Self::plan) without a wait.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
-    /// let after = pace.pass(Tat::default(), Timestamp::ZERO, 2).expect("a full bucket");
+    /// let after = pace.pass(TatState::default(), Timestamp::ZERO, 2).expect("a full bucket");
     /// assert_eq!(pace.pass(after, Timestamp::ZERO, 1), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
@@ -330,15 +330,15 @@ impl GcraParams {
     /// The TAT as it was before a charge, if nothing was built on it and all of it lies ahead.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Gcra, Pace, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Pace, Rate, TatState, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(1).burst(1))?.pace();
     /// let (now, at) = (Timestamp::from_secs(100), Timestamp::from_secs(101));
     /// let before = pace.empty(now);
     /// let (after, _) = pace.plan(before, now, 1).expect("a cost within the burst");
     /// let charge = pace.receipt(after, at, 1);
-    /// assert_eq!(Pace::undone(after, now, &charge), Some(before));
-    /// assert_eq!(Pace::undone(after, Timestamp::from_secs(102), &charge), None);
+    /// assert_eq!(Pace::tat_before_charge(after, now, &charge), Some(before));
+    /// assert_eq!(Pace::tat_before_charge(after, Timestamp::from_secs(102), &charge), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
@@ -369,7 +369,7 @@ impl GcraParams {
 
     /// As [`refunded`](Self::refunded), and one unit more, so that no later charge brings the TAT back to what
     /// a [receipt](Self::receipt) from before the gift names: such a charge could be
-    /// [given back](Self::returned) though its tokens were promised to others. For holders that keep nothing
+    /// [given back](Self::tat_after_cancel) though its tokens were promised to others. For holders that keep nothing
     /// but the word.
     #[inline]
     pub fn tat_after_final_refund(&self, tat: TatState, now: Timestamp, tokens: u64) -> TatState {
@@ -386,12 +386,12 @@ impl GcraParams {
     /// empty. What is owed beyond that already stays owed.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Gcra, Rate, Tat, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
     ///
     /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
-    /// let (now, full) = (Timestamp::from_secs(100), Tat::default());
-    /// assert_eq!(pace.remaining(pace.penalized(full, now, 2), now), 3);
-    /// assert_eq!(pace.penalized(full, now, 9), pace.empty(now));
+    /// let (now, full) = (Timestamp::from_secs(100), TatState::default());
+    /// assert_eq!(pace.remaining(pace.tat_after_penalty(full, now, 2), now), 3);
+    /// assert_eq!(pace.tat_after_penalty(full, now, 9), pace.empty(now));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn tat_after_penalty(&self, tat: TatState, now: Timestamp, tokens: u64) -> TatState {

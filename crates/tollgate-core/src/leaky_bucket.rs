@@ -44,7 +44,7 @@ impl fmt::Debug for LeakyBucket {
 }
 
 impl LeakyBucket {
-    /// How many units of a [`Level`]'s debt one token is, under this limit.
+    /// How many units of a [`BucketLevel`]'s debt one token is, under this limit.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};

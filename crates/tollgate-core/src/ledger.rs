@@ -5,7 +5,7 @@ use core::time::Duration;
 use crate::arithmetic::{BookedUntil, Charge, LaterCharges};
 use crate::{Arithmetic, Decision, Outcome, Timestamp};
 
-/// A [`Book`](crate::Book) without its limit, for tables where many keys are under one: each call is handed the
+/// A [`LimitLedger`](crate::LimitLedger) without its limit, for tables where many keys are under one: each call is handed the
 /// limit that the state is kept under.
 ///
 /// ```
@@ -75,7 +75,7 @@ impl Booking {
 pub enum BookingError {
     /// Never, or not within the caller's patience: the decision says which.
     Denied(Decision),
-    /// It would act further ahead than the algorithm books, see [`Arithmetic::horizon`], or rely on tokens
+    /// It would act further ahead than the algorithm books, see [`Arithmetic::max_booking_delay`], or rely on tokens
     /// that are out, see [`Arithmetic::can_promise`].
     TooFarAhead(Decision),
 }
@@ -133,7 +133,7 @@ impl<A: Arithmetic> Ledger<A> {
     /// Takes the cost to act as soon as it may, if that is within `patience`.
     ///
     /// # Errors
-    /// [`Unbooked`] says why not, with the decision.
+    /// [`BookingError`] says why not, with the decision.
     pub fn reserve(
         &mut self,
         limit: &A,
@@ -156,16 +156,16 @@ impl<A: Arithmetic> Ledger<A> {
     ///
     /// ```
     /// use core::time::Duration;
-    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket, Unbooked};
+    /// use tollgate_core::{Arithmetic, Ledger, Rate, Timestamp, TokenBucket, BookingError};
     ///
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
     /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
     /// assert!(ledger.allow(&limit, now, 2));
     /// // Two drain whatever becomes of the eight; a third would be one of them.
-    /// let refused = ledger.reserve_beside(&limit, 8, now, 3, Duration::MAX);
-    /// assert!(matches!(refused, Err(Unbooked::TooFarAhead(_))));
-    /// let booked = ledger.reserve_beside(&limit, 8, now, 2, Duration::MAX);
+    /// let refused = ledger.reserve_with_outstanding(&limit, 8, now, 3, Duration::MAX);
+    /// assert!(matches!(refused, Err(BookingError::TooFarAhead(_))));
+    /// let booked = ledger.reserve_with_outstanding(&limit, 8, now, 2, Duration::MAX);
     /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
@@ -272,10 +272,10 @@ impl<A: Arithmetic> Ledger<A> {
     /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
     /// let taken = ledger.reserve(&limit, at(0), 4, Duration::ZERO).expect("a full bucket");
     /// // A minute later the four are still out: six are there, not ten.
-    /// ledger.keep_out(&limit, at(60), 4);
+    /// ledger.keep_outstanding(&limit, at(60), 4);
     /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 6);
     /// // Three come back unspent.
-    /// ledger.hand_in(&limit, at(60), &taken, 3);
+    /// ledger.settle_charge(&limit, at(60), &taken, 3);
     /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 9);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```

@@ -6,14 +6,14 @@ use crate::{Arithmetic, Booking, BookingError, Decision, Ledger, Timestamp};
 
 /// One limit and its state, with what booking ahead in order needs beside them.
 ///
-/// [`Arithmetic`] alone decides requests one after the other. A `Book` also takes reservations:
+/// [`Arithmetic`] alone decides requests one after the other. A `LimitLedger` also takes reservations:
 /// nobody passes before what is booked already, and a booking can be given back.
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_core::{Arithmetic, Book, FixedWindow, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, LimitLedger, FixedWindow, Rate, Timestamp};
 ///
-/// let mut book = Book::new(FixedWindow::new(Rate::per_second(2))?);
+/// let mut book = LimitLedger::new(FixedWindow::new(Rate::per_second(2))?);
 /// let now = Timestamp::ZERO;
 /// assert!(book.decide(now, 2).is_allowed());
 /// let booked = book.reserve(now, 1, Duration::MAX).expect("the next window has room");
@@ -74,7 +74,7 @@ impl<A: Arithmetic> LimitLedger<A> {
     /// Takes the cost to act as soon as it may, if that is within `patience`.
     ///
     /// # Errors
-    /// [`Unbooked`] says why not, with the decision.
+    /// [`BookingError`] says why not, with the decision.
     pub fn reserve(
         &mut self,
         now: Timestamp,
@@ -87,9 +87,9 @@ impl<A: Arithmetic> LimitLedger<A> {
     /// Charges the cost at `now` without deciding: for a caller that has just seen that it passes.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Book, Rate, Timestamp, TokenBucket};
+    /// use tollgate_core::{Arithmetic, LimitLedger, Rate, Timestamp, TokenBucket};
     ///
-    /// let mut book = Book::new(TokenBucket::new(Rate::per_second(10))?);
+    /// let mut book = LimitLedger::new(TokenBucket::new(Rate::per_second(10))?);
     /// let now = Timestamp::ZERO;
     /// assert!(book.limit().has(book.state(), now, 4));
     /// let booked = book.charge(now, 4);
@@ -111,11 +111,11 @@ impl<A: Arithmetic> LimitLedger<A> {
     /// Gives back `tokens` without a booking, at most what was spent.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Book, Rate, SlidingLog, Timestamp};
+    /// use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog, Timestamp};
     ///
-    /// let mut book = Book::new(SlidingLog::new(Rate::per_hour(10))?);
+    /// let mut book = LimitLedger::new(SlidingLog::new(Rate::per_hour(10))?);
     /// book.decide(Timestamp::ZERO, 8);
-    /// book.gift(Timestamp::ZERO, 5);
+    /// book.refund(Timestamp::ZERO, 5);
     /// assert_eq!(book.decide(Timestamp::ZERO, 0).remaining, 7);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
@@ -126,14 +126,14 @@ impl<A: Arithmetic> LimitLedger<A> {
     /// The limit that the state is counted by, which may be older than the one in force, and the state.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Book, Rate, SlidingLog, Timestamp};
+    /// use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog, Timestamp};
     ///
-    /// let mut book = Book::new(SlidingLog::new(Rate::per_hour(1))?);
+    /// let mut book = LimitLedger::new(SlidingLog::new(Rate::per_hour(1))?);
     /// let (ahead, now) = (Timestamp::from_secs(100_000_000), Timestamp::from_secs(1));
     /// assert!(book.allow(ahead, 1));
     /// book.replace(ahead, SlidingLog::new(Rate::unlimited())?);
     /// // The clock is set back: what was counted follows it, though nothing counts now.
-    /// let (counted_by, ledger) = book.counted_mut();
+    /// let (counted_by, ledger) = book.counting_parts_mut();
     /// ledger.set_back(counted_by, ahead, now);
     /// book.replace(now, SlidingLog::new(Rate::per_hour(1))?);
     /// assert_eq!(book.look(now, 1).wait().as_secs(), 3_600);

@@ -11,7 +11,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// About `count` in any trailing window, in constant memory.
 ///
 /// The estimate is `previous · (share of the previous window still in view) + current`; a request
-/// passes iff `floor(estimate) + cost ≤ count`. Because the previous hits are assumed to be spread
+/// passes iff `booked_until(estimate) + cost ≤ count`. Because the previous hits are assumed to be spread
 /// evenly, a trailing window may in truth hold up to twice the count: everything at the end of one
 /// window, then one more each time the estimate lets go of one. `retry_after` is exact.
 ///
@@ -25,7 +25,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// let mut counts = Default::default();
 /// let at = Timestamp::from_millis;
 /// assert!(limit.decide(&mut counts, at(900), 100).is_allowed());
-/// // Half of the previous window is still in view, so half of its hits count.
+/// // HalfOpenState of the previous window is still in view, so half of its hits count.
 /// assert!(limit.decide(&mut counts, at(1500), 50).is_allowed());
 /// assert!(!limit.decide(&mut counts, at(1500), 1).is_allowed());
 /// # Ok::<(), tollgate_core::LimitError>(())
@@ -73,7 +73,7 @@ impl SlidingCounter {
             .saturating_sub(now.nanos_since(counts.start))
     }
 
-    /// `floor(estimate)` for counts already rolled to `now`.
+    /// `booked_until(estimate)` for counts already rolled to `now`.
     fn estimate(&self, counts: &SlidingCounts, now: Timestamp) -> u64 {
         let seen = u128::from(counts.previous) * u128::from(self.nanos_in_view(counts, now));
         let weighted = seen / u128::from(self.span.nanos);

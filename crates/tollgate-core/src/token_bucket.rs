@@ -58,7 +58,7 @@ pub struct Bucket {
 }
 
 impl TokenBucket {
-    /// How many units of a [`Level`]'s debt one token is, under this limit.
+    /// How many units of a [`BucketLevel`]'s debt one token is, under this limit.
     ///
     /// ```
     /// use tollgate_core::{Arithmetic, Bucket, Rate, Timestamp, TokenBucket};

@@ -28,7 +28,7 @@ pub(crate) fn div_ceil(a: u128, b: u128) -> u128 {
     }
 }
 
-/// `ceil(a · b / divisor)`, saturating at `u128::MAX`; `divisor` is not zero.
+/// `ceiling(a · b / divisor)`, saturating at `u128::MAX`; `divisor` is not zero.
 pub(crate) fn mul_div_ceil(a: u128, b: u128, divisor: u128) -> u128 {
     debug_assert!(divisor > 0);
     if let Some(product) = a.checked_mul(b) {

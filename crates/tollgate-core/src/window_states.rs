@@ -5,10 +5,10 @@ use crate::Timestamp;
 /// The state of a [`FixedWindow`](crate::FixedWindow): how many passed since the window began.
 ///
 /// ```
-/// use tollgate_core::{Arithmetic, FixedWindow, Rate, Timestamp, Window};
+/// use tollgate_core::{Arithmetic, FixedWindow, Rate, Timestamp, WindowCount};
 ///
 /// let limit = FixedWindow::new(Rate::per_minute(5))?;
-/// let window = Window { start: Timestamp::from_secs(60), count: 3 };
+/// let window = WindowCount { start: Timestamp::from_secs(60), count: 3 };
 /// assert_eq!(limit.remaining(&window, Timestamp::from_secs(90)), 2);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -28,7 +28,7 @@ pub struct WindowCount {
 ///
 /// let limit = SlidingCounter::new(Rate::per_second(100))?;
 /// let counts = Counts { start: Timestamp::from_secs(7), previous: 80, current: 10 };
-/// // Half of the previous 80 are in view, and the current 10.
+/// // HalfOpenState of the previous 80 are in view, and the current 10.
 /// assert_eq!(limit.remaining(&counts, Timestamp::from_millis(7_500)), 50);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```

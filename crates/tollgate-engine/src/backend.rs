@@ -22,10 +22,10 @@ pub use memory::{Memory, MemoryBuilder, TableStats};
 /// What became of a refund or a reset.
 ///
 /// ```
-/// use tollgate_engine::backend::Gift;
+/// use tollgate_engine::backend::RefundResult;
 ///
 /// // Of several, one that is lost decides.
-/// assert_eq!(Gift::Given.max(Gift::Lost), Gift::Lost);
+/// assert_eq!(RefundResult::RecordedRefund.max(RefundResult::Lost), RefundResult::Lost);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefundResult {
@@ -40,16 +40,16 @@ pub enum RefundResult {
 /// ```
 /// # use std::{pin::pin, task::{Context, Poll, Waker}};
 /// # use tollgate::{Algorithm, Rate, clock::Manual};
-/// use tollgate_engine::backend::{Backend, Gift, LimitKind, Memory, Refund, SoleLimit};
+/// use tollgate_engine::backend::{Backend, RefundResult, LimitKind, Memory, Refund, StandaloneLimit};
 ///
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// let kind = LimitKind::Rate { rate: Rate::per_hour(5), algorithm: Algorithm::Gcra };
-/// let (limit, ada) = (SoleLimit::new("mails", kind)?, SoleLimit::facts("ada"));
+/// let (limit, ada) = (StandaloneLimit::new("mails", kind)?, StandaloneLimit::facts("ada"));
 /// assert_eq!(memory.answer(&[limit.check(&ada, 3)]).decision.remaining, 2);
 /// let one = [limit.check(&ada, 1)];
 /// # let poll = |refund| {
 /// #     let refund = pin!(memory.refund(&one, refund));
-/// #     assert_eq!(refund.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(Gift::Given)));
+/// #     assert_eq!(refund.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(RefundResult::RecordedRefund)));
 /// # };
 /// # poll(Refund::Cost); // as `memory.refund(&one, Refund::Cost).await?` does
 /// assert_eq!(memory.peek_each(&one)[0].remaining, 3);
@@ -100,7 +100,7 @@ impl Default for Clocks {
 /// Answers checks, all or none: in memory, in a store, or leased from one.
 ///
 /// A backend keeps state by [`Limit::counter`] and key; the limit itself comes with each check, so a
-/// policy can change at any time. A failure is never a denial: it is an error, or [`Answer::unavailable`].
+/// policy can change at any time. A failure is never a denial: it is an error, or [`OracleAnswer::unavailable`].
 ///
 /// A backend that keeps its state elsewhere implements two methods:
 ///
@@ -202,7 +202,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// Refunds what a request was charged that was dropped before it had its answer. Nobody waits for it: see
-/// [`Refund::Dropped`].
+/// [`Refund::OnDrop`].
 ///
 /// ```
 /// use tollgate_engine::backend::{Memory, refund_detached};

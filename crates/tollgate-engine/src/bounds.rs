@@ -2,7 +2,7 @@
 
 /// How much one request may bring.
 ///
-/// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
+/// A request beyond it is refused, as [`Cause::SharesExceedRate`](crate::verdict::Cause::SharesExceedRate) or
 /// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow. Each
 /// limit that is asked takes time, and in a shared store everybody's time; a client must not choose how much.
 ///
@@ -53,9 +53,9 @@ impl Default for Bounds {
 /// What a request has too much of.
 ///
 /// ```
-/// use tollgate_engine::verdict::TooMuch;
+/// use tollgate_engine::verdict::BoundExceeded;
 ///
-/// let many = TooMuch::Descriptors { found: 10_000, most: 64 };
+/// let many = BoundExceeded::Descriptors { found: 10_000, most: 64 };
 /// assert_eq!(many.to_string(), "10000 descriptors, more than the 64 that are taken");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]

@@ -41,7 +41,7 @@ pub enum Cause<'a> {
     /// itself has refused nothing.
     #[display("no store to ask about {_0:?}")]
     StoreFailure(&'a str),
-    /// It has more of something than [is taken](crate::Bounds). No limit was asked.
+    /// It has more of something than [is taken](crate::RequestBounds). No limit was asked.
     #[display("{_0}")]
     TooMuch(BoundExceeded<'a>),
 }

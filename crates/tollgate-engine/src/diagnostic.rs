@@ -9,7 +9,7 @@
 /// let checked = Policy::from_text("limits: [{name: a, rate: 9/s burst 1}]", Format::Yaml)?;
 /// assert_eq!(checked.warnings[0].severity, Severity::Warning);
 /// assert!(Severity::Warning < Severity::Error);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, derive_more::Display)]
 #[display(rename_all = "lowercase")]
@@ -126,9 +126,9 @@ impl Span {
 /// A character of a file: line and column, both from 1 (0 where nothing is known).
 ///
 /// ```
-/// use tollgate_engine::document::LineColumn;
+/// use tollgate_engine::document::Position;
 ///
-/// let (early, late) = (LineColumn { line: 2, column: 9 }, LineColumn { line: 10, column: 1 });
+/// let (early, late) = (Position { line: 2, column: 9 }, Position { line: 10, column: 1 });
 /// assert!(early < late);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]

@@ -21,13 +21,13 @@ pub use state::CounterState;
 ///
 /// ```
 /// use tollgate_engine::Policy;
-/// use tollgate_engine::diff::Diff;
+/// use tollgate_engine::diff::PolicyDiff;
 /// use tollgate_engine::document::Format;
 ///
 /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
 /// let old = read("limits: [{name: api, key: user, rate: 10/s}]")?;
 /// let new = read("limits: [{name: api, key: user, rate: 20/s}, {name: all, rate: 500/s}]")?;
-/// let diff = Diff::between(&old, &new);
+/// let diff = PolicyDiff::between(&old, &new);
 /// assert_eq!(
 ///     diff.to_string(),
 ///     "+ rule \"all\": starts anew\n\
@@ -35,8 +35,8 @@ pub use state::CounterState;
 ///      ~ rule \"api\": keeps what its keys have spent\n\
 ///      \x20   rate: 10/s -> 20/s\n"
 /// );
-/// assert!(Diff::between(&old, &old).is_empty());
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// assert!(PolicyDiff::between(&old, &old).is_empty());
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub struct PolicyDiff {
@@ -48,14 +48,14 @@ pub struct PolicyDiff {
 ///
 /// ```
 /// use tollgate_engine::Policy;
-/// use tollgate_engine::diff::{Diff, Kind, What};
+/// use tollgate_engine::diff::{PolicyDiff, Kind, What};
 /// use tollgate_engine::document::Format;
 ///
 /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
-/// let diff = Diff::between(&read("block: [{user: eve}]")?, &Policy::default());
+/// let diff = PolicyDiff::between(&read("block: [{user: eve}]")?, &Policy::default());
 /// let change = &diff.changes[0];
 /// assert_eq!((change.kind, change.what, change.name.as_str()), (Kind::Block, What::Removed, "user: \"eve\""));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -130,11 +130,11 @@ pub enum ChangeKind {
 ///
 /// ```
 /// use tollgate_engine::Policy;
-/// use tollgate_engine::diff::{Diff, Field};
+/// use tollgate_engine::diff::{PolicyDiff, FieldChange};
 ///
 /// let strict = Policy { near_limit_percent: 90, ..Policy::default() };
-/// let diff = Diff::between(&Policy::default(), &strict);
-/// let field = Field { name: "near_limit", old: Some("80%".to_owned()), new: Some("90%".to_owned()) };
+/// let diff = PolicyDiff::between(&Policy::default(), &strict);
+/// let field = FieldChange { name: "near_limit", old: Some("80%".to_owned()), new: Some("90%".to_owned()) };
 /// assert_eq!(diff.changes[0].fields, [field]);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -152,10 +152,10 @@ impl PolicyDiff {
     ///
     /// ```
     /// use tollgate_engine::Policy;
-    /// use tollgate_engine::diff::Diff;
+    /// use tollgate_engine::diff::PolicyDiff;
     ///
     /// let strict = Policy { near_limit_percent: 90, ..Policy::default() };
-    /// let diff = Diff::between(&Policy::default(), &strict);
+    /// let diff = PolicyDiff::between(&Policy::default(), &strict);
     /// assert_eq!(diff.to_string(), "~ policy\n    near_limit: 80% -> 90%\n");
     /// ```
     pub fn new(old: &Policy, new: &Policy) -> Self {
@@ -196,7 +196,7 @@ impl PolicyDiff {
     /// Whether both policies do the same.
     ///
     /// ```
-    /// assert!(tollgate_engine::diff::Diff::default().is_empty());
+    /// assert!(tollgate_engine::diff::PolicyDiff::default().is_empty());
     /// ```
     pub fn is_empty(&self) -> bool {
         self.changes.is_empty()
@@ -205,9 +205,9 @@ impl PolicyDiff {
     /// How much changes, in one line.
     ///
     /// ```
-    /// use tollgate_engine::diff::Diff;
+    /// use tollgate_engine::diff::PolicyDiff;
     ///
-    /// assert_eq!(Diff::default().summary(), "nothing changes");
+    /// assert_eq!(PolicyDiff::default().summary(), "nothing changes");
     /// ```
     pub fn summary(&self) -> String {
         let each = [
@@ -229,7 +229,7 @@ impl PolicyDiff {
     /// One JSON object in one line.
     ///
     /// ```
-    /// assert_eq!(tollgate_engine::diff::Diff::default().to_json(), r#"{"changes":[]}"#);
+    /// assert_eq!(tollgate_engine::diff::PolicyDiff::default().to_json(), r#"{"changes":[]}"#);
     /// ```
     pub fn to_json(&self) -> String {
         // Text always has a form in JSON.

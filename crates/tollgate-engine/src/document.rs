@@ -14,7 +14,7 @@ mod yaml;
 /// ```
 /// use tollgate_engine::document::{Format, Value, parse};
 ///
-/// let file = parse("near = 5", Format::Toml, 0).expect("TOML");
+/// let file = parse("near = 5", Format::Toml, 0).expect("TOML_HELP");
 /// let Value::Map(fields) = &file.value else { panic!("a map") };
 /// let (name, value) = &fields[0];
 /// assert_eq!((&name.value, value.span.start.column), (&Value::Text("near".to_owned()), 8));
@@ -114,7 +114,7 @@ impl Value {
 /// use tollgate_engine::document::{Format, parse};
 ///
 /// let yaml = parse("mode: off", Format::Yaml, 0).expect("YAML");
-/// let toml = parse("mode = 'off'", Format::Toml, 0).expect("TOML");
+/// let toml = parse("mode = 'off'", Format::Toml, 0).expect("TOML_HELP");
 /// assert_eq!(yaml.value.kind(), toml.value.kind());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, derive_more::Display)]

@@ -75,14 +75,14 @@ use rules::{CompiledPolicy, PreviousState};
 /// ```
 /// use tollgate::{Rate, clock::Manual};
 /// use tollgate_engine::backend::Memory;
-/// use tollgate_engine::policy::{KeyPart, Limits, Match, Pattern, Policy, Rule};
+/// use tollgate_engine::policy::{KeyPart, Limits, MatchConditions, Pattern, Policy, Rule};
 /// use tollgate_engine::{Engine, Facts};
 ///
 /// let limits = Limits { rates: vec![Rate::per_second(2)], ..Limits::default() };
 /// let rule = Rule {
-///     matches: Match {
+///     matches: MatchConditions {
 ///         conditions: vec![("path".to_owned(), Pattern::Glob("/api/**".to_owned()))],
-///         ..Match::default()
+///         ..MatchConditions::default()
 ///     },
 ///     key: vec![KeyPart::Fact("user".to_owned())],
 ///     ..Rule::new("per-user", limits)
@@ -141,15 +141,15 @@ impl<B: Backend> Engine<B> {
     /// use tollgate_engine::observer::{Event, Observer};
     ///
     /// #[derive(Clone, Default)]
-    /// struct Refused(Arc<AtomicU64>);
+    /// struct DeniedRequest(Arc<AtomicU64>);
     ///
-    /// impl Observer for Refused {
+    /// impl Observer for DeniedRequest {
     ///     fn decided(&self, event: &Event<'_>) {
     ///         self.0.fetch_add(u64::from(!event.decision.is_allowed()), Ordering::Relaxed);
     ///     }
     /// }
     ///
-    /// let refused = Refused::default();
+    /// let refused = DeniedRequest::default();
     /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/s}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?.with_observer(refused.clone());
     /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
@@ -190,7 +190,7 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// How much one request may bring, in place of the [default](Bounds).
+    /// How much one request may bring, in place of the [default](RequestBounds).
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -302,7 +302,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
         self.pipeline.decide_in_memory(facts, false)
     }
 
-    /// The same, and the verdict tells of each limit that the request met ([`Findings::limits`]): for answers that list them. If
+    /// The same, and the verdict tells of each limit that the request met ([`DecisionDetails::limits`]): for answers that list them. If
     /// there are several, each is looked at once more, and that allocates.
     #[inline]
     pub fn decide_listing_limits<'f>(&self, facts: &'f Facts<'f>) -> RequestDecision<'f> {
@@ -486,7 +486,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
-    /// [more](Conditions::knowing) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
+    /// [more](Conditions::with_known_facts) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
     /// asked now, and decide again.
     ///
     /// # Errors
@@ -504,7 +504,7 @@ impl<B: Backend> Engine<B> {
     /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
     /// let decide = async || {
     ///     let (asked, facts) = (engine.required_facts().kept(), Facts::new());
-    ///     let on = Conditions::new().knowing(&asked).at_once();
+    ///     let on = Conditions::new().with_known_facts(&asked).at_once();
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
     ///     // It isn't kept for its turn.
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
@@ -551,7 +551,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::document::Format;
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// use tollgate_engine::engine::{CombinedVerdict, DescriptorRequest};
+    /// use tollgate_engine::engine::{MixedDecision, DescriptorRequest};
     /// use tollgate_engine::facts::Descriptor;
     /// use tollgate_engine::{Conditions, Engine, Facts, Policy};
     ///
@@ -564,7 +564,7 @@ impl<B: Backend> Engine<B> {
     ///     let descriptors = [Descriptor::new(&[("user", "ada")])];
     ///     let request = DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 };
     ///     let verdict = engine.decide_with_descriptors(Conditions::new(), &facts, request).await?;
-    ///     Ok::<_, std::convert::Infallible>(matches!(verdict, Some(CombinedVerdict::Passed(..))))
+    ///     Ok::<_, std::convert::Infallible>(matches!(verdict, Some(MixedDecision::Passed(..))))
     /// };
     /// # let decide = || match pin!(decide()).poll(&mut Context::from_waker(Waker::noop())) {
     /// #     Poll::Ready(Ok(passed)) => passed,
@@ -739,7 +739,7 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
-    /// let facts = Facts::new().with("user", "42").costing(3);
+    /// let facts = Facts::new().with("user", "42").with_cost(3);
     /// assert_eq!(engine.decide(&facts).decision().remaining, 2);
     /// # let refund = async || {
     /// engine.refund_async(&facts).await?;

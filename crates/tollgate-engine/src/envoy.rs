@@ -1,7 +1,7 @@
 //! The configuration of envoyproxy/ratelimit as it is: domains, each a tree of descriptors.
 //!
 //! ```
-//! use tollgate_engine::envoy::{self, Compiled};
+//! use tollgate_engine::envoy::{self, DescriptorIndex};
 //! use tollgate_engine::facts::Descriptor;
 //!
 //! let file = "
@@ -14,7 +14,7 @@
 //!   rate_limit: {unlimited: true}
 //! ";
 //! let decoded = envoy::decode(&[(0, file)]).expect("a configuration");
-//! let compiled = Compiled::new(&decoded.domains);
+//! let compiled = DescriptorIndex::new(&decoded.domains);
 //! let entries = [("remote_address", "10.0.0.1")];
 //! let found = compiled.lookup("edge", &Descriptor::new(&entries));
 //! assert!(found.leaf().is_some_and(|leaf| leaf.limit.limits.unlimited));

@@ -31,7 +31,7 @@ use crate::verdict::{Cause, percent_of};
 /// let facts = Facts::new().with("user", "42");
 /// let entry = &explain(&policy, &facts)[0];
 /// assert_eq!((entry.cause, entry.mode), (Cause::Rule("trial"), Mode::Shadow));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -72,10 +72,10 @@ pub struct Entry<'a> {
 /// let text = "limits: [{name: trial, key: user, rate: 5/s, mode: shadow}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let facts = Facts::new();
-/// let standing = &explain(&policy, &facts)[0].standing;
+/// let standing = &explain(&policy, &facts)[0].position;
 /// assert!(matches!(standing, Standing::NoKey(_)) && !standing.applies());
 /// assert_eq!(standing.to_string(), "user is not known, and it counts by that");
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug)]
 #[non_exhaustive]
@@ -141,7 +141,7 @@ impl fmt::Display for RuleStatus<'_> {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let told = |facts: &Facts<'_>| {
 ///     let entries = explain(&policy, facts);
-///     entries.iter().map(|entry| entry.standing.to_string()).collect::<Vec<_>>()
+///     entries.iter().map(|entry| entry.position.to_string()).collect::<Vec<_>>()
 /// };
 /// assert_eq!(
 ///     told(&Facts::new().with("user", "42")),
@@ -152,7 +152,7 @@ impl fmt::Display for RuleStatus<'_> {
 ///     ]
 /// );
 /// assert_eq!(told(&Facts::new().with("user", "our-robot"))[0], "\"robots\" replaces it");
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn explain<'a>(policy: &'a Policy, facts: &'a Facts<'a>) -> Vec<Entry<'a>> {
     let mut settled = None;

@@ -87,7 +87,7 @@ impl<'a> Facts<'a> {
     /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
     /// let bob = [Facts::new().with("user", "bob")];
-    /// let both = Facts::new().with("user", "ada").also(&bob);
+    /// let both = Facts::new().with("user", "ada").with_other_sets(&bob);
     /// assert!(engine.decide(&both).passed().is_some());
     /// assert!(engine.decide(&bob[0]).refused().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -121,7 +121,7 @@ impl<'a> Facts<'a> {
     }
 
     /// The same as facts in which several values of one fact stand together in one text, as lines of a header do that a service may
-    /// read as one. What is blocked and what is limited are looked for in them as in any [other set](Self::also); an exemption, or a
+    /// read as one. What is blocked and what is limited are looked for in them as in any [other set](Self::with_other_sets); an exemption, or a
     /// bypass by an operator, has to be for each value by itself, and isn't looked for here.
     ///
     /// ```
@@ -136,10 +136,10 @@ impl<'a> Facts<'a> {
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let of = |app| Facts::new().with("header.x-app", app);
     /// let sets = [of("good"), of("good, good").joined()];
-    /// let exempt = of("good").also(&sets);
+    /// let exempt = of("good").with_other_sets(&sets);
     /// assert!(engine.decide(&exempt).decision().is_unlimited());
     /// let sets = [of("vil"), of("e, vil").joined()];
-    /// let blocked = of("e").also(&sets);
+    /// let blocked = of("e").with_other_sets(&sets);
     /// assert!(engine.decide(&blocked).refused().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -207,7 +207,7 @@ impl<'a> Facts<'a> {
     ///
     /// let policy = Policy::from_text("limits: [{name: all, rate: 10/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
-    /// assert_eq!(engine.decide(&Facts::new().costing(3)).decision().remaining, 7);
+    /// assert_eq!(engine.decide(&Facts::new().with_cost(3)).decision().remaining, 7);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -216,7 +216,7 @@ impl<'a> Facts<'a> {
         self
     }
 
-    /// Notes what the request costs, as [`costing`](Self::costing) does.
+    /// Notes what the request costs, as [`costing`](Self::with_cost) does.
     ///
     /// ```
     /// let mut facts = tollgate_engine::Facts::new();

@@ -1,7 +1,7 @@
 //! From request facts to a verdict, by rules that people can read.
 //!
 //! A [`Policy`] says which requests meet which limits. An [`Engine`] takes what is known of a request, its [`Facts`],
-//! and answers with a [`Verdict`]: passed or refused, by which rule, and when to come back.
+//! and answers with a [`RequestDecision`]: passed or refused, by which rule, and when to come back.
 //!
 //! ```
 //! use tollgate_engine::backend::Memory;
@@ -21,9 +21,9 @@
 //!
 //! let facts = Facts::new().with("user", "ada").with("path", "/api/orders");
 //! match engine.decide(&facts) {
-//!     // Keep it while the request runs: it holds what the request has taken.
+//!     // PersistenceOptions it while the request runs: it holds what the request has taken.
 //!     Verdict::Passed(passed) => println!("served: {}", passed.decision()),
-//!     Verdict::Refused(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
+//!     Verdict::DeniedRequest(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
 //! }
 //! assert!(engine.decide(&facts).passed().is_some());
 //! assert!(engine.decide(&facts).refused().is_some()); // the third within a minute
@@ -52,7 +52,7 @@
 //!
 //! | you want | look at |
 //! |---|---|
-//! | to read a policy, and to show its mistakes | [`Policy`], [`Rejected`], [`render`] |
+//! | to read a policy, and to show its mistakes | [`Policy`], [`LoadError`], [`render`] |
 //! | to decide, wait, look without charging, change the policy live | [`Engine`] |
 //! | to count in this process | [`backend::Memory`] |
 //! | to count for a fleet | the crate `tollgate-redis` |

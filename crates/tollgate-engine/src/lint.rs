@@ -39,7 +39,7 @@ const MAX_WARNINGS: usize = 1_000;
 /// let checked = Policy::from_text(text, Format::Yaml)?;
 /// let warnings = lint::lint(&checked.policy);
 /// assert_eq!(warnings[0].code, lint::ADDRESS_ALONE);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn lint(policy: &Policy) -> Vec<Diagnostic> {
     let rules = policy.rules.iter();

@@ -18,7 +18,7 @@ use crate::sources::Sources;
 /// let checked = Policy::from_text(text, Format::Yaml)?;
 /// assert_eq!(checked.policy.rules[0].name, "api");
 /// assert_eq!(checked.warnings[0].code.0, "burst-ratio");
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct LoadedPolicy {

@@ -59,16 +59,16 @@ pub struct PatternError {
 /// ```
 /// use tollgate_engine::Facts;
 /// use tollgate_engine::matcher::Matcher;
-/// use tollgate_engine::policy::{Match, Pattern};
+/// use tollgate_engine::policy::{MatchConditions, Pattern};
 ///
-/// let rule = |pattern| Match {
+/// let rule = |pattern| MatchConditions {
 ///     conditions: vec![("path".to_owned(), pattern)],
-///     ..Match::default()
+///     ..MatchConditions::default()
 /// };
 /// let matcher = Matcher::new(&[
 ///     rule(Pattern::Glob("/api/**".to_owned())),
 ///     rule(Pattern::Exact("/healthz".to_owned())),
-///     Match::default(),
+///     MatchConditions::default(),
 /// ])?;
 /// assert_eq!(matcher.matching(&Facts::new().with("path", "/api/x")), [0, 2]);
 /// # Ok::<(), tollgate_engine::matcher::PatternError>(())

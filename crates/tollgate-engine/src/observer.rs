@@ -18,9 +18,9 @@ use crate::warning::Warning;
 /// use tollgate_engine::observer::{Event, Observer};
 ///
 /// #[derive(Default)]
-/// struct Refused(AtomicU64);
+/// struct DeniedRequest(AtomicU64);
 ///
-/// impl Observer for Refused {
+/// impl Observer for DeniedRequest {
 ///     fn decided(&self, event: &Event<'_>) {
 ///         self.0.fetch_add(u64::from(!event.decision.is_allowed()), Ordering::Relaxed);
 ///     }
@@ -46,7 +46,7 @@ pub trait Observer: Send + Sync {
 /// What an [`Observer`] is told of.
 ///
 /// ```
-/// use tollgate_engine::observer::{Event, Observer, Wants};
+/// use tollgate_engine::observer::{Event, Observer, ObserverInterest};
 ///
 /// struct Log;
 ///
@@ -57,8 +57,8 @@ pub trait Observer: Send + Sync {
 ///         }
 ///     }
 ///
-///     fn wants(&self) -> Wants {
-///         Wants::Refusals
+///     fn wants(&self) -> ObserverInterest {
+///         ObserverInterest::Refusals
 ///     }
 /// }
 /// ```
@@ -69,7 +69,7 @@ pub enum ObserverInterest {
     #[default]
     Everything,
     /// Refusals, and what rules in shadow would have refused. What passes costs nothing then: the clock isn't read, so
-    /// nobody is told how long a decision [took](Event::took).
+    /// nobody is told how long a decision [took](Event::duration).
     Denials,
 }
 
@@ -83,7 +83,7 @@ pub enum ObserverInterest {
 /// fn line(event: &Event<'_>) -> String {
 ///     let shadow = if event.mode == Mode::Shadow { "in shadow, " } else { "" };
 ///     let near = if event.near_limit { ", near the limit" } else { "" };
-///     format!("{shadow}{}: {:?}{near} in {:?}", event.cause, event.decision.outcome, event.took)
+///     format!("{shadow}{}: {:?}{near} in {:?}", event.cause, event.decision.outcome, event.duration)
 /// }
 /// ```
 #[derive(Clone, Copy, Debug)]

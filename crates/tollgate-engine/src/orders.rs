@@ -100,11 +100,11 @@ impl NewOverride {
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_engine::orders::{Act, Replacement};
+/// use tollgate_engine::orders::{Act, ReplacementLimits};
 ///
-/// let faster = Replacement { rates: vec![Rate::per_second(50)], ..Replacement::default() };
+/// let faster = ReplacementLimits { rates: vec![Rate::per_second(50)], ..ReplacementLimits::default() };
 /// assert_eq!(Act::Override(faster).to_string(), "override with 50/s");
-/// assert_eq!(Act::Bypass.name(), "bypass");
+/// assert_eq!(Act::BypassOptions.name(), "bypass");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
@@ -138,9 +138,9 @@ impl OverrideAction {
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_engine::orders::Replacement;
+/// use tollgate_engine::orders::ReplacementLimits;
 ///
-/// let two = Replacement { rates: vec![Rate::per_second(5).burst(20)], concurrency: Some(3), ..Replacement::default() };
+/// let two = ReplacementLimits { rates: vec![Rate::per_second(5).burst(20)], concurrency: Some(3), ..ReplacementLimits::default() };
 /// assert_eq!(two.to_string(), "5/s burst 20, 3 at once");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -176,7 +176,7 @@ impl fmt::Display for ReplacementLimits {
 /// # let engine = Engine::new(policy, memory)?;
 /// use tollgate_engine::orders::{Act, NewOverride, Target};
 ///
-/// let order = NewOverride::new(Act::Bypass, Target::rule("all"), Duration::from_secs(60)).by("ada");
+/// let order = NewOverride::new(Act::BypassOptions, Target::rule("all"), Duration::from_secs(60)).by("ada");
 /// let made = engine.order(order)?;
 /// assert_eq!((made.by.as_str(), made.until - made.made_at), ("ada", Duration::from_secs(60)));
 /// assert_eq!(engine.orders().len(), 1);
@@ -208,9 +208,9 @@ pub struct Override {
 /// What an order does by the policy in force.
 ///
 /// ```
-/// use tollgate_engine::orders::{Effect, OrderError};
+/// use tollgate_engine::orders::{Effect, OverrideError};
 ///
-/// let gone = Effect::Idle(OrderError::UnknownRule { rule: "old".to_owned(), near: None });
+/// let gone = Effect::Idle(OverrideError::UnknownRule { rule: "old".to_owned(), near: None });
 /// assert_eq!(gone.to_string(), "idle: no rule, tier or limit of a tree is called \"old\"");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]

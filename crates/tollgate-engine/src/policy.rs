@@ -29,7 +29,7 @@ pub use tollgate::OnMissingKey;
 ///
 /// let policy = Policy::from_text("limits: [{name: all, rate: 5/s}]\nnear_limit: 90%", Format::Yaml)?.policy;
 /// assert_eq!((policy.rules.len(), policy.near_limit_percent), (1, 90));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Policy {
@@ -86,7 +86,7 @@ impl Default for Policy {
 /// let policy = Policy::from_text("limits: [{name: all, rate: 5/s, cost: 2}]", Format::Yaml)?.policy;
 /// let rule = &policy.rules[0];
 /// assert_eq!((rule.name.as_str(), rule.cost.default), ("all", 2));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct Rule {
@@ -182,7 +182,7 @@ impl Rule {
 /// let policy = Policy::from_text("limits: [{name: all, rate: [5/s, 99/h], concurrency: 7}]", Format::Yaml)?.policy;
 /// let limits = &policy.rules[0].limits;
 /// assert_eq!((limits.rates.len(), limits.concurrency), (2, Some(7)));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Limits {
@@ -205,7 +205,7 @@ pub struct Limits {
 ///
 /// let policy = Policy::from_text("tiers: {free: {concurrency: 2}}\ndefault_tier: free", Format::Yaml)?.policy;
 /// assert_eq!(policy.tiers["free"].limits.concurrency, Some(2));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Tier {
@@ -247,8 +247,8 @@ impl Tier {
     /// ```
     /// use tollgate_engine::policy::{Counting, Tier};
     ///
-    /// let free = Tier { counting: Counting::Local, ..Tier::default() };
-    /// assert_eq!(free.as_rule("free").counting, Counting::Local);
+    /// let free = Tier { counting: Counting::LocalLimits, ..Tier::default() };
+    /// assert_eq!(free.as_rule("free").counting, Counting::LocalLimits);
     /// ```
     pub fn as_rule(&self, name: &str) -> Rule {
         Rule {
@@ -273,7 +273,7 @@ impl Tier {
 /// let policy = Policy::from_text("block: [{user: eve}]", Format::Yaml)?.policy;
 /// let conditions = &policy.block[0].conditions;
 /// assert_eq!(conditions[..], [("user".to_owned(), Pattern::Exact("eve".to_owned()))]);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MatchConditions {
@@ -293,7 +293,7 @@ pub struct MatchConditions {
 /// let policy = Policy::from_text("block: [{ip: {not: 10.0.0.0/8}}]", Format::Yaml)?.policy;
 /// let network = Pattern::Cidr("10.0.0.0/8".to_owned());
 /// assert_eq!(policy.block[0].conditions[0].1, Pattern::Not(Box::new(network)));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub enum Pattern {
@@ -379,7 +379,7 @@ impl Mode {
 ///
 /// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, counting: leased}]", Format::Yaml)?.policy;
 /// assert_eq!(policy.rules[0].counting, Counting::Leased);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum Counting {
@@ -408,7 +408,7 @@ impl Counting {
     /// ```
     /// use tollgate_engine::policy::Counting;
     ///
-    /// assert_eq!(Counting::Local.name(), "local");
+    /// assert_eq!(Counting::LocalLimits.name(), "local");
     /// ```
     pub const fn name(self) -> &'static str {
         match self {
@@ -429,7 +429,7 @@ impl Counting {
 /// let policy = Policy::from_text("limits: [{name: a, key: [user, ip/64], rate: 5/s}]", Format::Yaml)?.policy;
 /// let network = KeyPart::Network { fact: "ip".to_owned(), bits: 64 };
 /// assert_eq!(policy.rules[0].key, [KeyPart::Fact("user".to_owned()), network]);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum KeyPart {
@@ -473,7 +473,7 @@ impl Rule {
     /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
     /// let keys: Vec<usize> = policy.rules[0].keys().map(<[_]>::len).collect();
     /// assert_eq!(keys, [2, 1]);
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn keys(&self) -> impl Iterator<Item = &[KeyPart]> {
         let own = Some(self.key.as_slice()).filter(|key| !key.is_empty());
@@ -490,7 +490,7 @@ impl Rule {
     /// let text = "limits: [{name: a, key: {first: [user, ip/64]}, rate: 5/s}]";
     /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
     /// assert_eq!(policy.rules[0].key_facts().collect::<Vec<_>>(), ["user", "ip"]);
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn key_facts(&self) -> impl Iterator<Item = &str> {
         self.keys().flatten().map(KeyPart::fact)
@@ -511,7 +511,7 @@ impl Rule {
 ///
 /// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, cost: {fact: tokens, default: 2}}]", Format::Yaml)?.policy;
 /// assert_eq!(policy.rules[0].cost, Cost { fact: Some("tokens".to_owned()), default: 2, settle: None });
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cost {
@@ -539,13 +539,13 @@ impl Default for Cost {
 /// use std::time::Duration;
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::policy::{Settle, Unsettled};
+/// use tollgate_engine::policy::{Settle, UnsettledAction};
 ///
 /// let text = "limits: [{name: a, rate: 900/min, cost: {fact: max_tokens, settle_within: 1m}}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let minute = Settle { within: Duration::from_secs(60), unsettled: Unsettled::Charge };
+/// let minute = Settle { within: Duration::from_secs(60), unsettled: UnsettledAction::Charge };
 /// assert_eq!(policy.rules[0].cost.settle, Some(minute));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Settlement {
@@ -558,10 +558,10 @@ pub struct Settlement {
 /// What a request is charged that ends without saying what it cost: its client has gone, or its task was dropped.
 ///
 /// ```
-/// use tollgate_engine::policy::Unsettled;
+/// use tollgate_engine::policy::UnsettledAction;
 ///
 /// // Nobody gets a request for nothing by hanging up.
-/// assert_eq!(Unsettled::default(), Unsettled::Charge);
+/// assert_eq!(UnsettledAction::default(), UnsettledAction::Charge);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum UnsettledAction {
@@ -576,9 +576,9 @@ impl UnsettledAction {
     /// As files say it.
     ///
     /// ```
-    /// use tollgate_engine::policy::Unsettled;
+    /// use tollgate_engine::policy::UnsettledAction;
     ///
-    /// assert_eq!(Unsettled::Refund.name(), "refund");
+    /// assert_eq!(UnsettledAction::Refund.name(), "refund");
     /// ```
     pub const fn name(self) -> &'static str {
         match self {
@@ -598,7 +598,7 @@ impl UnsettledAction {
 ///
 /// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, over: wait 200ms}]", Format::Yaml)?.policy;
 /// assert_eq!(policy.rules[0].over, Over::Wait(Duration::from_millis(200)));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum OverLimitAction {
@@ -613,17 +613,17 @@ pub enum OverLimitAction {
 /// itself, whatever the key and whether there is a store.
 ///
 /// ```
-/// use tollgate_adaptive::NamedLaw;
+/// use tollgate_adaptive::AdaptiveAlgorithm;
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::policy::Adaptive;
 ///
 /// let text = "limits: [{name: api, concurrency: {adaptive: gradient2, min: 5, max: 200}}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let adaptive = Adaptive { law: NamedLaw::Gradient2, min: 5, max: 200 };
+/// let adaptive = Adaptive { law: AdaptiveAlgorithm::Gradient2, min: 5, max: 200 };
 /// assert_eq!(policy.rules[0].adaptive, Some(adaptive));
 /// assert_eq!(adaptive.to_string(), "5 to 200 at once by gradient2");
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
 #[display("{min} to {max} at once by {algorithm}")]
@@ -649,7 +649,7 @@ pub struct Adaptive {
 /// let shed = policy.rules[0].shed.as_ref().expect("by priority");
 /// assert_eq!((shed.by.as_str(), shed.shares), ("priority", Shares::new(50, 90)));
 /// assert_eq!(shed.shares.of(Criticality::Sheddable, 10), 5);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Shedding {
@@ -672,7 +672,7 @@ impl Policy {
     /// let five = read("limits: [{name: all, rate: 5/s}]")?;
     /// assert_eq!(five, read("# As agreed.\nlimits:\n- name: all\n  rate: 5/s")?);
     /// assert_ne!(five, read("limits: [{name: all, rate: 6/s}]")?);
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn fingerprint(&self) -> u64 {
         let mut policy = self.clone();

@@ -22,7 +22,7 @@ const MAX_LINE_WIDTH: usize = 100;
 /// let text = "limits:\n- name: api\n  rate: 10/fortnight\n";
 /// let rejected = Policy::from_text(text, Format::Yaml).unwrap_err();
 /// assert_eq!(
-///     render::human(&rejected.errors, &rejected.sources),
+///     render::to_text(&rejected.errors, &rejected.sources),
 ///     "error[bad-rate]: unknown unit \"fortnight\"\n \
 ///      --> <text>:3:12\n  \
 ///      |\n\
@@ -39,12 +39,12 @@ pub fn to_text(diagnostics: &[Diagnostic], sources: &Sources) -> String {
 ///
 /// ```
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::render::{Piece, painted};
+/// use tollgate_engine::render::{TextStyle, painted};
 /// use tollgate_engine::Policy;
 ///
 /// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
-/// let shown = painted(&rejected.errors, &rejected.sources, &|piece, text| match piece {
-///     Piece::Error => format!("<{text}>"),
+/// let shown = to_styled_text(&rejected.errors, &rejected.sources, &|piece, text| match piece {
+///     TextStyle::Error => format!("<{text}>"),
 ///     _ => text.to_owned(),
 /// });
 /// assert!(shown.starts_with("<error[wrong-type]>: expected a list of rules"));
@@ -69,8 +69,8 @@ pub enum TextStyle {
 /// use tollgate_engine::{Policy, render};
 ///
 /// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
-/// let plain = render::painted(&rejected.errors, &rejected.sources, &|_, text| text.to_owned());
-/// assert_eq!(plain, render::human(&rejected.errors, &rejected.sources));
+/// let plain = render::to_styled_text(&rejected.errors, &rejected.sources, &|_, text| text.to_owned());
+/// assert_eq!(plain, render::to_text(&rejected.errors, &rejected.sources));
 /// ```
 pub fn to_styled_text(
     diagnostics: &[Diagnostic],
@@ -198,7 +198,7 @@ fn visible_text(text: &str) -> String {
 /// use tollgate_engine::{Policy, render};
 ///
 /// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
-/// let reports = render::reports(&rejected.errors, &rejected.sources);
+/// let reports = render::to_reports(&rejected.errors, &rejected.sources);
 /// assert_eq!((reports[0].code, reports[0].column), ("wrong-type", 9));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -230,9 +230,9 @@ pub struct DiagnosticReport<'a> {
 /// use tollgate_engine::{Policy, render};
 ///
 /// let checked = Policy::from_text("limits: [{name: a, rate: 9/s burst 1}]", Format::Yaml)?;
-/// let reports = render::reports(&checked.warnings, &checked.sources);
+/// let reports = render::to_reports(&checked.warnings, &checked.sources);
 /// assert_eq!((reports[0].severity, reports[0].code), ("warning", "burst-ratio"));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn to_reports<'a>(
     diagnostics: &'a [Diagnostic],

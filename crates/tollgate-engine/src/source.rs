@@ -83,14 +83,14 @@ impl Policy {
     /// let checked = Policy::from_envoy_files(&[file("edge"), file("mesh")])?;
     /// assert_eq!(checked.policy.domains.len(), 2);
     /// assert!(Policy::from_envoy_files(&[file("edge"), file("edge")]).is_err());
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn from_envoy_files(files: &[(String, String)]) -> Result<LoadedPolicy, LoadError> {
         check_envoy(files)
     }
 
     /// The same, of files at these paths. Together they have at most
-    /// [so many](crate::document::MOST_BYTES) bytes, and what is no file, such as a pipe, isn't read.
+    /// [so many](crate::document::MAX_BYTES) bytes, and what is no file, such as a pipe, isn't read.
     ///
     /// # Errors
     /// A file that can't be read, or every error in these files.
@@ -117,7 +117,7 @@ impl Policy {
     /// let text = "[[limits]]\nname = \"all\"\nrate = \"1000/s\"\n";
     /// let checked = Policy::from_text(text, Format::Toml)?;
     /// assert_eq!(checked.policy.rules.len(), 1);
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn from_text(text: &str, format: Format) -> Result<LoadedPolicy, LoadError> {
         if format == Format::Yaml && loader::is_envoy_text(text) {
@@ -221,15 +221,15 @@ fn check_envoy(files: &[(String, String)]) -> Result<LoadedPolicy, LoadError> {
 /// folders inside of it, and none whose name begins with a dot: those are of editors, and of kubelet.
 ///
 /// ```
-/// use tollgate_engine::source::files_in;
+/// use tollgate_engine::source::policy_files_in;
 ///
 /// # let folder = std::env::temp_dir().join(format!("tollgate-files-in-{}", std::process::id()));
 /// # std::fs::create_dir_all(&folder)?;
 /// for name in ["b.yaml", "a.toml", "README", ".b.yaml"] {
 ///     std::fs::write(folder.join(name), "")?;
 /// }
-/// assert_eq!(files_in(&folder), [folder.join("a.toml"), folder.join("b.yaml")]);
-/// assert!(files_in(folder.join("a.toml")).is_empty());
+/// assert_eq!(policy_files_in(&folder), [folder.join("a.toml"), folder.join("b.yaml")]);
+/// assert!(policy_files_in(folder.join("a.toml")).is_empty());
 /// # std::fs::remove_dir_all(&folder)?;
 /// # Ok::<(), std::io::Error>(())
 /// ```

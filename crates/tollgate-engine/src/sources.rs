@@ -34,7 +34,7 @@ pub struct Source {
 }
 
 impl Sources {
-    /// The file that a [`Span`] speaks of.
+    /// The file that a [`FailureWindow`] speaks of.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -45,7 +45,7 @@ impl Sources {
     /// let file = sources.get(0).expect("one file");
     /// assert_eq!((file.name(), file.line(1)), ("<text>", Some("limits:")));
     /// assert!(sources.get(1).is_none());
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn get(&self, file: u32) -> Option<&Source> {
         self.files.get(usize::try_from(file).ok()?)

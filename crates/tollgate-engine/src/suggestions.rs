@@ -79,7 +79,7 @@ fn normalized_word(word: &str) -> Option<String> {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let facts = Facts::new().with("plna", "pro").with("usr", "42").with("colour", "red");
 /// assert_eq!(misspelt(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn misspelled_facts<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {
     let conditions = policy.block.iter().chain(&policy.exempt);

@@ -90,7 +90,7 @@ static WAIT_BUCKETS: [u64; 12] = [
 /// use tollgate_engine::verdict::DenyReason;
 ///
 /// let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
-/// let engine = Engine::new(policy, memory)?.with_tallies(1_000);
+/// let engine = Engine::new(policy, memory)?.with_counters(1_000);
 /// for _ in 0..5 {
 ///     let _ = engine.decide(&Facts::new());
 /// }
@@ -133,9 +133,9 @@ impl LimiterCounts {
 /// [`Engine::requests`](crate::Engine::requests).
 ///
 /// ```
-/// use tollgate_engine::tally::Requests;
+/// use tollgate_engine::tally::RequestCounts;
 ///
-/// let none = Requests::default();
+/// let none = RequestCounts::default();
 /// assert_eq!((none.passed, none.refused), (0, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -119,9 +119,9 @@ pub enum Warning {
 /// The names of the facts that a request had, and which of them are near to one that the policy asks for.
 ///
 /// ```
-/// use tollgate_engine::warning::Had;
+/// use tollgate_engine::warning::SeenFacts;
 ///
-/// let had = Had::default();
+/// let had = SeenFacts::default();
 /// assert_eq!(had.to_string(), "no facts");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -137,9 +137,9 @@ impl Warning {
     /// The rule it is about, if it is about one.
     ///
     /// ```
-    /// use tollgate_engine::warning::{Had, Warning};
+    /// use tollgate_engine::warning::{SeenFacts, Warning};
     ///
-    /// # fn shows(warning: &Warning) -> Option<&str> {
+    /// # fn clock_time(warning: &Warning) -> Option<&str> {
     /// warning.rule()
     /// # }
     /// ```

@@ -71,7 +71,7 @@ impl<'a> DecisionAnswer<'a> {
         Some(shown_limit(self.rule()?, kind, &self.decision))
     }
 
-    /// What header fields show of all limits that the request met, the most urgent first and at most [`MOST_LISTED`]. That takes a
+    /// What header fields show of all limits that the request met, the most urgent first and at most [`MAX_LISTED_LIMITS`]. That takes a
     /// verdict that [lists](tollgate_engine::Conditions::listing_limits) them; otherwise it is the one that decided. A limit is called
     /// by its rule, and if a rule has several of them by that and what it is: `api:10/s`, `api:1000/month`, `api:concurrency`.
     ///
@@ -80,7 +80,7 @@ impl<'a> DecisionAnswer<'a> {
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy};
-    /// use tollgate_http::{Answered, Dialect, fields};
+    /// use tollgate_http::{Answered, HeaderDialect, fields};
     ///
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let text = "limits: [{name: api, rate: 10/s, concurrency: 3}, {name: all, rate: 50/m}]";
@@ -90,7 +90,7 @@ impl<'a> DecisionAnswer<'a> {
     /// let answered = Answered::of(&verdict, verdict.refused().is_none());
     /// let mut lines = Vec::new();
     /// answered.show_limits(|limits| {
-    ///     fields::write(&[Dialect::Draft8], limits, 0, |name, value| lines.push(format!("{name}: {value}")));
+    ///     fields::write(&[HeaderDialect::Draft8], limits, 0, |name, value| lines.push(format!("{name}: {value}")));
     /// });
     /// assert_eq!(lines[1], r#"ratelimit: "api:10/s";r=9;t=1, "all";r=49;t=2, "api:concurrency";r=2"#);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

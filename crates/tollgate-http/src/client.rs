@@ -1,7 +1,7 @@
 //! Whose request it is: the address of the client, whoever stands in between.
 //!
 //! The address that a connection comes from can't be forged; what header fields say can, by anybody. So by default
-//! ([`Trust::nobody`]) the connection's address counts and no field is read. Behind proxies of your own say which those
+//! ([`Trust::none`]) the connection's address counts and no field is read. Behind proxies of your own say which those
 //! are, by their [addresses](Trust::proxies) or by their [number](Trust::hops), and the field that the last of them
 //! writes is walked from the right: each proxy vouches for what it wrote, which is the address it was asked from.
 //! What stands left of the first address that isn't a proxy's was written by the client and is never looked at.
@@ -33,7 +33,7 @@ const MAX_HOPS: usize = 128;
 ///
 /// let stranger = Some("192.0.2.66".parse()?);
 /// let client = trust.client(stranger, fields.iter().map(|line| line.as_bytes()));
-/// assert_eq!((client.address, client.told), (stranger, Told::ByStranger));
+/// assert_eq!((client.address, client.told), (stranger, Told::Untrusted));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -130,9 +130,9 @@ impl Trust {
     /// Proxies tell the client by this field.
     ///
     /// ```
-    /// use tollgate_http::client::{Field, Trust};
+    /// use tollgate_http::client::{ForwardedField, Trust};
     ///
-    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).by(Field::Single("CF-Connecting-IP".into()));
+    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).by(ForwardedField::Single("CF-Connecting-IP".into()));
     /// assert_eq!(trust.field().name(), "cf-connecting-ip");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -9,12 +9,12 @@ use derive_more::{Display, Error};
 /// Each has a name, by which it is chosen on command lines and in files:
 ///
 /// ```
-/// use tollgate_http::Dialect;
+/// use tollgate_http::HeaderDialect;
 ///
-/// for dialect in Dialect::ALL {
+/// for dialect in HeaderDialect::ALL {
 ///     assert_eq!(dialect.name().parse(), Ok(dialect));
 /// }
-/// let error = "draft-9".parse::<Dialect>().unwrap_err();
+/// let error = "draft-9".parse::<HeaderDialect>().unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),
 ///     "no dialect \"draft-9\": it is one of draft-8, draft-7, draft-6, draft-3, github",
@@ -29,12 +29,12 @@ pub enum HeaderDialect {
     Draft8,
     /// `RateLimit: limit=100, remaining=50, reset=30` and `RateLimit-Policy: 100;w=60`.
     Draft7,
-    /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-Reset`, and `RateLimit-Policy` as in draft 7.
+    /// `RateLimit-Limit`, `RateLimit-Remaining`, `RateLimit-ResetMeaning`, and `RateLimit-Policy` as in draft 7.
     Draft6,
-    /// `X-RateLimit-Limit: 100, 100;w=60`, `X-RateLimit-Remaining`, `X-RateLimit-Reset` in seconds from now:
+    /// `X-RateLimit-Limit: 100, 100;w=60`, `X-RateLimit-Remaining`, `X-RateLimit-ResetMeaning` in seconds from now:
     /// as Envoy sends it.
     Draft3,
-    /// `X-RateLimit-Limit`, `-Remaining`, `-Used`, and `-Reset` in seconds since 1970: as GitHub sends it.
+    /// `X-RateLimit-Limit`, `-Remaining`, `-ActualCost`, and `-ResetMeaning` in seconds since 1970: as GitHub sends it.
     XRateLimit,
 }
 
@@ -68,9 +68,9 @@ impl HeaderDialect {
     /// `Access-Control-Expose-Headers` names them.
     ///
     /// ```
-    /// use tollgate_http::Dialect;
+    /// use tollgate_http::HeaderDialect;
     ///
-    /// assert_eq!(Dialect::Draft8.field_names(), ["ratelimit-policy", "ratelimit"]);
+    /// assert_eq!(HeaderDialect::Draft8.field_names(), ["ratelimit-policy", "ratelimit"]);
     /// ```
     pub const fn field_names(self) -> &'static [&'static str] {
         match self {

@@ -16,10 +16,10 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// ```
 /// use std::time::Duration;
 /// use tollgate_core::{Decision, Outcome};
-/// use tollgate_http::Shown;
+/// use tollgate_http::ShownLimit;
 ///
 /// let decision = Decision::new(Outcome::Allowed, 10, 8, Duration::ZERO, Duration::from_millis(150));
-/// let shown = Shown::of("searches", &decision).window(Duration::from_secs(1)).more_after(Duration::from_millis(50));
+/// let shown = ShownLimit::of("searches", &decision).window(Duration::from_secs(1)).refill_after(Duration::from_millis(50));
 /// assert_eq!(shown.remaining, 8);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct ShownLimit<'a> {
 }
 
 impl<'a> ShownLimit<'a> {
-    /// What a decision tells. Until [`more_after`](Self::more_after) says otherwise, more comes when a refused
+    /// What a decision tells. Until [`more_after`](Self::refill_after) says otherwise, more comes when a refused
     /// request may be repeated, or else when all of the quota is back.
     pub const fn of(name: &'a str, decision: &Decision) -> Self {
         let more_after = match decision.outcome {
@@ -64,12 +64,12 @@ impl<'a> ShownLimit<'a> {
     /// ```
     /// use std::time::Duration;
     /// use tollgate_core::{Decision, Outcome, Rate};
-    /// use tollgate_http::Shown;
+    /// use tollgate_http::ShownLimit;
     ///
     /// let decision = Decision::new(Outcome::Allowed, 20, 17, Duration::ZERO, Duration::from_millis(250));
-    /// let shown = Shown::of_bucket("per-user", &decision, Rate::per_second(10).burst(20));
+    /// let shown = ShownLimit::of_bucket("per-user", &decision, Rate::per_second(10).burst(20));
     /// assert_eq!(shown.window, Some(Duration::from_secs(2)));
-    /// assert_eq!(shown.more_after, Duration::from_millis(50));
+    /// assert_eq!(shown.refill_after, Duration::from_millis(50));
     /// ```
     pub fn of_bucket(name: &'a str, decision: &Decision, rate: Rate) -> Self {
         let (shown, limit) = (Self::of(name, decision), decision.limit);
@@ -128,7 +128,7 @@ pub(crate) const fn whole_seconds(time: Duration) -> u64 {
     if up < LARGEST { up } else { LARGEST }
 }
 
-/// What the field `Retry-Settlement` says to a request that was refused: whole seconds, rounded up, at least one. None
+/// What the field `Retry-SettlementTiming` says to a request that was refused: whole seconds, rounded up, at least one. None
 /// if it was allowed, or if it would never pass.
 ///
 /// ```
@@ -155,26 +155,26 @@ pub const fn retry_after(decision: &Decision) -> Option<u64> {
 /// Writes the fields of each dialect; the limit that decided comes first. Dialects that can show one limit only
 /// show that one. Limits that limit nothing aren't shown, and nothing is written if none is left.
 ///
-/// `unix_now` is the time in seconds since 1970, for [`Dialect::Github`].
+/// `unix_now` is the time in seconds since 1970, for [`HeaderDialect::XRateLimit`].
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate_core::{Decision, Outcome};
-/// use tollgate_http::{Dialect, Shown, fields};
+/// use tollgate_http::{HeaderDialect, ShownLimit, fields};
 ///
 /// let decision = Decision::new(Outcome::Allowed, 3, 2, Duration::ZERO, Duration::from_secs(1_200));
-/// let shown = Shown::of("per-ip", &decision).window(Duration::from_secs(3_600));
+/// let shown = ShownLimit::of("per-ip", &decision).window(Duration::from_secs(3_600));
 /// let written = |dialect| {
 ///     let mut lines = Vec::new();
 ///     fields::write(&[dialect], &[shown], 1_700_000_000, |name, value| lines.push(format!("{name}: {value}")));
 ///     lines.join("\n")
 /// };
 /// assert_eq!(
-///     written(Dialect::Draft3),
+///     written(HeaderDialect::Draft3),
 ///     "x-ratelimit-limit: 3, 3;w=3600\nx-ratelimit-remaining: 2\nx-ratelimit-reset: 1200",
 /// );
 /// assert_eq!(
-///     written(Dialect::Github),
+///     written(HeaderDialect::XRateLimit),
 ///     "x-ratelimit-limit: 3\nx-ratelimit-remaining: 2\nx-ratelimit-used: 1\nx-ratelimit-reset: 1700001200",
 /// );
 /// ```

@@ -73,9 +73,9 @@ pub const fn http_status(status: u16, grpc_status: Option<&[u8]>) -> u16 {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_http::{DenyReason, Refusal, grpc};
+/// use tollgate_http::{DenyReason, DenialBody, grpc};
 ///
-/// let refusal = Refusal { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
+/// let refusal = DenialBody { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
 /// let mut lines = Vec::new();
 /// grpc::write(&refusal, Some(Duration::from_millis(1_500)), |name, value| lines.push(format!("{name}: {value}")));
 /// assert_eq!(lines[0], "grpc-status: 8");
@@ -120,7 +120,7 @@ fn millis(wait: Duration) -> u64 {
     u64::try_from(wait.as_nanos().div_ceil(1_000_000)).unwrap_or(u64::MAX)
 }
 
-/// `google.rpc.Status` as protocol buffers.
+/// `google.rpc.LimitStatus` as protocol buffers.
 fn status_details(code: u64, refusal: &DenialBody<'_>, wait: Option<Duration>) -> Vec<u8> {
     let mut status = Vec::with_capacity(256);
     number(&mut status, 1, code);

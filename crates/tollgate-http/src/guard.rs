@@ -6,10 +6,10 @@
 //!                                                            └─► denial ─► shadow, block, tarpit ─► refusal
 //! ```
 //!
-//! A carrier asks ([`Guard::ask`], and [`Guard::answer`] if that takes time; if the limits have changed meanwhile it asks once
-//! more). A request that passes has a [`Ticket`]: with the head
-//! of its answer it becomes [`Fields`] and a [`Rest`], which lives until the body has ended. Of one that doesn't,
-//! [`Guard::admit`] makes the answer.
+//! A carrier asks ([`RequestLimiter::ask`], and [`RequestLimiter::answer`] if that takes time; if the limits have changed meanwhile it asks once
+//! more). A request that passes has a [`RequestPermit`]: with the head
+//! of its answer it becomes [`HeaderFields`] and a [`BodyPermit`], which lives until the body has ended. Of one that doesn't,
+//! [`RequestLimiter::admit`] makes the answer.
 
 use derive_more::{Display, Error};
 
@@ -87,8 +87,8 @@ pub trait RequestLimits<R: Request + ?Sized>: Send + Sync + 'static {
     }
 }
 
-/// Limits that give back what a request turns out not to have cost, exactly: [`ExactPerKey`], and [`ByPolicy`] for rules whose
-/// cost is an estimate. A [`PerKey`] has no room to keep it in.
+/// Limits that give back what a request turns out not to have cost, exactly: [`SettlingRatePerKey`], and [`PolicyLimits`] for rules whose
+/// cost is an estimate. A [`RatePerKey`] has no room to keep it in.
 #[diagnostic::on_unimplemented(
     message = "`{Self}` can't give back what a request turns out not to have cost",
     label = "these limits don't settle costs",
@@ -104,7 +104,7 @@ pub struct Terms<'a> {
     pub cost: Option<u64>,
     /// How clients are told.
     pub answers: &'a ResponseFormat,
-    /// Whether it may be kept until its turn comes. In [shadow](Guard::shadow) nobody is: who would be, is over the limit.
+    /// Whether it may be kept until its turn comes. In [shadow](RequestLimiter::shadow) nobody is: who would be, is over the limit.
     pub may_wait: bool,
 }
 
@@ -137,7 +137,7 @@ pub enum AskOutcome<A, Q> {
 pub enum FastCheck<H, Q> {
     /// It may go on, holds nothing, and its answer says this of the limit.
     Passed(HeaderFields),
-    /// It may not, or not yet: the same as comes of [asking](Limits::ask).
+    /// It may not, or not yet: the same as comes of [asking](RequestLimits::ask).
     Over(AskOutcome<LimitOutcome<H>, Q>),
     /// Nothing is known and nothing has happened: it is asked about in full.
     Unclear,
@@ -160,7 +160,7 @@ pub enum LimitOutcome<H> {
     /// It can't be said, because of a mistake in the service.
     Failed(ServerMistake),
     /// It can't be said of what was asked, because the limits have changed since and want to know more: only
-    /// [`answer`](Limits::answer) says so, and holds nothing then. The request is asked about again.
+    /// [`answer`](RequestLimits::answer) says so, and holds nothing then. The request is asked about again.
     Outdated,
 }
 
@@ -169,13 +169,13 @@ pub enum LimitOutcome<H> {
 pub enum Admission<H: HoldRequest> {
     /// It may go on, with this.
     Passed(RequestPermit<H>),
-    /// It may not: [`Guard::admit`] makes the answer.
+    /// It may not: [`RequestLimiter::admit`] makes the answer.
     Refused(Box<Denial>),
-    /// It can't be said, because of a mistake in the service: [`Guard::admit`] makes the answer.
+    /// It can't be said, because of a mistake in the service: [`RequestLimiter::admit`] makes the answer.
     Failed(ServerMistake),
 }
 
-/// The limits have changed since a request was asked about, and want to know more of it: [ask](Guard::ask) again.
+/// The limits have changed since a request was asked about, and want to know more of it: [ask](RequestLimiter::ask) again.
 #[derive(Clone, Copy, Debug, Display, Error, PartialEq, Eq)]
 #[display(
     "the limits have changed since the request was asked about, and want to know more of it: ask again"

@@ -1,9 +1,9 @@
 //! What HTTP says of a limit, whatever the framework: text and bytes in, text and bytes out.
 //!
 //! One thing comes in, [whose request it is](client), and three leave here:
-//! * [header fields](fields) in the dialect that clients know ([`Dialect`]),
-//! * `Retry-Settlement` ([`retry_after`]),
-//! * the [body](refusal::Refusal) of a refusal.
+//! * [header fields](fields) in the dialect that clients know ([`HeaderDialect`]),
+//! * `Retry-SettlementTiming` ([`retry_after`]),
+//! * the [body](refusal::DenialBody) of a refusal.
 //!
 //! Two features have what stands around them: `guard`, what all middleware of servers shares, and `outgoing`, what paces the
 //! calls of clients by such fields.
@@ -11,12 +11,12 @@
 //! ```
 //! use std::time::Duration;
 //! use tollgate_core::{Decision, Outcome};
-//! use tollgate_http::{Dialect, Shown, fields};
+//! use tollgate_http::{HeaderDialect, ShownLimit, fields};
 //!
 //! let decision = Decision::new(Outcome::Allowed, 100, 50, Duration::ZERO, Duration::from_secs(30));
-//! let shown = Shown::of("per-user", &decision).window(Duration::from_secs(60));
+//! let shown = ShownLimit::of("per-user", &decision).window(Duration::from_secs(60));
 //! let mut lines = Vec::new();
-//! fields::write(&[Dialect::Draft8], &[shown], 0, |name, value| lines.push(format!("{name}: {value}")));
+//! fields::write(&[HeaderDialect::Draft8], &[shown], 0, |name, value| lines.push(format!("{name}: {value}")));
 //! assert_eq!(lines, [
 //!     "ratelimit-policy: \"per-user\";q=100;w=60",
 //!     "ratelimit: \"per-user\";r=50;t=30",

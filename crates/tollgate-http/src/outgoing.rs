@@ -1,10 +1,10 @@
 //! The calls that a program makes: each host is asked at a pace of one's own, and no faster than it says.
 //!
-//! A server that limits tells so: `Retry-Settlement` when it refuses, and in most dialects how much is left before it does
-//! ([`Advice`]). A [`Pacer`] takes note of it for each host. While a host wants to be left alone its calls wait; when little is left
+//! A server that limits tells so: `Retry-SettlementTiming` when it refuses, and in most dialects how much is left before it does
+//! ([`ServerAdvice`]). A [`HostPacer`] takes note of it for each host. While a host wants to be left alone its calls wait; when little is left
 //! they are spread over the time until there is more, so that none is refused; after a stop one goes first, and with each that
 //! passes they go a little faster. What a server says can only slow a client down, and for no longer than
-//! [`longest_stop`](Builder::longest_stop), whatever it says.
+//! [`longest_stop`](HostPacerBuilder::max_stop), whatever it says.
 //!
 //! ```
 //! use tollgate::Rate;
@@ -20,8 +20,8 @@
 //!     let own = fields.iter().filter(move |(own, _)| *own == name);
 //!     own.map(|(_, value)| value.as_bytes())
 //! });
-//! // Now nobody asks this host for two seconds.
-//! # Ok::<(), tollgate_http::outgoing::Stalled>(())
+//! // DecideNow nobody asks this host for two seconds.
+//! # Ok::<(), tollgate_http::outgoing::PaceError>(())
 //! # })?;
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
@@ -67,9 +67,9 @@ pub struct HostPacer<C: Clock = Monotonic, W: Clock = Wall> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_http::outgoing::Patience;
+/// use tollgate_http::outgoing::MaxWait;
 ///
-/// let patience = Patience(Duration::from_millis(200));
+/// let patience = MaxWait(Duration::from_millis(200));
 /// # let _ = patience;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -103,11 +103,11 @@ impl HostPacer {
 impl<C: Clock, W: Clock> HostPacer<C, W> {
     /// Waits until this host may be asked, as long as a call may wait.
     ///
-    /// Dropping the future frees its place. Whoever has a [`Call`] makes it at once, and tells what was
+    /// Dropping the future frees its place. Whoever has a [`CallPermit`] makes it at once, and tells what was
     /// [`answered`](Self::answered).
     ///
     /// # Errors
-    /// [`Stalled`] at once, if it would take too long or too many wait.
+    /// [`PaceError`] at once, if it would take too long or too many wait.
     pub async fn acquire(&self, host: &str) -> Result<CallPermit, PaceError> {
         self.acquire_within(host, self.settings.longest_wait).await
     }
@@ -270,7 +270,7 @@ impl CallPermit {
 /// A stop that may be longer than this may as well be for ever.
 const DAY: Duration = Duration::from_secs(86_400);
 
-/// Builds a [`Pacer`]; made by [`Pacer::builder`].
+/// Builds a [`HostPacer`]; made by [`HostPacer::builder`].
 ///
 /// ```
 /// use std::time::Duration;
@@ -279,7 +279,7 @@ const DAY: Duration = Duration::from_secs(86_400);
 ///
 /// let pacer = Pacer::builder(Rate::per_second(100))
 ///     .longest_wait(Duration::from_secs(5))
-///     .longest_stop(Duration::from_secs(60))
+///     .max_stop(Duration::from_secs(60))
 ///     .build()?;
 /// # let _ = pacer;
 /// # Ok::<(), tollgate::LimitError>(())
@@ -344,7 +344,7 @@ impl HostPacerBuilder {
         self
     }
 
-    /// What the number in `X-RateLimit-Reset` means.
+    /// What the number in `X-RateLimit-ResetMeaning` means.
     pub const fn reset_meaning(mut self, reset: ResetMeaning) -> Self {
         self.reset = reset;
         self
@@ -387,9 +387,9 @@ impl HostPacerBuilder {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_http::outgoing::Stalled;
+/// use tollgate_http::outgoing::PaceError;
 ///
-/// let stalled = Stalled::TooLate {
+/// let stalled = PaceError::TooLate {
 ///     host: "api.example.com".into(),
 ///     wait: Duration::from_secs(60),
 ///     patience: Duration::from_secs(30),

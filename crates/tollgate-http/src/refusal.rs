@@ -53,9 +53,9 @@ pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
 /// A refusal, as a client is told of it.
 ///
 /// ```
-/// use tollgate_http::{DenyReason, Refusal, status_of};
+/// use tollgate_http::{DenyReason, DenialBody, status_of};
 ///
-/// let refusal = Refusal { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
+/// let refusal = DenialBody { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
 /// assert_eq!(status_of(refusal.reason), 429);
 /// let mut body = Vec::new();
 /// refusal.problem_json(&mut body);
@@ -113,10 +113,10 @@ impl DenialBody<'_> {
     /// Writes it as two words: `{"code":"RATE_LIMIT","limit_dim":"tenant"}`.
     ///
     /// ```
-    /// use tollgate_http::{DenyReason, Refusal};
+    /// use tollgate_http::{DenyReason, DenialBody};
     ///
     /// let mut body = Vec::new();
-    /// Refusal { reason: DenyReason::Rate, limit: "tenant", retry_after: None }.plain_json(&mut body);
+    /// DenialBody { reason: DenyReason::Rate, limit: "tenant", retry_after: None }.plain_json(&mut body);
     /// assert_eq!(body, br#"{"code":"RATE_LIMIT","limit_dim":"tenant"}"#);
     /// ```
     pub fn plain_json(&self, out: &mut Vec<u8>) {

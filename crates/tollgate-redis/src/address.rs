@@ -18,8 +18,8 @@ use derive_more::{Debug, Display};
 /// | `rediss+sentinel://`, `rediss+cluster://` | by TLS |
 ///
 /// `valkey` may stand for `redis`. User and password are the store's; `?sentinel_user=…&sentinel_password=…` are
-/// those of the sentinels, if they want any. With TLS, `?ca=FILE` names the certificates to trust instead of the
-/// system's, and `?cert=FILE&key=FILE` the client's own. Characters that a URL gives a meaning are
+/// those of the sentinels, if they want any. With TLS, `?ca=CONFIG_FILE` names the certificates to trust instead of the
+/// system's, and `?cert=CONFIG_FILE&key=CONFIG_FILE` the client's own. Characters that a URL gives a meaning are
 /// written as `%40`.
 ///
 /// ```

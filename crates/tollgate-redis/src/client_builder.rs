@@ -20,14 +20,14 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_redis::{Breaker, Redis};
+/// use tollgate_redis::{BreakerThresholds, Redis};
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 ///
 /// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
 ///     .timeout(Duration::from_millis(200)) // another region
 ///     .nodes(12)
-///     .breaker(Breaker { of_calls: 50, ..Breaker::default() })
+///     .breaker(BreakerThresholds { of_calls: 50, ..BreakerThresholds::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))
 ///     .build()?; // It connects in the background.
 /// assert!(!redis.is_fallback_active());

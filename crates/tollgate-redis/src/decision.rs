@@ -17,16 +17,16 @@ use tollgate_engine::policy::OnStoreFailure;
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
-/// use tollgate_redis::LimitVerdict;
+/// use tollgate_redis::LimitDecision;
 ///
-/// let exports = redis.limiter_of("exports", LimitKind::Concurrency(1)).build()?;
+/// let exports = redis.limiter_with_kind("exports", LimitKind::Concurrency(1)).build()?;
 /// match exports.check("ada").await {
-///     LimitVerdict::Passed(passed) => {
-///         // The request runs here, or in a task that `passed.into_pass()` is moved into.
+///     LimitDecision::Passed(passed) => {
+///         // The request runs here, or in a task that `passed.into_permit()` is moved into.
 ///         assert!(exports.check("ada").await.refused().is_some());
 ///         drop(passed);
 ///     }
-///     LimitVerdict::Refused(refused) => println!("429: come back in {:?}", refused.decision.wait()),
+///     LimitDecision::Refused(refused) => println!("429: come back in {:?}", refused.decision.wait()),
 /// }
 /// assert!(exports.check("ada").await.refused().is_none());
 /// # Ok(())
@@ -51,7 +51,7 @@ pub enum LimitDecision {
 /// let mails = redis.limiter("mails", Rate::per_hour(10)).build()?;
 /// let passed = mails.check("ada").await.passed().expect("the first");
 /// assert_eq!(passed.decision.remaining, 9);
-/// let pass = passed.into_pass(); // to be moved into a task
+/// let pass = passed.into_permit(); // to be moved into a task
 /// # drop(pass);
 /// # Ok(())
 /// # }
@@ -70,9 +70,9 @@ pub struct AllowedRequest {
 /// # #[tokio::main(flavor = "current_thread")]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
-/// use tollgate_redis::LimitFindings;
+/// use tollgate_redis::DecisionDetails;
 ///
-/// let log = |told: &LimitFindings| told.decision.to_string();
+/// let log = |told: &DecisionDetails| told.decision.to_string();
 /// let logins = redis.limiter("logins", Rate::per_hour(1)).build()?;
 /// assert_eq!(log(&*logins.check("ada").await), "allowed, 0 of 1 left");
 /// assert_eq!(log(&*logins.check("ada").await), "denied, retry after 3600s");

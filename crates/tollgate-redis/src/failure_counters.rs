@@ -16,7 +16,7 @@ use crate::error::{FailureKind, StoreError};
 ///
 /// /// What a health check says.
 /// fn health(stats: &RedisStats) -> String {
-///     let failing = stats.failures.iter().find(|failure| failure.going_on_for.is_some());
+///     let failing = stats.failures.iter().find(|failure| failure.failing_for.is_some());
 ///     match failing {
 ///         Some(FailureStats { kind, count, first, .. }) => format!("{kind}, {count} so far: {first}"),
 ///         None => "well".to_owned(),

@@ -35,7 +35,7 @@ use lease::FakeLeases;
 const MAX_KEYS: usize = 10_000;
 
 /// The store of a test: limits in this process, by a clock that is set by hand, which fails when it is told
-/// to. [`Redis::rehearsal`](crate::Redis::rehearsal) has it.
+/// to. [`Redis::fake_store`](crate::Redis::fake_store) has it.
 ///
 /// In front of it is what is in front of a real store: a request that it can't be asked about gets what its
 /// limit has chosen, circuits break, events are told and counted. Leased limits are leased: this node holds a
@@ -72,7 +72,7 @@ const MAX_KEYS: usize = 10_000;
 /// let search = Facts::new().with("path", "/search").with("user", "ada");
 /// assert_eq!(status(&engine.decide_async(&export).await?), 200);
 ///
-/// let store = redis.rehearsal().expect("it is in memory");
+/// let store = redis.fake_store().expect("it is in memory");
 /// store.fail(Fault::Down);
 /// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
 /// assert_eq!(status(&engine.decide_async(&export).await?), 503);
@@ -84,7 +84,7 @@ const MAX_KEYS: usize = 10_000;
 /// }
 /// assert!(redis.is_fallback_active());
 ///
-/// store.recover();
+/// store.clear_fault();
 /// assert_eq!(status(&engine.decide_async(&export).await?), 200);
 /// assert!(!redis.is_fallback_active());
 /// # Ok(())
@@ -115,7 +115,7 @@ pub struct FakeStore {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::in_memory(Manual::new());
 /// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
-/// redis.rehearsal().expect("it is in memory").fail(Fault::Slow);
+/// redis.fake_store().expect("it is in memory").fail(Fault::Slow);
 /// let error = logins.try_check("ada", 1).await.unwrap_err();
 /// assert_eq!(error.kind(), FailureKind::TimedOut);
 /// # Ok(())
@@ -171,7 +171,7 @@ impl FakeStore {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
     /// assert!(logins.check("ada").await.passed().is_some());
-    /// redis.rehearsal().expect("it is in memory").forget();
+    /// redis.fake_store().expect("it is in memory").forget();
     /// assert!(logins.check("ada").await.passed().is_some());
     /// # Ok(())
     /// # }

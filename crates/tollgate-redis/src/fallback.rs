@@ -41,8 +41,8 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// |---|---|
 /// | `Open` | it passes, uncharged |
 /// | `Closed` | it is denied, as [`Cause::StoreFailure`](tollgate_engine::verdict::Cause::StoreFailure) |
-/// | `Local` | it is judged in this process, by the limit divided by the number of nodes, times two |
-/// | `CircuitBreak` | likewise; and once the [`Breaker`] trips, the store isn't even asked for a while |
+/// | `LocalLimits` | it is judged in this process, by the limit divided by the number of nodes, times two |
+/// | `CircuitBreak` | likewise; and once the [`BreakerThresholds`] trips, the store isn't even asked for a while |
 ///
 /// Of a request that meets rules with different choices, closed wins, and then those that are judged
 /// locally must all pass. Rules with `counting: local` are judged here in any case, and first: a refusal by one
@@ -133,7 +133,7 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
     }
 
     /// How many nodes the fleet has, this one included: one unless said otherwise. A local limit is the
-    /// limit divided by it, times two, and never more than the limit. [`Local::set_node_count`] changes it later.
+    /// limit divided by it, times two, and never more than the limit. [`LocalLimits::set_node_count`] changes it later.
     #[must_use]
     pub fn node_count(self, nodes: u64) -> Self {
         self.local.set_node_count(nodes);

@@ -16,7 +16,7 @@ use crate::redis::Redis;
 /// ```no_run
 /// use tollgate::Rate;
 /// use tollgate_engine::policy::OnStoreFailure;
-/// use tollgate_redis::{LimitVerdict, Redis};
+/// use tollgate_redis::{LimitDecision, Redis};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::connect("redis://127.0.0.1:6379")?;
@@ -26,8 +26,8 @@ use crate::redis::Redis;
 ///     .build()?;
 /// match logins.check("ada").await {
 ///     // It holds what the request takes, so keep it while the request runs.
-///     LimitVerdict::Passed(passed) => println!("come in: {}", passed.decision),
-///     LimitVerdict::Refused(refused) => match refused.fallback {
+///     LimitDecision::Passed(passed) => println!("come in: {}", passed.decision),
+///     LimitDecision::Refused(refused) => match refused.fallback {
 ///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
 ///         _ => println!("429: come back in {:?}", refused.decision.wait()),
 ///     },
@@ -186,7 +186,7 @@ impl RedisLimiter {
 
     /// Decides a cost of a key. A cost of 0 peeks.
     ///
-    /// Of slots one is taken, whatever the cost; [what passed](LimitVerdict::Passed) holds it, and it is renewed
+    /// Of slots one is taken, whatever the cost; [what passed](LimitDecision::Allowed) holds it, and it is renewed
     /// until that is dropped.
     ///
     /// ```

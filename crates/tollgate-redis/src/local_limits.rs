@@ -37,17 +37,17 @@ const LOCK_STRIPES: usize = 64;
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
-/// use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
-/// use tollgate_redis::Local;
+/// use tollgate_engine::backend::{LimitKind, Memory, StandaloneLimit};
+/// use tollgate_redis::LocalLimits;
 ///
 /// let clock = Manual::new();
-/// let local = Local::new(Memory::builder().capacity(100).clock(clock.clone()).wall(clock).build());
+/// let local = LocalLimits::new(Memory::builder().capacity(100).clock(clock.clone()).wall(clock).build());
 /// let kind = LimitKind::Rate { rate: Rate::per_hour(10), algorithm: Algorithm::Gcra };
-/// let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// let (limit, ada) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// let check = limit.check(&ada, 8);
 /// // The store has let 8 of 10 pass: then 2 are left here.
 /// let said = local.memory().answer(&[check]).decision;
-/// # let local = Local::new(Memory::builder().capacity(100).clock(Manual::new()).wall(Manual::new()).build());
+/// # let local = LocalLimits::new(Memory::builder().capacity(100).clock(Manual::new()).wall(Manual::new()).build());
 /// local.note(&check, &said);
 /// assert!(!local.decide(&[limit.check(&ada, 3)]).allowed);
 /// assert!(local.decide(&[limit.check(&ada, 2)]).allowed);

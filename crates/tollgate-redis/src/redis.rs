@@ -53,7 +53,7 @@ pub struct Redis {
 ///
 /// /// How many questions each round trip answered.
 /// fn merged(stats: &RedisStats) -> u64 {
-///     stats.questions / stats.round_trips.max(1)
+///     stats.queries / stats.round_trips.max(1)
 /// }
 /// assert_eq!(merged(&RedisStats::default()), 0);
 /// ```
@@ -70,7 +70,7 @@ pub struct RedisStats {
     pub timeouts: u64,
     /// Connections that were made.
     pub connects: u64,
-    /// How often a key was asked about that holds what no limiter wrote: [`StoreError::Foreign`](crate::StoreError).
+    /// How often a key was asked about that holds what no limiter wrote: [`StoreError::ForeignKey`](crate::StoreError).
     pub foreign_keys: u64,
     /// Refusals that were repeated without asking.
     pub repeated_denials: u64,
@@ -93,12 +93,12 @@ pub struct RedisStats {
     /// Every question that failed, by what sort of failure it was: those that [`fallback`](Self::fallback)
     /// counts as errors, and those that were asked without a failure policy, as by
     /// [`try_check`](crate::RedisLimiter::try_check). What nobody waited for, such as the renewal of a lease,
-    /// is only in [`failed_round_trips`](Self::failed_round_trips).
+    /// is only in [`failed_round_trips`](Self::round_trip_errors).
     pub failures: Vec<FailureStats>,
 }
 
 impl Redis {
-    /// The store at a URL (see [`Address`](crate::Address)), with the defaults for all else.
+    /// The store at a URL (see [`ClientAddress`](crate::ClientAddress)), with the defaults for all else.
     ///
     /// It connects in the background, on the Tokio runtime that this is called on, and goes on trying. That
     /// runtime, and whichever one asks, has to have I/O and time enabled (`Builder::enable_all`), or tasks and
@@ -119,7 +119,7 @@ impl Redis {
     }
 
     /// A client without a store, in the memory of this process and by a clock that is set by hand: for tests of what
-    /// uses it. It needs no runtime, and fails only when its [`Rehearsal`] is told to. It decides as a store would, but
+    /// uses it. It needs no runtime, and fails only when its [`FakeStore`] is told to. It decides as a store would, but
     /// for [`pace`](crate::RedisLimiter::pace), which books apart from what `check` has charged.
     ///
     /// ```
@@ -199,7 +199,7 @@ impl Redis {
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let redis = Redis::in_memory(Manual::new());
-    /// assert_eq!(redis.close().await, Gift::Given);
+    /// assert_eq!(redis.close().await, Gift::RecordedRefund);
     /// # }
     /// ```
     pub async fn close(&self) -> RefundResult {
@@ -291,7 +291,7 @@ impl RedisBuilder {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let redis = chosen(Redis::builder("redis://any")?).in_memory(Manual::new());
     /// let calls = redis.limiter("calls", Rate::per_hour(40)).build()?;
-    /// redis.rehearsal().expect("it is in memory").fail(Fault::Down);
+    /// redis.fake_store().expect("it is in memory").fail(Fault::Down);
     /// // This node's part: 40 ÷ 8 × 2.
     /// assert_eq!(calls.check("ada").await.decision.limit, 10);
     /// # Ok(())

@@ -29,7 +29,7 @@ use tollgate::{Clock, Timestamp};
 ///     fn wall(&self) -> Timestamp { Timestamp::ZERO }
 ///     fn wake_at(&self, _: Timestamp, _: &Waker) -> CancelWakeup { Box::new(|| {}) }
 ///     fn random(&self) -> u64 { 4 }
-///     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Ready(()) }
+///     fn poll_is_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Ready(()) }
 ///     fn is_cluster(&self) -> bool { false }
 ///     fn connect(&self) -> Connecting { Box::pin(async { Err("there is nothing".to_owned()) }) }
 /// }
@@ -126,19 +126,19 @@ pin_project! {
     /// # use std::{sync::Arc, task::{Context, Poll, Waker}};
     /// # use tollgate::Timestamp;
     /// # use tollgate_redis::simulation::{CancelWakeup, Connecting, World};
-    /// use tollgate_redis::simulation::Paced;
+    /// use tollgate_redis::simulation::SuspendableTask;
     /// # struct Stopped;
     /// # impl World for Stopped {
     /// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
     /// #     fn wall(&self) -> Timestamp { Timestamp::ZERO }
     /// #     fn wake_at(&self, _: Timestamp, _: &Waker) -> CancelWakeup { Box::new(|| {}) }
     /// #     fn random(&self) -> u64 { 4 }
-    /// #     fn poll_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Pending }
+    /// #     fn poll_is_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Pending }
     /// #     fn is_cluster(&self) -> bool { false }
     /// #     fn connect(&self) -> Connecting { Box::pin(async { Err("nothing".to_owned()) }) }
     /// # }
     ///
-    /// let mut task = Box::pin(Paced::new(Arc::new(Stopped), async { 42 }));
+    /// let mut task = Box::pin(SuspendableTask::new(Arc::new(Stopped), async { 42 }));
     /// assert!(task.as_mut().poll(&mut Context::from_waker(Waker::noop())).is_pending());
     /// ```
     #[derive(Debug)]

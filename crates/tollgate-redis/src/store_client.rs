@@ -49,13 +49,13 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// [`Redis`](crate::Redis) puts one in front of it.
 ///
 /// ```no_run
-/// use tollgate_engine::backend::{Backend, LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{Backend, LimitKind, StandaloneLimit};
 /// use tollgate_redis::{Redis, StoreError};
 ///
 /// # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::connect("redis://127.0.0.1:6379")?;
-/// let (limit, key) = (SoleLimit::new("jobs", LimitKind::Concurrency(8))?, SoleLimit::facts("nightly"));
-/// if let Some(direct) = redis.direct() {
+/// let (limit, key) = (StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?, StandaloneLimit::facts("nightly"));
+/// if let Some(direct) = redis.store_client() {
 ///     match direct.ask(&[limit.check(&key, 1)], None).await {
 ///         Ok(answer) => println!("{:?}", answer.decision),
 ///         Err(StoreError::TimedOut { after }) => println!("no answer within {after:?}"),

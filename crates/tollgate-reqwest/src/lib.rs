@@ -12,7 +12,7 @@
 //! # let _ = client;
 //! ```
 //!
-//! * [`Pace`] is the middleware; clones count together.
+//! * [`PaceMiddleware`] is the middleware; clones count together.
 //! * [`Pacer`] says how long calls wait and how far hosts are believed.
 //! * [`stalled`] tells a call that wasn't made, because it would have waited for too long, from one that failed.
 
@@ -33,8 +33,8 @@ pub use tollgate_http::outgoing::{
 /// Paces calls, host by host.
 ///
 /// A call waits until its host may be asked, and what each answer says of the host's limit (`Retry-After`, `RateLimit` and its
-/// relatives) counts for the next. Calls that would wait for too long fail at once; [`Patience`] says what that is for one
-/// of them (`request.with_extension(Patience(…))`). A call that is dropped frees its place.
+/// relatives) counts for the next. Calls that would wait for too long fail at once; [`MaxWait`] says what that is for one
+/// of them (`request.with_extension(MaxWait(…))`). A call that is dropped frees its place.
 ///
 /// Answers are handed on as they are, unless [`retries`](Self::retries) says to ask again when one is a refusal.
 ///
@@ -132,10 +132,10 @@ fn host_of(url: &Url) -> String {
 /// Why a call wasn't made; none if it failed in another way.
 ///
 /// ```
-/// use tollgate_reqwest::stalled;
+/// use tollgate_reqwest::pace_error;
 ///
 /// let error = reqwest_middleware::Error::middleware(std::io::Error::other("something else"));
-/// assert_eq!(stalled(&error), None);
+/// assert_eq!(pace_error(&error), None);
 /// ```
 pub fn pace_error(error: &Error) -> Option<&PaceError> {
     match error {

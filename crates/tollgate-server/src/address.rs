@@ -33,7 +33,7 @@ pub enum Address {
     Disabled,
 }
 
-/// No address: see [`Address`].
+/// No address: see [`ClientAddress`].
 #[derive(Clone, Debug, Display, Error, PartialEq, Eq)]
 #[display("no address {_0:?}: write {}", self.expected_form())]
 pub struct AddressError(#[error(not(source))] String);

@@ -26,7 +26,7 @@ const FULL_SHARE: u32 = 1_000_000;
 /// use tollgate_server::DenialLog;
 ///
 /// let none = DenialLog { share: "0".parse()?, ..DenialLog::default() };
-/// assert_eq!((none.share.to_string().as_str(), none.most_a_second), ("0%", 10));
+/// assert_eq!((none.share.to_string().as_str(), none.max_per_second), ("0%", 10));
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -49,11 +49,11 @@ impl Default for DenialLog {
 /// A part of something, to the ten-thousandth of a percent.
 ///
 /// ```
-/// use tollgate_server::Share;
+/// use tollgate_server::SampleRate;
 ///
-/// assert_eq!("2.5%".parse::<Share>()?.to_string(), "2.5%");
-/// assert_eq!("0".parse::<Share>()?.to_string(), "0%");
-/// assert!("5".parse::<Share>().is_err() && "101%".parse::<Share>().is_err());
+/// assert_eq!("2.5%".parse::<SampleRate>()?.to_string(), "2.5%");
+/// assert_eq!("0".parse::<SampleRate>()?.to_string(), "0%");
+/// assert!("5".parse::<SampleRate>().is_err() && "101%".parse::<SampleRate>().is_err());
 /// # Ok::<(), String>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

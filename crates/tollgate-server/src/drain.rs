@@ -37,10 +37,10 @@ pub(crate) const SHUTTING_DOWN: &str =
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_server::Drain;
+/// use tollgate_server::DrainSettings;
 ///
 /// // In Kubernetes others hear of the end a little after the service does.
-/// let drain = Drain { delay: Duration::from_secs(5), ..Drain::default() };
+/// let drain = DrainSettings { delay: Duration::from_secs(5), ..DrainSettings::default() };
 /// assert_eq!(drain.time, Duration::from_secs(10));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -16,7 +16,7 @@ mod queue;
 
 use queue::LineQueue;
 
-/// How much an event matters. Those below the level of a [`Log`] aren't written.
+/// How much an event matters. Those below the level of a [`HitLog`] aren't written.
 #[derive(Clone, Copy, Debug, derive_more::Display, PartialEq, Eq, PartialOrd, Ord)]
 #[display(rename_all = "lowercase")]
 pub enum Level {
@@ -44,9 +44,9 @@ pub enum LogFormat {
 /// Where a service says what happens to it. Clones say it to the same place.
 ///
 /// ```
-/// use tollgate_server::{Level, Log, LogForm};
+/// use tollgate_server::{Level, Log, LogFormat};
 ///
-/// let log = Log::to(std::io::sink(), LogForm::Text);
+/// let log = Log::to(std::io::sink(), LogFormat::Text);
 /// log.info("policy reloaded", &[("rules", &3)]);
 /// log.set_level(Level::Error);
 /// assert_eq!(log.level(), Level::Error);
@@ -82,9 +82,9 @@ impl Log {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate_server::{Level, Log, LogForm};
+    /// use tollgate_server::{Level, Log, LogFormat};
     ///
-    /// let log = Log::queued(std::io::sink(), LogForm::Json)?;
+    /// let log = Log::queued(std::io::sink(), LogFormat::Json)?;
     /// log.info("policy reloaded", &[("rules", &3)]);
     /// log.drain(Duration::from_secs(1));
     /// assert_eq!(log.dropped(), 0);

@@ -56,7 +56,7 @@ impl Drop for ReservedCapacity<'_> {
 /// What there is by a name that a caller has chosen.
 #[derive(Debug)]
 pub(crate) enum NameLookup {
-    /// Nothing: whoever is told this decides, and says when that is [done](Holds::decided).
+    /// Nothing: whoever is told this decides, and says when that is [done](Reservations::decided).
     Nothing,
     /// Another call with this name is being decided.
     InProgress,
@@ -257,7 +257,7 @@ impl Reservations {
         })
     }
 
-    /// The same for a caller that [has room](Self::ask_for), with what it has asked and is told, to tell it again.
+    /// The same for a caller that [has room](Self::look_up), with what it has asked and is told, to tell it again.
     pub(crate) fn hold_with_answer(
         &self,
         name: &[u8],

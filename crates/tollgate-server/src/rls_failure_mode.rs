@@ -8,10 +8,10 @@ use tollgate_engine::policy::{Counting, DescriptorRule, FailureModes, Limits, On
 /// What Envoy is told where the store can't be asked and a limit is closed.
 ///
 /// ```
-/// use tollgate_server::RlsClosed;
+/// use tollgate_server::RlsFailureMode;
 ///
-/// assert_eq!("deny".parse(), Ok(RlsClosed::Deny));
-/// let error = "open".parse::<RlsClosed>().unwrap_err();
+/// assert_eq!("deny".parse(), Ok(RlsFailureMode::Deny));
+/// let error = "open".parse::<RlsFailureMode>().unwrap_err();
 /// assert_eq!(error.to_string(), "no answer \"open\": it is error or deny");
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum RlsFailureMode {
     Deny,
 }
 
-/// No answer has this name: see [`RlsClosed`].
+/// No answer has this name: see [`RlsFailureMode`].
 #[derive(Clone, Debug, derive_more::Display, derive_more::Error, PartialEq, Eq)]
 #[display("no answer {_0:?}: it is error or deny")]
 pub struct UnknownRlsFailureMode(#[error(not(source))] String);
@@ -32,7 +32,7 @@ impl RlsFailureMode {
     /// Its name on a command line.
     ///
     /// ```
-    /// assert_eq!(tollgate_server::RlsClosed::default().name(), "error");
+    /// assert_eq!(tollgate_server::RlsFailureMode::default().name(), "error");
     /// ```
     pub const fn name(self) -> &'static str {
         match self {
@@ -46,13 +46,13 @@ impl RlsFailureMode {
     /// ```
     /// use tollgate_engine::Policy;
     /// use tollgate_engine::document::Format;
-    /// use tollgate_server::RlsClosed;
+    /// use tollgate_server::RlsFailureMode;
     ///
     /// let policy = Policy::from_text("limits: [{name: monthly, key: user, quota: 5/month}]", Format::Yaml)?.policy;
-    /// let warning = RlsClosed::Error.warning(&policy).expect("a quota is closed");
+    /// let warning = RlsFailureMode::Error.warning(&policy).expect("a quota is closed");
     /// assert!(warning.contains("\"monthly\""), "{warning}");
-    /// assert_eq!(RlsClosed::Error.warning(&Policy::default()), None);
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// assert_eq!(RlsFailureMode::Error.warning(&Policy::default()), None);
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn warning(self, policy: &Policy) -> Option<String> {
         let closed = closed(policy);

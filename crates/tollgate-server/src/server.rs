@@ -330,12 +330,12 @@ impl Server {
     /// # use tollgate_engine::Policy;
     /// # use tollgate_engine::backend::{Memory, MemoryBuilder};
     /// # use tollgate_server::{Address, Server, Settings};
-    /// use tollgate_server::Drain;
+    /// use tollgate_server::DrainSettings;
     /// # let off = || Address::Off;
     /// # let settings = Settings { http: off(), grpc: off(), resp: off(), admin: off(), ..Settings::default() };
     /// # let server = Server::in_memory(Policy::default(), Memory::new(), Monotonic::default(), settings).await?;
     ///
-    /// let drained = server.drain(Drain::default()).await;
+    /// let drained = server.drain(DrainSettings::default()).await;
     /// assert_eq!(drained.cut, 0);
     /// # Ok(())
     /// # }

@@ -62,7 +62,7 @@ pub struct Settings {
     pub admin_hosts: Vec<AdminHost>,
     /// Certificates, for the listeners that speak TLS.
     pub tls: Option<Tls>,
-    /// Whether answers of HTTP have a `Date`.
+    /// Whether answers of HTTP have a `Moment`.
     pub http_date: DateHeader,
     /// So many wrong passwords or tokens of an address are answered immediately in a minute; more wait for a second each.
     pub max_wrong_secrets: u64,
@@ -89,12 +89,12 @@ pub struct Settings {
     pub policy_watch: PolicyWatch,
 }
 
-/// Whether answers of HTTP have a `Date`, as they should: whoever compares them byte by byte leaves it out.
+/// Whether answers of HTTP have a `Moment`, as they should: whoever compares them byte by byte leaves it out.
 ///
 /// ```
-/// use tollgate_server::{HttpDate, Settings};
+/// use tollgate_server::{DateHeader, Settings};
 ///
-/// assert_eq!(Settings::default().http_date, HttpDate::On);
+/// assert_eq!(Settings::default().http_date, DateHeader::On);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum DateHeader {
@@ -196,9 +196,9 @@ impl Addresses {
 /// Whether answers name the rules in shadow that would have refused a request.
 ///
 /// ```
-/// use tollgate_server::{Settings, ShadowAnswers};
+/// use tollgate_server::{Settings, ShadowVisibility};
 ///
-/// assert_eq!(Settings::default().shadow_answers, ShadowAnswers::Hidden);
+/// assert_eq!(Settings::default().shadow_visibility, ShadowVisibility::HiddenLimit);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShadowVisibility {

@@ -79,9 +79,9 @@ impl StateOptions {
 /// How saving goes, as [`Server::state`](crate::Server::state) tells it.
 ///
 /// ```
-/// use tollgate_server::StateTold;
+/// use tollgate_server::StateStatus;
 ///
-/// assert_eq!(StateTold::default().failures, 0);
+/// assert_eq!(StateStatus::default().failures, 0);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -15,7 +15,7 @@ use crate::log::{Level, Log};
 /// use tollgate_redis::StoreEvent;
 /// use tollgate_server::{Log, StoreEvents};
 ///
-/// let events = StoreEvents::new(Log::silent());
+/// let events = StoreEvents::new(Log::disabled());
 /// let own = events.clone();
 /// let on_event = move |event: &StoreEvent<'_>| own.hear(event);
 /// on_event(&StoreEvent::FallbackBegan);

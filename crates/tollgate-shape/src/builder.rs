@@ -170,7 +170,7 @@ impl<S: PendingStore<Outcome = ()>, C: Clock> ShaperHandle<S, C> {
     /// action it returns at once.
     ///
     /// # Errors
-    /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
+    /// [`DrainTimeout`] if that took longer: it goes on, but no other one starts.
     pub fn stop_and_wait_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.stop();
         self.0.drain_blocking(most)
@@ -183,7 +183,7 @@ impl<S: PendingStore<Outcome = ()>, C: Clock + Clone + 'static> ShaperHandle<S, 
     /// inside of the action it is ready at once.
     ///
     /// # Errors
-    /// [`StillRunning`] if that took longer: it goes on, but no other one starts.
+    /// [`DrainTimeout`] if that took longer: it goes on, but no other one starts.
     ///
     /// ```
     /// use std::pin::pin;

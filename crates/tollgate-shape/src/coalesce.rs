@@ -33,7 +33,7 @@ const DEFAULT_MAX_PENDING: usize = 65_536;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_shape::{Coalesce, Flushed};
+/// use tollgate_shape::{Coalesce, FlushOutcome};
 ///
 /// let writes = Coalesce::quiet(Duration::from_millis(20))
 ///     .max_wait(Duration::from_millis(200))
@@ -41,7 +41,7 @@ const DEFAULT_MAX_PENDING: usize = 65_536;
 ///     .max_pending(100_000)
 ///     .build(|batch| {
 ///         println!("{} rows", batch.len());
-///         Flushed::Done
+///         FlushOutcome::Done
 ///     });
 /// let large = writes.try_add(7, "x".repeat(2 << 20)).unwrap_err();
 /// assert_eq!(
@@ -148,7 +148,7 @@ where
 ///
 /// * A batch is flushed when its time has come, or it is full. Batches are flushed one after another, in the order in
 ///   which their items came.
-/// * No item is lost, and none is flushed twice: a batch is kept until its flush says [`Flushed::Done`]. A flush that
+/// * No item is lost, and none is flushed twice: a batch is kept until its flush says [`FlushOutcome::Completion`]. A flush that
 ///   fails says when to try again; one that panics is tried again. Until then later batches wait, so that the order stays.
 /// * At most [`max_pending`](Coalesce::max_pending) items are held, those of a flush that runs with them. Beyond that
 ///   [`add`](Self::add) waits and [`try_add`](Self::try_add) refuses.
@@ -160,7 +160,7 @@ where
 /// ```
 /// use std::time::Duration;
 /// use tollgate::clock::Manual;
-/// use tollgate_shape::{Coalesce, Flushed};
+/// use tollgate_shape::{Coalesce, FlushOutcome};
 ///
 /// let clock = Manual::new();
 /// let invalidations = Coalesce::window(Duration::from_millis(50))
@@ -169,7 +169,7 @@ where
 ///     .clock(clock.clone())
 ///     .build(|batch| {
 ///         println!("DEL {:?}", batch.items());
-///         Flushed::Done
+///         FlushOutcome::Done
 ///     });
 /// for key in ["user:1", "user:2", "user:1"] {
 ///     invalidations.try_add(key.to_string(), 1)?;
@@ -224,7 +224,7 @@ where
     /// From inside of a flush it returns at once; when that has ended the rest is flushed, and then it is stopped.
     ///
     /// # Errors
-    /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
+    /// [`DrainTimeout`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub fn close_blocking(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.0.close();
         if self.0.is_inside_action() {
@@ -259,7 +259,7 @@ where
     /// Awaited inside of a flush it is ready at once; when that has ended the rest is flushed, and then it is stopped.
     ///
     /// # Errors
-    /// [`StillRunning`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
+    /// [`DrainTimeout`] if that took longer. What was not flushed is in [`take_leftover`](Self::take_leftover).
     pub async fn close(&self, most: Duration) -> Result<(), DrainTimeout> {
         self.0.close();
         if self.0.is_inside_action() {
@@ -279,13 +279,13 @@ type NextBatch<K, V> = AfterChange<Batch<K, V>>;
 /// ```
 /// use std::time::Duration;
 /// use tollgate::clock::Manual;
-/// use tollgate_shape::{Coalesce, Flushed};
+/// use tollgate_shape::{Coalesce, FlushOutcome};
 ///
 /// let rows = Coalesce::window(Duration::from_secs(1)).clock(Manual::new()).build(|batch| {
 ///     for (id, row) in batch.items() {
 ///         println!("insert {id}: {row}");
 ///     }
-///     Flushed::Done
+///     FlushOutcome::Done
 /// });
 /// rows.try_add(1, "one")?;
 /// assert_eq!(rows.flush(), 1);
@@ -302,18 +302,18 @@ pub struct Batch<K, V> {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_shape::{Batch, Flushed};
+/// use tollgate_shape::{Batch, FlushOutcome};
 ///
 /// # fn send(_: &[(u64, String)]) -> Result<(), ()> { Err(()) }
 /// # fn dead_letter(_: &[(u64, String)]) {}
-/// fn flush(batch: &Batch<u64, String>) -> Flushed {
+/// fn flush(batch: &Batch<u64, String>) -> FlushOutcome {
 ///     match send(batch.items()) {
-///         Ok(()) => Flushed::Done,
+///         Ok(()) => FlushOutcome::Done,
 ///         // 100, 200, 400 … ms, and then no more.
-///         Err(_) if batch.attempt() < 5 => Flushed::RetryIn(Duration::from_millis(100 << batch.attempt())),
+///         Err(_) if batch.attempt() < 5 => FlushOutcome::RetryIn(Duration::from_millis(100 << batch.attempt())),
 ///         Err(_) => {
 ///             dead_letter(batch.items());
-///             Flushed::Done
+///             FlushOutcome::Done
 ///         }
 ///     }
 /// }

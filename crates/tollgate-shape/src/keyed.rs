@@ -33,7 +33,7 @@ pub enum WhenFull {
 /// ```
 /// use std::time::Duration;
 /// use tollgate::clock::Manual;
-/// use tollgate_shape::{Debounce, NoRoom};
+/// use tollgate_shape::{Debounce, TooManyKeys};
 ///
 /// let debouncer = Debounce::new(Duration::from_secs(1))
 ///     .clock(Manual::new())
@@ -41,7 +41,7 @@ pub enum WhenFull {
 ///     .build(|path: &str, size: u64| println!("{path}: {size}"));
 /// assert_eq!(debouncer.call("a", 1), Ok(()));
 /// let refused = debouncer.call("b", 2).unwrap_err();
-/// assert_eq!(refused, NoRoom { key: "b", value: 2, capacity: 1 });
+/// assert_eq!(refused, TooManyKeys { key: "b", value: 2, capacity: 1 });
 /// assert_eq!(
 ///     refused.to_string(),
 ///     "1 keys are pending already, which is the capacity: try again later, raise it, or choose \
@@ -93,7 +93,7 @@ pub struct KeyedDebounce<C = Monotonic> {
 /// builds.call("web", 3)?;
 /// clock.advance(Duration::from_millis(100));
 /// assert_eq!(built.try_iter().collect::<Vec<_>>(), [("web", 3), ("api", 2)]);
-/// # Ok::<(), tollgate_shape::NoRoom<&str, u32>>(())
+/// # Ok::<(), tollgate_shape::TooManyKeys<&str, u32>>(())
 /// ```
 pub type KeyedDebouncer<K, T, C = Monotonic> = ShaperHandle<KeyTable<K, T>, C>;
 
@@ -169,7 +169,7 @@ where
     /// the value.
     ///
     /// # Errors
-    /// [`NoRoom`] if the key is new and as many as may be are pending, unless [`WhenFull`] says otherwise.
+    /// [`TooManyKeys`] if the key is new and as many as may be are pending, unless [`WhenFull`] says otherwise.
     #[inline]
     pub fn call(&self, key: K, value: T) -> Result<(), TooManyKeys<K, T>> {
         let called = self.0.change(|table, now| table.call(key, value, now));

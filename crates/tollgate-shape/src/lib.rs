@@ -2,7 +2,7 @@
 //!
 //! | you want | use |
 //! |---|---|
-//! | an exact rate, whatever arrives, and a bounded queue | [`Pacer`] |
+//! | an exact rate, whatever arrives, and a bounded queue | [`WorkPacer`] |
 //! | one action when it has become quiet | [`Debounce`] |
 //! | at most one action an interval | [`Throttle`] |
 //! | one of those for each key | [`Debounce::keyed`] |

@@ -18,12 +18,12 @@ mod submit;
 
 pub use submit::{SubmittedWork, WorkLost};
 
-/// The queue of a [`Pacer`] is full, or its turn would come too late. Nothing was queued.
+/// The queue of a [`WorkPacer`] is full, or its turn would come too late. Nothing was queued.
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::clock::Manual;
-/// use tollgate_shape::{PaceRefused, Pacer};
+/// use tollgate_shape::{PaceDenied, Pacer};
 /// use tollgate::Rate;
 ///
 /// let pacer = Pacer::builder(Rate::per_second(10), 2).clock(Manual::new()).build()?;
@@ -109,7 +109,7 @@ struct PacerState<C: Clock> {
     longest: Duration,
 }
 
-/// What can be chosen about a [`Pacer`]; made by [`Pacer::builder`].
+/// What can be chosen about a [`WorkPacer`]; made by [`WorkPacer::builder`].
 #[derive(Clone, Debug)]
 #[must_use = "a builder does nothing until it is built"]
 pub struct PacerBuilder<C = Monotonic> {
@@ -232,7 +232,7 @@ fn intervals_duration(rate: Rate, many: usize) -> Duration {
 }
 
 impl<C: Clock> WorkPacer<C> {
-    /// Waits for its turn: await it, or call [`wait_blocking`](Pace::wait_blocking).
+    /// Waits for its turn: await it, or call [`wait_blocking`](PaceWait::wait_blocking).
     pub fn pace(&self) -> PaceWait<C> {
         PaceWait {
             shared: Arc::clone(&self.shared),
@@ -342,7 +342,7 @@ impl<C: Clock> PaceWait<C> {
     /// Blocks the thread until its turn has come; returns how long that took.
     ///
     /// # Errors
-    /// [`PaceRefused`] at once, if the queue is full or its turn would come too late.
+    /// [`PaceDenied`] at once, if the queue is full or its turn would come too late.
     pub fn wait_blocking(self) -> Result<Duration, PaceDenied> {
         let (acquire, patience) = self.shared.acquire(self.deadline);
         let waited = acquire.wait_blocking();
@@ -365,7 +365,7 @@ impl<C: Clock> IntoFuture for PaceWait<C> {
 }
 
 pin_project! {
-    /// The future that [`Pace`] turns into. Dropping it frees the place in the queue.
+    /// The future that [`PaceWait`] turns into. Dropping it frees the place in the queue.
     #[must_use = "futures do nothing unless awaited"]
     #[derive(derive_more::Debug)]
     #[debug("Pacing {{ .. }}")]
@@ -399,7 +399,7 @@ impl<C: Clock> Future for PaceFuture<C> {
 }
 
 pin_project! {
-    /// A stream whose items come at the rate of a [`Pacer`]; made by [`Pacer::stream`].
+    /// A stream whose items come at the rate of a [`WorkPacer`]; made by [`WorkPacer::stream`].
     #[must_use = "streams do nothing unless polled"]
     #[derive(derive_more::Debug)]
     #[debug("Paced {{ .. }}")]

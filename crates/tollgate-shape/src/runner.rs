@@ -456,9 +456,9 @@ impl Drop for ActionScope {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_shape::StillRunning;
+/// use tollgate_shape::DrainTimeout;
 ///
-/// let error = StillRunning { waited: Duration::from_secs(5) };
+/// let error = DrainTimeout { waited: Duration::from_secs(5) };
 /// assert_eq!(
 ///     error.to_string(),
 ///     "an action still runs after 5s: it goes on, and no other one starts"

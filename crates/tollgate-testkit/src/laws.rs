@@ -3,15 +3,15 @@
 //! A holder takes part by implementing [`Subject`], [`Lender`] if it can reserve and give back, and
 //! [`Adjustable`] if its rate can change. Each law builds fresh subjects with a factory, feeds them requests and compares answers;
 //! it needs no look at the state, so an atomic word, a lock, a table and a server are all judged
-//! alike. [`Book`](tollgate_core::Book), the core's own holder, takes part like any other:
+//! alike. [`LimitLedger`](tollgate_core::LimitLedger), the core's own holder, takes part like any other:
 //!
 //! ```
-//! use tollgate_core::{Arithmetic, Book, Gcra, Rate};
+//! use tollgate_core::{Arithmetic, LimitLedger, Gcra, Rate};
 //! use tollgate_testkit::laws;
 //! use tollgate_testkit::oracle::Kind;
 //!
 //! let rate = Rate::per_second(10).burst(5);
-//! let make = |rate| Book::new(Gcra::new(rate).expect("the rate fits one word"));
+//! let make = |rate| LimitLedger::new(Gcra::new(rate).expect("the rate fits one word"));
 //! laws::all(Kind::Gcra, rate, make, 7)?;
 //! laws::check_all_reservations(Kind::Gcra, rate, make, 7)?;
 //! # Ok::<(), laws::Broken>(())
@@ -103,7 +103,7 @@ impl fmt::Display for LawViolation {
 
 impl std::error::Error for LawViolation {}
 
-/// Leaves the function with a [`Broken`] law unless the condition holds.
+/// Leaves the function with a [`LawViolation`] law unless the condition holds.
 macro_rules! ensure {
     ($law:expr, $holds:expr, $($seen:tt)+) => {
         if !$holds {

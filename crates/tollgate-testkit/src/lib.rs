@@ -14,11 +14,11 @@
 //! - [`vectors`] replay what other limiters were seen to answer.
 //!
 //! ```
-//! use tollgate_core::{Arithmetic, Book, Rate, SlidingLog};
+//! use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog};
 //! use tollgate_testkit::laws;
 //! use tollgate_testkit::oracle::Kind;
 //!
-//! let make = |rate| Book::new(SlidingLog::new(rate).expect("a log takes any count"));
+//! let make = |rate| LimitLedger::new(SlidingLog::new(rate).expect("a log takes any count"));
 //! for seed in 0..10 {
 //!     laws::all(Kind::SlidingLog, Rate::per_second(5), make, seed)?;
 //! }

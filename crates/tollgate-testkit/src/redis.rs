@@ -2,7 +2,7 @@
 //! behind a network that can be cut.
 //!
 //! Everything listens on this machine only, on ports that no other test of this machine gets, with its
-//! files in a [`Scratch`](crate::scratch::TempFolder) folder. A server dies with the value that stands for
+//! files in a [`TempFolder`](crate::scratch::TempFolder) folder. A server dies with the value that stands for
 //! it, by the process id that was started.
 //!
 //! ```

@@ -1,6 +1,6 @@
 //! Recorded traces of other rate limiters: where they lie and how they are read.
 //!
-//! A set is `NAME.jsonl.gz`, one recorded sequence a line. The folder is this crate's `vectors/`,
+//! A set is `MASTER_NAME.jsonl.gz`, one recorded sequence a line. The folder is this crate's `vectors/`,
 //! or the one that the environment variable `TOLLGATE_VECTORS` names.
 
 use std::env;

@@ -11,7 +11,7 @@
 //! assert_eq!(judge(&story, &record), Ok(()));
 //! ```
 //!
-//! In reading order: [`Story`] says what happens, `node`, `guard` and `network` are what it happens to, [`Store`] is a
+//! In reading order: [`Scenario`] says what happens, `node`, `guard` and `network` are what it happens to, [`Store`] is a
 //! small Redis, [`play`] lets it happen, [`judge`] says what must not have, [`shrink`] finds the shortest history
 //! that still fails. [`replay`] runs recorded calls on the store and on a real server, and says where they differ.
 

@@ -32,16 +32,16 @@ pub trait FromBytesBody: http_body::Body<Data = Bytes> + Sized {
     fn holding<H: HoldRequest>(self, rest: BodyPermit<H>) -> Self;
 }
 
-/// Answers have the service's own type of body, which is an [`OpenBody`]: nothing is moved or put into a box for a request
+/// Answers have the service's own type of body, which is an [`FromBytesBody`]: nothing is moved or put into a box for a request
 /// that passes and holds nothing.
 #[derive(Clone, Copy, Debug)]
 pub struct KeepBody;
 
-/// Answers have a [`Body`] around the service's own, of whatever type that is.
+/// Answers have a [`MessageBody`] around the service's own, of whatever type that is.
 #[derive(Clone, Copy, Debug)]
 pub struct WrapBody;
 
-/// How answers of a service become those of a layer: [`SameBody`] or [`AnyBody`].
+/// How answers of a service become those of a layer: [`KeepBody`] or [`WrapBody`].
 pub trait BodyMode<O, H: HoldRequest>: sealed::Sealed + 'static {
     /// What answers have for a body.
     type Body;
@@ -166,7 +166,7 @@ impl FromBytesBody for tonic::body::Body {
 /// The body of an answer behind a [`RateLimitLayer`](crate::RateLimitLayer): that of the service, or of a refusal.
 pub type Body<B, H> = HoldingBody<B, BodyPermit<H>>;
 
-/// The body of an answer behind a [`ShedLayer`](crate::ShedLayer): that of the service, which keeps the permit of its request, or that
+/// The body of an answer behind a [`ConcurrencyLimitLayer`](crate::ConcurrencyLimitLayer): that of the service, which keeps the permit of its request, or that
 /// of a refusal.
 pub type ConcurrencyBody<B, H> = HoldingBody<B, Permit<H>>;
 

@@ -12,7 +12,7 @@ use tollgate_http::grpc;
 use tollgate_http::outgoing::PaceError;
 use tower_service::Service;
 
-/// What went wrong: a [`Stalled`](crate::outgoing::Stalled) if the call wasn't made, or else the error of the client.
+/// What went wrong: a [`PaceError`](crate::outgoing::PaceError) if the call wasn't made, or else the error of the client.
 pub type BoxError = Box<dyn std::error::Error + Send + Sync>;
 
 /// A service behind the layer `L`, as a [`BreakerLayer`](crate::BreakerLayer). Clones share what the layer shares.

@@ -15,7 +15,7 @@ use crate::field_names;
 /// ```
 /// use tollgate_tower::{Head, Request as _};
 ///
-/// let request = http::Request::get("/search?q=toll").header("host", "api.example.com").body("")?;
+/// let request = http::Request::get("/search?q=toll").header_of_fact("host", "api.example.com").body("")?;
 /// let head: &Head = &request;
 /// assert_eq!((head.path(), head.host()), ("/search", Some("api.example.com")));
 /// assert_eq!(head.uri().query(), Some("q=toll"));
@@ -23,7 +23,7 @@ use crate::field_names;
 /// ```
 pub type RequestHead = dyn AnyRequest;
 
-/// What every [`http::Request`] has, whatever its body: what a [`Head`] is made of.
+/// What every [`http::Request`] has, whatever its body: what a [`RequestHead`] is made of.
 pub trait AnyRequest {
     /// `GET`, `POST` …
     fn method(&self) -> &Method;

@@ -62,7 +62,7 @@ impl RateLimitLayer<RatePerKey<keys::ClientAddress>> {
     /// Each address that connects has this rate.
     ///
     /// # Panics
-    /// If the rate can't be kept (its burst takes more than two years): see [`PerKey::new`] for an error in place of that.
+    /// If the rate can't be kept (its burst takes more than two years): see [`RatePerKey::new`] for an error in place of that.
     pub fn per_client(rate: Rate) -> Self {
         Self::per_key(rate, keys::ClientAddress::new())
     }
@@ -80,7 +80,7 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<RatePerKey<K>> {
 
 impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<PolicyLimits<Memory<C, W>>> {
     /// The rules of a policy decide, and count in this process. For a store say
-    /// `RateLimitLayer::new(ByPolicy::new(engine))`, behind proxies [`ByPolicy::address`]. Keep an `Arc` of the engine to
+    /// `RateLimitLayer::new(PolicyLimits::new(engine))`, behind proxies [`PolicyLimits::address`]. Keep an `Arc` of the engine to
     /// [reload](Engine::reload) the policy later.
     ///
     /// ```
@@ -103,7 +103,7 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<PolicyLimits<Memory<
 impl<K: KeyExtractor<RequestHead>> RateLimitLayer<SettlingRatePerKey<K>> {
     /// Each key may fail so often: only answers that are [failures](Counts::Failures) count, which are those from 400 on: wrong
     /// passwords, but also 404 and 500. So put it on the route of the login alone, and if only some statuses are to count, say so
-    /// by [`Counts::By`] on an [`ExactPerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
+    /// by [`Counts::DividedLimit`] on an [`SettlingRatePerKey`]. What answers a wrong password with 200 or a redirect isn't counted.
     /// Until it is answered each request holds its place, so ten thousand at once get no further than one by one.
     ///
     /// ```
@@ -133,7 +133,7 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<ConcurrencyLimit<K>> {
     ///
     /// // 20 for each client, and for the whole service 1,000, above which it says 503:
     /// let each = RateLimitLayer::at_once(20, keys::Address::new());
-    /// let all = RateLimitLayer::at_once(1_000, keys::Everyone);
+    /// let all = RateLimitLayer::at_once(1_000, keys::Global);
     /// # let _ = (each, all);
     /// ```
     pub fn concurrency(limit: u32, key: K) -> Self {
@@ -156,7 +156,7 @@ impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
     }
 
     /// For services whose answers have another body than those of axum and tonic, which can hold any (an
-    /// [`OpenBody`](crate::OpenBody)): answers have a [`Body`](crate::Body) then, around the service's own.
+    /// [`FromBytesBody`](crate::FromBytesBody)): answers have a [`MessageBody`](crate::MessageBody) then, around the service's own.
     ///
     /// ```
     /// use std::net::SocketAddr;
@@ -170,7 +170,7 @@ impl<L: RequestLimits<RequestHead>> RateLimitLayer<L> {
     /// let hello = tower::service_fn(|_: http::Request<()>| async {
     ///     Ok::<_, std::convert::Infallible>(http::Response::new(Full::new(bytes::Bytes::from("hello"))))
     /// });
-    /// let limited = RateLimitLayer::per_client(Rate::per_second(10)).any_body().layer(hello);
+    /// let limited = RateLimitLayer::per_client(Rate::per_second(10)).wrap_body().layer(hello);
     /// let mut request = http::Request::new(());
     /// // What axum does by itself: who connects.
     /// request.extensions_mut().insert("127.0.0.1:1".parse::<SocketAddr>()?);
@@ -192,9 +192,9 @@ impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_tower::{Answers, Dialect, RateLimitLayer};
+    /// use tollgate_tower::{Answers, HeaderDialect, RateLimitLayer};
     ///
-    /// let github = Answers::new().dialects([Dialect::Github]);
+    /// let github = Answers::new().dialects([HeaderDialect::XRateLimit]);
     /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).answers(github);
     /// # let _ = layer;
     /// ```
@@ -212,7 +212,7 @@ impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
         self.configure(RequestLimiter::exempt_probes)
     }
 
-    /// All else that can be chosen of a [`Guard`]. Clones that were made before, and services, stay as they are, and count together
+    /// All else that can be chosen of a [`RequestLimiter`]. Clones that were made before, and services, stay as they are, and count together
     /// with the new one.
     ///
     /// ```

@@ -15,7 +15,7 @@
 //! * [`keys`] say by what clients are told apart, [`client`] which proxies are believed.
 //! * [`Answers`] says what clients are told.
 //! * [`PaceLayer`] is for the calls that a program makes: it paces them, and obeys what [servers tell](outgoing).
-//! * [`ShedLayer`] admits as many at once as a limit that [adapts](tollgate_adaptive) has room for, the critical ones last to be refused:
+//! * [`ConcurrencyLimitLayer`] admits as many at once as a limit that [adapts](tollgate_adaptive) has room for, the critical ones last to be refused:
 //!   in front of a service, or for the calls that a program makes.
 //! * [`BreakerLayer`] stops calling what fails, and [`RetryLayer`] tries again what may be, within a budget.
 

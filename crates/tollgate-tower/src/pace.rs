@@ -16,8 +16,8 @@ use crate::client_layer::{
 /// Paces the calls of a client. Clones, and all clients that it makes, count together.
 ///
 /// A call waits until its host may be asked, and what each answer says of the host's limit (`Retry-After`, `RateLimit` and its
-/// relatives) counts for the next. Calls that would wait for too long fail at once with a [`Stalled`](crate::outgoing::Stalled);
-/// a [`Patience`] in a request's extensions says what that is for this one. The client is made ready when the wait is
+/// relatives) counts for the next. Calls that would wait for too long fail at once with a [`PaceError`](crate::outgoing::PaceError);
+/// a [`MaxWait`] in a request's extensions says what that is for this one. The client is made ready when the wait is
 /// over.
 ///
 /// ```

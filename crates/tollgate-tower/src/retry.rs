@@ -15,13 +15,13 @@ use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, Re
 
 /// Tries calls again by a [`Retry`], which says how often, after how long, within which time and by which budget.
 ///
-/// * Only methods that may be done twice: `GET`, `HEAD`, `OPTIONS`, `TRACE`, `PUT` and `DELETE`
-///   ([`methods`](Self::methods) says otherwise).
+/// * Only methods that may be done twice: `GET`, `FILE_HEADER`, `OPTIONS`, `TRACE`, `PUT` and `DELETE`
+///   ([`methods`](Self::retry_methods) says otherwise).
 /// * Only answers of 429, 502, 503 and 504 ([`statuses`](Self::statuses)), and only errors of the client that
 ///   [`errors`](Self::errors) names: none unless it is given.
-/// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::longest_stop)) it isn't
+/// * Never before the time that `Retry-After` says. If that is longer than a minute ([`longest_stop`](Self::max_retry_after)) it isn't
 ///   tried again.
-/// * Only as often as its [budget](tollgate_adaptive::protect::Budget) allows, if it has one: one of 10 % is empty until ten calls were made.
+/// * Only as often as its [budget](tollgate_adaptive::protect::RetryBudget) allows, if it has one: one of 10 % is empty until ten calls were made.
 ///
 /// What isn't tried again is handed on as it is: the last answer, or the last error. A request is cloned for each try, so its
 /// body has to be one that can be, as bytes that are there already.

@@ -34,7 +34,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 ///
 /// | what came of it | is to the limit | because |
 /// |---|---|---|
-/// | 502, 503, 504, or an error of the service | [dropped](Ending::Dropped) | it timed out, or was refused for overload |
+/// | 502, 503, 504, or an error of the service | [dropped](Ending::OnDrop) | it timed out, or was refused for overload |
 /// | 4xx, 500 and all other of 5xx | [ignored](Ending::Ignored) | what is wrong with a request, or with the program, says nothing about capacity |
 /// | all other answers | [a success](Ending::Success) | its latency tells how loaded the service is |
 /// | it was dropped before its answer, or panicked | ignored | nobody knows what it would have become |
@@ -46,27 +46,27 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// ```
 /// use std::sync::Arc;
 /// use axum::{Router, routing::get};
-/// use tollgate_adaptive::{Bounds, Controller, Little};
-/// use tollgate_tower::ShedLayer;
+/// use tollgate_adaptive::{Bounds, AdaptiveController, Little};
+/// use tollgate_tower::ConcurrencyLimitLayer;
 ///
-/// let controller = Controller::new(Little::new(Bounds::new(10.0, 200.0)?));
+/// let controller = AdaptiveController::new(Little::new(Bounds::new(10.0, 200.0)?));
 /// let limiter = Arc::new(controller.concurrency().build());
 /// let app: Router = Router::new()
 ///     .route("/", get(|| async { "hello" }))
-///     .layer(ShedLayer::by(limiter));
+///     .layer(ConcurrencyLimitLayer::by(limiter));
 /// # let _ = app;
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 ///
-/// For a client, where what isn't admitted is a [`NoPermit`](tollgate::concurrency::NoPermit), and nothing is sent:
+/// For a client, where what isn't admitted is a [`PermitDenied`](tollgate::concurrency::PermitDenied), and nothing is sent:
 ///
 /// ```
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
 /// use tollgate::ConcurrencyLimiter;
-/// use tollgate::concurrency::NoPermit;
-/// use tollgate_tower::ShedLayer;
+/// use tollgate::concurrency::PermitDenied;
+/// use tollgate_tower::ConcurrencyLimitLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///
 /// # let executor = tokio::runtime::Builder::new_current_thread().build()?;
@@ -74,10 +74,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// // In place of a client of hyper:
 /// let client = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::from("hello"))) });
 /// let limiter = Arc::new(ConcurrencyLimiter::new(1));
-/// let mut client = ServiceBuilder::new().layer(ShedLayer::by(limiter).for_client()).service(client);
+/// let mut client = ServiceBuilder::new().layer(ConcurrencyLimitLayer::by(limiter).for_client()).service(client);
 /// let first = client.call(Request::new(())).await?;
 /// let error = client.call(Request::new(())).await.expect_err("the first has its body yet");
-/// assert!(error.is::<NoPermit>());
+/// assert!(error.is::<PermitDenied>());
 /// drop(first);
 /// assert!(client.call(Request::new(())).await.is_ok());
 /// # Ok::<(), tollgate_tower::BoxError>(())
@@ -94,8 +94,8 @@ pub struct ConcurrencyLimitLayer<A> {
     ending_of: Option<fn(StatusCode) -> PermitOutcome>,
 }
 
-/// A [`ShedLayer`] for the calls that a program makes: what isn't admitted isn't sent, and fails with a
-/// [`NoPermit`](tollgate::concurrency::NoPermit).
+/// A [`ConcurrencyLimitLayer`] for the calls that a program makes: what isn't admitted isn't sent, and fails with a
+/// [`PermitDenied`](tollgate::concurrency::PermitDenied).
 ///
 /// It differs from that of a service in two more things. 429 is a drop, as the one that is called wants fewer calls; and an error of a layer inside that
 /// kept the call back (a breaker that is open, a host that is paced) is ignored.
@@ -103,7 +103,7 @@ pub struct ConcurrencyLimitLayer<A> {
 pub struct ClientConcurrencyLimitLayer<A>(ConcurrencyLimitLayer<A>);
 
 impl<A> ConcurrencyLimitLayer<A> {
-    /// By a limiter that others may share, or whatever else [`Admits`].
+    /// By a limiter that others may share, or whatever else [`AcquirePermit`].
     pub fn with_limiter(admits: A) -> Self {
         Self {
             admits,
@@ -170,14 +170,14 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
     /// use axum::{Router, body::Body, routing::{get, post}};
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
-    /// use tollgate_adaptive::shed::{Criticality, Shedder};
-    /// use tollgate_tower::ShedLayer;
+    /// use tollgate_adaptive::shed::{Criticality, LoadShedder};
+    /// use tollgate_tower::ConcurrencyLimitLayer;
     ///
-    /// let shedder = Arc::new(Shedder::new(Arc::new(ConcurrencyLimiter::new(100))));
-    /// let layer = ShedLayer::by_criticality(shedder, |request: &Request<Body>| match request.uri().path() {
+    /// let shedder = Arc::new(LoadShedder::new(Arc::new(ConcurrencyLimiter::new(100))));
+    /// let layer = ConcurrencyLimitLayer::by_criticality(shedder, |request: &Request<Body>| match request.uri().path() {
     ///     "/pay" => Criticality::Critical,
     ///     "/report" => Criticality::Sheddable,
-    ///     _ => request.extensions().get().copied().unwrap_or_default(),
+    ///     _ => request.extensions().get().copied_bytes().unwrap_or_default(),
     /// });
     /// let app: Router = Router::new()
     ///     .route("/pay", post(|| async { "paid" }))
@@ -205,11 +205,11 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<Partitions<C>>, F>> {
     /// use http::Request;
     /// use tollgate::ConcurrencyLimiter;
     /// use tollgate_adaptive::shed::Partitions;
-    /// use tollgate_tower::ShedLayer;
+    /// use tollgate_tower::ConcurrencyLimitLayer;
     ///
     /// let limiter = Arc::new(ConcurrencyLimiter::new(100));
     /// let partitions = Arc::new(Partitions::new(limiter, &[("live", 90), ("batch", 10)]));
-    /// let layer = ShedLayer::by_partition(partitions, |request: &Request<Body>| {
+    /// let layer = ConcurrencyLimitLayer::by_partition(partitions, |request: &Request<Body>| {
     ///     if request.uri().path().starts_with("/batch/") { "batch" } else { "live" }
     /// });
     /// # let _ = layer;
@@ -332,29 +332,29 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
         && asked.is_some_and(|asked| grpc::is_call(asked.as_bytes()))
 }
 
-/// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`By`]).
+/// Gives requests with bodies `I` a permit, or not: a [`ConcurrencyLimiter`], or what divides one ([`DividedLimit`]).
 ///
 /// ```
 /// use std::sync::Arc;
 /// use http::Request;
 /// use tollgate::ConcurrencyLimiter;
-/// use tollgate::concurrency::{NoPermit, Permit};
-/// use tollgate_tower::{Admits, ShedLayer};
+/// use tollgate::concurrency::{PermitDenied, Permit};
+/// use tollgate_tower::{AcquirePermit, ConcurrencyLimitLayer};
 ///
 /// /// Uploads take the room of ten.
 /// #[derive(Clone)]
 /// struct ByWeight(Arc<ConcurrencyLimiter>);
 ///
-/// impl<I> Admits<I> for ByWeight {
+/// impl<I> AcquirePermit<I> for ByWeight {
 ///     type Home = Arc<ConcurrencyLimiter>;
 ///
-///     fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, NoPermit> {
+///     fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied> {
 ///         let weight = if request.method() == "PUT" { 10 } else { 1 };
 ///         self.0.try_acquire_owned_n(weight)
 ///     }
 /// }
 ///
-/// let layer = ShedLayer::by(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
+/// let layer = ConcurrencyLimitLayer::by(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
 /// # let _ = layer;
 /// ```
 pub trait AcquirePermit<I> {
@@ -364,12 +364,12 @@ pub trait AcquirePermit<I> {
     /// A permit now, or why not.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     fn try_acquire(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied>;
 }
 
 /// A limit that is divided, and what of a request says which part it is of: see
-/// [`ShedLayer::by_criticality`](crate::ShedLayer::by_criticality) and [`by_partition`](crate::ShedLayer::by_partition).
+/// [`ConcurrencyLimitLayer::by_criticality`](crate::ConcurrencyLimitLayer::by_criticality) and [`by_partition`](crate::ConcurrencyLimitLayer::by_partition).
 #[derive(Clone, Debug)]
 pub struct DividedLimit<T, F> {
     limit: T,

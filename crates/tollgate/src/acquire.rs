@@ -66,14 +66,14 @@ pub use future::AcquireFuture;
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() {
 /// use std::time::Duration;
-/// use tollgate::{Limiter, Rate, Refused, clock::Tokio};
+/// use tollgate::{Limiter, Rate, RateDenied, clock::Tokio};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Tokio::new());
 /// assert_eq!(limiter.acquire().await, Ok(Duration::ZERO));
 /// assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
 ///
 /// let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-/// assert!(matches!(hasty, Err(Refused::TooLate(_))));
+/// assert!(matches!(hasty, Err(RateDenied::TooLate(_))));
 /// # }
 /// # #[cfg(not(feature = "tokio"))]
 /// # fn main() {}
@@ -169,7 +169,7 @@ impl<H: LimitHandle> Acquire<H> {
     /// Blocks the thread until the tokens may be used; returns how long that took.
     ///
     /// # Errors
-    /// [`Refused`] at once, if it can never pass, not in time, or too many are waiting.
+    /// [`RateDenied`] at once, if it can never pass, not in time, or too many are waiting.
     pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
         let arrived = self.arrival_time();
         match self.start(arrived)? {

@@ -15,7 +15,7 @@
 //! ```
 //! use std::time::Duration;
 //! use tollgate::clock::{Clock, Manual, Monotonic};
-//! use tollgate::{Limiter, Rate, Refused};
+//! use tollgate::{Limiter, Rate, RateDenied};
 //!
 //! struct Mailer<C: Clock = Monotonic> {
 //!     pace: Limiter<C>,
@@ -33,7 +33,7 @@
 //!         Self { pace }
 //!     }
 //!
-//!     async fn send(&self) -> Result<(), Refused> {
+//!     async fn send(&self) -> Result<(), RateDenied> {
 //!         self.pace.acquire().await?;
 //!         Ok(())
 //!     }

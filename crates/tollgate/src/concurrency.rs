@@ -46,7 +46,7 @@ pub use gate::percent_of_limit;
 /// let permit: OwnedPermit = limiter.try_acquire_owned()?;
 /// std::thread::spawn(move || permit.success()).join().unwrap();
 /// assert_eq!(limiter.peek().in_use, 0);
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 
@@ -79,7 +79,7 @@ pub type OwnedPermit<C = Monotonic> = Permit<Arc<ConcurrencyLimiter<C>>>;
 /// first.success(); // or just dropped
 /// assert!(limiter.try_acquire().is_ok());
 /// # drop(second);
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 pub struct ConcurrencyLimiter<C: Clock = Monotonic> {
     pub(crate) gate: Gate,
@@ -105,7 +105,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// A permit now, or why not.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     #[inline]
     pub fn try_acquire(&self) -> Result<Permit<&Self>, PermitDenied> {
         Permit::try_new(self, 1)
@@ -114,7 +114,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// A permit of this weight now, or why not.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     #[inline]
     pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<&Self>, PermitDenied> {
         Permit::try_new(self, weight)
@@ -134,7 +134,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// As [`try_acquire`](Self::try_acquire), with a permit that shares the limiter.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     pub fn try_acquire_owned(self: &Arc<Self>) -> Result<OwnedPermit<C>, PermitDenied> {
         self.try_acquire_owned_n(1)
     }
@@ -142,7 +142,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// As [`try_acquire_n`](Self::try_acquire_n), with a permit that shares the limiter.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     pub fn try_acquire_owned_n(
         self: &Arc<Self>,
         weight: u32,
@@ -186,7 +186,7 @@ impl<C: Clock> ConcurrencyLimiter<C> {
     /// assert!(limiter.try_acquire().is_err(), "one is still out");
     /// drop(second);
     /// assert!(limiter.try_acquire().is_ok());
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
         self.gate.set_limit(limit);

@@ -1,4 +1,4 @@
-//! `ExactKeyedLimiter`: a limit for each key by any algorithm, with the keys themselves stored.
+//! `StoredKeyLimiter`: a limit for each key by any algorithm, with the keys themselves stored.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -50,16 +50,16 @@ use key::WaitTerms;
 /// [`snapshot`](Self::snapshot).
 ///
 /// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
-/// Beyond it [`AtCap`](crate::AtCap) says what happens to new keys. A table of more than 2,047 keys
+/// Beyond it [`WhenFull`](crate::UnsupportedWhenFull) says what happens to new keys. A table of more than 2,047 keys
 /// has several shards, each with some room to spare, so it may hold up to 26 % more; another 64th is
 /// kept for blocked keys. Keys that are there stay, blocked ones above all.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+/// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Manual};
 ///
 /// let clock = Manual::new();
-/// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(2), 10_000)
+/// let limiter = StoredKeyLimiter::builder(Rate::per_minute(2), 10_000)
 ///     .algorithm(Algorithm::SlidingLog)
 ///     .clock(clock.clone())
 ///     .build()?;
@@ -90,9 +90,9 @@ impl<K> StoredKeyLimiter<K> {
     /// If GCRA can't represent the rate; [`builder`](Self::builder) returns the error instead.
     ///
     /// ```
-    /// use tollgate::{ExactKeyedLimiter, Rate};
+    /// use tollgate::{StoredKeyLimiter, Rate};
     ///
-    /// let limiter = ExactKeyedLimiter::<(u32, String)>::new(Rate::per_minute(1), 1_000);
+    /// let limiter = StoredKeyLimiter::<(u32, String)>::new(Rate::per_minute(1), 1_000);
     /// let key = (7, String::from("/route"));
     /// assert!(limiter.allow(&key));
     /// assert!(!limiter.allow(&key));
@@ -144,9 +144,9 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// it in a row. The decisions replace what `decisions` held, in the same order.
     ///
     /// ```
-    /// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+    /// use tollgate::{StoredKeyLimiter, Rate, clock::Manual};
     ///
-    /// let builder = ExactKeyedLimiter::<String>::builder(Rate::per_second(1), 1_000);
+    /// let builder = StoredKeyLimiter::<String>::builder(Rate::per_second(1), 1_000);
     /// let limiter = builder.clock(Manual::new()).build()?;
     /// let mut decisions = Vec::new();
     /// limiter.check_many(&[("a", 1), ("b", 1), ("a", 1)], &mut decisions);
@@ -199,9 +199,9 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// If the algorithm can't represent the rate; then nothing changes.
     ///
     /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Manual};
     ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
+    /// let limiter = StoredKeyLimiter::builder(Rate::per_hour(10), 100)
     ///     .algorithm(Algorithm::FixedWindow(Default::default()))
     ///     .clock(Manual::new())
     ///     .build()?;
@@ -269,9 +269,9 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// its time, and call this limiter.
     ///
     /// ```
-    /// use tollgate::{ExactKeyedLimiter, Rate};
+    /// use tollgate::{StoredKeyLimiter, Rate};
     ///
-    /// let limiter = ExactKeyedLimiter::new(Rate::per_hour(5), 1_000);
+    /// let limiter = StoredKeyLimiter::new(Rate::per_hour(5), 1_000);
     /// limiter.check_n("busy", 5);
     /// limiter.check_n("looked at", 0);
     /// let mut active = Vec::new();
@@ -300,9 +300,9 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// of its arrays is there twice for a moment.
     ///
     /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate};
     ///
-    /// let builder = ExactKeyedLimiter::<u64>::builder(Rate::per_second(10), 1_000_000);
+    /// let builder = StoredKeyLimiter::<u64>::builder(Rate::per_second(10), 1_000_000);
     /// let limiter = builder.algorithm(Algorithm::SlidingCounter).build()?;
     /// assert!(limiter.memory_bound() < 140 << 20);
     /// # Ok::<(), tollgate::LimitError>(())

@@ -140,14 +140,14 @@ impl<C: Clock> FairLimiter<C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{FairLimiter, Rate, Refused, clock::Manual};
+    /// use tollgate::{FairLimiter, Rate, RateDenied, clock::Manual};
     ///
     /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// assert_eq!(limiter.acquire_n("ada", 10).wait_blocking(), Ok(Duration::ZERO));
     /// // Five more take half a second, so less patience fails at once.
     /// let patience = Duration::from_millis(400);
     /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, Refused::TooLate(_)));
+    /// assert!(matches!(refused, RateDenied::TooLate(_)));
     /// assert_eq!(refused.decision().wait(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

@@ -1,7 +1,7 @@
 //! What was taken from one limit as an estimate and is not settled yet.
 //!
 //! One rule keeps the bound, however long a hold lives: what is out doesn't drain. Before every step the state
-//! owes at least what is out ([`Arithmetic::keep_out`]), so the tokens that are there and those that are out
+//! owes at least what is out ([`Arithmetic::keep_outstanding`]), so the tokens that are there and those that are out
 //! are never more than the burst together, and what comes back was not given to anybody else meanwhile.
 
 use std::collections::BTreeMap;

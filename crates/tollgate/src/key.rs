@@ -12,11 +12,11 @@ use crate::wait_queue::meter::QueueLimit as _;
 use crate::{RateDenied, Reservation};
 use sealed::{KeyOperations as _, KeyTarget};
 
-/// One key of a [`KeyedLimiter`](crate::KeyedLimiter) or an [`ExactKeyedLimiter`](crate::ExactKeyedLimiter), hashed
+/// One key of a [`KeyedLimiter`](crate::KeyedLimiter) or an [`StoredKeyLimiter`](crate::StoredKeyLimiter), hashed
 /// once, with the verbs of a [`Limiter`](crate::Limiter).
 ///
-/// A limiter's `key` makes one that borrows the limiter ([`keyed::Key`](crate::keyed::Key),
-/// [`exact_keyed::Key`](crate::exact_keyed::Key)). `key_owned` makes one that shares the limiter's `Arc`
+/// A limiter's `key` makes one that borrows the limiter ([`keyed::TargetedKey`](crate::keyed::TargetedKey),
+/// [`exact_keyed::TargetedKey`](crate::exact_keyed::TargetedKey)). `key_owned` makes one that shares the limiter's `Arc`
 /// ([`keyed::OwnedKey`](crate::keyed::OwnedKey), [`exact_keyed::OwnedKey`](crate::exact_keyed::OwnedKey)):
 /// its reservations and waits borrow nothing, so they can live in a task. `at` puts either under another limit.
 ///
@@ -34,14 +34,14 @@ use sealed::{KeyOperations as _, KeyTarget};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ExactKeyedLimiter, Rate};
+/// use tollgate::{StoredKeyLimiter, Rate};
 ///
-/// let limiter = Arc::new(ExactKeyedLimiter::<String>::new(Rate::per_second(10), 1_000));
+/// let limiter = Arc::new(StoredKeyLimiter::<String>::new(Rate::per_second(10), 1_000));
 /// let key = limiter.key_owned("user:42");
 /// assert!(key.allow());
 /// let wait = key.acquire_n(2);
 /// std::thread::spawn(move || wait.wait_blocking()).join().unwrap()?;
-/// # Ok::<(), tollgate::Refused>(())
+/// # Ok::<(), tollgate::RateDenied>(())
 /// ```
 #[derive(Clone, Copy)]
 pub struct KeyHandle<P>(pub(crate) P);
@@ -159,15 +159,15 @@ impl<P: KeyTarget> KeyHandle<P> {
     /// Takes `cost` tokens, to be used after the reservation's delay.
     ///
     /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if it would act further ahead than the
-    /// limiter's longest wait, or than the algorithm can book (a sliding log: one window); [`Refused::Blocked`] if the key
-    /// is blocked; [`Refused::QueueFull`] if it is new and has no room.
+    /// [`RateDenied::Never`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if it would act further ahead than the
+    /// limiter's longest wait, or than the algorithm can book (a sliding log: one window); [`RateDenied::Blocked`] if the key
+    /// is blocked; [`RateDenied::QueueFull`] if it is new and has no room.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Manual};
     ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_second(10).burst(1), 100)
+    /// let limiter = StoredKeyLimiter::builder(Rate::per_second(10).burst(1), 100)
     ///     .algorithm(Algorithm::TokenBucket)
     ///     .clock(Manual::new())
     ///     .build()?;
@@ -208,9 +208,9 @@ impl<P: KeyTarget> KeyHandle<P> {
     /// counter takes them off its current window first.
     ///
     /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Manual};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Manual};
     ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(10), 100)
+    /// let limiter = StoredKeyLimiter::builder(Rate::per_hour(10), 100)
     ///     .algorithm(Algorithm::SlidingLog)
     ///     .clock(Manual::new())
     ///     .build()?;

@@ -52,7 +52,7 @@ use table::Table;
 /// forgotten can't change a decision.
 ///
 /// The capacity is the number of *active* keys (those with something spent) that are sure of a slot.
-/// Beyond it [`AtCap`] says what happens to new keys; memory never grows past
+/// Beyond it [`WhenFull`] says what happens to new keys; memory never grows past
 /// [`memory_bound`](Self::memory_bound), and keys that are there, blocked ones above all, stay.
 ///
 /// # What a fingerprint means
@@ -204,7 +204,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
         self.pace.rate()
     }
 
-    /// Changes the limiter's own rate; what keys have spent stays spent, as [`Key::at`] says.
+    /// Changes the limiter's own rate; what keys have spent stays spent, as [`TargetedKey::at`] says.
     ///
     /// # Errors
     /// If GCRA can't represent the rate; then nothing changes.

@@ -168,7 +168,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Lanes, Rate, Refused, clock::Manual};
+    /// use tollgate::{Lanes, Rate, RateDenied, clock::Manual};
     ///
     /// let lanes = Lanes::builder(Rate::per_second(10)).lane("a", 6).lane("b", 4).clock(Manual::new());
     /// let lanes = lanes.build()?;
@@ -176,7 +176,7 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// assert_eq!(b.acquire_n(4).wait_blocking(), Ok(Duration::ZERO));
     /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
     /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, Refused::TooLate(_)));
+    /// assert!(matches!(refused, RateDenied::TooLate(_)));
     /// assert_eq!(refused.decision().wait(), Duration::from_millis(100));
     /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```

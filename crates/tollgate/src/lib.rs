@@ -13,7 +13,7 @@
 //! let slot = limiter.reserve(5)?; // look at slot.delay(), then wait for it, or cancel
 //! slot.cancel();
 //! limiter.acquire().wait_blocking()?; // pace politely, first come first served
-//! # Ok::<(), tollgate::Refused>(())
+//! # Ok::<(), tollgate::RateDenied>(())
 //! ```
 //!
 //! Waits are awaited on any executor: `limiter.acquire().await?`, `slot.wait().await`.
@@ -28,13 +28,13 @@
 //!
 //! How many at once, instead of how often, is what [`ConcurrencyLimiter`] limits.
 //!
-//! A refusal is a value: [`Decision`] or [`Refused`]. Short forms read the limiter's [`Clock`];
+//! A refusal is a value: [`Decision`] or [`RateDenied`]. Short forms read the limiter's [`Clock`];
 //! `*_at` forms take the time. A [`Limiter`] is GCRA in one atomic word unless
 //! [`builder`](Limiter::builder) says otherwise.
 //!
 //! Here are the limits themselves and the words that all of them share. What belongs to one of them is in
-//! the module of its name: its builder, handles, permits, statistics and errors ([`keyed::Key`],
-//! [`concurrency::Permit`], [`stack::Hold`]); what is awaited is in [`wait`].
+//! the module of its name: its builder, handles, permits, statistics and errors ([`keyed::TargetedKey`],
+//! [`concurrency::Permit`], [`stack::CostReservation`]); what is awaited is in [`wait`].
 //!
 //! # Features
 //! * `tsc` (default): read the CPU's time stamp counter where the kernel trusts it.

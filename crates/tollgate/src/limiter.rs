@@ -189,7 +189,7 @@ impl<C: Clock> Limiter<C> {
     /// Takes `cost` tokens now, however long it takes until they may be used.
     ///
     /// # Errors
-    /// [`Refused::Never`] if the cost is above the burst; [`Refused::TooFarAhead`] if the algorithm
+    /// [`RateDenied::Never`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if the algorithm
     /// can't book that far ahead (a sliding log books one window).
     pub fn reserve(&self, cost: u64) -> Result<Reservation<&Self>, RateDenied> {
         self.reserve_at(self.clock.now(), cost)
@@ -216,7 +216,7 @@ impl<C: Clock> Limiter<C> {
     /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
     /// let slot = limiter.reserve_owned(2)?;
     /// std::thread::spawn(move || slot.wait_blocking()).join().unwrap();
-    /// # Ok::<(), tollgate::Refused>(())
+    /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn reserve_owned(
         self: &Arc<Self>,
@@ -248,7 +248,7 @@ impl<C: Clock> Limiter<C> {
     /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
     /// let wait = limiter.acquire_owned();
     /// std::thread::spawn(move || wait.wait_blocking()).join().unwrap()?;
-    /// # Ok::<(), tollgate::Refused>(())
+    /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn acquire_owned(self: &Arc<Self>) -> Acquire<Arc<Self>> {
         self.acquire_owned_n(1)
@@ -329,7 +329,7 @@ impl<C: Clock> Limiter<C> {
     ///
     /// let limiter = Limiter::new(Rate::zero());
     /// assert!(!limiter.allow());
-    /// limiter.set_switch(Switch::Bypass);
+    /// limiter.set_switch(Switch::BypassOptions);
     /// assert!(limiter.allow());
     /// ```
     pub fn set_switch(&self, switch: Switch) {

@@ -36,7 +36,7 @@
 //! [`max_unsaved`](Builder::max_unsaved) units. Dropping the limiter saves everything;
 //! [`close`](QuotaLimiter::close) does too and says whether it worked.
 //!
-//! [`Durability::Ahead`] turns that around: nothing is granted twice, but a key may lose a block.
+//! [`Durability::WriteAhead`] turns that around: nothing is granted twice, but a key may lose a block.
 //!
 //! # What a clock can cost
 //! A key's time never goes back: if the clock does, the key stays in the period that it was charged
@@ -324,7 +324,7 @@ impl<C: Clock> QuotaLimiter<C> {
     }
 
     /// Changes the quota of all keys that have none of their own. What they have used stays used, as
-    /// [`Key::at`] says.
+    /// [`TargetedKey::at`] says.
     pub fn set_quota(&self, quota: &Quota) {
         self.table.set_quota(quota);
     }

@@ -9,14 +9,14 @@ use tollgate_core::{Decision, Outcome};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Limiter, Rate, Refused, clock::Manual};
+/// use tollgate::{Limiter, Rate, RateDenied, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_second(1), Manual::new());
 /// assert!(limiter.allow());
 /// // The wait would be a second, so half a second of patience fails at once.
 /// let patience = Duration::from_millis(500);
 /// let refused = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
-/// assert!(matches!(refused, Refused::TooLate(_)));
+/// assert!(matches!(refused, RateDenied::TooLate(_)));
 /// assert_eq!(refused.decision().wait(), Duration::from_secs(1));
 /// assert_eq!(
 ///     refused.to_string(),

@@ -37,7 +37,7 @@ use crate::wait_queue::waiting::WaiterGuard;
 /// assert_eq!(second.delay(), Duration::from_millis(100));
 /// second.cancel(); // its time lies ahead and nothing was built on it: all of it comes back
 /// assert_eq!(limiter.reserve(1)?.delay(), Duration::from_millis(100));
-/// # Ok::<(), tollgate::Refused>(())
+/// # Ok::<(), tollgate::RateDenied>(())
 /// ```
 #[derive(Debug)]
 #[must_use = "a reservation that is dropped before its time is given back"]
@@ -114,7 +114,7 @@ impl<H: LimitHandle> Reservation<H> {
     /// let act_at = slot.act_at();
     /// slot.keep(); // to be used at that time; dropped, it would have been given back
     /// assert_eq!(limiter.reserve(1)?.act_at() - act_at, Duration::from_millis(100));
-    /// # Ok::<(), tollgate::Refused>(())
+    /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn keep(mut self) {
         self.finish();

@@ -1,7 +1,7 @@
 //! Files that active keys are kept in, to go on where another process stopped: what all kinds of them share.
 //!
 //! [`KeyedLimiter::snapshot`](crate::KeyedLimiter::snapshot) and
-//! [`ExactKeyedLimiter::snapshot`](crate::ExactKeyedLimiter::snapshot) write a file each. Whoever has several tables
+//! [`StoredKeyLimiter::snapshot`](crate::StoredKeyLimiter::snapshot) write a file each. Whoever has several tables
 //! that belong together writes them to one file, so that they are of one moment: each table is a section of a
 //! [`SnapshotWriter`], by its `save`, and is read from a [`SnapshotReader`] in the same order, by its builder's `load`.
 //!
@@ -39,11 +39,11 @@ const FNV_FACTOR: u64 = 0x0000_0100_0000_01B3;
 /// whose clock is the wall clock both are one reading, and its times stay what they are.
 ///
 /// ```
-/// use tollgate::{Clock, snapshot::Times};
+/// use tollgate::{Clock, snapshot::SnapshotTimes};
 /// use tollgate::clock::{Monotonic, Wall};
 ///
 /// let clock = Monotonic::new();
-/// let times = Times { now: clock.now(), wall: Wall.now() };
+/// let times = SnapshotTimes { now: clock.now(), wall: Wall.now() };
 /// assert!(times.wall > times.now);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -76,10 +76,10 @@ impl SnapshotTimes {
 /// How much of a section was taken over.
 ///
 /// ```
-/// use tollgate::snapshot::Loaded;
+/// use tollgate::snapshot::LoadCounts;
 ///
-/// let none = Loaded::default();
-/// assert_eq!((none.keys, none.left_out), (0, 0));
+/// let none = LoadCounts::default();
+/// assert_eq!((none.keys, none.skipped), (0, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
@@ -94,9 +94,9 @@ impl LoadCounts {
     /// Both together.
     ///
     /// ```
-    /// use tollgate::snapshot::Loaded;
+    /// use tollgate::snapshot::LoadCounts;
     ///
-    /// assert_eq!(Loaded::default().and(Loaded::default()), Loaded::default());
+    /// assert_eq!(LoadCounts::default().and(LoadCounts::default()), LoadCounts::default());
     /// ```
     #[must_use]
     pub const fn merged_with(self, other: Self) -> Self {
@@ -165,7 +165,7 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
 /// It is readable by its owner alone.
 ///
 /// ```
-/// use tollgate::snapshot::{SnapshotReader, SnapshotWriter, Times};
+/// use tollgate::snapshot::{SnapshotReader, SnapshotWriter, SnapshotTimes};
 /// use tollgate::{Clock, KeyedLimiter, Rate, clock::Wall};
 ///
 /// # let path = std::env::temp_dir().join(format!("tollgate-snapshot-doc-{}", std::process::id()));
@@ -173,13 +173,13 @@ pub(crate) fn sync_folder(path: &Path) -> io::Result<()> {
 /// reads.check_n("user:42", 8);
 /// let mut file = SnapshotWriter::create(&path, b"examples", 1)?;
 /// for limiter in [&reads, &writes] {
-///     limiter.save(&mut file, Times { now: limiter.clock().now(), wall: Wall.now() })?;
+///     limiter.save(&mut file, SnapshotTimes { now: limiter.clock().now(), wall: Wall.now() })?;
 /// }
 /// file.finish()?;
 ///
 /// let mut file = SnapshotReader::open(&path, b"examples", 1)?;
 /// let clock = tollgate::clock::Monotonic::new();
-/// let times = Times { now: clock.now(), wall: Wall.now() };
+/// let times = SnapshotTimes { now: clock.now(), wall: Wall.now() };
 /// let builder = KeyedLimiter::builder(Rate::per_hour(10), 1_000).clock(clock);
 /// let (reads, loaded) = builder.load(&mut file, times)?;
 /// assert_eq!((loaded.keys, reads.key("user:42").peek().remaining), (1, 2));
@@ -543,7 +543,7 @@ impl SnapshotReader {
     /// ```
     /// use tollgate::snapshot::{SnapshotError, SnapshotReader};
     ///
-    /// fn yes_or_no(file: &mut SnapshotReader) -> Result<bool, SnapshotError> {
+    /// fn parse_switch(file: &mut SnapshotReader) -> Result<bool, SnapshotError> {
     ///     match file.word()? {
     ///         0 => Ok(false),
     ///         1 => Ok(true),

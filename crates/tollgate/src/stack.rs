@@ -1,4 +1,4 @@
-//! `Stack`: one request meets many limits, and passes all of them or charges none.
+//! `CompositeLimiter`: one request meets many limits, and passes all of them or charges none.
 
 use tollgate_core::{Decision, Timestamp};
 
@@ -26,7 +26,7 @@ use limit::{ClockReading, LevelCharge};
 
 /// Many limits, passed by a request all together or not at all.
 ///
-/// A request names the [`Level`]s that it meets, from the narrowest (its user) to the broadest (the
+/// A request names the [`Limit`]s that it meets, from the narrowest (its user) to the broadest (the
 /// whole service), and slots of a [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) last. It is
 /// decided in two passes:
 ///
@@ -41,12 +41,12 @@ use limit::{ClockReading, LevelCharge};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Rate, Stack, stack::{Kind, StackVerdict}};
+/// use tollgate::{ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Rate, CompositeLimiter, stack::{Kind, CompositeDecision}};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
 /// let slots = Arc::new(ConcurrencyLimiter::new(50));
-/// let stack = Stack::new();
+/// let stack = CompositeLimiter::new();
 ///
 /// let request = |user: &str| {
 ///     stack.check(&[
@@ -55,12 +55,12 @@ use limit::{ClockReading, LevelCharge};
 ///         Level::new("slots", &slots),
 ///     ])
 /// };
-/// let StackVerdict::Passed(passed) = request("ada") else { panic!("the first") };
+/// let CompositeDecision::Passed(passed) = request("ada") else { panic!("the first") };
 /// assert_eq!(passed.decision.remaining, 1); // the tightest: one more for this user
 /// passed.pass.success(); // at the end of the request
 ///
 /// assert!(request("ada").passed().is_some());
-/// let StackVerdict::Refused(refusal) = request("ada") else { panic!("the third in a minute") };
+/// let CompositeDecision::RateDenied(refusal) = request("ada") else { panic!("the third in a minute") };
 /// assert_eq!((refusal.name, refusal.kind), ("user", Kind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
@@ -79,10 +79,10 @@ impl CompositeLimiter {
     /// concurrency limits until it is dropped.
     ///
     /// ```
-    /// use tollgate::{Level, Limiter, Rate, Stack};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
     ///
     /// let (narrow, broad) = (Limiter::new(Rate::per_hour(1)), Limiter::new(Rate::per_hour(9)));
-    /// let stack = Stack::new();
+    /// let stack = CompositeLimiter::new();
     /// let levels = [Level::new("narrow", &narrow), Level::new("broad", &broad).cost(3)];
     /// assert!(stack.allow(&levels).is_some());
     /// assert!(stack.allow(&levels).is_none());
@@ -127,10 +127,10 @@ impl CompositeLimiter {
     /// What every level would say, without charging any.
     ///
     /// ```
-    /// use tollgate::{Level, Limiter, Rate, Stack};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
-    /// let stack = Stack::new();
+    /// let stack = CompositeLimiter::new();
     /// assert!(stack.peek(&[Level::new("all", &limiter).cost(10)]).refusal().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```

@@ -12,9 +12,9 @@ use crate::sync::{Padded, cached_thread_number, thread_number};
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
-/// use tollgate::stripes::Stripes;
+/// use tollgate::stripes::StripedCounters;
 ///
-/// let stripes = Stripes::new(|| [const { AtomicU64::new(0) }; 2]);
+/// let stripes = StripedCounters::new(|| [const { AtomicU64::new(0) }; 2]);
 /// stripes.add(|both| &both[1], 3);
 /// assert_eq!((stripes.sum(|both| &both[0]), stripes.sum(|both| &both[1])), (0, 3));
 /// ```

@@ -52,7 +52,7 @@ impl<S> TableSettings<S> {
 }
 
 impl<S, C> WithClock<TableSettings<S>, C> {
-    /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise.
+    /// What happens to new keys at the cap: [`WhenFull::SharedBucket`] unless said otherwise.
     pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
@@ -120,7 +120,7 @@ pub struct Stats {
     pub denied: u64,
     /// Checks of new keys for which there was no slot.
     pub overflowed: u64,
-    /// Active keys that were evicted, under [`AtCap::EvictNearestIdle`](crate::AtCap).
+    /// Active keys that were evicted, under [`WhenFull::EvictNearestIdle`](crate::UnsupportedWhenFull).
     pub evicted: u64,
     /// Keys whose slot was taken over, or freed, once they were idle; but for those in a stash.
     pub expired: u64,

@@ -14,20 +14,20 @@ use crate::Algorithm;
 /// A limit for some keys: a plan, or an override for one customer. Made of an algorithm and a rate.
 ///
 /// `limiter.key(k).at(&tier)` puts a key of a [`KeyedLimiter`](crate::KeyedLimiter) or an
-/// [`ExactKeyedLimiter`](crate::ExactKeyedLimiter) under it, if the limiter counts by the same algorithm;
+/// [`StoredKeyLimiter`](crate::StoredKeyLimiter) under it, if the limiter counts by the same algorithm;
 /// the builders of both have a method `tier_of` for a function that says each key's tier.
 ///
 /// Make it once and keep it. Clones share it, and so do the keys that are at it.
 ///
 /// ```
-/// use tollgate::{Algorithm, ExactKeyedLimiter, KeyedLimiter, Rate, Tier};
+/// use tollgate::{Algorithm, StoredKeyLimiter, KeyedLimiter, Rate, Tier};
 ///
 /// let gold = Tier::new(Algorithm::Gcra, Rate::per_minute(600))?;
 /// assert_eq!((gold.algorithm(), gold.rate()), (Algorithm::Gcra, Rate::per_minute(600)));
 ///
 /// let limiter = KeyedLimiter::new(Rate::per_minute(60), 10_000);
 /// assert!(limiter.key("user:42").at(&gold)?.allow_n(100));
-/// let exact = ExactKeyedLimiter::<String>::new(Rate::per_minute(60), 10_000);
+/// let exact = StoredKeyLimiter::<String>::new(Rate::per_minute(60), 10_000);
 /// assert!(exact.key("user:42").at(&gold)?.allow_n(100));
 ///
 /// let log = Tier::new(Algorithm::SlidingLog, Rate::per_minute(600))?;

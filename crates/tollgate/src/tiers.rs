@@ -24,9 +24,9 @@ pub use parse::AllowanceParseError;
 /// What a tier allows each of its tenants.
 ///
 /// ```
-/// use tollgate::{Quota, Rate, tiers::Allowance};
+/// use tollgate::{Quota, Rate, tiers::TierLimits};
 ///
-/// let free = Allowance::new(Rate::per_second(10).burst(20))
+/// let free = TierLimits::new(Rate::per_second(10).burst(20))
 ///     .quota(Quota::per_day(1_000))
 ///     .concurrency(5);
 /// assert_eq!(free.to_string(), "10/s burst 20, 1000/day, 5 at once");
@@ -134,12 +134,12 @@ impl From<LimitError> for TierError {
 /// live: what a tenant has spent stays spent, and what is in flight stays valid.
 ///
 /// ```
-/// use tollgate::{Quota, Rate, Tiers, tiers::Allowance, stack::Kind};
+/// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits, stack::Kind};
 ///
-/// let free = Allowance::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000));
+/// let free = TierLimits::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000));
 /// let tiers = Tiers::builder("free", free.concurrency(5), 1_000_000).tier(
 ///     "enterprise",
-///     Allowance::new(Rate::per_second(1_000).burst(2_000))
+///     TierLimits::new(Rate::per_second(1_000).burst(2_000))
 ///         .quota(Quota::per_day(10_000_000))
 ///         .concurrency(500),
 /// )
@@ -269,10 +269,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// The tenant's limits as levels, at this cost, to be met together with others.
     ///
     /// ```
-    /// use tollgate::{Level, Limiter, Rate, Stack, Tiers, tiers::Allowance};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)), 1_000_000).build()?;
-    /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), Stack::new());
+    /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(10)), 1_000_000).build()?;
+    /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), CompositeLimiter::new());
     /// let pass = tiers.with_limits("acme", 1, |own| {
     ///     let mut levels = own.to_vec();
     ///     levels.push(Level::new("global", &global));
@@ -339,10 +339,10 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// If the rate can't be represented, or too many tenants are assigned.
     ///
     /// ```
-    /// use tollgate::{Rate, Tiers, tiers::Allowance};
+    /// use tollgate::{Rate, Tiers, tiers::TierLimits};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(1)), 1_000_000).build()?;
-    /// tiers.set_override("acme", Allowance::new(Rate::per_second(1_000)))?;
+    /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(1)), 1_000_000).build()?;
+    /// tiers.set_override("acme", TierLimits::new(Rate::per_second(1_000)))?;
     /// assert!(tiers.check_n("acme", 1_000).refusal().is_none());
     /// assert!(tiers.check_n("other", 1_000).refusal().is_some());
     /// # Ok::<(), tollgate::tiers::TierError>(())
@@ -402,9 +402,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// Gives a tenant so much back, of its rate and of its quota, whatever it was charged for. A block stays.
     ///
     /// ```
-    /// use tollgate::{Quota, Rate, Tiers, tiers::Allowance};
+    /// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits};
     ///
-    /// let free = Allowance::new(Rate::per_hour(10)).quota(Quota::per_day(100));
+    /// let free = TierLimits::new(Rate::per_hour(10)).quota(Quota::per_day(100));
     /// let tiers = Tiers::builder("free", free, 1_000_000).build()?;
     /// let _ = tiers.check_n("acme", 8);
     /// tiers.refund("acme", 5);
@@ -424,9 +424,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// [`TableFull`] if the tenant is new and as many are active as may be.
     ///
     /// ```
-    /// use tollgate::{Rate, Tiers, tiers::Allowance};
+    /// use tollgate::{Rate, Tiers, tiers::TierLimits};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10)), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_hour(10)), 1_000_000).build()?;
     /// tiers.penalize("acme", 8)?;
     /// assert_eq!(tiers.usage("acme").rate.used, 8);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -436,16 +436,16 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
         self.rate_key(tenant, &plan).penalize(tokens)
     }
 
-    /// Refuses a tenant everything for this long, as [`Key::block_for`] does.
+    /// Refuses a tenant everything for this long, as [`TargetedKey::block_for`] does.
     ///
     /// # Errors
     /// [`TableFull`] if the tenant is new and as many are active as may be.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Rate, Tiers, tiers::Allowance};
+    /// use tollgate::{Rate, Tiers, tiers::TierLimits};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10)), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_hour(10)), 1_000_000).build()?;
     /// tiers.block_for("acme", Duration::from_secs(60))?;
     /// assert!(tiers.allow("acme").is_none());
     /// tiers.reset("acme");
@@ -453,7 +453,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     ///
-    /// [`Key::block_for`]: crate::keyed::Key::block_for
+    /// [`TargetedKey::block_for`]: crate::keyed::Key::block_for
     pub fn block_for(&self, tenant: &str, duration: Duration) -> Result<(), TableFull> {
         self.rates.key(tenant).block_for(duration)
     }
@@ -476,9 +476,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// What was counted so far.
     ///
     /// ```
-    /// use tollgate::{Rate, Tiers, tiers::Allowance};
+    /// use tollgate::{Rate, Tiers, tiers::TierLimits};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(1)), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_hour(1)), 1_000_000).build()?;
     /// assert!(tiers.allow("acme").is_some() && tiers.allow("acme").is_none());
     /// assert_eq!(tiers.stats().rates.allowed, 1);
     /// # Ok::<(), tollgate::tiers::TierError>(())
@@ -527,9 +527,9 @@ impl Usage {
     /// What is left: none if unlimited.
     ///
     /// ```
-    /// use tollgate::{Rate, Tiers, tiers::Allowance};
+    /// use tollgate::{Rate, Tiers, tiers::TierLimits};
     ///
-    /// let tiers = Tiers::builder("free", Allowance::new(Rate::per_hour(10)), 1_000_000).build()?;
+    /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_hour(10)), 1_000_000).build()?;
     /// let _ = tiers.check_n("acme", 4);
     /// assert_eq!(tiers.usage("acme").rate.remaining(), Some(6));
     /// # Ok::<(), tollgate::tiers::TierError>(())
@@ -548,7 +548,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// ```
     /// use std::time::{Duration, UNIX_EPOCH};
-    /// use tollgate::{Quota, QuotaLimiter, Rate, Tiers, Timestamp, tiers::Allowance, clock::Manual};
+    /// use tollgate::{Quota, QuotaLimiter, Rate, Tiers, Timestamp, tiers::TierLimits, clock::Manual};
     ///
     /// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
     /// let clock = Manual::starting_at(noon);

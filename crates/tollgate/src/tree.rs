@@ -1,4 +1,4 @@
-//! `Tree`: classes that are each promised a rate, and lend each other what they leave idle.
+//! `ClassTree`: classes that are each promised a rate, and lend each other what they leave idle.
 
 use std::fmt;
 use std::hash::Hash;
@@ -37,7 +37,7 @@ use path_charge::PathCharge;
 ///
 /// A request is charged to a leaf and to every class above it, all or none, under one lock.
 /// Each class has a [`rate`](Class::new), which it is promised, and may have a
-/// [`ceil`](Class::ceil), which it may reach by borrowing from its parent what others leave idle.
+/// [`ceil`](Class::ceiling), which it may reach by borrowing from its parent what others leave idle.
 /// The words mean what they mean to Linux' HTB, but for two things: a class above never passes more
 /// than its own ceil, even if more was promised below it; and there is no queue, each request is
 /// decided as it comes.
@@ -48,7 +48,7 @@ use path_charge::PathCharge;
 /// let clock = Manual::new();
 /// let tree = Tree::builder(Rate::per_second(10_000)).clock(clock).build()?;
 /// let rate = Rate::per_second;
-/// let search = tree.add_branch("search", tree.root(), Class::new(rate(5_000)).ceil(rate(9_000)))?;
+/// let search = tree.add_branch("search", tree.root(), Class::new(rate(5_000)).ceiling(rate(9_000)))?;
 /// let upload = tree.add_leaf("upload", tree.root(), Class::new(rate(1_000)))?;
 /// let users = tree.add_leaves("user", search, Class::new(rate(10)), 1_000)?;
 ///
@@ -209,7 +209,7 @@ impl<C: Clock> ClassTree<C> {
     /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
     /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(10)))?;
     /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 10);
-    /// tree.set_class(leaf, Class::new(Rate::per_second(10)).ceil(Rate::per_second(30)))?;
+    /// tree.set_class(leaf, Class::new(Rate::per_second(10)).ceiling(Rate::per_second(30)))?;
     /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 30);
     /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
@@ -305,14 +305,14 @@ impl<C: Clock> ClassTree<C> {
     /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
     ///
     /// let tree = Tree::builder(Rate::per_second(1_000)).clock(Manual::new()).build()?;
-    /// let class = Class::new(Rate::per_second(1)).ceil(Rate::per_second(1_000));
+    /// let class = Class::new(Rate::per_second(1)).ceiling(Rate::per_second(1_000));
     /// let [a, b] = ["a", "b"].map(|name| tree.add_leaf(name, tree.root(), class));
     /// let (a, b) = (a?, b?);
     /// assert!(tree.allow_n(a, 900));
     /// let spare = tree.peek(a, 0).decision.remaining;
     /// assert!(!tree.peek(b, 500).is_allowed());
     /// assert_eq!(tree.peek(a, 0).decision.remaining, spare);
-    /// // Now b wants something, and a has to leave a little for it.
+    /// // DecideNow b wants something, and a has to leave a little for it.
     /// assert!(!tree.ask(b, 500).is_allowed());
     /// assert!(tree.peek(a, 0).decision.remaining < spare);
     /// # Ok::<(), tollgate::tree::TreeError>(())

@@ -10,19 +10,19 @@ use tollgate_core::LimitError;
 /// | | `ShareOne` | `DenyNew` | `AdmitNew` | `EvictNearestIdle` |
 /// |---|---|---|---|---|
 /// | [`KeyedLimiter`](crate::KeyedLimiter) | default | yes | yes | yes |
-/// | [`ExactKeyedLimiter`](crate::ExactKeyedLimiter) | default | yes | yes | yes |
-/// | [`KeyedConcurrency`](crate::KeyedConcurrency) | default | yes | no | no |
+/// | [`StoredKeyLimiter`](crate::StoredKeyLimiter) | default | yes | yes | yes |
+/// | [`KeyedConcurrencyLimiter`](crate::KeyedConcurrencyLimiter) | default | yes | no | no |
 /// | `QuotaLimiter` | no | default | yes | no |
 ///
 /// A builder that is told what its table can't do returns an error.
 ///
 /// ```
-/// use tollgate::{AtCap, KeyedConcurrency};
+/// use tollgate::{WhenFull, KeyedConcurrencyLimiter};
 ///
-/// let builder = KeyedConcurrency::<String>::builder(5, 1_000).at_cap(AtCap::EvictNearestIdle);
+/// let builder = KeyedConcurrencyLimiter::<String>::builder(5, 1_000).at_cap(WhenFull::EvictNearestIdle);
 /// assert_eq!(
 ///     builder.build().unwrap_err().to_string(),
-///     "a KeyedConcurrency can't treat new keys at its cap as AtCap::EvictNearestIdle says; \
+///     "a KeyedConcurrencyLimiter can't treat new keys at its cap as WhenFull::EvictNearestIdle says; \
 ///      use ShareOne or DenyNew"
 /// );
 /// ```

@@ -12,10 +12,10 @@ use super::{AdmittedCall, CircuitBreaker};
 /// what never answers is [silent](super::Thresholds::silent_for), and a probe that is dropped keeps the circuit open.
 ///
 /// ```
-/// use tollgate_adaptive::breaker::{Breaker, Thresholds};
+/// use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
 ///
 /// # fn fetch() -> Result<u32, &'static str> { Err("404: no such page") }
-/// let breaker = Breaker::new(Thresholds::default());
+/// let breaker = CircuitBreaker::new(Thresholds::default());
 /// let call = breaker.try_call()?;
 /// match fetch() {
 ///     Ok(_) => call.success(),

@@ -12,24 +12,24 @@ use super::word::{
 };
 use super::{BreakerEvent, CircuitState, FailureWindow, ForcedState, Thresholds, TripReason};
 
-/// What a [`Breaker`](super::Breaker) is made of: it is told the time, and answers with what happened.
+/// What a [`CircuitBreaker`](super::CircuitBreaker) is made of: it is told the time, and answers with what happened.
 ///
 /// For whoever has a clock of their own, or calls that pass although the circuit is open and still say something of
-/// what is called ([`Entry::beside`]).
+/// what is called ([`AdmittedCall::untracked`]).
 ///
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
-/// use tollgate_adaptive::breaker::{BreakerEvent, Circuit, Entry, State, Thresholds, Trip, Admission};
+/// use tollgate_adaptive::breaker::{BreakerEvent, Circuit, Entry, State, Thresholds, TripReason, Admission};
 ///
 /// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
 /// let (now, later) = (Timestamp::from_secs(10), Timestamp::from_secs(11));
-/// assert_eq!(circuit.fails(Entry::beside(), now), None);
-/// assert_eq!(circuit.fails(Entry::beside(), later), None);
-/// let silent = circuit.fails(Entry::beside(), later + Duration::from_secs(1));
-/// assert_eq!(silent, Some(BreakerEvent::Opened { stays: Duration::from_secs(1), why: Trip::Silent }));
+/// assert_eq!(circuit.fails(Entry::untracked(), now), None);
+/// assert_eq!(circuit.fails(Entry::untracked(), later), None);
+/// let silent = circuit.fails(Entry::untracked(), later + Duration::from_secs(1));
+/// assert_eq!(silent, Some(BreakerEvent::Opened { stays: Duration::from_secs(1), why: TripReason::Silent }));
 /// assert_eq!(circuit.state(later + Duration::from_secs(1)), State::Open);
-/// assert!(matches!(circuit.enter(later + Duration::from_secs(2)), Admission::Probe(_)));
+/// assert!(matches!(circuit.enter(later + Duration::from_secs(2)), Admission::ProbeGuard(_)));
 /// ```
 #[derive(Debug)]
 pub struct Circuit {
@@ -218,7 +218,7 @@ impl Circuit {
     /// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
     /// for millis in (0..=2_000).step_by(100) {
     ///     let now = Timestamp::from_millis(10_000 + millis);
-    ///     let Admission::Pass(entry) = circuit.enter(now) else { break };
+    ///     let Admission::HeldPermits(entry) = circuit.enter(now) else { break };
     ///     circuit.dropped(entry, now);
     /// }
     /// assert_eq!(circuit.state(Timestamp::from_secs(12)), State::Open);

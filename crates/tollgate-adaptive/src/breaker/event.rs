@@ -44,9 +44,9 @@ pub enum TripReason {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::breaker::{BreakerEvent, Trip};
+/// use tollgate_adaptive::breaker::{BreakerEvent, TripReason};
 ///
-/// let opened = BreakerEvent::Opened { stays: Duration::from_secs(2), why: Trip::Probe };
+/// let opened = BreakerEvent::Opened { stays: Duration::from_secs(2), why: TripReason::ProbeGuard };
 /// assert_eq!(opened.to_string(), "the circuit is open for 2s: a probe failed");
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]

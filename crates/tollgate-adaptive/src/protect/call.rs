@@ -17,22 +17,22 @@ use crate::undo_guard::UndoGuard;
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate_adaptive::breaker::{Breaker, Thresholds};
+/// use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
 /// use tollgate::concurrency::Ending;
-/// use tollgate_adaptive::protect::Protected;
+/// use tollgate_adaptive::protect::CallGuard;
 /// use tollgate::{ConcurrencyLimiter, Limiter, Rate};
 ///
 /// # async fn fetch() -> Result<&'static str, std::io::Error> { Ok("page") }
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let backend = Protected::new()
-///     .breaker(Arc::new(Breaker::new(Thresholds::default())))
+/// let backend = CallGuard::new()
+///     .breaker(Arc::new(CircuitBreaker::new(Thresholds::default())))
 ///     .rate(Arc::new(Limiter::new(Rate::per_second(100))))
 ///     .bulkhead(Arc::new(ConcurrencyLimiter::new(10)));
 /// let page = backend
 ///     .call(fetch, |result| match result {
 ///         Ok(_) => Ending::Success,
 ///         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ending::Ignored,
-///         Err(_) => Ending::Dropped, // a failure to the breaker, a sign of overload to the bulkhead
+///         Err(_) => Ending::OnDrop, // a failure to the breaker, a sign of overload to the bulkhead
 ///     })
 ///     .await?;
 /// # let _ = page;
@@ -124,7 +124,7 @@ impl<C: Clock> CallGuard<C> {
     /// Passes all of them, or none.
     ///
     /// # Errors
-    /// [`NotCalled`]: nothing is charged and nothing held.
+    /// [`CallDenied`]: nothing is charged and nothing held.
     pub async fn enter(&self) -> Result<ActiveCall<'_, C>, CallDenied> {
         let mut call = UndoGuard::new(self.admit_by_breaker()?, BreakerCall::ignored);
         let (mut token, mut has_waited) = (None, false);

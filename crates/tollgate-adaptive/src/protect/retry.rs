@@ -160,7 +160,7 @@ pub struct RetriesExhausted<E> {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate_adaptive::protect::{Advice, Backoff, Budget, Retry};
+/// use tollgate_adaptive::protect::{RetryAdvice, Backoff, Budget, Retry};
 ///
 /// # async fn fetch() -> Result<(), u16> { Ok(()) }
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
@@ -168,9 +168,9 @@ pub struct RetriesExhausted<E> {
 /// retry
 ///     .within(Duration::from_secs(10))
 ///     .call(fetch, |status| match status {
-///         429 | 503 => Advice::RetryAfter(Duration::from_secs(1)),
-///         500 | 502 | 504 => Advice::Retry,
-///         _ => Advice::Stop,
+///         429 | 503 => RetryAdvice::RetryAfter(Duration::from_secs(1)),
+///         500 | 502 | 504 => RetryAdvice::Retry,
+///         _ => RetryAdvice::Stop,
 ///     })
 ///     .await
 ///     .map_err(|gave_up| format!("status {} after {} tries", gave_up.error, gave_up.tries))?;
@@ -231,7 +231,7 @@ impl<C: Clock> Retry<C> {
     /// has back what the next one would have taken.
     ///
     /// # Errors
-    /// [`GaveUp`]: the last error, and why it was the last.
+    /// [`RetriesExhausted`]: the last error, and why it was the last.
     pub async fn call<T, E, F: Future<Output = Result<T, E>>>(
         &self,
         mut call: impl FnMut() -> F,

@@ -54,12 +54,12 @@ pub struct AdaptiveLine {
 /// None with the bounds that there are.
 ///
 /// ```
-/// use tollgate_cli::simulate::{Options, simulate_adaptive};
+/// use tollgate_cli::simulate::{SimulateOptions, simulate_adaptive};
 ///
-/// let options = Options { scenario: Some("fixed".into()), ..Options::default() };
+/// let options = SimulateOptions { scenario: Some("fixed".into()), ..SimulateOptions::default() };
 /// let report = simulate_adaptive(&options)?;
 /// assert!(report.lines()[0].is_good);
-/// # Ok::<(), tollgate_adaptive::LawError>(())
+/// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 pub fn simulate_adaptive(options: &SimulateOptions) -> Result<AdaptiveReport, AlgorithmError> {
     let asked = options.scenario.as_deref();

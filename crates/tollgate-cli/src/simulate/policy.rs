@@ -1,4 +1,4 @@
-//! `tollgate simulate FILE`: a policy over a traffic pattern, on virtual time.
+//! `tollgate simulate CONFIG_FILE`: a policy over a traffic pattern, on virtual time.
 
 use std::collections::BTreeMap;
 use std::fmt;

@@ -96,18 +96,18 @@ impl RunResult {
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_cli::simulate::runner::{Form, run};
+/// use tollgate_cli::simulate::runner::{AlgorithmForm, run};
 /// use tollgate_core::{Rate, Timestamp};
 ///
 /// // Five at once against 10/s with a burst of 2.
 /// let arrivals = [Timestamp::ZERO; 5];
 /// let rate = Rate::per_second(10).burst(2);
 ///
-/// let bucket = run(Form::TokenBucket, rate, &arrivals)?;
+/// let bucket = run(AlgorithmForm::TokenBucket, rate, &arrivals)?;
 /// assert_eq!((bucket.admitted(), bucket.denied()), (2, 3));
 ///
 /// // The queue lets one go at once and two wait, 100 ms apart.
-/// let queue = run(Form::Queue, rate, &arrivals)?;
+/// let queue = run(AlgorithmForm::Queue, rate, &arrivals)?;
 /// assert_eq!(queue.releases, [0, 100, 200].map(Timestamp::from_millis));
 /// assert_eq!(queue.longest_wait, Some(Duration::from_millis(200)));
 /// # Ok::<(), tollgate_core::LimitError>(())

@@ -1,4 +1,4 @@
-//! `tollgate check`, `explain`, `convert` and `simulate FILE` as their users meet them.
+//! `tollgate check`, `explain`, `convert` and `simulate CONFIG_FILE` as their users meet them.
 
 mod different;
 mod explained;

@@ -43,7 +43,7 @@ impl<B: Backend> Engine<B> {
         self
     }
 
-    /// What each limiter has decided since the engine was made: nothing unless it [counts](Self::with_tallies).
+    /// What each limiter has decided since the engine was made: nothing unless it [counts](Self::with_counters).
     ///
     /// Each rule in force that applies to a request that passes counts it as allowed, and the one that refuses it as
     /// denied. A rule in shadow counts what it would have said. A limit of a tree counts each descriptor that takes
@@ -55,7 +55,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// How many requests passed and were refused, each counted once, however many limiters it met: none unless it
-    /// [counts](Self::with_tallies).
+    /// [counts](Self::with_counters).
     ///
     /// ```
     /// # use tollgate::clock::Manual;
@@ -64,7 +64,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let policy = Policy::from_text("limits: [{name: a, rate: 2/h}, {name: b, rate: 9/h}]", Format::Yaml)?.policy;
-    /// let engine = Engine::new(policy, memory)?.with_tallies(1_000);
+    /// let engine = Engine::new(policy, memory)?.with_counters(1_000);
     /// for _ in 0..5 {
     ///     let _ = engine.decide(&Facts::new());
     /// }
@@ -77,7 +77,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// How long requests waited for their turn, because a rule says `over: wait`, whether they passed in the end or
-    /// not: none unless it [counts](Self::with_tallies).
+    /// not: none unless it [counts](Self::with_counters).
     pub fn wait_times(&self) -> Option<&Histogram> {
         let tallies = self.pipeline.recorder.tallies.as_ref();
         tallies.map(|tallies| &tallies.waits)
@@ -91,7 +91,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::engine::ThrottleDecision;
     /// # use tollgate_engine::verdict::DenyReason;
     /// # use tollgate_engine::{Engine, Policy};
-    /// let engine = Engine::new(Policy::default(), Memory::new())?.with_tallies(10).with_top_keys(10);
+    /// let engine = Engine::new(Policy::default(), Memory::new())?.with_counters(10).with_top_keys(10);
     /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: None });
     /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) });
     /// assert_eq!((engine.requests().passed, engine.requests().refused), (1, 1));
@@ -196,15 +196,15 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Carries out an order from now on, until it ends: a key or a rule is [blocked](Act::Block),
-    /// [let through](Act::Bypass), or has [another limit](Act::Override). One of the same sort for the same target takes
+    /// Carries out an order from now on, until it ends: a key or a rule is [blocked](OverrideAction::ForBlock),
+    /// [let through](OverrideAction::BypassOptions), or has [another limit](OverrideAction::Limit). One of the same sort for the same target takes
     /// the place of that.
     ///
     /// Orders lie over the policy. A [reload](Self::reload) keeps them: they are for the rule of their name, and idle while
     /// there is none. They are for requests of facts and of descriptors. Of a block, a bypass and an override of one
     /// request the first decides, and an override for its key before one for all of the rule. They end by the wall
     /// clock; if that is set back, no later than as if they were made then. There are at most
-    /// [10,000](crate::orders::MOST_ORDERS), for at most [30 days](crate::orders::MAX_OVERRIDE_DURATION) each.
+    /// [10,000](crate::orders::MAX_OVERRIDES), for at most [30 days](crate::orders::MAX_OVERRIDE_DURATION) each.
     ///
     /// Each engine has its own: with a shared store, an order is for the requests that this process decides.
     ///
@@ -280,7 +280,7 @@ impl<B: Backend> Engine<B> {
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
     /// engine.order(NewOverride::new(Act::Block, target.clone(), Duration::from_secs(60)))?;
-    /// assert!(engine.withdraw_from(&target, &Act::Bypass).is_none());
+    /// assert!(engine.withdraw_from(&target, &Act::BypassOptions).is_none());
     /// assert!(engine.withdraw_from(&target, &Act::Block).is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -360,7 +360,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// use tollgate::snapshot::{SnapshotReader, SnapshotWriter};
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
-    /// use tollgate_engine::{Engine, Facts, Policy, Resume};
+    /// use tollgate_engine::{Engine, Facts, Policy, RestoreOptions};
     /// # use tollgate_testkit::scratch::TempFolder;
     /// # let folder = Scratch::new("engine-save");
     /// # let path = folder.path("state");
@@ -375,7 +375,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// drop(engine);
     ///
     /// let mut file = SnapshotReader::open(&path, b"examples", 1)?;
-    /// let (engine, restored) = Engine::restore(policy, Memory::builder(), Resume::default(), &mut file)?;
+    /// let (engine, restored) = Engine::restore(policy, Memory::builder(), RestoreOptions::default(), &mut file)?;
     /// assert_eq!((restored.keys, restored.retired.len()), (1, 0));
     /// assert_eq!(engine.decide(&facts).decision().remaining, 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())

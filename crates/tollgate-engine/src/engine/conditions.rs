@@ -48,7 +48,7 @@ impl<'a> DecideOptions<'a> {
     }
 
     /// The verdict tells of each limit that the request met, not only of the one that decided:
-    /// [`Findings::limits`](crate::verdict::Findings::limits). A store is asked no more often for that; it takes memory if there
+    /// [`DecisionDetails::limits`](crate::verdict::DecisionDetails::limits). A store is asked no more often for that; it takes memory if there
     /// are several limits.
     pub const fn listing_limits(mut self) -> Self {
         self.lists_limits = true;
@@ -77,9 +77,9 @@ impl<'a> DecideOptions<'a> {
 /// The names of the facts that the policy in force asks for, each once: see [`Engine::required_facts`](super::Engine::required_facts).
 ///
 /// ```
-/// use tollgate_engine::FactsAsked;
+/// use tollgate_engine::RequiredFacts;
 ///
-/// fn reads_addresses(asked: &FactsAsked) -> bool {
+/// fn reads_addresses(asked: &RequiredFacts) -> bool {
 ///     asked.iter().any(|name| &**name == "ip")
 /// }
 /// ```
@@ -97,7 +97,7 @@ impl RequiredFacts {
 
     /// Whether the fact of this number is only compared, by `match`, `block` and `exempt`. The value of any other is used: it is a
     /// part of a key, a cost, a tier or a class. So a request that has several values of it has to be denied, or asked about with
-    /// each of them ([`Facts::also`](crate::Facts::also)).
+    /// each of them ([`Facts::with_other_sets`](crate::Facts::with_other_sets)).
     ///
     /// ```
     /// # use tollgate_engine::backend::Memory;

@@ -36,17 +36,17 @@ pub(super) use tree_lookup::{TreeInput, TreeLookups};
 /// # use tollgate_engine::{Engine, Facts, Policy};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # use tollgate_engine::facts::Descriptor;
-/// use tollgate_engine::engine::DescriptorVerdict;
+/// use tollgate_engine::engine::DescriptorDecision;
 ///
 /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 1}}]";
 /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// let ada = [Descriptor::new(&[("user", "ada")])];
 /// match engine.decide_descriptors("edge", &ada, 1) {
-///     DescriptorVerdict::Passed(passed) => {
+///     DescriptorDecision::Passed(passed) => {
 ///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
 ///         assert_eq!(passed.statuses[0].charged, 1);
 ///     }
-///     DescriptorVerdict::Refused(_) => panic!("the first in an hour"),
+///     DescriptorDecision::DeniedRequest(_) => panic!("the first in an hour"),
 /// }
 /// let second = engine.decide_descriptors("edge", &ada, 1);
 /// let refused = second.refused().expect("the second");
@@ -124,7 +124,7 @@ pub struct DescriptorFindings {
     pub fallback: Option<OnStoreFailure>,
     /// Why a store couldn't be asked, of the descriptor that decided.
     pub unavailable: Option<StoreUnavailable>,
-    /// What the request has more of than [is taken](crate::Bounds), in which case no limit was asked, and no
+    /// What the request has more of than [is taken](crate::RequestBounds), in which case no limit was asked, and no
     /// descriptor has a status.
     pub too_much: Option<BoundExceeded<'static>>,
 }

@@ -82,7 +82,7 @@ pub struct KeyLimitState {
 ///
 /// ```
 /// # use tollgate::clock::Manual;
-/// # use tollgate_engine::backend::{Gift, Memory};
+/// # use tollgate_engine::backend::{RefundResult, Memory};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Facts, Policy};
 /// # use tollgate_engine::orders::Target;
@@ -94,7 +94,7 @@ pub struct KeyLimitState {
 /// let ada = Facts::new().with("user", "ada");
 /// assert!(engine.decide(&ada).passed().is_some());
 /// let reset = engine.reset(&Target::facts([("user", "ada")]), ResetScope::Rates)?;
-/// assert_eq!((reset.rules[0].rule.as_str(), reset.gift), ("per-user", Gift::Given));
+/// assert_eq!((reset.rules[0].rule.as_str(), reset.refund_result), ("per-user", RefundResult::RecordedRefund));
 /// assert_eq!(reset.rules[0].reset[0].to_string(), "1/h");
 /// assert!(engine.decide(&ada).passed().is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())

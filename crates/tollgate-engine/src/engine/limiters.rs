@@ -18,11 +18,11 @@ use crate::verdict::percent_of;
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Policy};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// use tollgate_engine::engine::LimiterSort;
+/// use tollgate_engine::engine::LimiterKind;
 ///
 /// let policy = Policy::from_text("limits: [{name: a, key: user, rate: 5/s burst 9}]", Format::Yaml)?.policy;
 /// let limiters = Engine::new(policy, memory)?.limiter_states();
-/// assert_eq!((limiters[0].name.as_str(), limiters[0].sort), ("a", LimiterSort::Rule));
+/// assert_eq!((limiters[0].name.as_str(), limiters[0].sort), ("a", LimiterKind::Rule));
 /// assert_eq!((limiters[0].key.as_slice(), limiters[0].waiting), (["user".to_owned()].as_slice(), 0));
 /// let LimitKind::Rate { rate, .. } = &limiters[0].limits[0] else { panic!("a rate") };
 /// assert_eq!((rate.count(), rate.burst_size()), (5, 9));
@@ -65,9 +65,9 @@ pub struct LimiterState {
 /// What a limiter is.
 ///
 /// ```
-/// use tollgate_engine::engine::LimiterSort;
+/// use tollgate_engine::engine::LimiterKind;
 ///
-/// assert_eq!(LimiterSort::Descriptor.name(), "descriptor");
+/// assert_eq!(LimiterKind::Descriptor.name(), "descriptor");
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -101,12 +101,12 @@ pub(super) struct TreeOutcome {
 /// [`Engine::decide_with_descriptors`](super::Engine::decide_with_descriptors).
 ///
 /// ```
-/// use tollgate_engine::engine::CombinedVerdict;
+/// use tollgate_engine::engine::MixedDecision;
 ///
-/// fn status(verdict: &CombinedVerdict<'_>) -> u16 {
+/// fn status(verdict: &MixedDecision<'_>) -> u16 {
 ///     match verdict {
-///         CombinedVerdict::Passed(..) => 200,
-///         CombinedVerdict::DeniedByRule(_) | CombinedVerdict::DeniedByDescriptor(_) => 429,
+///         MixedDecision::Passed(..) => 200,
+///         MixedDecision::DeniedByRule(_) | MixedDecision::DeniedByDescriptor(_) => 429,
 ///     }
 /// }
 /// ```

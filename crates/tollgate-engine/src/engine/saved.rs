@@ -28,9 +28,9 @@ const REQUESTED_COUNTER: u64 = u64::MAX;
 /// What is known beside a snapshot when an engine goes on from it.
 ///
 /// ```
-/// use tollgate_engine::Resume;
+/// use tollgate_engine::RestoreOptions;
 ///
-/// assert_eq!(Resume::default(), Resume { quotas: None, unset_wall: None });
+/// assert_eq!(RestoreOptions::default(), RestoreOptions { quotas: None, unset_wall: None });
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct RestoreOptions<'a> {
@@ -44,9 +44,9 @@ pub struct RestoreOptions<'a> {
 /// What an engine went on with.
 ///
 /// ```
-/// use tollgate_engine::Restored;
+/// use tollgate_engine::RestoreReport;
 ///
-/// assert!(Restored::default().retired.is_empty());
+/// assert!(RestoreReport::default().retired.is_empty());
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

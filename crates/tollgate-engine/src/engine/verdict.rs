@@ -26,7 +26,7 @@ pub(crate) use cause::{DecidedBy, deny_reason};
 /// What came of a request: it passes and holds what it takes, or it is refused.
 ///
 /// Match on it, and keep what passed for as long as the request runs: slots of concurrency limits are given
-/// back when it is dropped. Either way it tells [why](Findings).
+/// back when it is dropped. Either way it tells [why](DecisionDetails).
 ///
 /// ```
 /// # use tollgate::clock::Manual;
@@ -45,9 +45,9 @@ pub(crate) use cause::{DecidedBy, deny_reason};
 ///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
 ///         drop(passed);
 ///     }
-///     Verdict::Refused(refused) => println!("429: {}", refused.cause()),
+///     Verdict::DeniedRequest(refused) => println!("429: {}", refused.cause()),
 /// }
-/// let Verdict::Refused(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
+/// let Verdict::DeniedRequest(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
 /// assert_eq!(refused.cause(), Cause::Rule("per-user"));
 /// assert_eq!(refused.key().expect("by user").to_string(), "user=42");
 /// assert_eq!(refused.decision().wait().as_secs(), 60);
@@ -94,7 +94,7 @@ pub struct AllowedRequest<'f>(DecisionDetails<'f>);
 /// # let text = "block: [{ip: 203.0.113.0/24}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("ip", "203.0.113.7");
-/// let Verdict::Refused(refused) = engine.decide(&facts) else { panic!("it is blocked") };
+/// let Verdict::DeniedRequest(refused) = engine.decide(&facts) else { panic!("it is blocked") };
 /// assert_eq!(refused.cause().to_string(), "block[0]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -73,9 +73,9 @@ pub fn convert_to_yaml(policy: &Policy) -> Result<String, LoadError> {
 /// descriptors:
 /// - {key: user, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let converted = envoy::convert_to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// assert!(converted.rules.is_empty());
-/// assert_eq!(converted.unsaid[0].limit, "edge/user");
+/// assert_eq!(converted.losses[0].limit, "edge/user");
 /// ```
 pub fn convert_to_rules(domains: &DescriptorDomains) -> ConvertedRules {
     let compiled = DescriptorIndex::new(domains);
@@ -449,8 +449,8 @@ fn leaf_index(leaf: &CompiledLimit) -> usize {
 /// descriptors:
 /// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
-/// assert_eq!((converted.rules.len(), converted.unsaid.len()), (1, 1));
+/// let converted = envoy::convert_to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// assert_eq!((converted.rules.len(), converted.losses.len()), (1, 1));
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 pub struct ConvertedRules {
@@ -463,7 +463,7 @@ pub struct ConvertedRules {
 /// What becomes of a limit of which something can't be said.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Loss};
+/// use tollgate_engine::envoy::{self, LossKind};
 ///
 /// let file = "
 /// domain: edge
@@ -471,10 +471,10 @@ pub struct ConvertedRules {
 /// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// - {key: b, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
-/// let losses: Vec<_> = converted.unsaid.iter().map(|unsaid| unsaid.loss).collect();
-/// assert_eq!(losses, [Loss::Told, Loss::Limit]);
-/// assert!(Loss::Limit.decides() && !Loss::Told.decides());
+/// let converted = envoy::convert_to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let losses: Vec<_> = converted.losses.iter().map(|unsaid| unsaid.loss).collect();
+/// assert_eq!(losses, [LossKind::Told, LossKind::Limit]);
+/// assert!(LossKind::Limit.affects_decisions() && !LossKind::Told.affects_decisions());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossKind {
@@ -503,8 +503,8 @@ impl LossKind {
 /// descriptors:
 /// - {key: a, detailed_metric: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let converted = envoy::to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
-/// let unsaid = &converted.unsaid[0];
+/// let converted = envoy::convert_to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let unsaid = &converted.losses[0];
 /// assert_eq!((unsaid.rule.as_deref(), unsaid.what), (Some("edge/a"), "detailed_metric"));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -21,7 +21,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// their first `*`, of which the first in the file that fits is taken; then to the key alone.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Compiled, Lookup};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, Lookup};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -29,7 +29,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// descriptors:
 /// - {key: user, rate_limit: {unit: second, requests_per_unit: 5}}
 /// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let entries = [("user", "42")];
 /// let found = compiled.lookup("edge", &Descriptor::new(&entries));
 /// assert_eq!(found.leaf().expect("a limit").to_string(), "edge/user");
@@ -45,7 +45,7 @@ pub struct DescriptorIndex {
 /// A limit of the tree, and how it is reached.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::envoy::{self, DescriptorIndex};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -53,7 +53,7 @@ pub struct DescriptorIndex {
 /// descriptors:
 /// - {key: user, value: v*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
 /// let leaf = found.leaf().expect("a limit");
 /// assert_eq!((leaf.id, &*leaf.domain, leaf.to_string()), (0, "edge", "edge/user=v*".to_owned()));
@@ -102,7 +102,7 @@ impl CompiledLimit {
 /// A descriptor on the way to a limit.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::envoy::{self, DescriptorIndex};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -110,7 +110,7 @@ impl CompiledLimit {
 /// descriptors:
 /// - {key: user, value: v*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
 /// let step = &found.leaf().expect("a limit").steps[0];
 /// assert_eq!((&*step.key, step.value.as_deref(), step.shared), ("user", Some("v*"), true));
@@ -144,7 +144,7 @@ impl fmt::Display for CompiledLimit {
 /// What the policy says about one descriptor of a request.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Compiled, Lookup};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, Lookup};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -152,9 +152,9 @@ impl fmt::Display for CompiledLimit {
 /// descriptors:
 /// - {key: user, value: v*, share_threshold: true, rate_limit: {unit: day, requests_per_unit: 5}}
 /// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
-/// assert!(matches!(found, Lookup::Limited(_)));
+/// assert!(matches!(found, Lookup::RateLimitService(_)));
 /// assert_eq!(compiled.lookup("edge", &Descriptor::new(&[("user", "ann")])), Lookup::Nothing);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -227,7 +227,7 @@ impl DescriptorIndex {
         domain.map(|(charging, _)| *charging).unwrap_or_default()
     }
 
-    /// What is said about one descriptor, before [`replaces`](super::drop_replaced).
+    /// What is said about one descriptor, before [`replaces`](super::remove_replaced_limits).
     #[inline]
     pub fn lookup(&self, domain: &str, descriptor: &Descriptor<'_>) -> LookupResult<'_> {
         let found = match self.domains.get(domain) {
@@ -409,7 +409,7 @@ impl TreeCompiler<'_> {
 ///
 /// ```
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::envoy::Hidden;
+/// use tollgate_engine::envoy::HiddenLimit;
 /// use tollgate_engine::facts::Descriptor;
 /// use tollgate_engine::Policy;
 ///
@@ -423,10 +423,10 @@ impl TreeCompiler<'_> {
 ///   descriptors: [{key: user, rate_limit: {unit: minute, requests_per_unit: 1}}]
 /// ";
 /// let domain = &Policy::from_text(file, Format::Yaml)?.policy.domains["edge"];
-/// let hidden = Hidden::of(domain, &Descriptor::new(&[("path", "/login")])).expect("no limit");
+/// let hidden = HiddenLimit::of(domain, &Descriptor::new(&[("path", "/login")])).expect("no limit");
 /// assert_eq!((hidden.by.as_str(), hidden.hidden.as_str()), ("path=/login", "path"));
-/// assert!(Hidden::of(domain, &Descriptor::new(&[("path", "/")])).is_none());
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// assert!(HiddenLimit::of(domain, &Descriptor::new(&[("path", "/")])).is_none());
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]

@@ -10,7 +10,7 @@ use crate::facts::Unit;
 /// The entries are those that led to the limit.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Compiled};
+/// use tollgate_engine::envoy::{self, DescriptorIndex};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -21,7 +21,7 @@ use crate::facts::Unit;
 ///   share_threshold: true
 ///   rate_limit: {unit: minute, requests_per_unit: 5}
 /// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let key = |value: &str| {
 ///     let entries = [("path", value)];
 ///     let leaf = compiled.lookup("edge", &Descriptor::new(&entries)).leaf().expect("a limit");
@@ -46,11 +46,11 @@ pub fn counter_key(leaf: &CompiledLimit, entries: &[(&str, &str)], mut put: impl
 /// configured ones, and from those by another unit.
 ///
 /// ```
-/// use tollgate_engine::envoy::asked_key;
+/// use tollgate_engine::envoy::requested_limit_key;
 /// use tollgate_engine::facts::Unit;
 ///
 /// let mut buffer = Vec::new();
-/// asked_key("edge", &[("user", "42")], Unit::Hour, |piece| buffer.extend_from_slice(piece));
+/// requested_limit_key("edge", &[("user", "42")], Unit::Hour, |piece| buffer.extend_from_slice(piece));
 /// assert!(!buffer.is_empty());
 /// ```
 pub fn requested_limit_key(

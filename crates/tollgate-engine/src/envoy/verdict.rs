@@ -38,7 +38,7 @@ pub enum Charge {
 /// let peek = Descriptor { cost: Some(0), ..descriptor };
 /// assert_eq!(charge(&peek, 3), Charge::Take(0));
 /// let refund = Descriptor { refund: true, ..descriptor };
-/// assert_eq!(charge(&refund, 3), Charge::GiveBack(3));
+/// assert_eq!(charge(&refund, 3), Charge::Refund(3));
 /// ```
 pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charge {
     let cost = descriptor.cost.unwrap_or(u64::from(hits_addend.max(1)));
@@ -53,7 +53,7 @@ pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charg
 /// still replaces others, and one without limits is never dropped.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Compiled, Lookup, drop_replaced};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, Lookup, drop_replaced};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -62,11 +62,11 @@ pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charg
 /// - {key: all, rate_limit: {name: all, unit: second, requests_per_unit: 5}}
 /// - {key: vip, rate_limit: {unlimited: true, replaces: [{name: all}]}}
 /// ";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let entries = [[("all", "")], [("vip", "")]];
 /// let mut found = entries.each_ref().map(|entry| compiled.lookup("edge", &Descriptor::new(entry)));
-/// drop_replaced(&mut found);
-/// assert!(matches!(found, [Lookup::Replaced(_), Lookup::Limited(_)]));
+/// remove_replaced_limits(&mut found);
+/// assert!(matches!(found, [Lookup::Replaced(_), Lookup::RateLimitService(_)]));
 /// ```
 pub fn remove_replaced_limits(found: &mut [LookupResult<'_>]) {
     for at in 0..found.len() {
@@ -104,7 +104,7 @@ pub enum StatusCode {
 /// use tollgate_engine::envoy::{Lookup, status};
 ///
 /// let nothing = status(Lookup::Nothing, &[]);
-/// assert!(nothing.current_limit.is_none() && !nothing.would_refuse && !nothing.quota_mode);
+/// assert!(nothing.current_limit.is_none() && !nothing.would_deny && !nothing.quota_mode);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -127,11 +127,11 @@ pub struct LimitStatus<'p> {
 ///
 /// ```
 /// use tollgate::Decision;
-/// use tollgate_engine::envoy::{self, Compiled, status};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, status};
 /// use tollgate_engine::facts::{Descriptor, Unit};
 ///
 /// let file = "domain: edge\ndescriptors: [{key: a, rate_limit: {name: days, unit: day, requests_per_unit: 5}}]";
-/// let compiled = Compiled::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
+/// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let found = compiled.lookup("edge", &Descriptor::new(&[("a", "b")]));
 /// let current = status(found, &[Decision::UNLIMITED]).current_limit.expect("a limit");
 /// assert_eq!((current.requests_per_unit, current.unit, current.name), (5, Some(Unit::Day), Some("days")));
@@ -217,7 +217,7 @@ pub fn limit_status<'p>(lookup: LookupResult<'p>, decisions: &[Decision]) -> Lim
 /// use tollgate_engine::envoy::{Lookup, StatusCode, overall, status};
 /// use tollgate_engine::policy::Mode;
 ///
-/// assert_eq!(overall(&[status(Lookup::Nothing, &[])], Mode::Enforce), StatusCode::Ok);
+/// assert_eq!(overall_code(&[status(Lookup::Nothing, &[])], Mode::Enforce), StatusCode::Ok);
 /// ```
 pub fn overall_code(statuses: &[LimitStatus<'_>], mode: Mode) -> StatusCode {
     let over = |status: &LimitStatus<'_>| status.code == StatusCode::OverLimit;

@@ -9,7 +9,7 @@ use super::check::Check;
 use super::store_failure::{CheckResult, StoreUnavailable, decisions};
 
 /// The answer to all checks of a request, as a backend gives it. Applications ask an [engine](crate::Engine), whose
-/// [verdict](crate::Verdict) shows plainly what holds the slots of a request.
+/// [verdict](crate::RequestDecision) shows plainly what holds the slots of a request.
 ///
 /// ```
 /// use tollgate::Decision;
@@ -31,7 +31,7 @@ pub struct Answer {
     /// Slots of concurrency limits.
     pub pass: HeldPermits,
     /// If a store couldn't be asked: why, and what decided instead. A denial by a limit that is
-    /// [closed](Unavailable::is_closed) then says nothing about that limit.
+    /// [closed](StoreUnavailable::is_closed) then says nothing about that limit.
     pub unavailable: Option<StoreUnavailable>,
     /// Where it is from: what that says about a store.
     pub source: AnswerSource,

@@ -8,10 +8,10 @@ use super::request_key::RequestKey;
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate};
-/// use tollgate_engine::backend::{LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
 ///
 /// let kind = LimitKind::Rate { rate: Rate::per_second(5), algorithm: Algorithm::Gcra };
-/// let (limit, facts) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// let (limit, facts) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// let check = limit.check(&facts, 2);
 /// assert_eq!(format!("{} of {} for {}", check.cost, check.limit.kind(), check.key), "2 of 5/s for key=ada");
 /// # Ok::<(), tollgate::LimitError>(())

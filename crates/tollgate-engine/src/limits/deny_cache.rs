@@ -25,10 +25,10 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
-/// use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, StandaloneLimit};
 ///
 /// let kind = LimitKind::Rate { rate: Rate::per_second(2), algorithm: Algorithm::Gcra };
-/// let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// let (limit, ada) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// let check = limit.check(&ada, 1);
 /// let (cache, version) = (DenyCache::new(100), DenyVersion(0, 0));
 /// let half = Duration::from_millis(500);
@@ -67,9 +67,9 @@ pub struct DenyCache {
 /// ```
 /// # use std::time::Duration;
 /// # use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
-/// # use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, SoleLimit};
+/// # use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, StandaloneLimit};
 /// # let kind = LimitKind::Rate { rate: Rate::per_hour(2), algorithm: Algorithm::Gcra };
-/// # let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// # let (limit, ada) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// # let (check, cache, version) = (limit.check(&ada, 1), DenyCache::new(100), DenyVersion(0, 0));
 /// # let (hour, at) = (Duration::from_secs(3600), Timestamp::from_millis);
 /// # let denied = Decision::new(Outcome::Denied, 2, 0, hour / 2, hour);
@@ -98,9 +98,9 @@ pub enum KnownDenial<'c> {
 /// ```
 /// # use std::time::Duration;
 /// # use tollgate::{Algorithm, Decision, Outcome, Rate, Timestamp};
-/// # use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, SoleLimit};
+/// # use tollgate_engine::backend::{DenyCache, DenyVersion, KnownDenial, LimitKind, StandaloneLimit};
 /// # let kind = LimitKind::Rate { rate: Rate::per_hour(2), algorithm: Algorithm::Gcra };
-/// # let (limit, ada) = (SoleLimit::new("logins", kind)?, SoleLimit::facts("ada"));
+/// # let (limit, ada) = (StandaloneLimit::new("logins", kind)?, StandaloneLimit::facts("ada"));
 /// # let (check, cache, version) = (limit.check(&ada, 1), DenyCache::new(100), DenyVersion(0, 0));
 /// # let (hour, at) = (Duration::from_secs(3600), Timestamp::from_millis);
 /// # let denied = Decision::new(Outcome::Denied, 2, 0, hour / 2, hour);

@@ -17,7 +17,7 @@ pub(crate) const EXACT_ALGORITHMS: [Algorithm; 4] = [
 #[derive(Clone, Debug)]
 pub(crate) enum CompiledLimit {
     Gcra(Tier),
-    /// Which of the [exact](EXACT) algorithms, and the rate made for it.
+    /// Which of the [exact](EXACT_ALGORITHMS) algorithms, and the rate made for it.
     Exact(usize, Tier),
     Window(Tier),
     Quota(Box<Quota>),

@@ -10,10 +10,10 @@ use crate::policy::{Counting, OnStoreFailure, Settlement};
 /// What one check is judged by.
 ///
 /// ```
-/// use tollgate_engine::backend::{LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
 /// use tollgate_engine::policy::{Counting, OnStoreFailure};
 ///
-/// let sole = SoleLimit::new("jobs", LimitKind::Concurrency(8))?.on_store_failure(OnStoreFailure::Closed);
+/// let sole = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?.on_store_failure(OnStoreFailure::Closed);
 /// let limit = sole.limit();
 /// assert_eq!(limit.kind().to_string(), "8 at once");
 /// assert_eq!((limit.on_store_failure(), limit.counting()), (OnStoreFailure::Closed, Counting::Exact));
@@ -52,10 +52,10 @@ struct Details {
 ///
 /// ```
 /// use tollgate::{Algorithm, Rate};
-/// use tollgate_engine::backend::{CarryOver, LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{CarryOver, LimitKind, StandaloneLimit};
 ///
 /// let kind = LimitKind::Rate { rate: Rate::per_minute(5), algorithm: Algorithm::Gcra };
-/// let calls = SoleLimit::new("calls", kind)?.carry_over(CarryOver::Time);
+/// let calls = StandaloneLimit::new("calls", kind)?.carry_over(CarryOver::Time);
 /// assert_eq!(calls.limit().carry_over(), CarryOver::Time);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -85,9 +85,9 @@ pub(crate) enum Estimates {
 /// Which state a limit is kept in, together with the key: limits of the same counter count together.
 ///
 /// ```
-/// use tollgate_engine::backend::{Counter, LimitKind, SoleLimit};
+/// use tollgate_engine::backend::{Counter, LimitKind, StandaloneLimit};
 ///
-/// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+/// let jobs = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?;
 /// let Counter { name, ordinal, .. } = jobs.limit().counter();
 /// assert_eq!((name.as_str(), *ordinal), ("jobs", 0));
 /// # Ok::<(), tollgate::LimitError>(())
@@ -213,9 +213,9 @@ impl Limit {
     /// does. A store names counters by it, so that both count in one.
     ///
     /// ```
-    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
     ///
-    /// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// let jobs = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?;
     /// assert_eq!(jobs.limit().counter_kind(), jobs.limit().kind());
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -244,12 +244,12 @@ impl Limit {
     }
 
     /// How a cost of it is settled, if that is an estimate: what is asked for is then held until
-    /// [`Answer::pass`](super::Answer::pass) is told what the request did cost.
+    /// [`OracleAnswer::pass`](super::StoreQuery::pass) is told what the request did cost.
     ///
     /// ```
-    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
     ///
-    /// let limit = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// let limit = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?;
     /// assert!(limit.limit().settle().is_none());
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -282,9 +282,9 @@ impl Limit {
     /// If the algorithm doesn't take the rate.
     ///
     /// ```
-    /// use tollgate_engine::backend::{LimitKind, SoleLimit};
+    /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
     ///
-    /// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+    /// let jobs = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?;
     /// assert_eq!(jobs.limit().cut(2, 5)?.kind(), &LimitKind::Concurrency(4));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

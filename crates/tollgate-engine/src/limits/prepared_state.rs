@@ -14,9 +14,9 @@ use super::limit::Limit;
 ///
 /// ```
 /// use std::convert::Infallible;
-/// use tollgate_engine::backend::{LimitKind, Prepared, SoleLimit};
+/// use tollgate_engine::backend::{LimitKind, Prepared, StandaloneLimit};
 ///
-/// let jobs = SoleLimit::new("jobs", LimitKind::Concurrency(8))?;
+/// let jobs = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?;
 /// let (mine, theirs) = (Prepared::<String>::new(), Prepared::<String>::new());
 /// let made = mine.get_or_make(jobs.limit(), || Ok::<_, Infallible>("as I read it".to_owned()));
 /// assert_eq!(made.map(String::as_str), Ok("as I read it"));

@@ -120,11 +120,11 @@ impl<'a> RequestKey<'a> {
     /// with an empty value.
     ///
     /// ```
-    /// use tollgate_engine::backend::{RequestKey, SoleLimit};
+    /// use tollgate_engine::backend::{RequestKey, StandaloneLimit};
     /// # use tollgate_engine::backend::LimitKind;
     ///
-    /// # let limit = SoleLimit::new("logins", LimitKind::Concurrency(1))?;
-    /// # let facts = SoleLimit::facts("ada");
+    /// # let limit = StandaloneLimit::new("logins", LimitKind::Concurrency(1))?;
+    /// # let facts = StandaloneLimit::facts("ada");
     /// # let key = limit.check(&facts, 1).key;
     /// let mut text = String::new();
     /// key.each(&mut |fact, value| text += &format!("{fact}:{value};"));

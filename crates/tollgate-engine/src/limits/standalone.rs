@@ -19,12 +19,12 @@ use crate::policy::{Counting, KeyPart, OnStoreFailure};
 /// ```
 /// use tollgate::{Algorithm, Rate, clock::Manual};
 /// use tollgate_engine::Facts;
-/// use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
+/// use tollgate_engine::backend::{LimitKind, Memory, StandaloneLimit};
 ///
 /// let kind = LimitKind::Rate { rate: Rate::per_second(2), algorithm: Algorithm::Gcra };
-/// let limit = SoleLimit::new("logins", kind)?;
+/// let limit = StandaloneLimit::new("logins", kind)?;
 /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// let ada = SoleLimit::facts("ada");
+/// let ada = StandaloneLimit::facts("ada");
 /// let passed = (0..5).filter(|_| memory.answer(&[limit.check(&ada, 1)]).allowed);
 /// assert_eq!(passed.count(), 2);
 /// # Ok::<(), tollgate::LimitError>(())
@@ -94,13 +94,13 @@ impl StandaloneLimit {
     ///
     /// ```
     /// use tollgate::{Algorithm, Rate, clock::Manual};
-    /// use tollgate_engine::backend::{LimitKind, Memory, SoleLimit};
+    /// use tollgate_engine::backend::{LimitKind, Memory, StandaloneLimit};
     ///
     /// let kind = |rate| LimitKind::Rate { rate, algorithm: Algorithm::Gcra };
-    /// let hourly = SoleLimit::new("calls", kind(Rate::per_hour(3)))?;
+    /// let hourly = StandaloneLimit::new("calls", kind(Rate::per_hour(3)))?;
     /// let minutely = hourly.at(kind(Rate::per_minute(4)))?;
     /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// let ada = SoleLimit::facts("ada");
+    /// let ada = StandaloneLimit::facts("ada");
     /// assert!(memory.answer(&[hourly.check(&ada, 3)]).allowed);
     /// // Three of its four are spent.
     /// assert!(!memory.answer(&[minutely.check(&ada, 2)]).allowed);

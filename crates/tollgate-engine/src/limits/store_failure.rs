@@ -13,10 +13,10 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// The store couldn't be asked about a check: why, and what its limit has chosen for that.
 ///
 /// ```
-/// use tollgate_engine::backend::{FailureKind, Unavailable};
+/// use tollgate_engine::backend::{FailureKind, StoreUnavailable};
 /// use tollgate_engine::policy::OnStoreFailure;
 ///
-/// let store = Unavailable { kind: FailureKind::TimedOut, fallback: OnStoreFailure::Closed };
+/// let store = StoreUnavailable { kind: FailureKind::TimedOut, fallback: OnStoreFailure::Closed };
 /// assert!(!store.decision().is_allowed());
 /// assert_eq!(store.decision().retry_after_secs(), Some(1));
 /// ```
@@ -33,11 +33,11 @@ pub struct StoreUnavailable {
 ///
 /// ```
 /// use tollgate::Decision;
-/// use tollgate_engine::backend::{CheckResult, FailureKind, Unavailable};
+/// use tollgate_engine::backend::{CheckResult, FailureKind, StoreUnavailable};
 /// use tollgate_engine::policy::OnStoreFailure;
 ///
 /// let known: CheckResult = Ok(Decision::UNLIMITED);
-/// let unknown: CheckResult = Err(Unavailable {
+/// let unknown: CheckResult = Err(StoreUnavailable {
 ///     kind: FailureKind::TimedOut,
 ///     fallback: OnStoreFailure::Closed,
 /// });

@@ -131,11 +131,11 @@ impl CompiledPattern {
 /// ```
 /// use tollgate_engine::Facts;
 /// use tollgate_engine::matcher::explain;
-/// use tollgate_engine::policy::{Match, Pattern};
+/// use tollgate_engine::policy::{MatchConditions, Pattern};
 ///
-/// let rule = Match {
+/// let rule = MatchConditions {
 ///     conditions: vec![("path".to_owned(), Pattern::Prefix("/api/".to_owned()))],
-///     ..Match::default()
+///     ..MatchConditions::default()
 /// };
 /// let explained = explain(&rule, &Facts::new().with("path", "/healthz"));
 /// assert!(!explained.matches());
@@ -168,9 +168,9 @@ impl Explained<'_> {
 /// ```
 /// use tollgate_engine::Facts;
 /// use tollgate_engine::matcher::explain;
-/// use tollgate_engine::policy::Match;
+/// use tollgate_engine::policy::MatchConditions;
 ///
-/// let everything = Match::default();
+/// let everything = MatchConditions::default();
 /// let explained = explain(&everything, &Facts::new());
 /// assert_eq!(explained.to_string(), "it is for every request");
 /// ```

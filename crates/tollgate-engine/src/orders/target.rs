@@ -32,7 +32,7 @@ pub struct Target {
 /// ```
 /// use tollgate_engine::orders::{Target, TargetKey};
 ///
-/// assert_eq!(Target::rule("per-user").whose(), &TargetKey::Everybody);
+/// assert_eq!(Target::rule("per-user").target_key(), &TargetKey::AllRequests);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]

@@ -16,7 +16,7 @@ use crate::facts::Unit;
 /// let policy = Policy::from_text("domain: edge\ncharging: each\ndescriptors: [{key: user}]", Format::Yaml)?.policy;
 /// let edge = &policy.domains["edge"];
 /// assert_eq!((edge.charging, edge.descriptors.len()), (Charging::Each, 1));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Domain {
@@ -70,7 +70,7 @@ pub enum Charging {
 /// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: user, value: v*}]", Format::Yaml)?.policy;
 /// let user = &policy.domains["edge"].descriptors[0];
 /// assert_eq!((user.key.as_str(), user.value.as_deref()), ("user", Some("v*")));
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorRule {
@@ -103,7 +103,7 @@ pub struct DescriptorRule {
 /// let policy = Policy::from_text("domain: edge\ndescriptors: [{key: a, quota_mode: true, rate_limit: {unit: day, requests_per_unit: 5}}]", Format::Yaml)?.policy;
 /// let limit = policy.domains["edge"].descriptors[0].limit.as_ref().expect("a limit");
 /// assert!(limit.quota_mode && limit.limits.rates[0].count() == 5);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct DescriptorLimit {

@@ -11,7 +11,7 @@ use super::Limits;
 ///
 /// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, on_store_failure: open}]", Format::Yaml)?.policy;
 /// assert_eq!(policy.rules[0].on_store_failure.rate, OnStoreFailure::Open);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum OnStoreFailure {
@@ -58,8 +58,8 @@ impl OnStoreFailure {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let modes = FailureModes { quota: OnStoreFailure::Open, ..FailureModes::default() };
 /// assert_eq!(policy.rules[0].on_store_failure, modes);
-/// assert_eq!(modes.rate, OnStoreFailure::Local);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// assert_eq!(modes.rate, OnStoreFailure::LocalLimits);
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct FailureModes {
@@ -99,8 +99,8 @@ impl FailureModes {
     /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
     ///
     /// let limits = Limits { rates: vec![Rate::per_second(5)], quota: Some("5/day".parse()?), ..Limits::default() };
-    /// let used: Vec<_> = FailureModes::default().used_by(&limits).collect();
-    /// assert_eq!(used, [("rate", OnStoreFailure::Local), ("quota", OnStoreFailure::Closed)]);
+    /// let used: Vec<_> = FailureModes::default().modes_for(&limits).collect();
+    /// assert_eq!(used, [("rate", OnStoreFailure::LocalLimits), ("quota", OnStoreFailure::Closed)]);
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn modes_for(
@@ -123,7 +123,7 @@ impl FailureModes {
     /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
     ///
     /// let slots = Limits { concurrency: Some(5), ..Limits::default() };
-    /// assert_eq!(FailureModes::default().one_of(&slots), Some(OnStoreFailure::Local));
+    /// assert_eq!(FailureModes::default().common_mode(&slots), Some(OnStoreFailure::LocalLimits));
     /// ```
     pub fn common_mode(self, limits: &Limits) -> Option<OnStoreFailure> {
         let mut used = self.modes_for(limits).map(|(_, mode)| mode);

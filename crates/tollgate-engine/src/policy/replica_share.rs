@@ -19,7 +19,7 @@ const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// let divided = Policy::from_text(text, Format::Yaml)?.policy.divided(5);
 /// assert_eq!(divided.policy.rules[0].limits.rates[0].to_string(), "2/s");
 /// assert_eq!(divided.notes, ["a request costs 5 of \"bulk\", more than the 2 of each replica: it never passes"]);
-/// # Ok::<(), tollgate_engine::Rejected>(())
+/// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]
 #[non_exhaustive]
@@ -50,8 +50,8 @@ impl Policy {
     /// What each of so many enforces that count apart, so that all of them together admit no more than the policy says.
     /// The rate of a bucket is divided exactly, by a longer period where the count can't be; its burst, windows, quotas
     /// and slots are rounded down, but never below one: with more replicas than there are to share, all together admit
-    /// one each. Whatever is lost or gained by that is [noted](Divided::notes). What is counted
-    /// [here](Counting::Local) alone stays as it is: that is said of each.
+    /// one each. Whatever is lost or gained by that is [noted](ReplicaShare::notes). What is counted
+    /// [here](CountingAllocator::LocalLimits) alone stays as it is: that is said of each.
     ///
     /// ```
     /// use tollgate_engine::Policy;
@@ -69,7 +69,7 @@ impl Policy {
     ///         "\"jobs\": 2 at once over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided",
     ///     ]
     /// );
-    /// # Ok::<(), tollgate_engine::Rejected>(())
+    /// # Ok::<(), tollgate_engine::LoadError>(())
     /// ```
     pub fn share_for_replicas(&self, by: u32) -> ReplicaShare {
         let mut policy = self.clone();

@@ -76,7 +76,7 @@ pub(super) fn envoy_text(path: &Path) -> Result<Option<String>, LoadError> {
     }
 }
 
-/// The files of a folder, as [`files_in`](super::files_in) has them.
+/// The files of a folder, as [`files_in`](super::policy_files_in) has them.
 ///
 /// # Errors
 /// There is no file descriptor to look with.

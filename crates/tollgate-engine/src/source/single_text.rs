@@ -29,7 +29,7 @@ impl Policy {
     /// # std::fs::create_dir_all(&folder)?;
     /// std::fs::write(folder.join("a.yaml"), "limits: [{name: login, key: ip, rate: 5/m}]\n")?;
     /// std::fs::write(folder.join("b.toml"), "near_limit = '90%'\n")?;
-    /// let text = Policy::text_of(&folder)?;
+    /// let text = Policy::read_as_single_text(&folder)?;
     /// assert!(text.contains("- {\"name\": \"login\", \"key\": \"ip\", \"rate\": \"5/m\"}\n"));
     /// assert!(text.ends_with("b.toml\nnear_limit: \"90%\"\n"));
     /// # std::fs::remove_dir_all(&folder)?;

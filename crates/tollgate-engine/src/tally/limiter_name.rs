@@ -9,7 +9,7 @@ use foldhash::fast::FixedState;
 /// The longest name that is kept as it is, in bytes.
 const MAX_NAME_BYTES: usize = 160;
 
-/// What a rule, a tier or a limit of a tree is called in a [`Tally`](super::Tally): by its name. One that begins with a
+/// What a rule, a tier or a limit of a tree is called in a [`LimiterCounts`](super::LimiterCounts): by its name. One that begins with a
 /// parenthesis has another before it, as names in parentheses are of what has no rule. Of one that is longer than
 /// 160 bytes that much is kept, and a hash of all of it.
 ///

@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// ```
 /// use tollgate_engine::watch::WatchEvent;
 ///
-/// let event = WatchEvent::Rejected { why: "policy.yaml:1:1: unknown field \"limitz\"" };
+/// let event = WatchEvent::LoadError { why: "policy.yaml:1:1: unknown field \"limitz\"" };
 /// assert!(event.is_error());
 /// assert_eq!(
 ///     event.to_string(),
@@ -182,9 +182,9 @@ impl<B: Backend> PolicyFollower<B> {
 /// nobody made.
 ///
 /// ```
-/// use tollgate_engine::watch::read_settled;
+/// use tollgate_engine::watch::read_when_stable;
 ///
-/// let rejected = read_settled("no-such-folder/policy.yaml".as_ref()).expect_err("no such file");
+/// let rejected = read_when_stable("no-such-folder/policy.yaml".as_ref()).expect_err("no such file");
 /// assert!(rejected.in_one_line().contains("no-such-folder"));
 /// ```
 ///

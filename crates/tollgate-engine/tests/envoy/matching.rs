@@ -1,4 +1,4 @@
-//! Their matching, written to be obviously right. `Compiled` is what decides; tests
+//! Their matching, written to be obviously right. `DescriptorIndex` is what decides; tests
 //! hold it against this.
 
 use tollgate_engine::envoy::DescriptorDomains;

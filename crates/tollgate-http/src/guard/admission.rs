@@ -213,7 +213,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     /// A place among those who passed and wait for the service to become ready.
     ///
     /// # Errors
-    /// As many wait as [may](Self::max_waiting): the request is denied.
+    /// As many wait as [may](Self::max_waiters): the request is denied.
     pub fn wait_for_service(&self) -> Result<ServiceWaitPermit<'_>, Box<Denial>> {
         self.service_waiters
             .try_acquire()

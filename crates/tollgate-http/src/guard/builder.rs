@@ -32,10 +32,10 @@ const MAX_WAITING: usize = 10_000;
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{Guard, PerKey, Request, Tarpit, keys::Address};
+/// use tollgate_http::guard::{Guard, RatePerKey, Request, Tarpit, keys::Address};
 ///
-/// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
-///     let limits = PerKey::new(Rate::per_second(10).burst(20), Address::new())?;
+/// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, tollgate::LimitError> {
+///     let limits = RatePerKey::new(Rate::per_second(10).burst(20), Address::new())?;
 ///     Ok(Guard::new(limits)
 ///         .exempt_probes()
 ///         .cost(|request: &R| if request.path() == "/search" { 5 } else { 1 })
@@ -211,17 +211,17 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         self
     }
 
-    /// How many requests that passed a limit which [takes time](Limits::takes_time) may wait for the service behind it to become ready,
+    /// How many requests that passed a limit which [takes time](RequestLimits::takes_time) may wait for the service behind it to become ready,
     /// all together: 10,000 unless said otherwise. Others are answered 503. Those who wait for a limit are bounded by that limit.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    /// use tollgate_http::guard::{Guard, RatePerKey, Request, keys::Address};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
-    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?.wait(Duration::from_secs(1));
-    ///     Ok(Guard::new(limits).max_waiting(100))
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, tollgate::LimitError> {
+    ///     let limits = RatePerKey::new(Rate::per_second(10), Address::new())?.wait(Duration::from_secs(1));
+    ///     Ok(Guard::new(limits).max_waiters(100))
     /// }
     /// ```
     pub fn max_waiters(mut self, most: usize) -> Self {
@@ -229,7 +229,7 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
         self
     }
 
-    /// `Retry-Settlement` is longer than it has to be by a random time, so that those who were refused together don't come again
+    /// `Retry-SettlementTiming` is longer than it has to be by a random time, so that those who were refused together don't come again
     /// together: up to the limit's window, or the time that all who were refused lately need, if that is longer, and never
     /// more than this.
     pub fn jitter(mut self, most: Duration) -> Self {
@@ -241,10 +241,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    /// use tollgate_http::guard::{Guard, RatePerKey, Request, keys::Address};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, tollgate::LimitError> {
-    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, tollgate::LimitError> {
+    ///     let limits = RatePerKey::new(Rate::per_second(10), Address::new())?;
     ///     Ok(Guard::new(limits).on_denied(|_request, denial, refused| {
     ///         refused.fields.set("content-type", "text/plain");
     ///         refused.body = format!("too many requests: {}", denial.limit).into();
@@ -290,14 +290,14 @@ impl<R: ?Sized, L> RequestLimiter<R, L> {
 
 impl<R: Request + ?Sized, L: RequestLimits<R> + SettleCosts> RequestLimiter<R, L> {
     /// Only these answers count. Until the answer is there its request holds its cost. This is for limits that
-    /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
+    /// [settle](SettleCosts): an [`SettlingRatePerKey`](super::SettlingRatePerKey) or a policy, and not a [`RatePerKey`](super::RatePerKey).
     pub fn count_responses(mut self, counts: CountedResponses) -> Self {
         Arc::make_mut(self.after.get_or_insert_default()).counts = counts;
         self
     }
 
     /// What a request costs is known when it was answered: until then its cost is an estimate. This is for limits that
-    /// [settle](Settles): an [`ExactPerKey`](super::ExactPerKey) or a policy, and not a [`PerKey`](super::PerKey).
+    /// [settle](SettleCosts): an [`SettlingRatePerKey`](super::SettlingRatePerKey) or a policy, and not a [`RatePerKey`](super::RatePerKey).
     pub fn settle(mut self, settle: Settle) -> Self {
         Arc::make_mut(self.after.get_or_insert_default()).settle = Some(settle);
         self

@@ -34,12 +34,12 @@ use crate::DecisionAnswer;
 /// | `user`, `tenant`, `tier` | the extensions [`User`](super::User), [`Tenant`](super::Tenant), [`Tier`](super::Tier), which a layer further out sets |
 /// | `api_key` | the header `x-api-key`, `api-key` or `apikey`, or `Authorization: ApiKey …` |
 /// | `header.<name>` | that header, with bytes that are no text as [`text_of_bytes`](tollgate_engine::facts::text_of_bytes) writes them |
-/// | `domain`, `descriptor` and any other | the extension [`MoreFacts`](super::MoreFacts), which also comes before all of these |
+/// | `domain`, `descriptor` and any other | the extension [`ExtraFacts`](super::ExtraFacts), which also comes before all of these |
 ///
 /// A header in several lines is compared line by line and as one text: a `block`, or the `match` of a rule, holds if it holds for any of
 /// them, and an `exempt` if it holds for each line. So are several hosts and API keys. If the value is used, as that of a key is, the request
 /// is answered 400, as nobody knows which line the service reads; lines of a list (`accept`, `cookie`, `via` …) are put together. A layer
-/// outside that knows which line counts says so by [`MoreFacts`](super::MoreFacts).
+/// outside that knows which line counts says so by [`ExtraFacts`](super::ExtraFacts).
 ///
 /// If another policy comes into force while a request waits, and asks for something else, that is looked for then.
 ///
@@ -47,10 +47,10 @@ use crate::DecisionAnswer;
 /// use tollgate_engine::backend::Memory;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::{Engine, Policy};
-/// use tollgate_http::guard::ByPolicy;
+/// use tollgate_http::guard::PolicyLimits;
 ///
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 10/s}]", Format::Yaml)?.policy;
-/// let limits = ByPolicy::in_memory(Engine::new(policy, Memory::new())?);
+/// let limits = PolicyLimits::in_memory(Engine::new(policy, Memory::new())?);
 /// # let _ = limits;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -115,11 +115,11 @@ impl<B: Backend> PolicyLimits<B> {
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Policy};
     /// use tollgate_http::client::Trust;
-    /// use tollgate_http::guard::{ByPolicy, keys::Address};
+    /// use tollgate_http::guard::{PolicyLimits, keys::Address};
     ///
     /// let policy = Policy::from_text("limits: [{name: per-client, key: ip, rate: 10/s}]", Format::Yaml)?.policy;
-    /// let limits = ByPolicy::in_memory(Engine::new(policy, Memory::new())?)
-    ///     .address(Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?])));
+    /// let limits = PolicyLimits::in_memory(Engine::new(policy, Memory::new())?)
+    ///     .address(Address::new().trust(Trust::proxies(["10.0.0.0/8".parse()?])));
     /// # let _ = limits;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -20,15 +20,15 @@ const KEYS: usize = 100_000;
 /// How many requests of each key may be under way at once: each holds its slot until the body of its answer has ended, or
 /// was dropped.
 ///
-/// Of a limit for the whole service ([`keys::Everyone`](super::keys::Everyone)) it is the service that has too much to do, so its
+/// Of a limit for the whole service ([`keys::Global`](super::keys::Global)) it is the service that has too much to do, so its
 /// refusals are 503 (`shed`), and of all others 429 (`concurrency`). So are those of a client that finds no room for its key, as
-/// all that there is has others' requests under way, and what newcomers share ([`AtCap`](tollgate::AtCap)) as well: it may have none itself.
+/// all that there is has others' requests under way, and what newcomers share ([`WhenFull`](tollgate::UnsupportedWhenFull)) as well: it may have none itself.
 ///
 /// ```
-/// use tollgate_http::guard::{AtOnce, keys};
+/// use tollgate_http::guard::{ConcurrencyLimit, keys};
 ///
-/// let per_client = AtOnce::new(10, keys::Address::new());
-/// let streams = AtOnce::new(100, keys::Connection).named("streams");
+/// let per_client = ConcurrencyLimit::new(10, keys::Address::new());
+/// let streams = ConcurrencyLimit::new(100, keys::Connection).named("streams");
 /// # let _ = (per_client, streams);
 /// ```
 pub type ConcurrencyLimit<K, C = Monotonic> =

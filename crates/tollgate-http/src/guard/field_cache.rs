@@ -33,7 +33,7 @@ type DenialKey = (Box<str>, DenialBodyFormat, DenyReason, Option<u64>);
 #[derive(Clone)]
 pub(super) struct DenialTexts {
     pub(super) body: Bytes,
-    /// The value of `Retry-Settlement`.
+    /// The value of `Retry-SettlementTiming`.
     pub(super) retry_after: Bytes,
 }
 

@@ -217,7 +217,7 @@ impl<F> FromFn<F> {
     /// ```
     /// use tollgate_http::guard::{KeySource, Request, User, keys};
     ///
-    /// fn by_team<R: Request + 'static>() -> impl keys::KeyOf<R> {
+    /// fn by_team<R: Request + 'static>() -> impl keys::KeyExtractor<R> {
     ///     let team = |request: &R| Some(request.extension::<User>()?.0.split_once('/')?.0.to_owned());
     ///     keys::by(team).supplied_by(KeySource::Extension)
     /// }
@@ -230,13 +230,13 @@ impl<F> FromFn<F> {
 }
 
 /// The key that a function finds; a request of which it finds none has no key, and unless
-/// [`supplied_by`](By::supplied_by) says otherwise its client is to blame (400). The function has to say what it takes: it is
-/// `head: &Head`, with the `Head` of the carrier.
+/// [`supplied_by`](FromFn::supplied_by) says otherwise its client is to blame (400). The function has to say what it takes: it is
+/// `head: &RequestHead`, with the `RequestHead` of the carrier.
 ///
 /// ```
 /// use tollgate_http::guard::{Request, keys};
 ///
-/// fn by_path<R: Request + 'static>() -> impl keys::KeyOf<R> {
+/// fn by_path<R: Request + 'static>() -> impl keys::KeyExtractor<R> {
 ///     keys::by(|request: &R| Some(request.path().to_owned()))
 /// }
 /// ```
@@ -326,7 +326,7 @@ together!(A, B, C, D);
 #[derive(Clone, Copy, Debug)]
 pub struct FirstOf<K>(K);
 
-/// The first of these keys that a request has: `first((Header::new("x-api-key"), Address::new()))` limits a client by its API key,
+/// The first of these keys that a request has: `first((Header::new("x-api-key"), ClientAddress::new()))` limits a client by its API key,
 /// and by its address if it sends none. It takes two to four keys.
 ///
 /// Each alternative has a key space of its own, so nobody who sends `198.51.100.7` as an API key uses up the limit of that address.
@@ -338,12 +338,12 @@ pub struct FirstOf<K>(K);
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{PerKey, User, keys};
+/// use tollgate_http::guard::{RatePerKey, User, keys};
 ///
 /// let key = keys::first((keys::Extension::<User>::new(), keys::Header::new("x-api-key"), keys::Address::new()));
-/// let limits = PerKey::new(Rate::per_minute(100), key)?;
+/// let limits = RatePerKey::new(Rate::per_minute(100), key)?;
 /// // The same for two:
-/// let limits = PerKey::new(Rate::per_minute(100), keys::Header::new("x-api-key").or(keys::Address::new()))?;
+/// let limits = RatePerKey::new(Rate::per_minute(100), keys::Header::new("x-api-key").or(keys::Address::new()))?;
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

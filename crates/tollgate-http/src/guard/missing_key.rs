@@ -260,8 +260,8 @@ impl<K> KeyFinder<K> {
     }
 }
 
-/// Limits by key: what counts keys, and where a request's key is found. [`PerKey`](super::PerKey),
-/// [`ExactPerKey`](super::ExactPerKey) and [`AtOnce`](super::AtOnce) are such.
+/// Limits by key: what counts keys, and where a request's key is found. [`RatePerKey`](super::RatePerKey),
+/// [`SettlingRatePerKey`](super::SettlingRatePerKey) and [`ConcurrencyLimit`](super::ConcurrencyLimit) are such.
 #[derive(Debug)]
 #[must_use]
 pub struct KeyedLimits<T, K> {
@@ -276,9 +276,9 @@ impl<T, K> KeyedLimits<T, K> {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{PerKey, keys::Address};
+    /// use tollgate_http::guard::{RatePerKey, keys::Address};
     ///
-    /// let limits = PerKey::new(Rate::per_second(10), Address::new())?.named("api");
+    /// let limits = RatePerKey::new(Rate::per_second(10), Address::new())?.named("api");
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -292,11 +292,11 @@ impl<T, K> KeyedLimits<T, K> {
     ///
     /// ```
     /// use tollgate::{OnMissingKey, Rate};
-    /// use tollgate_http::guard::{PerKey, keys::Header};
+    /// use tollgate_http::guard::{RatePerKey, keys::Header};
     ///
     /// // All clients that send no API key share one counter of 100 a minute.
-    /// let limits = PerKey::new(Rate::per_minute(100), Header::new("x-api-key"))?
-    ///     .on_missing_key(OnMissingKey::OneCounter);
+    /// let limits = RatePerKey::new(Rate::per_minute(100), Header::new("x-api-key"))?
+    ///     .read_on_missing_key(OnMissingKey::OneCounter);
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -307,17 +307,17 @@ impl<T, K> KeyedLimits<T, K> {
 
     /// A request that is over the limit waits for its turn if that comes within this time, first come first served. One that is over a
     /// rate for longer is refused at once; when a slot comes back nobody knows, so each waits for that. Of an
-    /// [`ExactPerKey`](super::ExactPerKey) it holds its cost from its turn on; what others hold may come back at any time, so one that
+    /// [`SettlingRatePerKey`](super::SettlingRatePerKey) it holds its cost from its turn on; what others hold may come back at any time, so one that
     /// waits for that may be refused only when its time is over. At most as many wait as the limiter lets
-    /// ([`max_waiters`](tollgate::keyed::Builder::max_waiters)). Nobody's turn at a rate comes sooner if a request goes away, but its
+    /// ([`max_waiters`](tollgate::keyed::HostPacerBuilder::max_waiters)). Nobody's turn at a rate comes sooner if a request goes away, but its
     /// place is free.
     ///
     /// ```
     /// use std::time::Duration;
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{ExactPerKey, keys::Header};
+    /// use tollgate_http::guard::{SettlingRatePerKey, keys::Header};
     ///
-    /// let tokens = ExactPerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
+    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

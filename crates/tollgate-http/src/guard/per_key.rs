@@ -31,9 +31,9 @@ const KEYS: usize = 1_000_000;
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{PerKey, keys::Address};
+/// use tollgate_http::guard::{RatePerKey, keys::Address};
 ///
-/// let limits = PerKey::new(Rate::per_second(10).burst(20), Address::new())?;
+/// let limits = RatePerKey::new(Rate::per_second(10).burst(20), Address::new())?;
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -63,10 +63,10 @@ impl<K, C: Clock> RatePerKey<K, C> {
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_http::guard::{PerKey, keys::Address};
+    /// use tollgate_http::guard::{RatePerKey, keys::Address};
     ///
     /// let clock = Manual::new();
-    /// let limits = PerKey::with_clock(Rate::per_second(10), Address::new(), clock.clone())?;
+    /// let limits = RatePerKey::with_clock(Rate::per_second(10), Address::new(), clock.clone())?;
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -249,13 +249,13 @@ impl<R: Request + ?Sized, K: KeyExtractor<R>, C: Clock + 'static> RequestLimits<
 const EXACT_KEYS: usize = 100_000;
 
 /// A rate for each key, in memory, that holds the cost of a request until it is known: for
-/// [counting only some answers](super::Guard::count) and for [settling](super::Guard::settle) what an answer did cost.
+/// [counting only some answers](super::RequestLimiter::count) and for [settling](super::RequestLimiter::settle) what an answer did cost.
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{ExactPerKey, keys::Address};
+/// use tollgate_http::guard::{SettlingRatePerKey, keys::Address};
 ///
-/// let logins = ExactPerKey::new(Rate::per_minute(5), Address::new())?.named("logins");
+/// let logins = SettlingRatePerKey::new(Rate::per_minute(5), Address::new())?.named("logins");
 /// # let _ = logins;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

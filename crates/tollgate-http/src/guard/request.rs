@@ -96,9 +96,9 @@ pub struct Tier(pub Arc<str>);
 /// Facts of one's own, that an earlier layer found out.
 ///
 /// ```
-/// use tollgate_http::guard::MoreFacts;
+/// use tollgate_http::guard::ExtraFacts;
 ///
-/// let more = MoreFacts::default().with("plan", "pro").with("region", "eu");
+/// let more = ExtraFacts::default().with("plan", "pro").with("region", "eu");
 /// assert_eq!(more.get("plan"), Some("pro"));
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]

@@ -33,10 +33,10 @@ pub enum DenialBodyFormat {
 /// How clients are told.
 ///
 /// ```
-/// use tollgate_http::Dialect;
-/// use tollgate_http::guard::{Answers, Form};
+/// use tollgate_http::HeaderDialect;
+/// use tollgate_http::guard::{ResponseFormat, DenialBodyFormat};
 ///
-/// let answers = Answers::new().dialects([Dialect::Draft8, Dialect::Github]).form(Form::Plain).expose();
+/// let answers = ResponseFormat::new().dialects([HeaderDialect::Draft8, HeaderDialect::XRateLimit]).form(DenialBodyFormat::Plain).expose();
 /// # let _ = answers;
 /// ```
 #[derive(Clone, Debug)]
@@ -242,9 +242,9 @@ impl DeniedResponse {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate_http::guard::{Denial, Refused};
+    /// use tollgate_http::guard::{Denial, DeniedResponse};
     ///
-    /// let refused = Refused::http(&Denial::blocked("denied", Some(Duration::from_secs(2))));
+    /// let refused = DeniedResponse::http(&Denial::blocked("denied", Some(Duration::from_secs(2))));
     /// assert_eq!((refused.status, refused.fields.get("retry-after")), (429, Some("2")));
     /// ```
     pub fn http(denial: &Denial) -> Self {

@@ -13,7 +13,7 @@ use super::denial::Denial;
 /// Counts of recent refusals; keys that share one are spread further than need be.
 const COUNTS: usize = 4_096;
 
-/// Adds a random time to `Retry-Settlement`.
+/// Adds a random time to `Retry-SettlementTiming`.
 ///
 /// As many as were refused lately need `refusals ÷ rate` to be served, so that is how far they are spread, and at least over
 /// the limit's window: over less, most would be refused again.

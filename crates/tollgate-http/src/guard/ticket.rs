@@ -257,23 +257,23 @@ pub trait ResponseHead {
     /// The first line of a header field. Its name is in lower case.
     fn line(&self, field: &str) -> Option<&[u8]>;
 
-    /// What the service says that it used: the extension [`Used`].
+    /// What the service says that it used: the extension [`ActualCost`].
     fn used(&self) -> Option<u64>;
 }
 
 /// What an answer did cost: an extension of the response, for services that know it before they answer.
 ///
 /// ```
-/// use tollgate_http::guard::Used;
+/// use tollgate_http::guard::ActualCost;
 ///
 /// let mut response = http::Response::new("a long story");
-/// response.extensions_mut().insert(Used(1_500));
+/// response.extensions_mut().insert(ActualCost(1_500));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ActualCost(pub u64);
 
 /// Where a service tells what it used, as long as its answer is being sent: an extension of the request, which
-/// [settling](super::Guard::settle) puts there. Clones are one. What was told counts when the body has ended, or is dropped
+/// [settling](super::RequestLimiter::settle) puts there. Clones are one. What was told counts when the body has ended, or is dropped
 /// because the client went away; if nothing was told, the estimate does.
 ///
 /// ```
@@ -346,7 +346,7 @@ pub type CountPredicate = Arc<dyn Fn(&dyn ResponseHead) -> bool + Send + Sync>;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Settle {
-    /// The service says it, by [`Used`] or [`Usage`].
+    /// The service says it, by [`ActualCost`] or [`UsageReporter`].
     ReportedByHandler,
     /// One for each so many bytes of the answer's body that were sent, rounded up.
     BytesSent {
@@ -473,7 +473,7 @@ impl CountedResponses {
 /// use tollgate::concurrency::Ending;
 /// use tollgate_http::guard::ending_of;
 ///
-/// assert_eq!([200, 404, 500, 503].map(ending_of), [Ending::Success, Ending::Ignored, Ending::Ignored, Ending::Dropped]);
+/// assert_eq!([200, 404, 500, 503].map(ending_of), [Ending::Success, Ending::Ignored, Ending::Ignored, Ending::OnDrop]);
 /// ```
 pub const fn ending_of(status: u16) -> PermitOutcome {
     match status {

@@ -26,24 +26,24 @@ const X_RATELIMIT: [&str; 4] = [
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_http::outgoing::{Advice, Reset};
+/// use tollgate_http::outgoing::{ServerAdvice, ResetMeaning};
 ///
 /// let fields = [("ratelimit", "\"burst\";r=2;t=30"), ("ratelimit-policy", "\"burst\";q=100;w=60")];
 /// let lines = |name: &str| {
 ///     let of_name = fields.iter().filter(move |(own, _)| *own == name);
 ///     of_name.map(|(_, value)| value.as_bytes()).collect::<Vec<_>>().into_iter()
 /// };
-/// let advice = Advice::read(200, 1_700_000_000, Reset::Guess, lines);
+/// let advice = ServerAdvice::read(200, 1_700_000_000, ResetMeaning::Guess, lines);
 /// let left = advice.left.expect("two are left");
-/// assert_eq!((left.remaining, left.quota, left.more_after), (2, Some(100), Duration::from_secs(30)));
+/// assert_eq!((left.remaining, left.quota, left.refill_after), (2, Some(100), Duration::from_secs(30)));
 /// assert_eq!(advice.interval, Some(Duration::from_millis(600)));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct ServerAdvice {
-    /// Whether a limit refused: 429, or 503 with `Retry-Settlement`.
+    /// Whether a limit refused: 429, or 503 with `Retry-SettlementTiming`.
     pub is_denial: bool,
-    /// What `Retry-Settlement` says.
+    /// What `Retry-SettlementTiming` says.
     pub retry_after: Option<Duration>,
     /// What is left of the limit of which least is.
     pub left: Option<RemainingQuota>,
@@ -63,7 +63,7 @@ pub struct RemainingQuota {
     pub refill_after: Duration,
 }
 
-/// What the number in `X-RateLimit-Reset` means.
+/// What the number in `X-RateLimit-ResetMeaning` means.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ResetMeaning {
     /// Numbers above 500 million are a time since 1970, as GitHub sends it, others seconds from now, as Envoy does.
@@ -80,7 +80,7 @@ impl ServerAdvice {
     /// seconds since 1970. What can't be read says nothing.
     ///
     /// Of the dialects that an answer has, the first of these counts: `RateLimit` (drafts 8 and 7), `RateLimit-*`
-    /// (draft 6), `X-RateLimit-*`. Times since 1970 are compared with the answer's own `Date` if it has one, as two
+    /// (draft 6), `X-RateLimit-*`. Times since 1970 are compared with the answer's own `Moment` if it has one, as two
     /// clocks may differ.
     pub fn read<'a, I: Iterator<Item = &'a [u8]>>(
         status: u16,

@@ -11,10 +11,10 @@ use tollgate_adaptive::breaker::{AdmittedCall, Circuit, FailureWindow, Threshold
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_redis::Breaker;
+/// use tollgate_redis::BreakerThresholds;
 ///
-/// let breaker = Breaker { silent_for: Duration::from_millis(500), ..Breaker::default() };
-/// assert_eq!((breaker.failing_percent, breaker.of_calls), (50, 20));
+/// let breaker = BreakerThresholds { silent_for: Duration::from_millis(500), ..BreakerThresholds::default() };
+/// assert_eq!((breaker.failing_percent, breaker.min_calls), (50, 20));
 /// assert_eq!(breaker.longest_open, Duration::from_secs(60));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -8,7 +8,7 @@ use tollgate_engine::backend::{Backend, Check, FailureKind};
 /// ```
 /// use tollgate::{Clock, Timestamp, clock::Manual};
 /// use tollgate_engine::backend::{Answer, Backend, Check, CheckResult, FailureKind};
-/// use tollgate_redis::{Extent, RemoteBackend, RemoteFailure};
+/// use tollgate_redis::{FailureScope, RemoteBackend, RemoteFailure};
 ///
 /// /// A store that is too slow.
 /// struct Slow(Manual);
@@ -29,7 +29,7 @@ use tollgate_engine::backend::{Backend, Check, FailureKind};
 ///
 /// impl RemoteBackend for Slow {
 ///     fn failure(&self, _: &&'static str) -> RemoteFailure {
-///         RemoteFailure { kind: FailureKind::TimedOut, extent: Extent::Whole }
+///         RemoteFailure { kind: FailureKind::TimedOut, extent: FailureScope::Whole }
 ///     }
 /// }
 /// ```
@@ -44,7 +44,7 @@ pub trait RemoteBackend: Backend {
         }
     }
 
-    /// How many tokens of a check's key the store has given ahead that [`Local`](crate::Local) wasn't told of: those that
+    /// How many tokens of a check's key the store has given ahead that [`LocalLimits`](crate::LocalLimits) wasn't told of: those that
     /// were spent, and those that are left, which count as spent from now on. Asked before something is decided without the
     /// store. By default none.
     fn take_unreported_spending(&self, check: &Check<'_>) -> u64 {
@@ -74,7 +74,7 @@ pub struct RemoteFailure {
 pub enum FailureScope {
     /// All of it.
     Whole,
-    /// One node of many, and the others answer: no [circuit](super::Breaker) breaks, which would keep others from what
+    /// One node of many, and the others answer: no [circuit](super::BreakerThresholds) breaks, which would keep others from what
     /// they can have.
     Part,
     /// One key, which holds what no limiter wrote: the store itself works, and nothing but that key is decided without it.

@@ -15,7 +15,7 @@ use crate::store::RequestDeadline;
 use crate::stored_limit::LeaseCheck;
 
 impl Leases {
-    /// Forgives so many tokens that are owed of a check's key, or all of them (`EVERYTHING`). What this node has spent is told in the same call, so that it is
+    /// Forgives so many tokens that are owed of a check's key, or all of them (`FORGIVE_ALL`). What this node has spent is told in the same call, so that it is
     /// forgiven too; what other nodes have spent and not told stays owed.
     pub(crate) async fn forgive(
         self: &Arc<Self>,

@@ -22,7 +22,7 @@ pub(crate) trait AdjustableCharge: Send + Sync {
     fn extend(&mut self, until: Timestamp);
 }
 
-/// What a request has of a lease, until it is [spent](Self::spend) or [corrected](Charged::correct). Dropped, all of it
+/// What a request has of a lease, until it is [spent](Self::spend) or [corrected](AdjustableCharge::correct). Dropped, all of it
 /// comes back, whatever the store was told meanwhile.
 pub(crate) struct LeaseHold {
     pub(super) leases: Arc<Leases>,

@@ -23,10 +23,10 @@ const SWEEP_INTERVAL: Duration = Duration::from_millis(100);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_redis::Owed;
+/// use tollgate_redis::UnreportedUsage;
 ///
 /// /// How much of a bucket, in thousandths of a token, rounded up.
-/// fn thousandths(owed: &Owed) -> u128 {
+/// fn thousandths(owed: &UnreportedUsage) -> u128 {
 ///     owed.tokens(1_000)
 /// }
 /// # let _ = thousandths;

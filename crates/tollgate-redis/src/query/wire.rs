@@ -98,7 +98,7 @@ pub(crate) struct RawReply {
     pub(crate) outcome: i64,
     /// What is left; of an arrival time, the nanoseconds below a microsecond of `reset`.
     pub(crate) remaining: i64,
-    /// How long until it would pass; of `AtMost`, how much was taken; of `Hold` that passed, the counter's generation.
+    /// How long until it would pass; of `AtMost`, how much was taken; of `CostReservation` that passed, the counter's generation.
     pub(crate) wait: i64,
     pub(crate) reset: i64,
 }

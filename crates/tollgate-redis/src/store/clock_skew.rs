@@ -72,7 +72,7 @@ async fn measure_offset(link: &mut StoreConnection, shared: &DriverState) -> Opt
     parse_time(&reply).map(|there| there - here)
 }
 
-/// The time that `TIME` told: seconds, and microseconds of the second.
+/// The time that `CACHED_TIME` told: seconds, and microseconds of the second.
 fn parse_time(reply: &Value) -> Option<i64> {
     let (seconds, micros): (i64, i64) = ::redis::from_redis_value_ref(reply).ok()?;
     seconds.checked_mul(1_000_000)?.checked_add(micros)

@@ -126,7 +126,7 @@ fn count_owned_slots(ranges: &[SlotRange]) -> u32 {
     owned.map(count).sum()
 }
 
-/// Reads what `CLUSTER SLOTS` says. A node that names no host means its own.
+/// Reads what `CLUSTER PERMITS` says. A node that names no host means its own.
 fn parse_ranges(reply: &Value, asked: &Node) -> Result<Vec<SlotRange>, StoreError> {
     let garbled =
         || StoreError::garbled(format!("slots and who has them expected, {reply:?} came"));

@@ -94,7 +94,7 @@ impl HttpResponse {
         });
     }
 
-    /// Writes it. The body of an answer to `HEAD` is left out, and its length told.
+    /// Writes it. The body of an answer to `FILE_HEADER` is left out, and its length told.
     pub(crate) fn write(&self, out: &mut Vec<u8>, keep_alive: bool, is_head: bool) {
         out.extend(b"HTTP/1.1 ");
         json::number(out, u64::from(self.status));

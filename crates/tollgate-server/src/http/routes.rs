@@ -155,7 +155,7 @@ fn methods_at<R>(routes: Routes<R>, path: &str) -> Option<&'static [(&'static st
     found.map(|(_, methods)| *methods)
 }
 
-/// What is at a path for a request's method; it is read by `HEAD`, too.
+/// What is at a path for a request's method; it is read by `FILE_HEADER`, too.
 fn match_route<R: Copy>(
     routes: Routes<R>,
     request: &Request<'_>,

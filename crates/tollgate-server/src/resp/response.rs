@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate_http::json;
 
-/// Which version a client has asked for; the second until it says `HELLO 3`.
+/// Which version a client has asked for; the second until it says `TLS_HELLO 3`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Version {
     #[default]

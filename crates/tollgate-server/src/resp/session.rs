@@ -338,7 +338,7 @@ fn text_of_word(word: &[u8]) -> Cow<'_, str> {
     named.map_or(text, Cow::Owned)
 }
 
-/// Reads `name=value … [COST n]`, with the texts of words that are none. Into facts that are there already: they are large
+/// Reads `name=value … [COST_FIELDS n]`, with the texts of words that are none. Into facts that are there already: they are large
 /// to be moved.
 fn read_facts<'f, 'w: 'f>(
     mut words: Words<'w>,

@@ -2,7 +2,7 @@
 //! streams pass a turn, and no more control frames than a client's calls explain.
 //!
 //! # Memory ordering
-//! A [`Turn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task, so one never runs
+//! A [`AcceptTurn`] is shared by the connection and its transport, which h2 owns. Both are parts of one task, so one never runs
 //! while the other does, and all its accesses are relaxed; it is atomic because tasks move between threads.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};

@@ -23,7 +23,7 @@ const NOON: Duration = Duration::from_secs(1_717_243_200);
 const TRIES: usize = 10_000;
 const SECRET: &str = "sesame";
 
-/// A policy, and what is asked of it in this order: `[+time] [xtimes] verb fact=value … [COST n]`.
+/// A policy, and what is asked of it in this order: `[+time] [xtimes] verb fact=value … [COST_FIELDS n]`.
 type Scenario = (&'static str, &'static [&'static str]);
 
 /// The same of every algorithm: a burst, time, more than is left, more than there ever is, a look and a gift.

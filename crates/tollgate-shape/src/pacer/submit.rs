@@ -51,7 +51,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
     /// else on a thread of this crate.
     ///
     /// # Errors
-    /// [`PaceRefused`] at once if the queue is full; it says how long the queue is.
+    /// [`PaceDenied`] at once if the queue is full; it says how long the queue is.
     ///
     /// ```
     /// use std::time::Duration;
@@ -79,7 +79,7 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
     /// As [`submit`](Self::submit), for async work. The rate is that at which works begin: several may run at once.
     ///
     /// # Errors
-    /// [`PaceRefused`] at once if the queue is full.
+    /// [`PaceDenied`] at once if the queue is full.
     pub fn submit_async<R, F, W>(&self, work: F) -> Result<SubmittedWork<R>, PaceDenied>
     where
         R: Send + 'static,

@@ -176,7 +176,7 @@ impl Oracle for LogOracle {
     }
 }
 
-/// `floor(previous · share in view) + current + cost` at most the allowance.
+/// `booked_until(previous · share in view) + current + cost` at most the allowance.
 #[derive(Clone, Debug)]
 pub struct CounterOracle {
     history: HitHistory,

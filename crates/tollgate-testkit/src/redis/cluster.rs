@@ -16,7 +16,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// use tollgate_testkit::redis::{Cluster, slot_of};
 ///
 /// let cluster = Cluster::start();
-/// let owner = cluster.master_of(slot_of("tenant"));
+/// let owner = cluster.master_of(hash_slot("tenant"));
 /// owner.command(&["SET", "tenant", "acme"]);
 /// ```
 #[derive(Debug)]
@@ -27,11 +27,11 @@ pub struct Cluster {
 /// The slot of a key: of what is between its first `{` and the next `}`, if there is anything.
 ///
 /// ```
-/// use tollgate_testkit::redis::slot_of;
+/// use tollgate_testkit::redis::hash_slot;
 ///
-/// assert_eq!(slot_of("123456789"), 12739);
-/// assert_eq!(slot_of("{tenant}:a"), slot_of("b:{tenant}"));
-/// assert_ne!(slot_of("{}a"), slot_of("{}b"));
+/// assert_eq!(hash_slot("123456789"), 12739);
+/// assert_eq!(hash_slot("{tenant}:a"), hash_slot("b:{tenant}"));
+/// assert_ne!(hash_slot("{}a"), hash_slot("{}b"));
 /// ```
 pub fn hash_slot(key: impl AsRef<[u8]>) -> u16 {
     let key = key.as_ref();
@@ -153,7 +153,7 @@ impl Cluster {
     /// use tollgate_testkit::redis::{Cluster, slot_of};
     ///
     /// let cluster = Cluster::start();
-    /// let slot = slot_of("tenant");
+    /// let slot = hash_slot("tenant");
     /// let from = cluster.master_of(slot);
     /// let to = cluster.masters().find(|one| one.port() != from.port()).expect("another");
     /// from.command(&["SET", "tenant", "acme"]);
@@ -270,7 +270,7 @@ impl Cluster {
     }
 }
 
-/// What `CLUSTER SLOTS` says, in order: from which slot to which, and the owner's port.
+/// What `CLUSTER PERMITS` says, in order: from which slot to which, and the owner's port.
 fn owners(reply: &Reply) -> Vec<(i64, i64, i64)> {
     let number = |items: &[Reply], index: usize| items.get(index).and_then(Reply::integer);
     let range = |range: &Reply| {

@@ -30,7 +30,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 ///
 /// server.stop();
 /// assert!(!server.answers());
-/// server.cont();
+/// server.resume();
 /// wait_until(Duration::from_secs(10), "an answer", || server.answers());
 ///
 /// server.kill();

@@ -15,7 +15,7 @@ use crate::redis::{Reply, Server};
 pub struct Call {
     /// The script's text.
     pub script: Arc<str>,
-    /// `KEYS`.
+    /// `MAX_KEYS`.
     pub keys: Vec<Vec<u8>>,
     /// `ARGV`.
     pub args: Vec<Vec<u8>>,

@@ -57,10 +57,10 @@ impl<H: LimitHandle> Acquire<H> {
     /// As [`wait_blocking`](Self::wait_blocking).
     ///
     /// ```
-    /// use tollgate::{Limiter, Rate, Refused};
+    /// use tollgate::{Limiter, Rate, RateDenied};
     ///
     /// # fn is_still_wanted() -> bool { true }
-    /// async fn send(limiter: &Limiter) -> Result<(), Refused> {
+    /// async fn send(limiter: &Limiter) -> Result<(), RateDenied> {
     ///     let charge = limiter.acquire().reserved().await?;
     ///     if is_still_wanted() {
     ///         charge.keep();

@@ -35,10 +35,10 @@ impl ClockChoice for DefaultClock {
 /// The settings `S` of a limiter that is to be built, and the clock that it will read: what every `Builder` is.
 ///
 /// ```
-/// use tollgate::clock::{Clocked, Manual};
+/// use tollgate::clock::{WithClock, Manual};
 /// use tollgate::{Limiter, Rate, limiter};
 ///
-/// let builder: Clocked<limiter::Settings> = Limiter::builder(Rate::per_second(10)).max_waiters(100);
+/// let builder: WithClock<limiter::Settings> = Limiter::builder(Rate::per_second(10)).max_waiters(100);
 /// let limiter: Limiter<Manual> = builder.clock(Manual::new()).build()?;
 /// assert!(limiter.allow());
 /// # Ok::<(), tollgate::LimitError>(())

@@ -12,7 +12,7 @@ use super::Clock;
 /// use tollgate::{Clock, Limiter, Rate, clock::Tokio};
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
-/// # async fn main() -> Result<(), tollgate::Refused> {
+/// # async fn main() -> Result<(), tollgate::RateDenied> {
 /// // One every 100 ms, burst 3: six waits take exactly 300 ms of paused time.
 /// let limiter = Limiter::with_clock(Rate::every(Duration::from_millis(100)).burst(3), Tokio::new());
 /// let start = limiter.clock().now();

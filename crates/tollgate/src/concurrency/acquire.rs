@@ -94,7 +94,7 @@ impl<H: PermitSource> Acquire<H> {
     /// Blocks the thread until it has its permit.
     ///
     /// # Errors
-    /// [`NoPermit`]: at once if it can never pass, too many are waiting or the deadline
+    /// [`PermitDenied`]: at once if it can never pass, too many are waiting or the deadline
     /// has passed; later if the deadline passes, or the limit falls below what is asked for.
     ///
     /// ```
@@ -111,7 +111,7 @@ impl<H: PermitSource> Acquire<H> {
     ///     permit.success();
     ///     assert!(waiter.join().unwrap());
     /// });
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn wait_blocking(self) -> Result<Permit<H>, PermitDenied> {
         let (mut place, mut until) = match self.start()? {

@@ -46,7 +46,7 @@ impl Builder {
 
 impl<C> Builder<C> {
     /// How many may wait at once; one more gets
-    /// [`QueueFull`](super::NoPermit::QueueFull). The default is 65,536.
+    /// [`QueueFull`](super::PermitDenied::QueueFull). The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self

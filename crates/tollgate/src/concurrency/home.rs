@@ -14,7 +14,7 @@ use crate::clock::Clock;
 use crate::wait_queue::waiting::WaiterCount;
 
 /// Who gave a [`Permit`](super::Permit): `&ConcurrencyLimiter`, an `Arc` of one, a key of a
-/// [`KeyedConcurrency`](super::KeyedConcurrency), or one of these [with a value](Attached).
+/// [`KeyedConcurrencyLimiter`](super::KeyedConcurrencyLimiter), or one of these [with a value](PermitSourceWith).
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
 pub trait PermitSource: fmt::Debug + sealed::PermitSource {}

@@ -1,4 +1,4 @@
-//! `KeyedConcurrency`: how many at once for each key, in memory bounded by the keys in flight.
+//! `KeyedConcurrencyLimiter`: how many at once for each key, in memory bounded by the keys in flight.
 
 use std::borrow::Borrow;
 use std::fmt;
@@ -30,7 +30,7 @@ use shard::{LimitSource, Shard};
 /// for each key that has anything in flight or queued.
 ///
 /// A key with nothing in flight has no entry, so nothing has to expire and memory is bounded by what is in
-/// flight; the capacity bounds the number of keys. Beyond it [`AtCap`] says what happens to new ones. A
+/// flight; the capacity bounds the number of keys. Beyond it [`WhenFull`] says what happens to new ones. A
 /// table of more than 2,047 keys has several shards, each with some room to spare, so it may hold up to 26 %
 /// more. A key that got a permit of the shared limit, and later a slot, may have permits of both.
 ///
@@ -39,15 +39,15 @@ use shard::{LimitSource, Shard};
 /// permit. Locks are taken in one order, shard before queue, and no waker is woken under any.
 ///
 /// ```
-/// use tollgate::KeyedConcurrency;
+/// use tollgate::KeyedConcurrencyLimiter;
 ///
-/// let limiter = KeyedConcurrency::<String>::new(1, 10_000);
+/// let limiter = KeyedConcurrencyLimiter::<String>::new(1, 10_000);
 /// let permit = limiter.try_acquire("acme")?;
 /// assert!(limiter.try_acquire("acme").is_err());
 /// assert!(limiter.try_acquire("umbrella").is_ok());
 /// permit.success();
 /// assert!(limiter.is_empty(), "nothing is in flight, so nothing is kept");
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 pub struct KeyedConcurrencyLimiter<K, C: Clock = Monotonic> {
     shards: Box<[Padded<Mutex<Shard<K>>>]>,
@@ -79,7 +79,7 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
     /// A permit of this key now, or why not.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     pub fn try_acquire<Q>(&self, key: &Q) -> Result<KeyedPermit<'_, K, C>, PermitDenied>
     where
         K: Borrow<Q>,
@@ -133,14 +133,14 @@ impl<K, C: Clock> KeyedConcurrencyLimiter<K, C> {
     /// every key in flight.
     ///
     /// ```
-    /// use tollgate::KeyedConcurrency;
+    /// use tollgate::KeyedConcurrencyLimiter;
     ///
-    /// let limiter = KeyedConcurrency::<String>::new(1, 100);
+    /// let limiter = KeyedConcurrencyLimiter::<String>::new(1, 100);
     /// let permit = limiter.try_acquire("acme")?;
     /// limiter.set_limit(2);
     /// assert!(limiter.try_acquire("acme").is_ok());
     /// # drop(permit);
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn set_limit(&self, limit: u32) {
         // Before the walk: a key that enters a shard behind it reads this under the shard's lock. Both

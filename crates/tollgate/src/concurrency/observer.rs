@@ -42,14 +42,14 @@ pub struct CompletedCall {
 /// Without an observer a limiter reads no clock to give or end a permit.
 ///
 /// ```
-/// use tollgate::{ConcurrencyLimiter, concurrency::{Ended, Ending, PermitObserver}};
+/// use tollgate::{ConcurrencyLimiter, concurrency::{CompletedCall, Ending, PermitObserver}};
 ///
 /// /// Halves the limit on each sign of overload.
 /// struct Halve;
 ///
 /// impl PermitObserver for Halve {
-///     fn ended(&self, ended: &Ended) -> Option<u32> {
-///         (ended.ending == Ending::Dropped).then(|| (ended.limit / 2).max(1))
+///     fn ended(&self, ended: &CompletedCall) -> Option<u32> {
+///         (ended.ending == Ending::OnDrop).then(|| (ended.limit / 2).max(1))
 ///     }
 /// }
 ///
@@ -58,7 +58,7 @@ pub struct CompletedCall {
 /// assert_eq!(limiter.peek().limit, 100);
 /// limiter.try_acquire()?.dropped();
 /// assert_eq!(limiter.peek().limit, 50);
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 pub trait PermitObserver: Send + Sync {
     /// A permit ended. The answer is the limit to go on with, or `None` to keep it.

@@ -32,7 +32,7 @@ use super::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
 /// }
 /// assert_eq!(limiter.peek().in_use, 0);
 /// assert_eq!(limiter.stats().dropped, 1);
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 #[must_use = "a permit that is dropped at once limits nothing"]
 pub struct Permit<H: PermitSource> {
@@ -94,7 +94,7 @@ impl<H: PermitSource> Permit<H> {
     /// A permit while less than so many percent of the limit are in use: for the crates of this project.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     #[doc(hidden)]
     #[inline]
     pub fn try_new_within(home: H, percent: u8) -> Result<Self, PermitDenied> {
@@ -106,7 +106,7 @@ impl<H: PermitSource> Permit<H> {
     /// this project.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     #[doc(hidden)]
     pub fn try_new_promised(
         home: H,
@@ -150,12 +150,12 @@ impl<H: PermitSource> Permit<H> {
     /// use std::time::Duration;
     /// use tollgate::ConcurrencyLimiter;
     /// use tollgate::clock::Manual;
-    /// use tollgate::concurrency::{Ended, PermitObserver};
+    /// use tollgate::concurrency::{CompletedCall, PermitObserver};
     ///
     /// struct LogLatency;
     ///
     /// impl PermitObserver for LogLatency {
-    ///     fn ended(&self, ended: &Ended) -> Option<u32> {
+    ///     fn ended(&self, ended: &CompletedCall) -> Option<u32> {
     ///         println!("took {:?}", ended.latency);
     ///         None
     ///     }
@@ -167,7 +167,7 @@ impl<H: PermitSource> Permit<H> {
     /// clock.advance(Duration::from_millis(3)); // Something else is asked, too.
     /// permit.restart();
     /// assert_eq!(permit.started().map(|at| at.as_nanos()), Some(3_000_000));
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn restart(&mut self) {
         if self.home.context().observer.is_some() {
@@ -213,7 +213,7 @@ impl<H: PermitSource> Permit<H> {
     /// assert_eq!((limiter.stats().succeeded, limiter.peek().in_use), (1, 1));
     /// drop(permit); // … and now the body has ended
     /// assert_eq!(limiter.peek().in_use, 0);
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn report(&mut self, ending: PermitOutcome) {
         if self.ending.take().is_some() {
@@ -231,7 +231,7 @@ impl<H: PermitSource> Permit<H> {
     /// permit.cancel(); // another limit refused, so there is nothing to do
     /// assert_eq!(limiter.peek().in_use, 0);
     /// assert_eq!(limiter.stats().cancelled, 1);
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     #[inline]
     pub fn cancel(mut self) {

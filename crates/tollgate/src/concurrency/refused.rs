@@ -12,7 +12,7 @@ use std::fmt;
 /// let look = limiter.peek();
 /// assert_eq!((look.limit, look.in_use, look.available()), (50, 20, 30));
 /// # drop(permit);
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -46,19 +46,19 @@ impl Occupancy {
 
 /// No permit was given, and nothing was taken.
 ///
-/// It is another type than [`Refused`](crate::Refused) of a rate, and says so: time alone makes no
+/// It is another type than [`RateDenied`](crate::Denied) of a rate, and says so: time alone makes no
 /// room here, so there is no `retry_after`.
 ///
 /// ```
-/// use tollgate::{ConcurrencyLimiter, concurrency::NoPermit};
+/// use tollgate::{ConcurrencyLimiter, concurrency::PermitDenied};
 ///
 /// let limiter = ConcurrencyLimiter::new(1);
 /// let permit = limiter.try_acquire()?;
 /// let refused = limiter.try_acquire().unwrap_err();
-/// assert!(matches!(refused, NoPermit::Full(_)));
+/// assert!(matches!(refused, PermitDenied::Full(_)));
 /// assert_eq!(refused.to_string(), "concurrency limit: 1 of 1 in use, 0 waiting");
 /// # drop(permit);
-/// # Ok::<(), NoPermit>(())
+/// # Ok::<(), PermitDenied>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -72,7 +72,7 @@ pub enum PermitDenied {
     /// The queue is full.
     QueueFull(Occupancy),
     /// The key is new and the table is full: as many keys as its capacity have something in flight. Under
-    /// [`AtCap::ShareOne`](crate::AtCap) others have all of what such keys share, too, and whoever waited for it did so
+    /// [`WhenFull::SharedBucket`](crate::UnsupportedWhenFull) others have all of what such keys share, too, and whoever waited for it did so
     /// in vain.
     TooManyKeys(Occupancy),
 }

@@ -15,7 +15,7 @@ use crate::stripes::Counters;
 /// permit.success();
 /// let stats = limiter.stats();
 /// assert_eq!((stats.acquired, stats.refused, stats.succeeded), (1, 1, 1));
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -15,14 +15,14 @@ use crate::wait_queue::of_keys::KeyQueues;
 use crate::wait_queue::waiting::WaiterCount;
 use crate::{Algorithm, Tier};
 
-/// Builds an [`ExactKeyedLimiter`]; made by [`ExactKeyedLimiter::builder`].
+/// Builds an [`StoredKeyLimiter`]; made by [`StoredKeyLimiter::builder`].
 ///
 /// ```
-/// use tollgate::{Algorithm, AtCap, ExactKeyedLimiter, Rate};
+/// use tollgate::{Algorithm, WhenFull, StoredKeyLimiter, Rate};
 ///
-/// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(60), 10_000)
+/// let limiter = StoredKeyLimiter::builder(Rate::per_minute(60), 10_000)
 ///     .algorithm(Algorithm::SlidingCounter)
-///     .at_cap(AtCap::DenyNew)
+///     .at_cap(WhenFull::DenyNew)
 ///     .build()?;
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())
@@ -61,10 +61,10 @@ impl<K, C> Builder<K, C> {
     /// limiter.
     ///
     /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, Tier, clock::Manual};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, Tier, clock::Manual};
     ///
     /// let staff = Tier::new(Algorithm::Gcra, Rate::per_hour(100))?;
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_hour(1), 1_000)
+    /// let limiter = StoredKeyLimiter::builder(Rate::per_hour(1), 1_000)
     ///     .tier_of([staff], |[staff], user: &String| user.starts_with("staff:").then_some(staff))
     ///     .clock(Manual::new())
     ///     .build()?;

@@ -28,14 +28,14 @@ use crate::wait_queue::single::FifoQueue;
 use crate::wait_queue::waiting::WaiterCount;
 use crate::wait_queue::{QueueState, WaitQueue};
 
-/// One key of an [`ExactKeyedLimiter`], which it borrows. Made by [`ExactKeyedLimiter::key`]; [`KeyHandle`] has the
+/// One key of an [`StoredKeyLimiter`], which it borrows. Made by [`StoredKeyLimiter::key`]; [`KeyHandle`] has the
 /// verbs.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{ExactKeyedLimiter, Rate, clock::Manual};
+/// use tollgate::{StoredKeyLimiter, Rate, clock::Manual};
 ///
-/// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(5), 1_000)
+/// let limiter = StoredKeyLimiter::builder(Rate::per_minute(5), 1_000)
 ///     .clock(Manual::new())
 ///     .build()?;
 /// let user = limiter.key("user:42");
@@ -46,8 +46,8 @@ use crate::wait_queue::{QueueState, WaitQueue};
 /// ```
 pub type Key<'a, K, Q, C = Monotonic> = KeyHandle<StoredKey<'a, K, Q, C>>;
 
-/// One key of an [`ExactKeyedLimiter`], which it shares: what it reserves, waits for and holds borrows nothing. Made by
-/// [`ExactKeyedLimiter::key_owned`]; [`KeyHandle`] has the verbs.
+/// One key of an [`StoredKeyLimiter`], which it shares: what it reserves, waits for and holds borrows nothing. Made by
+/// [`StoredKeyLimiter::key_owned`]; [`KeyHandle`] has the verbs.
 pub type OwnedKey<K, C = Monotonic> = KeyHandle<OwnedStoredKey<K, C>>;
 
 /// A key of a table of keys, which borrows its limiter: what handles of such keys hold.
@@ -71,7 +71,7 @@ pub struct OwnedStoredKey<K, C: Clock = Monotonic> {
 }
 
 impl<K, C: Clock> StoredKeyLimiter<K, C> {
-    /// One key, with all verbs. [`at`](Key::at) puts it under another limit.
+    /// One key, with all verbs. [`at`](TargetedKey::at) puts it under another limit.
     #[inline]
     pub fn key<'a, Q>(&'a self, key: &'a Q) -> Key<'a, K, Q, C>
     where
@@ -126,13 +126,13 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
     /// user has limits of several lengths, make the length a part of the key.
     ///
     /// # Errors
-    /// [`LimitError::OtherAlgorithm`] if the tier was made for another algorithm than this limiter's. Where
+    /// [`LimitError::TierAlgorithmMismatch`] if the tier was made for another algorithm than this limiter's. Where
     /// windows begin makes no other algorithm: a tier has its own alignment.
     ///
     /// ```
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, Tier, clock::Manual};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, Tier, clock::Manual};
     ///
-    /// let limiter = ExactKeyedLimiter::builder(Rate::per_minute(10), 1_000)
+    /// let limiter = StoredKeyLimiter::builder(Rate::per_minute(10), 1_000)
     ///     .algorithm(Algorithm::SlidingLog)
     ///     .clock(Manual::new())
     ///     .build()?;
@@ -150,10 +150,10 @@ impl<'a, K, Q: ?Sized, C: Clock> Key<'a, K, Q, C> {
 }
 
 impl<K: Eq + Clone, C: Clock> OwnedKey<K, C> {
-    /// The same key under another limit, as [`Key::at`].
+    /// The same key under another limit, as [`TargetedKey::at`].
     ///
     /// # Errors
-    /// [`LimitError::OtherAlgorithm`] if the tier was made for another algorithm than this limiter's.
+    /// [`LimitError::TierAlgorithmMismatch`] if the tier was made for another algorithm than this limiter's.
     pub fn at(&self, tier: &Tier) -> Result<Self, LimitError> {
         tier.expect_algorithm(self.0.limiter.algorithm)?;
         Ok(Self(OwnedStoredKey {

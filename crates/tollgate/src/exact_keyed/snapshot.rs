@@ -50,14 +50,14 @@ const KEY: u64 = 3;
 /// What the bytes of a key in a snapshot are.
 ///
 /// ```
-/// use tollgate::exact_keyed::Decoded;
+/// use tollgate::exact_keyed::DecodedKey;
 ///
 /// let decode = |bytes: &[u8]| match std::str::from_utf8(bytes) {
-///     Ok(text) if text.starts_with("test:") => Decoded::LeftOut,
-///     Ok(text) => Decoded::Key(text.to_owned()),
-///     Err(_) => Decoded::Unknown,
+///     Ok(text) if text.starts_with("test:") => DecodedKey::Skipped,
+///     Ok(text) => DecodedKey::Key(text.to_owned()),
+///     Err(_) => DecodedKey::Unknown,
 /// };
-/// assert_eq!(decode(b"user:42"), Decoded::Key("user:42".to_owned()));
+/// assert_eq!(decode(b"user:42"), DecodedKey::Key("user:42".to_owned()));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DecodedKey<K> {
@@ -81,14 +81,14 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
     /// [`SnapshotError::Io`] if the file can't be written.
     ///
     /// ```
-    /// use tollgate::{ExactKeyedLimiter, Rate};
+    /// use tollgate::{StoredKeyLimiter, Rate};
     ///
     /// let path = std::env::temp_dir().join(format!("tollgate-exact-doc-{}", std::process::id()));
-    /// let limiter = ExactKeyedLimiter::<String>::new(Rate::per_hour(10), 1_000);
+    /// let limiter = StoredKeyLimiter::<String>::new(Rate::per_hour(10), 1_000);
     /// limiter.check_n("user:42", 8);
     /// limiter.snapshot(&path, |key, bytes| bytes.extend(key.as_bytes()))?;
     ///
-    /// let restored = ExactKeyedLimiter::builder(Rate::per_hour(10), 1_000)
+    /// let restored = StoredKeyLimiter::builder(Rate::per_hour(10), 1_000)
     ///     .restore(&path, |bytes| String::from_utf8(bytes.to_vec()).ok())?;
     /// assert_eq!(restored.key("user:42").peek().remaining, 2);
     /// # std::fs::remove_file(&path).unwrap();
@@ -122,7 +122,7 @@ impl<K, C: Clock> StoredKeyLimiter<K, C> {
 }
 
 impl<K: Hash + Eq + Clone, C: ClockChoice> Builder<K, C> {
-    /// Builds it with the keys of a file that [`ExactKeyedLimiter::snapshot`] wrote, as they are
+    /// Builds it with the keys of a file that [`StoredKeyLimiter::snapshot`] wrote, as they are
     /// after the time that has passed since by the wall clock. A wall clock that went back counts as
     /// no time passed. `decode` makes a key of the bytes that it was encoded as.
     ///
@@ -150,7 +150,7 @@ impl<K: Hash + Eq + Clone, C: ClockChoice> Builder<K, C> {
 }
 
 impl<K: Hash + Eq + Clone, C: Clock> Builder<K, C> {
-    /// Builds it with the keys of a section that [`ExactKeyedLimiter::save`] wrote, as they are at these times: as
+    /// Builds it with the keys of a section that [`StoredKeyLimiter::save`] wrote, as they are at these times: as
     /// [`restore`](Self::restore) does, but keys may be left out, and one that finds no slot is counted, and is no
     /// error.
     ///

@@ -21,7 +21,7 @@ use crate::wait_queue::SharedWaitQueue;
 /// let limiter = FairLimiter::builder(Rate::per_second(100).burst(10))
 ///     .max_waiters(10_000)
 ///     .max_waiters_per_client(100)
-///     .shed_when_standing(Duration::from_millis(50), Duration::from_millis(500))
+///     .codel(Duration::from_millis(50), Duration::from_millis(500))
 ///     .clock(Manual::new())
 ///     .build()?;
 /// assert!(limiter.allow("acme"));
@@ -53,7 +53,7 @@ impl Builder {
 
 impl<C> Builder<C> {
     /// How many may be in line at once, 65,536 unless said otherwise; one more gets
-    /// [`Refused::QueueFull`](crate::Refused::QueueFull).
+    /// [`RateDenied::QueueFull`](crate::Denied::QueueFull).
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self
@@ -67,7 +67,7 @@ impl<C> Builder<C> {
 
     /// Sheds from a line that stands: when all of a client's requests have waited longer than
     /// `target` for a whole `interval`, the first is dropped with
-    /// [`Refused::Shed`](crate::Refused::Shed), then more and more often until the line is short
+    /// [`RateDenied::Dropped`](crate::Denied::Dropped), then more and more often until the line is short
     /// (CoDel, for each client). A burst that clears within the interval loses nothing, and neither
     /// does a client with one request in line.
     pub fn codel(mut self, target: Duration, interval: Duration) -> Self {

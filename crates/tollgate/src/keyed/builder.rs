@@ -21,10 +21,10 @@ use crate::wait_queue::waiting::WaiterCount;
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///
 /// ```
-/// use tollgate::{AtCap, KeyedLimiter, Rate};
+/// use tollgate::{WhenFull, KeyedLimiter, Rate};
 ///
 /// let limiter = KeyedLimiter::builder(Rate::per_minute(60), 1_000_000)
-///     .at_cap(AtCap::DenyNew)
+///     .at_cap(WhenFull::DenyNew)
 ///     .build()?;
 /// assert!(limiter.allow("user:42"));
 /// # Ok::<(), tollgate::LimitError>(())

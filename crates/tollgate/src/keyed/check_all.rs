@@ -1,4 +1,4 @@
-//! Several keys of one table, charged all together or not at all: what a `Stack` does, in fewer steps.
+//! Several keys of one table, charged all together or not at all: what a `CompositeLimiter` does, in fewer steps.
 
 use std::time::Duration;
 
@@ -77,7 +77,7 @@ impl CombinedDecision {
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// Charges each of these keys of this limiter its cost, or none of them.
     ///
-    /// As by a [`Stack`](crate::Stack), all are looked at before the first is charged, and what was
+    /// As by a [`CompositeLimiter`](crate::CompositeLimiter), all are looked at before the first is charged, and what was
     /// charged is given back if another request came between. If all pass, [`stats`](Self::stats) count each key with a cost
     /// as allowed; a denial counts once.
     ///
@@ -87,8 +87,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// let limiter = KeyedLimiter::builder(Rate::per_hour(1), 100).clock(Manual::new()).build()?;
     /// let tenant = Tier::new(Algorithm::Gcra, Rate::per_hour(10))?;
     /// let keys = [(limiter.key("user"), 1), (limiter.key("tenant").at(&tenant)?, 4)];
-    /// assert!(limiter.check_together(&keys).decision.is_allowed());
-    /// let refused = limiter.check_together(&keys);
+    /// assert!(limiter.check_all(&keys).decision.is_allowed());
+    /// let refused = limiter.check_all(&keys);
     /// assert_eq!((refused.decider, refused.decision.is_allowed()), (Some(0), false));
     /// assert_eq!(limiter.key("tenant").at(&tenant)?.peek().remaining, 6);
     /// # Ok::<(), tollgate::LimitError>(())

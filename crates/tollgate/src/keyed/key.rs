@@ -34,7 +34,7 @@ pub type Key<'a, C = Monotonic, T = SingleRate> = KeyHandle<FingerprintKey<&'a K
 ///     slot.wait_blocking();
 ///     wait.wait_blocking()
 /// }).join().unwrap()?;
-/// # Ok::<(), tollgate::Refused>(())
+/// # Ok::<(), tollgate::RateDenied>(())
 /// ```
 pub type OwnedKey<C = Monotonic, T = SingleRate> =
     KeyHandle<FingerprintKey<Arc<KeyedLimiter<C, T>>>>;
@@ -51,7 +51,7 @@ pub struct FingerprintKey<L> {
 
 impl<C: Clock, T> KeyedLimiter<C, T> {
     /// One key, with all verbs: at the limiter's own rate, or at the tier that the function chooses which the limiter was
-    /// [built with](super::Builder::tier_of). [`at`](Key::at) puts it under another limit.
+    /// [built with](super::Builder::tier_of). [`at`](TargetedKey::at) puts it under another limit.
     #[inline(always)]
     pub fn key<K: Hash + ?Sized>(&self, key: &K) -> Key<'_, C, T>
     where
@@ -121,7 +121,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// carries over as the time that it takes to refill, so that rates may add up.
     ///
     /// # Errors
-    /// [`LimitError::OtherAlgorithm`] if the tier isn't one of GCRA.
+    /// [`LimitError::TierAlgorithmMismatch`] if the tier isn't one of GCRA.
     ///
     /// ```
     /// use std::time::Duration;

@@ -163,14 +163,14 @@ impl RateCell {
 }
 
 /// No function of the key: keys are at the limiter's own rate, unless their handles are put
-/// [at](super::Key::at) a tier.
+/// [at](super::TargetedKey::at) a tier.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct SingleRate(());
 
 /// A function of keys of this type, given to [`tier_of`](super::Builder::tier_of): which tier a key is in.
 pub struct TierByKey<K: ?Sized>(pub(super) Box<dyn ChooseTier<K>>);
 
-/// What says which tier a key of this type is in: [`OneRate`] of any, [`ByKey`] of its own.
+/// What says which tier a key of this type is in: [`SingleRate`] of any, [`TierByKey`] of its own.
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
 pub trait TierOf<K: ?Sized>: sealed::TierOf<K> {}

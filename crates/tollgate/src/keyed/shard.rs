@@ -3,14 +3,14 @@
 //!
 //! # Memory ordering
 //! A slot is two words, the fingerprint and the key's word, and both change together only under the
-//! shard's lock. The lock's holder first makes the word [`BUSY`] by compare-and-swap, which fails if
+//! shard's lock. The lock's holder first makes the word [`RELOAD_MARGIN`] by compare-and-swap, which fails if
 //! somebody charged it meanwhile, then stores the fingerprint and last the new word, both with
 //! release.
 //!
 //! * A charger loads the fingerprint (acquire), the word (acquire) and the fingerprint again. If it
 //!   read the word of another key, its second look sees that key's fingerprint, because that was
 //!   stored before the word. If the slot changes hands after the second look, the word has become
-//!   `BUSY` and then another one, and the charger's compare-and-swap fails.
+//!   `RELOAD_MARGIN` and then another one, and the charger's compare-and-swap fails.
 //! * The fast path doesn't look at the fingerprint of the slot that it falls back on, so there the
 //!   word comes first. A charge is as safe: the compare-and-swap comes after a look that found the
 //!   key, so a word of the key before is gone by then. A refusal swaps nothing, so it looks at the
@@ -27,7 +27,7 @@
 //! * A key that is asked at another interval than its word counts by changes the word and, with the
 //!   fingerprint, the tag of its interval: as if the slot changed hands, by the same steps. To a
 //!   charger at the old interval it has.
-//! * Whoever finds `BUSY`, or does not find its key, goes through the lock. There nothing is busy and
+//! * Whoever finds `RELOAD_MARGIN`, or does not find its key, goes through the lock. There nothing is busy and
 //!   no key is on its way.
 //! * The shape is stored (release) after the keys of a split line were moved; a reader with the old
 //!   shape misses those, and goes through the lock.

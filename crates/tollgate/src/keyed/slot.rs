@@ -224,7 +224,7 @@ const BLOCKED: u64 = 1 << 63;
 const NANO_BITS: u32 = 57;
 const LAST_NANO: u64 = (1 << NANO_BITS) - 1;
 
-/// A word that is not [`BUSY`].
+/// A word that is not [`RELOAD_MARGIN`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct KeyWord(pub(crate) u64);
 

@@ -51,7 +51,7 @@ impl<'a> Candidates<'a> {
     }
 
     /// The key's slot, if it is in one of the two lines, or else another key's: charging it with
-    /// [`Shard::try_pass`] tells. Both lines are compared before anything depends on it, so that
+    /// [`QuotaShard::try_pass`] tells. Both lines are compared before anything depends on it, so that
     /// the two waits for memory overlap.
     #[inline(always)]
     pub(crate) fn select(&self, fingerprint: u64) -> &'a Slot {

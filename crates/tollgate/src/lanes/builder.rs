@@ -105,7 +105,7 @@ impl<C> Builder<C> {
     }
 
     /// How many may wait in each lane, 1,024 unless said otherwise; one more gets
-    /// [`Refused::QueueFull`](crate::Refused::QueueFull).
+    /// [`RateDenied::QueueFull`](crate::Denied::QueueFull).
     pub fn max_waiters_per_lane(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;
         self

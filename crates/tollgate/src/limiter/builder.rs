@@ -86,7 +86,7 @@ impl<C> Builder<C> {
         self
     }
 
-    /// How many may wait at once; one more gets [`Refused::QueueFull`](crate::Refused::QueueFull).
+    /// How many may wait at once; one more gets [`RateDenied::QueueFull`](crate::Denied::QueueFull).
     /// The default is 65,536.
     pub fn max_waiters(mut self, most: usize) -> Self {
         self.settings.max_waiters = most;

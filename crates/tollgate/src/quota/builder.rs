@@ -108,8 +108,8 @@ impl Builder {
 }
 
 impl<C> Builder<C> {
-    /// What happens to new keys at the cap: [`AtCap::DenyNew`] unless said otherwise, or
-    /// [`AtCap::AdmitNew`]. Those that have nothing left that counts make room first.
+    /// What happens to new keys at the cap: [`WhenFull::DenyNew`] unless said otherwise, or
+    /// [`WhenFull::AdmitNew`]. Those that have nothing left that counts make room first.
     pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self
@@ -168,14 +168,14 @@ impl<C> Builder<C> {
         self
     }
 
-    /// What requests get while as much is unsaved as may be: [`OnFileFailure::Refuse`] unless said
+    /// What requests get while as much is unsaved as may be: [`OnFileFailure::Deny`] unless said
     /// otherwise.
     pub fn on_file_failure(mut self, policy: OnFileFailure) -> Self {
         self.settings.limits.on_failure = policy;
         self
     }
 
-    /// What a crash costs: [`Durability::Flush`] unless said otherwise.
+    /// What a crash costs: [`Durability::Periodic`] unless said otherwise.
     pub fn durability(mut self, durability: Durability) -> Self {
         self.settings.limits.durability = durability;
         self

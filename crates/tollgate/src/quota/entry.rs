@@ -32,7 +32,7 @@ pub(super) struct QuotaEntry {
     pub(super) previous: Vec<PeriodAccount>,
     /// Whether it is to be saved.
     pub(super) is_dirty: bool,
-    /// With [`Durability::Ahead`](super::Durability): how much more than was used the next save claims.
+    /// With [`Durability::WriteAhead`](super::Durability): how much more than was used the next save claims.
     pub(super) requested_claim: u64,
 }
 
@@ -301,7 +301,7 @@ pub(super) struct PeriodAccount {
     /// Where the latest charge was counted.
     period_part: PeriodPart,
     pub(super) lots: Vec<UsageLot>,
-    /// With [`Durability::Ahead`](super::Durability): what the file counts already of the latest lot.
+    /// With [`Durability::WriteAhead`](super::Durability): what the file counts already of the latest lot.
     pub(super) claim: UsageLot,
 }
 

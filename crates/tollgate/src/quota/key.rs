@@ -12,13 +12,13 @@ use super::{Quota, QuotaLimiter, Receipt, into_decision};
 use crate::clock::{Clock, Wall};
 
 /// One key of a [`QuotaLimiter`], maybe under a quota of its own: what a
-/// [`Stack`](crate::Stack) meets. Made by [`QuotaLimiter::key`].
+/// [`CompositeLimiter`](crate::CompositeLimiter) meets. Made by [`QuotaLimiter::key`].
 ///
 /// ```
-/// use tollgate::{Level, Quota, QuotaLimiter, Stack, clock::Manual};
+/// use tollgate::{Level, Quota, QuotaLimiter, CompositeLimiter, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
-/// let (stack, standard) = (Stack::new(), Quota::per_day(100));
+/// let (stack, standard) = (CompositeLimiter::new(), Quota::per_day(100));
 /// let tenant = limiter.key("acme").at(&standard);
 /// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
 /// assert_eq!(tenant.peek().remaining, 40);
@@ -32,12 +32,12 @@ pub type Key<'a, C = Wall> = QuotaKey<&'a QuotaLimiter<C>, &'a [u8], &'a Quota>;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{Level, Quota, QuotaLimiter, Stack, stack::Hold, clock::Manual};
+/// use tollgate::{Level, Quota, QuotaLimiter, CompositeLimiter, stack::CostReservation, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(Manual::new()).build()?;
 /// let limiter = Arc::new(limiter);
 /// let levels = [Level::estimated("daily", limiter.key_owned("acme"), 60)];
-/// let hold: Hold<'static> = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+/// let hold: CostReservation<'static> = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
 /// std::thread::spawn(move || hold.settle(20)).join().unwrap();
 /// assert_eq!(limiter.peek("acme").remaining, 80);
 /// # Ok::<(), tollgate::LimitError>(())
@@ -102,7 +102,7 @@ impl<'a, C: Clock> Key<'a, C> {
 }
 
 impl<C: Clock> OwnedKey<C> {
-    /// The same key by another quota, as [`Key::at`].
+    /// The same key by another quota, as [`TargetedKey::at`].
     #[must_use]
     pub fn at(mut self, quota: &Quota) -> Self {
         self.quota = Some(quota.clone());

@@ -36,9 +36,9 @@ impl fmt::Display for LimitKind {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, Stack, stack::Kind};
+/// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter, stack::Kind};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
+/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
 /// let levels = [Level::new("uploads", &slots)];
 /// let pass = stack.allow(&levels);
 /// let verdict = stack.check(&levels);
@@ -109,17 +109,17 @@ impl std::error::Error for LimitDenial<'_> {}
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, Stack, stack::StackVerdict};
+/// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter, stack::CompositeDecision};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
+/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
 /// let levels = [Level::new("uploads", &slots)];
 /// match stack.check(&levels) {
-///     StackVerdict::Passed(passed) => {
+///     CompositeDecision::Passed(passed) => {
 ///         // The request runs here, or in a task that `passed.pass` is moved into.
 ///         assert!(stack.check(&levels).refusal().is_some());
 ///         passed.pass.success();
 ///     }
-///     StackVerdict::Refused(refusal) => println!("{refusal}"),
+///     CompositeDecision::RateDenied(refusal) => println!("{refusal}"),
 /// }
 /// ```
 #[derive(Debug)]
@@ -134,11 +134,11 @@ pub enum CompositeDecision<'a> {
 /// A request that passed all levels.
 ///
 /// ```
-/// use tollgate::{Level, Limiter, Rate, Stack};
+/// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
 ///
 /// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(2)));
 /// let levels = [Level::new("wide", &wide), Level::new("narrow", &narrow)];
-/// let passed = Stack::new().check(&levels).passed().expect("the first");
+/// let passed = CompositeLimiter::new().check(&levels).passed().expect("the first");
 /// assert_eq!((passed.decider, passed.decision.remaining), (Some(1), 1));
 /// ```
 #[derive(Debug)]

@@ -40,13 +40,13 @@ impl SettlementTiming {
     }
 }
 
-/// Which estimates [end](super::Pass::expire).
+/// Which estimates [end](super::HeldPermits::expire).
 ///
 /// ```
-/// use tollgate::stack::{Expire, Pass};
+/// use tollgate::stack::{ExpireScope, HeldPermits};
 ///
-/// let mut pass = Pass::default();
-/// pass.expire(Expire::Due);
+/// let mut pass = HeldPermits::default();
+/// pass.expire(ExpireScope::Due);
 /// assert!(pass.is_empty());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -57,34 +57,34 @@ pub enum ExpireScope {
     All,
 }
 
-/// An estimate that is held elsewhere for a time: see [`Pass::hold_timed_estimate`](super::Pass::hold_timed_estimate).
+/// An estimate that is held elsewhere for a time: see [`HeldPermits::hold_estimate`](super::HeldPermits::hold_estimate).
 ///
 /// ```
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::time::Duration;
-/// use tollgate::stack::{Expire, Pass, Settled, Settlement, TimedEstimate};
+/// use tollgate::stack::{ExpireScope, HeldPermits, EstimateOutcome, Settlement, HeldEstimate};
 ///
 /// /// One that has no end, and whose book takes what was spent.
 /// struct Endless(Arc<AtomicU64>);
 ///
-/// impl TimedEstimate for Endless {
-///     fn settle(&mut self, settled: Settled) -> Settlement {
+/// impl HeldEstimate for Endless {
+///     fn settle(&mut self, settled: EstimateOutcome) -> Settlement {
 ///         match settled {
-///             Settled::Spent(tokens) => self.0.store(tokens, Ordering::Relaxed),
-///             Settled::Charged | Settled::Unsaid | Settled::Cancelled => {}
+///             EstimateOutcome::Spent(tokens) => self.0.store(tokens, Ordering::Relaxed),
+///             EstimateOutcome::AdjustableCharge | EstimateOutcome::ConversionLoss | EstimateOutcome::Cancelled => {}
 ///         }
 ///         Settlement::InTime
 ///     }
 ///     fn time_left(&self) -> Option<Duration> {
 ///         None
 ///     }
-///     fn expire(&mut self, _: Expire) {}
+///     fn expire(&mut self, _: ExpireScope) {}
 ///     fn renew(&mut self) {}
 /// }
 ///
-/// let (book, mut pass) = (Arc::new(AtomicU64::new(0)), Pass::default());
-/// pass.hold_timed_estimate(Endless(Arc::clone(&book)));
+/// let (book, mut pass) = (Arc::new(AtomicU64::new(0)), HeldPermits::default());
+/// pass.hold_estimate(Endless(Arc::clone(&book)));
 /// assert_eq!((pass.time_left(), pass.settle(1_500)), (None, Settlement::InTime));
 /// assert_eq!(book.load(Ordering::Relaxed), 1_500);
 /// ```

@@ -17,9 +17,9 @@ use crate::concurrency::{OwnedPermit, Permit, PermitOutcome, SharedSource};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, Stack};
+/// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter};
 ///
-/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), Stack::new());
+/// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
 /// let pass = stack.allow(&[Level::new("slots", &slots)]).expect("a free slot");
 /// assert_eq!(slots.available(), 0);
 /// pass.success();
@@ -47,9 +47,9 @@ impl HeldPermits {
     /// Whether it holds nothing: then it makes no difference when it is dropped.
     ///
     /// ```
-    /// use tollgate::stack::Pass;
+    /// use tollgate::stack::HeldPermits;
     ///
-    /// let mut pass = Pass::default();
+    /// let mut pass = HeldPermits::default();
     /// assert!(pass.is_empty());
     /// pass.hold(|_| ());
     /// assert!(!pass.is_empty());
@@ -63,9 +63,9 @@ impl HeldPermits {
     /// ```
     /// use std::sync::Arc;
     /// use std::sync::atomic::{AtomicBool, Ordering};
-    /// use tollgate::stack::Pass;
+    /// use tollgate::stack::HeldPermits;
     ///
-    /// let (held, mut pass) = (Arc::new(AtomicBool::new(true)), Pass::default());
+    /// let (held, mut pass) = (Arc::new(AtomicBool::new(true)), HeldPermits::default());
     /// let ends = Arc::clone(&held);
     /// pass.hold(move |_| ends.store(false, Ordering::Relaxed));
     /// assert!(held.load(Ordering::Relaxed));
@@ -87,14 +87,14 @@ impl HeldPermits {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tollgate::{ConcurrencyLimiter, stack::Pass};
+    /// use tollgate::{ConcurrencyLimiter, stack::HeldPermits};
     ///
-    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), Pass::default());
+    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
     /// pass.hold_permit(slots.try_acquire_owned()?);
     /// assert_eq!(slots.available(), 0);
     /// pass.success();
     /// assert_eq!((slots.available(), slots.stats().succeeded), (1, 1));
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn hold_permit<C: Clock + 'static>(&mut self, permit: OwnedPermit<C>) {
         self.push(LevelCharge::Permit(PermitPointer::Boxed(Box::new(permit))));
@@ -105,13 +105,13 @@ impl HeldPermits {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tollgate::{ConcurrencyLimiter, concurrency::Ending, stack::Pass};
+    /// use tollgate::{ConcurrencyLimiter, concurrency::Ending, stack::HeldPermits};
     ///
-    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), Pass::default());
+    /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
     /// pass.hold_permit(slots.try_acquire_owned()?);
-    /// pass.tell(Ending::Dropped);
+    /// pass.tell(Ending::OnDrop);
     /// assert_eq!((slots.available(), slots.stats().dropped), (0, 1));
-    /// # Ok::<(), tollgate::concurrency::NoPermit>(())
+    /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
     pub fn report(&mut self, ending: PermitOutcome) {
         self.resources_mut().for_each(|slot| slot.report(ending));
@@ -133,12 +133,12 @@ impl HeldPermits {
     /// is a late [`settle`](Self::settle).
     ///
     /// ```
-    /// use tollgate::stack::Pass;
+    /// use tollgate::stack::HeldPermits;
     ///
-    /// let mut pass = Pass::default();
-    /// assert!(pass.is_over());
+    /// let mut pass = HeldPermits::default();
+    /// assert!(pass.is_expired());
     /// pass.hold(|_| ());
-    /// assert!(!pass.is_over());
+    /// assert!(!pass.is_expired());
     /// ```
     pub fn is_expired(&self) -> bool {
         self.resources()
@@ -193,15 +193,15 @@ impl HeldPermits {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack, clock::Manual};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, clock::Manual};
     ///
     /// let limiter = Arc::new(Limiter::with_clock(Rate::per_minute(1_000), Manual::new()));
     /// let level = Level::estimated("tokens", Arc::clone(&limiter), 400);
-    /// let mut pass = Stack::new().hold(&[level], Duration::from_secs(60))?.into_pass();
+    /// let mut pass = CompositeLimiter::new().hold(&[level], Duration::from_secs(60))?.into_permits();
     /// pass.charge();
     /// drop(pass);
     /// assert_eq!(limiter.peek().remaining, 600);
-    /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
+    /// # Ok::<(), tollgate::stack::LimitDenial<'_>>(())
     /// ```
     pub fn charge(&mut self) {
         self.resources_mut().for_each(HeldResource::charge);
@@ -212,14 +212,14 @@ impl HeldPermits {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack, clock::Manual};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, clock::Manual};
     ///
     /// let limiter = Arc::new(Limiter::with_clock(Rate::per_minute(1_000), Manual::new()));
     /// let level = Level::estimated("tokens", Arc::clone(&limiter), 400);
-    /// let pass = Stack::new().hold(&[level], Duration::from_secs(60))?.into_pass();
+    /// let pass = CompositeLimiter::new().hold(&[level], Duration::from_secs(60))?.into_permits();
     /// pass.cancel();
     /// assert_eq!(limiter.peek().remaining, 1_000);
-    /// # Ok::<(), tollgate::stack::Refusal<'_>>(())
+    /// # Ok::<(), tollgate::stack::LimitDenial<'_>>(())
     /// ```
     pub fn cancel(self) {
         self.into_permits().for_each(PermitPointer::cancel);
@@ -229,10 +229,10 @@ impl HeldPermits {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tollgate::{ConcurrencyLimiter, Level, Stack};
+    /// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter};
     ///
     /// let (a, b) = (Arc::new(ConcurrencyLimiter::new(1)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let pass = |slots| Stack::new().allow(&[Level::new("slots", slots)]).expect("a free slot");
+    /// let pass = |slots| CompositeLimiter::new().allow(&[Level::new("slots", slots)]).expect("a free slot");
     /// let both = pass(&a).and(pass(&b));
     /// assert_eq!((a.available(), b.available()), (0, 0));
     /// drop(both);

@@ -13,9 +13,9 @@ use crate::concurrency::PermitOutcome;
 
 /// What a request holds of all its limits until its real cost is known.
 ///
-/// [`settle`](Self::settle) says what was spent: levels that were [estimated](Level::estimated) get the rest back, or
+/// [`settle`](Self::settle) says what was spent: levels that were [estimated](Limit::estimated) get the rest back, or
 /// owe what was underestimated, up to a full bucket; levels with a plain cost keep it. What dropping a hold means is
-/// chosen when it is made, by its [`Terms`]: by default the whole estimate is charged. So it is at the end of its time, and
+/// chosen when it is made, by its [`ReservationTerms`]: by default the whole estimate is charged. So it is at the end of its time, and
 /// what is settled later is charged as far as it is more: nothing comes back then.
 ///
 /// What is held doesn't drain: however long a hold lives, what it gives back was not given to anybody else
@@ -26,19 +26,19 @@ use crate::concurrency::PermitOutcome;
 ///
 /// Nobody knows when a hold is settled. So a `retry_after` assumes that what is held comes back in time, and a
 /// reservation that would rely on it is refused at once. A key keeps its room in the table while something of
-/// it is out, and where [`AtCap::EvictNearestIdle`](crate::AtCap) says so is evicted after all others, with
+/// it is out, and where [`WhenFull::EvictNearestIdle`](crate::UnsupportedWhenFull) says so is evicted after all others, with
 /// what it holds.
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Algorithm, ExactKeyedLimiter, Level, Rate, Stack, clock::Manual};
+/// use tollgate::{Algorithm, StoredKeyLimiter, Level, Rate, CompositeLimiter, clock::Manual};
 ///
 /// let clock = Manual::new();
-/// let tokens = ExactKeyedLimiter::builder(Rate::per_minute(10_000), 1_000)
+/// let tokens = StoredKeyLimiter::builder(Rate::per_minute(10_000), 1_000)
 ///     .algorithm(Algorithm::TokenBucket)
 ///     .clock(clock.clone())
 ///     .build()?;
-/// let stack = Stack::new();
+/// let stack = CompositeLimiter::new();
 /// let acme = tokens.key("acme");
 /// let hold = stack
 ///     .hold(&[Level::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
@@ -58,15 +58,15 @@ use crate::concurrency::PermitOutcome;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{ConcurrencyLimiter, ExactKeyedLimiter, Level, Rate, Stack, stack::Hold};
+/// use tollgate::{ConcurrencyLimiter, StoredKeyLimiter, Level, Rate, CompositeLimiter, stack::CostReservation};
 ///
-/// let tokens = ExactKeyedLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
+/// let tokens = StoredKeyLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
 /// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
 /// let levels = [
 ///     Level::estimated("tokens", tokens.key_owned("acme"), 4_000),
 ///     Level::new("streams", Arc::clone(&slots)),
 /// ];
-/// let hold: Hold<'static> = Stack::new()
+/// let hold: CostReservation<'static> = CompositeLimiter::new()
 ///     .hold(&levels, Duration::from_secs(60))
 ///     .expect("a full bucket");
 ///
@@ -105,12 +105,12 @@ impl CostReservation<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{ExactKeyedLimiter, Level, Rate, Stack, clock::Manual, stack::Settlement};
+    /// use tollgate::{StoredKeyLimiter, Level, Rate, CompositeLimiter, clock::Manual, stack::Settlement};
     ///
     /// let clock = Manual::new();
-    /// let tokens = ExactKeyedLimiter::builder(Rate::per_day(10_000), 1_000).clock(clock.clone()).build()?;
+    /// let tokens = StoredKeyLimiter::builder(Rate::per_day(10_000), 1_000).clock(clock.clone()).build()?;
     /// let acme = tokens.key("acme");
-    /// let hold = Stack::new().hold(&[Level::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&[Level::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
     /// clock.advance(Duration::from_secs(60));
     /// assert_eq!(hold.settle(9_000), Settlement::Late); // It is charged: 200 are, so 8,800 more.
     /// assert!(tokens.key("acme").peek().remaining <= 1_001);
@@ -126,11 +126,11 @@ impl CostReservation<'_> {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, Stack};
+    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, CompositeLimiter};
     ///
     /// let (rate, slots) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
     /// let (levels, minute) = ([Level::new("rate", &rate), Level::new("slots", &slots)], Duration::from_secs(60));
-    /// let hold = Stack::new().hold(&levels, minute).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&levels, minute).expect("room");
     /// let pass = hold.keep();
     /// assert_eq!((rate.peek().remaining, slots.available()), (8, 0));
     /// drop(pass);
@@ -158,11 +158,11 @@ impl CostReservation<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
     /// let levels = [Level::estimated("tokens", &limiter, 5)];
-    /// let hold = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
     /// hold.cancel();
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
@@ -264,12 +264,12 @@ impl<'a> CostReservation<'a> {
 
 impl CostReservation<'static> {
     /// The request runs, and what it holds is in one pass: its slots, and its estimates until
-    /// [`Pass::settle`] tells what it did cost.
+    /// [`HeldPermits::settle`] tells what it did cost.
     ///
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, Stack};
+    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, CompositeLimiter};
     ///
     /// let tokens = Arc::new(Limiter::new(Rate::per_hour(10_000)));
     /// let slots = Arc::new(ConcurrencyLimiter::new(1));
@@ -277,8 +277,8 @@ impl CostReservation<'static> {
     ///     Level::estimated("tokens", Arc::clone(&tokens), 4_000),
     ///     Level::new("streams", Arc::clone(&slots)),
     /// ];
-    /// let hold = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
-    /// let mut pass = hold.into_pass();
+    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let mut pass = hold.into_permits();
     /// pass.settle(1_500);
     /// assert_eq!((tokens.peek().remaining, slots.available()), (8_500, 0));
     /// drop(pass);
@@ -339,7 +339,7 @@ impl Drop for CostReservation<'_> {
 
 impl CompositeLimiter {
     /// Holds the costs of all levels, or of none, until the hold is settled, and at most for as long as the
-    /// terms say: after that all of it counts as spent. A `Duration` is [`Terms::within`] it.
+    /// terms say: after that all of it counts as spent. A `Duration` is [`ReservationTerms::within`] it.
     ///
     /// # Errors
     /// The limit that refused; nothing was charged.
@@ -394,7 +394,7 @@ impl CompositeLimiter {
     }
 }
 
-/// For how long a [`Hold`](super::Hold) may be settled, and what it means if it is dropped before.
+/// For how long a [`CostReservation`](super::CostReservation) may be settled, and what it means if it is dropped before.
 ///
 /// A hold that is dropped is charged its whole estimate. So a client that disconnects early, and so ends the task that
 /// would have settled the hold, has paid for what it may have used. Where nothing can have been used before the hold is
@@ -403,10 +403,10 @@ impl CompositeLimiter {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Level, Limiter, Rate, Stack, stack::Terms, clock::Manual};
+/// use tollgate::{Level, Limiter, Rate, CompositeLimiter, stack::Terms, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
-/// let (stack, minute) = (Stack::new(), Duration::from_secs(60));
+/// let (stack, minute) = (CompositeLimiter::new(), Duration::from_secs(60));
 /// let levels = [Level::estimated("tokens", &limiter, 400)];
 ///
 /// drop(stack.hold(&levels, minute)); // as `Terms::within(minute)`
@@ -452,17 +452,17 @@ impl ReservationTerms {
         self
     }
 
-    /// Nothing was spent if it is dropped, or at the end of its time, once somebody [ends](super::Pass::expire) it then; what
+    /// Nothing was spent if it is dropped, or at the end of its time, once somebody [ends](super::HeldPermits::expire) it then; what
     /// is settled later is charged. Until it ends it is held.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack, clock::Manual, stack::Terms};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, clock::Manual, stack::Terms};
     ///
     /// let clock = Manual::new();
     /// let limiter = Limiter::with_clock(Rate::per_day(1_000), clock.clone());
     /// let terms = Terms::within(Duration::from_secs(60)).refund_unsettled();
-    /// let hold = Stack::new().hold(&[Level::estimated("tokens", &limiter, 400)], terms).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&[Level::estimated("tokens", &limiter, 400)], terms).expect("room");
     /// clock.advance(Duration::from_secs(61));
     /// drop(hold);
     /// assert_eq!(limiter.peek().remaining, 1_000);

@@ -38,11 +38,11 @@ pub struct Limit<'a> {
 impl<'a> Limit<'a> {
     /// A limit at a cost of 1, by reference: `&Limiter`, `&Arc<Limiter>`, `&Arc<ConcurrencyLimiter>`, or
     /// `&key` of any limiter by key, whose handle borrows the limiter or shares it. Slots are shared
-    /// (`Arc`, and keys by [`key_owned`](crate::KeyedConcurrency::key_owned)), because who holds one may outlive
+    /// (`Arc`, and keys by [`key_owned`](crate::KeyedConcurrencyLimiter::key_owned)), because who holds one may outlive
     /// the call.
     ///
     /// What shares its limit may also be given by value: `Arc<Limiter>`, `Arc<ConcurrencyLimiter>`, and handles
-    /// of the type `OwnedKey`. If all levels of a [`Hold`](super::Hold) are, it borrows nothing and can live in
+    /// of the type `OwnedKey`. If all levels of a [`CostReservation`](super::CostReservation) are, it borrows nothing and can live in
     /// a task.
     #[inline]
     pub fn new(name: &'a str, limit: impl Into<LimitRef<'a>>) -> Self {
@@ -55,24 +55,24 @@ impl<'a> Limit<'a> {
         }
     }
 
-    /// A limit at what the request is thought to cost; [`Hold::settle`](super::Hold::settle) tells what it did
+    /// A limit at what the request is thought to cost; [`CostReservation::settle`](super::CostReservation::settle) tells what it did
     /// cost. One at least is held. Only of limits that settle that exactly: a `&Limiter` of any algorithm, a reference to a key of
-    /// an `ExactKeyedLimiter` or of a quota, or one of those that shares its limiter, by value.
+    /// an `StoredKeyLimiter` or of a quota, or one of those that shares its limiter, by value.
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(30_000));
     /// let levels = [Level::estimated("tokens", &limiter, 4_000)];
-    /// let hold = Stack::new().hold(&levels, Duration::from_secs(60)).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
     /// assert!(limiter.allow_n(2)); // others go on meanwhile
     /// hold.settle(1_500);
     /// assert_eq!(limiter.peek().remaining, 28_498);
     /// ```
     ///
     /// A key of a [`KeyedLimiter`](crate::KeyedLimiter) has 16 bytes, and no room for what is out; an
-    /// [`ExactKeyedLimiter`](crate::ExactKeyedLimiter) has. So this doesn't compile, and says so:
+    /// [`StoredKeyLimiter`](crate::StoredKeyLimiter) has. So this doesn't compile, and says so:
     ///
     /// ```compile_fail,E0277
     /// use tollgate::{KeyedLimiter, Level, Rate};
@@ -114,16 +114,16 @@ impl<'a> Limit<'a> {
         self
     }
 
-    /// Holds its estimate on terms of its own, in place of those of the [hold](super::Stack::hold).
+    /// Holds its estimate on terms of its own, in place of those of the [hold](super::CompositeLimiter::hold).
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, Stack, stack::Terms, clock::Manual};
+    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, stack::Terms, clock::Manual};
     ///
     /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
     /// let minute = Duration::from_secs(60);
     /// let level = Level::estimated("tokens", &limiter, 400).on(Terms::within(minute).refund_on_drop());
-    /// drop(Stack::new().hold(&[level], minute));
+    /// drop(CompositeLimiter::new().hold(&[level], minute));
     /// assert_eq!(limiter.peek().remaining, 1_000);
     /// ```
     #[must_use]
@@ -148,7 +148,7 @@ impl<'a> Limit<'a> {
     }
 }
 
-/// A limit that settles an estimate: what is charged in the end is what was spent. [`Level::estimated`] lists
+/// A limit that settles an estimate: what is charged in the end is what was spent. [`Limit::estimated`] lists
 /// them.
 ///
 /// The trait is sealed: it is there to be named, not to be implemented.
@@ -170,7 +170,7 @@ mod sealed {
     pub trait SettlesExactly {}
 }
 
-/// A limit of any kind, as a [`Level`] takes it. Made by `into()` from what [`Level::new`] lists.
+/// A limit of any kind, as a [`Limit`] takes it. Made by `into()` from what [`Limit::new`] lists.
 #[derive(Clone)]
 pub struct LimitRef<'a>(pub(super) LimitPointer<'a>);
 

@@ -31,7 +31,7 @@ impl ClockReading {
     }
 }
 
-/// A limit that can stand in a [`Stack`](super::Stack).
+/// A limit that can stand in a [`CompositeLimiter`](super::CompositeLimiter).
 pub(crate) trait ComposableLimit: fmt::Debug + Sync {
     /// What it limits, and who shares it.
     fn kind_and_scope(&self) -> (LimitKind, LimitScope);

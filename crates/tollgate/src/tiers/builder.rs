@@ -13,10 +13,10 @@ use crate::{CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter};
 /// Its clock is that of the rates and slots; quotas have their own ([`quotas`](Builder::quotas)).
 ///
 /// ```
-/// use tollgate::{Rate, Tiers, tiers::Allowance};
+/// use tollgate::{Rate, Tiers, tiers::TierLimits};
 ///
-/// let tiers = Tiers::builder("free", Allowance::new(Rate::per_second(10)), 1_000_000)
-///     .tier("standard", Allowance::new(Rate::per_second(100)))
+/// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(10)), 1_000_000)
+///     .tier("standard", TierLimits::new(Rate::per_second(100)))
 ///     .build()?;
 /// assert_eq!(
 ///     tiers.assign("acme", "gold").unwrap_err().to_string(),

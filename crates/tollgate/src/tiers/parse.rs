@@ -8,7 +8,7 @@ use tollgate_core::{Rate, RateParseError};
 use super::TierLimits;
 use crate::quota::{Quota, QuotaError};
 
-/// What is wrong with the text of an [`Allowance`].
+/// What is wrong with the text of an [`TierLimits`].
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum AllowanceParseError {

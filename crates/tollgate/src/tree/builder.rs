@@ -9,7 +9,7 @@ use crate::clock::{ClockChoice, DefaultClock, WithClock};
 use crate::sync::Mutex;
 use crate::table::hasher::KeyHasher;
 
-/// Builds a [`Tree`]; made by [`Tree::builder`].
+/// Builds a [`ClassTree`]; made by [`ClassTree::builder`].
 ///
 /// ```
 /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};

@@ -18,7 +18,7 @@ use super::node::{MAX_DEPTH, PRIORITIES};
 /// ```
 /// use tollgate::{Rate, tree::Class};
 ///
-/// let search = Class::new(Rate::per_second(5_000)).ceil(Rate::per_second(8_000)).priority(1);
+/// let search = Class::new(Rate::per_second(5_000)).ceiling(Rate::per_second(8_000)).priority(1);
 /// assert_eq!(search.rate(), Rate::per_second(5_000));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -137,7 +137,7 @@ pub(super) struct CompiledClass {
 /// use tollgate::{Rate, Tree, tree::Class};
 ///
 /// let tree = Tree::new(Rate::per_second(100));
-/// let class = Class::new(Rate::per_second(60)).ceil(Rate::per_second(50));
+/// let class = Class::new(Rate::per_second(60)).ceiling(Rate::per_second(50));
 /// let error = tree.add_leaf("search", tree.root(), class).unwrap_err();
 /// assert_eq!(
 ///     error.to_string(),

@@ -5,15 +5,15 @@ use std::fmt;
 use super::{ClassTree, Leaf};
 use crate::clock::{Clock, Monotonic};
 
-/// One leaf of a [`Tree`], with the classes above it: what a [`Stack`](crate::Stack) meets. Made by
-/// [`Tree::level`].
+/// One leaf of a [`ClassTree`], with the classes above it: what a [`CompositeLimiter`](crate::CompositeLimiter) meets. Made by
+/// [`ClassTree::level`].
 ///
 /// ```
-/// use tollgate::{Level, Rate, Stack, Tree, tree::Class};
+/// use tollgate::{Level, Rate, CompositeLimiter, Tree, tree::Class};
 ///
 /// let tree = Tree::new(Rate::per_second(10));
 /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2)))?;
-/// let (stack, search) = (Stack::new(), tree.level(leaf));
+/// let (stack, search) = (CompositeLimiter::new(), tree.level(leaf));
 /// let passed = (0..9).filter(|_| stack.allow(&[Level::new("tree", &search)]).is_some());
 /// assert_eq!(passed.count(), 2);
 /// # Ok::<(), tollgate::tree::TreeError>(())

@@ -12,20 +12,20 @@ pub(super) const PRIORITIES: usize = 8;
 /// How many levels a tree may have, root and leaf included.
 pub(super) const MAX_DEPTH: usize = 8;
 
-/// A class that others hang on: the root, or what [`Tree::add_branch`](super::Tree::add_branch) made.
+/// A class that others hang on: the root, or what [`ClassTree::add_branch`](super::ClassTree::add_branch) made.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Branch {
     pub(super) slot: u32,
     pub(super) generation: u64,
 }
 
-/// A class that requests are charged to; made by [`Tree::add_leaf`](super::Tree::add_leaf), or one
-/// key of [`Leaves`].
+/// A class that requests are charged to; made by [`ClassTree::add_leaf`](super::ClassTree::add_leaf), or one
+/// key of [`LeafSet`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Leaf(pub(super) LeafAddress);
 
 /// A class of which each key has a leaf of its own; made by
-/// [`Tree::add_leaves`](super::Tree::add_leaves).
+/// [`ClassTree::add_leaves`](super::ClassTree::add_leaves).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct LeafSet {
     pub(super) set: u32,
@@ -39,8 +39,8 @@ pub(super) enum LeafAddress {
     Keyed { leaves: LeafSet, hash: u64 },
 }
 
-/// Any class of a tree, for [`Tree::path`](super::Tree::path),
-/// [`Tree::set_class`](super::Tree::set_class) and the like.
+/// Any class of a tree, for [`ClassTree::path`](super::ClassTree::path),
+/// [`ClassTree::set_class`](super::ClassTree::set_class) and the like.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct NodeId(pub(super) NodeAddress);
 
@@ -67,7 +67,7 @@ impl From<LeafSet> for NodeId {
     }
 }
 
-/// One key of [`Leaves`] stands for all of them: they are one class.
+/// One key of [`LeafSet`] stands for all of them: they are one class.
 impl From<Leaf> for NodeId {
     fn from(leaf: Leaf) -> Self {
         Self(match leaf.0 {

@@ -5,13 +5,13 @@ use tollgate_core::Decision;
 use super::node::NodeId;
 use super::path_charge::PathCharge;
 
-/// The answer of a [`Tree`](super::Tree): the decision, and the class that made it.
+/// The answer of a [`ClassTree`](super::ClassTree): the decision, and the class that made it.
 ///
 /// ```
 /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
 ///
 /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
-/// let class = Class::new(Rate::per_second(10)).ceil(Rate::per_second(30));
+/// let class = Class::new(Rate::per_second(10)).ceiling(Rate::per_second(30));
 /// let leaf = tree.add_leaf("upload", tree.root(), class)?;
 /// assert!(tree.check_n(leaf, 10).node == leaf.into()); // paid from its own rate
 /// let lent = tree.check_n(leaf, 20);
@@ -43,8 +43,8 @@ impl TreeDecision {
     }
 }
 
-/// What [`Tree::take`](super::Tree::take) charged, to be given back with
-/// [`Tree::give_back`](super::Tree::give_back). Dropping it gives nothing back.
+/// What [`ClassTree::take`](super::ClassTree::take) charged, to be given back with
+/// [`ClassTree::give_back`](super::ClassTree::give_back). Dropping it gives nothing back.
 #[derive(Debug)]
 #[must_use = "a receipt that is dropped gives nothing back"]
 pub struct Receipt {

@@ -65,7 +65,7 @@ impl<S: QueuePointer> Future for QueuedWaiterFuture<S> {
 }
 
 pin_project! {
-    /// The future that [`Turn`] turns into. Dropping it frees the place in line.
+    /// The future that [`QueuedAcquire`] turns into. Dropping it frees the place in line.
     #[must_use = "futures do nothing unless awaited"]
     pub struct QueuedAcquireFuture<'a, D: QueueDiscipline, C: Clock> {
         // Until it is polled for the first time.

@@ -11,7 +11,7 @@ use crate::RateDenied;
 /// Who is next, and what that costs: what weighted fair queueing and priority lanes differ in.
 ///
 /// A discipline has owners, numbered from 0, each with a line of its own in which first come is first
-/// served; it says whose turn it is. Every call but [`visited`](Self::visited) is made after a visit
+/// served; it says whose turn it is. Every call but [`visited`](Self::advance_clock) is made after a visit
 /// at the same time.
 pub trait QueueDiscipline: fmt::Debug {
     /// Who asks: a client with its weight, or a lane.

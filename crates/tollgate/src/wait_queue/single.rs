@@ -307,7 +307,7 @@ impl<T: Clone + fmt::Debug> FifoQueue<T> {
     }
 
     /// The limit has changed: waiters that can never pass any more are refused. What was booked before, and not
-    /// [taken back](Self::unbook_all), was booked at another rate: nobody passes by it.
+    /// [taken back](Self::cancel_all_bookings), was booked at another rate: nobody passes by it.
     pub(crate) fn recheck_all(&mut self, meter: &DynQueueLimit<'_, T>, now: Timestamp) {
         self.forget_bookings();
         let mut next = self.queue.first();

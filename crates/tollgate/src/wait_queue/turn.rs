@@ -33,7 +33,7 @@ use crate::patience::WaitLimit;
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), tollgate::LimitError> {
 /// use std::time::Duration;
-/// use tollgate::{FairLimiter, Rate, Refused, clock::Tokio};
+/// use tollgate::{FairLimiter, Rate, RateDenied, clock::Tokio};
 ///
 /// let rate = Rate::every(Duration::from_millis(10));
 /// let limiter = FairLimiter::builder(rate).clock(Tokio::new()).build()?;
@@ -43,7 +43,7 @@ use crate::patience::WaitLimit;
 /// assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
 ///
 /// let hasty = limiter.acquire("ada").timeout(Duration::from_millis(5)).await;
-/// assert!(matches!(hasty, Err(Refused::TooLate(_))));
+/// assert!(matches!(hasty, Err(RateDenied::TooLate(_))));
 /// # Ok(())
 /// # }
 /// # #[cfg(not(feature = "tokio"))]
@@ -83,7 +83,7 @@ impl<'a, D: QueueDiscipline, C: Clock> QueuedAcquire<'a, D, C> {
     /// Blocks the thread until its turn has come; returns how long that took.
     ///
     /// # Errors
-    /// [`Refused`]: at once if it can never pass, not in time, or too many are waiting; later if it
+    /// [`RateDenied`]: at once if it can never pass, not in time, or too many are waiting; later if it
     /// was shed or its deadline passed.
     pub fn wait_blocking(self) -> Result<Duration, RateDenied> {
         let Some(standing) = self.start()? else {

@@ -49,13 +49,13 @@ impl<C, W> MemoryBuilder<C, W> {
     }
 
     /// What quotas answer while their [file](Self::quota_file) can't be written and as much is unsaved as may be:
-    /// [`OnFileFailure::Refuse`] unless said otherwise.
+    /// [`OnFileFailure::Deny`] unless said otherwise.
     ///
     /// ```
     /// use tollgate::quota::OnFileFailure;
     /// use tollgate_engine::backend::Memory;
     ///
-    /// let memory = Memory::builder().on_quota_file_failure(OnFileFailure::Grant).build();
+    /// let memory = Memory::builder().on_quota_file_error(OnFileFailure::Grant).build();
     /// assert_eq!(memory.quota_stats().failed_flushes, 0);
     /// ```
     pub const fn on_quota_file_error(mut self, answer: OnFileFailure) -> Self {

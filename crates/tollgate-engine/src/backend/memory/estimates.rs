@@ -92,11 +92,11 @@ impl<C: Clock + 'static, W: Clock + 'static> Memory<C, W> {
     /// ```
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
     /// # use tollgate::{Algorithm, Decision, Rate, clock::Manual};
-    /// use tollgate_engine::backend::{Answer, LimitKind, Memory, SoleLimit};
+    /// use tollgate_engine::backend::{Answer, LimitKind, Memory, StandaloneLimit};
     ///
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let kind = LimitKind::Rate { rate: Rate::per_hour(2), algorithm: Algorithm::Gcra };
-    /// let (limit, ada) = (SoleLimit::new("mails", kind)?, SoleLimit::facts("ada"));
+    /// let (limit, ada) = (StandaloneLimit::new("mails", kind)?, StandaloneLimit::facts("ada"));
     /// let checks = [limit.check(&ada, 1)];
     /// # let mut asking = pin!(async {
     /// let rest = async {

@@ -21,9 +21,9 @@ use crate::policy::{Mode, OnStoreFailure};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let text = "limits: [{name: searches, rate: 10/h}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-/// use tollgate_engine::verdict::{Cause, Findings};
+/// use tollgate_engine::verdict::{Cause, DecisionDetails};
 ///
-/// let log = |told: &Findings<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
+/// let log = |told: &DecisionDetails<'_>| format!("{}, {} left", told.cause(), told.decision().remaining);
 /// assert_eq!(log(&engine.decide(&Facts::new())), "rule \"searches\", 9 left");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -243,11 +243,11 @@ impl DecisionDetails<'_> {
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// use tollgate_engine::orders::{Act, NewOverride, Replacement, Target};
+    /// use tollgate_engine::orders::{Act, NewOverride, ReplacementLimits, Target};
     ///
     /// let text = "limits: [{name: searches, rate: 1/h}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-    /// let more = Act::Override(Replacement { rates: vec![Rate::per_hour(9)], ..Replacement::default() });
+    /// let more = Act::Override(ReplacementLimits { rates: vec![Rate::per_hour(9)], ..ReplacementLimits::default() });
     /// let order = engine.order(NewOverride::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
     /// let facts = Facts::new();
     /// let verdict = engine.decide(&facts);

@@ -8,7 +8,7 @@ use tollgate::stack::{ExpireScope, HeldPermits, SettlementTiming};
 
 /// What a request holds while it runs: slots of concurrency limits, given back when this is dropped, and costs
 /// that are estimates, until [`settle`](Self::settle) tells what the request did cost. Estimates of which nothing
-/// is said are charged, or given back, as the rule has chosen ([`Unsettled`](crate::policy::Unsettled)).
+/// is said are charged, or given back, as the rule has chosen ([`UnsettledAction`](crate::policy::UnsettledAction)).
 ///
 /// It outlives a change of the policy, and what it holds counts in the next one.
 ///
@@ -55,7 +55,7 @@ impl Permits {
     /// ```
     ///
     /// After the time that its rule gives it (`settle_within`), the estimate is charged, or given back, as the rule says of one
-    /// that nobody settles; what is said then is [late](Settlement::Late): it charges what the request cost beyond what is
+    /// that nobody settles; what is said then is [late](SettlementTiming::Late): it charges what the request cost beyond what is
     /// still charged, and gives nothing back.
     pub fn settle(&mut self, spent: u64) -> SettlementTiming {
         self.0.settle(spent)
@@ -127,7 +127,7 @@ impl Permits {
     /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
     /// let mut permits = passed.into_permits();
     /// # clock.advance(std::time::Duration::from_millis(1));
-    /// permits.tell(Ending::Dropped); // A 503.
+    /// permits.tell(Ending::OnDrop); // A 503.
     /// let now = engine.limiter_states()[0].adaptive.expect("it adapts");
     /// assert_eq!((now.limit, now.in_flight), (18, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -146,7 +146,7 @@ impl Permits {
     /// is a late [`settle`](Self::settle).
     ///
     /// ```
-    /// assert!(tollgate_engine::verdict::Permits::default().is_over());
+    /// assert!(tollgate_engine::verdict::Permits::default().is_expired());
     /// ```
     pub fn is_expired(&self) -> bool {
         self.0.is_expired()

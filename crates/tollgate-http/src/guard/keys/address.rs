@@ -29,7 +29,7 @@ thread_local! {
 /// use tollgate_http::client::Trust;
 /// use tollgate_http::guard::keys::Address;
 ///
-/// let key = Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
+/// let key = Address::new().trust(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
 /// # let _ = key;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -78,10 +78,10 @@ impl ClientAddress {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, PerKey, Request, keys::Address};
+    /// use tollgate_http::guard::{Guard, RatePerKey, Request, keys::Address};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, PerKey<Address>>, Box<dyn std::error::Error>> {
-    ///     let limits = PerKey::new(Rate::per_second(10), Address::new())?;
+    /// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, Box<dyn std::error::Error>> {
+    ///     let limits = RatePerKey::new(Rate::per_second(10), Address::new())?;
     ///     Ok(Guard::new(limits)
     ///         .allow(Address::new().within(["10.0.0.0/8".parse()?]))
     ///         .deny(Address::new().within(["203.0.113.0/24".parse()?, "2001:db8:bad::/48".parse()?])))
@@ -246,7 +246,7 @@ impl<R: Request + ?Sized> KeyExtractor<R> for ClientAddress {
 }
 
 /// The connection that a request came by: its address and port. So each connection has a limit of its own, whoever opened
-/// it: of requests, or with [`AtOnce`](crate::guard::AtOnce) of streams. Behind a proxy that is one of the proxy's.
+/// it: of requests, or with [`ConcurrencyLimit`](crate::guard::ConcurrencyLimit) of streams. Behind a proxy that is one of the proxy's.
 #[derive(Clone, Copy, Debug)]
 pub struct Connection;
 

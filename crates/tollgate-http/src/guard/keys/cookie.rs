@@ -14,7 +14,7 @@ use crate::client::Network;
 ///
 /// A request may have several cookies of one name that differ: any page of a sibling domain can give a browser a second one, and its
 /// user can't do anything about it. Nobody knows which of them the service reads, so such a request counts by its
-/// [address](Self::doubled_by): neither is anybody locked out, nor is a second cookie a fresh limit.
+/// [address](Self::ambiguous_by): neither is anybody locked out, nor is a second cookie a fresh limit.
 ///
 /// ```
 /// use tollgate_http::guard::keys::Cookie;
@@ -57,8 +57,8 @@ impl Cookie {
     /// use tollgate_http::client::Trust;
     /// use tollgate_http::guard::keys::{Address, Cookie};
     ///
-    /// let address = Address::new().behind(Trust::proxies(["10.0.0.0/8".parse()?]));
-    /// let key = Cookie::new("sid").doubled_by(address);
+    /// let address = Address::new().trust(Trust::proxies(["10.0.0.0/8".parse()?]));
+    /// let key = Cookie::new("sid").ambiguous_by(address);
     /// # let _ = key;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

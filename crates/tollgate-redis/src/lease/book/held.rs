@@ -53,7 +53,7 @@ impl LeaseBook {
         let paid = accounts.owed.min(tokens);
         accounts.owed -= paid;
         match tokens {
-            EVERYTHING => tokens,
+            FORGIVE_ALL => tokens,
             _ => tokens - paid,
         }
     }

@@ -88,7 +88,7 @@ pub(super) fn find(name: &[u8], words: usize) -> Result<&'static Command, String
     Ok(known)
 }
 
-/// `COMMAND [COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command word …]`.
+/// `COMMAND [PORT_COUNT | LIST | INFO [name …] | DOCS [name …] | GETKEYS command word …]`.
 pub(super) fn describe(mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
     let Some(what) = words.next() else {
         all(out);

@@ -68,7 +68,7 @@ impl<B: CounterStore> RespSession<B> {
         Ok(())
     }
 
-    /// `HELLO [2 | 3 [AUTH user password] [SETNAME name]]`: all of it, or nothing.
+    /// `TLS_HELLO [2 | 3 [AUTH user password] [SETNAME name]]`: all of it, or nothing.
     fn hello(&mut self, mut words: Words<'_>, out: &mut ReplyWriter<'_>) -> CommandResult {
         let version = match words.next() {
             None => self.version,

@@ -13,12 +13,12 @@ impl<T: Copy> Kept<T> {
         Self(None)
     }
 
-    /// `SET key value EX seconds`.
+    /// `DESCRIPTOR_SET key value EX seconds`.
     pub(crate) fn set(&mut self, now_us: u64, value: T, seconds: u64) {
         self.set_until(now_us / 1_000 + seconds * 1_000, value);
     }
 
-    /// `SET key value PXAT milliseconds`.
+    /// `DESCRIPTOR_SET key value PXAT milliseconds`.
     fn set_until(&mut self, expires_ms: u64, value: T) {
         self.0 = Some((value, expires_ms));
     }

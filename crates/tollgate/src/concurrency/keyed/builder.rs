@@ -25,17 +25,17 @@ const MAX_SHARDS: usize = 256;
 /// How many may wait on one key.
 const DEFAULT_MAX_WAITERS_PER_KEY: usize = 1_024;
 
-/// Builds a [`KeyedConcurrency`]; made by [`KeyedConcurrency::builder`].
+/// Builds a [`KeyedConcurrencyLimiter`]; made by [`KeyedConcurrencyLimiter::builder`].
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{AtCap, KeyedConcurrency};
+/// use tollgate::{WhenFull, KeyedConcurrencyLimiter};
 ///
 /// // A bulkhead for each tenant.
-/// let limiter = KeyedConcurrency::<String>::builder(5, 10_000)
+/// let limiter = KeyedConcurrencyLimiter::<String>::builder(5, 10_000)
 ///     .max_waiters_per_key(20)
 ///     .timeout(Duration::from_millis(100))
-///     .at_cap(AtCap::DenyNew)
+///     .at_cap(WhenFull::DenyNew)
 ///     .build()?;
 /// assert!(limiter.try_acquire("acme").is_ok());
 /// # Ok::<(), tollgate::LimitError>(())
@@ -69,8 +69,8 @@ impl<K> KeyedBuilder<K> {
 }
 
 impl<K, C> KeyedBuilder<K, C> {
-    /// What happens to new keys at the cap: [`AtCap::ShareOne`] unless said otherwise, or
-    /// [`AtCap::DenyNew`].
+    /// What happens to new keys at the cap: [`WhenFull::SharedBucket`] unless said otherwise, or
+    /// [`WhenFull::DenyNew`].
     pub fn at_cap(mut self, at_cap: WhenFull) -> Self {
         self.settings.at_cap = at_cap;
         self

@@ -23,13 +23,13 @@ pub type KeyedPermit<'a, K, C = Monotonic> =
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{KeyedConcurrency, concurrency::OwnedKeyedPermit};
+/// use tollgate::{KeyedConcurrencyLimiter, concurrency::OwnedKeyedPermit};
 ///
-/// let limiter = Arc::new(KeyedConcurrency::<String>::new(5, 1_000));
+/// let limiter = Arc::new(KeyedConcurrencyLimiter::<String>::new(5, 1_000));
 /// let permit: OwnedKeyedPermit<String> = limiter.key_owned("acme").try_acquire()?;
 /// std::thread::spawn(move || permit.success()).join().unwrap();
 /// assert!(limiter.is_empty());
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 pub type OwnedKeyedPermit<K, C = Monotonic> =
     Permit<KeyedPermitSource<Arc<KeyedConcurrencyLimiter<K, C>>>>;
@@ -52,20 +52,20 @@ impl<K, C: Clock> KeyedPointer for Arc<KeyedConcurrencyLimiter<K, C>> {
     type Clock = C;
 }
 
-/// One key of a [`KeyedConcurrency`], with the verbs of a
+/// One key of a [`KeyedConcurrencyLimiter`], with the verbs of a
 /// [`ConcurrencyLimiter`](crate::ConcurrencyLimiter) and maybe a limit of its own.
 ///
-/// Made by [`KeyedConcurrency::key`] and [`KeyedConcurrency::key_owned`].
+/// Made by [`KeyedConcurrencyLimiter::key`] and [`KeyedConcurrencyLimiter::key_owned`].
 ///
 /// ```
-/// use tollgate::KeyedConcurrency;
+/// use tollgate::KeyedConcurrencyLimiter;
 ///
-/// let limiter = KeyedConcurrency::<String>::new(5, 1_000);
+/// let limiter = KeyedConcurrencyLimiter::<String>::new(5, 1_000);
 /// // A tier's limit is given with the call.
 /// let permit = limiter.key("acme").at(500).try_acquire_n(300)?;
 /// assert_eq!(limiter.key("acme").peek().available(), 200);
 /// # drop(permit);
-/// # Ok::<(), tollgate::concurrency::NoPermit>(())
+/// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 #[must_use = "a key does nothing until it is asked"]
 pub struct Key<'q, L: KeyedPointer, Q: ?Sized> {
@@ -120,7 +120,7 @@ where
     /// A permit now, or why not.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     pub fn try_acquire(&self) -> Result<Permit<KeyedPermitSource<L>>, PermitDenied> {
         self.try_acquire_n(1)
     }
@@ -128,7 +128,7 @@ where
     /// A permit of this weight now, or why not.
     ///
     /// # Errors
-    /// [`NoPermit`]: nothing was taken.
+    /// [`PermitDenied`]: nothing was taken.
     pub fn try_acquire_n(&self, weight: u32) -> Result<Permit<KeyedPermitSource<L>>, PermitDenied> {
         Permit::try_new(self.pin_gate()?, weight)
     }

@@ -15,13 +15,13 @@ where
     C: Clock + 'static,
 {
     /// Waits in the same line, and holds what it gets until it is known what was spent: as a
-    /// [`Stack::hold`](crate::Stack::hold) of an [estimate](Level::estimated) that waits for its turn. Dropping the future frees its
+    /// [`CompositeLimiter::hold`](crate::CompositeLimiter::hold) of an [estimate](Limit::estimated) that waits for its turn. Dropping the future frees its
     /// place, and gives back what it may hold already.
     ///
     /// A key that has no room in a full table doesn't wait.
     ///
     /// # Errors
-    /// [`Refused`] at once if it can never pass, not in time, or too many are waiting; later if its time is over, as nobody knows when
+    /// [`RateDenied`] at once if it can never pass, not in time, or too many are waiting; later if its time is over, as nobody knows when
     /// others settle what they hold.
     ///
     /// ```
@@ -30,9 +30,9 @@ where
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{Algorithm, ExactKeyedLimiter, Rate, clock::Tokio};
+    /// use tollgate::{Algorithm, StoredKeyLimiter, Rate, clock::Tokio};
     ///
-    /// let tokens = ExactKeyedLimiter::<String, _>::builder(Rate::per_minute(6_000).burst(5_000), 1_000)
+    /// let tokens = StoredKeyLimiter::<String, _>::builder(Rate::per_minute(6_000).burst(5_000), 1_000)
     ///     .algorithm(Algorithm::TokenBucket)
     ///     .clock(Tokio::new())
     ///     .build()?;
@@ -68,14 +68,14 @@ where
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{ExactKeyedLimiter, Rate};
+    /// use tollgate::{StoredKeyLimiter, Rate};
     ///
-    /// let tokens = Arc::new(ExactKeyedLimiter::<String>::new(Rate::per_hour(10), 1_000));
+    /// let tokens = Arc::new(StoredKeyLimiter::<String>::new(Rate::per_hour(10), 1_000));
     /// let acme = tokens.key_owned("acme");
     /// let hold = acme.acquire_n(4).hold_blocking(Duration::from_secs(60))?;
     /// hold.settle(1);
     /// assert_eq!(acme.peek().remaining, 9);
-    /// # Ok::<(), tollgate::Refused>(())
+    /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn hold_blocking(
         self,
