@@ -27,7 +27,7 @@ use crate::service::RateLimitService;
 ///
 /// // By the client's address, behind a load balancer of your own:
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
-/// let limit = RateLimit::per_key(Rate::per_minute(100), keys::Address::new().behind(trust))
+/// let limit = RateLimit::per_key(Rate::per_minute(100), keys::ClientAddress::new().trust(trust))
 ///     .exempt_probes();
 /// # let _ = limit;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -71,7 +71,7 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimit<PolicyLimits<Memory<C, W>
     ///
     /// let text = "limits: [{name: logins, match: {path: /login}, key: ip, rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let limit = RateLimit::by_policy(engine);
+    /// let limit = RateLimit::from_policy(engine);
     /// # let _ = limit;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -140,7 +140,7 @@ impl<L: RequestLimits<RequestHead>> RateLimit<L> {
     /// use tollgate_actix::{RateLimit, Request};
     ///
     /// let limit = RateLimit::per_client(Rate::per_second(10))
-    ///     .with(|guard| guard.cost(|head| if head.path() == "/search" { 5 } else { 1 }));
+    ///     .configure(|guard| guard.cost(|head| if head.path() == "/search" { 5 } else { 1 }));
     /// # let _ = limit;
     /// ```
     pub fn configure(

@@ -22,11 +22,11 @@ pub use window::FailureWindow;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::breaker::{Span, Thresholds};
+/// use tollgate_adaptive::breaker::{FailureWindow, Thresholds};
 ///
 /// let terms = Thresholds {
 ///     failing_percent: 30,
-///     span: Span::Calls(100),
+///     span: FailureWindow::Calls(100),
 ///     ..Thresholds::default()
 /// };
 /// assert_eq!((terms.min_calls, terms.probes), (20, 1));
@@ -85,7 +85,7 @@ type EventListener = dyn Fn(&BreakerEvent) + Send + Sync;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::breaker::{CircuitBreaker, State, Thresholds};
+/// use tollgate_adaptive::breaker::{CircuitBreaker, CircuitState, Thresholds};
 /// use tollgate::clock::Manual;
 ///
 /// let clock = Manual::new();
@@ -93,12 +93,12 @@ type EventListener = dyn Fn(&BreakerEvent) + Send + Sync;
 /// for _ in 0..4 {
 ///     breaker.try_call()?.failure();
 /// }
-/// assert_eq!(breaker.state(), State::Open);
+/// assert_eq!(breaker.state(), CircuitState::Open);
 /// assert_eq!(breaker.try_call().unwrap_err().to_string(), "the circuit is open for 1s more");
 /// clock.advance(Duration::from_secs(1));
 /// breaker.try_call()?.success(); // the probe
-/// assert_eq!(breaker.state(), State::Closed);
-/// # Ok::<(), tollgate_adaptive::breaker::Open>(())
+/// assert_eq!(breaker.state(), CircuitState::Closed);
+/// # Ok::<(), tollgate_adaptive::breaker::CircuitOpen>(())
 /// ```
 pub struct CircuitBreaker<C: Clock = Monotonic> {
     circuit: Circuit,
@@ -174,7 +174,7 @@ impl<C: Clock> CircuitBreaker<C> {
     /// let breaker = CircuitBreaker::new(Thresholds::default());
     /// breaker.force(ForcedState::Open);
     /// assert_eq!(breaker.try_call().unwrap_err().to_string(), "the circuit is held open");
-    /// breaker.force(ForcedState::No);
+    /// breaker.force(ForcedState::Released);
     /// assert!(breaker.try_call().is_ok());
     /// ```
     pub fn force(&self, force: ForcedState) {

@@ -18,9 +18,9 @@ use crate::sync::Mutex;
 /// A limit that was changed, and why.
 ///
 /// ```
-/// use tollgate_adaptive::{Change, ChangeReason};
+/// use tollgate_adaptive::{LimitChange, ChangeReason};
 ///
-/// fn line(change: &Change) -> String {
+/// fn line(change: &LimitChange) -> String {
 ///     change.to_string()
 /// }
 /// # use tollgate_adaptive::{Aimd, Bounds, AdaptiveController, LimitAlgorithm, Sample};
@@ -28,7 +28,7 @@ use crate::sync::Mutex;
 /// # let sample = Sample::new(std::time::Duration::from_millis(1), 20).dropped();
 /// # let change = controller.observe(&sample).unwrap();
 /// assert_eq!(line(&change), "limit 20.0 → 10.0: a call timed out or was rejected for overload");
-/// assert_eq!(change.reason, ChangeReason::OnDrop);
+/// assert_eq!(change.reason, ChangeReason::Dropped);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq)]
@@ -140,7 +140,7 @@ impl<L> AdaptiveController<L> {
     /// let controller = AdaptiveController::new(law);
     /// let limiter = controller.concurrency().build();
     /// controller.set_law(Box::new(Gradient2::new(bounds(50.0)?)));
-    /// controller.put_in_force(&limiter);
+    /// controller.apply_to(&limiter);
     /// assert_eq!(limiter.peek().limit, 50);
     /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
     /// ```

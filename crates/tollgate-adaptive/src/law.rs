@@ -11,10 +11,10 @@ use tollgate::concurrency::{CompletedCall, PermitOutcome};
 /// ```
 /// use std::time::Duration;
 /// use tollgate_adaptive::Sample;
-/// use tollgate::concurrency::Ending;
+/// use tollgate::concurrency::PermitOutcome;
 ///
 /// let sample = Sample::new(Duration::from_millis(12), 7);
-/// assert_eq!((sample.in_flight, sample.ending), (7, Ending::Success));
+/// assert_eq!((sample.in_flight, sample.ending), (7, PermitOutcome::Success));
 /// assert!(sample.dropped().is_dropped());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -152,14 +152,14 @@ pub enum ChangeReason {
 ///     fn step(&mut self, sample: &Sample) -> Option<ChangeReason> {
 ///         sample.is_dropped().then(|| {
 ///             self.1 = self.0.clamp(self.1 - 1.0);
-///             ChangeReason::OnDrop
+///             ChangeReason::Dropped
 ///         })
 ///     }
 /// }
 ///
 /// let mut law = Timid(Bounds::new(1.0, 10.0)?, 2.0);
 /// let dropped = Sample::new(Duration::from_millis(1), 1).dropped();
-/// assert_eq!(law.observe(&dropped), Some(ChangeReason::OnDrop));
+/// assert_eq!(law.observe(&dropped), Some(ChangeReason::Dropped));
 /// law.observe(&dropped);
 /// assert_eq!(law.limit(), 1.0);
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())

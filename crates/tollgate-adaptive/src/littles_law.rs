@@ -99,7 +99,7 @@ const DROP_RATE_SMOOTHING_AND_THRESHOLD: (f64, f64) = (0.02, 0.05);
 /// // 8 servers, 10 ms a call, and always as much in flight as is allowed.
 /// let mut law = Little::new(Bounds::new(1.0, 200.0)?);
 /// for number in 0..20_000_u64 {
-///     let in_flight = law.limit().booked_until();
+///     let in_flight = law.limit().floor();
 ///     let rtt = Duration::from_millis(10).mul_f64((in_flight / 8.0).max(1.0));
 ///     law.observe(&Sample::new(rtt, in_flight as u32).at(Timestamp::from_millis(100 * number)));
 /// }

@@ -9,9 +9,9 @@ use super::{AlgorithmError, Bounds, ChangeReason, LimitAlgorithm};
 /// reading is a mean over a while and shows a change late.
 ///
 /// ```
-/// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, Target};
+/// use tollgate_adaptive::{Bounds, LimitAlgorithm, ChangeReason, GaugeTarget};
 ///
-/// let mut law = Target::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
+/// let mut law = GaugeTarget::new(Bounds::new(10.0, 1_000.0)?, 0.5)?.initial(100.0);
 /// assert_eq!(law.observe(&0.6), Some(ChangeReason::Pressed));
 /// assert_eq!(law.limit(), 80.0);
 /// assert_eq!(law.observe(&0.52), None, "near enough");

@@ -24,8 +24,8 @@ impl Color {
     /// ```
     /// use tollgate_cli::Color;
     ///
-    /// assert_eq!(Color::Always.on(&Vec::new()), Color::Always);
-    /// assert_eq!(Color::Auto.on(&Vec::new()), Color::Never); // It is no terminal.
+    /// assert_eq!(Color::Always.resolve_for(&Vec::new()), Color::Always);
+    /// assert_eq!(Color::Auto.resolve_for(&Vec::new()), Color::Never); // It is no terminal.
     /// ```
     #[must_use]
     pub fn resolve_for(self, stream: &impl RawStream) -> Self {

@@ -11,9 +11,9 @@
 //! [`simulate::runner`], takes any list of arrivals, so a caller can bring its own traffic.
 //!
 //! ```
-//! use tollgate_cli::simulate::{SimulateOptions, simulate};
+//! use tollgate_cli::simulate::{SimulateOptions, simulate_algorithms};
 //!
-//! let report = simulate(&SimulateOptions::default())?;
+//! let report = simulate_algorithms(&SimulateOptions::default())?;
 //! let token_bucket = &report.algorithms[0];
 //! assert_eq!((token_bucket.name, token_bucket.admitted), ("token bucket", Some(399)));
 //! # Ok::<(), tollgate_cli::simulate::PatternError>(())

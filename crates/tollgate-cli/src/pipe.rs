@@ -36,9 +36,9 @@ const MAX_LINE_BYTES: usize = 1 << 20;
 /// use tollgate::clock::Manual;
 /// use tollgate_cli::{Cli, Command, pipe::{InterruptSource, pipe}};
 ///
-/// let Command::PipeOptions(options) = Cli::parse_from(["tollgate", "pipe", "--rate", "2/s"]).command else { panic!() };
+/// let Command::Pipe(options) = Cli::parse_from(["tollgate", "pipe", "--rate", "2/s"]).command else { panic!() };
 /// let (mut out, input) = (Vec::new(), &b"one\ntwo\nthree\n"[..]);
-/// let report = pipe(&options, input, &mut out, Manual::new(), &InterruptSource::never_decision())?;
+/// let report = pipe(&options, input, &mut out, Manual::new(), &InterruptSource::never())?;
 /// assert_eq!(out, b"one\ntwo\n");
 /// assert_eq!(report.to_string(), "2 of 3 lines passed, 1 dropped");
 /// # Ok::<(), tollgate_cli::CliError>(())

@@ -35,10 +35,10 @@ use runner::{AlgorithmForm, RunResult};
 /// The limit and the traffic, in the words of `tollgate simulate`.
 ///
 /// ```
-/// use tollgate_cli::simulate::{SimulateOptions, Pattern, simulate};
+/// use tollgate_cli::simulate::{SimulateOptions, Pattern, simulate_algorithms};
 ///
 /// let boundary = SimulateOptions { pattern: Pattern::Boundary, ..SimulateOptions::default() };
-/// let report = simulate(&boundary)?;
+/// let report = simulate_algorithms(&boundary)?;
 /// let fixed = report.algorithms.iter().find(|line| line.name == "fixed window").unwrap();
 /// assert_eq!(fixed.peak_1s, Some(200));
 /// # Ok::<(), tollgate_cli::simulate::PatternError>(())

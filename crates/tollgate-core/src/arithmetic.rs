@@ -158,9 +158,9 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, LeakyBucket, Rate};
     ///
-    /// assert!(!Gcra::new(Rate::zero())?.counts());
-    /// assert!(LeakyBucket::new(Rate::zero())?.counts());
-    /// assert!(!LeakyBucket::new(Rate::unlimited())?.counts());
+    /// assert!(!Gcra::new(Rate::zero())?.is_counting());
+    /// assert!(LeakyBucket::new(Rate::zero())?.is_counting());
+    /// assert!(!LeakyBucket::new(Rate::unlimited())?.is_counting());
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     fn is_counting(&self) -> bool {
@@ -220,8 +220,8 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// use tollgate_core::{Arithmetic, LeakyBucket, Rate, SlidingCounter};
     ///
     /// let minute = Rate::per_minute(60);
-    /// assert_eq!(SlidingCounter::new(minute)?.lasts(), Duration::from_secs(120));
-    /// assert_eq!(LeakyBucket::new(minute.burst(5))?.lasts(), Duration::from_secs(5));
+    /// assert_eq!(SlidingCounter::new(minute)?.state_lifetime(), Duration::from_secs(120));
+    /// assert_eq!(LeakyBucket::new(minute.burst(5))?.state_lifetime(), Duration::from_secs(5));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     fn state_lifetime(&self) -> Duration;

@@ -75,7 +75,7 @@ impl Decision {
     /// use tollgate_core::{Decision, Outcome};
     ///
     /// let never = Decision::new(Outcome::Never, 5, 5, Duration::MAX, Duration::ZERO);
-    /// assert_eq!((never.retry_after, never.wait()), (None, Duration::MAX));
+    /// assert_eq!((never.retry_after, never.wait_or_max()), (None, Duration::MAX));
     /// ```
     pub const fn wait_or_max(&self) -> Duration {
         match self.retry_after {

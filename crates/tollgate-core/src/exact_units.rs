@@ -10,11 +10,11 @@ use crate::{LimitError, Rate, Timestamp};
 /// `units_per_token`.
 ///
 /// ```
-/// use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
+/// use tollgate_core::{Arithmetic, LeakyBucket, BucketLevel, Rate, Timestamp};
 ///
 /// let limit = LeakyBucket::new(Rate::per_second(10))?;
 /// let as_of = Timestamp::from_secs(1);
-/// let kept = Level { debt: 3 * limit.units_per_token(), as_of };
+/// let kept = BucketLevel { debt: 3 * limit.units_per_token(), as_of };
 /// assert_eq!(limit.level(&kept, as_of), 3.0);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```

@@ -20,7 +20,7 @@ use crate::{Arithmetic, LimitError, Rate, Timestamp};
 /// let mut window = Default::default();
 /// let at = Timestamp::from_secs;
 /// assert!(limit.decide(&mut window, at(59), 2).is_allowed());
-/// assert_eq!(limit.decide(&mut window, at(59), 1).wait(), Duration::from_secs(1));
+/// assert_eq!(limit.decide(&mut window, at(59), 1).wait_or_max(), Duration::from_secs(1));
 /// assert!(limit.decide(&mut window, at(60), 2).is_allowed());
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```

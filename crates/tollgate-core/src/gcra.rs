@@ -43,7 +43,7 @@ pub struct Gcra {
 /// ```
 /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
 ///
-/// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
+/// let pace = Gcra::new(Rate::per_second(10).burst(2))?.params();
 /// let (after, wait) = pace.plan(TatState::default(), Timestamp::ZERO, 2).expect("within the burst");
 /// assert_eq!(wait, 0);
 /// assert_eq!(after.time(), Timestamp::from_millis(200));
@@ -273,9 +273,9 @@ impl GcraParams {
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
     ///
-    /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.pace();
-    /// let after = pace.pass(TatState::default(), Timestamp::ZERO, 2).expect("a full bucket");
-    /// assert_eq!(pace.pass(after, Timestamp::ZERO, 1), None);
+    /// let pace = Gcra::new(Rate::per_second(10).burst(2))?.params();
+    /// let after = pace.try_pass(TatState::default(), Timestamp::ZERO, 2).expect("a full bucket");
+    /// assert_eq!(pace.try_pass(after, Timestamp::ZERO, 1), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline(always)]
@@ -330,15 +330,15 @@ impl GcraParams {
     /// The TAT as it was before a charge, if nothing was built on it and all of it lies ahead.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Gcra, Pace, Rate, TatState, Timestamp};
+    /// use tollgate_core::{Arithmetic, Gcra, GcraParams, Rate, TatState, Timestamp};
     ///
-    /// let pace = Gcra::new(Rate::per_second(1).burst(1))?.pace();
+    /// let pace = Gcra::new(Rate::per_second(1).burst(1))?.params();
     /// let (now, at) = (Timestamp::from_secs(100), Timestamp::from_secs(101));
     /// let before = pace.empty(now);
     /// let (after, _) = pace.plan(before, now, 1).expect("a cost within the burst");
-    /// let charge = pace.receipt(after, at, 1);
-    /// assert_eq!(Pace::tat_before_charge(after, now, &charge), Some(before));
-    /// assert_eq!(Pace::tat_before_charge(after, Timestamp::from_secs(102), &charge), None);
+    /// let charge = pace.charge_receipt(after, at, 1);
+    /// assert_eq!(GcraParams::tat_before_charge(after, now, &charge), Some(before));
+    /// assert_eq!(GcraParams::tat_before_charge(after, Timestamp::from_secs(102), &charge), None);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
@@ -355,11 +355,11 @@ impl GcraParams {
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
     ///
-    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
+    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.params();
     /// let now = Timestamp::from_secs(100);
     /// let spent = pace.empty(now);
-    /// assert_eq!(pace.remaining(pace.refunded(spent, now, 2), now), 2);
-    /// assert_eq!(pace.remaining(pace.refunded(spent, now, 9), now), 5);
+    /// assert_eq!(pace.remaining(pace.tat_after_refund(spent, now, 2), now), 2);
+    /// assert_eq!(pace.remaining(pace.tat_after_refund(spent, now, 9), now), 5);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]
@@ -388,7 +388,7 @@ impl GcraParams {
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
     ///
-    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.pace();
+    /// let pace = Gcra::new(Rate::per_second(1).burst(5))?.params();
     /// let (now, full) = (Timestamp::from_secs(100), TatState::default());
     /// assert_eq!(pace.remaining(pace.tat_after_penalty(full, now, 2), now), 3);
     /// assert_eq!(pace.tat_after_penalty(full, now, 9), pace.empty(now));
@@ -406,7 +406,7 @@ impl GcraParams {
     /// use core::time::Duration;
     /// use tollgate_core::{Arithmetic, Gcra, Rate};
     ///
-    /// let pace = Gcra::new(Rate::per_second(10))?.pace();
+    /// let pace = Gcra::new(Rate::per_second(10))?.params();
     /// assert_eq!(pace.refill_time(25), Duration::from_millis(2_500));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
@@ -464,8 +464,8 @@ impl GcraParams {
     /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
     ///
     /// // A thousand of 1000/s are paid back in a second, whoever asks then.
-    /// let fast = Gcra::new(Rate::per_second(1_000))?.pace();
-    /// let slow = Gcra::new(Rate::per_minute(1))?.pace();
+    /// let fast = Gcra::new(Rate::per_second(1_000))?.params();
+    /// let slow = Gcra::new(Rate::per_minute(1))?.params();
     /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));
     /// assert_eq!(slow.wait_before_migration(spent, &fast, now, 1), units::from_nanos(1_000_000_000));
     /// # Ok::<(), tollgate_core::LimitError>(())

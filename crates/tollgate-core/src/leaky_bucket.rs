@@ -47,10 +47,10 @@ impl LeakyBucket {
     /// How many units of a [`BucketLevel`]'s debt one token is, under this limit.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, LeakyBucket, Level, Rate, Timestamp};
+    /// use tollgate_core::{Arithmetic, LeakyBucket, BucketLevel, Rate, Timestamp};
     ///
     /// let limit = LeakyBucket::new(Rate::per_second(10))?;
-    /// let mut level = Level::default();
+    /// let mut level = BucketLevel::default();
     /// limit.decide(&mut level, Timestamp::ZERO, 3);
     /// assert_eq!(level.debt, 3 * limit.units_per_token());
     /// # Ok::<(), tollgate_core::LimitError>(())

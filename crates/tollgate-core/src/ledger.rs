@@ -225,9 +225,9 @@ impl<A: Arithmetic> Ledger<A> {
     /// let mut ledger = Ledger::default();
     /// let mut reserve = || ledger.reserve(&limit, now, 1, Duration::MAX).expect("in order");
     /// let booked = [reserve(), reserve(), reserve()];
-    /// assert!(!ledger.unbook(&limit, now, &booked[1]));
-    /// assert!(ledger.unbook(&limit, now, &booked[2]) && ledger.unbook(&limit, now, &booked[1]));
-    /// assert_eq!(ledger.look(&limit, now, 1).wait(), Duration::from_secs(1));
+    /// assert!(!ledger.cancel_if_last(&limit, now, &booked[1]));
+    /// assert!(ledger.cancel_if_last(&limit, now, &booked[2]) && ledger.cancel_if_last(&limit, now, &booked[1]));
+    /// assert_eq!(ledger.peek(&limit, now, 1).wait_or_max(), Duration::from_secs(1));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn cancel_if_last(&mut self, limit: &A, now: Timestamp, booked: &Booking) -> bool {
@@ -252,9 +252,9 @@ impl<A: Arithmetic> Ledger<A> {
     /// let limit = FixedWindow::new(Rate::per_hour(10))?;
     /// let (mut ledger, now) = (Ledger::default(), Timestamp::ZERO);
     /// ledger.penalize(&limit, now, 4);
-    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 6);
+    /// assert_eq!(ledger.peek(&limit, now, 0).remaining, 6);
     /// ledger.penalize(&limit, now, 100);
-    /// assert_eq!(ledger.look(&limit, now, 0).remaining, 0);
+    /// assert_eq!(ledger.peek(&limit, now, 0).remaining, 0);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn penalize(&mut self, limit: &A, now: Timestamp, tokens: u64) {
@@ -273,10 +273,10 @@ impl<A: Arithmetic> Ledger<A> {
     /// let taken = ledger.reserve(&limit, at(0), 4, Duration::ZERO).expect("a full bucket");
     /// // A minute later the four are still out: six are there, not ten.
     /// ledger.keep_outstanding(&limit, at(60), 4);
-    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 6);
+    /// assert_eq!(ledger.peek(&limit, at(60), 0).remaining, 6);
     /// // Three come back unspent.
     /// ledger.settle_charge(&limit, at(60), &taken, 3);
-    /// assert_eq!(ledger.look(&limit, at(60), 0).remaining, 9);
+    /// assert_eq!(ledger.peek(&limit, at(60), 0).remaining, 9);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn keep_outstanding(&mut self, limit: &A, now: Timestamp, out: u64) {
@@ -369,9 +369,9 @@ impl<A: Arithmetic> Ledger<A> {
     /// let (mut ledger, now) = (Ledger::default(), Timestamp::from_secs(9));
     /// assert!(ledger.allow(&slow, now, 1));
     /// ledger.reserve(&slow, now, 1, Duration::MAX).expect("an hour ahead");
-    /// ledger.carry_over(&slow, &fast, now);
+    /// ledger.migrate(&slow, &fast, now);
     /// ledger.cap_late_bookings(&fast, now);
-    /// assert!(ledger.look(&fast, now, 1).wait() <= Duration::from_secs(1));
+    /// assert!(ledger.peek(&fast, now, 1).wait_or_max() <= Duration::from_secs(1));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn cap_late_bookings(&mut self, limit: &A, now: Timestamp) {
@@ -406,7 +406,7 @@ impl<A: Arithmetic> Ledger<A> {
     /// let limit = FixedWindow::new(Rate::per_minute(5))?;
     /// let (mut ledger, at) = (Ledger::default(), Timestamp::from_secs);
     /// assert!(ledger.allow(&limit, at(31_536_030), 5));
-    /// ledger.set_back(&limit, at(31_536_040), at(40));
+    /// ledger.follow_clock_back(&limit, at(31_536_040), at(40));
     /// assert!(!ledger.allow(&limit, at(40), 1));
     /// assert!(ledger.allow(&limit, at(60), 5));
     /// # Ok::<(), tollgate_core::LimitError>(())

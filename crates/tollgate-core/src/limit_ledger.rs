@@ -18,8 +18,8 @@ use crate::{Arithmetic, Booking, BookingError, Decision, Ledger, Timestamp};
 /// assert!(book.decide(now, 2).is_allowed());
 /// let booked = book.reserve(now, 1, Duration::MAX).expect("the next window has room");
 /// assert_eq!(booked.at(), Timestamp::from_secs(1));
-/// book.give_back(now, &booked);
-/// assert_eq!(book.decide(now, 1).wait(), Duration::from_secs(1));
+/// book.cancel(now, &booked);
+/// assert_eq!(book.decide(now, 1).wait_or_max(), Duration::from_secs(1));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Debug)]
@@ -91,10 +91,10 @@ impl<A: Arithmetic> LimitLedger<A> {
     ///
     /// let mut book = LimitLedger::new(TokenBucket::new(Rate::per_second(10))?);
     /// let now = Timestamp::ZERO;
-    /// assert!(book.limit().has(book.state(), now, 4));
+    /// assert!(book.limit().has_tokens(book.state(), now, 4));
     /// let booked = book.charge(now, 4);
     /// assert_eq!(book.decide(now, 0).remaining, 6);
-    /// book.give_back(now, &booked);
+    /// book.cancel(now, &booked);
     /// assert_eq!(book.decide(now, 0).remaining, 10);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
@@ -131,12 +131,12 @@ impl<A: Arithmetic> LimitLedger<A> {
     /// let mut book = LimitLedger::new(SlidingLog::new(Rate::per_hour(1))?);
     /// let (ahead, now) = (Timestamp::from_secs(100_000_000), Timestamp::from_secs(1));
     /// assert!(book.allow(ahead, 1));
-    /// book.replace(ahead, SlidingLog::new(Rate::unlimited())?);
+    /// book.set_limit(ahead, SlidingLog::new(Rate::unlimited())?);
     /// // The clock is set back: what was counted follows it, though nothing counts now.
     /// let (counted_by, ledger) = book.counting_parts_mut();
-    /// ledger.set_back(counted_by, ahead, now);
-    /// book.replace(now, SlidingLog::new(Rate::per_hour(1))?);
-    /// assert_eq!(book.look(now, 1).wait().as_secs(), 3_600);
+    /// ledger.follow_clock_back(counted_by, ahead, now);
+    /// book.set_limit(now, SlidingLog::new(Rate::per_hour(1))?);
+    /// assert_eq!(book.peek(now, 1).wait_or_max().as_secs(), 3_600);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub const fn counting_parts_mut(&mut self) -> (&A, &mut Ledger<A>) {

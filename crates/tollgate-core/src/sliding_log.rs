@@ -37,13 +37,13 @@ impl HitLog {
     /// A hit out of order counts at the latest time before it, and one without weight not at all.
     ///
     /// ```
-    /// use tollgate_core::{Arithmetic, Log, Rate, SlidingLog, Timestamp};
+    /// use tollgate_core::{Arithmetic, HitLog, Rate, SlidingLog, Timestamp};
     ///
     /// let limit = SlidingLog::new(Rate::per_second(5))?;
     /// let at = Timestamp::from_millis;
-    /// let log = Log::from_entries([(at(100), 1), (at(400), 3)]);
+    /// let log = HitLog::from_entries([(at(100), 1), (at(400), 3)]);
     /// assert_eq!(limit.remaining(&log, at(500)), 1);
-    /// assert_eq!(Log::from_entries(log.entries()), log);
+    /// assert_eq!(HitLog::from_entries(log.entries()), log);
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     pub fn from_entries(entries: impl IntoIterator<Item = (Timestamp, u64)>) -> Self {

@@ -39,13 +39,13 @@ pub struct TokenBucket {
 /// The state of a [`TokenBucket`]: what is owed, and when the latest reservation acts.
 ///
 /// ```
-/// use tollgate_core::{Arithmetic, Bucket, Level, Rate, Timestamp, TokenBucket};
+/// use tollgate_core::{Arithmetic, Bucket, BucketLevel, Rate, Timestamp, TokenBucket};
 ///
 /// // Two tokens owed beyond a burst of five.
 /// let limit = TokenBucket::new(Rate::per_second(10).burst(5))?;
 /// let debt = 7 * limit.units_per_token();
-/// let level = Level { debt, as_of: Timestamp::ZERO };
-/// let bucket = Bucket { level, last_act: Timestamp::from_millis(200) };
+/// let level = BucketLevel { debt, as_of: Timestamp::ZERO };
+/// let bucket = Bucket { level, latest_reservation: Timestamp::from_millis(200) };
 /// assert_eq!(limit.tokens(&bucket, Timestamp::ZERO), -2.0);
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
@@ -81,8 +81,8 @@ impl TokenBucket {
     /// let limit = TokenBucket::new(Rate::per_second(10))?;
     /// let mut bucket = Bucket::default();
     /// limit.decide(&mut bucket, Timestamp::ZERO, 8);
-    /// assert!(limit.has(&bucket, Timestamp::ZERO, 2));
-    /// assert!(!limit.has(&bucket, Timestamp::ZERO, 3));
+    /// assert!(limit.has_tokens(&bucket, Timestamp::ZERO, 2));
+    /// assert!(!limit.has_tokens(&bucket, Timestamp::ZERO, 3));
     /// # Ok::<(), tollgate_core::LimitError>(())
     /// ```
     #[inline]

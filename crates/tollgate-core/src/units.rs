@@ -17,8 +17,8 @@ pub const LAST_NANO: u64 = (1 << (u64::BITS - SHIFT)) - 1;
 /// ```
 /// use tollgate_core::{Timestamp, units};
 ///
-/// assert_eq!(units::of(Timestamp::from_nanos(2)), 2 * units::PER_NANO);
-/// assert_eq!(units::of(Timestamp::MAX), units::from_nanos(units::LAST_NANO));
+/// assert_eq!(units::from_time(Timestamp::from_nanos(2)), 2 * units::PER_NANO);
+/// assert_eq!(units::from_time(Timestamp::MAX), units::from_nanos(units::LAST_NANO));
 /// ```
 #[inline]
 pub const fn from_time(time: Timestamp) -> u64 {
@@ -58,8 +58,8 @@ pub const fn to_nanos_floor(units: u64) -> u64 {
 /// use tollgate_core::{Timestamp, units};
 ///
 /// let (early, late) = (Timestamp::from_nanos(1), Timestamp::from_nanos(3));
-/// assert_eq!(units::between(early, late), 128);
-/// assert_eq!(units::between(late, early), -128);
+/// assert_eq!(units::signed_difference(early, late), 128);
+/// assert_eq!(units::signed_difference(late, early), -128);
 /// ```
 #[inline]
 pub fn signed_difference(from: Timestamp, to: Timestamp) -> i128 {

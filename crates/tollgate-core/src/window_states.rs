@@ -24,10 +24,10 @@ pub struct WindowCount {
 /// one before it.
 ///
 /// ```
-/// use tollgate_core::{Arithmetic, Counts, Rate, SlidingCounter, Timestamp};
+/// use tollgate_core::{Arithmetic, SlidingCounts, Rate, SlidingCounter, Timestamp};
 ///
 /// let limit = SlidingCounter::new(Rate::per_second(100))?;
-/// let counts = Counts { start: Timestamp::from_secs(7), previous: 80, current: 10 };
+/// let counts = SlidingCounts { start: Timestamp::from_secs(7), previous: 80, current: 10 };
 /// // HalfOpenState of the previous 80 are in view, and the current 10.
 /// assert_eq!(limit.remaining(&counts, Timestamp::from_millis(7_500)), 50);
 /// # Ok::<(), tollgate_core::LimitError>(())

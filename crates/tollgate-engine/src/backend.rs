@@ -25,7 +25,7 @@ pub use memory::{Memory, MemoryBuilder, TableStats};
 /// use tollgate_engine::backend::RefundResult;
 ///
 /// // Of several, one that is lost decides.
-/// assert_eq!(RefundResult::RecordedRefund.max(RefundResult::Lost), RefundResult::Lost);
+/// assert_eq!(RefundResult::Refunded.max(RefundResult::Lost), RefundResult::Lost);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum RefundResult {
@@ -49,12 +49,12 @@ pub enum RefundResult {
 /// let one = [limit.check(&ada, 1)];
 /// # let poll = |refund| {
 /// #     let refund = pin!(memory.refund(&one, refund));
-/// #     assert_eq!(refund.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(RefundResult::RecordedRefund)));
+/// #     assert_eq!(refund.poll(&mut Context::from_waker(Waker::noop())), Poll::Ready(Ok(RefundResult::Refunded)));
 /// # };
 /// # poll(Refund::Cost); // as `memory.refund(&one, Refund::Cost).await?` does
 /// assert_eq!(memory.peek_each(&one)[0].remaining, 3);
-/// # poll(Refund::Everything);
-/// // After `memory.refund(&one, Refund::Everything).await?`:
+/// # poll(Refund::Reset);
+/// // After `memory.refund(&one, Refund::Reset).await?`:
 /// assert_eq!(memory.peek_each(&one)[0].remaining, 5);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -202,7 +202,7 @@ pub trait Backend: Send + Sync {
 }
 
 /// Refunds what a request was charged that was dropped before it had its answer. Nobody waits for it: see
-/// [`Refund::OnDrop`].
+/// [`Refund::Dropped`].
 ///
 /// ```
 /// use tollgate_engine::backend::{Memory, refund_detached};

@@ -2,7 +2,7 @@
 
 /// How much one request may bring.
 ///
-/// A request beyond it is refused, as [`Cause::SharesExceedRate`](crate::verdict::Cause::SharesExceedRate) or
+/// A request beyond it is refused, as [`Cause::TooMuch`](crate::verdict::Cause::TooMuch) or
 /// [`DescriptorFindings::too_much`](crate::engine::DescriptorFindings::too_much), unless the policy is in shadow. Each
 /// limit that is asked takes time, and in a shared store everybody's time; a client must not choose how much.
 ///
@@ -20,7 +20,7 @@
 /// let path = format!("/{}", "x".repeat(1_000));
 /// let facts = Facts::new().with("path", &path);
 /// let verdict = engine.decide(&facts);
-/// assert!(verdict.refused().is_some());
+/// assert!(verdict.denied().is_some());
 /// assert_eq!(verdict.cause().to_string(), "the fact \"path\" has 1001 bytes, more than the 1000 that are taken");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```

@@ -39,7 +39,7 @@ pub struct Code(pub &'static str);
 /// use tollgate_engine::{Code, Diagnostic};
 ///
 /// let wrong = Diagnostic::error(Code("unknown-field"), "unknown field \"rat\"", Span::default())
-///     .help("did you mean \"rate\"?");
+///     .with_help("did you mean \"rate\"?");
 /// assert_eq!(wrong.to_string(), "error[unknown-field]: unknown field \"rat\"");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]

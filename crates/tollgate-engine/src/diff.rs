@@ -27,7 +27,7 @@ pub use state::CounterState;
 /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
 /// let old = read("limits: [{name: api, key: user, rate: 10/s}]")?;
 /// let new = read("limits: [{name: api, key: user, rate: 20/s}, {name: all, rate: 500/s}]")?;
-/// let diff = PolicyDiff::between(&old, &new);
+/// let diff = PolicyDiff::new(&old, &new);
 /// assert_eq!(
 ///     diff.to_string(),
 ///     "+ rule \"all\": starts anew\n\
@@ -35,7 +35,7 @@ pub use state::CounterState;
 ///      ~ rule \"api\": keeps what its keys have spent\n\
 ///      \x20   rate: 10/s -> 20/s\n"
 /// );
-/// assert!(PolicyDiff::between(&old, &old).is_empty());
+/// assert!(PolicyDiff::new(&old, &old).is_empty());
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
@@ -48,13 +48,13 @@ pub struct PolicyDiff {
 ///
 /// ```
 /// use tollgate_engine::Policy;
-/// use tollgate_engine::diff::{PolicyDiff, Kind, What};
+/// use tollgate_engine::diff::{PolicyDiff, PartKind, ChangeKind};
 /// use tollgate_engine::document::Format;
 ///
 /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
-/// let diff = PolicyDiff::between(&read("block: [{user: eve}]")?, &Policy::default());
+/// let diff = PolicyDiff::new(&read("block: [{user: eve}]")?, &Policy::default());
 /// let change = &diff.changes[0];
-/// assert_eq!((change.kind, change.what, change.name.as_str()), (Kind::Block, What::Removed, "user: \"eve\""));
+/// assert_eq!((change.kind, change.what, change.name.as_str()), (PartKind::Block, ChangeKind::Removed, "user: \"eve\""));
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
@@ -78,9 +78,9 @@ pub struct PolicyChange {
 /// What something in a policy is.
 ///
 /// ```
-/// use tollgate_engine::diff::Kind;
+/// use tollgate_engine::diff::PartKind;
 ///
-/// assert!(Kind::Block < Kind::Rule, "in the order in which it is shown");
+/// assert!(PartKind::Block < PartKind::Rule, "in the order in which it is shown");
 /// ```
 #[derive(
     Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash, Serialize, derive_more::Display,
@@ -109,10 +109,10 @@ pub enum PartKind {
 /// Whether something is new, gone or another.
 ///
 /// ```
-/// use tollgate_engine::diff::{Change, What};
+/// use tollgate_engine::diff::{PolicyChange, ChangeKind};
 ///
-/// fn takes_away(change: &Change) -> bool {
-///     change.what == What::Removed
+/// fn takes_away(change: &PolicyChange) -> bool {
+///     change.what == ChangeKind::Removed
 /// }
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize)]
@@ -133,7 +133,7 @@ pub enum ChangeKind {
 /// use tollgate_engine::diff::{PolicyDiff, FieldChange};
 ///
 /// let strict = Policy { near_limit_percent: 90, ..Policy::default() };
-/// let diff = PolicyDiff::between(&Policy::default(), &strict);
+/// let diff = PolicyDiff::new(&Policy::default(), &strict);
 /// let field = FieldChange { name: "near_limit", old: Some("80%".to_owned()), new: Some("90%".to_owned()) };
 /// assert_eq!(diff.changes[0].fields, [field]);
 /// ```
@@ -155,7 +155,7 @@ impl PolicyDiff {
     /// use tollgate_engine::diff::PolicyDiff;
     ///
     /// let strict = Policy { near_limit_percent: 90, ..Policy::default() };
-    /// let diff = PolicyDiff::between(&Policy::default(), &strict);
+    /// let diff = PolicyDiff::new(&Policy::default(), &strict);
     /// assert_eq!(diff.to_string(), "~ policy\n    near_limit: 80% -> 90%\n");
     /// ```
     pub fn new(old: &Policy, new: &Policy) -> Self {

@@ -93,9 +93,9 @@ use rules::{CompiledPolicy, PreviousState};
 ///
 /// let facts = Facts::new().with("path", "/api/x").with("user", "42");
 /// assert_eq!(engine.decide(&facts).decision().remaining, 1);
-/// assert!(engine.decide(&facts).passed().is_some());
-/// assert!(engine.decide(&facts).refused().is_some());
-/// assert!(engine.decide(&Facts::new().with("path", "/healthz")).passed().is_some());
+/// assert!(engine.decide(&facts).allowed().is_some());
+/// assert!(engine.decide(&facts).denied().is_some());
+/// assert!(engine.decide(&Facts::new().with("path", "/healthz")).allowed().is_some());
 /// # Ok::<(), tollgate_engine::PolicyError>(())
 /// ```
 #[derive(derive_more::Debug)]
@@ -144,7 +144,7 @@ impl<B: Backend> Engine<B> {
     /// struct DeniedRequest(Arc<AtomicU64>);
     ///
     /// impl Observer for DeniedRequest {
-    ///     fn decided(&self, event: &Event<'_>) {
+    ///     fn on_decision(&self, event: &Event<'_>) {
     ///         self.0.fetch_add(u64::from(!event.decision.is_allowed()), Ordering::Relaxed);
     ///     }
     /// }
@@ -178,9 +178,9 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?.with_deny_cache(10_000);
-    /// assert!(engine.decide(&Facts::new()).passed().is_some());
-    /// assert!(engine.decide(&Facts::new()).refused().is_some()); // Asked.
-    /// assert!(engine.decide(&Facts::new()).refused().is_some()); // Remembered.
+    /// assert!(engine.decide(&Facts::new()).allowed().is_some());
+    /// assert!(engine.decide(&Facts::new()).denied().is_some()); // Asked.
+    /// assert!(engine.decide(&Facts::new()).denied().is_some()); // Remembered.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -258,7 +258,7 @@ impl<B: Backend> Engine<B> {
     /// let read = |text: &str| Policy::from_text(text, Format::Yaml).map(|checked| checked.policy);
     /// let engine = Engine::new(read("limits: [{name: all, rate: 2/h}]")?, memory)?;
     /// let facts = Facts::new();
-    /// assert!(engine.decide(&facts).passed().is_some());
+    /// assert!(engine.decide(&facts).allowed().is_some());
     /// engine.reload(read("limits: [{name: all, rate: 2/h}, {name: other, key: user, rate: 5/s}]")?)?;
     /// assert_eq!(engine.decide(&facts).decision().remaining, 0); // What was spent before counts.
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -332,9 +332,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(policy, memory).expect("a policy");
     /// let ada = [Descriptor::new(&[("user", "ada")])];
-    /// let passed = (0..5).filter_map(|_| engine.decide_descriptors("edge", &ada, 1).passed());
+    /// let passed = (0..5).filter_map(|_| engine.decide_descriptors("edge", &ada, 1).allowed());
     /// assert_eq!(passed.count(), 2);
-    /// assert!(engine.decide_descriptors("mesh", &ada, 1).passed().is_some());
+    /// assert!(engine.decide_descriptors("mesh", &ada, 1).allowed().is_some());
     /// ```
     pub fn decide_descriptors(
         &self,
@@ -358,7 +358,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// let engine = Engine::new(policy, memory)?;
     /// let facts = Facts::new().with("user", "42");
     /// assert_eq!(engine.peek(&facts).decision().remaining, 1);
-    /// assert!(engine.decide(&facts).passed().is_some());
+    /// assert!(engine.decide(&facts).allowed().is_some());
     /// let findings = engine.peek(&facts);
     /// assert!(!findings.decision().is_allowed());
     /// assert_eq!(findings.decision().retry_after_secs(), Some(3_600));
@@ -385,9 +385,9 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
     /// let facts = Facts::new().with("user", "42");
-    /// assert!(engine.decide(&facts).passed().is_some());
+    /// assert!(engine.decide(&facts).allowed().is_some());
     /// engine.reset_request(&facts);
-    /// assert!(engine.decide(&facts).passed().is_some());
+    /// assert!(engine.decide(&facts).allowed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reset_request(&self, facts: &Facts<'_>) {
@@ -463,7 +463,7 @@ impl<B: Backend> Engine<B> {
     /// let engine = Engine::new(policy, memory)?;
     /// let decide = async || {
     ///     let facts = Facts::new();
-    ///     let passed = engine.decide_async(&facts).await?.passed();
+    ///     let passed = engine.decide_async(&facts).await?.allowed();
     ///     Ok::<bool, std::convert::Infallible>(passed.is_some())
     /// };
     /// # use std::{pin::pin, task::{Context, Poll, Waker}};
@@ -486,7 +486,7 @@ impl<B: Backend> Engine<B> {
     }
 
     /// Decides a request as [`decide_async`](Self::decide_async), on these conditions. None if the policy in force asks for
-    /// [more](Conditions::with_known_facts) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
+    /// [more](DecideOptions::with_known_facts) than was looked for: then nothing was charged, and nothing is held. Look for the facts that are
     /// asked now, and decide again.
     ///
     /// # Errors
@@ -496,18 +496,18 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Conditions, Engine, Facts, Policy};
+    /// # use tollgate_engine::{DecideOptions, Engine, Facts, Policy};
     /// # fn read(text: &str) -> Result<Policy, Box<dyn std::error::Error>> {
     /// #     Ok(Policy::from_text(text, Format::Yaml)?.policy)
     /// # }
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let engine = Engine::new(read("limits: [{name: all, rate: 1/s, over: wait 9s}]")?, memory)?;
     /// let decide = async || {
-    ///     let (asked, facts) = (engine.required_facts().kept(), Facts::new());
-    ///     let on = Conditions::new().with_known_facts(&asked).at_once();
-    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.passed().is_some()));
+    ///     let (asked, facts) = (engine.required_facts().into_owned(), Facts::new());
+    ///     let on = DecideOptions::new().with_known_facts(&asked).without_waiting();
+    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some()));
     ///     // It isn't kept for its turn.
-    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.refused().is_some()));
+    ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_some_and(|verdict| verdict.denied().is_some()));
     ///
     ///     engine.reload(read("limits: [{name: per-user, key: user, rate: 1/s}]")?)?;
     ///     assert!(engine.decide_with_conditions(on, &facts).await?.is_none(), "nobody has looked for a user");
@@ -553,7 +553,7 @@ impl<B: Backend> Engine<B> {
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// use tollgate_engine::engine::{MixedDecision, DescriptorRequest};
     /// use tollgate_engine::facts::Descriptor;
-    /// use tollgate_engine::{Conditions, Engine, Facts, Policy};
+    /// use tollgate_engine::{DecideOptions, Engine, Facts, Policy};
     ///
     /// let mut policy = Policy::from_text("limits: [{name: calls, key: user, rate: 2/h}]", Format::Yaml)?.policy;
     /// let tree = "domain: edge\ndescriptors: [{key: user, rate_limit: {unit: hour, requests_per_unit: 9}}]";
@@ -563,7 +563,7 @@ impl<B: Backend> Engine<B> {
     ///     let facts = Facts::new().with("user", "ada");
     ///     let descriptors = [Descriptor::new(&[("user", "ada")])];
     ///     let request = DescriptorRequest { domain: "edge", descriptors: &descriptors, hits_addend: 1 };
-    ///     let verdict = engine.decide_with_descriptors(Conditions::new(), &facts, request).await?;
+    ///     let verdict = engine.decide_with_descriptors(DecideOptions::new(), &facts, request).await?;
     ///     Ok::<_, std::convert::Infallible>(matches!(verdict, Some(MixedDecision::Passed(..))))
     /// };
     /// # let decide = || match pin!(decide()).poll(&mut Context::from_waker(Waker::noop())) {
@@ -768,8 +768,8 @@ impl<B: Backend> Engine<B> {
     /// let text = "limits: [{name: tokens, rate: 100/h, cost: {default: 30, settle_within: 60s, unsettled: refund}}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
-    /// engine.decide(&facts).passed().expect("the first").into_permits().settle(50);
-    /// let permits = engine.decide(&facts).passed().expect("the second").into_permits();
+    /// engine.decide(&facts).allowed().expect("the first").into_permits().settle(50);
+    /// let permits = engine.decide(&facts).allowed().expect("the second").into_permits();
     /// drop(permits);
     /// # let refund = async || {
     /// engine.refund_dropped_async(&facts).await?;
@@ -800,8 +800,8 @@ impl<B: Backend> Engine<B> {
     /// let text = "limits: [{name: tokens, rate: 100/h, cost: {default: 30, settle_within: 60s}}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
-    /// engine.decide(&facts).passed().expect("the first").into_permits().settle(50);
-    /// let permits = engine.decide(&facts).passed().expect("the second").into_permits();
+    /// engine.decide(&facts).allowed().expect("the first").into_permits().settle(50);
+    /// let permits = engine.decide(&facts).allowed().expect("the second").into_permits();
     /// permits.cancel();
     /// # let refund = async || {
     /// engine.refund_cancelled_async(&facts).await?;

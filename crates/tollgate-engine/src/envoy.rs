@@ -67,9 +67,9 @@ pub use verdict::{
 /// Trees of descriptors by domain.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, Domains};
+/// use tollgate_engine::envoy::{self, DescriptorDomains};
 ///
-/// let domains: Domains = envoy::decode(&[(0, "domain: edge")]).expect("a configuration").domains;
+/// let domains: DescriptorDomains = envoy::decode(&[(0, "domain: edge")]).expect("a configuration").domains;
 /// assert!(domains["edge"].descriptors.is_empty());
 /// ```
 pub type DescriptorDomains = BTreeMap<String, Domain>;

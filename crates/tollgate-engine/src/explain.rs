@@ -64,7 +64,7 @@ pub struct Entry<'a> {
 /// Whether a part of a policy applies to a request, and why or why not.
 ///
 /// ```
-/// # use tollgate_engine::explain::Standing;
+/// # use tollgate_engine::explain::RuleStatus;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::explain::explain;
 /// use tollgate_engine::{Facts, Policy};
@@ -72,8 +72,8 @@ pub struct Entry<'a> {
 /// let text = "limits: [{name: trial, key: user, rate: 5/s, mode: shadow}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let facts = Facts::new();
-/// let standing = &explain(&policy, &facts)[0].position;
-/// assert!(matches!(standing, Standing::NoKey(_)) && !standing.applies());
+/// let standing = &explain(&policy, &facts)[0].standing;
+/// assert!(matches!(standing, RuleStatus::NoKey(_)) && !standing.applies());
 /// assert_eq!(standing.to_string(), "user is not known, and it counts by that");
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
@@ -141,7 +141,7 @@ impl fmt::Display for RuleStatus<'_> {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let told = |facts: &Facts<'_>| {
 ///     let entries = explain(&policy, facts);
-///     entries.iter().map(|entry| entry.position.to_string()).collect::<Vec<_>>()
+///     entries.iter().map(|entry| entry.standing.to_string()).collect::<Vec<_>>()
 /// };
 /// assert_eq!(
 ///     told(&Facts::new().with("user", "42")),

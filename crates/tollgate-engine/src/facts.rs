@@ -88,8 +88,8 @@ impl<'a> Facts<'a> {
     /// let engine = Engine::new(policy, memory)?;
     /// let bob = [Facts::new().with("user", "bob")];
     /// let both = Facts::new().with("user", "ada").with_other_sets(&bob);
-    /// assert!(engine.decide(&both).passed().is_some());
-    /// assert!(engine.decide(&bob[0]).refused().is_some());
+    /// assert!(engine.decide(&both).allowed().is_some());
+    /// assert!(engine.decide(&bob[0]).denied().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -110,7 +110,7 @@ impl<'a> Facts<'a> {
     ///
     /// let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
-    /// let facts = Facts::new().with("user", "ada").of_descriptor();
+    /// let facts = Facts::new().with("user", "ada").as_descriptor();
     /// assert!(engine.decide(&facts).decision().is_unlimited());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -135,12 +135,12 @@ impl<'a> Facts<'a> {
     /// let text = "{block: [{header.x-app: 'e, vil'}], exempt: [{header.x-app: good}], limits: [{name: all, rate: 1/h}]}";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let of = |app| Facts::new().with("header.x-app", app);
-    /// let sets = [of("good"), of("good, good").joined()];
+    /// let sets = [of("good"), of("good, good").as_joined_values()];
     /// let exempt = of("good").with_other_sets(&sets);
     /// assert!(engine.decide(&exempt).decision().is_unlimited());
-    /// let sets = [of("vil"), of("e, vil").joined()];
+    /// let sets = [of("vil"), of("e, vil").as_joined_values()];
     /// let blocked = of("e").with_other_sets(&sets);
-    /// assert!(engine.decide(&blocked).refused().is_some());
+    /// assert!(engine.decide(&blocked).denied().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]
@@ -164,9 +164,9 @@ impl<'a> Facts<'a> {
     /// let policy = Policy::from_text("limits: [{name: clients, key: ip, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
     /// let of = |ip| Facts::new().with("ip", ip).with_client_prefixes(32, 56);
-    /// assert!(engine.decide(&of("2001:db8::1")).passed().is_some());
+    /// assert!(engine.decide(&of("2001:db8::1")).allowed().is_some());
     /// let other = of("2001:db8:0:ff::1");
-    /// assert!(engine.decide(&other).refused().is_some());
+    /// assert!(engine.decide(&other).denied().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     #[must_use]

@@ -6,7 +6,7 @@
 //! ```
 //! use tollgate_engine::backend::Memory;
 //! use tollgate_engine::document::Format;
-//! use tollgate_engine::{Engine, Facts, Policy, Verdict};
+//! use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
 //!
 //! let text = "
 //! limits:
@@ -22,11 +22,11 @@
 //! let facts = Facts::new().with("user", "ada").with("path", "/api/orders");
 //! match engine.decide(&facts) {
 //!     // PersistenceOptions it while the request runs: it holds what the request has taken.
-//!     Verdict::Passed(passed) => println!("served: {}", passed.decision()),
-//!     Verdict::DeniedRequest(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
+//!     RequestDecision::Allowed(passed) => println!("served: {}", passed.decision()),
+//!     RequestDecision::Denied(refused) => println!("429 by {}: {}", refused.cause(), refused.decision()),
 //! }
-//! assert!(engine.decide(&facts).passed().is_some());
-//! assert!(engine.decide(&facts).refused().is_some()); // the third within a minute
+//! assert!(engine.decide(&facts).allowed().is_some());
+//! assert!(engine.decide(&facts).denied().is_some()); // the third within a minute
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!
@@ -44,9 +44,9 @@
 //!
 //! let engine = Engine::new(policy, Memory::new())?;
 //! let (ada, bob) = (Facts::new().with("user", "ada"), Facts::new().with("user", "bob"));
-//! assert!(engine.decide(&ada).passed().is_some());
-//! assert!(engine.decide(&ada).refused().is_some());
-//! assert!(engine.decide(&bob).passed().is_some());
+//! assert!(engine.decide(&ada).allowed().is_some());
+//! assert!(engine.decide(&ada).denied().is_some());
+//! assert!(engine.decide(&bob).allowed().is_some());
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 //!

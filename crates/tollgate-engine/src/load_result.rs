@@ -63,7 +63,7 @@ impl LoadError {
     /// use tollgate_engine::document::Format;
     ///
     /// let rejected = Policy::from_text("limitz: []", Format::Yaml).unwrap_err();
-    /// assert_eq!(rejected.in_one_line(), "<text>:1:1: unknown field \"limitz\" in a policy; did you mean \"limits\"?");
+    /// assert_eq!(rejected.summary(), "<text>:1:1: unknown field \"limitz\" in a policy; did you mean \"limits\"?");
     /// ```
     pub fn summary(&self) -> String {
         let reports = render::to_reports(&self.errors, &self.sources);

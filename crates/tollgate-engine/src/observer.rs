@@ -21,7 +21,7 @@ use crate::warning::Warning;
 /// struct DeniedRequest(AtomicU64);
 ///
 /// impl Observer for DeniedRequest {
-///     fn decided(&self, event: &Event<'_>) {
+///     fn on_decision(&self, event: &Event<'_>) {
 ///         self.0.fetch_add(u64::from(!event.decision.is_allowed()), Ordering::Relaxed);
 ///     }
 /// }
@@ -51,14 +51,14 @@ pub trait Observer: Send + Sync {
 /// struct Log;
 ///
 /// impl Observer for Log {
-///     fn decided(&self, event: &Event<'_>) {
+///     fn on_decision(&self, event: &Event<'_>) {
 ///         if let (Some(key), Some(reason)) = (event.key, event.reason) {
 ///             println!("{} refused {:x?}: {reason}", event.cause, key.fingerprint());
 ///         }
 ///     }
 ///
 ///     fn wants(&self) -> ObserverInterest {
-///         ObserverInterest::Refusals
+///         ObserverInterest::Denials
 ///     }
 /// }
 /// ```

@@ -27,10 +27,10 @@ pub const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(30 * 86_400);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::orders::{Act, NewOverride, Target};
+/// use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
 ///
 /// let hour = Duration::from_secs(3_600);
-/// let order = NewOverride::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada");
+/// let order = NewOverride::new(OverrideAction::Block, Target::key("per-user", [("user", "mallory")]), hour).author("ada");
 /// assert_eq!(order.to_string(), "block user=mallory of \"per-user\" for 3600s");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
@@ -78,10 +78,10 @@ impl NewOverride {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use tollgate_engine::orders::{Act, NewOverride, OverrideFacts, Target};
+    /// use tollgate_engine::orders::{OverrideAction, NewOverride, OverrideFacts, Target};
     ///
     /// let device = Target::facts([("device", "d-17")]);
-    /// let order = NewOverride::new(Act::Block, device, Duration::from_secs(60)).naming(OverrideFacts::Any);
+    /// let order = NewOverride::new(OverrideAction::Block, device, Duration::from_secs(60)).naming(OverrideFacts::Any);
     /// assert_eq!(order.to_string(), "block device=d-17 for 60s");
     /// ```
     pub fn naming(mut self, facts: OverrideFacts) -> Self {
@@ -100,11 +100,11 @@ impl NewOverride {
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_engine::orders::{Act, ReplacementLimits};
+/// use tollgate_engine::orders::{OverrideAction, ReplacementLimits};
 ///
 /// let faster = ReplacementLimits { rates: vec![Rate::per_second(50)], ..ReplacementLimits::default() };
-/// assert_eq!(Act::Override(faster).to_string(), "override with 50/s");
-/// assert_eq!(Act::BypassOptions.name(), "bypass");
+/// assert_eq!(OverrideAction::Limit(faster).to_string(), "override with 50/s");
+/// assert_eq!(OverrideAction::Bypass.name(), "bypass");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]
 #[non_exhaustive]
@@ -174,12 +174,12 @@ impl fmt::Display for ReplacementLimits {
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, memory)?;
-/// use tollgate_engine::orders::{Act, NewOverride, Target};
+/// use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
 ///
-/// let order = NewOverride::new(Act::BypassOptions, Target::rule("all"), Duration::from_secs(60)).by("ada");
-/// let made = engine.order(order)?;
+/// let order = NewOverride::new(OverrideAction::Bypass, Target::rule("all"), Duration::from_secs(60)).author("ada");
+/// let made = engine.add_override(order)?;
 /// assert_eq!((made.by.as_str(), made.until - made.made_at), ("ada", Duration::from_secs(60)));
-/// assert_eq!(engine.orders().len(), 1);
+/// assert_eq!(engine.overrides().len(), 1);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -208,9 +208,9 @@ pub struct Override {
 /// What an order does by the policy in force.
 ///
 /// ```
-/// use tollgate_engine::orders::{Effect, OverrideError};
+/// use tollgate_engine::orders::{OverrideStatus, OverrideError};
 ///
-/// let gone = Effect::Idle(OverrideError::UnknownRule { rule: "old".to_owned(), near: None });
+/// let gone = OverrideStatus::Idle(OverrideError::UnknownRule { rule: "old".to_owned(), near: None });
 /// assert_eq!(gone.to_string(), "idle: no rule, tier or limit of a tree is called \"old\"");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, derive_more::Display)]

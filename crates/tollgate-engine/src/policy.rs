@@ -247,8 +247,8 @@ impl Tier {
     /// ```
     /// use tollgate_engine::policy::{Counting, Tier};
     ///
-    /// let free = Tier { counting: Counting::LocalLimits, ..Tier::default() };
-    /// assert_eq!(free.as_rule("free").counting, Counting::LocalLimits);
+    /// let free = Tier { counting: Counting::Local, ..Tier::default() };
+    /// assert_eq!(free.as_rule("free").counting, Counting::Local);
     /// ```
     pub fn as_rule(&self, name: &str) -> Rule {
         Rule {
@@ -408,7 +408,7 @@ impl Counting {
     /// ```
     /// use tollgate_engine::policy::Counting;
     ///
-    /// assert_eq!(Counting::LocalLimits.name(), "local");
+    /// assert_eq!(Counting::Local.name(), "local");
     /// ```
     pub const fn name(self) -> &'static str {
         match self {
@@ -539,11 +539,11 @@ impl Default for Cost {
 /// use std::time::Duration;
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::policy::{Settle, UnsettledAction};
+/// use tollgate_engine::policy::{Settlement, UnsettledAction};
 ///
 /// let text = "limits: [{name: a, rate: 900/min, cost: {fact: max_tokens, settle_within: 1m}}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let minute = Settle { within: Duration::from_secs(60), unsettled: UnsettledAction::Charge };
+/// let minute = Settlement { within: Duration::from_secs(60), unsettled: UnsettledAction::Charge };
 /// assert_eq!(policy.rules[0].cost.settle, Some(minute));
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
@@ -594,10 +594,10 @@ impl UnsettledAction {
 /// use std::time::Duration;
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::policy::Over;
+/// use tollgate_engine::policy::OverLimitAction;
 ///
 /// let policy = Policy::from_text("limits: [{name: a, rate: 9/s, over: wait 200ms}]", Format::Yaml)?.policy;
-/// assert_eq!(policy.rules[0].over, Over::Wait(Duration::from_millis(200)));
+/// assert_eq!(policy.rules[0].over, OverLimitAction::Wait(Duration::from_millis(200)));
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -620,7 +620,7 @@ pub enum OverLimitAction {
 ///
 /// let text = "limits: [{name: api, concurrency: {adaptive: gradient2, min: 5, max: 200}}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
-/// let adaptive = Adaptive { law: AdaptiveAlgorithm::Gradient2, min: 5, max: 200 };
+/// let adaptive = Adaptive { algorithm: AdaptiveAlgorithm::Gradient2, min: 5, max: 200 };
 /// assert_eq!(policy.rules[0].adaptive, Some(adaptive));
 /// assert_eq!(adaptive.to_string(), "5 to 200 at once by gradient2");
 /// # Ok::<(), tollgate_engine::LoadError>(())
@@ -640,14 +640,14 @@ pub struct Adaptive {
 /// Who is shed first when too many run at once: requests whose class may use a smaller part of the limit.
 ///
 /// ```
-/// use tollgate_adaptive::shed::{Criticality, Shares};
+/// use tollgate_adaptive::shed::{Criticality, CriticalityShares};
 /// use tollgate_engine::Policy;
 /// use tollgate_engine::document::Format;
 ///
 /// let text = "limits: [{name: api, concurrency: 10, shed: {by: priority, sheddable: 50%}}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let shed = policy.rules[0].shed.as_ref().expect("by priority");
-/// assert_eq!((shed.by.as_str(), shed.shares), ("priority", Shares::new(50, 90)));
+/// assert_eq!((shed.by.as_str(), shed.shares), ("priority", CriticalityShares::new(50, 90)));
 /// assert_eq!(shed.shares.of(Criticality::Sheddable, 10), 5);
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```

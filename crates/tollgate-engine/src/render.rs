@@ -39,7 +39,7 @@ pub fn to_text(diagnostics: &[Diagnostic], sources: &Sources) -> String {
 ///
 /// ```
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::render::{TextStyle, painted};
+/// use tollgate_engine::render::{TextStyle, to_styled_text};
 /// use tollgate_engine::Policy;
 ///
 /// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
@@ -264,7 +264,7 @@ pub fn to_reports<'a>(
 /// use tollgate_engine::{Policy, render};
 ///
 /// let rejected = Policy::from_text("limits: 5", Format::Yaml).unwrap_err();
-/// let json = render::json(&rejected.errors, &rejected.sources);
+/// let json = render::to_json(&rejected.errors, &rejected.sources);
 /// assert!(json.starts_with(r#"[{"severity":"error","code":"wrong-type","message":"expected a list"#));
 /// ```
 pub fn to_json(diagnostics: &[Diagnostic], sources: &Sources) -> String {

@@ -72,13 +72,13 @@ fn normalized_word(word: &str) -> Option<String> {
 ///
 /// ```
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::explain::misspelt;
+/// use tollgate_engine::explain::misspelled_facts;
 /// use tollgate_engine::{Facts, Policy};
 ///
 /// let text = "limits: [{name: per-plan, match: {region: eu}, key: [plan, user], rate: 5/s}]";
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let facts = Facts::new().with("plna", "pro").with("usr", "42").with("colour", "red");
-/// assert_eq!(misspelt(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
+/// assert_eq!(misspelled_facts(&policy, &facts), [("plna", "plan"), ("usr", "user")]);
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 pub fn misspelled_facts<'a>(policy: &'a Policy, facts: &Facts<'a>) -> Vec<(&'a str, &'a str)> {

@@ -94,7 +94,7 @@ static WAIT_BUCKETS: [u64; 12] = [
 /// for _ in 0..5 {
 ///     let _ = engine.decide(&Facts::new());
 /// }
-/// let all = engine.tallies().into_iter().find(|tally| &*tally.limiter == "all").expect("a rule");
+/// let all = engine.counters().into_iter().find(|tally| &*tally.limiter == "all").expect("a rule");
 /// assert_eq!((all.allowed, all.denied(DenyReason::Rate), all.denied(DenyReason::Quota)), (2, 3, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -136,7 +136,7 @@ impl LimiterCounts {
 /// use tollgate_engine::tally::RequestCounts;
 ///
 /// let none = RequestCounts::default();
-/// assert_eq!((none.passed, none.refused), (0, 0));
+/// assert_eq!((none.passed, none.denied), (0, 0));
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]

@@ -36,10 +36,10 @@ const TEXT_BYTES: usize = 160;
 /// for _ in 0..5 {
 ///     let _ = engine.decide(&Facts::new().with("user", "mallory"));
 /// }
-/// let top = engine.top().expect("it is counted");
+/// let top = engine.top_keys().expect("it is counted");
 /// let first = &top.keys[0];
 /// assert_eq!((first.limiter.as_str(), first.key.as_str()), ("per-user", "user=mallory"));
-/// assert_eq!((first.denied, first.error), (3, 0));
+/// assert_eq!((first.denied, first.overcount), (3, 0));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -61,7 +61,7 @@ pub struct TopKeys {
 /// # use tollgate_engine::top::TopKey;
 /// /// How often at the least.
 /// fn surely(key: &TopKey) -> u64 {
-///     key.denied - key.error
+///     key.denied - key.overcount
 /// }
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -23,7 +23,7 @@ const MAX_NAMES: usize = 12;
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, memory)?;
 /// for _ in 0..100 {
-///     assert!(engine.decide(&Facts::new().with("usr", "ada")).passed().is_some());
+///     assert!(engine.decide(&Facts::new().with("usr", "ada")).allowed().is_some());
 /// }
 /// assert_eq!(
 ///     engine.warnings()[0].to_string(),

@@ -18,14 +18,14 @@ pub const MAX_LISTED_LIMITS: usize = 8;
 /// use tollgate_engine::backend::Memory;
 /// use tollgate_engine::document::Format;
 /// use tollgate_engine::{Engine, Facts, Policy};
-/// use tollgate_http::{Answered, DenyReason};
+/// use tollgate_http::{DecisionAnswer, DenyReason};
 ///
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, Memory::new())?;
 /// let facts = Facts::new().with("user", "ada");
 /// let _first = engine.decide(&facts);
 /// let second = engine.decide(&facts);
-/// let answered = Answered::of(&second, second.refused().is_none());
+/// let answered = DecisionAnswer::of(&second, second.denied().is_none());
 /// assert_eq!((answered.rule(), answered.reason()), (Some("per-user"), DenyReason::Rate));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -80,16 +80,16 @@ impl<'a> DecisionAnswer<'a> {
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy};
-    /// use tollgate_http::{Answered, HeaderDialect, fields};
+    /// use tollgate_http::{DecisionAnswer, HeaderDialect, fields};
     ///
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let text = "limits: [{name: api, rate: 10/s, concurrency: 3}, {name: all, rate: 50/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
     /// let verdict = engine.decide_listing_limits(&facts);
-    /// let answered = Answered::of(&verdict, verdict.refused().is_none());
+    /// let answered = DecisionAnswer::of(&verdict, verdict.denied().is_none());
     /// let mut lines = Vec::new();
-    /// answered.show_limits(|limits| {
+    /// answered.with_limits(|limits| {
     ///     fields::write(&[HeaderDialect::Draft8], limits, 0, |name, value| lines.push(format!("{name}: {value}")));
     /// });
     /// assert_eq!(lines[1], r#"ratelimit: "api:10/s";r=9;t=1, "all";r=49;t=2, "api:concurrency";r=2"#);

@@ -23,7 +23,7 @@ const MAX_HOPS: usize = 128;
 /// Which proxies are believed, and which field.
 ///
 /// ```
-/// use tollgate_http::client::{Trust, Told};
+/// use tollgate_http::client::{Trust, ForwardedBy};
 ///
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
 /// let proxy = Some("10.0.0.7".parse()?);
@@ -33,7 +33,7 @@ const MAX_HOPS: usize = 128;
 ///
 /// let stranger = Some("192.0.2.66".parse()?);
 /// let client = trust.client(stranger, fields.iter().map(|line| line.as_bytes()));
-/// assert_eq!((client.address, client.told), (stranger, Told::Untrusted));
+/// assert_eq!((client.address, client.forwarded_by), (stranger, ForwardedBy::Untrusted));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -118,7 +118,7 @@ impl Trust {
     /// use std::num::NonZero;
     /// use tollgate_http::client::Trust;
     ///
-    /// let trust = Trust::hops(NonZero::<usize>::MIN);
+    /// let trust = Trust::proxy_count(NonZero::<usize>::MIN);
     /// let client = trust.client(Some("10.0.0.7".parse()?), [b"forged, 198.51.100.4".as_slice()].into_iter());
     /// assert_eq!(client.address, Some("198.51.100.4".parse()?));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -132,7 +132,7 @@ impl Trust {
     /// ```
     /// use tollgate_http::client::{ForwardedField, Trust};
     ///
-    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).by(ForwardedField::Single("CF-Connecting-IP".into()));
+    /// let trust = Trust::proxies(["127.0.0.1".parse()?]).with_field(ForwardedField::Single("CF-Connecting-IP".into()));
     /// assert_eq!(trust.field().name(), "cf-connecting-ip");
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -19,7 +19,7 @@ const LARGEST: u64 = 999_999_999_999_999;
 /// use tollgate_http::ShownLimit;
 ///
 /// let decision = Decision::new(Outcome::Allowed, 10, 8, Duration::ZERO, Duration::from_millis(150));
-/// let shown = ShownLimit::of("searches", &decision).window(Duration::from_secs(1)).refill_after(Duration::from_millis(50));
+/// let shown = ShownLimit::of("searches", &decision).window(Duration::from_secs(1)).more_after(Duration::from_millis(50));
 /// assert_eq!(shown.remaining, 8);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -41,7 +41,7 @@ pub struct ShownLimit<'a> {
 }
 
 impl<'a> ShownLimit<'a> {
-    /// What a decision tells. Until [`more_after`](Self::refill_after) says otherwise, more comes when a refused
+    /// What a decision tells. Until [`more_after`](Self::more_after) says otherwise, more comes when a refused
     /// request may be repeated, or else when all of the quota is back.
     pub const fn of(name: &'a str, decision: &Decision) -> Self {
         let more_after = match decision.outcome {
@@ -69,7 +69,7 @@ impl<'a> ShownLimit<'a> {
     /// let decision = Decision::new(Outcome::Allowed, 20, 17, Duration::ZERO, Duration::from_millis(250));
     /// let shown = ShownLimit::of_bucket("per-user", &decision, Rate::per_second(10).burst(20));
     /// assert_eq!(shown.window, Some(Duration::from_secs(2)));
-    /// assert_eq!(shown.refill_after, Duration::from_millis(50));
+    /// assert_eq!(shown.more_after, Duration::from_millis(50));
     /// ```
     pub fn of_bucket(name: &'a str, decision: &Decision, rate: Rate) -> Self {
         let (shown, limit) = (Self::of(name, decision), decision.limit);

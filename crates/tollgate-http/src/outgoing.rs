@@ -8,15 +8,15 @@
 //!
 //! ```
 //! use tollgate::Rate;
-//! use tollgate_http::outgoing::Pacer;
+//! use tollgate_http::outgoing::HostPacer;
 //!
 //! # let executor = tokio::runtime::Builder::new_current_thread().enable_time().build()?;
 //! # executor.block_on(async {
-//! let pacer = Pacer::new(Rate::per_second(50).burst(10));
-//! let call = pacer.pass("api.example.com").await?;
+//! let pacer = HostPacer::new(Rate::per_second(50).burst(10));
+//! let call = pacer.acquire("api.example.com").await?;
 //! // … send it, and tell what was answered:
 //! let fields = [("retry-after", "2")];
-//! pacer.answered(&call, 429, |name| {
+//! pacer.record_response(&call, 429, |name| {
 //!     let own = fields.iter().filter(move |(own, _)| *own == name);
 //!     own.map(|(_, value)| value.as_bytes())
 //! });
@@ -275,10 +275,10 @@ const DAY: Duration = Duration::from_secs(86_400);
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Rate;
-/// use tollgate_http::outgoing::Pacer;
+/// use tollgate_http::outgoing::HostPacer;
 ///
-/// let pacer = Pacer::builder(Rate::per_second(100))
-///     .longest_wait(Duration::from_secs(5))
+/// let pacer = HostPacer::builder(Rate::per_second(100))
+///     .max_wait(Duration::from_secs(5))
 ///     .max_stop(Duration::from_secs(60))
 ///     .build()?;
 /// # let _ = pacer;
@@ -389,7 +389,7 @@ impl HostPacerBuilder {
 /// use std::time::Duration;
 /// use tollgate_http::outgoing::PaceError;
 ///
-/// let stalled = PaceError::TooLate {
+/// let stalled = PaceError::WaitTooLong {
 ///     host: "api.example.com".into(),
 ///     wait: Duration::from_secs(60),
 ///     patience: Duration::from_secs(30),

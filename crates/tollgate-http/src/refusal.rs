@@ -7,9 +7,9 @@ use crate::json;
 /// The HTTP status of a denial: 503 if the server is the cause, 400 for a missing key, else 429.
 ///
 /// ```
-/// use tollgate_http::{DenyReason, status_of};
+/// use tollgate_http::{DenyReason, http_status_of};
 ///
-/// assert_eq!((status_of(DenyReason::Rate), status_of(DenyReason::Store)), (429, 503));
+/// assert_eq!((http_status_of(DenyReason::Rate), http_status_of(DenyReason::Store)), (429, 503));
 /// ```
 pub const fn http_status_of(reason: DenyReason) -> u16 {
     match reason {
@@ -53,10 +53,10 @@ pub(crate) const fn title_of(reason: DenyReason) -> &'static str {
 /// A refusal, as a client is told of it.
 ///
 /// ```
-/// use tollgate_http::{DenyReason, DenialBody, status_of};
+/// use tollgate_http::{DenyReason, DenialBody, http_status_of};
 ///
 /// let refusal = DenialBody { reason: DenyReason::Rate, limit: "per-user", retry_after: Some(2) };
-/// assert_eq!(status_of(refusal.reason), 429);
+/// assert_eq!(http_status_of(refusal.reason), 429);
 /// let mut body = Vec::new();
 /// refusal.problem_json(&mut body);
 /// assert_eq!(

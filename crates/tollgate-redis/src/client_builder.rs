@@ -26,8 +26,8 @@ const DEFAULT_TIMEOUT: Duration = Duration::from_millis(25);
 ///
 /// let redis = Redis::builder("redis+cluster://10.0.0.1,10.0.0.2")?
 ///     .timeout(Duration::from_millis(200)) // another region
-///     .nodes(12)
-///     .breaker(BreakerThresholds { of_calls: 50, ..BreakerThresholds::default() })
+///     .node_count(12)
+///     .breaker(BreakerThresholds { min_calls: 50, ..BreakerThresholds::default() })
 ///     .on_event(|event| eprintln!("{event:?}"))
 ///     .build()?; // It connects in the background.
 /// assert!(!redis.is_fallback_active());

@@ -21,14 +21,14 @@ use tollgate_engine::policy::OnStoreFailure;
 ///
 /// let exports = redis.limiter_with_kind("exports", LimitKind::Concurrency(1)).build()?;
 /// match exports.check("ada").await {
-///     LimitDecision::Passed(passed) => {
+///     LimitDecision::Allowed(passed) => {
 ///         // The request runs here, or in a task that `passed.into_permit()` is moved into.
-///         assert!(exports.check("ada").await.refused().is_some());
+///         assert!(exports.check("ada").await.denied().is_some());
 ///         drop(passed);
 ///     }
-///     LimitDecision::Refused(refused) => println!("429: come back in {:?}", refused.decision.wait()),
+///     LimitDecision::Denied(refused) => println!("429: come back in {:?}", refused.decision.wait_or_max()),
 /// }
-/// assert!(exports.check("ada").await.refused().is_none());
+/// assert!(exports.check("ada").await.denied().is_none());
 /// # Ok(())
 /// # }
 /// ```
@@ -49,7 +49,7 @@ pub enum LimitDecision {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
 /// let mails = redis.limiter("mails", Rate::per_hour(10)).build()?;
-/// let passed = mails.check("ada").await.passed().expect("the first");
+/// let passed = mails.check("ada").await.allowed().expect("the first");
 /// assert_eq!(passed.decision.remaining, 9);
 /// let pass = passed.into_permit(); // to be moved into a task
 /// # drop(pass);

@@ -18,7 +18,7 @@ use crate::error::{FailureKind, StoreError};
 /// fn health(stats: &RedisStats) -> String {
 ///     let failing = stats.failures.iter().find(|failure| failure.failing_for.is_some());
 ///     match failing {
-///         Some(FailureStats { kind, count, first, .. }) => format!("{kind}, {count} so far: {first}"),
+///         Some(FailureStats { kind, count, first_error: first, .. }) => format!("{kind}, {count} so far: {first}"),
 ///         None => "well".to_owned(),
 ///     }
 /// }

@@ -44,7 +44,7 @@ const MAX_KEYS: usize = 10_000;
 /// ```
 /// use tollgate::clock::Manual;
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::verdict::{Cause, Verdict};
+/// use tollgate_engine::verdict::{Cause, RequestDecision};
 /// use tollgate_engine::{Engine, Facts, Policy};
 /// use tollgate_redis::{Fault, Redis};
 ///
@@ -54,10 +54,10 @@ const MAX_KEYS: usize = 10_000;
 ///   - {name: exports, match: {path: /export}, key: user, quota: 100/month}
 ///   - {name: searches, match: {path: /search}, key: user, rate: 2/s}
 /// ";
-/// fn status(verdict: &Verdict<'_>) -> u16 {
+/// fn status(verdict: &RequestDecision<'_>) -> u16 {
 ///     match verdict {
-///         Verdict::Passed(_) => 200,
-///         Verdict::Refused(refused) => match refused.cause() {
+///         RequestDecision::Allowed(_) => 200,
+///         RequestDecision::Denied(refused) => match refused.cause() {
 ///             Cause::StoreFailure(_) => 503,
 ///             _ => 429,
 ///         },
@@ -73,7 +73,7 @@ const MAX_KEYS: usize = 10_000;
 /// assert_eq!(status(&engine.decide_async(&export).await?), 200);
 ///
 /// let store = redis.fake_store().expect("it is in memory");
-/// store.fail(Fault::Down);
+/// store.inject_fault(Fault::Down);
 /// // A quota is closed then, unless it says otherwise: nobody knows what is left of it.
 /// assert_eq!(status(&engine.decide_async(&export).await?), 503);
 /// // A rate is judged in this process.
@@ -115,7 +115,7 @@ pub struct FakeStore {
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let redis = Redis::in_memory(Manual::new());
 /// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
-/// redis.fake_store().expect("it is in memory").fail(Fault::Slow);
+/// redis.fake_store().expect("it is in memory").inject_fault(Fault::Slow);
 /// let error = logins.try_check("ada", 1).await.unwrap_err();
 /// assert_eq!(error.kind(), FailureKind::TimedOut);
 /// # Ok(())
@@ -170,9 +170,9 @@ impl FakeStore {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
-    /// assert!(logins.check("ada").await.passed().is_some());
-    /// redis.fake_store().expect("it is in memory").forget();
-    /// assert!(logins.check("ada").await.passed().is_some());
+    /// assert!(logins.check("ada").await.allowed().is_some());
+    /// redis.fake_store().expect("it is in memory").clear();
+    /// assert!(logins.check("ada").await.allowed().is_some());
     /// # Ok(())
     /// # }
     /// ```

@@ -74,7 +74,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 ///
 /// impl RemoteBackend for Down {}
 ///
-/// let store = Fallback::new(Down(Manual::new())).nodes(4);
+/// let store = Fallback::new(Down(Manual::new())).node_count(4);
 /// # let text = "limits: [{name: a, rate: 8/s}]";
 /// # let policy = Policy::from_text(text, Format::Yaml).expect("a policy").policy;
 /// # let engine = Engine::new(policy, store).expect("a policy");
@@ -83,7 +83,7 @@ pub(crate) type EventListener = dyn Fn(&StoreEvent<'_>) + Send + Sync;
 /// # for _ in 0..20 {
 /// #     let mut asking = pin!(engine.decide_async(&facts));
 /// #     let Poll::Ready(Ok(verdict)) = asking.as_mut().poll(&mut Context::from_waker(Waker::noop())) else { panic!() };
-/// #     passed += u32::from(verdict.passed().is_some());
+/// #     passed += u32::from(verdict.allowed().is_some());
 /// # }
 /// # let store = engine.backend();
 /// // 20 requests under `{name: a, rate: 8/s}`: this node's part is 8 / 4 · 2.

@@ -14,11 +14,11 @@
 //! # async fn run() -> Result<(), Box<dyn std::error::Error>> {
 //! let text = "limits: [{name: per-user, key: user, rate: 10/s burst 20, counting: leased}]";
 //! let policy = Policy::from_text(text, Format::Yaml)?.policy;
-//! let redis = Redis::builder("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")?.nodes(8).build()?;
+//! let redis = Redis::builder("redis+sentinel://10.0.0.1,10.0.0.2,10.0.0.3/mymaster")?.node_count(8).build()?;
 //! let engine = Engine::new(policy, redis)?;
 //! let facts = Facts::new().with("user", "42");
 //! let verdict = engine.decide_async(&facts).await?;
-//! assert!(verdict.refused().is_none() || verdict.fallback().is_some());
+//! assert!(verdict.denied().is_none() || verdict.fallback().is_some());
 //! # Ok(())
 //! # }
 //! ```

@@ -26,10 +26,10 @@ use crate::redis::Redis;
 ///     .build()?;
 /// match logins.check("ada").await {
 ///     // It holds what the request takes, so keep it while the request runs.
-///     LimitDecision::Passed(passed) => println!("come in: {}", passed.decision),
-///     LimitDecision::Refused(refused) => match refused.fallback {
+///     LimitDecision::Allowed(passed) => println!("come in: {}", passed.decision),
+///     LimitDecision::Denied(refused) => match refused.fallback {
 ///         Some(OnStoreFailure::Closed) => println!("503: no store to ask"),
-///         _ => println!("429: come back in {:?}", refused.decision.wait()),
+///         _ => println!("429: come back in {:?}", refused.decision.wait_or_max()),
 ///     },
 /// }
 /// # Ok(())
@@ -165,8 +165,8 @@ impl RedisLimiter {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let calls = redis.limiter("calls", Rate::per_hour(5)).carry_over_time().build()?;
     /// let _ = calls.check_n("ada", 5).await;
-    /// let stricter = calls.at(Rate::per_hour(4))?;
-    /// assert!(stricter.check("ada").await.passed().is_none());
+    /// let stricter = calls.with_rate(Rate::per_hour(4))?;
+    /// assert!(stricter.check("ada").await.allowed().is_none());
     /// # Ok(())
     /// # }
     /// ```
@@ -196,7 +196,7 @@ impl RedisLimiter {
     /// # let redis = tollgate_redis::Redis::in_memory(Manual::new());
     /// let uploads = redis.limiter("uploads", Rate::per_hour(100)).build()?;
     /// let answer = uploads.check_n("ada", 40).await;
-    /// assert_eq!(answer.passed().expect("there is room").decision.remaining, 60);
+    /// assert_eq!(answer.allowed().expect("there is room").decision.remaining, 60);
     /// # Ok(())
     /// # }
     /// ```
@@ -361,9 +361,9 @@ impl RedisLimiter {
     ///
     /// let calls = redis.limiter("downstream", Rate::per_second(10).burst(1)).build()?;
     /// let (second, tenth) = (Duration::from_secs(1), Duration::from_millis(100));
-    /// assert_eq!(calls.pace("k", 1, second).await?, Some(Duration::ZERO));
-    /// assert_eq!(calls.pace("k", 1, second).await?, Some(tenth));
-    /// assert_eq!(calls.pace("k", 1, tenth).await?, None); // It would be the third.
+    /// assert_eq!(calls.reserve("k", 1, second).await?, Some(Duration::ZERO));
+    /// assert_eq!(calls.reserve("k", 1, second).await?, Some(tenth));
+    /// assert_eq!(calls.reserve("k", 1, tenth).await?, None); // It would be the third.
     /// # Ok(())
     /// # }
     /// ```

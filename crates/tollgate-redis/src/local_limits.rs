@@ -48,11 +48,11 @@ const LOCK_STRIPES: usize = 64;
 /// // The store has let 8 of 10 pass: then 2 are left here.
 /// let said = local.memory().answer(&[check]).decision;
 /// # let local = LocalLimits::new(Memory::builder().capacity(100).clock(Manual::new()).wall(Manual::new()).build());
-/// local.note(&check, &said);
+/// local.record_decision(&check, &said);
 /// assert!(!local.decide(&[limit.check(&ada, 3)]).allowed);
 /// assert!(local.decide(&[limit.check(&ada, 2)]).allowed);
 /// // And the store is to be told of 10.
-/// assert_eq!(local.owed(&check).expect("decided here").used, 10);
+/// assert_eq!(local.unreported_usage(&check).expect("decided here").used, 10);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
 #[derive(Debug)]

@@ -37,7 +37,7 @@ use crate::store_client::StoreClient;
 /// let redis = Redis::connect("redis://127.0.0.1:6379")?;
 /// let logins = redis.limiter("logins", Rate::per_minute(5)).build()?;
 /// let answer = logins.check("ada").await;
-/// assert!(answer.passed().is_some());
+/// assert!(answer.allowed().is_some());
 /// # Ok(())
 /// # }
 /// ```
@@ -134,10 +134,10 @@ impl Redis {
     /// let redis = Redis::in_memory(clock.clone());
     /// let logins = redis.limiter("logins", Rate::per_minute(1)).build()?;
     /// # now(async {
-    /// assert!(logins.check("ada").await.passed().is_some());
-    /// assert!(logins.check("ada").await.refused().is_some());
+    /// assert!(logins.check("ada").await.allowed().is_some());
+    /// assert!(logins.check("ada").await.denied().is_some());
     /// clock.advance(std::time::Duration::from_secs(60));
-    /// assert!(logins.check("ada").await.passed().is_some());
+    /// assert!(logins.check("ada").await.allowed().is_some());
     /// # });
     /// # Ok::<(), tollgate_redis::StoreLimitError>(())
     /// ```
@@ -193,13 +193,13 @@ impl Redis {
     ///
     /// ```
     /// use tollgate::clock::Manual;
-    /// use tollgate_engine::backend::Gift;
+    /// use tollgate_engine::backend::RefundResult;
     /// use tollgate_redis::Redis;
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() {
     /// let redis = Redis::in_memory(Manual::new());
-    /// assert_eq!(redis.close().await, Gift::RecordedRefund);
+    /// assert_eq!(redis.close().await, RefundResult::Refunded);
     /// # }
     /// ```
     pub async fn close(&self) -> RefundResult {
@@ -284,14 +284,14 @@ impl RedisBuilder {
     ///
     /// /// As in production.
     /// fn chosen(builder: RedisBuilder) -> RedisBuilder {
-    ///     builder.nodes(8)
+    ///     builder.node_count(8)
     /// }
     ///
     /// # #[tokio::main(flavor = "current_thread")]
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// let redis = chosen(Redis::builder("redis://any")?).in_memory(Manual::new());
     /// let calls = redis.limiter("calls", Rate::per_hour(40)).build()?;
-    /// redis.fake_store().expect("it is in memory").fail(Fault::Down);
+    /// redis.fake_store().expect("it is in memory").inject_fault(Fault::Down);
     /// // This node's part: 40 ÷ 8 × 2.
     /// assert_eq!(calls.check("ada").await.decision.limit, 10);
     /// # Ok(())

@@ -26,7 +26,7 @@ use tollgate::{Clock, Timestamp};
 ///
 /// impl World for Void {
 ///     fn now(&self) -> Timestamp { Timestamp::ZERO }
-///     fn wall(&self) -> Timestamp { Timestamp::ZERO }
+///     fn wall_now(&self) -> Timestamp { Timestamp::ZERO }
 ///     fn wake_at(&self, _: Timestamp, _: &Waker) -> CancelWakeup { Box::new(|| {}) }
 ///     fn random(&self) -> u64 { 4 }
 ///     fn poll_is_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Ready(()) }
@@ -130,7 +130,7 @@ pin_project! {
     /// # struct Stopped;
     /// # impl World for Stopped {
     /// #     fn now(&self) -> Timestamp { Timestamp::ZERO }
-    /// #     fn wall(&self) -> Timestamp { Timestamp::ZERO }
+    /// #     fn wall_now(&self) -> Timestamp { Timestamp::ZERO }
     /// #     fn wake_at(&self, _: Timestamp, _: &Waker) -> CancelWakeup { Box::new(|| {}) }
     /// #     fn random(&self) -> u64 { 4 }
     /// #     fn poll_is_running(&self, _: &mut Context<'_>) -> Poll<()> { Poll::Pending }

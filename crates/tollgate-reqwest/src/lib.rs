@@ -4,10 +4,10 @@
 //! ```
 //! use reqwest_middleware::ClientBuilder;
 //! use tollgate::Rate;
-//! use tollgate_reqwest::Pace;
+//! use tollgate_reqwest::PaceMiddleware;
 //!
 //! let client = ClientBuilder::new(reqwest::Client::new())
-//!     .with(Pace::new(Rate::per_second(50).burst(10)))
+//!     .with(PaceMiddleware::new(Rate::per_second(50).burst(10)))
 //!     .build();
 //! # let _ = client;
 //! ```
@@ -42,10 +42,10 @@ pub use tollgate_http::outgoing::{
 /// use std::sync::Arc;
 /// use std::time::Duration;
 /// use tollgate::Rate;
-/// use tollgate_reqwest::{Pace, Pacer};
+/// use tollgate_reqwest::{PaceMiddleware, HostPacer};
 ///
-/// let pacer = Pacer::builder(Rate::per_second(100)).longest_wait(Duration::from_secs(5)).build()?;
-/// let pace = Pace::by(Arc::new(pacer)).retries(2);
+/// let pacer = HostPacer::builder(Rate::per_second(100)).longest_wait(Duration::from_secs(5)).build()?;
+/// let pace = PaceMiddleware::with_pacer(Arc::new(pacer)).retries(2);
 /// # let _ = pace;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -60,7 +60,7 @@ impl PaceMiddleware {
     /// Each host is asked at this rate, and no faster than it wants.
     ///
     /// # Panics
-    /// If the rate can't be kept: [`Pacer::builder`] has an error in place of that.
+    /// If the rate can't be kept: [`HostPacer::builder`] has an error in place of that.
     pub fn new(rate: Rate) -> Self {
         Self::with_pacer(Arc::new(HostPacer::new(rate)))
     }

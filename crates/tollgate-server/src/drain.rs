@@ -41,7 +41,7 @@ pub(crate) const SHUTTING_DOWN: &str =
 ///
 /// // In Kubernetes others hear of the end a little after the service does.
 /// let drain = DrainSettings { delay: Duration::from_secs(5), ..DrainSettings::default() };
-/// assert_eq!(drain.time, Duration::from_secs(10));
+/// assert_eq!(drain.timeout, Duration::from_secs(10));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct DrainSettings {

@@ -46,7 +46,7 @@ pub enum LogFormat {
 /// ```
 /// use tollgate_server::{Level, Log, LogFormat};
 ///
-/// let log = Log::to(std::io::sink(), LogFormat::Text);
+/// let log = Log::to_writer(std::io::sink(), LogFormat::Text);
 /// log.info("policy reloaded", &[("rules", &3)]);
 /// log.set_level(Level::Error);
 /// assert_eq!(log.level(), Level::Error);

@@ -22,10 +22,10 @@ use crate::tls::{Certificates, ExpiryWarning, Tls};
 /// What was found that a service can start with.
 ///
 /// ```
-/// use tollgate_server::preflight::Found;
+/// use tollgate_server::preflight::CheckOutcome;
 ///
-/// let found = Found::Warning("it ends tomorrow".to_owned());
-/// assert_eq!(found.text(), "it ends tomorrow");
+/// let found = CheckOutcome::Warning("it ends tomorrow".to_owned());
+/// assert_eq!(found.message(), "it ends tomorrow");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum CheckOutcome {
@@ -53,7 +53,7 @@ impl CheckOutcome {
 /// use tollgate_server::{Protocol, Tls, preflight};
 ///
 /// let (certificate, key) = ("no/such.pem".into(), "no/such.key".into());
-/// let tls = Tls { certificate, key, client_authority: None, revoked: None, on: Protocol::ALL.to_vec() };
+/// let tls = Tls { certificate, key, client_ca: None, revocation_lists: None, listeners: Protocol::ALL.to_vec() };
 /// assert!(preflight::certificates(tls).unwrap_err().contains("no/such.pem"));
 /// ```
 pub fn certificates(tls: Tls) -> Result<CheckOutcome, String> {
@@ -84,9 +84,9 @@ pub fn certificates(tls: Tls) -> Result<CheckOutcome, String> {
 /// ```
 /// use tollgate_server::{AdminToken, Settings, preflight};
 ///
-/// let open = Settings { admin: "0.0.0.0:6070".parse()?, admin_token: AdminToken::Made(None), ..Settings::default() };
-/// assert!(preflight::operators(&open).is_err());
-/// assert!(preflight::operators(&Settings::default()).is_ok());
+/// let open = Settings { admin: "0.0.0.0:6070".parse()?, admin_token: AdminToken::Generated(None), ..Settings::default() };
+/// assert!(preflight::admin_exposure(&open).is_err());
+/// assert!(preflight::admin_exposure(&Settings::default()).is_ok());
 /// # Ok::<(), tollgate_server::AddressError>(())
 /// ```
 pub fn admin_exposure(settings: &Settings) -> Result<(), StartError> {
@@ -214,11 +214,11 @@ pub fn file(path: &Path) -> io::Result<()> {
 /// Why it can't be used, and what to do.
 ///
 /// ```
-/// use tollgate_server::preflight::{self, Found};
+/// use tollgate_server::preflight::{self, CheckOutcome};
 ///
 /// # let scratch = tollgate_testkit::scratch::TempFolder::new("preflight-state");
 /// let folder = scratch.path("not/there/yet");
-/// assert!(matches!(preflight::state(&folder), Ok(Found::Well(_))));
+/// assert!(matches!(preflight::state(&folder), Ok(CheckOutcome::Passed(_))));
 /// assert!(!folder.exists());
 /// ```
 pub fn state(path: &Path) -> Result<CheckOutcome, String> {
@@ -279,10 +279,10 @@ fn check_lock(folder: &Path) -> Result<(), String> {
 /// Whether there are file descriptors for so many connections.
 ///
 /// ```
-/// use tollgate_server::preflight::{self, Found};
+/// use tollgate_server::preflight::{self, CheckOutcome};
 ///
-/// assert!(matches!(preflight::descriptors(1), Found::Well(_)));
-/// assert!(matches!(preflight::descriptors(usize::MAX), Found::Warning(_)));
+/// assert!(matches!(preflight::descriptors(1), CheckOutcome::Passed(_)));
+/// assert!(matches!(preflight::descriptors(usize::MAX), CheckOutcome::Warning(_)));
 /// ```
 pub fn descriptors(connections: usize) -> CheckOutcome {
     let descriptors = DescriptorLimit::raise();

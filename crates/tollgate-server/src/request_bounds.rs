@@ -7,9 +7,9 @@ use crate::connection::TimeLimits;
 /// How much clients may bring and take.
 ///
 /// ```
-/// use tollgate_server::Bounds;
+/// use tollgate_server::RequestBounds;
 ///
-/// let bounds = Bounds { connections: 100, ..Bounds::default() };
+/// let bounds = RequestBounds { max_connections: 100, ..RequestBounds::default() };
 /// assert_eq!(bounds.key_bytes, 8_192);
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

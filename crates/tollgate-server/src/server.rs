@@ -76,7 +76,7 @@ impl Server {
     /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 10/s}]", Format::Yaml)?.policy;
     /// let any: Address = "127.0.0.1:0".parse()?;
     /// let settings =
-    ///     Settings { http: any.clone(), grpc: any.clone(), resp: any, admin: Address::Off, ..Settings::default() };
+    ///     Settings { http: any.clone(), grpc: any.clone(), resp: any, admin: Address::Disabled, ..Settings::default() };
     /// let server = Server::in_memory(policy, Memory::new(), Monotonic::default(), settings).await?;
     /// println!("{:?}", server.addresses().http);
     /// server.stop().await;
@@ -137,7 +137,7 @@ impl Server {
     /// # use tollgate_engine::Policy;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_testkit::scratch::TempFolder;
-    /// # let scratch = Scratch::new("server-with-state");
+    /// # let scratch = TempFolder::new("server-with-state");
     /// # let folder = scratch.path("state");
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_server::{Address, Server, Settings, StateOptions};
@@ -145,10 +145,10 @@ impl Server {
     /// # let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 10/s}]", Format::Yaml)?.policy;
     /// # let any: Address = "127.0.0.1:0".parse()?;
     /// # let settings =
-    /// #     Settings { http: any.clone(), grpc: any.clone(), resp: any, admin: Address::Off, ..Settings::default() };
+    /// #     Settings { http: any.clone(), grpc: any.clone(), resp: any, admin: Address::Disabled, ..Settings::default() };
     /// let options = StateOptions::in_folder(&folder);
     /// let server = Server::with_state(policy, Memory::builder(), options, settings).await?;
-    /// assert_eq!(server.state().map(|told| (told.saves, told.failures)), Some((1, 0)));
+    /// assert_eq!(server.state_status().map(|told| (told.saves, told.failures)), Some((1, 0)));
     /// server.stop().await;
     /// assert!(folder.join("snapshot").exists());
     /// # Ok(())
@@ -269,7 +269,7 @@ impl Server {
     /// # use tollgate_engine::Policy;
     /// # use tollgate_engine::backend::{Memory, MemoryBuilder};
     /// # use tollgate_server::{Address, Server, Settings};
-    /// # let off = || Address::Off;
+    /// # let off = || Address::Disabled;
     /// # let settings = Settings { http: off(), grpc: off(), resp: off(), admin: off(), ..Settings::default() };
     /// # let server = Server::in_memory(Policy::default(), Memory::new(), Monotonic::default(), settings).await?;
     /// let why = server.reload("me").await.expect_err("nothing to read");
@@ -331,12 +331,12 @@ impl Server {
     /// # use tollgate_engine::backend::{Memory, MemoryBuilder};
     /// # use tollgate_server::{Address, Server, Settings};
     /// use tollgate_server::DrainSettings;
-    /// # let off = || Address::Off;
+    /// # let off = || Address::Disabled;
     /// # let settings = Settings { http: off(), grpc: off(), resp: off(), admin: off(), ..Settings::default() };
     /// # let server = Server::in_memory(Policy::default(), Memory::new(), Monotonic::default(), settings).await?;
     ///
     /// let drained = server.drain(DrainSettings::default()).await;
-    /// assert_eq!(drained.cut, 0);
+    /// assert_eq!(drained.aborted, 0);
     /// # Ok(())
     /// # }
     /// ```

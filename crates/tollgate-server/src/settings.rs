@@ -23,7 +23,7 @@ use crate::tls::Tls;
 /// ```
 /// use tollgate_server::{Address, Settings};
 ///
-/// let settings = Settings { resp: Address::Off, ..Settings::default() };
+/// let settings = Settings { resp: Address::Disabled, ..Settings::default() };
 /// assert_eq!(settings.http.to_string(), "127.0.0.1:8080");
 /// ```
 #[derive(Clone, Debug)]
@@ -198,7 +198,7 @@ impl Addresses {
 /// ```
 /// use tollgate_server::{Settings, ShadowVisibility};
 ///
-/// assert_eq!(Settings::default().shadow_visibility, ShadowVisibility::HiddenLimit);
+/// assert_eq!(Settings::default().shadow_visibility, ShadowVisibility::Hidden);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ShadowVisibility {

@@ -51,7 +51,7 @@ const NAMED: usize = 10;
 /// use std::time::Duration;
 /// use tollgate_server::StateOptions;
 ///
-/// let options = StateOptions { every: Duration::from_secs(1), ..StateOptions::in_folder("/var/lib/tollgate") };
+/// let options = StateOptions { save_interval: Duration::from_secs(1), ..StateOptions::in_folder("/var/lib/tollgate") };
 /// assert!(options.folder.is_absolute());
 /// ```
 #[derive(Clone, Debug)]

@@ -17,8 +17,8 @@ use crate::log::{Level, Log};
 ///
 /// let events = StoreEvents::new(Log::disabled());
 /// let own = events.clone();
-/// let on_event = move |event: &StoreEvent<'_>| own.hear(event);
-/// on_event(&StoreEvent::FallbackBegan);
+/// let on_event = move |event: &StoreEvent<'_>| own.record(event);
+/// on_event(&StoreEvent::FallbackStarted);
 /// ```
 #[derive(Clone, Debug)]
 pub struct StoreEvents(Arc<StoreEventsInner>);

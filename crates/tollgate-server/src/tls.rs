@@ -39,9 +39,9 @@ const SOON: i64 = 14;
 /// let tls = Tls {
 ///     certificate: "server.pem".into(),
 ///     key: "server.key".into(),
-///     client_authority: Some("clients.pem".into()),
-///     revoked: None,
-///     on: vec![Protocol::Grpc],
+///     client_ca: Some("clients.pem".into()),
+///     revocation_lists: None,
+///     listeners: vec![Protocol::Grpc],
 /// };
 /// let settings = Settings { tls: Some(tls), ..Settings::default() };
 /// assert!(settings.tls.is_some());

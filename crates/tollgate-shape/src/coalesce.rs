@@ -148,7 +148,7 @@ where
 ///
 /// * A batch is flushed when its time has come, or it is full. Batches are flushed one after another, in the order in
 ///   which their items came.
-/// * No item is lost, and none is flushed twice: a batch is kept until its flush says [`FlushOutcome::Completion`]. A flush that
+/// * No item is lost, and none is flushed twice: a batch is kept until its flush says [`FlushOutcome::Done`]. A flush that
 ///   fails says when to try again; one that panics is tried again. Until then later batches wait, so that the order stays.
 /// * At most [`max_pending`](Coalesce::max_pending) items are held, those of a flush that runs with them. Beyond that
 ///   [`add`](Self::add) waits and [`try_add`](Self::try_add) refuses.

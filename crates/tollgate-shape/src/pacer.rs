@@ -23,10 +23,10 @@ pub use submit::{SubmittedWork, WorkLost};
 /// ```
 /// use std::time::Duration;
 /// use tollgate::clock::Manual;
-/// use tollgate_shape::{PaceDenied, Pacer};
+/// use tollgate_shape::{PaceDenied, WorkPacer};
 /// use tollgate::Rate;
 ///
-/// let pacer = Pacer::builder(Rate::per_second(10), 2).clock(Manual::new()).build()?;
+/// let pacer = WorkPacer::builder(Rate::per_second(10), 2).clock(Manual::new()).build()?;
 /// let waits: Vec<_> = (0..2).map(|_| pacer.submit(|| {})).collect();
 /// let refused = pacer.pace().wait_blocking().unwrap_err();
 /// assert_eq!(
@@ -78,12 +78,12 @@ pub enum PaceDenied {
 /// ```
 /// use std::time::Duration;
 /// use tollgate::{Rate, clock::Tokio};
-/// use tollgate_shape::Pacer;
+/// use tollgate_shape::WorkPacer;
 ///
 /// # #[tokio::main(flavor = "current_thread", start_paused = true)]
 /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
 /// let clock = Tokio::new();
-/// let pacer = Pacer::builder(Rate::per_second(10), 100).clock(clock).build()?;
+/// let pacer = WorkPacer::builder(Rate::per_second(10), 100).clock(clock).build()?;
 /// for mail in 0..10 {
 ///     let waited = pacer.pace().await?; // 0 s, then 100 ms each
 ///     println!("sent mail {mail} after {waited:?}");
@@ -424,7 +424,7 @@ impl<C: Clock> WorkPacer<C> {
     /// use std::time::Duration;
     /// use futures_core::Stream;
     /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_shape::Pacer;
+    /// use tollgate_shape::WorkPacer;
     ///
     /// struct Numbers(u32);
     ///
@@ -438,7 +438,7 @@ impl<C: Clock> WorkPacer<C> {
     /// }
     ///
     /// let clock = Manual::new();
-    /// let pacer = Pacer::builder(Rate::per_second(10), 1).clock(clock.clone()).build()?;
+    /// let pacer = WorkPacer::builder(Rate::per_second(10), 1).clock(clock.clone()).build()?;
     /// let mut paced = pin!(pacer.stream(Numbers(0)));
     /// let mut context = Context::from_waker(Waker::noop());
     /// assert_eq!(paced.as_mut().poll_next(&mut context), Poll::Ready(Some(1)));

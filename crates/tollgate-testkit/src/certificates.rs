@@ -19,7 +19,7 @@ const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
 /// use tollgate_testkit::certificates::Authority;
 /// use tollgate_testkit::scratch::TempFolder;
 ///
-/// let scratch = Scratch::new("authority");
+/// let scratch = TempFolder::new("authority");
 /// let authority = Authority::new(scratch.folder(), "one");
 /// let server = authority.server("server");
 /// let text = std::fs::read_to_string(&server.certificate)?;

@@ -8,13 +8,13 @@
 //! ```
 //! use tollgate_core::{Arithmetic, LimitLedger, Gcra, Rate};
 //! use tollgate_testkit::laws;
-//! use tollgate_testkit::oracle::Kind;
+//! use tollgate_testkit::oracle::OracleKind;
 //!
 //! let rate = Rate::per_second(10).burst(5);
 //! let make = |rate| LimitLedger::new(Gcra::new(rate).expect("the rate fits one word"));
-//! laws::all(Kind::Gcra, rate, make, 7)?;
-//! laws::check_all_reservations(Kind::Gcra, rate, make, 7)?;
-//! # Ok::<(), laws::Broken>(())
+//! laws::check_all(OracleKind::Gcra, rate, make, 7)?;
+//! laws::check_all_reservations(OracleKind::Gcra, rate, make, 7)?;
+//! # Ok::<(), laws::LawViolation>(())
 //! ```
 //!
 //! | law | says |

@@ -16,13 +16,13 @@
 //! ```
 //! use tollgate_core::{Arithmetic, LimitLedger, Rate, SlidingLog};
 //! use tollgate_testkit::laws;
-//! use tollgate_testkit::oracle::Kind;
+//! use tollgate_testkit::oracle::OracleKind;
 //!
 //! let make = |rate| LimitLedger::new(SlidingLog::new(rate).expect("a log takes any count"));
 //! for seed in 0..10 {
-//!     laws::all(Kind::SlidingLog, Rate::per_second(5), make, seed)?;
+//!     laws::check_all(OracleKind::SlidingLog, Rate::per_second(5), make, seed)?;
 //! }
-//! # Ok::<(), laws::Broken>(())
+//! # Ok::<(), laws::LawViolation>(())
 //! ```
 
 pub mod certificates;

@@ -7,17 +7,17 @@ use std::cell::Cell;
 /// The system's allocator, which counts for each thread by itself. A test program makes it its own:
 ///
 /// ```
-/// use tollgate_testkit::memory::{Counting, calls, live};
+/// use tollgate_testkit::memory::{CountingAllocator, allocation_count, live_bytes};
 ///
 /// #[global_allocator]
-/// static ALLOCATOR: Counting = Counting;
+/// static ALLOCATOR: CountingAllocator = CountingAllocator;
 ///
-/// let (before, used) = (calls(), live());
+/// let (before, used) = (allocation_count(), live_bytes());
 /// let bytes = vec![0u8; 1_000];
-/// assert_eq!(calls() - before, 1);
-/// assert_eq!(live().wrapping_sub(used), 1_000);
+/// assert_eq!(allocation_count() - before, 1);
+/// assert_eq!(live_bytes().wrapping_sub(used), 1_000);
 /// drop(bytes);
-/// assert_eq!(live(), used);
+/// assert_eq!(live_bytes(), used);
 /// ```
 #[derive(Debug)]
 pub struct CountingAllocator;
@@ -35,9 +35,9 @@ thread_local! {
 /// Where the system doesn't tell: it needs Linux.
 ///
 /// ```
-/// let before = tollgate_testkit::memory::held();
+/// let before = tollgate_testkit::memory::held_bytes();
 /// let touched = vec![1u8; 10 << 20];
-/// assert!(tollgate_testkit::memory::held() >= before + touched.len());
+/// assert!(tollgate_testkit::memory::held_bytes() >= before + touched.len());
 /// ```
 pub fn held_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")
@@ -56,12 +56,12 @@ pub fn held_bytes() -> usize {
 /// If it fails there.
 ///
 /// ```no_run
-/// # use tollgate_testkit::memory::{alone, held};
+/// # use tollgate_testkit::memory::{is_isolated, held_bytes};
 /// // The beginning of a test:
-/// if !alone() {
+/// if !is_isolated() {
 ///     return;
 /// }
-/// let before = held();
+/// let before = held_bytes();
 /// # let _ = before;
 /// ```
 pub fn is_isolated() -> bool {

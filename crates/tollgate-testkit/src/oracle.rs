@@ -7,10 +7,10 @@
 //! ```
 //! use std::time::Duration;
 //! use tollgate_core::{Arithmetic, Outcome, Rate, Timestamp, TokenBucket};
-//! use tollgate_testkit::oracle::Kind;
+//! use tollgate_testkit::oracle::OracleKind;
 //!
 //! let rate = Rate::per_second(10).burst(5);
-//! let mut oracle = Kind::TokenBucket.oracle(rate);
+//! let mut oracle = OracleKind::TokenBucket.oracle(rate);
 //! let answer = oracle.decide(Timestamp::ZERO, 5);
 //! assert_eq!((answer.outcome, answer.remaining), (Outcome::Allowed, 0));
 //! let refused = oracle.decide(Timestamp::from_millis(30), 1);
@@ -21,7 +21,7 @@
 //! let mut bucket = Default::default();
 //! limit.decide(&mut bucket, Timestamp::ZERO, 5);
 //! let decision = limit.decide(&mut bucket, Timestamp::from_millis(30), 1);
-//! assert_eq!(decision.wait(), refused.retry_after);
+//! assert_eq!(decision.wait_or_max(), refused.retry_after);
 //! # Ok::<(), tollgate_core::LimitError>(())
 //! ```
 

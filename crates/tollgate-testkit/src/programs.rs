@@ -8,9 +8,9 @@ const COMPONENTS_FOLDER: &str = "target/components";
 /// The path of a program that the system has.
 ///
 /// ```
-/// use tollgate_testkit::programs::find;
+/// use tollgate_testkit::programs::find_program;
 ///
-/// assert!(find("sh", "apt-get install dash").ends_with("sh"));
+/// assert!(find_program("sh", "apt-get install dash").ends_with("sh"));
 /// ```
 ///
 /// # Panics

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 /// ```
 /// use tollgate_testkit::scratch::TempFolder;
 ///
-/// let scratch = Scratch::new("example");
+/// let scratch = TempFolder::new("example");
 /// let file = scratch.path("limits");
 /// std::fs::write(&file, "10/s")?;
 /// drop(scratch);

@@ -13,12 +13,12 @@ const LENGTH: usize = 2;
 ///
 /// ```
 /// use tollgate_testkit::scratch::TempFolder;
-/// use tollgate_testkit::snapshot::tamper;
+/// use tollgate_testkit::snapshot::corrupt_snapshot;
 ///
-/// let scratch = Scratch::new("tampered");
+/// let scratch = TempFolder::new("tampered");
 /// let file = scratch.path("words");
 /// std::fs::write(&file, [0; 8 * 5])?;
-/// tamper(&file, |words| words[3] = 7);
+/// corrupt_snapshot(&file, |words| words[3] = 7);
 /// assert_eq!(std::fs::read(&file)?[8 * 3], 7);
 /// # Ok::<(), std::io::Error>(())
 /// ```

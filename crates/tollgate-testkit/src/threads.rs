@@ -6,9 +6,9 @@ use std::thread;
 /// Runs `body` on so many threads at once, with their numbers, and adds up what it returns.
 ///
 /// ```
-/// use tollgate_testkit::threads::together;
+/// use tollgate_testkit::threads::run_together;
 ///
-/// assert_eq!(together(4, u64::from), 0 + 1 + 2 + 3);
+/// assert_eq!(run_together(4, u64::from), 0 + 1 + 2 + 3);
 /// ```
 ///
 /// # Panics

@@ -2,11 +2,11 @@
 //!
 //! ```
 //! use tollgate_core::Rate;
-//! use tollgate_testkit::traffic::{Traffic, Order};
+//! use tollgate_testkit::traffic::{Traffic, TimeOrder};
 //!
 //! let rate = Rate::per_second(10);
-//! let short: Vec<_> = Traffic::new(rate, Order::Forward, 7).take(5).collect();
-//! let long: Vec<_> = Traffic::new(rate, Order::Forward, 7).take(50).collect();
+//! let short: Vec<_> = Traffic::new(rate, TimeOrder::Forward, 7).take(5).collect();
+//! let long: Vec<_> = Traffic::new(rate, TimeOrder::Forward, 7).take(50).collect();
 //! // A shorter run is the beginning of a longer one, so a failing run can be cut short.
 //! assert_eq!(short, long[..5]);
 //! assert!(long.is_sorted_by_key(|ask| ask.at));

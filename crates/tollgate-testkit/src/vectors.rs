@@ -72,7 +72,7 @@ pub fn vectors_folder() -> PathBuf {
 /// All sequences of the set `name`, from [`folder`].
 ///
 /// ```
-/// let sequences: Vec<serde_json::Value> = tollgate_testkit::vectors::load("governor")?;
+/// let sequences: Vec<serde_json::Value> = tollgate_testkit::vectors::load_vectors("governor")?;
 /// assert!(!sequences.is_empty());
 /// # Ok::<(), tollgate_testkit::vectors::VectorsError>(())
 /// ```

@@ -4,10 +4,10 @@
 //! from one number: who asks what when, and what goes wrong. A judge knows what may pass.
 //!
 //! ```
-//! use tollgate_testkit::world::{Story, judge, play};
+//! use tollgate_testkit::world::{Scenario, judge, run_scenario};
 //!
-//! let story = Story::new(42);
-//! let record = play(&story);
+//! let story = Scenario::new(42);
+//! let record = run_scenario(&story);
 //! assert_eq!(judge(&story, &record), Ok(()));
 //! ```
 //!

@@ -27,7 +27,7 @@ use crate::client_layer::{
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
-/// use tollgate_adaptive::breaker::{Breaker, Thresholds};
+/// use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
 /// use tollgate_tower::BreakerLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///
@@ -37,13 +37,13 @@ use crate::client_layer::{
 /// let client = service_fn(|_: Request<()>| async {
 ///     Ok::<_, Infallible>(Response::builder().status(500).body("down").expect("a status"))
 /// });
-/// let breaker = Arc::new(Breaker::new(Thresholds { min_calls: 3, ..Thresholds::default() }));
-/// let mut client = ServiceBuilder::new().layer(BreakerLayer::by(breaker)).service(client);
+/// let breaker = Arc::new(CircuitBreaker::new(Thresholds { min_calls: 3, ..Thresholds::default() }));
+/// let mut client = ServiceBuilder::new().layer(BreakerLayer::with_breaker(breaker)).service(client);
 /// for _ in 0..3 {
 ///     assert_eq!(client.call(Request::new(())).await?.status(), 500);
 /// }
 /// let error = client.call(Request::new(())).await.unwrap_err();
-/// assert!(error.is::<tollgate_adaptive::breaker::Open>());
+/// assert!(error.is::<tollgate_adaptive::breaker::CircuitOpen>());
 /// # Ok::<(), tollgate_tower::BoxError>(())
 /// # }).map_err(|error| error.to_string())?;
 /// # Ok::<(), Box<dyn std::error::Error>>(())

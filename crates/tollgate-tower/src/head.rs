@@ -13,10 +13,10 @@ use crate::field_names;
 /// (feature `tonic`), or a [`SocketAddr`] that somebody else put there.
 ///
 /// ```
-/// use tollgate_tower::{Head, Request as _};
+/// use tollgate_tower::{RequestHead, Request as _};
 ///
-/// let request = http::Request::get("/search?q=toll").header_of_fact("host", "api.example.com").body("")?;
-/// let head: &Head = &request;
+/// let request = http::Request::get("/search?q=toll").header("host", "api.example.com").body("")?;
+/// let head: &RequestHead = &request;
 /// assert_eq!((head.path(), head.host()), ("/search", Some("api.example.com")));
 /// assert_eq!(head.uri().query(), Some("q=toll"));
 /// # Ok::<(), http::Error>(())

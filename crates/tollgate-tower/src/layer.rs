@@ -31,7 +31,7 @@ use crate::head::RequestHead;
 ///
 /// // By the client's address, behind a load balancer of your own:
 /// let trust = Trust::proxies(["10.0.0.0/8".parse()?]);
-/// let layer = RateLimitLayer::per_key(Rate::per_minute(100), keys::Address::new().behind(trust))
+/// let layer = RateLimitLayer::per_key(Rate::per_minute(100), keys::ClientAddress::new().trust(trust))
 ///     .exempt_probes();
 /// # let _ = layer;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -91,7 +91,7 @@ impl<C: Clock + 'static, W: Clock + 'static> RateLimitLayer<PolicyLimits<Memory<
     ///
     /// let text = "limits: [{name: logins, match: {path: /login}, key: ip, rate: 5/m}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
-    /// let layer = RateLimitLayer::by_policy(engine);
+    /// let layer = RateLimitLayer::from_policy(engine);
     /// # let _ = layer;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -110,7 +110,7 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<SettlingRatePerKey<K>> {
     /// use tollgate::Rate;
     /// use tollgate_tower::{RateLimitLayer, keys};
     ///
-    /// let logins = RateLimitLayer::failures(Rate::per_minute(5), keys::Address::new());
+    /// let logins = RateLimitLayer::limit_failures(Rate::per_minute(5), keys::ClientAddress::new());
     /// # let _ = logins;
     /// ```
     ///
@@ -132,8 +132,8 @@ impl<K: KeyExtractor<RequestHead>> RateLimitLayer<ConcurrencyLimit<K>> {
     /// use tollgate_tower::{RateLimitLayer, keys};
     ///
     /// // 20 for each client, and for the whole service 1,000, above which it says 503:
-    /// let each = RateLimitLayer::at_once(20, keys::Address::new());
-    /// let all = RateLimitLayer::at_once(1_000, keys::Global);
+    /// let each = RateLimitLayer::concurrency(20, keys::ClientAddress::new());
+    /// let all = RateLimitLayer::concurrency(1_000, keys::Global);
     /// # let _ = (each, all);
     /// ```
     pub fn concurrency(limit: u32, key: K) -> Self {
@@ -192,10 +192,10 @@ impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_tower::{Answers, HeaderDialect, RateLimitLayer};
+    /// use tollgate_tower::{ResponseFormat, HeaderDialect, RateLimitLayer};
     ///
-    /// let github = Answers::new().dialects([HeaderDialect::XRateLimit]);
-    /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).answers(github);
+    /// let github = ResponseFormat::new().dialects([HeaderDialect::XRateLimit]);
+    /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).response_format(github);
     /// # let _ = layer;
     /// ```
     pub fn response_format(self, answers: ResponseFormat) -> Self {
@@ -220,10 +220,10 @@ impl<L: RequestLimits<RequestHead>, M> RateLimitLayer<L, M> {
     /// use tollgate::Rate;
     /// use tollgate_tower::{RateLimitLayer, Tarpit, keys};
     ///
-    /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).with(|guard| {
+    /// let layer = RateLimitLayer::per_client(Rate::per_second(10)).configure(|guard| {
     ///     guard
     ///         .cost(|request| if request.uri().path() == "/search" { 5 } else { 1 })
-    ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), keys::Address::new())
+    ///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), keys::ClientAddress::new())
     /// });
     /// # let _ = layer;
     /// ```

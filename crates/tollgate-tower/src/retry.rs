@@ -30,7 +30,7 @@ use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, Re
 /// use std::convert::Infallible;
 /// use std::sync::Arc;
 /// use http::{Request, Response};
-/// use tollgate_adaptive::protect::{Backoff, Budget, Retry};
+/// use tollgate_adaptive::protect::{Backoff, RetryBudget, Retry};
 /// use tollgate_tower::RetryLayer;
 /// use tower::{Service, ServiceBuilder, service_fn};
 ///
@@ -38,8 +38,8 @@ use crate::client_layer::{CallPolicy, ClientLayer, LayeredService, ReadyCall, Re
 /// # executor.block_on(async {
 /// // In place of a client of hyper:
 /// let client = service_fn(|_: Request<String>| async { Ok::<_, Infallible>(Response::new("hello")) });
-/// let retry = Retry::new(Backoff::new()).budget(Arc::new(Budget::percent(10)));
-/// let mut client = ServiceBuilder::new().layer(RetryLayer::by(Arc::new(retry))).service(client);
+/// let retry = Retry::new(Backoff::new()).budget(Arc::new(RetryBudget::percent(10)));
+/// let mut client = ServiceBuilder::new().layer(RetryLayer::with_retry(Arc::new(retry))).service(client);
 /// assert_eq!(*client.call(Request::new(String::new())).await?.body(), "hello");
 /// # Ok::<(), tollgate_tower::BoxError>(())
 /// # }).map_err(|error| error.to_string())?;

@@ -53,7 +53,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// let limiter = Arc::new(controller.concurrency().build());
 /// let app: Router = Router::new()
 ///     .route("/", get(|| async { "hello" }))
-///     .layer(ConcurrencyLimitLayer::by(limiter));
+///     .layer(ConcurrencyLimitLayer::with_limiter(limiter));
 /// # let _ = app;
 /// # Ok::<(), tollgate_adaptive::AlgorithmError>(())
 /// ```
@@ -74,7 +74,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// // In place of a client of hyper:
 /// let client = service_fn(|_: Request<()>| async { Ok::<_, Infallible>(Response::new(String::from("hello"))) });
 /// let limiter = Arc::new(ConcurrencyLimiter::new(1));
-/// let mut client = ServiceBuilder::new().layer(ConcurrencyLimitLayer::by(limiter).for_client()).service(client);
+/// let mut client = ServiceBuilder::new().layer(ConcurrencyLimitLayer::with_limiter(limiter).for_client()).service(client);
 /// let first = client.call(Request::new(())).await?;
 /// let error = client.call(Request::new(())).await.expect_err("the first has its body yet");
 /// assert!(error.is::<PermitDenied>());
@@ -177,7 +177,7 @@ impl<F, C: Clock> ConcurrencyLimitLayer<DividedLimit<Arc<LoadShedder<C>>, F>> {
     /// let layer = ConcurrencyLimitLayer::by_criticality(shedder, |request: &Request<Body>| match request.uri().path() {
     ///     "/pay" => Criticality::Critical,
     ///     "/report" => Criticality::Sheddable,
-    ///     _ => request.extensions().get().copied_bytes().unwrap_or_default(),
+    ///     _ => request.extensions().get().copied().unwrap_or_default(),
     /// });
     /// let app: Router = Router::new()
     ///     .route("/pay", post(|| async { "paid" }))
@@ -348,13 +348,13 @@ fn is_grpc<I>(request: &Request<I>) -> bool {
 /// impl<I> AcquirePermit<I> for ByWeight {
 ///     type Home = Arc<ConcurrencyLimiter>;
 ///
-///     fn admit(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied> {
+///     fn try_acquire(&self, request: &Request<I>) -> Result<Permit<Self::Home>, PermitDenied> {
 ///         let weight = if request.method() == "PUT" { 10 } else { 1 };
 ///         self.0.try_acquire_owned_n(weight)
 ///     }
 /// }
 ///
-/// let layer = ConcurrencyLimitLayer::by(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
+/// let layer = ConcurrencyLimitLayer::with_limiter(ByWeight(Arc::new(ConcurrencyLimiter::new(100))));
 /// # let _ = layer;
 /// ```
 pub trait AcquirePermit<I> {

@@ -41,9 +41,9 @@ pub use future::AcquireFuture;
 ///     let mut waiting = pin!(limiter.acquire().into_future());
 ///     let mut context = Context::from_waker(Waker::noop());
 ///     assert!(waiting.as_mut().poll(&mut context).is_pending());
-///     assert_eq!(limiter.check().wait(), Duration::from_millis(200), "behind it");
+///     assert_eq!(limiter.check().wait_or_max(), Duration::from_millis(200), "behind it");
 /// }
-/// assert_eq!(limiter.check().wait(), Duration::from_millis(100), "it is gone");
+/// assert_eq!(limiter.check().wait_or_max(), Duration::from_millis(100), "it is gone");
 /// ```
 ///
 /// It can be awaited on any executor. Inside a tokio runtime (feature `tokio`) a wait ends on tokio's
@@ -73,7 +73,7 @@ pub use future::AcquireFuture;
 /// assert_eq!(limiter.acquire().await, Ok(Duration::from_millis(100)));
 ///
 /// let hasty = limiter.acquire().timeout(Duration::from_millis(50)).await;
-/// assert!(matches!(hasty, Err(RateDenied::TooLate(_))));
+/// assert!(matches!(hasty, Err(RateDenied::DeadlineExceeded(_))));
 /// # }
 /// # #[cfg(not(feature = "tokio"))]
 /// # fn main() {}

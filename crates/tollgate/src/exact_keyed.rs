@@ -66,7 +66,7 @@ use key::WaitTerms;
 /// assert!(limiter.allow("user:42"));
 /// clock.advance(Duration::from_secs(20));
 /// assert!(limiter.allow("user:42"));
-/// assert_eq!(limiter.check("user:42").wait(), Duration::from_secs(40));
+/// assert_eq!(limiter.check("user:42").wait_or_max(), Duration::from_secs(40));
 /// assert!(limiter.allow("user:43"));
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

@@ -124,7 +124,7 @@ impl<C: Clock> FairLimiter<C> {
     ///
     /// let limiter = FairLimiter::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// assert_eq!(limiter.check_n("ada", 9).remaining, 1);
-    /// assert_eq!(limiter.check_n("bob", 3).wait(), Duration::from_millis(200));
+    /// assert_eq!(limiter.check_n("bob", 3).wait_or_max(), Duration::from_millis(200));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn check_n<K: Hash + ?Sized>(&self, client: &K, cost: u64) -> Decision {
@@ -147,8 +147,8 @@ impl<C: Clock> FairLimiter<C> {
     /// // Five more take half a second, so less patience fails at once.
     /// let patience = Duration::from_millis(400);
     /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::TooLate(_)));
-    /// assert_eq!(refused.decision().wait(), Duration::from_millis(500));
+    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn acquire_n<K: Hash + ?Sized>(

@@ -159,7 +159,7 @@ impl<P: KeyTarget> KeyHandle<P> {
     /// Takes `cost` tokens, to be used after the reservation's delay.
     ///
     /// # Errors
-    /// [`RateDenied::Never`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if it would act further ahead than the
+    /// [`RateDenied::ExceedsBurst`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if it would act further ahead than the
     /// limiter's longest wait, or than the algorithm can book (a sliding log: one window); [`RateDenied::Blocked`] if the key
     /// is blocked; [`RateDenied::QueueFull`] if it is new and has no room.
     ///

@@ -72,7 +72,7 @@ use table::Table;
 ///     .build()?;
 /// assert!(limiter.allow("user:42") && limiter.allow("user:42"));
 /// let decision = limiter.check("user:42");
-/// assert_eq!(decision.wait(), Duration::from_millis(500));
+/// assert_eq!(decision.wait_or_max(), Duration::from_millis(500));
 /// assert!(limiter.allow(&Ipv4Addr::LOCALHOST));
 /// assert!(limiter.allow(&("tenant", "/route")));
 /// # Ok::<(), tollgate::LimitError>(())

@@ -176,8 +176,8 @@ impl<'a, C: Clock> Lane<'a, C> {
     /// assert_eq!(b.acquire_n(4).wait_blocking(), Ok(Duration::ZERO));
     /// // The other lane is full, so all that comes in is there to be borrowed: 10 a second.
     /// let refused = b.acquire().timeout(Duration::from_millis(99)).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::TooLate(_)));
-    /// assert_eq!(refused.decision().wait(), Duration::from_millis(100));
+    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(100));
     /// # Ok::<(), tollgate::lanes::LanesError>(())
     /// ```
     pub fn acquire_n(&self, cost: u64) -> QueuedAcquire<'a, LaneShares, C> {

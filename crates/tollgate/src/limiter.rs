@@ -189,7 +189,7 @@ impl<C: Clock> Limiter<C> {
     /// Takes `cost` tokens now, however long it takes until they may be used.
     ///
     /// # Errors
-    /// [`RateDenied::Never`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if the algorithm
+    /// [`RateDenied::ExceedsBurst`] if the cost is above the burst; [`RateDenied::TooFarAhead`] if the algorithm
     /// can't book that far ahead (a sliding log books one window).
     pub fn reserve(&self, cost: u64) -> Result<Reservation<&Self>, RateDenied> {
         self.reserve_at(self.clock.now(), cost)
@@ -329,7 +329,7 @@ impl<C: Clock> Limiter<C> {
     ///
     /// let limiter = Limiter::new(Rate::zero());
     /// assert!(!limiter.allow());
-    /// limiter.set_switch(Switch::BypassOptions);
+    /// limiter.set_switch(Switch::Bypass);
     /// assert!(limiter.allow());
     /// ```
     pub fn set_switch(&self, switch: Switch) {

@@ -92,8 +92,8 @@ const MAX_CLAIM_ATTEMPTS: usize = 8;
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(clock.clone()).build()?;
 /// assert!(limiter.check_n("tenant", 100).is_allowed());
 /// let refused = limiter.check("tenant");
-/// assert_eq!(refused.wait(), Duration::from_secs(12 * 3_600));
-/// clock.advance(refused.wait());
+/// assert_eq!(refused.wait_or_max(), Duration::from_secs(12 * 3_600));
+/// clock.advance(refused.wait_or_max());
 /// assert!(limiter.check("tenant").is_allowed());
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -226,7 +226,7 @@ impl<C: Clock> QuotaLimiter<C> {
     ///
     /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
     /// let receipt = limiter.charge("tenant", 4)?;
-    /// assert_eq!(limiter.give_back("tenant", receipt), 4);
+    /// assert_eq!(limiter.refund_receipt("tenant", receipt), 4);
     /// assert_eq!(limiter.peek("tenant").remaining, 10);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

@@ -111,9 +111,9 @@ impl<H: LimitHandle> Reservation<H> {
     /// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Manual::new());
     /// assert!(limiter.allow());
     /// let slot = limiter.reserve(1)?;
-    /// let act_at = slot.act_at();
+    /// let act_at = slot.ready_at();
     /// slot.keep(); // to be used at that time; dropped, it would have been given back
-    /// assert_eq!(limiter.reserve(1)?.act_at() - act_at, Duration::from_millis(100));
+    /// assert_eq!(limiter.reserve(1)?.ready_at() - act_at, Duration::from_millis(100));
     /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn keep(mut self) {

@@ -96,7 +96,7 @@ impl LoadCounts {
     /// ```
     /// use tollgate::snapshot::LoadCounts;
     ///
-    /// assert_eq!(LoadCounts::default().and(LoadCounts::default()), LoadCounts::default());
+    /// assert_eq!(LoadCounts::default().merged_with(LoadCounts::default()), LoadCounts::default());
     /// ```
     #[must_use]
     pub const fn merged_with(self, other: Self) -> Self {
@@ -547,7 +547,7 @@ impl SnapshotReader {
     ///     match file.word()? {
     ///         0 => Ok(false),
     ///         1 => Ok(true),
-    ///         _ => Err(file.corrupt()),
+    ///         _ => Err(file.corrupt_error()),
     ///     }
     /// }
     /// ```

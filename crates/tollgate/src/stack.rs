@@ -41,7 +41,7 @@ use limit::{ClockReading, LevelCharge};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, KeyedLimiter, Level, Limiter, Rate, CompositeLimiter, stack::{Kind, CompositeDecision}};
+/// use tollgate::{ConcurrencyLimiter, KeyedLimiter, Limit, Limiter, Rate, CompositeLimiter, stack::{LimitKind, CompositeDecision}};
 ///
 /// let users = KeyedLimiter::new(Rate::per_minute(2), 10_000);
 /// let service = Limiter::new(Rate::per_second(1_000));
@@ -50,18 +50,18 @@ use limit::{ClockReading, LevelCharge};
 ///
 /// let request = |user: &str| {
 ///     stack.check(&[
-///         Level::new("user", &users.key(user)),
-///         Level::new("service", &service),
-///         Level::new("slots", &slots),
+///         Limit::new("user", &users.key(user)),
+///         Limit::new("service", &service),
+///         Limit::new("slots", &slots),
 ///     ])
 /// };
-/// let CompositeDecision::Passed(passed) = request("ada") else { panic!("the first") };
+/// let CompositeDecision::Allowed(passed) = request("ada") else { panic!("the first") };
 /// assert_eq!(passed.decision.remaining, 1); // the tightest: one more for this user
-/// passed.pass.success(); // at the end of the request
+/// passed.permits.success(); // at the end of the request
 ///
-/// assert!(request("ada").passed().is_some());
-/// let CompositeDecision::RateDenied(refusal) = request("ada") else { panic!("the third in a minute") };
-/// assert_eq!((refusal.name, refusal.kind), ("user", Kind::Rate));
+/// assert!(request("ada").allowed().is_some());
+/// let CompositeDecision::Denied(refusal) = request("ada") else { panic!("the third in a minute") };
+/// assert_eq!((refusal.name, refusal.kind), ("user", LimitKind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
 #[derive(Debug, Default)]
@@ -79,11 +79,11 @@ impl CompositeLimiter {
     /// concurrency limits until it is dropped.
     ///
     /// ```
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let (narrow, broad) = (Limiter::new(Rate::per_hour(1)), Limiter::new(Rate::per_hour(9)));
     /// let stack = CompositeLimiter::new();
-    /// let levels = [Level::new("narrow", &narrow), Level::new("broad", &broad).cost(3)];
+    /// let levels = [Limit::new("narrow", &narrow), Limit::new("broad", &broad).cost(3)];
     /// assert!(stack.allow(&levels).is_some());
     /// assert!(stack.allow(&levels).is_none());
     /// assert_eq!(broad.peek().remaining, 6);
@@ -127,11 +127,11 @@ impl CompositeLimiter {
     /// What every level would say, without charging any.
     ///
     /// ```
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
     /// let stack = CompositeLimiter::new();
-    /// assert!(stack.peek(&[Level::new("all", &limiter).cost(10)]).refusal().is_some());
+    /// assert!(stack.peek(&[Limit::new("all", &limiter).cost(10)]).denial().is_some());
     /// assert_eq!(limiter.peek().remaining, 9);
     /// ```
     pub fn peek<'a>(&self, levels: &[Limit<'a>]) -> CompositeDecision<'a> {

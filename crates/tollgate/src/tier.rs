@@ -149,8 +149,8 @@ impl Algorithm {
     /// use tollgate::{Algorithm, Rate};
     ///
     /// let slow = Rate::per_day(1).burst(1_000);
-    /// assert!(Algorithm::Gcra.takes(slow).is_err());
-    /// assert!(Algorithm::TokenBucket.takes(slow).is_ok());
+    /// assert!(Algorithm::Gcra.check_rate(slow).is_err());
+    /// assert!(Algorithm::TokenBucket.check_rate(slow).is_ok());
     /// ```
     pub fn check_rate(self, rate: Rate) -> Result<(), LimitError> {
         Tier::new(self, rate).map(drop)

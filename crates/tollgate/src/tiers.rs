@@ -134,7 +134,7 @@ impl From<LimitError> for TierError {
 /// live: what a tenant has spent stays spent, and what is in flight stays valid.
 ///
 /// ```
-/// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits, stack::Kind};
+/// use tollgate::{Quota, Rate, Tiers, tiers::TierLimits, stack::LimitKind};
 ///
 /// let free = TierLimits::new(Rate::per_second(10).burst(20)).quota(Quota::per_day(1_000));
 /// let tiers = Tiers::builder("free", free.concurrency(5), 1_000_000).tier(
@@ -149,8 +149,8 @@ impl From<LimitError> for TierError {
 /// let passes: Vec<_> = (0..9).filter_map(|_| tiers.allow("hobbyist")).collect();
 /// assert_eq!(passes.len(), 5); // five at once, and they are all still running
 /// let verdict = tiers.check("hobbyist");
-/// assert_eq!(verdict.refusal().expect("refused").kind, Kind::Concurrency);
-/// assert!(tiers.check("acme").refusal().is_none());
+/// assert_eq!(verdict.denial().expect("refused").kind, LimitKind::Concurrency);
+/// assert!(tiers.check("acme").denial().is_none());
 /// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```
 #[derive(Debug)]
@@ -269,13 +269,13 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// The tenant's limits as levels, at this cost, to be met together with others.
     ///
     /// ```
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, Tiers, tiers::TierLimits};
     ///
     /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(10)), 1_000_000).build()?;
     /// let (global, stack) = (Limiter::new(Rate::per_second(1_000)), CompositeLimiter::new());
     /// let pass = tiers.with_limits("acme", 1, |own| {
     ///     let mut levels = own.to_vec();
-    ///     levels.push(Level::new("global", &global));
+    ///     levels.push(Limit::new("global", &global));
     ///     stack.allow(&levels)
     /// });
     /// assert!(pass.is_some());
@@ -343,8 +343,8 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     ///
     /// let tiers = Tiers::builder("free", TierLimits::new(Rate::per_second(1)), 1_000_000).build()?;
     /// tiers.set_override("acme", TierLimits::new(Rate::per_second(1_000)))?;
-    /// assert!(tiers.check_n("acme", 1_000).refusal().is_none());
-    /// assert!(tiers.check_n("other", 1_000).refusal().is_some());
+    /// assert!(tiers.check_n("acme", 1_000).denial().is_none());
+    /// assert!(tiers.check_n("other", 1_000).denial().is_some());
     /// # Ok::<(), tollgate::tiers::TierError>(())
     /// ```
     pub fn set_override(&self, tenant: &str, allowance: TierLimits) -> Result<(), TierError> {

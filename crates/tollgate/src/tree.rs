@@ -43,10 +43,10 @@ use path_charge::PathCharge;
 /// decided as it comes.
 ///
 /// ```
-/// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+/// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
 ///
 /// let clock = Manual::new();
-/// let tree = Tree::builder(Rate::per_second(10_000)).clock(clock).build()?;
+/// let tree = ClassTree::builder(Rate::per_second(10_000)).clock(clock).build()?;
 /// let rate = Rate::per_second;
 /// let search = tree.add_branch("search", tree.root(), Class::new(rate(5_000)).ceiling(rate(9_000)))?;
 /// let upload = tree.add_leaf("upload", tree.root(), Class::new(rate(1_000)))?;
@@ -161,9 +161,9 @@ impl<C: Clock> ClassTree<C> {
     /// As [`add_branch`](Self::add_branch).
     ///
     /// ```
-    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+    /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
     ///
-    /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
+    /// let tree = ClassTree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
     /// let users = tree.add_leaves("user", tree.root(), Class::new(Rate::per_second(2)), 1_000)?;
     /// let (alice, bob) = (tree.leaf(users, "alice"), tree.leaf(users, "bob"));
     /// assert!(tree.allow(alice) && tree.allow(alice) && !tree.allow(alice));
@@ -204,9 +204,9 @@ impl<C: Clock> ClassTree<C> {
     /// [`TreeError`] says why not; then nothing changes.
     ///
     /// ```
-    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+    /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
     ///
-    /// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
+    /// let tree = ClassTree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
     /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(10)))?;
     /// assert_eq!((0..50).filter(|_| tree.allow(leaf)).count(), 10);
     /// tree.set_class(leaf, Class::new(Rate::per_second(10)).ceiling(Rate::per_second(30)))?;
@@ -302,9 +302,9 @@ impl<C: Clock> ClassTree<C> {
     /// class would be invisible as long as it is refused, and others would borrow its share.
     ///
     /// ```
-    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+    /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
     ///
-    /// let tree = Tree::builder(Rate::per_second(1_000)).clock(Manual::new()).build()?;
+    /// let tree = ClassTree::builder(Rate::per_second(1_000)).clock(Manual::new()).build()?;
     /// let class = Class::new(Rate::per_second(1)).ceiling(Rate::per_second(1_000));
     /// let [a, b] = ["a", "b"].map(|name| tree.add_leaf(name, tree.root(), class));
     /// let (a, b) = (a?, b?);
@@ -313,7 +313,7 @@ impl<C: Clock> ClassTree<C> {
     /// assert!(!tree.peek(b, 500).is_allowed());
     /// assert_eq!(tree.peek(a, 0).decision.remaining, spare);
     /// // DecideNow b wants something, and a has to leave a little for it.
-    /// assert!(!tree.ask(b, 500).is_allowed());
+    /// assert!(!tree.peek_with_demand(b, 500).is_allowed());
     /// assert!(tree.peek(a, 0).decision.remaining < spare);
     /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```
@@ -344,13 +344,13 @@ impl<C: Clock> ClassTree<C> {
     /// The refusal; nothing was charged.
     ///
     /// ```
-    /// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+    /// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
     ///
-    /// let tree = Tree::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
+    /// let tree = ClassTree::builder(Rate::per_second(10)).clock(Manual::new()).build()?;
     /// let leaf = tree.add_leaf("upload", tree.root(), Class::new(Rate::per_second(5)))?;
-    /// let receipt = tree.take(leaf, 5).expect("it is unused");
+    /// let receipt = tree.charge(leaf, 5).expect("it is unused");
     /// assert!(!tree.allow(leaf));
-    /// tree.give_back(receipt);
+    /// tree.refund(receipt);
     /// assert_eq!(tree.peek(leaf, 0).decision.remaining, 5);
     /// # Ok::<(), tollgate::tree::TreeError>(())
     /// ```

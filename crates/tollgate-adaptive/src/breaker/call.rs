@@ -22,7 +22,7 @@ use super::{AdmittedCall, CircuitBreaker};
 ///     Err(error) if error.starts_with("404") => call.ignored(), // what was asked was wrong
 ///     Err(_) => call.failure(),
 /// }
-/// # Ok::<(), tollgate_adaptive::breaker::Open>(())
+/// # Ok::<(), tollgate_adaptive::breaker::CircuitOpen>(())
 /// ```
 #[must_use = "a call that is dropped counts as one without an answer"]
 #[derive(derive_more::Debug)]

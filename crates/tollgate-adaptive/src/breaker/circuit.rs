@@ -20,16 +20,16 @@ use super::{BreakerEvent, CircuitState, FailureWindow, ForcedState, Thresholds, 
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Timestamp;
-/// use tollgate_adaptive::breaker::{BreakerEvent, Circuit, Entry, State, Thresholds, TripReason, Admission};
+/// use tollgate_adaptive::breaker::{BreakerEvent, Circuit, AdmittedCall, CircuitState, Thresholds, TripReason, Admission};
 ///
 /// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
 /// let (now, later) = (Timestamp::from_secs(10), Timestamp::from_secs(11));
-/// assert_eq!(circuit.fails(Entry::untracked(), now), None);
-/// assert_eq!(circuit.fails(Entry::untracked(), later), None);
-/// let silent = circuit.fails(Entry::untracked(), later + Duration::from_secs(1));
+/// assert_eq!(circuit.record_failure(AdmittedCall::untracked(), now), None);
+/// assert_eq!(circuit.record_failure(AdmittedCall::untracked(), later), None);
+/// let silent = circuit.record_failure(AdmittedCall::untracked(), later + Duration::from_secs(1));
 /// assert_eq!(silent, Some(BreakerEvent::Opened { stays: Duration::from_secs(1), why: TripReason::Silent }));
-/// assert_eq!(circuit.state(later + Duration::from_secs(1)), State::Open);
-/// assert!(matches!(circuit.enter(later + Duration::from_secs(2)), Admission::ProbeGuard(_)));
+/// assert_eq!(circuit.state(later + Duration::from_secs(1)), CircuitState::Open);
+/// assert!(matches!(circuit.admit(later + Duration::from_secs(2)), Admission::Probe(_)));
 /// ```
 #[derive(Debug)]
 pub struct Circuit {
@@ -213,15 +213,15 @@ impl Circuit {
     /// ```
     /// use std::time::Duration;
     /// use tollgate::Timestamp;
-    /// use tollgate_adaptive::breaker::{Admission, Circuit, State, Thresholds};
+    /// use tollgate_adaptive::breaker::{Admission, Circuit, CircuitState, Thresholds};
     ///
     /// let circuit = Circuit::new(Thresholds { silent_for: Duration::from_secs(2), ..Thresholds::default() });
     /// for millis in (0..=2_000).step_by(100) {
     ///     let now = Timestamp::from_millis(10_000 + millis);
-    ///     let Admission::HeldPermits(entry) = circuit.enter(now) else { break };
-    ///     circuit.dropped(entry, now);
+    ///     let Admission::Pass(entry) = circuit.admit(now) else { break };
+    ///     circuit.record_drop(entry, now);
     /// }
-    /// assert_eq!(circuit.state(Timestamp::from_secs(12)), State::Open);
+    /// assert_eq!(circuit.state(Timestamp::from_secs(12)), CircuitState::Open);
     /// ```
     #[cold]
     pub fn record_drop(&self, entry: AdmittedCall, now: Timestamp) -> Option<BreakerEvent> {

@@ -7,9 +7,9 @@ use derive_more::Display;
 /// Whether calls pass.
 ///
 /// ```
-/// use tollgate_adaptive::breaker::State;
+/// use tollgate_adaptive::breaker::CircuitState;
 ///
-/// assert_eq!(State::HalfOpen as u8, 1);
+/// assert_eq!(CircuitState::HalfOpen as u8, 1);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub enum CircuitState {
@@ -46,7 +46,7 @@ pub enum TripReason {
 /// use std::time::Duration;
 /// use tollgate_adaptive::breaker::{BreakerEvent, TripReason};
 ///
-/// let opened = BreakerEvent::Opened { stays: Duration::from_secs(2), why: TripReason::ProbeGuard };
+/// let opened = BreakerEvent::Opened { stays: Duration::from_secs(2), why: TripReason::Probe };
 /// assert_eq!(opened.to_string(), "the circuit is open for 2s: a probe failed");
 /// ```
 #[derive(Clone, Copy, Debug, Display, PartialEq, Eq)]

@@ -13,9 +13,9 @@ use tollgate::stripes::{StripedCounters, Writers};
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::breaker::Span;
+/// use tollgate_adaptive::breaker::FailureWindow;
 ///
-/// assert_ne!(Span::Calls(100), Span::Time(Duration::from_secs(10)));
+/// assert_ne!(FailureWindow::Calls(100), FailureWindow::Time(Duration::from_secs(10)));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum FailureWindow {

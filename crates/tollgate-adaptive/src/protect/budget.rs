@@ -11,9 +11,9 @@ use crate::undo_guard::UndoGuard;
 /// all [`Retry`](super::Retry)s to one backend.
 ///
 /// ```
-/// use tollgate_adaptive::protect::Budget;
+/// use tollgate_adaptive::protect::RetryBudget;
 ///
-/// let budget = Budget::percent(10);
+/// let budget = RetryBudget::percent(10);
 /// assert!(!budget.try_retry(), "nothing was called yet");
 /// for _ in 0..25 {
 ///     budget.called();

@@ -18,7 +18,7 @@ use crate::undo_guard::UndoGuard;
 /// ```
 /// use std::sync::Arc;
 /// use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
-/// use tollgate::concurrency::Ending;
+/// use tollgate::concurrency::PermitOutcome;
 /// use tollgate_adaptive::protect::CallGuard;
 /// use tollgate::{ConcurrencyLimiter, Limiter, Rate};
 ///
@@ -30,9 +30,9 @@ use crate::undo_guard::UndoGuard;
 ///     .bulkhead(Arc::new(ConcurrencyLimiter::new(10)));
 /// let page = backend
 ///     .call(fetch, |result| match result {
-///         Ok(_) => Ending::Success,
-///         Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ending::Ignored,
-///         Err(_) => Ending::OnDrop, // a failure to the breaker, a sign of overload to the bulkhead
+///         Ok(_) => PermitOutcome::Success,
+///         Err(error) if error.kind() == std::io::ErrorKind::NotFound => PermitOutcome::Ignored,
+///         Err(_) => PermitOutcome::Dropped, // a failure to the breaker, a sign of overload to the bulkhead
 ///     })
 ///     .await?;
 /// # let _ = page;

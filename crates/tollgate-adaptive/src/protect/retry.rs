@@ -160,11 +160,11 @@ pub struct RetriesExhausted<E> {
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate_adaptive::protect::{RetryAdvice, Backoff, Budget, Retry};
+/// use tollgate_adaptive::protect::{RetryAdvice, Backoff, RetryBudget, Retry};
 ///
 /// # async fn fetch() -> Result<(), u16> { Ok(()) }
 /// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// let retry = Retry::new(Backoff::new()).budget(Arc::new(Budget::percent(10)));
+/// let retry = Retry::new(Backoff::new()).budget(Arc::new(RetryBudget::percent(10)));
 /// retry
 ///     .within(Duration::from_secs(10))
 ///     .call(fetch, |status| match status {

@@ -19,9 +19,9 @@ use crate::random::{SplitMix64, random_seed};
 ///
 /// ```
 /// use tollgate::clock::Manual;
-/// use tollgate_adaptive::protect::Throttle;
+/// use tollgate_adaptive::protect::ClientThrottle;
 ///
-/// let throttle = Throttle::with_clock(2.0, Manual::new());
+/// let throttle = ClientThrottle::with_clock(2.0, Manual::new());
 /// let mut sent = 0;
 /// for _ in 0..1_000 {
 ///     if let Ok(attempt) = throttle.try_call() {
@@ -80,9 +80,9 @@ impl<C: Clock> ClientThrottle<C> {
     /// doesn't hold back and send the same calls at the same time.
     ///
     /// ```
-    /// use tollgate_adaptive::protect::Throttle;
+    /// use tollgate_adaptive::protect::ClientThrottle;
     ///
-    /// let throttle = Throttle::new(2.0).seed(7);
+    /// let throttle = ClientThrottle::new(2.0).seed(7);
     /// assert!(throttle.try_call().is_ok());
     /// ```
     #[must_use]

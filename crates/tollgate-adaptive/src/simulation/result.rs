@@ -47,9 +47,9 @@ pub struct TimePoint {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_adaptive::simulation::Judged;
+/// use tollgate_adaptive::simulation::Score;
 ///
-/// let judged = Judged { goodput: 0.95, p99_times: 1.4, swing: 0.1, starved: Duration::from_secs(3) };
+/// let judged = Score { goodput: 0.95, p99_times: 1.4, swing: 0.1, starved: Duration::from_secs(3) };
 /// assert!(judged.is_good());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]

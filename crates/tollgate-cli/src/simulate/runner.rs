@@ -107,7 +107,7 @@ impl RunResult {
 /// assert_eq!((bucket.admitted(), bucket.denied()), (2, 3));
 ///
 /// // The queue lets one go at once and two wait, 100 ms apart.
-/// let queue = run(AlgorithmForm::Queue, rate, &arrivals)?;
+/// let queue = run(AlgorithmForm::LeakyBucketQueue, rate, &arrivals)?;
 /// assert_eq!(queue.releases, [0, 100, 200].map(Timestamp::from_millis));
 /// assert_eq!(queue.longest_wait, Some(Duration::from_millis(200)));
 /// # Ok::<(), tollgate_core::LimitError>(())

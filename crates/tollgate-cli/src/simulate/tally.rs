@@ -8,12 +8,12 @@ use tollgate_core::Timestamp;
 ///
 /// ```
 /// use core::time::Duration;
-/// use tollgate_cli::simulate::tally::peak;
+/// use tollgate_cli::simulate::tally::peak_in_window;
 /// use tollgate_core::Timestamp;
 ///
 /// let times = [0, 60, 100, 159].map(Timestamp::from_millis);
 /// // 0 and 100 are a whole window apart and never in the same one; 60, 100 and 159 are.
-/// assert_eq!(peak(&times, Duration::from_millis(100)), 3);
+/// assert_eq!(peak_in_window(&times, Duration::from_millis(100)), 3);
 /// ```
 pub fn peak_in_window(times: &[Timestamp], window: Duration) -> usize {
     let mut first = 0;

@@ -17,16 +17,16 @@ use crate::policy::{Counting, Mode, Policy};
 ///
 /// ```
 /// use tollgate_engine::Policy;
-/// use tollgate_engine::diff::{PolicyDiff, State};
+/// use tollgate_engine::diff::{PolicyDiff, CounterState};
 /// use tollgate_engine::document::Format;
 ///
 /// let read = |rule: &str| Policy::from_text(&format!("limits: [{{name: a, {rule}}}]"), Format::Yaml);
 /// let state = |old: &str, new: &str| {
-///     let diff = PolicyDiff::between(&read(old)?.policy, &read(new)?.policy);
+///     let diff = PolicyDiff::new(&read(old)?.policy, &read(new)?.policy);
 ///     Ok::<_, tollgate_engine::LoadError>(diff.changes[0].state)
 /// };
-/// assert_eq!(state("rate: 5/s", "rate: 9/s")?, Some(State::Kept));
-/// assert_eq!(state("rate: 5/s", "rate: 5/s, algorithm: sliding-log")?, Some(State::Anew));
+/// assert_eq!(state("rate: 5/s", "rate: 9/s")?, Some(CounterState::Kept));
+/// assert_eq!(state("rate: 5/s", "rate: 5/s, algorithm: sliding-log")?, Some(CounterState::Anew));
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, derive_more::Display)]

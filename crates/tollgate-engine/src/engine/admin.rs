@@ -68,7 +68,7 @@ impl<B: Backend> Engine<B> {
     /// for _ in 0..5 {
     ///     let _ = engine.decide(&Facts::new());
     /// }
-    /// assert_eq!((engine.requests().passed, engine.requests().refused), (2, 3));
+    /// assert_eq!((engine.requests().passed, engine.requests().denied), (2, 3));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn requests(&self) -> RequestCounts {
@@ -94,8 +94,8 @@ impl<B: Backend> Engine<B> {
     /// let engine = Engine::new(Policy::default(), Memory::new())?.with_counters(10).with_top_keys(10);
     /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: None });
     /// engine.count_throttle(ThrottleDecision { key: b"ada", denied: Some(DenyReason::Rate) });
-    /// assert_eq!((engine.requests().passed, engine.requests().refused), (1, 1));
-    /// assert_eq!(engine.top().expect("counted").keys[0].limiter, "(throttle)");
+    /// assert_eq!((engine.requests().passed, engine.requests().denied), (1, 1));
+    /// assert_eq!(engine.top_keys().expect("counted").keys[0].limiter, "(throttle)");
     /// # Ok::<(), tollgate_engine::PolicyError>(())
     /// ```
     pub fn count_throttle(&self, decision: ThrottleDecision<'_>) {
@@ -185,9 +185,9 @@ impl<B: Backend> Engine<B> {
     /// let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?.with_top_keys(10);
     /// let _ = (engine.decide(&Facts::new()), engine.decide(&Facts::new()));
-    /// assert_eq!(engine.top().expect("it is counted").keys.len(), 1);
+    /// assert_eq!(engine.top_keys().expect("it is counted").keys.len(), 1);
     /// engine.reset_top_keys();
-    /// assert_eq!(engine.top().expect("it is counted").keys.len(), 0);
+    /// assert_eq!(engine.top_keys().expect("it is counted").keys.len(), 0);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reset_top_keys(&self) {
@@ -196,8 +196,8 @@ impl<B: Backend> Engine<B> {
         }
     }
 
-    /// Carries out an order from now on, until it ends: a key or a rule is [blocked](OverrideAction::ForBlock),
-    /// [let through](OverrideAction::BypassOptions), or has [another limit](OverrideAction::Limit). One of the same sort for the same target takes
+    /// Carries out an order from now on, until it ends: a key or a rule is [blocked](OverrideAction::Block),
+    /// [let through](OverrideAction::Bypass), or has [another limit](OverrideAction::Limit). One of the same sort for the same target takes
     /// the place of that.
     ///
     /// Orders lie over the policy. A [reload](Self::reload) keeps them: they are for the rule of their name, and idle while
@@ -217,7 +217,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// use tollgate_engine::orders::{Act, NewOverride, Target};
+    /// use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
     /// use tollgate_engine::verdict::DenyReason;
     ///
     /// # let wall = Manual::new();
@@ -225,16 +225,16 @@ impl<B: Backend> Engine<B> {
     /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/s}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, memory)?;
     /// let hour = Duration::from_secs(3_600);
-    /// engine.order(NewOverride::new(Act::Block, Target::key("per-user", [("user", "mallory")]), hour).by("ada"))?;
+    /// engine.add_override(NewOverride::new(OverrideAction::Block, Target::key("per-user", [("user", "mallory")]), hour).author("ada"))?;
     ///
     /// let mallory = Facts::new().with("user", "mallory");
     /// let verdict = engine.decide(&mallory);
     /// assert_eq!(verdict.reason(), Some(DenyReason::Blocked));
-    /// assert_eq!(verdict.decision().wait(), hour);
-    /// assert!(engine.decide(&Facts::new().with("user", "bob")).passed().is_some());
+    /// assert_eq!(verdict.decision().wait_or_max(), hour);
+    /// assert!(engine.decide(&Facts::new().with("user", "bob")).allowed().is_some());
     /// # wall.advance(hour);
     /// // An hour later:
-    /// assert!(engine.decide(&mallory).passed().is_some());
+    /// assert!(engine.decide(&mallory).allowed().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn add_override(&self, new: NewOverride) -> Result<Override, OverrideError> {
@@ -252,15 +252,15 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_engine::orders::{Act, NewOverride, Target};
+    /// # use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
-    /// let order = engine.order(NewOverride::new(Act::Block, target, Duration::from_secs(60)))?;
+    /// let order = engine.add_override(NewOverride::new(OverrideAction::Block, target, Duration::from_secs(60)))?;
     /// let facts = Facts::new().with("ip", "203.0.113.7");
-    /// assert!(engine.decide(&facts).refused().is_some());
-    /// assert!(engine.withdraw(order.id).is_some());
-    /// assert!(engine.decide(&facts).refused().is_none());
+    /// assert!(engine.decide(&facts).denied().is_some());
+    /// assert!(engine.remove_override(order.id).is_some());
+    /// assert!(engine.decide(&facts).denied().is_none());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove_override(&self, id: u64) -> Option<Override> {
@@ -275,13 +275,13 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::{Engine, Policy};
-    /// # use tollgate_engine::orders::{Act, NewOverride, Target};
+    /// # use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
-    /// engine.order(NewOverride::new(Act::Block, target.clone(), Duration::from_secs(60)))?;
-    /// assert!(engine.withdraw_from(&target, &Act::BypassOptions).is_none());
-    /// assert!(engine.withdraw_from(&target, &Act::Block).is_some());
+    /// engine.add_override(NewOverride::new(OverrideAction::Block, target.clone(), Duration::from_secs(60)))?;
+    /// assert!(engine.remove_override_for(&target, &OverrideAction::Bypass).is_none());
+    /// assert!(engine.remove_override_for(&target, &OverrideAction::Block).is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn remove_override_for(&self, target: &Target, act: &OverrideAction) -> Option<Override> {
@@ -362,7 +362,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy, RestoreOptions};
     /// # use tollgate_testkit::scratch::TempFolder;
-    /// # let folder = Scratch::new("engine-save");
+    /// # let folder = TempFolder::new("engine-save");
     /// # let path = folder.path("state");
     ///
     /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 2/h}]", Format::Yaml)?.policy;

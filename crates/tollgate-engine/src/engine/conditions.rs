@@ -12,14 +12,14 @@ use super::rules::CompiledPolicy;
 /// ```
 /// use tollgate_engine::backend::Memory;
 /// use tollgate_engine::document::Format;
-/// use tollgate_engine::{Conditions, Engine, Facts, Policy};
+/// use tollgate_engine::{DecideOptions, Engine, Facts, Policy};
 ///
 /// let text = "limits: [{name: all, rate: 1/h, over: wait 2h}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, Memory::new())?;
 /// let decide = async || {
-///     let (facts, at_once) = (Facts::new(), Conditions::new().at_once());
-///     let first = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
-///     let second = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.passed().is_some());
+///     let (facts, at_once) = (Facts::new(), DecideOptions::new().without_waiting());
+///     let first = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some());
+///     let second = engine.decide_with_conditions(at_once, &facts).await?.is_some_and(|verdict| verdict.allowed().is_some());
 ///     // The second would wait for an hour.
 ///     assert_eq!((first, second), (true, false));
 ///     Ok::<(), std::convert::Infallible>(())

@@ -42,14 +42,14 @@ pub(super) use tree_lookup::{TreeInput, TreeLookups};
 /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// let ada = [Descriptor::new(&[("user", "ada")])];
 /// match engine.decide_descriptors("edge", &ada, 1) {
-///     DescriptorDecision::Passed(passed) => {
+///     DescriptorDecision::Allowed(passed) => {
 ///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
 ///         assert_eq!(passed.statuses[0].charged, 1);
 ///     }
-///     DescriptorDecision::DeniedRequest(_) => panic!("the first in an hour"),
+///     DescriptorDecision::Denied(_) => panic!("the first in an hour"),
 /// }
 /// let second = engine.decide_descriptors("edge", &ada, 1);
-/// let refused = second.refused().expect("the second");
+/// let refused = second.denied().expect("the second");
 /// assert_eq!((refused.retry_after.as_secs(), refused.decider), (3_600, Some(0)));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -74,10 +74,10 @@ pub enum DescriptorDecision {
 /// let file = "domain: edge\ndescriptors: [{key: user, rate_limit: {concurrency: 1}}]";
 /// let engine = Engine::new(Policy::from_text(file, Format::Yaml)?.policy, memory)?;
 /// let ada = [Descriptor::new(&[("user", "ada")])];
-/// let permits = engine.decide_descriptors("edge", &ada, 1).passed().expect("the first").into_permits();
-/// assert!(engine.decide_descriptors("edge", &ada, 1).refused().is_some());
+/// let permits = engine.decide_descriptors("edge", &ada, 1).allowed().expect("the first").into_permits();
+/// assert!(engine.decide_descriptors("edge", &ada, 1).denied().is_some());
 /// drop(permits);
-/// assert!(engine.decide_descriptors("edge", &ada, 1).refused().is_none());
+/// assert!(engine.decide_descriptors("edge", &ada, 1).denied().is_none());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]

@@ -24,7 +24,7 @@ use crate::policy::Mode;
 ///
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, memory)?;
-/// assert!(engine.decide(&Facts::new().with("user", "ada")).passed().is_some());
+/// assert!(engine.decide(&Facts::new().with("user", "ada")).allowed().is_some());
 /// let found = engine.find(&Target::key("per-user", [("user", "ada")]))?;
 /// assert_eq!((found[0].rule.as_str(), found[0].key.as_str()), ("per-user", "user=ada"));
 /// assert_eq!(found[0].limits[0].decision.remaining, 4);
@@ -92,11 +92,11 @@ pub struct KeyLimitState {
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 1/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, memory)?;
 /// let ada = Facts::new().with("user", "ada");
-/// assert!(engine.decide(&ada).passed().is_some());
+/// assert!(engine.decide(&ada).allowed().is_some());
 /// let reset = engine.reset(&Target::facts([("user", "ada")]), ResetScope::Rates)?;
-/// assert_eq!((reset.rules[0].rule.as_str(), reset.refund_result), ("per-user", RefundResult::RecordedRefund));
+/// assert_eq!((reset.rules[0].rule.as_str(), reset.refund_result), ("per-user", RefundResult::Refunded));
 /// assert_eq!(reset.rules[0].reset[0].to_string(), "1/h");
-/// assert!(engine.decide(&ada).passed().is_some());
+/// assert!(engine.decide(&ada).allowed().is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Debug, PartialEq)]

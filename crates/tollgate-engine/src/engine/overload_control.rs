@@ -71,7 +71,7 @@ pub(crate) struct GateState {
 /// let text = "limits: [{name: api, concurrency: {adaptive: gradient2, max: 200}}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
-/// let passed = engine.decide(&facts).passed();
+/// let passed = engine.decide(&facts).allowed();
 /// let states = engine.limiter_states();
 /// let now = states[0].adaptive.expect("it adapts");
 /// assert_eq!((now.limit, now.in_flight, now.adaptive.max), (20, 1, 200));

@@ -133,8 +133,8 @@ pub enum MixedDecision<'f> {
 /// let text = "limits: [{name: search, rate: [5/s, 100/min]}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
-/// assert!(engine.decide(&facts).passed().is_some());
-/// let left = engine.left(&facts);
+/// assert!(engine.decide(&facts).allowed().is_some());
+/// let left = engine.remaining(&facts);
 /// assert_eq!((left[0].rule.as_str(), left[0].decision.remaining), ("search", 4));
 /// assert_eq!((left[1].kind.to_string().as_str(), left[1].decision.remaining), ("100/m", 99));
 /// # Ok::<(), Box<dyn std::error::Error>>(())

@@ -34,23 +34,23 @@ pub(crate) use cause::{DecidedBy, deny_reason};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::verdict::Cause;
 /// # use tollgate_engine::{Engine, Facts, Policy};
-/// use tollgate_engine::Verdict;
+/// use tollgate_engine::RequestDecision;
 ///
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let text = "limits: [{name: per-user, key: [user], rate: 1/min, concurrency: 5}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("user", "42");
 /// match engine.decide(&facts) {
-///     Verdict::Passed(passed) => {
+///     RequestDecision::Allowed(passed) => {
 ///         // The request runs here, or in a task that `passed.into_permits()` is moved into.
 ///         drop(passed);
 ///     }
-///     Verdict::DeniedRequest(refused) => println!("429: {}", refused.cause()),
+///     RequestDecision::Denied(refused) => println!("429: {}", refused.cause()),
 /// }
-/// let Verdict::DeniedRequest(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
+/// let RequestDecision::Denied(refused) = engine.decide(&facts) else { panic!("the second in a minute") };
 /// assert_eq!(refused.cause(), Cause::Rule("per-user"));
 /// assert_eq!(refused.key().expect("by user").to_string(), "user=42");
-/// assert_eq!(refused.decision().wait().as_secs(), 60);
+/// assert_eq!(refused.decision().wait_or_max().as_secs(), 60);
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug)]
@@ -68,12 +68,12 @@ pub enum RequestDecision<'f> {
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let text = "limits: [{name: searches, rate: 10/h}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
-/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+/// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("the first") };
 /// assert_eq!(passed.decision().remaining, 9);
 /// assert!(!passed.is_near_limit());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -89,12 +89,12 @@ pub struct AllowedRequest<'f>(DecisionDetails<'f>);
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let text = "block: [{ip: 203.0.113.0/24}]";
 /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new().with("ip", "203.0.113.7");
-/// let Verdict::DeniedRequest(refused) = engine.decide(&facts) else { panic!("it is blocked") };
+/// let RequestDecision::Denied(refused) = engine.decide(&facts) else { panic!("it is blocked") };
 /// assert_eq!(refused.cause().to_string(), "block[0]");
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -192,9 +192,9 @@ impl<'f> RequestDecision<'f> {
     /// # let text = "limits: [{name: exports, concurrency: 1}]";
     /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
-    /// if let Some(passed) = engine.decide(&facts).passed() {
+    /// if let Some(passed) = engine.decide(&facts).allowed() {
     ///     // It holds the only slot until the end of the block.
-    ///     assert!(engine.decide(&facts).refused().is_some());
+    ///     assert!(engine.decide(&facts).denied().is_some());
     ///     # drop(passed);
     /// }
     /// # Ok::<(), Box<dyn std::error::Error>>(())
@@ -254,12 +254,12 @@ impl AllowedRequest<'_> {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let text = "limits: [{name: exports, concurrency: 1}]";
     /// # let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
-    /// let Verdict::Passed(mut passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let RequestDecision::Allowed(mut passed) = engine.decide(&facts) else { panic!("the first") };
     /// let permits = passed.take_permits().expect("a slot");
     /// assert_eq!(passed.decision().remaining, 0);
     /// assert!(passed.take_permits().is_none());

@@ -42,7 +42,7 @@ const REPLACES_CYCLE: &str = "replaces in a circle: there all of them give way";
 ///   - {key: ip, rate_limit: {unit: minute, requests_per_unit: 5}}
 /// ";
 /// let domains = envoy::decode(&[(0, file)]).expect("a configuration").domains;
-/// let ours = envoy::convert(&Policy { domains, ..Policy::default() }).expect("a policy");
+/// let ours = envoy::convert_to_yaml(&Policy { domains, ..Policy::default() }).expect("a policy");
 /// assert!(ours.ends_with(
 ///     "limits:
 /// - name: \"edge/path=/login/ip\"
@@ -473,8 +473,8 @@ pub struct ConvertedRules {
 /// ";
 /// let converted = envoy::convert_to_rules(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let losses: Vec<_> = converted.losses.iter().map(|unsaid| unsaid.loss).collect();
-/// assert_eq!(losses, [LossKind::Told, LossKind::Limit]);
-/// assert!(LossKind::Limit.affects_decisions() && !LossKind::Told.affects_decisions());
+/// assert_eq!(losses, [LossKind::Reporting, LossKind::Limit]);
+/// assert!(LossKind::Limit.affects_decisions() && !LossKind::Reporting.affects_decisions());
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum LossKind {

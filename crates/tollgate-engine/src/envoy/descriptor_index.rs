@@ -21,7 +21,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// their first `*`, of which the first in the file that fits is taken; then to the key alone.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, DescriptorIndex, Lookup};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -34,7 +34,7 @@ type Map<K, V> = HashMap<K, V, RandomState>;
 /// let found = compiled.lookup("edge", &Descriptor::new(&entries));
 /// assert_eq!(found.leaf().expect("a limit").to_string(), "edge/user");
 /// let other = [("tenant", "acme")];
-/// assert!(matches!(compiled.lookup("edge", &Descriptor::new(&other)), Lookup::Nothing));
+/// assert!(matches!(compiled.lookup("edge", &Descriptor::new(&other)), LookupResult::NoMatch));
 /// ```
 #[derive(Clone, Debug)]
 pub struct DescriptorIndex {
@@ -144,7 +144,7 @@ impl fmt::Display for CompiledLimit {
 /// What the policy says about one descriptor of a request.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, DescriptorIndex, Lookup};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -154,8 +154,8 @@ impl fmt::Display for CompiledLimit {
 /// ";
 /// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let found = compiled.lookup("edge", &Descriptor::new(&[("user", "vera")]));
-/// assert!(matches!(found, Lookup::RateLimitService(_)));
-/// assert_eq!(compiled.lookup("edge", &Descriptor::new(&[("user", "ann")])), Lookup::Nothing);
+/// assert!(matches!(found, LookupResult::Limited(_)));
+/// assert_eq!(compiled.lookup("edge", &Descriptor::new(&[("user", "ann")])), LookupResult::NoMatch);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum LookupResult<'p> {

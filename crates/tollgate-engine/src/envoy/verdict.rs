@@ -12,11 +12,11 @@ use crate::policy::Mode;
 /// What one descriptor of a request does to its counter.
 ///
 /// ```
-/// use tollgate_engine::envoy::{Charge, charge};
+/// use tollgate_engine::envoy::{Charge, descriptor_charge};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let descriptor = Descriptor { cost: Some(7), ..Descriptor::new(&[]) };
-/// assert_eq!(charge(&descriptor, 1), Charge::Take(7));
+/// assert_eq!(descriptor_charge(&descriptor, 1), Charge::Spend(7));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Charge {
@@ -29,16 +29,16 @@ pub enum Charge {
 /// What a descriptor costs: its own cost, else that of the request (`hits_addend`), where 0 means 1.
 ///
 /// ```
-/// use tollgate_engine::envoy::{Charge, charge};
+/// use tollgate_engine::envoy::{Charge, descriptor_charge};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let descriptor = Descriptor::new(&[("user", "42")]);
-/// assert_eq!(charge(&descriptor, 0), Charge::Take(1));
-/// assert_eq!(charge(&descriptor, 3), Charge::Take(3));
+/// assert_eq!(descriptor_charge(&descriptor, 0), Charge::Spend(1));
+/// assert_eq!(descriptor_charge(&descriptor, 3), Charge::Spend(3));
 /// let peek = Descriptor { cost: Some(0), ..descriptor };
-/// assert_eq!(charge(&peek, 3), Charge::Take(0));
+/// assert_eq!(descriptor_charge(&peek, 3), Charge::Spend(0));
 /// let refund = Descriptor { refund: true, ..descriptor };
-/// assert_eq!(charge(&refund, 3), Charge::Refund(3));
+/// assert_eq!(descriptor_charge(&refund, 3), Charge::Refund(3));
 /// ```
 pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charge {
     let cost = descriptor.cost.unwrap_or(u64::from(hits_addend.max(1)));
@@ -53,7 +53,7 @@ pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charg
 /// still replaces others, and one without limits is never dropped.
 ///
 /// ```
-/// use tollgate_engine::envoy::{self, DescriptorIndex, Lookup, drop_replaced};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, LookupResult, remove_replaced_limits};
 /// use tollgate_engine::facts::Descriptor;
 ///
 /// let file = "
@@ -66,7 +66,7 @@ pub fn descriptor_charge(descriptor: &Descriptor<'_>, hits_addend: u32) -> Charg
 /// let entries = [[("all", "")], [("vip", "")]];
 /// let mut found = entries.each_ref().map(|entry| compiled.lookup("edge", &Descriptor::new(entry)));
 /// remove_replaced_limits(&mut found);
-/// assert!(matches!(found, [Lookup::Replaced(_), Lookup::RateLimitService(_)]));
+/// assert!(matches!(found, [LookupResult::Replaced(_), LookupResult::Limited(_)]));
 /// ```
 pub fn remove_replaced_limits(found: &mut [LookupResult<'_>]) {
     for at in 0..found.len() {
@@ -86,9 +86,9 @@ pub fn remove_replaced_limits(found: &mut [LookupResult<'_>]) {
 /// Whether something passes.
 ///
 /// ```
-/// use tollgate_engine::envoy::{Lookup, StatusCode, status};
+/// use tollgate_engine::envoy::{LookupResult, StatusCode, limit_status};
 ///
-/// assert_eq!(status(Lookup::Nothing, &[]).code, StatusCode::Ok);
+/// assert_eq!(limit_status(LookupResult::NoMatch, &[]).code, StatusCode::Ok);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum StatusCode {
@@ -101,9 +101,9 @@ pub enum StatusCode {
 /// The answer for one descriptor.
 ///
 /// ```
-/// use tollgate_engine::envoy::{Lookup, status};
+/// use tollgate_engine::envoy::{LookupResult, limit_status};
 ///
-/// let nothing = status(Lookup::Nothing, &[]);
+/// let nothing = limit_status(LookupResult::NoMatch, &[]);
 /// assert!(nothing.current_limit.is_none() && !nothing.would_deny && !nothing.quota_mode);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,13 +127,13 @@ pub struct LimitStatus<'p> {
 ///
 /// ```
 /// use tollgate::Decision;
-/// use tollgate_engine::envoy::{self, DescriptorIndex, status};
+/// use tollgate_engine::envoy::{self, DescriptorIndex, limit_status};
 /// use tollgate_engine::facts::{Descriptor, Unit};
 ///
 /// let file = "domain: edge\ndescriptors: [{key: a, rate_limit: {name: days, unit: day, requests_per_unit: 5}}]";
 /// let compiled = DescriptorIndex::new(&envoy::decode(&[(0, file)]).expect("a configuration").domains);
 /// let found = compiled.lookup("edge", &Descriptor::new(&[("a", "b")]));
-/// let current = status(found, &[Decision::UNLIMITED]).current_limit.expect("a limit");
+/// let current = limit_status(found, &[Decision::UNLIMITED]).current_limit.expect("a limit");
 /// assert_eq!((current.requests_per_unit, current.unit, current.name), (5, Some(Unit::Day), Some("days")));
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -155,13 +155,13 @@ pub struct CurrentLimit<'p> {
 ///
 /// ```
 /// use tollgate::Decision;
-/// use tollgate_engine::envoy::{Lookup, StatusCode, status};
+/// use tollgate_engine::envoy::{LookupResult, StatusCode, limit_status};
 /// use tollgate_engine::facts::Unit;
 ///
-/// let nothing = status(Lookup::Nothing, &[]);
+/// let nothing = limit_status(LookupResult::NoMatch, &[]);
 /// assert_eq!((nothing.code, nothing.current_limit), (StatusCode::Ok, None));
-/// let asked = Lookup::Asked { requests: 5, unit: Unit::Week, counts_as: None };
-/// let current = status(asked, &[Decision::UNLIMITED]).current_limit.expect("what was asked for");
+/// let asked = LookupResult::Requested { requests: 5, unit: Unit::Week, counts_as: None };
+/// let current = limit_status(asked, &[Decision::UNLIMITED]).current_limit.expect("what was asked for");
 /// assert_eq!((current.requests_per_unit, current.unit), (5, Some(Unit::Week)));
 /// ```
 pub fn limit_status<'p>(lookup: LookupResult<'p>, decisions: &[Decision]) -> LimitStatus<'p> {
@@ -214,10 +214,10 @@ pub fn limit_status<'p>(lookup: LookupResult<'p>, decisions: &[Decision]) -> Lim
 /// quota mode and all of them do. In the global shadow mode everything passes.
 ///
 /// ```
-/// use tollgate_engine::envoy::{Lookup, StatusCode, overall, status};
+/// use tollgate_engine::envoy::{LookupResult, StatusCode, overall_code, limit_status};
 /// use tollgate_engine::policy::Mode;
 ///
-/// assert_eq!(overall_code(&[status(Lookup::Nothing, &[])], Mode::Enforce), StatusCode::Ok);
+/// assert_eq!(overall_code(&[limit_status(LookupResult::NoMatch, &[])], Mode::Enforce), StatusCode::Ok);
 /// ```
 pub fn overall_code(statuses: &[LimitStatus<'_>], mode: Mode) -> StatusCode {
     let over = |status: &LimitStatus<'_>| status.code == StatusCode::OverLimit;

@@ -41,9 +41,9 @@ pub struct Answer {
 ///
 /// ```
 /// use tollgate::Decision;
-/// use tollgate_engine::backend::{Answer, Source};
+/// use tollgate_engine::backend::{Answer, AnswerSource};
 ///
-/// assert_eq!(Answer::new(None, Decision::UNLIMITED).source, Source::Asked);
+/// assert_eq!(Answer::new(None, Decision::UNLIMITED).source, AnswerSource::Asked);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum AnswerSource {

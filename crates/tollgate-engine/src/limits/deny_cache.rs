@@ -34,15 +34,15 @@ const REPEAT_INTERVAL: Duration = Duration::from_secs(1);
 /// let half = Duration::from_millis(500);
 /// let refused = Decision::new(Outcome::Denied, 2, 0, half, 2 * half);
 /// let at = Timestamp::from_millis;
-/// cache.note(&check, &refused, at(0), version);
-/// let (_, again) = cache.find(&[check], at(100), version).expect("for 400 ms");
-/// assert_eq!(again.wait(), Duration::from_millis(400));
-/// assert!(cache.find(&[check], at(500), version).is_none());
+/// cache.record_denial(&check, &refused, at(0), version);
+/// let (_, again) = cache.find_denial(&[check], at(100), version).expect("for 400 ms");
+/// assert_eq!(again.wait_or_max(), Duration::from_millis(400));
+/// assert!(cache.find_denial(&[check], at(500), version).is_none());
 ///
 /// // A longer one is repeated for a second. Then one caller asks, and the others repeat it until there is an answer.
 /// let minute = Duration::from_secs(60);
 /// let refused = Decision::new(Outcome::Denied, 2, 0, minute, 2 * minute);
-/// cache.note(&check, &refused, at(0), version);
+/// cache.record_denial(&check, &refused, at(0), version);
 /// assert!(matches!(cache.look_up(&[check], at(999), version), KnownDenial::Repeat(0, _)));
 /// let KnownDenial::Due(asks) = cache.look_up(&[check], at(1_000), version) else { panic!("a second is over") };
 /// assert!(matches!(cache.look_up(&[check], at(1_000), version), KnownDenial::Repeat(0, _)));
@@ -73,7 +73,7 @@ pub struct DenyCache {
 /// # let (check, cache, version) = (limit.check(&ada, 1), DenyCache::new(100), DenyVersion(0, 0));
 /// # let (hour, at) = (Duration::from_secs(3600), Timestamp::from_millis);
 /// # let denied = Decision::new(Outcome::Denied, 2, 0, hour / 2, hour);
-/// cache.note(&check, &denied, at(0), version);
+/// cache.record_denial(&check, &denied, at(0), version);
 /// let look_up = |millis| cache.look_up(&[check], at(millis), version);
 /// assert!(matches!(look_up(500), KnownDenial::Repeat(0, _)));
 /// let asks = look_up(1_500); // a second later one caller asks again, and others repeat it meanwhile
@@ -104,7 +104,7 @@ pub enum KnownDenial<'c> {
 /// # let (check, cache, version) = (limit.check(&ada, 1), DenyCache::new(100), DenyVersion(0, 0));
 /// # let (hour, at) = (Duration::from_secs(3600), Timestamp::from_millis);
 /// # let denied = Decision::new(Outcome::Denied, 2, 0, hour / 2, hour);
-/// cache.note(&check, &denied, at(0), version);
+/// cache.record_denial(&check, &denied, at(0), version);
 /// if let KnownDenial::Due(recheck) = cache.look_up(&[check], at(2_000), version) {
 ///     recheck.passed(); // another process had reset the key
 /// }

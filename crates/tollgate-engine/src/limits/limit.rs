@@ -285,7 +285,7 @@ impl Limit {
     /// use tollgate_engine::backend::{LimitKind, StandaloneLimit};
     ///
     /// let jobs = StandaloneLimit::new("jobs", LimitKind::Concurrency(8))?;
-    /// assert_eq!(jobs.limit().cut(2, 5)?.kind(), &LimitKind::Concurrency(4));
+    /// assert_eq!(jobs.limit().scale_down(2, 5)?.kind(), &LimitKind::Concurrency(4));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn scale_down(&self, parts: u64, all: u64) -> Result<Self, LimitError> {

@@ -98,7 +98,7 @@ impl StandaloneLimit {
     ///
     /// let kind = |rate| LimitKind::Rate { rate, algorithm: Algorithm::Gcra };
     /// let hourly = StandaloneLimit::new("calls", kind(Rate::per_hour(3)))?;
-    /// let minutely = hourly.at(kind(Rate::per_minute(4)))?;
+    /// let minutely = hourly.with_kind(kind(Rate::per_minute(4)))?;
     /// let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let ada = StandaloneLimit::facts("ada");
     /// assert!(memory.answer(&[hourly.check(&ada, 3)]).allowed);

@@ -19,7 +19,7 @@ use crate::key_text::{KeyTextError, QuotedText, read_pairs, write_pair};
 /// assert_eq!(Target::rule("per-user").to_string(), "everybody of \"per-user\"");
 /// assert_eq!(Target::facts([("user", "ada"), ("path", "/")]).to_string(), "path=/ user=ada");
 /// assert_eq!(Target::descriptor("edge", [("user", "ada")]).to_string(), "edge/user=ada");
-/// assert_eq!(Target::everything().to_string(), "everybody");
+/// assert_eq!(Target::all_requests().to_string(), "everybody");
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
 pub struct Target {
@@ -101,9 +101,9 @@ impl Target {
     /// ```
     /// use tollgate_engine::orders::Target;
     ///
-    /// let network = Target::written(None, [("ip", "198.51.100.0/24")]);
+    /// let network = Target::parse_facts(None, [("ip", "198.51.100.0/24")]);
     /// assert_eq!(network.to_string(), "ip=198.51.100.0/24");
-    /// assert_eq!(Target::written(None, [("user", "ada")]), Target::facts([("user", "ada")]));
+    /// assert_eq!(Target::parse_facts(None, [("user", "ada")]), Target::facts([("user", "ada")]));
     /// ```
     pub fn parse_facts<N: Into<String>, V: Into<String>>(
         rule: Option<&str>,

@@ -58,7 +58,7 @@ impl OnStoreFailure {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let modes = FailureModes { quota: OnStoreFailure::Open, ..FailureModes::default() };
 /// assert_eq!(policy.rules[0].on_store_failure, modes);
-/// assert_eq!(modes.rate, OnStoreFailure::LocalLimits);
+/// assert_eq!(modes.rate, OnStoreFailure::Local);
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -100,7 +100,7 @@ impl FailureModes {
     ///
     /// let limits = Limits { rates: vec![Rate::per_second(5)], quota: Some("5/day".parse()?), ..Limits::default() };
     /// let used: Vec<_> = FailureModes::default().modes_for(&limits).collect();
-    /// assert_eq!(used, [("rate", OnStoreFailure::LocalLimits), ("quota", OnStoreFailure::Closed)]);
+    /// assert_eq!(used, [("rate", OnStoreFailure::Local), ("quota", OnStoreFailure::Closed)]);
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn modes_for(
@@ -123,7 +123,7 @@ impl FailureModes {
     /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
     ///
     /// let slots = Limits { concurrency: Some(5), ..Limits::default() };
-    /// assert_eq!(FailureModes::default().common_mode(&slots), Some(OnStoreFailure::LocalLimits));
+    /// assert_eq!(FailureModes::default().common_mode(&slots), Some(OnStoreFailure::Local));
     /// ```
     pub fn common_mode(self, limits: &Limits) -> Option<OnStoreFailure> {
         let mut used = self.modes_for(limits).map(|(_, mode)| mode);
@@ -137,7 +137,7 @@ impl FailureModes {
     /// use tollgate_engine::policy::{FailureModes, Limits, OnStoreFailure};
     ///
     /// let quota = Limits { quota: Some("5/day".parse()?), ..Limits::default() };
-    /// assert!(FailureModes::default().any_of(&quota, OnStoreFailure::Closed));
+    /// assert!(FailureModes::default().has_mode(&quota, OnStoreFailure::Closed));
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn has_mode(self, limits: &Limits, wanted: OnStoreFailure) -> bool {
@@ -151,7 +151,7 @@ impl FailureModes {
     /// use tollgate_engine::policy::{FailureModes, Limits};
     ///
     /// let limits = Limits { rates: vec![Rate::per_second(5)], quota: Some("5/day".parse()?), ..Limits::default() };
-    /// assert_eq!(FailureModes::default().shown(&limits), "rate local, quota closed");
+    /// assert_eq!(FailureModes::default().to_text(&limits), "rate local, quota closed");
     /// # Ok::<(), tollgate::quota::QuotaError>(())
     /// ```
     pub fn to_text(self, limits: &Limits) -> String {

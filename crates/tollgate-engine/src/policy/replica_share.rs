@@ -16,7 +16,7 @@ const MAX_PERIOD: Duration = Duration::from_secs(100 * 365 * 86_400);
 /// use tollgate_engine::document::Format;
 ///
 /// let text = "limits: [{name: bulk, rate: 10/s, cost: 5}]";
-/// let divided = Policy::from_text(text, Format::Yaml)?.policy.divided(5);
+/// let divided = Policy::from_text(text, Format::Yaml)?.policy.share_for_replicas(5);
 /// assert_eq!(divided.policy.rules[0].limits.rates[0].to_string(), "2/s");
 /// assert_eq!(divided.notes, ["a request costs 5 of \"bulk\", more than the 2 of each replica: it never passes"]);
 /// # Ok::<(), tollgate_engine::LoadError>(())
@@ -58,7 +58,7 @@ impl Policy {
     /// use tollgate_engine::document::Format;
     ///
     /// let text = "limits: [{name: calls, rate: 10/s}, {name: jobs, concurrency: 2}]";
-    /// let divided = Policy::from_text(text, Format::Yaml)?.policy.divided(3);
+    /// let divided = Policy::from_text(text, Format::Yaml)?.policy.share_for_replicas(3);
     /// let [calls, jobs] = &divided.policy.rules[..] else { panic!("two rules") };
     /// assert_eq!(calls.limits.rates[0].to_string(), "10 per 3s burst 3");
     /// assert_eq!(jobs.limits.concurrency, Some(1));

@@ -18,7 +18,7 @@ const RETRY_AFTER: Duration = Duration::from_secs(1);
 /// ```
 /// use tollgate_engine::watch::WatchEvent;
 ///
-/// let event = WatchEvent::LoadError { why: "policy.yaml:1:1: unknown field \"limitz\"" };
+/// let event = WatchEvent::Rejected { why: "policy.yaml:1:1: unknown field \"limitz\"" };
 /// assert!(event.is_error());
 /// assert_eq!(
 ///     event.to_string(),
@@ -185,7 +185,7 @@ impl<B: Backend> PolicyFollower<B> {
 /// use tollgate_engine::watch::read_when_stable;
 ///
 /// let rejected = read_when_stable("no-such-folder/policy.yaml".as_ref()).expect_err("no such file");
-/// assert!(rejected.in_one_line().contains("no-such-folder"));
+/// assert!(rejected.summary().contains("no-such-folder"));
 /// ```
 ///
 /// # Errors

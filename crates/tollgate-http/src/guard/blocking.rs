@@ -39,11 +39,11 @@ fn whom<R: Request + ?Sized>(key: impl KeyExtractor<R>) -> OffenderKey<R> {
 /// ```
 /// use std::num::NonZero;
 /// use std::time::Duration;
-/// use tollgate_http::guard::Block;
+/// use tollgate_http::guard::BlockAfter;
 ///
 /// // Ten refusals within a minute, and an hour of nothing:
 /// let ten = NonZero::new(10).expect("more than zero");
-/// let block = Block::after(ten, Duration::from_secs(60)).lasting(Duration::from_secs(3_600));
+/// let block = BlockAfter::after(ten, Duration::from_secs(60)).lasting(Duration::from_secs(3_600));
 /// # let _ = block;
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -32,14 +32,14 @@ const MAX_WAITING: usize = 10_000;
 /// ```
 /// use std::time::Duration;
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{Guard, RatePerKey, Request, Tarpit, keys::Address};
+/// use tollgate_http::guard::{RequestLimiter, RatePerKey, Request, Tarpit, keys::ClientAddress};
 ///
-/// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, tollgate::LimitError> {
-///     let limits = RatePerKey::new(Rate::per_second(10).burst(20), Address::new())?;
-///     Ok(Guard::new(limits)
+/// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, tollgate::LimitError> {
+///     let limits = RatePerKey::new(Rate::per_second(10).burst(20), ClientAddress::new())?;
+///     Ok(RequestLimiter::new(limits)
 ///         .exempt_probes()
 ///         .cost(|request: &R| if request.path() == "/search" { 5 } else { 1 })
-///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), Address::new()))
+///         .tarpit(Tarpit::new(Duration::from_secs(2), 100), ClientAddress::new()))
 /// }
 /// ```
 #[must_use]
@@ -108,10 +108,10 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tollgate_http::guard::{Guard, Limits, Request};
+    /// use tollgate_http::guard::{RequestLimiter, RequestLimits, Request};
     ///
-    /// fn trial<R: Request, L: Limits<R>>(guard: &Arc<Guard<R, L>>) -> Arc<Guard<R, L>> {
-    ///     Guard::with(Arc::clone(guard), Guard::shadow)
+    /// fn trial<R: Request, L: RequestLimits<R>>(guard: &Arc<RequestLimiter<R, L>>) -> Arc<RequestLimiter<R, L>> {
+    ///     RequestLimiter::configure(Arc::clone(guard), RequestLimiter::shadow)
     /// }
     /// ```
     #[must_use]
@@ -217,11 +217,11 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     /// ```
     /// use std::time::Duration;
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, RatePerKey, Request, keys::Address};
+    /// use tollgate_http::guard::{RequestLimiter, RatePerKey, Request, keys::ClientAddress};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, tollgate::LimitError> {
-    ///     let limits = RatePerKey::new(Rate::per_second(10), Address::new())?.wait(Duration::from_secs(1));
-    ///     Ok(Guard::new(limits).max_waiters(100))
+    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, tollgate::LimitError> {
+    ///     let limits = RatePerKey::new(Rate::per_second(10), ClientAddress::new())?.max_wait(Duration::from_secs(1));
+    ///     Ok(RequestLimiter::new(limits).max_waiters(100))
     /// }
     /// ```
     pub fn max_waiters(mut self, most: usize) -> Self {
@@ -241,11 +241,11 @@ impl<R: Request + ?Sized, L: RequestLimits<R>> RequestLimiter<R, L> {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, RatePerKey, Request, keys::Address};
+    /// use tollgate_http::guard::{RequestLimiter, RatePerKey, Request, keys::ClientAddress};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, tollgate::LimitError> {
-    ///     let limits = RatePerKey::new(Rate::per_second(10), Address::new())?;
-    ///     Ok(Guard::new(limits).on_denied(|_request, denial, refused| {
+    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, tollgate::LimitError> {
+    ///     let limits = RatePerKey::new(Rate::per_second(10), ClientAddress::new())?;
+    ///     Ok(RequestLimiter::new(limits).on_denied(|_request, denial, refused| {
     ///         refused.fields.set("content-type", "text/plain");
     ///         refused.body = format!("too many requests: {}", denial.limit).into();
     ///     }))

@@ -115,11 +115,11 @@ impl<B: Backend> PolicyLimits<B> {
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Policy};
     /// use tollgate_http::client::Trust;
-    /// use tollgate_http::guard::{PolicyLimits, keys::Address};
+    /// use tollgate_http::guard::{PolicyLimits, keys::ClientAddress};
     ///
     /// let policy = Policy::from_text("limits: [{name: per-client, key: ip, rate: 10/s}]", Format::Yaml)?.policy;
     /// let limits = PolicyLimits::in_memory(Engine::new(policy, Memory::new())?)
-    ///     .address(Address::new().trust(Trust::proxies(["10.0.0.0/8".parse()?])));
+    ///     .client_address(ClientAddress::new().trust(Trust::proxies(["10.0.0.0/8".parse()?])));
     /// # let _ = limits;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

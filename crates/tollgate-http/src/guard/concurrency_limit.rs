@@ -27,7 +27,7 @@ const KEYS: usize = 100_000;
 /// ```
 /// use tollgate_http::guard::{ConcurrencyLimit, keys};
 ///
-/// let per_client = ConcurrencyLimit::new(10, keys::Address::new());
+/// let per_client = ConcurrencyLimit::new(10, keys::ClientAddress::new());
 /// let streams = ConcurrencyLimit::new(100, keys::Connection).named("streams");
 /// # let _ = (per_client, streams);
 /// ```

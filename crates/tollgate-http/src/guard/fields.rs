@@ -16,9 +16,9 @@ const USUAL: usize = 64;
 /// Header fields of an answer: names in lower case, and values.
 ///
 /// ```
-/// use tollgate_http::guard::Fields;
+/// use tollgate_http::guard::HeaderFields;
 ///
-/// let mut fields = Fields::new();
+/// let mut fields = HeaderFields::new();
 /// fields.push("retry-after", "7");
 /// fields.set("retry-after", "9");
 /// assert_eq!(fields.iter().collect::<Vec<_>>(), [("retry-after", "9")]);

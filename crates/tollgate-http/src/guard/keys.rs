@@ -219,7 +219,7 @@ impl<F> FromFn<F> {
     ///
     /// fn by_team<R: Request + 'static>() -> impl keys::KeyExtractor<R> {
     ///     let team = |request: &R| Some(request.extension::<User>()?.0.split_once('/')?.0.to_owned());
-    ///     keys::by(team).supplied_by(KeySource::Extension)
+    ///     keys::from_fn(team).supplied_by(KeySource::Extension)
     /// }
     /// ```
     #[must_use]
@@ -237,7 +237,7 @@ impl<F> FromFn<F> {
 /// use tollgate_http::guard::{Request, keys};
 ///
 /// fn by_path<R: Request + 'static>() -> impl keys::KeyExtractor<R> {
-///     keys::by(|request: &R| Some(request.path().to_owned()))
+///     keys::from_fn(|request: &R| Some(request.path().to_owned()))
 /// }
 /// ```
 pub fn from_fn<R: Request + ?Sized, K: Hash, F>(find: F) -> FromFn<F>
@@ -340,10 +340,10 @@ pub struct FirstOf<K>(K);
 /// use tollgate::Rate;
 /// use tollgate_http::guard::{RatePerKey, User, keys};
 ///
-/// let key = keys::first((keys::Extension::<User>::new(), keys::Header::new("x-api-key"), keys::Address::new()));
+/// let key = keys::first_of((keys::Extension::<User>::new(), keys::Header::new("x-api-key"), keys::ClientAddress::new()));
 /// let limits = RatePerKey::new(Rate::per_minute(100), key)?;
 /// // The same for two:
-/// let limits = RatePerKey::new(Rate::per_minute(100), keys::Header::new("x-api-key").or(keys::Address::new()))?;
+/// let limits = RatePerKey::new(Rate::per_minute(100), keys::Header::new("x-api-key").or(keys::ClientAddress::new()))?;
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

@@ -276,9 +276,9 @@ impl<T, K> KeyedLimits<T, K> {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{RatePerKey, keys::Address};
+    /// use tollgate_http::guard::{RatePerKey, keys::ClientAddress};
     ///
-    /// let limits = RatePerKey::new(Rate::per_second(10), Address::new())?.named("api");
+    /// let limits = RatePerKey::new(Rate::per_second(10), ClientAddress::new())?.named("api");
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -296,7 +296,7 @@ impl<T, K> KeyedLimits<T, K> {
     ///
     /// // All clients that send no API key share one counter of 100 a minute.
     /// let limits = RatePerKey::new(Rate::per_minute(100), Header::new("x-api-key"))?
-    ///     .read_on_missing_key(OnMissingKey::OneCounter);
+    ///     .on_missing_key(OnMissingKey::OneCounter);
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -317,7 +317,7 @@ impl<T, K> KeyedLimits<T, K> {
     /// use tollgate::Rate;
     /// use tollgate_http::guard::{SettlingRatePerKey, keys::Header};
     ///
-    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.wait(Duration::from_secs(5));
+    /// let tokens = SettlingRatePerKey::new(Rate::per_minute(90_000), Header::new("x-api-key"))?.max_wait(Duration::from_secs(5));
     /// # let _ = tokens;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

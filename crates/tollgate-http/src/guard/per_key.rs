@@ -31,9 +31,9 @@ const KEYS: usize = 1_000_000;
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{RatePerKey, keys::Address};
+/// use tollgate_http::guard::{RatePerKey, keys::ClientAddress};
 ///
-/// let limits = RatePerKey::new(Rate::per_second(10).burst(20), Address::new())?;
+/// let limits = RatePerKey::new(Rate::per_second(10).burst(20), ClientAddress::new())?;
 /// # let _ = limits;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -63,10 +63,10 @@ impl<K, C: Clock> RatePerKey<K, C> {
     ///
     /// ```
     /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_http::guard::{RatePerKey, keys::Address};
+    /// use tollgate_http::guard::{RatePerKey, keys::ClientAddress};
     ///
     /// let clock = Manual::new();
-    /// let limits = RatePerKey::with_clock(Rate::per_second(10), Address::new(), clock.clone())?;
+    /// let limits = RatePerKey::with_clock(Rate::per_second(10), ClientAddress::new(), clock.clone())?;
     /// # let _ = limits;
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -253,9 +253,9 @@ const EXACT_KEYS: usize = 100_000;
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_http::guard::{SettlingRatePerKey, keys::Address};
+/// use tollgate_http::guard::{SettlingRatePerKey, keys::ClientAddress};
 ///
-/// let logins = SettlingRatePerKey::new(Rate::per_minute(5), Address::new())?.named("logins");
+/// let logins = SettlingRatePerKey::new(Rate::per_minute(5), ClientAddress::new())?.named("logins");
 /// # let _ = logins;
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```

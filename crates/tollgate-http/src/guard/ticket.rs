@@ -277,14 +277,14 @@ pub struct ActualCost(pub u64);
 /// because the client went away; if nothing was told, the estimate does.
 ///
 /// ```
-/// use tollgate_http::guard::Usage;
+/// use tollgate_http::guard::UsageReporter;
 ///
-/// let usage = Usage::default();
+/// let usage = UsageReporter::default();
 /// usage.add(100);
 /// usage.add(20);
-/// assert_eq!(usage.told(), Some(120));
+/// assert_eq!(usage.reported(), Some(120));
 /// usage.set(115);
-/// assert_eq!(usage.told(), Some(115));
+/// assert_eq!(usage.reported(), Some(115));
 /// ```
 #[derive(Clone, Debug)]
 pub struct UsageReporter(Arc<AtomicU64>);
@@ -470,10 +470,10 @@ impl CountedResponses {
 /// say to one client.
 ///
 /// ```
-/// use tollgate::concurrency::Ending;
+/// use tollgate::concurrency::PermitOutcome;
 /// use tollgate_http::guard::ending_of;
 ///
-/// assert_eq!([200, 404, 500, 503].map(ending_of), [Ending::Success, Ending::Ignored, Ending::Ignored, Ending::OnDrop]);
+/// assert_eq!([200, 404, 500, 503].map(ending_of), [PermitOutcome::Success, PermitOutcome::Ignored, PermitOutcome::Ignored, PermitOutcome::Dropped]);
 /// ```
 pub const fn ending_of(status: u16) -> PermitOutcome {
     match status {

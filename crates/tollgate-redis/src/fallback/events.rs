@@ -53,11 +53,11 @@ pub struct FallbackStats {
 ///
 /// fn line(event: &StoreEvent<'_>) -> String {
 ///     match event {
-///         StoreEvent::Failed { error, untold } => format!("{error} (and {untold} more)"),
+///         StoreEvent::Failed { error, suppressed } => format!("{error} (and {suppressed} more)"),
 ///         other => format!("{other:?}"),
 ///     }
 /// }
-/// let failed = StoreEvent::Failed { error: "no route", untold: 3 };
+/// let failed = StoreEvent::Failed { error: "no route", suppressed: 3 };
 /// assert_eq!(line(&failed), "no route (and 3 more)");
 /// // Its text is as a log says it.
 /// assert_eq!(failed.to_string(), "the store couldn't be asked: no route (and 3 times more)");

@@ -25,8 +25,8 @@ const OWN_FOLDER: u32 = 0o700;
 /// ```
 /// use tollgate_server::{AdminToken, Settings};
 ///
-/// let settings = Settings { admin_token: AdminToken::Made(None), ..Settings::default() };
-/// assert!(matches!(Settings::default().admin_token, AdminToken::Nobody));
+/// let settings = Settings { admin_token: AdminToken::Generated(None), ..Settings::default() };
+/// assert!(matches!(Settings::default().admin_token, AdminToken::Disabled));
 /// # drop(settings);
 /// ```
 #[derive(Clone, Debug, Default)]
@@ -57,7 +57,7 @@ pub(crate) struct TokenFile {
 /// let address: Address = "127.0.0.1:6070".parse()?;
 /// let files = admin_token_files(&address);
 /// assert!(files.iter().all(|file| file.ends_with("admin-6070.token")));
-/// assert!(!files.is_empty() && admin_token_files(&Address::Off).is_empty());
+/// assert!(!files.is_empty() && admin_token_files(&Address::Disabled).is_empty());
 /// # Ok::<(), tollgate_server::AddressError>(())
 /// ```
 pub fn admin_token_files(address: &Address) -> Vec<PathBuf> {

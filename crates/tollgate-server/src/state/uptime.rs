@@ -14,10 +14,10 @@ const EXACT_TO: Duration = Duration::from_millis(10);
 /// use std::time::Duration;
 /// use tollgate_server::Uptime;
 ///
-/// let earlier = Uptime { boot: 7, since: Duration::from_secs(100) };
-/// let later = Uptime { boot: 7, since: Duration::from_secs(160) };
-/// assert_eq!(later.after(&earlier), Some(Duration::from_millis(59_990)));
-/// assert_eq!(Uptime { boot: 8, ..later }.after(&earlier), None);
+/// let earlier = Uptime { boot_id: 7, elapsed: Duration::from_secs(100) };
+/// let later = Uptime { boot_id: 7, elapsed: Duration::from_secs(160) };
+/// assert_eq!(later.duration_since(&earlier), Some(Duration::from_millis(59_990)));
+/// assert_eq!(Uptime { boot_id: 8, ..later }.duration_since(&earlier), None);
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Uptime {
@@ -34,7 +34,7 @@ impl Uptime {
     /// use tollgate_server::Uptime;
     ///
     /// if let (Some(earlier), Some(later)) = (Uptime::of_system(), Uptime::of_system()) {
-    ///     assert!(later.after(&earlier).is_some());
+    ///     assert!(later.duration_since(&earlier).is_some());
     /// }
     /// ```
     pub fn of_system() -> Option<Self> {

@@ -56,10 +56,10 @@ impl<C: Clock + Clone + Send + Sync + 'static> WorkPacer<C> {
     /// ```
     /// use std::time::Duration;
     /// use tollgate::{Rate, clock::Manual};
-    /// use tollgate_shape::Pacer;
+    /// use tollgate_shape::WorkPacer;
     ///
     /// let clock = Manual::new();
-    /// let pacer = Pacer::builder(Rate::per_second(10), 2).clock(clock.clone()).build()?;
+    /// let pacer = WorkPacer::builder(Rate::per_second(10), 2).clock(clock.clone()).build()?;
     /// let first = pacer.submit(|| "sent")?;
     /// let second = pacer.submit(|| "sent, too")?;
     /// assert!(pacer.submit(|| "too many").is_err());

@@ -17,7 +17,7 @@ const RESPONSE_TIMEOUT: Duration = Duration::from_secs(5);
 /// ```
 /// use tollgate_testkit::redis::Reply;
 ///
-/// assert_eq!(Reply::LimitStatus("OK".into()), "OK");
+/// assert_eq!(Reply::Status("OK".into()), "OK");
 /// assert_eq!(Reply::Bulk(b"7".to_vec()), "7");
 /// assert_eq!(Reply::Integer(7), "7");
 ///

@@ -13,7 +13,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(30);
 /// Six nodes: three masters that share the slots, each with a replica.
 ///
 /// ```
-/// use tollgate_testkit::redis::{Cluster, slot_of};
+/// use tollgate_testkit::redis::{Cluster, hash_slot};
 ///
 /// let cluster = Cluster::start();
 /// let owner = cluster.master_of(hash_slot("tenant"));
@@ -150,7 +150,7 @@ impl Cluster {
     /// hold it half-way: the old owner then answers `ASK` for keys that it no longer has.
     ///
     /// ```
-    /// use tollgate_testkit::redis::{Cluster, slot_of};
+    /// use tollgate_testkit::redis::{Cluster, hash_slot};
     ///
     /// let cluster = Cluster::start();
     /// let slot = hash_slot("tenant");

@@ -28,7 +28,7 @@ const START_TIMEOUT: Duration = Duration::from_secs(20);
 /// assert_eq!(server.url(), format!("redis://127.0.0.1:{}/0", server.port()));
 /// assert_eq!(server.command(&["PING"]), "PONG");
 ///
-/// server.stop();
+/// server.pause();
 /// assert!(!server.answers());
 /// server.resume();
 /// wait_until(Duration::from_secs(10), "an answer", || server.answers());

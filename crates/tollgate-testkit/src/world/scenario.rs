@@ -19,10 +19,10 @@ pub use trouble::FaultType;
 /// A history to be played: a setting, and events in order.
 ///
 /// ```
-/// use tollgate_testkit::world::Story;
+/// use tollgate_testkit::world::Scenario;
 ///
-/// let story = Story::new(7);
-/// assert_eq!(story.to_string(), Story::new(7).to_string());
+/// let story = Scenario::new(7);
+/// assert_eq!(story.to_string(), Scenario::new(7).to_string());
 /// assert!(story.events.is_sorted_by_key(|(at, _)| *at));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]

@@ -18,10 +18,10 @@ pub fn run_and_check(story: &Scenario) -> Result<(), Violation> {
 /// Leaves out whatever isn't needed for a story to fail: halves, quarters, and so on down to single events.
 ///
 /// ```
-/// use tollgate_testkit::world::{Story, shrink};
+/// use tollgate_testkit::world::{Scenario, shrink};
 ///
 /// // One that doesn't fail stays as it is.
-/// let story = Story::new(1).with(Vec::new());
+/// let story = Scenario::new(1).with(Vec::new());
 /// assert_eq!(shrink(&story).events.len(), 0);
 /// ```
 pub fn shrink(story: &Scenario) -> Scenario {

@@ -51,10 +51,10 @@ pub struct Store {
 /// How a store is.
 ///
 /// ```
-/// use tollgate_testkit::world::{Condition, Store};
+/// use tollgate_testkit::world::{StoreCondition, Store};
 ///
 /// let mut store = Store::new();
-/// store.set_condition(Condition::ReadOnly);
+/// store.set_condition(StoreCondition::ReadOnly);
 /// let error = store.command(0, &[b"SET", b"key", b"value"]).unwrap_err();
 /// assert_eq!(error.code(), "READONLY");
 /// assert!(store.command(0, &[b"GET", b"key"]).is_ok());

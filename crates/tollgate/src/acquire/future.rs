@@ -61,7 +61,7 @@ impl<H: LimitHandle> Acquire<H> {
     ///
     /// # fn is_still_wanted() -> bool { true }
     /// async fn send(limiter: &Limiter) -> Result<(), RateDenied> {
-    ///     let charge = limiter.acquire().reserved().await?;
+    ///     let charge = limiter.acquire().into_reservation().await?;
     ///     if is_still_wanted() {
     ///         charge.keep();
     ///     } else {

@@ -38,7 +38,7 @@ impl ClockChoice for DefaultClock {
 /// use tollgate::clock::{WithClock, Manual};
 /// use tollgate::{Limiter, Rate, limiter};
 ///
-/// let builder: WithClock<limiter::Settings> = Limiter::builder(Rate::per_second(10)).max_waiters(100);
+/// let builder: WithClock<limiter::LimiterSettings> = Limiter::builder(Rate::per_second(10)).max_waiters(100);
 /// let limiter: Limiter<Manual> = builder.clock(Manual::new()).build()?;
 /// assert!(limiter.allow());
 /// # Ok::<(), tollgate::LimitError>(())

@@ -25,7 +25,7 @@ use std::fmt;
 ///         *self.now.lock().unwrap()
 ///     }
 ///
-///     fn wake_at(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
+///     fn schedule_wakeup(&self, at: Timestamp, waker: &Waker) -> Option<Wakeup> {
 ///         self.waiting.lock().unwrap().insert(at, waker.clone());
 ///         let waiting = Arc::clone(&self.waiting);
 ///         Some(Wakeup::new(move || drop(waiting.lock().unwrap().remove(&at))))
@@ -33,7 +33,7 @@ use std::fmt;
 /// }
 ///
 /// let clock = Simulated::default();
-/// let wakeup = clock.wake_at(Timestamp::from_secs(1), Waker::noop());
+/// let wakeup = clock.schedule_wakeup(Timestamp::from_secs(1), Waker::noop());
 /// assert_eq!(clock.waiting.lock().unwrap().len(), 1);
 /// drop(wakeup);
 /// assert!(clock.waiting.lock().unwrap().is_empty());

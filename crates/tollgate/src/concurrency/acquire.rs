@@ -105,7 +105,7 @@ impl<H: PermitSource> Acquire<H> {
     /// let permit = limiter.try_acquire()?;
     /// thread::scope(|scope| {
     ///     let waiter = scope.spawn(|| limiter.acquire().wait_blocking().is_ok());
-    ///     while limiter.peek().queued == 0 {
+    ///     while limiter.peek().waiting == 0 {
     ///         thread::yield_now(); // until the waiter is queued
     ///     }
     ///     permit.success();

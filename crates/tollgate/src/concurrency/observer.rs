@@ -42,14 +42,14 @@ pub struct CompletedCall {
 /// Without an observer a limiter reads no clock to give or end a permit.
 ///
 /// ```
-/// use tollgate::{ConcurrencyLimiter, concurrency::{CompletedCall, Ending, PermitObserver}};
+/// use tollgate::{ConcurrencyLimiter, concurrency::{CompletedCall, PermitOutcome, PermitObserver}};
 ///
 /// /// Halves the limit on each sign of overload.
 /// struct Halve;
 ///
 /// impl PermitObserver for Halve {
-///     fn ended(&self, ended: &CompletedCall) -> Option<u32> {
-///         (ended.ending == Ending::OnDrop).then(|| (ended.limit / 2).max(1))
+///     fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
+///         (ended.ending == PermitOutcome::Dropped).then(|| (ended.limit / 2).max(1))
 ///     }
 /// }
 ///

@@ -155,7 +155,7 @@ impl<H: PermitSource> Permit<H> {
     /// struct LogLatency;
     ///
     /// impl PermitObserver for LogLatency {
-    ///     fn ended(&self, ended: &CompletedCall) -> Option<u32> {
+    ///     fn on_completed(&self, ended: &CompletedCall) -> Option<u32> {
     ///         println!("took {:?}", ended.latency);
     ///         None
     ///     }
@@ -205,11 +205,11 @@ impl<H: PermitSource> Permit<H> {
     /// call went and how long it took, but its body is still to be sent. Whatever is said later is too late.
     ///
     /// ```
-    /// use tollgate::{ConcurrencyLimiter, concurrency::Ending};
+    /// use tollgate::{ConcurrencyLimiter, concurrency::PermitOutcome};
     ///
     /// let limiter = ConcurrencyLimiter::new(10);
     /// let mut permit = limiter.try_acquire()?;
-    /// permit.tell(Ending::Success); // the head is there …
+    /// permit.report(PermitOutcome::Success); // the head is there …
     /// assert_eq!((limiter.stats().succeeded, limiter.peek().in_use), (1, 1));
     /// drop(permit); // … and now the body has ended
     /// assert_eq!(limiter.peek().in_use, 0);

@@ -14,7 +14,7 @@ use crate::stripes::Counters;
 /// assert!(limiter.try_acquire().is_err());
 /// permit.success();
 /// let stats = limiter.stats();
-/// assert_eq!((stats.acquired, stats.refused, stats.succeeded), (1, 1, 1));
+/// assert_eq!((stats.acquired, stats.denied, stats.succeeded), (1, 1, 1));
 /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
 /// ```
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

@@ -89,7 +89,7 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// let keys = [(limiter.key("user"), 1), (limiter.key("tenant").at(&tenant)?, 4)];
     /// assert!(limiter.check_all(&keys).decision.is_allowed());
     /// let refused = limiter.check_all(&keys);
-    /// assert_eq!((refused.decider, refused.decision.is_allowed()), (Some(0), false));
+    /// assert_eq!((refused.decided_by, refused.decision.is_allowed()), (Some(0), false));
     /// assert_eq!(limiter.key("tenant").at(&tenant)?.peek().remaining, 6);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

@@ -132,7 +132,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10).burst(5))?;
     /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
     /// let refused = limiter.key("tenant").at(&gold)?.check();
-    /// assert_eq!(refused.wait(), Duration::from_millis(600));
+    /// assert_eq!(refused.wait_or_max(), Duration::from_millis(600));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
@@ -167,11 +167,11 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// let now = limiter.clock().now();
     /// let user = limiter.key("user");
     /// // A key that was never seen takes a closer look.
-    /// assert!(user.check_at_a_glance(now, 1).is_none());
+    /// assert!(user.try_fast_check(now, 1).is_none());
     /// assert!(user.check().is_allowed());
-    /// let passed = user.check_at_a_glance(now, 1).expect("a key that was seen");
+    /// let passed = user.try_fast_check(now, 1).expect("a key that was seen");
     /// assert!(passed.is_allowed() && passed.decision().remaining == 0);
-    /// assert!(user.check_at_a_glance(now, 1).is_some_and(|refused| !refused.is_allowed()));
+    /// assert!(user.try_fast_check(now, 1).is_some_and(|refused| !refused.is_allowed()));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]

@@ -57,7 +57,7 @@ pub enum Durability {
 /// let limiter = QuotaLimiter::builder(Quota::per_month(10_000), 50_000)
 ///     .flush_every(Duration::from_millis(500))
 ///     .max_unsaved(1_000)
-///     .on_file_failure(OnFileFailure::Refuse)
+///     .on_file_failure(OnFileFailure::Deny)
 ///     .open(&path)?;
 /// limiter.check_n("tenant", 7);
 /// limiter.close()?;

@@ -15,12 +15,12 @@ use crate::clock::{Clock, Wall};
 /// [`CompositeLimiter`](crate::CompositeLimiter) meets. Made by [`QuotaLimiter::key`].
 ///
 /// ```
-/// use tollgate::{Level, Quota, QuotaLimiter, CompositeLimiter, clock::Manual};
+/// use tollgate::{Limit, Quota, QuotaLimiter, CompositeLimiter, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(10), 1_000_000).clock(Manual::new()).build()?;
 /// let (stack, standard) = (CompositeLimiter::new(), Quota::per_day(100));
 /// let tenant = limiter.key("acme").at(&standard);
-/// assert!(stack.allow(&[Level::new("daily", &tenant).cost(60)]).is_some());
+/// assert!(stack.allow(&[Limit::new("daily", &tenant).cost(60)]).is_some());
 /// assert_eq!(tenant.peek().remaining, 40);
 /// # Ok::<(), tollgate::LimitError>(())
 /// ```
@@ -32,11 +32,11 @@ pub type Key<'a, C = Wall> = QuotaKey<&'a QuotaLimiter<C>, &'a [u8], &'a Quota>;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{Level, Quota, QuotaLimiter, CompositeLimiter, stack::CostReservation, clock::Manual};
+/// use tollgate::{Limit, Quota, QuotaLimiter, CompositeLimiter, stack::CostReservation, clock::Manual};
 ///
 /// let limiter = QuotaLimiter::builder(Quota::per_day(100), 1_000_000).clock(Manual::new()).build()?;
 /// let limiter = Arc::new(limiter);
-/// let levels = [Level::estimated("daily", limiter.key_owned("acme"), 60)];
+/// let levels = [Limit::estimated("daily", limiter.key_owned("acme"), 60)];
 /// let hold: CostReservation<'static> = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
 /// std::thread::spawn(move || hold.settle(20)).join().unwrap();
 /// assert_eq!(limiter.peek("acme").remaining, 80);

@@ -36,14 +36,14 @@ impl fmt::Display for LimitKind {
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter, stack::Kind};
+/// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter, stack::LimitKind};
 ///
 /// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let levels = [Level::new("uploads", &slots)];
+/// let levels = [Limit::new("uploads", &slots)];
 /// let pass = stack.allow(&levels);
 /// let verdict = stack.check(&levels);
-/// let refusal = verdict.refusal().expect("the only slot is taken");
-/// assert_eq!(refusal.kind, Kind::Concurrency);
+/// let refusal = verdict.denial().expect("the only slot is taken");
+/// assert_eq!(refusal.kind, LimitKind::Concurrency);
 /// assert_eq!(refusal.to_string(), "concurrency limit \"uploads\": 1 of 1 in use");
 /// # drop(pass);
 /// ```
@@ -109,17 +109,17 @@ impl std::error::Error for LimitDenial<'_> {}
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter, stack::CompositeDecision};
+/// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter, stack::CompositeDecision};
 ///
 /// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let levels = [Level::new("uploads", &slots)];
+/// let levels = [Limit::new("uploads", &slots)];
 /// match stack.check(&levels) {
-///     CompositeDecision::Passed(passed) => {
+///     CompositeDecision::Allowed(passed) => {
 ///         // The request runs here, or in a task that `passed.pass` is moved into.
-///         assert!(stack.check(&levels).refusal().is_some());
-///         passed.pass.success();
+///         assert!(stack.check(&levels).denial().is_some());
+///         passed.permits.success();
 ///     }
-///     CompositeDecision::RateDenied(refusal) => println!("{refusal}"),
+///     CompositeDecision::Denied(refusal) => println!("{refusal}"),
 /// }
 /// ```
 #[derive(Debug)]
@@ -134,12 +134,12 @@ pub enum CompositeDecision<'a> {
 /// A request that passed all levels.
 ///
 /// ```
-/// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
+/// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
 ///
 /// let (wide, narrow) = (Limiter::new(Rate::per_hour(9)), Limiter::new(Rate::per_hour(2)));
-/// let levels = [Level::new("wide", &wide), Level::new("narrow", &narrow)];
-/// let passed = CompositeLimiter::new().check(&levels).passed().expect("the first");
-/// assert_eq!((passed.decider, passed.decision.remaining), (Some(1), 1));
+/// let levels = [Limit::new("wide", &wide), Limit::new("narrow", &narrow)];
+/// let passed = CompositeLimiter::new().check(&levels).allowed().expect("the first");
+/// assert_eq!((passed.deciding_limit, passed.decision.remaining), (Some(1), 1));
 /// ```
 #[derive(Debug)]
 #[non_exhaustive]

@@ -21,10 +21,10 @@ pub enum EstimateOutcome {
 /// Whether it was said in time what a request cost.
 ///
 /// ```
-/// use tollgate::stack::Settlement;
+/// use tollgate::stack::SettlementTiming;
 ///
 /// // Of several estimates, one that is late decides.
-/// assert_eq!(Settlement::InTime.max(Settlement::Late), Settlement::Late);
+/// assert_eq!(SettlementTiming::InTime.max(SettlementTiming::Late), SettlementTiming::Late);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub enum SettlementTiming {
@@ -63,18 +63,18 @@ pub enum ExpireScope {
 /// use std::sync::Arc;
 /// use std::sync::atomic::{AtomicU64, Ordering};
 /// use std::time::Duration;
-/// use tollgate::stack::{ExpireScope, HeldPermits, EstimateOutcome, Settlement, HeldEstimate};
+/// use tollgate::stack::{ExpireScope, HeldPermits, EstimateOutcome, SettlementTiming, HeldEstimate};
 ///
 /// /// One that has no end, and whose book takes what was spent.
 /// struct Endless(Arc<AtomicU64>);
 ///
 /// impl HeldEstimate for Endless {
-///     fn settle(&mut self, settled: EstimateOutcome) -> Settlement {
+///     fn settle(&mut self, settled: EstimateOutcome) -> SettlementTiming {
 ///         match settled {
 ///             EstimateOutcome::Spent(tokens) => self.0.store(tokens, Ordering::Relaxed),
-///             EstimateOutcome::AdjustableCharge | EstimateOutcome::ConversionLoss | EstimateOutcome::Cancelled => {}
+///             EstimateOutcome::Charged | EstimateOutcome::NotReported | EstimateOutcome::Cancelled => {}
 ///         }
-///         Settlement::InTime
+///         SettlementTiming::InTime
 ///     }
 ///     fn time_left(&self) -> Option<Duration> {
 ///         None
@@ -85,7 +85,7 @@ pub enum ExpireScope {
 ///
 /// let (book, mut pass) = (Arc::new(AtomicU64::new(0)), HeldPermits::default());
 /// pass.hold_estimate(Endless(Arc::clone(&book)));
-/// assert_eq!((pass.time_left(), pass.settle(1_500)), (None, Settlement::InTime));
+/// assert_eq!((pass.time_left(), pass.settle(1_500)), (None, SettlementTiming::InTime));
 /// assert_eq!(book.load(Ordering::Relaxed), 1_500);
 /// ```
 pub trait HeldEstimate: Send + Sync {

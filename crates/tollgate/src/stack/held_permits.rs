@@ -17,10 +17,10 @@ use crate::concurrency::{OwnedPermit, Permit, PermitOutcome, SharedSource};
 ///
 /// ```
 /// use std::sync::Arc;
-/// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter};
+/// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter};
 ///
 /// let (slots, stack) = (Arc::new(ConcurrencyLimiter::new(1)), CompositeLimiter::new());
-/// let pass = stack.allow(&[Level::new("slots", &slots)]).expect("a free slot");
+/// let pass = stack.allow(&[Limit::new("slots", &slots)]).expect("a free slot");
 /// assert_eq!(slots.available(), 0);
 /// pass.success();
 /// assert_eq!(slots.available(), 1);
@@ -51,7 +51,7 @@ impl HeldPermits {
     ///
     /// let mut pass = HeldPermits::default();
     /// assert!(pass.is_empty());
-    /// pass.hold(|_| ());
+    /// pass.on_end(|_| ());
     /// assert!(!pass.is_empty());
     /// ```
     pub const fn is_empty(&self) -> bool {
@@ -67,7 +67,7 @@ impl HeldPermits {
     ///
     /// let (held, mut pass) = (Arc::new(AtomicBool::new(true)), HeldPermits::default());
     /// let ends = Arc::clone(&held);
-    /// pass.hold(move |_| ends.store(false, Ordering::Relaxed));
+    /// pass.on_end(move |_| ends.store(false, Ordering::Relaxed));
     /// assert!(held.load(Ordering::Relaxed));
     /// drop(pass);
     /// assert!(!held.load(Ordering::Relaxed));
@@ -105,11 +105,11 @@ impl HeldPermits {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tollgate::{ConcurrencyLimiter, concurrency::Ending, stack::HeldPermits};
+    /// use tollgate::{ConcurrencyLimiter, concurrency::PermitOutcome, stack::HeldPermits};
     ///
     /// let (slots, mut pass) = (Arc::new(ConcurrencyLimiter::new(1)), HeldPermits::default());
     /// pass.hold_permit(slots.try_acquire_owned()?);
-    /// pass.tell(Ending::OnDrop);
+    /// pass.report(PermitOutcome::Dropped);
     /// assert_eq!((slots.available(), slots.stats().dropped), (0, 1));
     /// # Ok::<(), tollgate::concurrency::PermitDenied>(())
     /// ```
@@ -137,7 +137,7 @@ impl HeldPermits {
     ///
     /// let mut pass = HeldPermits::default();
     /// assert!(pass.is_expired());
-    /// pass.hold(|_| ());
+    /// pass.on_end(|_| ());
     /// assert!(!pass.is_expired());
     /// ```
     pub fn is_expired(&self) -> bool {
@@ -193,10 +193,10 @@ impl HeldPermits {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, clock::Manual};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, clock::Manual};
     ///
     /// let limiter = Arc::new(Limiter::with_clock(Rate::per_minute(1_000), Manual::new()));
-    /// let level = Level::estimated("tokens", Arc::clone(&limiter), 400);
+    /// let level = Limit::estimated("tokens", Arc::clone(&limiter), 400);
     /// let mut pass = CompositeLimiter::new().hold(&[level], Duration::from_secs(60))?.into_permits();
     /// pass.charge();
     /// drop(pass);
@@ -212,10 +212,10 @@ impl HeldPermits {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, clock::Manual};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, clock::Manual};
     ///
     /// let limiter = Arc::new(Limiter::with_clock(Rate::per_minute(1_000), Manual::new()));
-    /// let level = Level::estimated("tokens", Arc::clone(&limiter), 400);
+    /// let level = Limit::estimated("tokens", Arc::clone(&limiter), 400);
     /// let pass = CompositeLimiter::new().hold(&[level], Duration::from_secs(60))?.into_permits();
     /// pass.cancel();
     /// assert_eq!(limiter.peek().remaining, 1_000);
@@ -229,11 +229,11 @@ impl HeldPermits {
     ///
     /// ```
     /// use std::sync::Arc;
-    /// use tollgate::{ConcurrencyLimiter, Level, CompositeLimiter};
+    /// use tollgate::{ConcurrencyLimiter, Limit, CompositeLimiter};
     ///
     /// let (a, b) = (Arc::new(ConcurrencyLimiter::new(1)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let pass = |slots| CompositeLimiter::new().allow(&[Level::new("slots", slots)]).expect("a free slot");
-    /// let both = pass(&a).and(pass(&b));
+    /// let pass = |slots| CompositeLimiter::new().allow(&[Limit::new("slots", slots)]).expect("a free slot");
+    /// let both = pass(&a).merge(pass(&b));
     /// assert_eq!((a.available(), b.available()), (0, 0));
     /// drop(both);
     /// assert_eq!((a.available(), b.available()), (1, 1));

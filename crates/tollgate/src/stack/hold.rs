@@ -31,7 +31,7 @@ use crate::concurrency::PermitOutcome;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Algorithm, StoredKeyLimiter, Level, Rate, CompositeLimiter, clock::Manual};
+/// use tollgate::{Algorithm, StoredKeyLimiter, Limit, Rate, CompositeLimiter, clock::Manual};
 ///
 /// let clock = Manual::new();
 /// let tokens = StoredKeyLimiter::builder(Rate::per_minute(10_000), 1_000)
@@ -41,7 +41,7 @@ use crate::concurrency::PermitOutcome;
 /// let stack = CompositeLimiter::new();
 /// let acme = tokens.key("acme");
 /// let hold = stack
-///     .hold(&[Level::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
+///     .hold(&[Limit::estimated("tokens", &acme, 4_000)], Duration::from_secs(60))
 ///     .expect("a full bucket");
 /// assert_eq!(tokens.key("acme").peek().remaining, 6_000);
 /// clock.advance(Duration::from_secs(30));
@@ -58,13 +58,13 @@ use crate::concurrency::PermitOutcome;
 /// ```
 /// use std::sync::Arc;
 /// use std::time::Duration;
-/// use tollgate::{ConcurrencyLimiter, StoredKeyLimiter, Level, Rate, CompositeLimiter, stack::CostReservation};
+/// use tollgate::{ConcurrencyLimiter, StoredKeyLimiter, Limit, Rate, CompositeLimiter, stack::CostReservation};
 ///
 /// let tokens = StoredKeyLimiter::<String>::builder(Rate::per_minute(10_000), 1_000).build()?;
 /// let (tokens, slots) = (Arc::new(tokens), Arc::new(ConcurrencyLimiter::new(50)));
 /// let levels = [
-///     Level::estimated("tokens", tokens.key_owned("acme"), 4_000),
-///     Level::new("streams", Arc::clone(&slots)),
+///     Limit::estimated("tokens", tokens.key_owned("acme"), 4_000),
+///     Limit::new("streams", Arc::clone(&slots)),
 /// ];
 /// let hold: CostReservation<'static> = CompositeLimiter::new()
 ///     .hold(&levels, Duration::from_secs(60))
@@ -105,14 +105,14 @@ impl CostReservation<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{StoredKeyLimiter, Level, Rate, CompositeLimiter, clock::Manual, stack::Settlement};
+    /// use tollgate::{StoredKeyLimiter, Limit, Rate, CompositeLimiter, clock::Manual, stack::SettlementTiming};
     ///
     /// let clock = Manual::new();
     /// let tokens = StoredKeyLimiter::builder(Rate::per_day(10_000), 1_000).clock(clock.clone()).build()?;
     /// let acme = tokens.key("acme");
-    /// let hold = CompositeLimiter::new().hold(&[Level::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
+    /// let hold = CompositeLimiter::new().hold(&[Limit::estimated("tokens", &acme, 200)], Duration::from_secs(60)).expect("room");
     /// clock.advance(Duration::from_secs(60));
-    /// assert_eq!(hold.settle(9_000), Settlement::Late); // It is charged: 200 are, so 8,800 more.
+    /// assert_eq!(hold.settle(9_000), SettlementTiming::Late); // It is charged: 200 are, so 8,800 more.
     /// assert!(tokens.key("acme").peek().remaining <= 1_001);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
@@ -126,10 +126,10 @@ impl CostReservation<'_> {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, CompositeLimiter};
+    /// use tollgate::{ConcurrencyLimiter, Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let (rate, slots) = (Limiter::new(Rate::per_hour(9)), Arc::new(ConcurrencyLimiter::new(1)));
-    /// let (levels, minute) = ([Level::new("rate", &rate), Level::new("slots", &slots)], Duration::from_secs(60));
+    /// let (levels, minute) = ([Limit::new("rate", &rate), Limit::new("slots", &slots)], Duration::from_secs(60));
     /// let hold = CompositeLimiter::new().hold(&levels, minute).expect("room");
     /// let pass = hold.keep();
     /// assert_eq!((rate.peek().remaining, slots.available()), (8, 0));
@@ -158,10 +158,10 @@ impl CostReservation<'_> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(9));
-    /// let levels = [Level::estimated("tokens", &limiter, 5)];
+    /// let levels = [Limit::estimated("tokens", &limiter, 5)];
     /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
     /// hold.cancel();
     /// assert_eq!(limiter.peek().remaining, 9);
@@ -269,13 +269,13 @@ impl CostReservation<'static> {
     /// ```
     /// use std::sync::Arc;
     /// use std::time::Duration;
-    /// use tollgate::{ConcurrencyLimiter, Level, Limiter, Rate, CompositeLimiter};
+    /// use tollgate::{ConcurrencyLimiter, Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let tokens = Arc::new(Limiter::new(Rate::per_hour(10_000)));
     /// let slots = Arc::new(ConcurrencyLimiter::new(1));
     /// let levels = [
-    ///     Level::estimated("tokens", Arc::clone(&tokens), 4_000),
-    ///     Level::new("streams", Arc::clone(&slots)),
+    ///     Limit::estimated("tokens", Arc::clone(&tokens), 4_000),
+    ///     Limit::new("streams", Arc::clone(&slots)),
     /// ];
     /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
     /// let mut pass = hold.into_permits();
@@ -403,16 +403,16 @@ impl CompositeLimiter {
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate::{Level, Limiter, Rate, CompositeLimiter, stack::Terms, clock::Manual};
+/// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, stack::ReservationTerms, clock::Manual};
 ///
 /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
 /// let (stack, minute) = (CompositeLimiter::new(), Duration::from_secs(60));
-/// let levels = [Level::estimated("tokens", &limiter, 400)];
+/// let levels = [Limit::estimated("tokens", &limiter, 400)];
 ///
 /// drop(stack.hold(&levels, minute)); // as `Terms::within(minute)`
 /// assert_eq!(limiter.peek().remaining, 600);
 ///
-/// drop(stack.hold(&levels, Terms::within(minute).refund_on_drop()));
+/// drop(stack.hold(&levels, ReservationTerms::for_at_most(minute).refund_on_drop()));
 /// assert_eq!(limiter.peek().remaining, 600);
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -457,12 +457,12 @@ impl ReservationTerms {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, clock::Manual, stack::Terms};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, clock::Manual, stack::ReservationTerms};
     ///
     /// let clock = Manual::new();
     /// let limiter = Limiter::with_clock(Rate::per_day(1_000), clock.clone());
-    /// let terms = Terms::within(Duration::from_secs(60)).refund_unsettled();
-    /// let hold = CompositeLimiter::new().hold(&[Level::estimated("tokens", &limiter, 400)], terms).expect("room");
+    /// let terms = ReservationTerms::for_at_most(Duration::from_secs(60)).refund_unsettled();
+    /// let hold = CompositeLimiter::new().hold(&[Limit::estimated("tokens", &limiter, 400)], terms).expect("room");
     /// clock.advance(Duration::from_secs(61));
     /// drop(hold);
     /// assert_eq!(limiter.peek().remaining, 1_000);

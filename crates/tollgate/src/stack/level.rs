@@ -14,13 +14,13 @@ use crate::keyed::KeyRate;
 /// One limit that a request meets, by name, and what the request costs it.
 ///
 /// ```
-/// use tollgate::{KeyedLimiter, Level, Limiter, Rate};
+/// use tollgate::{KeyedLimiter, Limit, Limiter, Rate};
 ///
 /// let tenants = KeyedLimiter::new(Rate::per_second(100), 1_000);
 /// let service = Limiter::new(Rate::per_second(10_000));
 /// let levels = [
-///     Level::new("tenant", &tenants.key("acme")).cost(5),
-///     Level::new("service", &service),
+///     Limit::new("tenant", &tenants.key("acme")).cost(5),
+///     Limit::new("service", &service),
 /// ];
 /// assert_eq!(levels[0].name(), "tenant");
 /// ```
@@ -61,10 +61,10 @@ impl<'a> Limit<'a> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter};
     ///
     /// let limiter = Limiter::new(Rate::per_hour(30_000));
-    /// let levels = [Level::estimated("tokens", &limiter, 4_000)];
+    /// let levels = [Limit::estimated("tokens", &limiter, 4_000)];
     /// let hold = CompositeLimiter::new().hold(&levels, Duration::from_secs(60)).expect("room");
     /// assert!(limiter.allow_n(2)); // others go on meanwhile
     /// hold.settle(1_500);
@@ -118,11 +118,11 @@ impl<'a> Limit<'a> {
     ///
     /// ```
     /// use std::time::Duration;
-    /// use tollgate::{Level, Limiter, Rate, CompositeLimiter, stack::Terms, clock::Manual};
+    /// use tollgate::{Limit, Limiter, Rate, CompositeLimiter, stack::ReservationTerms, clock::Manual};
     ///
     /// let limiter = Limiter::with_clock(Rate::per_minute(1_000), Manual::new());
     /// let minute = Duration::from_secs(60);
-    /// let level = Level::estimated("tokens", &limiter, 400).on(Terms::within(minute).refund_on_drop());
+    /// let level = Limit::estimated("tokens", &limiter, 400).with_terms(ReservationTerms::for_at_most(minute).refund_on_drop());
     /// drop(CompositeLimiter::new().hold(&[level], minute));
     /// assert_eq!(limiter.peek().remaining, 1_000);
     /// ```

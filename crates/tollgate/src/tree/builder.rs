@@ -12,9 +12,9 @@ use crate::table::hasher::KeyHasher;
 /// Builds a [`ClassTree`]; made by [`ClassTree::builder`].
 ///
 /// ```
-/// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+/// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
 ///
-/// let tree = Tree::builder(Rate::per_second(10)).strict().clock(Manual::new()).build()?;
+/// let tree = ClassTree::builder(Rate::per_second(10)).strict().clock(Manual::new()).build()?;
 /// let user = tree.add_leaf("user", tree.root(), Class::new(Rate::per_second(2)))?;
 /// let passed = (0..5).filter(|_| tree.allow(user)).count();
 /// assert_eq!(passed, 2);

@@ -134,9 +134,9 @@ pub(super) struct CompiledClass {
 /// Why a tree could not be changed as asked; nothing was changed.
 ///
 /// ```
-/// use tollgate::{Rate, Tree, tree::Class};
+/// use tollgate::{Rate, ClassTree, tree::Class};
 ///
-/// let tree = Tree::new(Rate::per_second(100));
+/// let tree = ClassTree::new(Rate::per_second(100));
 /// let class = Class::new(Rate::per_second(60)).ceiling(Rate::per_second(50));
 /// let error = tree.add_leaf("search", tree.root(), class).unwrap_err();
 /// assert_eq!(

@@ -9,12 +9,12 @@ use crate::clock::{Clock, Monotonic};
 /// [`ClassTree::level`].
 ///
 /// ```
-/// use tollgate::{Level, Rate, CompositeLimiter, Tree, tree::Class};
+/// use tollgate::{Limit, Rate, CompositeLimiter, ClassTree, tree::Class};
 ///
-/// let tree = Tree::new(Rate::per_second(10));
+/// let tree = ClassTree::new(Rate::per_second(10));
 /// let leaf = tree.add_leaf("search", tree.root(), Class::new(Rate::per_second(2)))?;
 /// let (stack, search) = (CompositeLimiter::new(), tree.level(leaf));
-/// let passed = (0..9).filter(|_| stack.allow(&[Level::new("tree", &search)]).is_some());
+/// let passed = (0..9).filter(|_| stack.allow(&[Limit::new("tree", &search)]).is_some());
 /// assert_eq!(passed.count(), 2);
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```

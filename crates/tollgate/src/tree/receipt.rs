@@ -8,9 +8,9 @@ use super::path_charge::PathCharge;
 /// The answer of a [`ClassTree`](super::ClassTree): the decision, and the class that made it.
 ///
 /// ```
-/// use tollgate::{Rate, Tree, tree::Class, clock::Manual};
+/// use tollgate::{Rate, ClassTree, tree::Class, clock::Manual};
 ///
-/// let tree = Tree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
+/// let tree = ClassTree::builder(Rate::per_second(100)).clock(Manual::new()).build()?;
 /// let class = Class::new(Rate::per_second(10)).ceiling(Rate::per_second(30));
 /// let leaf = tree.add_leaf("upload", tree.root(), class)?;
 /// assert!(tree.check_n(leaf, 10).node == leaf.into()); // paid from its own rate

@@ -43,7 +43,7 @@ use crate::patience::WaitLimit;
 /// assert_eq!((bob, ada), (Ok(Duration::from_millis(10)), Ok(Duration::from_millis(20))));
 ///
 /// let hasty = limiter.acquire("ada").timeout(Duration::from_millis(5)).await;
-/// assert!(matches!(hasty, Err(RateDenied::TooLate(_))));
+/// assert!(matches!(hasty, Err(RateDenied::DeadlineExceeded(_))));
 /// # Ok(())
 /// # }
 /// # #[cfg(not(feature = "tokio"))]

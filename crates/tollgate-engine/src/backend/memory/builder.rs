@@ -55,7 +55,7 @@ impl<C, W> MemoryBuilder<C, W> {
     /// use tollgate::quota::OnFileFailure;
     /// use tollgate_engine::backend::Memory;
     ///
-    /// let memory = Memory::builder().on_quota_file_error(OnFileFailure::Grant).build();
+    /// let memory = Memory::builder().on_quota_file_error(OnFileFailure::Allow).build();
     /// assert_eq!(memory.quota_stats().failed_flushes, 0);
     /// ```
     pub const fn on_quota_file_error(mut self, answer: OnFileFailure) -> Self {
@@ -130,19 +130,19 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy};
     /// # use tollgate_testkit::scratch::TempFolder;
-    /// # let folder = Scratch::new("memory-quota-file");
+    /// # let folder = TempFolder::new("memory-quota-file");
     /// # let path = folder.path("quotas");
     ///
     /// let file = "limits: [{name: exports, quota: 2/month}]";
     /// let policy = Policy::from_text(file, Format::Yaml)?.policy;
     /// let facts = Facts::new();
     /// let engine = Engine::new(policy.clone(), Memory::builder().quota_file(&path)?)?;
-    /// assert!(engine.decide(&facts).passed().is_some());
+    /// assert!(engine.decide(&facts).allowed().is_some());
     /// drop(engine);
     ///
     /// let restarted = Engine::new(policy, Memory::builder().quota_file(&path)?)?;
-    /// assert!(restarted.decide(&facts).passed().is_some());
-    /// assert!(restarted.decide(&facts).refused().is_some());
+    /// assert!(restarted.decide(&facts).allowed().is_some());
+    /// assert!(restarted.decide(&facts).denied().is_some());
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn quota_file(self, path: impl AsRef<Path>) -> Result<Memory<C, W>, FileError> {

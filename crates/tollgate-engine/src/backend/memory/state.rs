@@ -45,9 +45,9 @@ impl<C: Clock, W: Clock> Memory<C, W> {
     /// let policy = Policy::from_text("limits: [{name: all, rate: 1/h}]", Format::Yaml)?.policy;
     /// let engine = Engine::new(policy, Memory::new())?;
     /// assert_eq!(engine.backend().changes(), 0);
-    /// assert!(engine.decide(&Facts::new()).passed().is_some());
+    /// assert!(engine.decide(&Facts::new()).allowed().is_some());
     /// assert_eq!(engine.backend().changes(), 1);
-    /// assert!(engine.decide(&Facts::new()).refused().is_some());
+    /// assert!(engine.decide(&Facts::new()).denied().is_some());
     /// assert_eq!(engine.backend().changes(), 1);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```

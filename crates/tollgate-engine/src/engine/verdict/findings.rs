@@ -46,16 +46,16 @@ pub struct DecisionDetails<'f> {
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # use tollgate_engine::verdict::Cause;
 /// let text = "limits: [{name: trial, rate: 1/h, mode: shadow}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
 /// let _ = engine.decide(&facts);
-/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
+/// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("it is on trial") };
 /// let refusal = passed.shadow_denials().next().expect("the second in an hour");
-/// assert_eq!((refusal.cause, refusal.decision.wait().as_secs()), (Cause::Rule("trial"), 3_600));
+/// assert_eq!((refusal.cause, refusal.decision.wait_or_max().as_secs()), (Cause::Rule("trial"), 3_600));
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -99,7 +99,7 @@ pub struct LimitState<'a> {
 impl DecisionDetails<'_> {
     /// The limits that the request met, the most urgent first: one that denies, then the one with the fewest such requests left,
     /// and concurrency limits that don't deny last. Unless the verdict was asked to
-    /// [list](crate::Conditions::listing_limits) them, and of a denial that is repeated from memory, it is the limit that decided,
+    /// [list](crate::DecideOptions::listing_limits) them, and of a denial that is repeated from memory, it is the limit that decided,
     /// alone.
     pub fn limits(&self) -> impl Iterator<Item = LimitState<'_>> {
         let listed = self.decision_data.limits.as_deref();
@@ -243,15 +243,15 @@ impl DecisionDetails<'_> {
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// use tollgate_engine::orders::{Act, NewOverride, ReplacementLimits, Target};
+    /// use tollgate_engine::orders::{OverrideAction, NewOverride, ReplacementLimits, Target};
     ///
     /// let text = "limits: [{name: searches, rate: 1/h}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
-    /// let more = Act::Override(ReplacementLimits { rates: vec![Rate::per_hour(9)], ..ReplacementLimits::default() });
-    /// let order = engine.order(NewOverride::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
+    /// let more = OverrideAction::Limit(ReplacementLimits { rates: vec![Rate::per_hour(9)], ..ReplacementLimits::default() });
+    /// let order = engine.add_override(NewOverride::new(more, Target::rule("searches"), Duration::from_secs(60)))?;
     /// let facts = Facts::new();
     /// let verdict = engine.decide(&facts);
-    /// assert_eq!((verdict.order(), verdict.decision().remaining), (Some(order.id), 8));
+    /// assert_eq!((verdict.override_id(), verdict.decision().remaining), (Some(order.id), 8));
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn override_id(&self) -> Option<u64> {

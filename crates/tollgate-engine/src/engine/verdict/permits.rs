@@ -13,20 +13,20 @@ use tollgate::stack::{ExpireScope, HeldPermits, SettlementTiming};
 /// It outlives a change of the policy, and what it holds counts in the next one.
 ///
 /// ```
-/// # use tollgate::concurrency::Ending;
+/// # use tollgate::concurrency::PermitOutcome;
 /// # use tollgate::clock::Manual;
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
-/// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+/// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// let text = "limits: [{name: exports, concurrency: 1}]";
 /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
 /// let facts = Facts::new();
-/// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+/// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("the first") };
 /// let permits = passed.into_permits();
-/// assert!(engine.decide(&facts).refused().is_some());
-/// permits.end(Ending::Success);
-/// assert!(engine.decide(&facts).passed().is_some());
+/// assert!(engine.decide(&facts).denied().is_some());
+/// permits.end(PermitOutcome::Success);
+/// assert!(engine.decide(&facts).allowed().is_some());
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
 #[derive(Debug, Default)]
@@ -41,12 +41,12 @@ impl Permits {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// let text = "limits: [{name: tokens, rate: 10000/h, cost: {fact: max_tokens, settle_within: 60s}}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new().with("max_tokens", "4000");
-    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("the first") };
     /// let mut permits = passed.into_permits(); // Moved into the task that streams the answer.
     /// assert_eq!(engine.peek(&facts).decision().remaining, 6_000);
     /// permits.settle(1_500);
@@ -75,22 +75,22 @@ impl Permits {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
-    /// use tollgate::stack::Settlement;
+    /// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
+    /// use tollgate::stack::SettlementTiming;
     ///
     /// # let clock = Manual::new();
     /// # let memory = Memory::builder().clock(clock.clone()).wall(Manual::new()).build();
     /// let text = "limits: [{name: drafts, rate: 100/day, cost: {default: 40, settle_within: 60s, unsettled: refund}}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
-    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("the first") };
     /// let mut permits = passed.into_permits();
     /// # clock.advance(Duration::from_secs(60));
     /// // A minute later:
     /// assert_eq!(permits.time_left(), Some(Duration::ZERO));
     /// permits.expire();
     /// assert_eq!(engine.peek(&facts).decision().remaining, 100);
-    /// assert_eq!(permits.settle(70), Settlement::Late);
+    /// assert_eq!(permits.settle(70), SettlementTiming::Late);
     /// assert_eq!(engine.peek(&facts).decision().remaining, 30);
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
@@ -114,20 +114,20 @@ impl Permits {
     /// late.
     ///
     /// ```
-    /// # use tollgate::concurrency::Ending;
+    /// # use tollgate::concurrency::PermitOutcome;
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_engine::{Engine, Facts, Policy, Verdict};
+    /// # use tollgate_engine::{Engine, Facts, Policy, RequestDecision};
     /// # let clock = Manual::new();
     /// # let memory = Memory::builder().clock(clock.clone()).wall(Manual::new()).build();
     /// let text = "limits: [{name: api, concurrency: {adaptive: aimd, max: 200}}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
     /// let facts = Facts::new();
-    /// let Verdict::Passed(passed) = engine.decide(&facts) else { panic!("the first") };
+    /// let RequestDecision::Allowed(passed) = engine.decide(&facts) else { panic!("the first") };
     /// let mut permits = passed.into_permits();
     /// # clock.advance(std::time::Duration::from_millis(1));
-    /// permits.tell(Ending::OnDrop); // A 503.
+    /// permits.report_ending(PermitOutcome::Dropped); // A 503.
     /// let now = engine.limiter_states()[0].adaptive.expect("it adapts");
     /// assert_eq!((now.limit, now.in_flight), (18, 1));
     /// # Ok::<(), Box<dyn std::error::Error>>(())

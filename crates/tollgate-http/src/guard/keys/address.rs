@@ -27,9 +27,9 @@ thread_local! {
 ///
 /// ```
 /// use tollgate_http::client::Trust;
-/// use tollgate_http::guard::keys::Address;
+/// use tollgate_http::guard::keys::ClientAddress;
 ///
-/// let key = Address::new().trust(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
+/// let key = ClientAddress::new().trust(Trust::proxies(["10.0.0.0/8".parse()?])).ipv6_bits(56);
 /// # let _ = key;
 /// # Ok::<(), Box<dyn std::error::Error>>(())
 /// ```
@@ -78,13 +78,13 @@ impl ClientAddress {
     ///
     /// ```
     /// use tollgate::Rate;
-    /// use tollgate_http::guard::{Guard, RatePerKey, Request, keys::Address};
+    /// use tollgate_http::guard::{RequestLimiter, RatePerKey, Request, keys::ClientAddress};
     ///
-    /// fn guard<R: Request + 'static>() -> Result<Guard<R, RatePerKey<Address>>, Box<dyn std::error::Error>> {
-    ///     let limits = RatePerKey::new(Rate::per_second(10), Address::new())?;
-    ///     Ok(Guard::new(limits)
-    ///         .allow(Address::new().within(["10.0.0.0/8".parse()?]))
-    ///         .deny(Address::new().within(["203.0.113.0/24".parse()?, "2001:db8:bad::/48".parse()?])))
+    /// fn guard<R: Request + 'static>() -> Result<RequestLimiter<R, RatePerKey<ClientAddress>>, Box<dyn std::error::Error>> {
+    ///     let limits = RatePerKey::new(Rate::per_second(10), ClientAddress::new())?;
+    ///     Ok(RequestLimiter::new(limits)
+    ///         .allow(ClientAddress::new().within(["10.0.0.0/8".parse()?]))
+    ///         .deny(ClientAddress::new().within(["203.0.113.0/24".parse()?, "2001:db8:bad::/48".parse()?])))
     /// }
     /// # let _ = guard::<Never>;
     /// # struct Never;
@@ -94,7 +94,7 @@ impl ClientAddress {
     /// #     fn path(&self) -> &str { "" }
     /// #     fn host(&self) -> Option<&str> { None }
     /// #     fn route(&self) -> Option<&str> { None }
-    /// #     fn lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> { std::iter::empty() }
+    /// #     fn header_lines<'r>(&'r self, _: &'r str) -> impl DoubleEndedIterator<Item = &'r [u8]> { std::iter::empty() }
     /// #     fn extension<T: Send + Sync + 'static>(&self) -> Option<&T> { None }
     /// # }
     /// ```

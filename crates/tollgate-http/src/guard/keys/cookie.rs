@@ -55,9 +55,9 @@ impl Cookie {
     ///
     /// ```
     /// use tollgate_http::client::Trust;
-    /// use tollgate_http::guard::keys::{Address, Cookie};
+    /// use tollgate_http::guard::keys::{ClientAddress, Cookie};
     ///
-    /// let address = Address::new().trust(Trust::proxies(["10.0.0.0/8".parse()?]));
+    /// let address = ClientAddress::new().trust(Trust::proxies(["10.0.0.0/8".parse()?]));
     /// let key = Cookie::new("sid").ambiguous_by(address);
     /// # let _ = key;
     /// # Ok::<(), Box<dyn std::error::Error>>(())
