@@ -10,7 +10,7 @@ use tokio::net::TcpListener;
 use tollgate_engine::{Engine, Policy};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 use tollgate_tower::{PolicyLimits, RateLimitLayer};
 
 type BoxError = Box<dyn std::error::Error>;

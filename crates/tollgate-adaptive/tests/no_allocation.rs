@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate_adaptive::breaker::{CircuitBreaker, Thresholds};
 use tollgate_adaptive::{AdaptiveAlgorithm, AdaptiveController, Bounds};
-use tollgate_testkit::memory::{CountingAllocator, allocation_count};
+use tollgate_testkit::allocation_counter::{CountingAllocator, allocation_count};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

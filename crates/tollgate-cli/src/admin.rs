@@ -6,7 +6,7 @@ use std::str::FromStr;
 
 use clap::{Args, Subcommand};
 use serde_json::{Map, Value, json};
-use tollgate_engine::orders::{
+use tollgate_engine::overrides::{
     FactPattern, KeyTextError, MAX_OVERRIDE_DURATION, Target, TargetKey,
 };
 use tollgate_server::Level;
@@ -16,7 +16,7 @@ use crate::output::map_write_error;
 use crate::policy::{DescriptorArg, facts_object, parse_duration};
 
 mod connect;
-mod text;
+mod render;
 
 use crate::service_client::HttpRequest;
 pub use crate::service_client::ServiceAddress;
@@ -320,7 +320,7 @@ pub fn admin(
     let answer: Value = serde_json::from_str(&answer).map_err(|error| {
         CliError::failed(format_args!("what was answered can't be read: {error}"))
     })?;
-    map_write_error(out.write_all(text::render_response(&options.command, &answer).as_bytes()))
+    map_write_error(out.write_all(render::render_response(&options.command, &answer).as_bytes()))
 }
 
 /// One argument of a key: `user=ada`; or a key as lists and logs show it, in one argument: `user="a b" plan=free`.

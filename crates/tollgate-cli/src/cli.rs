@@ -9,9 +9,9 @@ use crate::admin::{self, Admin};
 use crate::ask::{self, AskOptions};
 use crate::color::Color;
 use crate::load::{self, LoadOptions};
+use crate::manual::{self, CompletionsOptions, ManOptions};
 use crate::outcome::{CliError, CommandOutcome};
 use crate::output::{map_write_error, write_report};
-use crate::pages::{self, CompletionsOptions, ManOptions};
 use crate::pipe::{self, PipeOptions};
 use crate::policy::{self, CheckArgs, ConvertArgs, DiffArgs, ExplainArgs};
 use crate::serve::{self, ServeOptions};
@@ -108,9 +108,9 @@ impl Cli {
             Command::Admin(options) => admin::admin(options, out, notes)?,
             Command::Pipe(options) => pipe::pipe_standard_input(options, out, notes)?,
             Command::Completions(options) => {
-                map_write_error(pages::completions(options, &mut Self::command(), out))?;
+                map_write_error(manual::completions(options, &mut Self::command(), out))?;
             }
-            Command::Man(options) => map_write_error(pages::man(options, Self::command(), out))?,
+            Command::Man(options) => map_write_error(manual::man(options, Self::command(), out))?,
             Command::Load(options) => {
                 let report = load::load(options)?;
                 write_report(&report, options.json, out)?;

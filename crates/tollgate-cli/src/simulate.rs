@@ -12,13 +12,13 @@ use tollgate_adaptive::simulation::Scenario;
 use tollgate_core::{LimitError, Rate};
 
 mod adaptive;
+mod format;
 pub mod pattern;
 mod plot;
 mod policy;
 mod report;
 pub mod runner;
 pub mod tally;
-mod text;
 
 pub use adaptive::{AdaptiveLine, AdaptiveReport, simulate_adaptive};
 pub use pattern::{Pattern, PatternError};
@@ -205,7 +205,7 @@ fn boundary_burst_note(rate: Rate, run: &RunResult) -> Option<String> {
     over.then(|| {
         format!(
             "{peak} passed within {} across a window boundary, and its count is {}",
-            text::format_nanos(period.as_nanos()),
+            format::format_nanos(period.as_nanos()),
             rate.count()
         )
     })
@@ -216,7 +216,7 @@ fn queue_note(rate: Rate) -> String {
     match rate.period() {
         Some(period) => format!(
             "releases one every {}, and at most {} wait",
-            text::format_nanos(period.as_nanos() / u128::from(rate.count())),
+            format::format_nanos(period.as_nanos() / u128::from(rate.count())),
             rate.burst_size()
         ),
         None if rate.is_zero() => "releases nothing".to_owned(),

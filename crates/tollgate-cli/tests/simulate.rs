@@ -333,7 +333,7 @@ fn adaptive_laws_are_judged_beside_the_best_fixed_limit() {
 
 #[test]
 fn a_run_is_drawn_into_a_file() {
-    let folder = tollgate_testkit::scratch::TempFolder::new("simulate-svg");
+    let folder = tollgate_testkit::temp_folder::TempFolder::new("simulate-svg");
     let file = folder.path("limits.svg");
     let file = file.to_str().expect("UTF-8");
     stdout(&[

@@ -4,8 +4,8 @@
 use crate::diagnostic::{Code, Diagnostic};
 pub use crate::diagnostic::{Position, Span};
 
-pub(crate) mod columns;
 mod syntax_hints;
+pub(crate) mod text;
 mod toml;
 mod yaml;
 

@@ -40,12 +40,12 @@
 //! the sum of their costs, all alike; there one after the other.
 
 mod convert;
+mod counter_keys;
 mod decoder;
 mod descriptor_index;
-mod fields;
-mod key;
+mod field_names;
 mod reader;
-mod verdict;
+mod status;
 
 use std::collections::BTreeMap;
 
@@ -54,12 +54,12 @@ use crate::document::{Node, Value};
 use crate::policy::Domain;
 
 pub use convert::{ConversionLoss, ConvertedRules, LossKind, convert_to_rules, convert_to_yaml};
+pub(crate) use counter_keys::path_name;
+pub use counter_keys::{counter_key, requested_limit_key};
 pub(crate) use decoder::domain_spans;
 pub use decoder::{DecodedDomains, decode};
 pub use descriptor_index::{CompiledLimit, DescriptorIndex, HiddenLimit, LookupResult, PathEntry};
-pub(crate) use key::path_name;
-pub use key::{counter_key, requested_limit_key};
-pub use verdict::{
+pub use status::{
     Charge, CurrentLimit, LimitStatus, StatusCode, descriptor_charge, limit_status, overall_code,
     remove_replaced_limits,
 };

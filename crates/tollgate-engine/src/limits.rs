@@ -2,8 +2,8 @@
 
 mod answer;
 mod check;
+mod compiled;
 mod deny_cache;
-mod form;
 mod hashers;
 mod key;
 mod kind;
@@ -24,7 +24,7 @@ pub use request_key::RequestKey;
 pub use standalone::StandaloneLimit;
 pub use store_failure::{CheckResult, FailureKind, StoreUnavailable};
 
-pub(crate) use form::{CompiledLimit, EXACT_ALGORITHMS};
+pub(crate) use compiled::{CompiledLimit, EXACT_ALGORITHMS};
 pub(crate) use hashers::KeyHashers;
 pub(crate) use key::KeyPlan;
 pub(crate) use limit::Estimates;

@@ -14,9 +14,9 @@ use crate::policy::{
 
 mod codes;
 mod condition_texts;
-mod conditions;
 mod coverage;
 mod keys;
+mod match_rules;
 mod missing_limits;
 mod rate_bounds;
 mod redundant_limits;
@@ -85,7 +85,7 @@ pub(crate) fn lint_with_spans(policy: &Policy, places: &PolicySpans) -> Vec<Diag
     redundant_limits::check_redundant_limits(&mut found, policy, places);
     condition_texts::check_facts(&mut found, policy, places);
     condition_texts::check_texts(&mut found, &places.condition_texts);
-    conditions::check_matches(&mut found, policy, places);
+    match_rules::check_matches(&mut found, policy, places);
     missing_limits::check_missing_limits(&mut found, policy, places);
     let mut warnings = found.0;
     warnings.sort_by_key(|warning| warning.span);

@@ -17,13 +17,13 @@ use crate::policy::{MatchConditions, Pattern};
 pub(crate) mod glob;
 mod glob_sets;
 mod index;
+mod inline_text;
 pub(crate) mod inline_vec;
 mod pattern;
 mod prefix_index;
 pub(crate) mod regex;
 #[cfg(test)]
 mod tests;
-mod text;
 
 pub use pattern::{Explained, explain};
 

@@ -12,13 +12,13 @@ use crate::sources::Sources;
 use crate::suggestions;
 
 pub mod codes;
-pub(crate) mod fields;
+pub(crate) mod field_names;
 mod limits;
 mod pattern;
 mod reader;
 mod references;
 pub(crate) mod rule;
-pub(crate) mod text;
+pub(crate) mod yaml_text;
 
 pub(crate) use pattern::{MAX_CONDITION_BYTES, canonical_network};
 use reader::{Fields, PolicyReader, RULES_EXPECTED, unchanged};
@@ -120,7 +120,8 @@ pub(crate) fn decode(trees: &[Node], sources: &Sources, problems: &mut Problems)
         lists_facts: false,
     };
     let said = trees.iter().filter(|tree| tree.value != Value::Null);
-    let files = said.filter_map(|tree| reader.read_fields(tree, "a policy", fields::POLICY_FIELDS));
+    let files =
+        said.filter_map(|tree| reader.read_fields(tree, "a policy", field_names::POLICY_FIELDS));
     let files: Vec<_> = files.collect();
     // Rules go by what is said for all of them, whichever file says it.
     files.iter().for_each(|file| reader.read_settings(file));

@@ -1,6 +1,6 @@
 //! The texts that a policy was read from, and what stands where in them.
 
-use crate::document::columns::IndexedText;
+use crate::document::text::IndexedText;
 use crate::document::{Format, Position, Span};
 
 /// The files of a policy, in the order in which they were read; the first includes the others.

@@ -16,9 +16,9 @@ use notify::{EventKind, RecommendedWatcher, RecursiveMode, Watcher};
 use tollgate::clock::Monotonic;
 use tollgate::{Clock, Timestamp};
 
-mod policy;
+mod policy_watch;
 
-pub use policy::{WatchEvent, read_when_stable};
+pub use policy_watch::{WatchEvent, read_when_stable};
 
 /// So long nothing may happen before files are read: a change often comes in several steps.
 const DEBOUNCE: Duration = Duration::from_millis(150);

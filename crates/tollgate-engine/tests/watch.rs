@@ -8,7 +8,7 @@ use std::time::Duration;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::watch::FileWatcher;
 use tollgate_engine::{Engine, Policy};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 /// An engine whose file is watched, and what its log says.
 struct Watched {

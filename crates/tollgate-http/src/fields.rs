@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Outcome, Rate};
 
-use crate::dialect::HeaderDialect;
+use crate::header_dialect::HeaderDialect;
 
 /// The largest integer of a structured field (RFC 9651).
 const LARGEST: u64 = 999_999_999_999_999;

@@ -7,8 +7,8 @@ use std::time::Duration;
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD_NO_PAD;
 
+use crate::denial_body::{DenialBody, title_of};
 use crate::protobuf::{bytes, message, number};
-use crate::refusal::{DenialBody, title_of};
 use tollgate_core::DenyReason;
 
 /// A server asks for patience by it: milliseconds until the next try, or none at all if it is negative.

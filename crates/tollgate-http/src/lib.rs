@@ -25,27 +25,27 @@
 
 #![forbid(unsafe_code)]
 
-#[cfg(feature = "engine")]
-pub mod answered;
 pub mod client;
-pub mod dialect;
+#[cfg(feature = "engine")]
+pub mod decision_answer;
+pub mod denial_body;
 pub mod fields;
 pub mod grpc;
 #[cfg(feature = "guard")]
 pub mod guard;
+pub mod header_dialect;
 pub mod json;
 #[cfg(feature = "outgoing")]
 pub mod outgoing;
 pub mod protobuf;
-pub mod refusal;
 #[cfg(any(feature = "guard", feature = "outgoing"))]
 mod waiter_limit;
 
 #[cfg(feature = "engine")]
-pub use answered::{DecisionAnswer, MAX_LISTED_LIMITS};
-pub use dialect::{HeaderDialect, UnknownDialect};
+pub use decision_answer::{DecisionAnswer, MAX_LISTED_LIMITS};
+pub use denial_body::{DenialBody, http_status_of};
 pub use fields::{ShownLimit, retry_after};
-pub use refusal::{DenialBody, http_status_of};
+pub use header_dialect::{HeaderDialect, UnknownDialect};
 pub use tollgate_core::DenyReason;
 
 /// What the front page shows is compiled.

@@ -1,7 +1,7 @@
 //! A store of a test, in this process: it fails and comes back on command.
 
-mod act;
 mod lease;
+mod operations;
 
 use std::collections::HashMap;
 use std::hash::BuildHasher;

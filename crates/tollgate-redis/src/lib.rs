@@ -30,6 +30,7 @@
 #![forbid(unsafe_code)]
 
 mod address;
+mod client;
 mod client_backend;
 mod client_builder;
 mod decision;
@@ -46,7 +47,6 @@ mod local_limits;
 mod lock;
 mod node_registry;
 mod query;
-mod redis;
 mod script;
 #[cfg(feature = "simulation")]
 pub mod simulation;
@@ -58,6 +58,7 @@ mod stored_limit;
 mod tests;
 
 pub use address::{Address, AddressError};
+pub use client::{Redis, RedisStats};
 pub use client_builder::RedisBuilder;
 pub use decision::{AllowedRequest, DecisionDetails, LimitDecision};
 pub use error::{ConnectError, FailureKind, StoreError, StoreLimitError};
@@ -69,7 +70,6 @@ pub use fallback::{
 };
 pub use limiter::{RedisLimiter, RedisLimiterBuilder};
 pub use local_limits::{LocalLimits, UnreportedUsage};
-pub use redis::{Redis, RedisStats};
 pub use store_client::StoreClient;
 
 /// What the documents show is compiled.

@@ -6,10 +6,10 @@ use tollgate::{Algorithm, Decision, Rate, Timestamp};
 use tollgate_engine::backend::{Answer, Backend, CarryOver, LimitKind, StandaloneLimit};
 use tollgate_engine::policy::{Counting, OnStoreFailure};
 
+use crate::client::Redis;
 use crate::decision::LimitDecision;
 use crate::error::{StoreError, StoreLimitError};
 use crate::query::{StoreOp, to_micros_ceil};
-use crate::redis::Redis;
 
 /// One limit, by key, that a whole fleet shares.
 ///

@@ -19,13 +19,13 @@ use tollgate_engine::policy::OnStoreFailure;
 
 use crate::lock::lock;
 
-mod divisor;
-mod owed;
+mod node_count;
+mod unreported;
 
-pub use owed::UnreportedUsage;
+pub use unreported::UnreportedUsage;
 
-use divisor::{Divisor, NodeCounts};
-use owed::UnreportedKeys;
+use node_count::{Divisor, NodeCounts};
+use unreported::UnreportedKeys;
 
 /// So many keys can be set at the same time.
 const LOCK_STRIPES: usize = 64;

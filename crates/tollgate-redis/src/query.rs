@@ -1,6 +1,6 @@
 //! Questions to the store: what is asked of which key, in the numbers that the scripts read.
 
-mod form;
+mod limit_params;
 mod wire;
 
 use std::time::Duration;
@@ -10,7 +10,7 @@ use tollgate_engine::policy::Counting;
 
 use crate::error::StoreLimitError;
 
-pub(crate) use form::{LimitForm, LimitParams};
+pub(crate) use limit_params::{LimitForm, LimitParams};
 pub(crate) use wire::{Header, QueryReplies, RawReply, wait_from_micros, write_doubles};
 
 /// How a limit is kept, by the number that the scripts know it by.
@@ -119,7 +119,7 @@ pub(crate) fn check_supported(
         let owed = u128::from(longest) * u128::from(drain) + 2 * u128::from(capacity);
         if owed >= 1 << 53 {
             let what = "what may be owed after the longest wait";
-            return Err(form::too_large(
+            return Err(limit_params::too_large(
                 &limit,
                 what,
                 "wait for a shorter time at most",

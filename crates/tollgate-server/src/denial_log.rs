@@ -9,9 +9,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use tollgate::clock::{Clock, Monotonic};
 use tollgate::{Algorithm, Limiter, Rate};
+use tollgate_engine::counters::limiter_name;
 use tollgate_engine::observer::{Event, Observer, ObserverInterest};
 use tollgate_engine::policy::Mode;
-use tollgate_engine::tally::limiter_name;
 use tollgate_engine::verdict::Cause;
 use tollgate_engine::warning::Warning;
 

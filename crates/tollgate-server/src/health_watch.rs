@@ -6,8 +6,8 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tokio::time::{Instant, MissedTickBehavior, interval};
-use tollgate_engine::orders::{Override, OverrideAction, OverrideStatus};
-use tollgate_engine::tally::RequestCounts;
+use tollgate_engine::counters::RequestCounts;
+use tollgate_engine::overrides::{Override, OverrideAction, OverrideStatus};
 
 use crate::decision_service::CounterStore;
 use crate::health::{Concern, Health};

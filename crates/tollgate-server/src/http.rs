@@ -1,12 +1,10 @@
 //! HTTP and JSON: for everything that speaks neither Envoy's protocol nor Redis'.
 
 mod admin;
-mod answer;
 mod body;
 mod check;
-mod descriptors;
+mod descriptor_json;
 mod envoy_json;
-mod hold;
 #[cfg(test)]
 #[path = "../tests/common/http_reading.rs"]
 mod reading;
@@ -14,6 +12,8 @@ mod reading;
 #[path = "../tests/common/json_reading.rs"]
 mod reading_json;
 mod request;
+mod reservations;
+mod response;
 mod routes;
 mod session;
 mod usage;

@@ -10,9 +10,9 @@ use prometheus_client::encoding::text::encode;
 use prometheus_client::registry::Registry;
 use tollgate_engine::Engine;
 use tollgate_engine::backend::LimitKind;
+use tollgate_engine::counters::{LimiterCounts, limiter_name};
 use tollgate_engine::engine::{AdaptiveState, LimiterKind};
-use tollgate_engine::orders::{Override, OverrideStatus};
-use tollgate_engine::tally::{LimiterCounts, limiter_name};
+use tollgate_engine::overrides::{Override, OverrideStatus};
 
 use crate::decision_service::{BackendStats, CounterStore};
 use crate::service::Service;

@@ -1,12 +1,11 @@
 //! Envoy's rate-limit service, version 3, on HTTP/2 as it is: one method, health and reflection, with their messages by hand.
 
-mod answer;
 mod call;
 mod calls;
 mod combined_decision;
 mod connection;
 mod descriptor_facts;
-mod descriptors;
+mod file_descriptors;
 mod frames;
 mod health;
 mod hpack;
@@ -16,7 +15,8 @@ mod protobuf_reader;
 #[path = "../tests/common/rls_reading.rs"]
 mod reading;
 mod reflection;
-mod request;
+mod request_message;
+mod response_message;
 mod rls_outcome;
 mod rls_request;
 mod transport;
@@ -24,7 +24,7 @@ mod transport;
 pub(crate) use calls::GrpcSession;
 pub(crate) use combined_decision::{decide_or_fail, decide_request};
 pub(crate) use incomplete_calls::IncompleteCalls;
-pub(crate) use request::unit_of;
+pub(crate) use request_message::unit_of;
 pub(crate) use rls_outcome::{CurrentLimit, DescriptorAnswer, RlsOutcome};
 pub(crate) use rls_request::{RlsRequest, Undecided};
 

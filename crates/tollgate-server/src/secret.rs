@@ -123,7 +123,7 @@ pub(crate) fn read_file(path: &Path, most: usize) -> io::Result<Vec<u8>> {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_testkit::scratch::TempFolder;
+    use tollgate_testkit::temp_folder::TempFolder;
 
     use super::*;
 

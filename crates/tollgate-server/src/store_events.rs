@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex, PoisonError};
 
-use tollgate_engine::tally::RequestCounts;
+use tollgate_engine::counters::RequestCounts;
 use tollgate_redis::StoreEvent;
 
 use crate::health::{Concern, Health};

@@ -6,7 +6,7 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Monotonic, Wall};
-use tollgate_engine::tally::Histogram;
+use tollgate_engine::counters::Histogram;
 
 use crate::address::Protocol;
 use crate::connection_limit::ListenerConnections;

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate_shape::Debounce;
-use tollgate_testkit::memory::{CountingAllocator, allocation_count, live_bytes};
+use tollgate_testkit::allocation_counter::{CountingAllocator, allocation_count, live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -36,13 +36,13 @@ use tollgate_core::{Decision, Rate, Timestamp};
 use crate::oracle::{Hit, OracleKind};
 use crate::traffic::{Arrival, TimeOrder, Traffic};
 
-mod bound;
+mod admission_bound;
 mod decisions;
 mod reservation_laws;
 mod reservations;
 mod state;
 
-pub use bound::{law_2_bound, law_2_live_change, law_5_stale_times_grant_nothing};
+pub use admission_bound::{law_2_bound, law_2_live_change, law_5_stale_times_grant_nothing};
 pub use decisions::{
     law_1_equals_the_oracle, law_1_exact_form_admits_it_too, law_3_retry_is_tight,
     law_8_remaining_is_true,

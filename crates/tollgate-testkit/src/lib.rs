@@ -25,19 +25,19 @@
 //! # Ok::<(), laws::LawViolation>(())
 //! ```
 
+pub mod allocation_counter;
 pub mod certificates;
-pub mod envoy;
+pub mod envoy_process;
+pub mod external_programs;
 pub mod fairness;
 pub mod laws;
-pub mod memory;
 pub mod oracle;
-pub mod programs;
 pub mod redis;
-pub mod scratch;
-pub mod snapshot;
+pub mod snapshot_corruption;
+pub mod temp_folder;
+pub mod test_vectors;
 pub mod threads;
 pub mod traffic;
-pub mod vectors;
 #[cfg(feature = "world")]
 pub mod world;
 

@@ -6,11 +6,11 @@ use tollgate_core::Timestamp;
 
 use crate::RateDenied;
 use crate::cell::ChargeTicket;
-use crate::home::LimitHandle;
-use crate::home::sealed::QueuedLimit as _;
 use crate::patience::WaitLimit;
-use crate::wait_queue::single::JoinOutcome;
-use crate::wait_queue::waiting::WaiterGuard;
+use crate::queued_limit::LimitHandle;
+use crate::queued_limit::sealed::QueuedLimit as _;
+use crate::wait_queue::fifo_queue::JoinOutcome;
+use crate::wait_queue::waiter_count::WaiterGuard;
 use crate::wait_queue::{QueuedWaiter, WaitQueue};
 
 #[cfg(not(any(loom, shuttle)))]

@@ -8,27 +8,27 @@ use crate::clock::{Clock, Monotonic};
 mod acquire;
 mod builder;
 mod gate;
-mod home;
 mod keyed;
 mod observer;
 mod permit;
-mod refused;
+mod permit_denied;
+mod permit_source;
 mod stats;
 
 pub use acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use acquire::AcquireFuture;
 pub use builder::{Builder, Settings};
-use home::PermitSettings;
-pub(crate) use home::SharedSource;
-pub use home::{PermitSource, PermitSourceWith};
 pub use keyed::{
     Key, KeyedBuilder, KeyedConcurrencyLimiter, KeyedPermit, KeyedPermitSource, KeyedSettings,
     OwnedKeyedPermit,
 };
 pub use observer::{CompletedCall, PermitObserver, PermitOutcome};
 pub use permit::Permit;
-pub use refused::{Occupancy, PermitDenied};
+pub use permit_denied::{Occupancy, PermitDenied};
+use permit_source::PermitSettings;
+pub(crate) use permit_source::SharedSource;
+pub use permit_source::{PermitSource, PermitSourceWith};
 pub use stats::Stats;
 
 pub(crate) use gate::Gate;

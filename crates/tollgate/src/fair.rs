@@ -6,13 +6,13 @@ use std::hash::Hash;
 use tollgate_core::{Arithmetic, Decision, Rate};
 
 use crate::clock::{Clock, Monotonic};
-use crate::table::hasher::KeyHasher;
+use crate::key_table::hasher::KeyHasher;
 use crate::wait_queue::{QueuedAcquire, SharedWaitQueue};
 
+mod anchored_bucket;
 mod builder;
 mod codel;
 mod fair_queueing;
-mod meter;
 #[cfg(test)]
 mod tests;
 

@@ -6,13 +6,13 @@ use std::hash::Hash;
 use tollgate_core::{Decision, GcraParams, LimitError, Outcome, Rate, Timestamp, units};
 
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::QueuedLimit;
-use crate::key::sealed::KeyOperations as _;
-use crate::stripes::Counters;
+use crate::key_handle::sealed::KeyOperations as _;
+use crate::key_table::hasher::{KEY_BITS, KeyHasher};
+use crate::queued_limit::sealed::QueuedLimit;
+use crate::striped_counters::Counters;
 use crate::sync::{AtomicU64, Backoff, Ordering};
-use crate::table::hasher::{KEY_BITS, KeyHasher};
-use crate::wait_queue::of_keys::KeyQueues;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::key_queues::KeyQueues;
+use crate::wait_queue::waiter_count::WaiterCount;
 use crate::{Algorithm, Tier, WhenFull};
 
 mod anchor;
@@ -35,8 +35,8 @@ pub use key_at_rate::FastCheck;
 pub(crate) use key_at_rate::KeyRate;
 pub use rate_cell::{SingleRate, TierByKey, TierOf};
 
+pub use crate::key_table::{ActiveKey, Stats, TableFull, TableSettings};
 pub use crate::snapshot::SnapshotError;
-pub use crate::table::{ActiveKey, Stats, TableFull, TableSettings};
 
 use anchor::TableTime;
 use key_at_rate::KeyAtRate;

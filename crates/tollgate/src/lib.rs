@@ -49,40 +49,39 @@ mod cell;
 pub mod clock;
 mod clock_steps;
 pub mod concurrency;
-pub mod exact_keyed;
 pub mod fair;
 mod holds;
-mod home;
-pub mod key;
+pub mod key_handle;
+mod key_table;
 pub mod keyed;
 pub mod lanes;
 pub mod limiter;
 mod missing_key;
 mod patience;
+mod queued_limit;
 #[cfg(feature = "quota")]
 pub mod quota;
-mod refused;
 mod reservation;
 mod sharding;
 pub mod snapshot;
 pub mod stack;
+pub mod stored_keys;
 /// Not of limits, but what the crates of this project count by.
 #[doc(hidden)]
-pub mod stripes;
+pub mod striped_counters;
 mod sync;
-mod table;
 mod tier;
 #[cfg(feature = "quota")]
 pub mod tiers;
 pub mod tree;
 pub mod wait;
+mod wait_error;
 mod wait_queue;
 mod when_full;
 
 pub use algorithm::Algorithm;
 pub use clock::Clock;
 pub use concurrency::{ConcurrencyLimiter, KeyedConcurrencyLimiter};
-pub use exact_keyed::StoredKeyLimiter;
 pub use fair::FairLimiter;
 pub use keyed::KeyedLimiter;
 pub use lanes::Lanes;
@@ -90,15 +89,16 @@ pub use limiter::Limiter;
 pub use missing_key::OnMissingKey;
 #[cfg(feature = "quota")]
 pub use quota::{Quota, QuotaLimiter};
-pub use refused::RateDenied;
 pub use reservation::Reservation;
 pub use stack::{CompositeLimiter, Limit};
+pub use stored_keys::StoredKeyLimiter;
 pub use tier::Tier;
 #[cfg(feature = "quota")]
 pub use tiers::Tiers;
 pub use tollgate_core as core;
 pub use tollgate_core::{Decision, DenyReason, LimitError, Outcome, Rate, Timestamp};
 pub use tree::ClassTree;
+pub use wait_error::RateDenied;
 pub use when_full::WhenFull;
 
 /// What the crates of this project lock and wake by.

@@ -9,12 +9,12 @@ use tollgate_core::{BookingError, Decision, LimitError, Rate, Timestamp};
 use crate::acquire::Acquire;
 use crate::cell::{CancelScope, ChargeTicket, LimitCell};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::{LimitPointer, QueuedLimit};
-use crate::wait_queue::lined::LimiterQueue;
-use crate::wait_queue::meter::QueueLimit;
-use crate::wait_queue::places::WaiterId;
-use crate::wait_queue::single::FifoQueue;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::queued_limit::sealed::{LimitPointer, QueuedLimit};
+use crate::wait_queue::fifo_queue::FifoQueue;
+use crate::wait_queue::limiter_queue::LimiterQueue;
+use crate::wait_queue::queue_limit::QueueLimit;
+use crate::wait_queue::waiter_count::WaiterCount;
+use crate::wait_queue::waiter_places::WaiterId;
 use crate::wait_queue::{QueueState, WaitQueue};
 use crate::{RateDenied, Reservation};
 

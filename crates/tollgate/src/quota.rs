@@ -46,6 +46,7 @@
 mod builder;
 mod calendar;
 mod crc32c;
+mod denied;
 mod entry;
 mod file;
 mod key;
@@ -53,7 +54,6 @@ mod parse;
 mod period;
 mod persistence;
 mod record;
-mod refused;
 mod table;
 
 use std::fmt;
@@ -66,15 +66,15 @@ use self::file::FileEnd;
 use self::persistence::{BackgroundSaver, QuotaSaver};
 use self::table::{ChargeResult, QuotaRequest, QuotaTable};
 use crate::clock::{Clock, Wall};
-use crate::stripes::Counters;
+use crate::key_table::TableFull;
+use crate::striped_counters::Counters;
 use crate::sync::Ordering;
-use crate::table::TableFull;
 
 pub use builder::{Builder, Durability, OnFileFailure, Settings};
+pub use denied::{QuotaDenied, Receipt};
 pub use file::FileError;
 pub use key::{Key, OwnedKey, QuotaKey};
 pub use period::{Quota, QuotaError, Weekday};
-pub use refused::{QuotaDenied, Receipt};
 
 /// How often a charge waits until more is saved ahead.
 const MAX_CLAIM_ATTEMPTS: usize = 8;

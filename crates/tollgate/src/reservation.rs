@@ -9,10 +9,10 @@ use tollgate_core::Timestamp;
 use crate::cell::ChargeTicket;
 #[cfg(not(any(loom, shuttle)))]
 use crate::clock::alarm::Alarm;
-use crate::home::LimitHandle;
-use crate::home::sealed::QueuedLimit as _;
+use crate::queued_limit::LimitHandle;
+use crate::queued_limit::sealed::QueuedLimit as _;
 use crate::wait_queue::WaitQueue;
-use crate::wait_queue::waiting::WaiterGuard;
+use crate::wait_queue::waiter_count::WaiterGuard;
 
 /// Tokens taken now, to be used once [`delay`](Self::delay) has passed.
 ///

@@ -8,8 +8,8 @@ use std::time::{Duration, SystemTime};
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic, Wall};
-use crate::home::sealed::{LimitPointer, QueuedLimit};
 use crate::keyed::{self, TableFull};
+use crate::queued_limit::sealed::{LimitPointer, QueuedLimit};
 use crate::quota::{self, FileError, Quota, QuotaLimiter};
 use crate::stack::{CompositeDecision, HeldPermits};
 use crate::sync::ignore_poison;

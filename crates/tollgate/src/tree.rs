@@ -7,12 +7,12 @@ use std::time::Duration;
 use tollgate_core::{Decision, Outcome, Rate, Timestamp};
 
 use crate::clock::{Clock, Monotonic};
+use crate::key_table::hasher::KeyHasher;
 use crate::sync::{Mutex, MutexGuard, ignore_poison};
-use crate::table::hasher::KeyHasher;
 
-mod answer;
 mod builder;
 mod class;
+mod decision;
 mod lending;
 mod level;
 mod node;

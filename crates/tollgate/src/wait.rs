@@ -3,7 +3,7 @@
 pub use crate::acquire::Acquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use crate::acquire::AcquireFuture;
-pub use crate::home::LimitHandle;
+pub use crate::queued_limit::LimitHandle;
 pub use crate::wait_queue::QueuedAcquire;
 #[cfg(not(any(loom, shuttle)))]
 pub use crate::wait_queue::QueuedAcquireFuture;

@@ -12,17 +12,17 @@ use std::time::Duration;
 
 use tollgate_core::{Decision, Timestamp};
 
+pub(crate) mod fifo_queue;
 #[cfg(not(any(loom, shuttle)))]
 mod future;
-pub(crate) mod lined;
-pub(crate) mod meter;
-pub(crate) mod of_keys;
-pub(crate) mod places;
-pub(crate) mod queue;
-pub(crate) mod seats;
-pub(crate) mod single;
-mod turn;
-pub(crate) mod waiting;
+pub(crate) mod key_queues;
+pub(crate) mod limiter_queue;
+pub(crate) mod queue_limit;
+mod queued_acquire;
+pub(crate) mod shared_queue;
+pub(crate) mod waiter_count;
+pub(crate) mod waiter_places;
+pub(crate) mod waiter_wakers;
 
 use crate::RateDenied;
 use crate::cell::ChargeTicket;
@@ -32,10 +32,10 @@ use crate::sync::{Mutex, ignore_poison};
 pub use future::QueuedAcquireFuture;
 #[cfg(not(any(loom, shuttle)))]
 pub(crate) use future::QueuedWaiterFuture;
-use places::WaiterId;
-use queue::{JoinOutcome, QueueDiscipline, SharedQueue};
-use seats::{PendingWakeups, WaiterWakers};
-pub use turn::QueuedAcquire;
+pub use queued_acquire::QueuedAcquire;
+use shared_queue::{JoinOutcome, QueueDiscipline, SharedQueue};
+use waiter_places::WaiterId;
+use waiter_wakers::{PendingWakeups, WaiterWakers};
 
 /// The waiters of a line, in whatever order they are served.
 pub trait Waiters {

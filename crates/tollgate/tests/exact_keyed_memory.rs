@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{Algorithm, Rate, StoredKeyLimiter, Tier, WhenFull, core::WindowAlignment};
-use tollgate_testkit::memory::{CountingAllocator, live_bytes};
+use tollgate_testkit::allocation_counter::{CountingAllocator, live_bytes};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

@@ -10,7 +10,7 @@ use tollgate::{
     core::WindowAlignment,
     tree::{Class, Leaf},
 };
-use tollgate_testkit::memory::{CountingAllocator, allocation_count};
+use tollgate_testkit::allocation_counter::{CountingAllocator, allocation_count};
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

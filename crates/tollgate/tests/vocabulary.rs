@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 
 use tollgate::clock::{Manual, Monotonic};
 use tollgate::{
-    ClassTree, ConcurrencyLimiter, FairLimiter, Limiter, QuotaLimiter, Tiers, concurrency,
-    exact_keyed, keyed, lanes,
+    ClassTree, ConcurrencyLimiter, FairLimiter, Limiter, QuotaLimiter, Tiers, concurrency, keyed,
+    lanes, stored_keys,
 };
 
 const DESIGN: &str = include_str!("../../../DESIGN.md");
@@ -271,7 +271,7 @@ macro_rules! named {
 #[test]
 fn the_verbs_of_the_table_can_be_called() {
     type Keyed = keyed::Key<'static, Manual>;
-    type Exact = exact_keyed::Key<'static, String, str, Manual>;
+    type Exact = stored_keys::Key<'static, String, str, Manual>;
     type Slots = concurrency::Key<'static, &'static tollgate::KeyedConcurrencyLimiter<String>, str>;
     let called = [
         named!("Limiter", Limiter<Manual>: allow, allow_n, check, check_n, check_at, peek, peek_at,

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::internal::ignore_poison;
-use tollgate::stripes::{StripedCounters, Writers};
+use tollgate::striped_counters::{StripedCounters, Writers};
 
 /// Which calls a share is taken of.
 ///

@@ -13,7 +13,7 @@ use tollgate_adaptive::{
     CpuUsage, Damped, Gauge, GaugeTarget, Gradient, Gradient2, LatencyThreshold, LimitAlgorithm,
     LimitChange, Little, Sample, SelfTuning, Vegas, Windowed,
 };
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 fn bounds() -> Bounds {
     Bounds::new(5.0, 100.0).unwrap()

@@ -13,7 +13,7 @@ use rustls::{ClientConfig, ClientConnection, RootCertStore, StreamOwned};
 use serde_json::Value;
 use tollgate_server::{Address, admin_token_files};
 
-use super::text::escape_terminal;
+use super::render::escape_terminal;
 use crate::outcome::CliError;
 use crate::service_client::{
     Connection, HttpRequest, HttpResponse, ServiceAddress, TIMEOUT, connect, connect_tcp,

@@ -6,7 +6,7 @@ use std::time::Duration;
 use clap::ValueEnum;
 use tollgate_core::{Rate, Timestamp};
 
-use super::text::format_nanos;
+use super::format::format_nanos;
 
 /// A shape of traffic. At 100/s a beat is one second and 100 arrivals.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash, ValueEnum, derive_more::Display)]

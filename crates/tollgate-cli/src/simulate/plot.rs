@@ -5,8 +5,8 @@ use std::fmt::Write;
 use tollgate_adaptive::simulation::TimePoint;
 use tollgate_core::Timestamp;
 
+use super::format::{DAY, HOUR, MINUTE, SECOND, format_decimal, format_nanos};
 use super::tally;
-use super::text::{DAY, HOUR, MINUTE, SECOND, format_decimal, format_nanos};
 
 /// The most columns of a plot, so that names and plot fit 100 characters.
 const MAX_COLUMNS: u128 = 72;

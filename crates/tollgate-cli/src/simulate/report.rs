@@ -6,10 +6,10 @@ use std::time::Duration;
 use serde::Serialize;
 use tollgate_core::{Rate, Timestamp};
 
+use super::format::{format_hanging, format_nanos, format_seconds};
 use super::pattern::Traffic;
 use super::plot::TextPlot;
 use super::runner::{AlgorithmForm, RunResult};
-use super::text::{format_hanging, format_nanos, format_seconds};
 use super::{AlgorithmRun, SimulateOptions, tally};
 use crate::output::{ColumnAlign, format_columns};
 

@@ -8,7 +8,7 @@ use std::process::Command;
 use serde_json::Value;
 use tollgate_testkit::certificates::Authority;
 use tollgate_testkit::redis::wait_until;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file, tollgate};
 

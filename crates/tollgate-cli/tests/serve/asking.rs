@@ -1,7 +1,7 @@
 //! `tollgate ask`: one request by each protocol, as people read its answer, and by exit codes.
 
 use serde_json::Value;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, Service, file, tollgate};
 

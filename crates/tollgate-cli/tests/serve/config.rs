@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{file, tollgate};
 

@@ -11,7 +11,7 @@ use std::thread;
 use tollgate::Timestamp;
 use tollgate::clock::{Clock, Wall};
 use tollgate_testkit::redis::{Client, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 use tollgate_testkit::traffic::Random;
 
 use crate::kit::{ANY, LONG, Service, file};

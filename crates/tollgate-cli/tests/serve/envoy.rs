@@ -7,9 +7,9 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::Path;
 use std::time::Duration;
 
-use tollgate_testkit::envoy::{Envoy, port_value};
+use tollgate_testkit::envoy_process::{Envoy, port_value};
 use tollgate_testkit::redis::{Port, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{Service, file};
 

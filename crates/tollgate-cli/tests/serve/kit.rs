@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use serde_json::Value;
 use tollgate_testkit::redis::wait_until;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 /// All listeners on ports that are free.
 pub(crate) const ANY: [&str; 8] = ["--http", "0", "--grpc", "0", "--resp", "0", "--admin", "0"];

@@ -2,7 +2,7 @@
 
 use std::os::unix::net::UnixDatagram;
 
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, file};
 

@@ -5,9 +5,9 @@ use std::net::TcpStream;
 use std::process::{Child, Command, Stdio};
 
 use serde_json::Value;
-use tollgate_testkit::programs::find_program;
+use tollgate_testkit::external_programs::find_program;
 use tollgate_testkit::redis::{Port, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file, get};
 

@@ -9,9 +9,9 @@ use std::path::Path;
 use std::process::{Command, Output};
 
 use clap::CommandFactory;
-use tollgate_testkit::programs::buf;
+use tollgate_testkit::external_programs::buf;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, Service};
 

@@ -7,7 +7,7 @@ use std::path::Path;
 
 use tollgate_testkit::certificates::Authority;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, Service, file, tollgate};
 

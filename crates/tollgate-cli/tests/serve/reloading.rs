@@ -6,7 +6,7 @@ use std::path::Path;
 
 use serde_json::Value;
 use tollgate_testkit::redis::wait_until;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, file};
 

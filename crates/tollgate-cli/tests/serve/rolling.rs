@@ -7,9 +7,9 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Wall};
-use tollgate_testkit::envoy::{Envoy, port_value};
+use tollgate_testkit::envoy_process::{Envoy, port_value};
 use tollgate_testkit::redis::{Port, Server, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::envoy::get;
 use crate::kit::{LONG, Service, file};

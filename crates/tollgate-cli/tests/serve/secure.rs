@@ -7,7 +7,7 @@ use std::process::Command;
 
 use tollgate_testkit::certificates::{Authority, CertificatePair};
 use tollgate_testkit::redis::wait_until;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file, tollgate};
 

@@ -3,8 +3,8 @@
 use std::process::Command;
 
 use serde_json::Value;
-use tollgate_testkit::programs::buf;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::external_programs::buf;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, Service, file};
 

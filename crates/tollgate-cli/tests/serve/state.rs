@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use tollgate_testkit::redis::{Client, Reply, wait_until};
-use tollgate_testkit::scratch::TempFolder;
-use tollgate_testkit::snapshot::corrupt_snapshot;
+use tollgate_testkit::snapshot_corruption::corrupt_snapshot;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file};
 

@@ -1,7 +1,7 @@
 //! Stores that are there, that aren't, and that refuse us.
 
 use tollgate_testkit::redis::{Port, Server, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{ANY, LONG, Service, fails, file};
 

@@ -3,7 +3,7 @@
 use std::net::TcpListener;
 use std::process::Command;
 
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{fails, file, tollgate};
 

@@ -27,7 +27,7 @@ use crate::limits::{Answer, Check, CheckResult, CompiledLimit, Limit};
 mod builder;
 mod estimates;
 mod keys;
-mod state;
+mod snapshot;
 mod table_stats;
 
 pub use builder::MemoryBuilder;

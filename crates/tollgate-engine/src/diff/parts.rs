@@ -8,7 +8,7 @@ use tollgate_adaptive::shed::Criticality;
 
 use super::PartKind;
 use crate::envoy::path_name;
-use crate::native::text::{
+use crate::native::yaml_text::{
     algorithm_word, conditions_text, flow_yaml, keys_text, quoted, quoted_if_needed,
 };
 use crate::policy::{

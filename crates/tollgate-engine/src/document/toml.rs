@@ -2,7 +2,7 @@
 
 use toml_span::value::{Table, ValueInner};
 
-use super::columns::IndexedText;
+use super::text::IndexedText;
 use super::{
     Diagnostic, Format, MAX_DEPTH, MAX_VALUES, Node, SYNTAX, Span, TOO_LARGE, Value,
     duplicate_field_error,

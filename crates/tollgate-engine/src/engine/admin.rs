@@ -8,15 +8,15 @@ use tollgate::snapshot::{SnapshotError, SnapshotReader, SnapshotWriter};
 use super::Engine;
 use super::key_state::{self, KeyState, ResetReport, ResetScope};
 use super::limiters::{self, LimiterState, ThrottleDecision};
-use super::orders::{OverrideBook, OverrideContext};
+use super::overrides::{OverrideBook, OverrideContext};
 use super::pipeline::poll_ready;
 use super::rules::{CompiledPolicy, PreviousState};
-use super::saved::{self, RestoreError, RestoreOptions, RestoreReport};
+use super::snapshot::{self, RestoreError, RestoreOptions, RestoreReport};
 use crate::backend::{Backend, Memory, MemoryBuilder};
-use crate::orders::{NewOverride, Override, OverrideAction, OverrideError, Target};
+use crate::counters::{Histogram, LimiterCounts, RequestCounts, Tallies};
+use crate::overrides::{NewOverride, Override, OverrideAction, OverrideError, Target};
 use crate::policy::{Mode, Policy};
-use crate::tally::{Histogram, LimiterCounts, RequestCounts, Tallies};
-use crate::top::{DeniedKey, TopDenials, TopKeys};
+use crate::top_keys::{DeniedKey, TopDenials, TopKeys};
 use crate::warning::Warning;
 
 impl<B: Backend> Engine<B> {
@@ -386,7 +386,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
             .reload_lock
             .lock()
             .unwrap_or_else(PoisonError::into_inner);
-        saved::save_engine(&self.pipeline, file)
+        snapshot::save_engine(&self.pipeline, file)
     }
 }
 
@@ -409,7 +409,7 @@ impl<C: Clock + Clone + 'static, W: Clock + Clone + 'static> Engine<Memory<C, W>
         resume: RestoreOptions<'_>,
         file: &mut SnapshotReader,
     ) -> Result<(Self, RestoreReport), RestoreError> {
-        let (pipeline, restored) = saved::restore_engine(policy, builder, resume, file)?;
+        let (pipeline, restored) = snapshot::restore_engine(policy, builder, resume, file)?;
         Ok((Self::from_pipeline(pipeline), restored))
     }
 }

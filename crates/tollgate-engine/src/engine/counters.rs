@@ -13,7 +13,7 @@ use tollgate::{Algorithm, LimitError, Rate};
 
 use crate::limits::{Counter, Limit, LimitKind};
 
-mod saved;
+mod snapshot;
 
 /// Whether other rules may count in the same state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -127,7 +127,7 @@ impl Counters {
         let retired = self.retired.iter().filter(|((name, sort), states)| {
             // Nobody gave those a name that only say how far a rule has warmed up.
             matches!(sort, CounterKind::Rate(_))
-                && !name.starts_with(super::warm::COUNTER_PREFIX)
+                && !name.starts_with(super::warm_up::COUNTER_PREFIX)
                 && states.iter().any(|state| state.retired == 1)
         });
         let names: BTreeSet<_> = retired.map(|((name, _), _)| name.to_string()).collect();

@@ -2,14 +2,14 @@
 
 use tollgate::Decision;
 
-use super::orders::{Limiter, TargetFacts, TargetTexts, as_descriptor};
+use super::overrides::{Limiter, TargetFacts, TargetTexts, as_descriptor};
 use super::pipeline::Pipeline;
 use super::rules::TierMatch;
 use super::wait_queue::QueueKey;
-use super::warm::is_gate;
+use super::warm_up::is_gate;
 use crate::backend::{Backend, Refund, RefundResult};
 use crate::limits::{Check, LimitKind};
-use crate::orders::{Override, OverrideError, Target};
+use crate::overrides::{Override, OverrideError, Target};
 use crate::policy::Mode;
 
 /// One key of a rule, as it is now.

@@ -2,8 +2,8 @@
 
 use tollgate::{DenyReason, OnMissingKey, Timestamp};
 
-use super::orders::Limiter;
 use super::overload_control::{AdaptiveLimiter, AdaptiveState};
+use super::overrides::Limiter;
 use super::pipeline::Pipeline;
 use crate::backend::Backend;
 use crate::limits::{Limit, LimitKind};

@@ -12,13 +12,13 @@ use tollgate::{Clock, Decision, Timestamp};
 
 use super::conditions::DecideOptions;
 use super::descriptors::{DescriptorFindings, DescriptorRequest, ReportOptions, TreeCharge};
-use super::orders::{ActiveOverrides, KeyContext, OverrideBook, OverrideContext};
+use super::overrides::{ActiveOverrides, KeyContext, OverrideBook, OverrideContext};
 use super::query::BackendQuery;
 use super::recorder::Recorder;
 use super::request_match::{MatchInput, RequestMatch, TreeMatch};
 use super::rules::{CompiledPolicy, PolicyError, PreviousState};
 use super::wait_queue::{QueueDemand, QueueKey, QueuePosition, WaitQueues};
-use super::warm::is_gate;
+use super::warm_up::is_gate;
 use crate::backend::{Backend, Clocks, Memory, Refund, RefundResult};
 use crate::bounds::Bounds;
 use crate::envoy::StatusCode;

@@ -19,11 +19,11 @@ use crate::limits::{Answer, Check, DenyCache, LimitKind, decisions};
 use crate::policy::Mode;
 use crate::verdict::DecisionBasis;
 
-mod entered;
-mod remembered;
+mod deny_lookup;
+mod gate_permits;
 
-pub(super) use entered::GatePermits;
-use remembered::DenyLookup;
+use deny_lookup::DenyLookup;
+pub(super) use gate_permits::GatePermits;
 
 /// A request that was matched, and whom it is asked of.
 #[derive(Clone, Copy)]

@@ -8,11 +8,11 @@ use super::request_match::RequestMatch;
 use super::rules::CompiledPolicy;
 use super::warnings::Warnings;
 use crate::backend::Backend;
+use crate::counters::Tallies;
 use crate::limits::Answer;
 use crate::observer::{Event, Observer, ObserverInterest};
 use crate::policy::Mode;
-use crate::tally::Tallies;
-use crate::top::{DeniedKey, TopDenials};
+use crate::top_keys::{DeniedKey, TopDenials};
 use crate::verdict::{DecisionBasis, DecisionDetails, RuleDecision};
 
 /// Whoever learns of decisions: what is counted of a request, noted of its key and told to an observer, is so here.

@@ -3,7 +3,7 @@
 use tollgate::{Decision, Outcome};
 
 use super::request_match::{MissingKeyDenials, RequestMatch, RequestOverrides, ShadowQuery};
-use super::warm::is_gate;
+use super::warm_up::is_gate;
 use crate::limits::Answer;
 use crate::verdict::{BLOCKED, DecidedBy, DecisionBasis, ListedLimit, Permits, RuleDecision};
 

@@ -8,28 +8,28 @@ use std::num::{IntErrorKind, ParseIntError};
 use tollgate::{Decision, Timestamp};
 use tollgate_adaptive::shed::Criticality;
 
-use super::orders::ActiveOverrides;
 use super::overload_control::{AdaptiveGate, AdaptiveLimiter};
+use super::overrides::ActiveOverrides;
 use super::rules::{CompiledPolicy, CompiledRule, TierMatch};
 use super::wait_queue::QueueDemand;
-use super::warm::is_gate;
+use super::warm_up::is_gate;
 use crate::backend::Backend;
 use crate::bounds::{Bounds, ExceededBound};
+use crate::counters::UNCOUNTED;
 use crate::facts::Facts;
 use crate::limits::{Check, KeyHashers, Limit, LimitKind, RequestKey};
 use crate::matcher::inline_vec::InlineVec;
 use crate::matcher::{FactValues, Numbers};
 use crate::policy::Mode;
-use crate::tally::UNCOUNTED;
 use crate::verdict::{DecidedBy, RuleDecision};
 
-mod keys;
-mod ordered;
-mod sets;
+mod fact_sets;
+mod request_overrides;
+mod rule_keys;
 
-use keys::PrefetchedKeys;
-pub(crate) use keys::{MissingFacts, MissingKeyDenials};
-pub(crate) use ordered::{RequestOverrides, blocked_until};
+pub(crate) use request_overrides::{RequestOverrides, blocked_until};
+use rule_keys::PrefetchedKeys;
+pub(crate) use rule_keys::{MissingFacts, MissingKeyDenials};
 
 /// Checks that need no memory.
 const INLINE: usize = 8;

@@ -9,12 +9,13 @@ use tollgate::{Algorithm, LimitError, OnMissingKey, Timestamp};
 
 use super::counters::{Counters, Sharing};
 use super::descriptors::Trees;
-use super::orders::PolicyOverrides;
 use super::overload_control::RetiredGates;
+use super::overrides::PolicyOverrides;
 use super::presence::{FactPresence, FirstHundred};
 use super::rollout::Rollout;
-use super::warm::{NewWarmUp, WarmUp};
+use super::warm_up::{NewWarmUp, WarmUp};
 use crate::backend::{Backend, Clocks};
+use crate::counters::{Tallies, UNCOUNTED};
 use crate::envoy::CompiledLimit;
 use crate::facts::{DOMAIN, Facts};
 use crate::limits::{Estimates, KeyPlan, Limit, LimitKind};
@@ -23,14 +24,13 @@ use crate::policy::{
     Cost, Counting, FailureModes, Limits, MatchConditions, Mode, OverLimitAction, Pattern, Policy,
     Rule,
 };
-use crate::tally::{Tallies, UNCOUNTED};
 
 mod compiled_rule;
-mod error;
+mod policy_error;
 mod tiers;
 
 pub(crate) use compiled_rule::{CompiledRule, RuleLimits};
-pub use error::PolicyError;
+pub use policy_error::PolicyError;
 pub(crate) use tiers::{TIERS, TierMatch, Tiers};
 
 /// A policy in force. It holds no state but that of gates.

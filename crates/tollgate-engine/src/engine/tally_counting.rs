@@ -2,13 +2,13 @@
 
 use super::request_match::{RequestMatch, TreeMatch};
 use super::rules::CompiledPolicy;
-use crate::envoy::LookupResult;
-use crate::limits::Answer;
-use crate::policy::Mode;
-use crate::tally::{
+use crate::counters::{
     ALLOWED, BLOCK, BOUNDS, BYPASS, DENIED, EXEMPT, NEAR_LIMIT, NO_RULE, REQUESTED, SHADOW_DENIED,
     Tallies, UNCOUNTED,
 };
+use crate::envoy::LookupResult;
+use crate::limits::Answer;
+use crate::policy::Mode;
 use crate::verdict::{DecidedBy, DecisionBasis, DenyReason, is_near_limit};
 
 impl Tallies {

@@ -7,7 +7,7 @@ use super::descriptors::{
     DescriptorDecision, DescriptorFindings, DescriptorRequest, ReportOptions, TreeCharge,
     TreeDecision, TreeInput, TreeLookups, TreeRequest,
 };
-use super::orders::ActiveOverrides;
+use super::overrides::ActiveOverrides;
 use super::pipeline::{
     ActivePolicy, AttemptInput, AttemptResult, MixedDecision, Pipeline, Request, TreeOutcome,
 };

@@ -8,7 +8,7 @@ use tollgate::{Decision, Outcome, Timestamp};
 
 pub use crate::bounds::BoundExceeded;
 pub use crate::cause::Cause;
-use crate::engine::orders::LimitOverride;
+use crate::engine::overrides::LimitOverride;
 use crate::limits::{LimitKind, StoreUnavailable};
 use crate::matcher::inline_vec::InlineVec;
 use crate::policy::Mode;

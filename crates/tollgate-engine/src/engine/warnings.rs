@@ -5,9 +5,9 @@ use std::sync::{Mutex, MutexGuard, OnceLock, PoisonError};
 use super::recorder::Recorder;
 use super::request_match::RequestMatch;
 use super::rules::{CompiledPolicy, CompiledRule, TierMatch};
+use crate::counters::{MISSING_KEY, NO_TENANT};
 use crate::facts::{Descriptor, Facts};
 use crate::suggestions::misspelled_facts;
-use crate::tally::{MISSING_KEY, NO_TENANT};
 use crate::warning::{SeenFacts, Warning};
 
 /// Most names of facts that are kept of a request, and most characters of each.

@@ -8,7 +8,7 @@ use crate::document::Format;
 use crate::escape::is_hidden;
 use crate::facts::{DESCRIPTOR, DOMAIN, IP, descriptor_name, fact_name};
 use crate::load_result::LoadError;
-use crate::native::text::{self, quoted};
+use crate::native::yaml_text::{self, quoted};
 use crate::native::{MAX_CONDITION_BYTES, MAX_KEY_FACTS, MAX_NAME_LENGTH};
 use crate::policy::{
     Charging, Counting, DescriptorRule, KeyPart, MatchConditions, Mode, Pattern, Policy, Rule,
@@ -606,14 +606,14 @@ fn write_rule(out: &mut String, rule: &Rule) {
         items => Some(format!("[{}]", items.join(", "))),
     };
     let limits = &rule.limits;
-    let conditions = text::conditions_text(&rule.matches);
+    let conditions = yaml_text::conditions_text(&rule.matches);
     field("match", Some(format!("{{{conditions}}}")));
     field(
         "key",
-        list(rule.key.iter().map(text::key_part_text).collect()),
+        list(rule.key.iter().map(yaml_text::key_part_text).collect()),
     );
     let rates: Vec<_> = limits.rates.iter().map(ToString::to_string).collect();
-    let algorithm = text::algorithm_word(rule.algorithm).filter(|_| !rates.is_empty());
+    let algorithm = yaml_text::algorithm_word(rule.algorithm).filter(|_| !rates.is_empty());
     match rates.as_slice() {
         [rate] => field("rate", Some(rate.clone())),
         _ => field("rate", list(rates)),

@@ -2,7 +2,7 @@
 
 use std::collections::BTreeMap;
 
-use super::fields::ScalarText;
+use super::field_names::ScalarText;
 use super::reader::DocumentReader;
 use super::{DUPLICATE_DOMAIN, DescriptorDomains, Diagnostic, Node, Problems, TOO_MANY_ERRORS};
 use crate::diagnostic::Severity;

@@ -8,7 +8,7 @@ use foldhash::fast::RandomState;
 use tollgate::Algorithm;
 
 use super::DescriptorDomains;
-use super::key::path_name;
+use super::counter_keys::path_name;
 use crate::document::Value;
 use crate::facts::{Descriptor, Unit};
 use crate::policy::{Charging, DescriptorLimit, DescriptorRule, Domain, Mode};

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Rate, core::WindowAlignment};
 
-use super::fields::{Fields, MapKind, ScalarText, not_a_map, read_fields, wrong_type};
+use super::field_names::{Fields, MapKind, ScalarText, not_a_map, read_fields, wrong_type};
 use super::{
     BAD_ALGORITHM, BAD_CHARGING, BAD_CONCURRENCY, BAD_COUNTING, BAD_ON_STORE_FAILURE, BAD_QUOTA,
     BAD_RATE, BAD_UNIT, Code, DUPLICATE_DESCRIPTOR, Diagnostic, EMPTY_DOMAIN, EMPTY_KEY,
@@ -17,7 +17,7 @@ use super::{
 use crate::diagnostic::Severity;
 use crate::document::Span;
 use crate::facts::Unit;
-use crate::native::fields::{
+use crate::native::field_names::{
     ALGORITHM_WORDS, COUNTING_WORDS, NO_STORE_MESSAGE, NOT_LEASABLE_MESSAGE, STORE_FAILURE_WORDS,
     words_of,
 };

@@ -2,7 +2,7 @@
 
 use tollgate::{Algorithm, LimitError, Rate};
 
-use super::form::CompiledLimit;
+use super::compiled::CompiledLimit;
 use super::kind::LimitKind;
 use super::prepared_state::PreparedList;
 use crate::policy::{Counting, OnStoreFailure, Settlement};

@@ -4,7 +4,7 @@ use super::coverage::{StepBudget, match_covers};
 use super::{Warnings, codes};
 use crate::diagnostic::Code;
 use crate::facts::{COMMON_FACTS, is_known_fact};
-use crate::native::fields::RULE_FIELDS;
+use crate::native::field_names::RULE_FIELDS;
 use crate::native::{ConditionForm, ConditionText, FactMention, PolicySpans, canonical_network};
 use crate::policy::{MatchConditions, Pattern, Policy};
 use crate::suggestions;

@@ -9,7 +9,7 @@ use tollgate_adaptive::shed::{Criticality, CriticalityShares};
 
 use super::RuleSpans;
 use super::codes;
-use super::fields::{
+use super::field_names::{
     ADAPTIVE_FIELDS, COST_FIELDS, LIMIT_KINDS, SHED_FIELDS, TIER_FIELDS, UNSETTLED_WORDS,
     adaptive_algorithm_words, words_of,
 };

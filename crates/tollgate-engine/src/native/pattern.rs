@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use super::codes;
-use super::fields::CONDITION_KINDS;
+use super::field_names::CONDITION_KINDS;
 use super::reader::{FactUse, PolicyReader, truncate_text};
 use super::{ConditionForm, ConditionText};
 use crate::document::{Node, Value};

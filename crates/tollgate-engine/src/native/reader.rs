@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::collections::HashMap;
 
 use super::codes;
-use super::fields::{self, words_of};
+use super::field_names::{self, words_of};
 use super::{FactMention, PolicySpans};
 use crate::diagnostic::{Code, Diagnostic, Severity};
 use crate::document::{Node, Span, Value, duplicate_field_error};
@@ -108,7 +108,7 @@ pub(super) enum FactUse {
 #[derive(Debug)]
 pub(super) struct Fields<'n> {
     present: Vec<(&'static str, &'n Node, &'n Node)>,
-    table: fields::FieldNames,
+    table: field_names::FieldNames,
     /// Where the map stands.
     pub(super) span: Span,
 }
@@ -121,7 +121,7 @@ impl<'n> Fields<'n> {
     }
 
     /// Whether it is a map of that sort.
-    pub(super) fn is_of(&self, table: fields::FieldNames) -> bool {
+    pub(super) fn is_of(&self, table: field_names::FieldNames) -> bool {
         self.table == table
     }
 
@@ -236,7 +236,7 @@ impl PolicyReader<'_> {
         &mut self,
         node: &'n Node,
         what: &str,
-        table: fields::FieldNames,
+        table: field_names::FieldNames,
     ) -> Option<Fields<'n>> {
         let Value::Map(pairs) = &node.value else {
             let message = format!("expected {what}, found {}", node.value.kind());
@@ -267,7 +267,7 @@ impl PolicyReader<'_> {
         text: &str,
         span: Span,
         what: &str,
-        table: fields::FieldNames,
+        table: field_names::FieldNames,
     ) {
         let shown = truncate_text(text);
         let problem = Diagnostic::error(

@@ -6,7 +6,7 @@ use tollgate::Algorithm;
 
 use super::RuleSpans;
 use super::codes;
-use super::fields::{
+use super::field_names::{
     ALGORITHM_WORDS, COUNTING_WORDS, KEY_FIELDS, LIMIT_KINDS, MISSING_KEY_WORDS, MODE_WORDS,
     NO_STORE_MESSAGE, NOT_LEASABLE_MESSAGE, ROLLOUT_FIELDS, RULE_FIELDS, STORE_FAILURE_WORDS,
     TIER_FIELDS,
@@ -15,7 +15,7 @@ use super::limits::is_adaptive;
 use super::reader::{
     FactUse, Fields, MAX_NAME_LENGTH, PolicyReader, first_char_if_multiline, truncate_text,
 };
-use super::text::key_part_text;
+use super::yaml_text::key_part_text;
 use crate::document::{Node, Span, Value};
 use crate::limits::warm_up::can_warm_up;
 use crate::policy::{

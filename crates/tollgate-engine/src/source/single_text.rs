@@ -7,7 +7,7 @@ use super::loader::{self, LoadedFiles};
 use super::{LoadError, Sources, check_loaded, policy_files_in};
 use crate::document::{Node, Value};
 use crate::escape::escaped;
-use crate::native::text::{flow_yaml, quoted};
+use crate::native::yaml_text::{flow_yaml, quoted};
 use crate::policy::Policy;
 
 /// Fields whose items of all files count, and may be one alone.

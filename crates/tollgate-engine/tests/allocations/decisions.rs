@@ -4,7 +4,7 @@ use tollgate::clock::Manual;
 use tollgate::quota::Quota;
 use tollgate_engine::Facts;
 use tollgate_engine::policy::{KeyPart, Limits, Mode, Pattern};
-use tollgate_testkit::memory::allocation_count;
+use tollgate_testkit::allocation_counter::allocation_count;
 
 use crate::common::{engine, only, policy, rates, rule};
 

@@ -4,7 +4,7 @@ use tollgate::Decision;
 use tollgate_engine::envoy::{self, DescriptorIndex};
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::policy::Mode;
-use tollgate_testkit::memory::allocation_count;
+use tollgate_testkit::allocation_counter::allocation_count;
 
 #[test]
 fn a_request_allocates_nothing() {

@@ -5,7 +5,7 @@ mod common;
 mod decisions;
 mod envoy;
 
-use tollgate_testkit::memory::CountingAllocator;
+use tollgate_testkit::allocation_counter::CountingAllocator;
 
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;

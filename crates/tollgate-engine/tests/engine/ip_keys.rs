@@ -4,7 +4,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::explain::explain;
-use tollgate_engine::orders::Target;
+use tollgate_engine::overrides::Target;
 use tollgate_engine::policy::Policy;
 
 use crate::common::engine;

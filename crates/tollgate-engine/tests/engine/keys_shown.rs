@@ -5,7 +5,9 @@ use tollgate::clock::Manual;
 use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{KeyTextError, NewOverride, OverrideAction, OverrideError, Target};
+use tollgate_engine::overrides::{
+    KeyTextError, NewOverride, OverrideAction, OverrideError, Target,
+};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::verdict::DenyReason;
 
@@ -37,8 +39,8 @@ fn value() -> impl Strategy<Value = String> {
     ];
     any.prop_filter("a network", |text| {
         !matches!(
-            tollgate_engine::orders::FactPattern::of(text.as_str()),
-            tollgate_engine::orders::FactPattern::Network(_)
+            tollgate_engine::overrides::FactPattern::of(text.as_str()),
+            tollgate_engine::overrides::FactPattern::Network(_)
         )
     })
 }

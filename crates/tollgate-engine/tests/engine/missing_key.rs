@@ -6,7 +6,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::explain::explain;
-use tollgate_engine::orders::{NewOverride, OverrideAction, Target};
+use tollgate_engine::overrides::{NewOverride, OverrideAction, Target};
 use tollgate_engine::verdict::{Cause, DenyReason};
 use tollgate_engine::{Facts, Policy};
 

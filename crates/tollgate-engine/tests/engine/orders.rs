@@ -8,14 +8,14 @@ use tollgate::snapshot::{SnapshotReader, SnapshotWriter};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{
+use tollgate_engine::overrides::{
     MAX_OVERRIDE_DURATION, NewOverride, Override, OverrideAction, OverrideError, OverrideFacts,
     OverrideStatus, ReplacementLimits, Target,
 };
 use tollgate_engine::policy::{KeyPart, MatchConditions, Mode, Policy, Rule};
 use tollgate_engine::verdict::{Cause, DenyReason};
 use tollgate_engine::{Engine, Facts};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::common::{TestEngine, engine, only, policy, rates, rule};
 use crate::{awaited, user};

@@ -9,7 +9,7 @@ use tollgate::clock::Manual;
 use tollgate::{Rate, Timestamp};
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{NewOverride, OverrideAction, ReplacementLimits, Target};
+use tollgate_engine::overrides::{NewOverride, OverrideAction, ReplacementLimits, Target};
 use tollgate_engine::policy::Policy;
 
 use crate::common::{TestEngine, engine};

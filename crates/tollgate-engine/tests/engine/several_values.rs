@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
-use tollgate_engine::orders::{NewOverride, OverrideAction, ReplacementLimits, Target};
+use tollgate_engine::overrides::{NewOverride, OverrideAction, ReplacementLimits, Target};
 use tollgate_engine::policy::Policy;
 use tollgate_engine::{Bounds, Facts};
 

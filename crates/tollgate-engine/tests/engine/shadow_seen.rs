@@ -5,7 +5,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{NewOverride, OverrideAction, Target};
+use tollgate_engine::overrides::{NewOverride, OverrideAction, Target};
 use tollgate_engine::policy::Policy;
 
 use crate::common::{TestEngine, engine};

@@ -2,10 +2,10 @@
 
 use tollgate::clock::Manual;
 use tollgate::quota::Quota;
+use tollgate_engine::counters::LimiterCounts;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::{Descriptor, Unit};
 use tollgate_engine::policy::{Limits, MatchConditions, Mode, Pattern, Policy, Rule};
-use tollgate_engine::tally::LimiterCounts;
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Bounds, Engine, Facts};
 

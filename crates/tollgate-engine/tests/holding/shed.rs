@@ -119,7 +119,7 @@ fn other_shares_count_from_the_next_request_on() {
 #[test]
 fn an_operator_who_changes_the_slots_changes_them_for_all_classes() {
     use std::time::Duration;
-    use tollgate_engine::orders::{NewOverride, OverrideAction, ReplacementLimits, Target};
+    use tollgate_engine::overrides::{NewOverride, OverrideAction, ReplacementLimits, Target};
 
     let clock = Manual::new();
     let engine = engine(

@@ -9,7 +9,7 @@ use tollgate::quota::FileError;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Engine, Facts, Policy};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::TestEngine;
 

@@ -10,7 +10,7 @@ use tollgate_engine::Facts;
 use tollgate_engine::document::Format;
 use tollgate_engine::policy::{Limits, Mode, Policy, Rule};
 use tollgate_engine::verdict::{AllowedRequest, Permits};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::common::{TestEngine, engine, policy, rates, rule};
 use super::config;

@@ -13,8 +13,8 @@ use tollgate::{Algorithm, Clock, Decision, Rate, Timestamp};
 use tollgate_engine::backend::Memory;
 use tollgate_engine::policy::{Limits, Policy, Rule};
 use tollgate_engine::{Engine, Facts, RestoreError, RestoreOptions, RestoreReport};
-use tollgate_testkit::scratch::TempFolder;
-use tollgate_testkit::snapshot::corrupt_snapshot;
+use tollgate_testkit::snapshot_corruption::corrupt_snapshot;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::common::{only, policy, rates, rule};
 use super::{TestEngine, config};

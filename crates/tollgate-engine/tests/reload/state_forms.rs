@@ -8,7 +8,7 @@ use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
 use tollgate_engine::{Facts, Policy};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::state::{clock, restore, save, start};
 use crate::common::TestEngine;

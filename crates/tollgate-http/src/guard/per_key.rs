@@ -5,9 +5,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use tollgate::clock::{Clock, Monotonic};
-use tollgate::exact_keyed::OwnedKey as ExactOwnedKey;
 use tollgate::keyed::OwnedKey;
 use tollgate::stack::{self, CostReservation};
+use tollgate::stored_keys::OwnedKey as ExactOwnedKey;
 use tollgate::{
     Algorithm, CompositeLimiter, Decision, KeyedLimiter, Limit, LimitError, Outcome, Rate,
     StoredKeyLimiter, Timestamp,

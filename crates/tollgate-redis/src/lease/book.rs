@@ -13,10 +13,10 @@ use tollgate::Timestamp;
 use crate::lock::lock;
 
 mod accounts;
-mod held;
+mod estimates;
 
 use accounts::TokenAccounts;
-pub(crate) use held::SpendStamp;
+pub(crate) use estimates::SpendStamp;
 
 /// A lease is to last so long at the present demand.
 const TARGET_COVERAGE: Duration = Duration::from_millis(100);

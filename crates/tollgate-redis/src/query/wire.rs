@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use tollgate::{Decision, Outcome};
 
-use super::form::FIRST_HIT_PHASE;
+use super::limit_params::FIRST_HIT_PHASE;
 use super::{LimitParams, StoreKind, StoreOp, StoreQuery};
 use crate::error::StoreError;
 

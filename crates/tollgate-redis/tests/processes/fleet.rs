@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tollgate::Rate;
 use tollgate::clock::{Clock, Wall};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::node::{Does, Failure, READY, ROLE, Role};
 use crate::windows::{Admission, excess};

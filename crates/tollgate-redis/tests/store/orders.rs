@@ -6,7 +6,7 @@ use tollgate_engine::engine::ResetScope;
 use tollgate::Rate;
 use tollgate_engine::document::Format;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{
+use tollgate_engine::overrides::{
     NewOverride, OverrideAction, OverrideError, ReplacementLimits, Target,
 };
 use tollgate_engine::verdict::DenyReason;

@@ -11,7 +11,7 @@ use tollgate::clock::Manual;
 use tollgate::{Outcome, Rate, Timestamp};
 use tollgate_redis::Redis;
 use tollgate_testkit::redis::Server;
-use tollgate_testkit::vectors;
+use tollgate_testkit::test_vectors;
 
 /// So far apart, in nanoseconds, two durations may be: the peer's clock is a double, and ours rounds up to
 /// microseconds.
@@ -106,7 +106,8 @@ async fn follow(server: &Server, sequence: &Sequence) -> usize {
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn what_redis_rate_answered_is_what_the_scripts_answer() {
     let server = Server::start();
-    let sequences: Vec<Sequence> = vectors::load_vectors("redis_rate").expect("recorded sequences");
+    let sequences: Vec<Sequence> =
+        test_vectors::load_vectors("redis_rate").expect("recorded sequences");
     // Where its doubles decide as exact arithmetic does.
     let exact: Vec<_> = (sequences.iter())
         .filter(|sequence| sequence.exact_allowed_agrees)

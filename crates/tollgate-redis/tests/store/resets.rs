@@ -6,7 +6,7 @@ use tollgate::Timestamp;
 use tollgate::clock::Manual;
 use tollgate_engine::document::Format;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::Target;
+use tollgate_engine::overrides::Target;
 use tollgate_engine::verdict::Permits;
 use tollgate_engine::{Engine, Facts, Policy};
 use tollgate_redis::Redis;

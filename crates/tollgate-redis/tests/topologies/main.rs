@@ -15,7 +15,7 @@ use tollgate::{Algorithm, Rate, core::WindowAlignment};
 use tollgate_engine::backend::LimitKind;
 use tollgate_redis::{ConnectError, FailureKind, Redis, StoreError};
 use tollgate_testkit::redis::{Cluster, Reply, Sentinels, Server};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 /// Whether a limit is kept at a URL: it holds for two clients together.
 async fn holds_at(url: &str) {

@@ -16,7 +16,7 @@ use super::session::{HttpError, HttpSession, bad_request, check_json, check_toke
 use crate::decision_service::CounterStore;
 
 mod admin_request;
-mod keys;
+mod key_lookup;
 mod limiters;
 mod overrides;
 mod policy;

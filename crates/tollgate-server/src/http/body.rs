@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 use tollgate_engine::Facts;
 use tollgate_engine::facts::{fact_name, text_of_bytes};
 
-use super::descriptors::DescriptorJson;
+use super::descriptor_json::DescriptorJson;
 
 /// A request to decide about.
 #[derive(Debug, Default, serde::Deserialize)]

@@ -5,9 +5,9 @@ use std::time::Duration;
 use tollgate::Decision;
 use tollgate_http::{DenialBody, DenyReason, fields, http_status_of, json, retry_after};
 
-use super::answer::HttpResponse;
 use super::body::{self, CheckRequest};
-use super::descriptors::{self, DescriptorJson};
+use super::descriptor_json::{self, DescriptorJson};
+use super::response::HttpResponse;
 use super::session::{HttpError, HttpSession, bad_request};
 use crate::decision_answer::{
     DecisionAnswer, DecisionReport, LimitText, outcome_of_peek, outcome_of_verdict,
@@ -140,7 +140,7 @@ impl<B: CounterStore> HttpSession<B> {
         }
         let all = asked.descriptors.as_deref().unwrap_or_default();
         let entries: Vec<_> = all.iter().map(DescriptorJson::entries).collect();
-        let mut descriptors = descriptors::to_descriptors(all, &entries)?;
+        let mut descriptors = descriptor_json::to_descriptors(all, &entries)?;
         let most = u32::MAX;
         let hits_addend = u32::try_from(asked.cost.unwrap_or_default())
             .map_err(|_| bad_request(format!("cost: at most {most} if there are descriptors")))?;

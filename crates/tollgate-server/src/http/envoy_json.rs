@@ -6,7 +6,7 @@ use serde::Deserialize;
 use tollgate_http::json;
 
 use super::body;
-use super::descriptors::{self, DescriptorJson};
+use super::descriptor_json::{self, DescriptorJson};
 use super::session::{HttpError, HttpSession, bad_request};
 use crate::decision_service::CounterStore;
 use crate::rls::{CurrentLimit, DescriptorAnswer, RlsOutcome, RlsRequest, decide_or_fail};
@@ -30,7 +30,7 @@ impl<B: CounterStore> HttpSession<B> {
         let entries: Vec<_> = entries.collect();
         let question = RlsRequest {
             domain: &asked.domain,
-            descriptors: &descriptors::to_descriptors(&asked.descriptors, &entries)?,
+            descriptors: &descriptor_json::to_descriptors(&asked.descriptors, &entries)?,
             hits_addend: asked.hits_addend,
         };
         let decided = Box::pin(decide_or_fail(&self.service, &question)).await?;

@@ -7,9 +7,9 @@ use tokio::task::spawn_blocking;
 use tollgate::Timestamp;
 use tollgate_engine::backend::RefundResult;
 
-use super::answer::HttpResponse;
 use super::body::{self, CheckRequest};
 use super::request::{self, ParsedRequest, Request, RequestBounds};
+use super::response::HttpResponse;
 use super::routes::{self, Route};
 use crate::address::{Peer, Protocol};
 use crate::connection::{ByteProtocol, InputProgress, TimeLimits};

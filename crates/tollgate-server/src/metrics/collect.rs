@@ -10,7 +10,7 @@ use prometheus_client::encoding::{
 };
 use prometheus_client::metrics::MetricType;
 use tollgate_engine::backend::TableStats;
-use tollgate_engine::tally::{Histogram, LimiterCounts};
+use tollgate_engine::counters::{Histogram, LimiterCounts};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_redis::FailureKind;
 

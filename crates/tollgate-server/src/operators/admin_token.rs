@@ -191,7 +191,7 @@ impl Drop for TokenFile {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_testkit::scratch::TempFolder;
+    use tollgate_testkit::temp_folder::TempFolder;
 
     use super::*;
 

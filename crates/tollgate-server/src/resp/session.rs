@@ -27,7 +27,7 @@ use crate::throttle_keys::ThrottleKeys;
 
 mod auth;
 mod commands;
-mod keys;
+mod key_commands;
 mod server_commands;
 mod transaction;
 

@@ -17,10 +17,10 @@ use tollgate::{DenyReason, Timestamp};
 use super::call::{self, GrpcStatus, MessageBody, Method, PREFIX, PendingResponse, ReadError};
 use super::combined_decision::{answer_undecided, decide_or_fail};
 use super::incomplete_calls::{IncompleteCall, IncompleteCalls};
-use super::request::RequestMessage as Asked;
+use super::request_message::RequestMessage as Asked;
 use super::rls_outcome::{RlsOutcome, denied};
 use super::rls_request::{RlsRequest, Undecided};
-use super::{answer, health, reflection};
+use super::{health, reflection, response_message};
 use crate::address::Protocol;
 use crate::decision_service::CounterStore;
 use crate::drain::{self, Stage};
@@ -327,7 +327,7 @@ impl CompleteCall {
         let passes = self.head.method == Method::ShouldRateLimit
             && outcome
                 .as_ref()
-                .is_ok_and(|framed| answer::is_allowed(&framed[PREFIX..]));
+                .is_ok_and(|framed| response_message::is_allowed(&framed[PREFIX..]));
         self.head.answer(outcome).unwrap_or_else(|ClientGone| {
             if passes {
                 release(service, &self.message);
@@ -498,6 +498,6 @@ fn answer_unreadable<B: CounterStore>(
 fn framed(decided: &RlsOutcome) -> Bytes {
     let mut out = Vec::with_capacity(128);
     out.extend([0; PREFIX]);
-    answer::write_response(&mut out, decided);
+    response_message::write_response(&mut out, decided);
     call::framed(out)
 }

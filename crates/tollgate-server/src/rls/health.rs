@@ -10,7 +10,7 @@ use tokio::time::timeout;
 use tollgate_http::protobuf;
 
 use super::call::{self, GrpcStatus, PREFIX};
-use super::descriptors::FILES;
+use super::file_descriptors::FILES;
 use super::protobuf_reader::FieldReader;
 use crate::decision_service::CounterStore;
 use crate::drain::Stage;

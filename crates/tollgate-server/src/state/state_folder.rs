@@ -143,7 +143,7 @@ fn is_same(file: &File, path: &Path) -> bool {
 
 #[cfg(test)]
 mod tests {
-    use tollgate_testkit::scratch::TempFolder;
+    use tollgate_testkit::temp_folder::TempFolder;
 
     use super::*;
 

@@ -13,8 +13,8 @@ use tollgate::clock::Manual;
 use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_engine::{Facts, Policy};
-use tollgate_testkit::scratch::TempFolder;
-use tollgate_testkit::snapshot::corrupt_snapshot;
+use tollgate_testkit::snapshot_corruption::corrupt_snapshot;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::*;
 use crate::cl_throttle::ThrottleLimit;

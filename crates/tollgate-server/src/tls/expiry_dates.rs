@@ -23,7 +23,7 @@ mod tests {
     use rustls::pki_types::pem::PemObject;
     use rustls::pki_types::{CertificateDer, CertificateRevocationListDer};
     use tollgate_testkit::certificates::{Authority, Purpose};
-    use tollgate_testkit::scratch::TempFolder;
+    use tollgate_testkit::temp_folder::TempFolder;
 
     use super::*;
 

@@ -1,6 +1,6 @@
 //! Any bytes as a question of Envoy's, for the fuzz target and for the suite, which reads the target's seeds.
 
-use super::request::RequestMessage;
+use super::request_message::RequestMessage;
 
 /// Reads a message, and says whether it is one. What is read as it is lies in the message, in its order: each byte is used once.
 pub(crate) fn read(message: &[u8]) -> bool {

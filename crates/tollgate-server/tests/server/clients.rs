@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 use redis::{Client, Value, cmd, pipe};
 use tollgate_server::{Address, Settings};
-use tollgate_testkit::programs::find_program;
+use tollgate_testkit::external_programs::find_program;
 use tollgate_testkit::redis::Client as Plain;
 
 use crate::kit::{Running, secret};

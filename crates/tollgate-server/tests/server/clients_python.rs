@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use tollgate_testkit::programs::python_with_redis;
+use tollgate_testkit::external_programs::python_with_redis;
 
 use crate::kit::{Running, secret};
 

@@ -11,7 +11,7 @@ use serde_json::Value;
 use tollgate_engine::Policy;
 use tollgate_server::{AdminToken, Settings};
 use tollgate_testkit::redis::{Server, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::{Running, read, secret};
 use crate::metrics::{scraped, value};

@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Command, Stdio};
 
-use tollgate_testkit::memory::{held_bytes, is_isolated};
+use tollgate_testkit::allocation_counter::{held_bytes, is_isolated};
 
 use crate::hostile::{POLICY, others_are_served};
 use crate::kit::Running;

@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::time::Duration;
 
-use tollgate_testkit::memory::{held_bytes, is_isolated};
+use tollgate_testkit::allocation_counter::{held_bytes, is_isolated};
 
 use crate::kit::{Client, Running};
 

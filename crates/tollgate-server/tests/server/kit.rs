@@ -15,8 +15,8 @@ use tollgate_engine::backend::Memory;
 use tollgate_engine::document::Format;
 use tollgate_redis::{Redis, RedisBuilder};
 use tollgate_server::{Address, DateHeader, Secret, Server, Settings, StartError};
-use tollgate_testkit::memory::allocation_count;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::allocation_counter::allocation_count;
+use tollgate_testkit::temp_folder::TempFolder;
 
 /// A service that runs in a runtime of its own, until it is dropped.
 pub(crate) struct Running {

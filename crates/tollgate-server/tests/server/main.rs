@@ -56,5 +56,5 @@ mod why;
 
 /// Some tests count what the service asks for; the others don't notice.
 #[global_allocator]
-static ALLOCATOR: tollgate_testkit::memory::CountingAllocator =
-    tollgate_testkit::memory::CountingAllocator;
+static ALLOCATOR: tollgate_testkit::allocation_counter::CountingAllocator =
+    tollgate_testkit::allocation_counter::CountingAllocator;

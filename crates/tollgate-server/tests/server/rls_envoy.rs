@@ -3,7 +3,7 @@
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
 
-use tollgate_testkit::envoy::{Envoy, port_value};
+use tollgate_testkit::envoy_process::{Envoy, port_value};
 
 use crate::kit::Running;
 use crate::metrics::{scraped, value};

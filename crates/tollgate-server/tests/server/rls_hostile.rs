@@ -5,7 +5,7 @@ use std::io::{ErrorKind, Write};
 use std::time::Duration;
 
 use h2::Reason;
-use tollgate_testkit::memory::{held_bytes, is_isolated};
+use tollgate_testkit::allocation_counter::{held_bytes, is_isolated};
 
 use crate::kit::Running;
 use crate::rls_client::{Grpc, SHOULD, framed};

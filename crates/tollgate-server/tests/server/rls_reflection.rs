@@ -216,7 +216,7 @@ fn buf_curl_calls_by_reflection() {
     let running = Running::new(TREE, |_| {});
     let url = format!("http://{}", running.grpc());
     let curl = |arguments: &[&str]| {
-        let run = Command::new(tollgate_testkit::programs::buf())
+        let run = Command::new(tollgate_testkit::external_programs::buf())
             .args(["curl", "--protocol", "grpc", "--http2-prior-knowledge"])
             .args(arguments)
             .output()

@@ -5,7 +5,7 @@ use std::io::Write;
 use std::net::Shutdown;
 
 use h2::Reason;
-use tollgate_testkit::memory::{held_bytes, is_isolated};
+use tollgate_testkit::allocation_counter::{held_bytes, is_isolated};
 use tollgate_testkit::redis::Server;
 
 use crate::kit::Running;

@@ -143,7 +143,7 @@ fn without_room_nothing_is_decided_and_what_holds_nothing_needs_none() {
 
 #[test]
 fn an_id_of_one_client_means_nothing_to_another() {
-    let scratch = tollgate_testkit::scratch::TempFolder::new("owned-ids");
+    let scratch = tollgate_testkit::temp_folder::TempFolder::new("owned-ids");
     let tokens = ["clients", "operators"].map(|name| {
         let path = scratch.path(name);
         std::fs::write(&path, format!("{name}-{}\n", "x".repeat(32))).expect("a file");

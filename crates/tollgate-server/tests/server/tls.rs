@@ -10,7 +10,7 @@ use std::time::Duration;
 use rustls::pki_types::CertificateDer;
 use rustls::pki_types::pem::PemObject;
 use tollgate_testkit::certificates::{Authority, CertificatePair, Purpose, self_signed};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use crate::kit::Running;
 use crate::tls_kit::{POLICY, SPOKEN, serving, serving_still, serving_with, tls};

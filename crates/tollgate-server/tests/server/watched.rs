@@ -10,7 +10,7 @@ use std::time::Duration;
 
 use tollgate_server::{Secret, Server};
 use tollgate_testkit::redis::wait_until;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::kit::{Running, read};
 

@@ -3,7 +3,7 @@
 use tollgate_core::Rate;
 
 use super::state::check_same_answers;
-use super::{LawViolation, Lender, bound, requests, state_after};
+use super::{LawViolation, Lender, admission_bound, requests, state_after};
 use crate::oracle::{Hit, OracleKind};
 use crate::traffic::{Arrival, Random, TimeOrder};
 
@@ -59,7 +59,7 @@ pub fn law_9_bound_of_what_was_kept<S: Lender>(
     }
     let mut hits: Vec<Hit> = kept.iter().map(|(hit, _)| *hit).collect();
     hits.sort_by_key(|hit| hit.at);
-    bound::check(9, kind, rate, &hits)
+    admission_bound::check(9, kind, rate, &hits)
 }
 
 /// Moves requests so close together that bookings pile up.

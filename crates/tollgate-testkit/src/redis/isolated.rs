@@ -5,7 +5,7 @@ use std::process::Command;
 
 use super::port::Port;
 use super::{Builder, Server};
-use crate::programs::find_program;
+use crate::external_programs::find_program;
 
 /// A server in a network namespace of its own, reached over a pair of virtual interfaces. The network
 /// can be cut: packets vanish, and nobody is told.

@@ -12,8 +12,8 @@ use super::port::Port;
 use super::process::Process;
 use super::wait::wait_for;
 use super::{Builder, Certificates, Client, Reply};
-use crate::programs::find_program;
-use crate::scratch::TempFolder;
+use crate::external_programs::find_program;
+use crate::temp_folder::TempFolder;
 
 /// How long a server may take to come up. It takes a few milliseconds, but for a machine that is busy.
 const START_TIMEOUT: Duration = Duration::from_secs(20);

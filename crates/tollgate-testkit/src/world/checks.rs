@@ -13,22 +13,22 @@ use super::scenario::{
 };
 use super::simulation::{Fault, Record, ReportedDecision};
 
-mod avoidable;
-mod bound;
+mod admission_bound;
+mod all_or_none;
+mod avoidable_fallbacks;
 mod bucket;
-mod calm;
-mod cost;
-mod counted;
-mod free;
-mod own;
-mod quiet;
-mod settled;
-mod slots;
-mod spells;
-mod together;
-mod turns;
+mod false_denials;
+mod fault_spells;
+mod local_decisions;
+mod permits;
+mod queue_order;
+mod quiet_recovery;
+mod settled_cost;
+mod settlements;
+mod tally_checks;
+mod undisturbed_runs;
 
-use spells::FaultSpell;
+use fault_spells::FaultSpell;
 
 /// Something that must not happen.
 ///
@@ -60,7 +60,7 @@ impl fmt::Display for Violation {
 /// # Errors
 /// The first thing that must not happen.
 pub fn judge(story: &Scenario, record: &Record) -> Result<(), Violation> {
-    let spells = &spells::spells_of_scenario(story)[..];
+    let spells = &fault_spells::spells_of_scenario(story)[..];
     let case = CheckContext {
         story,
         record,
@@ -92,13 +92,13 @@ pub fn judge(story: &Scenario, record: &Record) -> Result<(), Violation> {
     }
     let overall = |what: String| Violation { rule: None, what };
     case.failures().map_err(overall)?;
-    avoidable::check_avoidable_fallbacks(case).map_err(overall)?;
-    calm::check_undisturbed_runs(case).map_err(overall)?;
-    turns::check_queue_order(case).map_err(overall)?;
-    settled::check_settlements(case).map_err(overall)?;
-    together::check_all_or_none(case).map_err(overall)?;
-    counted::check_tallies(case).map_err(overall)?;
-    quiet::check_quiet_recovery(case).map_err(overall)
+    avoidable_fallbacks::check_avoidable_fallbacks(case).map_err(overall)?;
+    undisturbed_runs::check_undisturbed_runs(case).map_err(overall)?;
+    queue_order::check_queue_order(case).map_err(overall)?;
+    settlements::check_settlements(case).map_err(overall)?;
+    all_or_none::check_all_or_none(case).map_err(overall)?;
+    tally_checks::check_tallies(case).map_err(overall)?;
+    quiet_recovery::check_quiet_recovery(case).map_err(overall)
 }
 
 /// A request is asked about for so many timeouts at most: of the store, and by the node itself.

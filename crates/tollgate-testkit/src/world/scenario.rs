@@ -6,15 +6,15 @@ use super::network::Weather;
 use super::store::StoreCondition;
 use crate::traffic::Random;
 
+mod describe;
+mod faults;
 mod rule;
 mod setting;
-mod tell;
 mod traffic;
-mod trouble;
 
+pub use faults::FaultType;
 pub use rule::{Amount, CountingChoice, EstimateSetting, Failure, LimitSort, Rule, TreeLeaf};
 pub use setting::ScenarioSettings;
-pub use trouble::FaultType;
 
 /// A history to be played: a setting, and events in order.
 ///
@@ -194,7 +194,7 @@ impl Scenario {
         if rules.any(|rule| rule.counted == CountingChoice::Leased) && random.below(3) == 0 {
             demand.relay(&setting, &mut random, &mut events);
         }
-        trouble::add_fault(&setting, &demand, &mut random, &mut events);
+        faults::add_fault(&setting, &demand, &mut random, &mut events);
         // Of the same time in the order in which they were thought of.
         events.sort_by_key(|(at, _)| *at);
         Self {
@@ -220,7 +220,7 @@ impl std::fmt::Display for Scenario {
         let mut text = String::new();
         for (at, event) in &self.events {
             // A String takes whatever is written.
-            let _ = writeln!(text, "{:>12.6} s  {event}", tell::seconds(*at));
+            let _ = writeln!(text, "{:>12.6} s  {event}", describe::seconds(*at));
         }
         f.write_str(&text)
     }

@@ -16,16 +16,16 @@ use super::scenario::{
 use super::store::StoreCondition;
 use crate::traffic::Random;
 
-mod asking;
-mod deciding;
-mod due;
+mod decisions;
 mod record;
+mod requests;
+mod schedule;
 
-use asking::RequestTask;
-use due::{FaultEnd, Schedule};
 pub use record::{
     Fault, Record, RecordedRefund, RecordedTally, ReportedDecision, UnansweredRequest,
 };
+use requests::RequestTask;
+use schedule::{FaultEnd, Schedule};
 
 /// A fleet in which nothing happens gives back what it holds in this time.
 const SETTLE_TIME: u64 = 5_000_000;
@@ -283,7 +283,7 @@ impl Simulation {
         let giving = async move {
             let mut is_given = true;
             if let (true, Fleet::Store(engine)) = (is_of_tree, &engine) {
-                is_given = deciding::refund(engine, gift).await;
+                is_given = decisions::refund(engine, gift).await;
                 if gift.units.is_some() {
                     let mut record = record.lock().unwrap_or_else(PoisonError::into_inner);
                     record.refunds.push((gift.node, life));

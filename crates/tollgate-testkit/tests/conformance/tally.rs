@@ -10,14 +10,14 @@ use std::thread;
 
 pub(crate) use disagreement::{Disagreement, Side};
 use serde::de::DeserializeOwned;
-use tollgate_testkit::vectors;
+use tollgate_testkit::test_vectors;
 
 /// How many disagreements of a side are told; the rest are counted.
 const TOLD: usize = 10;
 
 /// The sequences of a set; a set that can't be read fails the test with its path.
 pub(crate) fn sequences<T: DeserializeOwned>(set: &str) -> Vec<T> {
-    vectors::load_vectors(set).unwrap_or_else(|error| panic!("{error}"))
+    test_vectors::load_vectors(set).unwrap_or_else(|error| panic!("{error}"))
 }
 
 /// What became of one operation.

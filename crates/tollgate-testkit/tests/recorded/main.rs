@@ -16,7 +16,7 @@ use flate2::Compression;
 use flate2::write::GzEncoder;
 use inputs::{REQUESTS, Story};
 use serde::{Deserialize, Serialize};
-use tollgate_testkit::vectors;
+use tollgate_testkit::test_vectors;
 
 /// The name of the recorded set.
 const SET: &str = "answers";
@@ -58,7 +58,7 @@ fn folder() -> PathBuf {
 }
 
 fn recorded() -> Vec<Recorded> {
-    vectors::load_from(&folder(), SET).expect("the recorded answers")
+    test_vectors::load_from(&folder(), SET).expect("the recorded answers")
 }
 
 fn record() {

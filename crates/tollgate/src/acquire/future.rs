@@ -12,8 +12,8 @@ use tollgate_core::Timestamp;
 use super::{Acquire, AcquireStart, add_jitter};
 use crate::cell::ChargeTicket;
 use crate::clock::alarm::Alarm;
-use crate::home::LimitHandle;
-use crate::home::sealed::QueuedLimit as _;
+use crate::queued_limit::LimitHandle;
+use crate::queued_limit::sealed::QueuedLimit as _;
 use crate::wait_queue::{QueuedWaiterFuture, WaitQueue};
 use crate::{RateDenied, Reservation};
 

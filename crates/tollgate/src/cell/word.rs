@@ -39,7 +39,7 @@ use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, ignore
 
 mod anchor;
 mod change;
-mod held;
+mod holds;
 
 pub(crate) use anchor::AnchorOwner;
 use anchor::{NEAR_NANOS, SLACK};

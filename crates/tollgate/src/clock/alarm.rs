@@ -10,11 +10,11 @@ use tollgate_core::Timestamp;
 
 use super::{Clock, Wakeup};
 
-mod runtime;
-mod thread;
+mod timer_thread;
+mod tokio_timer;
 
-use runtime::{RuntimeSleep, is_time_paused, sleep};
-use thread::TimerEntry;
+use timer_thread::TimerEntry;
+use tokio_timer::{RuntimeSleep, is_time_paused, sleep};
 
 pin_project! {
     /// Wakes a task at a time; it is armed for one time at once.

@@ -6,12 +6,12 @@ use std::time::Duration;
 use tollgate_core::Timestamp;
 
 use super::gate::{Grant, JoinOutcome};
-use super::home::PermitSource;
+use super::permit_source::PermitSource;
 use super::stats::Counter;
 use super::{Permit, PermitDenied};
 use crate::clock::Clock;
 use crate::patience::{ClockAwareDeadline, WaitLimit, thread_waker};
-use crate::wait_queue::places::WaiterId;
+use crate::wait_queue::waiter_places::WaiterId;
 
 #[cfg(not(any(loom, shuttle)))]
 mod future;

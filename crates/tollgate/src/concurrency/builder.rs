@@ -4,11 +4,11 @@ use std::fmt;
 use std::time::Duration;
 
 use super::gate::Gate;
-use super::home::PermitSettings;
+use super::permit_source::PermitSettings;
 use super::stats::ConcurrencyCounters;
 use super::{ConcurrencyLimiter, PermitObserver};
 use crate::clock::{ClockChoice, DefaultClock, WithClock};
-use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::waiter_count::WaiterCount;
 
 /// Builds a [`ConcurrencyLimiter`]; made by [`ConcurrencyLimiter::builder`].
 ///

@@ -22,8 +22,8 @@ use tollgate_core::Timestamp;
 
 use super::Occupancy;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, Ordering, ignore_poison};
-use crate::wait_queue::places::{Fifo, WaiterId, WaiterPlace, WaiterPlaces};
-use crate::wait_queue::seats::{PendingWakeups, WaiterWakers};
+use crate::wait_queue::waiter_places::{Fifo, WaiterId, WaiterPlace, WaiterPlaces};
+use crate::wait_queue::waiter_wakers::{PendingWakeups, WaiterWakers};
 
 /// The highest limit: 31 bits of the word.
 pub(crate) const MAX_LIMIT: u32 = (1 << 31) - 1;

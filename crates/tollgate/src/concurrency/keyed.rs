@@ -6,16 +6,16 @@ use std::hash::Hash;
 use std::sync::Arc;
 
 use super::gate::{Gate, MAX_LIMIT};
-use super::home::PermitSettings;
+use super::permit_source::PermitSettings;
 use super::stats::Counter;
 use super::{Acquire, Occupancy, PermitDenied, Stats};
 use crate::WhenFull;
 use crate::clock::{Clock, Monotonic};
+use crate::key_table::hasher::KeyHasher;
 use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
-use crate::table::hasher::KeyHasher;
-use crate::wait_queue::seats::PendingWakeups;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::waiter_count::WaiterCount;
+use crate::wait_queue::waiter_wakers::PendingWakeups;
 
 mod builder;
 mod key;

@@ -5,7 +5,7 @@ use std::fmt;
 use tollgate_core::Timestamp;
 
 use super::gate::Gate;
-use super::home::PermitSource;
+use super::permit_source::PermitSource;
 use super::stats::Counter;
 use super::{CompletedCall, PermitDenied, PermitObserver, PermitOutcome};
 

@@ -1,7 +1,7 @@
 //! What a concurrency limit has counted since it was made.
 
 use super::PermitOutcome;
-use crate::stripes::Counters;
+use crate::striped_counters::Counters;
 
 /// What happened at a limit since it was made. The numbers are read one after another, so under
 /// traffic they may be a few calls apart.

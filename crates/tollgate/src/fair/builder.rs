@@ -5,11 +5,11 @@ use std::time::Duration;
 use tollgate_core::{Arithmetic, Gcra, LimitError, Rate};
 
 use super::FairLimiter;
+use super::anchored_bucket::AnchoredBucket;
 use super::codel::Codel;
 use super::fair_queueing::FairQueueing;
-use super::meter::AnchoredBucket;
 use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
-use crate::table::hasher::KeyHasher;
+use crate::key_table::hasher::KeyHasher;
 use crate::wait_queue::SharedWaitQueue;
 
 /// Builds a [`FairLimiter`]; made by [`FairLimiter::builder`].

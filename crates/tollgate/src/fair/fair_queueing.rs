@@ -10,11 +10,11 @@ use std::collections::{BTreeSet, HashMap};
 use foldhash::fast::FixedState;
 use tollgate_core::{Arithmetic, Charge, Decision, Gcra, Outcome, Timestamp};
 
+use super::anchored_bucket::AnchoredBucket;
 use super::codel::{Codel, StandingQueue};
-use super::meter::AnchoredBucket;
-use crate::table::slab::Slab;
-use crate::wait_queue::places::Fifo;
-use crate::wait_queue::queue::{ClientQueues, FirstChange, QueueDiscipline};
+use crate::key_table::slab::Slab;
+use crate::wait_queue::shared_queue::{ClientQueues, FirstChange, QueueDiscipline};
+use crate::wait_queue::waiter_places::Fifo;
 
 /// One cost over a weight of one, in virtual time: weights up to 2¹⁶ round by less than 2⁻¹⁶.
 const TAG_FRACTION_BITS: u32 = 32;

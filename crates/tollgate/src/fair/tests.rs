@@ -12,7 +12,7 @@ use tollgate_testkit::traffic::Random;
 use super::codel::Codel;
 use crate::RateDenied;
 use crate::wait_queue::Waiters as _;
-use crate::wait_queue::queue::JoinOutcome;
+use crate::wait_queue::shared_queue::JoinOutcome;
 use sim::{Arrival, Fate, Sim, at_millis};
 
 /// How requests of one client are spread over time.

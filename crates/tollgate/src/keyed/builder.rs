@@ -10,13 +10,13 @@ use super::table::Table;
 use super::{KeyedLimiter, SingleRate, TierByKey};
 use crate::Tier;
 use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
-use crate::stripes::Counters;
+use crate::key_table::TableSettings;
+use crate::key_table::hasher::KeyHasher;
+use crate::striped_counters::Counters;
 use crate::sync::AtomicU64;
-use crate::table::TableSettings;
-use crate::table::hasher::KeyHasher;
 use crate::tier::{ChooseTier, TierChooser, check_tier_algorithms};
-use crate::wait_queue::of_keys::KeyQueues;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::key_queues::KeyQueues;
+use crate::wait_queue::waiter_count::WaiterCount;
 
 /// Builds a [`KeyedLimiter`]; made by [`KeyedLimiter::builder`].
 ///

@@ -11,8 +11,8 @@ use super::table::Candidates;
 use super::{Key, KeyedLimiter};
 use crate::cell::ChargeTicket;
 use crate::clock::Clock;
-use crate::home::sealed::QueuedLimit;
-use crate::key::sealed::KeyTarget as _;
+use crate::key_handle::sealed::KeyTarget as _;
+use crate::queued_limit::sealed::QueuedLimit;
 
 /// Keys that are fetched ahead.
 const PREFETCHED_KEYS: usize = 8;

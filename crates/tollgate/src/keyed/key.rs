@@ -10,9 +10,9 @@ use super::key_at_rate::{FastCheck, KeyAtRate, KeyRate};
 use super::rate_cell::RateInForce;
 use super::{KeyedLimiter, SingleRate, TierOf};
 use crate::clock::{Clock, Monotonic};
-use crate::key::KeyHandle;
-use crate::key::sealed::KeyTarget;
-use crate::table::hasher::KEY_BITS;
+use crate::key_handle::KeyHandle;
+use crate::key_handle::sealed::KeyTarget;
+use crate::key_table::hasher::KEY_BITS;
 use crate::{Algorithm, Tier};
 
 /// One key of a [`KeyedLimiter`], which it borrows. Made by [`KeyedLimiter::key`]; [`KeyHandle`] has the verbs.

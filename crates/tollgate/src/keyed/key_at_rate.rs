@@ -13,12 +13,12 @@ use super::table::Candidates;
 use super::{KeyedLimiter, SingleRate, TableFull};
 use crate::cell::{CancelScope, ChargeTicket};
 use crate::clock::{Clock, Monotonic};
-use crate::home::sealed::QueuedLimit;
-use crate::key::sealed::KeyOperations;
-use crate::wait_queue::meter::QueueLimit;
-use crate::wait_queue::places::WaiterId;
-use crate::wait_queue::single::FifoQueue;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::key_handle::sealed::KeyOperations;
+use crate::queued_limit::sealed::QueuedLimit;
+use crate::wait_queue::fifo_queue::FifoQueue;
+use crate::wait_queue::queue_limit::QueueLimit;
+use crate::wait_queue::waiter_count::WaiterCount;
+use crate::wait_queue::waiter_places::WaiterId;
 use crate::wait_queue::{QueueState, WaitQueue};
 use crate::{RateDenied, WhenFull};
 

@@ -16,9 +16,9 @@ use tollgate_core::{Arithmetic, Gcra, GcraParams, LimitError, Rate};
 use super::anchor::{SLACK, move_word};
 use super::slot::KeyWord;
 use crate::Tier;
+use crate::key_table::hasher::{KEY_BITS, TAG_SHIFT};
 use crate::snapshot::{rate_from_words, rate_words};
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, fence, ignore_poison};
-use crate::table::hasher::{KEY_BITS, TAG_SHIFT};
 use crate::tier::ChooseTier;
 
 /// A rate in force, as the words that decide, behind a sequence number that is odd while they

@@ -46,9 +46,9 @@ use super::slot::{
     try_pass,
 };
 use super::stash::Stash;
+use crate::key_table::Stats;
+use crate::key_table::hasher::KEY_BITS;
 use crate::sync::{AtomicU64, Backoff, Mutex, MutexGuard, Ordering, ignore_poison};
-use crate::table::Stats;
-use crate::table::hasher::KEY_BITS;
 
 mod other_interval;
 mod scan;

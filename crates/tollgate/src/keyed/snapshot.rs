@@ -27,9 +27,9 @@ use super::slot::{ChargeRequest, KeyWord};
 use super::table::Table;
 use super::{Builder, KeyedLimiter};
 use crate::clock::{Clock, ClockChoice};
+use crate::key_table::hasher::KeyHasher;
 use crate::snapshot::{LoadCounts, SnapshotError, SnapshotReader, SnapshotTimes, SnapshotWriter};
 use crate::sync::Ordering;
-use crate::table::hasher::KeyHasher;
 
 const KIND: &[u8; 8] = b"tollgate";
 /// The first knew no intervals, the second no shared buckets.

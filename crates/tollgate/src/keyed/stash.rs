@@ -3,8 +3,8 @@
 use super::memory::CacheLines;
 use super::shard::SlotNeed;
 use super::slot::{CacheLine, SLOTS, Slot, claim_if_idle};
+use crate::key_table::hasher::KEY_BITS;
 use crate::sync::{AtomicU64, Ordering};
-use crate::table::hasher::KEY_BITS;
 
 /// How many slots of a table have one slot in its stash.
 const SLOTS_PER_STASH_SLOT: usize = 64;

@@ -12,8 +12,8 @@ use tollgate_core::{
 use crate::Algorithm;
 use crate::cell::locked::drain_time;
 use crate::clock_steps::LatestTime;
-use crate::wait_queue::places::Fifo;
-use crate::wait_queue::queue::{ClientQueues, FirstChange, QueueDiscipline};
+use crate::wait_queue::shared_queue::{ClientQueues, FirstChange, QueueDiscipline};
+use crate::wait_queue::waiter_places::Fifo;
 
 /// All lanes, highest first.
 #[derive(Debug)]

@@ -7,7 +7,7 @@ use tollgate_testkit::traffic::Random;
 use super::lane_shares::LaneShares;
 use crate::RateDenied;
 use crate::wait_queue::Waiters as _;
-use crate::wait_queue::queue::{JoinOutcome, SharedQueue};
+use crate::wait_queue::shared_queue::{JoinOutcome, SharedQueue};
 
 const SECOND: u64 = 1_000_000_000;
 

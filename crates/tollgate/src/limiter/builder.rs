@@ -14,8 +14,8 @@ use crate::cell::word::{AnchorOwner, GcraWord};
 use crate::clock::{Clock, ClockChoice, DefaultClock, WithClock};
 use crate::sync::Mutex;
 use crate::tier::{CompiledLimit, Tier};
-use crate::wait_queue::lined::LimiterQueue;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::limiter_queue::LimiterQueue;
+use crate::wait_queue::waiter_count::WaiterCount;
 
 /// Builds a [`Limiter`]; made by [`Limiter::builder`].
 ///

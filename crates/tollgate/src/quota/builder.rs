@@ -14,7 +14,7 @@ use super::table::QuotaTable;
 use super::{FileError, Quota, QuotaLimiter, ThresholdEvent, ThresholdObserver};
 use crate::WhenFull;
 use crate::clock::{Clock, Wall, WithClock};
-use crate::stripes::Counters;
+use crate::striped_counters::Counters;
 
 /// What requests get while as much is unsaved as may be, because the store fails or is slow.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]

@@ -17,9 +17,9 @@ use std::fmt::Write;
 use std::sync::Arc;
 
 use super::Quota;
+use super::denied::QuotaDenied;
 use super::entry::{MAX_LOTS, MAX_PERIODS, PeriodAccount, QuotaEntry, UsageLot};
 use super::period::Period;
-use super::refused::QuotaDenied;
 
 /// Records to be written together.
 pub(super) struct RecordBatch {

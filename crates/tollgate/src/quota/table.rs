@@ -17,8 +17,8 @@ use super::period::{Period, PeriodPart};
 use super::persistence::UnsavedBudget;
 use super::{Quota, QuotaDenied, Receipt};
 use crate::WhenFull;
+use crate::key_table::hasher::KeyHasher;
 use crate::sync::{AtomicU64, AtomicUsize, Mutex, MutexGuard, Ordering, Padded, ignore_poison};
-use crate::table::hasher::KeyHasher;
 
 const SHARDS: usize = 64;
 /// Idle keys that a new one drops: more than one, so that they become fewer.

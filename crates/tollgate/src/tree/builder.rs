@@ -6,8 +6,8 @@ use super::ClassTree;
 use super::class::{Class, TreeError};
 use super::nodes::NodeTable;
 use crate::clock::{ClockChoice, DefaultClock, WithClock};
+use crate::key_table::hasher::KeyHasher;
 use crate::sync::Mutex;
-use crate::table::hasher::KeyHasher;
 
 /// Builds a [`ClassTree`]; made by [`ClassTree::builder`].
 ///

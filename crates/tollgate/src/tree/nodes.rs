@@ -9,9 +9,9 @@ use super::lending::{Lending, RateSum};
 use super::node::{
     Branch, KeyedMember, Leaf, LeafAddress, LeafSet, MAX_DEPTH, Node, NodeAddress, NodeId,
 };
-use crate::table::due_heap::DueHeap;
-use crate::table::slab::Slab;
-use crate::table::slot_index::{SlotIndex, tag};
+use crate::key_table::due_heap::DueHeap;
+use crate::key_table::slab::Slab;
+use crate::key_table::slot_index::{SlotIndex, tag};
 
 /// The nodes, and the sets of keyed leaves.
 #[derive(Debug)]

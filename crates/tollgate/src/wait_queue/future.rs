@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use pin_project_lite::pin_project;
 
-use super::queue::QueueDiscipline;
+use super::shared_queue::QueueDiscipline;
 use super::{
     QueuePointer, QueuedAcquire, QueuedWaiter, SharedWaitQueue, WaitOutcome, WaitProgress,
     WaitQueue,

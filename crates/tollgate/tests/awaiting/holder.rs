@@ -88,7 +88,7 @@ impl Holder for KeyedLimiter<Manual> {
 }
 
 impl Holder for StoredKeyLimiter<String, Manual> {
-    type Home<'a> = tollgate::exact_keyed::Key<'a, String, str, Manual>;
+    type Home<'a> = tollgate::stored_keys::Key<'a, String, str, Manual>;
 
     fn acquire(&self, cost: u64) -> Acquire<Self::Home<'_>> {
         self.key("ada").acquire_n(cost)

@@ -10,14 +10,14 @@ use proptest::test_runner::TestCaseError;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, Clock as _, Decision, Rate, Reservation, StoredKeyLimiter, Timestamp, WhenFull,
-    core::WindowAlignment, exact_keyed,
+    core::WindowAlignment, stored_keys,
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 use tollgate_testkit::oracle::OracleKind;
 use tollgate_testkit::traffic::Random;
 
 type Table<K> = StoredKeyLimiter<K, Manual>;
-type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
+type Slot = Reservation<stored_keys::Key<'static, String, str, Manual>>;
 
 /// One key of a table that lives for ever, so that its reservations can be kept.
 struct OneKey(&'static Table<String>);

@@ -8,10 +8,10 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, KeyedLimiter, Rate, StoredKeyLimiter, Tier, Timestamp, WhenFull,
-    core::WindowAlignment, exact_keyed, keyed::SnapshotError,
+    core::WindowAlignment, keyed::SnapshotError, stored_keys,
 };
-use tollgate_testkit::scratch::TempFolder;
-use tollgate_testkit::snapshot;
+use tollgate_testkit::snapshot_corruption;
+use tollgate_testkit::temp_folder::TempFolder;
 
 /// Where the words of the file lie, in words from its start.
 const VERSION: usize = 1;
@@ -29,7 +29,7 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
 
 type Table = StoredKeyLimiter<String, Manual>;
 
-fn builder(algorithm: Algorithm, starting_at: Duration) -> exact_keyed::Builder<String, Manual> {
+fn builder(algorithm: Algorithm, starting_at: Duration) -> stored_keys::Builder<String, Manual> {
     StoredKeyLimiter::builder(Rate::per_hour(10), 5_000)
         .algorithm(algorithm)
         .at_cap(WhenFull::DenyNew)
@@ -61,7 +61,7 @@ fn save(limiter: &Table, path: &Path) -> u64 {
 }
 
 fn load(
-    builder: exact_keyed::Builder<String, Manual>,
+    builder: stored_keys::Builder<String, Manual>,
     path: &Path,
 ) -> Result<Table, SnapshotError> {
     builder.restore(path, |bytes| String::from_utf8(bytes.to_vec()).ok())
@@ -69,7 +69,7 @@ fn load(
 
 /// Changes one word of a file and makes the checksum fit again.
 fn tamper(path: &Path, word: usize, change: impl Fn(u64) -> u64) {
-    snapshot::corrupt_snapshot(path, |words| words[word] = change(words[word]));
+    snapshot_corruption::corrupt_snapshot(path, |words| words[word] = change(words[word]));
 }
 
 /// As if the snapshot came from the future: then no time has passed since, exactly.
@@ -293,7 +293,7 @@ fn a_file_that_is_not_right_says_what_is_wrong_with_it() {
     // One key less than there are words for, and one more.
     for change in [|keys: u64| keys - 1, |keys: u64| keys + 1, |_| u64::MAX] {
         fs::write(&file, &right).unwrap();
-        snapshot::corrupt_snapshot(&file, |words| {
+        snapshot_corruption::corrupt_snapshot(&file, |words| {
             let keys = words.last_mut().expect("how many there are");
             *keys = change(*keys);
         });

@@ -5,11 +5,11 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{
-    Algorithm, Decision, Rate, Reservation, StoredKeyLimiter, Tier, Timestamp, exact_keyed,
+    Algorithm, Decision, Rate, Reservation, StoredKeyLimiter, Tier, Timestamp, stored_keys,
 };
 use tollgate_testkit::laws::{Adjustable, Lender, Subject};
 
-type Slot = Reservation<exact_keyed::Key<'static, String, str, Manual>>;
+type Slot = Reservation<stored_keys::Key<'static, String, str, Manual>>;
 
 /// One key of a table that lives for ever, so that its reservations can be kept.
 struct OneKey {
@@ -33,7 +33,7 @@ impl OneKey {
         }
     }
 
-    fn key(&self) -> exact_keyed::Key<'static, String, str, Manual> {
+    fn key(&self) -> stored_keys::Key<'static, String, str, Manual> {
         self.table.key("key").at(self.tier).expect("what it can do")
     }
 }

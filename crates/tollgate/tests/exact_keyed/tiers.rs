@@ -7,7 +7,7 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, Outcome, Rate, StoredKeyLimiter, Tier, Timestamp, WhenFull, core::WindowAlignment,
-    exact_keyed,
+    stored_keys,
 };
 use tollgate_testkit::traffic::Random;
 
@@ -21,7 +21,7 @@ const EVERY_ALGORITHM: [Algorithm; 7] = [
     Algorithm::SlidingCounter,
 ];
 
-fn builder<K>(algorithm: Algorithm, rate: Rate) -> exact_keyed::Builder<K, Manual> {
+fn builder<K>(algorithm: Algorithm, rate: Rate) -> stored_keys::Builder<K, Manual> {
     StoredKeyLimiter::builder(rate, 1_000)
         .algorithm(algorithm)
         .at_cap(WhenFull::DenyNew)

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::clock::Manual;
 use tollgate::{Clock, KeyedLimiter, Rate, Timestamp, WhenFull};
-use tollgate_testkit::memory::{held_bytes, is_isolated};
+use tollgate_testkit::allocation_counter::{held_bytes, is_isolated};
 use tollgate_testkit::traffic::Random;
 
 const BLOCKED: u64 = 1_000;

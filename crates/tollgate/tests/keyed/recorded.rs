@@ -5,7 +5,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::clock::Manual;
 use tollgate::{KeyedLimiter, Outcome, Rate, Timestamp, WhenFull};
-use tollgate_testkit::vectors;
+use tollgate_testkit::test_vectors;
 
 #[derive(Deserialize)]
 struct Sequence {
@@ -42,7 +42,8 @@ fn table(sequence: &Sequence) -> KeyedLimiter<Manual> {
 
 #[test]
 fn every_answer_is_the_one_that_governor_gave() {
-    let sequences: Vec<Sequence> = vectors::load_vectors("governor").expect("the recorded traces");
+    let sequences: Vec<Sequence> =
+        test_vectors::load_vectors("governor").expect("the recorded traces");
     let mut compared = 0;
     for sequence in &sequences {
         let limiter = table(sequence);

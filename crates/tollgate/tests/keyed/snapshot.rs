@@ -11,8 +11,8 @@ use tollgate::{
     Algorithm, Clock, KeyedLimiter, Rate, Tier, Timestamp, WhenFull,
     keyed::{self, SnapshotError},
 };
-use tollgate_testkit::scratch::TempFolder;
-use tollgate_testkit::snapshot;
+use tollgate_testkit::snapshot_corruption;
+use tollgate_testkit::temp_folder::TempFolder;
 
 /// Where the words of the file lie, in words from its start.
 const VERSION: usize = 1;
@@ -43,7 +43,7 @@ fn some(keys: u64) -> KeyedLimiter<Manual> {
 
 /// Changes one word of a file and makes the checksum fit again.
 fn tamper(path: &Path, word: usize, change: impl Fn(u64) -> u64) {
-    snapshot::corrupt_snapshot(path, |words| words[word] = change(words[word]));
+    snapshot_corruption::corrupt_snapshot(path, |words| words[word] = change(words[word]));
 }
 
 /// As if the snapshot came from the future: then no time has passed since, exactly.

@@ -5,14 +5,15 @@ use std::time::Duration;
 use tollgate::clock::Manual;
 use tollgate::{
     Algorithm, CompositeLimiter, Decision, KeyedLimiter, Limit, Limiter, Rate, Reservation,
-    StoredKeyLimiter, Timestamp, exact_keyed, keyed,
+    StoredKeyLimiter, Timestamp, keyed,
     stack::{CostReservation, ReservationTerms},
+    stored_keys,
 };
 
 use super::world::START;
 
 pub(crate) type Table = StoredKeyLimiter<String, Manual>;
-type OneKey = exact_keyed::Key<'static, String, str, Manual>;
+type OneKey = stored_keys::Key<'static, String, str, Manual>;
 
 /// Where the state is kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

@@ -9,8 +9,9 @@ use tollgate::{
     Outcome, Rate, StoredKeyLimiter, Tier, Timestamp,
     concurrency::{self, KeyedPermit, Permit},
     core::WindowAlignment,
-    exact_keyed, keyed,
+    keyed,
     stack::LimitKind,
+    stored_keys,
 };
 #[cfg(feature = "quota")]
 use tollgate::{Quota, QuotaLimiter, quota};
@@ -73,7 +74,7 @@ pub(crate) struct World {
 /// What a level borrows while it is asked.
 pub(crate) enum Owner<'a> {
     None,
-    Exact(exact_keyed::Key<'a, String, str, Manual>),
+    Exact(stored_keys::Key<'a, String, str, Manual>),
     Slots(concurrency::Key<'a, Arc<KeyedConcurrencyLimiter<u8, Manual>>, u8>),
     #[cfg(feature = "quota")]
     Quota(quota::Key<'a, Manual>),

@@ -5,8 +5,8 @@ use std::os::unix::fs::{chown, symlink};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use tollgate_testkit::programs::find_program;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::external_programs::find_program;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::{lines, run, settings, text};
 use crate::kit::{ANY, Service};

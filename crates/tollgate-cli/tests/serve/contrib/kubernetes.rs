@@ -7,9 +7,9 @@ use std::path::PathBuf;
 use std::process::Command;
 
 use serde_json::Value;
-use tollgate_testkit::programs::kubernetes_validate;
+use tollgate_testkit::external_programs::kubernetes_validate;
 use tollgate_testkit::redis::{Server, wait_until};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::{contrib, drain_seconds, get, run, seconds, setting, settings, text};
 use crate::kit::{LONG, Service, tollgate};

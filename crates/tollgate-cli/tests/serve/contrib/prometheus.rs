@@ -6,8 +6,8 @@ use std::path::Path;
 use std::process::Command;
 
 use tollgate_testkit::certificates::Authority;
-use tollgate_testkit::programs::find_program;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::external_programs::find_program;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::{contrib, get, run, text};
 use crate::kit::{ANY, Service};

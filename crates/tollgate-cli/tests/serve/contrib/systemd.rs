@@ -4,9 +4,9 @@ use std::collections::BTreeSet;
 use std::fs;
 use std::process::{Command, Stdio};
 
-use tollgate_testkit::programs::find_program;
+use tollgate_testkit::external_programs::find_program;
 use tollgate_testkit::redis::wait_until;
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::{contrib, drain_seconds, lines, run, seconds, setting, settings, text};
 use crate::kit::{ANY, LONG, Service};

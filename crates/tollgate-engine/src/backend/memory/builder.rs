@@ -9,11 +9,11 @@ use tollgate::clock::{Monotonic, Wall};
 use tollgate::quota::{self, FileError, OnFileFailure, Quota};
 use tollgate::{
     Algorithm, Clock, CompositeLimiter, KeyedConcurrencyLimiter, KeyedLimiter, LimitError,
-    QuotaLimiter, Rate, StoredKeyLimiter, exact_keyed, keyed,
+    QuotaLimiter, Rate, StoredKeyLimiter, keyed, stored_keys,
 };
 
 use super::keys::CounterKey;
-use super::state::Tables;
+use super::snapshot::Tables;
 use super::{Memory, WINDOWS};
 use crate::limits::EXACT_ALGORITHMS;
 
@@ -176,14 +176,14 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
             .clock(self.clock.clone())
     }
 
-    pub(super) fn exact(&self, algorithm: Algorithm) -> exact_keyed::Builder<CounterKey, C> {
+    pub(super) fn exact(&self, algorithm: Algorithm) -> stored_keys::Builder<CounterKey, C> {
         StoredKeyLimiter::builder(RATE, self.capacity)
             .algorithm(algorithm)
             .longest_wait(Duration::ZERO)
             .clock(self.clock.clone())
     }
 
-    pub(super) fn windows(&self) -> exact_keyed::Builder<CounterKey, W> {
+    pub(super) fn windows(&self) -> stored_keys::Builder<CounterKey, W> {
         StoredKeyLimiter::builder(RATE, self.capacity)
             .algorithm(WINDOWS)
             .longest_wait(Duration::ZERO)

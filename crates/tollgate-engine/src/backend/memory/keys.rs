@@ -4,8 +4,8 @@ use std::hash::{Hash, Hasher};
 use std::sync::Arc;
 
 use tollgate::{
-    Clock, Decision, KeyedConcurrencyLimiter, Limit as ComposedLimit, Tier, concurrency,
-    exact_keyed, keyed, quota,
+    Clock, Decision, KeyedConcurrencyLimiter, Limit as ComposedLimit, Tier, concurrency, keyed,
+    quota, stored_keys,
 };
 
 use super::Memory;
@@ -46,9 +46,9 @@ pub(super) fn gcra_key_at<'a, C: Clock>(key: keyed::Key<'a, C>, tier: &Tier) -> 
 /// The same in a table of exact keys.
 #[inline]
 pub(super) fn exact_key_at<'a, C: Clock>(
-    key: exact_keyed::Key<'a, CounterKey, CounterKey, C>,
+    key: stored_keys::Key<'a, CounterKey, CounterKey, C>,
     tier: &'a Tier,
-) -> exact_keyed::Key<'a, CounterKey, CounterKey, C> {
+) -> stored_keys::Key<'a, CounterKey, CounterKey, C> {
     key.at(tier).unwrap_or(key)
 }
 
@@ -56,8 +56,8 @@ pub(super) fn exact_key_at<'a, C: Clock>(
 pub(super) enum TableKey<'a, C: Clock + 'static, W: Clock + 'static> {
     Nothing,
     Rate(keyed::Key<'a, C>),
-    Exact(exact_keyed::Key<'a, CounterKey, CounterKey, C>),
-    Window(exact_keyed::Key<'a, CounterKey, CounterKey, W>),
+    Exact(stored_keys::Key<'a, CounterKey, CounterKey, C>),
+    Window(stored_keys::Key<'a, CounterKey, CounterKey, W>),
     Slot(concurrency::Key<'a, Arc<KeyedConcurrencyLimiter<CounterKey, C>>, CounterKey>),
     Quota(quota::Key<'a, W>),
 }

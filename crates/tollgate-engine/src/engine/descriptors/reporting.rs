@@ -16,7 +16,7 @@ use crate::facts::Unit;
 use crate::limits::{Limit, LimitKind};
 use crate::observer::{Event, Observer, ObserverInterest};
 use crate::policy::Mode;
-use crate::top::{DeniedKey, TopDenials};
+use crate::top_keys::{DeniedKey, TopDenials};
 use crate::verdict::{BLOCKED, Cause, DenyReason, deny_reason, is_near_limit, percent_of};
 
 /// A request of descriptors, with the limits that they match.

@@ -4,7 +4,7 @@ use std::slice;
 
 use super::DescriptorRequest;
 use super::trees::{DescriptorMatch, RequestedLimit, fingerprint};
-use crate::engine::orders::{ActiveOverrides, Limiter, OverrideRef};
+use crate::engine::overrides::{ActiveOverrides, Limiter, OverrideRef};
 use crate::engine::request_match::blocked_until;
 use crate::engine::rules::CompiledPolicy;
 use crate::envoy::{self, LookupResult};

@@ -6,6 +6,7 @@ use std::time::Duration;
 
 use tollgate::{Algorithm, Decision, Rate, core::WindowAlignment};
 
+use crate::counters::UNCOUNTED;
 use crate::engine::presence::FactPresence;
 use crate::envoy::{self, Charge, CompiledLimit, DescriptorIndex, LookupResult};
 use crate::facts::{Descriptor, Facts};
@@ -13,7 +14,6 @@ use crate::key_text::{QuotedText, write_pair};
 use crate::limits::{Check, Counter, KeyHashers, KeyPlan, Limit, LimitKind, RequestKey};
 use crate::matcher::FactIndex;
 use crate::policy::KeyPart;
-use crate::tally::UNCOUNTED;
 
 /// Trees of descriptors, and the limits of their leaves.
 #[derive(Debug)]

@@ -15,7 +15,7 @@ use crate::engine::overload_control::{
 use crate::engine::presence::FactPresence;
 use crate::engine::rollout::Rollout;
 use crate::engine::wait_queue::QueueDemand;
-use crate::engine::warm::{WarmUp, is_gate};
+use crate::engine::warm_up::{WarmUp, is_gate};
 use crate::limits::{Check, KeyPlan, Limit, RequestKey};
 use crate::policy::{Mode, Rule};
 use crate::verdict::percent_of;

@@ -6,12 +6,12 @@ use tollgate::Rate;
 use tollgate::clock::Manual;
 use tollgate_engine::engine::ResetScope;
 use tollgate_engine::facts::Descriptor;
-use tollgate_engine::orders::{
+use tollgate_engine::overrides::{
     NewOverride, OverrideAction, OverrideError, OverrideFacts, ReplacementLimits, Target,
 };
 use tollgate_engine::verdict::DenyReason;
 use tollgate_engine::{Engine, Facts};
-use tollgate_testkit::scratch::TempFolder;
+use tollgate_testkit::temp_folder::TempFolder;
 
 use super::{MINUTE, TREE, of, of_ten, order, passes, read};
 use crate::common::engine;

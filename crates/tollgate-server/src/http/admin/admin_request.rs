@@ -6,7 +6,7 @@ use std::time::Duration;
 use serde::Deserialize;
 use tollgate::Rate;
 use tollgate_engine::engine::ResetScope;
-use tollgate_engine::orders::{
+use tollgate_engine::overrides::{
     MAX_OVERRIDE_DURATION, OverrideAction, OverrideFacts, ReplacementLimits, Target,
 };
 

@@ -4,7 +4,7 @@
 use tollgate::Algorithm;
 use tollgate_engine::backend::LimitKind;
 use tollgate_engine::engine::{KeyLimitState, LimiterState};
-use tollgate_engine::orders::Target;
+use tollgate_engine::overrides::Target;
 use tollgate_http::json;
 
 use super::write_field;

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tollgate::Timestamp;
 use tollgate::clock::Clock as _;
-use tollgate_engine::orders::{
+use tollgate_engine::overrides::{
     NewOverride, Override, OverrideAction, OverrideError, Target, TargetKey,
 };
 use tollgate_http::json;

@@ -5,8 +5,8 @@ use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
 use serde::Deserialize;
+use tollgate_engine::counters::{LimiterCounts, limiter_name};
 use tollgate_engine::diff::PolicyDiff;
-use tollgate_engine::tally::{LimiterCounts, limiter_name};
 use tollgate_engine::verdict::DenyReason;
 use tollgate_http::json;
 

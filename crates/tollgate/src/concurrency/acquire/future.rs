@@ -9,7 +9,7 @@ use pin_project_lite::pin_project;
 
 use super::{Acquire, QueuedAcquire, StartedAcquire};
 use crate::clock::alarm::Alarm;
-use crate::concurrency::home::PermitSource;
+use crate::concurrency::permit_source::PermitSource;
 use crate::concurrency::{Permit, PermitDenied};
 use crate::patience::ClockAwareDeadline;
 

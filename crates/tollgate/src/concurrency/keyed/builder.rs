@@ -11,12 +11,12 @@ use super::shard::Shard;
 use crate::WhenFull;
 use crate::clock::{ClockChoice, DefaultClock, WithClock};
 use crate::concurrency::gate::Gate;
-use crate::concurrency::home::PermitSettings;
+use crate::concurrency::permit_source::PermitSettings;
 use crate::concurrency::stats::ConcurrencyCounters;
+use crate::key_table::hasher::KeyHasher;
 use crate::sharding::ShardLayout;
 use crate::sync::{AtomicU64, Mutex, Padded};
-use crate::table::hasher::KeyHasher;
-use crate::wait_queue::waiting::WaiterCount;
+use crate::wait_queue::waiter_count::WaiterCount;
 
 /// Fewest keys worth a shard of their own.
 const KEYS_PER_SHARD: usize = 1_024;

@@ -11,8 +11,8 @@ use tollgate_core::Timestamp;
 use super::KeyedConcurrencyLimiter;
 use crate::clock::{Clock, Monotonic};
 use crate::concurrency::gate::Gate;
-use crate::concurrency::home::PermitSettings;
-use crate::concurrency::home::sealed::PermitSource;
+use crate::concurrency::permit_source::PermitSettings;
+use crate::concurrency::permit_source::sealed::PermitSource;
 use crate::concurrency::{Acquire, Occupancy, Permit, PermitDenied};
 
 /// A permit of one key that borrows the limiter.

@@ -4,8 +4,8 @@ use std::borrow::Borrow;
 use std::sync::Arc;
 
 use crate::concurrency::gate::Gate;
-use crate::table::slab::Slab;
-use crate::table::slot_index::{SlotIndex, tag};
+use crate::key_table::slab::Slab;
+use crate::key_table::slot_index::{SlotIndex, tag};
 
 /// Keys that are pinned by a permit or a wait.
 #[derive(Debug)]

@@ -7,8 +7,8 @@ use tollgate_core::{Arithmetic, Gcra, Rate, TatState, Timestamp};
 
 use super::sim::{Arrival, Sim};
 use crate::wait_queue::Waiters as _;
-use crate::wait_queue::places::WaiterId;
-use crate::wait_queue::queue::JoinOutcome;
+use crate::wait_queue::shared_queue::JoinOutcome;
+use crate::wait_queue::waiter_places::WaiterId;
 
 /// Everybody in one list, in the order in which they came; whose turn it is, is found by looking at
 /// all of them.

@@ -5,12 +5,12 @@ use std::collections::HashMap;
 use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp};
 
 use crate::RateDenied;
+use crate::fair::anchored_bucket::AnchoredBucket;
 use crate::fair::codel::Codel;
 use crate::fair::fair_queueing::{ClientClaim, FairQueueing};
-use crate::fair::meter::AnchoredBucket;
 use crate::wait_queue::Waiters as _;
-use crate::wait_queue::places::WaiterId;
-use crate::wait_queue::queue::{JoinOutcome, SharedQueue};
+use crate::wait_queue::shared_queue::{JoinOutcome, SharedQueue};
+use crate::wait_queue::waiter_places::WaiterId;
 
 /// One request.
 #[derive(Clone, Copy, Debug, PartialEq)]

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use crate::acquire::Acquire;
 use crate::clock::Clock;
-use crate::exact_keyed::{OwnedKey, WaitHold};
 use crate::stack::limit::LevelCharge;
 use crate::stack::{CostReservation, ReservationTerms};
+use crate::stored_keys::{OwnedKey, WaitHold};
 use crate::{Limit, RateDenied};
 
 impl<K, C> Acquire<OwnedKey<K, C>>

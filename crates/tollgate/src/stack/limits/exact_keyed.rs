@@ -3,14 +3,14 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::exact_keyed::{Key, OwnedKey, StoredKeyRef};
-use crate::home::sealed::QueuedLimit;
-use crate::key::KeyHandle;
-use crate::key::sealed::KeyOperations as _;
+use crate::key_handle::KeyHandle;
+use crate::key_handle::sealed::KeyOperations as _;
+use crate::queued_limit::sealed::QueuedLimit;
 use crate::stack::LimitKind;
 use crate::stack::level::{LimitRef, SettlesExactly};
 use crate::stack::limit::{ClockReading, ComposableLimit, LevelCharge, LimitScope};
-use crate::wait_queue::meter::QueueLimit;
+use crate::stored_keys::{Key, OwnedKey, StoredKeyRef};
+use crate::wait_queue::queue_limit::QueueLimit;
 
 impl<P: StoredKeyRef + Sync> ComposableLimit for KeyHandle<P> {
     fn kind_and_scope(&self) -> (LimitKind, LimitScope) {

@@ -3,12 +3,12 @@
 use tollgate_core::{Decision, Timestamp};
 
 use crate::clock::Clock;
-use crate::home::sealed::{LimitPointer as _, QueuedLimit};
-use crate::key::sealed::KeyOperations as _;
+use crate::key_handle::sealed::KeyOperations as _;
 use crate::keyed::{Key, KeyRate, KeyedLimiter, OwnedKey};
+use crate::queued_limit::sealed::{LimitPointer as _, QueuedLimit};
 use crate::stack::level::{LimitPointer, LimitRef};
 use crate::stack::limit::{ClockReading, ComposableKeyedLimit, FastCharge, LevelCharge};
-use crate::wait_queue::meter::QueueLimit;
+use crate::wait_queue::queue_limit::QueueLimit;
 
 impl<C: Clock, T: Send + Sync> ComposableKeyedLimit for KeyedLimiter<C, T> {
     fn now(&self, _: &KeyRate, seen: &mut ClockReading) -> Timestamp {

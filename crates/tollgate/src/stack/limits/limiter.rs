@@ -8,12 +8,12 @@ use tollgate_core::{BookingError, Decision, Timestamp};
 use crate::Limiter;
 use crate::cell::LimitCell;
 use crate::clock::Clock;
-use crate::home::sealed::QueuedLimit;
+use crate::queued_limit::sealed::QueuedLimit;
 use crate::stack::LimitKind;
 use crate::stack::level::{LimitPointer, LimitRef, SettlesExactly};
 use crate::stack::limit::{ClockReading, ComposableLimit, FastCharge, LevelCharge, LimitScope};
 use crate::wait_queue::WaitQueue;
-use crate::wait_queue::meter::QueueRequest;
+use crate::wait_queue::queue_limit::QueueRequest;
 
 impl<C: Clock> ComposableLimit for Limiter<C> {
     fn kind_and_scope(&self) -> (LimitKind, LimitScope) {

@@ -1,0 +1,102 @@
+//! A real Envoy, on ports of the test's own.
+
+use std::fs;
+use std::net::{Ipv4Addr, SocketAddr, TcpStream};
+use std::process::Command;
+use std::time::Duration;
+
+use crate::external_programs;
+use crate::redis::{Port, Process, wait_for};
+use crate::temp_folder::TempFolder;
+
+/// How long it may take to come up. It takes a second, but for a machine that is busy.
+const START_TIMEOUT: Duration = Duration::from_secs(60);
+
+/// An Envoy that runs until it is dropped.
+#[derive(Debug)]
+pub struct Envoy {
+    /// First of the fields, so that it is gone before its ports are free and its files are removed.
+    process: Process,
+    /// The ports as the configuration has them, and those in their place.
+    ports: Vec<(u16, Port)>,
+    scratch: TempFolder,
+}
+
+impl Envoy {
+    /// Starts one by a configuration in YAML, and waits until it listens. Its listeners have these ports there; free
+    /// ones take their place.
+    ///
+    /// # Panics
+    /// With what Envoy said if it doesn't come up, and with how to install it if it is missing.
+    pub fn start(config: &str, listeners: &[u16]) -> Self {
+        let free = |port: &u16| (*port, Port::reserve_free());
+        let ports: Vec<_> = listeners.iter().map(free).collect();
+        let place = |config: String, (port, free): &(u16, Port)| {
+            let (from, to) = (port_value(*port), port_value(free.number()));
+            assert!(config.contains(&from), "no {from} in the configuration");
+            config.replace(&from, &to)
+        };
+        let config = ports.iter().fold(config.to_owned(), place);
+        let number = ports.first().map_or(0, |(_, port)| port.number());
+        let scratch = TempFolder::new(&format!("envoy-{number}"));
+        let (file, log) = (scratch.path("envoy.yaml"), scratch.path("log"));
+        fs::write(&file, config).expect("a configuration in the test's folder");
+        let mut command = Command::new(external_programs::envoy());
+        command
+            .arg("-c")
+            .arg(&file)
+            .args(["--concurrency", "1", "-l", "warning"])
+            // Access logs are written every ten seconds otherwise.
+            .args(["--file-flush-interval-msec", "20"])
+            // Envoys that know of one another would share memory by a number.
+            .arg("--disable-hot-restart");
+        let envoy = Self {
+            process: Process::spawn(&mut command, &log),
+            ports,
+            scratch,
+        };
+        let is_up = wait_for(START_TIMEOUT, || {
+            !envoy.process.running() || envoy.is_listening()
+        });
+        assert!(
+            is_up && envoy.process.running(),
+            "Envoy doesn't come up: {}",
+            envoy.log()
+        );
+        envoy
+    }
+
+    /// Where it listens in place of a port of its configuration.
+    ///
+    /// # Panics
+    /// If that isn't one of its listeners'.
+    pub fn address(&self, port: u16) -> SocketAddr {
+        let found = self.ports.iter().find(|(own, _)| *own == port);
+        let (_, port) = found.unwrap_or_else(|| panic!("port {port} is no listener's"));
+        (Ipv4Addr::LOCALHOST, port.number()).into()
+    }
+
+    /// What it has said.
+    pub fn log(&self) -> String {
+        fs::read_to_string(self.scratch.path("log")).unwrap_or_default()
+    }
+
+    fn is_listening(&self) -> bool {
+        let mut each = self.ports.iter().map(|(port, _)| self.address(*port));
+        each.all(|address| TcpStream::connect(address).is_ok())
+    }
+}
+
+/// A port, as it is written in a configuration of Envoy.
+///
+/// ```
+/// let config = "{address: 127.0.0.1, port_value: 8081}";
+/// let other = config.replace(
+///     &tollgate_testkit::envoy::port_value(8081),
+///     &tollgate_testkit::envoy::port_value(20_000),
+/// );
+/// assert_eq!(other, "{address: 127.0.0.1, port_value: 20000}");
+/// ```
+pub fn port_value(port: u16) -> String {
+    format!("port_value: {port}}}")
+}
