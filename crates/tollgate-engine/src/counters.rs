@@ -133,7 +133,7 @@ impl LimiterCounts {
 /// [`Engine::requests`](crate::Engine::requests).
 ///
 /// ```
-/// use tollgate_engine::tally::RequestCounts;
+/// use tollgate_engine::counters::RequestCounts;
 ///
 /// let none = RequestCounts::default();
 /// assert_eq!((none.passed, none.denied), (0, 0));

@@ -21,7 +21,7 @@ pub(crate) struct KeyTextPair {
 /// Why a text is no key.
 ///
 /// ```
-/// use tollgate_engine::orders::{KeyTextError, Target};
+/// use tollgate_engine::overrides::{KeyTextError, Target};
 ///
 /// let error = Target::from_text(None, "user=ada gold").unwrap_err();
 /// assert_eq!(error, KeyTextError::NoPair("gold".to_owned()));

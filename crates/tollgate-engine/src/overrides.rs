@@ -27,7 +27,7 @@ pub const MAX_OVERRIDE_DURATION: Duration = Duration::from_secs(30 * 86_400);
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
+/// use tollgate_engine::overrides::{OverrideAction, NewOverride, Target};
 ///
 /// let hour = Duration::from_secs(3_600);
 /// let order = NewOverride::new(OverrideAction::Block, Target::key("per-user", [("user", "mallory")]), hour).author("ada");
@@ -47,7 +47,7 @@ pub struct NewOverride {
 /// Which facts an order may name that is for no rule.
 ///
 /// ```
-/// use tollgate_engine::orders::OverrideFacts;
+/// use tollgate_engine::overrides::OverrideFacts;
 ///
 /// assert_eq!(OverrideFacts::default(), OverrideFacts::Known);
 /// ```
@@ -78,7 +78,7 @@ impl NewOverride {
     ///
     /// ```
     /// # use std::time::Duration;
-    /// use tollgate_engine::orders::{OverrideAction, NewOverride, OverrideFacts, Target};
+    /// use tollgate_engine::overrides::{OverrideAction, NewOverride, OverrideFacts, Target};
     ///
     /// let device = Target::facts([("device", "d-17")]);
     /// let order = NewOverride::new(OverrideAction::Block, device, Duration::from_secs(60)).naming(OverrideFacts::Any);
@@ -100,7 +100,7 @@ impl NewOverride {
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_engine::orders::{OverrideAction, ReplacementLimits};
+/// use tollgate_engine::overrides::{OverrideAction, ReplacementLimits};
 ///
 /// let faster = ReplacementLimits { rates: vec![Rate::per_second(50)], ..ReplacementLimits::default() };
 /// assert_eq!(OverrideAction::Limit(faster).to_string(), "override with 50/s");
@@ -138,7 +138,7 @@ impl OverrideAction {
 ///
 /// ```
 /// use tollgate::Rate;
-/// use tollgate_engine::orders::ReplacementLimits;
+/// use tollgate_engine::overrides::ReplacementLimits;
 ///
 /// let two = ReplacementLimits { rates: vec![Rate::per_second(5).burst(20)], concurrency: Some(3), ..ReplacementLimits::default() };
 /// assert_eq!(two.to_string(), "5/s burst 20, 3 at once");
@@ -174,7 +174,7 @@ impl fmt::Display for ReplacementLimits {
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// # let policy = Policy::from_text("limits: [{name: all, rate: 2/h}]", Format::Yaml)?.policy;
 /// # let engine = Engine::new(policy, memory)?;
-/// use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
+/// use tollgate_engine::overrides::{OverrideAction, NewOverride, Target};
 ///
 /// let order = NewOverride::new(OverrideAction::Bypass, Target::rule("all"), Duration::from_secs(60)).author("ada");
 /// let made = engine.add_override(order)?;
@@ -208,7 +208,7 @@ pub struct Override {
 /// What an order does by the policy in force.
 ///
 /// ```
-/// use tollgate_engine::orders::{OverrideStatus, OverrideError};
+/// use tollgate_engine::overrides::{OverrideStatus, OverrideError};
 ///
 /// let gone = OverrideStatus::Idle(OverrideError::UnknownRule { rule: "old".to_owned(), near: None });
 /// assert_eq!(gone.to_string(), "idle: no rule, tier or limit of a tree is called \"old\"");

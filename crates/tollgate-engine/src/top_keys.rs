@@ -58,7 +58,7 @@ pub struct TopKeys {
 /// A key that was refused often.
 ///
 /// ```
-/// # use tollgate_engine::top::TopKey;
+/// # use tollgate_engine::top_keys::TopKey;
 /// /// How often at the least.
 /// fn surely(key: &TopKey) -> u64 {
 ///     key.denied - key.overcount

@@ -216,7 +216,7 @@ pub fn file(path: &Path) -> io::Result<()> {
 /// ```
 /// use tollgate_server::preflight::{self, CheckOutcome};
 ///
-/// # let scratch = tollgate_testkit::scratch::TempFolder::new("preflight-state");
+/// # let scratch = tollgate_testkit::temp_folder::TempFolder::new("preflight-state");
 /// let folder = scratch.path("not/there/yet");
 /// assert!(matches!(preflight::state(&folder), Ok(CheckOutcome::Passed(_))));
 /// assert!(!folder.exists());

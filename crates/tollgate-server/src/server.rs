@@ -136,7 +136,7 @@ impl Server {
     /// # async fn main() -> Result<(), Box<dyn std::error::Error>> {
     /// # use tollgate_engine::Policy;
     /// # use tollgate_engine::document::Format;
-    /// # use tollgate_testkit::scratch::TempFolder;
+    /// # use tollgate_testkit::temp_folder::TempFolder;
     /// # let scratch = TempFolder::new("server-with-state");
     /// # let folder = scratch.path("state");
     /// use tollgate_engine::backend::Memory;

@@ -7,7 +7,7 @@ use std::cell::Cell;
 /// The system's allocator, which counts for each thread by itself. A test program makes it its own:
 ///
 /// ```
-/// use tollgate_testkit::memory::{CountingAllocator, allocation_count, live_bytes};
+/// use tollgate_testkit::allocation_counter::{CountingAllocator, allocation_count, live_bytes};
 ///
 /// #[global_allocator]
 /// static ALLOCATOR: CountingAllocator = CountingAllocator;
@@ -35,9 +35,9 @@ thread_local! {
 /// Where the system doesn't tell: it needs Linux.
 ///
 /// ```
-/// let before = tollgate_testkit::memory::held_bytes();
+/// let before = tollgate_testkit::allocation_counter::held_bytes();
 /// let touched = vec![1u8; 10 << 20];
-/// assert!(tollgate_testkit::memory::held_bytes() >= before + touched.len());
+/// assert!(tollgate_testkit::allocation_counter::held_bytes() >= before + touched.len());
 /// ```
 pub fn held_bytes() -> usize {
     let text = std::fs::read_to_string("/proc/self/smaps_rollup")
@@ -56,7 +56,7 @@ pub fn held_bytes() -> usize {
 /// If it fails there.
 ///
 /// ```no_run
-/// # use tollgate_testkit::memory::{is_isolated, held_bytes};
+/// # use tollgate_testkit::allocation_counter::{is_isolated, held_bytes};
 /// // The beginning of a test:
 /// if !is_isolated() {
 ///     return;

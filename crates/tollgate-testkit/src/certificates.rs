@@ -17,7 +17,7 @@ const LOCAL: [&str; 2] = ["127.0.0.1", "localhost"];
 ///
 /// ```
 /// use tollgate_testkit::certificates::Authority;
-/// use tollgate_testkit::scratch::TempFolder;
+/// use tollgate_testkit::temp_folder::TempFolder;
 ///
 /// let scratch = TempFolder::new("authority");
 /// let authority = Authority::new(scratch.folder(), "one");

@@ -92,8 +92,8 @@ impl Envoy {
 /// ```
 /// let config = "{address: 127.0.0.1, port_value: 8081}";
 /// let other = config.replace(
-///     &tollgate_testkit::envoy::port_value(8081),
-///     &tollgate_testkit::envoy::port_value(20_000),
+///     &tollgate_testkit::envoy_process::port_value(8081),
+///     &tollgate_testkit::envoy_process::port_value(20_000),
 /// );
 /// assert_eq!(other, "{address: 127.0.0.1, port_value: 20000}");
 /// ```

@@ -8,7 +8,7 @@ const COMPONENTS_FOLDER: &str = "target/components";
 /// The path of a program that the system has.
 ///
 /// ```
-/// use tollgate_testkit::programs::find_program;
+/// use tollgate_testkit::external_programs::find_program;
 ///
 /// assert!(find_program("sh", "apt-get install dash").ends_with("sh"));
 /// ```

@@ -12,8 +12,8 @@ const LENGTH: usize = 2;
 /// If there is no such file.
 ///
 /// ```
-/// use tollgate_testkit::scratch::TempFolder;
-/// use tollgate_testkit::snapshot::corrupt_snapshot;
+/// use tollgate_testkit::temp_folder::TempFolder;
+/// use tollgate_testkit::snapshot_corruption::corrupt_snapshot;
 ///
 /// let scratch = TempFolder::new("tampered");
 /// let file = scratch.path("words");

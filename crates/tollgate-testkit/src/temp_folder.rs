@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 /// A folder of a test's own, gone when the test is over.
 ///
 /// ```
-/// use tollgate_testkit::scratch::TempFolder;
+/// use tollgate_testkit::temp_folder::TempFolder;
 ///
 /// let scratch = TempFolder::new("example");
 /// let file = scratch.path("limits");

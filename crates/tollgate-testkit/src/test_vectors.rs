@@ -72,9 +72,9 @@ pub fn vectors_folder() -> PathBuf {
 /// All sequences of the set `name`, from [`folder`].
 ///
 /// ```
-/// let sequences: Vec<serde_json::Value> = tollgate_testkit::vectors::load_vectors("governor")?;
+/// let sequences: Vec<serde_json::Value> = tollgate_testkit::test_vectors::load_vectors("governor")?;
 /// assert!(!sequences.is_empty());
-/// # Ok::<(), tollgate_testkit::vectors::VectorsError>(())
+/// # Ok::<(), tollgate_testkit::test_vectors::VectorsError>(())
 /// ```
 ///
 /// # Errors
@@ -88,7 +88,7 @@ pub fn load_vectors<T: DeserializeOwned>(name: &str) -> Result<Vec<T>, VectorsEr
 /// ```
 /// use std::path::Path;
 ///
-/// let missing = tollgate_testkit::vectors::load_from::<u64>(Path::new("no-such-folder"), "governor");
+/// let missing = tollgate_testkit::test_vectors::load_from::<u64>(Path::new("no-such-folder"), "governor");
 /// assert!(missing.is_err());
 /// ```
 ///

@@ -12,7 +12,7 @@ use crate::sync::{Padded, cached_thread_number, thread_number};
 ///
 /// ```
 /// use std::sync::atomic::AtomicU64;
-/// use tollgate::stripes::StripedCounters;
+/// use tollgate::striped_counters::StripedCounters;
 ///
 /// let stripes = StripedCounters::new(|| [const { AtomicU64::new(0) }; 2]);
 /// stripes.add(|both| &both[1], 3);

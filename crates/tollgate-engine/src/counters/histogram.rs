@@ -12,7 +12,7 @@ const MAX_BUCKETS: usize = 24;
 ///
 /// ```
 /// use std::time::Duration;
-/// use tollgate_engine::tally::Histogram;
+/// use tollgate_engine::counters::Histogram;
 ///
 /// static BUCKET_ENDS: [u64; 2] = [1_000_000, 10_000_000];
 /// let histogram = Histogram::new(&BUCKET_ENDS);

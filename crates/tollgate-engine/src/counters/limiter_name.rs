@@ -14,7 +14,7 @@ const MAX_NAME_BYTES: usize = 160;
 /// 160 bytes that much is kept, and a hash of all of it.
 ///
 /// ```
-/// use tollgate_engine::tally::limiter_name;
+/// use tollgate_engine::counters::limiter_name;
 ///
 /// assert_eq!(limiter_name("per-user"), "per-user");
 /// assert_eq!(limiter_name("(none)"), "((none)");

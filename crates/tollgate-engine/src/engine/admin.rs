@@ -217,7 +217,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
+    /// use tollgate_engine::overrides::{OverrideAction, NewOverride, Target};
     /// use tollgate_engine::verdict::DenyReason;
     ///
     /// # let wall = Manual::new();
@@ -252,7 +252,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
+    /// # use tollgate_engine::overrides::{OverrideAction, NewOverride, Target};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
@@ -275,7 +275,7 @@ impl<B: Backend> Engine<B> {
     /// # use tollgate::clock::Manual;
     /// # use tollgate_engine::backend::Memory;
     /// # use tollgate_engine::{Engine, Policy};
-    /// # use tollgate_engine::orders::{OverrideAction, NewOverride, Target};
+    /// # use tollgate_engine::overrides::{OverrideAction, NewOverride, Target};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
     /// # let engine = Engine::new(Policy::default(), memory)?;
     /// let target = Target::facts([("ip", "203.0.113.7")]);
@@ -361,7 +361,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Engine<Memory<C, W>> {
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy, RestoreOptions};
-    /// # use tollgate_testkit::scratch::TempFolder;
+    /// # use tollgate_testkit::temp_folder::TempFolder;
     /// # let folder = TempFolder::new("engine-save");
     /// # let path = folder.path("state");
     ///

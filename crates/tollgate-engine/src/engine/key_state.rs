@@ -20,7 +20,7 @@ use crate::policy::Mode;
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Facts, Policy};
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-/// use tollgate_engine::orders::Target;
+/// use tollgate_engine::overrides::Target;
 ///
 /// let policy = Policy::from_text("limits: [{name: per-user, key: user, rate: 5/h}]", Format::Yaml)?.policy;
 /// let engine = Engine::new(policy, memory)?;
@@ -54,7 +54,7 @@ pub struct KeyState {
 /// # use tollgate_engine::backend::Memory;
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Policy};
-/// # use tollgate_engine::orders::Target;
+/// # use tollgate_engine::overrides::Target;
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// let policy = Policy::from_text("limits: [{name: all, rate: [5/h, 9/d]}]", Format::Yaml)?.policy;
 /// let found = Engine::new(policy, memory)?.find(&Target::rule("all"))?;
@@ -85,7 +85,7 @@ pub struct KeyLimitState {
 /// # use tollgate_engine::backend::{RefundResult, Memory};
 /// # use tollgate_engine::document::Format;
 /// # use tollgate_engine::{Engine, Facts, Policy};
-/// # use tollgate_engine::orders::Target;
+/// # use tollgate_engine::overrides::Target;
 /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
 /// use tollgate_engine::engine::ResetScope;
 ///

@@ -8,7 +8,7 @@ use crate::matcher::glob::MAX_PARTS;
 /// Why an order can't be carried out, or nobody is found, and what to do about it.
 ///
 /// ```
-/// use tollgate_engine::orders::OverrideError;
+/// use tollgate_engine::overrides::OverrideError;
 ///
 /// let lacks = OverrideError::LacksFact { rule: "per-user".to_owned(), fact: "user".to_owned() };
 /// assert_eq!(lacks.to_string(), "the key of \"per-user\" is made of the fact \"user\": say user=…");

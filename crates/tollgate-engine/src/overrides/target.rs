@@ -13,7 +13,7 @@ use crate::key_text::{KeyTextError, QuotedText, read_pairs, write_pair};
 /// `ip/64`, any address of the network names it.
 ///
 /// ```
-/// use tollgate_engine::orders::Target;
+/// use tollgate_engine::overrides::Target;
 ///
 /// assert_eq!(Target::key("per-user", [("user", "ada")]).to_string(), "user=ada of \"per-user\"");
 /// assert_eq!(Target::rule("per-user").to_string(), "everybody of \"per-user\"");
@@ -30,7 +30,7 @@ pub struct Target {
 /// Whose requests.
 ///
 /// ```
-/// use tollgate_engine::orders::{Target, TargetKey};
+/// use tollgate_engine::overrides::{Target, TargetKey};
 ///
 /// assert_eq!(Target::rule("per-user").target_key(), &TargetKey::AllRequests);
 /// ```
@@ -99,7 +99,7 @@ impl Target {
     /// With a rule, its key is made of them.
     ///
     /// ```
-    /// use tollgate_engine::orders::Target;
+    /// use tollgate_engine::overrides::Target;
     ///
     /// let network = Target::parse_facts(None, [("ip", "198.51.100.0/24")]);
     /// assert_eq!(network.to_string(), "ip=198.51.100.0/24");
@@ -119,11 +119,11 @@ impl Target {
     /// If it is no such text, or only the beginning of one.
     ///
     /// ```
-    /// use tollgate_engine::orders::Target;
+    /// use tollgate_engine::overrides::Target;
     ///
     /// let target = Target::from_text(Some("per-user"), "user=\"a b\" plan=free")?;
     /// assert_eq!(target, Target::key("per-user", [("user", "a b"), ("plan", "free")]));
-    /// # Ok::<(), tollgate_engine::orders::KeyTextError>(())
+    /// # Ok::<(), tollgate_engine::overrides::KeyTextError>(())
     /// ```
     pub fn from_text(rule: Option<&str>, text: &str) -> Result<Self, KeyTextError> {
         let patterns = read_pairs(text)?.into_iter().map(|pair| {
@@ -268,7 +268,7 @@ impl fmt::Display for TargetKey {
 /// Which values of a fact an order is for.
 ///
 /// ```
-/// use tollgate_engine::orders::FactPattern;
+/// use tollgate_engine::overrides::FactPattern;
 ///
 /// assert_eq!(FactPattern::of("ada"), FactPattern::Exact("ada".to_owned()));
 /// assert_eq!(FactPattern::of("/api/**"), FactPattern::Glob("/api/**".to_owned()));

@@ -50,7 +50,7 @@ const KEY: u64 = 3;
 /// What the bytes of a key in a snapshot are.
 ///
 /// ```
-/// use tollgate::exact_keyed::DecodedKey;
+/// use tollgate::stored_keys::DecodedKey;
 ///
 /// let decode = |bytes: &[u8]| match std::str::from_utf8(bytes) {
 ///     Ok(text) if text.starts_with("test:") => DecodedKey::Skipped,

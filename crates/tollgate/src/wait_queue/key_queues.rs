@@ -17,7 +17,7 @@ const MARK_COUNT: usize = if cfg!(any(loom, shuttle)) { 1 } else { 64 };
 /// Lines by the hash of their key, and marks of which a check reads one.
 ///
 /// # Memory ordering
-/// As for the mark of [`LimiterQueue`](super::lined::Lined). A change of all keys uses the locks alone.
+/// As for the mark of [`LimiterQueue`](super::limiter_queue::Lined). A change of all keys uses the locks alone.
 pub(crate) struct KeyQueues<K, T> {
     marks: [AtomicU32; MARK_COUNT],
     shards: Box<[Mutex<Shard<K, T>>]>,

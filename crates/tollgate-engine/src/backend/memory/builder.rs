@@ -129,7 +129,7 @@ impl<C: Clock + Clone, W: Clock + Clone> MemoryBuilder<C, W> {
     /// use tollgate_engine::backend::Memory;
     /// use tollgate_engine::document::Format;
     /// use tollgate_engine::{Engine, Facts, Policy};
-    /// # use tollgate_testkit::scratch::TempFolder;
+    /// # use tollgate_testkit::temp_folder::TempFolder;
     /// # let folder = TempFolder::new("memory-quota-file");
     /// # let path = folder.path("quotas");
     ///

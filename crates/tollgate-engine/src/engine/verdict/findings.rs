@@ -243,7 +243,7 @@ impl DecisionDetails<'_> {
     /// # use tollgate_engine::document::Format;
     /// # use tollgate_engine::{Engine, Facts, Policy};
     /// # let memory = Memory::builder().clock(Manual::new()).wall(Manual::new()).build();
-    /// use tollgate_engine::orders::{OverrideAction, NewOverride, ReplacementLimits, Target};
+    /// use tollgate_engine::overrides::{OverrideAction, NewOverride, ReplacementLimits, Target};
     ///
     /// let text = "limits: [{name: searches, rate: 1/h}]";
     /// let engine = Engine::new(Policy::from_text(text, Format::Yaml)?.policy, memory)?;
