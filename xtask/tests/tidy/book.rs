@@ -8,7 +8,7 @@ use xtask::pages::{self, Page};
 use xtask::words::{self, Dictionary};
 
 use crate::links::targets;
-use crate::{files, root};
+use crate::{files, root, sources};
 
 /// Pages above this many bytes want to be two.
 const MOST_BYTES: usize = 12 * 1024;
@@ -99,6 +99,25 @@ fn every_page_with_a_program_is_a_doc_test() {
         }
     }
     none(&problems);
+}
+
+#[test]
+fn every_file_of_the_map_is_there() {
+    let map = Page::read("docs/internals/architecture.md").expect("the map");
+    let sources = sources();
+    let named = map.text.split('`').skip(1).step_by(2);
+    let named: Vec<_> = named.filter(|name| name.ends_with(".rs")).collect();
+    assert!(named.len() > 100, "only {} files are named", named.len());
+    // A name may leave out the folders before it.
+    let is_there = |name: &str| {
+        let end = format!("/{name}");
+        sources.iter().any(|source| source.path.ends_with(&end))
+    };
+    let missing = named.into_iter().filter(|name| !is_there(name));
+    let missing: Vec<_> = missing
+        .map(|name| format!("{}: there is no {name}", map.path))
+        .collect();
+    none(&missing);
 }
 
 #[test]
