@@ -271,7 +271,7 @@ fn what_is_shown_may_leave_things_out() {
 }
 
 /// The pages that show what commands print, and how many commands each has at least.
-const PAGES: [(&str, usize); 14] = [
+static PAGES: [(&str, usize); 14] = [
     ("docs/start/service.md", 8),
     ("docs/start/redis.md", 3),
     ("docs/guides/choose-limits.md", 3),
