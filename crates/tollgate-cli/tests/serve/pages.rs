@@ -416,6 +416,38 @@ fn every_flag_is_on_the_page_with_its_variable_and_default() {
 }
 
 #[test]
+fn every_command_of_operators_is_on_their_page() {
+    let page = text("docs/reference/admin.md");
+    let (_, routes) = page.split_once("\n## Routes\n").expect("a table of routes");
+    let mut command = tollgate_cli::Cli::command();
+    command.build();
+    let admin = command.find_subcommand("admin").expect("the command");
+    let names = admin.get_subcommands().map(clap::Command::get_name);
+    for name in names.filter(|name| *name != "help") {
+        assert!(routes.contains(&format!("| `{name}")), "{name}");
+    }
+}
+
+#[test]
+fn every_command_of_redis_clients_is_on_their_page() {
+    let service = Service::start(&ANY);
+    let address = service.ready["resp"].as_str().expect("an address");
+    let port = address.rsplit(':').next().expect("a port");
+    let listed = Command::new("redis-cli")
+        .args(["-p", port, "COMMAND", "LIST"])
+        .output()
+        .expect("redis-cli runs");
+    let listed = String::from_utf8(listed.stdout)
+        .expect("text")
+        .to_uppercase();
+    assert!(listed.lines().count() > 20, "{listed}");
+    let page = text("docs/reference/resp.md");
+    for name in listed.lines() {
+        assert!(page.contains(&format!("`{name}")), "{name}");
+    }
+}
+
+#[test]
 fn the_front_page_shows_what_the_first_command_prints() {
     let (page, service) = (blocks("README.md"), Service::start(&ANY));
     let said = service.said("ShouldRateLimit\n");
