@@ -39,12 +39,75 @@
 //! * `reqwest_protected`: a client with an adaptive concurrency limit, a breaker, and retries within a budget.
 //! * `test_a_router`: a router behind a layer, tested on a clock that the test moves.
 
-/// The examples of `docs/adaptive.md`, of which some are layers.
+/// Programs of the book that need several crates: each page is a doc test. Pages of one crate are its own doc tests.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/adaptive.md")]
-struct Adaptive;
+mod book {
+    #[doc = include_str!("../docs/explanation/adaptive.md")]
+    struct Adaptive;
 
-/// The examples of `docs/middleware.md`, which need all carriers at once.
-#[cfg(doctest)]
-#[doc = include_str!("../docs/middleware.md")]
-struct Middleware;
+    #[doc = include_str!("../docs/explanation/anti-patterns.md")]
+    struct AntiPatterns;
+
+    #[doc = include_str!("../docs/explanation/leases.md")]
+    struct Leases;
+
+    #[doc = include_str!("../docs/explanation/verbs.md")]
+    struct Verbs;
+
+    #[doc = include_str!("../docs/guides/calling-apis.md")]
+    struct CallingApis;
+
+    #[doc = include_str!("../docs/guides/composite.md")]
+    struct Composite;
+
+    #[doc = include_str!("../docs/guides/concurrency.md")]
+    struct Concurrency;
+
+    #[doc = include_str!("../docs/guides/fair-shares-and-trees.md")]
+    struct FairSharesAndTrees;
+
+    #[doc = include_str!("../docs/guides/holds-and-reservations.md")]
+    struct HoldsAndReservations;
+
+    #[doc = include_str!("../docs/guides/llm-tokens.md")]
+    struct LlmTokens;
+
+    #[doc = include_str!("../docs/guides/login.md")]
+    struct Login;
+
+    #[doc = include_str!("../docs/guides/meter-into-bucket.md")]
+    struct MeterIntoBucket;
+
+    #[doc = include_str!("../docs/guides/migrate/express-rate-limit.md")]
+    struct ExpressRateLimit;
+
+    #[doc = include_str!("../docs/guides/migrate/httprate.md")]
+    struct Httprate;
+
+    #[doc = include_str!("../docs/guides/migrate/tower-governor.md")]
+    struct TowerGovernor;
+
+    #[doc = include_str!("../docs/guides/migrate/ulule-limiter.md")]
+    struct UluleLimiter;
+
+    #[doc = include_str!("../docs/guides/quotas.md")]
+    struct Quotas;
+
+    #[doc = include_str!("../docs/guides/tiers-and-quotas.md")]
+    struct TiersAndQuotas;
+
+    #[doc = include_str!("../docs/reference/adaptive.md")]
+    struct ReferenceAdaptive;
+
+    #[doc = include_str!("../docs/reference/middleware.md")]
+    struct Middleware;
+
+    #[doc = include_str!("../docs/start/axum.md")]
+    struct Axum;
+
+    #[doc = include_str!("../docs/start/redis.md")]
+    struct Redis;
+
+    #[doc = include_str!("../docs/start/rust.md")]
+    struct Rust;
+}

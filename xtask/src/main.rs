@@ -1,5 +1,6 @@
 //! Project chores, one word each: `cargo xtask <TASK>`.
 
+mod book;
 mod lines;
 mod protos;
 
@@ -8,6 +9,8 @@ use std::io::{self, Write};
 use std::process::{Command, ExitCode};
 
 use protos::OutputAction;
+use xtask::pages;
+use xtask::words::Dictionary;
 
 const HELP: &str = "\
 Project chores: cargo xtask <TASK>
@@ -17,6 +20,8 @@ Project chores: cargo xtask <TASK>
   protos [--check]        compiles what the service tells by reflection from its .proto files, or
                           says whether that was done
   lines                   lines of code, comments and tests by crate
+  book                    builds the book of docs/ into target/book
+  words                   adds the words of all pages to the list of known ones: read what it adds
   help                    this list
 ";
 
@@ -34,6 +39,14 @@ fn main() -> ExitCode {
             Err(error) => fail(&format!("can't count lines: {error}")),
         },
         Some("protos") => protos(arguments.next().as_deref()),
+        Some("book") => match book::run() {
+            Ok(page) => say(&format!("the book is at {}", page.display())),
+            Err(why) => fail(&why),
+        },
+        Some("words") => match add_words() {
+            Ok(added) => say(&added.join("\n")),
+            Err(error) => fail(&format!("can't read or write words: {error}")),
+        },
         Some(unknown) => fail(&format!(
             "unknown task {unknown:?}; `cargo xtask help` lists the tasks"
         )),
@@ -66,6 +79,25 @@ fn protos(option: Option<&str>) -> ExitCode {
         Ok(()) => ExitCode::SUCCESS,
         Err(why) => fail(&why),
     }
+}
+
+/// Takes all words of all pages as known, and returns those that weren't.
+fn add_words() -> io::Result<Vec<String>> {
+    let mut dictionary = Dictionary::load()?;
+    let mut added = Vec::new();
+    for page in pages::all()? {
+        for (line, word) in dictionary.unknown(&page) {
+            added.push(format!("{}:{line}: {word}", page.path));
+            dictionary.add(word);
+        }
+    }
+    dictionary.save(&Dictionary::path())?;
+    Ok(added)
+}
+
+fn say(text: &str) -> ExitCode {
+    let _ = writeln!(io::stdout(), "{text}");
+    ExitCode::SUCCESS
 }
 
 fn fail(message: &str) -> ExitCode {

@@ -17,7 +17,7 @@
 //!
 //! | law | learns from | choose it when |
 //! |---|---|---|
-//! | [`Little`] | mean latency, in flight | by default: few assumptions, and measured in every scenario of `docs/adaptive.md` |
+//! | [`Little`] | mean latency, in flight | by default: few assumptions, and measured in every scenario of `docs/explanation/adaptive.md` |
 //! | [`Aimd`] | drops | there is a clear sign of overload, and nothing else |
 //! | [`LatencyThreshold`] | latency against a promise | users were promised a latency |
 //! | [`Vegas`], [`Gradient`], [`Gradient2`] | latency | Netflix's are in use, and the same answers are wanted |

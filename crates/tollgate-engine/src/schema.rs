@@ -1,4 +1,4 @@
-//! A JSON Schema of the native form, for editors: `docs/policy.schema.json` as a program has it.
+//! A JSON Schema of the native form, for editors: `docs/reference/policy.schema.json` as a program has it.
 
 use serde_json::Value;
 

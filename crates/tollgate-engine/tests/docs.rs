@@ -1,5 +1,5 @@
-//! `docs/policy.md` is true: every example does what it says, and nothing is left out. The code's own
-//! documentation has an example for everything.
+//! `docs/reference/policy.md`, `errors.md` and `lints.md` beside it are true: every example does what it says, and nothing is
+//! left out. Policies on all other pages are valid. The code's own documentation has an example for everything.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -8,6 +8,17 @@ use tollgate_engine::{Policy, render, schema};
 
 fn docs() -> PathBuf {
     Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs")
+}
+
+/// The pages that have all fields, errors and warnings.
+const REFERENCE: [&str; 3] = [
+    "reference/policy.md",
+    "reference/errors.md",
+    "reference/lints.md",
+];
+
+fn text(page: &str) -> String {
+    fs::read_to_string(docs().join(page)).unwrap_or_else(|error| panic!("{page}: {error}"))
 }
 
 /// A fenced block: its line, what stands behind the fence, and its text.
@@ -26,12 +37,18 @@ impl Block {
     }
 }
 
-fn blocks() -> Vec<Block> {
-    let text = fs::read_to_string(docs().join("policy.md")).expect("docs/policy.md");
+fn reference_blocks() -> Vec<Block> {
+    REFERENCE
+        .iter()
+        .flat_map(|page| blocks(&text(page)))
+        .collect()
+}
+
+fn blocks(text: &str) -> Vec<Block> {
     let mut blocks = Vec::new();
     let mut open: Option<Block> = None;
     for (index, line) in text.lines().enumerate() {
-        match (line.strip_prefix("```"), &mut open) {
+        match (line.trim_start().strip_prefix("```"), &mut open) {
             (Some(fence), None) => {
                 let mut words = fence.split_whitespace().map(str::to_owned);
                 open = Some(Block {
@@ -68,7 +85,7 @@ fn outcome(path: &Path, folder: &Path) -> (Vec<&'static str>, String) {
 fn every_example_does_what_it_says() {
     let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("docs");
     let _ = fs::remove_dir_all(&folder);
-    let blocks = blocks();
+    let blocks = reference_blocks();
     assert!(blocks.len() > 25, "only {} blocks", blocks.len());
     // Files that others include are written first.
     for block in &blocks {
@@ -78,26 +95,13 @@ fn every_example_does_what_it_says() {
             fs::write(path, &block.text).unwrap();
         }
     }
-    let readme = fs::read_to_string(docs().join("../README.md")).expect("README.md");
     let mut shown = String::new();
     for block in &blocks {
         let line = block.line;
         let path = match (block.language.as_str(), block.word("file")) {
-            // Doc tests compile it.
-            ("rust,no_run", _) => {
-                assert!(
-                    readme.contains(&block.text),
-                    "line {line} is not in the README"
-                );
-                continue;
-            }
-            ("toml", _) if block.words == ["Cargo.toml"] => {
-                assert!(
-                    readme.contains(&block.text),
-                    "line {line} is not in the README"
-                );
-                continue;
-            }
+            // Doc tests compile it, and the tidy test reads the dependencies.
+            ("rust,no_run", _) => continue,
+            ("toml", _) if block.words == ["Cargo.toml"] => continue,
             ("text", _) if block.words == ["shown"] => {
                 assert!(shown.contains(&block.text), "line {line}:\n{shown}");
                 continue;
@@ -123,6 +127,65 @@ fn every_example_does_what_it_says() {
     }
 }
 
+/// Every page of the book but those that this file reads otherwise.
+fn other_pages() -> Vec<PathBuf> {
+    let (mut folders, mut pages) = (vec![docs()], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            let is_reference = REFERENCE.iter().any(|page| path.ends_with(page));
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|it| it == "md") && !is_reference {
+                pages.push(path);
+            }
+        }
+    }
+    pages
+}
+
+/// Whether a block is a policy, and not a file of something else.
+fn is_policy(block: &Block) -> bool {
+    const FIELDS: [&str; 6] = [
+        "limits:",
+        "tiers:",
+        "domain:",
+        "block:",
+        "exempt:",
+        "[[limits]]",
+    ];
+    let is_file = ["yaml", "toml"].contains(&block.language.as_str());
+    let mut lines = block.text.lines();
+    is_file && lines.any(|line| FIELDS.iter().any(|field| line.starts_with(field)))
+}
+
+#[test]
+fn every_policy_on_another_page_is_valid() {
+    let folder = PathBuf::from(env!("CARGO_TARGET_TMPDIR")).join("pages");
+    fs::create_dir_all(&folder).unwrap();
+    let mut checked = 0;
+    for page in other_pages() {
+        let text = fs::read_to_string(&page).expect("a page");
+        for block in blocks(&text).iter().filter(|block| is_policy(block)) {
+            let path = folder.join(format!("policy.{}", block.language));
+            fs::write(&path, &block.text).unwrap();
+            let (codes, shown) = outcome(&path, &folder);
+            let place = format!("{}:{}:\n{shown}", page.display(), block.line);
+            let expected = block.word("fails").or(block.word("warns"));
+            match expected {
+                Some(expected) => assert_eq!(codes.join(","), expected, "{place}"),
+                // A file that a service is started with may be a small one for a reason.
+                None if block.word("file").is_some() => {
+                    assert!(!shown.contains("error["), "{place}")
+                }
+                None => assert!(codes.is_empty(), "{place}"),
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 25, "only {checked} policies");
+}
+
 /// Each code of a diagnostic that a source file defines.
 fn codes() -> Vec<String> {
     let mut codes = Vec::new();
@@ -140,14 +203,17 @@ fn codes() -> Vec<String> {
 
 #[test]
 fn every_code_and_field_is_told_of() {
-    let text = fs::read_to_string(docs().join("policy.md")).expect("docs/policy.md");
+    let text: String = REFERENCE.iter().map(|page| text(page)).collect();
     let codes = codes();
     assert!(codes.len() > 80, "{codes:?}");
     for code in codes {
         assert!(text.contains(&format!("`{code}`")), "{code} is not in it");
     }
     let schema = schema::json_schema();
-    let examples: String = blocks().into_iter().map(|block| block.text).collect();
+    let examples: String = reference_blocks()
+        .into_iter()
+        .map(|block| block.text)
+        .collect();
     for fields in [
         &schema,
         &schema["$defs"]["rule"],
@@ -162,6 +228,22 @@ fn every_code_and_field_is_told_of() {
                 used.iter().any(|used| examples.contains(used)),
                 "{name} has no example"
             );
+        }
+    }
+}
+
+#[test]
+fn every_field_is_in_a_table() {
+    let text = text(REFERENCE[0]);
+    let schema = schema::json_schema();
+    for fields in [
+        &schema,
+        &schema["$defs"]["rule"],
+        &schema["$defs"]["adaptive"],
+    ] {
+        for name in fields["properties"].as_object().expect("fields").keys() {
+            let row = format!("| `{name}` | ");
+            assert!(text.contains(&row), "{name} is in no table");
         }
     }
 }

@@ -18,7 +18,10 @@ use reading::read;
 /// finds is kept with its seeds, so that it is read again here.
 static SEEDS: LazyLock<Vec<(String, Format)>> = LazyLock::new(|| {
     let root = env!("CARGO_MANIFEST_DIR");
-    let docs = fs::read_to_string(format!("{root}/../../docs/policy.md")).expect("the docs");
+    let docs: String = ["policy", "errors", "lints"]
+        .map(|page| format!("{root}/../../docs/reference/{page}.md"))
+        .map(|path| fs::read_to_string(path).expect("the docs"))
+        .join("\n");
     let mut seeds = Vec::new();
     for block in docs.split("\n```").skip(1).step_by(2) {
         let (fence, text) = block.split_once('\n').expect("a block");

@@ -191,8 +191,10 @@ fn both(text: &str, format: Format) -> (Result<(), String>, Result<(), String>) 
 
 #[test]
 fn the_schema_takes_every_valid_example_of_the_docs() {
-    let path = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/policy.md");
-    let docs = fs::read_to_string(path).expect("docs/policy.md");
+    let folder = concat!(env!("CARGO_MANIFEST_DIR"), "/../../docs/reference");
+    let docs: String = ["policy", "errors", "lints"]
+        .map(|page| fs::read_to_string(format!("{folder}/{page}.md")).expect("the docs"))
+        .join("\n");
     let mut checked = 0;
     for block in docs.split("\n```").skip(1).step_by(2) {
         let (fence, text) = block.split_once('\n').expect("a block");

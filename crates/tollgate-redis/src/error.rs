@@ -217,7 +217,7 @@ mod tests {
 
     #[test]
     fn the_document_says_of_every_kind_what_to_do_and_of_no_other() {
-        let document = include_str!("../docs/distributed.md");
+        let document = include_str!("../docs/store.md");
         let table = document.split_once("| kind | what to do |\n|---|---|\n");
         let (_, table) = table.expect("a table of kinds");
         let lines = table.lines().take_while(|line| line.starts_with('|'));

@@ -74,7 +74,7 @@ pub use store_client::StoreClient;
 
 /// What the documents show is compiled.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/distributed.md")]
+#[doc = include_str!("../docs/store.md")]
 struct Documented;
 
 /// The example of the crate's front page.

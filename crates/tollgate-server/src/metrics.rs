@@ -1,7 +1,7 @@
 //! `/metrics`: all that is counted, read when somebody asks. To count is the business of others.
 //!
 //! No label is what a client has sent. Limiters are as many as are counted by name, and all other labels are words of
-//! this program, so the number of series is bounded, whatever comes: `docs/operations.md` has the sum.
+//! this program, so the number of series is bounded, whatever comes: `docs/reference/metrics.md` has the sum.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;

@@ -74,7 +74,7 @@ pub use timeline::Edge;
 #[doc = include_str!("../README.md")]
 struct Readme;
 
-/// The examples of `docs/shaping.md`, one of which has tokio's time and one the layer for logs.
+/// The examples of `docs/guides/shaping.md`, one of which has tokio's time and one the layer for logs.
 #[cfg(all(doctest, feature = "tokio", feature = "log"))]
 #[doc = include_str!("../docs/shaping.md")]
 struct Shaping;

@@ -115,14 +115,14 @@ pub mod models {
     pub use crate::clock::upkeep::UpkeepState;
 }
 
-/// The examples of `docs/testing.md`, of which one has tokio's time.
+/// The examples of `docs/guides/testing.md`, of which one has tokio's time.
 #[cfg(all(doctest, feature = "tokio"))]
 #[doc = include_str!("../docs/testing.md")]
 struct Testing;
 
-/// The examples of `docs/from-governor.md`.
+/// The examples of `docs/guides/migrate/governor.md`.
 #[cfg(doctest)]
-#[doc = include_str!("../docs/from-governor.md")]
+#[doc = include_str!("../docs/governor.md")]
 struct FromGovernor;
 
 /// The example of the crate's front page.

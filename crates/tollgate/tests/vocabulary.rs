@@ -1,4 +1,4 @@
-//! That the tables of words in DESIGN.md are true: which word is on which type, and what is at the root.
+//! That the tables of words in docs/internals/decisions/names.md are true: which word is on which type, and what is at the root.
 //!
 //! A cell is compared with the `pub fn`s of the sources, both ways; the verbs are also named in code.
 #![cfg(feature = "quota")]
@@ -13,7 +13,7 @@ use tollgate::{
     lanes, stored_keys,
 };
 
-const DESIGN: &str = include_str!("../../../DESIGN.md");
+const DESIGN: &str = include_str!("../../../docs/internals/decisions/names.md");
 const ROOT: &str = include_str!("../src/lib.rs");
 
 /// Names that several modules have, each for the same part that it plays there.

@@ -1,4 +1,4 @@
-//! Relative links of the documents: the file is there, and so is the heading.
+//! Relative links of the documents: the file is there, and so is the heading. Pages that other files name are there, too.
 
 use std::fs;
 use std::path::Path;
@@ -16,7 +16,7 @@ fn without_code(text: &str) -> impl Iterator<Item = &str> {
 }
 
 /// What `[text](target)` leads to. Code in backquotes has no links.
-fn targets(line: &str) -> Vec<&str> {
+pub(crate) fn targets(line: &str) -> Vec<&str> {
     let mut found = Vec::new();
     for text in line.split('`').step_by(2) {
         let links = text.split("](").skip(1);
@@ -84,6 +84,48 @@ fn every_relative_link_leads_somewhere() {
     assert!(problems.is_empty(), "{}", problems.join("\n"));
 }
 
+/// The pages of the book that a text names, as `docs/start/rust.md`.
+fn named_pages(text: &str) -> impl Iterator<Item = &str> {
+    let is_part = |sign: char| sign.is_ascii_alphanumeric() || matches!(sign, '/' | '-' | '.');
+    let words = text.split(move |sign: char| !is_part(sign));
+    // What stands before it leads to the root, as `../../`.
+    let pages = words.filter_map(|word| Some(&word[word.find("docs/")?..]));
+    pages.filter(|page| page.ends_with(".md"))
+}
+
+#[test]
+fn every_page_that_another_file_names_is_there() {
+    let mut named = Vec::new();
+    for ending in ["rs", "toml", "yaml", "sh", "service", "lua"] {
+        files(root(), ending, &mut named);
+    }
+    let (mut seen, mut problems) = (0, Vec::new());
+    for file in named {
+        // Its own examples lead nowhere.
+        if file.ends_with("tidy/links.rs") || file.ends_with("xtask/src/pages.rs") {
+            continue;
+        }
+        let text = fs::read_to_string(&file).unwrap();
+        let shown = file.strip_prefix(root()).unwrap().display();
+        for page in named_pages(&text) {
+            seen += 1;
+            let beside = root().join("crates").join(crate_of(&file)).join(page);
+            if !root().join(page).is_file() && !beside.is_file() {
+                problems.push(format!("{shown}: there is no {page}"));
+            }
+        }
+    }
+    assert!(seen > 10, "only {seen} pages are named");
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
+}
+
+/// The folder of the crate that a file is in, if it is in one.
+fn crate_of(file: &Path) -> String {
+    let within = file.strip_prefix(root().join("crates"));
+    let folder = within.ok().and_then(|path| path.iter().next());
+    folder.map_or_else(String::new, |name| name.to_string_lossy().into_owned())
+}
+
 #[test]
 fn a_link_that_leads_nowhere_is_found() {
     let document = root().join("README.md");
@@ -94,8 +136,11 @@ fn a_link_that_leads_nowhere_is_found() {
     assert_eq!(fault("#what-it-is"), None);
     assert!(fault("#code").is_some());
     assert!(fault("docs/none.md").is_some());
-    assert!(fault("docs/policy.md#no-such-heading").is_some());
+    assert!(fault("docs/reference/policy.md#no-such-heading").is_some());
     let line = "a [`b`](c.md), `[not](one)` and [d](e.md#f)";
     assert_eq!(targets(line), ["c.md", "e.md#f"]);
     assert_eq!(anchor(" Why 25 ms?"), "why-25-ms");
+    let text = "include_str!(\"../../docs/a-b.md\"); // `docs/c/d.md` says so";
+    let named: Vec<_> = named_pages(text).collect();
+    assert_eq!(named, ["docs/a-b.md", "docs/c/d.md"]);
 }

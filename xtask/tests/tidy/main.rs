@@ -1,6 +1,8 @@
 //! What no compiler checks: every source file says what lives in it and fits in a head, as its functions do; nobody
-//! but core knows the unit that a word counts time in; imports go one way, links lead somewhere, and crates can be published.
+//! but core knows the unit that a word counts time in; imports go one way, links lead somewhere, crates can be published, and
+//! the book is complete and spelled right.
 
+mod book;
 mod imports;
 mod links;
 mod manifests;

@@ -1,4 +1,4 @@
-//! What each law achieves in each scenario of the simulator, cell by cell, as `docs/adaptive.md` has it.
+//! What each law achieves in each scenario of the simulator, cell by cell, as `docs/explanation/adaptive.md` has it.
 
 use std::sync::OnceLock;
 use std::thread;
@@ -75,7 +75,7 @@ fn the_table_of_the_page_is_what_the_simulator_says() {
     }
     assert!(
         PAGE.contains(&table),
-        "docs/adaptive.md should have this table:\n{table}"
+        "docs/explanation/adaptive.md should have this table:\n{table}"
     );
 }
 
@@ -161,7 +161,7 @@ fn the_default_law_is_good_by_other_chance_too() {
             }
         }
     }
-    // Of queues and swings as many as docs/adaptive.md tells of.
+    // Of queues and swings as many as docs/explanation/adaptive.md tells of.
     let may_be = runs / if long { 10 } else { 30 };
     assert!(
         wrong.len() <= may_be,

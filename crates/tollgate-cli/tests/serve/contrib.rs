@@ -84,19 +84,3 @@ fn get(address: &str, path: &str) -> String {
     stream.read_to_string(&mut answer).expect("an answer");
     answer
 }
-
-#[test]
-fn the_handbook_begins_with_all_that_is_in_it() {
-    let page = text("../docs/operations.md");
-    for title in page.lines().filter_map(|line| line.strip_prefix("## ")) {
-        let finish_handshake =
-            |letter: &char| letter.is_alphanumeric() || matches!(letter, ' ' | '-');
-        let anchor: String = title
-            .to_lowercase()
-            .chars()
-            .filter(finish_handshake)
-            .collect();
-        let link = format!("(#{})", anchor.replace(' ', "-"));
-        assert!(page.contains(&link), "{title}: {link}");
-    }
-}

@@ -1,4 +1,4 @@
-//! `docs/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process of its own.
+//! `docs/start/envoy.md` is true: its two files, a real Envoy, and `tollgate serve` as a process of its own.
 
 use std::collections::BTreeMap;
 use std::fs;
@@ -113,8 +113,8 @@ fn shadow_override_and_hits(edge: SocketAddr) {
 
 #[test]
 fn a_real_envoy_asks_tollgate() {
-    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/envoy.md");
-    let page = fs::read_to_string(page).expect("docs/envoy.md");
+    let page = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/start/envoy.md");
+    let page = fs::read_to_string(page).expect("docs/start/envoy.md");
     let (policy, config) = (block(&page, "policy.yaml"), block(&page, "envoy.yaml"));
     let (scratch, grpc) = (TempFolder::new("behind-envoy"), Port::reserve_free());
     let service = start(&scratch, &policy, grpc.number(), &[]);

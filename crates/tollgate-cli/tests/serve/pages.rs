@@ -4,6 +4,7 @@
 //! with `--print-config`, unless the block is `sh start`: that service answers what follows. A block of `console` has
 //! commands after `$ ` and what they print; `…` stands for whatever it is.
 
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::Path;
 use std::process::{Command, Output};
@@ -269,57 +270,181 @@ fn what_is_shown_may_leave_things_out() {
     }
 }
 
-#[test]
-fn the_page_about_the_service_is_true() {
-    assert!(Reading::run("docs/server.md") >= 40);
+/// The pages that show what commands print, and how many commands each has at least.
+static PAGES: [(&str, usize); 14] = [
+    ("docs/start/service.md", 8),
+    ("docs/start/redis.md", 3),
+    ("docs/guides/choose-limits.md", 3),
+    ("docs/guides/holds-and-reservations.md", 5),
+    ("docs/guides/llm-tokens.md", 3),
+    ("docs/guides/observability.md", 1),
+    ("docs/guides/migrate/python.md", 2),
+    ("docs/guides/migrate/redis-cell.md", 15),
+    ("docs/reference/cli.md", 6),
+    ("docs/reference/http.md", 20),
+    ("docs/reference/resp.md", 20),
+    ("docs/reference/grpc.md", 3),
+    ("docs/reference/admin.md", 15),
+    ("docs/reference/service.md", 1),
+];
+
+fn is_true(page: &str) {
+    let known = PAGES.iter().find(|(known, _)| *known == page);
+    let &(page, least) = known.expect("a page that is listed");
+    let commands = Reading::run(page);
+    assert!(commands >= least, "{page}: {commands} commands");
 }
 
 #[test]
-fn the_page_about_operating_it_is_true() {
-    assert!(Reading::run("docs/admin.md") >= 15);
+fn the_first_pages_are_true() {
+    is_true("docs/start/service.md");
+    is_true("docs/start/redis.md");
 }
 
 #[test]
-fn the_page_about_redis_cell_is_true() {
-    assert!(Reading::run("docs/redis-cell.md") >= 8);
+fn the_guides_are_true() {
+    let guides = PAGES
+        .iter()
+        .filter(|(page, _)| page.starts_with("docs/guides/"));
+    guides.for_each(|(page, _)| is_true(page));
 }
 
 #[test]
-fn every_setting_is_on_the_page_with_its_variable_and_default() {
-    let page = text("docs/server.md");
-    let rows: Vec<_> = page
-        .lines()
-        .filter(|line| line.starts_with("| `--"))
-        .collect();
-    let mut command = tollgate_cli::Cli::command();
-    command.build();
-    let serve = command.find_subcommand("serve").expect("the command");
-    let own = |argument: &&clap::Arg| {
-        let name = argument.get_long();
-        name.is_some_and(|name| !["help", "color", "version"].contains(&name))
-    };
-    let mut flags = 0;
-    for argument in serve.get_arguments().filter(own) {
-        let name = argument.get_long().expect("a name");
-        let start = format!("| `--{name}");
-        let row = rows.iter().find(|row| {
-            let rest = row.strip_prefix(&start);
-            rest.is_some_and(|rest| rest.starts_with('`') || rest.starts_with(' '))
-        });
-        let row = row.unwrap_or_else(|| panic!("--{name} isn't on the page"));
-        if let Some(variable) = argument.get_env() {
-            let shown = format!("`{}`", variable.to_string_lossy());
-            assert!(row.contains(&shown), "{shown}: {row}");
-        }
-        if argument.get_action().takes_values() {
-            for value in argument.get_default_values() {
-                let shown = format!("| `{}` |", value.to_string_lossy());
-                assert!(row.contains(&shown), "{shown}: {row}");
+fn the_reference_of_commands_and_protocols_is_true() {
+    for name in ["cli", "http", "resp", "grpc", "service"] {
+        is_true(&format!("docs/reference/{name}.md"));
+    }
+}
+
+#[test]
+fn the_reference_of_operators_is_true() {
+    is_true("docs/reference/admin.md");
+}
+
+/// All pages of the book, from the root.
+fn book() -> Vec<String> {
+    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
+    let (mut folders, mut pages) = (vec![root.join("docs")], Vec::new());
+    while let Some(folder) = folders.pop() {
+        for entry in fs::read_dir(folder).expect("a folder") {
+            let path = entry.expect("an entry").path();
+            if path.is_dir() {
+                folders.push(path);
+            } else if path.extension().is_some_and(|ending| ending == "md") {
+                let page = path.strip_prefix(&root).expect("below the root");
+                pages.push(page.display().to_string());
             }
         }
-        flags += 1;
     }
-    assert_eq!(rows.len(), flags, "the page has settings that there aren't");
+    pages
+}
+
+#[test]
+fn every_page_that_shows_what_commands_print_is_run() {
+    for page in book() {
+        let shows = blocks(&page).iter().any(|block| block.info == "console");
+        let is_run = PAGES.iter().any(|(known, _)| *known == page);
+        assert!(is_run || !shows, "{page} isn't listed in PAGES");
+    }
+}
+
+/// The rows of flags in a section of the page, by the command that it is about.
+fn flags_of(page: &str, command: &str) -> Vec<String> {
+    let title = format!("## `tollgate {command}`\n");
+    let (_, section) = page.split_once(&title).unwrap_or_else(|| panic!("{title}"));
+    let section = section.split("\n## ").next().unwrap_or_default();
+    let rows = section.lines().filter(|line| line.starts_with("| `--"));
+    rows.map(str::to_owned).collect()
+}
+
+/// The flags of a command and of those below it, each once.
+fn flags_in(command: &clap::Command, found: &mut BTreeMap<String, clap::Arg>) {
+    for argument in command.get_arguments() {
+        if let Some(name) = argument.get_long() {
+            found.insert(name.to_owned(), argument.clone());
+        }
+    }
+    for below in command
+        .get_subcommands()
+        .filter(|it| it.get_name() != "help")
+    {
+        flags_in(below, found);
+    }
+}
+
+/// Whether a row is about this flag, and says what it has to.
+fn check_row(row: &str, argument: &clap::Arg) {
+    if let Some(variable) = argument.get_env() {
+        let shown = format!("`{}`", variable.to_string_lossy());
+        assert!(row.contains(&shown), "{shown}: {row}");
+    }
+    if argument.get_action().takes_values() {
+        for value in argument.get_default_values() {
+            let shown = format!("| `{}` |", value.to_string_lossy());
+            assert!(row.contains(&shown), "{shown}: {row}");
+        }
+    }
+}
+
+#[test]
+fn every_flag_is_on_the_page_with_its_variable_and_default() {
+    let page = text("docs/reference/cli.md");
+    let mut command = tollgate_cli::Cli::command();
+    command.build();
+    for below in command
+        .get_subcommands()
+        .filter(|it| it.get_name() != "help")
+    {
+        let name = below.get_name();
+        let rows = flags_of(&page, name);
+        let mut flags = BTreeMap::new();
+        flags_in(below, &mut flags);
+        for common in ["help", "color", "version"] {
+            flags.remove(common);
+        }
+        for (flag, argument) in &flags {
+            let start = format!("| `--{flag}");
+            let row = rows.iter().find(|row| {
+                let rest = row.strip_prefix(&start);
+                rest.is_some_and(|rest| rest.starts_with(['`', ' ']))
+            });
+            let row = row.unwrap_or_else(|| panic!("{name} --{flag} isn't on the page"));
+            check_row(row, argument);
+        }
+        assert_eq!(rows.len(), flags.len(), "{name}: flags that there aren't");
+    }
+}
+
+#[test]
+fn every_command_of_operators_is_on_their_page() {
+    let page = text("docs/reference/admin.md");
+    let (_, routes) = page.split_once("\n## Routes\n").expect("a table of routes");
+    let mut command = tollgate_cli::Cli::command();
+    command.build();
+    let admin = command.find_subcommand("admin").expect("the command");
+    let names = admin.get_subcommands().map(clap::Command::get_name);
+    for name in names.filter(|name| *name != "help") {
+        assert!(routes.contains(&format!("| `{name}")), "{name}");
+    }
+}
+
+#[test]
+fn every_command_of_redis_clients_is_on_their_page() {
+    let service = Service::start(&ANY);
+    let address = service.ready["resp"].as_str().expect("an address");
+    let port = address.rsplit(':').next().expect("a port");
+    let listed = Command::new("redis-cli")
+        .args(["-p", port, "COMMAND", "LIST"])
+        .output()
+        .expect("redis-cli runs");
+    let listed = String::from_utf8(listed.stdout)
+        .expect("text")
+        .to_uppercase();
+    assert!(listed.lines().count() > 20, "{listed}");
+    let page = text("docs/reference/resp.md");
+    for name in listed.lines() {
+        assert!(page.contains(&format!("`{name}")), "{name}");
+    }
 }
 
 #[test]

@@ -325,7 +325,7 @@ async fn a_user_that_may_do_what_limits_need_and_nothing_else() {
         "; what a user of limits needs: ~tollgate:*{of_all} (of another prefix than tollgate its own keys), \
          +select for another database than 0, +role behind sentinels, +cluster|slots +asking in a cluster"
     );
-    let documented = include_str!("../../../../docs/distributed.md");
+    let documented = include_str!("../../../../docs/reference/store.md");
     let line = format!("ACL SETUSER tollgate on >password ~tollgate:*{of_all}\n");
     assert!(documented.contains(&line), "{line}");
     for right in RIGHTS.into_iter().filter(|right| *right != RENEWING) {

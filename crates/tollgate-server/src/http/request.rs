@@ -7,7 +7,7 @@ use std::borrow::Cow;
 
 use derive_more::Display;
 
-/// The most header fields of a request; docs/server.md says so.
+/// The most header fields of a request; docs/reference/cli.md says so.
 const FIELDS: usize = 64;
 /// The longest line before a chunk: a size, and what nobody reads.
 const CHUNK_LINE: usize = 256;

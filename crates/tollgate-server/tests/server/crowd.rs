@@ -90,7 +90,7 @@ fn crowd(protocol: &str, address: SocketAddr) -> Child {
 }
 
 /// Starts a service and a crowd, and compares what a connection costs with what it may, in bytes. What was measured is
-/// in docs/server.md; a build for release costs the same.
+/// in docs/reference/service.md; a build for release costs the same.
 fn a_connection_costs(protocol: &str, most: usize) {
     if !is_isolated() {
         return;
@@ -108,7 +108,7 @@ fn a_connection_costs(protocol: &str, most: usize) {
     let before = held_bytes();
     let mut crowd = crowd(protocol, address);
     let each = held_bytes().saturating_sub(before) / CLIENTS;
-    #[expect(clippy::print_stdout, reason = "docs/server.md states it")]
+    #[expect(clippy::print_stdout, reason = "docs/reference/service.md states it")]
     {
         println!("{protocol}: {each} bytes a connection");
     }

@@ -128,7 +128,7 @@ fn the_pages_state_what_there_is() {
     let empty = Running::by(Policy::default(), |_| {});
     // One more with TLS: when its certificate ends.
     assert_eq!(series(&scraped(&empty)) + 1, bound(0));
-    let pages = include_str!("../../../../docs/operations.md");
+    let pages = include_str!("../../../../docs/reference/metrics.md");
     assert!(pages.contains("16 × L + 299"));
     // Every name that is told is explained, and the other way round.
     let text = scraped(&empty);

@@ -13,6 +13,32 @@ fn document(running: &Running) -> Value {
     serde_json::from_str(body).expect("JSON")
 }
 
+/// The page for people has every operation and every field of a decision, and no operation that there isn't.
+#[test]
+fn the_page_has_all_that_the_document_has() {
+    let running = Running::new(POLICY, |_| {});
+    let document = document(&running);
+    let page = include_str!("../../../../docs/reference/http.md");
+    let (operations, _) = page.split_once("\n## ").expect("a section");
+    let rows = operations.lines().filter(|line| line.starts_with("| `"));
+    let shown: Vec<_> = rows
+        .flat_map(|row| row.split('`').skip(1).step_by(2))
+        .collect();
+    let mut told = Vec::new();
+    for (path, methods) in document["paths"].as_object().expect("paths") {
+        let methods = methods.as_object().expect("methods").keys();
+        told.extend(methods.map(|method| format!("{} {path}", method.to_uppercase())));
+    }
+    for operation in &told {
+        assert!(shown.contains(&operation.as_str()), "{operation}");
+    }
+    assert_eq!(shown.len(), told.len(), "{shown:?}");
+    let decision = &document["components"]["schemas"]["Decision"]["properties"];
+    for field in decision.as_object().expect("fields").keys() {
+        assert!(page.contains(&format!("| `{field}` | ")), "{field}");
+    }
+}
+
 /// What a reference leads to.
 fn resolved<'d>(document: &'d Value, schema: &'d Value) -> &'d Value {
     match schema["$ref"].as_str() {

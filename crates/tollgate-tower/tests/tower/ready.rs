@@ -154,7 +154,7 @@ async fn those_who_wait_for_the_service_are_bounded() {
     assert_eq!(status(fifth.poll_once().expect("it is done")), 200);
 }
 
-/// What `docs/middleware.md` says of clients that are gone unnoticed: a timeout inside of the limit bounds how long they hold a place.
+/// What `docs/reference/middleware.md` says of clients that are gone unnoticed: a timeout inside of the limit bounds how long they hold a place.
 #[tokio::test(start_paused = true)]
 async fn a_timeout_inside_of_the_limit_gives_back_the_place() {
     let limits = ConcurrencyLimit::new(1, keys::ClientAddress::new());

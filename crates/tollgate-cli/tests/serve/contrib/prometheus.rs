@@ -107,8 +107,8 @@ fn all_that_alerts_ask_about_is_measured() {
 }
 
 #[test]
-fn the_handbook_says_what_to_do_about_each_alert() {
-    let (alerts, page) = (text(ALERTS), text("../docs/operations.md"));
+fn a_page_says_what_to_do_about_each_alert() {
+    let (alerts, page) = (text(ALERTS), text("../docs/reference/metrics.md"));
     let known = words(&page, "Tollgate");
     let missing: Vec<_> = words(&alerts, "Tollgate")
         .into_iter()
@@ -116,6 +116,6 @@ fn the_handbook_says_what_to_do_about_each_alert() {
         .collect();
     assert!(
         missing.is_empty(),
-        "{missing:?} aren't in docs/operations.md"
+        "{missing:?} aren't in docs/reference/metrics.md"
     );
 }

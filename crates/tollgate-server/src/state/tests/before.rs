@@ -1,4 +1,4 @@
-//! Files that the version before has written: which counters go on, and which begin anew, as `docs/operations.md` says.
+//! Files that the version before has written: which counters go on, and which begin anew, as `docs/reference/service.md` says.
 //!
 //! `before.snapshot.hex` and `before.quotas.hex` are the folder of a service by [`POLICY_FIELDS`]: three requests of `ada` by each
 //! rule, three of `CL.THROTTLE`, a block of `bad` and an override of `vip`. They are never written anew: a change of the
