@@ -87,7 +87,7 @@ impl fmt::Display for Address {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Tcp(address) => address.fmt(f),
-            Self::Unix(path, OWN) => write!(f, "unix:{}", path.display()),
+            Self::Unix(path, OWNER_ONLY) => write!(f, "unix:{}", path.display()),
             Self::Unix(path, mode) => write!(f, "unix:{}?mode={mode:04o}", path.display()),
             Self::Disabled => f.write_str("off"),
         }

@@ -77,7 +77,7 @@ async fn call_over(
         }
     }
     if let Some(trailers) = body.trailers().await.map_err(broken)? {
-        status = status.or(self::grpc_status(&trailers));
+        status = status.or(grpc_status(&trailers));
     }
     driver.abort();
     match status {
@@ -265,6 +265,6 @@ mod tests {
             told,
             r#"{"allowed":false,"limit":"10/hour","limited_by":"10/h","reason":"rate","remaining":0,"reset_after":300,"rule":"per-user"}"#
         );
-        assert!(super::decode_response(b"").is_none() && super::decode_response(b"\xff").is_none());
+        assert!(decode_response(b"").is_none() && decode_response(b"\xff").is_none());
     }
 }

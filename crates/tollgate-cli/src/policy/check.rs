@@ -288,7 +288,7 @@ fn write_file_text(
             continue;
         }
         match counting_text(limit.counting) {
-            Some(COUNTED_HERE) => writeln!(out, ", {COUNTED_HERE}")?,
+            Some(COUNTED_LOCALLY) => writeln!(out, ", {COUNTED_LOCALLY}")?,
             Some(counted) => writeln!(out, ", {counted}, {failure} if the store fails")?,
             None => writeln!(out, ", {failure} if the store fails")?,
         }

@@ -268,7 +268,7 @@ impl RemainingLimit {
             } else {
                 left.kind.to_string()
             },
-            remaining: self::remaining(&left.decision),
+            remaining: remaining(&left.decision),
             rule: left.rule,
         }
     }

@@ -144,7 +144,7 @@ impl Leases {
             RefillGoal::Exactly(_) => (self.holder(&self.transient_holder), 0),
             _ => (self.holder(&lease.holder), lease.book.plan_count()),
         };
-        let question = asks.to_request(LeaseRequest {
+        let question = asks.request_for(LeaseRequest {
             holder,
             number,
             spent: owed.as_ref().map_or(0, |owed| numbers.owed_units(owed)),
@@ -159,7 +159,7 @@ impl Leases {
         }
         let (least, granted) = (
             asks.least,
-            asks.to_grant(&reply, before + self.terms.duration),
+            asks.grant_until(&reply, before + self.terms.duration),
         );
         lease.resets.store(resets, Ordering::Relaxed);
         let spent = lease.book.take(self.clock.now(), &granted, least, hold);

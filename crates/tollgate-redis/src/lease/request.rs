@@ -67,7 +67,7 @@ impl LeaseQuery {
     }
 
     /// As the store reads it, of somebody who says the rest.
-    pub(super) fn to_request(&self, lessee: LeaseRequest) -> LeaseRequest {
+    pub(super) fn request_for(&self, lessee: LeaseRequest) -> LeaseRequest {
         let plan = &self.plan;
         let most = (self.part).max(plan.more.min(self.numbers.max_burst));
         let late = self.undrained(plan.late, plan.late_since);
@@ -83,7 +83,7 @@ impl LeaseQuery {
     }
 
     /// What the store gave, from before it was asked: the store counts from later on.
-    pub(super) fn to_grant(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
+    pub(super) fn grant_until(&self, reply: &LeaseReply, until: Timestamp) -> Grant {
         let plan = &self.plan;
         // What is owed is paid before anything else, which the store doesn't know of.
         let retry_after = reply.retry_after.saturating_add(self.debt_delay(reply));

@@ -210,7 +210,7 @@ impl<H: PermitSource> QueuedAcquire<H> {
     fn poll_grant(&mut self, waker: &Waker) -> Option<Result<Permit<H>, PermitDenied>> {
         let told = self.home.as_ref()?.gate().poll_grant(self.waiter, waker)?;
         let home = self.take_home()?;
-        Some(self.into_result(home, told))
+        Some(self.permit_result(home, told))
     }
 
     /// The deadline has passed: leaves the queue, unless the wait ended just before.
@@ -219,12 +219,12 @@ impl<H: PermitSource> QueuedAcquire<H> {
             unreachable!("a place is left once: by its answer, its deadline or its drop");
         };
         match home.gate().abandon(self.waiter) {
-            Some(told) => self.into_result(home, told),
+            Some(told) => self.permit_result(home, told),
             None => Err(deny(&home, PermitDenied::DeadlineExceeded)),
         }
     }
 
-    fn into_result(&self, home: H, told: Grant) -> Result<Permit<H>, PermitDenied> {
+    fn permit_result(&self, home: H, told: Grant) -> Result<Permit<H>, PermitDenied> {
         match told {
             Grant::Granted { in_flight } => Ok(Permit::new(home, self.weight, in_flight)),
             Grant::Never => Err(deny(&home, PermitDenied::ExceedsLimit)),

@@ -128,7 +128,7 @@ impl DescriptorEntry {
             match lookup {
                 LookupResult::Limited(leaf) | LookupResult::Replaced(leaf) => {
                     own.limit = Some(leaf.to_string());
-                    own.limits = self::limit_texts(&leaf.limit.limits);
+                    own.limits = limit_texts(&leaf.limit.limits);
                     own.on_store_failure = (leaf.limit.counting != Counting::Local)
                         .then(|| leaf.limit.on_store_failure.to_text(&leaf.limit.limits));
                     let shadow = leaf.limit.shadow.then(|| "in shadow".to_owned());

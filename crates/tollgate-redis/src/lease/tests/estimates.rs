@@ -135,7 +135,7 @@ impl<'a> Fleet<'a> {
             self.spent.push((over_at, open.tokens));
         }
         let asks = LeaseQuery::new(&process.book, wants, at(now), part, numbers);
-        let question = asks.to_request(LeaseRequest {
+        let question = asks.request_for(LeaseRequest {
             holder: process.name,
             number: process.book.plan_count(),
             ..LeaseRequest::anonymous(Duration::from_micros(LIFE))
@@ -185,7 +185,7 @@ impl<'a> Fleet<'a> {
     fn hear(&mut self, who: usize, pending: &Pending, reply: &LeaseReply) {
         let now = self.now;
         let process = &mut self.processes[who];
-        let granted = pending.asks.to_grant(reply, at(pending.before + LIFE));
+        let granted = pending.asks.grant_until(reply, at(pending.before + LIFE));
         let (owed, cost) = (process.book.owed(), pending.asks.least);
         let hold = pending.hold.map(at);
         let took = process.book.take(at(now), &granted, cost, hold);

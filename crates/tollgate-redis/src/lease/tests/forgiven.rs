@@ -28,7 +28,7 @@ fn what_came_back_late_and_a_refund_are_both_forgiven() {
         book.take(now, &granted, 20, None).expect("it is enough");
         book.restore_after_report(late, now);
         let asks = LeaseQuery::new(&book, RefillGoal::ReturnAll, now, 10, numbers);
-        let question = asks.to_request(LeaseRequest {
+        let question = asks.request_for(LeaseRequest {
             holder: 1,
             number: 1,
             forgiven: refunded,

@@ -5,13 +5,13 @@
 pub(super) struct RuntimeEnded;
 
 #[cfg(feature = "tokio")]
-pub(super) use tokio_timer::{RuntimeSleep, is_time_paused, sleep};
+pub(super) use with_tokio::{RuntimeSleep, is_time_paused, sleep};
 
 #[cfg(not(feature = "tokio"))]
-pub(super) use none::{RuntimeSleep, is_time_paused, sleep};
+pub(super) use without_tokio::{RuntimeSleep, is_time_paused, sleep};
 
 #[cfg(feature = "tokio")]
-mod tokio_timer {
+mod with_tokio {
     use std::future::Future;
     use std::panic::{AssertUnwindSafe, catch_unwind};
     use std::pin::Pin;
@@ -77,7 +77,7 @@ mod tokio_timer {
 
 /// Without tokio there is no timer, and nothing that could be polled.
 #[cfg(not(feature = "tokio"))]
-mod none {
+mod without_tokio {
     use std::future::Pending;
     use std::time::Duration;
 
