@@ -127,7 +127,7 @@ pub struct OverrideOptions {
     #[arg(long = "for", value_name = "TIME", default_value = "10m", value_parser = parse_duration_seconds)]
     pub duration_seconds: u64,
     /// Why, for those who see it later.
-    #[arg(long, value_name = "TEXT")]
+    #[arg(long = "why", value_name = "TEXT")]
     pub reason: Option<String>,
     /// Take facts that the policy doesn't name: requests have them all the same.
     #[arg(long)]
@@ -289,9 +289,9 @@ impl AdminCommand {
             ),
             Self::Override(asked) => post("/admin/override", asked.body()?),
             Self::Bypass(bypass) => post("/admin/bypass", bypass.body()?),
-            Self::Overrides { end: None } => get("/admin/orders"),
+            Self::Overrides { end: None } => get("/admin/overrides"),
             Self::Overrides { end: Some(id) } => {
-                with("DELETE", &format!("/admin/orders/{id}"), JsonObject::new())
+                with("DELETE", &format!("/admin/overrides/{id}"), JsonObject::new())
             }
             Self::Reload { dry_run: true } => get("/admin/reload"),
             Self::Reload { dry_run: false } => post("/admin/reload", JsonObject::new()),

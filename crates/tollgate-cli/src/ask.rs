@@ -40,7 +40,7 @@ pub struct AskOptions {
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub cost: u64,
     /// The protocol that the service is asked by.
-    #[arg(long, value_enum, value_name = "PROTOCOL", default_value_t)]
+    #[arg(long = "via", value_enum, value_name = "PROTOCOL", default_value_t)]
     pub protocol: Protocol,
     /// Where the listener is: an address, a port, or unix:PATH. By default where `tollgate serve` listens.
     #[arg(long, value_name = "ADDR")]

@@ -57,7 +57,7 @@ const NAMES: [&str; FIRST_LIMITER_ROW] = [
     "(exempt)",
     "(block)",
     "(bounds)",
-    "(asked)",
+    "(requested)",
     "(tier)",
     "(bypass)",
     "(throttle)",
@@ -102,7 +102,7 @@ static WAIT_BUCKETS: [u64; 12] = [
 #[non_exhaustive]
 pub struct LimiterCounts {
     /// The [name](limiter_name) of a rule, a tier, or a limit of a tree of descriptors. What no rule decided has a name
-    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(asked)`, `(tier)`, `(bypass)`, `(throttle)`; and `(other)` are all beyond the
+    /// that no rule can have: `(none)`, `(exempt)`, `(block)`, `(bounds)`, `(requested)`, `(tier)`, `(bypass)`, `(throttle)`; and `(other)` are all beyond the
     /// number of limiters that are counted by name.
     pub limiter: Arc<str>,
     /// Requests that it applied to, and that passed.

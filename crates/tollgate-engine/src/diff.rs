@@ -305,10 +305,10 @@ fn default_text(kind: PartKind, field: &str) -> &'static str {
         "algorithm" => "gcra (the default)",
         "mode" => "enforce (the default)",
         "cost" => "1 (the default)",
-        "over" => "refuse (the default)",
+        "over" => "deny (the default)",
         "counting" => "exact (the default)",
         "on_store_failure" => "quota closed, rate and concurrency local (the default)",
-        "slot" => "the first fact of the key (the default)",
+        "hash_tag" => "the first fact of the key (the default)",
         "unlimited" | "shadow_mode" | "quota_mode" | "share_threshold" | "detailed_metric"
         | "value_to_metric" => "false (the default)",
         "facts" => "any (the default)",

@@ -127,7 +127,7 @@ impl OverrideAction {
         match self {
             Self::Block => "block",
             Self::Bypass => "bypass",
-            Self::Limit(_) => "override",
+            Self::Limit(_) => "limit",
         }
     }
 }
@@ -141,7 +141,7 @@ impl OverrideAction {
 /// use tollgate_engine::overrides::ReplacementLimits;
 ///
 /// let two = ReplacementLimits { rates: vec![Rate::per_second(5).burst(20)], concurrency: Some(3), ..ReplacementLimits::default() };
-/// assert_eq!(two.to_string(), "5/s burst 20, 3 at once");
+/// assert_eq!(two.to_string(), "5/s burst 20, 3 concurrent");
 /// ```
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct ReplacementLimits {
@@ -149,7 +149,7 @@ pub struct ReplacementLimits {
     pub rates: Vec<Rate>,
     /// How much the quota is, in the rule's period.
     pub quota: Option<u64>,
-    /// How many at once.
+    /// How many concurrent.
     pub concurrency: Option<u32>,
 }
 
@@ -157,7 +157,7 @@ impl fmt::Display for ReplacementLimits {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let rates = self.rates.iter().map(ToString::to_string);
         let quota = self.quota.map(|quota| format!("a quota of {quota}"));
-        let slots = self.concurrency.map(|slots| format!("{slots} at once"));
+        let slots = self.concurrency.map(|slots| format!("{slots} concurrent"));
         let all: Vec<_> = rates.chain(quota).chain(slots).collect();
         f.write_str(&all.join(", "))
     }

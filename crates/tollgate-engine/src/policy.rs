@@ -104,7 +104,7 @@ pub struct Rule {
     pub on_missing_key: Option<OnMissingKey>,
     /// What it allows.
     pub limits: Limits,
-    /// How many at once is found out, beside these limits.
+    /// How many concurrent is found out, beside these limits.
     pub adaptive: Option<Adaptive>,
     /// Who is shed first when its slots run out, by a fact.
     pub shed: Option<Shedding>,
@@ -191,7 +191,7 @@ pub struct Limits {
     /// A total over a long period. [In memory](crate::backend::Memory) a restart forgets what was used, unless
     /// it is given a file.
     pub quota: Option<Quota>,
-    /// How many at once.
+    /// How many concurrent.
     pub concurrency: Option<u32>,
     /// No limit at all: it only replaces others, and is counted.
     pub unlimited: bool,
@@ -609,7 +609,7 @@ pub enum OverLimitAction {
     Wait(Duration),
 }
 
-/// How many at once is found out by a law, from how long requests take and how they end: one law a rule, in each process by
+/// How many concurrent is found out by a law, from how long requests take and how they end: one law a rule, in each process by
 /// itself, whatever the key and whether there is a store.
 ///
 /// ```
@@ -622,11 +622,11 @@ pub enum OverLimitAction {
 /// let policy = Policy::from_text(text, Format::Yaml)?.policy;
 /// let adaptive = Adaptive { algorithm: AdaptiveAlgorithm::Gradient2, min: 5, max: 200 };
 /// assert_eq!(policy.rules[0].adaptive, Some(adaptive));
-/// assert_eq!(adaptive.to_string(), "5 to 200 at once by gradient2");
+/// assert_eq!(adaptive.to_string(), "5 to 200 concurrent by gradient2");
 /// # Ok::<(), tollgate_engine::LoadError>(())
 /// ```
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, derive_more::Display)]
-#[display("{min} to {max} at once by {algorithm}")]
+#[display("{min} to {max} concurrent by {algorithm}")]
 pub struct Adaptive {
     /// The law.
     pub algorithm: AdaptiveAlgorithm,

@@ -314,7 +314,7 @@ proptest! {
             format!("limits: [{{name: {name}, rate: 1/s}}]"),
             format!("limits: [{{name: a, key: {name}, rate: 1/s}}]"),
             format!("limits: [{{name: a, key: [b, {name}], rate: 1/s}}]"),
-            format!("limits: [{{name: a, key: b, slot: {name}, rate: 1/s}}]"),
+            format!("limits: [{{name: a, key: b, hash_tag: {name}, rate: 1/s}}]"),
             format!("limits: [{{name: a, match: {{{name}: b}}, rate: 1/s}}]"),
             format!("limits: [{{name: a, cost: {{fact: {name}}}, rate: 1/s}}]"),
             format!("limits: [{{name: a, shared: {name}, rate: 1/s}}, {{name: b, shared: {name}, rate: 1/s}}]"),
@@ -398,7 +398,7 @@ fn both_refuse_the_same_fields_that_do_nothing_together() {
         &["on_store_failure: open", "on_store_failure: inherit"],
     ];
     let key: [&[&str]; 2] = [
-        &["key: user", "key: [ip, user], slot: user", "slot: user"],
+        &["key: user", "key: [ip, user], hash_tag: user", "hash_tag: user"],
         &["warm_up: 5s", "mode: {enforce: 10%}"],
     ];
     let mut taken = 0;

@@ -370,15 +370,15 @@ fn log_event(event: &StoreEvent<'_>) {
     match event {
         StoreEvent::Failed {
             error,
-            suppressed: untold,
+            suppressed,
         } => {
-            tracing::warn!(target: "tollgate", untold, "rate-limit store failed: {error}");
+            tracing::warn!(target: "tollgate", suppressed, "rate-limit store failed: {error}");
         }
         StoreEvent::KeyFailed {
             error,
-            suppressed: untold,
+            suppressed,
         } => {
-            tracing::warn!(target: "tollgate", untold, "rate-limit store: {error}");
+            tracing::warn!(target: "tollgate", suppressed, "rate-limit store: {error}");
         }
         StoreEvent::FallbackStarted => {
             tracing::warn!(target: "tollgate", "deciding without the rate-limit store");

@@ -288,17 +288,17 @@ impl<B: RemoteBackend, C: Clock + 'static, W: Clock + 'static> Fallback<B, C, W>
             _ => {}
         }
         if self.on_event.is_some()
-            && let Some(untold) = self.event_throttle.try_emit(now)
+            && let Some(suppressed) = self.event_throttle.try_emit(now)
         {
             let error = &*error.to_string();
             self.emit(&match failure.extent {
                 FailureScope::Key => StoreEvent::KeyFailed {
                     error,
-                    suppressed: untold,
+                    suppressed,
                 },
                 _ => StoreEvent::Failed {
                     error,
-                    suppressed: untold,
+                    suppressed,
                 },
             });
         }

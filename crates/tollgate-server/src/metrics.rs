@@ -111,7 +111,7 @@ fn count_overrides<B: CounterStore>(engine: &Engine<B>) -> [(&'static str, u64);
             |order: &&Override| order.act.name() == kind && order.effect == OverrideStatus::InForce;
         orders.iter().filter(is_own).count() as u64
     };
-    ["block", "bypass", "override"].map(|kind| (kind, in_force(kind)))
+    ["block", "bypass", "limit"].map(|kind| (kind, in_force(kind)))
 }
 
 /// What each limiter allows that is counted by name. Several of one name are told as one: the strictest.

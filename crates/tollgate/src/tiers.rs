@@ -29,8 +29,8 @@ pub use parse::AllowanceParseError;
 /// let free = TierLimits::new(Rate::per_second(10).burst(20))
 ///     .quota(Quota::per_day(1_000))
 ///     .concurrency(5);
-/// assert_eq!(free.to_string(), "10/s burst 20, 1000/day, 5 at once");
-/// assert_eq!("10/s burst 20, 1000/day, 5 at once".parse(), Ok(free));
+/// assert_eq!(free.to_string(), "10/s burst 20, 1000/day, 5 concurrent");
+/// assert_eq!("10/s burst 20, 1000/day, 5 concurrent".parse(), Ok(free));
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TierLimits {
@@ -56,7 +56,7 @@ impl TierLimits {
         self
     }
 
-    /// And no more than this many at once.
+    /// And no more than this many concurrent.
     #[must_use]
     pub const fn concurrency(mut self, limit: u32) -> Self {
         self.concurrency = Some(limit);
@@ -71,7 +71,7 @@ impl fmt::Display for TierLimits {
             write!(f, ", {quota}")?;
         }
         if let Some(limit) = self.concurrency {
-            write!(f, ", {limit} at once")?;
+            write!(f, ", {limit} concurrent")?;
         }
         Ok(())
     }
@@ -553,7 +553,7 @@ impl<C: Clock + 'static, W: Clock + 'static> Tiers<C, W> {
     /// let noon = Timestamp::from_secs(1_717_243_200); // 1 June 2024
     /// let clock = Manual::starting_at(noon);
     /// let quotas = QuotaLimiter::builder(Quota::unlimited(), 1_000_000).clock(clock.clone()).build()?;
-    /// let free = "10/s burst 20, 1000/day, 5 at once".parse().expect("an allowance");
+    /// let free = "10/s burst 20, 1000/day, 5 concurrent".parse().expect("an allowance");
     /// let tiers = Tiers::builder("free", free, 1_000_000).quotas(quotas).clock(clock).build()?;
     ///
     /// let pass = tiers.check_n("acme", 4);

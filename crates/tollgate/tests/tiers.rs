@@ -28,16 +28,16 @@ fn tiers() -> (Tiers<Manual, Manual>, Manual) {
         .expect("what it can do");
     let tiers = Tiers::builder(
         "free",
-        allowance("10/s burst 20, 1000/day, 5 at once"),
+        allowance("10/s burst 20, 1000/day, 5 concurrent"),
         1_000_000,
     )
     .tier(
         "standard",
-        allowance("100/s burst 200, 100000/day, 50 at once"),
+        allowance("100/s burst 200, 100000/day, 50 concurrent"),
     )
     .tier(
         "enterprise",
-        allowance("1000/s burst 2000, 10000000/day, 500 at once"),
+        allowance("1000/s burst 2000, 10000000/day, 500 concurrent"),
     )
     .quotas(quotas)
     .clock(clock.clone())
@@ -75,7 +75,7 @@ fn used_of_quota(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (u64, Option<u6
 }
 
 fn used_at_once(tiers: &Tiers<Manual, Manual>, tenant: &str) -> (u64, Option<u64>) {
-    let usage = tiers.usage(tenant).concurrency.expect("so many at once");
+    let usage = tiers.usage(tenant).concurrency.expect("so many concurrent");
     assert_eq!((usage.reset_after, usage.resets_at), (None, None));
     (usage.used, usage.limit)
 }
@@ -175,16 +175,16 @@ fn what_a_tenant_has_spent_stays_spent_when_its_tier_changes() {
 fn a_tier_that_changes_changes_for_all_its_tenants() {
     let (tiers, _clock) = tiers();
     tiers
-        .set_tier("free", allowance("1/s burst 3, 1000/day, 2 at once"))
+        .set_tier("free", allowance("1/s burst 3, 1000/day, 2 concurrent"))
         .unwrap();
     assert_eq!(
         tiers.allowance_of("a").to_string(),
-        "1/s burst 3, 1000/day, 2 at once"
+        "1/s burst 3, 1000/day, 2 concurrent"
     );
     let held: Vec<_> = (0..9).filter_map(|_| tiers.allow("a")).collect();
     assert_eq!(held.len(), 2);
     tiers
-        .set_tier("free", allowance("1/s burst 9, 1000/day, 4 at once"))
+        .set_tier("free", allowance("1/s burst 9, 1000/day, 4 concurrent"))
         .unwrap();
     // The two in flight stay valid and count.
     let more: Vec<_> = (0..9).filter_map(|_| tiers.allow("a")).collect();
@@ -244,21 +244,21 @@ fn what_can_not_be_is_said() {
 #[test]
 fn an_allowance_is_text_and_back() {
     for text in [
-        "10/s burst 20, 1000/day, 5 at once",
+        "10/s burst 20, 1000/day, 5 concurrent",
         "100/s",
-        "5/m burst 1, 7 at once",
+        "5/m burst 1, 7 concurrent",
         "unlimited, 10000/month on 31 in Europe/Zurich",
     ] {
         assert_eq!(allowance(text).to_string(), text);
     }
     let error = |text: &str| text.parse::<TierLimits>().unwrap_err().to_string();
     assert_eq!(
-        error("10/s, many at once"),
-        "\"many at once\" names no number of requests; write it as \"5 at once\""
+        error("10/s, many concurrent"),
+        "\"many concurrent\" names no number of requests; write it as \"5 concurrent\""
     );
     assert_eq!(
-        error("10/s, 5 at once, 6 at once"),
-        "\"6 at once\" repeats what an earlier part says; leave one of them out"
+        error("10/s, 5 concurrent, 6 concurrent"),
+        "\"6 concurrent\" repeats what an earlier part says; leave one of them out"
     );
     assert!(error("10/s, 5/fortnight").starts_with("\"5/fortnight\" is no quota ("));
     assert!(error("").contains("rate"));

@@ -21,7 +21,7 @@ pub(super) fn render_response(ask: &AdminCommand, answer: &Value) -> String {
         AdminCommand::Top => top_table(answer),
         AdminCommand::Limiters => limiters_table(answer),
         AdminCommand::Key(_) => keys_text(answer),
-        AdminCommand::Overrides { end: None } => overrides_table(&answer["orders"]),
+        AdminCommand::Overrides { end: None } => overrides_table(&answer["overrides"]),
         AdminCommand::Overrides { .. } | AdminCommand::Unblock(_) => {
             format!("ended: {}\n", override_text(answer))
         }
@@ -161,7 +161,7 @@ fn keys_text(answer: &Value) -> String {
         };
         text.push_str(&format!("{rule}{mode}, {of}{tier}\n"));
         let is = |act: &str| {
-            array_items(&key["orders"]).any(|one| one["act"] == act && one["effect"] == "in force")
+            array_items(&key["overrides"]).any(|one| one["act"] == act && one["effect"] == "in force")
         };
         // In this order, as the service decides.
         let ordered = match (is("block"), is("bypass")) {
@@ -172,7 +172,7 @@ fn keys_text(answer: &Value) -> String {
         for limit in array_items(&key["limits"]) {
             text.push_str(&format!("  {}\n", limit_text(limit, ordered)));
         }
-        for one in array_items(&key["orders"]) {
+        for one in array_items(&key["overrides"]) {
             text.push_str(&format!("  ordered: {}\n", override_text(one)));
         }
     }
@@ -240,7 +240,7 @@ fn override_text(order: &Value) -> String {
     let key = order["key"].as_str();
     let key = key.map_or_else(|| "everybody".to_owned(), escape_terminal);
     let [id, act, until, last] =
-        ["id", "act", "until", "last_acted"].map(|name| cell_text(&order[name]));
+        ["id", "act", "until", "last_applied"].map(|name| cell_text(&order[name]));
     let effect = match order["effect"].as_str() {
         Some("in force") | None => String::new(),
         Some(effect) => format!(" ({})", escape_terminal(effect)),
@@ -253,7 +253,7 @@ fn override_text(order: &Value) -> String {
         );
         format!(", in place of {id} (until {until}{with})")
     });
-    let acted = match order["acted"].as_u64() {
+    let acted = match order["applied"].as_u64() {
         None | Some(0) => String::new(),
         Some(1) => format!(", acted once, at {last}"),
         Some(count) => format!(", acted {count} times, last at {last}"),
@@ -315,9 +315,9 @@ mod tests {
                 "3/h: 0 of 3 left; refused, passes after 1m; full again after 2m",
             ),
             (
-                of("3 at once", false, 0.into(), (0.0, 0.0)),
+                of("3 concurrent", false, 0.into(), (0.0, 0.0)),
                 None,
-                "3 at once: 0 of 3 left; refused until one is given back",
+                "3 concurrent: 0 of 3 left; refused until one is given back",
             ),
             (
                 of("3/h", false, Value::Null, (1.0, 0.0)),
@@ -353,11 +353,11 @@ mod tests {
                 "retry_after": 0.0, "reset_after": 0.0});
             keys_text(
                 &serde_json::json!({"keys": [{"rule": "r", "key": "user=ada", "mode": "enforce",
-                "limits": [limit], "orders": orders.collect::<Vec<_>>()}]}),
+                "limits": [limit], "overrides": orders.collect::<Vec<_>>()}]}),
             )
         };
         assert!(key(&["block", "bypass"]).contains("left; but blocked\n"));
         assert!(key(&["bypass"]).contains("left; but bypassed: passes, and isn't counted\n"));
-        assert!(key(&["override"]).contains("left; the next passes\n"));
+        assert!(key(&["limit"]).contains("left; the next passes\n"));
     }
 }

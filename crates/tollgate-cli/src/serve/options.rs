@@ -167,7 +167,7 @@ pub struct LimitOptions {
     #[arg(long, value_name = "N", default_value = "100000", value_parser = parse_count)]
     pub max_holds: usize,
     /// How long a slot is held that was taken without a name (over RLS, RESP or /v1/check), if nobody gives it back.
-    #[arg(long, value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
+    #[arg(long = "hold-time", value_name = "TIME", default_value = "60s", value_parser = parse_positive_duration)]
     pub permit_ttl: Duration,
     /// How long a client may take to send a request, and to read its answer.
     #[arg(long, value_name = "TIME", default_value = "10s", value_parser = parse_positive_duration)]

@@ -141,7 +141,7 @@ fn orders_are_made_shown_and_ended() {
     for _ in 0..9 {
         assert_eq!((check(&service, "ada"), check(&service, "bob")), (200, 200));
     }
-    let orders = done(&service, &["orders"]);
+    let orders = done(&service, &["overrides"]);
     let lines: Vec<_> = orders.lines().collect();
     assert_eq!(lines.len(), 4, "{orders}");
     for (line, parts) in lines[1..].iter().zip([
@@ -161,12 +161,12 @@ fn orders_are_made_shown_and_ended() {
     );
     let key = done(&service, &["key", "user=eve"]);
     assert!(key.contains(" left; but blocked"), "{key}");
-    let json: Value = serde_json::from_str(&done(&service, &["orders", "--json"])).expect("JSON");
+    let json: Value = serde_json::from_str(&done(&service, &["overrides", "--json"])).expect("JSON");
     assert_eq!(
-        json["orders"][0]["left"].as_u64().map(|left| left <= 3_600),
+        json["overrides"][0]["left"].as_u64().map(|left| left <= 3_600),
         Some(true)
     );
-    assert_eq!(json["orders"][0]["acted"], 1);
+    assert_eq!(json["overrides"][0]["applied"], 1);
     let replaced = done(
         &service,
         &[
@@ -184,9 +184,9 @@ fn orders_are_made_shown_and_ended() {
     let ended = done(&service, &["unblock", "user=eve", "--rule", "per-user"]);
     assert!(ended.starts_with("ended: 1: block user=eve"), "{ended}");
     assert_eq!(check(&service, "eve"), 200);
-    done(&service, &["orders", "--end", "4"]);
-    done(&service, &["orders", "--end", "3"]);
-    assert_eq!(done(&service, &["orders"]).lines().count(), 1);
+    done(&service, &["overrides", "--end", "4"]);
+    done(&service, &["overrides", "--end", "3"]);
+    assert_eq!(done(&service, &["overrides"]).lines().count(), 1);
     assert!(done(&service, &["limiters"]).contains("per-user  user  enforce  3/h"));
 }
 
@@ -376,7 +376,7 @@ fn what_is_wrong_is_told_with_its_exit_code() {
             "error: invalid value 'soon'",
         ),
         (&["unblock", "user=ada"], 1, "error: no block of user=ada: "),
-        (&["orders", "--end", "9"], 1, "error: no order 9: "),
+        (&["overrides", "--end", "9"], 1, "error: no order 9: "),
         (&["log", "loud"], 2, "error: invalid value 'loud'"),
         (&["nothing"], 2, "error: unrecognized subcommand 'nothing'"),
     ];

@@ -229,7 +229,7 @@ fn the_policy_that_would_be_in_force_is_shown() {
         format!(
             "# of each limit one of 3 replicas enforces its part (--replicas)\n\
              # \"more\": a burst of 5 over 3 replicas is 1 each: 3 in all instead of 5; a multiple of 3 can be divided\n\
-             # \"first\": 2 at once over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided\n\
+             # \"first\": 2 concurrent over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided\n\
              limits:\n\
              # {folder}/more.yaml\n- {{\"name\": \"more\", \"rate\": \"5/s\"}}\n\
              # {folder}/first.yaml\n- {{\"name\": \"first\", \"concurrency\": 2}}\n"

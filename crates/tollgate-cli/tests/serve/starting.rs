@@ -227,7 +227,7 @@ fn replicas_say_by_what_they_divide() {
     let passed = (0..9).filter(|_| service.post("/v1/check", ada).0 == 200);
     assert_eq!(passed.count(), 3);
     service.warns(
-        "warning: \"jobs\": 2 at once over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided\n",
+        "warning: \"jobs\": 2 concurrent over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided\n",
     );
     service.warns(
         "warning: slots of \"jobs\" that are taken over Envoy's protocol or Redis' are leases",

@@ -132,7 +132,7 @@ fn rule_fields(rule: &Rule) -> FieldTexts {
     part.extend(
         rule.hash_tag
             .iter()
-            .map(|slot| ("slot", quoted_if_needed(slot))),
+            .map(|tag| ("hash_tag", quoted_if_needed(tag))),
     );
     part.extend(bracketed_names(rule.replaces.iter()).map(|names| ("replaces", names)));
     part.extend(

@@ -36,7 +36,7 @@ pub enum LimitKind {
     #[display("{_0}")]
     Quota(Quota),
     /// So many at once.
-    #[display("{_0} at once")]
+    #[display("{_0} concurrent")]
     Concurrency(u32),
     /// As many at once as a law finds. The [engine](crate::Engine) counts it itself, and asks no backend about it.
     #[display("{_0}")]

@@ -43,7 +43,7 @@ pub(crate) const RULE_FIELDS: FieldNames = &[
     "warm_up",
     "on_store_failure",
     "counting",
-    "slot",
+    "hash_tag",
     "replaces",
     "shared",
 ];

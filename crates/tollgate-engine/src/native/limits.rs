@@ -210,12 +210,12 @@ impl PolicyReader<'_> {
 
     fn read_concurrency(&mut self, node: &Node) -> Option<u32> {
         if let Value::Map(_) = node.value {
-            let message = "expected how many at once, a whole number from 1, found a map";
+            let message = "expected how many concurrent, a whole number from 1, found a map";
             let help =
                 "only a rule may have a limit that adapts: a tier's slots are for each tenant";
             return self.reject_with_help(codes::WRONG_TYPE, message, node.span, help);
         }
-        let number = self.read_count(node, "how many at once, a whole number from 1")?;
+        let number = self.read_count(node, "how many concurrent, a whole number from 1")?;
         match u32::try_from(number) {
             Ok(0) => {
                 let message = "a concurrency of 0 lets nothing pass";
@@ -224,7 +224,7 @@ impl PolicyReader<'_> {
             }
             Ok(number) => Some(number),
             Err(_) => {
-                let message = format!("{number} at once is above {}", u32::MAX);
+                let message = format!("{number} concurrent is above {}", u32::MAX);
                 self.reject_bare(codes::OUT_OF_RANGE, message, node.span)
             }
         }
@@ -249,7 +249,7 @@ impl PolicyReader<'_> {
         let help = format!("write {ADAPTIVE_EXAMPLE}; the laws are {known}");
         let law = self.required_field(&own, "adaptive", message, help);
         let law = law.and_then(|node| self.read_word(node, "law", &adaptive_algorithm_words()));
-        let message = "expected max: how many at once there may ever be";
+        let message = "expected max: how many concurrent there may ever be";
         let help = format!("write it as in {ADAPTIVE_EXAMPLE}");
         let max = self.required_field(&own, "max", message, help);
         let max = max.and_then(|node| self.read_adaptive_bound(node, "max"));
@@ -443,14 +443,14 @@ impl PolicyReader<'_> {
     }
 
     fn parse_over(&mut self, node: &Node) -> Option<OverLimitAction> {
-        const EXPECTED: &str = "refuse, or wait and for how long: wait 200ms";
+        const EXPECTED: &str = "deny, or wait and for how long: wait 200ms";
         let Value::Text(text) = &node.value else {
             return self.reject_type(node, EXPECTED);
         };
         let word = text.split_whitespace().next().unwrap_or("");
         let rest = text.trim_start().get(word.len()..).unwrap_or("").trim();
         match (word, rest) {
-            ("refuse", "") => Some(OverLimitAction::Deny),
+            ("deny", "") => Some(OverLimitAction::Deny),
             ("wait", "") => {
                 let message = "expected how long a request may wait";
                 self.reject_with_help(codes::WRONG_TYPE, message, node.span, "write wait 200ms")
@@ -460,7 +460,8 @@ impl PolicyReader<'_> {
                 .map(OverLimitAction::Wait),
             _ => {
                 let message = format!("unknown answer {:?} to what is over", truncate_text(text));
-                let help = match suggestions::closest(word, ["refuse", "wait"]) {
+                let help = match suggestions::closest(word, ["deny", "wait"]) {
+                    _ if word == "refuse" => "it is called deny now".to_owned(),
                     None => EXPECTED.to_owned(),
                     Some("wait") => "write wait and for how long: wait 200ms".to_owned(),
                     Some(near) => format!("did you mean {near:?}?"),

@@ -291,6 +291,7 @@ impl PolicyReader<'_> {
                 Some("write it with the rate: rate: 10 per 30s")
             }
             "rules" => Some("did you mean \"limits\"?"),
+            "slot" => Some("it is called hash_tag now"),
             "rates" | "limit" | "rate_limit" if table.contains(&"rate") => {
                 Some("did you mean \"rate\"?")
             }

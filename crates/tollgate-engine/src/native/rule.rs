@@ -31,7 +31,7 @@ pub(crate) const MAX_KEYS: usize = 8;
 /// What a cost is charged to.
 const COST_CHARGED_LIMITS: [&str; 2] = ["rate", "quota"];
 /// What is said of how limits are kept, which does nothing without one.
-const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "slot"];
+const COUNTING_FIELDS: [&str; 4] = ["counting", "on_store_failure", "over", "hash_tag"];
 
 impl PolicyReader<'_> {
     /// A rule as far as its own lines tell.
@@ -84,8 +84,8 @@ impl PolicyReader<'_> {
         let over = self.read_over(fields);
         let (on_store_failure, says_failure) = self.read_failure_modes(fields);
         let counting = self.read_counting(fields, algorithm, says_failure);
-        let slot = fields.get("slot");
-        let slot = slot.and_then(|node| self.read_slot(node, &keys));
+        let hash_tag = fields.get("hash_tag");
+        let hash_tag = hash_tag.and_then(|node| self.read_hash_tag(node, &keys));
         let replaces = fields.get("replaces");
         let replaces = replaces.map(|node| self.read_names(node, "the name of a rule"));
         let (replaces, at) = replaces.unwrap_or_default().into_iter().unzip();
@@ -100,7 +100,7 @@ impl PolicyReader<'_> {
             on_missing_key,
             on_store_failure,
             counting,
-            hash_tag: slot,
+            hash_tag,
             adaptive,
             shed,
             algorithm,
@@ -148,8 +148,8 @@ impl PolicyReader<'_> {
                 )
             } else if has("unlimited") && !any(LIMIT_KINDS) {
                 format!("{name} does nothing where all is unlimited: nothing is counted")
-            } else if name == "slot" && says("counting", "local") {
-                "slot does nothing where counting is local: no store is asked".to_owned()
+            } else if name == "hash_tag" && says("counting", "local") {
+                "hash_tag does nothing where counting is local: no store is asked".to_owned()
             } else {
                 continue;
             };
@@ -286,10 +286,10 @@ impl PolicyReader<'_> {
     }
 
     /// The fact of the key that says in which slot of a cluster a key is.
-    fn read_slot(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
+    fn read_hash_tag(&mut self, node: &Node, keys: &[Vec<KeyPart>]) -> Option<String> {
         let fact = self.read_fact(node)?;
         if !keys.iter().flatten().any(|part| part.fact() == fact) {
-            let message = format!("the slot {fact:?} is no fact of the key");
+            let message = format!("the hash_tag {fact:?} is no fact of the key");
             let help = "name one of the facts of the key, or leave it out: the first is taken";
             self.report_with_help(codes::CONFLICT, message, node.span, help);
         }

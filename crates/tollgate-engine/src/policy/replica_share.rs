@@ -66,7 +66,7 @@ impl Policy {
     ///     divided.notes,
     ///     [
     ///         "\"calls\": a burst of 10 over 3 replicas is 3 each: 9 in all instead of 10; a multiple of 3 can be divided",
-    ///         "\"jobs\": 2 at once over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided",
+    ///         "\"jobs\": 2 concurrent over 3 replicas is 1 each: 3 in all instead of 2; a multiple of 3 can be divided",
     ///     ]
     /// );
     /// # Ok::<(), tollgate_engine::LoadError>(())
@@ -134,7 +134,7 @@ impl Divider {
             least = least.min(count);
         }
         if let Some(slots) = &mut own.concurrency {
-            let count = self.divide_count(name, u64::from(*slots), &format!("{slots} at once"));
+            let count = self.divide_count(name, u64::from(*slots), &format!("{slots} concurrent"));
             // Never more than it was.
             *slots = u32::try_from(count).unwrap_or(*slots);
         }
@@ -279,7 +279,7 @@ mod tests {
             (
                 "concurrency: 7",
                 format!(
-                    "\"a\": 7 at once over 4 replicas is 1 each: 4 in all instead of 7; {rounded}"
+                    "\"a\": 7 concurrent over 4 replicas is 1 each: 4 in all instead of 7; {rounded}"
                 ),
             ),
             (

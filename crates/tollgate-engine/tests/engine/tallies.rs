@@ -173,7 +173,7 @@ descriptors:
         [
             "(none) 1",
             "(bounds) 0 too_large=1",
-            "(asked) 1 near=1 rate=1",
+            "(requested) 1 near=1 rate=1",
             "edge/user 2 near=1 rate=1",
             // What it would have said to the request that was refused is no count of it.
             "edge/path=/trial 1 near=1 shadow=2",

@@ -101,11 +101,11 @@ const MEANT: &[(&str, &str, &str)] = &[
     ("", "rate: 7 per 90s, algorithm: fixed-window", "7 per 90s by FixedWindow"),
     ("", "unit: day, requests_per_unit: 5, algorithm: sliding-window", "5/d by SlidingCounter"),
     ("", "quota: 10000/month", "10000/month by FixedWindow"),
-    ("", "unit: day, requests_per_unit: 5, concurrency: 3", "5/d and 3 at once by FixedWindow"),
+    ("", "unit: day, requests_per_unit: 5, concurrency: 3", "5/d and 3 concurrent by FixedWindow"),
     ("", "rate: 5/s, counting: leased", "5/s by Gcra, leased"),
     ("", "unit: day, requests_per_unit: 5, counting: local", "5/d by FixedWindow, local"),
     ("", "quota: 5/day, counting: local", "5/day by FixedWindow, local"),
-    ("", "concurrency: 5, counting: local", "5 at once by FixedWindow, local"),
+    ("", "concurrency: 5, counting: local", "5 concurrent by FixedWindow, local"),
     ("", "quota: 5/day, on_store_failure: open", "5/day by FixedWindow, open"),
     ("", "rate: 5/s, on_store_failure: circuit-break", "5/s by Gcra, circuit-break"),
     ("", "quota: 5/day, on_store_failure: inherit", "5/day by FixedWindow"),
@@ -126,7 +126,7 @@ fn limits_mean_what_they_say() {
             limit
                 .limits
                 .concurrency
-                .map(|most| format!("{most} at once")),
+                .map(|most| format!("{most} concurrent")),
         );
         all.extend(limit.limits.unlimited.then(|| "unlimited".to_owned()));
         let algorithm = format!("{:?}", limit.algorithm);
@@ -206,7 +206,7 @@ const REFUSED: &[(&str, &[&str], &str)] = &[
     ("- {key: a, rate_limit: {rate: 10/s burst 20, algorithm: fixed-window}}", &["bad-rate 3:31"], "take another rate, or another algorithm"),
     ("- {key: a, rate_limit: {rate: 10/s, algorithm: gcar}}", &["bad-algorithm 3:48"], "did you mean \"gcra\"?"),
     ("- {key: a, rate_limit: {quota: 5/blink}}", &["bad-quota 3:32"], ""),
-    ("- {key: a, rate_limit: {concurrency: 0}}", &["bad-concurrency 3:38"], "say how many at once: `concurrency: 50`"),
+    ("- {key: a, rate_limit: {concurrency: 0}}", &["bad-concurrency 3:38"], "say how many concurrent: `concurrency: 50`"),
     ("- {key: a, rate_limit: {rate: 5/s, counting: leest}}", &["bad-counting 3:46"], "use exact, leased, local"),
     ("- {key: a, rate_limit: {rate: 5/s, counting: [local]}}", &["wrong-type 3:46"], ""),
     ("- {key: a, rate_limit: {unit: day, requests_per_unit: 5, counting: leased}}", &["bad-counting 3:68"], "give it a rate in place of unit, or say exact"),

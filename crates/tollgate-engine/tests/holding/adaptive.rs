@@ -132,7 +132,7 @@ limits:
             .limit()
             .map(|limit| limit.kind().to_string())
             .as_deref(),
-        Some("1 to 2 at once by aimd")
+        Some("1 to 2 concurrent by aimd")
     );
     assert!(refused.decision().wait_or_max().is_zero());
     drop((verdict, held));

@@ -105,7 +105,7 @@ fn a_store_counts_another_period_by_itself_and_that_is_said() {
         ("rate: 5/h", None),
         ("rate: 9/d", Some(CounterState::Anew)),
         ("rate: 9/h, counting: leased", Some(CounterState::Anew)),
-        ("rate: 9/h, slot: tenant", Some(CounterState::Anew)),
+        ("rate: 9/h, hash_tag: tenant", Some(CounterState::Anew)),
     ] {
         let found = diff(&rule("rate: 9/h"), &rule(new));
         let change = &found.changes[0];
@@ -174,7 +174,7 @@ const CHANGES: [(&str, &str, &str); 16] = [
     (
         "rate: 5/s",
         "rate: 5/s, over: wait 2s",
-        "~ rule \"b\": keeps what its keys have spent\n    over: refuse (the default) -> wait 2s\n",
+        "~ rule \"b\": keeps what its keys have spent\n    over: deny (the default) -> wait 2s\n",
     ),
     (
         "rate: 5/s",

@@ -93,12 +93,12 @@ impl DenialLog {
 
     #[cold]
     pub(super) fn mistake(&self, why: &ServerMistake) {
-        self.log_limited(|untold| tracing::error!(target: TARGET, untold, "{why}"));
+        self.log_limited(|suppressed| tracing::error!(target: TARGET, suppressed, "{why}"));
     }
 
     pub(super) fn denied(&self, denial: &Denial, mode: Mode) {
         if is_logged(denial) {
-            self.log_limited(|untold| log_denial(denial, mode, untold));
+            self.log_limited(|suppressed| log_denial(denial, mode, suppressed));
         }
     }
 }
@@ -115,7 +115,7 @@ fn is_logged(denial: &Denial) -> bool {
 }
 
 /// Tells of a refusal, and of how many nothing was told since the last one.
-fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
+fn log_denial(denial: &Denial, mode: Mode, suppressed: u64) {
     let outcome = match mode {
         Mode::Enforce => "refused",
         Mode::Shadow => "shadow",
@@ -128,7 +128,7 @@ fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
         ..
     } = denial;
     if let Some(error) = &denial.error {
-        tracing::error!(target: TARGET, error = &**error, outcome, untold, "the limits can't be asked");
+        tracing::error!(target: TARGET, error = &**error, outcome, suppressed, "the limits can't be asked");
         return;
     }
     if *reason == DenyReason::MissingKey {
@@ -140,7 +140,7 @@ fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
             outcome,
             reason = reason.name(),
             wanted,
-            untold,
+            suppressed,
             "a request lacks the key of its limit"
         );
         return;
@@ -160,7 +160,7 @@ fn log_denial(denial: &Denial, mode: Mode, untold: u64) {
         reason = reason.name(),
         retry_after_ms,
         limit = decision.limit,
-        untold,
+        suppressed,
         "{what}"
     );
 }

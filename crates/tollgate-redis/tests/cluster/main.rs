@@ -90,7 +90,7 @@ async fn one_tenant_is_asked_about_in_one_call(cluster: &Cluster) {
         cluster,
         "limits:
          - {name: per-user, key: [tenant, user], rate: 1000/h}
-         - {name: per-path, key: [path, tenant], slot: tenant, rate: 1000/h, algorithm: sliding-log}
+         - {name: per-path, key: [path, tenant], hash_tag: tenant, rate: 1000/h, algorithm: sliding-log}
          - {name: per-tenant, key: tenant, rate: 5/h, quota: 1000/day}",
     );
     for tenant in ["acme", "globex", "initech", "umbrella"] {

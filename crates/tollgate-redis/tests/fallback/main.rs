@@ -238,7 +238,7 @@ fn a_broken_circuit_asks_by_one_probe_ever_more_rarely() {
         "FallbackEnded",
     ];
     assert_eq!(names, expected, "{events:?}");
-    assert!(events[3].contains("untold: 4"), "{events:?}");
+    assert!(events[3].contains("suppressed: 4"), "{events:?}");
 }
 
 #[test]

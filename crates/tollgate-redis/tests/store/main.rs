@@ -157,7 +157,7 @@ async fn keys_tell_what_they_are_and_a_tenants_are_together() {
     let text = "
 limits:
 - {name: per-tenant, key: tenant, rate: 100/h}
-- {name: per-user, key: [user, tenant], slot: tenant, rate: 10/h}
+- {name: per-user, key: [user, tenant], hash_tag: tenant, rate: 10/h}
 - {name: all, rate: 1000/h}
 ";
     let policy = Policy::from_text(text, Format::Yaml)

@@ -88,10 +88,10 @@ const OPERATIONS: Routes<Operation> = &[
         "/admin/bypass",
         &[("POST", Operation::AddOverride(RequestKind::Bypass))],
     ),
-    ("/admin/orders", &[("GET", Operation::Overrides)]),
+    ("/admin/overrides", &[("GET", Operation::Overrides)]),
     ("/admin/top", &[("GET", Operation::Top)]),
     ("/debug/limiters", &[("GET", Operation::Limiters)]),
-    ("/admin/orders/", &[("DELETE", Operation::RemoveOverride)]),
+    ("/admin/overrides/", &[("DELETE", Operation::RemoveOverride)]),
     (
         "/admin/reload",
         &[("GET", Operation::Preview), ("POST", Operation::Reload)],

@@ -48,7 +48,7 @@ gauge tollgate_fallback_active Whether requests are decided without the store.
 gauge tollgate_breaker_state Whether rules that circuit-break ask the store: 0 they do, 1 one of them tries or the next will, 2 they don't.
 gauge tollgate_lease_tokens Tokens that this process holds of leased limits.
 counter tollgate_store_round_trips Calls of the store.
-counter tollgate_store_questions Questions that these calls answered.
+counter tollgate_store_requests Requests that these calls answered.
 histogram tollgate_request_seconds From when a request was read until its answer was ready.
 gauge tollgate_connections Connections that are open.
 counter tollgate_grpc_resets Calls that clients gave up before their messages were complete.
@@ -249,7 +249,7 @@ fn store(out: &mut MetricWriter<'_>, stats: &BackendStats) -> fmt::Result {
     out.gauge("tollgate_breaker_state", store.breaker as u64)?;
     out.gauge("tollgate_lease_tokens", store.leased_tokens)?;
     out.counter("tollgate_store_round_trips", store.round_trips)?;
-    out.counter("tollgate_store_questions", store.queries)
+    out.counter("tollgate_store_requests", store.queries)
 }
 
 /// How long things took; nothing without a histogram.

@@ -61,7 +61,7 @@ fn operators_and_metrics_show_where_it_is() {
         assert_eq!(status == 200, passes, "{number}: {status}");
     }
     let now = shown(&operated);
-    assert_eq!(now["limit"], json!("2 to 100 at once by aimd"));
+    assert_eq!(now["limit"], json!("2 to 100 concurrent by aimd"));
     assert_eq!(
         (&now["law"], &now["limit_now"]),
         (&json!("aimd"), &json!(20))

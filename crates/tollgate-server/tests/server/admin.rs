@@ -132,7 +132,7 @@ fn a_block_ends_by_itself_or_before() {
     assert!(!passes && answer.contains("retry-after: 600"), "{answer}");
     assert!(operated.check(BOB).0);
     let key = operated.done(("GET", "/admin/key?user=ada", ""));
-    assert_eq!(key["keys"][0]["orders"][0]["id"], 1);
+    assert_eq!(key["keys"][0]["overrides"][0]["id"], 1);
     operated
         .running
         .clock
@@ -141,8 +141,8 @@ fn a_block_ends_by_itself_or_before() {
     operated.running.clock.advance(Duration::from_secs(1));
     assert!(operated.check(ADA).0);
     assert_eq!(
-        operated.done(("GET", "/admin/orders", "")),
-        json!({"orders": []})
+        operated.done(("GET", "/admin/overrides", "")),
+        json!({"overrides": []})
     );
     // Ended by hand, each in its way.
     operated.done(block);
@@ -153,7 +153,7 @@ fn a_block_ends_by_itself_or_before() {
     ));
     assert!(operated.check(ADA).0);
     let id = operated.done(block)["id"].as_u64().expect("a number");
-    operated.done(("DELETE", &format!("/admin/orders/{id}"), ""));
+    operated.done(("DELETE", &format!("/admin/overrides/{id}"), ""));
     assert!(operated.check(ADA).0);
     let said = operated.said.text();
     for line in [
@@ -189,7 +189,7 @@ fn another_limit_is_for_a_while() {
     ));
     assert_eq!(
         (&slots["limits"], &slots["left"]),
-        (&json!("9 at once"), &json!(600))
+        (&json!("9 concurrent"), &json!(600))
     );
 }
 
@@ -382,7 +382,7 @@ fn what_cant_be_ordered_is_told() {
             "unblock",
             r#"{"rule":"all"}"#,
             404,
-            "no block of everybody of \"all\": tollgate admin orders shows all (GET /admin/orders)",
+            "no block of everybody of \"all\": tollgate admin overrides shows all (GET /admin/overrides)",
         ),
     ] {
         let (found, answer) = operated.operate(("POST", &format!("/admin/{path}"), body));
@@ -391,12 +391,12 @@ fn what_cant_be_ordered_is_told() {
             assert_eq!(answer["detail"], why, "{path} {body}");
         }
     }
-    let (status, answer) = operated.operate(("DELETE", "/admin/orders/77", ""));
+    let (status, answer) = operated.operate(("DELETE", "/admin/overrides/77", ""));
     assert_eq!(
         (status, &answer["detail"]),
         (
             404,
-            &json!("no order 77: tollgate admin orders shows all (GET /admin/orders)")
+            &json!("no order 77: tollgate admin overrides shows all (GET /admin/overrides)")
         )
     );
     assert_eq!(operated.state(), before);

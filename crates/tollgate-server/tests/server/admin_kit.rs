@@ -138,7 +138,7 @@ impl Operated {
         let get = |path: &str| self.done(("GET", path, ""));
         let server = self.running.server.as_ref().expect("a service");
         json!({
-            "orders": get("/admin/orders"),
+            "overrides": get("/admin/overrides"),
             "rules": get("/admin/rules"),
             "top": get("/admin/top"),
             "log": get("/admin/log"),

@@ -32,8 +32,8 @@ fn a_fact_with_two_values_is_rejected_and_blocks_nobody() {
     }
     let (status, answer) = operated.operate(("GET", "/admin/key?user=a&user=b", ""));
     assert_eq!(status, 400, "{answer}");
-    let orders = operated.done(("GET", "/admin/orders", ""));
-    assert_eq!(orders["orders"], json!([]), "{orders}");
+    let orders = operated.done(("GET", "/admin/overrides", ""));
+    assert_eq!(orders["overrides"], json!([]), "{orders}");
 }
 
 #[test]
@@ -85,14 +85,14 @@ fn a_network_is_blocked_and_each_order_tells_what_it_did() {
         &json!({"facts": {"ip": "198.51.100.0/24"}}),
     );
     assert_eq!(
-        (&made["effect"], &made["acted"]),
+        (&made["effect"], &made["applied"]),
         (&json!("in force"), &json!(0))
     );
     assert!(!operated.check(r#"{"ip":"198.51.100.9"}"#).0);
     assert!(operated.check(r#"{"ip":"198.51.101.9"}"#).0);
-    let orders = operated.done(("GET", "/admin/orders", ""));
-    let (order, last) = (&orders["orders"][0], json!("1970-01-01T00:00:00Z"));
-    assert_eq!((&order["acted"], &order["last_acted"]), (&json!(1), &last));
+    let orders = operated.done(("GET", "/admin/overrides", ""));
+    let (order, last) = (&orders["overrides"][0], json!("1970-01-01T00:00:00Z"));
+    assert_eq!((&order["applied"], &order["last_applied"]), (&json!(1), &last));
     let typo = ("POST", "/admin/block", r#"{"facts":{"usr":"bot"}}"#);
     let (status, answer) = operated.operate(typo);
     assert_eq!(
@@ -198,7 +198,7 @@ fn a_bypass_is_a_concern_and_a_metric_until_it_ends() {
     ] {
         assert!(metrics.contains(line), "{line}: {metrics}");
     }
-    operated.done(("DELETE", "/admin/orders/1", ""));
+    operated.done(("DELETE", "/admin/overrides/1", ""));
     assert_eq!(bypass(), (200, Value::Null));
 }
 

@@ -10,7 +10,7 @@ use crate::kit::Running;
 const ROUTES: [Asked<'static>; 17] = [
     ("GET", "/admin/rules", ""),
     ("GET", "/admin/top", ""),
-    ("GET", "/admin/orders", ""),
+    ("GET", "/admin/overrides", ""),
     ("GET", "/admin/key?user=ada", ""),
     ("POST", "/admin/key", r#"{"facts":{"user":"ada"}}"#),
     ("GET", "/debug/limiters", ""),
@@ -27,7 +27,7 @@ const ROUTES: [Asked<'static>; 17] = [
     ("POST", "/admin/bypass", r#"{"all":true,"for":"1m"}"#),
     ("POST", "/admin/reload", "{}"),
     ("PUT", "/admin/log", r#"{"level":"debug"}"#),
-    ("DELETE", "/admin/orders/1", ""),
+    ("DELETE", "/admin/overrides/1", ""),
     ("POST", "/admin/bypass", r#"{"rule":"per-user"}"#),
 ];
 

@@ -47,7 +47,7 @@ const RATES: &[&str] = &[
 #[rustfmt::skip]
 const OTHERS: &[Scenario] = &[
     // Several rules: the tightest is told of, a refusal charges none, and a request without the facts meets none.
-    ("limits: [{name: wide, key: user, rate: 10/h}, {name: narrow, match: {path: /narrow}, key: user, rate: 2/h, over: refuse}, \
+    ("limits: [{name: wide, key: user, rate: 10/h}, {name: narrow, match: {path: /narrow}, key: user, rate: 2/h, over: deny}, \
        {name: all, rate: 12/h}]",
      &["x3 check user=1 path=/narrow", "x4 check user=1", "check user=2 path=/narrow COST 2", "x5 check user=2", "check", "+20m x3 check user=1 path=/narrow",
        "refund user=1 path=/narrow COST 1", "peek user=1 path=/narrow COST 0", "peek user=1 path=/narrow COST 3"]),

@@ -25,7 +25,7 @@ limits:
 const DENIED: [(&str, &str, Option<&str>); 5] = [
     ("/rate", "rate", Some("1/h")),
     ("/quota", "quota", Some("1/day")),
-    ("/slots", "concurrency", Some("1 at once")),
+    ("/slots", "concurrency", Some("1 concurrent")),
     ("/large", "too_large", Some("5/h")),
     ("/blocked", "blocked", None),
 ];

@@ -45,7 +45,7 @@ fn refusals_are_told_with_rule_and_key_and_some_of_many() {
                 "outcome=\"refused\"",
                 "reason=\"rate\"",
                 "retry_after_ms=3600000",
-                "untold=0",
+                "suppressed=0",
             ] {
                 assert!(lines[0].contains(part), "{part}: {lines:?}");
             }
@@ -55,7 +55,7 @@ fn refusals_are_told_with_rule_and_key_and_some_of_many() {
             assert_eq!(hex, 16, "{lines:?}");
             clock.advance(Duration::from_secs(60));
             ask(&app, request()).await;
-            assert!(log.take()[0].contains("untold=3"));
+            assert!(log.take()[0].contains("suppressed=3"));
         });
     });
 }
@@ -107,7 +107,7 @@ fn mistakes_are_told_at_start_and_once() {
             assert_eq!(ask(&by_user, from("192.0.2.1", "/")).await.status, 500);
             let expected = "ERROR tollgate message=a request has no key to be limited by: it lacks the extension \
                             tollgate_http::guard::request::User: put the layer that sets it outside of this one, which in \
-                            axum means to add it after this one: the layer that is added last runs first untold=0";
+                            axum means to add it after this one: the layer that is added last runs first suppressed=0";
             assert_eq!(log.take(), [expected]);
         });
     });
@@ -133,7 +133,7 @@ fn mistakes_are_logged_as_sparingly_as_refusals() {
         assert_eq!(ask_one().await, 500);
         let told = log.take();
         assert_eq!(told.len(), 1);
-        assert!(told[0].contains("untold=98"), "{told:?}");
+        assert!(told[0].contains("suppressed=98"), "{told:?}");
     });
 }
 
@@ -190,7 +190,7 @@ fn clients_cause_neither_500_nor_lines_above_debug() {
                 if is_debug {
                     let expected = "DEBUG tollgate message=a request lacks the key of its limit rule=\"requests:1000/s\" \
                                     outcome=\"refused\" reason=\"missing_key\" wanted=\"exactly one header x-api-key\" \
-                                    untold=0";
+                                    suppressed=0";
                     assert_eq!(lines[0], expected);
                 } else {
                     assert_eq!(lines, [] as [String; 0]);
@@ -362,7 +362,7 @@ fn what_can_not_be_asked_is_logged_as_sparingly_as_refusals() {
                 clock.advance(Duration::from_secs(1));
                 ask(&app, from("192.0.2.1", "/")).await;
                 let told = log.take();
-                assert!(told[0].contains("untold=98"), "{told:?}");
+                assert!(told[0].contains("suppressed=98"), "{told:?}");
             });
         });
     }

@@ -39,11 +39,11 @@ impl fmt::Display for AllowanceParseError {
             Self::Rate(error) => write!(f, "{error}"),
             Self::Quota { part, error } => write!(
                 f,
-                "{part:?} is no quota ({error}) and no concurrency such as \"5 at once\""
+                "{part:?} is no quota ({error}) and no concurrency such as \"5 concurrent\""
             ),
             Self::Concurrency { part } => write!(
                 f,
-                "{part:?} names no number of requests; write it as \"5 at once\""
+                "{part:?} names no number of requests; write it as \"5 concurrent\""
             ),
             Self::Duplicate { part } => write!(
                 f,
@@ -58,7 +58,7 @@ impl std::error::Error for AllowanceParseError {}
 impl FromStr for TierLimits {
     type Err = AllowanceParseError;
 
-    /// Reads `"10/s burst 20, 1000/day, 5 at once"`: a rate, then a quota and a concurrency, if any.
+    /// Reads `"10/s burst 20, 1000/day, 5 concurrent"`: a rate, then a quota and a concurrency, if any.
     fn from_str(text: &str) -> Result<Self, AllowanceParseError> {
         let mut parts = text.split(',').map(str::trim);
         let rate: Rate = parts
@@ -71,7 +71,7 @@ impl FromStr for TierLimits {
             let twice = || AllowanceParseError::Duplicate {
                 part: part.to_owned(),
             };
-            if let Some(number) = part.strip_suffix("at once") {
+            if let Some(number) = part.strip_suffix("concurrent") {
                 let limit = number.trim().replace('_', "").parse();
                 let limit = limit.map_err(|_| AllowanceParseError::Concurrency {
                     part: part.to_owned(),

@@ -74,7 +74,7 @@ fn write_key(out: &mut Vec<u8>, found: &KeyState, now: Timestamp) {
             write_field(object, "applies", applies);
         }
         json::array(object.field("limits"), &found.limits, write_limit);
-        json::array(object.field("orders"), &found.orders, |out, order| {
+        json::array(object.field("overrides"), &found.orders, |out, order| {
             write_override(out, order, now, None);
         });
     });

@@ -1,4 +1,4 @@
-//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass`, `/admin/orders`: what operators order over the
+//! `/admin/block`, `/admin/unblock`, `/admin/override`, `/admin/bypass`, `/admin/overrides`: what operators order over the
 //! policy, each for a while.
 
 use std::fmt::Display;
@@ -19,7 +19,7 @@ use crate::http::session::{HttpError, HttpSession};
 use crate::log::{Quoted, format_time};
 
 /// Where those are that there are.
-const LIST_HINT: &str = "tollgate admin orders shows all (GET /admin/orders)";
+const LIST_HINT: &str = "tollgate admin overrides shows all (GET /admin/overrides)";
 
 impl<B: CounterStore> HttpSession<B> {
     pub(super) fn add_override(
@@ -98,7 +98,7 @@ impl<B: CounterStore> HttpSession<B> {
     pub(super) fn list_overrides(&mut self) -> Result<(), HttpError> {
         let (orders, now) = (self.service.decider.engine.overrides(), self.wall_time());
         json::object(&mut self.answer.body, |object| {
-            json::array(object.field("orders"), &orders, |out, order| {
+            json::array(object.field("overrides"), &orders, |out, order| {
                 write_override(out, order, now, None);
             });
         });
@@ -140,8 +140,8 @@ pub(super) fn write_override(
         write_field(object, "left", left.as_secs());
         write_field(object, "effect", order.effect.to_string());
         // How many requests it has decided, and when it did so last.
-        write_field(object, "acted", order.used_count);
-        write_field(object, "last_acted", order.last_used_at.map(format_time));
+        write_field(object, "applied", order.used_count);
+        write_field(object, "last_applied", order.last_used_at.map(format_time));
         object.optional("in_place_of", before, |out, before| {
             json::object(out, |object| {
                 write_field(object, "id", before.id);
