@@ -140,7 +140,7 @@ impl fmt::Display for LimitError {
                 instead,
             } => write!(
                 f,
-                "{limiter} can't treat new keys at its cap as AtCap::{policy} says; use {instead}"
+                "{limiter} can't treat new keys at its cap as WhenFull::{policy} says; use {instead}"
             ),
         }
     }
