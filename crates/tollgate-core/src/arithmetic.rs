@@ -186,7 +186,7 @@ pub trait Arithmetic: sealed::Sealed + Copy + Debug {
     /// let (fast, slow) = (Rate::per_second(1_000), Rate::per_minute(1));
     /// let (fast, slow) = (LeakyBucket::new(fast)?, LeakyBucket::new(slow)?);
     /// let full = fast.empty(Timestamp::ZERO);
-    /// // The thousand leak away in a second, whoever asks then.
+    /// // The thousand leak away in a second, because they stay under the old limit until then.
     /// let at = slow.earliest_before_migration(&full, &fast, Timestamp::ZERO, 1);
     /// assert_eq!(at, Some(Timestamp::from_secs(1)));
     /// # Ok::<(), tollgate_core::LimitError>(())

@@ -28,8 +28,8 @@ pub enum Outcome {
 /// assert_eq!(decision.remaining, 1);
 /// assert_eq!(decision.reset_after, Duration::from_millis(400));
 ///
-/// let refused = limit.decide(&mut state, Timestamp::ZERO, 2);
-/// assert_eq!(refused.retry_after, Some(Duration::from_millis(100)));
+/// let denied = limit.decide(&mut state, Timestamp::ZERO, 2);
+/// assert_eq!(denied.retry_after, Some(Duration::from_millis(100)));
 /// # Ok::<(), tollgate_core::LimitError>(())
 /// ```
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
@@ -125,8 +125,8 @@ impl Decision {
     /// use core::time::Duration;
     /// use tollgate_core::{Decision, Outcome};
     ///
-    /// let refused = |wait| Decision::new(Outcome::Denied, 5, 0, wait, wait);
-    /// assert_eq!(refused(Duration::from_millis(1_001)).retry_after_secs(), Some(2));
+    /// let denied = |wait| Decision::new(Outcome::Denied, 5, 0, wait, wait);
+    /// assert_eq!(denied(Duration::from_millis(1_001)).retry_after_secs(), Some(2));
     /// let never = Decision::new(Outcome::Never, 5, 5, Duration::MAX, Duration::ZERO);
     /// assert_eq!(never.retry_after_secs(), None);
     /// ```

@@ -181,6 +181,7 @@ impl Arithmetic for Gcra {
     fn charge_overrun(&self, tat: &mut TatState, now: Timestamp, tokens: u64) {
         let price = self.pace.interval.saturating_mul(tokens);
         let owed = tat.0.max(word(now));
+        // Capped at a full bucket, so that one wrong estimate delays later requests by a bounded time.
         tat.0 = owed.saturating_add(price.min(self.pace.capacity));
     }
 
@@ -208,6 +209,7 @@ impl Arithmetic for Gcra {
 
     fn move_to_clock(&self, tat: &mut TatState, from: Timestamp, to: Timestamp) {
         tat.0 = match tat.0.saturating_sub(word(from)) {
+            // A TAT in the past stays "never seen" on any clock, even one that shows an earlier time.
             0 => 0,
             ahead => word(to).saturating_add(ahead),
         };
@@ -463,7 +465,7 @@ impl GcraParams {
     /// ```
     /// use tollgate_core::{Arithmetic, Gcra, Rate, Timestamp, units};
     ///
-    /// // A thousand of 1000/s are paid back in a second, whoever asks then.
+    /// // A debt of a thousand at 1000/s drains in a second, because it stays at the old rate until then.
     /// let fast = Gcra::new(Rate::per_second(1_000))?.params();
     /// let slow = Gcra::new(Rate::per_minute(1))?.params();
     /// let (now, spent) = (Timestamp::ZERO, fast.empty(Timestamp::ZERO));

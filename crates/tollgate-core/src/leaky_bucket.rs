@@ -63,6 +63,7 @@ impl LeakyBucket {
     #[expect(clippy::cast_precision_loss, reason = "only for people to read")]
     pub fn level(&self, level: &BucketLevel, now: Timestamp) -> f64 {
         let (debt, price) = (self.debt_at(level, now), self.price);
+        // Divided in two parts, because a debt of up to 128 bits would lose its fraction as one `f64`.
         (debt / price) as f64 + (debt % price) as f64 / price as f64
     }
 
@@ -70,6 +71,7 @@ impl LeakyBucket {
     #[inline]
     pub(crate) fn debt_at(&self, level: &BucketLevel, now: Timestamp) -> u128 {
         let elapsed = now.nanos_since(level.as_of);
+        // Debt from before a switch to unlimited is gone at the next nanosecond.
         if self.rate.is_unlimited() && elapsed > 0 {
             return 0;
         }
@@ -151,6 +153,7 @@ impl LeakyBucket {
         if self.drain == 0 {
             return None;
         }
+        // Rounded up: at the nanosecond before, a part of the units would remain.
         let nanos = u64::try_from(div_ceil(units, self.drain)).ok()?;
         let end = start.as_nanos().checked_add(nanos)?;
         Some(Timestamp::from_nanos(end))

@@ -162,8 +162,8 @@ impl<A: Arithmetic> Ledger<A> {
     /// ledger.reserve(&limit, now, 8, Duration::ZERO).expect("a full bucket"); // these are out
     /// assert!(ledger.allow(&limit, now, 2));
     /// // Two drain whatever becomes of the eight; a third would be one of them.
-    /// let refused = ledger.reserve_with_outstanding(&limit, 8, now, 3, Duration::MAX);
-    /// assert!(matches!(refused, Err(BookingError::TooFarAhead(_))));
+    /// let denied = ledger.reserve_with_outstanding(&limit, 8, now, 3, Duration::MAX);
+    /// assert!(matches!(denied, Err(BookingError::TooFarAhead(_))));
     /// let booked = ledger.reserve_with_outstanding(&limit, 8, now, 2, Duration::MAX);
     /// assert_eq!(booked.expect("beside them").at(), Timestamp::from_millis(200));
     /// # Ok::<(), tollgate_core::LimitError>(())
@@ -420,6 +420,7 @@ impl<A: Arithmetic> Ledger<A> {
 
     /// After this, no earlier booking can be cancelled.
     const fn invalidate_bookings(&mut self) {
+        // The count of charges restarts at 0: a receipt of an older era never matches it, because the era differs.
         self.version = ((self.version >> ERA_SHIFT) + 1) << ERA_SHIFT;
     }
 

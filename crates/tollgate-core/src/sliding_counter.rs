@@ -101,6 +101,7 @@ impl SlidingCounter {
         now: Timestamp,
         cost: u64,
     ) -> Option<Timestamp> {
+        // Time alone never lowers `current`, so a cost that doesn't fit beside it can't pass in this window.
         let held = counts.current.checked_add(cost)?;
         let room = self.allowed_total(counts.previous).checked_sub(held)?;
         if counts.previous == 0 {
@@ -109,6 +110,7 @@ impl SlidingCounter {
         // floor(previous · view / window) ≤ room  ⟺  previous · view < (room + 1) · window.
         let bound = (u128::from(room) + 1) * u128::from(self.span.nanos) - 1;
         let view = u64::try_from(bound / u128::from(counts.previous)).unwrap_or(u64::MAX);
+        // The view only shrinks as time passes, so the time at `now` is the earliest.
         let view = view.min(self.nanos_in_view(counts, now));
         if view == 0 {
             return None;

@@ -129,7 +129,9 @@ impl Arithmetic for SlidingLog {
         if cost > self.span.limit {
             return None;
         }
+        // A time before the newest hit counts as that hit's time, because hits are logged in order.
         let (expired, gone) = self.expired_prefix(log, now.max(log.newest_hit()));
+        // Entries expire oldest first, so the cost passes when the last one that it needs has expired.
         let mut used = log.total - gone;
         let mut at = now;
         for entry in log.entries.iter().skip(expired) {

@@ -146,9 +146,9 @@ impl<C: Clock> FairLimiter<C> {
     /// assert_eq!(limiter.acquire_n("ada", 10).wait_blocking(), Ok(Duration::ZERO));
     /// // Five more take half a second, so less patience fails at once.
     /// let patience = Duration::from_millis(400);
-    /// let refused = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
-    /// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-    /// assert_eq!(refused.decision().wait_or_max(), Duration::from_millis(500));
+    /// let denied = limiter.acquire_n("ada", 5).timeout(patience).wait_blocking().unwrap_err();
+    /// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+    /// assert_eq!(denied.decision().wait_or_max(), Duration::from_millis(500));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     pub fn acquire_n<K: Hash + ?Sized>(

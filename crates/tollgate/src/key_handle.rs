@@ -172,9 +172,9 @@ impl<P: KeyTarget> KeyHandle<P> {
     ///     .clock(Manual::new())
     ///     .build()?;
     /// assert!(limiter.allow("user"));
-    /// let slot = limiter.key("user").reserve(1)?;
-    /// assert_eq!(slot.delay(), Duration::from_millis(100));
-    /// slot.cancel();
+    /// let reservation = limiter.key("user").reserve(1)?;
+    /// assert_eq!(reservation.delay(), Duration::from_millis(100));
+    /// reservation.cancel();
     /// # Ok::<(), Box<dyn std::error::Error>>(())
     /// ```
     pub fn reserve(&self, cost: u64) -> Result<Reservation<Self>, RateDenied> {

@@ -10,13 +10,13 @@
 //! }
 //! let decision = limiter.check_n(5); // remaining, retry_after, reset_after
 //! assert_eq!(decision.limit, 200);
-//! let slot = limiter.reserve(5)?; // look at slot.delay(), then wait for it, or cancel
-//! slot.cancel();
-//! limiter.acquire().wait_blocking()?; // pace politely, first come first served
+//! let reservation = limiter.reserve(5)?; // read reservation.delay(), then wait or cancel
+//! reservation.cancel();
+//! limiter.acquire().wait_blocking()?; // first come first served
 //! # Ok::<(), tollgate::RateDenied>(())
 //! ```
 //!
-//! Any executor can await a wait: `limiter.acquire().await?`, `slot.wait().await`.
+//! Any executor can await a wait: `limiter.acquire().await?`, `reservation.wait().await`.
 //!
 //! Which verb to use:
 //!

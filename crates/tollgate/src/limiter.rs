@@ -215,8 +215,8 @@ impl<C: Clock> Limiter<C> {
     /// use tollgate::{Limiter, Rate};
     ///
     /// let limiter = Arc::new(Limiter::new(Rate::per_second(10)));
-    /// let slot = limiter.reserve_owned(2)?;
-    /// std::thread::spawn(move || slot.wait_blocking()).join().unwrap();
+    /// let reservation = limiter.reserve_owned(2)?;
+    /// std::thread::spawn(move || reservation.wait_blocking()).join().unwrap();
     /// # Ok::<(), tollgate::RateDenied>(())
     /// ```
     pub fn reserve_owned(

@@ -110,9 +110,9 @@ impl<H: LimitHandle> Reservation<H> {
     ///
     /// let limiter = Limiter::with_clock(Rate::per_second(10).burst(1), Manual::new());
     /// assert!(limiter.allow());
-    /// let slot = limiter.reserve(1)?;
-    /// let act_at = slot.ready_at();
-    /// slot.keep(); // to be used at that time; dropped, it would have been given back
+    /// let reservation = limiter.reserve(1)?;
+    /// let act_at = reservation.ready_at();
+    /// reservation.keep(); // to be used at that time; a dropped reservation is cancelled
     /// assert_eq!(limiter.reserve(1)?.ready_at() - act_at, Duration::from_millis(100));
     /// # Ok::<(), tollgate::RateDenied>(())
     /// ```

@@ -59,8 +59,8 @@ use limit::{ClockReading, LevelCharge};
 /// passed.permits.success(); // at the end of the request
 ///
 /// assert!(request("ada").allowed().is_some());
-/// let CompositeDecision::Denied(refusal) = request("ada") else { panic!("the third in a minute") };
-/// assert_eq!((refusal.name, refusal.kind), ("user", LimitKind::Rate));
+/// let CompositeDecision::Denied(denial) = request("ada") else { panic!("the third in a minute") };
+/// assert_eq!((denial.name, denial.kind), ("user", LimitKind::Rate));
 /// assert_eq!(service.peek().remaining, 998); // nothing was charged for the third
 /// ```
 #[derive(Debug, Default)]

@@ -47,6 +47,7 @@ impl Backoff {
     const MOST: u32 = 6;
 
     pub(crate) fn back_off(&mut self) {
+        // Doubles with each loss, so that competing threads soon come at different times.
         for _ in 0..1u32 << self.losses {
             spin_loop();
         }

@@ -149,7 +149,7 @@ impl From<LimitError> for TierError {
 /// let passes: Vec<_> = (0..9).filter_map(|_| tiers.allow("hobbyist")).collect();
 /// assert_eq!(passes.len(), 5); // five at once, and they are all still running
 /// let verdict = tiers.check("hobbyist");
-/// assert_eq!(verdict.denial().expect("refused").kind, LimitKind::Concurrency);
+/// assert_eq!(verdict.denial().expect("denied").kind, LimitKind::Concurrency);
 /// assert!(tiers.check("acme").denial().is_none());
 /// # Ok::<(), tollgate::tiers::TierError>(())
 /// ```

@@ -53,8 +53,8 @@ use path_charge::PathCharge;
 /// assert!(tree.allow(upload));
 /// let alice = tree.leaf(users, "alice");
 /// assert_eq!((0..20).filter(|_| tree.allow(alice)).count(), 10);
-/// let refused = tree.check(alice);
-/// assert_eq!(tree.path(refused.node).as_deref(), Some("root/search/user"));
+/// let denied = tree.check(alice);
+/// assert_eq!(tree.path(denied.node).as_deref(), Some("root/search/user"));
 /// # Ok::<(), tollgate::tree::TreeError>(())
 /// ```
 ///

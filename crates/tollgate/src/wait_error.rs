@@ -15,11 +15,11 @@ use tollgate_core::{Decision, Outcome};
 /// assert!(limiter.allow());
 /// // The wait would be a second, so half a second of patience fails at once.
 /// let patience = Duration::from_millis(500);
-/// let refused = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
-/// assert!(matches!(refused, RateDenied::DeadlineExceeded(_)));
-/// assert_eq!(refused.decision().wait_or_max(), Duration::from_secs(1));
+/// let denied = limiter.acquire().timeout(patience).wait_blocking().unwrap_err();
+/// assert!(matches!(denied, RateDenied::DeadlineExceeded(_)));
+/// assert_eq!(denied.decision().wait_or_max(), Duration::from_secs(1));
 /// assert_eq!(
-///     refused.to_string(),
+///     denied.to_string(),
 ///     "rate limit: the wait of 1s is longer than the deadline allows"
 /// );
 /// ```

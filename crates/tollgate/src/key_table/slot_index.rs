@@ -92,6 +92,7 @@ impl SlotIndex {
     fn grow(&mut self) {
         let length = self.words.len();
         let longer = (length + length / 2).max(FEWEST_PLACES);
+        // Never more than the full index needs, but at least one place more, so that growth always makes room.
         let longer = longer.min(self.most_places).max(length + 1);
         for word in std::mem::replace(&mut self.words, vec![0; longer]) {
             if word != 0 {
@@ -111,6 +112,7 @@ impl SlotIndex {
     /// The tag's home place in the array.
     #[inline]
     fn home_place(&self, tag: u32) -> usize {
+        // A multiplication and a shift instead of a modulo: faster, and right for any length.
         let scaled = u64::from(tag).wrapping_mul(self.words.len() as u64);
         usize::try_from(scaled >> NUMBER_BITS).unwrap_or(0)
     }

@@ -87,8 +87,8 @@ impl<C: Clock, T> KeyedLimiter<C, T> {
     /// let tenant = Tier::new(Algorithm::Gcra, Rate::per_hour(10))?;
     /// let keys = [(limiter.key("user"), 1), (limiter.key("tenant").at(&tenant)?, 4)];
     /// assert!(limiter.check_all(&keys).decision.is_allowed());
-    /// let refused = limiter.check_all(&keys);
-    /// assert_eq!((refused.decided_by, refused.decision.is_allowed()), (Some(0), false));
+    /// let denied = limiter.check_all(&keys);
+    /// assert_eq!((denied.decided_by, denied.decision.is_allowed()), (Some(0), false));
     /// assert_eq!(limiter.key("tenant").at(&tenant)?.peek().remaining, 6);
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```

@@ -130,8 +130,8 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// assert!(limiter.key("tenant").allow_n(10));
     /// let gold = Tier::new(Algorithm::Gcra, Rate::per_second(10).burst(5))?;
     /// // Six of the ten have to be paid back before one fits a bucket of five: not an hour.
-    /// let refused = limiter.key("tenant").at(&gold)?.check();
-    /// assert_eq!(refused.wait_or_max(), Duration::from_millis(600));
+    /// let denied = limiter.key("tenant").at(&gold)?.check();
+    /// assert_eq!(denied.wait_or_max(), Duration::from_millis(600));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline]
@@ -170,7 +170,7 @@ impl<L: LimiterPointer> KeyHandle<FingerprintKey<L>> {
     /// assert!(user.check().is_allowed());
     /// let passed = user.try_fast_check(now, 1).expect("a key that was seen");
     /// assert!(passed.is_allowed() && passed.decision().remaining == 0);
-    /// assert!(user.try_fast_check(now, 1).is_some_and(|refused| !refused.is_allowed()));
+    /// assert!(user.try_fast_check(now, 1).is_some_and(|denied| !denied.is_allowed()));
     /// # Ok::<(), tollgate::LimitError>(())
     /// ```
     #[inline(always)]

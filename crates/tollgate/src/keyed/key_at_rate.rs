@@ -38,7 +38,7 @@ pub(crate) struct KeyRate {
     pub(super) is_limiter_rate: bool,
 }
 
-/// The result of the [fast path](super::Key::check_at_a_glance): whether a request passed, and its decision for callers
+/// The result of the [fast path](super::Key::try_fast_check): whether a request passed, and its decision for callers
 /// that need it.
 #[must_use = "a request that isn't allowed mustn't pass"]
 pub struct FastCheck<'a, C: Clock = Monotonic, T = SingleRate> {

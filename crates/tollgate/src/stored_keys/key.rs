@@ -354,7 +354,7 @@ impl<K, Q: KeyQuery<K> + ?Sized, C: Clock> StoredKey<'_, K, Q, C> {
             ChargeTicket::Held { .. } => {
                 self.change_and_notify(now, || self.settle_outstanding(now, ticket, spent));
             }
-            // No hold to settle: the key isn't limited, or the request was a plain charge.
+            // No hold to settle: a charge of which nothing was spent is refunded, any other stays.
             _ if spent == 0 => self.cancel_in_order(now, ticket),
             _ => {}
         }

@@ -59,6 +59,7 @@ impl Shard {
                 structure.used += usize::from(was_empty);
                 structure.stats.expired += u64::from(!was_empty);
                 structure.stats.moved += 1;
+                // The swap takes the word after the last charge, so a charge that came just before isn't lost.
                 let word = slot.word.swap(BUSY, Ordering::AcqRel);
                 publish(to, fingerprint, KeyWord(word));
                 return Some(slot);
@@ -106,6 +107,7 @@ impl Shard {
                 clear(slot);
             }
         }
+        // Stored last, so that a reader with the new layout finds the moved keys.
         self.shape.store(next.to_word(), Ordering::Release);
     }
 }
