@@ -320,8 +320,7 @@ impl<C: Clock> QuotaLimiter<C> {
         self.table.quota(key.as_ref())
     }
 
-    /// Changes the quota of all keys without an override. Used units stay used, as [`Key::at`](crate::keyed::Key::at)
-    /// says of tokens.
+    /// Changes the quota of all keys without an override. Used units stay used, as [`Key::at`] says.
     pub fn set_quota(&self, quota: &Quota) {
         self.table.set_quota(quota);
     }
